@@ -3,5 +3,10 @@
 //! # Invariants
 //! - No files, clock, threads, randomness or logging: time and page counts are arguments, decisions are values.
 //! - The agent, the offline model and the simulator call the same functions, so a recorded journal replays exactly.
+//! - Integer arithmetic only where a decision depends on it, so that every machine rounds alike.
 
+pub mod cold_age;
+pub mod histogram;
+pub mod incompressible;
+pub mod thresholds;
 pub mod units;

@@ -1,0 +1,261 @@
+//! The cold-age controller (000 section 4.3).
+//!
+//! # Problem
+//! Choose the smallest cold age T such that moving every page idle for T or longer into far memory brings back no
+//! more than P of the job's working set per minute. The promotion histogram answers that exactly for the minute
+//! that has passed; the controller must answer it for the minute that comes.
+//!
+//! # Algorithm
+//! Each control period:
+//! 1. *best* = the smallest T of the predefined set whose promotions stayed at or under P; "none" if no T did.
+//! 2. *percentile* = the K-th percentile of all past bests, this one included. "None" ranks above every T.
+//! 3. T = max(percentile, best): a spike above the percentile counts at once.
+//! 4. Nothing is offloaded during the first S seconds of the job, nor where T is "none".
+//!
+//! The pool of past bests is one counter per threshold, because only the set's members can be a best: a step reads
+//! two histograms and the counters once, costs the same however long the job has run, and allocates nothing.
+//!
+//! # Properties
+//! Each is a test of that name: [`step`] is deterministic; the threshold never falls when P falls; it never acts
+//! before S; a spike raises the threshold at once; in steady state it violates the SLO in about (100 - K) % of the
+//! periods; without a qualifying threshold it holds.
+
+use serde::{Deserialize, Serialize};
+
+use crate::histogram::Histogram;
+use crate::thresholds::{THRESHOLDS_MAX, Thresholds};
+use crate::units::{Age, Pages, RatioPpm};
+
+const MS_PER_MINUTE: u128 = 60_000;
+
+/// What an operator or a tuner may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Params {
+    /// P: promotions per minute allowed, as a share of the working set (000 section 4.2: 0.2 %).
+    pub promotion_rate_max: RatioPpm,
+    /// K: the percentile of past best thresholds that becomes the next threshold.
+    pub percentile: RatioPpm,
+    /// S: how long a job runs before anything of it is offloaded, in milliseconds.
+    pub warmup_ms: u64,
+}
+
+/// Everything that a controller remembers of a job: one counter per threshold, and one for "none".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u32>", into = "Vec<u32>")]
+pub struct State {
+    bests: [u32; THRESHOLDS_MAX + 1],
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { bests: [0; THRESHOLDS_MAX + 1] }
+    }
+}
+
+/// What happened to one job during one control period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Input {
+    /// Milliseconds since the job was first observed.
+    pub job_age_ms: u64,
+    /// Milliseconds of accesses that `promotions` covers; zero where no scan has finished yet.
+    pub window_ms: u64,
+    /// Pages by age at the last scan, resident and far.
+    pub cold: Histogram,
+    /// Of `cold`, the pages still in DRAM: what an offload can reach.
+    pub resident: Histogram,
+    /// Accesses by the page's age at the access, real promotions included.
+    pub promotions: Histogram,
+    /// Why the surroundings forbid offloading in this period, if they do.
+    pub veto: Option<Veto>,
+}
+
+/// A reason from outside the controller not to offload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Veto {
+    /// The operator only wants to look: class `observe`, or a dry run.
+    ObserveOnly,
+    /// The job has reached its memory limit and shall fail fast rather than thrash (000 section 5.1).
+    AtLimit,
+    /// There is no far memory on this machine, or it is full.
+    NoFarMemory,
+    /// The job's cold pages do not shrink enough to be worth compressing.
+    Incompressible,
+    /// The agent has spent its CPU budget.
+    BudgetSpent,
+}
+
+/// What to do with a job in the coming period, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "action")]
+pub enum Decision {
+    /// Offload every resident page of this age or older.
+    Offload {
+        /// T, in scans.
+        threshold: Age,
+        /// How many pages that is.
+        pages: Pages,
+        /// Which rule set T.
+        reason: Reason,
+    },
+    /// Offload nothing.
+    Hold {
+        /// What holds it back.
+        reason: Hold,
+    },
+}
+
+/// Which rule of the controller set the threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The K-th percentile of past bests.
+    Percentile,
+    /// The last period's best lay above the percentile: an SLO spike.
+    Spike,
+}
+
+/// Why nothing is offloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    /// No scan has covered this job yet.
+    NoHistory,
+    /// The job is younger than S.
+    WarmingUp,
+    /// Even the oldest pages come back too often.
+    NoThresholdQualifies,
+    /// No resident page has reached the threshold.
+    NothingCold,
+    /// The surroundings forbid it.
+    Vetoed(Veto),
+}
+
+/// A decision with the numbers that it rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// What to do.
+    pub decision: Decision,
+    /// The smallest threshold that would have met the SLO in this period; `None` where none would have.
+    pub best: Option<Age>,
+    /// The threshold for the coming period, known even while something else holds offloading back.
+    pub threshold: Option<Age>,
+    /// Pages accessed within the minimum cold age.
+    pub working_set: Pages,
+    /// Promotions that the SLO allowed during the window.
+    pub promotions_max: Pages,
+}
+
+/// One control period. Pure: same arguments, same answer.
+#[must_use]
+pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Input) -> (State, Step) {
+    let working_set = input.cold.below_first();
+    let promotions_max = promotions_allowed(params.promotion_rate_max, working_set, input.window_ms);
+    let observed =
+        input.window_ms > 0 && input.cold.fits(thresholds) && input.promotions.fits(thresholds) && input.resident.fits(thresholds);
+    if !observed {
+        let decision = Decision::Hold { reason: Hold::NoHistory };
+        return (*state, Step { decision, best: None, threshold: None, working_set, promotions_max });
+    }
+
+    let best = best_index(thresholds, &input.promotions, promotions_max);
+    let mut next = *state;
+    next.bests[best] = next.bests[best].saturating_add(1);
+    let percentile = percentile_index(&next, params.percentile);
+    let chosen = percentile.max(best);
+    let threshold = thresholds.get(chosen);
+
+    let decision = match (hold(params, input, threshold), threshold) {
+        (Some(reason), _) => Decision::Hold { reason },
+        (None, None) => Decision::Hold { reason: Hold::NoThresholdQualifies },
+        (None, Some(threshold)) => match input.resident.at_or_above(chosen) {
+            Pages::ZERO => Decision::Hold { reason: Hold::NothingCold },
+            pages => {
+                let reason = if best > percentile { Reason::Spike } else { Reason::Percentile };
+                Decision::Offload { threshold, pages, reason }
+            }
+        },
+    };
+    (next, Step { decision, best: thresholds.get(best), threshold, working_set, promotions_max })
+}
+
+/// The threshold-independent reasons to hold, the most fundamental first.
+fn hold(params: &Params, input: &Input, threshold: Option<Age>) -> Option<Hold> {
+    if input.veto == Some(Veto::ObserveOnly) {
+        return Some(Hold::Vetoed(Veto::ObserveOnly));
+    }
+    if input.job_age_ms < params.warmup_ms {
+        return Some(Hold::WarmingUp);
+    }
+    if threshold.is_none() {
+        return Some(Hold::NoThresholdQualifies);
+    }
+    input.veto.map(Hold::Vetoed)
+}
+
+/// P of the working set per minute, over a window: `P * working_set * window / 1 min`, rounded down.
+fn promotions_allowed(rate: RatioPpm, working_set: Pages, window_ms: u64) -> Pages {
+    // 32 + 64 bits fit; a window of centuries saturates.
+    let scaled = (u128::from(rate.0) * u128::from(working_set.0)).saturating_mul(u128::from(window_ms));
+    Pages(u64::try_from(scaled / (1_000_000 * MS_PER_MINUTE)).unwrap_or(u64::MAX))
+}
+
+/// Index of the smallest threshold whose promotions stayed within `allowed`; `thresholds.len()` stands for none.
+fn best_index(thresholds: &Thresholds, promotions: &Histogram, allowed: Pages) -> usize {
+    // From the oldest threshold down: the suffix sum only grows, so the first excess ends the walk.
+    let mut promoted = 0u64;
+    for index in (0..thresholds.len()).rev() {
+        promoted = promoted.saturating_add(promotions.buckets()[index + 1]);
+        if promoted > allowed.0 {
+            return index + 1;
+        }
+    }
+    0
+}
+
+/// Index of the K-th percentile of the pool: the smallest index at or below which at least K of the bests lie.
+fn percentile_index(state: &State, percentile: RatioPpm) -> usize {
+    let total: u64 = state.bests.iter().map(|&n| u64::from(n)).sum();
+    let rank = (u128::from(total) * u128::from(percentile.0)).div_ceil(1_000_000).max(1);
+    let mut seen = 0u128;
+    for (index, &n) in state.bests.iter().enumerate() {
+        seen += u128::from(n);
+        if seen >= rank {
+            return index;
+        }
+    }
+    THRESHOLDS_MAX
+}
+
+/// A pool with more counters than a set has thresholds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolSizeError(usize);
+
+impl std::fmt::Display for PoolSizeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a pool of {} counters; there may be {}", self.0, THRESHOLDS_MAX + 1)
+    }
+}
+
+impl std::error::Error for PoolSizeError {}
+
+impl TryFrom<Vec<u32>> for State {
+    type Error = PoolSizeError;
+
+    fn try_from(list: Vec<u32>) -> Result<Self, PoolSizeError> {
+        let mut state = Self::default();
+        state.bests.get_mut(..list.len()).ok_or(PoolSizeError(list.len()))?.copy_from_slice(&list);
+        Ok(state)
+    }
+}
+
+impl From<State> for Vec<u32> {
+    /// Without the zeros at the end, which most sets never use.
+    fn from(state: State) -> Self {
+        let used = state.bests.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
+        state.bests[..used].to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests;
