@@ -1,0 +1,26 @@
+//! The system calls this program needs and no safe wrapper offers. All `unsafe` of the program is here,
+//! each function safe to call and each block with its argument.
+#![allow(unsafe_code)]
+
+pub(crate) mod child;
+pub(crate) mod inotify;
+pub(crate) mod poll;
+pub(crate) mod power;
+pub(crate) mod uevent;
+
+use std::io;
+
+/// Turns the `-1` of a system call into the error it left in `errno`.
+fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Repeats a call that a signal interrupted.
+fn retried(mut call: impl FnMut() -> libc::c_int) -> io::Result<libc::c_int> {
+    loop {
+        match checked(call()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
