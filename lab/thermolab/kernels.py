@@ -1,0 +1,212 @@
+"""The kernels that the lab boots: two of Debian's, and a small one with idle-page tracking.
+
+Debian's kernels lack CONFIG_IDLE_PAGE_TRACKING, which Ubuntu, Fedora and RHEL ship; the small kernel has it and
+no modules at all, and boots fastest.
+"""
+
+import lzma
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cache import call, digest, is_made, made, say
+from .debian import Archive, newest
+from .errors import LabError
+from .paths import LAB, TREE, cache
+
+NAMES = ("6.12-idle", "6.12", "7.2")
+"""Names under which scenarios ask for kernels; the first is the default."""
+
+IDLE = "6.12-idle"
+IDLE_VARIABLE = "THERMOCLINE_IDLE_KERNEL"
+
+# Regular expressions of package names; the newest match of each is taken. Not the cloud flavour (it lacks zswap),
+# nor the real-time one, nor debug symbols.
+_PACKAGES = {
+    "6.12": (r"linux-image-6\.12\.[0-9.]+\+deb[0-9]+-amd64",),
+    "7.2": (r"linux-binary-7\.2\.[0-9.]+\+deb[0-9]+-amd64", r"linux-modules-7\.2\.[0-9.]+\+deb[0-9]+-amd64"),
+}
+
+_IDLE_CANDIDATES = ("../shared/lab/bzImage-6.12-idle",)
+"""Ready-made kernels beside the checkout, relative to it."""
+
+BOOT_MODULES = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_rng", "ext4")
+"""Loaded before the root file system is mounted, where the kernel does not have them built in."""
+
+_EXTRA_MODULES = (
+    # compressors that zswap and zram may ask for, and checksums that ext4 may
+    *("lz4", "lz4hc", "zstd", "842", "deflate", "crc32c_generic", "crc32c_cryptoapi"),
+    # memory and block devices for topologies
+    *("zsmalloc", "zram", "null_blk", "loop", "dm-delay"),
+    *("virtio_net", "9pnet_virtio", "9p", "overlay", "virtiofs"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel ready to boot."""
+
+    name: str
+    """One of `NAMES`."""
+    image: Path
+    """The bzImage."""
+    release: str
+    """What `uname -r` says in the guest."""
+    modules: Path | None
+    """Directory with `modules.dep` and the uncompressed modules; `None` if all is built in."""
+
+
+def kernel(name: str) -> Kernel:
+    """The kernel `name`, fetched or built if need be.
+
+    Raises:
+        LabError: no such name, or the kernel cannot be had.
+    """
+    if name == IDLE:
+        image = _idle_image()
+        return Kernel(name, image, release_of(image.read_bytes()), None)
+    if name not in _PACKAGES:
+        raise LabError(f"no kernel is named {name!r}: choose one of {', '.join(NAMES)}")
+    directory = cache() / "kernels" / f"{name}-{_recipe()}"
+    made(directory, f"fetching Debian's kernel {name}", lambda into: _fetch(name, into))
+    image = directory / "vmlinuz"
+    return Kernel(name, image, release_of(image.read_bytes()), directory / "modules")
+
+
+def is_ready(name: str) -> bool:
+    """Whether `kernel(name)` needs neither network nor compiler."""
+    if name == IDLE:
+        return _ready_idle_image() is not None
+    return is_made(cache() / "kernels" / f"{name}-{_recipe()}")
+
+
+def release_of(image: bytes) -> str:
+    """`uname -r` of a bzImage, from the version string that its setup header points at (boot.rst, kernel_version).
+
+    Raises:
+        LabError: `image` is no x86 kernel.
+    """
+    if image[0x202:0x206] != b"HdrS":
+        raise LabError("not an x86 bzImage: the setup header's magic number HdrS is missing at offset 0x202")
+    start = int.from_bytes(image[0x20E:0x210], "little") + 0x200
+    words = image[start : start + 128].split(b"\0", 1)[0].decode("ascii", "replace").split()
+    if not words:
+        raise LabError(f"the bzImage names no version: its setup header points at an empty string, offset {start:#x}")
+    return words[0]
+
+
+def closure(dependencies: str, wanted: tuple[str, ...]) -> list[str]:
+    """Paths of the `wanted` modules and all that they need, each after what it needs.
+
+    `dependencies` is the text of `modules.dep`: `path: path path ...`, needed modules last to first. Modules that
+    the kernel has built in, or does not know, are not listed there and are left out.
+    """
+    needs: dict[str, list[str]] = {}
+    for line in dependencies.splitlines():
+        path, _, rest = line.partition(":")
+        needs[path] = rest.split()
+    by_name = {module_name(path): path for path in needs}
+    order: list[str] = []
+    for name in wanted:
+        found = by_name.get(name.replace("-", "_"))
+        if found is None:
+            continue
+        for path in [*reversed(needs[found]), found]:
+            if path not in order:
+                order.append(path)
+    return order
+
+
+def module_name(path: str) -> str:
+    """The name under which the kernel knows the module file `path`."""
+    return Path(path).name.split(".", 1)[0].replace("-", "_")
+
+
+def _recipe() -> str:
+    return digest(repr(_PACKAGES), repr(BOOT_MODULES), repr(_EXTRA_MODULES))
+
+
+def _fetch(name: str, into: Path) -> None:
+    archive = Archive(cache() / "apt")
+    unpacked = into / "unpacked"
+    for pattern in _PACKAGES[name]:
+        package = newest(archive.names(pattern))
+        if package is None:
+            raise LabError(f"the Debian archive has no package {pattern}: name another mirror, or update this recipe")
+        archive.unpack(package, unpacked)
+    images = [path for path in unpacked.rglob("vmlinuz*") if path.is_file()]
+    if len(images) != 1:
+        raise LabError(f"the packages of kernel {name} hold {len(images)} images, not one: {images}")
+    shutil.copyfile(images[0], into / "vmlinuz")
+    release = release_of(images[0].read_bytes())
+    _keep_modules(unpacked, release, into / "modules")
+    shutil.rmtree(unpacked)
+
+
+def _keep_modules(unpacked: Path, release: str, into: Path) -> None:
+    """Copy what guests may load, uncompressed, with the dependencies and aliases that modprobe needs."""
+    call(["depmod", "-b", unpacked / "usr", release])
+    tree = unpacked / "usr" / "lib" / "modules" / release
+    dependencies = (tree / "modules.dep").read_text()
+    kept = closure(dependencies, (*BOOT_MODULES, *_EXTRA_MODULES))
+    for path in kept:
+        target = into / plain(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(_uncompressed(tree / path))
+    lines = [line for line in dependencies.splitlines() if line.partition(":")[0] in set(kept)]
+    (into / "modules.dep").write_text("".join(plain(line) + "\n" for line in lines))
+    names = {module_name(path) for path in kept}
+    aliases = (tree / "modules.alias").read_text().splitlines()
+    used = [line for line in aliases if line.rpartition(" ")[2].replace("-", "_") in names]
+    (into / "modules.alias").write_text("".join(line + "\n" for line in used))
+
+
+def plain(text: str) -> str:
+    """`text` with the names of compressed modules replaced by those of uncompressed ones."""
+    return text.replace(".ko.xz", ".ko").replace(".ko.zst", ".ko")
+
+
+def _uncompressed(path: Path) -> bytes:
+    match path.suffix:
+        case ".xz":
+            return lzma.decompress(path.read_bytes())
+        case ".ko":
+            return path.read_bytes()
+        case other:
+            raise LabError(f"{path}: modules compressed as {other} are not read; .xz and none are")
+
+
+def _ready_idle_image() -> Path | None:
+    named = os.environ.get(IDLE_VARIABLE)
+    if named:
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise LabError(f"{IDLE_VARIABLE}={named}: no such file; unset it to have the kernel built")
+        return path
+    built = _idle_directory()
+    candidates = [built / "bzImage"] if is_made(built) else []
+    candidates += [(TREE / candidate).resolve() for candidate in _IDLE_CANDIDATES]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _idle_directory() -> Path:
+    config = (LAB / "kernel" / "config").read_bytes()
+    return cache() / "kernels" / f"{IDLE}-{digest(config)}"
+
+
+def _idle_image() -> Path:
+    ready = _ready_idle_image()
+    if ready is not None:
+        return ready
+    directory = made(_idle_directory(), "building the kernel 6.12-idle (about 20 minutes on 2 cores)", _build_idle)
+    return directory / "bzImage"
+
+
+def _build_idle(into: Path) -> None:
+    archive = Archive(cache() / "apt")
+    archive.unpack("linux-source-6.12", into / "package")
+    (source,) = (into / "package" / "usr" / "src").glob("linux-source-6.12.tar.*")
+    say("  compiling; the log is " + str(into / "build.log"))
+    call([LAB / "kernel" / "build", source, into / "bzImage", into / "build.log"])
+    shutil.rmtree(into / "package")

@@ -1,0 +1,80 @@
+"""The root file system of all guests: a minimal Debian with real programs, as an ext4 image.
+
+Guests share one image read-only; what each writes goes to a snapshot of its own. It holds no kernel and none of
+the project's programs: those come with each guest's initial RAM disk, so that a change to them rebuilds nothing.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from .cache import call, digest, is_made, made, say
+from .debian import source_line
+from .paths import cache
+
+_SUITE = "trixie"
+_PACKAGES = ("memcached", "procps", "redis-server", "redis-tools")
+_IMAGE_BYTES = 3 << 30
+_INODES = 65536
+# Neither documentation nor translations are read by scenarios.
+_EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
+# A guest's disk is thrown away, so a journal only costs; checksums would need a module under some kernels.
+_FEATURES = "^has_journal,^metadata_csum,^metadata_csum_seed,^orphan_file,^quota"
+_MOUNT_POINTS = ("dev", "lab", "proc", "run", "sys", "tmp")
+
+
+def image() -> Path:
+    """The ext4 image, made if need be (about half a minute, mostly unpacking packages)."""
+    directory = _directory()
+    made(directory, "making the root file system (Debian with redis and memcached)", _make)
+    return directory / "root.ext4"
+
+
+def is_ready() -> bool:
+    """Whether `image()` needs no network."""
+    return is_made(_directory())
+
+
+def _directory() -> Path:
+    recipe = (_SUITE, _PACKAGES, _IMAGE_BYTES, _INODES, _EXCLUDED, _FEATURES, _MOUNT_POINTS)
+    return cache() / "rootfs" / f"{_SUITE}-{digest(repr(recipe))}"
+
+
+def _make(into: Path) -> None:
+    archive = into / "root.tar"
+    say("  unpacking Debian packages")
+    call(
+        [
+            *("mmdebstrap", "--variant=essential", "--architectures=amd64", "--format=tar"),
+            f"--include={','.join(_PACKAGES)}",
+            *(f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED),
+            *_proxy_options(),
+            *(_SUITE, archive, source_line(_SUITE)),
+        ]
+    )
+    say("  writing the ext4 image")
+    tree = into / "tree"
+    # One shell, because without root only fakeroot's own children see the ownership that it keeps.
+    script = (
+        'set -e; mkdir -p "$1"; tar --extract --numeric-owner --exclude="./dev/*" --file "$2" --directory "$1"; '
+        f'cd "$1"; mkdir -p {" ".join(_MOUNT_POINTS)}; rm -rf var/cache/apt var/lib/apt/lists; '
+        'echo lab > etc/hostname; cd /; truncate -s "$4" "$3"; '
+        f'mkfs.ext4 -q -F -N {_INODES} -O "{_FEATURES}" -E lazy_itable_init=0 -m 0 -L lab -d "$1" "$3"'
+    )
+    as_root = [] if os.geteuid() == 0 else ["fakeroot"]
+    call([*as_root, "sh", "-c", script, "sh", tree, archive, into / "root.ext4", str(_IMAGE_BYTES)])
+    archive.unlink()
+    # fakeroot and user namespaces leave directories that their maker may not write to.
+    call(["chmod", "-R", "u+rwX", tree])
+    shutil.rmtree(tree)
+
+
+def _proxy_options() -> list[str]:
+    """The machine's own apt proxies, as mmdebstrap options; mmdebstrap reads no apt.conf."""
+    options = []
+    for scheme in ("http", "https"):
+        item = f"Acquire::{scheme}::Proxy"
+        value = call(["apt-config", "dump", "--format", "%v", item]).strip()
+        if value:
+            options.append(f'--aptopt={item} "{value}"')
+    return options
