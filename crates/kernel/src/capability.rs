@@ -1,0 +1,133 @@
+//! What we may do: user, capabilities (`/proc/self/status`) and kernel lockdown.
+
+use serde::Serialize;
+
+use crate::{Malformed, Result, Roots, file, text};
+
+/// A capability that Thermocline needs somewhere (`capabilities(7)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capability {
+    /// `CAP_SYS_PTRACE`: read another process's pagemap and memory.
+    SysPtrace,
+    /// `CAP_SYS_ADMIN`: page frame numbers, cgroups, kernel parameters.
+    SysAdmin,
+    /// `CAP_SYS_NICE`: `process_madvise` on another process.
+    SysNice,
+}
+
+impl Capability {
+    /// Its name in `capabilities(7)`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SysPtrace => "CAP_SYS_PTRACE",
+            Self::SysAdmin => "CAP_SYS_ADMIN",
+            Self::SysNice => "CAP_SYS_NICE",
+        }
+    }
+
+    /// Its bit in `CapEff` (`include/uapi/linux/capability.h`).
+    fn bit(self) -> u32 {
+        match self {
+            Self::SysPtrace => 19,
+            Self::SysAdmin => 21,
+            Self::SysNice => 23,
+        }
+    }
+}
+
+/// Who we are to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Credentials {
+    /// The effective user id; 0 is root.
+    pub effective_uid: u32,
+    /// The effective capabilities, one bit each.
+    pub effective_capabilities: u64,
+}
+
+impl Credentials {
+    /// Whether the effective user is root. In a container root may still lack capabilities.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.effective_uid == 0
+    }
+
+    /// Whether a capability is in effect.
+    #[must_use]
+    pub fn has(&self, capability: Capability) -> bool {
+        self.effective_capabilities >> capability.bit() & 1 == 1
+    }
+}
+
+/// Reads the lines `Uid:` and `CapEff:` of `/proc/PID/status`. Other lines pass.
+///
+/// # Errors
+/// [`Malformed`] where one is missing or not a number.
+pub fn parse(text: &str) -> Result<Credentials, Malformed> {
+    let (mut effective_uid, mut effective_capabilities) = (None, None);
+    for (line, row) in text::lines(text) {
+        match row.split_once(':') {
+            Some(("Uid", ids)) => {
+                let effective = ids.split_ascii_whitespace().nth(1);
+                effective_uid = Some(text::number(effective, line, "the effective user id")?);
+            }
+            Some(("CapEff", mask)) => {
+                effective_capabilities = Some(text::hexadecimal(Some(mask), line, "a mask of capabilities in base 16")?);
+            }
+            _ => {}
+        }
+    }
+    match (effective_uid, effective_capabilities) {
+        (Some(effective_uid), Some(effective_capabilities)) => Ok(Credentials { effective_uid, effective_capabilities }),
+        _ => Err(Malformed::new(0, "end of file", "Uid and CapEff")),
+    }
+}
+
+/// Reads our own credentials from `/proc/self/status`.
+///
+/// # Errors
+/// [`crate::Error::Parse`]; [`crate::Error::Io`].
+pub fn credentials(roots: &Roots) -> Result<Credentials> {
+    let path = roots.proc.join("self/status");
+    parse(&file::read(&path, file::SMALL)?).map_err(|malformed| malformed.at(&path))
+}
+
+/// How far the kernel is locked against root (`kernel_lockdown(7)`). From `Integrity` on debugfs is read-only or
+/// hidden; from `Confidentiality` on it cannot be read at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lockdown {
+    /// Not locked.
+    None,
+    /// Root cannot change the kernel.
+    Integrity,
+    /// Nor read its secrets.
+    Confidentiality,
+}
+
+/// Reads `/sys/kernel/security/lockdown`, where brackets mark the level in force:
+/// `none [integrity] confidentiality`.
+///
+/// # Errors
+/// [`Malformed`] where no known level is marked.
+pub fn parse_lockdown(text: &str) -> Result<Lockdown, Malformed> {
+    match text.split_ascii_whitespace().find(|word| word.starts_with('[')) {
+        Some("[none]") => Ok(Lockdown::None),
+        Some("[integrity]") => Ok(Lockdown::Integrity),
+        Some("[confidentiality]") => Ok(Lockdown::Confidentiality),
+        _ => Err(Malformed::new(1, text.trim(), "[none], [integrity] or [confidentiality]")),
+    }
+}
+
+/// The lockdown in force; `None` where the kernel has no lockdown module or securityfs is not mounted.
+///
+/// # Errors
+/// [`crate::Error::Parse`]; [`crate::Error::Io`].
+pub fn lockdown(roots: &Roots) -> Result<Option<Lockdown>> {
+    let path = roots.sys.join("kernel/security/lockdown");
+    match file::read_optional(&path, file::SMALL)? {
+        Some(text) => parse_lockdown(&text).map(Some).map_err(|malformed| malformed.at(&path)),
+        None => Ok(None),
+    }
+}

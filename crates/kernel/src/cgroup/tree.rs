@@ -1,0 +1,179 @@
+//! Cgroups as a tree: listing, processes, making and removing.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::Path;
+
+use super::{Cgroup, CgroupRoot};
+use crate::{Error, Malformed, Result, text};
+
+/// The names of the cgroups below the root, breadth first and sorted within a parent, with a slash in front.
+///
+/// The root itself is not among them. At most `limit` are returned: that many may mean that there are more.
+/// Cgroups that vanish while being listed are left out.
+///
+/// # Errors
+/// [`Error::Io`] where the hierarchy cannot be read.
+pub fn list(root: &CgroupRoot, limit: usize) -> Result<Vec<String>> {
+    below(root, "", limit)
+}
+
+/// The names below the cgroup `top` (without a slash at the end), breadth first.
+fn below(root: &CgroupRoot, top: &str, limit: usize) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let mut queue = VecDeque::from([top.to_owned()]);
+    while let Some(parent) = queue.pop_front() {
+        let directory = root.directory_of(&parent);
+        let children = match subdirectories(&directory) {
+            Ok(children) => children,
+            Err(error) if error.is_gone() => continue,
+            Err(error) => return Err(error),
+        };
+        for child in children {
+            if found.len() == limit {
+                return Ok(found);
+            }
+            let name = format!("{parent}/{child}");
+            queue.push_back(name.clone());
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+/// Sorted names of the directories in `directory`. A name that is not UTF-8 is left out: it cannot be configured.
+fn subdirectories(directory: &Path) -> Result<Vec<String>> {
+    let fail = |source| Error::from_io(directory, "list", source);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Makes the cgroup `rel` below an existing parent, with the memory controller enabled for it.
+///
+/// The parent's `cgroup.subtree_control` gets `+memory` if it lacks it; that stays, as it changes nothing for
+/// cgroups that set no limit.
+///
+/// # Errors
+/// [`Error::Gone`] where the parent does not exist; [`Error::Busy`] where the parent holds processes itself, so
+/// that the kernel gives its children no controllers, or where `rel` exists; [`Error::Io`].
+pub fn create(root: &CgroupRoot, rel: &str) -> Result<Cgroup> {
+    let name = rel.trim_matches('/');
+    let parent = Cgroup::open(root, name.rsplit_once('/').map_or("", |(parent, _)| parent))?;
+    parent.enable_memory_below()?;
+    let path = root.directory_of(name);
+    match fs::create_dir(&path) {
+        Ok(()) => Cgroup::open(root, name),
+        Err(source) if source.raw_os_error() == Some(libc::EEXIST) => {
+            Err(Error::busy(format!("the cgroup /{name} exists already"), "choose another name, or remove it"))
+        }
+        Err(source) => Err(Error::from_io(&path, "make", source)),
+    }
+}
+
+impl Cgroup {
+    /// The processes of it and its descendants, at most `limit`: that many may mean that there are more.
+    ///
+    /// Processes outside our pid namespace are left out, as are cgroups that vanish while being read.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Parse`]; [`Error::Io`].
+    pub fn procs(&self, limit: usize) -> Result<Vec<i32>> {
+        let mut pids = self.own_procs()?;
+        // Each cgroup may be empty, so the number of pids does not bound the walk.
+        for name in below(&self.root, self.name.trim_end_matches('/'), limit)? {
+            if pids.len() >= limit {
+                break;
+            }
+            match Self::open(&self.root, &name).and_then(|child| child.own_procs()) {
+                Ok(more) => pids.extend(more),
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        pids.truncate(limit);
+        Ok(pids)
+    }
+
+    fn own_procs(&self) -> Result<Vec<i32>> {
+        match self.require("cgroup.procs", parse_procs) {
+            // A threaded cgroup: its processes are those of the domain above it.
+            Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
+            other => other,
+        }
+    }
+
+    /// The cgroups below it, breadth first, at most `limit`.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn descendants(&self, limit: usize) -> Result<Vec<Self>> {
+        let mut found = Vec::new();
+        for name in below(&self.root, self.name.trim_end_matches('/'), limit)? {
+            match Self::open(&self.root, &name) {
+                Ok(cgroup) => found.push(cgroup),
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] where it is gone already; [`Error::Busy`] where it holds processes or cgroups;
+    /// [`Error::Io`].
+    pub fn remove(&self) -> Result<()> {
+        match fs::remove_dir(&self.path) {
+            Ok(()) => Ok(()),
+            Err(source) if source.raw_os_error() == Some(libc::EBUSY) => {
+                Err(Error::busy(format!("the cgroup {} still holds processes or cgroups", self.name), "end or move them first"))
+            }
+            Err(source) => Err(Error::from_io(&self.path, "remove", source)),
+        }
+    }
+
+    fn enable_memory_below(&self) -> Result<()> {
+        const FILE: &str = "cgroup.subtree_control";
+        let has_memory = |text: &str| Ok(text.split_ascii_whitespace().any(|name| name == "memory"));
+        if self.require(FILE, has_memory)? {
+            return Ok(());
+        }
+        match self.write(FILE, "+memory") {
+            Err(error) if error.errno() == Some(libc::EBUSY) => Err(Error::busy(
+                format!("the cgroup {} holds processes, so its children get no controllers", self.name),
+                "choose a parent cgroup without processes of its own",
+            )),
+            Err(error) if error.is_gone() && self.path.exists() => Err(Error::unsupported(
+                format!("the cgroup {} was not given the memory controller", self.name),
+                "echo +memory > cgroup.subtree_control in each of its ancestors, from the root down",
+            )),
+            other => other,
+        }
+    }
+}
+
+/// One pid a line; 0 stands for a process outside our pid namespace.
+pub(super) fn parse_procs(text: &str) -> Result<Vec<i32>, Malformed> {
+    let pids = text::lines(text).map(|(line, row)| text::number(Some(row), line, "a pid"));
+    pids.filter(|pid| *pid != Ok(0)).collect()
+}
+
+/// The line `populated 0` or `populated 1` of `cgroup.events`.
+pub(super) fn parse_populated(text: &str) -> Result<bool, Malformed> {
+    let mut populated = None;
+    text::flat_keyed(text, &mut populated, |slot, key| (key == "populated").then_some(slot))?;
+    match populated {
+        Some(count) => Ok(count != 0),
+        None => Err(Malformed::new(0, text, "a line that starts with populated")),
+    }
+}

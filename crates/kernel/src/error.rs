@@ -1,0 +1,133 @@
+//! What can go wrong between us and the kernel.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The longest piece of a malformed value that an error carries, in characters.
+const VALUE_SHOWN_MAX: usize = 80;
+
+/// A failure of one kernel interface.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call failed for a reason that no other variant stands for.
+    #[error("cannot {op} {path}: {source}{}", hint(.source))]
+    Io {
+        /// The file, or what stands for the object of the call, such as `/proc/42`.
+        path: PathBuf,
+        /// What was attempted, as a verb: `read`, `write`, `ioctl PAGEMAP_SCAN on`.
+        op: &'static str,
+        /// The error of the system call.
+        source: io::Error,
+    },
+    /// A kernel file does not have the form that its documentation gives it.
+    #[error(
+        "{path}, line {line}: expected {expected}, found {value:?}; this kernel may print a newer format: \
+         please report it with the content of the file"
+    )]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1; 0 where the file as a whole is at fault.
+        line: usize,
+        /// What was found, cut to a readable length.
+        value: String,
+        /// What should have been there.
+        expected: &'static str,
+    },
+    /// The cgroup, process or kdamond has vanished: a normal outcome on a living machine.
+    #[error("{path} is gone: the cgroup or process behind it has ended")]
+    Gone {
+        /// The path that vanished.
+        path: PathBuf,
+    },
+    /// This machine lacks the interface, or it is switched off.
+    #[error("{what}; {remedy}")]
+    Unsupported {
+        /// What is missing.
+        what: String,
+        /// How to enable it.
+        remedy: String,
+    },
+    /// Somebody else holds what we need. It is never taken over.
+    #[error("{what}; {remedy}")]
+    Busy {
+        /// What is held, and by whom.
+        what: String,
+        /// How to free it.
+        remedy: String,
+    },
+}
+
+/// The result of a kernel interface.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Whether the cgroup or process has vanished.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Gone { .. })
+    }
+
+    /// Whether this machine lacks the interface.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Unsupported { .. })
+    }
+
+    /// The error number of the failed system call, where there is one.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Io { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
+    /// A failed system call: `ENOENT`, `ENODEV` and `ESRCH` become [`Error::Gone`].
+    #[must_use]
+    pub fn from_io(path: &Path, op: &'static str, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ESRCH) => Self::Gone { path: path.to_owned() },
+            _ => Self::Io { path: path.to_owned(), op, source },
+        }
+    }
+
+    pub(crate) fn unsupported(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Unsupported { what: what.into(), remedy: remedy.into() }
+    }
+
+    pub(crate) fn busy(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Busy { what: what.into(), remedy: remedy.into() }
+    }
+}
+
+/// What to do about a refused permission; nothing to add to other errors.
+fn hint(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => "; run as root, or with CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE",
+        _ => "",
+    }
+}
+
+/// Text or bytes that a parser could not read. [`Malformed::at`] adds the path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// The line, from 1; 0 where the text as a whole is at fault.
+    pub line: usize,
+    /// What was found, cut to a readable length.
+    pub value: String,
+    /// What should have been there.
+    pub expected: &'static str,
+}
+
+impl Malformed {
+    pub(crate) fn new(line: usize, value: &str, expected: &'static str) -> Self {
+        Self { line, value: value.chars().take(VALUE_SHOWN_MAX).collect(), expected }
+    }
+
+    /// The same as an error of the file at `path`.
+    #[must_use]
+    pub fn at(self, path: &Path) -> Error {
+        Error::Parse { path: path.to_owned(), line: self.line, value: self.value, expected: self.expected }
+    }
+}

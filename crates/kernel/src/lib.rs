@@ -1,0 +1,36 @@
+//! Everything of Linux that Thermocline touches, and all of its `unsafe` code.
+//!
+//! One module per kernel interface, named after it. Each holds a parser, which is a pure function of text or
+//! bytes, and a thin handle under an injectable root ([`Roots`]). Handles read and write what they are told to;
+//! they never decide. What differs between kernels is found by looking, never by version number: a missing file
+//! is `None` or [`Error::Unsupported`], a malformed one [`Error::Parse`], a vanished cgroup or process
+//! [`Error::Gone`], which is a normal outcome.
+
+pub mod capability;
+pub mod cgroup;
+pub mod damon;
+mod error;
+pub mod file;
+pub mod lock;
+pub mod lru_gen;
+pub mod madvise;
+pub mod maps;
+pub mod meminfo;
+pub mod page_idle;
+pub mod pagemap;
+pub mod priority;
+pub mod process;
+pub mod psi;
+mod roots;
+pub mod swap;
+mod text;
+pub mod vmstat;
+pub mod zoneinfo;
+pub mod zswap;
+
+#[cfg(test)]
+mod testing;
+
+pub use error::{Error, Malformed, Result};
+pub use process::page_size;
+pub use roots::Roots;

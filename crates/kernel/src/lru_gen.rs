@@ -1,0 +1,216 @@
+//! The multi-generational LRU through debugfs: `/sys/kernel/debug/lru_gen`
+//! (`Documentation/admin-guide/mm/multigen_lru.rst`).
+//!
+//! ```text
+//! memcg     2 /a
+//!  node     0
+//!           3      60210      20979          0
+//!           4      12030      16384          0
+//!           5        940      16388         80
+//! ```
+//! A generation line holds its number, its age in milliseconds, and its anonymous and file pages. What the number
+//! after `memcg` means differs between kernels (a small id of its own, or the inode of the cgroup): it is taken
+//! from the file and handed back in commands, never computed.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::{Error, Malformed, Result, Roots, file, text};
+
+/// One memory cgroup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Memcg {
+    /// The kernel's number of it in this file.
+    pub id: u64,
+    /// Its path below the cgroup mount point, with a slash in front; empty on kernels without memory cgroups.
+    pub path: String,
+    /// Its NUMA nodes.
+    pub nodes: Vec<Node>,
+}
+
+/// The generations of one cgroup on one NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// The NUMA node.
+    pub nid: u32,
+    /// Its generations, oldest first: at most four.
+    pub gens: Vec<Gen>,
+}
+
+impl Node {
+    /// The number of the youngest generation, which [`LruGen::age`] wants to be told.
+    #[must_use]
+    pub fn max_seq(&self) -> Option<u64> {
+        self.gens.iter().map(|generation| generation.seq).max()
+    }
+}
+
+/// One generation: pages that were last seen accessed before the next one began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Gen {
+    /// Its number; the youngest has the largest.
+    pub seq: u64,
+    /// Milliseconds since it began.
+    pub age_ms: u64,
+    /// Its anonymous pages. The kernel's count may be off by some pages for a moment; below zero counts as zero.
+    pub anon_pages: u64,
+    /// Its page cache pages.
+    pub file_pages: u64,
+}
+
+/// Reads the text of `lru_gen`. Statistics lines of `lru_gen_full` pass.
+///
+/// # Errors
+/// [`Malformed`] where a line belongs to none of the three kinds, or to no cgroup or node.
+pub fn parse(text: &str) -> Result<Vec<Memcg>, Malformed> {
+    let mut memcgs: Vec<Memcg> = Vec::new();
+    for (line, row) in text::lines(text) {
+        let malformed = |expected| Malformed::new(line, row, expected);
+        if let Some(heading) = row.strip_prefix("memcg ") {
+            let (id, path) = heading.trim_start().split_once(' ').unwrap_or((heading.trim(), ""));
+            let id = text::number(Some(id), line, "the number of a cgroup")?;
+            memcgs.push(Memcg { id, path: path.to_owned(), nodes: Vec::new() });
+            continue;
+        }
+        let memcg = memcgs.last_mut().ok_or_else(|| malformed("memcg ID PATH"))?;
+        if let Some(nid) = row.strip_prefix(" node ") {
+            let nid = text::number(Some(nid), line, "the number of a node")?;
+            memcg.nodes.push(Node { nid, gens: Vec::new() });
+            continue;
+        }
+        let node = memcg.nodes.last_mut().ok_or_else(|| malformed("node NUMBER"))?;
+        if let Some(generation) = parse_generation(row, line)? {
+            node.gens.push(generation);
+        }
+    }
+    Ok(memcgs)
+}
+
+/// A generation line; `None` for a line of statistics, which starts with blanks in place of the number's column.
+fn parse_generation(row: &str, line: usize) -> Result<Option<Gen>, Malformed> {
+    const STATISTICS_INDENT: &str = "                      ";
+    if row.starts_with(STATISTICS_INDENT) {
+        return Ok(None);
+    }
+    let mut fields = row.split_ascii_whitespace();
+    let seq = text::number(fields.next(), line, "the number of a generation")?;
+    let age_ms = text::number(fields.next(), line, "an age in milliseconds")?;
+    let mut pages = || {
+        // A generation older than the oldest that may be evicted is marked with an x behind its count.
+        let count = fields.next().map(|count| count.trim_end_matches('x'));
+        let count: i64 = text::number(count, line, "a number of pages")?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    };
+    Ok(Some(Gen { seq, age_ms, anon_pages: pages()?, file_pages: pages()? }))
+}
+
+/// What the kernel made of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was carried out; an ageing command with an old generation number does nothing and is `Done` too.
+    Done,
+    /// `EINVAL`: no such cgroup any more, or a generation that is too young for the command.
+    Refused,
+}
+
+/// Which parts of the multi-generational LRU are on (`/sys/kernel/mm/lru_gen/enabled`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Enabled {
+    /// Generations are kept at all.
+    pub core: bool,
+    /// Accessed bits of leaf page table entries are cleared in batches.
+    pub mm_walk: bool,
+    /// Accessed bits of non-leaf entries are used too.
+    pub nonleaf_young: bool,
+}
+
+/// Reads the mask in `/sys/kernel/mm/lru_gen/enabled`: `0x0007`.
+///
+/// # Errors
+/// [`Malformed`] where it is not a number in base 16.
+pub fn parse_enabled(text: &str) -> Result<Enabled, Malformed> {
+    let digits = text.trim().strip_prefix("0x");
+    let mask = text::hexadecimal(digits, 1, "a mask such as 0x0007")?;
+    Ok(Enabled { core: mask & 1 != 0, mm_walk: mask & 2 != 0, nonleaf_young: mask & 4 != 0 })
+}
+
+/// The multi-generational LRU of this machine.
+#[derive(Clone, Debug)]
+pub struct LruGen {
+    path: PathBuf,
+    enabled: Enabled,
+}
+
+impl LruGen {
+    /// Finds it and its debugfs file.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the kernel lacks it, it is switched off, or debugfs is not mounted;
+    /// [`Error::Parse`]; [`Error::Io`].
+    pub fn probe(roots: &Roots) -> Result<Self> {
+        let switch = roots.sys.join("kernel/mm/lru_gen/enabled");
+        let Some(text) = file::read_optional(&switch, file::SMALL)? else {
+            return Err(Error::unsupported(
+                "this kernel has no multi-generational LRU",
+                "boot a kernel with CONFIG_LRU_GEN=y (Linux 6.1 or newer)",
+            ));
+        };
+        let enabled = parse_enabled(&text).map_err(|malformed| malformed.at(&switch))?;
+        if !enabled.core {
+            return Err(Error::unsupported("the multi-generational LRU is switched off", format!("echo y > {}", switch.display())));
+        }
+        let path = roots.debug.join("lru_gen");
+        if !path.exists() {
+            return Err(Error::unsupported(
+                format!("{} cannot be seen", path.display()),
+                format!("mount -t debugfs none {} as root; kernel lockdown and debugfs=off forbid it", roots.debug.display()),
+            ));
+        }
+        Ok(Self { path, enabled })
+    }
+
+    /// Which parts were on when it was found.
+    #[must_use]
+    pub fn enabled(&self) -> Enabled {
+        self.enabled
+    }
+
+    /// Reads the generations of all cgroups: once per scan, since the file is one for the whole machine.
+    ///
+    /// # Errors
+    /// [`Error::Parse`]; [`Error::Io`].
+    pub fn read(&self) -> Result<Vec<Memcg>> {
+        parse(&file::read(&self.path, file::LARGE)?).map_err(|malformed| malformed.at(&self.path))
+    }
+
+    /// Starts a new generation: the kernel walks the page tables of the cgroup and moves what was accessed since
+    /// the last time into it. `max_gen` is the youngest generation of the last reading; where the kernel has aged
+    /// by itself since, nothing happens.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Io`].
+    pub fn age(&self, id: u64, nid: u32, max_gen: u64) -> Result<Outcome> {
+        // can_swap=1: anonymous pages age too; force_scan=1: walk all page tables, not only those that the
+        // kernel's own sampling holds for busy.
+        self.command(&format!("+ {id} {nid} {max_gen} 1 1"))
+    }
+
+    /// Evicts pages of the generations up to `min_gen`, at most about `nr_pages`. `swappiness` is 0 for file pages
+    /// only, up to 200 for anonymous ones first. Blocks until done.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Io`].
+    pub fn evict(&self, id: u64, nid: u32, min_gen: u64, swappiness: u8, nr_pages: u64) -> Result<Outcome> {
+        self.command(&format!("- {id} {nid} {min_gen} {swappiness} {nr_pages}"))
+    }
+
+    fn command(&self, command: &str) -> Result<Outcome> {
+        match file::write(&self.path, command) {
+            Ok(()) => Ok(Outcome::Done),
+            Err(error) if error.errno() == Some(libc::EINVAL) => Ok(Outcome::Refused),
+            Err(error) => Err(error),
+        }
+    }
+}

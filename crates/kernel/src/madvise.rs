@@ -1,0 +1,157 @@
+//! Advice on another process's memory: `pidfd_open(2)`, `process_madvise(2)`.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use policy::units::Bytes;
+
+use crate::{Error, Result};
+
+/// Ranges that the kernel takes in one call (`UIO_MAXIOV`).
+const RANGES_PER_CALL: usize = 1024;
+
+/// Bytes advised in one call. The kernel cuts a call at 2 GiB; less keeps a call short enough to be interrupted
+/// between two.
+const BYTES_PER_CALL: u64 = 256 << 20;
+
+/// A process, named so that its pid cannot come to mean another one.
+#[derive(Debug)]
+pub struct PidFd {
+    pid: i32,
+    descriptor: OwnedFd,
+}
+
+impl PidFd {
+    /// Opens the process `pid`, the leader of its threads.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] where it has ended; [`Error::Unsupported`] before Linux 5.3; [`Error::Io`].
+    pub fn open(pid: i32) -> Result<Self> {
+        // SAFETY: pidfd_open takes no pointer.
+        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let Some(descriptor) = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0) else {
+            return Err(fail(pid, "open", io::Error::last_os_error()));
+        };
+        // SAFETY: pidfd_open has just returned this descriptor, close-on-exec, and nothing else owns it.
+        Ok(Self { pid, descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) } })
+    }
+
+    /// The pid that it was opened by.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether the process has not ended yet; a zombie has.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `poll` is one valid pollfd that outlives the call, which does not wait.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        ready == 0
+    }
+
+    /// Asks the kernel to page out the given ranges of page-aligned addresses (`MADV_PAGEOUT`).
+    ///
+    /// Ranges that are no longer mapped, locked or of a kind that cannot be paged out are skipped. Returns the bytes
+    /// advised, which is not the bytes freed: pages mapped by others too and pages just accessed stay, and with a
+    /// swap device (not zswap) the pages leave DRAM only at the next reclaim.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] where the process has ended; [`Error::Unsupported`] before Linux 5.10; [`Error::Io`], `EPERM`
+    /// without `CAP_SYS_NICE` and `CAP_SYS_PTRACE`.
+    pub fn advise_pageout(&self, ranges: &[Range<u64>]) -> Result<Bytes> {
+        advise(ranges, |batch| self.process_madvise(batch, libc::MADV_PAGEOUT))
+            .map(Bytes)
+            .map_err(|source| fail(self.pid, "advise", source))
+    }
+
+    /// One system call. Returns the bytes advised.
+    fn process_madvise(&self, batch: &[Range<u64>], advice: libc::c_int) -> io::Result<u64> {
+        let vectors = batch.iter().map(to_iovec).collect::<io::Result<Vec<_>>>()?;
+        // SAFETY: `vectors` is a valid array of that length that outlives the call; the addresses are those of the
+        // other process and are checked by the kernel. MADV_PAGEOUT never changes the content of memory, so no
+        // reference in this process is invalidated even where the other process is this one.
+        let advised =
+            unsafe { libc::syscall(libc::SYS_process_madvise, self.descriptor.as_raw_fd(), vectors.as_ptr(), vectors.len(), advice, 0) };
+        u64::try_from(advised).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+fn to_iovec(range: &Range<u64>) -> io::Result<libc::iovec> {
+    let unusable = |_| io::Error::from_raw_os_error(libc::EINVAL);
+    let start = usize::try_from(range.start).map_err(unusable)?;
+    let length = usize::try_from(range.end.saturating_sub(range.start)).map_err(unusable)?;
+    Ok(libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(start), iov_len: length })
+}
+
+fn fail(pid: i32, op: &'static str, source: io::Error) -> Error {
+    if source.raw_os_error() == Some(libc::ENOSYS) {
+        return Error::unsupported("this kernel has no process_madvise", "boot Linux 5.10 or newer");
+    }
+    Error::from_io(&PathBuf::from(format!("/proc/{pid}")), op, source)
+}
+
+/// Hands `ranges` to `call` in batches, goes on after a partial answer where it stopped, and steps over a range that
+/// the kernel refuses. Returns the bytes that `call` says it advised.
+fn advise(ranges: &[Range<u64>], mut call: impl FnMut(&[Range<u64>]) -> io::Result<u64>) -> io::Result<u64> {
+    let mut advised: u64 = 0;
+    let mut pieces = ranges.iter().flat_map(pieces).peekable();
+    let mut batch: Vec<Range<u64>> = Vec::new();
+    let mut batch_bytes = 0;
+    loop {
+        while batch.len() < RANGES_PER_CALL
+            && let Some(piece) = pieces.next_if(|piece| batch.is_empty() || batch_bytes + (piece.end - piece.start) <= BYTES_PER_CALL)
+        {
+            batch_bytes += piece.end - piece.start;
+            batch.push(piece);
+        }
+        if batch.is_empty() {
+            return Ok(advised);
+        }
+        match call(&batch) {
+            Ok(0) => drop(batch.remove(0)),
+            Ok(bytes) => {
+                advised = advised.saturating_add(bytes);
+                consume(&mut batch, bytes);
+            }
+            Err(error) => match error.raw_os_error() {
+                // ENOMEM: unmapped, at least in part. EINVAL: locked, hugetlb or device memory. Both stop at the
+                // first range of the call.
+                Some(libc::ENOMEM | libc::EINVAL) => drop(batch.remove(0)),
+                Some(libc::EINTR | libc::EAGAIN) if advised > 0 => return Ok(advised),
+                _ => return Err(error),
+            },
+        }
+        batch_bytes = batch.iter().map(|piece| piece.end - piece.start).sum();
+    }
+}
+
+/// The parts of a range that one call may take; none of an empty one.
+fn pieces(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+    let end = range.end;
+    let mut start = range.start;
+    std::iter::from_fn(move || {
+        let piece = start..end.min(start.saturating_add(BYTES_PER_CALL));
+        start = piece.end;
+        (piece.start < piece.end).then_some(piece)
+    })
+}
+
+/// Takes `bytes` off the front of `batch`.
+fn consume(batch: &mut Vec<Range<u64>>, mut bytes: u64) {
+    let mut done = 0;
+    for piece in batch.iter_mut() {
+        let length = piece.end - piece.start;
+        if bytes < length {
+            piece.start += bytes;
+            break;
+        }
+        bytes -= length;
+        done += 1;
+    }
+    batch.drain(..done);
+}

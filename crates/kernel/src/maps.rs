@@ -1,0 +1,147 @@
+//! The mappings of a process: `/proc/PID/maps` (`Documentation/filesystems/proc.rst`).
+//!
+//! ```text
+//! 55d0c0e00000-55d0c0e21000 rw-p 00000000 00:00 0                          [heap]
+//! 7f1e2c000000-7f1e2c021000 rw-p 00000000 00:00 0
+//! 7f1e30a26000-7f1e30b9c000 r-xp 00026000 fe:01 131105                     /usr/lib/libc.so.6
+//! ```
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use crate::{Malformed, Result, Roots, file, text};
+
+/// One mapping (virtual memory area).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Vma {
+    /// Its first byte.
+    pub start: u64,
+    /// The byte past its last.
+    pub end: u64,
+    /// What may be done with it.
+    pub perms: Perms,
+    /// Where in the file it starts, in bytes.
+    pub offset: u64,
+    /// The inode of the file; 0 without one.
+    pub inode: u64,
+    /// The file or the kernel's name in brackets, with newlines as `\012`; empty for plain anonymous memory.
+    pub path: String,
+    /// What kind of memory it is.
+    pub kind: Kind,
+}
+
+impl Vma {
+    /// Its addresses.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.start..self.end
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether writes stay with this process.
+    #[must_use]
+    pub fn private(&self) -> bool {
+        !self.perms.shared
+    }
+
+    /// Whether it has no bytes; the kernel shows no such mapping.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The four letters of a mapping's permissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Perms {
+    /// `r`.
+    pub read: bool,
+    /// `w`.
+    pub write: bool,
+    /// `x`.
+    pub execute: bool,
+    /// `s` in place of `p`: writes are seen by everyone who maps it.
+    pub shared: bool,
+}
+
+/// What kind of memory a mapping holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Private memory without a file.
+    Anon,
+    /// `[heap]`, grown by `brk(2)`.
+    Heap,
+    /// `[stack]` of the first thread.
+    Stack,
+    /// A file. Of a private mapping, the pages written to are anonymous.
+    File,
+    /// Shared memory, which goes to swap: `MAP_SHARED` without a file, `memfd_create(2)`, System V, and files in
+    /// `/dev/shm`. Files of another tmpfs cannot be told from files on disk here and count as [`Kind::File`].
+    Shared,
+    /// The kernel's own pages (`[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`) and hugetlbfs, which nobody can page
+    /// out.
+    Special,
+}
+
+/// Reads the text of `/proc/PID/maps`, which is sorted by address.
+///
+/// # Errors
+/// [`Malformed`] where a line does not have its five fields.
+pub fn parse(text: &str) -> Result<Vec<Vma>, Malformed> {
+    text::lines(text).map(|(line, row)| parse_line(row, line)).collect()
+}
+
+fn parse_line(row: &str, line: usize) -> Result<Vma, Malformed> {
+    let malformed = |expected| Malformed::new(line, row, expected);
+    // The path is all that follows the fifth field, blanks included.
+    let mut fields = row.splitn(6, ' ');
+    let (start, end) = fields.next().and_then(|range| range.split_once('-')).ok_or_else(|| malformed("START-END in front"))?;
+    let start = text::hexadecimal(Some(start), line, "an address in base 16")?;
+    let end = text::hexadecimal(Some(end), line, "an address in base 16")?;
+    if end < start {
+        return Err(malformed("an end that is not below the start"));
+    }
+    let perms = match fields.next().map(str::as_bytes) {
+        Some(&[read, write, execute, shared]) => {
+            Perms { read: read == b'r', write: write == b'w', execute: execute == b'x', shared: shared == b's' }
+        }
+        _ => return Err(malformed("four letters of permissions")),
+    };
+    let offset = text::hexadecimal(fields.next(), line, "an offset in base 16")?;
+    fields.next().filter(|device| device.contains(':')).ok_or_else(|| malformed("a device MAJOR:MINOR"))?;
+    let inode = text::number(fields.next(), line, "an inode number")?;
+    let path = fields.next().unwrap_or("").trim_start();
+    Ok(Vma { start, end, perms, offset, inode, path: path.to_owned(), kind: kind_of(path, perms, inode) })
+}
+
+/// How the paths of shared memory start.
+const SHARED_MEMORY: [&str; 4] = ["/dev/zero (deleted)", "/memfd:", "/SYSV", "/dev/shm/"];
+
+fn kind_of(path: &str, perms: Perms, inode: u64) -> Kind {
+    match path {
+        "[heap]" => Kind::Heap,
+        _ if path.starts_with("[stack") => Kind::Stack,
+        _ if path.starts_with("[anon_shmem") => Kind::Shared,
+        _ if path.starts_with("[anon") => Kind::Anon,
+        _ if path.starts_with('[') || path.starts_with("/anon_hugepage") => Kind::Special,
+        _ if perms.shared && SHARED_MEMORY.iter().any(|start| path.starts_with(start)) => Kind::Shared,
+        _ if inode != 0 => Kind::File,
+        _ => Kind::Anon,
+    }
+}
+
+/// Reads `/proc/PID/maps`; empty for a kernel thread or a process that is just ending.
+///
+/// # Errors
+/// [`crate::Error::Gone`]; [`crate::Error::Parse`]; [`crate::Error::Io`], `EACCES` without `CAP_SYS_PTRACE`.
+pub fn read(roots: &Roots, pid: i32) -> Result<Vec<Vma>> {
+    let path = roots.of_process(pid, "maps");
+    parse(&file::read(&path, file::LARGE)?).map_err(|malformed| malformed.at(&path))
+}

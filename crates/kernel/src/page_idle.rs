@@ -1,0 +1,192 @@
+//! Idle page tracking and the per-page files that belong to it: `/sys/kernel/mm/page_idle/bitmap`
+//! (`Documentation/admin-guide/mm/idle_page_tracking.rst`), `/proc/kpageflags`, `/proc/kpagecgroup` and
+//! `/proc/kpagecount` (`Documentation/admin-guide/mm/pagemap.rst`).
+//!
+//! All of them are indexed by page frame number (pfn) and read in bulk: one entry at a time costs a system call
+//! each. A chunk that comes back shorter than asked ends at the last page frame of the machine.
+
+use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
+
+use crate::{Error, Result, Roots, file, zoneinfo};
+
+/// Page frames that one word of the idle bitmap stands for; the lowest bit is the lowest frame.
+pub const PFNS_PER_WORD: u64 = 64;
+
+/// The page is locked for I/O.
+pub const KPF_LOCKED: u64 = 1 << 0;
+/// The page was accessed since the flag was cleared, as reclaim sees it.
+pub const KPF_REFERENCED: u64 = 1 << 2;
+/// Its content differs from that on disk.
+pub const KPF_DIRTY: u64 = 1 << 4;
+/// On one of the LRU lists: the pages that reclaim, and we, care for.
+pub const KPF_LRU: u64 = 1 << 5;
+/// On the active list.
+pub const KPF_ACTIVE: u64 = 1 << 6;
+/// The kernel's own memory, in the slab allocator.
+pub const KPF_SLAB: u64 = 1 << 7;
+/// Being written back.
+pub const KPF_WRITEBACK: u64 = 1 << 8;
+/// Free.
+pub const KPF_BUDDY: u64 = 1 << 10;
+/// Mapped into a process.
+pub const KPF_MMAP: u64 = 1 << 11;
+/// Anonymous.
+pub const KPF_ANON: u64 = 1 << 12;
+/// In the swap cache.
+pub const KPF_SWAPCACHE: u64 = 1 << 13;
+/// Goes to swap: anonymous or shared memory.
+pub const KPF_SWAPBACKED: u64 = 1 << 14;
+/// First page of a compound page.
+pub const KPF_COMPOUND_HEAD: u64 = 1 << 15;
+/// Any other page of a compound page; its head stands for it.
+pub const KPF_COMPOUND_TAIL: u64 = 1 << 16;
+/// hugetlbfs.
+pub const KPF_HUGE: u64 = 1 << 17;
+/// Cannot be reclaimed.
+pub const KPF_UNEVICTABLE: u64 = 1 << 18;
+/// Failed hardware.
+pub const KPF_HWPOISON: u64 = 1 << 19;
+/// No page frame here.
+pub const KPF_NOPAGE: u64 = 1 << 20;
+/// Merged by KSM.
+pub const KPF_KSM: u64 = 1 << 21;
+/// Transparent huge page.
+pub const KPF_THP: u64 = 1 << 22;
+/// Logically offline, such as inside a balloon.
+pub const KPF_OFFLINE: u64 = 1 << 23;
+/// The page of zeroes that every untouched page shows.
+pub const KPF_ZERO_PAGE: u64 = 1 << 24;
+/// Not accessed since it was marked idle. May lag: the bitmap looks at the page tables, this flag does not.
+pub const KPF_IDLE: u64 = 1 << 25;
+/// A page table.
+pub const KPF_PGTABLE: u64 = 1 << 26;
+/// Locked by `mlock(2)`; kernels print it to root since 2.6.31.
+pub const KPF_MLOCKED: u64 = 1 << 33;
+
+/// A kernel file of 64-bit words.
+#[derive(Debug)]
+struct Words {
+    file: File,
+    path: PathBuf,
+}
+
+impl Words {
+    fn open(path: PathBuf, writing: bool, what: &str, remedy: &str) -> Result<Self> {
+        match OpenOptions::new().read(true).write(writing).open(&path) {
+            Ok(file) => Ok(Self { file, path }),
+            Err(source) if file::is_absent(&source) => Err(Error::unsupported(what, remedy)),
+            Err(source) => Err(Error::from_io(&path, "open", source)),
+        }
+    }
+
+    fn read(&self, first_word: u64, words: &mut [u64]) -> Result<usize> {
+        file::read_words_at(&self.file, first_word.saturating_mul(8), words).map_err(|source| self.fail("read", source))
+    }
+
+    fn write(&self, first_word: u64, words: &[u64]) -> Result<usize> {
+        file::write_words_at(&self.file, first_word.saturating_mul(8), words).map_err(|source| self.fail("write", source))
+    }
+
+    fn fail(&self, op: &'static str, source: std::io::Error) -> Error {
+        Error::Io { path: self.path.clone(), op, source }
+    }
+}
+
+/// `/sys/kernel/mm/page_idle/bitmap`: one bit per page frame, set while the page is idle. Only pages on the LRU
+/// lists have one; the others read as 0 and ignore writes. Reading a bit looks at every page table that maps the
+/// page, so a shared page is young if any process touched it.
+#[derive(Debug)]
+pub struct IdleBitmap(Words);
+
+impl IdleBitmap {
+    /// Opens it for reading and writing.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on kernels built without it, such as Debian's; [`Error::Io`].
+    pub fn open(roots: &Roots) -> Result<Self> {
+        let path = roots.sys.join("kernel/mm/page_idle/bitmap");
+        let remedy = "boot a kernel with CONFIG_IDLE_PAGE_TRACKING=y, or use the lru_gen or damon tracker";
+        Words::open(path, true, "this kernel has no idle page tracking", remedy).map(Self)
+    }
+
+    /// Reads the bits of the page frames from `first_pfn` on, 64 a word. `first_pfn` is a multiple of 64.
+    ///
+    /// Returns the words read: fewer than asked at the end of memory.
+    ///
+    /// # Errors
+    /// [`Error::Io`], `EINVAL` where `first_pfn` is not a multiple of 64.
+    pub fn read_chunk(&self, first_pfn: u64, words: &mut [u64]) -> Result<usize> {
+        self.0.read(self.word_of(first_pfn)?, words)
+    }
+
+    /// Marks idle the page frames from `first_pfn` on whose bits are set; bits not set leave their page alone.
+    ///
+    /// Returns the words written: fewer than given at the end of memory.
+    ///
+    /// # Errors
+    /// As [`IdleBitmap::read_chunk`]; also `ENXIO` where `first_pfn` lies past the end of memory.
+    pub fn write_chunk(&self, first_pfn: u64, words: &[u64]) -> Result<usize> {
+        self.0.write(self.word_of(first_pfn)?, words)
+    }
+
+    fn word_of(&self, pfn: u64) -> Result<u64> {
+        if pfn.is_multiple_of(PFNS_PER_WORD) {
+            return Ok(pfn / PFNS_PER_WORD);
+        }
+        Err(self.0.fail("address a part of a word of", std::io::Error::from_raw_os_error(libc::EINVAL)))
+    }
+}
+
+macro_rules! per_page_file {
+    ($(#[$doc:meta])* $name:ident, $file:literal, $remedy:literal) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name(Words);
+
+        impl $name {
+            /// Opens it.
+            ///
+            /// # Errors
+            /// [`Error::Unsupported`] on kernels built without it; [`Error::Io`], `EPERM` without root.
+            pub fn open(roots: &Roots) -> Result<Self> {
+                let what = concat!("this kernel has no /proc/", $file);
+                Words::open(roots.proc.join($file), false, what, $remedy).map(Self)
+            }
+
+            /// Reads one word per page frame from `first_pfn` on. Returns the words read: fewer than asked at
+            /// the end of memory.
+            ///
+            /// # Errors
+            /// [`Error::Io`].
+            pub fn read_chunk(&self, first_pfn: u64, words: &mut [u64]) -> Result<usize> {
+                self.0.read(first_pfn, words)
+            }
+        }
+    };
+}
+
+per_page_file! {
+    /// `/proc/kpageflags`: the flags of every page frame, the `KPF_` bits.
+    KPageFlags, "kpageflags", "boot a kernel with CONFIG_PROC_PAGE_MONITOR=y"
+}
+per_page_file! {
+    /// `/proc/kpagecgroup`: the id of the cgroup that every page frame is charged to ([`crate::cgroup::Cgroup::id`]);
+    /// 0 where it is charged to none.
+    KPageCgroup, "kpagecgroup", "boot a kernel with CONFIG_PROC_PAGE_MONITOR=y and CONFIG_MEMCG=y"
+}
+per_page_file! {
+    /// `/proc/kpagecount`: how many times every page frame is mapped.
+    KPageCount, "kpagecount", "boot a kernel with CONFIG_PROC_PAGE_MONITOR=y"
+}
+
+/// The number of the first page frame past the end of memory (`/proc/zoneinfo`).
+///
+/// # Errors
+/// [`Error::Parse`], also where no zone has memory; [`Error::Io`].
+pub fn max_pfn(roots: &Roots) -> Result<u64> {
+    let ranges = zoneinfo::pfn_ranges(roots)?;
+    let path = roots.proc.join("zoneinfo");
+    let missing = || crate::Malformed::new(0, "end of file", "a zone with spanned pages and start_pfn");
+    ranges.last().map(|range| range.end).ok_or_else(|| missing().at(&path))
+}

@@ -1,0 +1,71 @@
+//! Running when nothing else wants to: `SCHED_IDLE` and nice (`sched(7)`).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::marker::PhantomData;
+
+/// The calling thread's idle priority, undone when dropped.
+///
+/// It belongs to one thread and therefore cannot be sent to another.
+#[derive(Debug)]
+pub struct IdlePriority {
+    previous: Option<(libc::c_int, libc::sched_param)>,
+    refused: Option<io::Error>,
+    _this_thread: PhantomData<*const ()>,
+}
+
+impl IdlePriority {
+    /// Puts the calling thread under `SCHED_IDLE`. A refusal is no error, but [`IdlePriority::refused`] tells it.
+    #[must_use]
+    pub fn enter() -> Self {
+        let (previous, refused) = match enter_idle() {
+            Ok(previous) => (Some(previous), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self { previous, refused, _this_thread: PhantomData }
+    }
+
+    /// Why the kernel refused, where it did.
+    #[must_use]
+    pub fn refused(&self) -> Option<&io::Error> {
+        self.refused.as_ref()
+    }
+}
+
+impl Drop for IdlePriority {
+    fn drop(&mut self) {
+        if let Some((policy, parameters)) = &self.previous {
+            // SAFETY: `parameters` is a valid sched_param that outlives the call; 0 is the calling thread. A
+            // refusal leaves the thread at idle priority, which is harmless.
+            unsafe { libc::sched_setscheduler(0, *policy, parameters) };
+        }
+    }
+}
+
+fn enter_idle() -> io::Result<(libc::c_int, libc::sched_param)> {
+    // SAFETY: sched_getscheduler takes no pointer; 0 is the calling thread.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    let mut parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `parameters` is a valid sched_param to write to.
+    if policy < 0 || unsafe { libc::sched_getparam(0, &raw mut parameters) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let idle = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `idle` is a valid sched_param that outlives the call.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const idle) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((policy, parameters))
+}
+
+/// Sets the calling thread's nice value, from -20 (first) to 19 (last). Stays until set again.
+///
+/// # Errors
+/// That of `setpriority(2)`: `EACCES` or `EPERM` for a value below what we may set.
+pub fn nice(value: i32) -> io::Result<()> {
+    // SAFETY: setpriority takes no pointer; on Linux PRIO_PROCESS with 0 is the calling thread.
+    if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

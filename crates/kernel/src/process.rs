@@ -1,0 +1,210 @@
+//! Processes: `/proc/PID/stat`, process trees, another process's memory, and our own costs.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use policy::units::{Bytes, PageSize};
+use serde::Serialize;
+
+use crate::{Error, Malformed, Result, Roots, file, text};
+
+/// The fields of `/proc/PID/stat` that Thermocline uses (`proc_pid_stat(5)`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stat {
+    /// The process.
+    pub pid: i32,
+    /// Its name, at most 15 bytes, which may hold blanks and parentheses.
+    pub comm: String,
+    /// `R`, `S`, `D`, `Z` ...
+    pub state: char,
+    /// Its parent.
+    pub ppid: i32,
+    /// Time in user mode, in clock ticks ([`clock_ticks`] per second).
+    pub utime: u64,
+    /// Time in the kernel, in clock ticks.
+    pub stime: u64,
+    /// When it started, in clock ticks since boot. With the pid this names a process for good.
+    pub starttime: u64,
+}
+
+/// Reads the text of `/proc/PID/stat`.
+///
+/// # Errors
+/// [`Malformed`] where the name is not in parentheses or a field is missing.
+pub fn parse_stat(text: &str) -> Result<Stat, Malformed> {
+    let malformed = |expected| Malformed::new(1, text, expected);
+    // The name may hold parentheses itself; no field after it does.
+    let (head, tail) = text.rsplit_once(')').ok_or_else(|| malformed("a name in parentheses"))?;
+    let (pid, comm) = head.split_once('(').ok_or_else(|| malformed("a name in parentheses"))?;
+    let mut fields = tail.split_ascii_whitespace();
+    let state = fields.next().and_then(|state| state.chars().next());
+    let ppid = text::number(fields.next(), 1, "the parent's pid")?;
+    // Counted from 1 with the pid first: utime is field 14, starttime field 22.
+    let utime = text::number(fields.nth(14 - 5), 1, "utime in clock ticks")?;
+    let stime = text::number(fields.next(), 1, "stime in clock ticks")?;
+    let starttime = text::number(fields.nth(22 - 16), 1, "starttime in clock ticks")?;
+    Ok(Stat {
+        pid: text::number(Some(pid), 1, "a pid")?,
+        comm: comm.to_owned(),
+        state: state.ok_or_else(|| malformed("a state"))?,
+        ppid,
+        utime,
+        stime,
+        starttime,
+    })
+}
+
+/// Reads `/proc/PID/stat`.
+///
+/// # Errors
+/// [`Error::Gone`]; [`Error::Parse`]; [`Error::Io`].
+pub fn stat(roots: &Roots, pid: i32) -> Result<Stat> {
+    let path = roots.of_process(pid, "stat");
+    parse_stat(&file::read(&path, file::SMALL)?).map_err(|malformed| malformed.at(&path))
+}
+
+/// The process `pid` and its descendants, parents first, at most `limit`; empty where it has ended.
+///
+/// One reading of all of `/proc`: descendants whose parent ended in between belong to init and are missed, as are
+/// those that were handed to init before.
+///
+/// # Errors
+/// [`Error::Io`] where `/proc` cannot be listed.
+pub fn tree(roots: &Roots, pid: i32, limit: usize) -> Result<Vec<i32>> {
+    let fail = |source| Error::from_io(&roots.proc, "list", source);
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&roots.proc).map_err(fail)? {
+        let name = entry.map_err(fail)?.file_name();
+        let Some(Ok(process)) = name.to_str().map(str::parse::<i32>) else { continue };
+        match stat(roots, process) {
+            Ok(stat) if process == pid => found.push(stat.pid),
+            Ok(stat) => children.entry(stat.ppid).or_default().push(process),
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut next = 0;
+    while next < found.len() && found.len() < limit {
+        if let Some(mut below) = children.remove(&found[next]) {
+            below.sort_unstable();
+            found.extend(below);
+        }
+        next += 1;
+    }
+    found.truncate(limit);
+    Ok(found)
+}
+
+/// Copies memory of another process, from `address` on, into `buffer` (`process_vm_readv(2)`). Pages that are in
+/// swap are brought back by this.
+///
+/// Returns the bytes copied: fewer than asked where a page is not mapped or not readable.
+///
+/// # Errors
+/// [`Error::Gone`] where the process has ended; [`Error::Io`], `EPERM` without `CAP_SYS_PTRACE`.
+pub fn read_memory(pid: i32, address: u64, buffer: &mut [u8]) -> Result<usize> {
+    let fail = |source| Error::from_io(&memory_of(pid), "copy from", source);
+    let Ok(start) = usize::try_from(address) else {
+        return Err(fail(io::Error::from_raw_os_error(libc::EFAULT)));
+    };
+    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let remote = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(start), iov_len: buffer.len() };
+    // SAFETY: `local` describes the borrowed buffer, which the kernel may write in full; `remote` is an address of
+    // the other process, which the kernel checks; both iovecs outlive the call.
+    let copied = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    match usize::try_from(copied) {
+        Ok(copied) => Ok(copied),
+        Err(_) => match io::Error::last_os_error() {
+            source if source.raw_os_error() == Some(libc::EFAULT) => Ok(0),
+            source => Err(fail(source)),
+        },
+    }
+}
+
+fn memory_of(pid: i32) -> std::path::PathBuf {
+    format!("/proc/{pid}/mem").into()
+}
+
+/// Processor time of this process and of the children that it has waited for, user and kernel together.
+///
+/// # Errors
+/// That of `getrusage(2)`, which has none that can occur here.
+pub fn own_cpu_time() -> io::Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for who in [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN] {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: `usage` is large enough for a rusage, and the kernel fills it.
+        if unsafe { libc::getrusage(who, usage.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it was zeroed, which is a valid rusage, and then filled.
+        let usage = unsafe { usage.assume_init() };
+        sum += duration(usage.ru_utime) + duration(usage.ru_stime);
+    }
+    Ok(sum)
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = Duration::from_secs(time.tv_sec.unsigned_abs());
+    seconds.saturating_add(Duration::from_micros(time.tv_usec.unsigned_abs()))
+}
+
+/// Memory that this process has in DRAM (`/proc/self/statm`).
+///
+/// # Errors
+/// [`Error::Parse`]; [`Error::Io`].
+pub fn own_rss(roots: &Roots) -> Result<Bytes> {
+    let path = roots.proc.join("self/statm");
+    let text = file::read(&path, file::SMALL)?;
+    let resident = text::number(text.split_ascii_whitespace().nth(1), 1, "resident pages");
+    let pages = policy::units::Pages(resident.map_err(|malformed| malformed.at(&path))?);
+    Ok(pages.to_bytes(page_size()))
+}
+
+/// A value that differs after every boot (`/proc/sys/kernel/random/boot_id`). Ids of cgroups and processes mean
+/// something only together with it.
+///
+/// # Errors
+/// [`Error::Gone`] where there is none; [`Error::Io`].
+pub fn boot_id(roots: &Roots) -> Result<String> {
+    let path = roots.proc.join("sys/kernel/random/boot_id");
+    Ok(file::read(&path, file::SMALL)?.trim().to_owned())
+}
+
+/// The time since boot, without the time asleep, from `/proc/uptime`.
+///
+/// # Errors
+/// [`Error::Parse`]; [`Error::Io`].
+pub fn uptime(roots: &Roots) -> Result<Duration> {
+    let path = roots.proc.join("uptime");
+    let text = file::read(&path, file::SMALL)?;
+    let field = text.split_ascii_whitespace().next().unwrap_or("");
+    field
+        .parse::<f64>()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| Malformed::new(1, field, "seconds since boot").at(&path))
+}
+
+/// Clock ticks per second, the unit of [`Stat`]'s times; 100 on every kernel that reports it as Linux does.
+#[must_use]
+pub fn clock_ticks() -> u64 {
+    sysconf(libc::_SC_CLK_TCK).unwrap_or(100)
+}
+
+/// The kernel's base page size; that of x86-64 where the kernel does not say.
+#[must_use]
+pub fn page_size() -> PageSize {
+    sysconf(libc::_SC_PAGESIZE).and_then(PageSize::new).unwrap_or(PageSize::X86_64)
+}
+
+/// A positive answer of `sysconf(3)`.
+fn sysconf(name: libc::c_int) -> Option<u64> {
+    // SAFETY: sysconf takes no pointer and answers -1 to what it does not know.
+    let answer = unsafe { libc::sysconf(name) };
+    u64::try_from(answer).ok().filter(|answer| *answer > 0)
+}

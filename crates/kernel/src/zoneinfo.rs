@@ -1,0 +1,104 @@
+//! Where memory lies: `/proc/zoneinfo`.
+//!
+//! ```text
+//! Node 0, zone    DMA32
+//!   pages free     742011
+//!         spanned  1044480
+//!         present  782288
+//!   start_pfn:           4096
+//! ```
+
+use serde::Serialize;
+
+use crate::{Malformed, Result, Roots, file, text};
+
+/// One zone of a NUMA node. Counts are in pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Zone {
+    /// The NUMA node.
+    pub node: u32,
+    /// `DMA`, `DMA32`, `Normal`, `Movable` ...
+    pub name: String,
+    /// Page frames from the first to the last, holes included.
+    pub spanned: u64,
+    /// Page frames that exist.
+    pub present: u64,
+    /// The first page frame; `None` for a zone without memory.
+    pub start_pfn: Option<u64>,
+}
+
+/// Page frames from `start` to before `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PfnRange {
+    /// The first page frame.
+    pub start: u64,
+    /// The page frame past the last.
+    pub end: u64,
+}
+
+/// Reads the text of `/proc/zoneinfo`. Unknown lines pass.
+///
+/// # Errors
+/// [`Malformed`] where a heading or one of the fields above does not have its form.
+pub fn parse(text: &str) -> Result<Vec<Zone>, Malformed> {
+    let mut zones: Vec<Zone> = Vec::new();
+    for (line, row) in text::lines(text) {
+        if let Some(heading) = row.strip_prefix("Node ") {
+            let (node, name) = heading.split_once(", zone").ok_or_else(|| Malformed::new(line, row, "Node N, zone NAME"))?;
+            let node = text::number(Some(node), line, "a node number")?;
+            let name = name.trim().to_owned();
+            zones.push(Zone { node, name, spanned: 0, present: 0, start_pfn: None });
+            continue;
+        }
+        let Some(zone) = zones.last_mut() else {
+            return Err(Malformed::new(line, row, "Node N, zone NAME"));
+        };
+        let mut fields = row.split_ascii_whitespace();
+        match fields.next() {
+            Some("spanned") => zone.spanned = text::number(fields.next(), line, "a number of pages")?,
+            Some("present") => zone.present = text::number(fields.next(), line, "a number of pages")?,
+            Some("start_pfn:") => {
+                zone.start_pfn = Some(text::number(fields.next(), line, "a page frame number")?);
+            }
+            _ => {}
+        }
+    }
+    Ok(zones)
+}
+
+/// The page frames that zones span, as sorted ranges that neither touch nor overlap. What lies between them, such
+/// as the hole below 4 GiB, has no memory.
+#[must_use]
+pub fn ranges(zones: &[Zone]) -> Vec<PfnRange> {
+    let mut spans: Vec<PfnRange> = zones
+        .iter()
+        .filter(|zone| zone.spanned > 0)
+        .filter_map(|zone| zone.start_pfn.map(|start| PfnRange { start, end: start.saturating_add(zone.spanned) }))
+        .collect();
+    spans.sort_unstable_by_key(|span| span.start);
+    let mut merged: Vec<PfnRange> = Vec::with_capacity(spans.len());
+    for span in spans {
+        match merged.last_mut() {
+            Some(last) if span.start <= last.end => last.end = last.end.max(span.end),
+            _ => merged.push(span),
+        }
+    }
+    merged
+}
+
+/// Reads `/proc/zoneinfo`.
+///
+/// # Errors
+/// [`crate::Error::Parse`]; [`crate::Error::Io`].
+pub fn read(roots: &Roots) -> Result<Vec<Zone>> {
+    let path = roots.proc.join("zoneinfo");
+    parse(&file::read(&path, file::LARGE)?).map_err(|malformed| malformed.at(&path))
+}
+
+/// The page frames worth scanning: [`ranges`] of this machine's zones.
+///
+/// # Errors
+/// [`crate::Error::Parse`]; [`crate::Error::Io`].
+pub fn pfn_ranges(roots: &Roots) -> Result<Vec<PfnRange>> {
+    Ok(ranges(&read(roots)?))
+}
