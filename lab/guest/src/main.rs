@@ -3,8 +3,11 @@
 //! It answers the harness on a control channel, and it is the work that the guests do: a program whose page
 //! accesses are known, and loads for real servers.
 
+mod content;
 mod control;
 mod linux;
+mod load;
+mod rounding;
 
 use clap::{Parser, Subcommand};
 
@@ -20,10 +23,13 @@ struct Arguments {
 enum Command {
     /// Serve the control channel: one JSON request per line, one JSON reply per line.
     Control(control::Arguments),
+    /// Load a real server with requests.
+    Load(load::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Control(arguments) => control::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
     }
 }

@@ -1,0 +1,169 @@
+//! Load for real servers: one thread, one connection, pipelined, the same requests for the same seed.
+
+mod codec;
+mod connection;
+mod engine;
+mod memcached;
+mod redis;
+mod report;
+mod requests;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use serde_json::Value;
+
+use codec::Codec;
+use connection::Connection;
+use engine::{Engine, Pace};
+use requests::{Fill, Mix, Mixed, Records};
+
+/// Keys at most; beside the 32 bits of a key, a value's id holds its revision.
+const KEYS_MAX: u64 = 1 << 32;
+
+/// Which server to load.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    server: Server,
+}
+
+#[derive(Subcommand)]
+enum Server {
+    /// A server that speaks the Redis protocol (RESP2)
+    Redis(Load),
+    /// A server that speaks the memcached text protocol
+    Memcached(Load),
+}
+
+#[derive(clap::Args)]
+struct Load {
+    #[command(subcommand)]
+    action: Action,
+    /// Connect to this Unix socket
+    #[arg(long, value_name = "PATH", global = true)]
+    socket: Option<PathBuf>,
+    /// Connect to this TCP port of 127.0.0.1
+    #[arg(long, global = true, conflicts_with = "socket")]
+    port: Option<u16>,
+    /// Requests in flight at most
+    #[arg(long, global = true, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
+    depth: u16,
+    /// Makes keys, values and requests
+    #[arg(long, global = true, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Store every key once, with values of 100 to 4000 bytes, about 1 KiB in the mean
+    Fill {
+        /// Number of keys
+        #[arg(long, value_parser = clap::value_parser!(u64).range(1..KEYS_MAX))]
+        keys: u64,
+    },
+    /// Read and write keys that were filled with the same seed; one JSON line per second and a summary
+    Run(Run),
+}
+
+#[derive(clap::Args)]
+struct Run {
+    /// Number of keys that were filled
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..KEYS_MAX))]
+    keys: u64,
+    /// Stop after this time
+    #[arg(long, value_parser = positive, required_unless_present = "requests")]
+    seconds: Option<f64>,
+    /// Stop after this many requests
+    #[arg(long)]
+    requests: Option<u64>,
+    /// Send this many requests per second, and time each from when it was due; as many as possible otherwise
+    #[arg(long, value_parser = positive)]
+    rate: Option<f64>,
+    /// Share of the keys that are hot: the first ones that were filled
+    #[arg(long, default_value_t = 0.1, value_parser = share)]
+    hot_fraction: f64,
+    /// Share of the requests that go to hot keys
+    #[arg(long, default_value_t = 0.99, value_parser = share)]
+    hot_share: f64,
+    /// Share of the keys, next to the hot ones, that the other requests go to; 0 sends them to any key
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    warm_fraction: f64,
+    /// Reads per second of any key, among the requests
+    #[arg(long, default_value_t = 0.0, value_parser = not_negative)]
+    cold_touches_per_s: f64,
+    /// Share of the requests that write
+    #[arg(long, default_value_t = 0.05, value_parser = share)]
+    write_share: f64,
+}
+
+fn number(text: &str, fits: impl Fn(f64) -> bool, range: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if fits(number) => Ok(number),
+        _ => Err(format!("not a number {range}")),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    number(text, |number| (0.0..=1.0).contains(&number), "between 0 and 1")
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, |number| (1e-6..=1e9).contains(&number), "between 0.000001 and 1000000000")
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    number(text, |number| (0.0..=1e9).contains(&number), "between 0 and 1000000000")
+}
+
+/// Runs a load and prints its report on standard output, one JSON object per line.
+///
+/// # Errors
+/// When the server cannot be reached, breaks off, or refused to store something during a fill.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let (codec, load): (&dyn Codec, _) = match &arguments.server {
+        Server::Redis(load) => (&redis::Redis, load),
+        Server::Memcached(load) => (&memcached::Memcached, load),
+    };
+    let connection = match (&load.socket, load.port) {
+        (Some(path), _) => Connection::to_socket(path)?,
+        (None, Some(port)) => Connection::to_port(port)?,
+        (None, None) => bail!("nothing says where the server is; give --socket PATH or --port PORT"),
+    };
+    let unpaced = Pace { depth: load.depth.into(), rate: None, duration: None, requests: None };
+    match &load.action {
+        Action::Fill { keys } => {
+            let records = Records { seed: load.seed, keys: *keys };
+            let engine = Engine { connection, codec, records, source: &mut Fill::new(records), pace: unpaced };
+            let (summary, first_error) = engine.run(&mut |_| Ok(()))?;
+            say(&summary)?;
+            match first_error {
+                Some(error) => bail!("not every key was stored; the first that was not: {error}"),
+                None => Ok(()),
+            }
+        }
+        Action::Run(run) => {
+            let records = Records { seed: load.seed, keys: run.keys };
+            let pace = Pace { rate: run.rate, duration: run.seconds.map(Duration::from_secs_f64), requests: run.requests, ..unpaced };
+            let mix = Mix {
+                hot_fraction: run.hot_fraction,
+                hot_share: run.hot_share,
+                warm_fraction: run.warm_fraction,
+                cold_touches_per_s: run.cold_touches_per_s,
+                write_share: run.write_share,
+            };
+            let engine = Engine { connection, codec, records, source: &mut Mixed::new(records, mix), pace };
+            let (summary, _) = engine.run(&mut say)?;
+            say(&summary)
+        }
+    }
+}
+
+/// Prints one line and flushes it, so that a reader at the other end of a pipe or file sees it at once.
+fn say(line: &Value) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
+}

@@ -1,0 +1,218 @@
+//! The load generators against small servers of both protocols that live in the test.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// What a server does with the requests it understands.
+#[derive(Clone, Copy)]
+enum Manner {
+    /// Stores and returns values.
+    Honest,
+    /// Returns every value without its last byte.
+    Short,
+    /// Refuses to store.
+    Full,
+    /// Answers the first request with text of no protocol.
+    Foreign,
+    /// Closes the connection after the first request.
+    Rude,
+}
+
+/// A request in either protocol.
+enum Request {
+    Get(String),
+    Set(String, Vec<u8>),
+}
+
+type Reader = BufReader<UnixStream>;
+
+fn line(reader: &mut Reader) -> Option<String> {
+    let mut line = String::new();
+    (reader.read_line(&mut line).ok()? > 0).then(|| line.strip_suffix("\r\n").unwrap().to_owned())
+}
+
+fn bytes(reader: &mut Reader, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length + 2];
+    reader.read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes.split_off(length), b"\r\n");
+    bytes
+}
+
+/// Reads one request; `None` when the client is done.
+fn request(protocol: &str, reader: &mut Reader) -> Option<Request> {
+    let first = line(reader)?;
+    if protocol == "memcached" {
+        let words: Vec<&str> = first.split(' ').collect();
+        return Some(match words[..] {
+            ["get", key] => Request::Get(key.to_owned()),
+            ["set", key, "0", "0", length] => Request::Set(key.to_owned(), bytes(reader, length.parse().unwrap())),
+            _ => panic!("{first}"),
+        });
+    }
+    let count: usize = first.strip_prefix('*').unwrap().parse().unwrap();
+    let mut words = (0..count).map(|_| {
+        let length = line(reader).unwrap().strip_prefix('$').unwrap().parse().unwrap();
+        bytes(reader, length)
+    });
+    let verb = words.next().unwrap();
+    let key = String::from_utf8(words.next().unwrap()).unwrap();
+    match verb.as_slice() {
+        b"GET" => Some(Request::Get(key)),
+        b"SET" => Some(Request::Set(key, words.next().unwrap())),
+        _ => panic!("{verb:?}"),
+    }
+}
+
+/// Serves one connection and returns what it stored.
+fn serve(protocol: &str, manner: Manner, stream: UnixStream, mut store: HashMap<String, Vec<u8>>) -> HashMap<String, Vec<u8>> {
+    let mut writer = stream.try_clone().unwrap();
+    let mut reader = BufReader::new(stream);
+    let memcached = protocol == "memcached";
+    while let Some(request) = request(protocol, &mut reader) {
+        let reply = match (request, manner) {
+            (_, Manner::Rude) => break,
+            (_, Manner::Foreign) => b"HTTP/1.1 400 Bad Request\r\n".to_vec(),
+            (Request::Set(..), Manner::Full) if memcached => b"SERVER_ERROR out of memory\r\n".to_vec(),
+            (Request::Set(..), Manner::Full) => b"-OOM out of memory\r\n".to_vec(),
+            (Request::Set(key, value), _) => {
+                store.insert(key, value);
+                if memcached { b"STORED\r\n".to_vec() } else { b"+OK\r\n".to_vec() }
+            }
+            (Request::Get(key), manner) => {
+                let mut value = store.get(&key).cloned();
+                if let (Manner::Short, Some(value)) = (manner, &mut value) {
+                    value.pop();
+                }
+                match (value, memcached) {
+                    (Some(value), true) => [format!("VALUE {key} 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\nEND\r\n"].concat(),
+                    (Some(value), false) => [format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat(),
+                    (None, true) => b"END\r\n".to_vec(),
+                    (None, false) => b"$-1\r\n".to_vec(),
+                }
+            }
+        };
+        // A client that has seen enough closes before it has read everything.
+        if writer.write_all(&reply).is_err() {
+            break;
+        }
+    }
+    store
+}
+
+/// Runs one load against a server that starts with `store`; returns its output and what the server then holds.
+fn load(protocol: &str, manner: Manner, store: HashMap<String, Vec<u8>>, arguments: &str) -> (Output, HashMap<String, Vec<u8>>) {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("server");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let protocol_name = protocol.to_owned();
+    let server = std::thread::spawn(move || serve(&protocol_name, manner, listener.accept().unwrap().0, store));
+    let output = Command::new(env!("CARGO_BIN_EXE_labguest"))
+        .args(["load", protocol, "--socket"])
+        .arg(&socket)
+        .args(arguments.split(' '))
+        .output()
+        .unwrap();
+    (output, server.join().unwrap())
+}
+
+/// The last line of a load's report, which must be its summary.
+fn summary(output: &Output) -> Value {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let summary: Value = serde_json::from_str(text.lines().last().unwrap_or_else(|| panic!("{output:?}"))).unwrap();
+    assert_eq!(summary["summary"], true, "{text}");
+    summary
+}
+
+fn filled(protocol: &str) -> HashMap<String, Vec<u8>> {
+    let (output, store) = load(protocol, Manner::Honest, HashMap::new(), "fill --keys 300 --seed 5 --depth 32");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(summary(&output)["stored"], 300);
+    store
+}
+
+#[test]
+fn fill_stores_distinct_values() {
+    for protocol in ["redis", "memcached"] {
+        let store = filled(protocol);
+        let values: std::collections::HashSet<&Vec<u8>> = store.values().collect();
+        assert_eq!((store.len(), values.len()), (300, 300), "{protocol}");
+        assert!(store.values().all(|value| (100..=4000).contains(&value.len())), "{protocol}");
+    }
+}
+
+/// Runs `arguments` on a filled store and checks fields of the summary.
+fn check(protocol: &str, manner: Manner, arguments: &str, expected: &[(&str, u64)]) -> Output {
+    let (output, _) = load(protocol, manner, filled(protocol), arguments);
+    assert!(output.status.success(), "{arguments}: {output:?}");
+    let summary = summary(&output);
+    for (field, value) in expected {
+        assert_eq!(summary[field], *value, "{field} of {arguments}: {summary}");
+    }
+    output
+}
+
+#[test]
+fn runs_count_what_they_got() {
+    for protocol in ["redis", "memcached"] {
+        let reads = "run --keys 300 --seed 5 --requests 2000 --write-share 0";
+        check(protocol, Manner::Honest, reads, &[("requests", 2000), ("hits", 2000), ("misses", 0), ("errors", 0)]);
+        check(protocol, Manner::Honest, &format!("{reads} --depth 1"), &[("requests", 2000), ("hits", 2000)]);
+        check(protocol, Manner::Short, reads, &[("requests", 2000), ("hits", 0), ("errors", 2000)]);
+        let writes = "run --keys 300 --seed 5 --requests 2000 --write-share 1";
+        check(protocol, Manner::Honest, writes, &[("requests", 2000), ("stored", 2000), ("errors", 0)]);
+        check(protocol, Manner::Full, writes, &[("requests", 2000), ("stored", 0), ("errors", 2000)]);
+        // None of the keys above 300 was filled, and the hot ones end there.
+        let beyond = "run --keys 3000 --seed 5 --requests 500 --write-share 0 --hot-share 0 --hot-fraction 0.1 --warm-fraction 0.9";
+        check(protocol, Manner::Honest, beyond, &[("requests", 500), ("hits", 0), ("misses", 500)]);
+    }
+}
+
+#[test]
+fn a_rate_is_kept_and_each_second_is_reported() {
+    let output = check("redis", Manner::Honest, "run --keys 300 --seed 5 --seconds 2.2 --rate 500", &[("requests", 1100), ("errors", 0)]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let seconds: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(seconds.len(), 3, "{text}");
+    assert_eq!((&seconds[0]["t"], &seconds[1]["t"]), (&1.into(), &2.into()), "{text}");
+    let sum = seconds[0]["ops"].as_u64().unwrap() + seconds[1]["ops"].as_u64().unwrap();
+    assert!((400..=1100).contains(&sum), "{text}");
+}
+
+#[test]
+fn broken_servers_are_named() {
+    for protocol in ["redis", "memcached"] {
+        for (manner, arguments, error) in [
+            (Manner::Full, "fill --keys 10", "not every key was stored"),
+            (Manner::Foreign, "fill --keys 10", "no reply"),
+            (Manner::Rude, "run --keys 10 --requests 10", "server"),
+        ] {
+            let (output, _) = load(protocol, manner, HashMap::new(), arguments);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && said.contains(error), "{protocol} {arguments}: {said}");
+        }
+    }
+}
+
+#[test]
+fn nonsense_is_refused() {
+    for (arguments, error) in [
+        ("load redis fill --keys 10", "--socket"),
+        ("load redis --socket /no/such/socket fill --keys 10", "/no/such/socket"),
+        ("load redis --socket /no/such/socket fill --keys 0", "--keys"),
+        ("load redis --socket /no/such/socket run --keys 1", "--seconds"),
+        ("load redis --socket /no/such/socket run --keys 1 --seconds NaN", "--seconds"),
+        ("load redis --socket /no/such/socket run --keys 1 --seconds 1 --hot-share 1.1", "--hot-share"),
+        ("load redis --socket /no/such/socket run --keys 1 --seconds 1 --rate 0", "--rate"),
+        ("load redis --socket /no/such/socket --depth 0 run --keys 1 --seconds 1", "--depth"),
+        ("load memcached --socket /a --port 1 run --keys 1 --seconds 1", "--port"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_labguest")).args(arguments.split(' ')).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(error), "{arguments}: {said}");
+    }
+}
