@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from .errors import LabError
 
 _STAMP = "complete"
 _TAIL_LINES = 15
+_TIDY_SECONDS = 30.0
 
 
 def say(text: str) -> None:
@@ -91,19 +93,37 @@ def call(
     # mkfs and depmod live where a user's PATH often does not lead.
     whole_env["PATH"] = whole_env.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
     try:
-        done = subprocess.run(
+        # A session of its own: when this process is interrupted, the whole family is told, and may tidy up.
+        process = subprocess.Popen(
             words,
             cwd=cwd,
             env=whole_env,
             text=True,
             errors="replace",
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
-            check=False,
+            start_new_session=True,
         )
     except FileNotFoundError as error:
         raise LabError(f"{words[0]} is not installed: run lab/setup") from error
-    if done.returncode != 0:
-        tail = "\n  ".join((done.stderr or done.stdout).splitlines()[-_TAIL_LINES:])
-        raise LabError(f"`{' '.join(words)}` ended with status {done.returncode}:\n  {tail}")
-    return done.stdout
+    with process:
+        try:
+            stdout, stderr = process.communicate()
+        except BaseException:
+            _end_session(process)
+            raise
+    if process.returncode != 0:
+        tail = "\n  ".join((stderr or stdout).splitlines()[-_TAIL_LINES:])
+        raise LabError(f"`{' '.join(words)}` ended with status {process.returncode}:\n  {tail}")
+    return stdout
+
+
+def _end_session(leader: subprocess.Popen[str]) -> None:
+    """End a command and its children, which get the time to remove what they made."""
+    os.killpg(leader.pid, signal.SIGTERM)
+    try:
+        leader.wait(_TIDY_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(leader.pid, signal.SIGKILL)
+        leader.wait()

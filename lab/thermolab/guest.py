@@ -63,6 +63,7 @@ class Guest:
         """From QEMU's start to the control program's greeting; set once the guest is up."""
         self.release = ""
         """`uname -r`, as the guest says it."""
+        self._qemu_log = console.with_name(console.name.replace("console", "qemu"))
         self._root = root
         self._binaries = dict(binaries)
         self._temporary: Path | None = None
@@ -228,13 +229,14 @@ class Guest:
             )
             begin = time.monotonic()
             # A harness that is killed takes its guest along.
-            self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *argv],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=(self._temporary / "qemu.log").open("wb"),
-            )
+            with self._qemu_log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    ["setpriv", "--pdeathsig", "KILL", *argv],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                )
         self._channel = Channel(ours)
         try:
             ready = self._channel.event("boot", lambda event: event["event"] == "ready", BOOT_SECONDS_MAX)
@@ -242,6 +244,8 @@ class Guest:
             raise type(error)(f"kernel {self.kernel.name}: {error}\n{self._last_words()}") from error
         self.boot_seconds = time.monotonic() - begin
         self.release = str(ready["kernel"])
+        # QEMU holds what it still needs open, so that nothing is left even if this process is killed.
+        self._remove_temporary()
 
     def _stop(self) -> None:
         if self._process is not None:
@@ -251,17 +255,17 @@ class Guest:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+        self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
     def _last_words(self) -> str:
         """What QEMU and the guest's console said last."""
-        said = []
-        if self._temporary is not None:
-            said += (self._temporary / "qemu.log").read_text(errors="replace").splitlines()
-        if self.console.exists():
-            said += self.console.read_text(errors="replace").splitlines()[-_CONSOLE_LINES:]
+        logs = [path.read_text(errors="replace") for path in (self._qemu_log, self.console) if path.exists()]
+        said = [line for log in logs for line in log.splitlines()[-_CONSOLE_LINES:]]
         return f"last lines of {self.console}:\n  " + "\n  ".join(said)
 
 

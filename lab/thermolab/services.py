@@ -34,7 +34,7 @@ class Service:
 def redis(guest: Guest, name: str = "redis", *, options: Sequence[str] = ()) -> Service:
     """Redis on a Unix socket, keeping nothing on disk; `options` are added to its command line."""
     cgroup = guest.cgroup(name)
-    address, log = f"/run/{name}.sock", f"/tmp/{name}.log"
+    address, log = f"/run/{name}.sock", f"/run/{name}.log"
     argv = ["redis-server", "--port", "0", "--unixsocket", address, "--save", "", "--appendonly", "no", *options]
     pid = guest.spawn(argv, cgroup=cgroup, stdout=log, stderr=log)
     guest.expect(log, "eady to accept connections")
@@ -44,7 +44,7 @@ def redis(guest: Guest, name: str = "redis", *, options: Sequence[str] = ()) -> 
 def memcached(guest: Guest, name: str = "memcached", *, memory_mib: int = 256, port: int = 11211) -> Service:
     """Memcached on a TCP port of loopback, with room for `memory_mib` MiB of items."""
     cgroup = guest.cgroup(name)
-    log, ports = f"/tmp/{name}.log", f"/run/{name}.ports"
+    log, ports = f"/run/{name}.log", f"/run/{name}.ports"
     argv = ["memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(port), "-m", str(memory_mib), "-t", "1"]
     # It writes this file once it listens, which is the only sign that it gives.
     pid = guest.spawn(argv, cgroup=cgroup, stdout=log, stderr=log, env={"MEMCACHED_PORT_FILENAME": ports})
