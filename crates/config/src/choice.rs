@@ -1,0 +1,114 @@
+//! Settings that are one word out of a few.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[$variant_doc])* #[serde(rename = $text)] $variant,)* }
+
+        impl $name {
+            /// Every choice, in declared order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// Every choice as it is written, in declared order.
+            pub const NAMES: &'static [&'static str] = &[$($text),*];
+
+            /// The choice as it is written.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+
+            /// The choice of that name, if there is one.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|choice| choice.as_str() == name)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
+choice! {
+    /// What observes a job's accesses.
+    Tracker {
+        /// The best that the kernel offers for the job, within the agent's CPU budget.
+        Auto = "auto",
+        /// Idle page tracking: exact, one bit per page.
+        PageIdle = "page_idle",
+        /// The multi-generational LRU's generations.
+        LruGen = "lru_gen",
+        /// DAMON's sampled regions.
+        Damon = "damon",
+    }
+}
+
+choice! {
+    /// What moves a job's cold pages into far memory.
+    Actuator {
+        /// The most exact that the kernel offers for the job.
+        Auto = "auto",
+        /// Exactly the pages that reached the threshold, by `process_madvise(MADV_PAGEOUT)`.
+        Exact = "exact",
+        /// Eviction of the oldest generations through the multi-generational LRU's debugfs file.
+        LruGen = "lru_gen",
+        /// `memory.reclaim` in small bounded steps: the kernel chooses the pages.
+        MemoryReclaim = "memory_reclaim",
+    }
+}
+
+choice! {
+    /// What happens to a job that has reached its memory limit.
+    AtLimit {
+        /// Offloading stops for the job; what already is far stays where it is.
+        Stop = "stop",
+        /// Offloading stops, and `memory.swap.max` is capped at what the job uses, so that it fails fast rather than
+        /// thrash.
+        FailFast = "fail_fast",
+    }
+}
+
+choice! {
+    /// How a job is treated. Later ones give up more for the machine: the guard ends those first.
+    Class {
+        /// Not even observed.
+        Off = "off",
+        /// Observed and decided for, never acted on.
+        Observe = "observe",
+        /// Far memory with a quarter of the usual objective: for jobs whose latency matters most.
+        Conservative = "conservative",
+        /// Far memory under the objective of `cold_age`.
+        Standard = "standard",
+        /// Far memory under a loose objective: sidecars and other overhead of the machine itself.
+        Aggressive = "aggressive",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back() {
+        for &class in Class::ALL {
+            assert_eq!(Class::from_name(class.as_str()), Some(class));
+            assert_eq!(serde_json::to_string(&class).unwrap(), format!("\"{class}\""));
+        }
+        assert_eq!(Tracker::from_name("Page_idle"), None);
+    }
+
+    #[test]
+    fn what_the_guard_ends_first_is_the_greatest() {
+        assert_eq!(Class::ALL.iter().max(), Some(&Class::Aggressive));
+        assert!(Class::Conservative < Class::Standard);
+    }
+}

@@ -1,0 +1,196 @@
+//! One configuration file: a function of its text.
+
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+
+use crate::job::{JOB_KNOBS, JobRule};
+use crate::knob::{Form, Knob, Raw, Value};
+use crate::nearest;
+use crate::problem::{Invalid, Problem};
+use crate::table::{Config, KNOBS, knob};
+use crate::{Class, Tracker};
+
+/// How many problems of form one file may add: after so many the rest is noise.
+const SYNTAX_PROBLEMS_MAX: usize = 10;
+
+/// Sets in `config` what `text` sets, and returns what is wrong with it, by line. Its rules for jobs go before those
+/// that are there, so that they are the first to match.
+pub(crate) fn apply(config: &mut Config, file: &Path, text: &str) -> Vec<Problem> {
+    let mut reader = Reader { config, file, text, jobs: Vec::new(), problems: Vec::new() };
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        reader.top(table.get_ref());
+    } else {
+        // What follows an error may have been read as part of another table, so only the errors themselves are sure.
+        for error in errors.iter().take(SYNTAX_PROBLEMS_MAX) {
+            let line = error.span().map(|span| reader.line(span.start));
+            let message = format!("not TOML: {}", Problem::shown(error.message()));
+            let remedy = "lines look like `[agent]` and `scan_period = \"120s\"`";
+            reader.report(line, None, None, Invalid::new(message, remedy));
+        }
+    }
+    let Reader { jobs, mut problems, .. } = reader;
+    config.jobs.splice(0..0, jobs.into_iter().map(|(_, rule)| rule));
+    problems.sort_by_key(|problem| problem.line);
+    problems
+}
+
+/// What to say of a key that is none.
+pub(crate) fn unknown_key(key: &str) -> Invalid {
+    let parts: Vec<&str> = key.split('.').collect();
+    let remedy = match parts.as_slice() {
+        ["class", "standard", ..] => "class standard is what [cold_age] says: set it there".to_owned(),
+        ["class", "observe" | "off", ..] => "classes observe and off have no parameters: leave it out".to_owned(),
+        ["job", ..] => "jobs are rules of a file, written as a [[job]] table each".to_owned(),
+        _ => nearest::remedy(key, KNOBS.iter()),
+    };
+    Invalid::new("unknown key", remedy)
+}
+
+struct Reader<'a> {
+    config: &'a mut Config,
+    file: &'a Path,
+    text: &'a str,
+    /// Each rule with its line.
+    jobs: Vec<(usize, JobRule)>,
+    problems: Vec<Problem>,
+}
+
+impl Reader<'_> {
+    /// The line, from 1, of a byte of the text.
+    fn line(&self, offset: usize) -> usize {
+        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
+        1 + before.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    fn report(&mut self, line: Option<usize>, key: Option<&str>, value: Option<String>, invalid: Invalid) {
+        self.problems.push(Problem {
+            file: self.file.to_owned(),
+            line,
+            key: key.map(Problem::shown),
+            value,
+            message: invalid.message,
+            remedy: invalid.remedy,
+        });
+    }
+
+    fn top(&mut self, table: &DeTable) {
+        for (key, value) in table {
+            let line = self.line(key.span().start);
+            match (key.get_ref().as_ref(), value.get_ref()) {
+                ("job", DeValue::Array(rules)) if rules.iter().all(|rule| rule.get_ref().is_table()) => {
+                    for rule in rules {
+                        let line = self.line(rule.span().start);
+                        if let Some(table) = rule.get_ref().as_table() {
+                            self.job(line, table);
+                        }
+                    }
+                }
+                ("job", other) => {
+                    let invalid = Invalid::new("not a list of rules", "write [[job]], in double brackets, above each rule");
+                    self.report(Some(line), Some("job"), Some(shown(other)), invalid);
+                }
+                (name, value) => self.entry(name, line, value),
+            }
+        }
+    }
+
+    /// One key with all that is below it. Tables in tables are bounded by the TOML parser.
+    fn entry(&mut self, key: &str, line: usize, value: &DeValue) {
+        if let Some(knob) = knob(key) {
+            if let Some(value) = self.checked(knob, key, line, value) {
+                self.config.set(knob, value);
+            }
+            return;
+        }
+        match value {
+            DeValue::Table(table) if !table.is_empty() || is_table(key) => {
+                for (name, value) in table {
+                    let line = self.line(name.span().start);
+                    self.entry(&format!("{key}.{}", name.get_ref()), line, value.get_ref());
+                }
+            }
+            other if is_table(key) => {
+                let invalid = Invalid::new("a table, not a key", format!("write [{key}] on a line of its own and its keys below"));
+                self.report(Some(line), Some(key), Some(shown(other)), invalid);
+            }
+            other => self.report(Some(line), Some(key), Some(shown(other)), unknown_key(key)),
+        }
+    }
+
+    fn checked(&mut self, knob: &Knob, key: &str, line: usize, value: &DeValue) -> Option<Value> {
+        match knob.check(&raw(value)) {
+            Ok(value) => Some(value),
+            Err(invalid) => {
+                self.report(Some(line), Some(key), Some(shown(value)), invalid);
+                None
+            }
+        }
+    }
+
+    fn job(&mut self, line: usize, table: &DeTable) {
+        let (mut cgroup, mut class, mut tracker) = (None, Some(Class::Observe), None);
+        for (name, value) in table {
+            let line = self.line(name.span().start);
+            let key = format!("job.{}", name.get_ref());
+            let Some(knob) = JOB_KNOBS.iter().find(|knob| knob.key == key) else {
+                let invalid = Invalid::new("unknown key", nearest::remedy(&key, JOB_KNOBS.iter()));
+                self.report(Some(line), Some(&key), Some(shown(value.get_ref())), invalid);
+                continue;
+            };
+            match self.checked(knob, &key, line, value.get_ref()) {
+                Some(Value::Text(text)) => cgroup = Some(text),
+                Some(Value::Choice(name)) if knob.key == "job.class" => class = Class::from_name(name),
+                Some(Value::Choice(name)) => tracker = Tracker::from_name(name),
+                _ => {}
+            }
+        }
+        if !table.iter().any(|(name, _)| name.get_ref() == "cgroup") {
+            let invalid = Invalid::new("missing", "write which cgroups the rule is for: cgroup = \"/system.slice/*.service\"");
+            self.report(Some(line), Some("job.cgroup"), None, invalid);
+        }
+        let (Some(cgroup), Some(class)) = (cgroup, class) else { return };
+        if let Some((first, _)) = self.jobs.iter().find(|(_, rule)| rule.cgroup == cgroup) {
+            let invalid = Invalid::new(
+                "never reached: the first rule that matches holds",
+                format!("merge it with the rule for the same cgroups in line {first}"),
+            );
+            self.report(Some(line), Some("job.cgroup"), Some(quoted(&cgroup)), invalid);
+        }
+        self.jobs.push((line, JobRule { cgroup, class, tracker }));
+    }
+}
+
+/// Whether knobs lie below this key.
+fn is_table(key: &str) -> bool {
+    KNOBS.iter().any(|knob| knob.key.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
+}
+
+fn raw(value: &DeValue) -> Raw {
+    let (text, form) = match value {
+        DeValue::String(text) => (text.to_string(), Form::Quoted),
+        DeValue::Integer(number) => {
+            let decimal = u128::from_str_radix(number.as_str(), number.radix());
+            (decimal.map_or_else(|_| number.to_string(), |n| n.to_string()), Form::Number)
+        }
+        DeValue::Float(number) => (number.as_str().to_owned(), Form::Number),
+        DeValue::Boolean(on) => (on.to_string(), Form::Bool),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => (String::new(), Form::Other),
+    };
+    Raw { text, form }
+}
+
+fn shown(value: &DeValue) -> String {
+    match value {
+        DeValue::String(text) => quoted(text),
+        DeValue::Datetime(date) => Problem::shown(&date.to_string()),
+        DeValue::Array(_) => "[...]".to_owned(),
+        DeValue::Table(_) => "{...}".to_owned(),
+        _ => Problem::shown(&raw(value).text),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", Problem::shown(text))
+}

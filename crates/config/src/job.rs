@@ -1,0 +1,133 @@
+//! `[[job]]`: which cgroups are jobs, and how each is treated.
+
+use serde::Serialize;
+
+use crate::choice::{Class, Tracker};
+use crate::knob::{Knob, Unit};
+use crate::problem::Invalid;
+
+/// The longest pattern, in bytes: the kernel's `PATH_MAX`.
+const GLOB_BYTES_MAX: usize = 4096;
+
+/// The keys of a `[[job]]` table.
+pub const JOB_KNOBS: &[Knob] = &[
+    Knob {
+        key: "job.cgroup",
+        unit: Unit::Glob,
+        default: "",
+        range: None,
+        meaning: "Which cgroups the rule is for: a pattern for the path below the cgroup2 root, such as \"/system.slice/*.service\". \
+                  `*` and `?` stand for any characters but /, `**` for any number of levels, `[ab]` for one of a few characters, \
+                  `{a,b}` for one of several texts. Must be set.",
+    },
+    Knob {
+        key: "job.class",
+        unit: Unit::Choice(Class::NAMES),
+        default: "observe",
+        range: None,
+        meaning: "How the jobs are treated: `off` ignores them, `observe` watches and never acts, \
+                  `conservative`, `standard` and `aggressive` act by the parameters of their class.",
+    },
+    Knob {
+        key: "job.tracker",
+        unit: Unit::Choice(Tracker::NAMES),
+        default: "",
+        range: None,
+        meaning: "What observes these jobs, where it shall be another than `agent.tracker`.",
+    },
+];
+
+/// How the jobs that match a pattern are treated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct JobRule {
+    /// A pattern for the cgroup's path, relative to the cgroup2 root: starts with `/`, brackets balanced. `*` does not
+    /// match `/`, `**` does.
+    pub cgroup: String,
+    /// The class of the jobs that match.
+    pub class: Class,
+    /// Their tracker, where it is not [`crate::Agent::tracker`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tracker: Option<Tracker>,
+}
+
+/// A pattern that could match a cgroup.
+pub(crate) fn read_glob(text: &str) -> Result<String, Invalid> {
+    let refuse = |message: &str, remedy: &str| Err(Invalid::new(message, remedy));
+    if !text.starts_with('/') {
+        return refuse("not a path below the cgroup2 root", "start it with /, such as \"/system.slice/*.service\"");
+    }
+    if text.len() > GLOB_BYTES_MAX || text.contains('\0') {
+        return refuse("longer than any path, or with a zero byte in it", "write a shorter pattern");
+    }
+    if text.len() > 1 && text.ends_with('/') || text.contains("//") {
+        return refuse("can match nothing: a cgroup's path has no empty parts", "leave out the extra /");
+    }
+    if text.split('/').any(|part| part == "." || part == "..") {
+        return refuse("can match nothing: a cgroup's path has no . or .. in it", "write the path that is meant");
+    }
+    check_brackets(text)?;
+    Ok(text.to_owned())
+}
+
+/// Every `[` and `{` is closed, and every backslash has a character to escape.
+fn check_brackets(text: &str) -> Result<(), Invalid> {
+    let mut braces: usize = 0;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' if chars.next().is_none() => {
+                return Err(Invalid::new("ends with a backslash that escapes nothing", "double it or leave it out"));
+            }
+            '[' => {
+                chars.next_if(|c| "!^".contains(*c));
+                // A bracket right after the opening one stands for itself.
+                chars.next();
+                if !chars.any(|c| c == ']') {
+                    return Err(Invalid::new("a [ that is never closed", "close it with ], or write \\\\[ for the character"));
+                }
+            }
+            '{' => braces += 1,
+            '}' => match braces.checked_sub(1) {
+                Some(left) => braces = left,
+                None => return Err(Invalid::new("a } that was never opened", "open it with {, or write \\\\} for the character")),
+            },
+            _ => {}
+        }
+    }
+    if braces > 0 {
+        return Err(Invalid::new("a { that is never closed", "close it with }, or write \\\\{ for the character"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for good in
+            ["/", "/*", "/**", "/system.slice/*.service", "/a[bc]d", "/[]x]", "/[!]]", "/[{]", "/{a,b{c,d}}", r"/dev-\\x2d", r"/\[", "/a?"]
+        {
+            assert_eq!(read_glob(good).as_deref(), Ok(good));
+        }
+        for (bad, hint) in [
+            ("", "start it with /"),
+            ("system.slice/*", "start it with /"),
+            ("/a/", "extra /"),
+            ("//a", "extra /"),
+            ("/a/../b", "path that is meant"),
+            ("/[ab", "close it with ]"),
+            ("/[]", "close it with ]"),
+            ("/{a", "close it with }"),
+            ("/a}", "open it with {"),
+            ("/a\\", "double it"),
+            ("/\0", "shorter"),
+        ] {
+            match read_glob(bad) {
+                Ok(_) => panic!("{bad:?} was taken"),
+                Err(invalid) => assert!(invalid.remedy.contains(hint), "{bad:?}: {invalid:?}"),
+            }
+        }
+    }
+}
