@@ -1,0 +1,122 @@
+//! kreclaimd in user space (000 section 5.1): finds the pages whose age reached the threshold and hands them to
+//! `process_madvise(MADV_PAGEOUT)` in batches.
+
+use std::ops::Range;
+
+use kernel::madvise::PidFd;
+use kernel::{Result, Roots};
+use policy::histogram::AgeCounts;
+use policy::units::{Age, Pages};
+
+use super::Asked;
+use crate::trackers::{PageAges, Tracker};
+use crate::walk::{Flow, Walker};
+
+/// How far one job's pages have been gone through.
+#[derive(Clone, Debug, Default)]
+pub struct Cursor {
+    pids: Vec<i32>,
+    address: u64,
+}
+
+impl Cursor {
+    /// Before the first page of the first of `pids`.
+    #[must_use]
+    pub fn new(pids: &[i32]) -> Self {
+        Self { pids: pids.to_vec(), address: 0 }
+    }
+}
+
+/// Cold pages of one process.
+#[derive(Debug, Default)]
+struct Batch {
+    ranges: Vec<Range<u64>>,
+    frames: Vec<u64>,
+    ages: AgeCounts,
+    pages: u64,
+    /// Where the walk stopped, if it stopped before the end.
+    stopped_at: Option<u64>,
+}
+
+/// Offloads up to `limit` pages of `threshold` age or older and moves the cursor on.
+///
+/// The process is pinned by its descriptor before its pages are looked at: were its number given to another process
+/// in between, the kernel would refuse the request, not apply it to a stranger.
+///
+/// # Errors
+/// Any error but the end of a process, which ends its part of the plan.
+pub fn step(
+    roots: &Roots,
+    walker: &mut Walker,
+    tracker: &mut dyn Tracker,
+    cursor: &mut Cursor,
+    threshold: Age,
+    limit: Pages,
+) -> Result<Asked> {
+    let Some(&pid) = cursor.pids.last() else {
+        return Ok(Asked { finished: true, ..Asked::default() });
+    };
+    let mut asked = Asked::default();
+    let mut stopped_at = None;
+    let done = PidFd::open(pid).and_then(|process| {
+        let Some(ages) = tracker.page_ages() else { return Ok(()) };
+        let batch = collect(roots, walker, ages, pid, cursor.address, threshold, limit)?;
+        stopped_at = batch.stopped_at;
+        if batch.pages > 0 {
+            process.advise_pageout(&batch.ranges)?;
+            tracker.handed_over(&batch.frames);
+            asked.pages = Pages(batch.pages);
+            asked.ages = batch.ages;
+        }
+        Ok(())
+    });
+    match stopped_at {
+        Some(address) => cursor.address = address,
+        None => {
+            cursor.pids.pop();
+            cursor.address = 0;
+        }
+    }
+    match done {
+        Err(error) if !error.is_gone() => Err(error),
+        _ => {
+            asked.finished = cursor.pids.is_empty();
+            Ok(asked)
+        }
+    }
+}
+
+/// The next cold pages of `pid` from an address on, neighbours joined into ranges.
+///
+/// A page that other processes map too is skipped: the kernel would not reclaim it for one of them.
+fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, from: u64, threshold: Age, limit: Pages) -> Result<Batch> {
+    let page = kernel::page_size().bytes();
+    let mut batch = Batch::default();
+    walker.walk(roots, pid, from, &mut |address, entry| {
+        if !entry.present() || !entry.exclusive() {
+            return Flow::Continue;
+        }
+        let Some(age) = ages.age(pid, address, entry).filter(|&age| age >= threshold) else { return Flow::Continue };
+        if batch.pages >= limit.0 {
+            batch.stopped_at = Some(address);
+            return Flow::Stop;
+        }
+        match batch.ranges.last_mut() {
+            Some(last) if last.end == address => last.end += page,
+            _ => batch.ranges.push(address..address + page),
+        }
+        batch.frames.extend(entry.pfn());
+        batch.ages.add(age, Pages(1));
+        batch.pages += 1;
+        Flow::Continue
+    })?;
+    Ok(batch)
+}
+
+/// Ranges of `pid` whose resident pages are `threshold` old or older, for people and tests.
+///
+/// # Errors
+/// As the walk.
+pub fn cold_ranges(roots: &Roots, ages: &dyn PageAges, pid: i32, threshold: Age) -> Result<Vec<Range<u64>>> {
+    collect(roots, &mut Walker::default(), ages, pid, 0, threshold, Pages(u64::MAX)).map(|batch| batch.ranges)
+}

@@ -1,0 +1,85 @@
+//! The kernel's own lists as actuators: by generation, or by `memory.reclaim`.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kernel::cgroup::{Cgroup, CgroupRoot, ReclaimOutcome, Swappiness};
+use kernel::lru_gen::{LruGen, Outcome};
+use kernel::{Result, Roots};
+use policy::units::{Age, Bytes, Pages};
+
+use super::Asked;
+use crate::trackers::Tracker;
+
+/// Anonymous memory first: what zswap can hold.
+const SWAPPINESS: u8 = 200;
+
+/// How long one request to the kernel may take before it is ended.
+const STEP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The name of the binary's hidden command that [`reclaim_step`] runs.
+pub const CHILD_COMMAND: &str = "reclaim-step";
+
+/// Evicts up to `limit` pages from the generations of a job that are at least `threshold` old.
+///
+/// # Errors
+/// Any error but the end of the job or a generation that has become too young in the meantime.
+pub fn evict_step(files: &LruGen, tracker: &dyn Tracker, path: &str, threshold: Age, limit: Pages) -> Result<Asked> {
+    let mut left = limit;
+    let mut asked = Asked { finished: true, ..Asked::default() };
+    for generation in tracker.generations(path, threshold) {
+        let pages = generation.pages.min(left);
+        if pages == Pages::ZERO {
+            continue;
+        }
+        match files.evict(generation.memcg, generation.node, generation.seq, SWAPPINESS, pages.0) {
+            Ok(Outcome::Done) => {
+                asked.pages += pages;
+                left = left - pages;
+            }
+            Ok(Outcome::Refused) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(asked)
+}
+
+/// Has the kernel reclaim up to `limit` from a job, in a child process that is ended when it takes too long: asked
+/// of a hot cgroup, the kernel may search for a minute and more.
+///
+/// # Errors
+/// When the child cannot be started or waited for.
+pub fn reclaim_step(cgroup: &str, limit: Bytes) -> std::io::Result<()> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg(CHILD_COMMAND)
+        .arg(cgroup)
+        .arg(limit.0.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()?;
+    let deadline = Instant::now() + STEP_TIMEOUT;
+    loop {
+        if child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The child's side: one request, with the leaning towards anonymous memory where the kernel takes one.
+///
+/// # Errors
+/// Any error of `memory.reclaim`.
+pub fn reclaim_child(roots: &Roots, cgroup: &str, amount: Bytes) -> Result<ReclaimOutcome> {
+    let cgroup = Cgroup::open(&CgroupRoot::probe(roots)?, cgroup)?;
+    match cgroup.reclaim(amount, Some(Swappiness::Value(SWAPPINESS))) {
+        Err(error) if error.is_unsupported() => cgroup.reclaim(amount, None),
+        outcome => outcome,
+    }
+}

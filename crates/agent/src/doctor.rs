@@ -1,0 +1,217 @@
+//! What this machine can do, and how to enable what it cannot. Reads only.
+
+use kernel::capability::{self, Capability};
+use kernel::cgroup::CgroupRoot;
+use kernel::zswap::Zswap;
+use kernel::{Error, Roots, meminfo, pagemap, psi, swap};
+use policy::units::Bytes;
+use serde::Serialize;
+
+use crate::trackers::choose::Offer;
+
+/// How one thing stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// Works, but not as well as it could.
+    Advice,
+    /// Missing; something cannot be done.
+    Missing,
+    /// There, and in somebody else's use.
+    Busy,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// What it is.
+    pub name: &'static str,
+    /// How it stands.
+    pub status: Status,
+    /// What was found.
+    pub found: String,
+    /// What to do about it; empty where nothing is to be done.
+    pub remedy: String,
+}
+
+/// Everything that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The kernel's release.
+    pub kernel: String,
+    /// The tracker that `auto` would choose.
+    pub tracker: Option<&'static str>,
+    /// Why that one.
+    pub tracker_reason: &'static str,
+    /// Whether the agent could move memory on this machine as it is.
+    pub able: bool,
+    /// The single checks.
+    pub checks: Vec<Check>,
+}
+
+/// Looks at everything the agent uses.
+#[must_use]
+pub fn examine(roots: &Roots) -> Report {
+    let offer = Offer::probe(roots);
+    let mut checks = vec![privileges(roots), cgroups(roots)];
+    checks.extend(swap_and_zswap(roots));
+    checks.push(from_result("page_idle", &offer.page_idle, "idle page tracking: exact ages of every page"));
+    checks.push(from_result("lru_gen", &offer.lru_gen, "generations of every cgroup through debugfs"));
+    checks.push(from_result("damon", &offer.damon, "DAMON's sysfs interface, free to use"));
+    checks.push(page_tables(roots));
+    checks.push(pressure(roots));
+    checks.push(readahead(roots));
+    let chosen = offer.choose(config::Tracker::Auto);
+    let blocked = |name| checks.iter().any(|check: &Check| check.name == name && check.status == Status::Missing);
+    Report {
+        kernel: kernel::file::read(&roots.proc.join("sys/kernel/osrelease"), kernel::file::SMALL)
+            .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned()),
+        tracker: chosen.map(|(kind, _)| kind.as_str()),
+        tracker_reason: chosen.map_or("this kernel offers no way to see page ages", |(_, reason)| reason),
+        able: chosen.is_some() && !["privileges", "cgroup2", "swap"].into_iter().any(blocked),
+        checks,
+    }
+}
+
+fn check(name: &'static str, status: Status, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { name, status, found: found.into(), remedy: remedy.into() }
+}
+
+fn from_error(name: &'static str, error: &Error) -> Check {
+    match error {
+        Error::Unsupported { what, remedy } => check(name, Status::Missing, what, remedy),
+        Error::Busy { what, remedy } => check(name, Status::Busy, what, remedy),
+        other => check(name, Status::Missing, other.to_string(), ""),
+    }
+}
+
+fn from_result<T>(name: &'static str, result: &kernel::Result<T>, found: &str) -> Check {
+    match result {
+        Ok(_) => check(name, Status::Ok, found, ""),
+        Err(error) => from_error(name, error),
+    }
+}
+
+fn privileges(roots: &Roots) -> Check {
+    const NEEDED: [Capability; 3] = [Capability::SysAdmin, Capability::SysPtrace, Capability::SysNice];
+    match capability::credentials(roots) {
+        Ok(own) => {
+            let missing: Vec<_> = NEEDED.into_iter().filter(|&needed| !own.has(needed)).map(Capability::name).collect();
+            if missing.is_empty() {
+                check("privileges", Status::Ok, "all capabilities that the agent needs", "")
+            } else {
+                check("privileges", Status::Missing, format!("without {}", missing.join(", ")), "run as root")
+            }
+        }
+        Err(error) => from_error("privileges", &error),
+    }
+}
+
+fn cgroups(roots: &Roots) -> Check {
+    match CgroupRoot::probe(roots) {
+        Ok(root) => check("cgroup2", Status::Ok, format!("{} with {}", root.path().display(), root.controllers().join(" ")), ""),
+        Err(error) => from_error("cgroup2", &error),
+    }
+}
+
+fn swap_and_zswap(roots: &Roots) -> Vec<Check> {
+    let areas = swap::read(roots).unwrap_or_default();
+    let total: Bytes = areas.iter().map(|area| area.size).sum();
+    let swap = if areas.is_empty() {
+        let remedy = "add a swap device or file (mkswap, swapon): zswap stores in front of one, even if nothing reaches it";
+        check("swap", Status::Missing, "no swap space", remedy)
+    } else {
+        check("swap", Status::Ok, format!("{total} in {} areas", areas.len()), "")
+    };
+    let zswap = match Zswap::probe(roots).and_then(|zswap| zswap.parameters()) {
+        Ok(parameters) => {
+            let compressor = parameters.compressor.unwrap_or_default();
+            if parameters.enabled == Some(true) {
+                check("zswap", Status::Ok, format!("on, compressor {compressor}"), "")
+            } else {
+                let remedy = "set zswap.manage = true, or echo Y > /sys/module/zswap/parameters/enabled";
+                check("zswap", Status::Advice, format!("off, compressor {compressor}: cold pages go to the swap device"), remedy)
+            }
+        }
+        Err(error) => from_error("zswap", &error),
+    };
+    let memory = match meminfo::read(roots) {
+        Ok(info) => check("memory", Status::Ok, format!("{} in all, {} available", info.total, info.available), ""),
+        Err(error) => from_error("memory", &error),
+    };
+    vec![memory, swap, zswap]
+}
+
+fn page_tables(roots: &Roots) -> Check {
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let scanning = pagemap::Pagemap::open(roots, own).and_then(|pagemap| pagemap.can_scan());
+    match scanning {
+        Ok(true) => check("pagemap", Status::Ok, "readable, with PAGEMAP_SCAN", ""),
+        Ok(false) => check("pagemap", Status::Ok, "readable", ""),
+        Err(error) => from_error("pagemap", &error),
+    }
+}
+
+fn pressure(roots: &Roots) -> Check {
+    from_result("psi", &psi::memory(roots), "pressure stall information")
+}
+
+/// `vm.page-cluster` is the base-2 logarithm of the pages that one swap fault reads.
+fn readahead(roots: &Roots) -> Check {
+    let path = roots.proc.join("sys/vm/page-cluster");
+    match kernel::file::read(&path, kernel::file::SMALL).map(|text| text.trim().to_owned()) {
+        Ok(value) if value == "0" => check("page-cluster", Status::Ok, "each fault brings back one page", ""),
+        Ok(value) => {
+            let found = format!("vm.page-cluster is {value}: a fault may bring back neighbours that nobody asked for");
+            check("page-cluster", Status::Advice, found, "sysctl vm.page-cluster=0, as zswap has no seek to save")
+        }
+        Err(error) => from_error("page-cluster", &error),
+    }
+}
+
+impl Report {
+    /// For a terminal: one line per check, remedies below what they mend.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!("kernel {}\n", self.kernel);
+        for check in &self.checks {
+            let mark = match check.status {
+                Status::Ok => "ok     ",
+                Status::Advice => "advice ",
+                Status::Missing => "missing",
+                Status::Busy => "busy   ",
+            };
+            let _ = writeln!(text, "  {mark}  {:<13} {}", check.name, check.found);
+            if !check.remedy.is_empty() {
+                let _ = writeln!(text, "           {:<13} -> {}", "", check.remedy);
+            }
+        }
+        let tracker = self.tracker.unwrap_or("none");
+        let _ = writeln!(text, "tracker `auto`: {tracker} ({})", self.tracker_reason);
+        let verdict = if self.able { "this machine can offload cold memory" } else { "this machine cannot offload cold memory as it is" };
+        let _ = writeln!(text, "{verdict}");
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_machine_is_told_what_it_lacks() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = examine(&Roots::under(dir.path()));
+        assert!(!report.able);
+        assert_eq!(report.tracker, None);
+        for name in ["cgroup2", "swap", "zswap", "page_idle", "lru_gen", "damon"] {
+            let check = report.checks.iter().find(|check| check.name == name).unwrap();
+            assert_eq!(check.status, Status::Missing, "{name}");
+            assert!(!check.remedy.is_empty(), "{name} has a remedy");
+        }
+        assert!(report.to_text().contains("cannot offload"));
+    }
+}

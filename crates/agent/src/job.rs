@@ -1,0 +1,281 @@
+//! One job as the agent knows it between scans.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use config::Class;
+use kernel::Result;
+use kernel::cgroup::{Cgroup, Limit};
+use policy::cold_age::{self, Input, Veto};
+use policy::histogram::{AgeCounts, Histogram};
+use policy::incompressible;
+use policy::thresholds::Thresholds;
+use policy::units::{Age, Bytes, Pages};
+
+use crate::actuators::exact::Cursor;
+use crate::far::FarAges;
+use crate::journal::{JobMemory, Outcome, PeriodRecord};
+use crate::trackers::{self, Scan};
+
+/// Periods kept in memory for `explain`.
+const RECENT_MAX: usize = 64;
+
+/// A job, its controllers and its counters.
+#[derive(Debug)]
+pub struct Job {
+    /// Its cgroup.
+    pub cgroup: Cgroup,
+    /// How the operator wants it treated.
+    pub class: Class,
+    /// What observes it, and why that.
+    pub tracker: (trackers::Kind, &'static str),
+    /// Parameters of its cold-age controller.
+    pub params: cold_age::Params,
+    /// Memory of its cold-age controller.
+    pub state: cold_age::State,
+    /// Memory of the compressibility judge.
+    pub incompressible: incompressible::State,
+    /// Time since boot at which an agent first saw it.
+    pub seen_at: Duration,
+    /// Ids of its cgroup and those below.
+    pub members: Vec<u64>,
+    /// Its processes.
+    pub pids: Vec<i32>,
+    /// Ages of what it has in far memory.
+    pub far: FarAges,
+    /// The last scan.
+    pub scan: Option<Scan>,
+    /// The age at and above which its pages are to go out, by the last decision.
+    pub threshold: Option<Age>,
+    /// What is being offloaded.
+    pub plan: Option<Plan>,
+    /// What the last offloads became in zswap, until it is judged.
+    pub stored: incompressible::Stored,
+    /// Whether its pages were ever sampled.
+    pub sampled: bool,
+    /// Where its memory is.
+    pub memory: JobMemory,
+    /// Running totals.
+    pub totals: Totals,
+    /// The last periods, oldest first.
+    pub recent: VecDeque<PeriodRecord>,
+    promotions: Promotions,
+    outcome: Outcome,
+    stepped_at: Option<Duration>,
+    counters: Option<Counters>,
+    max_events: Option<u64>,
+}
+
+/// Pages to offload until the next decision.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// At and above this age.
+    pub threshold: Age,
+    /// Pages left to ask for.
+    pub left: Pages,
+    /// How far the exact actuator has come.
+    pub cursor: Cursor,
+}
+
+/// Monotonic totals since the agent started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Totals {
+    /// Bytes that went to far memory.
+    pub offloaded: Bytes,
+    /// Bytes that came back.
+    pub promoted: Bytes,
+    /// Steady control periods: far memory on, promotion rate known.
+    pub periods: u64,
+    /// Of these, periods whose promotion rate was above the objective.
+    pub slo_violations: u64,
+}
+
+/// The promotion histogram that the next decision will read.
+#[derive(Clone, Debug, Default)]
+struct Promotions {
+    /// Accesses and their window since the last decision.
+    fresh: (AgeCounts, Duration),
+    /// Those that the last decision read: they stand until a scan brings newer ones.
+    read: (AgeCounts, Duration),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Counters {
+    /// Pages that came back, ever.
+    promoted: u64,
+}
+
+impl Job {
+    /// A job that was never seen before, or whose history is put in by the caller.
+    #[must_use]
+    pub fn new(cgroup: Cgroup, class: Class, tracker: (trackers::Kind, &'static str), params: cold_age::Params, now: Duration) -> Self {
+        Self {
+            cgroup,
+            class,
+            tracker,
+            params,
+            state: cold_age::State::default(),
+            incompressible: incompressible::State::default(),
+            seen_at: now,
+            members: Vec::new(),
+            pids: Vec::new(),
+            far: FarAges::default(),
+            scan: None,
+            threshold: None,
+            plan: None,
+            stored: incompressible::Stored::default(),
+            sampled: false,
+            memory: JobMemory::default(),
+            totals: Totals::default(),
+            recent: VecDeque::new(),
+            promotions: Promotions::default(),
+            outcome: Outcome::default(),
+            stepped_at: None,
+            counters: None,
+            max_events: None,
+        }
+    }
+
+    /// Its path relative to the cgroup root.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.cgroup.name()
+    }
+
+    /// Reads where its memory is and what came back since the last reading.
+    ///
+    /// # Errors
+    /// Any error of the cgroup's files, `Gone` among them.
+    pub fn read_counters(&mut self) -> Result<Pages> {
+        let page = kernel::page_size();
+        let stat = self.cgroup.stat()?;
+        // Pages in the swap cache still occupy DRAM although they are charged as swapped.
+        let swapped = self.cgroup.swap_current()?.unwrap_or_default();
+        self.memory = JobMemory {
+            current: self.cgroup.current()?,
+            far: swapped - stat.swapcached.unwrap_or_default(),
+            pool: stat.zswap.unwrap_or_default(),
+        };
+        // `zswpin` counts pages from the pool, `pswpin` (Linux 6.17 and up, per cgroup) pages from the device.
+        let promoted = stat.zswpin.unwrap_or(0).saturating_add(stat.pswpin.unwrap_or(0));
+        // A counter that goes back is another job's: start over.
+        let came_back = self.counters.map_or(0, |before| promoted.saturating_sub(before.promoted));
+        self.counters = Some(Counters { promoted });
+        self.outcome.promoted += Pages(came_back);
+        self.totals.promoted += Pages(came_back).to_bytes(page);
+        Ok(Pages(came_back))
+    }
+
+    /// Counts pages that came back, by age, in the promotion histogram that the next decision reads.
+    ///
+    /// Their window is that of the scan in which they fall.
+    pub fn note_promotions(&mut self, ages: &AgeCounts) {
+        self.promotions.fresh.0.merge(ages);
+    }
+
+    /// Takes in a finished scan.
+    ///
+    /// # Errors
+    /// As [`Job::read_counters`].
+    pub fn take_scan(&mut self, scan: Scan) -> Result<()> {
+        let came_back = self.read_counters()?;
+        let ages = self.far.promoted(came_back);
+        self.far.grow_older();
+        self.far.reconcile(self.memory.far.to_pages(kernel::page_size()), Age(1));
+        let (counts, window) = &mut self.promotions.fresh;
+        // What a first scan finds accessed has no window: it is everything since the pages were made.
+        if scan.window > Duration::ZERO {
+            counts.merge(&scan.accesses);
+            counts.merge(&ages);
+            *window += scan.window;
+        }
+        self.scan = Some(scan);
+        Ok(())
+    }
+
+    /// Takes note of an offload: how much was asked for, and how much the kernel's own count grew.
+    pub fn took_out(&mut self, asked: Pages, mut ages: AgeCounts, went_out: Pages, threshold: Age) {
+        let page = kernel::page_size();
+        self.outcome.asked += asked;
+        self.outcome.offloaded += went_out;
+        self.totals.offloaded += went_out.to_bytes(page);
+        let known = ages.take_youngest(went_out);
+        for (age, pages) in known.iter() {
+            self.far.offloaded(age, pages);
+        }
+        self.far.offloaded(threshold, went_out - known.total());
+    }
+
+    /// What the controller is to see of this period.
+    #[must_use]
+    pub fn input(&mut self, thresholds: &Thresholds, now: Duration, veto: Option<Veto>) -> Input {
+        if self.promotions.fresh.1 > Duration::ZERO {
+            self.promotions.read = std::mem::take(&mut self.promotions.fresh);
+        }
+        let (promotions, window) = &self.promotions.read;
+        let resident = self.scan.as_ref().map(|scan| scan.resident.clone()).unwrap_or_default();
+        let mut cold = resident.clone();
+        cold.merge(self.far.counts());
+        Input {
+            job_age_ms: millis(now.saturating_sub(self.seen_at)),
+            window_ms: millis(*window),
+            cold: Histogram::from_counts(&cold, thresholds),
+            resident: Histogram::from_counts(&resident, thresholds),
+            promotions: Histogram::from_counts(promotions, thresholds),
+            veto,
+        }
+    }
+
+    /// Closes the period that ends now and returns what happened in it.
+    pub fn close_period(&mut self, now: Duration) -> Outcome {
+        let elapsed_ms = self.stepped_at.map_or(0, |then| millis(now.saturating_sub(then)));
+        self.stepped_at = Some(now);
+        Outcome { elapsed_ms, ..std::mem::take(&mut self.outcome) }
+    }
+
+    /// Remembers a closed period, and counts it against the objective once far memory is on.
+    pub fn remember(&mut self, period: PeriodRecord) {
+        if let Some(rate) = period.promotion_rate_ppm()
+            && self.memory.far > Bytes::ZERO
+            && period.input.job_age_ms > self.params.warmup_ms
+        {
+            self.totals.periods += 1;
+            self.totals.slo_violations += u64::from(rate > u64::from(self.params.promotion_rate_max.0));
+        }
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(period);
+    }
+
+    /// Whether it has reached its memory limit since the last call, or stands within 1 % of it.
+    ///
+    /// # Errors
+    /// Any error of the cgroup's files.
+    pub fn at_limit(&mut self) -> Result<bool> {
+        let max_events = self.cgroup.events()?.max;
+        let hit = self.max_events.is_some_and(|before| max_events > before);
+        self.max_events = Some(max_events);
+        let close = match self.cgroup.effective_limit()? {
+            Limit::Max => false,
+            Limit::Bytes(limit) => self.memory.current.0 >= limit.0 - limit.0 / 100,
+        };
+        Ok(hit || close)
+    }
+}
+
+impl PeriodRecord {
+    /// The service level indicator: far pages accessed per minute, in millionths of the working set; `None` where
+    /// there is no working set or no time to divide by.
+    #[must_use]
+    pub fn promotion_rate_ppm(&self) -> Option<u64> {
+        let per = u128::from(self.step.working_set.0) * u128::from(self.outcome.elapsed_ms);
+        let scaled = u128::from(self.outcome.promoted.0) * 60_000 * 1_000_000;
+        scaled.checked_div(per).map(|ppm| u64::try_from(ppm).unwrap_or(u64::MAX))
+    }
+}
+
+/// Whole milliseconds, saturating.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,121 @@
+//! The machine as a whole: how much memory, how much of it compressed, and whether there is room for more.
+
+use kernel::cgroup::{Cgroup, CgroupRoot};
+use kernel::zswap::Zswap;
+use kernel::{Roots, meminfo, swap};
+use policy::units::{Bytes, RatioPpm};
+use serde::Serialize;
+
+/// Far memory counts as full below this share of free swap: systemd-oomd and the kubelet act on swap that runs out,
+/// and must never find it so because of us.
+const SWAP_FREE_MIN: RatioPpm = RatioPpm(100_000);
+
+/// Two of the kernel's own counts of the same thing may differ by this much, because they are read one after the
+/// other on a living machine.
+const GAP_REPORTED: f64 = 0.02;
+
+/// What was last read of the machine.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Machine {
+    /// Memory that the kernel manages.
+    pub total_bytes: Bytes,
+    /// Memory that could be given out without swapping.
+    pub available_bytes: Bytes,
+    /// DRAM that the compressed pool occupies (zswap's own counter).
+    pub pool_bytes: Bytes,
+    /// Uncompressed size of what the pool holds (zswap's own counter).
+    pub stored_bytes: Bytes,
+    /// Swap space in all, and free.
+    pub swap_total_bytes: Bytes,
+    /// Swap space that is free.
+    pub swap_free_bytes: Bytes,
+    /// Whether zswap is on.
+    pub zswap_enabled: bool,
+    /// Times that the pool was full, since boot.
+    pub pool_limit_hits: u64,
+    /// Pages that zswap refused because they did not shrink, since boot.
+    pub rejected_pages: u64,
+    /// How far zswap's count of stored bytes and the root cgroup's `memory.stat` disagree, as a share of the larger.
+    pub reconcile_gap_ratio: f64,
+    /// Why nothing can be offloaded now, if nothing can.
+    pub no_far_memory: Option<&'static str>,
+}
+
+impl Machine {
+    /// Reads it anew. What cannot be read keeps its last value.
+    pub fn read(&mut self, roots: &Roots, cgroups: &CgroupRoot) {
+        if let Ok(info) = meminfo::read(roots) {
+            self.total_bytes = info.total;
+            self.available_bytes = info.available;
+        }
+        let areas = swap::read(roots).unwrap_or_default();
+        self.swap_total_bytes = areas.iter().map(|area| area.size).sum();
+        let used: Bytes = areas.iter().map(|area| area.used).sum();
+        self.swap_free_bytes = self.swap_total_bytes - used;
+
+        let limit_hits = self.pool_limit_hits;
+        if let Ok(zswap) = Zswap::probe(roots) {
+            self.zswap_enabled = zswap.parameters().is_ok_and(|p| p.enabled == Some(true));
+            if let Ok(Some(counters)) = zswap.counters() {
+                self.pool_bytes = counters.pool_total_size.unwrap_or_default();
+                self.stored_bytes = counters.stored_pages.unwrap_or_default().to_bytes(kernel::page_size());
+                self.pool_limit_hits = counters.pool_limit_hit.unwrap_or(0);
+                self.rejected_pages = counters.reject_compress_poor.unwrap_or(0).saturating_add(counters.reject_compress_fail.unwrap_or(0));
+                self.reconcile_gap_ratio = stat_gap(cgroups, self.stored_bytes);
+            }
+        }
+        self.no_far_memory = self.judge(limit_hits);
+    }
+
+    /// Whether pages could go anywhere, and why not.
+    fn judge(&self, limit_hits_before: u64) -> Option<&'static str> {
+        if self.swap_total_bytes == Bytes::ZERO {
+            // zswap stores in front of a swap device: without one, stock kernels have nowhere to put a page.
+            return Some("no swap space is configured");
+        }
+        if self.swap_free_bytes.0 < SWAP_FREE_MIN.share_of(self.swap_total_bytes.0) {
+            return Some("swap space is nearly full");
+        }
+        if self.zswap_enabled && limit_hits_before > 0 && self.pool_limit_hits > limit_hits_before {
+            return Some("zswap's pool is full");
+        }
+        None
+    }
+
+    /// The disagreement of the kernel's counters, if it is more than reading them one after the other explains.
+    #[must_use]
+    pub fn gap_to_report(&self) -> Option<f64> {
+        Some(self.reconcile_gap_ratio).filter(|&gap| gap > GAP_REPORTED)
+    }
+}
+
+fn stat_gap(cgroups: &CgroupRoot, stored: Bytes) -> f64 {
+    let charged = Cgroup::open(cgroups, "/").and_then(|root| root.stat()).ok().and_then(|stat| stat.zswapped);
+    let Some(charged) = charged else { return 0.0 };
+    let larger = charged.max(stored);
+    RatioPpm::of(charged.0.abs_diff(stored.0), larger.0).map_or(0.0, RatioPpm::as_f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(swap: (u64, u64), hits: (u64, u64), want: Option<&str>) {
+        let machine = Machine {
+            swap_total_bytes: Bytes::mib(swap.0),
+            swap_free_bytes: Bytes::mib(swap.1),
+            zswap_enabled: true,
+            pool_limit_hits: hits.1,
+            ..Machine::default()
+        };
+        assert_eq!(machine.judge(hits.0), want);
+    }
+
+    #[test]
+    fn far_memory_ends_before_others_act_on_it() {
+        check((0, 0), (0, 0), Some("no swap space is configured"));
+        check((1000, 99), (0, 0), Some("swap space is nearly full"));
+        check((1000, 100), (3, 3), None);
+        check((1000, 500), (3, 4), Some("zswap's pool is full"));
+    }
+}

@@ -1,0 +1,207 @@
+//! Prometheus metrics on loopback, rendered from the published view: a scrape never waits for a scan.
+
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::view::{JobView, View};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct JobLabels {
+    job: String,
+    class: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct FlowLabels {
+    job: String,
+    tier: String,
+    direction: String,
+}
+
+type RatioGauge = Gauge<f64, AtomicU64>;
+
+/// A metric of jobs: its name, what it means, and how it is read.
+type Metric<T> = (&'static str, &'static str, fn(&JobView) -> T);
+
+/// The text of one scrape.
+///
+/// # Errors
+/// None in practice: writing to a string does not fail.
+pub fn render(view: &View) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::with_prefix("thermocline");
+    job_sizes(&mut registry, &view.jobs);
+    job_rates(&mut registry, &view.jobs);
+    flows(&mut registry, &view.jobs);
+    whole_agent(&mut registry, view);
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
+    let sizes: [Metric<u64>; 6] = [
+        ("job_memory_bytes", "Everything charged to the job", |job| job.memory_bytes.0),
+        ("job_working_set_bytes", "Swap-backed memory accessed within the minimum cold age", |job| job.working_set_bytes.0),
+        ("job_cold_bytes", "Swap-backed memory idle for the minimum cold age or longer, far memory included", |job| job.cold_bytes.0),
+        ("job_far_bytes", "Memory in far memory, uncompressed", |job| job.far_bytes.0),
+        ("job_pool_bytes", "DRAM that the job's far memory occupies compressed", |job| job.pool_bytes.0),
+        ("job_saved_bytes", "DRAM that the machine got back from the job", |job| job.saved_bytes.0),
+    ];
+    for (name, help, read) in sizes {
+        let family = Family::<JobLabels, Gauge>::default();
+        for job in jobs {
+            family.get_or_create(&labels(job)).set(i64::try_from(read(job)).unwrap_or(i64::MAX));
+        }
+        registry.register(name, help, family);
+    }
+}
+
+fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
+    let rates: [Metric<Option<f64>>; 4] = [
+        ("job_coverage_ratio", "Far memory as a share of cold memory", |job| Some(job.coverage_ratio)),
+        ("job_threshold_seconds", "Cold-age threshold; absent where none qualifies", |job| job.threshold_seconds),
+        ("job_promotion_rate_ratio_per_minute", "Far pages accessed per minute as a share of the working set", |job| {
+            job.promotion_rate_ratio_per_min
+        }),
+        ("job_promotion_rate_objective_ratio_per_minute", "The objective for the promotion rate", |job| Some(job.slo_ratio_per_min)),
+    ];
+    for (name, help, read) in rates {
+        let family = Family::<JobLabels, RatioGauge>::default();
+        for job in jobs {
+            if let Some(value) = read(job) {
+                family.get_or_create(&labels(job)).set(value);
+            }
+        }
+        registry.register(name, help, family);
+    }
+    let counts: [Metric<u64>; 2] = [
+        ("job_control_periods", "Control periods with far memory on", |job| job.totals.periods),
+        ("job_slo_violations", "Control periods whose promotion rate was above the objective", |job| job.totals.slo_violations),
+    ];
+    for (name, help, read) in counts {
+        let family = Family::<JobLabels, Counter>::default();
+        for job in jobs {
+            family.get_or_create(&labels(job)).inc_by(read(job));
+        }
+        registry.register(name, help, family);
+    }
+}
+
+fn flows(registry: &mut Registry, jobs: &[JobView]) {
+    let family = Family::<FlowLabels, Counter>::default();
+    for job in jobs {
+        for (direction, bytes) in [("out", job.totals.offloaded), ("in", job.totals.promoted)] {
+            let labels = FlowLabels { job: job.job.clone(), tier: "far".to_owned(), direction: direction.to_owned() };
+            family.get_or_create(&labels).inc_by(bytes.0);
+        }
+    }
+    registry.register("moved_bytes", "Memory moved to far memory (out) and back (in)", family);
+}
+
+fn whole_agent(registry: &mut Registry, view: &View) {
+    let gauges = [
+        ("saved_bytes", "DRAM that all jobs gave back, minus the agent's own memory", view.saved_bytes),
+        ("machine_pool_bytes", "DRAM that zswap's pool occupies", signed(view.machine.pool_bytes.0)),
+        ("machine_stored_bytes", "Uncompressed size of what zswap holds", signed(view.machine.stored_bytes.0)),
+        ("agent_memory_bytes", "Resident memory of the agent", signed(view.costs.rss_bytes.0)),
+    ];
+    for (name, help, value) in gauges {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    }
+    let seconds = [
+        ("agent_cpu_seconds", "CPU time that the agent used", view.costs.cpu_seconds),
+        ("agent_scan_cpu_seconds", "CPU time that scans used", view.costs.scan_cpu_seconds),
+    ];
+    for (name, help, value) in seconds {
+        let counter = Counter::<f64, AtomicU64>::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
+    }
+    let counts = [
+        ("agent_scans", "Finished scans", view.costs.scans),
+        ("agent_late_scans", "Scans that began more than half a period late", view.costs.late_scans),
+    ];
+    for (name, help, value) in counts {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
+    }
+    let gap = RatioGauge::default();
+    gap.set(view.machine.reconcile_gap_ratio);
+    registry.register("reconcile_gap_ratio", "Disagreement of zswap's and memory.stat's count of stored bytes", gap);
+}
+
+fn labels(job: &JobView) -> JobLabels {
+    JobLabels { job: job.job.clone(), class: job.class.to_owned() }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Serves `/metrics` in a thread of its own for the life of the process.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub fn serve(address: SocketAddr, view: Arc<RwLock<View>>) -> std::io::Result<SocketAddr> {
+    let server = tiny_http::Server::http(address).map_err(std::io::Error::other)?;
+    let bound = server.server_addr().to_ip().unwrap_or(address);
+    thread::Builder::new().name("metrics".to_owned()).spawn(move || {
+        for request in server.incoming_requests() {
+            let response = if request.url() == "/metrics" {
+                let text = render(&view.read().unwrap_or_else(PoisonError::into_inner)).unwrap_or_default();
+                let header = tiny_http::Header::from_bytes("Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8");
+                let response = tiny_http::Response::from_string(text);
+                match header {
+                    Ok(header) => response.with_header(header),
+                    Err(()) => response,
+                }
+            } else {
+                tiny_http::Response::from_string("metrics are at /metrics\n").with_status_code(404)
+            };
+            // A scraper that hangs up has only itself to blame.
+            let _ = request.respond(response);
+        }
+    })?;
+    Ok(bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn a_scrape_has_base_units_and_totals() {
+        let view = View { saved_bytes: -4096, ..View::default() };
+        let text = render(&view).unwrap();
+        for line in ["thermocline_saved_bytes -4096", "thermocline_agent_scans_total 0", "# EOF"] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+
+    #[test]
+    fn metrics_are_served_and_nothing_else() {
+        let address = serve("127.0.0.1:0".parse().unwrap(), Arc::default()).unwrap();
+        let get = |path: &str| {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        assert!(get("/metrics").contains("thermocline_agent_cpu_seconds_total"));
+        assert!(get("/").starts_with("HTTP/1.1 404"));
+    }
+}

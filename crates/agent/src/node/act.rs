@@ -1,0 +1,116 @@
+//! Act: offload what was planned, in small steps within the byte rate and the CPU budget.
+
+use config::Actuator;
+use kernel::priority::IdlePriority;
+use kernel::zswap::Zswap;
+use policy::units::{Bytes, Pages};
+
+use super::Agent;
+use crate::actuators::{self, Asked, exact, lru};
+use crate::job::{Job, Plan};
+
+/// Pages per step: small enough that the loop never waits long for the kernel.
+const STEP_PAGES: Pages = Pages(2048);
+
+/// What the kernel counts around a step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    swapped: Bytes,
+    pool: Bytes,
+    zswapped: Bytes,
+    rejected: u64,
+}
+
+impl Agent {
+    /// Carries out one step of one job's plan, the jobs taking turns. Returns whether there is more to do.
+    pub(super) fn act(&mut self) -> bool {
+        let planned: Vec<String> = self.jobs.iter().filter(|(_, job)| job.plan.is_some()).map(|(path, _)| path.clone()).collect();
+        if planned.is_empty() || self.options.dry_run {
+            return false;
+        }
+        let now = self.clock.now();
+        let cpu = kernel::process::own_cpu_time().unwrap_or_default();
+        if self.budget.spent(now, cpu) {
+            self.budget_spent = true;
+            return true;
+        }
+        let page = kernel::page_size();
+        let limit = self.rate.available(now).to_pages(page).min(STEP_PAGES);
+        if limit == Pages::ZERO {
+            return true;
+        }
+        self.turn = self.turn.wrapping_add(1);
+        let path = &planned[self.turn % planned.len()];
+        let Some(mut job) = self.jobs.remove(path) else { return true };
+        let outcome = self.step_plan(&mut job, limit);
+        self.jobs.insert(path.clone(), job);
+        match outcome {
+            Ok(asked) => self.rate.spend(asked.to_bytes(page)),
+            Err(error) => {
+                if let Some(job) = self.jobs.get_mut(path) {
+                    job.plan = None;
+                }
+                if !error.is_gone() {
+                    self.event(Some(path), format!("offloading stopped until the next scan: {error}"));
+                }
+            }
+        }
+        true
+    }
+
+    fn step_plan(&mut self, job: &mut Job, limit: Pages) -> kernel::Result<Pages> {
+        let Some(mut plan) = job.plan.take() else { return Ok(Pages::ZERO) };
+        let before = self.count(job)?;
+        // Compression runs in this thread, inside the system call: in slack cycles only (000 section 5.1).
+        let idle = IdlePriority::enter();
+        let limit = limit.min(plan.left);
+        let asked = self.ask(job, &mut plan, limit);
+        drop(idle);
+        let asked = asked?;
+        let after = self.count(job)?;
+
+        let went_out = (after.swapped - before.swapped).to_pages(kernel::page_size());
+        job.stored.original += after.zswapped - before.zswapped;
+        job.stored.compressed += after.pool - before.pool;
+        job.stored.rejected += Pages(after.rejected.saturating_sub(before.rejected));
+        plan.left = plan.left - asked.pages;
+        let pages = asked.pages;
+        let more = !asked.finished && plan.left > Pages::ZERO;
+        job.took_out(pages, asked.ages, went_out, plan.threshold);
+        job.plan = more.then_some(plan);
+        Ok(pages)
+    }
+
+    fn ask(&mut self, job: &Job, plan: &mut Plan, limit: Pages) -> kernel::Result<Asked> {
+        let Some(tracker) = self.trackers.get_mut(&job.tracker.0) else { return Ok(Asked { finished: true, ..Asked::default() }) };
+        match (actuators::choose(self.config.agent.actuator, job.tracker.0), &self.lru) {
+            (Actuator::LruGen, Some(files)) => lru::evict_step(files, tracker.as_ref(), job.path(), plan.threshold, limit).map(|asked| {
+                let finished = asked.pages < limit || asked.pages == Pages::ZERO;
+                Asked { finished, ..asked }
+            }),
+            (Actuator::MemoryReclaim | Actuator::LruGen, _) => {
+                let amount = limit.to_bytes(kernel::page_size());
+                lru::reclaim_step(job.path(), amount).map_err(|source| kernel::Error::Io {
+                    path: job.cgroup.path().to_owned(),
+                    op: "reclaim from",
+                    source,
+                })?;
+                Ok(Asked { pages: limit, ..Asked::default() })
+            }
+            (Actuator::Exact | Actuator::Auto, _) => {
+                exact::step(&self.roots, &mut self.walker, tracker.as_mut(), &mut plan.cursor, plan.threshold, limit)
+            }
+        }
+    }
+
+    fn count(&self, job: &Job) -> kernel::Result<Before> {
+        let stat = job.cgroup.stat()?;
+        let counters = Zswap::probe(&self.roots).ok().and_then(|zswap| zswap.counters().ok().flatten()).unwrap_or_default();
+        Ok(Before {
+            swapped: job.cgroup.swap_current()?.unwrap_or_default(),
+            pool: stat.zswap.unwrap_or_default(),
+            zswapped: stat.zswapped.unwrap_or_default(),
+            rejected: counters.reject_compress_poor.unwrap_or(0).saturating_add(counters.reject_compress_fail.unwrap_or(0)),
+        })
+    }
+}

@@ -1,0 +1,204 @@
+//! Step: what to do with each job, and why.
+
+use std::time::Duration;
+
+use config::{AtLimit, Class};
+use kernel::cgroup::Limit;
+use policy::cold_age::{self, Decision, Veto};
+use policy::incompressible::{self, Verdict};
+use policy::units::{Age, Pages};
+
+use super::{Agent, unix_ms};
+use crate::actuators::exact::Cursor;
+use crate::job::{Job, Plan, millis};
+use crate::journal::{PeriodRecord, Record};
+use crate::sample;
+
+/// `memory.low` is set anew only when the working set has changed by more than this part: every write is a durable
+/// note first.
+const LOW_CHANGE_PARTS: u64 = 8;
+
+impl Agent {
+    /// One control period of all jobs.
+    pub(super) fn control(&mut self, now: Duration) {
+        self.machine.read(&self.roots, &self.cgroups);
+        if let Some(gap) = self.machine.gap_to_report() {
+            self.event(None, format!("zswap and memory.stat disagree by {:.1} % about what is stored", gap * 100.0));
+        }
+        let cpu = kernel::process::own_cpu_time().unwrap_or_default();
+        self.budget_spent = self.budget.spent(now, cpu);
+        let paths: Vec<String> = self.jobs.keys().cloned().collect();
+        for path in paths {
+            if let Err(error) = self.control_job(&path, now)
+                && !error.is_gone()
+            {
+                if let Some(job) = self.jobs.get_mut(&path) {
+                    job.plan = None;
+                }
+                self.event(Some(&path), error.to_string());
+            }
+        }
+        self.store_history();
+    }
+
+    fn control_job(&mut self, path: &str, now: Duration) -> kernel::Result<()> {
+        // Taken out and put back, so that the job and the agent can be used side by side.
+        let Some(mut job) = self.jobs.remove(path) else { return Ok(()) };
+        let done = self.step_job(&mut job, now);
+        self.jobs.insert(path.to_owned(), job);
+        done
+    }
+
+    fn step_job(&mut self, job: &mut Job, now: Duration) -> kernel::Result<()> {
+        let came_back = job.read_counters()?;
+        let returned = job.far.promoted(came_back);
+        job.note_promotions(&returned);
+        let at_limit = job.at_limit()?;
+        let veto = self.veto(job, at_limit, now);
+        let input = job.input(&self.thresholds, now, veto);
+        let (state, step) = cold_age::step(&job.params, &self.thresholds, &job.state, &input);
+        job.state = state;
+        job.follow(&step.decision);
+        if self.may_act(job) {
+            self.protect(job, step.working_set);
+            self.fail_fast(job, at_limit);
+        }
+        let outcome = job.close_period(now);
+        let memory = job.memory;
+        let period = PeriodRecord { unix_ms: unix_ms(), job: job.path().to_owned(), id: job.cgroup.id(), input, step, outcome, memory };
+        self.pending.push(Record::Period(Box::new(period.clone())));
+        job.remember(period);
+        Ok(())
+    }
+
+    fn may_act(&self, job: &Job) -> bool {
+        !self.options.dry_run && !matches!(job.class, Class::Off | Class::Observe)
+    }
+
+    /// What the surroundings forbid, the most lasting reason first.
+    fn veto(&mut self, job: &mut Job, at_limit: bool, now: Duration) -> Option<Veto> {
+        if !self.may_act(job) {
+            return Some(Veto::ObserveOnly);
+        }
+        if at_limit {
+            return Some(Veto::AtLimit);
+        }
+        if self.machine.no_far_memory.is_some() {
+            return Some(Veto::NoFarMemory);
+        }
+        if !self.compresses(job, now) {
+            return Some(Veto::Incompressible);
+        }
+        self.budget_spent.then_some(Veto::BudgetSpent)
+    }
+
+    /// Judges whether the job's memory is worth compressing; samples it when a sample is due.
+    fn compresses(&mut self, job: &mut Job, now: Duration) -> bool {
+        let knobs = &self.config.incompressible;
+        let params = incompressible::Params { ratio_max: knobs.ratio, share_max: knobs.share, retry_ms: millis(knobs.retry) };
+        let (now_ms, page) = (millis(now), kernel::page_size().bytes());
+        let stored = std::mem::take(&mut job.stored);
+        let (state, verdict) = incompressible::step(&params, job.incompressible, now_ms, page, stored, None);
+        job.incompressible = state;
+        // A job's first offload is preceded by a sample, so that nothing is compressed in vain to find out.
+        let warm = millis(now.saturating_sub(job.seen_at)) >= job.params.warmup_ms;
+        let first = warm && !job.sampled && verdict == Verdict::Compressible;
+        if verdict != Verdict::SampleDue && !first {
+            return verdict == Verdict::Compressible;
+        }
+        let ages = self.trackers.get(&job.tracker.0).and_then(|tracker| tracker.page_ages());
+        let wanted = usize::try_from(knobs.sample_pages).unwrap_or(usize::MAX);
+        let taken = sample::take(&self.roots, &mut self.walker, &job.pids, ages, Age(1), wanted, knobs.ratio);
+        let Ok(sample) = taken else { return verdict == Verdict::Compressible };
+        job.sampled |= sample.pages > 0;
+        let (state, verdict) = incompressible::step(&params, job.incompressible, now_ms, page, stored, Some(sample));
+        job.incompressible = state;
+        if verdict == Verdict::Incompressible {
+            let (bad, all) = (sample.incompressible, sample.pages);
+            self.event(Some(job.path()), format!("{bad} of {all} sampled pages do not compress; left alone for now"));
+        }
+        verdict == Verdict::Compressible
+    }
+
+    /// Protects the working set while the machine runs out of memory (000 section 5.1's soft limit).
+    fn protect(&mut self, job: &Job, working_set: Pages) {
+        if !self.config.agent.protect_working_set {
+            return;
+        }
+        let wanted = working_set.to_bytes(kernel::page_size());
+        let Ok(current) = job.cgroup.low() else { return };
+        let current = match current {
+            Limit::Max => return,
+            Limit::Bytes(bytes) => bytes,
+        };
+        if wanted.0.abs_diff(current.0) <= wanted.0.max(current.0) / LOW_CHANGE_PARTS {
+            return;
+        }
+        let file = job.cgroup.path().join("memory.low");
+        // The operator's own protection is never lowered.
+        let own = self.undo.original(&file).unwrap_or_else(|| current.0.to_string());
+        if own.parse().is_ok_and(|own: u64| own >= wanted.0) {
+            return;
+        }
+        if let Err(error) = self.undo.set(&file, &wanted.0.to_string()) {
+            log::warn!("{}: {error}", file.display());
+        }
+    }
+
+    /// Has a job at its limit fail fast instead of swapping on (000 section 5.1), where the operator wants that.
+    fn fail_fast(&mut self, job: &Job, at_limit: bool) {
+        if self.config.agent.at_limit != AtLimit::FailFast {
+            return;
+        }
+        let file = job.cgroup.path().join("memory.swap.max");
+        if !at_limit {
+            self.undo.restore(&file);
+            return;
+        }
+        if self.undo.original(&file).is_some() {
+            return;
+        }
+        let used = job.cgroup.swap_current().ok().flatten().unwrap_or_default();
+        match self.undo.set(&file, &used.0.to_string()) {
+            Ok(()) => self.event(Some(job.path()), format!("at its memory limit: swap capped at {used}")),
+            Err(error) => log::warn!("{}: {error}", file.display()),
+        }
+    }
+
+    /// Takes back what was set for a job that is no longer one.
+    pub(super) fn release(&mut self, job: &Job) {
+        for name in ["memory.low", "memory.swap.max"] {
+            self.undo.restore(&job.cgroup.path().join(name));
+        }
+    }
+
+    /// After a scan: what each job's threshold makes cold now.
+    pub(super) fn plan(&mut self) {
+        for job in self.jobs.values_mut() {
+            let Some(threshold) = job.threshold else {
+                job.plan = None;
+                continue;
+            };
+            let left = job.scan.as_ref().map_or(Pages::ZERO, |scan| scan.resident.at_least(threshold));
+            job.plan = (left > Pages::ZERO).then(|| Plan { threshold, left, cursor: Cursor::new(&job.pids) });
+        }
+    }
+}
+
+impl Job {
+    /// Takes a decision over: the threshold for the plans to come, and at once for the one under way.
+    fn follow(&mut self, decision: &Decision) {
+        self.threshold = match decision {
+            Decision::Offload { threshold, .. } => Some(*threshold),
+            Decision::Hold { .. } => None,
+        };
+        match self.threshold {
+            None => self.plan = None,
+            Some(threshold) => {
+                if let Some(plan) = &mut self.plan {
+                    plan.threshold = threshold.max(plan.threshold);
+                }
+            }
+        }
+    }
+}

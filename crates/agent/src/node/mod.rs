@@ -1,0 +1,355 @@
+//! The loop: read, step, act, record.
+//!
+//! One thread does everything that touches the kernel, in this order, forever: every scan period the trackers look
+//! ([`scan`]), every control period the policies decide ([`control`]), and in between what was decided is carried
+//! out in small steps ([`act`]). Other threads (metrics, control socket) read a published copy and never wait for
+//! the loop, nor it for them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+use config::Config;
+use kernel::cgroup::CgroupRoot;
+use kernel::lock::PidLock;
+use kernel::{Roots, process};
+use policy::thresholds::Thresholds;
+use policy::units::Bytes;
+
+use crate::discover::Rules;
+use crate::history::History;
+use crate::job::Job;
+use crate::journal::{self, Journal, Record};
+use crate::pace::{ByteRate, CpuBudget};
+use crate::trackers::choose::Offer;
+use crate::trackers::{self, Tracker};
+use crate::undo::UndoLog;
+use crate::view::View;
+use crate::walk::Walker;
+
+mod act;
+mod control;
+mod guard;
+mod scan;
+mod start;
+
+pub use start::restore;
+
+/// How this run of the loop differs from the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Decide and record, but act on nothing.
+    pub dry_run: bool,
+    /// Keep no journal and no history: a short look, or one command's run.
+    pub ephemeral: bool,
+}
+
+/// What others may tell the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// End, and put everything back.
+    Stop,
+}
+
+/// Why the agent cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refused something that the agent cannot do without.
+    #[error(transparent)]
+    Kernel(#[from] kernel::Error),
+    /// A file of the agent's own cannot be used.
+    #[error("cannot use {path}: {source}; check the directory's owner and free space")]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A `[[job]]` pattern is none.
+    #[error("job pattern {0}")]
+    Pattern(#[from] globset::Error),
+    /// The configured thresholds are none.
+    #[error("cold_age.thresholds: {0}")]
+    Thresholds(#[from] policy::thresholds::ThresholdsError),
+    /// No tracker can be had at all.
+    #[error("this kernel offers no way to see page ages; run `thermocline doctor` for what to enable")]
+    NoTracker,
+}
+
+/// Time since boot, by the clock that does not jump.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    base: Duration,
+    started: Instant,
+}
+
+impl Clock {
+    fn now(&self) -> Duration {
+        self.base + self.started.elapsed()
+    }
+}
+
+/// The node agent.
+pub struct Agent {
+    roots: Roots,
+    config: Config,
+    options: Options,
+    clock: Clock,
+    thresholds: Thresholds,
+    rules: Rules,
+    cgroups: CgroupRoot,
+    offer: Offer,
+    trackers: BTreeMap<trackers::Kind, Box<dyn Tracker>>,
+    lru: Option<kernel::lru_gen::LruGen>,
+    jobs: BTreeMap<String, Job>,
+    undo: UndoLog,
+    history: Option<History>,
+    journal: Option<Journal>,
+    /// Records of this round, written together at its end.
+    pending: Vec<Record>,
+    rate: ByteRate,
+    budget: CpuBudget,
+    budget_spent: bool,
+    walker: Walker,
+    machine: crate::machine::Machine,
+    boot_id: String,
+    kernel_release: String,
+    view: Arc<RwLock<View>>,
+    costs: Costs,
+    /// Where round-robin over the jobs' plans goes on.
+    turn: usize,
+    _lock: PidLock,
+}
+
+/// What the agent itself costs, and how it keeps its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Costs {
+    /// CPU time of the agent, its children and its kernel threads' commands.
+    pub cpu_seconds: f64,
+    /// Its resident memory.
+    pub rss_bytes: Bytes,
+    /// Finished scans.
+    pub scans: u64,
+    /// Scans that began more than half a period late.
+    pub late_scans: u64,
+    /// Time that the last scan took.
+    pub scan_seconds: f64,
+    /// CPU time that all scans took.
+    pub scan_cpu_seconds: f64,
+    /// Bytes of page ages that all scans covered.
+    pub scanned_bytes: Bytes,
+}
+
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agent").field("jobs", &self.jobs.len()).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// How soon the loop looks again while something is being offloaded, or the guard is on watch.
+const BUSY_WAIT: Duration = Duration::from_millis(50);
+const GUARD_WAIT: Duration = Duration::from_secs(1);
+
+impl Agent {
+    /// The copy of its state that other threads may read.
+    #[must_use]
+    pub fn view(&self) -> Arc<RwLock<View>> {
+        Arc::clone(&self.view)
+    }
+
+    /// The jobs that it watches now.
+    #[must_use]
+    pub fn jobs(&self) -> &BTreeMap<String, Job> {
+        &self.jobs
+    }
+
+    /// What it runs on.
+    #[must_use]
+    pub fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
+    /// The tracker of a kind, if it is in use.
+    #[must_use]
+    pub fn tracker(&self, kind: trackers::Kind) -> Option<&dyn Tracker> {
+        self.trackers.get(&kind).map(AsRef::as_ref)
+    }
+
+    /// Runs until a message or `until` (time since the start) ends it, then puts everything back.
+    ///
+    /// `after_round` is called after each scan or decision, with the published view.
+    ///
+    /// # Errors
+    /// Only what the agent cannot go on without; trouble with one job is recorded and the job left alone.
+    pub fn run(
+        &mut self,
+        messages: &Receiver<Message>,
+        until: Option<Duration>,
+        after_round: &mut dyn FnMut(&Self, &View),
+    ) -> Result<(), Error> {
+        let scan_period = self.config.agent.scan_period;
+        let control_period = self.config.agent.control_period;
+        let start = self.clock.now();
+        let end = until.map(|until| start + until);
+        let mut next_scan = start;
+        let mut next_control = start + control_period;
+        loop {
+            let now = self.clock.now();
+            if end.is_some_and(|end| now >= end) {
+                break;
+            }
+            let (scanning, deciding) = (now >= next_scan, now >= next_control);
+            if scanning {
+                self.costs.late_scans += u64::from(now.saturating_sub(next_scan) > scan_period / 2 && self.costs.scans > 0);
+                self.scan(now);
+                next_scan = after(next_scan, scan_period, self.clock.now());
+            }
+            if deciding {
+                let decided = self.clock.now();
+                self.control(decided);
+                next_control = after(next_control, control_period, self.clock.now());
+            }
+            if scanning {
+                self.plan();
+            }
+            let busy = self.act();
+            self.guard();
+            if scanning || deciding {
+                self.publish();
+                self.write_journal();
+                let view = Arc::clone(&self.view);
+                if let Ok(view) = view.read() {
+                    after_round(self, &view);
+                }
+            }
+            let mut wake = next_scan.min(next_control).min(end.unwrap_or(Duration::MAX));
+            if busy {
+                wake = wake.min(self.clock.now() + BUSY_WAIT);
+            }
+            if self.config.guard.enabled {
+                wake = wake.min(self.clock.now() + GUARD_WAIT);
+            }
+            match messages.recv_timeout(wake.saturating_sub(self.clock.now())) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.stop();
+        Ok(())
+    }
+
+    /// Ends observation and puts everything back.
+    fn stop(&mut self) {
+        self.store_history();
+        for tracker in self.trackers.values_mut() {
+            if let Err(error) = tracker.stop() {
+                log::error!("stopping {:?}: {error}", tracker.kind());
+            }
+        }
+        if let Err(error) = self.undo.set_kdamond_targets(&[]) {
+            log::error!("undo list: {error}");
+        }
+        for (path, outcome) in self.undo.restore_all() {
+            log::info!("put back {}: {outcome:?}", path.display());
+        }
+        self.event(None, "agent stopped".to_owned());
+        self.write_journal();
+    }
+
+    /// Notes something that is no decision, in the journal and on standard error.
+    fn event(&mut self, job: Option<&str>, what: String) {
+        log::info!("{}{what}", job.map(|job| format!("{job}: ")).unwrap_or_default());
+        self.pending.push(Record::Event { unix_ms: unix_ms(), job: job.map(ToOwned::to_owned), what });
+    }
+
+    /// Appends this round's records; a full disk costs records, never the jobs' well-being.
+    fn write_journal(&mut self) {
+        let records = std::mem::take(&mut self.pending);
+        let Some(journal) = &mut self.journal else { return };
+        let written = journal.append(&records).and_then(|()| journal.rotate_if_full()).and_then(|rotated| {
+            if !rotated {
+                return Ok(());
+            }
+            let agent = agent_record(&self.thresholds, &self.config, &self.boot_id, &self.kernel_release);
+            let first: Vec<_> = std::iter::once(Record::Agent(agent)).chain(self.jobs.values().map(job_record)).collect();
+            journal.append(&first)
+        });
+        if let Err(error) = written {
+            log::error!("journal: {error}; {} records lost", records.len());
+        }
+    }
+
+    fn store_history(&mut self) {
+        let Some(history) = &mut self.history else { return };
+        let jobs = self.jobs.values().map(|job| {
+            let history = crate::history::JobHistory {
+                id: job.cgroup.id(),
+                seen_at_ms: crate::job::millis(job.seen_at),
+                state: job.state,
+                incompressible: job.incompressible,
+            };
+            (job.path().to_owned(), history)
+        });
+        if let Err(error) = history.store(jobs) {
+            log::error!("history: {error}; a restart would warm these jobs up anew");
+        }
+    }
+
+    /// Publishes a copy of the state for other threads.
+    fn publish(&mut self) {
+        self.costs.cpu_seconds = process::own_cpu_time().unwrap_or_default().as_secs_f64();
+        self.costs.rss_bytes = process::own_rss(&self.roots).unwrap_or_default();
+        let view = View::of(&self.config, &self.options, &self.machine, self.costs, &self.kernel_release, self.jobs.values());
+        // A reader that panicked while holding the lock has read only.
+        *self.view.write().unwrap_or_else(std::sync::PoisonError::into_inner) = view;
+    }
+}
+
+/// The next deadline of a period; periods that were missed are skipped, not made up for.
+fn after(deadline: Duration, period: Duration, now: Duration) -> Duration {
+    let next = deadline + period;
+    if next < now { now + period } else { next }
+}
+
+fn agent_record(thresholds: &Thresholds, config: &Config, boot_id: &str, kernel: &str) -> journal::AgentRecord {
+    journal::AgentRecord {
+        version: journal::VERSION,
+        unix_ms: unix_ms(),
+        boot_id: boot_id.to_owned(),
+        kernel: kernel.to_owned(),
+        page_bytes: kernel::page_size().bytes(),
+        scan_period_ms: crate::job::millis(config.agent.scan_period),
+        thresholds: *thresholds,
+    }
+}
+
+fn job_record(job: &Job) -> Record {
+    Record::Job(journal::JobRecord {
+        unix_ms: unix_ms(),
+        job: job.path().to_owned(),
+        id: job.cgroup.id(),
+        class: job.class,
+        tracker: job.tracker.0.as_str().to_owned(),
+        params: job.params,
+        state: job.state,
+    })
+}
+
+fn unix_ms() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, crate::job::millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missed_periods_are_skipped() {
+        let s = Duration::from_secs;
+        assert_eq!(after(s(10), s(2), s(11)), s(12));
+        assert_eq!(after(s(10), s(2), s(12)), s(12));
+        assert_eq!(after(s(10), s(2), s(17)), s(19));
+    }
+}

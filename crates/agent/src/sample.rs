@@ -1,0 +1,111 @@
+//! A small test compression of a job's cold pages.
+//!
+//! LZ4 stands for whatever zswap uses: what LZ4 cannot shrink, the kernel's lzo, lz4 and zstd hardly shrink either.
+//! Reading a page marks it accessed, so samples are few and rare.
+
+use kernel::pagemap::Entry;
+use kernel::{Result, Roots, process};
+use policy::incompressible::Sample;
+use policy::units::{Age, RatioPpm};
+
+use crate::trackers::PageAges;
+use crate::walk::{Flow, Walker};
+
+/// Compresses up to `wanted` resident pages of the given processes, spread evenly over those that are at least
+/// `threshold` old, or over all where single pages' ages are not known.
+///
+/// # Errors
+/// Any error but the end of a process.
+pub fn take(
+    roots: &Roots,
+    walker: &mut Walker,
+    pids: &[i32],
+    ages: Option<&dyn PageAges>,
+    threshold: Age,
+    wanted: usize,
+    ratio_max: RatioPpm,
+) -> Result<Sample> {
+    let mut sample = Sample { pages: 0, incompressible: 0 };
+    for &pid in pids {
+        let left = wanted.saturating_sub(sample.pages as usize);
+        if left == 0 {
+            break;
+        }
+        let chosen = match choose(roots, walker, pid, ages, threshold, left) {
+            Err(error) if error.is_gone() => continue,
+            chosen => chosen?,
+        };
+        for address in chosen {
+            if let Some(shrinks) = page_shrinks(pid, address, ratio_max) {
+                sample.pages += 1;
+                sample.incompressible += u32::from(!shrinks);
+            }
+        }
+    }
+    Ok(sample)
+}
+
+/// Addresses of up to `wanted` pages, evenly spread.
+fn choose(roots: &Roots, walker: &mut Walker, pid: i32, ages: Option<&dyn PageAges>, threshold: Age, wanted: usize) -> Result<Vec<u64>> {
+    let is_cold = |address: u64, entry: Entry| {
+        entry.present() && ages.is_none_or(|ages| ages.age(pid, address, entry).is_some_and(|age| age >= threshold))
+    };
+    let mut chosen = Vec::with_capacity(2 * wanted);
+    let (mut stride, mut seen) = (1usize, 0usize);
+    walker.walk(roots, pid, 0, &mut |address, entry| {
+        if is_cold(address, entry) {
+            if seen.is_multiple_of(stride) {
+                chosen.push(address);
+            }
+            seen += 1;
+            // Too many: keep every other one and look at half as many from here on.
+            if chosen.len() == 2 * wanted {
+                let mut keep = false;
+                chosen.retain(|_| {
+                    keep = !keep;
+                    keep
+                });
+                stride *= 2;
+            }
+        }
+        Flow::Continue
+    })?;
+    chosen.truncate(wanted);
+    Ok(chosen)
+}
+
+/// Whether a page's payload stays within the ratio; `None` where it cannot be read any more.
+fn page_shrinks(pid: i32, address: u64, ratio_max: RatioPpm) -> Option<bool> {
+    let size = usize::try_from(kernel::page_size().bytes()).ok()?;
+    let mut page = vec![0; size];
+    if process::read_memory(pid, address, &mut page).ok()? < size {
+        return None;
+    }
+    Some(payload_fits(&page, ratio_max))
+}
+
+fn payload_fits(page: &[u8], ratio_max: RatioPpm) -> bool {
+    lz4_flex::block::compress(page).len() as u64 <= ratio_max.share_of(page.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_shrinks_and_noise_does_not() {
+        let text: Vec<u8> = b"the lake is warm above and cold below; ".iter().copied().cycle().take(4096).collect();
+        let mut x = 1u64;
+        let noise: Vec<u8> = (0..4096)
+            .map(|_| {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                x.to_le_bytes()[3]
+            })
+            .collect();
+        let ratio = RatioPpm(730_000);
+        assert!(payload_fits(&text, ratio) && payload_fits(&[0; 4096], ratio));
+        assert!(!payload_fits(&noise, ratio));
+    }
+}

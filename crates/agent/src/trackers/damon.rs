@@ -1,0 +1,230 @@
+//! Ages from DAMON: one kdamond per process, virtual addresses, and the sampling interval equal to the aggregation
+//! interval.
+//!
+//! Only then does a region's `age` mean "time since the last access": with more samples per aggregation DAMON
+//! forgives a few accesses before it resets the age, and memory touched now and then looks dead. A region counts as
+//! accessed when one sampled page of it was, so that what differs inside a region is blurred; the regions are as
+//! many as the configuration allows, and resident pages are counted page by page inside each.
+//!
+//! DAMON has one set of kdamonds for the whole machine. Where anybody else uses it, this tracker reports "busy" and
+//! stays away. When processes come, monitoring starts over with the new set, and ages with it: pages then look
+//! younger than they are, which is the safe direction.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use config::Tracker as Kind;
+use kernel::damon::{Damon as Admin, Monitor, Region, Session};
+use kernel::pagemap::Entry;
+use kernel::{Error, Result, Roots};
+use policy::units::{Age, Pages};
+
+use super::{PageAges, Scan, Target, Tracker};
+use crate::walk::{Flow, Walker};
+
+/// The fewest regions that the kernel accepts.
+const REGIONS_MIN: u64 = 3;
+
+/// The sampling tracker.
+#[derive(Debug)]
+pub struct Damon {
+    roots: Roots,
+    admin: Admin,
+    limits: Limits,
+    session: Option<Session>,
+    watched: Vec<i32>,
+    /// Each process's regions at the last scan, sorted by address.
+    regions: HashMap<i32, Vec<Region>>,
+    scanned_at: HashMap<u64, Duration>,
+    walker: Walker,
+}
+
+/// What bounds the tracker.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Time from scan to scan.
+    pub scan_period: Duration,
+    /// Regions of each process.
+    pub regions_max: u64,
+    /// Processes watched at once; each has a kernel thread.
+    pub processes_max: usize,
+}
+
+impl Limits {
+    /// DAMON's interval: short, because reading a snapshot waits for the end of one.
+    fn interval(&self) -> Duration {
+        (self.scan_period / 4).clamp(Duration::from_millis(500), Duration::from_secs(2))
+    }
+
+    fn age(&self, region: &Region) -> Age {
+        if region.nr_accesses > 0 {
+            return Age(0);
+        }
+        Age::from_idle_time(self.interval().saturating_mul(region.age), self.scan_period)
+    }
+}
+
+impl Damon {
+    /// Prepares monitoring; nothing starts before the first scan.
+    ///
+    /// # Errors
+    /// `Unsupported` where the kernel lacks DAMON's sysfs interface, `Busy` where somebody uses it.
+    pub fn open(roots: &Roots, limits: Limits) -> Result<Self> {
+        let admin = Admin::probe(roots)?;
+        Ok(Self {
+            roots: roots.clone(),
+            admin,
+            limits,
+            session: None,
+            watched: Vec::new(),
+            regions: HashMap::new(),
+            scanned_at: HashMap::new(),
+            walker: Walker::default(),
+        })
+    }
+
+    /// Watches exactly these processes; unchanged sets, and sets that only shrank, go on undisturbed.
+    fn watch(&mut self, wanted: &BTreeSet<i32>) -> Result<()> {
+        if self.session.is_some() && wanted.iter().all(|pid| self.watched.contains(pid)) {
+            return Ok(());
+        }
+        self.stop()?;
+        let each = self.limits.regions_max.max(REGIONS_MIN);
+        let interval = self.limits.interval();
+        let monitors: Vec<_> = wanted.iter().map(|&pid| Monitor { pid, interval, regions_min: each, regions_max: each }).collect();
+        if !monitors.is_empty() {
+            self.session = Some(self.admin.start(&monitors)?);
+        }
+        self.watched = wanted.iter().copied().collect();
+        Ok(())
+    }
+
+    fn scan_process(&mut self, pid: i32, window: Duration, scan: &mut Scan) -> Result<()> {
+        let (Some(session), Some(index)) = (&mut self.session, self.watched.iter().position(|&w| w == pid)) else { return Ok(()) };
+        let now = session.snapshot(index)?;
+        let before = self.regions.remove(&pid).unwrap_or_default();
+        let limits = self.limits;
+        let (mut now_at, mut before_at) = (Cursor::new(&now), Cursor::new(&before));
+        let walked = self.walker.walk(&self.roots, pid, 0, &mut |address, entry| {
+            if entry.present() {
+                // Memory outside every region was mapped after the regions were last updated: it is new.
+                let region = now_at.find(address);
+                let age = region.map_or(Age(0), |r| limits.age(r));
+                scan.resident.add(age, Pages(1));
+                let touched = age.idle_time(limits.scan_period) < window;
+                if let Some(was) = before_at.find(address).map(|r| limits.age(r)).filter(|_| touched)
+                    && age <= was
+                {
+                    scan.accesses.add(was, Pages(1));
+                }
+            }
+            Flow::Continue
+        });
+        self.regions.insert(pid, now);
+        walked
+    }
+}
+
+/// Looks up ascending addresses in sorted regions, in one pass over both.
+struct Cursor<'a> {
+    regions: &'a [Region],
+}
+
+impl<'a> Cursor<'a> {
+    fn new(regions: &'a [Region]) -> Self {
+        Self { regions }
+    }
+
+    fn find(&mut self, address: u64) -> Option<&'a Region> {
+        while self.regions.first().is_some_and(|r| r.end <= address) {
+            self.regions = &self.regions[1..];
+        }
+        self.regions.first().filter(|r| r.start <= address)
+    }
+}
+
+impl Tracker for Damon {
+    fn kind(&self) -> Kind {
+        Kind::Damon
+    }
+
+    fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
+        let wanted: BTreeSet<i32> = targets.iter().flat_map(|t| t.pids).copied().take(self.limits.processes_max).collect();
+        self.watch(&wanted)?;
+        self.regions.retain(|pid, _| wanted.contains(pid));
+        let mut scans = Vec::with_capacity(targets.len());
+        for target in targets {
+            let window = self.scanned_at.insert(target.id, now).map_or(Duration::ZERO, |then| now.saturating_sub(then));
+            let mut scan = Scan { window, resolved_to: Age::MAX, ..Scan::default() };
+            let unwatched = target.pids.iter().filter(|pid| !wanted.contains(pid)).count();
+            if unwatched > 0 {
+                scan.remark =
+                    Some(format!("{unwatched} processes not watched: agent.damon_processes_max is {}", self.limits.processes_max));
+            }
+            let mut result = Ok(());
+            for &pid in target.pids.iter().filter(|pid| wanted.contains(pid)) {
+                match self.scan_process(pid, window, &mut scan) {
+                    // It ended; the job's other processes count all the same.
+                    Err(error) if error.is_gone() => {}
+                    Err(error) => result = Err(error),
+                    Ok(()) => {}
+                }
+            }
+            scans.push(result.map(|()| scan));
+        }
+        Ok(scans)
+    }
+
+    fn page_ages(&self) -> Option<&dyn PageAges> {
+        Some(self)
+    }
+
+    fn kdamond_targets(&self) -> Vec<i32> {
+        self.watched.clone()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.watched.clear();
+        self.regions.clear();
+        self.scanned_at.clear();
+        match self.session.take().map(Session::stop) {
+            Some(Err(error)) if !matches!(error, Error::Gone { .. }) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl PageAges for Damon {
+    fn age(&self, pid: i32, address: u64, _entry: Entry) -> Option<Age> {
+        let regions = self.regions.get(&pid)?;
+        let at = regions.partition_point(|r| r.end <= address);
+        let region = regions.get(at).filter(|r| r.start <= address)?;
+        Some(self.limits.age(region))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(start: u64, end: u64, nr_accesses: u32, age: u32) -> Region {
+        Region { start, end, nr_accesses, age }
+    }
+
+    #[test]
+    fn a_region_is_as_old_as_its_time_without_access() {
+        let limits = Limits { scan_period: Duration::from_secs(120), regions_max: 100, processes_max: 1 };
+        assert_eq!(limits.interval(), Duration::from_secs(2));
+        for (nr_accesses, age, want) in [(0, 0, 0), (0, 59, 0), (0, 60, 1), (0, 125, 2), (1, 500, 0), (0, u32::MAX, 255)] {
+            assert_eq!(limits.age(&region(0, 1, nr_accesses, age)), Age(want), "{nr_accesses} {age}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_found_in_one_pass() {
+        let regions = [region(10, 20, 0, 1), region(20, 30, 0, 2), region(50, 60, 0, 3)];
+        let mut cursor = Cursor::new(&regions);
+        let found: Vec<_> = [5, 10, 19, 20, 35, 50, 59, 60].map(|a| cursor.find(a).map(|r| r.age)).into();
+        assert_eq!(found, [None, Some(1), Some(1), Some(2), None, Some(3), Some(3), None]);
+    }
+}

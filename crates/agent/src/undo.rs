@@ -1,0 +1,310 @@
+//! What must be put back.
+//!
+//! Everything lasting that the agent sets (`memory.low`, `memory.swap.max`, zswap parameters, kdamonds) is written
+//! down here *before* it is set, in a file that survives the process. On exit the agent puts everything back; if it
+//! dies at any instruction, the next start finds the file and does the same. A value that someone else changed in
+//! the meantime is theirs: it is left alone and reported.
+//!
+//! The file lives in the runtime directory, which is empty after a reboot, as the kernel's settings are.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// One setting that the agent has changed, or is about to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// What the file held before, as it is to be written back.
+    pub original: String,
+    /// What the agent wrote, oldest first: after a crash in between, either may stand there.
+    pub ours: Vec<String>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Contents {
+    settings: BTreeMap<PathBuf, Setting>,
+    /// Processes that kdamonds of ours watch.
+    kdamond_targets: Vec<i32>,
+}
+
+/// The durable list of what to put back.
+#[derive(Debug)]
+pub struct UndoLog {
+    file: PathBuf,
+    contents: Contents,
+}
+
+/// What became of one setting on the way back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Restored {
+    /// It is as it was before the agent came.
+    Done,
+    /// Its cgroup is gone, and the setting with it.
+    Gone,
+    /// Someone else has set it since; it is theirs.
+    ChangedByOthers {
+        /// What stands there now.
+        value: String,
+    },
+    /// The kernel refused; it is tried again at the next start.
+    Failed {
+        /// What the kernel said.
+        error: String,
+    },
+}
+
+impl UndoLog {
+    /// Opens the list that `file` holds; a missing or damaged file is an empty list.
+    ///
+    /// Damage cannot come from a crash, since the file is replaced as a whole.
+    ///
+    /// # Errors
+    /// Any error of reading the file but its absence.
+    pub fn open(file: PathBuf) -> io::Result<Self> {
+        let contents = match fs::read_to_string(&file) {
+            Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
+                log::error!("{}: {error}; what an earlier agent set cannot be put back", file.display());
+                Contents::default()
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { file, contents })
+    }
+
+    /// Whether nothing is left to put back.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.contents == Contents::default()
+    }
+
+    /// Processes that kdamonds of ours watch.
+    #[must_use]
+    pub fn kdamond_targets(&self) -> &[i32] {
+        &self.contents.kdamond_targets
+    }
+
+    /// Writes down which processes kdamonds of ours are about to watch; none once they are gone.
+    ///
+    /// # Errors
+    /// When the list cannot be stored; then no kdamond may be started.
+    pub fn set_kdamond_targets(&mut self, pids: &[i32]) -> io::Result<()> {
+        if self.contents.kdamond_targets != pids {
+            self.contents.kdamond_targets = pids.to_vec();
+            self.store()?;
+        }
+        Ok(())
+    }
+
+    /// What a kernel file held before it was set, if it is on the list.
+    #[must_use]
+    pub fn original(&self, path: &Path) -> Option<String> {
+        self.contents.settings.get(path).map(|setting| setting.original.clone())
+    }
+
+    /// Sets a kernel file and remembers what it held.
+    ///
+    /// # Errors
+    /// When the old value cannot be read, the list cannot be stored, or the kernel refuses the new value.
+    pub fn set(&mut self, path: &Path, value: &str) -> io::Result<()> {
+        let current = fs::read_to_string(path)?.trim().to_owned();
+        if current == value {
+            return Ok(());
+        }
+        match self.contents.settings.get_mut(path) {
+            // Someone else changed it since: their value is what must come back.
+            Some(setting) if !setting.ours.iter().any(|ours| same_value(ours, &current)) && setting.original != current => {
+                *setting = Setting { original: current.clone(), ours: vec![current, value.to_owned()] };
+            }
+            // Only the value that stands there and the one to come can be found after a crash.
+            Some(setting) => setting.ours = vec![current, value.to_owned()],
+            None => {
+                let setting = Setting { original: current, ours: vec![value.to_owned()] };
+                self.contents.settings.insert(path.to_owned(), setting);
+            }
+        }
+        self.store()?;
+        fs::write(path, value)
+    }
+
+    /// Puts one setting back, if it is ours.
+    pub fn restore(&mut self, path: &Path) -> Option<Restored> {
+        let setting = self.contents.settings.get(path)?;
+        let outcome = put_back(path, setting);
+        if !matches!(outcome, Restored::Failed { .. }) {
+            self.contents.settings.remove(path);
+            self.store_or_log();
+        }
+        Some(outcome)
+    }
+
+    /// Puts every setting back. What fails stays on the list.
+    pub fn restore_all(&mut self) -> Vec<(PathBuf, Restored)> {
+        let outcomes: Vec<_> = self.contents.settings.iter().map(|(path, s)| (path.clone(), put_back(path, s))).collect();
+        for (path, outcome) in &outcomes {
+            if !matches!(outcome, Restored::Failed { .. }) {
+                self.contents.settings.remove(path);
+            }
+        }
+        self.store_or_log();
+        outcomes
+    }
+
+    fn store_or_log(&self) {
+        if let Err(error) = self.store() {
+            log::error!("{}: {error}", self.file.display());
+        }
+    }
+
+    /// Replaces the file as a whole, so that a reader finds the old list or the new one.
+    fn store(&self) -> io::Result<()> {
+        if self.is_empty() {
+            return match fs::remove_file(&self.file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            };
+        }
+        replace_file(&self.file, &serde_json::to_vec(&self.contents)?)
+    }
+}
+
+/// Writes `bytes` beside `file` and renames them into place.
+///
+/// # Errors
+/// Any error of writing or renaming; the old file is then untouched.
+pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = file.with_extension("new");
+    let mut out = fs::File::create(&new)?;
+    out.write_all(bytes)?;
+    out.sync_data()?;
+    fs::rename(&new, file)
+}
+
+/// Kernel files answer in their own words: zswap's `enabled` takes `1` and reads `Y`.
+fn same_value(written: &str, read: &str) -> bool {
+    written == read || matches!((written, read), ("1" | "Y" | "y", "Y") | ("0" | "N" | "n", "N"))
+}
+
+fn put_back(path: &Path, setting: &Setting) -> Restored {
+    let current = match fs::read_to_string(path) {
+        Ok(text) => text.trim().to_owned(),
+        Err(error) => return gone_or_failed(&error),
+    };
+    if current == setting.original {
+        return Restored::Done;
+    }
+    if !setting.ours.iter().any(|ours| same_value(ours, &current)) {
+        return Restored::ChangedByOthers { value: current };
+    }
+    match fs::write(path, &setting.original) {
+        Ok(()) => Restored::Done,
+        Err(error) => gone_or_failed(&error),
+    }
+}
+
+fn gone_or_failed(error: &io::Error) -> Restored {
+    const ENODEV: i32 = 19;
+    if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ENODEV) {
+        Restored::Gone
+    } else {
+        Restored::Failed { error: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixture {
+        dir: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        fn new(value: &str) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("memory.low"), value).unwrap();
+            Self { dir }
+        }
+        fn low(&self) -> PathBuf {
+            self.dir.path().join("memory.low")
+        }
+        fn value(&self) -> String {
+            fs::read_to_string(self.low()).unwrap()
+        }
+        /// As after a crash: only the file is left of the list.
+        fn reopen(&self) -> UndoLog {
+            UndoLog::open(self.dir.path().join("undo.json")).unwrap()
+        }
+    }
+
+    #[test]
+    fn a_crash_after_any_number_of_writes_restores_the_original() {
+        let fixture = Fixture::new("4096\n");
+        for writes in 0..4 {
+            let mut log = fixture.reopen();
+            for i in 0..writes {
+                log.set(&fixture.low(), &format!("{}", (i + 2) * 4096)).unwrap();
+            }
+            let mut after_crash = fixture.reopen();
+            assert_eq!(after_crash.is_empty(), writes == 0);
+            after_crash.restore_all();
+            assert_eq!(fixture.value().trim(), "4096", "after {writes} writes");
+            assert!(fixture.reopen().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_crash_between_the_list_and_the_kernel_restores_too() {
+        let fixture = Fixture::new("0");
+        let mut log = fixture.reopen();
+        log.set(&fixture.low(), "8192").unwrap();
+        log.set(&fixture.low(), "12288").unwrap();
+        fs::write(fixture.low(), "8192").unwrap();
+        assert_eq!(fixture.reopen().restore_all()[0].1, Restored::Done);
+        assert_eq!(fixture.value(), "0");
+    }
+
+    #[test]
+    fn what_others_changed_is_theirs() {
+        let fixture = Fixture::new("0");
+        let mut log = fixture.reopen();
+        log.set(&fixture.low(), "8192").unwrap();
+        fs::write(fixture.low(), "777").unwrap();
+        assert_eq!(log.restore(&fixture.low()), Some(Restored::ChangedByOthers { value: "777".into() }));
+        assert_eq!(fixture.value(), "777");
+        log.set(&fixture.low(), "8192").unwrap();
+        log.restore_all();
+        assert_eq!(fixture.value(), "777");
+    }
+
+    #[test]
+    fn a_vanished_cgroup_is_done_with() {
+        let fixture = Fixture::new("0");
+        let mut log = fixture.reopen();
+        log.set(&fixture.low(), "8192").unwrap();
+        fs::remove_file(fixture.low()).unwrap();
+        assert_eq!(log.restore_all()[0].1, Restored::Gone);
+        assert!(fixture.reopen().is_empty());
+    }
+
+    #[test]
+    fn switches_read_back_in_the_kernels_words() {
+        let fixture = Fixture::new("N");
+        let mut log = fixture.reopen();
+        log.set(&fixture.low(), "1").unwrap();
+        fs::write(fixture.low(), "Y\n").unwrap();
+        log.restore_all();
+        assert_eq!(fixture.value(), "N");
+    }
+
+    #[test]
+    fn a_damaged_list_is_no_reason_to_stop() {
+        let fixture = Fixture::new("0");
+        fs::write(fixture.dir.path().join("undo.json"), "{\"settings\":").unwrap();
+        assert!(fixture.reopen().is_empty());
+    }
+}

@@ -1,0 +1,188 @@
+//! What people and machines may see of the agent: a copy, made after each round.
+
+use config::Config;
+use policy::cold_age::{Decision, Hold, Reason, Veto};
+use policy::units::{Age, Bytes, RatioPpm};
+use serde::Serialize;
+
+use crate::job::{Job, Totals};
+use crate::journal::PeriodRecord;
+use crate::machine::Machine;
+use crate::node::{Costs, Options};
+
+/// The whole agent.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct View {
+    /// The program's version.
+    pub version: &'static str,
+    /// The process.
+    pub pid: u32,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Whether it only looks.
+    pub dry_run: bool,
+    /// Seconds from scan to scan.
+    pub scan_period_seconds: f64,
+    /// The machine.
+    pub machine: Machine,
+    /// What the agent itself costs.
+    pub costs: Costs,
+    /// DRAM that all jobs together gave back, minus the agent's own memory; negative while it costs more.
+    pub saved_bytes: i64,
+    /// Its jobs, by path.
+    pub jobs: Vec<JobView>,
+}
+
+/// One job.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobView {
+    /// Its cgroup relative to the cgroup root.
+    pub job: String,
+    /// How it is treated.
+    pub class: &'static str,
+    /// What observes it.
+    pub tracker: &'static str,
+    /// Why that tracker.
+    pub tracker_reason: &'static str,
+    /// Ages beyond this one, in seconds, are the tracker's estimate.
+    pub resolved_to_seconds: f64,
+    /// What the tracker could not see.
+    pub remark: Option<String>,
+    /// Everything charged to it.
+    pub memory_bytes: Bytes,
+    /// Swap-backed bytes accessed within the minimum cold age.
+    pub working_set_bytes: Bytes,
+    /// Swap-backed bytes idle for the minimum cold age or longer, far ones included.
+    pub cold_bytes: Bytes,
+    /// Cold file bytes, which are not acted upon.
+    pub cold_file_bytes: Bytes,
+    /// Bytes in far memory, uncompressed.
+    pub far_bytes: Bytes,
+    /// DRAM that they occupy compressed.
+    pub pool_bytes: Bytes,
+    /// DRAM given back.
+    pub saved_bytes: Bytes,
+    /// `far_bytes / cold_bytes` (000 section 6.1).
+    pub coverage_ratio: f64,
+    /// The cold-age threshold in seconds; `None` where none qualifies.
+    pub threshold_seconds: Option<f64>,
+    /// The last decision.
+    pub decision: Option<Decision>,
+    /// The same in words.
+    pub explanation: String,
+    /// Promotions per minute in the last period, as a ratio of the working set.
+    pub promotion_rate_ratio_per_min: Option<f64>,
+    /// The objective for it.
+    pub slo_ratio_per_min: f64,
+    /// Monotonic totals.
+    pub totals: Totals,
+    /// Swap-backed bytes by threshold: of each age in seconds and older, how many.
+    pub cold_age: Vec<(f64, Bytes)>,
+    /// The last periods, oldest first; only `explain` shows them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recent: Vec<PeriodRecord>,
+}
+
+impl View {
+    /// Copies what is to be seen.
+    pub fn of<'a>(
+        config: &Config,
+        options: &Options,
+        machine: &Machine,
+        costs: Costs,
+        kernel: &str,
+        jobs: impl Iterator<Item = &'a Job>,
+    ) -> Self {
+        let period = config.agent.scan_period.as_secs_f64();
+        let jobs: Vec<_> = jobs.map(|job| JobView::of(job, period)).collect();
+        let saved: u64 = jobs.iter().map(|job| job.saved_bytes.0).sum();
+        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            kernel: kernel.to_owned(),
+            dry_run: options.dry_run,
+            scan_period_seconds: period,
+            machine: machine.clone(),
+            costs,
+            saved_bytes: signed(saved) - signed(costs.rss_bytes.0),
+            jobs,
+        }
+    }
+}
+
+impl JobView {
+    fn of(job: &Job, period: f64) -> Self {
+        let page = kernel::page_size();
+        let scan = job.scan.clone().unwrap_or_default();
+        let last = job.recent.back();
+        let mut cold = scan.resident.clone();
+        cold.merge(job.far.counts());
+        let cold_bytes = cold.at_least(Age(1)).to_bytes(page);
+        let far = job.memory.far;
+        let threshold = last.and_then(|period| period.step.threshold);
+        let thresholds = [1u8, 2, 4, 8, 16, 30, 61, 125, 255];
+        Self {
+            job: job.path().to_owned(),
+            class: job.class.as_str(),
+            tracker: job.tracker.0.as_str(),
+            tracker_reason: job.tracker.1,
+            resolved_to_seconds: f64::from(scan.resolved_to.0) * period,
+            remark: scan.remark,
+            memory_bytes: job.memory.current,
+            working_set_bytes: cold.at(Age(0)).to_bytes(page),
+            cold_bytes,
+            cold_file_bytes: scan.file.at_least(Age(1)).to_bytes(page),
+            far_bytes: far,
+            pool_bytes: job.memory.pool,
+            saved_bytes: job.memory.saved(),
+            coverage_ratio: RatioPpm::of(far.0, cold_bytes.0).map_or(0.0, |ratio| ratio.as_f64().min(1.0)),
+            threshold_seconds: threshold.map(|age| f64::from(age.0) * period),
+            decision: last.map(|period| period.step.decision),
+            explanation: last.map_or_else(|| "no control period has passed yet".to_owned(), |last| explain(last, period)),
+            #[expect(clippy::cast_precision_loss, reason = "shown to people")]
+            promotion_rate_ratio_per_min: last.and_then(PeriodRecord::promotion_rate_ppm).map(|ppm| ppm as f64 / 1e6),
+            slo_ratio_per_min: job.params.promotion_rate_max.as_f64(),
+            totals: job.totals,
+            cold_age: thresholds.iter().map(|&age| (f64::from(age) * period, cold.at_least(Age(age)).to_bytes(page))).collect(),
+            recent: job.recent.iter().cloned().collect(),
+        }
+    }
+}
+
+/// A decision in words, with the numbers that it rests on.
+#[must_use]
+pub fn explain(period: &PeriodRecord, scan_period_seconds: f64) -> String {
+    let page = kernel::page_size();
+    let step = &period.step;
+    let seconds = |age: Age| format!("{} s", f64::from(age.0) * scan_period_seconds);
+    let best = step.best.map_or_else(|| "no threshold".to_owned(), seconds);
+    match step.decision {
+        Decision::Offload { threshold, pages, reason } => {
+            let rule = match reason {
+                Reason::Percentile => "the percentile of past best thresholds",
+                Reason::Spike => "the last period's best, above the percentile: promotions spiked",
+            };
+            format!("offload {} idle for {} or longer: {rule}; this period's best was {best}", pages.to_bytes(page), seconds(threshold))
+        }
+        Decision::Hold { reason } => match reason {
+            Hold::NoHistory => "hold: no scan has covered this job yet".to_owned(),
+            Hold::WarmingUp => format!("hold: warming up, seen for {} s; the best so far is {best}", period.input.job_age_ms / 1000),
+            Hold::NoThresholdQualifies => "hold: even the oldest pages come back more often than the objective allows".to_owned(),
+            Hold::NothingCold => {
+                format!("hold: nothing resident has been idle for {}", step.threshold.map_or_else(String::new, seconds))
+            }
+            Hold::Vetoed(veto) => format!("hold: {}; the threshold would be {}", veto_words(veto), step.threshold.map_or(best, seconds)),
+        },
+    }
+}
+
+fn veto_words(veto: Veto) -> &'static str {
+    match veto {
+        Veto::ObserveOnly => "observing only",
+        Veto::AtLimit => "the job is at its memory limit and shall fail fast rather than thrash",
+        Veto::NoFarMemory => "there is no far memory, or it is full (see `thermocline doctor`)",
+        Veto::Incompressible => "its cold pages do not compress",
+        Veto::BudgetSpent => "the agent has spent its CPU budget",
+    }
+}
