@@ -131,3 +131,38 @@ pub fn lockdown(roots: &Roots) -> Result<Option<Lockdown>> {
         None => Ok(None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, tree};
+
+    const CAPTURED: &str =
+        "Name:\tcat\nUmask:\t0022\nUid:\t1000\t0\t0\t0\nGid:\t0\t0\t0\t0\nCapPrm:\t000001fffeffffff\nCapEff:\t0000000000a80000\n";
+
+    #[test]
+    fn the_effective_user_and_capabilities_read() {
+        let (_keep, roots) = tree(&[("proc/self/status", CAPTURED)]);
+        let who = credentials(&roots).unwrap();
+        assert!(who.is_root());
+        for capability in [Capability::SysPtrace, Capability::SysAdmin, Capability::SysNice] {
+            assert!(who.has(capability), "{}", capability.name());
+            let none = Credentials { effective_capabilities: !(1 << capability.bit()), ..who };
+            assert!(!none.has(capability), "{}", capability.name());
+        }
+        cut_everywhere(CAPTURED, parse);
+        assert!(credentials(&Roots::host()).is_ok());
+    }
+
+    #[test]
+    fn the_level_in_brackets_is_in_force() {
+        let check = |text, expected| assert_eq!(parse_lockdown(text).ok(), expected, "{text:?}");
+        check("[none] integrity confidentiality\n", Some(Lockdown::None));
+        check("none [integrity] confidentiality\n", Some(Lockdown::Integrity));
+        check("none integrity [confidentiality]\n", Some(Lockdown::Confidentiality));
+        check("none integrity confidentiality\n", None);
+        check("", None);
+        let (_keep, roots) = tree(&[("proc/self/status", "")]);
+        assert_eq!(lockdown(&roots).unwrap(), None);
+    }
+}

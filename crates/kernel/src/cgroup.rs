@@ -5,6 +5,8 @@
 //! name is therefore [`Error::Gone`], never acted on by mistake.
 
 mod memory;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use std::fs::File;

@@ -14,6 +14,8 @@
 //! sysfs or the modules `damon_stat`, `damon_reclaim`, `damon_lru_sort`) is [`Error::Busy`], and never taken over.
 
 mod session;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -125,11 +127,7 @@ impl Damon {
         if count == 0 {
             return Ok(0);
         }
-        let mut ours = count == expected_pids.len();
-        for (index, pid) in expected_pids.iter().enumerate() {
-            ours = ours && session::is_ours(&damon.kdamonds.join(index.to_string()), *pid)?;
-        }
-        if !ours {
+        if !session::are_ours(&damon.kdamonds, expected_pids)? {
             return Err(damon.foreign(count));
         }
         session::take_down(&damon.kdamonds, count)?;

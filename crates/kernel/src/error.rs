@@ -131,3 +131,30 @@ impl Malformed {
         Error::Parse { path: path.to_owned(), line: self.line, value: self.value, expected: self.expected }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_where_which_value_and_what_next() {
+        let path = Path::new("/sys/x");
+        let io = |errno| Error::from_io(path, "write", io::Error::from_raw_os_error(errno));
+        let check = |error: Error, gone: bool, parts: &[&str]| {
+            let shown = error.to_string();
+            assert!(parts.iter().all(|part| shown.contains(part)), "{shown}");
+            assert_eq!(error.is_gone(), gone, "{shown}");
+        };
+        check(io(libc::EPERM), false, &["cannot write /sys/x", "not permitted", "run as root"]);
+        check(io(libc::EBUSY), false, &["cannot write /sys/x", "busy"]);
+        for errno in [libc::ENOENT, libc::ENODEV, libc::ESRCH] {
+            check(io(errno), true, &["/sys/x is gone"]);
+        }
+        let long = "é".repeat(1000);
+        let malformed = Malformed::new(3, &long, "a whole number").at(path);
+        check(malformed, false, &["/sys/x, line 3", "expected a whole number", "report it"]);
+        assert_eq!(Malformed::new(3, &long, "").value.chars().count(), VALUE_SHOWN_MAX);
+        check(Error::unsupported("no zswap", "boot another kernel"), false, &["no zswap; boot another kernel"]);
+        assert_eq!(io(libc::EBUSY).errno(), Some(libc::EBUSY));
+    }
+}

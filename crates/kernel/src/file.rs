@@ -131,3 +131,39 @@ pub(crate) fn write_words_at(file: &File, offset: u64, words: &[u64]) -> io::Res
     }
     Ok(taken / size_of::<u64>())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{get, tree};
+
+    #[test]
+    fn reads_are_bounded_and_forgiving_of_bytes() {
+        let (keep, roots) = tree(&[("proc/x", "12345")]);
+        let path = roots.proc.join("x");
+        assert_eq!(read(&path, 5).unwrap(), "12345");
+        assert!(matches!(read(&path, 4), Err(Error::Parse { line: 0, .. })));
+        std::fs::write(keep.path().join("proc/x"), b"a\xffb").unwrap();
+        assert_eq!(read(&path, 5).unwrap(), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn what_is_absent_is_told_from_what_fails() {
+        let (_keep, roots) = tree(&[("proc/x", "")]);
+        for path in [roots.proc.join("y"), roots.proc.join("x/y")] {
+            assert_eq!(read_optional(&path, SMALL).unwrap(), None, "{}", path.display());
+        }
+        assert!(read(&roots.proc.join("y"), SMALL).unwrap_err().is_gone());
+        let error = read_optional(&roots.proc, SMALL).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EISDIR), "{error}");
+    }
+
+    #[test]
+    fn writes_replace_and_never_make_a_file() {
+        let (keep, roots) = tree(&[("proc/x", "134217728\n")]);
+        write(&roots.proc.join("x"), "max").unwrap();
+        assert_eq!(get(keep.path(), "proc/x"), "max");
+        assert!(write(&roots.proc.join("y"), "max").unwrap_err().is_gone());
+        assert!(!roots.proc.join("y").exists());
+    }
+}

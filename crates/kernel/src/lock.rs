@@ -46,3 +46,24 @@ impl PidLock {
         Ok(Self { _file: file })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_holder_is_told_who_the_first_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent.pid");
+        std::fs::write(&path, "999999999999 left by a dead agent\n").unwrap();
+        let lock = PidLock::acquire(&path).unwrap();
+        let pid = std::process::id();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{pid}\n"));
+        let error = PidLock::acquire(&path).unwrap_err();
+        let Error::Busy { what, .. } = error else { panic!("{error}") };
+        assert!(what.ends_with(&format!("is locked by process {pid}")), "{what}");
+        drop(lock);
+        PidLock::acquire(&path).unwrap();
+        assert!(PidLock::acquire(&directory.path().join("no/such")).unwrap_err().is_gone());
+    }
+}

@@ -23,7 +23,8 @@ use crate::{Error, Malformed, Result, Roots, file, text};
 pub struct Memcg {
     /// The kernel's number of it in this file.
     pub id: u64,
-    /// Its path below the cgroup mount point, with a slash in front; empty on kernels without memory cgroups.
+    /// Its path below the cgroup mount point, with a slash in front; empty on kernels without memory cgroups. A removed
+    /// cgroup may linger under its old path, beside a new one of that name.
     pub path: String,
     /// Its NUMA nodes.
     pub nodes: Vec<Node>,
@@ -87,9 +88,9 @@ pub fn parse(text: &str) -> Result<Vec<Memcg>, Malformed> {
     Ok(memcgs)
 }
 
-/// A generation line; `None` for a line of statistics, which starts with blanks in place of the number's column.
+/// A generation line; `None` for a line of statistics, which starts with more blanks than a generation's number may.
 fn parse_generation(row: &str, line: usize) -> Result<Option<Gen>, Malformed> {
-    const STATISTICS_INDENT: &str = "                      ";
+    const STATISTICS_INDENT: &str = "            ";
     if row.starts_with(STATISTICS_INDENT) {
         return Ok(None);
     }
@@ -212,5 +213,71 @@ impl LruGen {
             Err(error) if error.errno() == Some(libc::EINVAL) => Ok(Outcome::Refused),
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, get, tree};
+
+    const CAPTURED: &str = include_str!("testdata/lru_gen-6.12");
+
+    #[test]
+    fn a_captured_file_reads() {
+        let memcgs = parse(CAPTURED).unwrap();
+        let job = memcgs.iter().find(|memcg| memcg.path == "/job").unwrap();
+        let [node] = job.nodes.as_slice() else { panic!("{job:?}") };
+        assert_eq!((node.nid, node.gens.len(), node.max_seq()), (0, 4, Some(6)));
+        assert!(node.gens.is_sorted_by(|older, younger| older.seq < younger.seq && older.age_ms > younger.age_ms));
+        assert_eq!(memcgs[0].path, "/");
+        cut_everywhere(CAPTURED, parse);
+    }
+
+    #[test]
+    fn odd_rows_read_as_the_kernel_means_them() {
+        let check = |row: &str, expected: Option<(u64, u64)>| {
+            let memcgs = parse(&format!("memcg 18446744073709551615 /a b\n node     1\n{row}\n")).unwrap();
+            let node = &memcgs[0].nodes[0];
+            assert_eq!((memcgs[0].id, memcgs[0].path.as_str(), node.nid), (u64::MAX, "/a b", 1));
+            assert_eq!(node.gens.first().map(|generation| (generation.anon_pages, generation.file_pages)), expected, "{row:?}");
+        };
+        check("          3      60210      20979          7 ", Some((20_979, 7)));
+        check("          3      60210        -12          7 ", Some((0, 7)));
+        check("          3      60210         12x         7 ", Some((12, 7)));
+        check("                     0          0          0          0          0 ", None);
+    }
+
+    #[test]
+    fn rows_out_of_place_are_refused() {
+        for (text, line) in [(" node 0\n", 1), ("memcg 1 /\n 1 2 3 4\n", 2), ("memcg 1 /\n node 0\n 1 2 3\n", 3), ("memcg x /\n", 1)] {
+            assert_eq!(parse(text).unwrap_err().line, line, "{text:?}");
+        }
+        assert_eq!(parse("").unwrap(), []);
+    }
+
+    #[test]
+    fn commands_are_what_the_kernel_reads() {
+        let (keep, roots) = tree(&[("sys/kernel/mm/lru_gen/enabled", "0x0007\n"), ("sys/kernel/debug/lru_gen", CAPTURED)]);
+        let lru_gen = LruGen::probe(&roots).unwrap();
+        assert_eq!(lru_gen.enabled(), Enabled { core: true, mm_walk: true, nonleaf_young: true });
+        assert_eq!(lru_gen.read().unwrap(), parse(CAPTURED).unwrap());
+        assert_eq!(lru_gen.age(28, 0, 6).unwrap(), Outcome::Done);
+        assert_eq!(get(keep.path(), "sys/kernel/debug/lru_gen"), "+ 28 0 6 1 1");
+        assert_eq!(lru_gen.evict(28, 0, 3, 200, 512).unwrap(), Outcome::Done);
+        assert_eq!(get(keep.path(), "sys/kernel/debug/lru_gen"), "- 28 0 3 200 512");
+    }
+
+    #[test]
+    fn what_is_missing_comes_with_its_remedy() {
+        let check = |files: &[(&str, &str)], remedy: &str| {
+            let (_keep, roots) = tree(files);
+            let error = LruGen::probe(&roots).unwrap_err();
+            assert!(error.is_unsupported() && error.to_string().contains(remedy), "{error}");
+        };
+        check(&[("sys/x", "")], "CONFIG_LRU_GEN=y");
+        check(&[("sys/kernel/mm/lru_gen/enabled", "0x0000\n")], "echo y >");
+        check(&[("sys/kernel/mm/lru_gen/enabled", "0x0001\n")], "mount -t debugfs");
+        assert_eq!(parse_enabled("7").unwrap_err().expected, "a mask such as 0x0007");
     }
 }

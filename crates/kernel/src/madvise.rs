@@ -51,7 +51,8 @@ impl PidFd {
         let mut poll = libc::pollfd { fd: self.descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: `poll` is one valid pollfd that outlives the call, which does not wait.
         let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-        ready == 0
+        // An error tells nothing, and the next call on the process will.
+        ready <= 0
     }
 
     /// Asks the kernel to page out the given ranges of page-aligned addresses (`MADV_PAGEOUT`).
@@ -122,7 +123,8 @@ fn advise(ranges: &[Range<u64>], mut call: impl FnMut(&[Range<u64>]) -> io::Resu
                 // ENOMEM: unmapped, at least in part. EINVAL: locked, hugetlb or device memory. Both stop at the
                 // first range of the call.
                 Some(libc::ENOMEM | libc::EINVAL) => drop(batch.remove(0)),
-                Some(libc::EINTR | libc::EAGAIN) if advised > 0 => return Ok(advised),
+                Some(libc::EINTR) => return Ok(advised),
+                Some(libc::EAGAIN) if advised > 0 => return Ok(advised),
                 _ => return Err(error),
             },
         }
@@ -154,4 +156,116 @@ fn consume(batch: &mut Vec<Range<u64>>, mut bytes: u64) {
         done += 1;
     }
     batch.drain(..done);
+}
+
+#[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
+mod tests {
+    use super::*;
+    use crate::testing::{Mapping, own_pid};
+
+    /// A process that ends when its standard input is closed.
+    fn child() -> std::process::Child {
+        std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat")
+    }
+
+    #[test]
+    fn advice_on_ourselves_skips_what_is_not_mapped() {
+        let memory = Mapping::new(64);
+        for page in 0..64 {
+            memory.touch(page);
+        }
+        memory.unmap(10..11);
+        let this = PidFd::open(own_pid()).unwrap();
+        let page = Mapping::page() as u64;
+        let check = |pages: &[std::ops::Range<usize>], expected: u64| {
+            let ranges: Vec<_> = pages.iter().map(|pages| memory.range(pages.clone())).collect();
+            match this.advise_pageout(&ranges) {
+                Ok(advised) => assert_eq!(advised, Bytes(expected * page), "{pages:?}"),
+                Err(error) if error.is_unsupported() => println!("skipped: {error}"),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        check(&[], 0);
+        check(&[3..3], 0);
+        check(&[0..4], 4);
+        check(&[0..4, 10..11, 20..24], 8);
+        check(&[10..11], 0);
+        check(&[10..11, 10..11, 63..64], 1);
+    }
+
+    #[test]
+    fn more_ranges_than_one_call_takes_are_all_advised() {
+        let pages = 2 * RANGES_PER_CALL + 100;
+        let memory = Mapping::new(2 * pages);
+        let ranges: Vec<_> = (0..pages).map(|page| memory.range(2 * page..2 * page + 1)).collect();
+        match PidFd::open(own_pid()).unwrap().advise_pageout(&ranges) {
+            Ok(advised) => assert_eq!(advised, Bytes((pages * Mapping::page()) as u64)),
+            Err(error) => assert!(error.is_unsupported(), "{error}"),
+        }
+    }
+
+    #[test]
+    fn a_process_that_ended_is_gone() {
+        let mut child = child();
+        let process = PidFd::open(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(process.is_alive());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!process.is_alive());
+        assert!(process.advise_pageout(&[0..4096]).unwrap_err().is_gone());
+        assert!(PidFd::open(process.pid()).unwrap_err().is_gone());
+    }
+
+    /// Advises ranges of a kernel that answers by the given function, and records what it was asked.
+    fn advise_by(ranges: &[Range<u64>], mut kernel: impl FnMut(&[Range<u64>]) -> io::Result<u64>) -> (io::Result<u64>, Vec<usize>) {
+        let mut calls = Vec::new();
+        let answer = advise(ranges, |batch| {
+            calls.push(batch.len());
+            assert!(calls.len() < 100, "no progress");
+            kernel(batch)
+        });
+        (answer, calls)
+    }
+
+    fn bytes(batch: &[Range<u64>]) -> u64 {
+        batch.iter().map(|range| range.end - range.start).sum()
+    }
+
+    #[test]
+    fn partial_answers_go_on_where_they_stopped() {
+        let ranges = [0..4096, 8192..16384, 20480..24576];
+        let (answer, calls) = advise_by(&ranges, |batch| Ok(bytes(batch)));
+        assert_eq!((answer.unwrap(), calls), (16384, vec![3]));
+        let (answer, calls) = advise_by(&ranges, |_| Ok(4096));
+        assert_eq!((answer.unwrap(), calls), (16384, vec![3, 2, 2, 1]));
+        let (answer, calls) = advise_by(&ranges, |_| Ok(0));
+        assert_eq!((answer.unwrap(), calls), (0, vec![3, 2, 1]));
+        let refuse = |errno| {
+            move |batch: &[Range<u64>]| match batch[0].start {
+                8192 => Err(io::Error::from_raw_os_error(errno)),
+                _ => Ok(4096),
+            }
+        };
+        for errno in [libc::ENOMEM, libc::EINVAL] {
+            let (answer, calls) = advise_by(&ranges, refuse(errno));
+            assert_eq!((answer.unwrap(), calls), (8192, vec![3, 2, 1]));
+        }
+        assert_eq!(advise_by(&ranges, refuse(libc::EINTR)).0.unwrap(), 4096);
+        assert_eq!(advise_by(&ranges, refuse(libc::EPERM)).0.unwrap_err().raw_os_error(), Some(libc::EPERM));
+    }
+
+    #[test]
+    fn large_ranges_are_cut_and_batched_by_bytes() {
+        let large = [0..3 * BYTES_PER_CALL + 4096];
+        let mut sizes = Vec::new();
+        let (answer, calls) = advise_by(&large, |batch| {
+            sizes.push(bytes(batch));
+            Ok(bytes(batch))
+        });
+        assert_eq!((answer.unwrap(), calls), (3 * BYTES_PER_CALL + 4096, vec![1; 4]));
+        assert_eq!(sizes, [BYTES_PER_CALL, BYTES_PER_CALL, BYTES_PER_CALL, 4096]);
+        let inverted = Range { start: 8192, end: 4096 };
+        assert_eq!(advise_by(&[inverted], |_| panic!("nothing to advise")).0.unwrap(), 0);
+    }
 }

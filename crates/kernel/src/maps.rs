@@ -145,3 +145,49 @@ pub fn read(roots: &Roots, pid: i32) -> Result<Vec<Vma>> {
     let path = roots.of_process(pid, "maps");
     parse(&file::read(&path, file::LARGE)?).map_err(|malformed| malformed.at(&path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, tree};
+
+    const CAPTURED: &str = include_str!("testdata/maps");
+
+    #[test]
+    fn every_kind_is_told_apart() {
+        let (_keep, roots) = tree(&[("proc/7/maps", CAPTURED)]);
+        let vmas = read(&roots, 7).unwrap();
+        let kinds: Vec<_> = vmas.iter().map(|vma| (vma.kind, vma.path.as_str())).collect();
+        let expected = [
+            (Kind::File, "/usr/bin/a program (deleted)"),
+            (Kind::Heap, "[heap]"),
+            (Kind::Anon, ""),
+            (Kind::Anon, "[anon:glibc: malloc]"),
+            (Kind::Special, "/anon_hugepage (deleted)"),
+            (Kind::Shared, "/dev/zero (deleted)"),
+            (Kind::Shared, "/memfd:buffer (deleted)"),
+            (Kind::Shared, "/SYSV00000000 (deleted)"),
+            (Kind::Shared, "/dev/shm/segment"),
+            (Kind::File, "/usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache"),
+            (Kind::Special, "[vvar]"),
+            (Kind::Special, "[vdso]"),
+            (Kind::Stack, "[stack]"),
+            (Kind::Special, "[vsyscall]"),
+        ];
+        assert_eq!(kinds, expected);
+        let first = &vmas[0];
+        assert_eq!((first.range(), first.len(), first.offset, first.inode), (0x555a_5c55_0000..0x555a_5c55_2000, 8192, 0x2000, 247_278));
+        assert_eq!(first.perms, Perms { read: true, write: false, execute: true, shared: false });
+        assert!(first.private() && !vmas[9].private() && !first.is_empty());
+        cut_everywhere(CAPTURED, parse);
+    }
+
+    #[test]
+    fn our_own_mappings_read() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let vmas = read(&Roots::host(), me).unwrap();
+        let local = std::ptr::from_ref(&me).addr() as u64;
+        assert!(vmas.iter().any(|vma| vma.range().contains(&local) && vma.perms.write));
+        assert!(read(&Roots::host(), i32::MAX).unwrap_err().is_gone());
+    }
+}

@@ -72,3 +72,29 @@ pub fn read(roots: &Roots) -> Result<MemInfo> {
     let path = roots.proc.join("meminfo");
     parse(&file::read(&path, file::SMALL)?).map_err(|malformed| malformed.at(&path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, tree};
+
+    const CAPTURED: &str = include_str!("testdata/meminfo");
+
+    #[test]
+    fn a_captured_file_reads() {
+        let (_keep, roots) = tree(&[("proc/meminfo", CAPTURED)]);
+        let info = read(&roots).unwrap();
+        assert!(info.total > info.available && info.available >= info.free && info.free > Bytes::ZERO);
+        assert_eq!((info.swap_total, info.zswap, info.zswapped), (Bytes::ZERO, Some(Bytes::ZERO), Some(Bytes::ZERO)));
+        cut_everywhere(CAPTURED, parse);
+    }
+
+    #[test]
+    fn kilobytes_become_bytes_and_zswap_may_be_absent() {
+        let text = "MemTotal: 4 kB\nMemFree: 3 kB\nMemAvailable: 2 kB\nSwapTotal: 1 kB\nSwapFree: 0 kB\nHugePages_Total:       0\n";
+        let info = parse(text).unwrap();
+        assert_eq!((info.total, info.swap_total, info.zswap), (Bytes(4096), Bytes(1024), None));
+        assert_eq!(parse(&text.replace("MemAvailable", "Other")).unwrap_err().expected, "MemAvailable");
+        assert_eq!(parse(&text.replace("3 kB", "3 MB")).unwrap_err().line, 2);
+    }
+}

@@ -112,7 +112,8 @@ impl IdleBitmap {
 
     /// Reads the bits of the page frames from `first_pfn` on, 64 a word. `first_pfn` is a multiple of 64.
     ///
-    /// Returns the words read: fewer than asked at the end of memory.
+    /// Returns the words read: fewer than asked at the end of memory. The kernel does not count a last word of which
+    /// memory fills only a part.
     ///
     /// # Errors
     /// [`Error::Io`], `EINVAL` where `first_pfn` is not a multiple of 64.
@@ -189,4 +190,82 @@ pub fn max_pfn(roots: &Roots) -> Result<u64> {
     let path = roots.proc.join("zoneinfo");
     let missing = || crate::Malformed::new(0, "end of file", "a zone with spanned pages and start_pfn");
     ranges.last().map(|range| range.end).ok_or_else(|| missing().at(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tree;
+
+    /// A machine of `words` words of 64 page frames, each file counting up from 0.
+    fn machine(words: u64) -> (tempfile::TempDir, Roots) {
+        let (keep, roots) = tree(&[("proc/zoneinfo", include_str!("testdata/zoneinfo")), ("sys/kernel/mm/page_idle/x", "")]);
+        let bytes: Vec<u8> = (0..words).flat_map(u64::to_ne_bytes).collect();
+        for path in ["sys/kernel/mm/page_idle/bitmap", "proc/kpageflags", "proc/kpagecgroup", "proc/kpagecount"] {
+            std::fs::write(keep.path().join(path), &bytes).unwrap();
+        }
+        (keep, roots)
+    }
+
+    #[test]
+    fn chunks_are_addressed_by_page_frame_and_end_with_memory() {
+        let (_keep, roots) = machine(100);
+        let (idle, flags) = (IdleBitmap::open(&roots).unwrap(), KPageFlags::open(&roots).unwrap());
+        let check = |first: u64, asked: usize, bitmap: &[u64], per_page: &[u64]| {
+            let mut words = vec![0; asked];
+            let count = idle.read_chunk(first * PFNS_PER_WORD, &mut words).unwrap();
+            assert_eq!(&words[..count], bitmap);
+            let count = flags.read_chunk(first, &mut words).unwrap();
+            assert_eq!(&words[..count], per_page);
+        };
+        check(0, 3, &[0, 1, 2], &[0, 1, 2]);
+        check(98, 5, &[98, 99], &[98, 99]);
+        check(100, 5, &[], &[]);
+        check(5, 0, &[], &[]);
+        let mut word = [0];
+        assert_eq!(KPageCgroup::open(&roots).unwrap().read_chunk(7, &mut word).unwrap(), 1);
+        assert_eq!(KPageCount::open(&roots).unwrap().read_chunk(7, &mut word).unwrap(), 1);
+        assert_eq!(word, [7]);
+        assert_eq!(idle.read_chunk(63, &mut word).unwrap_err().errno(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn marks_are_written_in_place() {
+        let (_keep, roots) = machine(4);
+        let idle = IdleBitmap::open(&roots).unwrap();
+        assert_eq!(idle.write_chunk(PFNS_PER_WORD, &[u64::MAX, 1 << 63]).unwrap(), 2);
+        let mut words = [9; 4];
+        assert_eq!(idle.read_chunk(0, &mut words).unwrap(), 4);
+        assert_eq!(words, [0, u64::MAX, 1 << 63, 3]);
+        assert_eq!(idle.write_chunk(PFNS_PER_WORD + 1, &[1]).unwrap_err().errno(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn a_part_of_a_word_at_the_end_is_dropped() {
+        let (keep, roots) = machine(0);
+        for (bytes, whole) in [(0, 0), (7, 0), (8, 1), (15, 1), (16, 2)] {
+            std::fs::write(keep.path().join("proc/kpageflags"), vec![0xff; bytes]).unwrap();
+            let mut words = [0; 4];
+            assert_eq!(KPageFlags::open(&roots).unwrap().read_chunk(0, &mut words).unwrap(), whole, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn memory_ends_where_the_last_zone_does() {
+        let (_keep, roots) = machine(0);
+        assert_eq!(max_pfn(&roots).unwrap(), (1 << 20) + 5_505_024);
+        let (_keep, roots) = tree(&[("proc/zoneinfo", "")]);
+        assert!(matches!(max_pfn(&roots), Err(Error::Parse { line: 0, .. })));
+    }
+
+    #[test]
+    fn a_kernel_without_idle_tracking_is_unsupported() {
+        let (_keep, roots) = tree(&[("proc/zoneinfo", "")]);
+        let error = IdleBitmap::open(&roots).unwrap_err();
+        assert!(error.is_unsupported() && error.to_string().contains("CONFIG_IDLE_PAGE_TRACKING=y"), "{error}");
+        for error in [KPageFlags::open(&roots).unwrap_err(), KPageCgroup::open(&roots).unwrap_err(), KPageCount::open(&roots).unwrap_err()]
+        {
+            assert!(error.is_unsupported(), "{error}");
+        }
+    }
 }

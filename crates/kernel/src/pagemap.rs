@@ -253,3 +253,77 @@ impl Pagemap {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Mapping, own_pid, tree};
+
+    #[test]
+    fn bits_mean_what_the_kernel_documents() {
+        let check = |word: u64, present, swapped, file, exclusive, soft_dirty, pfn| {
+            let entry = Entry(word);
+            let got = (entry.present(), entry.swapped(), entry.file_or_shmem(), entry.exclusive(), entry.soft_dirty(), entry.pfn());
+            assert_eq!(got, (present, swapped, file, exclusive, soft_dirty, pfn), "{word:#x}");
+        };
+        check(0, false, false, false, false, false, None);
+        check(0x8000_0000_0000_1234, true, false, false, false, false, Some(0x1234));
+        check(0x8000_0000_0000_0000, true, false, false, false, false, None);
+        check(0x4000_0000_0000_0ab0, false, true, false, false, false, None);
+        check(0xa180_0000_0000_0001, true, false, true, true, true, Some(1));
+    }
+
+    #[test]
+    fn our_own_pages_are_seen() {
+        let memory = Mapping::new(8);
+        for page in [0, 2, 3] {
+            memory.touch(page);
+        }
+        let pagemap = Pagemap::open(&Roots::host(), own_pid()).unwrap();
+        let mut entries = [Entry::default(); 8];
+        assert_eq!(pagemap.read(memory.range(0..8).start, &mut entries).unwrap(), 8);
+        assert_eq!(entries.map(Entry::present), [true, false, true, true, false, false, false, false]);
+        assert!(!entries[0].file_or_shmem() && entries[0].exclusive() && !entries[0].swapped());
+    }
+
+    #[test]
+    fn a_scan_finds_the_ranges_of_a_category() {
+        let memory = Mapping::new(8);
+        for page in [0, 2, 3, 5] {
+            memory.touch(page);
+        }
+        let pagemap = Pagemap::open(&Roots::host(), own_pid()).unwrap();
+        if !pagemap.can_scan().unwrap() {
+            println!("skipped: this kernel has no PAGEMAP_SCAN ioctl");
+            return;
+        }
+        let present = Query { all: Categories::PRESENT, none: Categories::FILE, report: Categories::PRESENT, ..Query::default() };
+        let scan = |limit| {
+            let (ranges, reached) = pagemap.scan(memory.range(0..8), present, limit).unwrap();
+            assert!(ranges.iter().all(|range| range.categories == Categories::PRESENT));
+            (ranges.iter().map(|range| range.start..range.end).collect::<Vec<_>>(), reached)
+        };
+        let (ranges, reached) = scan(100);
+        assert_eq!(ranges, [memory.range(0..1), memory.range(2..4), memory.range(5..6)]);
+        assert_eq!(reached, memory.range(0..8).end);
+        let (ranges, reached) = scan(2);
+        assert_eq!(ranges, [memory.range(0..1), memory.range(2..4)]);
+        assert!(reached <= memory.range(0..5).end, "the rest is still to come");
+        let swapped = Query { any: Categories::SWAPPED, report: Categories::SWAPPED, ..Query::default() };
+        assert_eq!(pagemap.scan(memory.range(0..8), swapped, 100).unwrap(), (vec![], memory.range(0..8).end));
+    }
+
+    #[test]
+    fn what_has_ended_or_cannot_scan_is_told() {
+        assert!(Pagemap::open(&Roots::host(), i32::MAX).unwrap_err().is_gone());
+        let (keep, roots) = tree(&[("proc/7/pagemap", "")]);
+        let pagemap = Pagemap::open(&roots, 7).unwrap();
+        let mut entries = [Entry::default(); 2];
+        assert!(pagemap.read(4096, &mut entries).unwrap_err().is_gone(), "an address space without pages has ended");
+        assert!(!pagemap.can_scan().unwrap(), "a plain file has no such ioctl");
+        let words: Vec<u8> = [1_u64, 2, 3].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        std::fs::write(keep.path().join("proc/7/pagemap"), words).unwrap();
+        assert_eq!(pagemap.read(page_size().bytes() * 2, &mut entries).unwrap(), 1);
+        assert_eq!(entries[0], Entry(3));
+    }
+}

@@ -3,6 +3,9 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::path::Path;
+
+use crate::{Error, Result};
 
 /// The calling thread's idle priority, undone when dropped.
 ///
@@ -61,11 +64,46 @@ fn enter_idle() -> io::Result<(libc::c_int, libc::sched_param)> {
 /// Sets the calling thread's nice value, from -20 (first) to 19 (last). Stays until set again.
 ///
 /// # Errors
-/// That of `setpriority(2)`: `EACCES` or `EPERM` for a value below what we may set.
-pub fn nice(value: i32) -> io::Result<()> {
+/// [`Error::Io`]: `EACCES` or `EPERM` for a value below what we may set.
+pub fn nice(value: i32) -> Result<()> {
     // SAFETY: setpriority takes no pointer; on Linux PRIO_PROCESS with 0 is the calling thread.
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) } != 0 {
-        return Err(io::Error::last_os_error());
+        return Err(Error::from_io(Path::new("/proc/self"), "set the nice value of", io::Error::last_os_error()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> libc::c_int {
+        // SAFETY: sched_getscheduler takes no pointer; 0 is the calling thread.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    #[test]
+    fn idle_priority_lasts_as_long_as_its_guard() {
+        let before = policy();
+        let guard = IdlePriority::enter();
+        assert!(guard.refused().is_none(), "any thread may lower itself: {:?}", guard.refused());
+        assert_eq!(policy(), libc::SCHED_IDLE);
+        drop(guard);
+        // To leave SCHED_IDLE takes root or RLIMIT_NICE; without it the thread stays there.
+        // SAFETY: geteuid takes no argument and cannot fail.
+        if unsafe { libc::geteuid() } == 0 {
+            assert_eq!(policy(), before);
+        }
+    }
+
+    #[test]
+    fn a_thread_may_be_nicer() {
+        std::thread::spawn(|| {
+            nice(19).unwrap();
+            // SAFETY: getpriority takes no pointer; 0 is the calling thread.
+            assert_eq!(unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }, 19);
+        })
+        .join()
+        .unwrap();
+    }
 }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use policy::units::{Bytes, PageSize};
@@ -125,21 +126,21 @@ pub fn read_memory(pid: i32, address: u64, buffer: &mut [u8]) -> Result<usize> {
     }
 }
 
-fn memory_of(pid: i32) -> std::path::PathBuf {
+fn memory_of(pid: i32) -> PathBuf {
     format!("/proc/{pid}/mem").into()
 }
 
 /// Processor time of this process and of the children that it has waited for, user and kernel together.
 ///
 /// # Errors
-/// That of `getrusage(2)`, which has none that can occur here.
-pub fn own_cpu_time() -> io::Result<Duration> {
+/// [`Error::Io`], which `getrusage(2)` has no cause for here.
+pub fn own_cpu_time() -> Result<Duration> {
     let mut sum = Duration::ZERO;
     for who in [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN] {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: `usage` is large enough for a rusage, and the kernel fills it.
         if unsafe { libc::getrusage(who, usage.as_mut_ptr()) } != 0 {
-            return Err(io::Error::last_os_error());
+            return Err(Error::from_io(Path::new("/proc/self"), "measure", io::Error::last_os_error()));
         }
         // SAFETY: it was zeroed, which is a valid rusage, and then filled.
         let usage = unsafe { usage.assume_init() };
@@ -175,6 +176,15 @@ pub fn boot_id(roots: &Roots) -> Result<String> {
     Ok(file::read(&path, file::SMALL)?.trim().to_owned())
 }
 
+/// The release of the running kernel, as `uname -r` prints it: for records, never to decide by.
+///
+/// # Errors
+/// [`Error::Gone`] where there is none; [`Error::Io`].
+pub fn kernel_release(roots: &Roots) -> Result<String> {
+    let path = roots.proc.join("sys/kernel/osrelease");
+    Ok(file::read(&path, file::SMALL)?.trim().to_owned())
+}
+
 /// The time since boot, without the time asleep, from `/proc/uptime`.
 ///
 /// # Errors
@@ -207,4 +217,70 @@ fn sysconf(name: libc::c_int) -> Option<u64> {
     // SAFETY: sysconf takes no pointer and answers -1 to what it does not know.
     let answer = unsafe { libc::sysconf(name) };
     u64::try_from(answer).ok().filter(|answer| *answer > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, put, tree as fake};
+
+    const CAPTURED: &str = "4711 (a) (b c) S 42 4711 4711 0 -1 4194560 1093 0 5 0 17 23 1 2 20 0 1 0 987654 5726208 1024 \
+                            18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
+
+    #[test]
+    fn a_name_may_hold_blanks_and_parentheses() {
+        let expected = Stat { pid: 4711, comm: "a) (b c".into(), state: 'S', ppid: 42, utime: 17, stime: 23, starttime: 987_654 };
+        assert_eq!(parse_stat(CAPTURED).unwrap(), expected);
+        cut_everywhere(CAPTURED, parse_stat);
+        let me = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(stat(&Roots::host(), me).unwrap().pid, me);
+    }
+
+    #[test]
+    fn a_tree_is_parents_first_and_bounded() {
+        let (keep, roots) = fake(&[("proc/self/status", ""), ("proc/12/other", "")]);
+        for (pid, ppid) in [(1, 0), (10, 1), (30, 10), (20, 10), (25, 20), (99, 1)] {
+            let text = CAPTURED.replace("4711 (", &format!("{pid} (")).replace(" S 42 ", &format!(" S {ppid} "));
+            put(keep.path(), &format!("proc/{pid}/stat"), &text);
+        }
+        let check = |pid, limit, expected: &[i32]| assert_eq!(tree(&roots, pid, limit).unwrap(), expected, "{pid} {limit}");
+        check(10, 100, &[10, 20, 30, 25]);
+        check(10, 2, &[10, 20]);
+        check(99, 100, &[99]);
+        check(77, 100, &[]);
+    }
+
+    #[test]
+    fn memory_of_a_process_is_copied() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let text = *b"compressible?";
+        let mut copy = [0; 13];
+        let address = text.as_ptr().expose_provenance() as u64;
+        assert_eq!(read_memory(me, address, &mut copy).unwrap(), 13);
+        assert_eq!(copy, text);
+        assert_eq!(read_memory(me, 8, &mut copy).unwrap(), 0, "nothing is mapped there");
+        assert!(read_memory(i32::MAX, address, &mut copy).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn our_own_costs_are_known() {
+        let roots = Roots::host();
+        assert!(own_rss(&roots).unwrap() > Bytes::ZERO);
+        assert_eq!(boot_id(&roots).unwrap().len(), 36);
+        assert!(uptime(&roots).unwrap() > Duration::ZERO);
+        assert!(kernel_release(&roots).unwrap().contains('.'));
+        assert!(page_size().bytes() >= 4096 && clock_ticks() > 0);
+        let before = own_cpu_time().unwrap();
+        while own_cpu_time().unwrap() == before {
+            std::hint::black_box(0);
+        }
+    }
+
+    #[test]
+    fn a_malformed_uptime_is_refused() {
+        for text in ["", "never", "-1 0", "inf"] {
+            let (_keep, roots) = fake(&[("proc/uptime", text)]);
+            assert!(matches!(uptime(&roots), Err(Error::Parse { .. })), "{text:?}");
+        }
+    }
 }

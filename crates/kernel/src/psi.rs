@@ -103,3 +103,42 @@ pub fn memory(roots: &Roots) -> Result<Psi> {
 pub(crate) fn unsupported() -> Error {
     Error::unsupported("this kernel keeps no pressure stall information", "boot with psi=1, on a kernel with CONFIG_PSI=y")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, tree};
+
+    const CAPTURED: &str = "some avg10=0.00 avg60=1.12 avg300=10.50 total=48213\nfull avg10=0.00 avg60=0.05 avg300=0.75 total=20111\n";
+
+    #[test]
+    fn percentages_are_exact() {
+        let psi = parse(CAPTURED).unwrap();
+        let some = PsiLine { avg10: RatioPpm(0), avg60: RatioPpm(11_200), avg300: RatioPpm(105_000), total_us: 48_213 };
+        let full = PsiLine { avg10: RatioPpm(0), avg60: RatioPpm(500), avg300: RatioPpm(7_500), total_us: 20_111 };
+        assert_eq!(psi, Psi { some, full });
+        cut_everywhere(CAPTURED, parse);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let check = |text, line, expected| {
+            let malformed = parse(text).unwrap_err();
+            assert_eq!((malformed.line, malformed.expected), (line, expected), "{text:?}");
+        };
+        check("some", 1, "a line that starts with some or full");
+        check("", 0, "a line that starts with some");
+        check("some avg10=0.00 avg60=0.00 total=1\n", 1, "avg10, avg60, avg300 and total");
+        check("some avg10=0.1 avg60=0.00 avg300=0.00 total=1\n", 1, "a percentage with two decimals");
+        check("some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n", 0, "a line that starts with full");
+        check("some avg10=0.00 avg60=0.00 avg300=0.00 total=-1\n", 1, "microseconds");
+    }
+
+    #[test]
+    fn a_kernel_without_pressure_is_unsupported() {
+        let (_keep, roots) = tree(&[("proc/meminfo", "")]);
+        assert!(memory(&roots).unwrap_err().is_unsupported());
+        let (_keep, roots) = tree(&[("proc/pressure/memory", CAPTURED)]);
+        assert_eq!(memory(&roots).unwrap(), parse(CAPTURED).unwrap());
+    }
+}

@@ -96,3 +96,41 @@ pub fn read(roots: &Roots) -> Result<Vec<SwapArea>> {
         None => Ok(Vec::new()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, tree};
+
+    const CAPTURED: &str = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
+                            /dev/vdb                                partition\t1048572\t\t12\t\t-2\n\
+                            /var/a\\040swap\\040file                   file\t\t4\t\t0\t\t100\n";
+
+    #[test]
+    fn areas_read_with_their_names_unescaped() {
+        let (_keep, roots) = tree(&[("proc/swaps", CAPTURED)]);
+        let area =
+            |name: &str, kind, size, used, priority| SwapArea { name: name.into(), kind, size: Bytes(size), used: Bytes(used), priority };
+        let expected =
+            [area("/dev/vdb", SwapKind::Partition, 1_048_572 << 10, 12 << 10, -2), area("/var/a swap file", SwapKind::File, 4096, 0, 100)];
+        assert_eq!(read(&roots).unwrap(), expected);
+        cut_everywhere(CAPTURED, parse);
+    }
+
+    #[test]
+    fn no_swap_is_an_empty_list() {
+        let (_keep, roots) = tree(&[("proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")]);
+        assert_eq!(read(&roots).unwrap(), []);
+        let (_keep, roots) = tree(&[("proc/meminfo", "")]);
+        assert_eq!(read(&roots).unwrap(), []);
+        assert_eq!(parse("").unwrap_err().line, 1);
+    }
+
+    #[test]
+    fn escapes_that_are_none_stay() {
+        for (escaped, name) in [("a\\040b", "a b"), ("\\134", "\\"), ("\\", "\\"), ("\\04", "\\04"), ("\\089", "\\089"), ("\\777", "\\777")]
+        {
+            assert_eq!(unescape(escaped), name);
+        }
+    }
+}

@@ -1,10 +1,11 @@
 //! What the tests of this crate share.
+#![allow(unsafe_code)]
 
 use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::{Malformed, Roots};
+use crate::{Malformed, Roots, page_size};
 
 /// A fake machine: a temporary directory with the given files in it.
 pub(crate) fn tree(files: &[(&str, &str)]) -> (TempDir, Roots) {
@@ -32,12 +33,11 @@ pub(crate) fn get(root: &Path, path: &str) -> String {
 /// an error that names a line of the text, and some of the damage must be found.
 pub(crate) fn cut_everywhere<T>(text: &str, parse: impl Fn(&str) -> Result<T, Malformed>) {
     assert!(parse(text).is_ok(), "the whole text must parse");
-    let lines = text.lines().count();
     let mut refused = 0;
     let mut judge = |damaged: &str| {
         if let Err(malformed) = parse(damaged) {
             refused += 1;
-            assert!(malformed.line <= lines, "line {} of {lines}", malformed.line);
+            assert!(malformed.line <= damaged.lines().count().max(1), "line {} of {damaged:?}", malformed.line);
             assert!(malformed.value.chars().count() <= 80);
         }
     };
@@ -48,4 +48,58 @@ pub(crate) fn cut_everywhere<T>(text: &str, parse: impl Fn(&str) -> Result<T, Ma
         }
     }
     assert!(refused > 0, "no damage was ever noticed");
+}
+
+/// Private anonymous memory of this process, in small pages, unmapped when dropped.
+pub(crate) struct Mapping {
+    start: *mut u8,
+    pages: usize,
+}
+
+impl Mapping {
+    pub(crate) fn new(pages: usize) -> Self {
+        let length = pages * Self::page();
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no other memory.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED, "mmap");
+        // SAFETY: the advice is on this mapping alone and changes no content.
+        unsafe { libc::madvise(start, length, libc::MADV_NOHUGEPAGE) };
+        Self { start: start.cast(), pages }
+    }
+
+    pub(crate) fn page() -> usize {
+        usize::try_from(page_size().bytes()).expect("a page size")
+    }
+
+    /// Writes to one page.
+    pub(crate) fn touch(&self, page: usize) {
+        assert!(page < self.pages);
+        // SAFETY: the byte lies within the mapping, which is writable and referenced by nobody.
+        unsafe { self.start.add(page * Self::page()).write_volatile(1) };
+    }
+
+    /// The addresses of some of its pages.
+    pub(crate) fn range(&self, pages: std::ops::Range<usize>) -> std::ops::Range<u64> {
+        let at = |page| (self.start.addr() + page * Self::page()) as u64;
+        at(pages.start)..at(pages.end)
+    }
+
+    /// Unmaps some of its pages.
+    pub(crate) fn unmap(&self, pages: std::ops::Range<usize>) {
+        assert!(pages.end <= self.pages);
+        // SAFETY: the pages lie within the mapping, and nobody holds a reference into it.
+        unsafe { libc::munmap(self.start.add(pages.start * Self::page()).cast(), pages.len() * Self::page()) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.unmap(0..self.pages);
+    }
+}
+
+/// Our own pid.
+pub(crate) fn own_pid() -> i32 {
+    i32::try_from(std::process::id()).expect("a pid")
 }

@@ -1,5 +1,6 @@
 //! The few shapes that kernel text comes in: numbered lines, numbers, `key value` tables.
 
+use std::collections::HashMap;
 use std::str::FromStr;
 
 use crate::Malformed;
@@ -26,19 +27,30 @@ pub(crate) fn only_number<T: FromStr>(text: &str, expected: &'static str) -> Res
     number(Some(text), 1, expected)
 }
 
-/// Calls `take(key, value)` for each `key value` line; `take` returns the slot of a key that it knows.
-///
-/// Unknown keys pass, because every kernel adds some; a line without a value does not.
-pub(crate) fn flat_keyed<T>(
-    text: &str,
-    into: &mut T,
-    slot: impl for<'t> Fn(&'t mut T, &str) -> Option<&'t mut Option<u64>>,
-) -> Result<(), Malformed> {
-    for (line, row) in lines(text) {
-        let (key, value) = row.split_once(' ').ok_or_else(|| Malformed::new(line, row, "a key and a value"))?;
-        if let Some(found) = slot(into, key) {
-            *found = Some(number(Some(value), line, "a whole number")?);
-        }
+/// A flat keyed file: one `key value` a line, each value a whole number. Unknown keys are never looked at, because
+/// every kernel adds some.
+pub(crate) struct FlatKeyed<'a> {
+    rows: HashMap<&'a str, (usize, &'a str)>,
+}
+
+impl<'a> FlatKeyed<'a> {
+    /// Splits the lines; one without a value is malformed.
+    pub(crate) fn split(text: &'a str) -> Result<Self, Malformed> {
+        let rows = lines(text).map(|(line, row)| {
+            let (key, value) = row.split_once(' ').ok_or_else(|| Malformed::new(line, row, "a key and a value"))?;
+            Ok((key, (line, value)))
+        });
+        Ok(Self { rows: rows.collect::<Result<_, Malformed>>()? })
     }
-    Ok(())
+
+    /// The value of `key`; `None` where the kernel does not print it.
+    pub(crate) fn get(&self, key: &str) -> Result<Option<u64>, Malformed> {
+        let row = self.rows.get(key);
+        row.map(|(line, value)| number(Some(value), *line, "a whole number")).transpose()
+    }
+
+    /// The value of a key that every kernel prints.
+    pub(crate) fn require(&self, key: &'static str) -> Result<u64, Malformed> {
+        self.get(key)?.ok_or_else(|| Malformed::new(0, "end of file", key))
+    }
 }

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::{Malformed, Result, Roots, file, text};
+use crate::text::FlatKeyed;
+use crate::{Malformed, Result, Roots, file};
 
 /// The counters of `/proc/vmstat` that Thermocline uses; `None` where the kernel does not print it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -34,21 +35,19 @@ pub struct VmStat {
 /// # Errors
 /// [`Malformed`] where a line has no value, or that of a known key is not a number.
 pub fn parse(text: &str) -> Result<VmStat, Malformed> {
-    let mut stat = VmStat::default();
-    text::flat_keyed(text, &mut stat, |stat, key| match key {
-        "pswpin" => Some(&mut stat.pswpin),
-        "pswpout" => Some(&mut stat.pswpout),
-        "zswpin" => Some(&mut stat.zswpin),
-        "zswpout" => Some(&mut stat.zswpout),
-        "zswpwb" => Some(&mut stat.zswpwb),
-        "pgfault" => Some(&mut stat.pgfault),
-        "pgmajfault" => Some(&mut stat.pgmajfault),
-        "workingset_refault_anon" => Some(&mut stat.workingset_refault_anon),
-        "workingset_refault_file" => Some(&mut stat.workingset_refault_file),
-        "oom_kill" => Some(&mut stat.oom_kill),
-        _ => None,
-    })?;
-    Ok(stat)
+    let table = FlatKeyed::split(text)?;
+    Ok(VmStat {
+        pswpin: table.get("pswpin")?,
+        pswpout: table.get("pswpout")?,
+        zswpin: table.get("zswpin")?,
+        zswpout: table.get("zswpout")?,
+        zswpwb: table.get("zswpwb")?,
+        pgfault: table.get("pgfault")?,
+        pgmajfault: table.get("pgmajfault")?,
+        workingset_refault_anon: table.get("workingset_refault_anon")?,
+        workingset_refault_file: table.get("workingset_refault_file")?,
+        oom_kill: table.get("oom_kill")?,
+    })
 }
 
 /// Reads `/proc/vmstat`.
@@ -58,4 +57,28 @@ pub fn parse(text: &str) -> Result<VmStat, Malformed> {
 pub fn read(roots: &Roots) -> Result<VmStat> {
     let path = roots.proc.join("vmstat");
     parse(&file::read(&path, file::SMALL)?).map_err(|malformed| malformed.at(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, tree};
+
+    const CAPTURED: &str = include_str!("testdata/vmstat");
+
+    #[test]
+    fn a_captured_file_reads() {
+        let (_keep, roots) = tree(&[("proc/vmstat", CAPTURED)]);
+        let stat = read(&roots).unwrap();
+        assert!(stat.pgfault > stat.pgmajfault, "{stat:?}");
+        assert_eq!((stat.pswpin, stat.zswpout), (Some(0), Some(0)));
+        cut_everywhere(CAPTURED, parse);
+    }
+
+    #[test]
+    fn counters_that_the_kernel_lacks_are_none() {
+        let stat = parse("pgfault 7\nnr_new_thing 12 34\n").unwrap();
+        assert_eq!(stat, VmStat { pgfault: Some(7), ..VmStat::default() });
+        assert_eq!(parse("pgfault 7\npswpin x\n").unwrap_err().line, 2);
+    }
 }

@@ -102,3 +102,41 @@ pub fn read(roots: &Roots) -> Result<Vec<Zone>> {
 pub fn pfn_ranges(roots: &Roots) -> Result<Vec<PfnRange>> {
     Ok(ranges(&read(roots)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, tree};
+
+    const CAPTURED: &str = include_str!("testdata/zoneinfo");
+
+    #[test]
+    fn a_captured_file_reads() {
+        let (_keep, roots) = tree(&[("proc/zoneinfo", CAPTURED)]);
+        let zones = read(&roots).unwrap();
+        let names: Vec<_> = zones.iter().map(|zone| (zone.node, zone.name.as_str(), zone.start_pfn)).collect();
+        let expected =
+            [(0, "DMA", Some(1)), (0, "DMA32", Some(4096)), (0, "Normal", Some(1 << 20)), (0, "Movable", None), (0, "Device", None)];
+        assert_eq!(names, expected);
+        assert_eq!((zones[1].spanned, zones[1].present), (1_044_480, 782_336));
+        let range = |start, end| PfnRange { start, end };
+        assert_eq!(pfn_ranges(&roots).unwrap(), [range(1, (1 << 20) + 5_505_024)]);
+        cut_everywhere(CAPTURED, parse);
+    }
+
+    #[test]
+    fn ranges_merge_where_zones_touch_or_interleave() {
+        let check = |spans: &[(u64, u64)], expected: &[(u64, u64)]| {
+            let zone = |&(start, spanned)| Zone { node: 0, name: String::new(), spanned, present: spanned, start_pfn: Some(start) };
+            let zones: Vec<_> = spans.iter().map(zone).collect();
+            let got: Vec<_> = ranges(&zones).iter().map(|range| (range.start, range.end)).collect();
+            assert_eq!(got, expected, "{spans:?}");
+        };
+        check(&[], &[]);
+        check(&[(5, 0)], &[]);
+        check(&[(100, 10), (1, 9)], &[(1, 10), (100, 110)]);
+        check(&[(1, 9), (10, 5)], &[(1, 15)]);
+        check(&[(0, 100), (20, 10), (90, 20)], &[(0, 110)]);
+        check(&[(u64::MAX, 2)], &[(u64::MAX, u64::MAX)]);
+    }
+}

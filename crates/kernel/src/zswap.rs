@@ -105,7 +105,8 @@ impl Zswap {
         Ok(file::read_optional(&path, file::SMALL)?.map(|text| text.trim().to_owned()))
     }
 
-    /// Sets one parameter, by its file name.
+    /// Sets one parameter, by its file name. Before zswap is enabled for the first time the kernel takes the name of any
+    /// compressor, and falls back to another when it is enabled: [`Zswap::parameters`] tells which.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a name or value that this kernel does not have; [`Error::Io`].
@@ -165,5 +166,70 @@ impl Zswap {
         let path = self.parameters.join(name);
         let Some(text) = file::read_optional(&path, file::SMALL)? else { return Ok(None) };
         parse(&text).map(Some).map_err(|malformed| malformed.at(&path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{get, tree};
+
+    const LINUX_6_12: [(&str, &str); 7] = [
+        ("sys/module/zswap/parameters/enabled", "N\n"),
+        ("sys/module/zswap/parameters/compressor", "lzo\n"),
+        ("sys/module/zswap/parameters/max_pool_percent", "20\n"),
+        ("sys/module/zswap/parameters/accept_threshold_percent", "90\n"),
+        ("sys/module/zswap/parameters/shrinker_enabled", "N\n"),
+        ("sys/kernel/debug/zswap/pool_total_size", "46137344\n"),
+        ("sys/kernel/debug/zswap/stored_pages", "32768\n"),
+    ];
+
+    #[test]
+    fn parameters_and_counters_read() {
+        let (_keep, roots) = tree(&LINUX_6_12);
+        let zswap = Zswap::probe(&roots).unwrap();
+        let expected = Parameters {
+            enabled: Some(false),
+            compressor: Some("lzo".into()),
+            max_pool_percent: Some(20),
+            accept_threshold_percent: Some(90),
+            shrinker_enabled: Some(false),
+        };
+        assert_eq!(zswap.parameters().unwrap(), expected);
+        let counters = zswap.counters().unwrap().unwrap();
+        assert_eq!(counters.pool_total_size, Some(Bytes(46_137_344)));
+        assert_eq!((counters.stored_pages, counters.pool_limit_hit), (Some(Pages(32_768)), None));
+    }
+
+    #[test]
+    fn what_an_older_kernel_lacks_is_none() {
+        let (_keep, roots) = tree(&LINUX_6_12[..3]);
+        let zswap = Zswap::probe(&roots).unwrap();
+        assert_eq!(zswap.parameters().unwrap().shrinker_enabled, None);
+        assert_eq!(zswap.counters().unwrap(), None);
+        assert!(zswap.set("shrinker_enabled", "Y").unwrap_err().is_unsupported());
+        let (_keep, roots) = tree(&[("sys/module/other", "")]);
+        assert!(Zswap::probe(&roots).unwrap_err().is_unsupported());
+    }
+
+    #[test]
+    fn parameters_are_set_by_their_names_alone() {
+        let (keep, roots) = tree(&LINUX_6_12);
+        let zswap = Zswap::probe(&roots).unwrap();
+        zswap.set("enabled", "Y").unwrap();
+        assert_eq!(get(keep.path(), "sys/module/zswap/parameters/enabled"), "Y");
+        assert_eq!(zswap.get("enabled").unwrap().as_deref(), Some("Y"));
+        assert!(zswap.set("../../../etc/passwd", "x").unwrap_err().is_unsupported());
+    }
+
+    #[test]
+    fn a_malformed_file_is_named_with_its_value() {
+        for (file, text) in [("enabled", "maybe"), ("max_pool_percent", ""), ("max_pool_percent", "-1")] {
+            let path = format!("sys/module/zswap/parameters/{file}");
+            let (_keep, roots) = tree(&[(path.as_str(), text)]);
+            let error = Zswap::probe(&roots).unwrap().parameters().unwrap_err();
+            let Error::Parse { path, line: 1, value, .. } = error else { panic!("{error}") };
+            assert!(path.ends_with(file) && value == text, "{} {value}", path.display());
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use policy::units::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::text::FlatKeyed;
 use crate::{Malformed, text};
 
 /// A limit: so many bytes, or none at all, which the kernel writes `max` and which is above every number.
@@ -66,6 +67,8 @@ pub struct MemoryStat {
     pub unevictable: Option<Bytes>,
     /// Anonymous memory in transparent huge pages.
     pub anon_thp: Option<Bytes>,
+    /// Memory that did not shrink and that zswap keeps as it is.
+    pub zswap_incomp: Option<Bytes>,
     /// Pages brought back out of zswap.
     pub zswpin: Option<u64>,
     /// Pages stored in zswap.
@@ -76,8 +79,6 @@ pub struct MemoryStat {
     pub pswpin: Option<u64>,
     /// Pages written to swap devices.
     pub pswpout: Option<u64>,
-    /// Incompressible pages that zswap stores as they are, in bytes as the kernel prints it.
-    pub zswap_incomp: Option<u64>,
     /// Refaults of anonymous pages.
     pub workingset_refault_anon: Option<u64>,
     /// Refaults of file pages.
@@ -88,81 +89,37 @@ pub struct MemoryStat {
     pub pgmajfault: Option<u64>,
 }
 
-/// Every number of `memory.stat`, before it gets its unit.
-#[derive(Default)]
-struct Raw {
-    sizes: [Option<u64>; 12],
-    counters: [Option<u64>; 10],
-}
-
-const SIZES: [&str; 12] = [
-    "anon",
-    "file",
-    "shmem",
-    "swapcached",
-    "zswap",
-    "zswapped",
-    "inactive_anon",
-    "active_anon",
-    "inactive_file",
-    "active_file",
-    "unevictable",
-    "anon_thp",
-];
-
-const COUNTERS: [&str; 10] = [
-    "zswpin",
-    "zswpout",
-    "zswpwb",
-    "pswpin",
-    "pswpout",
-    "zswap_incomp",
-    "workingset_refault_anon",
-    "workingset_refault_file",
-    "pgfault",
-    "pgmajfault",
-];
-
 /// Reads `memory.stat`. Unknown keys pass.
 ///
 /// # Errors
 /// [`Malformed`] where a line has no value, or that of a known key is not a number.
 pub fn parse_stat(text: &str) -> Result<MemoryStat, Malformed> {
-    let mut raw = Raw::default();
-    text::flat_keyed(text, &mut raw, |raw, key| {
-        if let Some(index) = SIZES.iter().position(|name| *name == key) {
-            return raw.sizes.get_mut(index);
-        }
-        COUNTERS.iter().position(|name| *name == key).and_then(|index| raw.counters.get_mut(index))
-    })?;
-    let sizes = raw.sizes.map(|size| size.map(Bytes));
-    let [anon, file, shmem, swapcached, zswap, zswapped, inactive_anon, active_anon, ..] = sizes;
-    let [.., inactive_file, active_file, unevictable, anon_thp] = sizes;
-    let [zswpin, zswpout, zswpwb, pswpin, pswpout, zswap_incomp, ..] = raw.counters;
-    let [.., workingset_refault_anon, workingset_refault_file, pgfault, pgmajfault] = raw.counters;
+    let table = FlatKeyed::split(text)?;
+    let count = |key| table.get(key);
+    let size = |key| Ok(table.get(key)?.map(Bytes));
     Ok(MemoryStat {
-        anon,
-        file,
-        shmem,
-        swapcached,
-        zswap,
-        zswapped,
-        inactive_anon,
-        active_anon,
-        inactive_file,
-        active_file,
-        unevictable,
-        anon_thp,
-        zswpin,
-        zswpout,
-        zswpwb,
-        pswpin,
-        pswpout,
-        zswap_incomp,
-        workingset_refault_anon,
-        workingset_refault_file,
-        pgfault,
-        pgmajfault,
+        anon: size("anon")?,
+        file: size("file")?,
+        shmem: size("shmem")?,
+        swapcached: size("swapcached")?,
+        zswap: size("zswap")?,
+        zswapped: size("zswapped")?,
+        inactive_anon: size("inactive_anon")?,
+        active_anon: size("active_anon")?,
+        inactive_file: size("inactive_file")?,
+        active_file: size("active_file")?,
+        unevictable: size("unevictable")?,
+        anon_thp: size("anon_thp")?,
+        zswap_incomp: size("zswap_incomp")?,
+        zswpin: count("zswpin")?,
+        zswpout: count("zswpout")?,
+        zswpwb: count("zswpwb")?,
+        pswpin: count("pswpin")?,
+        pswpout: count("pswpout")?,
+        workingset_refault_anon: count("workingset_refault_anon")?,
+        workingset_refault_file: count("workingset_refault_file")?,
+        pgfault: count("pgfault")?,
+        pgmajfault: count("pgmajfault")?,
     })
 }
 
@@ -186,11 +143,12 @@ pub struct MemoryEvents {
 /// # Errors
 /// [`Malformed`] where one of the five keys, which every cgroup v2 kernel prints, is missing or not a number.
 pub fn parse_events(text: &str) -> Result<MemoryEvents, Malformed> {
-    const KEYS: [&str; 5] = ["low", "high", "max", "oom", "oom_kill"];
-    let mut found = [None; 5];
-    text::flat_keyed(text, &mut found, |found, key| KEYS.iter().position(|name| *name == key).and_then(|index| found.get_mut(index)))?;
-    let [Some(low), Some(high), Some(max), Some(oom), Some(oom_kill)] = found else {
-        return Err(Malformed::new(0, text, "low, high, max, oom and oom_kill"));
-    };
-    Ok(MemoryEvents { low, high, max, oom, oom_kill })
+    let table = FlatKeyed::split(text)?;
+    Ok(MemoryEvents {
+        low: table.require("low")?,
+        high: table.require("high")?,
+        max: table.require("max")?,
+        oom: table.require("oom")?,
+        oom_kill: table.require("oom_kill")?,
+    })
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::{Cgroup, CgroupRoot};
+use crate::text::FlatKeyed;
 use crate::{Error, Malformed, Result, text};
 
 /// The names of the cgroups below the root, breadth first and sorted within a parent, with a slash in front.
@@ -170,10 +171,5 @@ pub(super) fn parse_procs(text: &str) -> Result<Vec<i32>, Malformed> {
 
 /// The line `populated 0` or `populated 1` of `cgroup.events`.
 pub(super) fn parse_populated(text: &str) -> Result<bool, Malformed> {
-    let mut populated = None;
-    text::flat_keyed(text, &mut populated, |slot, key| (key == "populated").then_some(slot))?;
-    match populated {
-        Some(count) => Ok(count != 0),
-        None => Err(Malformed::new(0, text, "a line that starts with populated")),
-    }
+    FlatKeyed::split(text)?.require("populated").map(|populated| populated != 0)
 }

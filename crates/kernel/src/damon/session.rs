@@ -67,17 +67,17 @@ impl Session {
     /// DAMON up for too long; [`Error::Parse`]; [`Error::Io`].
     pub fn snapshot(&self, index: usize) -> Result<Vec<Region>> {
         let kdamond = self.kdamond(index);
-        if index >= self.monitors.len() {
+        let ours = match self.monitors.get(index) {
+            // Once all our kdamonds have ended with their processes, someone else may have set up theirs.
+            Some(monitor) => is_ours(&kdamond, monitor.pid)?,
+            None => false,
+        };
+        if !ours {
             return Err(Error::Gone { path: kdamond });
         }
         command(&kdamond, "update_schemes_tried_regions")?;
-        let regions = read_regions(&kdamond.join(SCHEME).join("tried_regions"));
-        // They would stay in kernel memory, which is charged to nobody, until the next snapshot.
-        match command(&kdamond, "clear_schemes_tried_regions") {
-            Ok(()) => regions,
-            Err(error) if error.is_gone() => regions,
-            Err(error) => regions.and(Err(error)),
-        }
+        // The regions stay in kernel memory until the next snapshot: to clear them would wait for another interval.
+        read_regions(&kdamond.join(SCHEME).join("tried_regions"))
     }
 
     /// The kernel threads that run for this session, to book their processor time.
@@ -98,7 +98,10 @@ impl Session {
         if self.stopped {
             return Ok(());
         }
-        take_down(&self.kdamonds, self.monitors.len())?;
+        let pids: Vec<i32> = self.monitors.iter().map(|monitor| monitor.pid).collect();
+        if are_ours(&self.kdamonds, &pids)? {
+            take_down(&self.kdamonds, pids.len())?;
+        }
         self.stopped = true;
         Ok(())
     }
@@ -121,15 +124,14 @@ fn set_up(kdamond: &Path, monitor: &Monitor) -> Result<()> {
     let attributes = context.join("monitoring_attrs");
     let interval_us = monitor.interval.as_micros().to_string();
     file::write(&kdamond.join("contexts/nr_contexts"), "1")?;
-    match file::write(&context.join("operations"), "vaddr") {
-        Err(error) if error.errno() == Some(libc::EINVAL) => {
-            return Err(Error::unsupported(
-                "this kernel's DAMON cannot watch virtual addresses",
-                "boot a kernel with CONFIG_DAMON_VADDR=y, or use another tracker",
-            ));
-        }
-        other => other?,
+    let available = file::read(&context.join("avail_operations"), file::SMALL)?;
+    if !available.split_ascii_whitespace().any(|operations| operations == "vaddr") {
+        return Err(Error::unsupported(
+            "this kernel's DAMON cannot watch virtual addresses",
+            "boot a kernel with CONFIG_DAMON_VADDR=y, or use another tracker",
+        ));
     }
+    file::write(&context.join("operations"), "vaddr")?;
     for interval in ["sample_us", "aggr_us", "update_us"] {
         file::write(&attributes.join("intervals").join(interval), &interval_us)?;
     }
@@ -145,8 +147,22 @@ fn set_up(kdamond: &Path, monitor: &Monitor) -> Result<()> {
     file::write(&pattern.join("age/max"), &u32::MAX.to_string())
 }
 
+/// Whether the kdamonds are as many as `pids`, and each has the form that [`set_up`] gives it for its pid.
+pub(super) fn are_ours(kdamonds: &Path, pids: &[i32]) -> Result<bool> {
+    let count: usize = read_number(&kdamonds.join("nr_kdamonds"))?;
+    if count != pids.len() {
+        return Ok(false);
+    }
+    for (index, pid) in pids.iter().enumerate() {
+        if !is_ours(&kdamonds.join(index.to_string()), *pid)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Whether a kdamond has the form that [`set_up`] gives it for `pid`, or is on the way there.
-pub(super) fn is_ours(kdamond: &Path, pid: i32) -> Result<bool> {
+fn is_ours(kdamond: &Path, pid: i32) -> Result<bool> {
     let context = kdamond.join("contexts/0");
     match read_number::<u32>(&kdamond.join("contexts/nr_contexts"))? {
         0 => return Ok(true),
@@ -212,17 +228,14 @@ fn wait_until_off(kdamond: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a command to a kdamond, again while another command holds DAMON up.
-///
-/// `EINVAL` is what a kdamond answers that has ended with its process.
+/// Writes a command to a kdamond, again while another command holds DAMON up. A kdamond that has ended, as it does
+/// with its process, is gone.
 fn command(kdamond: &Path, word: &str) -> Result<()> {
     let state = kdamond.join("state");
     for _ in 0..BUSY_RETRIES {
         match file::write(&state, word) {
             Err(error) if error.errno() == Some(libc::EBUSY) => thread::sleep(BUSY_PAUSE),
-            Err(error) if error.errno() == Some(libc::EINVAL) && !is_on(kdamond)? => {
-                return Err(Error::Gone { path: kdamond.to_owned() });
-            }
+            Err(_) if !is_on(kdamond)? => return Err(Error::Gone { path: kdamond.to_owned() }),
             other => return other,
         }
     }

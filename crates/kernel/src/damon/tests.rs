@@ -1,0 +1,172 @@
+use super::*;
+use crate::testing::{get, put, tree};
+
+const ADMIN: &str = "sys/kernel/mm/damon/admin/kdamonds";
+const ME: fn() -> i32 = || i32::try_from(std::process::id()).expect("a pid");
+
+fn monitor(pid: i32) -> Monitor {
+    Monitor { pid, interval: Duration::from_millis(500), regions_min: 10, regions_max: 1000 }
+}
+
+/// The files that the kernel makes for `count` kdamonds, as far as we write to them; none of them runs.
+fn machine(count: usize) -> (tempfile::TempDir, Roots) {
+    let (keep, roots) = tree(&[(&format!("{ADMIN}/nr_kdamonds"), "0\n")]);
+    for index in 0..count {
+        for (file, text) in [
+            ("state", "off\n"),
+            ("pid", "-1\n"),
+            ("contexts/nr_contexts", "0\n"),
+            ("contexts/0/avail_operations", "vaddr\nfvaddr\npaddr\n"),
+            ("contexts/0/operations", "vaddr\n"),
+            ("contexts/0/monitoring_attrs/intervals/sample_us", "5000\n"),
+            ("contexts/0/monitoring_attrs/intervals/aggr_us", "100000\n"),
+            ("contexts/0/monitoring_attrs/intervals/update_us", "1000000\n"),
+            ("contexts/0/monitoring_attrs/nr_regions/min", "10\n"),
+            ("contexts/0/monitoring_attrs/nr_regions/max", "1000\n"),
+            ("contexts/0/targets/nr_targets", "0\n"),
+            ("contexts/0/targets/0/pid_target", "0\n"),
+            ("contexts/0/schemes/nr_schemes", "0\n"),
+            ("contexts/0/schemes/0/action", "pageout\n"),
+            ("contexts/0/schemes/0/access_pattern/sz/max", "0\n"),
+            ("contexts/0/schemes/0/access_pattern/nr_accesses/max", "0\n"),
+            ("contexts/0/schemes/0/access_pattern/age/max", "0\n"),
+        ] {
+            put(keep.path(), &format!("{ADMIN}/{index}/{file}"), text);
+        }
+    }
+    (keep, roots)
+}
+
+fn add_region(roots: &Roots, name: u32, fields: [(&str, &str); 4]) {
+    for (field, text) in fields {
+        let path = format!("kernel/mm/damon/admin/kdamonds/0/contexts/0/schemes/0/tried_regions/{name}/{field}");
+        put(&roots.sys, &path, text);
+    }
+}
+
+#[test]
+fn who_uses_damon_is_named_and_never_disturbed() {
+    let check = |file: &str, text: &str, who: &str| {
+        let (keep, roots) = machine(0);
+        put(keep.path(), file, text);
+        let error = Damon::probe(&roots).unwrap_err();
+        assert!(matches!(error, Error::Busy { .. }) && error.to_string().contains(who), "{error}");
+        assert_eq!(get(keep.path(), file), text);
+    };
+    check("sys/module/damon_stat/parameters/enabled", "Y\n", "damon_stat");
+    check("sys/module/damon_reclaim/parameters/enabled", "Y\n", "damon_reclaim");
+    check("sys/module/damon_lru_sort/parameters/enabled", "Y\n", "damon_lru_sort");
+    check("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "2\n", "someone else");
+    let (_keep, roots) = tree(&[("sys/module/damon_stat/parameters/enabled", "Y\n")]);
+    assert!(Damon::probe(&roots).unwrap_err().is_unsupported());
+    let (keep, roots) = machine(0);
+    put(keep.path(), "sys/module/damon_stat/parameters/enabled", "N\n");
+    Damon::probe(&roots).unwrap();
+}
+
+#[test]
+fn a_session_writes_the_recipe_and_reads_sorted_regions() {
+    let (keep, roots) = machine(1);
+    let session = Damon::probe(&roots).unwrap().start(&[monitor(ME())]).unwrap();
+    let wrote = |file: &str| get(keep.path(), &format!("{ADMIN}/0/{file}"));
+    for interval in ["sample_us", "aggr_us", "update_us"] {
+        assert_eq!(wrote(&format!("contexts/0/monitoring_attrs/intervals/{interval}")), "500000");
+    }
+    assert_eq!(wrote("contexts/0/targets/0/pid_target"), ME().to_string());
+    assert_eq!((wrote("contexts/0/schemes/0/action"), wrote("state")), ("stat".into(), "on".into()));
+    assert_eq!(wrote("contexts/0/schemes/0/access_pattern/age/max"), "4294967295");
+    add_region(&roots, 3, [("start", "8192\n"), ("end", "12288\n"), ("nr_accesses", "1\n"), ("age", "0\n")]);
+    add_region(&roots, 12, [("start", "0\n"), ("end", "4096\n"), ("nr_accesses", "0\n"), ("age", "48\n")]);
+    put(keep.path(), &format!("{ADMIN}/0/contexts/0/schemes/0/tried_regions/total_bytes"), "8192\n");
+    let region = |start, end, nr_accesses, age| Region { start, end, nr_accesses, age };
+    assert_eq!(session.snapshot(0).unwrap(), [region(0, 4096, 0, 48), region(8192, 12288, 1, 0)]);
+    assert_eq!(wrote("state"), "update_schemes_tried_regions");
+    assert!(session.snapshot(1).unwrap_err().is_gone());
+    put(keep.path(), &format!("{ADMIN}/0/pid"), "321\n");
+    assert_eq!(session.kdamond_pids(), [321]);
+    session.stop().unwrap();
+    assert_eq!(get(keep.path(), &format!("{ADMIN}/nr_kdamonds")), "0");
+}
+
+#[test]
+fn a_malformed_region_is_named() {
+    let (_keep, roots) = machine(1);
+    let session = Damon::probe(&roots).unwrap().start(&[monitor(ME())]).unwrap();
+    add_region(&roots, 0, [("start", "0\n"), ("end", "here\n"), ("nr_accesses", "1\n"), ("age", "0\n")]);
+    let error = session.snapshot(0).unwrap_err();
+    assert!(matches!(&error, Error::Parse { path, value, .. } if path.ends_with("0/end") && value == "here\n"), "{error:?}");
+}
+
+#[test]
+fn dropping_a_session_takes_it_down_unless_it_is_no_longer_ours() {
+    let check = |file: &str, text: &str, left: &str| {
+        let (keep, roots) = machine(2);
+        let session = Damon::probe(&roots).unwrap().start(&[monitor(ME()), monitor(ME())]).unwrap();
+        put(keep.path(), &format!("{ADMIN}/{file}"), text);
+        drop(session);
+        assert_eq!(get(keep.path(), &format!("{ADMIN}/nr_kdamonds")).trim(), left, "{file}");
+    };
+    check("0/state", "off\n", "0");
+    check("1/contexts/0/targets/0/pid_target", "1\n", "2");
+    check("1/contexts/0/schemes/0/action", "pageout\n", "2");
+    check("nr_kdamonds", "7\n", "7");
+}
+
+#[test]
+fn regions_out_of_range_are_refused_before_anything_is_written() {
+    for (regions_min, regions_max) in [(2, 1000), (10, 9)] {
+        let (keep, roots) = machine(1);
+        let wrong = Monitor { regions_min, regions_max, ..monitor(ME()) };
+        let error = Damon::probe(&roots).unwrap().start(&[monitor(ME()), wrong]).unwrap_err();
+        assert!(error.to_string().contains("need 3 <= min <= max"), "{error}");
+        assert_eq!(get(keep.path(), &format!("{ADMIN}/nr_kdamonds")), "0\n");
+    }
+}
+
+#[test]
+fn a_failed_start_leaves_nothing() {
+    let (keep, roots) = machine(1);
+    put(keep.path(), &format!("{ADMIN}/0/contexts/0/avail_operations"), "paddr\n");
+    assert!(Damon::probe(&roots).unwrap().start(&[monitor(ME())]).unwrap_err().is_unsupported());
+    assert_eq!(get(keep.path(), &format!("{ADMIN}/nr_kdamonds")), "0");
+}
+
+#[test]
+fn only_what_a_dead_agent_left_is_reaped() {
+    // Two kdamonds for processes 11 and 12, the second not fully set up when the agent died.
+    let left = [
+        ("nr_kdamonds", "2\n"),
+        ("0/contexts/nr_contexts", "1\n"),
+        ("0/contexts/0/targets/nr_targets", "1\n"),
+        ("0/contexts/0/targets/0/pid_target", "11\n"),
+        ("0/contexts/0/schemes/nr_schemes", "1\n"),
+        ("0/contexts/0/schemes/0/action", "stat\n"),
+        ("1/contexts/nr_contexts", "1\n"),
+    ];
+    let check = |changed: &[(&str, &str)], expected_pids: &[i32], reaped: Option<usize>| {
+        let (keep, roots) = machine(2);
+        for (file, text) in left.iter().chain(changed) {
+            put(keep.path(), &format!("{ADMIN}/{file}"), text);
+        }
+        let answer = Damon::reap(&roots, expected_pids);
+        match (&answer, reaped) {
+            (Ok(count), Some(expected)) => assert_eq!(*count, expected),
+            (Err(Error::Busy { .. }), None) => {}
+            _ => panic!("{changed:?} {expected_pids:?}: {answer:?}"),
+        }
+        let now = get(keep.path(), &format!("{ADMIN}/nr_kdamonds"));
+        assert_eq!(now.trim() == "0", reaped.is_some(), "{changed:?} {expected_pids:?}");
+    };
+    check(&[], &[11, 12], Some(2));
+    check(&[("1/contexts/nr_contexts", "0\n")], &[11, 12], Some(2));
+    check(&[], &[12, 11], None);
+    check(&[], &[11], None);
+    check(&[], &[11, 12, 13], None);
+    check(&[], &[], None);
+    check(&[("0/contexts/0/schemes/0/action", "pageout\n")], &[11, 12], None);
+    check(&[("0/contexts/0/schemes/nr_schemes", "2\n")], &[11, 12], None);
+    check(&[("1/contexts/0/targets/nr_targets", "3\n")], &[11, 12], None);
+    check(&[("nr_kdamonds", "0\n")], &[11, 12], Some(0));
+    let (_keep, roots) = tree(&[("proc/meminfo", "")]);
+    assert_eq!(Damon::reap(&roots, &[11]).unwrap(), 0, "no DAMON, nothing left");
+}

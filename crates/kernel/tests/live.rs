@@ -1,0 +1,361 @@
+//! The handles against a real kernel, with a process of known memory as the object.
+//!
+//! It makes cgroups, pages memory out and starts kdamonds, so it runs only where `KERNEL_LIVE=1` says that the
+//! machine is there for that: a lab guest, as root, with cgroup v2, debugfs and a swap device in use. An interface
+//! that the guest's kernel lacks is skipped and named; everything else must work.
+
+use std::env;
+use std::error::Error as StdError;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use kernel::cgroup::{self, Cgroup, CgroupRoot, Limit, ReclaimOutcome, Swappiness};
+use kernel::damon::{Damon, Monitor};
+use kernel::lru_gen::{LruGen, Memcg, Outcome};
+use kernel::madvise::PidFd;
+use kernel::page_idle::{IdleBitmap, KPF_ANON, KPF_LRU, KPageCgroup, KPageFlags, PFNS_PER_WORD};
+use kernel::pagemap::{Categories, Entry, Pagemap, Query};
+use kernel::zswap::Zswap;
+use kernel::{Error, Roots, capability, maps, meminfo, process, psi, swap, vmstat, zoneinfo};
+use policy::units::Bytes;
+
+type Check = Result<(), Box<dyn StdError>>;
+type Body = fn(&Roots) -> Check;
+
+/// Memory of the observed process, in MiB.
+const MIB: usize = 32;
+
+fn main() -> ExitCode {
+    if env::args().nth(1).as_deref() == Some("workload") {
+        return workload();
+    }
+    if env::var("KERNEL_LIVE").as_deref() != Ok("1") {
+        println!("live: skipped, since it changes the machine; set KERNEL_LIVE=1 in a lab guest");
+        return ExitCode::SUCCESS;
+    }
+    let checks: [(&str, Body); 8] = [
+        ("machine", machine),
+        ("cgroup", cgroup_files),
+        ("cgroup_kill", cgroup_kill),
+        ("pagemap", pagemap),
+        ("pageout", pageout),
+        ("page_idle", page_idle),
+        ("lru_gen", lru_gen),
+        ("damon", damon),
+    ];
+    let mut failed = 0;
+    for (name, check) in checks {
+        match check(&Roots::host()) {
+            Ok(()) => println!("live: {name}: ok"),
+            Err(error) if error.downcast_ref::<Error>().is_some_and(Error::is_unsupported) => {
+                println!("live: {name}: skipped: {error}");
+            }
+            Err(error) => {
+                println!("live: {name}: FAILED: {error}");
+                failed += 1;
+            }
+        }
+    }
+    println!("live: {failed} failed");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The observed process: fills its memory, says where it lies, and touches each page from one index to another on
+/// demand. Ends with its standard input.
+fn workload() -> ExitCode {
+    let page = usize::try_from(kernel::page_size().bytes()).unwrap_or(4096);
+    let mut memory = vec![0_u8; MIB << 20];
+    for (index, word) in memory.chunks_exact_mut(16).enumerate() {
+        word[..8].copy_from_slice(&(index as u64 / 7).to_ne_bytes());
+    }
+    println!("{}", memory.as_ptr().addr().next_multiple_of(page));
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let mut bounds = line.split(' ').filter_map(|word| word.parse::<usize>().ok());
+        let (Some(from), Some(to)) = (bounds.next(), bounds.next()) else { return ExitCode::FAILURE };
+        forget_translations();
+        let skew = memory.as_ptr().addr().next_multiple_of(page) - memory.as_ptr().addr();
+        for index in from..to {
+            memory[skew + index * page] = memory[skew + index * page].wrapping_add(1);
+        }
+        println!("done");
+    }
+    ExitCode::SUCCESS
+}
+
+/// Makes the processor look page tables up again, so that the next access sets the accessed bit: the kernel clears it
+/// without a flush, and unmapping more than a few pages flushes everything.
+fn forget_translations() {
+    drop(std::hint::black_box(vec![1_u8; 4 << 20]));
+}
+
+/// A workload in a cgroup of its own; both end with it.
+struct Job {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    cgroup: Cgroup,
+    start: u64,
+    /// Whole pages of the workload's memory that the checks use.
+    pages: usize,
+}
+
+impl Job {
+    fn start(roots: &Roots, name: &str) -> Result<Self, Box<dyn StdError>> {
+        let cgroup = cgroup::create(&CgroupRoot::probe(roots)?, name)?;
+        let mut child = Command::new(env::current_exe()?).arg("workload").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        cgroup.move_process(i32::try_from(child.id())?)?;
+        let input = child.stdin.take().ok_or("no standard input")?;
+        let mut output = BufReader::new(child.stdout.take().ok_or("no standard output")?);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        let pages = (MIB << 20) / usize::try_from(kernel::page_size().bytes())? - 1;
+        Ok(Self { child, input, output, cgroup, start: line.trim().parse()?, pages })
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or(0)
+    }
+
+    fn touch(&mut self, from: usize, to: usize) -> Check {
+        writeln!(self.input, "{from} {to}")?;
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(ensure(line == "done\n", || format!("the workload answered {line:?}"))?)
+    }
+
+    fn entries(&self, roots: &Roots) -> kernel::Result<Vec<Entry>> {
+        let mut entries = vec![Entry::default(); self.pages];
+        let count = Pagemap::open(roots, self.pid())?.read(self.start, &mut entries)?;
+        entries.truncate(count);
+        Ok(entries)
+    }
+
+    /// Its row in a reading of `lru_gen`.
+    fn generations(&self, lru_gen: &LruGen) -> Result<Memcg, Box<dyn StdError>> {
+        let found = lru_gen.read()?.into_iter().find(|memcg| memcg.path == self.cgroup.name());
+        Ok(found.ok_or_else(|| format!("{} is not in lru_gen", self.cgroup.name()))?)
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = self.cgroup.remove();
+    }
+}
+
+fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+fn machine(roots: &Roots) -> Check {
+    let memory = meminfo::read(roots)?;
+    ensure(memory.total > memory.free && memory.swap_total > Bytes::ZERO, || format!("{memory:?}"))?;
+    let swaps = swap::read(roots)?;
+    ensure(!swaps.is_empty(), || "no swap area".into())?;
+    let stat = vmstat::read(roots)?;
+    ensure(stat.pgfault.is_some() && stat.zswpout.is_some(), || format!("{stat:?}"))?;
+    psi::memory(roots)?;
+    let ranges = zoneinfo::pfn_ranges(roots)?;
+    let frames: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+    ensure(frames * kernel::page_size().bytes() >= memory.total.0, || format!("{ranges:?} {memory:?}"))?;
+    let who = capability::credentials(roots)?;
+    ensure(who.is_root() && who.has(capability::Capability::SysAdmin), || format!("{who:?}"))?;
+    println!("live: {} {swaps:?} lockdown {:?}", process::kernel_release(roots)?, capability::lockdown(roots)?);
+    Ok(())
+}
+
+fn cgroup_files(roots: &Roots) -> Check {
+    let job = Job::start(roots, "/live-files")?;
+    let cgroup = &job.cgroup;
+    let (current, stat) = (cgroup.current()?, cgroup.stat()?);
+    ensure(current >= Bytes::mib(MIB as u64), || format!("memory.current {current}"))?;
+    ensure(stat.anon >= Some(Bytes::mib(MIB as u64)) && stat.pgfault > Some(0), || format!("{stat:?}"))?;
+    ensure(cgroup.procs(10)? == [job.pid()] && cgroup.populated()?, || "the process is not in its cgroup".into())?;
+    ensure(cgroup.effective_limit()? == Limit::Max && cgroup.high()? == Limit::Max, || "unexpected limits".into())?;
+    cgroup.set_low(Limit::Bytes(Bytes::mib(4)))?;
+    ensure(cgroup.low()? == Limit::Bytes(Bytes::mib(4)), || "memory.low did not stay".into())?;
+    cgroup.set_swap_max(Limit::Bytes(Bytes::mib(64)))?;
+    ensure(cgroup.swap_max()? == Some(Limit::Bytes(Bytes::mib(64))), || "memory.swap.max did not stay".into())?;
+    cgroup.set_swap_max(Limit::Max)?;
+    cgroup.events()?;
+    cgroup.pressure()?;
+    match cgroup.reclaim(Bytes::mib(1), Some(Swappiness::Value(200))) {
+        Err(error) if error.is_unsupported() => println!("live: {error}"),
+        other => drop(other?),
+    }
+    let outcome = cgroup.reclaim(Bytes(u64::MAX >> 1), None)?;
+    ensure(outcome == ReclaimOutcome::Partial, || format!("reclaiming everything was {outcome:?}"))?;
+    let root = CgroupRoot::probe(roots)?;
+    ensure(cgroup::list(&root, 10_000)?.contains(&"/live-files".into()), || "not listed".into())?;
+    let top = Cgroup::open(&root, "/")?.current();
+    ensure(top.as_ref().is_err_and(Error::is_unsupported), || format!("root memory.current {top:?}"))?;
+    Ok(())
+}
+
+fn cgroup_kill(roots: &Roots) -> Check {
+    let mut job = Job::start(roots, "/live-kill")?;
+    ensure(matches!(job.cgroup.remove(), Err(Error::Busy { .. })), || "a populated cgroup was removed".into())?;
+    let process = PidFd::open(job.pid())?;
+    job.cgroup.kill()?;
+    let status = job.child.wait()?;
+    ensure(!status.success() && !process.is_alive(), || format!("ended with {status}"))?;
+    let old = job.cgroup.clone();
+    old.remove()?;
+    ensure(old.current().is_err_and(|error| error.is_gone()), || "a removed cgroup still reads".into())?;
+    let new = cgroup::create(&CgroupRoot::probe(roots)?, "/live-kill")?;
+    ensure(new.id() != old.id(), || "an id was given twice".into())?;
+    ensure(old.kill().is_err_and(|error| error.is_gone()), || "the new cgroup was taken for the old".into())?;
+    ensure(process::stat(roots, job.pid()).is_err_and(|error| error.is_gone()), || "the process still has a stat".into())?;
+    Ok(new.remove()?)
+}
+
+fn pagemap(roots: &Roots) -> Check {
+    let mut job = Job::start(roots, "/live-pagemap")?;
+    job.touch(0, job.pages)?;
+    let entries = job.entries(roots)?;
+    ensure(entries.len() == job.pages && entries.iter().all(|entry| entry.present()), || "pages are missing".into())?;
+    let vmas = maps::read(roots, job.pid())?;
+    ensure(vmas.iter().any(|vma| vma.range().contains(&job.start)), || "no mapping holds the memory".into())?;
+    let (flags, owners) = (KPageFlags::open(roots)?, KPageCgroup::open(roots)?);
+    for entry in entries.iter().step_by(97) {
+        let pfn = entry.pfn().ok_or("no page frame number")?;
+        let (mut flag, mut owner) = ([0], [0]);
+        ensure(flags.read_chunk(pfn, &mut flag)? == 1 && flag[0] & KPF_ANON != 0, || format!("flags {:#x}", flag[0]))?;
+        ensure(owners.read_chunk(pfn, &mut owner)? == 1 && owner[0] == job.cgroup.id(), || format!("owner {owner:?}"))?;
+    }
+    let query = Query { all: Categories::PRESENT, report: Categories::PRESENT, ..Query::default() };
+    let end = job.start + job.pages as u64 * kernel::page_size().bytes();
+    let (ranges, reached) = Pagemap::open(roots, job.pid())?.scan(job.start..end, query, 100)?;
+    let covered: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+    Ok(ensure(reached == end && covered == end - job.start, || format!("{ranges:x?} of {:x}..{end:x}", job.start))?)
+}
+
+fn pageout(roots: &Roots) -> Check {
+    let zswap = Zswap::probe(roots)?;
+    let before = zswap.parameters()?.enabled.ok_or("no parameter enabled")?;
+    zswap.set("enabled", "Y")?;
+    let error = zswap.set("compressor", "no_such_algorithm");
+    ensure(error.as_ref().is_err_and(Error::is_unsupported), || format!("an unknown compressor: {error:?}"))?;
+    let job = Job::start(roots, "/live-pageout")?;
+    let page = kernel::page_size().bytes();
+    let half = job.start..job.start + job.pages as u64 / 2 * page;
+    let advised = PidFd::open(job.pid())?.advise_pageout(std::slice::from_ref(&half))?;
+    ensure(advised.0 == half.end - half.start, || format!("{advised} advised"))?;
+    let gone = job.entries(roots)?.iter().take(job.pages / 2).filter(|entry| entry.swapped()).count();
+    ensure(gone * 100 >= job.pages / 2 * 95, || format!("{gone} of {} pages went out", job.pages / 2))?;
+    let (stat, counters, memory) = (job.cgroup.stat()?, zswap.counters()?, meminfo::read(roots)?);
+    let zswapped = stat.zswapped.ok_or("no zswapped")?;
+    ensure(zswapped.0 >= gone as u64 * page * 9 / 10, || format!("{stat:?}"))?;
+    ensure(job.cgroup.zswap_current()? == stat.zswap, || "memory.zswap.current differs from memory.stat".into())?;
+    let stored = counters.and_then(|counters| counters.stored_pages);
+    println!("live: {gone} pages out, zswapped {zswapped}, zswap {:?}, stored_pages {stored:?}, pool {:?}", stat.zswap, memory.zswap);
+    ensure(stored.is_none_or(|stored| stored.0 * page >= zswapped.0), || format!("stored {stored:?}"))?;
+    let mut copy = [0; 64];
+    process::read_memory(job.pid(), job.start, &mut copy)?;
+    let back = job.entries(roots)?[0];
+    ensure(!back.swapped(), || "reading did not bring the page back".into())?;
+    Ok(zswap.set("enabled", if before { "Y" } else { "N" })?)
+}
+
+fn page_idle(roots: &Roots) -> Check {
+    let idle = IdleBitmap::open(roots)?;
+    let flags = KPageFlags::open(roots)?;
+    let mut job = Job::start(roots, "/live-idle")?;
+    job.touch(0, job.pages)?;
+    let frames: Vec<u64> = job.entries(roots)?.iter().filter_map(|entry| entry.pfn()).collect();
+    ensure(frames.len() == job.pages, || format!("{} frames", frames.len()))?;
+    let bit = |pfn: u64| (pfn - pfn % PFNS_PER_WORD, 1_u64 << (pfn % PFNS_PER_WORD));
+    for range in zoneinfo::pfn_ranges(roots)? {
+        let first = bit(range.start).0;
+        let words = vec![u64::MAX; usize::try_from((range.end - first).div_ceil(PFNS_PER_WORD))?];
+        let written = idle.write_chunk(first, &words)?;
+        // A last word that memory fills only in part is marked, but not counted by the kernel.
+        ensure(written + 1 >= words.len(), || format!("{written} of {} words from {first}", words.len()))?;
+    }
+    job.touch(0, job.pages / 4)?;
+    let is_idle = |pfn: &u64| -> kernel::Result<bool> {
+        let (first, mask) = bit(*pfn);
+        let mut word = [0];
+        idle.read_chunk(first, &mut word)?;
+        Ok(word[0] & mask != 0)
+    };
+    let count = |frames: &[u64]| frames.iter().map(is_idle).collect::<kernel::Result<Vec<_>>>();
+    let touched = count(&frames[..job.pages / 4])?.iter().filter(|idle| **idle).count();
+    let resting = count(&frames[job.pages / 4..])?.iter().filter(|idle| **idle).count();
+    let rest = job.pages - job.pages / 4;
+    println!("live: idle: {touched} of {} touched, {resting} of {rest} others", job.pages / 4);
+    ensure(touched == 0 && resting * 1000 >= rest * 995, || "the bitmap does not tell what was touched".into())?;
+    let mut flag = [0];
+    flags.read_chunk(frames[0], &mut flag)?;
+    Ok(ensure(flag[0] & KPF_LRU != 0, || format!("flags {:#x}", flag[0]))?)
+}
+
+fn lru_gen(roots: &Roots) -> Check {
+    let lru_gen = LruGen::probe(roots)?;
+    let mut job = Job::start(roots, "/live-lru")?;
+    // Twice aged and then touched in part: the touched pages are in the youngest generations, the rest in the oldest.
+    for _ in 0..2 {
+        job.touch(0, job.pages / 4)?;
+        let memcg = job.generations(&lru_gen)?;
+        for node in &memcg.nodes {
+            let youngest = node.max_seq().ok_or("no generation")?;
+            lru_gen.age(memcg.id, node.nid, youngest)?;
+            let outcome = lru_gen.age(memcg.id, node.nid, youngest + 10)?;
+            ensure(outcome == Outcome::Refused, || "ageing a generation to come was not refused".into())?;
+        }
+    }
+    let memcg = job.generations(&lru_gen)?;
+    let node = memcg.nodes.first().ok_or("no node")?;
+    let oldest = node.gens.iter().max_by_key(|generation| generation.anon_pages).ok_or("no generation")?;
+    println!("live: {memcg:?}");
+    lru_gen.evict(memcg.id, node.nid, oldest.seq, 200, oldest.anon_pages)?;
+    let entries = job.entries(roots)?;
+    let out = |entries: &[Entry]| entries.iter().filter(|entry| entry.swapped()).count();
+    let (hot, cold) = entries.split_at(job.pages / 4);
+    println!("live: evicted {} of {} hot, {} of {} cold", out(hot), hot.len(), out(cold), cold.len());
+    ensure(out(hot) == 0 && out(cold) * 10 >= cold.len() * 9, || "eviction took the wrong pages".into())?;
+    let unknown = lru_gen.age(u64::from(u16::MAX), 0, 1)?;
+    Ok(ensure(unknown == Outcome::Refused, || "ageing an unknown cgroup was not refused".into())?)
+}
+
+fn damon(roots: &Roots) -> Check {
+    let damon = match Damon::probe(roots) {
+        Err(Error::Busy { what, .. }) if what.contains("damon_stat") => {
+            println!("live: {what}; switched off for this check");
+            kernel::file::write(&roots.sys.join("module/damon_stat/parameters/enabled"), "N")?;
+            Damon::probe(roots)?
+        }
+        other => other?,
+    };
+    let mut job = Job::start(roots, "/live-damon")?;
+    let mut ending = Job::start(roots, "/live-damon-ending")?;
+    let monitor = |pid| Monitor { pid, interval: Duration::from_millis(200), regions_min: 100, regions_max: 1000 };
+    let session = damon.start(&[monitor(job.pid()), monitor(ending.pid())])?;
+    ensure(session.kdamond_pids().len() == 2, || format!("kdamonds {:?}", session.kdamond_pids()))?;
+    ensure(matches!(Damon::probe(roots), Err(Error::Busy { .. })), || "a busy DAMON passes for free".into())?;
+    ending.child.kill()?;
+    ending.child.wait()?;
+    let mut touched = 0;
+    for _ in 0..20 {
+        job.touch(0, job.pages)?;
+        let regions = session.snapshot(0)?;
+        ensure(regions.is_sorted_by_key(|region| region.start), || "regions are not sorted".into())?;
+        let ours = regions.iter().filter(|region| region.start < job.start + (16 << 20) && region.end > job.start);
+        touched = ours.filter(|region| region.age <= 1).count().max(touched);
+    }
+    ensure(touched > 0, || "no region was ever seen accessed".into())?;
+    let gone = session.snapshot(1);
+    ensure(gone.as_ref().is_err_and(Error::is_gone), || format!("a dead process: {gone:?}"))?;
+    let pids = [job.pid(), ending.pid()];
+    // The agent dies here: nothing of it runs any more that could take the kdamonds down.
+    std::mem::forget(session);
+    ensure(matches!(Damon::reap(roots, &pids[..1]), Err(Error::Busy { .. })), || "another's kdamonds were reaped".into())?;
+    ensure(Damon::reap(roots, &pids)? == 2, || "our kdamonds were not reaped".into())?;
+    let again = Damon::probe(roots)?.start(&[monitor(job.pid())])?;
+    again.stop()?;
+    Damon::probe(roots)?;
+    Ok(())
+}
