@@ -8,6 +8,9 @@ mod control;
 mod linux;
 mod load;
 mod rounding;
+mod workload;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -25,11 +28,27 @@ enum Command {
     Control(control::Arguments),
     /// Load a real server with requests.
     Load(load::Arguments),
+    /// Be a program whose accesses to memory are known.
+    Workload(workload::Arguments),
+    /// Tell how much of a workload's memory is idle, and compare that with a tracker's verdict.
+    Truth(workload::TruthArguments),
+    /// Tell how much of a workload's memory is present, swapped or absent.
+    Residency(workload::ResidencyArguments),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
         Command::Control(arguments) => control::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
+        Command::Workload(arguments) => workload::run(&arguments),
+        Command::Truth(arguments) => workload::truth(&arguments),
+        Command::Residency(arguments) => workload::residency(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("labguest: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

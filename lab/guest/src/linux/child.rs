@@ -83,6 +83,26 @@ pub(crate) fn reap(pid: i32) -> Option<Exit> {
     })
 }
 
+/// Forks this process, which must have one thread only, and runs `life` in the child, which ends with the status
+/// that it returns, or by `SIGKILL` when the parent ends. Returns the child's process id.
+///
+/// # Errors
+/// Those of `fork(2)`.
+pub(crate) fn fork(life: impl FnOnce() -> i32) -> io::Result<i32> {
+    let parent = std::process::id();
+    // SAFETY: with a single thread, the child inherits no lock that another thread holds.
+    let pid = super::checked(unsafe { libc::fork() })?;
+    if pid > 0 {
+        return Ok(pid);
+    }
+    // SAFETY: takes no pointers for this option.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    // The parent may have ended before the line above.
+    let status = if std::os::unix::process::parent_id() == parent { life() } else { 1 };
+    // SAFETY: ends the child without running the parent's exit handlers a second time.
+    unsafe { libc::_exit(status) }
+}
+
 fn duration(time: libc::timeval) -> Duration {
     Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
 }

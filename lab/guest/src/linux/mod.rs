@@ -3,9 +3,12 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod child;
+pub(crate) mod clock;
 pub(crate) mod inotify;
+pub(crate) mod mapping;
 pub(crate) mod poll;
 pub(crate) mod power;
+pub(crate) mod signals;
 pub(crate) mod uevent;
 
 use std::io;

@@ -14,10 +14,7 @@ pub(crate) fn interest(fd: BorrowedFd<'_>, events: libc::c_short) -> libc::pollf
 /// # Errors
 /// Those of `ppoll(2)`; an interrupted wait counts as a timeout, as callers look at their clock anyway.
 pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
-    let spec = timeout.map(|timeout| libc::timespec {
-        tv_sec: timeout.as_secs().min(i32::MAX.unsigned_abs().into()).cast_signed(),
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
+    let spec = timeout.map(timespec);
     let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: `fds` is a slice of initialised pollfd of the given length, `spec` is null or points to a live timespec,
     // and a null signal mask leaves the mask alone.
@@ -27,4 +24,9 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
         Err(error) => Err(error),
     }
+}
+
+/// A timeout as the kernel takes it, at most 68 years.
+pub(super) fn timespec(timeout: Duration) -> libc::timespec {
+    libc::timespec { tv_sec: timeout.as_secs().min(i32::MAX.unsigned_abs().into()).cast_signed(), tv_nsec: timeout.subsec_nanos().into() }
 }

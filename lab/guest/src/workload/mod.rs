@@ -1,0 +1,162 @@
+//! The ground-truth workload: a program whose every access to memory is known, and questions about it.
+
+mod idle;
+mod layout;
+mod record;
+mod region;
+mod residency;
+mod schedule;
+mod spec;
+mod toucher;
+mod zipf;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::linux::child;
+use crate::linux::clock::monotonic_ns;
+use crate::linux::mapping::{Advice, page_bytes};
+use crate::linux::signals::Signals;
+
+use layout::{Layout, RegionLayout, with_suffix};
+use record::{Record, Shape};
+use region::Region;
+use spec::{Kind, Spec};
+use toucher::{Role, Toucher};
+
+/// What to run.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The specification: a seed, and regions with name, bytes, kind, pattern and writes
+    spec: PathBuf,
+    /// Where to write the layout once all is filled; the record of accesses is made beside it
+    #[arg(long, value_name = "FILE")]
+    layout: PathBuf,
+}
+
+/// What to ask.
+#[derive(clap::Args)]
+pub(crate) struct TruthArguments {
+    /// The layout file of a running workload
+    layout: PathBuf,
+    /// Pages not accessed for this long are idle
+    #[arg(long, value_name = "MILLISECONDS")]
+    idle_ms: u64,
+    /// A tracker's verdict to compare with: {"pid":..,"cold":[[start,end],..],"taken_at_ns":..}
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
+    /// Leave out pages whose idle time is this close to the limit
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 0, requires = "compare")]
+    slack_ms: u64,
+}
+
+/// Whose residency to show.
+#[derive(clap::Args)]
+pub(crate) struct ResidencyArguments {
+    /// The layout file of a running workload
+    layout: PathBuf,
+}
+
+/// Answers a question about the idle memory of a workload.
+///
+/// # Errors
+/// When a file is missing or does not fit the others, with its path.
+pub(crate) fn truth(arguments: &TruthArguments) -> Result<()> {
+    idle::answer(&idle::Question {
+        layout: &arguments.layout,
+        idle_ms: arguments.idle_ms,
+        compare: arguments.compare.as_deref(),
+        slack_ms: arguments.slack_ms,
+    })
+}
+
+/// Shows where a workload's pages are.
+///
+/// # Errors
+/// When the layout or the process's `pagemap` cannot be read.
+pub(crate) fn residency(arguments: &ResidencyArguments) -> Result<()> {
+    residency::print(&arguments.layout)
+}
+
+/// Fills the regions, writes the layout, says `ready`, and accesses memory until `SIGTERM` or `SIGINT`.
+///
+/// # Errors
+/// When the specification is wrong, memory or disk space runs out, or the child that accesses shared memory dies.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGCHLD]).context("cannot block signals")?;
+    let spec = Spec::read(&arguments.spec, page_bytes() as u64)?;
+    // Readers may be in another directory.
+    let layout_path = std::path::absolute(&arguments.layout).context("cannot find the current directory")?;
+    let mut shapes = Vec::new();
+    for region in &spec.regions {
+        shapes.push(Shape::new(&region.pattern, usize::try_from(region.bytes)? / page_bytes()));
+    }
+    let record = Record::create(&record_path(&layout_path), &shapes, monotonic_ns())?;
+    let regions = fill(&spec, &record, &layout_path)?;
+    let child = start_child(&regions, &record, spec.seed, &signals)?;
+    let done = serve(&regions, &record, &spec, child, &signals, &layout_path);
+    if let Some(child) = child {
+        // It ends with this process in any case; here it ends before the files are removed.
+        let _ = child::kill(child, libc::SIGKILL);
+    }
+    for region in &regions {
+        region.remove_file();
+    }
+    done
+}
+
+/// Where the record of accesses is, beside the layout file.
+fn record_path(layout: &Path) -> PathBuf {
+    with_suffix(layout, ".truth")
+}
+
+/// Makes and fills all regions. Filling counts as the first access.
+fn fill(spec: &Spec, record: &Record, layout: &Path) -> Result<Vec<Region>> {
+    let mut regions = Vec::new();
+    for (index, region_spec) in spec.regions.iter().enumerate() {
+        let region = Region::new(index, region_spec, spec.seed, layout)
+            .with_context(|| format!("cannot make region {:?} of {} bytes", region_spec.name, region_spec.bytes))?;
+        region.sweep(record, 0);
+        regions.push(region);
+    }
+    Ok(regions)
+}
+
+/// Starts the process that accesses shared memory, where there is any. It inherits nothing else: memory shared
+/// between parent and child would be copied when the parent writes to it.
+fn start_child(regions: &[Region], record: &Record, seed: u64, signals: &Signals) -> Result<Option<i32>> {
+    if regions.iter().all(|region| region.spec.kind != Kind::Shared) {
+        return Ok(None);
+    }
+    for region in regions.iter().filter(|region| region.spec.kind != Kind::Shared) {
+        region.mapping.advise(Advice::DontFork).context("cannot keep a region from the child (MADV_DONTFORK)")?;
+    }
+    let life = || match Toucher::new(Role::Child, regions, record, seed).run(signals) {
+        Ok(()) => 0,
+        Err(_) => 1,
+    };
+    child::fork(life).map(Some).context("cannot fork the child that accesses shared memory")
+}
+
+/// Tells where all is, and accesses memory until a signal ends it.
+fn serve(regions: &[Region], record: &Record, spec: &Spec, child: Option<i32>, signals: &Signals, layout_path: &Path) -> Result<()> {
+    let pid = i32::try_from(std::process::id())?;
+    let region_layout = |region: &Region| RegionLayout {
+        name: region.spec.name.clone(),
+        start: region.mapping.start(),
+        end: region.mapping.start() + region.spec.bytes,
+        kind: region.spec.kind,
+        pattern: region.spec.pattern.clone(),
+        writes: region.spec.writes,
+        toucher_pid: child.filter(|_| region.spec.kind == Kind::Shared).unwrap_or(pid),
+    };
+    let regions_out = regions.iter().map(region_layout).collect();
+    let truth = record_path(layout_path);
+    Layout { pid, page_bytes: page_bytes() as u64, truth, regions: regions_out }.write(layout_path)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ready").and_then(|()| out.flush()).context("cannot write to standard output")?;
+    drop(out);
+    Toucher::new(Role::Parent { child }, regions, record, spec.seed).run(signals)
+}

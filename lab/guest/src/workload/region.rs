@@ -1,0 +1,173 @@
+//! Regions: memory made, filled and accessed as the specification says.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::content;
+use crate::linux::clock::monotonic_ns;
+use crate::linux::mapping::{Advice, Mapping, memory_file, page_bytes};
+
+use super::layout::with_suffix;
+use super::record::Record;
+use super::spec::{HUGE_PAGE_BYTES, Kind, RegionSpec};
+
+/// A region that is filled and mapped.
+pub(super) struct Region {
+    /// Its place among the workload's regions.
+    pub(super) index: usize,
+    pub(super) spec: RegionSpec,
+    pub(super) mapping: Mapping,
+    /// The file that a `file` region has made.
+    file: Option<PathBuf>,
+}
+
+/// The file of a `file` region, when the specification names none.
+fn default_path(layout: &Path, name: &str) -> PathBuf {
+    with_suffix(layout, &format!(".{name}.data"))
+}
+
+impl Region {
+    /// Makes and fills a region. Its pages are in memory afterwards, and mapped.
+    ///
+    /// # Errors
+    /// When there is not enough memory or disk space, with the file's path where there is one.
+    pub(super) fn new(index: usize, spec: &RegionSpec, seed: u64, layout: &Path) -> Result<Self> {
+        let bytes = usize::try_from(spec.bytes)?;
+        let mut file = None;
+        let filling = Filling { seed, region: index, random: spec.kind == Kind::Incompressible };
+        let mapping = match spec.kind {
+            Kind::Anon | Kind::Incompressible | Kind::Huge => {
+                let huge = spec.kind == Kind::Huge;
+                let align = if huge { usize::try_from(HUGE_PAGE_BYTES)? } else { 1 };
+                let mapping = Mapping::anonymous(bytes, align)?;
+                let advised = mapping.advise(if huge { Advice::HugePage } else { Advice::NoHugePage });
+                if huge {
+                    // Without transparent huge pages there is nothing to forbid, but nothing to have either.
+                    advised.context("MADV_HUGEPAGE; this kernel has no transparent huge pages")?;
+                }
+                // A convenience for readers of /proc/PID/maps that not every kernel offers.
+                let _ = mapping.name(&spec.name);
+                filling.each_page(bytes, |offset, page| {
+                    mapping.write(offset, page);
+                    Ok(())
+                })?;
+                mapping
+            }
+            Kind::Shared => filling.map(&memory_file(&spec.name)?, bytes)?,
+            Kind::File => {
+                let path = spec.path.clone().unwrap_or_else(|| default_path(layout, &spec.name));
+                let context = || format!("cannot fill the file {}", path.display());
+                let open = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+                let mapping = filling.map(&open.with_context(context)?, bytes).with_context(context)?;
+                file = Some(path);
+                mapping
+            }
+        };
+        Ok(Self { index, spec: spec.clone(), mapping, file })
+    }
+
+    /// Removes the file that it has made, if any.
+    pub(super) fn remove_file(&self) {
+        if let Some(path) = &self.file {
+            // Gone already is fine, and at the end of the program there is nobody left to help otherwise.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Number of its pages.
+    pub(super) fn pages(&self) -> usize {
+        self.mapping.bytes() / page_bytes()
+    }
+
+    /// Accesses every page once, in the order of addresses, and records it.
+    pub(super) fn sweep(&self, record: &Record, missed: u64) {
+        record.begin_sweep(self.index, missed, monotonic_ns());
+        for unit in 0..record.shape(self.index).units {
+            self.access(record, unit);
+        }
+        record.end_sweep(self.index, monotonic_ns());
+    }
+
+    /// Accesses the pages of one unit of the record, and records it.
+    pub(super) fn access(&self, record: &Record, unit: usize) {
+        let unit_pages = record.shape(self.index).unit_pages;
+        let first = unit * unit_pages;
+        record.access(self.index, unit, monotonic_ns());
+        self.mapping.touch(first..(first + unit_pages).min(self.pages()), self.spec.writes);
+    }
+}
+
+/// What a region is filled with.
+struct Filling {
+    seed: u64,
+    region: usize,
+    random: bool,
+}
+
+impl Filling {
+    /// Gives each page's offset and content to `put`.
+    fn each_page(&self, bytes: usize, mut put: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
+        let page_bytes = page_bytes();
+        let mut content = Vec::with_capacity(2 * page_bytes);
+        for offset in (0..bytes).step_by(page_bytes) {
+            let page = (offset / page_bytes) as u64;
+            let mut rng = content::seeded(&[self.seed, self.region as u64, page]);
+            content.clear();
+            if self.random {
+                content.resize(page_bytes, 0);
+                rng.fill(&mut content);
+            } else {
+                content::write_records(&mut content, page_bytes, (self.region as u64) << 40 | page, &mut rng);
+            }
+            put(offset, &content)?;
+        }
+        Ok(())
+    }
+
+    /// Fills a file by writing, which reports a full disk where a mapping would kill the process, and maps it.
+    fn map(&self, file: &File, bytes: usize) -> Result<Mapping> {
+        let mut writer = BufWriter::with_capacity(1 << 20, file);
+        self.each_page(bytes, |_, page| Ok(writer.write_all(page)?))?;
+        writer.flush()?;
+        drop(writer);
+        // Clean pages are what a program has that reads its files.
+        file.sync_all()?;
+        let mapping = Mapping::shared(file, bytes)?;
+        mapping.advise(Advice::NoHugePage).or_else(|error| {
+            // The kernel has no huge pages to forbid.
+            if error.kind() == std::io::ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
+        })?;
+        Ok(mapping)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks how well what a region is filled with compresses, and that no two of its pages are equal.
+    fn check(random: bool, ratios: std::ops::Range<f64>) {
+        let mut pages = std::collections::HashSet::new();
+        let mut compressed = 0;
+        for region in 0..2 {
+            let filling = Filling { seed: 3, region, random };
+            let put = |_, page: &[u8]| {
+                compressed += lz4_flex::block::compress(page).len();
+                assert!(pages.insert(page.to_vec()), "two pages are equal");
+                Ok(())
+            };
+            filling.each_page(200 * page_bytes(), put).unwrap();
+        }
+        let ratio = (pages.len() * page_bytes()) as f64 / compressed as f64;
+        assert!(pages.len() == 400 && ratios.contains(&ratio), "{} pages compress {ratio}:1", pages.len());
+    }
+
+    #[test]
+    fn text_compresses_and_random_bytes_do_not() {
+        check(false, 2.7..3.4);
+        check(true, 0.9..1.0);
+    }
+}

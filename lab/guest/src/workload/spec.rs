@@ -1,0 +1,234 @@
+//! What a workload is asked to be: regions of memory, what they hold and when they are accessed.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Regions at most, and bytes of one.
+const REGIONS_MAX: usize = 256;
+const BYTES_MAX: u64 = 1 << 40;
+/// Longest period and phase: a day.
+const PERIOD_MS_MAX: u64 = 86_400_000;
+/// Bytes of a huge page.
+pub(super) const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// A whole workload.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Spec {
+    /// Makes the contents and the random accesses.
+    pub(super) seed: u64,
+    pub(super) regions: Vec<RegionSpec>,
+}
+
+/// One region: a mapping of its own.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RegionSpec {
+    /// Unique; letters, digits, `-` and `_`.
+    pub(super) name: String,
+    /// A multiple of the page size; of 2 MiB for huge pages.
+    pub(super) bytes: u64,
+    pub(super) kind: Kind,
+    pub(super) pattern: Pattern,
+    /// Accesses write, too.
+    #[serde(default)]
+    pub(super) writes: bool,
+    /// Where the file of a `file` region is made; beside the layout file otherwise.
+    pub(super) path: Option<PathBuf>,
+}
+
+/// What a region is made of.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    /// Private memory in small pages, with compressible text.
+    Anon,
+    /// A memory file, accessed by a child process only.
+    Shared,
+    /// A file on disk, mapped shared.
+    File,
+    /// Private memory in huge pages, as far as the kernel has them.
+    Huge,
+    /// Private memory in small pages, with random bytes.
+    Incompressible,
+}
+
+/// When a region's pages are accessed.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Pattern {
+    /// All pages, once per period, in the order of their addresses.
+    PeriodMs(u64),
+    /// Not at all, once filled. The value is always `true`.
+    Never(bool),
+    /// Single pages, some far more often than others.
+    Zipf(Zipf),
+    /// Several patterns in turn, and then again from the first.
+    Phases(Vec<Phase>),
+}
+
+/// Accesses of which the page of rank r gets a share in proportion to r^-exponent; ranks are spread over the region.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Zipf {
+    pub(super) exponent: f64,
+    pub(super) touches_per_s: f64,
+}
+
+/// A pattern for a time: `{"for_s":60,"period_ms":100}`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(try_from = "Map<String, Value>")]
+pub(super) struct Phase {
+    pub(super) for_s: f64,
+    #[serde(flatten)]
+    pub(super) pattern: Pattern,
+}
+
+impl TryFrom<Map<String, Value>> for Phase {
+    type Error = String;
+
+    fn try_from(mut fields: Map<String, Value>) -> Result<Self, String> {
+        let for_s = fields.remove("for_s").as_ref().and_then(Value::as_f64).ok_or("a phase needs \"for_s\", a number of seconds")?;
+        // The rest must be one pattern and nothing else.
+        let pattern = serde_json::from_value(Value::Object(fields)).map_err(|error| format!("a phase's pattern: {error}"))?;
+        Ok(Self { for_s, pattern })
+    }
+}
+
+impl Spec {
+    /// Reads and checks a specification.
+    ///
+    /// # Errors
+    /// With the path, the region and the value that is wrong.
+    pub(super) fn read(path: &Path, page_bytes: u64) -> Result<Self> {
+        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text, page_bytes).with_context(|| format!("{} is not a workload", path.display()))
+    }
+
+    fn parse(text: &[u8], page_bytes: u64) -> Result<Self> {
+        let spec: Self = serde_json::from_slice(text)?;
+        let count = spec.regions.len();
+        ensure!((1..=REGIONS_MAX).contains(&count), "it has {count} regions; 1 to {REGIONS_MAX} are possible");
+        let mut names = HashSet::new();
+        for region in &spec.regions {
+            region.check(page_bytes).with_context(|| format!("region {:?}", region.name))?;
+            ensure!(names.insert(&region.name), "two regions are named {:?}", region.name);
+        }
+        Ok(spec)
+    }
+}
+
+impl RegionSpec {
+    fn check(&self, page_bytes: u64) -> Result<()> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        ensure!((1..=40).contains(&self.name.len()) && self.name.chars().all(fits), "the name must be 1 to 40 letters, digits, - or _");
+        let unit = if self.kind == Kind::Huge { HUGE_PAGE_BYTES } else { page_bytes };
+        let bytes = self.bytes;
+        ensure!(
+            bytes > 0 && bytes <= BYTES_MAX && bytes.is_multiple_of(unit),
+            "\"bytes\" is {bytes}; it must be a multiple of {unit}, up to {BYTES_MAX}"
+        );
+        ensure!(self.path.is_none() || self.kind == Kind::File, "only regions of kind \"file\" have a \"path\"");
+        self.pattern.check()
+    }
+}
+
+impl Pattern {
+    fn check(&self) -> Result<()> {
+        match self {
+            Self::PeriodMs(period) => {
+                ensure!((1..=PERIOD_MS_MAX).contains(period), "\"period_ms\" is {period}; 1 to {PERIOD_MS_MAX} are possible");
+            }
+            Self::Never(never) => ensure!(never, "\"never\" is false; leave it out or give a \"period_ms\""),
+            Self::Zipf(Zipf { exponent, touches_per_s }) => {
+                ensure!((0.0..=10.0).contains(exponent), "\"exponent\" is {exponent}; 0 to 10 are possible");
+                ensure!((0.001..=1e6).contains(touches_per_s), "\"touches_per_s\" is {touches_per_s}; 0.001 to 1000000 are possible");
+            }
+            Self::Phases(phases) => {
+                ensure!(!phases.is_empty(), "\"phases\" is empty");
+                for Phase { for_s, pattern } in phases {
+                    ensure!((0.001..=86_400.0).contains(for_s), "\"for_s\" is {for_s}; 0.001 to 86400 are possible");
+                    if matches!(pattern, Self::Phases(_)) {
+                        bail!("a phase cannot have \"phases\" of its own");
+                    }
+                    pattern.check()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The patterns that it consists of.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &Self> {
+        let phases = if let Self::Phases(phases) = self { phases.as_slice() } else { &[] };
+        let alone = if phases.is_empty() { Some(self) } else { None };
+        alone.into_iter().chain(phases.iter().map(|phase| &phase.pattern))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks what a region with this JSON for its pattern, and these further fields, is parsed to: the JSON that it
+    /// is written as, or a part of the error.
+    fn check(pattern: &str, more: &str, expected: Result<&str, &str>) {
+        let text = format!(r#"{{"seed":1,"regions":[{{"name":"r","bytes":4096,"kind":"anon","pattern":{pattern}{more}}}]}}"#);
+        match (Spec::parse(text.as_bytes(), 4096), expected) {
+            (Ok(spec), Ok(expected)) => assert_eq!(serde_json::to_string(&spec.regions[0].pattern).unwrap(), expected, "{text}"),
+            (Err(error), Err(part)) => assert!(format!("{error:#}").contains(part), "{text}: {error:#}"),
+            (got, expected) => panic!("{text}: {got:?} instead of {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn patterns() {
+        for pattern in [
+            r#"{"period_ms":100}"#,
+            r#"{"never":true}"#,
+            r#"{"zipf":{"exponent":0.99,"touches_per_s":2000.0}}"#,
+            r#"{"phases":[{"for_s":60.0,"period_ms":100},{"for_s":0.5,"never":true}]}"#,
+        ] {
+            check(pattern, "", Ok(pattern));
+            check(pattern, r#","writes":true"#, Ok(pattern));
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        for (pattern, part) in [
+            (r#"{"period_ms":0}"#, "\"period_ms\" is 0"),
+            (r#"{"period_ms":-5}"#, "-5"),
+            (r#"{"never":false}"#, "\"never\" is false"),
+            (r#"{"never":true,"period_ms":100}"#, "expected"),
+            (r#"{"zipf":{"exponent":99,"touches_per_s":1}}"#, "\"exponent\" is 99"),
+            (r#"{"zipf":{"exponent":1,"touches_per_s":0}}"#, "\"touches_per_s\" is 0"),
+            (r#"{"phases":[]}"#, "\"phases\" is empty"),
+            (r#"{"phases":[{"period_ms":100}]}"#, "for_s"),
+            (r#"{"phases":[{"for_s":1,"period_ms":100,"never":true}]}"#, "a phase's pattern"),
+            (r#"{"phases":[{"for_s":1,"phases":[{"for_s":1,"never":true}]}]}"#, "of its own"),
+        ] {
+            check(pattern, "", Err(part));
+        }
+        let never = r#"{"never":true}"#;
+        check(never, r#","color":1"#, Err("color"));
+        check(never, r#","path":"/x""#, Err("\"file\""));
+        for (text, part) in [
+            (r#"{"seed":1,"regions":[]}"#, "0 regions"),
+            (r#"{"seed":1,"regions":[{"name":"a b","bytes":4096,"kind":"anon","pattern":{"never":true}}]}"#, "name"),
+            (r#"{"seed":1,"regions":[{"name":"a","bytes":4097,"kind":"anon","pattern":{"never":true}}]}"#, "4097"),
+            (r#"{"seed":1,"regions":[{"name":"a","bytes":4096,"kind":"huge","pattern":{"never":true}}]}"#, "2097152"),
+            (
+                r#"{"seed":1,"regions":[{"name":"a","bytes":4096,"kind":"anon","pattern":{"never":true}},{"name":"a","bytes":4096,"kind":"anon","pattern":{"never":true}}]}"#,
+                "two regions",
+            ),
+        ] {
+            let error = Spec::parse(text.as_bytes(), 4096).unwrap_err();
+            assert!(format!("{error:#}").contains(part), "{text}: {error:#}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The loop that accesses memory: one thread, so that accesses are ordered and periods hold.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fastrand::Rng;
+
+use crate::content;
+use crate::linux::child;
+use crate::linux::clock::monotonic_ns;
+use crate::linux::signals::Signals;
+
+use super::record::Record;
+use super::region::Region;
+use super::schedule::{Schedule, Task};
+use super::spec::{Kind, Pattern, Zipf};
+use super::zipf::ZipfPages;
+
+/// Who accesses what.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Role {
+    /// The workload itself: everything but shared memory. It tells of changes of phase, and watches over the child
+    /// that accesses shared memory, where there is one.
+    Parent { child: Option<i32> },
+    /// Its child: shared memory only.
+    Child,
+}
+
+/// One process's accesses.
+pub(super) struct Toucher<'a> {
+    role: Role,
+    regions: &'a [Region],
+    record: &'a Record,
+    rng: Rng,
+    /// The distributions in use, by region and exponent.
+    zipf: HashMap<(usize, u64), ZipfPages>,
+    /// The highest number of a phase that was told.
+    phase_told: u64,
+}
+
+impl<'a> Toucher<'a> {
+    pub(super) fn new(role: Role, regions: &'a [Region], record: &'a Record, seed: u64) -> Self {
+        let rng = content::seeded(&[seed, u64::from(role == Role::Child)]);
+        Self { role, regions, record, rng, zipf: HashMap::new(), phase_told: 0 }
+    }
+
+    fn is_mine(&self, region: usize) -> bool {
+        (self.regions[region].spec.kind == Kind::Shared) == (self.role == Role::Child)
+    }
+
+    /// Accesses memory until a signal ends it. `SIGUSR1` starts the next phase.
+    ///
+    /// # Errors
+    /// When the child has ended, or standard output is closed.
+    pub(super) fn run(&mut self, signals: &Signals) -> Result<()> {
+        let patterns = self.regions.iter().map(|region| match &region.spec.pattern {
+            // What another process accesses concerns this one only by its phases.
+            pattern if self.is_mine(region.index) || matches!(pattern, Pattern::Phases(_)) => pattern.clone(),
+            _ => Pattern::Never(true),
+        });
+        let mut schedule = Schedule::new(patterns.collect::<Vec<_>>(), monotonic_ns());
+        loop {
+            let left = schedule.next_ns().map(|next| Duration::from_nanos(next.saturating_sub(monotonic_ns())));
+            match signals.take(left) {
+                Some(libc::SIGUSR1) => {
+                    for task in schedule.jump(monotonic_ns()) {
+                        self.perform(&task)?;
+                    }
+                    if let Role::Parent { child: Some(child) } = self.role {
+                        child::kill(child, libc::SIGUSR1).context("cannot signal the child that accesses shared memory")?;
+                    }
+                }
+                Some(libc::SIGCHLD) => {
+                    if let Role::Parent { child: Some(child) } = self.role
+                        && let Some(exit) = child::reap(child)
+                    {
+                        bail!("the child that accesses shared memory has ended: {exit:?}");
+                    }
+                }
+                Some(_) => return Ok(()),
+                None => {}
+            }
+            if let Some(task) = schedule.pop(monotonic_ns()) {
+                self.perform(&task)?;
+            }
+        }
+    }
+
+    fn perform(&mut self, task: &Task) -> Result<()> {
+        match *task {
+            Task::Sweep { region, missed } if self.is_mine(region) => self.regions[region].sweep(self.record, missed),
+            Task::Random { region, touches, zipf } if self.is_mine(region) => self.touch_random(region, touches, zipf),
+            Task::Phase { number, .. } if self.role != Role::Child && number > self.phase_told => {
+                self.phase_told = number;
+                let mut out = std::io::stdout().lock();
+                writeln!(out, "phase {number}").and_then(|()| out.flush()).context("cannot write to standard output")?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn touch_random(&mut self, region: usize, touches: u64, Zipf { exponent, .. }: Zipf) {
+        let place = &self.regions[region];
+        let rng = &mut self.rng;
+        let pages = self.zipf.entry((region, exponent.to_bits())).or_insert_with(|| ZipfPages::new(place.pages(), exponent, rng));
+        for _ in 0..touches {
+            // Regions with random accesses have one page per unit.
+            place.access(self.record, pages.draw(rng));
+        }
+    }
+}

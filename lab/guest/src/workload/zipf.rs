@@ -1,0 +1,66 @@
+//! Random pages of which few are accessed often and most are rare.
+
+use fastrand::Rng;
+
+/// Draws page numbers of which the page of rank r comes with a probability in proportion to r^-exponent.
+pub(super) struct ZipfPages {
+    /// Share of the draws that fall on ranks up to each one; the last is 1.
+    cumulated: Vec<f64>,
+    /// The page that has each rank, so that neighbours in memory differ in heat.
+    pages: Vec<usize>,
+}
+
+impl ZipfPages {
+    pub(super) fn new(pages: usize, exponent: f64, rng: &mut Rng) -> Self {
+        let mut sum = 0.0;
+        let mut cumulated: Vec<f64> = (1..=pages)
+            .map(|rank| {
+                sum += (rank as f64).powf(-exponent);
+                sum
+            })
+            .collect();
+        for share in &mut cumulated {
+            *share /= sum;
+        }
+        let mut order: Vec<usize> = (0..pages).collect();
+        rng.shuffle(&mut order);
+        Self { cumulated, pages: order }
+    }
+
+    /// The page of the next access.
+    pub(super) fn draw(&self, rng: &mut Rng) -> usize {
+        let uniform = rng.f64();
+        let rank = self.cumulated.partition_point(|&share| share <= uniform);
+        self.pages[rank.min(self.pages.len() - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pages: usize, exponent: f64) {
+        const DRAWS: u32 = 100_000;
+        let mut rng = Rng::with_seed(5);
+        let zipf = ZipfPages::new(pages, exponent, &mut rng);
+        let mut counts = vec![0_u32; pages];
+        for _ in 0..DRAWS {
+            counts[zipf.draw(&mut rng)] += 1;
+        }
+        let weights: Vec<f64> = (1..=pages).map(|rank| (rank as f64).powf(-exponent)).collect();
+        let sum: f64 = weights.iter().sum();
+        for (rank, weight) in weights.iter().enumerate() {
+            let expected = weight / sum * f64::from(DRAWS);
+            let count = f64::from(counts[zipf.pages[rank]]);
+            // Five standard deviations of a count.
+            assert!((count - expected).abs() <= 5.0 * expected.sqrt() + 1.0, "{pages} {exponent} rank {rank}: {count} for {expected}");
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_law() {
+        for (pages, exponent) in [(1, 1.0), (2, 0.0), (50, 0.99), (300, 2.0)] {
+            check(pages, exponent);
+        }
+    }
+}

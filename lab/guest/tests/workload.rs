@@ -1,0 +1,213 @@
+//! The ground-truth workload in small, and the questions about it.
+#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Idle for less is hot, even when this machine is busy with other tests.
+const IDLE_MS: u64 = 1500;
+
+/// A running workload.
+struct Workload {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    directory: tempfile::TempDir,
+    layout: Value,
+}
+
+impl Workload {
+    fn start(regions: Value) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (spec, layout) = (directory.path().join("spec.json"), directory.path().join("layout.json"));
+        std::fs::write(&spec, json!({"seed": 1, "regions": regions}).to_string()).unwrap();
+        let mut process = labguest(["workload".into(), spec, "--layout".into(), layout.clone()]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        assert_eq!(line(&mut output), "ready\n");
+        let layout = serde_json::from_slice(&std::fs::read(layout).unwrap()).unwrap();
+        Self { process, output, directory, layout }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The region's part of the layout.
+    fn region(&self, name: &str) -> &Value {
+        self.layout["regions"].as_array().unwrap().iter().find(|region| region["name"] == name).unwrap()
+    }
+
+    fn bytes(&self, name: &str) -> u64 {
+        let region = self.region(name);
+        region["end"].as_u64().unwrap() - region["start"].as_u64().unwrap()
+    }
+
+    /// Asks one of the questions about the workload.
+    fn ask(&self, question: &str, more: &[&str]) -> Value {
+        let output = labguest([question.into(), self.path("layout.json")]).args(more).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn truth(&self) -> Value {
+        self.ask("truth", &["--idle-ms", &IDLE_MS.to_string()])
+    }
+
+    /// Asks for the truth until it is so.
+    fn await_truth(&self, so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let truth = self.truth();
+            if so(&truth) {
+                return truth;
+            }
+            assert!(Instant::now() < deadline, "{truth}");
+        }
+    }
+
+    /// Compares a verdict that holds these regions for cold.
+    fn compare(&self, cold: &[&str], pid: &Value) -> Value {
+        let cold: Vec<Value> = cold.iter().map(|name| json!([self.region(name)["start"], self.region(name)["end"]])).collect();
+        let verdict = self.path("verdict.json");
+        std::fs::write(&verdict, json!({"pid": pid, "cold": cold, "tracker": "test"}).to_string()).unwrap();
+        self.ask("truth", &["--idle-ms", &IDLE_MS.to_string(), "--slack-ms", "0", "--compare", verdict.to_str().unwrap()])
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").arg(signal).arg(self.process.id().to_string()).status().unwrap();
+        assert!(sent.success());
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn labguest<const N: usize>(arguments: [PathBuf; N]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_labguest"));
+    command.args(arguments);
+    command
+}
+
+fn line(output: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    line
+}
+
+/// A field of a region in an answer.
+fn field<'a>(answer: &'a Value, region: &str, field: &str) -> &'a Value {
+    &answer["regions"].as_array().unwrap().iter().find(|entry| entry["name"] == region).unwrap()[field]
+}
+
+fn region(name: &str, kind: &str, pattern: Value) -> Value {
+    json!({"name": name, "bytes": if kind == "huge" { 4 << 20 } else { 300 << 10 }, "kind": kind, "pattern": pattern})
+}
+
+#[test]
+fn every_kind_is_idle_or_not_as_asked() {
+    let hot = json!({"period_ms": 20});
+    let kinds = ["anon", "shared", "file", "huge", "incompressible"];
+    let mut regions = vec![region("zipf", "anon", json!({"zipf": {"exponent": 0.5, "touches_per_s": 20_000}}))];
+    for kind in kinds {
+        regions.push(region(&format!("hot-{kind}"), kind, hot.clone()));
+        regions.push(region(&format!("dead-{kind}"), kind, json!({"never": true})));
+    }
+    regions[1]["writes"] = true.into();
+    let mut workload = Workload::start(regions.into());
+    let truth = workload.await_truth(|truth| field(truth, "dead-incompressible", "idle_bytes") != 0);
+    let mut total = workload.bytes("zipf");
+    for kind in kinds {
+        let (hot, dead) = (format!("hot-{kind}"), format!("dead-{kind}"));
+        assert_eq!(field(&truth, &hot, "idle_bytes"), 0, "{truth}");
+        assert!(field(&truth, &hot, "sweeps").as_u64().unwrap() > 5, "{truth}");
+        assert_eq!(*field(&truth, &dead, "idle_bytes"), workload.bytes(&dead), "{truth}");
+        assert_eq!(field(&truth, &dead, "sweeps"), 1, "{truth}");
+        total += workload.bytes(&hot) + workload.bytes(&dead);
+    }
+    // The rarest of 75 pages has 44 accesses per second.
+    assert_eq!(field(&truth, "zipf", "idle_bytes"), 0, "{truth}");
+    assert_eq!(truth["total_bytes"], total);
+    assert_eq!(workload.region("dead-huge")["start"].as_u64().unwrap() % (2 << 20), 0);
+
+    let pid = workload.layout["pid"].clone();
+    let dead: Vec<String> = kinds.iter().map(|kind| format!("dead-{kind}")).collect();
+    let dead: Vec<&str> = dead.iter().map(String::as_str).collect();
+    let right = workload.compare(&dead, &pid);
+    assert_eq!((&right["misplaced_bytes"], &right["misplaced_ratio"], &right["cold_outside_bytes"]), (&0.into(), &0.0.into(), &0.into()));
+    let wrong = workload.compare(&["dead-anon", "hot-file"], &pid);
+    assert_eq!(*field(&wrong, "hot-file", "cold_not_idle_bytes"), workload.bytes("hot-file"), "{wrong}");
+    assert_eq!(*field(&wrong, "dead-huge", "idle_not_cold_bytes"), workload.bytes("dead-huge"), "{wrong}");
+    assert_eq!(field(&wrong, "dead-anon", "idle_not_cold_bytes"), 0, "{wrong}");
+    // A verdict on the child is about shared memory only.
+    let child = workload.region("hot-shared")["toucher_pid"].clone();
+    assert_ne!(child, pid);
+    let of_child = workload.compare(&["dead-shared"], &child);
+    assert_eq!(of_child["regions"].as_array().unwrap().len(), 2, "{of_child}");
+    assert_eq!(of_child["misplaced_bytes"], 0, "{of_child}");
+
+    let residency = workload.ask("residency", &[]);
+    for name in ["hot-anon", "hot-shared", "hot-file"] {
+        assert_eq!(*field(&residency, name, "present_bytes"), workload.bytes(name), "{residency}");
+    }
+    let file = workload.path("layout.json.hot-file.data");
+    assert!(file.exists());
+    workload.signal("-TERM");
+    assert!(workload.process.wait().unwrap().success());
+    assert!(!file.exists());
+}
+
+#[test]
+fn phases_change_on_a_signal_and_by_time() {
+    let phases = json!({"phases": [{"for_s": 3600, "period_ms": 20}, {"for_s": 3600, "never": true}, {"for_s": 0.05, "period_ms": 20}]});
+    let mut workload = Workload::start(json!([region("a", "anon", phases.clone()), region("b", "shared", phases)]));
+    let sweeps = |truth: &Value, name: &str| field(truth, name, "sweeps").as_u64().unwrap();
+    workload.await_truth(|truth| sweeps(truth, "a") > 3 && sweeps(truth, "b") > 3);
+    workload.signal("-USR1");
+    assert_eq!(line(&mut workload.output), "phase 1\n");
+    let idle = workload.await_truth(|truth| truth["idle_bytes"] == truth["total_bytes"]);
+    workload.signal("-USR1");
+    assert_eq!(line(&mut workload.output), "phase 2\n");
+    assert_eq!(line(&mut workload.output), "phase 3\n");
+    workload.await_truth(|truth| sweeps(truth, "a") > sweeps(&idle, "a") + 3 && sweeps(truth, "b") > sweeps(&idle, "b") + 3);
+}
+
+#[test]
+fn the_end_of_the_child_is_the_end() {
+    let mut workload = Workload::start(json!([region("shared", "shared", json!({"period_ms": 20}))]));
+    let child = workload.region("shared")["toucher_pid"].to_string();
+    assert!(Command::new("kill").args(["-KILL", &child]).status().unwrap().success());
+    assert!(!workload.process.wait().unwrap().success());
+}
+
+#[test]
+fn wrong_input_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str, content: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    };
+    let spec = path("spec.json", r#"{"seed":1,"regions":[],"colour":1}"#);
+    let layout = path("layout.json", r#"{"pid":1,"page_bytes":4096,"truth":"/no/such/record","regions":[]}"#);
+    let broken = path("broken.json", "{");
+    let none = directory.path().join("none");
+    for (arguments, error) in [
+        (vec!["workload".into(), spec, "--layout".into(), none.clone()], "colour"),
+        (vec!["workload".into(), none.clone(), "--layout".into(), none.clone()], "none"),
+        (vec!["truth".into(), layout, "--idle-ms".into(), "1".into()], "/no/such/record"),
+        (vec!["truth".into(), broken.clone(), "--idle-ms".into(), "1".into()], "broken.json"),
+        (vec!["residency".into(), broken], "broken.json"),
+        (vec!["residency".into(), none], "none"),
+    ] {
+        let output = labguest([]).args(&arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(error), "{arguments:?}: {said}");
+    }
+}
