@@ -5,6 +5,7 @@
 
 mod content;
 mod control;
+mod inspect;
 mod linux;
 mod load;
 mod rounding;
@@ -34,6 +35,8 @@ enum Command {
     Truth(workload::TruthArguments),
     /// Tell how much of a workload's memory is present, swapped or absent.
     Residency(workload::ResidencyArguments),
+    /// Tell which limits, zswap parameters and DAMON threads are set on this machine.
+    Inspect(inspect::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Workload(arguments) => workload::run(&arguments),
         Command::Truth(arguments) => workload::truth(&arguments),
         Command::Residency(arguments) => workload::residency(&arguments),
+        Command::Inspect(arguments) => inspect::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
