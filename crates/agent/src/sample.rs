@@ -36,7 +36,7 @@ pub fn take(
             chosen => chosen?,
         };
         for address in chosen {
-            if let Some(shrinks) = page_shrinks(pid, address, ratio_max) {
+            if let Some(shrinks) = page_shrinks(roots, pid, address, ratio_max) {
                 sample.pages += 1;
                 sample.incompressible += u32::from(!shrinks);
             }
@@ -75,10 +75,10 @@ fn choose(roots: &Roots, walker: &mut Walker, pid: i32, ages: Option<&dyn PageAg
 }
 
 /// Whether a page's payload stays within the ratio; `None` where it cannot be read any more.
-fn page_shrinks(pid: i32, address: u64, ratio_max: RatioPpm) -> Option<bool> {
+fn page_shrinks(roots: &Roots, pid: i32, address: u64, ratio_max: RatioPpm) -> Option<bool> {
     let size = usize::try_from(kernel::page_size().bytes()).ok()?;
     let mut page = vec![0; size];
-    if process::read_memory(pid, address, &mut page).ok()? < size {
+    if process::read_memory(roots, pid, address, &mut page).ok()? < size {
         return None;
     }
     Some(payload_fits(&page, ratio_max))
