@@ -224,14 +224,16 @@ mod tests {
     const CAPTURED: &str = include_str!("testdata/lru_gen-6.12");
 
     #[test]
-    fn a_captured_file_reads() {
-        let memcgs = parse(CAPTURED).unwrap();
-        let job = memcgs.iter().find(|memcg| memcg.path == "/job").unwrap();
-        let [node] = job.nodes.as_slice() else { panic!("{job:?}") };
-        assert_eq!((node.nid, node.gens.len(), node.max_seq()), (0, 4, Some(6)));
-        assert!(node.gens.is_sorted_by(|older, younger| older.seq < younger.seq && older.age_ms > younger.age_ms));
-        assert_eq!(memcgs[0].path, "/");
-        cut_everywhere(CAPTURED, parse);
+    fn captured_files_read() {
+        for text in [CAPTURED, include_str!("testdata/lru_gen-7.2")] {
+            let memcgs = parse(text).unwrap();
+            let job = memcgs.iter().find(|memcg| memcg.path == "/job").unwrap();
+            let [node] = job.nodes.as_slice() else { panic!("{job:?}") };
+            assert_eq!((node.nid, node.gens.len(), node.max_seq()), (0, 4, Some(6)));
+            assert!(node.gens.is_sorted_by(|older, younger| older.seq < younger.seq && older.age_ms > younger.age_ms));
+            assert_eq!(memcgs[0].path, "/");
+            cut_everywhere(text, parse);
+        }
     }
 
     #[test]

@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Duration;
 
 use policy::units::{Bytes, PageSize};
@@ -100,34 +101,30 @@ pub fn tree(roots: &Roots, pid: i32, limit: usize) -> Result<Vec<i32>> {
     Ok(found)
 }
 
-/// Copies memory of another process, from `address` on, into `buffer` (`process_vm_readv(2)`). Pages that are in
-/// swap are brought back by this.
+/// Copies memory of a process, from `address` on, into `buffer` (`/proc/PID/mem`). Pages that are in swap are brought
+/// back by this.
 ///
-/// Returns the bytes copied: fewer than asked where a page is not mapped or not readable.
+/// Returns the bytes copied: fewer than asked where a page is not mapped, or the process is just ending.
 ///
 /// # Errors
-/// [`Error::Gone`] where the process has ended; [`Error::Io`], `EPERM` without `CAP_SYS_PTRACE`.
-pub fn read_memory(pid: i32, address: u64, buffer: &mut [u8]) -> Result<usize> {
-    let fail = |source| Error::from_io(&memory_of(pid), "copy from", source);
-    let Ok(start) = usize::try_from(address) else {
-        return Err(fail(io::Error::from_raw_os_error(libc::EFAULT)));
-    };
-    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let remote = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(start), iov_len: buffer.len() };
-    // SAFETY: `local` describes the borrowed buffer, which the kernel may write in full; `remote` is an address of
-    // the other process, which the kernel checks; both iovecs outlive the call.
-    let copied = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    match usize::try_from(copied) {
-        Ok(copied) => Ok(copied),
-        Err(_) => match io::Error::last_os_error() {
-            source if source.raw_os_error() == Some(libc::EFAULT) => Ok(0),
-            source => Err(fail(source)),
-        },
+/// [`Error::Gone`] where the process has ended; [`Error::Io`], `EACCES` without `CAP_SYS_PTRACE`.
+pub fn read_memory(roots: &Roots, pid: i32, address: u64, buffer: &mut [u8]) -> Result<usize> {
+    let path = roots.of_process(pid, "mem");
+    let file = File::open(&path).map_err(|source| Error::from_io(&path, "open", source))?;
+    let mut copied = 0;
+    while copied < buffer.len() {
+        match file.read_at(&mut buffer[copied..], address.saturating_add(copied as u64)) {
+            Ok(0) => break,
+            Ok(count) => copied += count,
+            Err(source) => match source.raw_os_error() {
+                Some(libc::EINTR) => {}
+                // Nothing is mapped there, or the address is none that a file offset can hold.
+                Some(libc::EIO | libc::EFAULT | libc::EINVAL) => break,
+                _ => return Err(Error::from_io(&path, "read", source)),
+            },
+        }
     }
-}
-
-fn memory_of(pid: i32) -> PathBuf {
-    format!("/proc/{pid}/mem").into()
+    Ok(copied)
 }
 
 /// Processor time of this process and of the children that it has waited for, user and kernel together.
@@ -256,10 +253,11 @@ mod tests {
         let text = *b"compressible?";
         let mut copy = [0; 13];
         let address = text.as_ptr().expose_provenance() as u64;
-        assert_eq!(read_memory(me, address, &mut copy).unwrap(), 13);
+        assert_eq!(read_memory(&Roots::host(), me, address, &mut copy).unwrap(), 13);
         assert_eq!(copy, text);
-        assert_eq!(read_memory(me, 8, &mut copy).unwrap(), 0, "nothing is mapped there");
-        assert!(read_memory(i32::MAX, address, &mut copy).unwrap_err().is_gone());
+        assert_eq!(read_memory(&Roots::host(), me, u64::MAX - 3, &mut copy).unwrap(), 0, "no such address");
+        assert_eq!(read_memory(&Roots::host(), me, 8, &mut copy).unwrap(), 0, "nothing is mapped there");
+        assert!(read_memory(&Roots::host(), i32::MAX, address, &mut copy).unwrap_err().is_gone());
     }
 
     #[test]

@@ -65,6 +65,11 @@ fn main() -> ExitCode {
 /// demand. Ends with its standard input.
 fn workload() -> ExitCode {
     let page = usize::try_from(kernel::page_size().bytes()).unwrap_or(4096);
+    // Memory is charged to the cgroup that its process is in at the first touch, so the move there comes first.
+    let mut go = String::new();
+    if std::io::stdin().read_line(&mut go).is_err() {
+        return ExitCode::FAILURE;
+    }
     let mut memory = vec![0_u8; MIB << 20];
     for (index, word) in memory.chunks_exact_mut(16).enumerate() {
         word[..8].copy_from_slice(&(index as u64 / 7).to_ne_bytes());
@@ -84,9 +89,13 @@ fn workload() -> ExitCode {
 }
 
 /// Makes the processor look page tables up again, so that the next access sets the accessed bit: the kernel clears it
-/// without a flush, and unmapping more than a few pages flushes everything.
+/// without a flush, but unmapping so much flushes everything. An allocation of over 32 MiB is always a mapping of its own.
 fn forget_translations() {
-    drop(std::hint::black_box(vec![1_u8; 4 << 20]));
+    let mut wide = vec![0_u8; 40 << 20];
+    for end in [0, (40 << 20) - 1] {
+        wide[end] = 1;
+    }
+    drop(std::hint::black_box(wide));
 }
 
 /// A workload in a cgroup of its own; both end with it.
@@ -105,7 +114,8 @@ impl Job {
         let cgroup = cgroup::create(&CgroupRoot::probe(roots)?, name)?;
         let mut child = Command::new(env::current_exe()?).arg("workload").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         cgroup.move_process(i32::try_from(child.id())?)?;
-        let input = child.stdin.take().ok_or("no standard input")?;
+        let mut input = child.stdin.take().ok_or("no standard input")?;
+        writeln!(input, "go")?;
         let mut output = BufReader::new(child.stdout.take().ok_or("no standard output")?);
         let mut line = String::new();
         output.read_line(&mut line)?;
@@ -254,7 +264,8 @@ fn pageout(roots: &Roots) -> Check {
     println!("live: {gone} pages out, zswapped {zswapped}, zswap {:?}, stored_pages {stored:?}, pool {:?}", stat.zswap, memory.zswap);
     ensure(stored.is_none_or(|stored| stored.0 * page >= zswapped.0), || format!("stored {stored:?}"))?;
     let mut copy = [0; 64];
-    process::read_memory(job.pid(), job.start, &mut copy)?;
+    let copied = process::read_memory(roots, job.pid(), job.start, &mut copy)?;
+    ensure(copied == copy.len() && copy.iter().any(|byte| *byte != 0), || format!("copied {copied} bytes"))?;
     let back = job.entries(roots)?[0];
     ensure(!back.swapped(), || "reading did not bring the page back".into())?;
     Ok(zswap.set("enabled", if before { "Y" } else { "N" })?)

@@ -5,6 +5,7 @@ use super::*;
 use crate::testing::{cut_everywhere, get, put, tree};
 
 const STAT: &str = include_str!("../testdata/memory.stat-6.12");
+const STAT_7_2: &str = include_str!("../testdata/memory.stat-7.2");
 const EVENTS: &str = "low 1\nhigh 2\nmax 3\noom 4\noom_kill 5\noom_group_kill 0\n";
 
 /// A machine with the cgroups `/a`, limited to 64 MiB, `/a/b`, and `/c`, without processes.
@@ -35,6 +36,9 @@ fn parsers_refuse_what_is_cut() {
     assert!(stat.zswapped > stat.zswap && stat.zswpout > stat.zswpin, "{stat:?}");
     assert_eq!((stat.pswpin, stat.zswap_incomp), (None, None), "6.12 prints neither");
     cut_everywhere(STAT, parse_stat);
+    let stat = parse_stat(STAT_7_2).unwrap();
+    assert!(stat.zswapped > stat.zswap && stat.pswpin.is_some() && stat.zswap_incomp.is_some(), "{stat:?}");
+    cut_everywhere(STAT_7_2, parse_stat);
     assert_eq!(parse_events(EVENTS).unwrap(), MemoryEvents { low: 1, high: 2, max: 3, oom: 4, oom_kill: 5 });
     cut_everywhere(EVENTS, parse_events);
     assert_eq!(parse_limit("max\n").unwrap(), Limit::Max);
