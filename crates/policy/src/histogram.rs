@@ -66,9 +66,18 @@ impl AgeCounts {
 
     /// Takes up to `pages` away, youngest ages first, and returns what was taken.
     pub fn take_youngest(&mut self, pages: Pages) -> Self {
+        self.take(pages, 0..=255)
+    }
+
+    /// Takes up to `pages` away, oldest ages first, and returns what was taken.
+    pub fn take_oldest(&mut self, pages: Pages) -> Self {
+        self.take(pages, (0..=255).rev())
+    }
+
+    fn take(&mut self, pages: Pages, ages: impl Iterator<Item = u8>) -> Self {
         let mut taken = Self::default();
         let mut left = pages.0;
-        for age in 0..=255u8 {
+        for age in ages {
             if left == 0 {
                 break;
             }
@@ -236,6 +245,9 @@ mod tests {
         assert_eq!(far, counts(&[(9, 4)]));
         assert_eq!(far.take_youngest(Pages(10)), counts(&[(9, 4)]));
         assert_eq!(far.total(), Pages(0));
+        let mut near = counts(&[(2, 3), (9, 5)]);
+        assert_eq!(near.take_oldest(Pages(6)), counts(&[(2, 1), (9, 5)]));
+        assert_eq!(near, counts(&[(2, 2)]));
     }
 
     #[test]

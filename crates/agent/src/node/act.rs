@@ -75,6 +75,9 @@ impl Agent {
         job.stored.rejected += Pages(after.rejected.saturating_sub(before.rejected));
         plan.left = plan.left - asked.pages;
         let pages = asked.pages;
+        if let Some(tracker) = self.trackers.get_mut(&job.tracker.0) {
+            tracker.went_out(job.cgroup.id(), went_out);
+        }
         let more = !asked.finished && plan.left > Pages::ZERO;
         job.took_out(pages, asked.ages, went_out, plan.threshold);
         job.plan = more.then_some(plan);

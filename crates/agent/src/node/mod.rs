@@ -244,12 +244,18 @@ impl Agent {
     fn stop(&mut self) {
         self.store_history();
         for tracker in self.trackers.values_mut() {
-            if let Err(error) = tracker.stop() {
-                log::error!("stopping {:?}: {error}", tracker.kind());
+            let watched = !tracker.kdamond_targets().is_empty();
+            let stopped = tracker.stop();
+            if let Err(error) = &stopped {
+                log::error!("stopping {:?}: {error}; run `thermocline agent --restore`", tracker.kind());
             }
-        }
-        if let Err(error) = self.undo.set_kdamond_targets(&[]) {
-            log::error!("undo list: {error}");
+            // What could not be ended stays on the list, for the next start to end.
+            if watched
+                && stopped.is_ok()
+                && let Err(error) = self.undo.set_kdamond_targets(&[])
+            {
+                log::error!("undo list: {error}");
+            }
         }
         for (path, outcome) in self.undo.restore_all() {
             log::info!("put back {}: {outcome:?}", path.display());

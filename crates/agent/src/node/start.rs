@@ -126,12 +126,14 @@ fn put_back(roots: &Roots, undo: &mut UndoLog) -> Vec<String> {
     let targets = undo.kdamond_targets().to_vec();
     if !targets.is_empty() {
         match damon::Damon::reap(roots, &targets) {
-            Ok(count) => done.push(format!("took down {count} kdamonds that an earlier agent left")),
-            // Others have taken DAMON since; theirs is not ours to stop.
+            Ok(count) => {
+                done.push(format!("took down {count} kdamonds that an earlier agent left"));
+                if let Err(error) = undo.set_kdamond_targets(&[]) {
+                    done.push(format!("undo list: {error}"));
+                }
+            }
+            // Others have taken DAMON since, or a kdamond is slow to end: what is ours is tried again at the next start.
             Err(error) => done.push(format!("left kdamonds alone: {error}")),
-        }
-        if let Err(error) = undo.set_kdamond_targets(&[]) {
-            done.push(format!("undo list: {error}"));
         }
     }
     for (path, outcome) in undo.restore_all() {

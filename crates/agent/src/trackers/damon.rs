@@ -16,7 +16,7 @@ use std::time::Duration;
 use config::Tracker as Kind;
 use kernel::damon::{Damon as Admin, Monitor, Region, Session};
 use kernel::pagemap::Entry;
-use kernel::{Error, Result, Roots};
+use kernel::{Result, Roots};
 use policy::units::{Age, Pages};
 
 use super::{PageAges, Scan, Target, Tracker};
@@ -184,13 +184,17 @@ impl Tracker for Damon {
     }
 
     fn stop(&mut self) -> Result<()> {
+        // Until it has ended, it stays known: the kernel threads would otherwise outlive whoever could end them.
+        if let Some(session) = &mut self.session {
+            match session.stop() {
+                Err(error) if !error.is_gone() => return Err(error),
+                _ => self.session = None,
+            }
+        }
         self.watched.clear();
         self.regions.clear();
         self.scanned_at.clear();
-        match self.session.take().map(Session::stop) {
-            Some(Err(error)) if !matches!(error, Error::Gone { .. }) => Err(error),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 

@@ -144,6 +144,14 @@ impl Tracker for LruGen {
         Ok(scans)
     }
 
+    /// What we evicted was neither accessed nor freed: it leaves the history from its old end, as the kernel takes it
+    /// from the lists.
+    fn went_out(&mut self, job: u64, pages: Pages) {
+        if let Some(history) = self.history.get_mut(&job) {
+            history.anon.take_oldest(pages);
+        }
+    }
+
     fn generations(&self, path: &str, age: Age) -> Vec<Generation> {
         let wanted = age.min(RESOLVED_TO);
         let mut generations = Vec::new();

@@ -71,6 +71,9 @@ pub trait Tracker {
     /// Takes note that these page frames were handed to the kernel for reclaim.
     fn handed_over(&mut self, _frames: &[u64]) {}
 
+    /// Takes note that this many pages of a job, its oldest, went to far memory.
+    fn went_out(&mut self, _job: u64, _pages: Pages) {}
+
     /// Processes that are watched through kernel threads of ours, which outlive the agent if it is killed.
     fn kdamond_targets(&self) -> Vec<i32> {
         Vec::new()

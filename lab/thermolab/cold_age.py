@@ -1,0 +1,186 @@
+"""The main job on a key-value server: load it, watch it, offload what is cold, and compare with no far memory."""
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import node
+from .guest import Guest
+from .services import Service
+
+Say = Callable[[str], None]
+
+_LOAD_OUT = "/run/load.jsonl"
+SWAP_DEVICE = "/dev/vdb"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of everything; seconds are the guest's."""
+
+    keys: int = 150_000
+    rate: int = 1_000
+    """Requests per second while far memory settles and is judged."""
+    hot_fraction: float = 0.1
+    cold_touches_per_s: float = 1.0
+    """Reads of any key, most of them far: what comes back."""
+    settle_seconds: int = 40
+    """From the agent's start to the first judged period; longer than its warm-up."""
+    judged_seconds: int = 60
+    pairs: int = 3
+    """Closed-loop runs without far memory, and as many with it."""
+    requests: int = 30_000
+    """Requests of one closed-loop run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the run showed: figures in base units, and how they came about."""
+
+    figures: dict[str, Any]
+    periods: list[dict[str, Any]]
+    """The agent's control periods of the job, from its journal."""
+    load: list[dict[str, Any]]
+    """The load's lines, one for each second."""
+    load_begins_unix_ms: int
+
+
+class Experiment:
+    """One server, one load, one agent."""
+
+    def __init__(self, guest: Guest, server: Service, kind: str, plan: Plan, say: Say) -> None:
+        self.guest = guest
+        self.server = server
+        self.plan = plan
+        self.say = say
+        self.job = f"/{kind}"
+        address = ["--socket", server.address] if server.address.startswith("/") else ["--port", server.address]
+        self._load = ["labguest", "load", kind, *address]
+
+    def fill(self) -> None:
+        """Store every key once."""
+        self.guest.run([*self._load, "fill", "--keys", str(self.plan.keys)], timeout_s=300)
+
+    def observe(self, seconds: int) -> str:
+        """What `thermocline observe` prints after watching under load."""
+        load = self._start_load(seconds + 5)
+        text = self.guest.run(
+            ["thermocline", "observe", self.job, "--for", f"{seconds}s"], timeout_s=seconds + 60
+        ).stdout
+        self.guest.wait_exit(load, timeout_s=seconds + 60)
+        return text
+
+    def run(self) -> Outcome:
+        """The whole comparison."""
+        plan, guest = self.plan, self.guest
+        before = self.server.memory_current()
+        without = [self._closed_loop("without far memory") for _ in range(plan.pairs)]
+        seconds = plan.settle_seconds + plan.judged_seconds
+        begins = int(float(guest.run(["date", "+%s.%N"]).stdout) * 1000)
+        load = self._start_load(seconds)
+        agent = node.start(guest)
+        self._narrate(agent, seconds)
+        guest.wait_exit(load, timeout_s=seconds + 120)
+        ends = int(float(guest.run(["date", "+%s.%N"]).stdout) * 1000)
+        lines = [json.loads(line) for line in guest.read(_LOAD_OUT).splitlines()]
+        status = agent.status()
+        job = agent.job(self.job)
+        with_far = [self._closed_loop("with far memory") for _ in range(plan.pairs)]
+        agent.stop()
+        guest.keep(f"{node.STATE}/journal")
+        replay = json.loads(guest.run(["thermocline", "replay", "--format", "json"]).stdout)
+        # All of it comes home, so that the last runs are without far memory again: drift hits both sides.
+        guest.run(["busybox", "swapoff", SWAP_DEVICE], timeout_s=300)
+        without += [self._closed_loop("without far memory again") for _ in range(plan.pairs)]
+        periods = node.periods(node.journal(guest), self.job)
+        judged = [p for p in periods if ends - plan.judged_seconds * 1000 <= p["unix_ms"] <= ends]
+        figures = {
+            **self._memory(before, job),
+            **_rates(judged, job),
+            **_ratios(without, with_far),
+            "workload": self._workload(),
+            "tracker": job["tracker"],
+            "policy": "cold_age",
+            "time_compression": node.TIME_COMPRESSION,
+            "agent_cpu_seconds": status["costs"]["cpu_seconds"],
+            "agent_rss_bytes": status["costs"]["rss_bytes"],
+            "reconcile_gap_ratio": status["machine"]["reconcile_gap_ratio"],
+            "replayed_periods": replay["periods"],
+            "replay_differs": len(replay["differing"]),
+        }
+        load_lines = [line for line in lines if "t" in line]
+        return Outcome(figures, periods, load_lines, begins)
+
+    def _workload(self) -> str:
+        plan = self.plan
+        cold = f"{plan.cold_touches_per_s:g} cold reads/s"
+        return f"{self.job[1:]}: {plan.keys} keys, {plan.hot_fraction:.0%} hot, {cold}, {plan.rate} requests/s"
+
+    def _memory(self, before: int, job: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "memory_before_bytes": before,
+            "memory_after_bytes": job["memory_bytes"],
+            "offloaded_bytes": job["far_bytes"],
+            "saved_bytes": job["saved_bytes"],
+            "working_set_bytes": job["working_set_bytes"],
+            "cold_bytes": job["cold_bytes"],
+            "coverage_ratio": job["coverage_ratio"],
+            "threshold_seconds": job["threshold_seconds"],
+        }
+
+    def _narrate(self, agent: node.Agent, seconds: int) -> None:
+        """Say how it goes until the load has run for `seconds`."""
+        step = 10
+        for t in range(step, seconds, step):
+            self.guest.expect(_LOAD_OUT, f'"t":{t}}}', timeout_s=10 * step + 60)
+            job = agent.job(self.job)
+            mib = {name: job[f"{name}_bytes"] / (1 << 20) for name in ("memory", "working_set", "far", "saved")}
+            rate = job["promotion_rate_ratio_per_min"]
+            rate_text = "-" if rate is None else f"{rate:.1%}/min of {job['slo_ratio_per_min']:.0%}/min"
+            threshold = "none" if job["threshold_seconds"] is None else f"{job['threshold_seconds']:g} s"
+            ops = json.loads(self.guest.expect(_LOAD_OUT, f'"t":{t}}}'))["ops"]
+            self.say(
+                f"{t:3d} s  memory {mib['memory']:5.0f} MiB  far {mib['far']:5.0f}  saved {mib['saved']:5.0f}  "
+                f"threshold {threshold:>5}  promotions {rate_text}  {ops} requests/s"
+            )
+
+    def _mix(self) -> list[str]:
+        plan = self.plan
+        return [
+            *("--keys", str(plan.keys), "--hot-fraction", str(plan.hot_fraction), "--hot-share", "1"),
+            *("--cold-touches-per-s", str(plan.cold_touches_per_s)),
+        ]
+
+    def _start_load(self, seconds: int) -> int:
+        argv = [*self._load, "run", *self._mix(), "--seconds", str(seconds), "--rate", str(self.plan.rate)]
+        self.guest.write(_LOAD_OUT, "")
+        return self.guest.spawn(argv, stdout=_LOAD_OUT, stderr="/run/load.err")
+
+    def _closed_loop(self, what: str) -> dict[str, Any]:
+        """As many requests as the server takes, to their end; the last line is the summary."""
+        argv = [*self._load, "run", *self._mix(), "--requests", str(self.plan.requests)]
+        done = self.guest.run(argv, timeout_s=300).stdout.splitlines()[-1]
+        summary: dict[str, Any] = json.loads(done)
+        self.say(f"{what}: {summary['ops_per_s']:.0f} requests/s, 99 % within {summary['p99_us']} us (emulated)")
+        return summary
+
+
+def _rates(judged: Sequence[dict[str, Any]], job: dict[str, Any]) -> dict[str, Any]:
+    rates = node.promotion_rates(judged)
+    return {
+        "promotion_rate_p98_ratio_per_min": node.percentile(rates, 0.98),
+        "promotion_rate_median_ratio_per_min": statistics.median(rates) if rates else 0.0,
+        "promotion_periods": len(rates),
+        "slo_ratio_per_min": job["slo_ratio_per_min"],
+    }
+
+
+def _ratios(without: Sequence[dict[str, Any]], with_far: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def ratio(figure: str) -> float:
+        with_median = statistics.median(float(r[figure]) for r in with_far)
+        return with_median / statistics.median(float(r[figure]) for r in without)
+
+    errors = sum(run["errors"] + run["misses"] for run in [*without, *with_far])
+    return {"throughput_ratio": ratio("ops_per_s"), "latency_p99_ratio": ratio("p99_us"), "load_errors": errors}
