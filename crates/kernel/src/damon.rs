@@ -110,8 +110,11 @@ impl Damon {
         }
     }
 
-    /// Takes down what a dead agent left: kdamonds that watch exactly `expected_pids`, in that order, each in the form
-    /// that [`Damon::start`] gives it, or not yet set up because the agent died while starting them.
+    /// Takes down what a dead agent left: kdamonds that watch some of `expected_pids`, each in the form that
+    /// [`Damon::start`] gives it, or not yet set up because the agent died while starting them.
+    ///
+    /// Some, because the agent writes down whom it is about to watch before it exchanges the old set for the new one:
+    /// it may die with either in place.
     ///
     /// Returns how many there were; 0 where DAMON is idle or absent. Nobody else's kdamond is touched.
     ///
@@ -127,7 +130,7 @@ impl Damon {
         if count == 0 {
             return Ok(0);
         }
-        if !session::are_ours(&damon.kdamonds, expected_pids)? {
+        if count > expected_pids.len() || !session::are_among(&damon.kdamonds, count, expected_pids)? {
             return Err(damon.foreign(count));
         }
         session::take_down(&damon.kdamonds, count)?;

@@ -69,7 +69,7 @@ impl Session {
         let kdamond = self.kdamond(index);
         let ours = match self.monitors.get(index) {
             // Once all our kdamonds have ended with their processes, someone else may have set up theirs.
-            Some(monitor) => is_ours(&kdamond, monitor.pid)?,
+            Some(monitor) => is_ours(&kdamond, &[monitor.pid])?,
             None => false,
         };
         if !ours {
@@ -86,15 +86,11 @@ impl Session {
         (0..self.monitors.len()).filter_map(|index| read_number(&self.kdamond(index).join("pid")).ok()).filter(|pid| *pid > 0).collect()
     }
 
-    /// Ends all kdamonds, waits until they have ended, and removes them.
+    /// Ends all kdamonds, waits until they have ended, and removes them. May be called again where it failed.
     ///
     /// # Errors
     /// [`Error::Busy`] where one does not end in time; [`Error::Io`].
-    pub fn stop(mut self) -> Result<()> {
-        self.end()
-    }
-
-    fn end(&mut self) -> Result<()> {
+    pub fn stop(&mut self) -> Result<()> {
         if self.stopped {
             return Ok(());
         }
@@ -114,7 +110,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // What is left is taken down by the next start, which knows the pids.
-        let _ = self.end();
+        let _ = self.stop();
     }
 }
 
@@ -154,15 +150,25 @@ pub(super) fn are_ours(kdamonds: &Path, pids: &[i32]) -> Result<bool> {
         return Ok(false);
     }
     for (index, pid) in pids.iter().enumerate() {
-        if !is_ours(&kdamonds.join(index.to_string()), *pid)? {
+        if !is_ours(&kdamonds.join(index.to_string()), &[*pid])? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// Whether a kdamond has the form that [`set_up`] gives it for `pid`, or is on the way there.
-fn is_ours(kdamond: &Path, pid: i32) -> Result<bool> {
+/// Whether each of the first `count` kdamonds has the form that [`set_up`] gives it for one of `pids`.
+pub(super) fn are_among(kdamonds: &Path, count: usize, pids: &[i32]) -> Result<bool> {
+    for index in 0..count {
+        if !is_ours(&kdamonds.join(index.to_string()), pids)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a kdamond has the form that [`set_up`] gives it for one of `pids`, or is on the way there.
+fn is_ours(kdamond: &Path, pids: &[i32]) -> Result<bool> {
     let context = kdamond.join("contexts/0");
     match read_number::<u32>(&kdamond.join("contexts/nr_contexts"))? {
         0 => return Ok(true),
@@ -175,7 +181,7 @@ fn is_ours(kdamond: &Path, pid: i32) -> Result<bool> {
         _ => return Ok(false),
     }
     let target: i32 = read_number(&context.join("targets/0/pid_target"))?;
-    if target != pid && target != 0 {
+    if target != 0 && !pids.contains(&target) {
         return Ok(false);
     }
     Ok(match read_number::<u32>(&context.join("schemes/nr_schemes"))? {
