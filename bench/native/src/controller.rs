@@ -1,0 +1,62 @@
+//! One control period of one job.
+
+use std::hint::black_box;
+
+use anyhow::{Result, ensure};
+use policy::cold_age::{self, Input, Params, State};
+use policy::histogram::{AgeCounts, Histogram};
+use policy::thresholds::Thresholds;
+use policy::units::{Age, Pages, RatioPpm};
+use stats_alloc::Region;
+
+use crate::ALLOCATOR;
+use crate::measure::{Bench, Effort, Report};
+
+/// Steps per call; also the periods of a job's life that repeat.
+const PERIODS: usize = 1024;
+
+/// Measures the controller, after making sure that it allocates nothing.
+pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
+    let thresholds = Thresholds::log_spaced(32)?;
+    let params = Params { promotion_rate_max: RatioPpm(2_000), percentile: RatioPpm(980_000), warmup_ms: 120_000 };
+    let inputs = life(&thresholds);
+    let mut state = State::default();
+    let mut work = || {
+        for input in &inputs {
+            let (next, step) = cold_age::step(&params, &thresholds, &state, black_box(input));
+            state = next;
+            black_box(step);
+        }
+        inputs.len() as u64
+    };
+    let region = Region::new(ALLOCATOR);
+    work();
+    let allocated = region.change();
+    ensure!(
+        allocated.allocations == 0 && allocated.reallocations == 0,
+        "cold_age::step allocates: {allocated:?} in {PERIODS} steps; it must not"
+    );
+    report.measure(effort, Bench { name: "cold_age_step", unit: "steps", work: &mut work, limit: None, required: None })
+}
+
+/// Periods of a job whose promotions vary, so that every threshold is the best at some time.
+fn life(thresholds: &Thresholds) -> Vec<Input> {
+    let mut random = fastrand::Rng::with_seed(2);
+    let mut histogram = |scale: u64| {
+        let mut counts = AgeCounts::default();
+        for age in 0..=255 {
+            counts.add(Age(age), Pages(random.u64(0..scale) / (1 + u64::from(age))));
+        }
+        Histogram::from_counts(&counts, thresholds)
+    };
+    (0..PERIODS as u64)
+        .map(|period| Input {
+            job_age_ms: period * 60_000,
+            window_ms: 60_000,
+            cold: histogram(1 << 20),
+            resident: histogram(1 << 19),
+            promotions: histogram(1 << (period % 20)),
+            veto: None,
+        })
+        .collect()
+}

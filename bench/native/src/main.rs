@@ -1,0 +1,59 @@
+//! Native benchmarks of what runs for every page, job or period.
+//!
+//! Each figure is the median of repeated runs, per second of processor time, so that a busy machine slows the bench
+//! but hardly its figures. Where a limit exists (reading the same bytes and doing nothing), it is measured in turn
+//! with the work, and the ratio of the two is the figure that compares across machines.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+mod controller;
+mod histograms;
+mod journals;
+mod machine;
+mod measure;
+mod pages;
+
+use measure::{Effort, Report};
+
+/// Counts allocations, for the figures that claim there are none.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
+
+/// Native benchmarks: prints a table and writes the figures as JSON. Fails if one is below its requirement.
+#[derive(Debug, Parser)]
+#[command(name = "thermocline-bench")]
+struct Arguments {
+    /// Where to write the figures
+    #[arg(long, value_name = "FILE", default_value = "target/bench/native.json")]
+    out: PathBuf,
+    /// Runs of each benchmark; the median of an odd number is one of them
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1001))]
+    runs: u32,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let effort = Effort { runs: arguments.runs };
+    let mut report = Report::new(machine::describe()?);
+    histograms::bench(&mut report, effort)?;
+    pages::bench(&mut report, effort)?;
+    controller::bench(&mut report, effort)?;
+    journals::bench(&mut report, effort)?;
+    print!("{}", report.table());
+    if let Some(directory) = arguments.out.parent() {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    }
+    let json = serde_json::to_string_pretty(&report)? + "\n";
+    std::fs::write(&arguments.out, json).with_context(|| format!("cannot write {}", arguments.out.display()))?;
+    println!("figures in {}", arguments.out.display());
+    let missed = report.missed();
+    for line in &missed {
+        eprintln!("{line}");
+    }
+    Ok(if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
