@@ -5,6 +5,7 @@
 //! beside a second Redis that is only observed; after 60 s the agent is killed and another one goes on. If a change
 //! to `policy` makes this test fail, the policy decides differently now, and journals of older agents no longer
 //! replay: that is a new journal version, not a new golden file.
+#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::path::{Path, PathBuf};
 

@@ -165,6 +165,18 @@ pub(crate) fn explain(config: &Config, format: Format, arguments: &Explain) -> R
     print(format, job, || text::explanation(job, period, arguments.last))
 }
 
+/// `thermocline config check`.
+pub(crate) fn check(format: Format, checked: Result<Config, config::Problems>) -> Result<ExitCode> {
+    let problems = match (checked, format) {
+        (Ok(_), _) => Vec::new(),
+        (Err(problems), Format::Json) => problems.0,
+        (Err(problems), Format::Text) => return Err(problems.into()),
+    };
+    let ok = problems.is_empty();
+    print(format, &json!({ "ok": ok, "problems": problems }), || "the configuration is sound\n".to_owned())?;
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 /// `thermocline replay`.
 pub(crate) fn replay(config: &Config, format: Format, arguments: &Replay) -> Result<ExitCode> {
     let path = arguments.journal.clone().unwrap_or_else(|| Journal::path(&config.agent.state_dir));

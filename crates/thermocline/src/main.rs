@@ -49,8 +49,8 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Explain(explain) => commands::explain(&load()?, format, &explain)?,
         Command::Replay(replay) => return commands::replay(&load()?, format, &replay),
         Command::Config(ConfigCommand::Check) => {
-            load()?;
-            print(format, &serde_json::json!({"ok": true}), || "the configuration is sound\n".to_owned())?;
+            let checked = Config::load(arguments.configuration.config.as_deref(), &arguments.configuration.overrides);
+            return commands::check(format, checked);
         }
         Command::Config(ConfigCommand::Show) => {
             let config = load()?;

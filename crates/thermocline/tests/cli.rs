@@ -1,0 +1,200 @@
+//! The command line as users and their scripts meet it: exit codes, what is printed where, and JSON that parses.
+//!
+//! Nothing here moves memory or changes this machine.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, RwLock};
+
+use agent::view::View;
+use serde_json::Value;
+
+/// What one run of the program did.
+#[derive(Debug)]
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("no JSON: {error}: {self:?}"))
+    }
+}
+
+fn finish(command: &mut Command) -> Ran {
+    let output = command.env_remove("THERMOCLINE_LOG").output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    Ran { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+fn thermocline(arguments: &[&str]) -> Ran {
+    finish(Command::new(env!("CARGO_BIN_EXE_thermocline")).args(arguments))
+}
+
+/// Runs the program and expects an exit code, and pieces of text on standard output and standard error. Where a
+/// stream is to hold nothing, it must be empty.
+fn check(arguments: &[&str], code: i32, out: &[&str], err: &[&str]) -> Ran {
+    let ran = thermocline(arguments);
+    assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+    for (stream, pieces) in [(&ran.out, out), (&ran.err, err)] {
+        assert!(!pieces.is_empty() || stream.is_empty(), "{arguments:?}: {ran:?}");
+        for piece in pieces {
+            assert!(stream.contains(piece), "{arguments:?} does not say {piece:?}: {ran:?}");
+        }
+    }
+    ran
+}
+
+fn file(directory: &Path, name: &str, text: &str) -> String {
+    let path = directory.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn golden_journal() -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../agent/tests/journal-6.12-idle.jsonl");
+    path.to_str().unwrap().to_owned()
+}
+
+const COMMANDS: [&str; 10] = ["doctor", "observe", "run", "agent", "status", "explain", "replay", "config", "completions", "man"];
+
+#[test]
+fn help_names_every_command_and_each_explains_itself() {
+    check(&["--help"], 0, &COMMANDS, &[]);
+    for command in COMMANDS {
+        check(&[command, "--help"], 0, &["Usage: thermocline", "--format"], &[]);
+    }
+    let hidden = thermocline(&["--help"]);
+    assert!(!hidden.out.contains("reclaim-step"), "{hidden:?}");
+    check(&["--version"], 0, &[env!("CARGO_PKG_VERSION")], &[]);
+    check(&[], 2, &[], &["Usage: thermocline"]);
+    check(&["statsu"], 2, &[], &["status"]);
+    check(&["--format", "yaml", "doctor"], 2, &[], &["text", "json"]);
+    check(&["--set", "agent.scan_period", "config", "check"], 2, &[], &["KEY=VALUE"]);
+}
+
+#[test]
+fn completions_and_man_pages_come_from_the_same_arguments() {
+    for shell in ["bash", "zsh", "fish"] {
+        check(&["completions", shell], 0, &["doctor", "explain", "format"], &[]);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let target = directory.path().join("man1");
+    check(&["man", target.to_str().unwrap()], 0, &[], &[]);
+    for command in COMMANDS {
+        let page = std::fs::read_to_string(target.join(format!("thermocline-{command}.1"))).unwrap();
+        assert!(page.contains(".TH"), "{command}: {page}");
+    }
+    let blocked = file(directory.path(), "file", "");
+    check(&["man", &blocked], 1, &[], &["cannot make", &blocked]);
+}
+
+#[test]
+fn a_sound_configuration_is_told_from_a_bad_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = file(directory.path(), "good.toml", "[agent]\nscan_period = \"30s\"\n[[job]]\ncgroup = \"/a/*\"\nclass = \"standard\"\n");
+    check(&["--config", &good, "config", "check"], 0, &["sound"], &[]);
+    let sound = check(&["--config", &good, "config", "check", "--format", "json"], 0, &["true"], &[]);
+    assert_eq!(sound.json()["ok"], true);
+    let shown = check(&["--config", &good, "config", "show", "--format", "json"], 0, &["scan_period"], &[]);
+    assert!(shown.json().is_object());
+    // What is shown is itself a configuration, and says the same.
+    let text = check(&["--config", &good, "config", "show"], 0, &["scan_period = \"30s\""], &[]).out;
+    let again = file(directory.path(), "again.toml", &text);
+    assert_eq!(check(&["--config", &again, "config", "show"], 0, &["scan_period"], &[]).out, text);
+
+    let bad_text = "[agent]\nscan_periodd = \"30s\"\ncpu_budget = \"-1%\"\n[[job]]\ncgroup = \"/a\"\nclass = \"eager\"\n";
+    let bad = file(directory.path(), "bad.toml", bad_text);
+    let complaints = ["line 2", "scan_periodd", "line 3", "cpu_budget", "line 6", "eager"];
+    check(&["--config", &bad, "config", "check"], 1, &[], &complaints);
+    let ran = check(&["--config", &bad, "config", "check", "--format", "json"], 1, &complaints[1..2], &[]).json();
+    assert_eq!((&ran["ok"], ran["problems"].as_array().map(Vec::len)), (&Value::Bool(false), Some(3)));
+    // Nothing runs under a configuration that is wrong.
+    check(&["--config", &bad, "status"], 1, &[], &["scan_periodd", "eager"]);
+    check(&["--config", "/nonexistent/x.toml", "config", "check"], 1, &[], &["/nonexistent/x.toml"]);
+    check(&["--config", &good, "--set", "agent.scan_period=soon", "config", "check"], 1, &[], &["command line", "soon"]);
+}
+
+#[test]
+fn doctor_says_what_is_missing_and_its_exit_code_agrees() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = directory.path().join("thermocline");
+    std::fs::copy(env!("CARGO_BIN_EXE_thermocline"), &program).unwrap();
+    let agrees = |ran: &Ran| {
+        let report = ran.json();
+        assert_eq!(ran.code, Some(if report["able"] == true { 0 } else { 2 }), "{ran:?}");
+        report
+    };
+    agrees(&thermocline(&["doctor", "--format", "json"]));
+    assert!(thermocline(&["doctor"]).out.contains("page_idle"));
+
+    // As an ordinary user, whoever runs the tests.
+    let as_user = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(arguments);
+        if kernel::capability::credentials(&kernel::Roots::host()).unwrap().is_root() {
+            command.uid(65_534).gid(65_534);
+        }
+        finish(&mut command)
+    };
+    let report = agrees(&as_user(&["doctor", "--format", "json"]));
+    assert_eq!(report["able"], false);
+    let checks = report["checks"].as_array().unwrap();
+    let privileges = checks.iter().find(|check| check["name"] == "privileges").unwrap();
+    assert_eq!((&privileges["status"], &privileges["remedy"]), (&"missing".into(), &"run as root".into()));
+    assert!(as_user(&["doctor"]).out.contains("run as root"));
+}
+
+#[test]
+fn without_an_agent_the_remedy_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let set = format!("agent.runtime_dir={}", directory.path().display());
+    for command in [&["status"][..], &["explain", "/a"]] {
+        for format in ["text", "json"] {
+            check(&[&["--set", &set, "--format", format], command].concat(), 1, &[], &["agent.sock", "thermocline agent"]);
+        }
+    }
+    let empty = file(directory.path(), "empty.toml", "");
+    check(&["--config", &empty, "agent"], 1, &[], &["[[job]]"]);
+    check(&["--config", &empty, "observe"], 1, &[], &["thermocline observe"]);
+}
+
+#[test]
+fn status_shows_what_the_agent_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let view = View { kernel: "6.12.0-lake".to_owned(), ..View::default() };
+    agent::socket::serve(directory.path(), Arc::new(RwLock::new(view))).unwrap();
+    let set = format!("agent.runtime_dir={}", directory.path().display());
+    check(&["--set", &set, "status"], 0, &["6.12.0-lake", "promotions"], &[]);
+    let ran = check(&["--set", &set, "status", "--format", "json"], 0, &["6.12.0-lake"], &[]);
+    assert_eq!(ran.json()["kernel"], "6.12.0-lake");
+    check(&["--set", &set, "explain", "/redis"], 1, &[], &["no job /redis"]);
+}
+
+#[test]
+fn a_journal_replays_and_a_changed_one_is_noticed() {
+    let golden = golden_journal();
+    check(&["replay", &golden], 0, &["decisions replayed, 0 differ"], &[]);
+    let ran = check(&["replay", &golden, "--format", "json"], 0, &["periods"], &[]).json();
+    assert!(ran["periods"].as_u64() > Some(20) && ran["differing"].as_array().is_some_and(Vec::is_empty), "{ran}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(&golden).unwrap();
+    let stricter = text.replace("\"promotion_rate_max\":120000", "\"promotion_rate_max\":1");
+    assert_ne!(stricter, text);
+    let changed = file(directory.path(), "changed", &stricter);
+    let ran = check(&["replay", &changed, "--format", "json"], 2, &["differing"], &[]).json();
+    assert!(ran["differing"].as_array().is_some_and(|differing| !differing.is_empty()), "{ran}");
+
+    let rubbish = file(directory.path(), "rubbish", "not a journal\n");
+    check(&["replay", &rubbish], 1, &[], &["rubbish:1"]);
+    check(&["replay", "/nonexistent/journal"], 1, &[], &["/nonexistent/journal"]);
+    let set = format!("agent.state_dir={}", directory.path().display());
+    check(&["--set", &set, "replay"], 1, &[], &[directory.path().to_str().unwrap()]);
+}

@@ -1,0 +1,153 @@
+//! What keeps the workspace's layout honest: dependencies point down only, `unsafe` stays where it is argued for, and
+//! no file grows until it holds two things.
+#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Every package with its floor. A package may know those of lower floors, never those of its own or above:
+/// `agent`, `model`, `rollout` and `pool` do not know each other, nor do `config` and `kernel`.
+const ROOMS: &[(&str, u8)] = &[
+    ("thermocline-policy", 0),
+    ("thermocline-config", 1),
+    ("thermocline-kernel", 1),
+    ("thermocline-trace", 1),
+    ("thermocline-placement", 1),
+    ("thermocline-agent", 2),
+    ("thermocline-model", 2),
+    ("thermocline-rollout", 2),
+    ("thermocline-pool", 2),
+    ("thermocline-simulator", 3),
+    ("thermocline", 4),
+    ("thermocline-bindings", 4),
+    // Above everything: it measures whatever it likes, and nobody may depend on it.
+    ("thermocline-bench", 5),
+];
+
+/// Packages that know nobody and that nobody knows: the lab meets the product through its binary and files.
+const ALONE: &[&str] = &["thermocline-lab-guest"];
+
+/// Packages that may hold `unsafe`, by folder.
+const UNSAFE_ALLOWED: &[&str] = &["crates/kernel", "lab/guest"];
+
+/// Lines that a source file may have.
+const LINES_MAX: usize = 600;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The packages of this workspace, as cargo sees them.
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap().clone();
+    assert!(packages.iter().any(|package| package["name"] == "thermocline"), "cargo metadata does not list this very package");
+    packages
+}
+
+/// What is wrong with a package and its dependencies within the workspace.
+fn judge(package: &str, dependencies: &[&str]) -> Vec<String> {
+    let floor = |name: &str| ROOMS.iter().find(|(room, _)| *room == name).map(|&(_, floor)| floor);
+    if ALONE.contains(&package) {
+        return dependencies.iter().map(|to| format!("{package} must stand alone, and depends on {to}")).collect();
+    }
+    let Some(own) = floor(package) else {
+        return vec![format!("{package} is in no table: add it to ROOMS in {} with its floor", file!())];
+    };
+    let wrong = dependencies.iter().filter(|to| floor(to).is_none_or(|floor| floor >= own));
+    wrong
+        .map(|to| format!("{package} (floor {own}) must not depend on {to} (floor {:?}): dependencies point down only", floor(to)))
+        .collect()
+}
+
+#[test]
+fn wrong_arrows_are_told_from_right_ones() {
+    let check = |package: &str, dependencies: &[&str], complaints: usize| {
+        assert_eq!(judge(package, dependencies).len(), complaints, "{package} {dependencies:?}");
+    };
+    check("thermocline-agent", &["thermocline-policy", "thermocline-config", "thermocline-kernel"], 0);
+    check("thermocline-simulator", &["thermocline-pool", "thermocline-placement"], 0);
+    check("thermocline-bench", &["thermocline-agent"], 0);
+    check("thermocline-policy", &["thermocline-config"], 1);
+    check("thermocline-kernel", &["thermocline-config", "thermocline-policy"], 1);
+    check("thermocline-model", &["thermocline-agent", "thermocline-rollout"], 2);
+    check("thermocline", &["thermocline-bench", "thermocline-lab-guest", "thermocline-bindings"], 3);
+    check("thermocline-lab-guest", &["thermocline-policy"], 1);
+    check("thermocline-new", &[], 1);
+}
+
+#[test]
+fn dependencies_point_down_only() {
+    let mut complaints = Vec::new();
+    for package in packages() {
+        let dependencies = package["dependencies"].as_array().unwrap();
+        // A dependency by path is one of ours, whether for the product, its tests or its build.
+        let ours: Vec<_> = dependencies.iter().filter(|d| !d["path"].is_null()).filter_map(|d| d["name"].as_str()).collect();
+        complaints.extend(judge(package["name"].as_str().unwrap(), &ours));
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn every_package_obeys_the_workspace_lints() {
+    for package in packages() {
+        let manifest = package["manifest_path"].as_str().unwrap();
+        let text = std::fs::read_to_string(manifest).unwrap();
+        let obeys = text.split("\n[").any(|section| section.starts_with("lints]\nworkspace = true"));
+        assert!(obeys, "{manifest} lacks `[lints]` with `workspace = true`, which denies unsafe code among other things");
+    }
+}
+
+#[test]
+fn unsafe_is_argued_for_in_two_places_alone() {
+    // Put together, so that this file does not name it.
+    let lint = concat!("unsafe", "_code");
+    let root = root();
+    let mut seen_where_allowed = false;
+    for (path, text) in sources(&root, &["rs"]) {
+        let allowed = UNSAFE_ALLOWED.iter().any(|folder| path.starts_with(root.join(folder)));
+        seen_where_allowed |= allowed && text.contains(lint);
+        assert!(allowed || !text.contains(lint), "{} overrides the lint {lint}; unsafe belongs to crates/kernel", path.display());
+    }
+    assert!(seen_where_allowed, "no source overrides {lint}: this test looks in the wrong place");
+}
+
+#[test]
+fn no_file_holds_two_things() {
+    let long: Vec<_> = sources(&root(), &["rs", "py"])
+        .into_iter()
+        .map(|(path, text)| (path, text.lines().count()))
+        .filter(|&(_, lines)| lines > LINES_MAX)
+        .collect();
+    assert!(long.is_empty(), "over {LINES_MAX} lines, split them by what they hold: {long:?}");
+}
+
+/// Our own source files of these kinds with their text; not what was built, fetched or generated.
+fn sources(root: &Path, extensions: &[&str]) -> Vec<(PathBuf, String)> {
+    let mut folders = vec![root.to_owned()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let (path, kind) = entry.map(|entry| (entry.path(), entry.file_type().unwrap())).unwrap();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if kind.is_dir() && !name.starts_with('.') && name != "target" && name != "node_modules" {
+                folders.push(path);
+            } else if kind.is_file() && path.extension().is_some_and(|e| extensions.iter().any(|&want| e == want)) {
+                // A file that is being replaced while we look is no failure of ours.
+                if let Ok(text) = std::fs::read_to_string(&path) {
+                    found.push((path, text));
+                }
+            }
+        }
+    }
+    assert!(found.len() > 10, "few sources under {}", root.display());
+    found
+}
