@@ -11,6 +11,7 @@ use policy::histogram::{AgeCounts, Histogram};
 use policy::incompressible;
 use policy::thresholds::Thresholds;
 use policy::units::{Age, Bytes, Pages};
+use serde::{Deserialize, Serialize};
 
 use crate::actuators::exact::Cursor;
 use crate::far::FarAges;
@@ -58,7 +59,7 @@ pub struct Job {
     /// Running totals.
     pub totals: Totals,
     /// The last periods, oldest first.
-    pub recent: VecDeque<PeriodRecord>,
+    pub recent: VecDeque<ClosedPeriod>,
     promotions: Promotions,
     outcome: Outcome,
     stepped_at: Option<Duration>,
@@ -78,7 +79,7 @@ pub struct Plan {
 }
 
 /// Monotonic totals since the agent started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Bytes that went to far memory.
     pub offloaded: Bytes,
@@ -234,10 +235,12 @@ impl Job {
     }
 
     /// Remembers a closed period, and counts it against the objective once far memory is on.
-    pub fn remember(&mut self, period: PeriodRecord) {
+    pub fn remember(&mut self, period: ClosedPeriod) {
+        // A period in which everything came back ends without far memory, and is the worst of all.
+        let far_memory_on = self.memory.far > Bytes::ZERO || period.outcome.promoted > Pages::ZERO;
         if let Some(rate) = period.promotion_rate_ppm()
-            && self.memory.far > Bytes::ZERO
-            && period.input.job_age_ms > self.params.warmup_ms
+            && far_memory_on
+            && period.job_age_ms >= self.params.warmup_ms
         {
             self.totals.periods += 1;
             self.totals.slo_violations += u64::from(rate > u64::from(self.params.promotion_rate_max.0));
@@ -264,7 +267,27 @@ impl Job {
     }
 }
 
-impl PeriodRecord {
+/// What people are shown of a period that has passed. Its histograms are in the journal alone: kept for every job,
+/// they would be most of the agent's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClosedPeriod {
+    /// Milliseconds since the epoch.
+    pub unix_ms: u64,
+    /// Milliseconds since the job was first observed.
+    pub job_age_ms: u64,
+    /// What was decided.
+    pub step: cold_age::Step,
+    /// What was done and what came back since the period before.
+    pub outcome: Outcome,
+}
+
+impl From<&PeriodRecord> for ClosedPeriod {
+    fn from(period: &PeriodRecord) -> Self {
+        Self { unix_ms: period.unix_ms, job_age_ms: period.input.job_age_ms, step: period.step, outcome: period.outcome }
+    }
+}
+
+impl ClosedPeriod {
     /// The service level indicator: far pages accessed per minute, in millionths of the working set; `None` where
     /// there is no working set or no time to divide by.
     #[must_use]

@@ -5,8 +5,7 @@ use policy::cold_age::{Decision, Hold, Reason, Veto};
 use policy::units::{Age, Bytes, RatioPpm};
 use serde::Serialize;
 
-use crate::job::{Job, Totals};
-use crate::journal::PeriodRecord;
+use crate::job::{ClosedPeriod, Job, Totals};
 use crate::machine::Machine;
 use crate::node::{Costs, Options};
 
@@ -80,7 +79,7 @@ pub struct JobView {
     pub cold_age: Vec<(f64, Bytes)>,
     /// The last periods, oldest first; only `explain` shows them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub recent: Vec<PeriodRecord>,
+    pub recent: Vec<ClosedPeriod>,
 }
 
 impl View {
@@ -141,18 +140,18 @@ impl JobView {
             decision: last.map(|period| period.step.decision),
             explanation: last.map_or_else(|| "no control period has passed yet".to_owned(), |last| explain(last, period)),
             #[expect(clippy::cast_precision_loss, reason = "shown to people")]
-            promotion_rate_ratio_per_min: last.and_then(PeriodRecord::promotion_rate_ppm).map(|ppm| ppm as f64 / 1e6),
+            promotion_rate_ratio_per_min: last.and_then(ClosedPeriod::promotion_rate_ppm).map(|ppm| ppm as f64 / 1e6),
             slo_ratio_per_min: job.params.promotion_rate_max.as_f64(),
             totals: job.totals,
             cold_age: thresholds.iter().map(|&age| (f64::from(age) * period, cold.at_least(Age(age)).to_bytes(page))).collect(),
-            recent: job.recent.iter().cloned().collect(),
+            recent: job.recent.iter().copied().collect(),
         }
     }
 }
 
 /// A decision in words, with the numbers that it rests on.
 #[must_use]
-pub fn explain(period: &PeriodRecord, scan_period_seconds: f64) -> String {
+pub fn explain(period: &ClosedPeriod, scan_period_seconds: f64) -> String {
     let page = kernel::page_size();
     let step = &period.step;
     let seconds = |age: Age| format!("{} s", f64::from(age.0) * scan_period_seconds);
@@ -167,7 +166,7 @@ pub fn explain(period: &PeriodRecord, scan_period_seconds: f64) -> String {
         }
         Decision::Hold { reason } => match reason {
             Hold::NoHistory => "hold: no scan has covered this job yet".to_owned(),
-            Hold::WarmingUp => format!("hold: warming up, seen for {} s; the best so far is {best}", period.input.job_age_ms / 1000),
+            Hold::WarmingUp => format!("hold: warming up, seen for {} s; the best so far is {best}", period.job_age_ms / 1000),
             Hold::NoThresholdQualifies => "hold: even the oldest pages come back more often than the objective allows".to_owned(),
             Hold::NothingCold => {
                 format!("hold: nothing resident has been idle for {}", step.threshold.map_or_else(String::new, seconds))

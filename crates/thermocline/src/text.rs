@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use agent::journal::PeriodRecord;
+use agent::job::ClosedPeriod;
 use policy::units::Bytes;
 use serde_json::Value;
 
@@ -82,10 +82,10 @@ pub(crate) fn explanation(job: &Value, scan_period_seconds: f64, last: usize) ->
     let empty = Vec::new();
     let recent = job["recent"].as_array().unwrap_or(&empty);
     for period in recent.iter().skip(recent.len().saturating_sub(last)) {
-        let Ok(period) = serde_json::from_value::<PeriodRecord>(period.clone()) else { continue };
+        let Ok(period) = serde_json::from_value::<ClosedPeriod>(period.clone()) else { continue };
         #[expect(clippy::cast_precision_loss, reason = "shown to people")]
         let rate = period.promotion_rate_ppm().map_or_else(|| "-".to_owned(), |ppm| format!("{:.3}%/min", ppm as f64 / 1e4));
-        let at = period.input.job_age_ms / 1000;
+        let at = period.job_age_ms / 1000;
         let _ = writeln!(text, "  {at:>7} s  promotions {rate:>11}  {}", agent::view::explain(&period, scan_period_seconds));
     }
     text

@@ -10,7 +10,7 @@ use policy::units::{Age, Pages};
 
 use super::{Agent, unix_ms};
 use crate::actuators::exact::Cursor;
-use crate::job::{Job, Plan, millis};
+use crate::job::{ClosedPeriod, Job, Plan, millis};
 use crate::journal::{PeriodRecord, Record};
 use crate::sample;
 
@@ -66,8 +66,8 @@ impl Agent {
         let outcome = job.close_period(now);
         let memory = job.memory;
         let period = PeriodRecord { unix_ms: unix_ms(), job: job.path().to_owned(), id: job.cgroup.id(), input, step, outcome, memory };
-        self.pending.push(Record::Period(Box::new(period.clone())));
-        job.remember(period);
+        job.remember(ClosedPeriod::from(&period));
+        self.pending.push(Record::Period(Box::new(period)));
         Ok(())
     }
 
@@ -125,22 +125,17 @@ impl Agent {
         if !self.config.agent.protect_working_set {
             return;
         }
-        let wanted = working_set.to_bytes(kernel::page_size());
-        let Ok(current) = job.cgroup.low() else { return };
-        let current = match current {
-            Limit::Max => return,
-            Limit::Bytes(bytes) => bytes,
-        };
-        if wanted.0.abs_diff(current.0) <= wanted.0.max(current.0) / LOW_CHANGE_PARTS {
-            return;
-        }
+        let Ok(Limit::Bytes(current)) = job.cgroup.low() else { return };
         let file = job.cgroup.path().join("memory.low");
         // The operator's own protection is never lowered.
-        let own = self.undo.original(&file).unwrap_or_else(|| current.0.to_string());
-        if own.parse().is_ok_and(|own: u64| own >= wanted.0) {
+        let own = self.undo.original(&file).and_then(|text| text.parse().ok()).unwrap_or(current.0);
+        let wanted = working_set.to_bytes(kernel::page_size()).0.max(own);
+        if wanted.abs_diff(current.0) <= wanted.max(current.0) / LOW_CHANGE_PARTS {
             return;
         }
-        if let Err(error) = self.undo.set(&file, &wanted.0.to_string()) {
+        if wanted == own {
+            self.undo.restore(&file);
+        } else if let Err(error) = self.undo.set(&file, &wanted.to_string()) {
             log::warn!("{}: {error}", file.display());
         }
     }
