@@ -11,8 +11,8 @@ use policy::units::{Age, RatioPpm};
 use crate::trackers::PageAges;
 use crate::walk::{Flow, Walker};
 
-/// Compresses up to `wanted` resident pages of the given processes, spread evenly over those that are at least
-/// `threshold` old, or over all where single pages' ages are not known.
+/// Compresses up to `wanted` resident pages of the given processes, spread evenly over the processes and, in each, over
+/// the pages that are at least `threshold` old, or over all where single pages' ages are not known.
 ///
 /// # Errors
 /// Any error but the end of a process.
@@ -26,12 +26,13 @@ pub fn take(
     ratio_max: RatioPpm,
 ) -> Result<Sample> {
     let mut sample = Sample { pages: 0, incompressible: 0 };
-    for &pid in pids {
-        let left = wanted.saturating_sub(sample.pages as usize);
-        if left == 0 {
+    for (done, &pid) in pids.iter().enumerate() {
+        // What one process has too few pages for, the later ones make up.
+        let share = wanted.saturating_sub(sample.pages as usize).div_ceil(pids.len() - done);
+        if share == 0 {
             break;
         }
-        let chosen = match choose(roots, walker, pid, ages, threshold, left) {
+        let chosen = match choose(roots, walker, pid, ages, threshold, share) {
             Err(error) if error.is_gone() => continue,
             chosen => chosen?,
         };
@@ -70,8 +71,16 @@ fn choose(roots: &Roots, walker: &mut Walker, pid: i32, ages: Option<&dyn PageAg
         }
         Flow::Continue
     })?;
-    chosen.truncate(wanted);
-    Ok(chosen)
+    Ok(thinned(chosen, wanted))
+}
+
+/// At most `wanted` of the addresses, evenly spread from the first on.
+fn thinned(addresses: Vec<u64>, wanted: usize) -> Vec<u64> {
+    let count = addresses.len();
+    if count <= wanted {
+        return addresses;
+    }
+    (0..wanted).map(|i| addresses[i * count / wanted]).collect()
 }
 
 /// Whether a page's payload stays within the ratio; `None` where it cannot be read any more.
@@ -91,6 +100,13 @@ fn payload_fits(page: &[u8], ratio_max: RatioPpm) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sample_reaches_to_the_end_of_memory() {
+        for (count, wanted, want) in [(0, 4, &[][..]), (3, 4, &[0, 1, 2]), (4, 4, &[0, 1, 2, 3]), (7, 4, &[0, 1, 3, 5]), (8, 4, &[0, 2, 4, 6])] {
+            assert_eq!(thinned((0..count).collect(), wanted), want, "{wanted} of {count}");
+        }
+    }
 
     #[test]
     fn text_shrinks_and_noise_does_not() {

@@ -128,7 +128,7 @@ impl UndoLog {
             }
         }
         self.store()?;
-        fs::write(path, value)
+        write_existing(path, value)
     }
 
     /// Puts one setting back, if it is ours.
@@ -184,6 +184,12 @@ pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&new, file)
 }
 
+/// Writes a kernel file. One that has vanished is missing, where an attempt to make it would be refused for other
+/// reasons.
+fn write_existing(path: &Path, value: &str) -> io::Result<()> {
+    fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(value.as_bytes())
+}
+
 /// Kernel files answer in their own words: zswap's `enabled` takes `1` and reads `Y`.
 fn same_value(written: &str, read: &str) -> bool {
     written == read || matches!((written, read), ("1" | "Y" | "y", "Y") | ("0" | "N" | "n", "N"))
@@ -200,7 +206,7 @@ fn put_back(path: &Path, setting: &Setting) -> Restored {
     if !setting.ours.iter().any(|ours| same_value(ours, &current)) {
         return Restored::ChangedByOthers { value: current };
     }
-    match fs::write(path, &setting.original) {
+    match write_existing(path, &setting.original) {
         Ok(()) => Restored::Done,
         Err(error) => gone_or_failed(&error),
     }
