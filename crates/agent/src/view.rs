@@ -43,6 +43,8 @@ pub struct JobView {
     pub tracker: &'static str,
     /// Why that tracker.
     pub tracker_reason: &'static str,
+    /// Time since boot of the last scan; `None` before the first.
+    pub scanned_at_seconds: Option<f64>,
     /// Ages beyond this one, in seconds, are the tracker's estimate.
     pub resolved_to_seconds: f64,
     /// What the tracker could not see.
@@ -126,6 +128,7 @@ impl JobView {
             class: job.class.as_str(),
             tracker: job.tracker.0.as_str(),
             tracker_reason: job.tracker.1,
+            scanned_at_seconds: job.scan.as_ref().map(|scan| scan.taken_at.as_secs_f64()),
             resolved_to_seconds: f64::from(scan.resolved_to.0) * period,
             remark: scan.remark,
             memory_bytes: job.memory.current,

@@ -55,8 +55,11 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
     let mut node = Agent::new(roots, config, Options { dry_run: true, ephemeral: true })?;
     let mut last = None;
     let mut ranges = None;
+    let mut scans = 0;
     node.run(&receiver, arguments.r#for, &mut |node, view| {
-        if let Some(idle) = arguments.cold_ranges {
+        // Ages change with a scan, not with a decision.
+        if let Some(idle) = arguments.cold_ranges.filter(|_| view.costs.scans > scans) {
+            scans = view.costs.scans;
             ranges = Some(cold_ranges(node, Age::from_idle_time(idle, scan_period)));
         }
         match format {
@@ -79,15 +82,15 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
 /// What single pages the trackers hold for at least `age` old, per process. Jobs whose tracker does not know single
 /// pages are left out.
 fn cold_ranges(node: &Agent, age: Age) -> Vec<Value> {
-    let taken_at_ns = kernel::process::uptime(node.roots()).map_or(0, |up| u64::try_from(up.as_nanos()).unwrap_or(u64::MAX));
     let mut found = Vec::new();
     for job in node.jobs().values() {
+        let Some(scan) = &job.scan else { continue };
+        let taken_at_ns = u64::try_from(scan.taken_at.as_nanos()).unwrap_or(u64::MAX);
         let Some(ages) = node.tracker(job.tracker.0).and_then(agent::trackers::Tracker::page_ages) else { continue };
-        for &pid in &job.pids {
-            if let Ok(ranges) = exact::cold_ranges(node.roots(), ages, pid, age) {
-                let cold: Vec<_> = ranges.iter().map(|range| [range.start, range.end]).collect();
-                found.push(json!({ "job": job.path(), "pid": pid, "taken_at_ns": taken_at_ns, "cold": cold }));
-            }
+        let Ok(processes) = exact::cold_ranges(node.roots(), ages, &job.pids, age) else { continue };
+        for (pid, ranges) in processes {
+            let cold: Vec<_> = ranges.iter().map(|range| [range.start, range.end]).collect();
+            found.push(json!({ "job": job.path(), "pid": pid, "taken_at_ns": taken_at_ns, "cold": cold }));
         }
     }
     found

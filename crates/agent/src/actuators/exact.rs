@@ -1,6 +1,7 @@
 //! kreclaimd in user space (000 section 5.1): finds the pages whose age reached the threshold and hands them to
 //! `process_madvise(MADV_PAGEOUT)` in batches.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use kernel::madvise::PidFd;
@@ -101,10 +102,7 @@ fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, fr
             batch.stopped_at = Some(address);
             return Flow::Stop;
         }
-        match batch.ranges.last_mut() {
-            Some(last) if last.end == address => last.end += page,
-            _ => batch.ranges.push(address..address + page),
-        }
+        push(&mut batch.ranges, address..address + page);
         batch.frames.extend(entry.pfn());
         batch.ages.add(age, Pages(1));
         batch.pages += 1;
@@ -113,10 +111,50 @@ fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, fr
     Ok(batch)
 }
 
-/// Ranges of `pid` whose resident pages are `threshold` old or older, for people and tests.
+/// Ranges of each process whose resident swap-backed pages are `threshold` old or older, for people and tests.
+/// Processes that have ended are left out.
+///
+/// Unlike what [`step`] hands over, they include pages that several processes map: where all of them hold the page
+/// for that old.
 ///
 /// # Errors
-/// As the walk.
-pub fn cold_ranges(roots: &Roots, ages: &dyn PageAges, pid: i32, threshold: Age) -> Result<Vec<Range<u64>>> {
-    collect(roots, &mut Walker::default(), ages, pid, 0, threshold, Pages(u64::MAX)).map(|batch| batch.ranges)
+/// Any error but the end of a process.
+pub fn cold_ranges(roots: &Roots, ages: &dyn PageAges, pids: &[i32], threshold: Age) -> Result<Vec<(i32, Vec<Range<u64>>)>> {
+    let page = kernel::page_size().bytes();
+    let mut walker = Walker::default();
+    let mut young = HashSet::new();
+    for &pid in pids {
+        let seen = walker.walk(roots, pid, 0, &mut |address, entry| {
+            if entry.present() && !entry.exclusive() && ages.age(pid, address, entry).is_none_or(|age| age < threshold) {
+                young.extend(entry.pfn());
+            }
+            Flow::Continue
+        });
+        seen.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) })?;
+    }
+    let mut found = Vec::new();
+    for &pid in pids {
+        let mut ranges = Vec::new();
+        let seen = walker.walk(roots, pid, 0, &mut |address, entry| {
+            let cold = entry.present() && ages.age(pid, address, entry).is_some_and(|age| age >= threshold);
+            if cold && (entry.exclusive() || entry.pfn().is_some_and(|pfn| !young.contains(&pfn))) {
+                push(&mut ranges, address..address + page);
+            }
+            Flow::Continue
+        });
+        match seen {
+            Err(error) if !error.is_gone() => return Err(error),
+            Err(_) => {}
+            Ok(()) => found.push((pid, ranges)),
+        }
+    }
+    Ok(found)
+}
+
+/// Adds a page to ranges in ascending order, joining neighbours.
+fn push(ranges: &mut Vec<Range<u64>>, page: Range<u64>) {
+    match ranges.last_mut() {
+        Some(last) if last.end == page.start => last.end = page.end,
+        _ => ranges.push(page),
+    }
 }

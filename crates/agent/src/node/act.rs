@@ -29,7 +29,7 @@ impl Agent {
             return false;
         }
         let now = self.clock.now();
-        let cpu = kernel::process::own_cpu_time().unwrap_or_default();
+        let cpu = self.cpu_time();
         if self.budget.spent(now, cpu) {
             self.budget_spent = true;
             return true;

@@ -25,7 +25,7 @@ impl Agent {
         if let Some(gap) = self.machine.gap_to_report() {
             self.event(None, format!("zswap and memory.stat disagree by {:.1} % about what is stored", gap * 100.0));
         }
-        let cpu = kernel::process::own_cpu_time().unwrap_or_default();
+        let cpu = self.cpu_time();
         self.budget_spent = self.budget.spent(now, cpu);
         let paths: Vec<String> = self.jobs.keys().cloned().collect();
         for path in paths {

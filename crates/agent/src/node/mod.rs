@@ -126,7 +126,7 @@ pub struct Agent {
 /// What the agent itself costs, and how it keeps its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Costs {
-    /// CPU time of the agent, its children and its kernel threads' commands.
+    /// CPU time of the agent, its children, and kernel threads that run for it (kdamonds).
     pub cpu_seconds: f64,
     /// Its resident memory.
     pub rss_bytes: Bytes,
@@ -136,7 +136,7 @@ pub struct Costs {
     pub late_scans: u64,
     /// Time that the last scan took.
     pub scan_seconds: f64,
-    /// CPU time that all scans took.
+    /// CPU time that all scans took, that of kdamonds between them included.
     pub scan_cpu_seconds: f64,
     /// Bytes of page ages that all scans covered.
     pub scanned_bytes: Bytes,
@@ -303,9 +303,15 @@ impl Agent {
         }
     }
 
+    /// CPU time that the agent has cost so far, its children's and that of kernel threads that run for it included.
+    fn cpu_time(&self) -> Duration {
+        let kernel: Duration = self.trackers.values().map(|tracker| tracker.kernel_cpu_time()).sum();
+        process::own_cpu_time().unwrap_or_default() + kernel
+    }
+
     /// Publishes a copy of the state for other threads.
     fn publish(&mut self) {
-        self.costs.cpu_seconds = process::own_cpu_time().unwrap_or_default().as_secs_f64();
+        self.costs.cpu_seconds = self.cpu_time().as_secs_f64();
         self.costs.rss_bytes = process::own_rss(&self.roots).unwrap_or_default();
         let view = View::of(&self.config, &self.options, &self.machine, self.costs, &self.kernel_release, self.jobs.values());
         // A reader that panicked while holding the lock has read only.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kernel::cgroup::{self, Cgroup};
-use kernel::process;
 use policy::cold_age;
 use policy::units::Bytes;
 
@@ -21,7 +20,7 @@ const MEMBERS_MAX: usize = 4_096;
 impl Agent {
     /// One scan of all jobs.
     pub(super) fn scan(&mut self, now: Duration) {
-        let cpu_before = process::own_cpu_time().unwrap_or_default();
+        let cpu_before = self.cpu_time();
         self.discover(now);
         let mut by_tracker: BTreeMap<trackers::Kind, Vec<String>> = BTreeMap::new();
         for (path, job) in &self.jobs {
@@ -33,7 +32,7 @@ impl Agent {
         self.costs.scans += 1;
         let seconds = self.clock.now().saturating_sub(now).as_secs_f64();
         self.costs.scan_seconds = seconds;
-        let cpu = process::own_cpu_time().unwrap_or_default().saturating_sub(cpu_before);
+        let cpu = self.cpu_time().saturating_sub(cpu_before);
         self.costs.scan_cpu_seconds += cpu.as_secs_f64();
     }
 

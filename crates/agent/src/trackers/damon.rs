@@ -16,7 +16,7 @@ use std::time::Duration;
 use config::Tracker as Kind;
 use kernel::damon::{Damon as Admin, Monitor, Region, Session};
 use kernel::pagemap::Entry;
-use kernel::{Result, Roots};
+use kernel::{Result, Roots, process};
 use policy::units::{Age, Pages};
 
 use super::{PageAges, Scan, Target, Tracker};
@@ -37,6 +37,7 @@ pub struct Damon {
     regions: HashMap<i32, Vec<Region>>,
     scanned_at: HashMap<u64, Duration>,
     walker: Walker,
+    cpu: KdamondTime,
 }
 
 /// What bounds the tracker.
@@ -56,11 +57,15 @@ impl Limits {
         (self.scan_period / 4).clamp(Duration::from_millis(500), Duration::from_secs(2))
     }
 
-    fn age(&self, region: &Region) -> Age {
+    fn idle_time(&self, region: &Region) -> Duration {
         if region.nr_accesses > 0 {
-            return Age(0);
+            return Duration::ZERO;
         }
-        Age::from_idle_time(self.interval().saturating_mul(region.age), self.scan_period)
+        self.interval().saturating_mul(region.age)
+    }
+
+    fn age(&self, region: &Region) -> Age {
+        Age::from_idle_time(self.idle_time(region), self.scan_period)
     }
 }
 
@@ -80,6 +85,7 @@ impl Damon {
             regions: HashMap::new(),
             scanned_at: HashMap::new(),
             walker: Walker::default(),
+            cpu: KdamondTime::default(),
         })
     }
 
@@ -102,6 +108,9 @@ impl Damon {
     fn scan_process(&mut self, pid: i32, window: Duration, scan: &mut Scan) -> Result<()> {
         let (Some(session), Some(index)) = (&mut self.session, self.watched.iter().position(|&w| w == pid)) else { return Ok(()) };
         let now = session.snapshot(index)?;
+        // A snapshot waits for the end of an interval: its ages are of now, not of the scan's beginning.
+        scan.taken_at = process::uptime(&self.roots)?;
+        self.cpu.update(&self.roots, &session.kdamond_pids());
         let before = self.regions.remove(&pid).unwrap_or_default();
         let limits = self.limits;
         let (mut now_at, mut before_at) = (Cursor::new(&now), Cursor::new(&before));
@@ -111,17 +120,42 @@ impl Damon {
                 let region = now_at.find(address);
                 let age = region.map_or(Age(0), |r| limits.age(r));
                 scan.resident.add(age, Pages(1));
-                let touched = age.idle_time(limits.scan_period) < window;
-                if let Some(was) = before_at.find(address).map(|r| limits.age(r)).filter(|_| touched)
-                    && age <= was
-                {
-                    scan.accesses.add(was, Pages(1));
+                // By the time itself: its whole scans alone would make an access of each scan that comes late.
+                let touched = region.is_some_and(|r| limits.idle_time(r) < window);
+                if let Some(was) = before_at.find(address).filter(|_| touched) {
+                    scan.accesses.add(limits.age(was), Pages(1));
                 }
             }
             Flow::Continue
         });
         self.regions.insert(pid, now);
         walked
+    }
+}
+
+/// CPU time of kdamonds, which are nobody's children.
+#[derive(Debug, Default)]
+struct KdamondTime {
+    running: HashMap<i32, Duration>,
+    ended: Duration,
+}
+
+impl KdamondTime {
+    fn update(&mut self, roots: &Roots, kdamonds: &[i32]) {
+        for &pid in kdamonds {
+            if let Ok(stat) = process::stat(roots, pid) {
+                let ticks = stat.utime.saturating_add(stat.stime);
+                self.running.insert(pid, Duration::from_millis(ticks.saturating_mul(1000) / process::clock_ticks()));
+            }
+        }
+    }
+
+    fn ended(&mut self) {
+        self.ended += self.running.drain().map(|(_, time)| time).sum::<Duration>();
+    }
+
+    fn total(&self) -> Duration {
+        self.ended + self.running.values().sum::<Duration>()
     }
 }
 
@@ -155,7 +189,7 @@ impl Tracker for Damon {
         let mut scans = Vec::with_capacity(targets.len());
         for target in targets {
             let window = self.scanned_at.insert(target.id, now).map_or(Duration::ZERO, |then| now.saturating_sub(then));
-            let mut scan = Scan { window, resolved_to: Age::MAX, ..Scan::default() };
+            let mut scan = Scan { taken_at: now, window, resolved_to: Age::MAX, ..Scan::default() };
             let unwatched = target.pids.iter().filter(|pid| !wanted.contains(pid)).count();
             if unwatched > 0 {
                 scan.remark =
@@ -179,11 +213,19 @@ impl Tracker for Damon {
         Some(self)
     }
 
+    fn kernel_cpu_time(&self) -> Duration {
+        self.cpu.total()
+    }
+
     fn kdamond_targets(&self) -> Vec<i32> {
         self.watched.clone()
     }
 
     fn stop(&mut self) -> Result<()> {
+        if let Some(session) = &self.session {
+            self.cpu.update(&self.roots, &session.kdamond_pids());
+            self.cpu.ended();
+        }
         // Until it has ended, it stays known: the kernel threads would otherwise outlive whoever could end them.
         if let Some(session) = &mut self.session {
             match session.stop() {

@@ -38,6 +38,8 @@ pub struct Target<'a> {
 /// What one scan found of one job.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
+    /// The time since boot that the ages are of.
+    pub taken_at: Duration,
     /// Resident swap-backed pages by age.
     pub resident: AgeCounts,
     /// Resident file pages by age.
@@ -77,6 +79,11 @@ pub trait Tracker {
     /// Processes that are watched through kernel threads of ours, which outlive the agent if it is killed.
     fn kdamond_targets(&self) -> Vec<i32> {
         Vec::new()
+    }
+
+    /// CPU time that the kernel's threads have spent on our behalf, ever.
+    fn kernel_cpu_time(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Generations of a job whose pages are at least `age` old, where the tracker works by generations.

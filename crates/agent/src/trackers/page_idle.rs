@@ -164,7 +164,7 @@ impl Tracker for PageIdle {
         for (index, target) in targets.iter().enumerate() {
             owners.extend(target.cgroups.iter().map(|&id| (id, index)));
             let window = self.marked.get(&target.id).map_or(Duration::ZERO, |&then| now.saturating_sub(then));
-            scans.push(Scan { window, resolved_to: Age::MAX, ..Scan::default() });
+            scans.push(Scan { taken_at: now, window, resolved_to: Age::MAX, ..Scan::default() });
         }
         for range in self.ranges.clone() {
             let mut first = range.start - range.start % CHUNK as u64;
