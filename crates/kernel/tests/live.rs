@@ -365,7 +365,7 @@ fn damon(roots: &Roots) -> Check {
     std::mem::forget(session);
     ensure(matches!(Damon::reap(roots, &pids[..1]), Err(Error::Busy { .. })), || "another's kdamonds were reaped".into())?;
     ensure(Damon::reap(roots, &pids)? == 2, || "our kdamonds were not reaped".into())?;
-    let again = Damon::probe(roots)?.start(&[monitor(job.pid())])?;
+    let mut again = Damon::probe(roots)?.start(&[monitor(job.pid())])?;
     again.stop()?;
     Damon::probe(roots)?;
     Ok(())

@@ -38,6 +38,9 @@ impl Agent {
                 self.event(Some(&path), error.to_string());
             }
         }
+        // The journal first: killed in between, the agent forgets a period of a job's history that the journal has,
+        // and never the other way round.
+        self.write_journal();
         self.store_history();
     }
 

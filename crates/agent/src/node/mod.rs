@@ -107,7 +107,7 @@ pub struct Agent {
     undo: UndoLog,
     history: Option<History>,
     journal: Option<Journal>,
-    /// Records of this round, written together at its end.
+    /// Records to be written together, before what they tell of is acted upon.
     pending: Vec<Record>,
     rate: ByteRate,
     budget: CpuBudget,
@@ -216,9 +216,9 @@ impl Agent {
             }
             let busy = self.act();
             self.guard();
+            self.write_journal();
             if scanning || deciding {
                 self.publish();
-                self.write_journal();
                 let view = Arc::clone(&self.view);
                 if let Ok(view) = view.read() {
                     after_round(self, &view);
@@ -270,10 +270,10 @@ impl Agent {
         self.pending.push(Record::Event { unix_ms: unix_ms(), job: job.map(ToOwned::to_owned), what });
     }
 
-    /// Appends this round's records; a full disk costs records, never the jobs' well-being.
+    /// Appends the pending records; a full disk costs records, never the jobs' well-being.
     fn write_journal(&mut self) {
         let records = std::mem::take(&mut self.pending);
-        let Some(journal) = &mut self.journal else { return };
+        let Some(journal) = self.journal.as_mut().filter(|_| !records.is_empty()) else { return };
         let written = journal.append(&records).and_then(|()| journal.rotate_if_full()).and_then(|rotated| {
             if !rotated {
                 return Ok(());
