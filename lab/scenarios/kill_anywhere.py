@@ -1,0 +1,268 @@
+"""An agent that is killed at 50 random moments while it acts leaves a healthy machine and a whole journal behind.
+
+Three programs come and go between hot and idle, one stands at its memory limit, one forks all the time: so
+`memory.low`, `memory.swap.max`, zswap parameters and, under half of the kills, kdamonds are set and changed all the
+time. After each kill `thermocline agent --restore` must put back every setting, every line of the journal but a torn last one must
+parse, no line that was there may be missing, and the journal must replay to the same decisions. Then: SIGTERM leaves
+nothing either, a second agent is refused, and a restarted one goes on with each job's history.
+"""
+
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from thermolab import node, remains
+from thermolab.guest import Guest
+from thermolab.lab import Lab
+from thermolab.qemu import MIB
+
+KERNELS = ("6.12-idle", "6.12", "7.2")
+
+KILLS = 50
+SEED = 2
+_DELAY_SECONDS_MAX = 3.0
+_WARMUP = "4s"
+
+_PROGRAMS = ("/a", "/b", "/forks")
+_LIMITED = "/limited"
+_LIMIT_BYTES = 24 * MIB
+_JOURNAL = f"{node.STATE}/journal"
+_UNDO = f"{node.RUNTIME}/undo.json"
+_LOG = "/run/agent.log"
+_ROUNDS = "/run/agent.json"
+
+_SETTINGS: node.Settings = {
+    "agent.scan_period": "300ms",
+    "agent.control_period": "300ms",
+    "agent.at_limit": "fail_fast",
+    # Slow enough that some offloading is under way at most moments.
+    "agent.offload_rate": "16MiB/s",
+    "cold_age.promotion_rate": "100%",
+    "cold_age.percentile": "50%",
+    "cold_age.warmup": _WARMUP,
+    "zswap.max_pool": "30%",
+}
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Kill, put back, look; fifty times."""
+    with lab.guest() as guest:
+        _start_programs(guest)
+        before = remains.inspect(guest)
+        _configure(guest, damon=False)
+        _warm_up(guest)
+        figures = _kill(lab, guest, before)
+        lab.say("a second agent, SIGTERM, and what a restart remembers")
+        _second_agent(lab, guest)
+        _restart(lab, guest, before)
+    return figures
+
+
+@dataclass(slots=True)
+class _Journal:
+    """The journal as far as it was seen, and what was wrong with it."""
+
+    lines: list[str] = field(default_factory=list)
+    bytes_seen: int = 0
+    checksum: str = ""
+    torn_max: int = 0
+    unreadable: int = 0
+    missing: int = 0
+
+    def look(self, guest: Guest) -> None:
+        """Read on from where the last look ended; what was seen before must still be there."""
+        if _head_checksum(guest, self.bytes_seen) != self.checksum:
+            seen = set(self.lines)
+            self.missing += len(seen - set(guest.read(_JOURNAL).splitlines()))
+        new = guest.run(["tail", "-c", f"+{self.bytes_seen + 1}", _JOURNAL]).stdout
+        whole, newline, torn = new.rpartition("\n")
+        self.torn_max = max(self.torn_max, int(bool(torn)))
+        for line in whole.splitlines():
+            self.lines.append(line)
+            self.unreadable += not _is_record(line)
+        self.bytes_seen += len((whole + newline).encode())
+        self.checksum = _head_checksum(guest, self.bytes_seen)
+
+
+def _head_checksum(guest: Guest, count: int) -> str:
+    return guest.run(["sh", "-c", f"head -c {count} {_JOURNAL} | sha256sum"]).stdout if count else ""
+
+
+def _is_record(line: str) -> bool:
+    try:
+        return "record" in json.loads(line)
+    except ValueError:
+        return False
+
+
+def _start_programs(guest: Guest) -> None:
+    breathing = {"phases": [{"for_s": 1, "period_ms": 1000}, {"for_s": 3, "never": True}]}
+    regions = [
+        {"name": "breathing", "bytes": 16 * MIB, "kind": "anon", "pattern": breathing, "writes": True},
+        {"name": "idle", "bytes": 8 * MIB, "kind": "anon", "pattern": {"never": True}},
+        {"name": "hot", "bytes": 2 * MIB, "kind": "anon", "pattern": {"period_ms": 100}},
+    ]
+    for job in _PROGRAMS:
+        _program(guest, job, regions)
+    # Every one of these is another process to watch.
+    guest.spawn(["sh", "-c", "while :; do sleep 0.4; done"], cgroup=guest.cgroup("forks"))
+    # Of the operator: to be put back as it is, not as the kernel has it.
+    guest.write(f"{guest.cgroup('b')}/memory.low", str(MIB))
+    guest.write(f"{guest.cgroup(_LIMITED[1:])}/memory.max", str(_LIMIT_BYTES))
+    too_much = {"name": "idle", "bytes": 2 * _LIMIT_BYTES, "kind": "anon", "pattern": {"never": True}}
+    _program(guest, _LIMITED, [too_much])
+
+
+def _program(guest: Guest, job: str, regions: list[dict[str, Any]]) -> None:
+    spec, log = f"/run{job}.json", f"/run{job}.log"
+    guest.write(spec, json.dumps({"seed": SEED, "regions": regions}))
+    argv = ["labguest", "workload", spec, "--layout", f"/run{job}.layout"]
+    guest.spawn(argv, cgroup=guest.cgroup(job[1:]), stdout=log, stderr=log)
+    guest.expect(log, "ready")
+
+
+def _configure(guest: Guest, *, damon: bool) -> None:
+    forks = node.Job("/forks", tracker="damon" if damon else None)
+    node.configure(guest, [node.Job("/a"), node.Job("/b"), forks, node.Job(_LIMITED)], _SETTINGS)
+
+
+def _warm_up(guest: Guest) -> None:
+    """Let the agent decide until it offloads, and end it in peace."""
+    guest.write(_LOG, "")
+    pid = guest.spawn(["thermocline", "agent"], stdout=_LOG, stderr=_LOG)
+    guest.expect(_JOURNAL, '"action":"offload"', timeout_s=90)
+    guest.kill(pid)
+    guest.wait_exit(pid)
+
+
+def _kill(lab: Lab, guest: Guest, before: remains.Settings) -> dict[str, Any]:
+    moments = random.Random(SEED)  # noqa: S311 -- repeatable, not secret
+    journal = _Journal()
+    leftovers: list[str] = []
+    with_settings = with_kdamonds = differing = 0
+    for kill in range(KILLS):
+        _configure(guest, damon=kill % 2 == 1)
+        pid = guest.spawn(["thermocline", "agent"], stdout=_LOG, stderr=_LOG)
+        delay = moments.uniform(0.0, _DELAY_SECONDS_MAX)
+        guest.run(["sh", "-c", f"sleep {delay:.3f}; kill -9 {pid}"])
+        guest.wait_exit(pid)
+        found = remains.differing(before, remains.inspect(guest))
+        with_settings += bool(found)
+        with_kdamonds += any("nr_kdamonds" in setting for setting in found)
+        journal.look(guest)
+        restored = guest.run(["thermocline", "agent", "--restore"]).stdout
+        left = remains.differing(before, remains.inspect(guest))
+        if left:
+            lab.say(f"kill {kill} after {delay:.3f} s left {'; '.join(left)}, though it said: {restored.strip()}")
+        leftovers += [f"kill {kill}: {setting}" for setting in left]
+        differing += guest.run(["thermocline", "replay"], check=False).status != 0
+        if (kill + 1) % 10 == 0:
+            lab.say(f"{kill + 1} kills: {with_settings} left settings to put back, {with_kdamonds} kdamonds")
+    guest.keep(_JOURNAL)
+    ahead, behind = _history_against_journal(journal.lines)
+    figures = {
+        "kills": KILLS,
+        "kills_amid_settings": with_settings,
+        "kills_amid_kdamonds": with_kdamonds,
+        "leftovers": len(leftovers),
+        "torn_records_max": journal.torn_max,
+        "journal_unreadable_records": journal.unreadable,
+        "journal_lost_records": journal.missing + ahead,
+        "history_lost_periods_max": behind,
+        "replays_differing": differing,
+        "journal_records": len(journal.lines),
+    }
+    _bounds(lab, figures, leftovers)
+    return figures
+
+
+def _bounds(lab: Lab, figures: dict[str, Any], leftovers: list[str]) -> None:
+    lab.at_least("kills", figures["kills"], KILLS)
+    # A kill that finds nothing set would show nothing.
+    lab.at_least("kills_amid_settings", figures["kills_amid_settings"], KILLS // 2)
+    lab.at_least("kills_amid_kdamonds", figures["kills_amid_kdamonds"], KILLS // 10)
+    lab.at_most("leftovers", figures["leftovers"], 0)
+    lab.holds("leftovers", not leftovers, "; ".join(leftovers))
+    lab.at_most("torn_records_max", figures["torn_records_max"], 1)
+    for name in ("journal_unreadable_records", "journal_lost_records", "replays_differing"):
+        lab.at_most(name, figures[name], 0)
+    # The file of histories is replaced after the journal is written: a kill in between costs the state one period.
+    lab.at_most("history_lost_periods_max", figures["history_lost_periods_max"], 1)
+
+
+def _history_against_journal(lines: list[str]) -> tuple[int, int]:
+    """Where the state that a job's controller restarted with differs from what the journal says.
+
+    Returns the periods that it remembers and the journal lacks, in all; and the most that the journal has and it forgot
+    at one restart. The controller's state counts its periods, but for those before a job's first scan.
+    """
+    ahead, behind = 0, 0
+    counted: dict[tuple[str, int], int] = {}
+    for record in map(json.loads, lines):
+        if record["record"] not in ("job", "period"):
+            continue
+        job = record["job"], record["id"]
+        if record["record"] == "period":
+            counted[job] = counted.get(job, 0) + (record["input"]["window_ms"] > 0)
+            continue
+        remembered = sum(record["state"])
+        ahead += max(0, remembered - counted.get(job, remembered))
+        behind = max(behind, counted.get(job, 0) - remembered)
+        counted[job] = remembered
+    return ahead, behind
+
+
+def _second_agent(lab: Lab, guest: Guest) -> None:
+    """Started beside a first one, which is halted meanwhile so that every change would be the second one's."""
+    pid = _acting(guest)
+    guest.kill(pid, 19)
+    before = remains.inspect(guest), _files(guest)
+    second = guest.run(["thermocline", "agent"], check=False)
+    after = remains.inspect(guest), _files(guest)
+    guest.kill(pid, 18)
+    refusal = second.stderr.strip()
+    lab.holds("second_agent", second.status == 1, f"ended with status {second.status}: {refusal}")
+    lab.holds("second_agent", str(pid) in refusal, f"does not name process {pid}: {refusal}")
+    lab.holds("second_agent", before == after, "changed settings or files of the first")
+    guest.kill(pid)
+    guest.wait_exit(pid)
+
+
+def _files(guest: Guest) -> str:
+    return guest.run(["sh", "-c", f"sha256sum {node.STATE}/* {node.RUNTIME}/*.json {node.RUNTIME}/*.pid"]).stdout
+
+
+def _acting(guest: Guest) -> int:
+    """A running agent that has set something."""
+    _configure(guest, damon=False)
+    guest.write(_ROUNDS, "")
+    pid = guest.spawn(["thermocline", "agent", "--format", "json"], stdout=_ROUNDS, stderr=_LOG)
+    # A view follows each round.
+    guest.expect(_ROUNDS, '"scans":4}')
+    return pid
+
+
+def _restart(lab: Lab, guest: Guest, before: remains.Settings) -> None:
+    """SIGTERM puts everything back without help, and the next agent goes on where this one stopped."""
+    pid = _acting(guest)
+    guest.kill(pid)
+    end = guest.wait_exit(pid)
+    left = remains.differing(before, remains.inspect(guest))
+    lab.holds("sigterm", end.status == 0, f"ended with status {end.status}, signal {end.signal}")
+    lab.holds("sigterm", not left, "; ".join(left))
+    lab.holds("sigterm", not guest.exists(_UNDO), f"{_UNDO} is still there")
+    old = node.journal(guest)
+    pid = _acting(guest)
+    guest.kill(pid)
+    guest.wait_exit(pid)
+    new = node.journal(guest)[len(old) :]
+    guest.keep(_LOG)
+    for job in _PROGRAMS:
+        started = next(record for record in new if record["record"] == "job" and record["job"] == job)
+        first, last = node.periods(new, job)[0], node.periods(old, job)[-1]
+        ages = first["input"]["job_age_ms"], last["input"]["job_age_ms"]
+        lab.holds(f"restart {job}", sum(started["state"]) > 0, "the controller starts from nothing")
+        lab.holds(f"restart {job}", ages[0] > ages[1], f"is {ages[0]} ms old after {ages[1]} ms")
+        warming = [p for p in node.periods(new, job) if p["step"]["decision"].get("reason") == "warming_up"]
+        lab.holds(f"restart {job}", not warming, f"warms up again for {len(warming)} periods")

@@ -1,0 +1,32 @@
+"""What an agent leaves on a machine: settings compared with those from before it came."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .guest import Guest
+
+Settings = Mapping[str, Any]
+"""Limits of cgroups, zswap parameters and DAMON's kernel threads, each under a name of its own."""
+
+
+def inspect(guest: Guest) -> Settings:
+    """Everything that `labguest inspect` finds, flat."""
+    found: dict[str, Any] = json.loads(guest.run(["labguest", "inspect"]).stdout)
+    settings = {name: value for name, value in found.items() if not isinstance(value, dict | list)}
+    settings |= {f"zswap {name}": value for name, value in found["zswap"].items()}
+    for cgroup in found["cgroups"]:
+        path = cgroup.pop("path")
+        settings |= {f"{path} {name}": value for name, value in cgroup.items()}
+    return settings
+
+
+def differing(before: Settings, now: Settings) -> list[str]:
+    """Each setting that is not as it was, in words."""
+    names = sorted(before.keys() | now.keys())
+    unset = "not set"
+    return [
+        f"{name}: was {before.get(name, unset)}, is {now.get(name, unset)}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
