@@ -2,9 +2,9 @@
 
 Three programs come and go between hot and idle, one stands at its memory limit, one forks all the time: so
 `memory.low`, `memory.swap.max`, zswap parameters and, under half of the kills, kdamonds are set and changed all the
-time. After each kill `thermocline agent --restore` must put back every setting, every line of the journal but a torn last one must
-parse, no line that was there may be missing, and the journal must replay to the same decisions. Then: SIGTERM leaves
-nothing either, a second agent is refused, and a restarted one goes on with each job's history.
+time. After each kill `thermocline agent --restore` must put back every setting, every line of the journal but a torn
+last one must parse, no line that was there may be missing, and the journal must replay to the same decisions. Then:
+SIGTERM leaves nothing either, a second agent is refused, and a restarted one goes on with each job's history.
 """
 
 import json
