@@ -1,6 +1,7 @@
 """The main job on a key-value server: load it, watch it, offload what is cold, and compare with no far memory."""
 
 import json
+import signal
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,18 +21,20 @@ SWAP_DEVICE = "/dev/vdb"
 class Plan:
     """How much of everything; seconds are the guest's."""
 
-    keys: int = 150_000
+    keys: int = 120_000
     rate: int = 1_000
     """Requests per second while far memory settles and is judged."""
     hot_fraction: float = 0.1
-    cold_touches_per_s: float = 1.0
+    cold_touches_per_s: float = 0.5
     """Reads of any key, most of them far: what comes back."""
+    write_share: float = 0.01
+    """Of the requests; each write moves a value, and the allocator's own pages with it."""
     settle_seconds: int = 40
     """From the agent's start to the first judged period; longer than its warm-up."""
     judged_seconds: int = 60
     pairs: int = 3
-    """Closed-loop runs without far memory, and as many with it."""
-    requests: int = 30_000
+    """Closed-loop runs with far memory, each followed by one without."""
+    requests: int = 20_000
     """Requests of one closed-loop run."""
 
 
@@ -76,24 +79,20 @@ class Experiment:
         """The whole comparison."""
         plan, guest = self.plan, self.guest
         before = self.server.memory_current()
-        without = [self._closed_loop("without far memory") for _ in range(plan.pairs)]
         seconds = plan.settle_seconds + plan.judged_seconds
-        begins = int(float(guest.run(["date", "+%s.%N"]).stdout) * 1000)
+        begins = self._now_ms()
         load = self._start_load(seconds)
         agent = node.start(guest)
         self._narrate(agent, seconds)
         guest.wait_exit(load, timeout_s=seconds + 120)
-        ends = int(float(guest.run(["date", "+%s.%N"]).stdout) * 1000)
+        ends = self._now_ms()
         lines = [json.loads(line) for line in guest.read(_LOAD_OUT).splitlines()]
         status = agent.status()
         job = agent.job(self.job)
-        with_far = [self._closed_loop("with far memory") for _ in range(plan.pairs)]
+        with_far, without = self._pairs(agent, job["far_bytes"])
         agent.stop()
         guest.keep(f"{node.STATE}/journal")
         replay = json.loads(guest.run(["thermocline", "replay", "--format", "json"]).stdout)
-        # All of it comes home, so that the last runs are without far memory again: drift hits both sides.
-        guest.run(["busybox", "swapoff", SWAP_DEVICE], timeout_s=300)
-        without += [self._closed_loop("without far memory again") for _ in range(plan.pairs)]
         periods = node.periods(node.journal(guest), self.job)
         judged = [p for p in periods if ends - plan.judged_seconds * 1000 <= p["unix_ms"] <= ends]
         figures = {
@@ -112,6 +111,31 @@ class Experiment:
         }
         load_lines = [line for line in lines if "t" in line]
         return Outcome(figures, periods, load_lines, begins)
+
+    def _pairs(self, agent: node.Agent, far_bytes: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Runs with and without far memory in turn, so that a change of the host's speed hits both alike.
+
+        Without: the agent is stopped in its tracks and all memory is back in DRAM.
+        """
+        with_far, without = [], []
+        for _ in range(self.plan.pairs):
+            with_far.append(self._closed_loop("with far memory"))
+            self.guest.kill(agent.pid, signal.SIGSTOP)
+            self.guest.run(["busybox", "swapoff", SWAP_DEVICE], timeout_s=300)
+            without.append(self._closed_loop("without far memory"))
+            self.guest.run(["busybox", "swapon", SWAP_DEVICE])
+            self.guest.kill(agent.pid, signal.SIGCONT)
+            self._until_far(far_bytes)
+        return with_far, without
+
+    def _until_far(self, far_bytes: int) -> None:
+        """Wait until nine tenths of what was far before are far again."""
+        swapped = f"{self.server.cgroup}/memory.swap.current"
+        script = f"i=0; while [ $(cat {swapped}) -lt {far_bytes * 9 // 10} ] && [ $i -lt 120 ]; do sleep 0.5; i=$((i+1)); done"
+        self.guest.run(["sh", "-c", script], timeout_s=120)
+
+    def _now_ms(self) -> int:
+        return int(float(self.guest.run(["date", "+%s.%N"]).stdout) * 1000)
 
     def _workload(self) -> str:
         plan = self.plan
@@ -150,7 +174,7 @@ class Experiment:
         plan = self.plan
         return [
             *("--keys", str(plan.keys), "--hot-fraction", str(plan.hot_fraction), "--hot-share", "1"),
-            *("--cold-touches-per-s", str(plan.cold_touches_per_s)),
+            *("--cold-touches-per-s", str(plan.cold_touches_per_s), "--write-share", str(plan.write_share)),
         ]
 
     def _start_load(self, seconds: int) -> int:

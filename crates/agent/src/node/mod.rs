@@ -30,6 +30,7 @@ use crate::view::View;
 use crate::walk::Walker;
 
 mod act;
+mod afford;
 mod control;
 mod guard;
 mod scan;
@@ -101,6 +102,7 @@ pub struct Agent {
     rules: Rules,
     cgroups: CgroupRoot,
     offer: Offer,
+    affordances: BTreeMap<trackers::Kind, afford::Affordance>,
     trackers: BTreeMap<trackers::Kind, Box<dyn Tracker>>,
     lru: Option<kernel::lru_gen::LruGen>,
     jobs: BTreeMap<String, Job>,
@@ -273,18 +275,23 @@ impl Agent {
     /// Appends the pending records; a full disk costs records, never the jobs' well-being.
     fn write_journal(&mut self) {
         let records = std::mem::take(&mut self.pending);
-        let Some(journal) = self.journal.as_mut().filter(|_| !records.is_empty()) else { return };
-        let written = journal.append(&records).and_then(|()| journal.rotate_if_full()).and_then(|rotated| {
-            if !rotated {
-                return Ok(());
-            }
-            let agent = agent_record(&self.thresholds, &self.config, &self.boot_id, &self.kernel_release);
-            let first: Vec<_> = std::iter::once(Record::Agent(agent)).chain(self.jobs.values().map(job_record)).collect();
-            journal.append(&first)
-        });
+        let Some(mut journal) = self.journal.take_if(|_| !records.is_empty()) else { return };
+        let written = journal
+            .append(&records)
+            .and_then(|()| journal.rotate_if_full())
+            .and_then(|rotated| if rotated { journal.append(&self.beginning()) } else { Ok(()) });
+        self.journal = Some(journal);
         if let Err(error) = written {
             log::error!("journal: {error}; {} records lost", records.len());
+            // A replay knows nothing of the lost periods: what is written next starts every controller anew.
+            self.pending = self.beginning();
         }
+    }
+
+    /// What every file of the journal begins with: the agent, and each job's controller as it is now.
+    fn beginning(&self) -> Vec<Record> {
+        let agent = agent_record(&self.thresholds, &self.config, &self.boot_id, &self.kernel_release);
+        std::iter::once(Record::Agent(agent)).chain(self.jobs.values().map(job_record)).collect()
     }
 
     fn store_history(&mut self) {
@@ -354,14 +361,4 @@ fn unix_ms() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn missed_periods_are_skipped() {
-        let s = Duration::from_secs;
-        assert_eq!(after(s(10), s(2), s(11)), s(12));
-        assert_eq!(after(s(10), s(2), s(12)), s(12));
-        assert_eq!(after(s(10), s(2), s(17)), s(19));
-    }
-}
+mod tests;

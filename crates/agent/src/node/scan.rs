@@ -27,7 +27,10 @@ impl Agent {
             by_tracker.entry(job.tracker.0).or_default().push(path.clone());
         }
         for (kind, paths) in by_tracker {
+            let before = self.cpu_time();
             self.scan_with(kind, now, &paths);
+            let cost = self.cpu_time().saturating_sub(before);
+            self.judge_cost(kind, cost);
         }
         self.costs.scans += 1;
         let seconds = self.clock.now().saturating_sub(now).as_secs_f64();

@@ -70,6 +70,7 @@ impl Agent {
             rules,
             cgroups,
             offer,
+            affordances: BTreeMap::new(),
             undo,
             history,
             journal,
