@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use kernel::madvise::PidFd;
 use kernel::{Result, Roots};
-use policy::histogram::AgeCounts;
 use policy::units::{Age, Pages};
 
 use super::Asked;
@@ -28,15 +27,19 @@ impl Cursor {
     }
 }
 
-/// Cold pages of one process.
+/// Cold pages of one process, in the order of their addresses.
 #[derive(Debug, Default)]
 struct Batch {
-    ranges: Vec<Range<u64>>,
-    frames: Vec<u64>,
-    ages: AgeCounts,
-    pages: u64,
+    pages: Vec<Page>,
     /// Where the walk stopped, if it stopped before the end.
     stopped_at: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    address: u64,
+    frame: u64,
+    age: Age,
 }
 
 /// Offloads up to `limit` pages of `threshold` age or older and moves the cursor on.
@@ -57,17 +60,26 @@ pub fn step(
     let Some(&pid) = cursor.pids.last() else {
         return Ok(Asked { finished: true, ..Asked::default() });
     };
+    let page_bytes = kernel::page_size().bytes();
     let mut asked = Asked::default();
     let mut stopped_at = None;
     let done = PidFd::open(pid).and_then(|process| {
         let Some(ages) = tracker.page_ages() else { return Ok(()) };
         let batch = collect(roots, walker, ages, pid, cursor.address, threshold, limit)?;
         stopped_at = batch.stopped_at;
-        if batch.pages > 0 {
-            process.advise_pageout(&batch.ranges)?;
-            tracker.handed_over(&batch.frames);
-            asked.pages = Pages(batch.pages);
-            asked.ages = batch.ages;
+        let mut frames: Vec<u64> = batch.pages.iter().map(|page| page.frame).collect();
+        let still_idle = tracker.still_idle(&frames)?;
+        let mut ranges = Vec::new();
+        frames.clear();
+        for (page, _) in batch.pages.iter().zip(still_idle).filter(|&(_, idle)| idle) {
+            push(&mut ranges, page.address..page.address + page_bytes);
+            frames.push(page.frame);
+            asked.ages.add(page.age, Pages(1));
+        }
+        asked.pages = Pages(frames.len() as u64);
+        if !ranges.is_empty() {
+            process.advise_pageout(&ranges)?;
+            tracker.handed_over(&frames);
         }
         Ok(())
     });
@@ -87,25 +99,22 @@ pub fn step(
     }
 }
 
-/// The next cold pages of `pid` from an address on, neighbours joined into ranges.
+/// The next cold pages of `pid` from an address on.
 ///
 /// A page that other processes map too is skipped: the kernel would not reclaim it for one of them.
 fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, from: u64, threshold: Age, limit: Pages) -> Result<Batch> {
-    let page = kernel::page_size().bytes();
     let mut batch = Batch::default();
     walker.walk(roots, pid, from, &mut |address, entry| {
         if !entry.present() || !entry.exclusive() {
             return Flow::Continue;
         }
         let Some(age) = ages.age(pid, address, entry).filter(|&age| age >= threshold) else { return Flow::Continue };
-        if batch.pages >= limit.0 {
+        if batch.pages.len() as u64 >= limit.0 {
             batch.stopped_at = Some(address);
             return Flow::Stop;
         }
-        push(&mut batch.ranges, address..address + page);
-        batch.frames.extend(entry.pfn());
-        batch.ages.add(age, Pages(1));
-        batch.pages += 1;
+        // Frames are hidden only from an agent without CAP_SYS_ADMIN, whose trackers cannot work either.
+        batch.pages.extend(entry.pfn().map(|frame| Page { address, frame, age }));
         Flow::Continue
     })?;
     Ok(batch)

@@ -70,6 +70,15 @@ pub trait Tracker {
         None
     }
 
+    /// Which of these page frames, found old by the last scan, still hold a page that nobody has accessed since. A
+    /// tracker that cannot look again between scans says all of them.
+    ///
+    /// # Errors
+    /// When the kernel interface fails.
+    fn still_idle(&self, frames: &[u64]) -> kernel::Result<Vec<bool>> {
+        Ok(vec![true; frames.len()])
+    }
+
     /// Takes note that these page frames were handed to the kernel for reclaim.
     fn handed_over(&mut self, _frames: &[u64]) {}
 

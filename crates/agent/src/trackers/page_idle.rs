@@ -10,15 +10,17 @@
 //! A frame that is freed and given to the same job between two scans cannot be told from one that was accessed: it
 //! counts as an access at the old page's age, which errs towards a higher threshold. The frames that the agent
 //! itself hands over for reclaim, by far the likeliest to be reused, are forgotten at once
-//! ([`Tracker::handed_over`]), so they do not count.
+//! ([`Tracker::handed_over`]), so they do not count. Nor is such a frame's new page ever taken for old: before pages
+//! are handed over, the bitmap is asked again ([`Tracker::still_idle`]), and a new page is not idle.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use config::Tracker as Kind;
 use kernel::page_idle::{IdleBitmap, KPageCgroup, KPageFlags};
-use kernel::page_idle::{KPF_COMPOUND_TAIL, KPF_LRU, KPF_MLOCKED, KPF_SWAPBACKED, KPF_UNEVICTABLE};
-use kernel::pagemap::Entry;
+use kernel::page_idle::{KPF_COMPOUND_TAIL, KPF_LRU, KPF_MLOCKED, KPF_SWAPBACKED, KPF_UNEVICTABLE, PFNS_PER_WORD};
+use kernel::pagemap;
 use kernel::zoneinfo::PfnRange;
 use kernel::{Result, Roots};
 use policy::units::{Age, Pages};
@@ -72,6 +74,33 @@ impl PageIdle {
             marked: HashMap::new(),
             buffers: Buffers { flags: vec![0; CHUNK], cgroups: vec![0; CHUNK], idle: vec![0; CHUNK / 64] },
         })
+    }
+
+    /// One bit of the bitmap, by way of the words read so far.
+    fn is_idle(&self, frame: u64, words: &mut HashMap<u64, u64>) -> Result<bool> {
+        let first = frame - frame % PFNS_PER_WORD;
+        let word = match words.entry(first) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(unknown) => {
+                let mut word = [0];
+                self.idle.read_chunk(first, &mut word)?;
+                *unknown.insert(word[0])
+            }
+        };
+        Ok(word >> (frame % PFNS_PER_WORD) & 1 == 1)
+    }
+
+    /// The head of the compound page that `frame` is a tail of; only heads have a bit of their own.
+    fn head_of(&self, frame: u64) -> Result<Option<u64>> {
+        let mut flags = [0; MAX_COMPOUND];
+        let first = frame - frame % MAX_COMPOUND as u64;
+        let count = self.flags.read_chunk(first, &mut flags)?;
+        let at = usize::try_from(frame - first).unwrap_or(usize::MAX);
+        if at >= count || flags[at] & KPF_COMPOUND_TAIL == 0 {
+            return Ok(None);
+        }
+        let head = flags[..at].iter().rposition(|flags| flags & KPF_COMPOUND_TAIL == 0);
+        Ok(head.map(|head| first + head as u64))
     }
 
     /// Ages one chunk of frames and marks its watched pages idle again.
@@ -166,11 +195,13 @@ impl Tracker for PageIdle {
             let window = self.marked.get(&target.id).map_or(Duration::ZERO, |&then| now.saturating_sub(then));
             scans.push(Scan { taken_at: now, window, resolved_to: Age::MAX, ..Scan::default() });
         }
+        // Two ranges may have their ends in one chunk, which must not age twice.
+        let mut next = 0;
         for range in self.ranges.clone() {
-            let mut first = range.start - range.start % CHUNK as u64;
-            while first < range.end {
-                self.scan_chunk(first, &owners, &mut scans)?;
-                first += CHUNK as u64;
+            next = next.max(range.start - range.start % CHUNK as u64);
+            while next < range.end {
+                self.scan_chunk(next, &owners, &mut scans)?;
+                next += CHUNK as u64;
             }
         }
         self.marked = targets.iter().map(|target| (target.id, now)).collect();
@@ -179,6 +210,16 @@ impl Tracker for PageIdle {
 
     fn page_ages(&self) -> Option<&dyn PageAges> {
         Some(self)
+    }
+
+    fn still_idle(&self, frames: &[u64]) -> Result<Vec<bool>> {
+        let mut words = HashMap::new();
+        let mut still = Vec::with_capacity(frames.len());
+        for &frame in frames {
+            let idle = self.is_idle(frame, &mut words)?;
+            still.push(idle || self.head_of(frame)?.map_or(Ok(false), |head| self.is_idle(head, &mut words))?);
+        }
+        Ok(still)
     }
 
     fn handed_over(&mut self, frames: &[u64]) {
@@ -192,7 +233,7 @@ impl Tracker for PageIdle {
 }
 
 impl PageAges for PageIdle {
-    fn age(&self, _pid: i32, _address: u64, entry: Entry) -> Option<Age> {
+    fn age(&self, _pid: i32, _address: u64, entry: pagemap::Entry) -> Option<Age> {
         let frame = usize::try_from(entry.pfn()?).ok()?;
         self.ages.get(frame).map(|&age| Age(age))
     }
@@ -247,6 +288,34 @@ mod tests {
         let (ages, marks, scan) = check("om-", "111", vec![9, 9, 9]);
         assert_eq!((ages, marks.as_str()), (vec![0, 0, 0], "000"));
         assert_eq!((scan.resident.total(), scan.file.total()), (Pages(0), Pages(0)));
+    }
+
+    #[test]
+    fn what_was_accessed_or_replaced_since_the_scan_is_idle_no_more() {
+        let root = tempfile::tempdir().unwrap();
+        let roots = Roots::under(root.path());
+        let put = |path: &str, words: &[u64]| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>()).unwrap();
+        };
+        let (mut flags, _) = kernel_view("aaaHttHtt");
+        flags.resize(128, 0);
+        put("proc/kpageflags", &flags);
+        put("proc/kpagecgroup", &[5; 128]);
+        put("sys/kernel/mm/page_idle/bitmap", &[0b1101, 0b1]);
+        let tracker = PageIdle {
+            idle: IdleBitmap::open(&roots).unwrap(),
+            flags: KPageFlags::open(&roots).unwrap(),
+            cgroups: KPageCgroup::open(&roots).unwrap(),
+            ranges: Vec::new(),
+            ages: Vec::new(),
+            marked: HashMap::new(),
+            buffers: Buffers { flags: Vec::new(), cgroups: Vec::new(), idle: Vec::new() },
+        };
+        let frames = [0, 1, 2, 3, 4, 5, 6, 8, 64, 65];
+        let still = [true, false, true, true, true, true, false, false, true, false];
+        assert_eq!(tracker.still_idle(&frames).unwrap(), still);
     }
 
     #[test]
