@@ -24,6 +24,8 @@ pub mod node;
 pub mod pace;
 pub mod sample;
 pub mod socket;
+#[cfg(test)]
+mod testing;
 pub mod trackers;
 pub mod undo;
 pub mod view;

@@ -103,7 +103,9 @@ mod tests {
 
     #[test]
     fn a_sample_reaches_to_the_end_of_memory() {
-        for (count, wanted, want) in [(0, 4, &[][..]), (3, 4, &[0, 1, 2]), (4, 4, &[0, 1, 2, 3]), (7, 4, &[0, 1, 3, 5]), (8, 4, &[0, 2, 4, 6])] {
+        for (count, wanted, want) in
+            [(0, 4, &[][..]), (3, 4, &[0, 1, 2]), (4, 4, &[0, 1, 2, 3]), (7, 4, &[0, 1, 3, 5]), (8, 4, &[0, 2, 4, 6])]
+        {
             assert_eq!(thinned((0..count).collect(), wanted), want, "{wanted} of {count}");
         }
     }
