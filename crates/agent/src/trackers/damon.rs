@@ -105,7 +105,7 @@ impl Damon {
         Ok(())
     }
 
-    fn scan_process(&mut self, pid: i32, window: Duration, scan: &mut Scan) -> Result<()> {
+    fn scan_process(&mut self, pid: i32, window: Duration, scan: &mut Scan, shared: &mut SharedPages) -> Result<()> {
         let (Some(session), Some(index)) = (&mut self.session, self.watched.iter().position(|&w| w == pid)) else { return Ok(()) };
         let now = session.snapshot(index)?;
         // A snapshot waits for the end of an interval: its ages are of now, not of the scan's beginning.
@@ -119,17 +119,44 @@ impl Damon {
                 // Memory outside every region was mapped after the regions were last updated: it is new.
                 let region = now_at.find(address);
                 let age = region.map_or(Age(0), |r| limits.age(r));
-                scan.resident.add(age, Pages(1));
                 // By the time itself: its whole scans alone would make an access of each scan that comes late.
                 let touched = region.is_some_and(|r| limits.idle_time(r) < window);
-                if let Some(was) = before_at.find(address).filter(|_| touched) {
-                    scan.accesses.add(limits.age(was), Pages(1));
+                let seen = Seen { age, accessed_at: before_at.find(address).filter(|_| touched).map(|r| limits.age(r)) };
+                match entry.pfn().filter(|_| !entry.exclusive()) {
+                    Some(frame) => shared.entry(frame).or_insert(seen).merge(seen),
+                    None => seen.count(scan),
                 }
             }
             Flow::Continue
         });
         self.regions.insert(pid, now);
         walked
+    }
+}
+
+/// Pages that several processes map, by frame: each counts once.
+type SharedPages = HashMap<u64, Seen>;
+
+/// What one process's regions say of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    age: Age,
+    /// Its age when it was accessed since the last scan, if it was.
+    accessed_at: Option<Age>,
+}
+
+impl Seen {
+    /// A page is as young as whoever used it last has made it.
+    fn merge(&mut self, other: Self) {
+        self.age = self.age.min(other.age);
+        self.accessed_at = self.accessed_at.into_iter().chain(other.accessed_at).min();
+    }
+
+    fn count(self, scan: &mut Scan) {
+        scan.resident.add(self.age, Pages(1));
+        if let Some(age) = self.accessed_at {
+            scan.accesses.add(age, Pages(1));
+        }
     }
 }
 
@@ -196,14 +223,16 @@ impl Tracker for Damon {
                     Some(format!("{unwatched} processes not watched: agent.damon_processes_max is {}", self.limits.processes_max));
             }
             let mut result = Ok(());
+            let mut shared = SharedPages::new();
             for &pid in target.pids.iter().filter(|pid| wanted.contains(pid)) {
-                match self.scan_process(pid, window, &mut scan) {
+                match self.scan_process(pid, window, &mut scan, &mut shared) {
                     // It ended; the job's other processes count all the same.
                     Err(error) if error.is_gone() => {}
                     Err(error) => result = Err(error),
                     Ok(()) => {}
                 }
             }
+            shared.into_values().for_each(|seen| seen.count(&mut scan));
             scans.push(result.map(|()| scan));
         }
         Ok(scans)
@@ -264,6 +293,24 @@ mod tests {
         for (nr_accesses, age, want) in [(0, 0, 0), (0, 59, 0), (0, 60, 1), (0, 125, 2), (1, 500, 0), (0, u32::MAX, 255)] {
             assert_eq!(limits.age(&region(0, 1, nr_accesses, age)), Age(want), "{nr_accesses} {age}");
         }
+    }
+
+    #[test]
+    fn a_shared_page_counts_once_and_is_as_young_as_its_last_user_made_it() {
+        let seen = |age, accessed_at: Option<u8>| Seen { age: Age(age), accessed_at: accessed_at.map(Age) };
+        for (one, other, want) in [
+            (seen(7, None), seen(2, None), seen(2, None)),
+            (seen(0, Some(3)), seen(9, None), seen(0, Some(3))),
+            (seen(0, Some(3)), seen(0, Some(1)), seen(0, Some(1))),
+        ] {
+            for (mut merged, with) in [(one, other), (other, one)] {
+                merged.merge(with);
+                assert_eq!(merged, want);
+            }
+        }
+        let mut scan = Scan::default();
+        seen(0, Some(3)).count(&mut scan);
+        assert_eq!((scan.resident.at(Age(0)), scan.accesses.at(Age(3))), (Pages(1), Pages(1)));
     }
 
     #[test]
