@@ -11,11 +11,29 @@
 
 use policy::histogram::AgeCounts;
 use policy::units::{Age, Pages};
+use serde::{Deserialize, Serialize};
 
-/// Ages of one job's far pages.
-#[derive(Clone, Debug, Default)]
+/// Ages of one job's far pages. Written down as the ages that have pages, so that a restart keeps them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<(Age, Pages)>", into = "Vec<(Age, Pages)>")]
 pub struct FarAges {
     counts: AgeCounts,
+}
+
+impl From<Vec<(Age, Pages)>> for FarAges {
+    fn from(list: Vec<(Age, Pages)>) -> Self {
+        let mut far = Self::default();
+        for (age, pages) in list {
+            far.offloaded(age, pages);
+        }
+        far
+    }
+}
+
+impl From<FarAges> for Vec<(Age, Pages)> {
+    fn from(far: FarAges) -> Self {
+        far.counts.iter().collect()
+    }
 }
 
 impl FarAges {

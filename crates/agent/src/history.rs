@@ -1,20 +1,24 @@
-//! What survives a restart of the agent: each job's controller state and age.
+//! What survives a restart of the agent: each job's controller state, its age, and the ages of its far pages.
 //!
 //! Written as a whole after every control period, so that a kill costs one period at most. A job is the same after
-//! the restart if the machine has not been booted and its cgroup has kept its id.
+//! the restart if the machine has not been booted and its cgroup has kept its id. Ages and thresholds count scans, so
+//! a history is worth nothing to an agent that scans at another period.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use policy::{cold_age, incompressible};
 use serde::{Deserialize, Serialize};
 
+use crate::far::FarAges;
+use crate::job::millis;
 use crate::undo::replace_file;
 
 /// One job's history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobHistory {
     /// The kernel's id of its cgroup.
     pub id: u64,
@@ -24,11 +28,15 @@ pub struct JobHistory {
     pub state: cold_age::State,
     /// Whether and until when it is left alone as incompressible.
     pub incompressible: incompressible::State,
+    /// Ages of what it has in far memory.
+    pub far: FarAges,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Contents {
     boot_id: String,
+    /// Milliseconds from scan to scan.
+    scan_period_ms: u64,
     /// The thresholds that the states' counters stand for.
     thresholds: Vec<u8>,
     jobs: BTreeMap<String, JobHistory>,
@@ -42,31 +50,33 @@ pub struct History {
 }
 
 impl History {
-    /// Loads what an earlier agent left in `dir`, if it is of this boot and counts the same thresholds.
+    /// Loads what an earlier agent left in `dir`, if it is of this boot and counts the same scans and thresholds.
     ///
     /// A damaged file is reported and forgotten: jobs then warm up anew, which is safe.
     ///
     /// # Errors
     /// Any error of making the directory.
-    pub fn load(dir: &Path, boot_id: &str, thresholds: &[u8]) -> io::Result<Self> {
+    pub fn load(dir: &Path, boot_id: &str, scan_period: Duration, thresholds: &[u8]) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let file = dir.join("history.json");
-        let contents = match fs::read_to_string(&file).map(|text| serde_json::from_str::<Contents>(&text)) {
-            Ok(Ok(contents)) if contents.boot_id == boot_id && contents.thresholds == thresholds => contents,
+        let scan_period_ms = millis(scan_period);
+        let same = |c: &Contents| c.boot_id == boot_id && c.scan_period_ms == scan_period_ms && c.thresholds == thresholds;
+        let jobs = match fs::read_to_string(&file).map(|text| serde_json::from_str::<Contents>(&text)) {
+            Ok(Ok(contents)) if same(&contents) => contents.jobs,
             Ok(Err(error)) => {
                 log::warn!("{}: {error}; jobs warm up anew", file.display());
-                Contents::default()
+                BTreeMap::new()
             }
-            _ => Contents::default(),
+            _ => BTreeMap::new(),
         };
-        let contents = Contents { boot_id: boot_id.to_owned(), thresholds: thresholds.to_vec(), ..contents };
+        let contents = Contents { boot_id: boot_id.to_owned(), scan_period_ms, thresholds: thresholds.to_vec(), jobs };
         Ok(Self { file, contents })
     }
 
     /// The history of a job, if it is the same job.
     #[must_use]
-    pub fn of(&self, path: &str, id: u64) -> Option<JobHistory> {
-        self.contents.jobs.get(path).copied().filter(|job| job.id == id)
+    pub fn of(&self, path: &str, id: u64) -> Option<&JobHistory> {
+        self.contents.jobs.get(path).filter(|job| job.id == id)
     }
 
     /// Replaces all histories.
@@ -81,22 +91,28 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use policy::units::{Age, Pages};
+
     use super::*;
 
     #[test]
     fn a_job_keeps_its_history_only_while_it_is_the_same() {
         let dir = tempfile::tempdir().unwrap();
-        let job = JobHistory { id: 5, seen_at_ms: 7, state: cold_age::State::default(), incompressible: incompressible::State::default() };
-        let mut history = History::load(dir.path(), "boot", &[1, 2]).unwrap();
-        history.store([("/a".to_owned(), job)].into_iter()).unwrap();
-        let check = |boot: &str, thresholds: &[u8], id, want| {
-            assert_eq!(History::load(dir.path(), boot, thresholds).unwrap().of("/a", id), want);
+        let far = FarAges::from(vec![(Age(3), Pages(40)), (Age(255), Pages(2))]);
+        let (state, incompressible) = (cold_age::State::default(), incompressible::State::default());
+        let job = JobHistory { id: 5, seen_at_ms: 7, state, incompressible, far };
+        let scan = Duration::from_secs(120);
+        let mut history = History::load(dir.path(), "boot", scan, &[1, 2]).unwrap();
+        history.store([("/a".to_owned(), job.clone())].into_iter()).unwrap();
+        let check = |boot: &str, scan: Duration, thresholds: &[u8], id, want| {
+            assert_eq!(History::load(dir.path(), boot, scan, thresholds).unwrap().of("/a", id), want);
         };
-        check("boot", &[1, 2], 5, Some(job));
-        check("boot", &[1, 2], 6, None);
-        check("boot", &[1, 3], 5, None);
-        check("another", &[1, 2], 5, None);
+        check("boot", scan, &[1, 2], 5, Some(&job));
+        check("boot", scan, &[1, 2], 6, None);
+        check("boot", scan, &[1, 3], 5, None);
+        check("boot", scan / 2, &[1, 2], 5, None);
+        check("another", scan, &[1, 2], 5, None);
         fs::write(dir.path().join("history.json"), "{").unwrap();
-        check("boot", &[1, 2], 5, None);
+        check("boot", scan, &[1, 2], 5, None);
     }
 }

@@ -17,6 +17,9 @@ const NAME: &str = "agent.sock";
 const REQUEST_MAX: u64 = 4096;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long nobody is let in after the kernel could not.
+const RETRY_WAIT: Duration = Duration::from_secs(1);
+
 /// Answers in a thread of its own for the life of the process. Only the agent's user can connect.
 ///
 /// # Errors
@@ -31,9 +34,13 @@ pub fn serve(runtime_dir: &Path, view: Arc<RwLock<View>>) -> std::io::Result<()>
     let listener = UnixListener::bind(&path)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
     thread::Builder::new().name("control".to_owned()).spawn(move || {
-        for stream in listener.incoming().flatten() {
-            // One client at a time, and none for long: a stuck one delays others, never the loop.
-            let _ = answer(&stream, &view);
+        for stream in listener.incoming() {
+            match stream {
+                // One client at a time, and none for long: a stuck one delays others, never the loop.
+                Ok(stream) => drop(answer(&stream, &view)),
+                // Out of descriptors or memory: trying again at once would keep a core busy.
+                Err(_) => thread::sleep(RETRY_WAIT),
+            }
         }
     })?;
     Ok(())

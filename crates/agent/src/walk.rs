@@ -132,7 +132,8 @@ mod tests {
     #[test]
     fn a_sparse_reservation_is_walked_where_it_is_filled() {
         let mut memory = vec![0u8; RESERVED];
-        let touched = [0, RESERVED / 2, RESERVED - 1];
+        // The two in the middle are read together, for what lies between is less than a read of its own.
+        let touched = [0, RESERVED / 2, RESERVED / 2 + (1 << 18), RESERVED - 1];
         for at in touched {
             memory[at] = 1;
         }
@@ -147,7 +148,7 @@ mod tests {
         let (read, all) = (parts.iter().map(|part| part.end - part.start).sum::<u64>(), range.end - range.start);
         if pagemap.can_scan().unwrap() {
             // A touch may have filled a huge page.
-            assert!((1..=touched.len()).contains(&parts.len()) && read <= 3 * (4 << 20), "{parts:?}");
+            assert!((1..=3).contains(&parts.len()) && read <= 3 * (4 << 20), "{parts:?}");
         } else {
             assert_eq!(read, all);
         }

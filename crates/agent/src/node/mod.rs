@@ -5,7 +5,7 @@
 //! out in small steps ([`act`]). Other threads (metrics, control socket) read a published copy and never wait for
 //! the loop, nor it for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, RwLock};
@@ -106,6 +106,8 @@ pub struct Agent {
     trackers: BTreeMap<trackers::Kind, Box<dyn Tracker>>,
     lru: Option<kernel::lru_gen::LruGen>,
     jobs: BTreeMap<String, Job>,
+    /// Cgroups that a rule names and that no tracker can watch.
+    refused: BTreeSet<String>,
     undo: UndoLog,
     history: Option<History>,
     journal: Option<Journal>,
@@ -302,6 +304,7 @@ impl Agent {
                 seen_at_ms: crate::job::millis(job.seen_at),
                 state: job.state,
                 incompressible: job.incompressible,
+                far: job.far.clone(),
             };
             (job.path().to_owned(), history)
         });

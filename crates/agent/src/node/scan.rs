@@ -1,6 +1,6 @@
 //! Read: which jobs there are, and how old their pages are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kernel::cgroup::{self, Cgroup};
@@ -83,18 +83,19 @@ impl Agent {
             log::warn!("{left_out} cgroups match a rule beyond agent.jobs_max and are left alone");
         }
         let mut before = std::mem::take(&mut self.jobs);
+        let mut refused = BTreeSet::new();
         for found in found {
             let Ok(cgroup) = Cgroup::open(&self.cgroups, &found.path) else { continue };
             let known = before.remove(&found.path).filter(|job| job.cgroup.id() == cgroup.id());
-            let job = match known {
-                Some(job) => Some(job),
-                None => self.admit(cgroup, &found, now),
-            };
-            if let Some(mut job) = job {
-                refresh(&mut job);
-                self.jobs.insert(found.path, job);
+            match known.or_else(|| self.admit(cgroup, &found, now)) {
+                Some(mut job) => {
+                    refresh(&mut job);
+                    self.jobs.insert(found.path, job);
+                }
+                None => drop(refused.insert(found.path)),
             }
         }
+        self.refused = refused;
         for (path, job) in before {
             self.release(&job);
             self.event(Some(&path), "job ended".to_owned());
@@ -104,8 +105,11 @@ impl Agent {
     /// Takes a job in, with its history if an earlier agent knew it.
     fn admit(&mut self, cgroup: Cgroup, found: &Found, now: Duration) -> Option<Job> {
         let Some(tracker) = self.offer.choose(found.tracker) else {
-            let why = self.offer.refusal(found.tracker).map(ToString::to_string).unwrap_or_default();
-            self.event(Some(&found.path), format!("not watched: {why}"));
+            // Told once, not at every scan.
+            if !self.refused.contains(&found.path) {
+                let why = self.offer.refusal(found.tracker).map(ToString::to_string).unwrap_or_default();
+                self.event(Some(&found.path), format!("not watched: {why}"));
+            }
             return None;
         };
         let knobs = self.config.cold_age_for(found.class);
@@ -117,6 +121,7 @@ impl Agent {
             job.seen_at = Duration::from_millis(history.seen_at_ms);
             job.state = history.state;
             job.incompressible = history.incompressible;
+            job.far = history.far.clone();
         }
         let known = if history.is_some() { "goes on" } else { "starts" };
         let (class, name, reason) = (found.class.as_str(), tracker.0.as_str(), tracker.1);

@@ -1,6 +1,6 @@
 //! Starting up: probing, locking, and putting back what a dead agent left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::Instant;
@@ -56,6 +56,7 @@ impl Agent {
             walker: Walker::default(),
             trackers: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            refused: BTreeSet::new(),
             pending: Vec::new(),
             view: Arc::new(RwLock::new(View::default())),
             costs: Costs::default(),
@@ -165,7 +166,7 @@ fn open_state(config: &Config, boot_id: &str, thresholds: &Thresholds) -> Result
     let dir = &config.agent.state_dir;
     let failed = |source| file_error(dir, source);
     let journal = Journal::open(dir, config.agent.journal_size, config.agent.journal_files).map_err(failed)?;
-    let history = History::load(dir, boot_id, &Vec::from(*thresholds)).map_err(failed)?;
+    let history = History::load(dir, boot_id, config.agent.scan_period, &Vec::from(*thresholds)).map_err(failed)?;
     Ok((Some(journal), Some(history)))
 }
 

@@ -128,7 +128,10 @@ fn the_next_start_puts_back_what_a_killed_agent_left_and_goes_on_with_its_histor
     for (at, accessed) in [(1_000, FRAMES), (1_120, 60), (1_240, 60)] {
         round(&mut killed, &machine, at, accessed);
     }
-    let (state, seen_at) = (killed.jobs[JOB].state, killed.jobs[JOB].seen_at);
+    machine.set(JOB, "memory.swap.current", &(40 * page()).to_string());
+    round(&mut killed, &machine, 1_360, 60);
+    let (state, seen_at, far) = (killed.jobs[JOB].state, killed.jobs[JOB].seen_at, killed.jobs[JOB].far.clone());
+    assert_eq!(far.counts().at(Age(1)), Pages(40), "swapped out by others: it has no age yet");
     let refused = Agent::new(machine.roots.clone(), config(&machine, "standard"), Options::default()).unwrap_err();
     assert!(refused.to_string().contains("agent.pid"), "a second agent: {refused}");
     drop(killed);
@@ -137,13 +140,14 @@ fn the_next_start_puts_back_what_a_killed_agent_left_and_goes_on_with_its_histor
     let mut next = agent(&machine);
     assert_eq!(machine.get(LOW), "0");
     machine.access_frames(60);
-    next.scan(seconds(1_300));
+    next.scan(seconds(1_400));
     assert_eq!((next.jobs[JOB].state, next.jobs[JOB].seen_at), (state, seen_at));
     assert_ne!(state, policy::cold_age::State::default());
-    round(&mut next, &machine, 1_420, 60);
+    assert_eq!(next.jobs[JOB].far.counts().at(Age(2)), Pages(40), "and one scan older now");
+    round(&mut next, &machine, 1_520, 60);
     next.stop();
     let replayed = journal::replay(&journal::read(&Journal::path(&next.config.agent.state_dir)).unwrap());
-    assert_eq!((replayed.periods, replayed.skipped, replayed.differing), (4, 0, vec![]));
+    assert_eq!((replayed.periods, replayed.skipped, replayed.differing), (5, 0, vec![]));
 }
 
 #[test]
@@ -166,6 +170,19 @@ fn jobs_come_and_go() {
     assert!(!machine.has("run/undo.json"), "what was set for it is gone with it");
     let what = journal::read(&Journal::path(&agent.config.agent.state_dir)).unwrap().pop();
     assert!(matches!(what, Some(Record::Event { job: Some(job), what, .. }) if job == JOB && what == "job ended"));
+}
+
+#[test]
+fn a_job_that_cannot_be_watched_is_told_once() {
+    let machine = machine_with_job();
+    let text = format!("[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\ntracker = \"lru_gen\"\n");
+    let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap();
+    for at in [1_000, 1_120, 1_240] {
+        assert!(round(&mut agent, &machine, at, FRAMES).is_none());
+    }
+    let records = journal::read(&Journal::path(&agent.config.agent.state_dir)).unwrap();
+    let told = records.iter().filter(|r| matches!(r, Record::Event { what, .. } if what.starts_with("not watched: ")));
+    assert_eq!(told.count(), 1);
 }
 
 #[test]
