@@ -352,7 +352,7 @@ fn damon(roots: &Roots) -> Check {
     let mut touched = 0;
     for _ in 0..20 {
         job.touch(0, job.pages)?;
-        let regions = session.snapshot(0)?;
+        let (regions, _) = session.snapshot(0)?;
         ensure(regions.is_sorted_by_key(|region| region.start), || "regions are not sorted".into())?;
         let ours = regions.iter().filter(|region| region.start < job.start + (16 << 20) && region.end > job.start);
         touched = ours.filter(|region| region.age <= 1).count().max(touched);

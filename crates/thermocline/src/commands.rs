@@ -85,11 +85,12 @@ fn cold_ranges(node: &Agent, age: Age) -> Vec<Value> {
     let mut found = Vec::new();
     for job in node.jobs().values() {
         let Some(scan) = &job.scan else { continue };
-        let taken_at_ns = u64::try_from(scan.taken_at.as_nanos()).unwrap_or(u64::MAX);
         let Some(ages) = node.tracker(job.tracker.0).and_then(agent::trackers::Tracker::page_ages) else { continue };
         let Ok(processes) = exact::cold_ranges(node.roots(), ages, &job.pids, age) else { continue };
         for (pid, ranges) in processes {
             let cold: Vec<_> = ranges.iter().map(|range| [range.start, range.end]).collect();
+            let taken_at = ages.taken_at(pid).unwrap_or(scan.taken_at);
+            let taken_at_ns = u64::try_from(taken_at.as_nanos()).unwrap_or(u64::MAX);
             found.push(json!({ "job": job.path(), "pid": pid, "taken_at_ns": taken_at_ns, "cold": cold }));
         }
     }

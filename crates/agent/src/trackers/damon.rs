@@ -11,19 +11,24 @@
 //! younger than they are, which is the safe direction.
 
 use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::Tracker as Kind;
 use kernel::damon::{Damon as Admin, Monitor, Region, Session};
+use kernel::maps::{self, Vma};
 use kernel::pagemap::Entry;
 use kernel::{Result, Roots, process};
-use policy::units::{Age, Pages};
+use policy::units::{Age, Bytes, Pages};
 
 use super::{PageAges, Scan, Target, Tracker};
 use crate::walk::{Flow, Walker};
 
 /// The fewest regions that the kernel accepts.
 const REGIONS_MIN: u64 = 3;
+
+/// A region for each of these of a process, up to the limit: the kernel splits to between half as many and all, and
+/// every region costs a scan four reads. 64 KiB regions were seen to be near exact.
+const REGION_BYTES: u64 = 32 << 10;
 
 /// The sampling tracker.
 #[derive(Debug)]
@@ -33,11 +38,18 @@ pub struct Damon {
     limits: Limits,
     session: Option<Session>,
     watched: Vec<i32>,
-    /// Each process's regions at the last scan, sorted by address.
-    regions: HashMap<i32, Vec<Region>>,
+    /// What the last scan found of each process.
+    found: HashMap<i32, Found>,
     scanned_at: HashMap<u64, Duration>,
     walker: Walker,
     cpu: KdamondTime,
+}
+
+/// One process's regions, sorted by address, and the time since boot that they are of.
+#[derive(Debug, Default)]
+struct Found {
+    regions: Vec<Region>,
+    taken_at: Duration,
 }
 
 /// What bounds the tracker.
@@ -55,6 +67,11 @@ impl Limits {
     /// DAMON's interval: short, because reading a snapshot waits for the end of one.
     fn interval(&self) -> Duration {
         (self.scan_period / 4).clamp(Duration::from_millis(500), Duration::from_secs(2))
+    }
+
+    /// Regions of a process that has mapped so much.
+    fn regions(&self, mapped: Bytes) -> u64 {
+        (mapped.0 / REGION_BYTES).max(REGIONS_MIN).min(self.regions_max.max(REGIONS_MIN))
     }
 
     fn idle_time(&self, region: &Region) -> Duration {
@@ -82,7 +99,7 @@ impl Damon {
             limits,
             session: None,
             watched: Vec::new(),
-            regions: HashMap::new(),
+            found: HashMap::new(),
             scanned_at: HashMap::new(),
             walker: Walker::default(),
             cpu: KdamondTime::default(),
@@ -95,9 +112,13 @@ impl Damon {
             return Ok(());
         }
         self.stop()?;
-        let each = self.limits.regions_max.max(REGIONS_MIN);
         let interval = self.limits.interval();
-        let monitors: Vec<_> = wanted.iter().map(|&pid| Monitor { pid, interval, regions_min: each, regions_max: each }).collect();
+        let mut monitors = Vec::with_capacity(wanted.len());
+        for &pid in wanted {
+            let mapped: u64 = maps::read(&self.roots, pid).unwrap_or_default().iter().map(Vma::len).sum();
+            let regions = self.limits.regions(Bytes(mapped));
+            monitors.push(Monitor { pid, interval, regions_min: regions, regions_max: regions });
+        }
         if !monitors.is_empty() {
             self.session = Some(self.admin.start(&monitors)?);
         }
@@ -105,15 +126,17 @@ impl Damon {
         Ok(())
     }
 
-    fn scan_process(&mut self, pid: i32, window: Duration, scan: &mut Scan, shared: &mut SharedPages) -> Result<()> {
+    /// `begun` is when the scan of this moment `now` began.
+    fn scan_process(&mut self, pid: i32, (now, begun): (Duration, Instant), job: &mut JobScan) -> Result<()> {
         let (Some(session), Some(index)) = (&mut self.session, self.watched.iter().position(|&w| w == pid)) else { return Ok(()) };
-        let now = session.snapshot(index)?;
-        // A snapshot waits for the end of an interval: its ages are of now, not of the scan's beginning.
-        scan.taken_at = process::uptime(&self.roots)?;
+        let (regions, taken_at) = session.snapshot(index)?;
         self.cpu.update(&self.roots, &session.kdamond_pids());
-        let before = self.regions.remove(&pid).unwrap_or_default();
+        let found = Found { regions, taken_at: now + taken_at.saturating_duration_since(begun) };
+        let before = self.found.remove(&pid).unwrap_or_default();
+        let window = job.scan.window;
+        job.scan.taken_at = found.taken_at;
         let limits = self.limits;
-        let (mut now_at, mut before_at) = (Cursor::new(&now), Cursor::new(&before));
+        let (mut now_at, mut before_at) = (Cursor::new(&found.regions), Cursor::new(&before.regions));
         let walked = self.walker.walk(&self.roots, pid, 0, &mut |address, entry| {
             if entry.present() {
                 // Memory outside every region was mapped after the regions were last updated: it is new.
@@ -123,19 +146,31 @@ impl Damon {
                 let touched = region.is_some_and(|r| limits.idle_time(r) < window);
                 let seen = Seen { age, accessed_at: before_at.find(address).filter(|_| touched).map(|r| limits.age(r)) };
                 match entry.pfn().filter(|_| !entry.exclusive()) {
-                    Some(frame) => shared.entry(frame).or_insert(seen).merge(seen),
-                    None => seen.count(scan),
+                    Some(frame) => job.shared.entry(frame).or_insert(seen).merge(seen),
+                    None => seen.count(&mut job.scan),
                 }
             }
             Flow::Continue
         });
-        self.regions.insert(pid, now);
+        self.found.insert(pid, found);
         walked
     }
 }
 
-/// Pages that several processes map, by frame: each counts once.
-type SharedPages = HashMap<u64, Seen>;
+/// A job's scan under way.
+#[derive(Debug)]
+struct JobScan {
+    scan: Scan,
+    /// Pages that several processes map, by frame: each counts once.
+    shared: HashMap<u64, Seen>,
+}
+
+impl JobScan {
+    fn finish(mut self) -> Scan {
+        self.shared.into_values().for_each(|seen| seen.count(&mut self.scan));
+        self.scan
+    }
+}
 
 /// What one process's regions say of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +247,8 @@ impl Tracker for Damon {
     fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
         let wanted: BTreeSet<i32> = targets.iter().flat_map(|t| t.pids).copied().take(self.limits.processes_max).collect();
         self.watch(&wanted)?;
-        self.regions.retain(|pid, _| wanted.contains(pid));
+        let begun = Instant::now();
+        self.found.retain(|pid, _| wanted.contains(pid));
         let mut scans = Vec::with_capacity(targets.len());
         for target in targets {
             let window = self.scanned_at.insert(target.id, now).map_or(Duration::ZERO, |then| now.saturating_sub(then));
@@ -223,17 +259,16 @@ impl Tracker for Damon {
                     Some(format!("{unwatched} processes not watched: agent.damon_processes_max is {}", self.limits.processes_max));
             }
             let mut result = Ok(());
-            let mut shared = SharedPages::new();
+            let mut job = JobScan { scan, shared: HashMap::new() };
             for &pid in target.pids.iter().filter(|pid| wanted.contains(pid)) {
-                match self.scan_process(pid, window, &mut scan, &mut shared) {
+                match self.scan_process(pid, (now, begun), &mut job) {
                     // It ended; the job's other processes count all the same.
                     Err(error) if error.is_gone() => {}
                     Err(error) => result = Err(error),
                     Ok(()) => {}
                 }
             }
-            shared.into_values().for_each(|seen| seen.count(&mut scan));
-            scans.push(result.map(|()| scan));
+            scans.push(result.map(|()| job.finish()));
         }
         Ok(scans)
     }
@@ -263,7 +298,7 @@ impl Tracker for Damon {
             }
         }
         self.watched.clear();
-        self.regions.clear();
+        self.found.clear();
         self.scanned_at.clear();
         Ok(())
     }
@@ -271,10 +306,14 @@ impl Tracker for Damon {
 
 impl PageAges for Damon {
     fn age(&self, pid: i32, address: u64, _entry: Entry) -> Option<Age> {
-        let regions = self.regions.get(&pid)?;
+        let regions = &self.found.get(&pid)?.regions;
         let at = regions.partition_point(|r| r.end <= address);
         let region = regions.get(at).filter(|r| r.start <= address)?;
         Some(self.limits.age(region))
+    }
+
+    fn taken_at(&self, pid: i32) -> Option<Duration> {
+        Some(self.found.get(&pid)?.taken_at)
     }
 }
 
@@ -311,6 +350,14 @@ mod tests {
         let mut scan = Scan::default();
         seen(0, Some(3)).count(&mut scan);
         assert_eq!((scan.resident.at(Age(0)), scan.accesses.at(Age(3))), (Pages(1), Pages(1)));
+    }
+
+    #[test]
+    fn small_processes_get_few_regions() {
+        let limits = |regions_max| Limits { scan_period: Duration::from_secs(120), regions_max, processes_max: 1 };
+        for (mapped, regions_max, want) in [(0, 4096, 3), (Bytes::mib(1).0, 4096, 32), (u64::MAX, 4096, 4096), (u64::MAX, 0, 3)] {
+            assert_eq!(limits(regions_max).regions(Bytes(mapped)), want, "{mapped} {regions_max}");
+        }
     }
 
     #[test]

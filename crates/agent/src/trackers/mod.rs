@@ -113,6 +113,11 @@ pub trait Tracker {
 pub trait PageAges {
     /// The age of the page that `entry` maps at `address` of process `pid`, if it is one of a watched job's.
     fn age(&self, pid: i32, address: u64, entry: Entry) -> Option<Age>;
+
+    /// The time since boot that a process's ages are of, where it is not that of the whole scan.
+    fn taken_at(&self, _pid: i32) -> Option<Duration> {
+        None
+    }
 }
 
 /// One generation that may be evicted as a whole.

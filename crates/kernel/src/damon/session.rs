@@ -59,13 +59,13 @@ impl Session {
         &self.monitors
     }
 
-    /// The regions of the `index`th process now, sorted by address. Waits up to one interval for the kdamond to reach
+    /// The regions of the `index`th process, sorted by address, and their moment. Waits up to one interval for the kdamond to reach
     /// the end of its aggregation.
     ///
     /// # Errors
     /// [`Error::Gone`] where the process has ended or there is no such index; [`Error::Busy`] where other commands held
     /// DAMON up for too long; [`Error::Parse`]; [`Error::Io`].
-    pub fn snapshot(&self, index: usize) -> Result<Vec<Region>> {
+    pub fn snapshot(&self, index: usize) -> Result<(Vec<Region>, Instant)> {
         let kdamond = self.kdamond(index);
         let ours = match self.monitors.get(index) {
             // Once all our kdamonds have ended with their processes, someone else may have set up theirs.
@@ -76,8 +76,10 @@ impl Session {
             return Err(Error::Gone { path: kdamond });
         }
         command(&kdamond, "update_schemes_tried_regions")?;
+        // To read thousands of regions takes time in which they do not change.
+        let taken_at = Instant::now();
         // The regions stay in kernel memory until the next snapshot: to clear them would wait for another interval.
-        read_regions(&kdamond.join(SCHEME).join("tried_regions"))
+        Ok((read_regions(&kdamond.join(SCHEME).join("tried_regions"))?, taken_at))
     }
 
     /// The kernel threads that run for this session, to book their processor time.

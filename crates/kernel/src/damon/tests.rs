@@ -79,7 +79,7 @@ fn a_session_writes_the_recipe_and_reads_sorted_regions() {
     add_region(&roots, 12, [("start", "0\n"), ("end", "4096\n"), ("nr_accesses", "0\n"), ("age", "48\n")]);
     put(keep.path(), &format!("{ADMIN}/0/contexts/0/schemes/0/tried_regions/total_bytes"), "8192\n");
     let region = |start, end, nr_accesses, age| Region { start, end, nr_accesses, age };
-    assert_eq!(session.snapshot(0).unwrap(), [region(0, 4096, 0, 48), region(8192, 12288, 1, 0)]);
+    assert_eq!(session.snapshot(0).unwrap().0, [region(0, 4096, 0, 48), region(8192, 12288, 1, 0)]);
     assert_eq!(wrote("state"), "update_schemes_tried_regions");
     assert!(session.snapshot(1).unwrap_err().is_gone());
     put(keep.path(), &format!("{ADMIN}/0/pid"), "321\n");
