@@ -1,0 +1,156 @@
+"""Dead memory leaves DRAM within two thresholds' time, and hot memory stays, through two changes of phase.
+
+The job has memory that is hot, memory that is dead, and two regions that take turns: the first lies dead and becomes
+hot while the second dies, then they change back. A death counts from the last access; two thresholds later, and one
+scan more because ages count whole scans, 95 % of what died must be in far memory. Hot memory is looked for in far
+memory all along; a region that has just turned hot is left out for one scan, the time it takes to come home.
+"""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from thermolab import node
+from thermolab.lab import Lab
+from thermolab.truth import Region, Workload
+
+KERNELS = ("6.12-idle", "6.12", "7.2")
+MORE_IS_BETTER = ("saved_bytes", "samples")
+
+RUN_S = float(os.environ.get("THERMOCLINE_LAB_SECONDS", "600"))
+"""How long the agent acts; shorter ones are for development."""
+
+SCAN_S = 4.0
+WARMUP_S = 20.0
+_SAMPLE_S = 3.0
+_TIME_COMPRESSION = 120 / SCAN_S
+_FIRST_CHANGE, _SECOND_CHANGE = 0.4, 0.7
+
+OFFLOADED_MIN_RATIO = 0.95
+HOT_OFFLOADED_MAX_RATIO = 0.001
+
+_HOT = {"period_ms": 100}
+_DEAD = {"never": True}
+
+
+def regions() -> list[Region]:
+    """Some 200 MiB; phases change when they are told to."""
+
+    def phases(*patterns: dict[str, Any]) -> dict[str, Any]:
+        return {"phases": [{"for_s": 80_000, **pattern} for pattern in patterns]}
+
+    return [
+        Region("hot", 48, _HOT, writes=True),
+        Region("dead", 96, _DEAD),
+        Region("first", 32, phases(_DEAD, _HOT)),
+        Region("second", 32, phases(_HOT, _DEAD)),
+    ]
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks at where memory is while the agent acts."""
+
+    lab: Lab
+    workload: Workload
+    agent: node.Agent
+    hot: set[str]
+    turned_hot: tuple[str, float] = ("", 0.0)
+    hot_offloaded: float = 0.0
+    samples: int = 0
+    died: int = 0
+    left: int = 0
+    deaths: list[dict[str, Any]] = field(default_factory=list)
+
+    def sample(self) -> tuple[float, dict[str, dict[str, int]], float | None]:
+        """Look once; returns the time, where each region is, and the threshold in force."""
+        # Nothing happens that could be waited for: time has to pass.
+        self.workload.guest.run(["sleep", str(_SAMPLE_S)])
+        now = self.workload.uptime()
+        where = self.workload.residency()
+        region, since = self.turned_hot
+        hot = [name for name in self.hot if name != region or now - since > SCAN_S]
+        share = sum(where[name]["swapped_bytes"] for name in hot) / self.workload.bytes_of(hot)
+        if share > self.hot_offloaded:
+            self.lab.say(f"{share:.3%} of hot memory is far at {now:.0f} s")
+            self.hot_offloaded = share
+        self.samples += 1
+        job = self.agent.job(self.workload.job)
+        threshold: float | None = job["threshold_seconds"]
+        return now, where, threshold
+
+    def until(self, end: float) -> None:
+        """Look until a time since boot."""
+        while self.sample()[0] < end:
+            pass
+
+    def death(self, names: list[str], since: float, end: float) -> None:
+        """Look at what died at `since` until two thresholds and a scan have passed, or `end` has come."""
+        seen: list[float] = []
+        while True:
+            now, where, threshold = self.sample()
+            if threshold is not None:
+                seen.append(threshold)
+            if now >= end or (seen and now >= since + 2 * max(seen) + SCAN_S):
+                break
+        died = self.workload.bytes_of(names)
+        left = sum(where[name]["swapped_bytes"] for name in names)
+        threshold = max(seen, default=None)
+        self.lab.say(
+            f"{', '.join(names)}: {left / died:.1%} far {now - since:.0f} s after its death, threshold {threshold} s"
+        )
+        self.died += died
+        self.left += left
+        self.deaths.append(
+            {"offloaded_ratio": left / died, "after_seconds": now - since, "threshold_seconds": threshold}
+        )
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Act on a workload whose memory dies and comes to life."""
+    with lab.guest() as guest:
+        workload = Workload(guest, regions())
+        slo = 0.002 * _TIME_COMPRESSION
+        settings: node.Settings = {
+            "agent.scan_period": f"{SCAN_S:g}s",
+            "agent.control_period": f"{SCAN_S / 2:g}s",
+            "cold_age.promotion_rate": f"{slo:.0%}",
+            "cold_age.warmup": f"{WARMUP_S:g}s",
+        }
+        node.configure(guest, [node.Job(workload.job)], settings)
+        before = guest.number(f"{workload.cgroup}/memory.current")
+        agent = node.start(guest)
+        begin = workload.uptime()
+        first_change, second_change = begin + _FIRST_CHANGE * RUN_S, begin + _SECOND_CHANGE * RUN_S
+        watch = Watch(lab, workload, agent, {"hot", "second"})
+        # All of it was dead before the agent came; it may act once it is warm.
+        watch.death(["dead", "first"], begin + WARMUP_S, first_change)
+        watch.until(first_change)
+        for turned_hot, died, end in (("first", "second", second_change), ("second", "first", begin + RUN_S)):
+            changed = workload.next_phase()
+            watch.hot, watch.turned_hot = {"hot", turned_hot}, (turned_hot, changed)
+            watch.death([died], changed, end)
+            watch.until(end)
+        status, job = agent.status(), agent.job(workload.job)
+        agent.stop()
+        guest.keep(f"{node.STATE}/journal")
+        workload.stop()
+    figures: dict[str, Any] = {
+        "tracker": job["tracker"],
+        "run_seconds": RUN_S,
+        "memory_before_bytes": before,
+        "memory_after_bytes": job["memory_bytes"],
+        "offloaded_ratio": watch.left / watch.died,
+        "hot_offloaded_ratio": watch.hot_offloaded,
+        "offloaded_bytes": job["far_bytes"],
+        "saved_bytes": job["saved_bytes"],
+        "samples": watch.samples,
+        "deaths": watch.deaths,
+        "slo_violations": job["totals"]["slo_violations"],
+        "periods": job["totals"]["periods"],
+        "reconcile_gap_ratio": status["machine"]["reconcile_gap_ratio"],
+    }
+    lab.at_least("offloaded_ratio", figures["offloaded_ratio"], OFFLOADED_MIN_RATIO)
+    lab.at_most("hot_offloaded_ratio", figures["hot_offloaded_ratio"], HOT_OFFLOADED_MAX_RATIO)
+    lab.at_least("saved_bytes", figures["saved_bytes"], 1)
+    return figures

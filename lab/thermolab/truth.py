@@ -1,0 +1,107 @@
+"""The ground-truth workload in a guest: memory whose every access is known, and questions about it."""
+
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .guest import Guest
+from .qemu import MIB
+
+SWAP_BACKED = ("anon", "shared", "huge", "incompressible")
+"""Kinds of regions that zswap can hold; the other one is `file`."""
+
+_SEED = 20191
+_SPEC = "/root/truth.spec"
+_LAYOUT = "/run/truth.layout"
+_OUT = "/run/truth.out"
+_VERDICT = "/run/truth.verdict"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Memory of one kind, accessed in one way."""
+
+    name: str
+    mib: int
+    pattern: Mapping[str, Any]
+    kind: str = "anon"
+    writes: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As the workload reads it."""
+        return {
+            "name": self.name,
+            "bytes": self.mib * MIB,
+            "kind": self.kind,
+            "pattern": dict(self.pattern),
+            "writes": self.writes,
+            # Beside the layout file it would be in a memory file system, and swap-backed.
+            "path": f"/root/truth.{self.name}" if self.kind == "file" else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a tracker holds for cold, by address: the workload's processes map the same memory at the same ones."""
+
+    taken_at_ns: int
+    cold: Sequence[Sequence[int]]
+
+
+class Workload:
+    """A running workload in a cgroup of its own."""
+
+    def __init__(self, guest: Guest, regions: Sequence[Region], name: str = "truth") -> None:
+        self.guest = guest
+        self.regions = {region.name: region for region in regions}
+        self.job = f"/{name}"
+        self.cgroup = guest.cgroup(name)
+        guest.write(_SPEC, json.dumps({"seed": _SEED, "regions": [region.to_json() for region in regions]}))
+        argv = ["labguest", "workload", _SPEC, "--layout", _LAYOUT]
+        self._phase = 0
+        self.pid = guest.spawn(argv, cgroup=self.cgroup, stdout=_OUT, stderr="/run/truth.err")
+        guest.expect(_OUT, "ready", timeout_s=180)
+
+    def bytes_of(self, names: Sequence[str]) -> int:
+        """Size of the named regions."""
+        return sum(self.regions[name].mib for name in names) * MIB
+
+    def swap_backed(self) -> list[str]:
+        """Names of the regions that zswap can hold."""
+        return [name for name, region in self.regions.items() if region.kind in SWAP_BACKED]
+
+    def next_phase(self) -> float:
+        """Start the next phase of all regions that have phases; returns the time since boot."""
+        self._phase += 1
+        self.guest.kill(self.pid, signal.SIGUSR1)
+        self.guest.expect(_OUT, f"phase {self._phase}")
+        return self.uptime()
+
+    def uptime(self) -> float:
+        """Seconds since boot, in the guest."""
+        return float(self.guest.read("/proc/uptime").split()[0])
+
+    def compare(self, verdict: Verdict, idle_ms: int, slack_ms: int = 0) -> dict[str, dict[str, Any]]:
+        """What is right and wrong about a verdict, by region."""
+        body = {"pid": self.pid, "taken_at_ns": verdict.taken_at_ns, "cold": verdict.cold}
+        self.guest.write(_VERDICT, json.dumps(body))
+        argv = ["labguest", "truth", _LAYOUT, "--idle-ms", str(idle_ms), "--compare", _VERDICT]
+        told = json.loads(self.guest.run([*argv, "--slack-ms", str(slack_ms)], timeout_s=120).stdout)
+        return {region["name"]: region for region in told["regions"]}
+
+    def idle_bytes(self, names: Sequence[str], idle_ms: int, at_seconds: float) -> int:
+        """Bytes of the named regions that had not been accessed for `idle_ms` at that time since boot."""
+        told = self.compare(Verdict(round(at_seconds * 1e9), []), idle_ms)
+        return sum(region["idle_bytes"] for name, region in told.items() if name in names)
+
+    def residency(self) -> dict[str, dict[str, int]]:
+        """Bytes of each region by where they are: `present_bytes`, `swapped_bytes`, `absent_bytes`."""
+        told = json.loads(self.guest.run(["labguest", "residency", _LAYOUT]).stdout)
+        return {region["name"]: region for region in told["regions"]}
+
+    def stop(self) -> None:
+        """End it."""
+        self.guest.kill(self.pid)
+        self.guest.wait_exit(self.pid)
