@@ -42,9 +42,9 @@ def main() -> int:
     with lab.guest() as guest:
         say(f"Linux {guest.release} is up after {guest.boot_seconds:.1f} s; starting Redis")
         server = services.redis(guest)
-        experiment = Experiment(guest, server, "redis", Plan(judged_seconds=50, pairs=2), say)
+        experiment = Experiment(guest, server, "redis", Plan(judged_seconds=60, pairs=2), say)
         experiment.fill()
-        say(f"Redis holds {server.memory_current() / _MIB:.0f} MiB of realistic values; a tenth of the keys is hot")
+        say(f"Redis holds {server.memory_current() / _MIB:.0f} MiB of realistic values; one key in twenty is hot")
         node.configure(guest, [node.Job(experiment.job)])
         say(f"\n$ thermocline observe {experiment.job} --for {_OBSERVE_SECONDS}s      (moves nothing)")
         say(experiment.observe(_OBSERVE_SECONDS))

@@ -1,7 +1,7 @@
 """Redis under a hotspot load keeps its promotion rate under the objective while its cold values leave DRAM.
 
-Values are realistic and compress about 3:1. The load has a tenth of the keys hot and reads a few others each second,
-which are the promotions. Time runs 60 times faster than in production (a 2 s scan stands for 120 s), and so does the
+Values are realistic and compress about 3:1. The load has a twentieth of the keys hot and now and then reads any of the
+others; those, and hot keys that rest for longer than the threshold, are the promotions. Time runs 60 times faster than in production (a 2 s scan stands for 120 s), and so does the
 objective: 0.2 % per minute becomes 12 %. Throughput is compared within one guest, without far memory before and after.
 """
 
@@ -37,8 +37,8 @@ def check(lab: Lab, outcome: Outcome) -> None:
     lab.at_most(
         "promotion_rate_p98_ratio_per_min", figures["promotion_rate_p98_ratio_per_min"], figures["slo_ratio_per_min"]
     )
-    # 60 s of 2 s periods, less what a loaded host delays.
-    lab.at_least("promotion_periods", figures["promotion_periods"], 20)
+    # 100 s of 2 s periods, less what a loaded host delays.
+    lab.at_least("promotion_periods", figures["promotion_periods"], 40)
     lab.at_most("reconcile_gap_ratio", figures["reconcile_gap_ratio"], 0.02)
     lab.at_most("replay_differs", figures["replay_differs"], 0)
     lab.at_least("replayed_periods", figures["replayed_periods"], 20)

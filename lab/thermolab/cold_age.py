@@ -21,20 +21,20 @@ SWAP_DEVICE = "/dev/vdb"
 class Plan:
     """How much of everything; seconds are the guest's."""
 
-    keys: int = 120_000
+    keys: int = 100_000
     rate: int = 1_000
     """Requests per second while far memory settles and is judged."""
-    hot_fraction: float = 0.1
+    hot_fraction: float = 0.05
     cold_touches_per_s: float = 0.5
     """Reads of any key, most of them far: what comes back."""
     write_share: float = 0.01
     """Of the requests; each write moves a value, and the allocator's own pages with it."""
-    settle_seconds: int = 40
+    settle_seconds: int = 50
     """From the agent's start to the first judged period; longer than its warm-up."""
-    judged_seconds: int = 60
-    pairs: int = 3
+    judged_seconds: int = 100
+    pairs: int = 2
     """Closed-loop runs with far memory, each followed by one without."""
-    requests: int = 20_000
+    requests: int = 10_000
     """Requests of one closed-loop run."""
 
 
@@ -156,7 +156,7 @@ class Experiment:
 
     def _narrate(self, agent: node.Agent, seconds: int) -> None:
         """Say how it goes until the load has run for `seconds`."""
-        step = 10
+        step = 20 if seconds > 100 else 10
         for t in range(step, seconds, step):
             self.guest.expect(_LOAD_OUT, f'"t":{t}}}', timeout_s=10 * step + 60)
             job = agent.job(self.job)

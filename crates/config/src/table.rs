@@ -121,7 +121,7 @@ knobs! {
     "cold_age" => cold_age: ColdAge {
         promotion_rate: RatioPpm = Unit::RatioPerMinute, "0.2%" in "0%" ..= "100%",
             "P: how much of a job's working set may come back from far memory each minute (Lagar-Cavilla et al., section 4.2).";
-        percentile: RatioPpm = Unit::Percentile, "98%" in "50%" ..= "100%",
+        percentile: RatioPpm = Unit::Percentile, "99%" in "50%" ..= "100%",
             "K: the threshold taken is at least as high as this share of those that would have been best in the past periods. Higher is safer and saves less.";
         warmup: Duration = Unit::Duration, "600s" in "0s" ..= "24h",
             "S: nothing of a job is offloaded for this long after it was first seen, because too little is known of it.";
