@@ -9,12 +9,6 @@ use kernel::{Result, Roots};
 /// Entries per read: 512 KiB of pagemap for 256 MiB of addresses.
 const CHUNK: usize = 1 << 16;
 
-/// Ranges of pages per `PAGEMAP_SCAN`: 96 KiB of them.
-const RANGES: usize = 1 << 12;
-
-/// Empty pages that are read along with their neighbours rather than cost a read of their own: 4 KiB of pagemap.
-const GAP_PAGES: u64 = 512;
-
 /// Where a walk goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
@@ -47,65 +41,42 @@ impl Walker {
         let pagemap = Pagemap::open(roots, pid)?;
         for vma in maps::read(roots, pid)?.iter().filter(|vma| vma.end > from) {
             let Some(shared_memory) = swap_backed(vma) else { continue };
-            for part in self.populated(&pagemap, vma.start.max(from)..vma.end)? {
-                let seen = self.walk_part(&pagemap, part, &mut |address, entry| {
-                    let held = (entry.present() || entry.swapped()) && (shared_memory || !entry.file_or_shmem());
-                    if held { visit(address, entry) } else { Flow::Continue }
-                });
-                if seen? == Flow::Stop {
-                    return Ok(());
+            let mut address = vma.start.max(from);
+            while address < vma.end {
+                let wanted = usize::try_from((vma.end - address).div_ceil(self.page_bytes)).unwrap_or(CHUNK).min(CHUNK);
+                let got = pagemap.read(address, &mut self.entries[..wanted])?;
+                let mut empty = true;
+                for entry in &self.entries[..got] {
+                    if entry.present() || entry.swapped() {
+                        empty = false;
+                        if (shared_memory || !entry.file_or_shmem()) && visit(address, *entry) == Flow::Stop {
+                            return Ok(());
+                        }
+                    }
+                    address += self.page_bytes;
+                }
+                if got < wanted {
+                    break;
+                }
+                if empty {
+                    address = next_held(&pagemap, address..vma.end)?;
                 }
             }
         }
         Ok(())
     }
+}
 
-    fn walk_part(&mut self, pagemap: &Pagemap, part: Range<u64>, visit: &mut dyn FnMut(u64, Entry) -> Flow) -> Result<Flow> {
-        let mut address = part.start;
-        while address < part.end {
-            let wanted = usize::try_from((part.end - address).div_ceil(self.page_bytes)).unwrap_or(CHUNK).min(CHUNK);
-            let got = pagemap.read(address, &mut self.entries[..wanted])?;
-            for entry in &self.entries[..got] {
-                if visit(address, *entry) == Flow::Stop {
-                    return Ok(Flow::Stop);
-                }
-                address += self.page_bytes;
-            }
-            if got < wanted {
-                break;
-            }
-        }
-        Ok(Flow::Continue)
-    }
-
-    /// The parts of a mapping that may hold pages.
-    ///
-    /// Runtimes reserve terabytes and fill little of them; pagemap has an entry for every page of that. Where a mapping
-    /// is larger than a chunk, the kernel is asked first (Linux 6.7 and up); without an answer all of it is read.
-    fn populated(&self, pagemap: &Pagemap, mapping: Range<u64>) -> Result<Vec<Range<u64>>> {
-        if (mapping.end - mapping.start) / self.page_bytes <= CHUNK as u64 {
-            return Ok(vec![mapping]);
-        }
-        let query = Query { any: Categories::PRESENT | Categories::SWAPPED, ..Query::default() };
-        let mut parts: Vec<Range<u64>> = Vec::new();
-        let mut from = mapping.start;
-        while from < mapping.end {
-            let (found, reached) = match pagemap.scan(from..mapping.end, query, RANGES) {
-                Err(error) if error.is_unsupported() => return Ok(vec![mapping]),
-                answer => answer?,
-            };
-            for next in found {
-                match parts.last_mut() {
-                    Some(last) if next.start - last.end <= GAP_PAGES * self.page_bytes => last.end = next.end,
-                    _ => parts.push(next.start..next.end),
-                }
-            }
-            if reached <= from {
-                break;
-            }
-            from = reached;
-        }
-        Ok(parts)
+/// The first page of a range that is resident or swapped; its end where there is none.
+///
+/// Runtimes reserve terabytes and fill little of them, and pagemap has an entry for every page of that: after a chunk
+/// without pages, the kernel is asked where to go on (`PAGEMAP_SCAN`, Linux 6.7 and up). Before 6.7, right here.
+fn next_held(pagemap: &Pagemap, range: Range<u64>) -> Result<u64> {
+    let query = Query { any: Categories::PRESENT | Categories::SWAPPED, ..Query::default() };
+    match pagemap.scan(range.clone(), query, 1) {
+        Ok((found, _)) => Ok(found.first().map_or(range.end, |next| next.start)),
+        Err(error) if error.is_unsupported() => Ok(range.start),
+        Err(error) => Err(error),
     }
 }
 
@@ -127,43 +98,45 @@ mod tests {
     use super::*;
 
     /// Far more than a chunk, hardly any of it filled.
-    const RESERVED: usize = 1 << 30;
+    const RESERVED: usize = 2 << 30;
+
+    /// The most that one touch may fill: a huge page.
+    const HUGE: u64 = 2 << 20;
 
     #[test]
     fn a_sparse_reservation_is_walked_where_it_is_filled() {
         let mut memory = vec![0u8; RESERVED];
-        // The two in the middle are read together, for what lies between is less than a read of its own.
         let touched = [0, RESERVED / 2, RESERVED / 2 + (1 << 18), RESERVED - 1];
         for at in touched {
             memory[at] = 1;
         }
         let (roots, pid) = (Roots::host(), i32::try_from(std::process::id()).unwrap());
-        let mut walker = Walker::default();
-        let page = walker.page_bytes;
+        let page = kernel::page_size().bytes();
         let start = memory.as_ptr().addr() as u64;
-        let range = start - start % page..start + RESERVED as u64;
-
-        let pagemap = Pagemap::open(&roots, pid).unwrap();
-        let parts = walker.populated(&pagemap, range.clone()).unwrap();
-        let (read, all) = (parts.iter().map(|part| part.end - part.start).sum::<u64>(), range.end - range.start);
-        if pagemap.can_scan().unwrap() {
-            // A touch may have filled a huge page.
-            assert!((1..=3).contains(&parts.len()) && read <= 3 * (4 << 20), "{parts:?}");
-        } else {
-            assert_eq!(read, all);
-        }
+        let page_of = |at: usize| (start + at as u64) / page * page;
+        let range = page_of(0)..page_of(RESERVED - 1) + page;
 
         let mut seen = Vec::new();
-        walker
+        Walker::default()
             .walk(&roots, pid, 0, &mut |address, _| {
                 seen.extend(range.contains(&address).then_some(address));
                 Flow::Continue
             })
             .unwrap();
-        assert!(seen.is_sorted() && seen.len() <= 3 * 1024);
+        assert!(seen.is_sorted() && seen.len() as u64 <= touched.len() as u64 * HUGE / page);
         for at in touched {
-            let address = start + at as u64;
-            assert!(seen.contains(&(address - address % page)), "{address:#x} of {range:#x?}");
+            assert!(seen.contains(&page_of(at)), "{at:#x} of {range:#x?}");
+        }
+
+        let pagemap = Pagemap::open(&roots, pid).unwrap();
+        let from = range.start + HUGE;
+        let next = next_held(&pagemap, from..range.end).unwrap();
+        if pagemap.can_scan().unwrap() {
+            assert!((page_of(RESERVED / 2) - HUGE..=page_of(RESERVED / 2)).contains(&next), "{next:#x} of {range:#x?}");
+            let middle = from..page_of(RESERVED / 2) - HUGE;
+            assert_eq!(next_held(&pagemap, middle.clone()).unwrap(), middle.end, "nothing there");
+        } else {
+            assert_eq!(next, from);
         }
     }
 
