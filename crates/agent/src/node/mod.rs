@@ -124,6 +124,8 @@ pub struct Agent {
     costs: Costs,
     /// Where round-robin over the jobs' plans goes on.
     turn: usize,
+    /// The job that the guard ended last.
+    ending: Option<guard::Ending>,
     _lock: PidLock,
 }
 

@@ -62,6 +62,7 @@ impl Agent {
             costs: Costs::default(),
             budget_spent: false,
             turn: 0,
+            ending: None,
             _lock: lock,
             roots,
             config,
@@ -84,6 +85,9 @@ impl Agent {
         }
         agent.enable_zswap();
         agent.machine.read(&agent.roots, &agent.cgroups);
+        if let Some(why) = agent.machine.no_far_memory.filter(|_| !agent.options.dry_run) {
+            agent.event(None, format!("nothing is offloaded: {why}"));
+        }
         Ok(agent)
     }
 
