@@ -37,23 +37,25 @@ pub struct Machine {
     pub rejected_pages: u64,
     /// How far zswap's count of stored bytes and the root cgroup's `memory.stat` disagree, as a share of the larger.
     pub reconcile_gap_ratio: f64,
-    /// Why nothing can be offloaded now, if nothing can.
+    /// Why nothing can be offloaded now, if nothing can, and what to do about it.
     pub no_far_memory: Option<&'static str>,
 }
 
 impl Machine {
     /// Reads it anew. What cannot be read keeps its last value.
     pub fn read(&mut self, roots: &Roots, cgroups: &CgroupRoot) {
+        // What was counted before the first reading says nothing of now.
+        let limit_hits = (self.total_bytes > Bytes::ZERO).then_some(self.pool_limit_hits);
         if let Ok(info) = meminfo::read(roots) {
             self.total_bytes = info.total;
             self.available_bytes = info.available;
         }
         let areas = swap::read(roots).unwrap_or_default();
+        let compressed_swap = areas.iter().all(|area| area.name.starts_with("/dev/zram"));
         self.swap_total_bytes = areas.iter().map(|area| area.size).sum();
         let used: Bytes = areas.iter().map(|area| area.used).sum();
         self.swap_free_bytes = self.swap_total_bytes - used;
 
-        let limit_hits = self.pool_limit_hits;
         if let Ok(zswap) = Zswap::probe(roots) {
             self.zswap_enabled = zswap.parameters().is_ok_and(|p| p.enabled == Some(true));
             if let Ok(Some(counters)) = zswap.counters() {
@@ -64,20 +66,24 @@ impl Machine {
                 self.reconcile_gap_ratio = stat_gap(cgroups, self.stored_bytes);
             }
         }
-        self.no_far_memory = self.judge(limit_hits);
+        self.no_far_memory = self.judge(limit_hits, compressed_swap);
     }
 
     /// Whether pages could go anywhere, and why not.
-    fn judge(&self, limit_hits_before: u64) -> Option<&'static str> {
+    fn judge(&self, limit_hits_before: Option<u64>, compressed_swap: bool) -> Option<&'static str> {
         if self.swap_total_bytes == Bytes::ZERO {
             // zswap stores in front of a swap device: without one, stock kernels have nowhere to put a page.
-            return Some("no swap space is configured");
+            return Some("no swap space is configured, and zswap needs some behind it; make a swap file, then swapon");
         }
         if self.swap_free_bytes.0 < SWAP_FREE_MIN.share_of(self.swap_total_bytes.0) {
-            return Some("swap space is nearly full");
+            return Some("swap space is nearly full; add more");
         }
-        if self.zswap_enabled && limit_hits_before > 0 && self.pool_limit_hits > limit_hits_before {
-            return Some("zswap's pool is full");
+        if !self.zswap_enabled && !compressed_swap {
+            // The objective allows for what decompression costs, not for what a disk does.
+            return Some("zswap is off, and pages would go to a disk; set zswap.manage = true, or enable zswap");
+        }
+        if self.zswap_enabled && limit_hits_before.is_some_and(|before| self.pool_limit_hits > before) {
+            return Some("zswap's pool is full; raise zswap.max_pool, or max_pool_percent of zswap");
         }
         None
     }
@@ -100,22 +106,25 @@ fn stat_gap(cgroups: &CgroupRoot, stored: Bytes) -> f64 {
 mod tests {
     use super::*;
 
-    fn check(swap: (u64, u64), hits: (u64, u64), want: Option<&str>) {
+    fn check(swap: (u64, u64), zswap_enabled: bool, compressed_swap: bool, hits: (u64, u64), want: Option<&str>) {
         let machine = Machine {
             swap_total_bytes: Bytes::mib(swap.0),
             swap_free_bytes: Bytes::mib(swap.1),
-            zswap_enabled: true,
+            zswap_enabled,
             pool_limit_hits: hits.1,
             ..Machine::default()
         };
-        assert_eq!(machine.judge(hits.0), want);
+        let why = machine.judge(Some(hits.0), compressed_swap);
+        assert_eq!(why.and_then(|why| why.split_once([';', ','])).map(|(what, _)| what), want, "{why:?}");
     }
 
     #[test]
     fn far_memory_ends_before_others_act_on_it() {
-        check((0, 0), (0, 0), Some("no swap space is configured"));
-        check((1000, 99), (0, 0), Some("swap space is nearly full"));
-        check((1000, 100), (3, 3), None);
-        check((1000, 500), (3, 4), Some("zswap's pool is full"));
+        check((0, 0), true, false, (0, 0), Some("no swap space is configured"));
+        check((1000, 99), true, false, (0, 0), Some("swap space is nearly full"));
+        check((1000, 100), true, false, (3, 3), None);
+        check((1000, 500), true, false, (3, 4), Some("zswap's pool is full"));
+        check((1000, 500), false, false, (0, 0), Some("zswap is off"));
+        check((1000, 500), false, true, (0, 0), None);
     }
 }

@@ -29,6 +29,7 @@ impl Machine {
         machine.put("proc/self/statm", "100 50 10 1 0 40 0\n");
         machine.put("proc/meminfo", "MemTotal: 1024 kB\nMemFree: 512 kB\nMemAvailable: 512 kB\nSwapTotal: 1024 kB\nSwapFree: 1024 kB\n");
         machine.put("proc/swaps", "Filename Type Size Used Priority\n/dev/vdb partition 1024 0 -2\n");
+        machine.put("sys/module/zswap/parameters/enabled", "Y\n");
         for name in ["proc/kpageflags", "proc/kpagecgroup"] {
             machine.put_words(name, &[0; FRAMES]);
         }

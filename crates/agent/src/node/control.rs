@@ -21,7 +21,13 @@ const LOW_CHANGE_PARTS: u64 = 8;
 impl Agent {
     /// One control period of all jobs.
     pub(super) fn control(&mut self, now: Duration) {
+        let before = self.machine.no_far_memory;
         self.machine.read(&self.roots, &self.cgroups);
+        match self.machine.no_far_memory {
+            now if now == before || self.options.dry_run => {}
+            Some(why) => self.event(None, format!("nothing is offloaded: {why}")),
+            None => self.event(None, "offloading goes on".to_owned()),
+        }
         if let Some(gap) = self.machine.gap_to_report() {
             self.event(None, format!("zswap and memory.stat disagree by {:.1} % about what is stored", gap * 100.0));
         }

@@ -114,6 +114,8 @@ fn what_forbids_offloading_is_the_reason_to_hold() {
     check("standard", false, |machine| machine.put("proc/swaps", "Filename Type Size Used Priority\n"), Veto::NoFarMemory);
     let full = |machine: &Machine| machine.put("proc/swaps", "Filename Type Size Used Priority\n/dev/vdb partition 1024 1000 -2\n");
     check("standard", false, full, Veto::NoFarMemory);
+    let off = |machine: &Machine| machine.put("sys/module/zswap/parameters/enabled", "N\n");
+    check("standard", false, off, Veto::NoFarMemory);
     let at_limit = |machine: &Machine| {
         machine.set(JOB, "memory.current", "4096000");
         machine.set(JOB, "memory.max", "4096000");
