@@ -5,6 +5,7 @@
 
 mod content;
 mod control;
+mod crowd;
 mod inspect;
 mod linux;
 mod load;
@@ -31,6 +32,8 @@ enum Command {
     Load(load::Arguments),
     /// Be a program whose accesses to memory are known.
     Workload(workload::Arguments),
+    /// Be many small jobs, each in a cgroup of its own.
+    Crowd(crowd::Arguments),
     /// Tell how much of a workload's memory is idle, and compare that with a tracker's verdict.
     Truth(workload::TruthArguments),
     /// Tell how much of a workload's memory is present, swapped or absent.
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Control(arguments) => control::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Workload(arguments) => workload::run(&arguments),
+        Command::Crowd(arguments) => crowd::run(&arguments),
         Command::Truth(arguments) => workload::truth(&arguments),
         Command::Residency(arguments) => workload::residency(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
