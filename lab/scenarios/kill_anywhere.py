@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from thermolab import node, remains
+from thermolab import node, programs, remains
 from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import MIB
@@ -97,29 +97,19 @@ def _is_record(line: str) -> bool:
 
 
 def _start_programs(guest: Guest) -> None:
-    breathing = {"phases": [{"for_s": 1, "period_ms": 1000}, {"for_s": 3, "never": True}]}
     regions = [
-        {"name": "breathing", "bytes": 16 * MIB, "kind": "anon", "pattern": breathing, "writes": True},
-        {"name": "idle", "bytes": 8 * MIB, "kind": "anon", "pattern": {"never": True}},
-        {"name": "hot", "bytes": 2 * MIB, "kind": "anon", "pattern": {"period_ms": 100}},
+        programs.phases("breathing", 16 * MIB, (1, 1000), (3, None)),
+        programs.idle("idle", 8 * MIB),
+        programs.hot("hot", 2 * MIB),
     ]
     for job in _PROGRAMS:
-        _program(guest, job, regions)
+        programs.workload(guest, job, regions)
     # Every one of these is another process to watch.
     guest.spawn(["sh", "-c", "while :; do sleep 0.4; done"], cgroup=guest.cgroup("forks"))
     # Of the operator: to be put back as it is, not as the kernel has it.
     guest.write(f"{guest.cgroup('b')}/memory.low", str(MIB))
     guest.write(f"{guest.cgroup(_LIMITED[1:])}/memory.max", str(_LIMIT_BYTES))
-    too_much = {"name": "idle", "bytes": 2 * _LIMIT_BYTES, "kind": "anon", "pattern": {"never": True}}
-    _program(guest, _LIMITED, [too_much])
-
-
-def _program(guest: Guest, job: str, regions: list[dict[str, Any]]) -> None:
-    spec, log = f"/run{job}.json", f"/run{job}.log"
-    guest.write(spec, json.dumps({"seed": SEED, "regions": regions}))
-    argv = ["labguest", "workload", spec, "--layout", f"/run{job}.layout"]
-    guest.spawn(argv, cgroup=guest.cgroup(job[1:]), stdout=log, stderr=log)
-    guest.expect(log, "ready")
+    programs.workload(guest, _LIMITED, [programs.idle("idle", 2 * _LIMIT_BYTES)])
 
 
 def _configure(guest: Guest, *, damon: bool) -> None:
