@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -12,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::view::{JobView, View};
+use crate::view::{JobView, Published, View};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct JobLabels {
@@ -154,13 +153,13 @@ fn signed(value: u64) -> i64 {
 ///
 /// # Errors
 /// When the address cannot be bound.
-pub fn serve(address: SocketAddr, view: Arc<RwLock<View>>) -> std::io::Result<SocketAddr> {
+pub fn serve(address: SocketAddr, view: Published) -> std::io::Result<SocketAddr> {
     let server = tiny_http::Server::http(address).map_err(std::io::Error::other)?;
     let bound = server.server_addr().to_ip().unwrap_or(address);
     thread::Builder::new().name("metrics".to_owned()).spawn(move || {
         for request in server.incoming_requests() {
             let response = if request.url() == "/metrics" {
-                let text = render(&view.read().unwrap_or_else(PoisonError::into_inner)).unwrap_or_default();
+                let text = render(&view.get()).unwrap_or_default();
                 let header = tiny_http::Header::from_bytes("Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8");
                 let response = tiny_http::Response::from_string(text);
                 match header {
@@ -193,7 +192,7 @@ mod tests {
 
     #[test]
     fn metrics_are_served_and_nothing_else() {
-        let address = serve("127.0.0.1:0".parse().unwrap(), Arc::default()).unwrap();
+        let address = serve("127.0.0.1:0".parse().unwrap(), Published::default()).unwrap();
         let get = |path: &str| {
             let mut stream = std::net::TcpStream::connect(address).unwrap();
             write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();

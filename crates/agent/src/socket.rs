@@ -4,11 +4,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
-use crate::view::View;
+use crate::view::{Published, View};
 
 /// The name of the socket in the runtime directory.
 const NAME: &str = "agent.sock";
@@ -24,7 +23,7 @@ const RETRY_WAIT: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// When the socket cannot be made.
-pub fn serve(runtime_dir: &Path, view: Arc<RwLock<View>>) -> std::io::Result<()> {
+pub fn serve(runtime_dir: &Path, view: Published) -> std::io::Result<()> {
     let path = runtime_dir.join(NAME);
     // The caller holds the agent's lock: a socket that stands here is a dead agent's.
     match std::fs::remove_file(&path) {
@@ -46,12 +45,12 @@ pub fn serve(runtime_dir: &Path, view: Arc<RwLock<View>>) -> std::io::Result<()>
     Ok(())
 }
 
-fn answer(stream: &UnixStream, view: &RwLock<View>) -> std::io::Result<()> {
+fn answer(stream: &UnixStream, view: &Published) -> std::io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let mut line = String::new();
     BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)?;
-    let mut view = view.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut view = View::clone(&view.get());
     if line.trim() != "explain" {
         for job in &mut view.jobs {
             job.recent.clear();
@@ -96,8 +95,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let nobody = ask(dir.path(), "status").unwrap_err().to_string();
         assert!(nobody.contains("agent.sock") && nobody.contains("thermocline agent"), "{nobody}");
-        let view = Arc::new(RwLock::new(View { kernel: "6.12".to_owned(), ..View::default() }));
-        serve(dir.path(), Arc::clone(&view)).unwrap();
+        let view = Published::default();
+        view.set(View { kernel: "6.12".to_owned(), ..View::default() });
+        serve(dir.path(), view.clone()).unwrap();
         assert_eq!(ask(dir.path(), "status").unwrap()["kernel"], "6.12");
         // A dead agent's socket is no obstacle.
         serve(dir.path(), view).unwrap();

@@ -1,5 +1,7 @@
 //! What people and machines may see of the agent: a copy, made after each round.
 
+use std::sync::{Arc, PoisonError, RwLock};
+
 use config::Config;
 use policy::cold_age::{Decision, Hold, Reason, Veto};
 use policy::units::{Age, Bytes, RatioPpm};
@@ -30,6 +32,25 @@ pub struct View {
     pub saved_bytes: i64,
     /// Its jobs, by path.
     pub jobs: Vec<JobView>,
+}
+
+/// Where the loop puts each new view for other threads. Readers take the one of the moment and hold no lock while they
+/// use it, so that a slow scrape or client never keeps the loop waiting.
+#[derive(Clone, Debug, Default)]
+pub struct Published(Arc<RwLock<Arc<View>>>);
+
+impl Published {
+    /// The view of the moment.
+    #[must_use]
+    pub fn get(&self) -> Arc<View> {
+        // Nobody panics while exchanging two pointers; were it so, either view is whole.
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts a new view in place of the last one.
+    pub fn set(&self, view: View) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+    }
 }
 
 /// One job.

@@ -7,9 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, RwLock};
 
-use agent::view::View;
+use agent::view::{Published, View};
 use serde_json::Value;
 
 /// What one run of the program did.
@@ -125,7 +124,9 @@ fn doctor_says_what_is_missing_and_its_exit_code_agrees() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("thermocline");
-    std::fs::copy(env!("CARGO_BIN_EXE_thermocline"), &program).unwrap();
+    // Not copied by this process: a child of another test would inherit the open file, and who writes to a program
+    // keeps it from being run.
+    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_thermocline")).arg(&program).status().unwrap().success());
     let agrees = |ran: &Ran| {
         let report = ran.json();
         assert_eq!(ran.code, Some(if report["able"] == true { 0 } else { 2 }), "{ran:?}");
@@ -168,8 +169,9 @@ fn without_an_agent_the_remedy_is_told() {
 #[test]
 fn status_shows_what_the_agent_answers() {
     let directory = tempfile::tempdir().unwrap();
-    let view = View { kernel: "6.12.0-lake".to_owned(), ..View::default() };
-    agent::socket::serve(directory.path(), Arc::new(RwLock::new(view))).unwrap();
+    let view = Published::default();
+    view.set(View { kernel: "6.12.0-lake".to_owned(), ..View::default() });
+    agent::socket::serve(directory.path(), view).unwrap();
     let set = format!("agent.runtime_dir={}", directory.path().display());
     check(&["--set", &set, "status"], 0, &["6.12.0-lake", "promotions"], &[]);
     let ran = check(&["--set", &set, "status", "--format", "json"], 0, &["6.12.0-lake"], &[]);

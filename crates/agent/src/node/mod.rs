@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use config::Config;
@@ -26,7 +25,7 @@ use crate::pace::{ByteRate, CpuBudget};
 use crate::trackers::choose::Offer;
 use crate::trackers::{self, Tracker};
 use crate::undo::UndoLog;
-use crate::view::View;
+use crate::view::{Published, View};
 use crate::walk::Walker;
 
 mod act;
@@ -120,7 +119,7 @@ pub struct Agent {
     machine: crate::machine::Machine,
     boot_id: String,
     kernel_release: String,
-    view: Arc<RwLock<View>>,
+    view: Published,
     costs: Costs,
     /// Where round-robin over the jobs' plans goes on.
     turn: usize,
@@ -161,8 +160,8 @@ const GUARD_WAIT: Duration = Duration::from_secs(1);
 impl Agent {
     /// The copy of its state that other threads may read.
     #[must_use]
-    pub fn view(&self) -> Arc<RwLock<View>> {
-        Arc::clone(&self.view)
+    pub fn view(&self) -> Published {
+        self.view.clone()
     }
 
     /// The jobs that it watches now.
@@ -225,10 +224,7 @@ impl Agent {
             self.write_journal();
             if scanning || deciding {
                 self.publish();
-                let view = Arc::clone(&self.view);
-                if let Ok(view) = view.read() {
-                    after_round(self, &view);
-                }
+                after_round(self, &self.view.get());
             }
             let mut wake = next_scan.min(next_control).min(end.unwrap_or(Duration::MAX));
             if busy {
@@ -326,8 +322,7 @@ impl Agent {
         self.costs.cpu_seconds = self.cpu_time().as_secs_f64();
         self.costs.rss_bytes = process::own_rss(&self.roots).unwrap_or_default();
         let view = View::of(&self.config, &self.options, &self.machine, self.costs, &self.kernel_release, self.jobs.values());
-        // A reader that panicked while holding the lock has read only.
-        *self.view.write().unwrap_or_else(std::sync::PoisonError::into_inner) = view;
+        self.view.set(view);
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
 use config::Config;
@@ -21,7 +20,7 @@ use crate::machine::Machine;
 use crate::pace::{ByteRate, CpuBudget};
 use crate::trackers::choose::Offer;
 use crate::undo::{Restored, UndoLog};
-use crate::view::View;
+use crate::view::Published;
 use crate::walk::Walker;
 
 impl Agent {
@@ -58,7 +57,7 @@ impl Agent {
             jobs: BTreeMap::new(),
             refused: BTreeSet::new(),
             pending: Vec::new(),
-            view: Arc::new(RwLock::new(View::default())),
+            view: Published::default(),
             costs: Costs::default(),
             budget_spent: false,
             turn: 0,
