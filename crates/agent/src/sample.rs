@@ -1,7 +1,7 @@
 //! A small test compression of a job's cold pages.
 //!
 //! LZ4 stands for whatever zswap uses: what LZ4 cannot shrink, the kernel's lzo, lz4 and zstd hardly shrink either.
-//! Reading a page marks it accessed, so samples are few and rare.
+//! Reading a page marks it accessed, so samples are few and rare, and trackers that would see it are told.
 
 use kernel::pagemap::Entry;
 use kernel::{Result, Roots, process};
@@ -36,8 +36,14 @@ pub fn take(
             Err(error) if error.is_gone() => continue,
             chosen => chosen?,
         };
-        for address in chosen {
-            if let Some(shrinks) = page_shrinks(roots, pid, address, ratio_max) {
+        for (address, entry) in chosen {
+            let mut shrinks = None;
+            let mut read = || shrinks = page_shrinks(roots, pid, address, ratio_max);
+            match ages {
+                Some(ages) => ages.unseen(entry, &mut read),
+                None => read(),
+            }
+            if let Some(shrinks) = shrinks {
                 sample.pages += 1;
                 sample.incompressible += u32::from(!shrinks);
             }
@@ -46,8 +52,15 @@ pub fn take(
     Ok(sample)
 }
 
-/// Addresses of up to `wanted` pages, evenly spread.
-fn choose(roots: &Roots, walker: &mut Walker, pid: i32, ages: Option<&dyn PageAges>, threshold: Age, wanted: usize) -> Result<Vec<u64>> {
+/// Up to `wanted` pages, evenly spread.
+fn choose(
+    roots: &Roots,
+    walker: &mut Walker,
+    pid: i32,
+    ages: Option<&dyn PageAges>,
+    threshold: Age,
+    wanted: usize,
+) -> Result<Vec<(u64, Entry)>> {
     let is_cold = |address: u64, entry: Entry| {
         entry.present() && ages.is_none_or(|ages| ages.age(pid, address, entry).is_some_and(|age| age >= threshold))
     };
@@ -56,7 +69,7 @@ fn choose(roots: &Roots, walker: &mut Walker, pid: i32, ages: Option<&dyn PageAg
     walker.walk(roots, pid, 0, &mut |address, entry| {
         if is_cold(address, entry) {
             if seen.is_multiple_of(stride) {
-                chosen.push(address);
+                chosen.push((address, entry));
             }
             seen += 1;
             // Too many: keep every other one and look at half as many from here on.
@@ -74,13 +87,13 @@ fn choose(roots: &Roots, walker: &mut Walker, pid: i32, ages: Option<&dyn PageAg
     Ok(thinned(chosen, wanted))
 }
 
-/// At most `wanted` of the addresses, evenly spread from the first on.
-fn thinned(addresses: Vec<u64>, wanted: usize) -> Vec<u64> {
-    let count = addresses.len();
+/// At most `wanted` of the pages, evenly spread from the first on.
+fn thinned<T: Copy>(pages: Vec<T>, wanted: usize) -> Vec<T> {
+    let count = pages.len();
     if count <= wanted {
-        return addresses;
+        return pages;
     }
-    (0..wanted).map(|i| addresses[i * count / wanted]).collect()
+    (0..wanted).map(|i| pages[i * count / wanted]).collect()
 }
 
 /// Whether a page's payload stays within the ratio; `None` where it cannot be read any more.
@@ -108,6 +121,33 @@ mod tests {
         {
             assert_eq!(thinned((0..count).collect(), wanted), want, "{wanted} of {count}");
         }
+    }
+
+    /// Ages of which every page is old, and which count what is read unseen.
+    #[derive(Default)]
+    struct Old(std::cell::Cell<u32>);
+
+    impl PageAges for Old {
+        fn age(&self, _pid: i32, _address: u64, _entry: Entry) -> Option<Age> {
+            Some(Age(9))
+        }
+
+        fn unseen(&self, _entry: Entry, access: &mut dyn FnMut()) {
+            self.0.set(self.0.get() + 1);
+            access();
+        }
+    }
+
+    #[test]
+    fn a_sample_is_taken_of_old_pages_and_unseen() {
+        let (roots, pid) = (Roots::host(), i32::try_from(std::process::id()).unwrap());
+        let memory = vec![7u8; 1 << 20];
+        for (threshold, pids, want) in [(9, &[pid][..], 8), (10, &[pid], 0), (9, &[], 0), (9, &[i32::MAX, pid], 8)] {
+            let old = Old::default();
+            let sample = take(&roots, &mut Walker::default(), pids, Some(&old), Age(threshold), 8, RatioPpm(730_000)).unwrap();
+            assert_eq!((sample.pages, old.0.get()), (want, want), "{threshold} {pids:?}");
+        }
+        drop(memory);
     }
 
     #[test]

@@ -114,6 +114,11 @@ pub trait PageAges {
     /// The age of the page that `entry` maps at `address` of process `pid`, if it is one of a watched job's.
     fn age(&self, pid: i32, address: u64, entry: Entry) -> Option<Age>;
 
+    /// Does what the kernel takes for an access to a page, such as reading it, so that the next scan does not.
+    fn unseen(&self, _entry: Entry, access: &mut dyn FnMut()) {
+        access();
+    }
+
     /// The time since boot that a process's ages are of, where it is not that of the whole scan.
     fn taken_at(&self, _pid: i32) -> Option<Duration> {
         None

@@ -237,11 +237,22 @@ impl PageAges for PageIdle {
         let frame = usize::try_from(entry.pfn()?).ok()?;
         self.ages.get(frame).map(|&age| Age(age))
     }
+
+    fn unseen(&self, entry: pagemap::Entry, access: &mut dyn FnMut()) {
+        let bearer = entry.pfn().and_then(|frame| Some(self.head_of(frame).ok()?.unwrap_or(frame)));
+        let idle = bearer.filter(|&frame| self.is_idle(frame, &mut HashMap::new()).unwrap_or(false));
+        access();
+        if let Some(frame) = idle {
+            // Where this fails, one access too many is counted, and the page stays a while longer.
+            let _ = self.idle.write_chunk(frame - frame % PFNS_PER_WORD, &[1 << (frame % PFNS_PER_WORD)]);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{FRAMES, Machine};
 
     const ANON: u64 = KPF_LRU | KPF_SWAPBACKED;
 
@@ -281,6 +292,21 @@ mod tests {
         assert_eq!((ages, marks.as_str()), (vec![1, 255, 0], "111"));
         assert_eq!(scan.resident.iter().collect::<Vec<_>>(), [(Age(0), Pages(1)), (Age(1), Pages(1)), (Age(255), Pages(1))]);
         assert_eq!(scan.accesses.iter().collect::<Vec<_>>(), [(Age(7), Pages(1))]);
+    }
+
+    #[test]
+    fn a_look_of_our_own_leaves_a_page_as_idle_as_it_was() {
+        let machine = Machine::new();
+        let tracker = PageIdle::open(&machine.roots).unwrap();
+        for (frame, accessed_before, idle_after) in [(70, 70, true), (70, 71, false), (1, 0, true)] {
+            machine.access_frames(accessed_before);
+            let mut looked = 0;
+            tracker.unseen(pagemap::Entry(1 << 63 | frame), &mut || {
+                machine.access_frames(FRAMES);
+                looked += 1;
+            });
+            assert_eq!((looked, machine.is_idle(frame)), (1, idle_after), "frame {frame} after {accessed_before}");
+        }
     }
 
     #[test]
