@@ -79,12 +79,18 @@ impl History {
         self.contents.jobs.get(path).filter(|job| job.id == id)
     }
 
-    /// Replaces all histories.
+    /// Replaces the histories of `jobs`, and forgets the others but those whose cgroup `exists` with this path and id:
+    /// a job may be out of sight for a while, because of its rule or for want of its tracker.
     ///
     /// # Errors
     /// Any error of writing; the old file then stands.
-    pub fn store(&mut self, jobs: impl Iterator<Item = (String, JobHistory)>) -> io::Result<()> {
-        self.contents.jobs = jobs.collect();
+    pub fn store(&mut self, jobs: impl Iterator<Item = (String, JobHistory)>, exists: impl Fn(&str, u64) -> bool) -> io::Result<()> {
+        let before = std::mem::replace(&mut self.contents.jobs, jobs.collect());
+        for (path, job) in before {
+            if !self.contents.jobs.contains_key(&path) && exists(&path, job.id) {
+                self.contents.jobs.insert(path, job);
+            }
+        }
         replace_file(&self.file, &serde_json::to_vec(&self.contents)?)
     }
 }
@@ -103,7 +109,7 @@ mod tests {
         let job = JobHistory { id: 5, seen_at_ms: 7, state, incompressible, far };
         let scan = Duration::from_secs(120);
         let mut history = History::load(dir.path(), "boot", scan, &[1, 2]).unwrap();
-        history.store([("/a".to_owned(), job.clone())].into_iter()).unwrap();
+        history.store([("/a".to_owned(), job.clone())].into_iter(), |_, _| false).unwrap();
         let check = |boot: &str, scan: Duration, thresholds: &[u8], id, want| {
             assert_eq!(History::load(dir.path(), boot, scan, thresholds).unwrap().of("/a", id), want);
         };
@@ -112,6 +118,11 @@ mod tests {
         check("boot", scan, &[1, 3], 5, None);
         check("boot", scan / 2, &[1, 2], 5, None);
         check("another", scan, &[1, 2], 5, None);
+        // Out of sight, and then ended.
+        history.store(std::iter::empty(), |path, id| (path, id) == ("/a", 5)).unwrap();
+        check("boot", scan, &[1, 2], 5, Some(&job));
+        history.store(std::iter::empty(), |_, _| false).unwrap();
+        check("boot", scan, &[1, 2], 5, None);
         fs::write(dir.path().join("history.json"), "{").unwrap();
         check("boot", scan, &[1, 2], 5, None);
     }

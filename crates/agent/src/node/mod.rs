@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use config::Config;
-use kernel::cgroup::CgroupRoot;
+use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::lock::PidLock;
 use kernel::{Roots, process};
 use policy::thresholds::Thresholds;
@@ -306,7 +306,9 @@ impl Agent {
             };
             (job.path().to_owned(), history)
         });
-        if let Err(error) = history.store(jobs) {
+        let cgroups = &self.cgroups;
+        let exists = |path: &str, id: u64| Cgroup::open(cgroups, path).is_ok_and(|cgroup| cgroup.id() == id);
+        if let Err(error) = history.store(jobs, exists) {
             log::error!("history: {error}; a restart would warm these jobs up anew");
         }
     }
