@@ -29,6 +29,7 @@ _LIMITED = "/limited"
 _LIMIT_BYTES = 24 * MIB
 _JOURNAL = f"{node.STATE}/journal"
 _UNDO = f"{node.RUNTIME}/undo.json"
+_DAMON_STAT = "/sys/module/damon_stat/parameters/enabled"
 _LOG = "/run/agent.log"
 _ROUNDS = "/run/agent.json"
 
@@ -49,6 +50,9 @@ def run(lab: Lab) -> dict[str, Any]:
     """Kill, put back, look; fifty times."""
     with lab.guest() as guest:
         _start_programs(guest)
+        if guest.exists(_DAMON_STAT):
+            # On from boot on some kernels: while it uses DAMON, the agent does not.
+            guest.write(_DAMON_STAT, "N")
         before = remains.inspect(guest)
         _configure(guest, damon=False)
         _warm_up(guest)
