@@ -154,7 +154,7 @@ def _kill(lab: Lab, guest: Guest, before: remains.Settings) -> dict[str, Any]:
         if (kill + 1) % 10 == 0:
             lab.say(f"{kill + 1} kills: {with_settings} left settings to put back, {with_kdamonds} kdamonds")
     guest.keep(_JOURNAL)
-    ahead, behind = _history_against_journal(journal.lines)
+    ahead, behind = history_against_journal(journal.lines)
     figures = {
         "kills": KILLS,
         "kills_amid_settings": with_settings,
@@ -185,7 +185,7 @@ def _bounds(lab: Lab, figures: dict[str, Any], leftovers: list[str]) -> None:
     lab.at_most("history_lost_periods_max", figures["history_lost_periods_max"], 1)
 
 
-def _history_against_journal(lines: list[str]) -> tuple[int, int]:
+def history_against_journal(lines: list[str]) -> tuple[int, int]:
     """Where the state that a job's controller restarted with differs from what the journal says.
 
     Returns the periods that it remembers and the journal lacks, in all; and the most that the journal has and it forgot
