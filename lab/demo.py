@@ -44,7 +44,7 @@ def main() -> int:
         server = services.redis(guest)
         experiment = Experiment(guest, server, "redis", Plan(judged_seconds=60, pairs=2), say)
         experiment.fill()
-        say(f"Redis holds {server.memory_current() / _MIB:.0f} MiB of realistic values; one key in twenty is hot")
+        say(f"Redis holds {server.memory_current() / _MIB:.0f} MiB of realistic values; one key in twelve is hot")
         node.configure(guest, [node.Job(experiment.job)])
         say(f"\n$ thermocline observe {experiment.job} --for {_OBSERVE_SECONDS}s      (moves nothing)")
         say(experiment.observe(_OBSERVE_SECONDS))
