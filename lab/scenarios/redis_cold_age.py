@@ -1,8 +1,9 @@
 """Redis under a hotspot load keeps its promotion rate under the objective while its cold values leave DRAM.
 
 Values are realistic and compress about 3:1. The load has one key in twelve hot and now and then reads any of the
-others; those, and hot keys that rest for longer than the threshold, are the promotions. Time runs 60 times faster than in production (a 2 s scan stands for 120 s), and so does the
-objective: 0.2 % per minute becomes 12 %. Throughput is compared within one guest, without far memory before and after.
+others; those, and hot keys that rest for longer than the threshold, are the promotions. Time runs 60 times faster
+than in production (a 2 s scan stands for 120 s), and so does the objective: 0.2 % per minute becomes 12 %. Throughput
+is compared within one guest, runs with and without far memory in turn.
 """
 
 from typing import Any
