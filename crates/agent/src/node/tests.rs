@@ -124,6 +124,28 @@ fn what_forbids_offloading_is_the_reason_to_hold() {
 }
 
 #[test]
+fn a_job_that_shall_fail_fast_cannot_swap_on_while_it_is_at_its_limit() {
+    const SWAP_MAX: &str = "sys/fs/cgroup/a/memory.swap.max";
+    let machine = machine_with_job();
+    let text = format!("at_limit = \"fail_fast\"\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n");
+    let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap();
+    machine.set(JOB, "memory.max", "4096000");
+    machine.set(JOB, "memory.swap.current", "163840");
+    for (at, current, want) in
+        [(1_000, 1_000_000, "max"), (1_120, 4_090_000, "163840"), (1_240, 4_096_000, "163840"), (1_360, 900_000, "max")]
+    {
+        machine.set(JOB, "memory.current", &current.to_string());
+        round(&mut agent, &machine, at, 60);
+        assert_eq!(machine.get(SWAP_MAX), want, "{current} bytes charged");
+    }
+    machine.set(JOB, "memory.current", "4096000");
+    round(&mut agent, &machine, 1_480, 60);
+    assert_eq!(machine.get(SWAP_MAX), "163840");
+    agent.stop();
+    assert_eq!(machine.get(SWAP_MAX), "max");
+}
+
+#[test]
 fn the_next_start_puts_back_what_a_killed_agent_left_and_goes_on_with_its_history() {
     let machine = machine_with_job();
     let mut killed = agent(&machine);
