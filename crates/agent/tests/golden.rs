@@ -1,7 +1,7 @@
 //! Replay identity: a journal that an agent wrote, replayed through `policy` with its recorded parameters, gives the
 //! same decisions. The offline model, the simulator and every later version of the agent rest on it.
 //!
-//! The journal is of a stock 6.12 kernel with idle page tracking: Redis under a load whose hot keys change twice,
+//! The journal is of a 6.12 kernel with idle page tracking: Redis under a load whose hot keys change twice,
 //! beside a second Redis that is only observed; after 60 s the agent is killed and another one goes on. If a change
 //! to `policy` makes this test fail, the policy decides differently now, and journals of older agents no longer
 //! replay: that is a new journal version, not a new golden file.
