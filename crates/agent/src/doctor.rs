@@ -132,7 +132,7 @@ fn swap_and_zswap(roots: &Roots) -> Vec<Check> {
                 check("zswap", Status::Ok, format!("on, compressor {compressor}"), "")
             } else {
                 let remedy = "set zswap.manage = true, or echo Y > /sys/module/zswap/parameters/enabled";
-                check("zswap", Status::Advice, format!("off, compressor {compressor}: cold pages go to the swap device"), remedy)
+                check("zswap", Status::Advice, format!("off, compressor {compressor}: nothing is offloaded to a plain swap device"), remedy)
             }
         }
         Err(error) => from_error("zswap", &error),

@@ -19,10 +19,22 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("thermocline: {error:#}");
+            eprintln!("thermocline: {}", in_words(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and its causes, but for those that are part of the words before them.
+fn in_words(error: &anyhow::Error) -> String {
+    let mut words = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !words.contains(&cause) {
+            words += ": ";
+            words += &cause;
+        }
+    }
+    words
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode> {

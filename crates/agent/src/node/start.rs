@@ -154,7 +154,7 @@ fn put_back(roots: &Roots, undo: &mut UndoLog) -> Vec<String> {
 
 fn lock(config: &Config) -> Result<PidLock, Error> {
     let dir = &config.agent.runtime_dir;
-    std::fs::create_dir_all(dir).map_err(|source| file_error(dir, source))?;
+    std::fs::create_dir_all(dir).map_err(|source| kernel::Error::Io { path: dir.clone(), op: "make", source })?;
     Ok(PidLock::acquire(&dir.join("agent.pid"))?)
 }
 
