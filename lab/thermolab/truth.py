@@ -96,6 +96,11 @@ class Workload:
         told = self.compare(Verdict(round(at_seconds * 1e9), []), idle_ms)
         return sum(region["idle_bytes"] for name, region in told.items() if name in names)
 
+    def missed_periods(self) -> dict[str, int]:
+        """How many of its periods each region's accesses have come too late for, because the machine was busy."""
+        told = json.loads(self.guest.run(["labguest", "truth", _LAYOUT, "--idle-ms", "0"]).stdout)
+        return {region["name"]: region["missed_periods"] for region in told["regions"]}
+
     def residency(self) -> dict[str, dict[str, int]]:
         """Bytes of each region by where they are: `present_bytes`, `swapped_bytes`, `absent_bytes`."""
         told = json.loads(self.guest.run(["labguest", "residency", _LAYOUT]).stdout)
