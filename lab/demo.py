@@ -111,7 +111,7 @@ def figure(outcome: Outcome) -> str:
         memory.plot(at, mib[1], label="in far memory, uncompressed", color="#ca6702")
         memory.plot(at, mib[2], label="the compressed pool", color="#94a3b8")
         memory.set(ylabel="MiB", ylim=(0, None))
-        memory.legend(frameon=False, loc="center right")
+        memory.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
         seconds = [None if p["step"]["threshold"] is None else 2 * p["step"]["threshold"] for p in periods]
         threshold.step(at, [float("nan") if s is None else s for s in seconds], where="post", color="#1b4965")
         threshold.set(ylabel="cold-age\nthreshold, s", ylim=(0, None))
@@ -120,7 +120,7 @@ def figure(outcome: Outcome) -> str:
         promotions.plot([t for t, _ in rated], rates, color="#1b4965", label="measured")
         promotions.axhline(100 * slo, color="#ae2012", linestyle="--", label="objective")
         promotions.set(ylabel="promotions, % of\nworking set / min", ylim=(0, max([100 * slo, *rates]) * 1.15))
-        promotions.legend(frameon=False, loc="upper left")
+        promotions.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 0.97), ncols=2)
         load.plot([line["t"] for line in outcome.load], [line["ops"] for line in outcome.load], color="#1b4965")
         load.set(ylabel="requests / s", xlabel="seconds of load (60 times faster than production)", ylim=(0, None))
         drawn = io.StringIO()
