@@ -136,23 +136,37 @@ impl Zswap {
         if !self.debug.is_dir() {
             return Ok(None);
         }
-        let counter = |name| -> Result<Option<u64>> {
-            let path = self.debug.join(name);
-            let Some(text) = file::read_optional(&path, file::SMALL)? else { return Ok(None) };
-            let value = text::only_number(&text, "a whole number");
-            value.map(Some).map_err(|malformed| malformed.at(&path))
-        };
         Ok(Some(Counters {
-            pool_total_size: counter("pool_total_size")?.map(Bytes),
-            stored_pages: counter("stored_pages")?.map(Pages),
-            pool_limit_hit: counter("pool_limit_hit")?,
-            reject_compress_poor: counter("reject_compress_poor")?,
-            reject_compress_fail: counter("reject_compress_fail")?,
-            reject_alloc_fail: counter("reject_alloc_fail")?,
-            reject_reclaim_fail: counter("reject_reclaim_fail")?,
-            written_back_pages: counter("written_back_pages")?,
-            same_filled_pages: counter("same_filled_pages")?,
+            pool_total_size: self.counter("pool_total_size")?.map(Bytes),
+            stored_pages: self.counter("stored_pages")?.map(Pages),
+            pool_limit_hit: self.counter("pool_limit_hit")?,
+            reject_compress_poor: self.counter("reject_compress_poor")?,
+            reject_compress_fail: self.counter("reject_compress_fail")?,
+            reject_alloc_fail: self.counter("reject_alloc_fail")?,
+            reject_reclaim_fail: self.counter("reject_reclaim_fail")?,
+            written_back_pages: self.counter("written_back_pages")?,
+            same_filled_pages: self.counter("same_filled_pages")?,
         }))
+    }
+
+    /// Pages refused since boot because they do not shrink, or not enough; 0 where debugfs does not tell. Reads no
+    /// more than that: it is asked around every step of offloading.
+    ///
+    /// # Errors
+    /// [`Error::Parse`]; [`Error::Io`].
+    pub fn rejected(&self) -> Result<u64> {
+        let mut rejected = 0u64;
+        for name in ["reject_compress_poor", "reject_compress_fail"] {
+            rejected = rejected.saturating_add(self.counter(name)?.unwrap_or(0));
+        }
+        Ok(rejected)
+    }
+
+    fn counter(&self, name: &str) -> Result<Option<u64>> {
+        let path = self.debug.join(name);
+        let Some(text) = file::read_optional(&path, file::SMALL)? else { return Ok(None) };
+        let value = text::only_number(&text, "a whole number");
+        value.map(Some).map_err(|malformed| malformed.at(&path))
     }
 
     fn path_of(&self, name: &str) -> Result<PathBuf> {
@@ -172,7 +186,7 @@ impl Zswap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{get, tree};
+    use crate::testing::{get, put, tree};
 
     const LINUX_6_12: [(&str, &str); 7] = [
         ("sys/module/zswap/parameters/enabled", "N\n"),
@@ -199,6 +213,10 @@ mod tests {
         let counters = zswap.counters().unwrap().unwrap();
         assert_eq!(counters.pool_total_size, Some(Bytes(46_137_344)));
         assert_eq!((counters.stored_pages, counters.pool_limit_hit), (Some(Pages(32_768)), None));
+        assert_eq!(zswap.rejected().unwrap(), 0);
+        put(&roots.debug, "zswap/reject_compress_poor", "41\n");
+        put(&roots.debug, "zswap/reject_compress_fail", "1\n");
+        assert_eq!(zswap.rejected().unwrap(), 42);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Act: offload what was planned, in small steps within the byte rate and the CPU budget.
 
+use std::time::Duration;
+
 use config::Actuator;
 use kernel::priority::IdlePriority;
 use kernel::zswap::Zswap;
@@ -12,6 +14,12 @@ use crate::job::{Job, Plan};
 /// Pages per step: small enough that the loop never waits long for the kernel.
 const STEP_PAGES: Pages = Pages(2048);
 
+/// How long the loop may offload before it looks at its messages and its watches again; a step more at most.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// How soon it looks again when the byte rate or the CPU budget is used up.
+const PACE_WAIT: Duration = Duration::from_millis(50);
+
 /// What the kernel counts around a step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
@@ -22,30 +30,46 @@ struct Before {
 }
 
 impl Agent {
-    /// Carries out one step of one job's plan, the jobs taking turns. Returns whether there is more to do.
-    pub(super) fn act(&mut self) -> bool {
-        let planned: Vec<String> = self.jobs.iter().filter(|(_, job)| job.plan.is_some()).map(|(path, _)| path.clone()).collect();
-        if planned.is_empty() || self.options.dry_run {
-            return false;
+    /// Carries out what is planned, the jobs taking turns, for a slice of time at most. Returns how long to wait before
+    /// there is more to do; `None` where nothing is planned.
+    pub(super) fn act(&mut self) -> Option<Duration> {
+        if self.options.dry_run {
+            return None;
         }
-        let now = self.clock.now();
-        let cpu = self.cpu_time();
-        if self.budget.spent(now, cpu) {
-            self.budget_spent = true;
-            return true;
+        let end = self.clock.now() + SLICE;
+        while let Some(path) = self.next_turn() {
+            let now = self.clock.now();
+            let cpu = self.cpu_time();
+            if self.budget.spent(now, cpu) {
+                self.budget_spent = true;
+                return Some(PACE_WAIT);
+            }
+            let limit = self.rate.available(now).to_pages(kernel::page_size()).min(STEP_PAGES);
+            if limit == Pages::ZERO {
+                return Some(PACE_WAIT);
+            }
+            self.act_on(&path, limit);
+            if self.clock.now() >= end {
+                return Some(Duration::ZERO);
+            }
         }
-        let page = kernel::page_size();
-        let limit = self.rate.available(now).to_pages(page).min(STEP_PAGES);
-        if limit == Pages::ZERO {
-            return true;
-        }
-        self.turn = self.turn.wrapping_add(1);
-        let path = &planned[self.turn % planned.len()];
-        let Some(mut job) = self.jobs.remove(path) else { return true };
+        None
+    }
+
+    /// The job whose turn it is, of those with a plan.
+    fn next_turn(&mut self) -> Option<String> {
+        let planned = || self.jobs.iter().filter(|(_, job)| job.plan.is_some()).map(|(path, _)| path);
+        self.turn = self.turn.wrapping_add(1).checked_rem(planned().count())?;
+        planned().nth(self.turn).cloned()
+    }
+
+    /// One step of one job's plan.
+    fn act_on(&mut self, path: &str, limit: Pages) {
+        let Some(mut job) = self.jobs.remove(path) else { return };
         let outcome = self.step_plan(&mut job, limit);
-        self.jobs.insert(path.clone(), job);
+        self.jobs.insert(path.to_owned(), job);
         match outcome {
-            Ok(asked) => self.rate.spend(asked.to_bytes(page)),
+            Ok(asked) => self.rate.spend(asked.to_bytes(kernel::page_size())),
             Err(error) => {
                 if let Some(job) = self.jobs.get_mut(path) {
                     job.plan = None;
@@ -55,7 +79,6 @@ impl Agent {
                 }
             }
         }
-        true
     }
 
     fn step_plan(&mut self, job: &mut Job, limit: Pages) -> kernel::Result<Pages> {
@@ -108,12 +131,12 @@ impl Agent {
 
     fn count(&self, job: &Job) -> kernel::Result<Before> {
         let stat = job.cgroup.stat()?;
-        let counters = Zswap::probe(&self.roots).ok().and_then(|zswap| zswap.counters().ok().flatten()).unwrap_or_default();
+        let rejected = Zswap::probe(&self.roots).and_then(|zswap| zswap.rejected()).unwrap_or_default();
         Ok(Before {
             swapped: job.cgroup.swap_current()?.unwrap_or_default(),
             pool: stat.zswap.unwrap_or_default(),
             zswapped: stat.zswapped.unwrap_or_default(),
-            rejected: counters.reject_compress_poor.unwrap_or(0).saturating_add(counters.reject_compress_fail.unwrap_or(0)),
+            rejected,
         })
     }
 }

@@ -137,7 +137,7 @@ pub struct Costs {
     pub rss_bytes: Bytes,
     /// Finished scans.
     pub scans: u64,
-    /// Scans that began more than half a period late.
+    /// Scans that began more than half a period late, or lasted longer than a period.
     pub late_scans: u64,
     /// Time that the last scan took.
     pub scan_seconds: f64,
@@ -153,8 +153,7 @@ impl std::fmt::Debug for Agent {
     }
 }
 
-/// How soon the loop looks again while something is being offloaded, or the guard is on watch.
-const BUSY_WAIT: Duration = Duration::from_millis(50);
+/// How soon the loop looks again while the guard is on watch.
 const GUARD_WAIT: Duration = Duration::from_secs(1);
 
 impl Agent {
@@ -207,9 +206,12 @@ impl Agent {
             }
             let (scanning, deciding) = (now >= next_scan, now >= next_control);
             if scanning {
-                self.costs.late_scans += u64::from(now.saturating_sub(next_scan) > scan_period / 2 && self.costs.scans > 0);
+                let late = now.saturating_sub(next_scan) > scan_period / 2 && self.costs.scans > 0;
                 self.scan(now);
-                next_scan = after(next_scan, scan_period, self.clock.now());
+                let done = self.clock.now();
+                // A scan that outlasts its period is followed by one that begins late, however late it is made to be.
+                self.costs.late_scans += u64::from(late || next_scan + scan_period < done);
+                next_scan = after(next_scan, scan_period, done);
             }
             if deciding {
                 let decided = self.clock.now();
@@ -219,7 +221,7 @@ impl Agent {
             if scanning {
                 self.plan();
             }
-            let busy = self.act();
+            let more = self.act();
             self.guard();
             self.write_journal();
             if scanning || deciding {
@@ -227,8 +229,8 @@ impl Agent {
                 after_round(self, &self.view.get());
             }
             let mut wake = next_scan.min(next_control).min(end.unwrap_or(Duration::MAX));
-            if busy {
-                wake = wake.min(self.clock.now() + BUSY_WAIT);
+            if let Some(wait) = more {
+                wake = wake.min(self.clock.now() + wait);
             }
             if self.config.guard.enabled {
                 wake = wake.min(self.clock.now() + GUARD_WAIT);
