@@ -118,14 +118,15 @@ class Experiment:
         Without: the agent is stopped in its tracks and all memory is back in DRAM.
         """
         with_far, without = [], []
-        for _ in range(self.plan.pairs):
+        for pair in range(self.plan.pairs):
+            if pair > 0:
+                self._until_far(far_bytes)
             with_far.append(self._closed_loop("with far memory"))
             self.guest.kill(agent.pid, signal.SIGSTOP)
             self.guest.run(["busybox", "swapoff", SWAP_DEVICE], timeout_s=300)
             without.append(self._closed_loop("without far memory"))
             self.guest.run(["busybox", "swapon", SWAP_DEVICE])
             self.guest.kill(agent.pid, signal.SIGCONT)
-            self._until_far(far_bytes)
         return with_far, without
 
     def _until_far(self, far_bytes: int) -> None:
