@@ -240,7 +240,7 @@ fn a_full_disk_costs_records_and_never_the_replay() {
     agent.journal = Some(Journal::open(full.path(), Bytes::mib(1), 1).unwrap());
     for (at, accessed) in [(1_240, 120), (1_360, 30)] {
         round(&mut agent, &machine, at, accessed);
-        assert_eq!(agent.pending, agent.beginning(), "no more than a beginning waits to be written");
+        assert!(matches!(agent.pending[..], [Record::Agent(_), Record::Job(_)]), "only a beginning waits: {:?}", agent.pending);
     }
     agent.journal = good;
     round(&mut agent, &machine, 1_480, 60);
