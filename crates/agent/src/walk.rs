@@ -157,7 +157,7 @@ mod tests {
         };
         let middle = (start + (1 << 19)).next_multiple_of(kernel::page_size().bytes());
         assert_eq!(first_at_or_above(middle), Some(middle));
-        assert!(first_at_or_above(0) < Some(middle));
+        assert!(first_at_or_above(0).is_some_and(|first| first < middle));
         assert!(walker.walk(&roots, i32::MAX, 0, &mut |_, _| Flow::Continue).unwrap_err().is_gone());
     }
 }
