@@ -5,8 +5,7 @@ hot while the second dies, then they change back. A death counts from the last a
 scan more because ages count whole scans, 95 % of what died must be in far memory. The threshold is the one in force
 for two looks on end: at a change of phase a whole region comes home at once, and the controller rightly raises the
 threshold over its age until that has passed. Hot memory is looked for in far memory all along; a region that has just
-turned hot is left out for one scan, the time it takes to come home. Where a loaded host kept the workload itself from
-its hot memory for a whole scan, that memory was not hot: such looks are counted apart, with what they saw.
+turned hot is left out for one scan, the time it takes to come home.
 
 Time runs 60 times faster than in production: a scan of 2 s stands for 120 s.
 """
@@ -15,9 +14,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from thermolab import node
+from thermolab import node, truth
 from thermolab.lab import Lab
-from thermolab.truth import Region, Workload
+from thermolab.truth import Region
 
 KERNELS = ("6.12-idle", "6.12", "7.2")
 MORE_IS_BETTER = ("saved_bytes", "samples")
@@ -35,8 +34,7 @@ PERCENTILE = 0.98
 OFFLOADED_MIN_RATIO = 0.95
 HOT_OFFLOADED_MAX_RATIO = 0.001
 
-_HOT_PERIOD_S = 0.1
-_HOT = {"period_ms": round(1000 * _HOT_PERIOD_S)}
+_HOT = {"period_ms": 100}
 _DEAD = {"never": True}
 
 
@@ -59,14 +57,11 @@ class Watch:
     """Looks at where memory is while the agent acts."""
 
     lab: Lab
-    workload: Workload
+    workload: truth.Workload
     agent: node.Agent
     hot: set[str]
     turned_hot: tuple[str, float] = ("", 0.0)
     hot_offloaded: float = 0.0
-    starved_samples: int = 0
-    starved_offloaded: float = 0.0
-    missed: dict[str, int] = field(default_factory=dict)
     samples: int = 0
     died: int = 0
     left: int = 0
@@ -81,23 +76,13 @@ class Watch:
         region, since = self.turned_hot
         hot = [name for name in self.hot if name != region or now - since > SCAN_S]
         share = sum(where[name]["swapped_bytes"] for name in hot) / self.workload.bytes_of(hot)
-        if self._starved(hot):
-            self.starved_samples += 1
-            self.starved_offloaded = max(self.starved_offloaded, share)
-        elif share > self.hot_offloaded:
+        if share > self.hot_offloaded:
             self.lab.say(f"{share:.3%} of hot memory is far at {now:.0f} s")
             self.hot_offloaded = share
         self.samples += 1
         job = self.agent.job(self.workload.job)
         threshold: float | None = job["threshold_seconds"]
         return now, where, threshold
-
-    def _starved(self, hot: list[str]) -> bool:
-        """Whether the workload has missed a scan's worth of accesses to hot memory since the last look."""
-        before, self.missed = self.missed, self.workload.missed_periods()
-        most = max(self.missed[name] - before.get(name, self.missed[name]) for name in hot)
-        # A gap of n periods has n - 1 missed ones in it.
-        return (most + 1) * _HOT_PERIOD_S >= SCAN_S
 
     def until(self, end: float) -> None:
         """Look until a time since boot."""
@@ -134,7 +119,8 @@ class Watch:
 def run(lab: Lab) -> dict[str, Any]:
     """Act on a workload whose memory dies and comes to life."""
     with lab.guest() as guest:
-        workload = Workload(guest, regions())
+        truth.tick(guest)
+        workload = truth.Workload(guest, regions())
         settings: node.Settings = {
             "agent.scan_period": f"{SCAN_S:g}s",
             "agent.control_period": f"{SCAN_S:g}s",
@@ -166,8 +152,6 @@ def run(lab: Lab) -> dict[str, Any]:
         "memory_after_bytes": job["memory_bytes"],
         "offloaded_ratio": watch.left / watch.died,
         "hot_offloaded_ratio": watch.hot_offloaded,
-        "starved_samples": watch.starved_samples,
-        "starved_hot_offloaded_ratio": watch.starved_offloaded,
         "offloaded_bytes": job["far_bytes"],
         "saved_bytes": job["saved_bytes"],
         "samples": watch.samples,

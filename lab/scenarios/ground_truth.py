@@ -11,7 +11,7 @@ import json
 import os
 from typing import Any
 
-from thermolab import node
+from thermolab import node, truth
 from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import GIB, MIB, Machine
@@ -57,6 +57,7 @@ def run(lab: Lab) -> dict[str, Any]:
     """One workload, one tracker after the other."""
     figures: dict[str, Any] = {"scan_period_seconds": SCAN_S, "idle_seconds": IDLE_S}
     with lab.guest(Machine(memory_bytes=GIB)) as guest:
+        truth.tick(guest)
         workload = Workload(guest, regions())
         node.configure(guest, [node.Job(workload.job, "observe")], {"agent.scan_period": f"{SCAN_S}s"})
         figures["job_bytes"] = workload.bytes_of(workload.swap_backed())
