@@ -12,6 +12,10 @@
 //! itself hands over for reclaim, by far the likeliest to be reused, are forgotten at once
 //! ([`Tracker::handed_over`]), so they do not count. Nor is such a frame's new page ever taken for old: before pages
 //! are handed over, the bitmap is asked again ([`Tracker::still_idle`]), and a new page is not idle.
+//!
+//! The kernel clears accessed bits without flushing TLBs. A page whose translation stays in a TLB for a whole scan
+//! period looks idle however hot it is: unlikely within minutes, but seen where TLBs are large (emulators) and to be
+//! expected first of huge pages. The page comes back at its next use, and its fault counts as a promotion.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
