@@ -39,26 +39,33 @@ pub struct Machine {
     pub reconcile_gap_ratio: f64,
     /// Why nothing can be offloaded now, if nothing can, and what to do about it.
     pub no_far_memory: Option<&'static str>,
+    /// What could not be read, and why.
+    pub troubles: Vec<String>,
 }
 
 impl Machine {
-    /// Reads it anew. What cannot be read keeps its last value.
+    /// Reads it anew. What cannot be read keeps its last value, and is told in `troubles`.
     pub fn read(&mut self, roots: &Roots, cgroups: &CgroupRoot) {
+        let mut troubles = Vec::new();
         // What was counted before the first reading says nothing of now.
         let limit_hits = (self.total_bytes > Bytes::ZERO).then_some(self.pool_limit_hits);
-        if let Ok(info) = meminfo::read(roots) {
+        if let Some(info) = noted(meminfo::read(roots), &mut troubles) {
             self.total_bytes = info.total;
             self.available_bytes = info.available;
         }
-        let areas = swap::read(roots).unwrap_or_default();
-        let compressed_swap = areas.iter().all(|area| area.name.starts_with("/dev/zram"));
-        self.swap_total_bytes = areas.iter().map(|area| area.size).sum();
-        let used: Bytes = areas.iter().map(|area| area.used).sum();
-        self.swap_free_bytes = self.swap_total_bytes - used;
-
+        let areas = noted(swap::read(roots), &mut troubles);
+        let compressed_swap = areas.as_ref().is_some_and(|areas| areas.iter().all(|area| area.name.starts_with("/dev/zram")));
+        if let Some(areas) = areas {
+            self.swap_total_bytes = areas.iter().map(|area| area.size).sum();
+            let used: Bytes = areas.iter().map(|area| area.used).sum();
+            self.swap_free_bytes = self.swap_total_bytes - used;
+        }
+        // A kernel without zswap is told of by the doctor, and as the reason for doing nothing.
         if let Ok(zswap) = Zswap::probe(roots) {
-            self.zswap_enabled = zswap.parameters().is_ok_and(|p| p.enabled == Some(true));
-            if let Ok(Some(counters)) = zswap.counters() {
+            if let Some(parameters) = noted(zswap.parameters(), &mut troubles) {
+                self.zswap_enabled = parameters.enabled == Some(true);
+            }
+            if let Some(Some(counters)) = noted(zswap.counters(), &mut troubles) {
                 self.pool_bytes = counters.pool_total_size.unwrap_or_default();
                 self.stored_bytes = counters.stored_pages.unwrap_or_default().to_bytes(kernel::page_size());
                 self.pool_limit_hits = counters.pool_limit_hit.unwrap_or(0);
@@ -66,6 +73,7 @@ impl Machine {
                 self.reconcile_gap_ratio = stat_gap(cgroups, self.stored_bytes);
             }
         }
+        self.troubles = troubles;
         self.no_far_memory = self.judge(limit_hits, compressed_swap);
     }
 
@@ -93,6 +101,10 @@ impl Machine {
     pub fn gap_to_report(&self) -> Option<f64> {
         Some(self.reconcile_gap_ratio).filter(|&gap| gap > GAP_REPORTED)
     }
+}
+
+fn noted<T>(result: kernel::Result<T>, troubles: &mut Vec<String>) -> Option<T> {
+    result.map_err(|error| troubles.push(error.to_string())).ok()
 }
 
 fn stat_gap(cgroups: &CgroupRoot, stored: Bytes) -> f64 {

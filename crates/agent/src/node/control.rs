@@ -22,7 +22,7 @@ impl Agent {
     /// One control period of all jobs.
     pub(super) fn control(&mut self, now: Duration) {
         let before = self.machine.no_far_memory;
-        self.machine.read(&self.roots, &self.cgroups);
+        self.read_machine();
         match self.machine.no_far_memory {
             now if now == before || self.options.dry_run => {}
             Some(why) => self.event(None, format!("nothing is offloaded: {why}")),
@@ -48,6 +48,17 @@ impl Agent {
         // and never the other way round.
         self.write_journal();
         self.store_history();
+    }
+
+    /// Reads the machine anew, and tells what cannot be read; once, while it stays so.
+    pub(super) fn read_machine(&mut self) {
+        let known = std::mem::take(&mut self.machine.troubles);
+        self.machine.read(&self.roots, &self.cgroups);
+        for trouble in self.machine.troubles.clone() {
+            if !known.contains(&trouble) {
+                self.event(None, trouble);
+            }
+        }
     }
 
     fn control_job(&mut self, path: &str, now: Duration) -> kernel::Result<()> {

@@ -83,7 +83,7 @@ impl Agent {
             agent.event(None, what);
         }
         agent.enable_zswap();
-        agent.machine.read(&agent.roots, &agent.cgroups);
+        agent.read_machine();
         if let Some(why) = agent.machine.no_far_memory.filter(|_| !agent.options.dry_run) {
             agent.event(None, format!("nothing is offloaded: {why}"));
         }
