@@ -127,6 +127,20 @@ pub fn read_memory(roots: &Roots, pid: i32, address: u64, buffer: &mut [u8]) -> 
     Ok(copied)
 }
 
+/// Has the kernel end this process (`SIGKILL`) when the thread of `parent` that started it ends
+/// (`PR_SET_PDEATHSIG`). Returns whether `parent` is still there to wait for.
+///
+/// # Errors
+/// [`Error::Io`], which `prctl(2)` has no cause for here.
+pub fn end_with(parent: u32) -> Result<bool> {
+    // SAFETY: this option of prctl takes no pointer.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
+        return Err(Error::from_io(Path::new("/proc/self"), "set PR_SET_PDEATHSIG of", io::Error::last_os_error()));
+    }
+    // It may have ended before the call.
+    Ok(std::os::unix::process::parent_id() == parent)
+}
+
 /// Processor time of this process and of the children that it has waited for, user and kernel together.
 ///
 /// # Errors
@@ -280,5 +294,11 @@ mod tests {
             let (_keep, roots) = fake(&[("proc/uptime", text)]);
             assert!(matches!(uptime(&roots), Err(Error::Parse { .. })), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_parent_that_has_ended_is_noticed() {
+        assert!(end_with(std::os::unix::process::parent_id()).unwrap());
+        assert!(!end_with(u32::MAX).unwrap());
     }
 }

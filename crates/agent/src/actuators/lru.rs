@@ -53,6 +53,7 @@ pub fn evict_step(files: &LruGen, tracker: &dyn Tracker, path: &str, threshold: 
 pub fn reclaim_step(cgroup: &str, limit: Bytes) -> std::io::Result<()> {
     let mut child = Command::new(std::env::current_exe()?)
         .arg(CHILD_COMMAND)
+        .arg(std::process::id().to_string())
         .arg(cgroup)
         .arg(limit.0.to_string())
         .stdin(Stdio::null())
@@ -72,11 +73,15 @@ pub fn reclaim_step(cgroup: &str, limit: Bytes) -> std::io::Result<()> {
     }
 }
 
-/// The child's side: one request, with the leaning towards anonymous memory where the kernel takes one.
+/// The child's side: one request, with the leaning towards anonymous memory where the kernel takes one. It does not
+/// outlive its `parent`, which alone would end it in time.
 ///
 /// # Errors
 /// Any error of `memory.reclaim`.
-pub fn reclaim_child(roots: &Roots, cgroup: &str, amount: Bytes) -> Result<ReclaimOutcome> {
+pub fn reclaim_child(roots: &Roots, parent: u32, cgroup: &str, amount: Bytes) -> Result<ReclaimOutcome> {
+    if !kernel::process::end_with(parent)? {
+        return Ok(ReclaimOutcome::Interrupted);
+    }
     let cgroup = Cgroup::open(&CgroupRoot::probe(roots)?, cgroup)?;
     match cgroup.reclaim(amount, Some(Swappiness::Value(SWAPPINESS))) {
         Err(error) if error.is_unsupported() => cgroup.reclaim(amount, None),
