@@ -18,7 +18,7 @@ from thermolab import node, truth
 from thermolab.lab import Lab
 from thermolab.truth import Region
 
-KERNELS = ("6.12-idle", "6.12", "7.2")
+KERNELS = ("6.12-idle",)
 MORE_IS_BETTER = ("saved_bytes", "samples")
 
 RUN_S = float(os.environ.get("THERMOCLINE_LAB_SECONDS", "600"))
