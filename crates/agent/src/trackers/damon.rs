@@ -6,6 +6,10 @@
 //! accessed when one sampled page of it was, so that what differs inside a region is blurred; the regions are as
 //! many as the configuration allows, and resident pages are counted page by page inside each.
 //!
+//! While the kernel hands its regions out, which takes the longer the more there are, it does not look: an access in
+//! that time is lost, and a page that is accessed once and then not again for long may look untouched. A snapshot
+//! must therefore take a small part of the scan period; where it does not, the scan's remark says so.
+//!
 //! DAMON has one set of kdamonds for the whole machine. Where anybody else uses it, this tracker reports "busy" and
 //! stays away. When processes come, monitoring starts over with the new set, and ages with it: pages then look
 //! younger than they are, which is the safe direction.
@@ -74,6 +78,12 @@ impl Limits {
         (mapped.0 / REGION_BYTES).max(REGIONS_MIN).min(self.regions_max.max(REGIONS_MIN))
     }
 
+    /// Whether DAMON took so long to hand its regions out that accesses were missed: over an eighth of the period,
+    /// beside the interval that it waits for in any case.
+    fn is_blind(&self, snapshot: Duration) -> bool {
+        snapshot.saturating_sub(self.interval()) > self.scan_period / 8
+    }
+
     fn idle_time(&self, region: &Region) -> Duration {
         if region.nr_accesses > 0 {
             return Duration::ZERO;
@@ -129,7 +139,17 @@ impl Damon {
     /// `begun` is when the scan of this moment `now` began.
     fn scan_process(&mut self, pid: i32, (now, begun): (Duration, Instant), job: &mut JobScan) -> Result<()> {
         let (Some(session), Some(index)) = (&mut self.session, self.watched.iter().position(|&w| w == pid)) else { return Ok(()) };
+        let asked = Instant::now();
         let (regions, taken_at) = session.snapshot(index)?;
+        let waited = taken_at.saturating_duration_since(asked);
+        if self.limits.is_blind(waited) {
+            job.scan.remark = Some(format!(
+                "DAMON took {:.1} s to hand out {} regions of process {pid} and missed accesses meanwhile; lower agent.damon_regions_max \
+                 or lengthen agent.scan_period",
+                waited.as_secs_f64(),
+                regions.len()
+            ));
+        }
         self.cpu.update(&self.roots, &session.kdamond_pids());
         let found = Found { regions, taken_at: now + taken_at.saturating_duration_since(begun) };
         let before = self.found.remove(&pid).unwrap_or_default();
@@ -329,6 +349,7 @@ mod tests {
     fn a_region_is_as_old_as_its_time_without_access() {
         let limits = Limits { scan_period: Duration::from_secs(120), regions_max: 100, processes_max: 1 };
         assert_eq!(limits.interval(), Duration::from_secs(2));
+        assert!(!limits.is_blind(Duration::from_secs(17)) && limits.is_blind(Duration::from_secs(18)));
         for (nr_accesses, age, want) in [(0, 0, 0), (0, 59, 0), (0, 60, 1), (0, 125, 2), (1, 500, 0), (0, u32::MAX, 255)] {
             assert_eq!(limits.age(&region(0, 1, nr_accesses, age)), Age(want), "{nr_accesses} {age}");
         }
