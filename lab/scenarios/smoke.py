@@ -1,13 +1,38 @@
 """The main path in a minute: Redis runs, its ages are seen, cold pages leave, and stopping puts everything back."""
 
+import json
 from typing import Any
 
 from thermolab import node, services
 from thermolab.cold_age import Experiment, Plan
+from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import MIB
 
 _LEAVINGS = ("memory.low", "memory.swap.max", "memory.high", "memory.max")
+
+
+def _run_command(lab: Lab, guest: Guest) -> None:
+    """`thermocline run`: the command lives in a cgroup of its own, its status is passed on, nothing stays."""
+    command = [
+        "thermocline",
+        "run",
+        "--format",
+        "json",
+        "--",
+        "sh",
+        "-c",
+        "cat /proc/self/cgroup >/run/mine; sleep 3; exit 7",
+    ]
+    done = guest.run(command, check=False)
+    lab.holds(
+        "run", done.status == 7, f"`thermocline run` ended with {done.status} instead of the command's 7: {done.stderr}"
+    )
+    mine = guest.read("/run/mine").strip()
+    lab.holds("run", mine.startswith("0::/thermocline.run-"), f"the command ran in {mine}")
+    jobs = json.loads(done.stdout)["jobs"] if done.stdout else []
+    lab.holds("run", [job["job"] for job in jobs] == [mine[3:]], f"it watched {jobs}")
+    lab.holds("run", not guest.exists(f"/sys/fs/cgroup{mine[3:]}"), f"the cgroup {mine} is still there")
 
 
 def run(lab: Lab) -> dict[str, Any]:
@@ -23,6 +48,7 @@ def run(lab: Lab) -> dict[str, Any]:
         figures = experiment.run().figures
         left = {name: guest.read(f"{server.cgroup}/{name}") for name in _LEAVINGS}
         lab.holds("put back", left == found, f"cgroup files were {found} and are {left}")
+        _run_command(lab, guest)
         lab.holds("zswap", guest.read("/sys/module/zswap/parameters/enabled") == zswap, "zswap is not as it was")
         server.stop()
     lab.at_least("offloaded_bytes", figures["offloaded_bytes"], 10 * MIB)
