@@ -61,7 +61,7 @@ impl History {
         let file = dir.join("history.json");
         let scan_period_ms = millis(scan_period);
         let same = |c: &Contents| c.boot_id == boot_id && c.scan_period_ms == scan_period_ms && c.thresholds == thresholds;
-        let jobs = match fs::read_to_string(&file).map(|text| serde_json::from_str::<Contents>(&text)) {
+        let jobs = match fs::read(&file).map(|bytes| serde_json::from_slice::<Contents>(&bytes)) {
             Ok(Ok(contents)) if same(&contents) => contents.jobs,
             Ok(Err(error)) => {
                 log::warn!("{}: {error}; jobs warm up anew", file.display());

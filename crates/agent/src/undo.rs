@@ -65,8 +65,8 @@ impl UndoLog {
     /// # Errors
     /// Any error of reading the file but its absence.
     pub fn open(file: PathBuf) -> io::Result<Self> {
-        let contents = match fs::read_to_string(&file) {
-            Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
+        let contents = match fs::read(&file) {
+            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
                 log::error!("{}: {error}; what an earlier agent set cannot be put back", file.display());
                 Contents::default()
             }),
@@ -310,7 +310,9 @@ mod tests {
     #[test]
     fn a_damaged_list_is_no_reason_to_stop() {
         let fixture = Fixture::new("0");
-        fs::write(fixture.dir.path().join("undo.json"), "{\"settings\":").unwrap();
-        assert!(fixture.reopen().is_empty());
+        for damaged in [&b"{\"settings\":"[..], b"", b"\xff\xfe"] {
+            fs::write(fixture.dir.path().join("undo.json"), damaged).unwrap();
+            assert!(fixture.reopen().is_empty());
+        }
     }
 }
