@@ -41,11 +41,18 @@ def redis(guest: Guest, name: str = "redis", *, options: Sequence[str] = ()) -> 
     return Service(guest, pid, cgroup, address, log)
 
 
-def memcached(guest: Guest, name: str = "memcached", *, memory_mib: int = 256, port: int = 11211) -> Service:
-    """Memcached on a TCP port of loopback, with room for `memory_mib` MiB of items."""
+def memcached(
+    guest: Guest,
+    name: str = "memcached",
+    *,
+    memory_mib: int = 256,
+    port: int = 11211,
+    options: Sequence[str] = (),
+) -> Service:
+    """Memcached on a TCP port of loopback, with room for `memory_mib` MiB; `options` are added to its command line."""
     cgroup = guest.cgroup(name)
     log, ports = f"/run/{name}.log", f"/run/{name}.ports"
-    argv = ["memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(port), "-m", str(memory_mib), "-t", "1"]
+    argv = ["memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(port), "-m", str(memory_mib), "-t", "1", *options]
     # It writes this file once it listens, which is the only sign that it gives.
     pid = guest.spawn(argv, cgroup=cgroup, stdout=log, stderr=log, env={"MEMCACHED_PORT_FILENAME": ports})
     guest.expect(ports, f"INET: {port}")
