@@ -1,0 +1,87 @@
+"""With 200 jobs on one machine the agent's loop keeps its period, and the agent stays small.
+
+Each job is a process of 3 MiB, an eighth of it hot, in a cgroup of its own. The scan and control periods are 5 s, since
+emulation makes everything many times slower; in production they are 120 s and 60 s.
+"""
+
+import json
+from typing import Any
+
+from thermolab import node
+from thermolab.guest import Guest
+from thermolab.lab import Lab
+from thermolab.qemu import GIB, MIB, Machine, SwapDisk
+
+KERNELS = ("6.12-idle", "6.12", "7.2")
+MORE_IS_BETTER = ("jobs", "jobs_offloaded", "scans")
+
+JOBS = 200
+SCANS = 24
+_JOB_KIB = 3072
+_PERIOD_SECONDS = 5
+_ROUNDS = "/run/agent.json"
+_LOG = "/run/agent.log"
+
+_SETTINGS: node.Settings = {
+    "agent.scan_period": f"{_PERIOD_SECONDS}s",
+    "agent.control_period": f"{_PERIOD_SECONDS}s",
+    # The objective in periods that pass 24 times faster than in production.
+    "cold_age.promotion_rate": "5%",
+    "cold_age.warmup": f"{3 * _PERIOD_SECONDS}s",
+}
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Start them, watch them for two minutes, and ask the agent how it kept its time."""
+    with lab.guest(Machine(memory_bytes=2 * GIB, swap=SwapDisk(2 * GIB))) as guest:
+        _crowd(guest)
+        node.configure(guest, [node.Job("/crowd/*")], _SETTINGS)
+        lab.say(f"{JOBS} jobs are up")
+        guest.write(_ROUNDS, "")
+        pid = guest.spawn(["thermocline", "agent", "--format", "json"], stdout=_ROUNDS, stderr=_LOG)
+        guest.expect(_ROUNDS, f'"scans":{SCANS}}}', timeout_s=3 * SCANS * _PERIOD_SECONDS)
+        scans = _scans(guest)
+        agent = node.Agent(guest, pid, _LOG)
+        jobs = agent.status()["jobs"]
+        agent.stop()
+    figures = _figures(scans, jobs)
+    _bounds(lab, figures)
+    return figures
+
+
+def _crowd(guest: Guest) -> None:
+    parent, log = guest.cgroup("crowd"), "/run/crowd.log"
+    guest.write(f"{parent}/cgroup.subtree_control", "+memory")
+    size = ["--count", str(JOBS), "--kib", str(_JOB_KIB), "--hot-kib", str(_JOB_KIB // 8)]
+    guest.spawn(["labguest", "crowd", "--cgroup", parent, *size], stdout=log, stderr=log)
+    guest.expect(log, "ready", timeout_s=300)
+
+
+def _scans(guest: Guest) -> list[dict[str, Any]]:
+    """The agent's costs and its machine after each scan; the views are too long to be taken home whole."""
+    cut = r's/.*"costs":\({[^}]*}\).*"machine":\({[^}]*}\).*/{"costs":\1,"machine":\2}/'
+    views = [json.loads(line) for line in guest.run(["sed", cut, _ROUNDS], timeout_s=180).stdout.splitlines()]
+    return [view for view in views if view["costs"]["scans"] <= SCANS]
+
+
+def _figures(scans: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    costs = scans[-1]["costs"]
+    return {
+        "jobs": len(jobs),
+        "jobs_offloaded": sum(job["totals"]["offloaded"] > 0 for job in jobs),
+        "scans": costs["scans"],
+        "late_scans": costs["late_scans"],
+        "scan_share_of_period_max_ratio": max(view["costs"]["scan_seconds"] for view in scans) / _PERIOD_SECONDS,
+        "agent_cpu_ratio": costs["cpu_seconds"] / (costs["scans"] * _PERIOD_SECONDS),
+        "agent_rss_bytes": max(view["costs"]["rss_bytes"] for view in scans),
+        "machine_bytes": scans[-1]["machine"]["total_bytes"],
+    }
+
+
+def _bounds(lab: Lab, figures: dict[str, Any]) -> None:
+    lab.at_least("jobs", figures["jobs"], JOBS)
+    # A loop that has nothing to do keeps its period easily.
+    lab.at_least("jobs_offloaded", figures["jobs_offloaded"], JOBS * 9 // 10)
+    lab.at_least("scans", figures["scans"], SCANS)
+    lab.at_most("late_scans", figures["late_scans"], 0)
+    lab.at_most("agent_rss_bytes", figures["agent_rss_bytes"], figures["machine_bytes"] * 0.0005 + 20 * MIB)
