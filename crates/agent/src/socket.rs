@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::view::{Published, View};
+use crate::view::Published;
 
 /// The name of the socket in the runtime directory.
 const NAME: &str = "agent.sock";
@@ -50,14 +50,12 @@ fn answer(stream: &UnixStream, view: &Published) -> std::io::Result<()> {
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let mut line = String::new();
     BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)?;
-    let mut view = View::clone(&view.get());
-    if line.trim() != "explain" {
-        for job in &mut view.jobs {
-            job.recent.clear();
-        }
-    }
+    let view = view.get();
     let mut out = stream;
-    serde_json::to_writer(&mut out, &view)?;
+    match line.trim() {
+        "explain" => serde_json::to_writer(&mut out, &*view)?,
+        _ => serde_json::to_writer(&mut out, &view.brief())?,
+    }
     out.write_all(b"\n")
 }
 
@@ -89,6 +87,7 @@ pub fn ask(runtime_dir: &Path, request: &str) -> Result<serde_json::Value, NoAge
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::View;
 
     #[test]
     fn an_agent_answers_and_its_absence_is_explained() {

@@ -131,6 +131,20 @@ impl View {
             jobs,
         }
     }
+
+    /// A copy without the jobs' last periods, by far the longest part.
+    #[must_use]
+    pub fn brief(&self) -> Self {
+        let brief = |job: &JobView| JobView {
+            job: job.job.clone(),
+            remark: job.remark.clone(),
+            explanation: job.explanation.clone(),
+            cold_age: job.cold_age.clone(),
+            recent: Vec::new(),
+            ..*job
+        };
+        Self { kernel: self.kernel.clone(), machine: self.machine.clone(), jobs: self.jobs.iter().map(brief).collect(), ..*self }
+    }
 }
 
 impl JobView {

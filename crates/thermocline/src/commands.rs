@@ -36,7 +36,7 @@ pub(crate) fn agent(roots: Roots, config: Config, format: Format, arguments: &Ag
     }
     node.run(&receiver, arguments.r#for, &mut |_, view| {
         if format == Format::Json {
-            let _ = print(format, &without_recent(&json!(view)), String::new);
+            let _ = print(format, &view.brief(), String::new);
         }
     })?;
     Ok(())
@@ -63,10 +63,10 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
             ranges = Some(cold_ranges(node, Age::from_idle_time(idle, scan_period)));
         }
         match format {
-            Format::Json => drop(print(format, &without_recent(&json!(view)), String::new)),
+            Format::Json => drop(print(format, &view.brief(), String::new)),
             Format::Text => eprint!("\r{} scans, {} jobs ", view.costs.scans, view.jobs.len()),
         }
-        last = Some(without_recent(&json!(view)));
+        last = Some(json!(view.brief()));
     })?;
     if format == Format::Text {
         eprintln!();
@@ -140,7 +140,7 @@ fn run_in(
         status
     });
     let mut last = None;
-    let ran = node.run(receiver, None, &mut |_, view| last = Some(without_recent(&json!(view))));
+    let ran = node.run(receiver, None, &mut |_, view| last = Some(json!(view.brief())));
     if !waiter.is_finished() {
         // We were told to stop: the command is ours to end.
         let _ = Process::new("kill").arg(pid.to_string()).status();
@@ -194,17 +194,4 @@ pub(crate) fn replay(config: &Config, format: Format, arguments: &Replay) -> Res
 
 fn rule(glob: &str, class: Class) -> JobRule {
     JobRule { cgroup: glob.to_owned(), class, tracker: None }
-}
-
-/// A view without the long tail that only `explain` shows.
-fn without_recent(view: &Value) -> Value {
-    let mut view = view.clone();
-    if let Some(jobs) = view["jobs"].as_array_mut() {
-        for job in jobs {
-            if let Some(job) = job.as_object_mut() {
-                job.remove("recent");
-            }
-        }
-    }
-    view
 }
