@@ -32,7 +32,7 @@ class Plan:
     settle_seconds: int = 50
     """From the agent's start to the first judged period; longer than its warm-up."""
     judged_seconds: int = 100
-    pairs: int = 2
+    pairs: int = 3
     """Closed-loop runs with far memory, each followed by one without."""
     requests: int = 10_000
     """Requests of one closed-loop run."""
