@@ -233,7 +233,7 @@ def _acting(guest: Guest) -> int:
     guest.write(_ROUNDS, "")
     pid = guest.spawn(["thermocline", "agent", "--format", "json"], stdout=_ROUNDS, stderr=_LOG)
     # A view follows each round.
-    guest.expect(_ROUNDS, '"scans":4}')
+    guest.expect(_ROUNDS, '"scans":4,')
     return pid
 
 

@@ -39,12 +39,12 @@ def run(lab: Lab) -> dict[str, Any]:
         lab.say(f"{JOBS} jobs are up")
         guest.write(_ROUNDS, "")
         pid = guest.spawn(["thermocline", "agent", "--format", "json"], stdout=_ROUNDS, stderr=_LOG)
-        guest.expect(_ROUNDS, f'"scans":{SCANS}}}', timeout_s=3 * SCANS * _PERIOD_SECONDS)
-        scans = _scans(guest)
+        guest.expect(_ROUNDS, f'"scans":{SCANS},', timeout_s=3 * SCANS * _PERIOD_SECONDS)
+        costs = _costs(guest)
         agent = node.Agent(guest, pid, _LOG)
-        jobs = agent.status()["jobs"]
+        status = agent.status()
         agent.stop()
-    figures = _figures(scans, jobs)
+    figures = _figures(costs, status)
     _bounds(lab, figures)
     return figures
 
@@ -57,24 +57,24 @@ def _crowd(guest: Guest) -> None:
     guest.expect(log, "ready", timeout_s=300)
 
 
-def _scans(guest: Guest) -> list[dict[str, Any]]:
-    """The agent's costs and its machine after each scan; the views are too long to be taken home whole."""
-    cut = r's/.*"costs":\({[^}]*}\).*"machine":\({[^}]*}\).*/{"costs":\1,"machine":\2}/'
-    views = [json.loads(line) for line in guest.run(["sed", cut, _ROUNDS], timeout_s=180).stdout.splitlines()]
-    return [view for view in views if view["costs"]["scans"] <= SCANS]
+def _costs(guest: Guest) -> list[dict[str, Any]]:
+    """What the agent had cost after each scan; the views are too long to be taken home whole."""
+    cut = r's/.*"costs":\({[^}]*}\).*/\1/'
+    costs = [json.loads(line) for line in guest.run(["sed", cut, _ROUNDS], timeout_s=180).stdout.splitlines()]
+    return [cost for cost in costs if cost["scans"] <= SCANS]
 
 
-def _figures(scans: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    costs = scans[-1]["costs"]
+def _figures(costs: list[dict[str, Any]], status: dict[str, Any]) -> dict[str, Any]:
+    last, jobs = costs[-1], status["jobs"]
     return {
         "jobs": len(jobs),
         "jobs_offloaded": sum(job["totals"]["offloaded"] > 0 for job in jobs),
-        "scans": costs["scans"],
-        "late_scans": costs["late_scans"],
-        "scan_share_of_period_max_ratio": max(view["costs"]["scan_seconds"] for view in scans) / _PERIOD_SECONDS,
-        "agent_cpu_ratio": costs["cpu_seconds"] / (costs["scans"] * _PERIOD_SECONDS),
-        "agent_rss_bytes": max(view["costs"]["rss_bytes"] for view in scans),
-        "machine_bytes": scans[-1]["machine"]["total_bytes"],
+        "scans": last["scans"],
+        "late_scans": last["late_scans"],
+        "scan_share_of_period_max_ratio": max(cost["scan_seconds"] for cost in costs) / _PERIOD_SECONDS,
+        "agent_cpu_ratio": last["cpu_seconds"] / (last["scans"] * _PERIOD_SECONDS),
+        "agent_rss_bytes": max(cost["rss_bytes"] for cost in costs),
+        "machine_bytes": status["machine"]["total_bytes"],
     }
 
 
