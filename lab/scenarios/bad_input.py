@@ -91,7 +91,8 @@ def _no_root(cases: Cases) -> list[str]:
 
 def _cgroup_v1_only(cases: Cases) -> list[str]:
     without = "unshare -m sh -c 'busybox umount -l /sys/fs/cgroup; "
-    v1 = f"{without} busybox mount -t tmpfs none /sys/fs/cgroup; mkdir /sys/fs/cgroup/memory; thermocline agent --for 5s'"
+    empty = "busybox mount -t tmpfs none /sys/fs/cgroup; mkdir /sys/fs/cgroup/memory"
+    v1 = f"{without} {empty}; thermocline agent --for 5s'"
     wrong = cases.fails(cases.sh(v1), "cgroup v1 only", "systemd.unified_cgroup_hierarchy=1")
     wrong += cases.fails(cases.sh(f"{without} thermocline agent --for 5s'"), "no cgroup v2", "boot with")
     return wrong + cases.fails(cases.sh(f"{without} thermocline doctor'"), "cgroup", status=2)
