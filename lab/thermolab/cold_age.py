@@ -32,9 +32,9 @@ class Plan:
     settle_seconds: int = 50
     """From the agent's start to the first judged period; longer than its warm-up."""
     judged_seconds: int = 100
-    pairs: int = 3
+    pairs: int = 2
     """Closed-loop runs with far memory, each followed by one without."""
-    requests: int = 10_000
+    requests: int = 40_000
     """Requests of one closed-loop run."""
 
 
@@ -89,7 +89,7 @@ class Experiment:
         lines = [json.loads(line) for line in guest.read(_LOAD_OUT).splitlines()]
         status = agent.status()
         job = agent.job(self.job)
-        with_far, without = self._pairs(agent, job["far_bytes"])
+        with_far, without = self._pairs(agent, job["threshold_seconds"] or 0)
         agent.stop()
         guest.keep(f"{node.STATE}/journal")
         replay = json.loads(guest.run(["thermocline", "replay", "--format", "json"]).stdout)
@@ -112,7 +112,7 @@ class Experiment:
         load_lines = [line for line in lines if "t" in line]
         return Outcome(figures, periods, load_lines, begins)
 
-    def _pairs(self, agent: node.Agent, far_bytes: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def _pairs(self, agent: node.Agent, threshold_seconds: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Runs with and without far memory in turn, so that a change of the host's speed hits both alike.
 
         Without: the agent is stopped in its tracks and all memory is back in DRAM.
@@ -120,7 +120,9 @@ class Experiment:
         with_far, without = [], []
         for pair in range(self.plan.pairs):
             if pair > 0:
-                self._until_far(far_bytes)
+                # Under load, or the hot keys would go cold too, for as long as it takes the others to.
+                load = self._start_load(int(threshold_seconds) + 15)
+                self.guest.wait_exit(load, timeout_s=threshold_seconds + 120)
             with_far.append(self._closed_loop("with far memory"))
             self.guest.kill(agent.pid, signal.SIGSTOP)
             self.guest.run(["busybox", "swapoff", SWAP_DEVICE], timeout_s=300)
@@ -128,14 +130,6 @@ class Experiment:
             self.guest.run(["busybox", "swapon", SWAP_DEVICE])
             self.guest.kill(agent.pid, signal.SIGCONT)
         return with_far, without
-
-    def _until_far(self, far_bytes: int) -> None:
-        """Wait until nine tenths of what was far before are far again."""
-        swapped = f"{self.server.cgroup}/memory.swap.current"
-        enough = far_bytes * 9 // 10
-        # The kernel sends no event for this; the limit on turns bounds the wait.
-        script = f"for i in $(seq 120); do [ $(cat {swapped}) -ge {enough} ] && exit; sleep 0.5; done"
-        self.guest.run(["sh", "-c", script], timeout_s=120)
 
     def _now_ms(self) -> int:
         return int(float(self.guest.run(["date", "+%s.%N"]).stdout) * 1000)
