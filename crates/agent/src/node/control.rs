@@ -115,7 +115,7 @@ impl Agent {
     /// Judges whether the job's memory is worth compressing; samples it when a sample is due.
     fn compresses(&mut self, job: &mut Job, now: Duration) -> bool {
         let knobs = &self.config.incompressible;
-        let params = incompressible::Params { ratio_max: knobs.ratio, share_max: knobs.share, retry_ms: millis(knobs.retry) };
+        let params = knobs.params();
         let (now_ms, page) = (millis(now), kernel::page_size().bytes());
         let stored = std::mem::take(&mut job.stored);
         let (state, verdict) = incompressible::step(&params, job.incompressible, now_ms, page, stored, None);

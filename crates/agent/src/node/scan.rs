@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kernel::cgroup::{self, Cgroup};
-use policy::cold_age;
 use policy::units::Bytes;
 
 use super::{Agent, job_record};
 use crate::discover::Found;
-use crate::job::{Job, millis};
+use crate::job::Job;
 use crate::trackers::{self, Scan, Target, Tracker, damon, lru_gen, page_idle};
 
 /// Bounds on what one listing may return.
@@ -112,9 +111,7 @@ impl Agent {
             }
             return None;
         };
-        let knobs = self.config.cold_age_for(found.class);
-        let params =
-            cold_age::Params { promotion_rate_max: knobs.promotion_rate, percentile: knobs.percentile, warmup_ms: millis(knobs.warmup) };
+        let params = self.config.cold_age_for(found.class).params();
         let mut job = Job::new(cgroup, found.class, tracker, params, now);
         let history = self.history.as_ref().and_then(|history| history.of(&found.path, job.cgroup.id()));
         if let Some(history) = history {
