@@ -42,7 +42,7 @@ def main() -> int:
     with lab.guest() as guest:
         say(f"Linux {guest.release} is up after {guest.boot_seconds:.1f} s; starting Redis")
         server = services.redis(guest)
-        experiment = Experiment(guest, server, "redis", Plan(judged_seconds=80), say)
+        experiment = Experiment(guest, server, "redis", Plan(settle_seconds=50, judged_seconds=80), say)
         experiment.fill()
         say(f"Redis holds {server.memory_current() / _MIB:.0f} MiB of realistic values; one key in twelve is hot")
         node.configure(guest, [node.Job(experiment.job)])
