@@ -6,11 +6,12 @@ use std::time::Duration;
 use config::Class;
 use kernel::Result;
 use kernel::cgroup::{Cgroup, Limit};
-use policy::cold_age::{self, Input, Veto};
+use policy::cold_age::{self, Input};
 use policy::histogram::{AgeCounts, Histogram};
 use policy::incompressible;
 use policy::thresholds::Thresholds;
 use policy::units::{Age, Bytes, Pages};
+use policy::veto::Veto;
 use serde::{Deserialize, Serialize};
 
 use crate::actuators::exact::Cursor;

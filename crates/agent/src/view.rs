@@ -3,8 +3,9 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use config::Config;
-use policy::cold_age::{Decision, Hold, Reason, Veto};
+use policy::cold_age::{Decision, Hold, Reason};
 use policy::units::{Age, Bytes, RatioPpm};
+use policy::veto::Veto;
 use serde::Serialize;
 
 use crate::job::{ClosedPeriod, Job, Totals};
@@ -221,5 +222,7 @@ fn veto_words(veto: Veto) -> &'static str {
         Veto::NoFarMemory => "there is no far memory, or it is full (see `thermocline doctor`)",
         Veto::Incompressible => "its cold pages do not compress",
         Veto::BudgetSpent => "the agent has spent its CPU budget",
+        Veto::WritesSpent => "the device's write budget is spent for now",
+        Veto::Stalled => "it is stalled as long as its pressure target allows",
     }
 }

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::histogram::Histogram;
 use crate::thresholds::{THRESHOLDS_MAX, Thresholds};
 use crate::units::{Age, Pages, RatioPpm};
+use crate::veto::Veto;
 
 const MS_PER_MINUTE: u128 = 60_000;
 
@@ -67,22 +68,6 @@ pub struct Input {
     pub promotions: Histogram,
     /// Why the surroundings forbid offloading in this period, if they do.
     pub veto: Option<Veto>,
-}
-
-/// A reason from outside the controller not to offload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Veto {
-    /// The operator only wants to look: class `observe`, or a dry run.
-    ObserveOnly,
-    /// The job has reached its memory limit and shall fail fast rather than thrash (000 section 5.1).
-    AtLimit,
-    /// There is no far memory on this machine, or it is full.
-    NoFarMemory,
-    /// The job's cold pages do not shrink enough to be worth compressing.
-    Incompressible,
-    /// The agent has spent its CPU budget.
-    BudgetSpent,
 }
 
 /// What to do with a job in the coming period, and why.

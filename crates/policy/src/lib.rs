@@ -10,3 +10,4 @@ pub mod histogram;
 pub mod incompressible;
 pub mod thresholds;
 pub mod units;
+pub mod veto;

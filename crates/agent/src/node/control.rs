@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use config::{AtLimit, Class};
 use kernel::cgroup::Limit;
-use policy::cold_age::{self, Decision, Veto};
+use policy::cold_age::{self, Decision};
 use policy::incompressible::{self, Verdict};
 use policy::units::{Age, Pages};
+use policy::veto::Veto;
 
 use super::{Agent, unix_ms};
 use crate::actuators::exact::Cursor;

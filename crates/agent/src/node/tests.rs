@@ -2,8 +2,9 @@
 
 use std::sync::mpsc;
 
-use policy::cold_age::{Decision, Hold, Reason, Veto};
+use policy::cold_age::{Decision, Hold, Reason};
 use policy::units::{Age, Pages};
+use policy::veto::Veto;
 
 use super::*;
 use crate::job::ClosedPeriod;
