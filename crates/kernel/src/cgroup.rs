@@ -19,6 +19,7 @@ pub use memory::{Limit, MemoryEvents, MemoryStat, parse_events, parse_limit, par
 pub use tree::{create, list};
 
 use crate::psi::{self, Psi};
+use crate::text::FlatKeyed;
 use crate::{Error, Malformed, Result, Roots, file, text};
 
 /// The cgroup v2 hierarchy of a machine.
@@ -171,6 +172,14 @@ impl Cgroup {
         self.require("memory.low", parse_limit)
     }
 
+    /// `memory.min`: below it the kernel does not reclaim at all.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn min(&self) -> Result<Limit> {
+        self.require("memory.min", parse_limit)
+    }
+
     /// Sets `memory.low`.
     ///
     /// # Errors
@@ -211,6 +220,24 @@ impl Cgroup {
         self.read("memory.zswap.current", parse_bytes)
     }
 
+    /// `memory.zswap.max`: what its pages may take in zswap, compressed; an ancestor's smaller limit holds too. `None`
+    /// on kernels built without zswap.
+    ///
+    /// # Errors
+    /// As [`Cgroup::swap_current`].
+    pub fn zswap_max(&self) -> Result<Option<Limit>> {
+        self.read("memory.zswap.max", parse_limit)
+    }
+
+    /// `memory.zswap.writeback` (Linux 6.8): whether its pages may reach the swap device, be it out of zswap or past
+    /// it. `false` in an ancestor rules it as well. `None` where the kernel does not have the file.
+    ///
+    /// # Errors
+    /// As [`Cgroup::swap_current`].
+    pub fn zswap_writeback(&self) -> Result<Option<bool>> {
+        self.read("memory.zswap.writeback", parse_switch)
+    }
+
     /// `memory.stat`.
     ///
     /// # Errors
@@ -227,15 +254,33 @@ impl Cgroup {
         self.require("memory.events", parse_events)
     }
 
-    /// `memory.pressure`.
+    /// `memory.pressure`, of it and its descendants.
     ///
     /// # Errors
-    /// As [`Cgroup::current`]; [`Error::Unsupported`] also where the kernel keeps no pressure.
+    /// [`Error::Gone`]; [`Error::Unsupported`] where the kernel keeps no pressure, or none for this cgroup;
+    /// [`Error::Parse`]; [`Error::Io`].
     pub fn pressure(&self) -> Result<Psi> {
-        match self.read("memory.pressure", psi::parse) {
+        self.psi("memory.pressure")
+    }
+
+    /// `io.pressure`: stalls on block I/O, of it and its descendants. It exists without the io controller.
+    ///
+    /// # Errors
+    /// As [`Cgroup::pressure`].
+    pub fn io_pressure(&self) -> Result<Psi> {
+        self.psi("io.pressure")
+    }
+
+    fn psi(&self, name: &str) -> Result<Psi> {
+        match self.read(name, psi::parse) {
             Ok(Some(psi)) => Ok(psi),
-            Ok(None) => Err(psi::unsupported()),
-            Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => Err(psi::unsupported()),
+            // `cgroup.pressure` (Linux 6.1) hides the files of one cgroup.
+            Ok(None) if self.read("cgroup.pressure", parse_switch)? == Some(false) => Err(Error::unsupported(
+                format!("pressure stall information is switched off for the cgroup {}", self.name),
+                format!("echo 1 > {}", self.path.join("cgroup.pressure").display()),
+            )),
+            Ok(None) => Err(psi::unsupported_for_cgroups()),
+            Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => Err(psi::unsupported_for_cgroups()),
             Err(error) => Err(error),
         }
     }
@@ -246,6 +291,24 @@ impl Cgroup {
     /// As [`Cgroup::current`].
     pub fn populated(&self) -> Result<bool> {
         self.require("cgroup.events", tree::parse_populated)
+    }
+
+    /// Whether all its processes are frozen, as `cgroup.freeze` asks for (`frozen` of `cgroup.events`); `false` before
+    /// Linux 5.2, which cannot freeze.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn frozen(&self) -> Result<bool> {
+        self.require("cgroup.events", tree::parse_frozen)
+    }
+
+    /// CPU time that it and its descendants used since it was made, in microseconds (`usage_usec` of `cpu.stat`, which
+    /// exists without the cpu controller); `None` where the kernel does not tell.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Parse`]; [`Error::Io`].
+    pub fn cpu_usage_us(&self) -> Result<Option<u64>> {
+        self.read("cpu.stat", parse_cpu_usage).map(Option::flatten)
     }
 
     /// The smallest `memory.max` of it and its ancestors: the limit that it really runs into.
@@ -364,6 +427,20 @@ impl Cgroup {
         };
         Error::unsupported(format!("the cgroup {} has no {name}", self.name), remedy)
     }
+}
+
+/// `0` or `1`.
+fn parse_switch(text: &str) -> Result<bool, Malformed> {
+    match text.trim() {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        other => Err(Malformed::new(1, other, "0 or 1")),
+    }
+}
+
+/// The line `usage_usec N` of `cpu.stat`.
+fn parse_cpu_usage(text: &str) -> Result<Option<u64>, Malformed> {
+    FlatKeyed::split(text)?.get("usage_usec")
 }
 
 fn parse_bytes(text: &str) -> Result<Bytes, Malformed> {

@@ -1,4 +1,4 @@
-//! Pressure stall information: `/proc/pressure/memory` and a cgroup's `memory.pressure`
+//! Pressure stall information: `/proc/pressure/{memory,io}` and a cgroup's `memory.pressure` and `io.pressure`
 //! (`Documentation/accounting/psi.rst`).
 //!
 //! ```text
@@ -90,7 +90,19 @@ fn parse_percent(value: &str, line: usize) -> Result<RatioPpm, Malformed> {
 /// # Errors
 /// [`Error::Unsupported`] where the kernel keeps no pressure; [`Error::Parse`]; [`Error::Io`].
 pub fn memory(roots: &Roots) -> Result<Psi> {
-    let path = roots.proc.join("pressure/memory");
+    machine(roots, "pressure/memory")
+}
+
+/// The machine's pressure of block I/O, `/proc/pressure/io`.
+///
+/// # Errors
+/// As [`memory`].
+pub fn io(roots: &Roots) -> Result<Psi> {
+    machine(roots, "pressure/io")
+}
+
+fn machine(roots: &Roots, name: &str) -> Result<Psi> {
+    let path = roots.proc.join(name);
     match file::read_optional(&path, file::SMALL) {
         Ok(Some(text)) => parse(&text).map_err(|malformed| malformed.at(&path)),
         Ok(None) => Err(unsupported()),
@@ -99,9 +111,18 @@ pub fn memory(roots: &Roots) -> Result<Psi> {
     }
 }
 
-/// The error of a kernel built or booted without pressure stall information.
-pub(crate) fn unsupported() -> Error {
+/// The error of a kernel built or booted without pressure stall information: then it makes no pressure files, or, as
+/// before Linux 5.2, refuses to read them.
+fn unsupported() -> Error {
     Error::unsupported("this kernel keeps no pressure stall information", "boot with psi=1, on a kernel with CONFIG_PSI=y")
+}
+
+/// The error of a kernel that keeps none for cgroups, though perhaps for the machine.
+pub(crate) fn unsupported_for_cgroups() -> Error {
+    Error::unsupported(
+        "this kernel keeps no pressure stall information of cgroups",
+        "boot with psi=1 and without cgroup_disable=pressure, on a kernel with CONFIG_PSI=y",
+    )
 }
 
 #[cfg(test)]
@@ -137,8 +158,13 @@ mod tests {
     #[test]
     fn a_kernel_without_pressure_is_unsupported() {
         let (_keep, roots) = tree(&[("proc/meminfo", "")]);
-        assert!(memory(&roots).unwrap_err().is_unsupported());
+        for error in [memory(&roots).unwrap_err(), io(&roots).unwrap_err()] {
+            assert!(error.is_unsupported() && error.to_string().contains("boot with psi=1"), "{error}");
+        }
         let (_keep, roots) = tree(&[("proc/pressure/memory", CAPTURED)]);
         assert_eq!(memory(&roots).unwrap(), parse(CAPTURED).unwrap());
+        assert!(io(&roots).unwrap_err().is_unsupported());
+        let (_keep, roots) = tree(&[("proc/pressure/io", CAPTURED)]);
+        assert_eq!(io(&roots).unwrap(), parse(CAPTURED).unwrap());
     }
 }

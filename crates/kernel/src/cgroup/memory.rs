@@ -83,6 +83,14 @@ pub struct MemoryStat {
     pub workingset_refault_anon: Option<u64>,
     /// Refaults of file pages.
     pub workingset_refault_file: Option<u64>,
+    /// Refaulted anonymous pages that were in active use when they went out.
+    pub workingset_restore_anon: Option<u64>,
+    /// Refaulted file pages that were in active use when they went out.
+    pub workingset_restore_file: Option<u64>,
+    /// Pages that proactive reclaim looked at.
+    pub pgscan_proactive: Option<u64>,
+    /// Pages that proactive reclaim took.
+    pub pgsteal_proactive: Option<u64>,
     /// Page faults.
     pub pgfault: Option<u64>,
     /// Page faults that had to wait for I/O or decompression.
@@ -118,6 +126,10 @@ pub fn parse_stat(text: &str) -> Result<MemoryStat, Malformed> {
         pswpout: count("pswpout")?,
         workingset_refault_anon: count("workingset_refault_anon")?,
         workingset_refault_file: count("workingset_refault_file")?,
+        workingset_restore_anon: count("workingset_restore_anon")?,
+        workingset_restore_file: count("workingset_restore_file")?,
+        pgscan_proactive: count("pgscan_proactive")?,
+        pgsteal_proactive: count("pgsteal_proactive")?,
         pgfault: count("pgfault")?,
         pgmajfault: count("pgmajfault")?,
     })

@@ -1,11 +1,13 @@
 use policy::units::{Bytes, RatioPpm};
 
-use super::tree::{parse_populated, parse_procs};
+use super::tree::{parse_frozen, parse_populated, parse_procs};
 use super::*;
 use crate::testing::{cut_everywhere, get, put, tree};
 
 const STAT: &str = include_str!("../testdata/memory.stat-6.12");
 const STAT_7_2: &str = include_str!("../testdata/memory.stat-7.2");
+const CPU_STAT: &str = "usage_usec 7431\nuser_usec 5000\nsystem_usec 2431\nnice_usec 0\n";
+const PRESSURE: &str = "some avg10=1.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=8\n";
 const EVENTS: &str = "low 1\nhigh 2\nmax 3\noom 4\noom_kill 5\noom_group_kill 0\n";
 
 /// A machine with the cgroups `/a`, limited to 64 MiB, `/a/b`, and `/c`, without processes.
@@ -34,10 +36,12 @@ fn root(roots: &Roots) -> CgroupRoot {
 fn parsers_refuse_what_is_cut() {
     let stat = parse_stat(STAT).unwrap();
     assert!(stat.zswapped > stat.zswap && stat.zswpout > stat.zswpin, "{stat:?}");
-    assert_eq!((stat.pswpin, stat.zswap_incomp), (None, None), "6.12 prints neither");
+    assert_eq!((stat.pswpin, stat.zswap_incomp, stat.pgsteal_proactive), (None, None, None), "6.12 prints none of these");
+    assert!(stat.workingset_restore_anon.is_some() && stat.workingset_restore_file.is_some(), "{stat:?}");
     cut_everywhere(STAT, parse_stat);
     let stat = parse_stat(STAT_7_2).unwrap();
     assert!(stat.zswapped > stat.zswap && stat.pswpin.is_some() && stat.zswap_incomp.is_some(), "{stat:?}");
+    assert!(stat.pgscan_proactive >= stat.pgsteal_proactive && stat.pgsteal_proactive.is_some(), "{stat:?}");
     cut_everywhere(STAT_7_2, parse_stat);
     assert_eq!(parse_events(EVENTS).unwrap(), MemoryEvents { low: 1, high: 2, max: 3, oom: 4, oom_kill: 5 });
     cut_everywhere(EVENTS, parse_events);
@@ -46,6 +50,10 @@ fn parsers_refuse_what_is_cut() {
     assert_eq!(parse_procs("11\n0\n12\n").unwrap(), [11, 12]);
     cut_everywhere("11\n0\n12\n", parse_procs);
     cut_everywhere("populated 1\nfrozen 0\n", parse_populated);
+    cut_everywhere("populated 1\nfrozen 1\n", parse_frozen);
+    assert_eq!(parse_switch("1\n"), Ok(true));
+    cut_everywhere("0\n", parse_switch);
+    cut_everywhere(CPU_STAT, parse_cpu_usage);
     assert_eq!(parse_limit("infinity").unwrap_err().expected, "a number of bytes, or max");
 }
 
@@ -79,13 +87,38 @@ fn files_of_a_cgroup_read() {
     assert_eq!(a.events().unwrap().oom, 4);
     assert!(a.populated().unwrap());
     assert_eq!((a.swap_current().unwrap(), a.swap_max().unwrap(), a.zswap_current().unwrap()), (None, None, None));
-    assert!(a.pressure().unwrap_err().is_unsupported());
-    put(
-        &roots.cgroup,
-        "a/memory.pressure",
-        "some avg10=1.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=8\n",
-    );
+    assert_eq!((a.zswap_max().unwrap(), a.zswap_writeback().unwrap(), a.cpu_usage_us().unwrap()), (None, None, None));
+    assert!(!a.frozen().unwrap());
+    put(&roots.cgroup, "a/memory.min", "4096\n");
+    put(&roots.cgroup, "a/memory.zswap.max", "max\n");
+    put(&roots.cgroup, "a/memory.zswap.writeback", "0\n");
+    put(&roots.cgroup, "a/cpu.stat", CPU_STAT);
+    put(&roots.cgroup, "a/cgroup.events", "populated 1\nfrozen 1\n");
+    assert_eq!((a.min().unwrap(), a.zswap_max().unwrap()), (Limit::Bytes(Bytes(4096)), Some(Limit::Max)));
+    assert_eq!((a.zswap_writeback().unwrap(), a.cpu_usage_us().unwrap()), (Some(false), Some(7431)));
+    assert!(a.frozen().unwrap());
+    put(&roots.cgroup, "a/cgroup.events", "populated 1\n");
+    assert!(!a.frozen().unwrap(), "before Linux 5.2");
+}
+
+#[test]
+fn pressure_that_is_not_kept_is_unsupported_with_a_remedy() {
+    let (_keep, roots) = tree(&MACHINE);
+    let a = Cgroup::open(&root(&roots), "/a").unwrap();
+    let check = |remedy: &str| {
+        for error in [a.pressure().unwrap_err(), a.io_pressure().unwrap_err()] {
+            assert!(error.is_unsupported() && error.to_string().contains(remedy), "{error}");
+        }
+    };
+    check("boot with psi=1");
+    put(&roots.cgroup, "a/cgroup.pressure", "1\n");
+    check("boot with psi=1");
+    put(&roots.cgroup, "a/cgroup.pressure", "0\n");
+    check("a/cgroup.pressure");
+    put(&roots.cgroup, "a/memory.pressure", PRESSURE);
     assert_eq!(a.pressure().unwrap().some.avg10, RatioPpm(10_000));
+    put(&roots.cgroup, "a/io.pressure", PRESSURE);
+    assert_eq!(a.io_pressure().unwrap().some.total_us, 9);
 }
 
 #[test]

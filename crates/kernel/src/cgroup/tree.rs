@@ -173,3 +173,8 @@ pub(super) fn parse_procs(text: &str) -> Result<Vec<i32>, Malformed> {
 pub(super) fn parse_populated(text: &str) -> Result<bool, Malformed> {
     FlatKeyed::split(text)?.require("populated").map(|populated| populated != 0)
 }
+
+/// The line `frozen 0` or `frozen 1` of `cgroup.events`.
+pub(super) fn parse_frozen(text: &str) -> Result<bool, Malformed> {
+    FlatKeyed::split(text)?.get("frozen").map(|frozen| frozen.is_some_and(|frozen| frozen != 0))
+}
