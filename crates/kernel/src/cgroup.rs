@@ -5,6 +5,7 @@
 //! name is therefore [`Error::Gone`], never acted on by mistake.
 
 mod memory;
+mod reclaim;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use policy::units::Bytes;
 
 pub use memory::{Limit, MemoryEvents, MemoryStat, parse_events, parse_limit, parse_stat};
+pub use reclaim::{ReclaimOutcome, Swappiness};
 pub use tree::{create, list};
 
 use crate::psi::{self, Psi};
@@ -72,28 +74,6 @@ impl CgroupRoot {
     fn directory_of(&self, rel: &str) -> PathBuf {
         self.path.join(rel.trim_matches('/'))
     }
-}
-
-/// How far `memory.reclaim` came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReclaimOutcome {
-    /// The kernel reclaimed at least what was asked.
-    Done,
-    /// It gave up before (`EAGAIN`); some memory may have gone out.
-    Partial,
-    /// A signal ended the request (`EINTR`); some memory may have gone out.
-    Interrupted,
-}
-
-/// The kernel's leaning between anonymous and file pages during one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Swappiness {
-    /// 0 takes file pages only, 200 prefers anonymous ones; more is refused by the kernel.
-    Value(u8),
-    /// Anonymous pages only; on kernels that know the word.
-    Max,
 }
 
 /// One cgroup.
@@ -328,36 +308,6 @@ impl Cgroup {
             name = parent;
         }
         Ok(smallest)
-    }
-
-    /// Asks the kernel to reclaim `amount` from it and its descendants (`memory.reclaim`, Linux 5.19).
-    ///
-    /// Blocks until the kernel is done, which may take minutes on a hot cgroup: ask for little, from a process
-    /// that may be killed. The stall is booked to the pressure of the caller's own cgroup. The kernel may reclaim
-    /// twice of what was asked.
-    ///
-    /// # Errors
-    /// As [`Cgroup::current`]; [`Error::Unsupported`] also where the kernel refuses the swappiness.
-    pub fn reclaim(&self, amount: Bytes, swappiness: Option<Swappiness>) -> Result<ReclaimOutcome> {
-        const FILE: &str = "memory.reclaim";
-        let request = match swappiness {
-            None => amount.0.to_string(),
-            Some(Swappiness::Value(value)) => format!("{} swappiness={value}", amount.0),
-            Some(Swappiness::Max) => format!("{} swappiness=max", amount.0),
-        };
-        let file = self.open_file(FILE, true)?.ok_or_else(|| self.missing(FILE))?;
-        match file::write_opened(&file, &request) {
-            Ok(()) => Ok(ReclaimOutcome::Done),
-            Err(source) => match source.raw_os_error() {
-                Some(libc::EAGAIN) => Ok(ReclaimOutcome::Partial),
-                Some(libc::EINTR) => Ok(ReclaimOutcome::Interrupted),
-                Some(libc::EINVAL) if swappiness.is_some() => Err(Error::unsupported(
-                    format!("this kernel refuses {request:?} in memory.reclaim"),
-                    "reclaim without swappiness, or with a number from 0 to 200 from Linux 6.9 on",
-                )),
-                _ => Err(Error::from_io(&self.path.join(FILE), "write", source)),
-            },
-        }
     }
 
     /// Ends every process in it and below with `SIGKILL` (`cgroup.kill`, Linux 5.14).

@@ -192,9 +192,15 @@ fn cgroup_files(roots: &Roots) -> Check {
     cgroup.set_swap_max(Limit::Max)?;
     cgroup.events()?;
     cgroup.pressure()?;
-    match cgroup.reclaim(Bytes::mib(1), Some(Swappiness::Value(200))) {
-        Err(error) if error.is_unsupported() => println!("live: {error}"),
-        other => drop(other?),
+    for swappiness in [Swappiness::Value(0), Swappiness::Value(200), Swappiness::Max, Swappiness::Value(201)] {
+        let before = pgscan(cgroup)?;
+        let takes = cgroup.reclaim_takes(swappiness)?;
+        ensure(pgscan(cgroup)? == before, || "asking what memory.reclaim takes made the kernel reclaim".into())?;
+        println!("live: memory.reclaim takes swappiness={swappiness}: {takes}");
+        match cgroup.reclaim(Bytes::mib(1), Some(swappiness)) {
+            Err(error) if error.is_unsupported() => ensure(!takes, || format!("said to be taken: {error}"))?,
+            other => ensure(takes, || format!("swappiness={swappiness} was not to be taken: {other:?}"))?,
+        }
     }
     let outcome = cgroup.reclaim(Bytes(u64::MAX >> 1), None)?;
     ensure(outcome == ReclaimOutcome::Partial, || format!("reclaiming everything was {outcome:?}"))?;
@@ -203,6 +209,12 @@ fn cgroup_files(roots: &Roots) -> Check {
     let top = Cgroup::open(&root, "/")?.current();
     ensure(top.as_ref().is_err_and(Error::is_unsupported), || format!("root memory.current {top:?}"))?;
     Ok(())
+}
+
+/// Pages of the cgroup that reclaim has looked at.
+fn pgscan(cgroup: &Cgroup) -> Result<Option<u64>, Box<dyn StdError>> {
+    let stat = kernel::file::read(&cgroup.path().join("memory.stat"), kernel::file::SMALL)?;
+    Ok(stat.lines().find_map(|line| line.strip_prefix("pgscan ")).map(str::parse).transpose()?)
 }
 
 fn cgroup_kill(roots: &Roots) -> Check {

@@ -155,9 +155,12 @@ fn writes_are_what_the_kernel_reads() {
         assert_eq!(a.reclaim(Bytes(4096), swappiness).unwrap(), ReclaimOutcome::Done);
         assert_eq!(wrote("memory.reclaim"), request);
     }
+    assert!(a.reclaim_takes(Swappiness::Max).unwrap());
+    assert_eq!(wrote("memory.reclaim"), "0 swappiness=max");
     a.move_process(77).unwrap();
     assert_eq!(wrote("cgroup.procs"), "77");
-    for error in [a.kill().unwrap_err(), a.set_swap_max(Limit::Max).unwrap_err()] {
+    let c = Cgroup::open(&root, "c").unwrap();
+    for error in [a.kill().unwrap_err(), a.set_swap_max(Limit::Max).unwrap_err(), c.reclaim_takes(Swappiness::Value(0)).unwrap_err()] {
         assert!(error.is_unsupported(), "a missing file is never made: {error}");
     }
 }
