@@ -18,6 +18,8 @@ pub struct VmStat {
     pub zswpout: Option<u64>,
     /// Pages that zswap wrote back to the swap device.
     pub zswpwb: Option<u64>,
+    /// Allocations that had to reclaim memory themselves, in all zones.
+    pub allocstall: Option<u64>,
     /// Page faults.
     pub pgfault: Option<u64>,
     /// Page faults that had to wait for I/O or decompression.
@@ -42,12 +44,24 @@ pub fn parse(text: &str) -> Result<VmStat, Malformed> {
         zswpin: table.get("zswpin")?,
         zswpout: table.get("zswpout")?,
         zswpwb: table.get("zswpwb")?,
+        allocstall: allocstall(&table)?,
         pgfault: table.get("pgfault")?,
         pgmajfault: table.get("pgmajfault")?,
         workingset_refault_anon: table.get("workingset_refault_anon")?,
         workingset_refault_file: table.get("workingset_refault_file")?,
         oom_kill: table.get("oom_kill")?,
     })
+}
+
+/// The kernel counts `allocstall` by zone, and has only the zones that it was built with.
+fn allocstall(table: &FlatKeyed) -> Result<Option<u64>, Malformed> {
+    let mut sum = None;
+    for zone in ["dma", "dma32", "normal", "highmem", "movable", "device"] {
+        if let Some(count) = table.get(&format!("allocstall_{zone}"))? {
+            sum = Some(sum.unwrap_or(0_u64).saturating_add(count));
+        }
+    }
+    Ok(sum)
 }
 
 /// Reads `/proc/vmstat`.
@@ -80,5 +94,14 @@ mod tests {
         let stat = parse("pgfault 7\nnr_new_thing 12 34\n").unwrap();
         assert_eq!(stat, VmStat { pgfault: Some(7), ..VmStat::default() });
         assert_eq!(parse("pgfault 7\npswpin x\n").unwrap_err().line, 2);
+    }
+
+    #[test]
+    fn allocation_stalls_are_summed_over_the_zones() {
+        let check = |text, expected| assert_eq!(parse(text).map(|stat| stat.allocstall), expected, "{text:?}");
+        check("pgfault 7\n", Ok(None));
+        check("allocstall_dma 0\nallocstall_normal 5\nallocstall_movable 2\n", Ok(Some(7)));
+        check("allocstall_normal 1\nallocstall_device 18446744073709551615\n", Ok(Some(u64::MAX)));
+        assert_eq!(parse("allocstall_normal -1\n").unwrap_err().line, 1);
     }
 }
