@@ -8,6 +8,7 @@
 pub mod cold_age;
 pub mod histogram;
 pub mod incompressible;
+pub mod pressure;
 pub mod thresholds;
 pub mod units;
 pub mod veto;
