@@ -380,7 +380,7 @@ impl Cgroup {
 }
 
 /// `0` or `1`.
-fn parse_switch(text: &str) -> Result<bool, Malformed> {
+pub(crate) fn parse_switch(text: &str) -> Result<bool, Malformed> {
     match text.trim() {
         "0" => Ok(false),
         "1" => Ok(true),

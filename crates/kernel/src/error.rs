@@ -34,8 +34,8 @@ pub enum Error {
         /// What should have been there.
         expected: &'static str,
     },
-    /// The cgroup, process or kdamond has vanished: a normal outcome on a living machine.
-    #[error("{path} is gone: the cgroup or process behind it has ended")]
+    /// The cgroup, process, kdamond or block device has vanished: a normal outcome on a living machine.
+    #[error("{path} is gone: the cgroup, process or device behind it has ended")]
     Gone {
         /// The path that vanished.
         path: PathBuf,
@@ -62,7 +62,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether the cgroup or process has vanished.
+    /// Whether the cgroup, process or device has vanished.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. })

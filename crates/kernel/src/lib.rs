@@ -3,9 +3,10 @@
 //! One module per kernel interface, named after it. Each holds a parser, which is a pure function of text or
 //! bytes, and a thin handle under an injectable root ([`Roots`]). Handles read and write what they are told to;
 //! they never decide. What differs between kernels is found by looking, never by version number: a missing file
-//! is `None` or [`Error::Unsupported`], a malformed one [`Error::Parse`], a vanished cgroup or process
+//! is `None` or [`Error::Unsupported`], a malformed one [`Error::Parse`], a vanished cgroup, process or device
 //! [`Error::Gone`], which is a normal outcome.
 
+pub mod block;
 pub mod capability;
 pub mod cgroup;
 pub mod damon;

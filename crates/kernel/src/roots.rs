@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 /// The mount points that every handle starts from; a test puts a fake tree there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
+    /// The root directory, `/`, below which swap files are named.
+    pub root: PathBuf,
     /// procfs, `/proc`.
     pub proc: PathBuf,
     /// sysfs, `/sys`.
@@ -28,6 +30,7 @@ impl Roots {
     #[must_use]
     pub fn under(root: &Path) -> Self {
         Self {
+            root: root.to_owned(),
             proc: root.join("proc"),
             sys: root.join("sys"),
             cgroup: root.join("sys/fs/cgroup"),

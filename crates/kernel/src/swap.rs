@@ -69,7 +69,7 @@ pub fn parse(text: &str) -> Result<Vec<SwapArea>, Malformed> {
 }
 
 /// Undoes the `\ooo` escapes that the kernel puts in place of blanks and backslashes.
-fn unescape(name: &str) -> String {
+pub(crate) fn unescape(name: &str) -> String {
     let mut bytes = Vec::with_capacity(name.len());
     let mut rest = name.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
