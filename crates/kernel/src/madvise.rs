@@ -17,6 +17,24 @@ const RANGES_PER_CALL: usize = 1024;
 /// between two.
 const BYTES_PER_CALL: u64 = 256 << 20;
 
+/// What is asked of the kernel. None of these can change the content of memory, and no other advice can be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Advice {
+    Pageout,
+    Cold,
+    WillNeed,
+}
+
+impl Advice {
+    fn number(self) -> libc::c_int {
+        match self {
+            Self::Pageout => libc::MADV_PAGEOUT,
+            Self::Cold => libc::MADV_COLD,
+            Self::WillNeed => libc::MADV_WILLNEED,
+        }
+    }
+}
+
 /// A process, named so that its pid cannot come to mean another one.
 #[derive(Debug)]
 pub struct PidFd {
@@ -57,27 +75,54 @@ impl PidFd {
 
     /// Asks the kernel to page out the given ranges of page-aligned addresses (`MADV_PAGEOUT`).
     ///
-    /// Ranges that are no longer mapped, locked or of a kind that cannot be paged out are skipped. Returns the bytes
-    /// advised, which is not the bytes freed: pages mapped by others too and pages just accessed stay, and with a
-    /// swap device (not zswap) the pages leave DRAM only at the next reclaim.
+    /// Ranges that are no longer mapped, locked or of a kind that cannot be paged out are skipped; one that has a hole
+    /// is advised around it (`madvise_walk_vmas()` in `mm/madvise.c`), but not counted. Returns the bytes advised, which
+    /// is not the bytes freed: pages mapped by others too and pages just accessed stay, and with a swap device (not
+    /// zswap) the pages leave DRAM only at the next reclaim.
     ///
     /// # Errors
     /// [`Error::Gone`] where the process has ended; [`Error::Unsupported`] before Linux 5.10; [`Error::Io`], `EPERM`
     /// without `CAP_SYS_NICE` and `CAP_SYS_PTRACE`.
     pub fn advise_pageout(&self, ranges: &[Range<u64>]) -> Result<Bytes> {
-        advise(ranges, |batch| self.process_madvise(batch, libc::MADV_PAGEOUT))
-            .map(Bytes)
-            .map_err(|source| fail(self.pid, "advise", source))
+        self.advise(ranges, Advice::Pageout)
+    }
+
+    /// Tells the kernel that the given ranges will not be used soon (`MADV_COLD`): their pages become the first that
+    /// the next reclaim looks at, and stay in DRAM until then. This holds for file pages that only this process maps,
+    /// too.
+    ///
+    /// Ranges are skipped and bytes counted as by [`PidFd::advise_pageout`].
+    ///
+    /// # Errors
+    /// As [`PidFd::advise_pageout`].
+    pub fn advise_cold(&self, ranges: &[Range<u64>]) -> Result<Bytes> {
+        self.advise(ranges, Advice::Cold)
+    }
+
+    /// Asks the kernel to read the given ranges back in (`MADV_WILLNEED`), without waiting for devices.
+    ///
+    /// Pages in far memory arrive in the swap cache: page tables show them as swapped until they are touched. Ranges
+    /// are skipped and bytes counted as by [`PidFd::advise_pageout`].
+    ///
+    /// # Errors
+    /// As [`PidFd::advise_pageout`].
+    pub fn advise_willneed(&self, ranges: &[Range<u64>]) -> Result<Bytes> {
+        self.advise(ranges, Advice::WillNeed)
+    }
+
+    fn advise(&self, ranges: &[Range<u64>], advice: Advice) -> Result<Bytes> {
+        advise(ranges, |batch| self.process_madvise(batch, advice)).map(Bytes).map_err(|source| fail(self.pid, "advise", source))
     }
 
     /// One system call. Returns the bytes advised.
-    fn process_madvise(&self, batch: &[Range<u64>], advice: libc::c_int) -> io::Result<u64> {
+    fn process_madvise(&self, batch: &[Range<u64>], advice: Advice) -> io::Result<u64> {
         let vectors = batch.iter().map(to_iovec).collect::<io::Result<Vec<_>>>()?;
         // SAFETY: `vectors` is a valid array of that length that outlives the call; the addresses are those of the
-        // other process and are checked by the kernel. MADV_PAGEOUT never changes the content of memory, so no
-        // reference in this process is invalidated even where the other process is this one.
-        let advised =
-            unsafe { libc::syscall(libc::SYS_process_madvise, self.descriptor.as_raw_fd(), vectors.as_ptr(), vectors.len(), advice, 0) };
+        // other process and are checked by the kernel. No `Advice` ever changes the content of memory, so no reference
+        // in this process is invalidated even where the other process is this one.
+        let advised = unsafe {
+            libc::syscall(libc::SYS_process_madvise, self.descriptor.as_raw_fd(), vectors.as_ptr(), vectors.len(), advice.number(), 0)
+        };
         u64::try_from(advised).map_err(|_| io::Error::last_os_error())
     }
 }
@@ -120,9 +165,9 @@ fn advise(ranges: &[Range<u64>], mut call: impl FnMut(&[Range<u64>]) -> io::Resu
                 consume(&mut batch, bytes);
             }
             Err(error) => match error.raw_os_error() {
-                // ENOMEM: unmapped, at least in part. EINVAL: locked, hugetlb or device memory. Both stop at the
-                // first range of the call.
-                Some(libc::ENOMEM | libc::EINVAL) => drop(batch.remove(0)),
+                // ENOMEM: unmapped, at least in part. EINVAL: locked, hugetlb or device memory. EBADF, to WILLNEED on a
+                // kernel without swap: no file to read from. All stop at the first range of the call.
+                Some(libc::ENOMEM | libc::EINVAL | libc::EBADF) => drop(batch.remove(0)),
                 Some(libc::EINTR) => return Ok(advised),
                 Some(libc::EAGAIN) if advised > 0 => return Ok(advised),
                 _ => return Err(error),
@@ -180,10 +225,12 @@ mod tests {
         let page = Mapping::page() as u64;
         let check = |pages: &[std::ops::Range<usize>], expected: u64| {
             let ranges: Vec<_> = pages.iter().map(|pages| memory.range(pages.clone())).collect();
-            match this.advise_pageout(&ranges) {
-                Ok(advised) => assert_eq!(advised, Bytes(expected * page), "{pages:?}"),
-                Err(error) if error.is_unsupported() => println!("skipped: {error}"),
-                Err(error) => panic!("{error}"),
+            for advice in [PidFd::advise_pageout, PidFd::advise_cold, PidFd::advise_willneed] {
+                match advice(&this, &ranges) {
+                    Ok(advised) => assert_eq!(advised, Bytes(expected * page), "{pages:?}"),
+                    Err(error) if error.is_unsupported() => println!("skipped: {error}"),
+                    Err(error) => panic!("{error}"),
+                }
             }
         };
         check(&[], 0);
@@ -213,7 +260,9 @@ mod tests {
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(!process.is_alive());
-        assert!(process.advise_pageout(&[0..4096]).unwrap_err().is_gone());
+        for advice in [PidFd::advise_pageout, PidFd::advise_cold, PidFd::advise_willneed] {
+            assert!(advice(&process, &[0..4096]).unwrap_err().is_gone());
+        }
         assert!(PidFd::open(process.pid()).unwrap_err().is_gone());
     }
 
@@ -247,7 +296,7 @@ mod tests {
                 _ => Ok(4096),
             }
         };
-        for errno in [libc::ENOMEM, libc::EINVAL] {
+        for errno in [libc::ENOMEM, libc::EINVAL, libc::EBADF] {
             let (answer, calls) = advise_by(&ranges, refuse(errno));
             assert_eq!((answer.unwrap(), calls), (8192, vec![3, 2, 1]));
         }
