@@ -7,10 +7,13 @@ mod content;
 mod control;
 mod crowd;
 mod inspect;
+mod latencies;
 mod linux;
 mod load;
 mod rounding;
+mod sessions;
 mod workload;
+mod zipf;
 
 use std::process::ExitCode;
 
@@ -32,6 +35,8 @@ enum Command {
     Load(load::Arguments),
     /// Be a program whose accesses to memory are known.
     Workload(workload::Arguments),
+    /// Be a server that keeps memory for each request, and takes fewer when its cgroup runs out of it.
+    Sessions(sessions::Arguments),
     /// Be many small jobs, each in a cgroup of its own.
     Crowd(crowd::Arguments),
     /// Tell how much of a workload's memory is idle, and compare that with a tracker's verdict.
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
         Command::Control(arguments) => control::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Workload(arguments) => workload::run(&arguments),
+        Command::Sessions(arguments) => sessions::run(&arguments),
         Command::Crowd(arguments) => crowd::run(&arguments),
         Command::Truth(arguments) => workload::truth(&arguments),
         Command::Residency(arguments) => workload::residency(&arguments),

@@ -1,4 +1,4 @@
-//! The load generators against small servers of both protocols that live in the test.
+//! The load generators against small servers of all protocols that live in the test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::collections::HashMap;
@@ -7,6 +7,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+const PROTOCOLS: [&str; 3] = ["redis", "memcached", "http"];
 
 /// What a server does with the requests it understands.
 #[derive(Clone, Copy)]
@@ -23,7 +25,7 @@ enum Manner {
     Rude,
 }
 
-/// A request in either protocol.
+/// A request in any protocol.
 enum Request {
     Get(String),
     Set(String, Vec<u8>),
@@ -37,9 +39,14 @@ fn line(reader: &mut Reader) -> Option<String> {
 }
 
 fn bytes(reader: &mut Reader, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length + 2];
-    reader.read_exact(&mut bytes).unwrap();
+    let mut bytes = exactly(reader, length + 2);
     assert_eq!(bytes.split_off(length), b"\r\n");
+    bytes
+}
+
+fn exactly(reader: &mut Reader, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    reader.read_exact(&mut bytes).unwrap();
     bytes
 }
 
@@ -51,6 +58,15 @@ fn request(protocol: &str, reader: &mut Reader) -> Option<Request> {
         return Some(match words[..] {
             ["get", key] => Request::Get(key.to_owned()),
             ["set", key, "0", "0", length] => Request::Set(key.to_owned(), bytes(reader, length.parse().unwrap())),
+            _ => panic!("{first}"),
+        });
+    }
+    if protocol == "http" {
+        let head: Vec<String> = std::iter::from_fn(|| line(reader).filter(|line| !line.is_empty())).collect();
+        let length = head.iter().find_map(|line| line.strip_prefix("Content-Length: "));
+        return Some(match first.split(' ').collect::<Vec<_>>()[..] {
+            ["GET", path, "HTTP/1.1"] => Request::Get(path.to_owned()),
+            ["PUT", path, "HTTP/1.1"] => Request::Set(path.to_owned(), exactly(reader, length.unwrap().parse().unwrap())),
             _ => panic!("{first}"),
         });
     }
@@ -68,32 +84,44 @@ fn request(protocol: &str, reader: &mut Reader) -> Option<Request> {
     }
 }
 
+/// A reply: a value or none to a read, stored or refused to a write.
+fn reply(protocol: &str, request: &Request, value: Option<&[u8]>) -> Vec<u8> {
+    let (Request::Get(key) | Request::Set(key, _)) = request;
+    let length = value.map_or(0, <[u8]>::len);
+    let (head, tail) = match (protocol, request, value) {
+        ("redis", Request::Get(_), Some(_)) => (format!("${length}\r\n"), "\r\n"),
+        ("redis", Request::Get(_), None) => ("$-1\r\n".into(), ""),
+        ("redis", Request::Set(..), Some(_)) => return b"+OK\r\n".to_vec(),
+        ("redis", Request::Set(..), None) => ("-OOM out of memory\r\n".into(), ""),
+        ("memcached", Request::Get(_), Some(_)) => (format!("VALUE {key} 0 {length}\r\n"), "\r\nEND\r\n"),
+        ("memcached", Request::Get(_), None) => ("END\r\n".into(), ""),
+        ("memcached", Request::Set(..), Some(_)) => return b"STORED\r\n".to_vec(),
+        ("memcached", Request::Set(..), None) => ("SERVER_ERROR out of memory\r\n".into(), ""),
+        (_, Request::Get(_), Some(_)) => (format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"), ""),
+        (_, Request::Get(_), None) => ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".into(), ""),
+        (_, Request::Set(..), Some(_)) => return b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n".to_vec(),
+        (_, Request::Set(..), None) => ("HTTP/1.1 507 Insufficient Storage\r\nContent-Length: 0\r\n\r\n".into(), ""),
+    };
+    [head.as_bytes(), value.unwrap_or_default(), tail.as_bytes()].concat()
+}
+
 /// Serves one connection and returns what it stored.
 fn serve(protocol: &str, manner: Manner, stream: UnixStream, mut store: HashMap<String, Vec<u8>>) -> HashMap<String, Vec<u8>> {
     let mut writer = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
-    let memcached = protocol == "memcached";
     while let Some(request) = request(protocol, &mut reader) {
-        let reply = match (request, manner) {
+        let reply = match (&request, manner) {
             (_, Manner::Rude) => break,
-            (_, Manner::Foreign) => b"HTTP/1.1 400 Bad Request\r\n".to_vec(),
-            (Request::Set(..), Manner::Full) if memcached => b"SERVER_ERROR out of memory\r\n".to_vec(),
-            (Request::Set(..), Manner::Full) => b"-OOM out of memory\r\n".to_vec(),
+            (_, Manner::Foreign) => b"220 mail.lab\r\n\r\n".to_vec(),
+            (Request::Set(..), Manner::Full) => reply(protocol, &request, None),
             (Request::Set(key, value), _) => {
-                store.insert(key, value);
-                if memcached { b"STORED\r\n".to_vec() } else { b"+OK\r\n".to_vec() }
+                store.insert(key.clone(), value.clone());
+                reply(protocol, &request, Some(value))
             }
             (Request::Get(key), manner) => {
-                let mut value = store.get(&key).cloned();
-                if let (Manner::Short, Some(value)) = (manner, &mut value) {
-                    value.pop();
-                }
-                match (value, memcached) {
-                    (Some(value), true) => [format!("VALUE {key} 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\nEND\r\n"].concat(),
-                    (Some(value), false) => [format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat(),
-                    (None, true) => b"END\r\n".to_vec(),
-                    (None, false) => b"$-1\r\n".to_vec(),
-                }
+                let value = store.get(key);
+                let cut = value.map(|value| &value[..value.len() - usize::from(matches!(manner, Manner::Short))]);
+                reply(protocol, &request, cut)
             }
         };
         // A client that has seen enough closes before it has read everything.
@@ -137,7 +165,7 @@ fn filled(protocol: &str) -> HashMap<String, Vec<u8>> {
 
 #[test]
 fn fill_stores_distinct_values() {
-    for protocol in ["redis", "memcached"] {
+    for protocol in PROTOCOLS {
         let store = filled(protocol);
         let values: std::collections::HashSet<&Vec<u8>> = store.values().collect();
         assert_eq!((store.len(), values.len()), (300, 300), "{protocol}");
@@ -158,9 +186,10 @@ fn check(protocol: &str, manner: Manner, arguments: &str, expected: &[(&str, u64
 
 #[test]
 fn runs_count_what_they_got() {
-    for protocol in ["redis", "memcached"] {
+    for protocol in PROTOCOLS {
         let reads = "run --keys 300 --seed 5 --requests 2000 --write-share 0";
         check(protocol, Manner::Honest, reads, &[("requests", 2000), ("hits", 2000), ("misses", 0), ("errors", 0)]);
+        check(protocol, Manner::Honest, &format!("{reads} --zipf 1"), &[("requests", 2000), ("hits", 2000)]);
         check(protocol, Manner::Honest, &format!("{reads} --depth 1"), &[("requests", 2000), ("hits", 2000)]);
         check(protocol, Manner::Short, reads, &[("requests", 2000), ("hits", 0), ("errors", 2000)]);
         let writes = "run --keys 300 --seed 5 --requests 2000 --write-share 1";
@@ -170,6 +199,15 @@ fn runs_count_what_they_got() {
         let beyond = "run --keys 3000 --seed 5 --requests 500 --write-share 0 --hot-share 0 --hot-fraction 0.1 --warm-fraction 0.9";
         check(protocol, Manner::Honest, beyond, &[("requests", 500), ("hits", 0), ("misses", 500)]);
     }
+}
+
+#[test]
+fn values_grow_by_a_factor() {
+    let (output, store) = load("http", Manner::Honest, HashMap::new(), "fill --keys 40 --value-factor 64");
+    assert!(output.status.success(), "{output:?}");
+    assert!(store.values().all(|value| (6400..=256_000).contains(&value.len()) && value.len() % 64 == 0));
+    let (output, _) = load("http", Manner::Honest, store, "run --keys 40 --requests 100 --value-factor 64 --write-share 0");
+    assert_eq!(summary(&output)["hits"], 100, "{output:?}");
 }
 
 #[test]
@@ -185,7 +223,7 @@ fn a_rate_is_kept_and_each_second_is_reported() {
 
 #[test]
 fn broken_servers_are_named() {
-    for protocol in ["redis", "memcached"] {
+    for protocol in PROTOCOLS {
         for (manner, arguments, error) in [
             (Manner::Full, "fill --keys 10", "not every key was stored"),
             (Manner::Foreign, "fill --keys 10", "no reply"),
@@ -208,6 +246,9 @@ fn nonsense_is_refused() {
         ("load redis --socket /no/such/socket run --keys 1 --seconds NaN", "--seconds"),
         ("load redis --socket /no/such/socket run --keys 1 --seconds 1 --hot-share 1.1", "--hot-share"),
         ("load redis --socket /no/such/socket run --keys 1 --seconds 1 --rate 0", "--rate"),
+        ("load redis --socket /no/such/socket run --keys 1 --seconds 1 --zipf 11", "--zipf"),
+        ("load redis --socket /no/such/socket run --keys 1 --seconds 1 --zipf 1 --hot-fraction 1", "--hot-fraction"),
+        ("load http --socket /no/such/socket run --keys 1 --seconds 1 --value-factor 0", "--value-factor"),
         ("load redis --socket /no/such/socket --depth 0 run --keys 1 --seconds 1", "--depth"),
         ("load memcached --socket /a --port 1 run --keys 1 --seconds 1", "--port"),
     ] {

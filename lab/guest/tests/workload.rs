@@ -1,7 +1,7 @@
 //! The ground-truth workload in small, and the questions about it.
 #![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,9 +21,13 @@ struct Workload {
 
 impl Workload {
     fn start(regions: Value) -> Self {
+        Self::start_spec(&json!({"seed": 1, "regions": regions}))
+    }
+
+    fn start_spec(workload: &Value) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (spec, layout) = (directory.path().join("spec.json"), directory.path().join("layout.json"));
-        std::fs::write(&spec, json!({"seed": 1, "regions": regions}).to_string()).unwrap();
+        std::fs::write(&spec, workload.to_string()).unwrap();
         let mut process = labguest(["workload".into(), spec, "--layout".into(), layout.clone()]).stdout(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(process.stdout.take().unwrap());
         assert_eq!(line(&mut output), "ready\n");
@@ -113,7 +117,7 @@ fn region(name: &str, kind: &str, pattern: Value) -> Value {
 #[test]
 fn every_kind_is_idle_or_not_as_asked() {
     let hot = json!({"period_ms": 20});
-    let kinds = ["anon", "shared", "file", "huge", "incompressible"];
+    let kinds = ["anon", "shared", "file", "huge", "incompressible", "weights"];
     let mut regions = vec![region("zipf", "anon", json!({"zipf": {"exponent": 0.5, "touches_per_s": 20_000}}))];
     for kind in kinds {
         regions.push(region(&format!("hot-{kind}"), kind, hot.clone()));
@@ -121,7 +125,7 @@ fn every_kind_is_idle_or_not_as_asked() {
     }
     regions[1]["writes"] = true.into();
     let mut workload = Workload::start(regions.into());
-    let truth = workload.await_truth(|truth| field(truth, "dead-incompressible", "idle_bytes") != 0);
+    let truth = workload.await_truth(|truth| field(truth, "dead-weights", "idle_bytes") != 0);
     let mut total = workload.bytes("zipf");
     for kind in kinds {
         let (hot, dead) = (format!("hot-{kind}"), format!("dead-{kind}"));
@@ -161,6 +165,26 @@ fn every_kind_is_idle_or_not_as_asked() {
     workload.signal("-TERM");
     assert!(workload.process.wait().unwrap().success());
     assert!(!file.exists());
+}
+
+#[test]
+fn requests_are_served_at_their_rate_and_told() {
+    let requests = |pages| json!({"requests": {"exponent": 1.0, "pages": pages}});
+    let regions = [region("cache", "file", requests(1)), region("model", "weights", requests(3))];
+    let server = json!({"rounds": 100, "rate": 1000});
+    let mut workload = Workload::start_spec(&json!({"seed": 1, "regions": regions, "server": server}));
+    for t in 1..=2 {
+        let said: Value = serde_json::from_str(&line(&mut workload.output)).unwrap();
+        assert_eq!(said["t"], t, "{said}");
+        assert!((200..=1800).contains(&said["ops"].as_u64().unwrap()) && said["p99_us"].is_u64(), "{said}");
+        assert!(said["access_us"].as_u64().unwrap() < 1_000_000, "{said}");
+    }
+    workload.signal("-TERM");
+    let mut rest = String::new();
+    workload.output.read_to_string(&mut rest).unwrap();
+    let summary: Value = serde_json::from_str(rest.lines().last().unwrap()).unwrap();
+    assert!(summary["requests"].as_u64().unwrap() >= 1000, "{summary}");
+    assert!((0.0..1.0).contains(&summary["access_share"].as_f64().unwrap()), "{summary}");
 }
 
 #[test]

@@ -132,6 +132,14 @@ impl Mapping {
         }
     }
 
+    /// Gives back the memory of these pages (`MADV_DONTNEED`), which then read as zeroes.
+    pub(crate) fn discard(&self, pages: std::ops::Range<usize>) {
+        let page = page_bytes();
+        assert!(pages.end.checked_mul(page).is_some_and(|end| end <= self.bytes), "discard beyond the mapping");
+        // SAFETY: the range lies within private memory that we own, and no reference to its bytes is ever handed out.
+        unsafe { libc::madvise(self.start.as_ptr().add(pages.start * page).cast(), pages.len() * page, libc::MADV_DONTNEED) };
+    }
+
     /// The counter at `offset`, a multiple of four. In a read-only mapping it may only be loaded.
     pub(crate) fn u32_at(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= self.bytes), "no u32 at {offset}");
@@ -187,6 +195,17 @@ mod tests {
             assert!(mapping.start().is_multiple_of(align as u64));
             mapping.touch(0..mapping.bytes() / page_bytes(), true);
         }
+    }
+
+    #[test]
+    fn discarded_pages_are_zeroes_and_others_stay() {
+        let page = page_bytes();
+        let mapping = Mapping::anonymous(3 * page, 1).unwrap();
+        for offset in [0, page, 2 * page] {
+            mapping.write(offset, &7_u32.to_ne_bytes());
+        }
+        mapping.discard(1..2);
+        assert_eq!([0, page, 2 * page].map(|offset| mapping.u32_at(offset).load(Relaxed)), [7, 0, 7]);
     }
 
     #[test]

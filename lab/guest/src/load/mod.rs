@@ -3,18 +3,19 @@
 mod codec;
 mod connection;
 mod engine;
+mod http;
 mod memcached;
 mod redis;
 mod report;
 mod requests;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Subcommand;
-use serde_json::Value;
+
+use crate::latencies::say;
 
 use codec::Codec;
 use connection::Connection;
@@ -23,6 +24,8 @@ use requests::{Fill, Mix, Mixed, Records};
 
 /// Keys at most; beside the 32 bits of a key, a value's id holds its revision.
 const KEYS_MAX: u64 = 1 << 32;
+/// Values of 4000 bytes become just short of the longest that is read.
+const FACTOR_MAX: i64 = 256;
 
 /// Which server to load.
 #[derive(clap::Args)]
@@ -37,6 +40,8 @@ enum Server {
     Redis(Load),
     /// A server that speaks the memcached text protocol
     Memcached(Load),
+    /// A server of static files that speaks HTTP/1.1, and takes them by PUT
+    Http(Load),
 }
 
 #[derive(clap::Args)]
@@ -55,6 +60,9 @@ struct Load {
     /// Makes keys, values and requests
     #[arg(long, global = true, default_value_t = 1)]
     seed: u64,
+    /// How many times larger than usual values are
+    #[arg(long, global = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=FACTOR_MAX))]
+    value_factor: u16,
 }
 
 #[derive(Subcommand)]
@@ -83,6 +91,9 @@ struct Run {
     /// Send this many requests per second, and time each from when it was due; as many as possible otherwise
     #[arg(long, value_parser = positive)]
     rate: Option<f64>,
+    /// Give every key a popularity of its own: its rank to the power of minus this; no key is hot or warm then
+    #[arg(long, value_parser = exponent, conflicts_with_all = ["hot_fraction", "hot_share", "warm_fraction"])]
+    zipf: Option<f64>,
     /// Share of the keys that are hot: the first ones that were filled
     #[arg(long, default_value_t = 0.1, value_parser = share)]
     hot_fraction: f64,
@@ -111,6 +122,10 @@ fn share(text: &str) -> Result<f64, String> {
     number(text, |number| (0.0..=1.0).contains(&number), "between 0 and 1")
 }
 
+fn exponent(text: &str) -> Result<f64, String> {
+    number(text, |number| (0.0..=10.0).contains(&number), "between 0 and 10")
+}
+
 fn positive(text: &str) -> Result<f64, String> {
     number(text, |number| (1e-6..=1e9).contains(&number), "between 0.000001 and 1000000000")
 }
@@ -127,16 +142,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (codec, load): (&dyn Codec, _) = match &arguments.server {
         Server::Redis(load) => (&redis::Redis, load),
         Server::Memcached(load) => (&memcached::Memcached, load),
+        Server::Http(load) => (&http::Http, load),
     };
     let connection = match (&load.socket, load.port) {
         (Some(path), _) => Connection::to_socket(path)?,
         (None, Some(port)) => Connection::to_port(port)?,
         (None, None) => bail!("nothing says where the server is; give --socket PATH or --port PORT"),
     };
+    let factor = usize::from(load.value_factor);
     let unpaced = Pace { depth: load.depth.into(), rate: None, duration: None, requests: None };
     match &load.action {
         Action::Fill { keys } => {
-            let records = Records { seed: load.seed, keys: *keys };
+            let records = Records { seed: load.seed, keys: *keys, factor };
             let engine = Engine { connection, codec, records, source: &mut Fill::new(records), pace: unpaced };
             let (summary, first_error) = engine.run(&mut |_| Ok(()))?;
             say(&summary)?;
@@ -146,9 +163,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
         }
         Action::Run(run) => {
-            let records = Records { seed: load.seed, keys: run.keys };
+            let records = Records { seed: load.seed, keys: run.keys, factor };
             let pace = Pace { rate: run.rate, duration: run.seconds.map(Duration::from_secs_f64), requests: run.requests, ..unpaced };
             let mix = Mix {
+                zipf: run.zipf,
                 hot_fraction: run.hot_fraction,
                 hot_share: run.hot_share,
                 warm_fraction: run.warm_fraction,
@@ -160,10 +178,4 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             say(&summary)
         }
     }
-}
-
-/// Prints one line and flushes it, so that a reader at the other end of a pipe or file sees it at once.
-fn say(line: &Value) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
 }

@@ -6,8 +6,9 @@ use fastrand::Rng;
 
 use crate::content;
 use crate::rounding::floor;
+use crate::zipf::ZipfPages;
 
-/// Smallest and largest value, in bytes.
+/// Smallest and largest value, in bytes, before they are multiplied by [`Records::factor`].
 const VALUE_BYTES: (usize, usize) = (100, 4000);
 /// Mean of the exponential distribution that is added to the smallest value; with the cut at the largest one,
 /// values have a mean of about 1 KiB.
@@ -28,6 +29,8 @@ pub(super) struct Records {
     pub(super) seed: u64,
     /// How many keys there are; they are numbered from zero.
     pub(super) keys: u64,
+    /// How many times larger than usual values are; for files, say.
+    pub(super) factor: usize,
 }
 
 impl Records {
@@ -40,7 +43,7 @@ impl Records {
         let uniform = content::seeded(&[self.seed, key]).f64();
         let spread = -VALUE_BYTES_SPREAD * (1.0 - uniform).ln();
         let length = usize::try_from(floor(spread)).unwrap_or(usize::MAX);
-        length.saturating_add(VALUE_BYTES.0).min(VALUE_BYTES.1)
+        length.saturating_add(VALUE_BYTES.0).min(VALUE_BYTES.1).saturating_mul(self.factor)
     }
 
     /// Writes the value of `key` that belongs to `revision` into `out`, in place of what it holds.
@@ -81,6 +84,9 @@ impl Source for Fill {
 /// How requests spread over the keys: the first keys are the hot ones, and the warm ones follow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mix {
+    /// With an exponent, all keys differ in popularity by this power of their rank, and there are neither hot nor warm
+    /// ones.
+    pub(super) zipf: Option<f64>,
     /// Share of the keys that are hot, and of the requests that go to them.
     pub(super) hot_fraction: f64,
     pub(super) hot_share: f64,
@@ -98,6 +104,7 @@ pub(super) struct Mixed {
     mix: Mix,
     hot_keys: u64,
     warm_keys: u64,
+    popularity: Option<ZipfPages>,
     rng: Rng,
     cold_touches: u64,
     revision: u64,
@@ -108,8 +115,10 @@ impl Mixed {
         let share = |fraction: f64| floor(records.keys as f64 * fraction);
         let hot_keys = share(mix.hot_fraction).clamp(1, records.keys);
         let warm_keys = share(mix.warm_fraction).min(records.keys - hot_keys);
-        let rng = content::seeded(&[records.seed, u64::MAX]);
-        Self { records, mix, hot_keys, warm_keys, rng, cold_touches: 0, revision: 0 }
+        let mut rng = content::seeded(&[records.seed, u64::MAX]);
+        let keys = usize::try_from(records.keys).unwrap_or(usize::MAX);
+        let popularity = mix.zipf.map(|exponent| ZipfPages::new(keys, exponent, &mut rng));
+        Self { records, mix, hot_keys, warm_keys, popularity, rng, cold_touches: 0, revision: 0 }
     }
 
     fn any_key(&mut self) -> u64 {
@@ -123,7 +132,9 @@ impl Source for Mixed {
             self.cold_touches += 1;
             return Some(Request::Get(self.any_key()));
         }
-        let key = if self.rng.f64() < self.mix.hot_share {
+        let key = if let Some(popularity) = &self.popularity {
+            popularity.draw(&mut self.rng) as u64
+        } else if self.rng.f64() < self.mix.hot_share {
             self.rng.u64(..self.hot_keys)
         } else if self.warm_keys > 0 {
             self.hot_keys + self.rng.u64(..self.warm_keys)
@@ -142,7 +153,7 @@ impl Source for Mixed {
 mod tests {
     use super::*;
 
-    const RECORDS: Records = Records { seed: 7, keys: 10_000 };
+    const RECORDS: Records = Records { seed: 7, keys: 10_000, factor: 1 };
 
     #[test]
     fn values_have_the_promised_sizes() {
@@ -151,6 +162,8 @@ mod tests {
         assert!((980..1080).contains(&mean), "mean {mean}");
         assert!(sizes.iter().all(|size| (100..=4000).contains(size)));
         assert!(sizes.contains(&4000) && sizes.iter().any(|&size| size < 120));
+        let large = Records { factor: 64, ..RECORDS };
+        assert!((0..100).all(|key| large.value_bytes(key) == 64 * RECORDS.value_bytes(key)));
     }
 
     #[test]
@@ -185,7 +198,7 @@ mod tests {
 
     #[test]
     fn fill_stores_each_key_once() {
-        let mut fill = Fill::new(Records { seed: 1, keys: 3 });
+        let mut fill = Fill::new(Records { seed: 1, keys: 3, factor: 1 });
         let stored: Vec<_> = std::iter::from_fn(|| fill.next(Duration::ZERO)).collect();
         assert_eq!(stored, [Request::Set(0, 0), Request::Set(1, 0), Request::Set(2, 0)]);
     }
@@ -223,11 +236,13 @@ mod tests {
 
     #[test]
     fn requests_follow_the_mix() {
-        let mix = Mix { hot_fraction: 0.1, hot_share: 0.9, warm_fraction: 0.2, cold_touches_per_s: 0.0, write_share: 0.05 };
+        let mix = Mix { zipf: None, hot_fraction: 0.1, hot_share: 0.9, warm_fraction: 0.2, cold_touches_per_s: 0.0, write_share: 0.05 };
         check(mix, [0.9, 0.1, 0.0, 0.05]);
         check(Mix { warm_fraction: 0.0, ..mix }, [0.91, 0.0, 0.09, 0.05]);
         // 200 of 2000 requests a second are cold ones, of which a tenth falls on hot keys and a fifth on warm ones.
         check(Mix { cold_touches_per_s: 200.0, ..mix }, [0.9 * 0.9 + 0.01, 0.09 + 0.02, 0.07, 0.045]);
         check(Mix { hot_fraction: 1.0, write_share: 1.0, ..mix }, [1.0, 0.0, 0.0, 1.0]);
+        // Ranks are spread over all keys: with equal popularity each part gets its share.
+        check(Mix { zipf: Some(0.0), ..mix }, [0.1, 0.2, 0.7, 0.05]);
     }
 }

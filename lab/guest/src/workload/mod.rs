@@ -6,9 +6,9 @@ mod record;
 mod region;
 mod residency;
 mod schedule;
+mod server;
 mod spec;
 mod toucher;
-mod zipf;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,13 +23,15 @@ use crate::linux::signals::Signals;
 use layout::{Layout, RegionLayout, with_suffix};
 use record::{Record, Shape};
 use region::Region;
+use server::Server;
+pub(crate) use server::compute;
 use spec::{Kind, Spec};
 use toucher::{Role, Toucher};
 
 /// What to run.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The specification: a seed, and regions with name, bytes, kind, pattern and writes
+    /// The specification: a seed, regions with name, bytes, kind, pattern and writes, and perhaps a server
     spec: PathBuf,
     /// Where to write the layout once all is filled; the record of accesses is made beside it
     #[arg(long, value_name = "FILE")]
@@ -80,7 +82,8 @@ pub(crate) fn residency(arguments: &ResidencyArguments) -> Result<()> {
     residency::print(&arguments.layout)
 }
 
-/// Fills the regions, writes the layout, says `ready`, and accesses memory until `SIGTERM` or `SIGINT`.
+/// Fills the regions, writes the layout, says `ready`, and accesses memory until `SIGTERM` or `SIGINT`. Where it serves
+/// requests, it then tells of each second in a line, and of all in a last one.
 ///
 /// # Errors
 /// When the specification is wrong, memory or disk space runs out, or the child that accesses shared memory dies.
@@ -133,7 +136,7 @@ fn start_child(regions: &[Region], record: &Record, seed: u64, signals: &Signals
     for region in regions.iter().filter(|region| region.spec.kind != Kind::Shared) {
         region.mapping.advise(Advice::DontFork).context("cannot keep a region from the child (MADV_DONTFORK)")?;
     }
-    let life = || match Toucher::new(Role::Child, regions, record, seed).run(signals) {
+    let life = || match Toucher::new(Role::Child, regions, record, seed).run(signals, None) {
         Ok(()) => 0,
         Err(_) => 1,
     };
@@ -158,5 +161,6 @@ fn serve(regions: &[Region], record: &Record, spec: &Spec, child: Option<i32>, s
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready").and_then(|()| out.flush()).context("cannot write to standard output")?;
     drop(out);
-    Toucher::new(Role::Parent { child }, regions, record, spec.seed).run(signals)
+    let server = spec.server.map(|server| Server::new(server, regions, spec.seed)).transpose()?;
+    Toucher::new(Role::Parent { child }, regions, record, spec.seed).run(signals, server)
 }

@@ -42,11 +42,11 @@ pub(super) struct Shape {
 impl Shape {
     /// The record that `pages` pages with this pattern need.
     pub(super) fn new(pattern: &Pattern, pages: usize) -> Self {
-        let single_pages = pattern.parts().any(|part| matches!(part, Pattern::Zipf(_)));
+        let single_pages = pattern.parts().any(|part| matches!(part, Pattern::Zipf(_) | Pattern::Requests(_)));
         let unit_pages = if single_pages { 1 } else { 64 };
         let depth = |part: &Pattern| match part {
             Pattern::PeriodMs(period) => usize::try_from(HISTORY_MS / (*period).max(1) + 2).unwrap_or(usize::MAX).clamp(4, 256),
-            Pattern::Zipf(_) => 8,
+            Pattern::Zipf(_) | Pattern::Requests(_) => 8,
             Pattern::Never(_) | Pattern::Phases(_) => 4,
         };
         let depth = pattern.parts().map(depth).max().unwrap_or(4);

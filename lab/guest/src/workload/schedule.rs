@@ -109,7 +109,7 @@ impl Schedule {
                 motion.touches = due;
                 (Task::Random { region, touches, zipf }, now_ns + ZIPF_BATCH_NS)
             }
-            Pattern::Never(_) | Pattern::Phases(_) => return None,
+            Pattern::Never(_) | Pattern::Requests(_) | Pattern::Phases(_) => return None,
         };
         self.deadlines.push(Reverse(Deadline { at_ns: next_ns, access: true, region, phase }));
         Some(task)
@@ -132,7 +132,7 @@ impl Schedule {
         let motion = &mut self.regions[region];
         (motion.phase_began_ns, motion.touches) = (at_ns, 0);
         let phase = motion.phase;
-        if !matches!(motion.current(), Pattern::Never(_)) {
+        if !matches!(motion.current(), Pattern::Never(_) | Pattern::Requests(_)) {
             self.deadlines.push(Reverse(Deadline { at_ns, access: true, region, phase }));
         }
         if let Some(phase_ns) = motion.phase_ns() {

@@ -7,11 +7,16 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::content::Content;
+
 /// Regions at most, and bytes of one.
 const REGIONS_MAX: usize = 256;
 const BYTES_MAX: u64 = 1 << 40;
 /// Longest period and phase: a day.
 const PERIOD_MS_MAX: u64 = 86_400_000;
+/// Most computation and pages of one request.
+const ROUNDS_MAX: u64 = 1 << 32;
+const PAGES_MAX: u32 = 1 << 16;
 /// Bytes of a huge page.
 pub(super) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
@@ -22,6 +27,18 @@ pub(super) struct Spec {
     /// Makes the contents and the random accesses.
     pub(super) seed: u64,
     pub(super) regions: Vec<RegionSpec>,
+    /// What regions with the pattern `requests` are read for; needed if there are any.
+    pub(super) server: Option<ServerSpec>,
+}
+
+/// Requests, served one after the other: each reads its pages of every region with the pattern `requests`, and computes.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ServerSpec {
+    /// Rounds of computation per request, a few nanoseconds each; emulated, some tens.
+    pub(super) rounds: u64,
+    /// Requests per second; as many as can be served otherwise.
+    pub(super) rate: Option<f64>,
 }
 
 /// One region: a mapping of its own.
@@ -55,6 +72,19 @@ pub(super) enum Kind {
     Huge,
     /// Private memory in small pages, with random bytes.
     Incompressible,
+    /// Private memory in small pages, with a model's quantised weights.
+    Weights,
+}
+
+impl Kind {
+    /// What regions of this kind hold.
+    pub(super) fn content(self) -> Content {
+        match self {
+            Self::Incompressible => Content::Random,
+            Self::Weights => Content::Weights,
+            Self::Anon | Self::Shared | Self::File | Self::Huge => Content::Text,
+        }
+    }
 }
 
 /// When a region's pages are accessed.
@@ -67,6 +97,8 @@ pub(super) enum Pattern {
     Never(bool),
     /// Single pages, some far more often than others.
     Zipf(Zipf),
+    /// Single pages, by each request that the workload serves.
+    Requests(Requests),
     /// Several patterns in turn, and then again from the first.
     Phases(Vec<Phase>),
 }
@@ -77,6 +109,14 @@ pub(super) enum Pattern {
 pub(super) struct Zipf {
     pub(super) exponent: f64,
     pub(super) touches_per_s: f64,
+}
+
+/// What each request reads: this many pages, chosen as [`Zipf`] says.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Requests {
+    pub(super) exponent: f64,
+    pub(super) pages: u32,
 }
 
 /// A pattern for a time: `{"for_s":60,"period_ms":100}`.
@@ -118,6 +158,12 @@ impl Spec {
             region.check(page_bytes).with_context(|| format!("region {:?}", region.name))?;
             ensure!(names.insert(&region.name), "two regions are named {:?}", region.name);
         }
+        let requested = spec.regions.iter().any(|region| matches!(region.pattern, Pattern::Requests(_)));
+        ensure!(requested == spec.server.is_some(), "a \"server\" and regions with the pattern \"requests\" need each other");
+        if let Some(ServerSpec { rounds, rate }) = spec.server {
+            ensure!(rounds <= ROUNDS_MAX, "\"rounds\" is {rounds}; up to {ROUNDS_MAX} are possible");
+            ensure!(rate.is_none_or(|rate| (0.001..=1e6).contains(&rate)), "\"rate\" is {rate:?}; 0.001 to 1000000 are possible");
+        }
         Ok(spec)
     }
 }
@@ -133,6 +179,9 @@ impl RegionSpec {
             "\"bytes\" is {bytes}; it must be a multiple of {unit}, up to {BYTES_MAX}"
         );
         ensure!(self.path.is_none() || self.kind == Kind::File, "only regions of kind \"file\" have a \"path\"");
+        // The child that accesses shared memory serves nobody.
+        let served = matches!(self.pattern, Pattern::Requests(_));
+        ensure!(!served || self.kind != Kind::Shared, "regions of kind \"shared\" cannot have the pattern \"requests\"");
         self.pattern.check()
     }
 }
@@ -148,12 +197,16 @@ impl Pattern {
                 ensure!((0.0..=10.0).contains(exponent), "\"exponent\" is {exponent}; 0 to 10 are possible");
                 ensure!((0.001..=1e6).contains(touches_per_s), "\"touches_per_s\" is {touches_per_s}; 0.001 to 1000000 are possible");
             }
+            Self::Requests(Requests { exponent, pages }) => {
+                ensure!((0.0..=10.0).contains(exponent), "\"exponent\" is {exponent}; 0 to 10 are possible");
+                ensure!((1..=PAGES_MAX).contains(pages), "\"pages\" is {pages}; 1 to {PAGES_MAX} are possible");
+            }
             Self::Phases(phases) => {
                 ensure!(!phases.is_empty(), "\"phases\" is empty");
                 for Phase { for_s, pattern } in phases {
                     ensure!((0.001..=86_400.0).contains(for_s), "\"for_s\" is {for_s}; 0.001 to 86400 are possible");
-                    if matches!(pattern, Self::Phases(_)) {
-                        bail!("a phase cannot have \"phases\" of its own");
+                    if matches!(pattern, Self::Phases(_) | Self::Requests(_)) {
+                        bail!("a phase cannot have \"phases\" or \"requests\" of its own");
                     }
                     pattern.check()?;
                 }
@@ -177,7 +230,9 @@ mod tests {
     /// Checks what a region with this JSON for its pattern, and these further fields, is parsed to: the JSON that it
     /// is written as, or a part of the error.
     fn check(pattern: &str, more: &str, expected: Result<&str, &str>) {
-        let text = format!(r#"{{"seed":1,"regions":[{{"name":"r","bytes":4096,"kind":"anon","pattern":{pattern}{more}}}]}}"#);
+        let server = if pattern.contains("requests") { r#","server":{"rounds":1,"rate":5}"# } else { "" };
+        let region = format!(r#"{{"name":"r","bytes":4096,"kind":"anon","pattern":{pattern}{more}}}"#);
+        let text = format!(r#"{{"seed":1,"regions":[{region}]{server}}}"#);
         match (Spec::parse(text.as_bytes(), 4096), expected) {
             (Ok(spec), Ok(expected)) => assert_eq!(serde_json::to_string(&spec.regions[0].pattern).unwrap(), expected, "{text}"),
             (Err(error), Err(part)) => assert!(format!("{error:#}").contains(part), "{text}: {error:#}"),
@@ -191,6 +246,7 @@ mod tests {
             r#"{"period_ms":100}"#,
             r#"{"never":true}"#,
             r#"{"zipf":{"exponent":0.99,"touches_per_s":2000.0}}"#,
+            r#"{"requests":{"exponent":0.99,"pages":2}}"#,
             r#"{"phases":[{"for_s":60.0,"period_ms":100},{"for_s":0.5,"never":true}]}"#,
         ] {
             check(pattern, "", Ok(pattern));
@@ -207,6 +263,9 @@ mod tests {
             (r#"{"never":true,"period_ms":100}"#, "expected"),
             (r#"{"zipf":{"exponent":99,"touches_per_s":1}}"#, "\"exponent\" is 99"),
             (r#"{"zipf":{"exponent":1,"touches_per_s":0}}"#, "\"touches_per_s\" is 0"),
+            (r#"{"requests":{"exponent":-1,"pages":1}}"#, "\"exponent\" is -1"),
+            (r#"{"requests":{"exponent":1,"pages":0}}"#, "\"pages\" is 0"),
+            (r#"{"phases":[{"for_s":1,"requests":{"exponent":1,"pages":1}}]}"#, "of its own"),
             (r#"{"phases":[]}"#, "\"phases\" is empty"),
             (r#"{"phases":[{"period_ms":100}]}"#, "for_s"),
             (r#"{"phases":[{"for_s":1,"period_ms":100,"never":true}]}"#, "a phase's pattern"),
@@ -219,6 +278,22 @@ mod tests {
         check(never, r#","path":"/x""#, Err("\"file\""));
         for (text, part) in [
             (r#"{"seed":1,"regions":[]}"#, "0 regions"),
+            (
+                r#"{"seed":1,"regions":[{"name":"a","bytes":4096,"kind":"anon","pattern":{"never":true}}],"server":{"rounds":1}}"#,
+                "need each other",
+            ),
+            (
+                r#"{"seed":1,"regions":[{"name":"a","bytes":4096,"kind":"anon","pattern":{"requests":{"exponent":1,"pages":1}}}]}"#,
+                "need each other",
+            ),
+            (
+                r#"{"seed":1,"regions":[{"name":"a","bytes":4096,"kind":"shared","pattern":{"requests":{"exponent":1,"pages":1}}}],"server":{"rounds":1}}"#,
+                "shared",
+            ),
+            (
+                r#"{"seed":1,"regions":[{"name":"a","bytes":4096,"kind":"anon","pattern":{"requests":{"exponent":1,"pages":1}}}],"server":{"rounds":1,"rate":0}}"#,
+                "\"rate\" is Some(0.0)",
+            ),
             (r#"{"seed":1,"regions":[{"name":"a b","bytes":4096,"kind":"anon","pattern":{"never":true}}]}"#, "name"),
             (r#"{"seed":1,"regions":[{"name":"a","bytes":4097,"kind":"anon","pattern":{"never":true}}]}"#, "4097"),
             (r#"{"seed":1,"regions":[{"name":"a","bytes":4096,"kind":"huge","pattern":{"never":true}}]}"#, "2097152"),

@@ -11,12 +11,13 @@ use crate::content;
 use crate::linux::child;
 use crate::linux::clock::monotonic_ns;
 use crate::linux::signals::Signals;
+use crate::zipf::ZipfPages;
 
 use super::record::Record;
 use super::region::Region;
 use super::schedule::{Schedule, Task};
+use super::server::Server;
 use super::spec::{Kind, Pattern, Zipf};
-use super::zipf::ZipfPages;
 
 /// Who accesses what.
 #[derive(Clone, Copy, PartialEq)]
@@ -50,11 +51,12 @@ impl<'a> Toucher<'a> {
         (self.regions[region].spec.kind == Kind::Shared) == (self.role == Role::Child)
     }
 
-    /// Accesses memory until a signal ends it. `SIGUSR1` starts the next phase.
+    /// Accesses memory, and serves requests if there is a server, until a signal ends it. `SIGUSR1` starts the next
+    /// phase.
     ///
     /// # Errors
     /// When the child has ended, or standard output is closed.
-    pub(super) fn run(&mut self, signals: &Signals) -> Result<()> {
+    pub(super) fn run(&mut self, signals: &Signals, mut server: Option<Server<'_>>) -> Result<()> {
         let patterns = self.regions.iter().map(|region| match &region.spec.pattern {
             // What another process accesses concerns this one only by its phases.
             pattern if self.is_mine(region.index) || matches!(pattern, Pattern::Phases(_)) => pattern.clone(),
@@ -62,7 +64,8 @@ impl<'a> Toucher<'a> {
         });
         let mut schedule = Schedule::new(patterns.collect::<Vec<_>>(), monotonic_ns());
         loop {
-            let left = schedule.next_ns().map(|next| Duration::from_nanos(next.saturating_sub(monotonic_ns())));
+            let due = [schedule.next_ns(), server.as_ref().map(Server::next_ns)].into_iter().flatten().min();
+            let left = due.map(|next| Duration::from_nanos(next.saturating_sub(monotonic_ns())));
             match signals.take(left) {
                 Some(libc::SIGUSR1) => {
                     for task in schedule.jump(monotonic_ns()) {
@@ -79,11 +82,14 @@ impl<'a> Toucher<'a> {
                         bail!("the child that accesses shared memory has ended: {exit:?}");
                     }
                 }
-                Some(_) => return Ok(()),
+                Some(_) => return server.map_or(Ok(()), |server| server.finish()),
                 None => {}
             }
             if let Some(task) = schedule.pop(monotonic_ns()) {
                 self.perform(&task)?;
+            }
+            if let Some(server) = &mut server {
+                server.turn(self.record)?;
             }
         }
     }

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 /// Draws page numbers of which the page of rank r comes with a probability in proportion to r^-exponent.
-pub(super) struct ZipfPages {
+pub(crate) struct ZipfPages {
     /// Share of the draws that fall on ranks up to each one; the last is 1.
     cumulated: Vec<f64>,
     /// The page that has each rank, so that neighbours in memory differ in heat.
@@ -11,7 +11,7 @@ pub(super) struct ZipfPages {
 }
 
 impl ZipfPages {
-    pub(super) fn new(pages: usize, exponent: f64, rng: &mut Rng) -> Self {
+    pub(crate) fn new(pages: usize, exponent: f64, rng: &mut Rng) -> Self {
         let mut sum = 0.0;
         let mut cumulated: Vec<f64> = (1..=pages)
             .map(|rank| {
@@ -28,7 +28,7 @@ impl ZipfPages {
     }
 
     /// The page of the next access.
-    pub(super) fn draw(&self, rng: &mut Rng) -> usize {
+    pub(crate) fn draw(&self, rng: &mut Rng) -> usize {
         let uniform = rng.f64();
         let rank = self.cumulated.partition_point(|&share| share <= uniform);
         self.pages[rank.min(self.pages.len() - 1)]

@@ -1,0 +1,126 @@
+//! Requests that a workload serves: each reads pages, computes, and is timed.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use anyhow::Result;
+use fastrand::Rng;
+use serde_json::{Value, json};
+
+use crate::content;
+use crate::latencies::{Latencies, fields, say};
+use crate::linux::clock::monotonic_ns;
+use crate::rounding::floor;
+use crate::zipf::ZipfPages;
+
+use super::record::Record;
+use super::region::Region;
+use super::spec::{Pattern, Requests, ServerSpec};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// One region, as requests read it.
+struct Place<'a> {
+    region: &'a Region,
+    pages: u32,
+    popularity: ZipfPages,
+}
+
+/// The requests, in motion.
+pub(super) struct Server<'a> {
+    spec: ServerSpec,
+    places: Vec<Place<'a>>,
+    rng: Rng,
+    start_ns: u64,
+    served: u64,
+    seconds: u64,
+    latencies: Latencies,
+    /// Time spent in reading pages, of this second and of all before it: what far memory can make longer.
+    access_ns: u64,
+    access_before_ns: u64,
+}
+
+impl<'a> Server<'a> {
+    /// The first request is due now.
+    ///
+    /// # Errors
+    /// Those of [`Latencies::new`].
+    pub(super) fn new(spec: ServerSpec, regions: &'a [Region], seed: u64) -> Result<Self> {
+        let mut rng = content::seeded(&[seed, u64::MAX]);
+        let mut places = Vec::new();
+        for region in regions {
+            if let Pattern::Requests(Requests { exponent, pages }) = region.spec.pattern {
+                places.push(Place { region, pages, popularity: ZipfPages::new(region.pages(), exponent, &mut rng) });
+            }
+        }
+        let (start_ns, latencies) = (monotonic_ns(), Latencies::new()?);
+        Ok(Self { spec, places, rng, start_ns, served: 0, seconds: 0, latencies, access_ns: 0, access_before_ns: 0 })
+    }
+
+    /// When [`Server::turn`] has something to do next, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(super) fn next_ns(&self) -> u64 {
+        self.request_due_ns().min(self.start_ns + (self.seconds + 1) * SECOND_NS)
+    }
+
+    /// Counting latency from then, and not from when its turn came, charges a stall for every request that it held up.
+    fn request_due_ns(&self) -> u64 {
+        self.spec.rate.map_or(0, |rate| self.start_ns + floor(self.served as f64 / rate * 1e9))
+    }
+
+    /// Serves a request if one is due, and tells of the seconds that have passed.
+    ///
+    /// # Errors
+    /// When standard output is closed.
+    pub(super) fn turn(&mut self, record: &Record) -> Result<()> {
+        let (due_ns, begin_ns) = (self.request_due_ns(), monotonic_ns());
+        if due_ns <= begin_ns {
+            self.read(record);
+            let read_ns = monotonic_ns();
+            compute(self.spec.rounds, self.served);
+            let since_ns = if due_ns == 0 { begin_ns } else { due_ns };
+            self.latencies.record(Duration::from_nanos(monotonic_ns() - since_ns));
+            self.access_ns += read_ns - begin_ns;
+            self.served += 1;
+        }
+        while monotonic_ns() >= self.start_ns + (self.seconds + 1) * SECOND_NS {
+            self.seconds += 1;
+            let mut line = self.latencies.second(self.seconds);
+            line.extend(fields([("access_us", json!(self.access_ns / 1000))]));
+            self.access_before_ns += std::mem::take(&mut self.access_ns);
+            say(&Value::from(line))?;
+        }
+        Ok(())
+    }
+
+    /// Tells of all requests.
+    ///
+    /// # Errors
+    /// When standard output is closed.
+    pub(super) fn finish(&self) -> Result<()> {
+        let elapsed = Duration::from_nanos(monotonic_ns() - self.start_ns);
+        let mut summary = self.latencies.summary(elapsed);
+        let access = Duration::from_nanos(self.access_before_ns + self.access_ns);
+        summary.extend(fields([("access_share", json!(access.as_secs_f64() / elapsed.as_secs_f64().max(1e-9)))]));
+        say(&Value::from(summary))
+    }
+
+    fn read(&mut self, record: &Record) {
+        for place in &self.places {
+            for _ in 0..place.pages {
+                // Regions with requests have one page per unit.
+                place.region.access(record, place.popularity.draw(&mut self.rng));
+            }
+        }
+    }
+}
+
+/// What a request does besides reading memory; the same work for the same number of rounds.
+pub(crate) fn compute(rounds: u64, seed: u64) {
+    let mut state = seed | 1;
+    for _ in 0..rounds {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+    }
+    black_box(state);
+}
