@@ -8,6 +8,7 @@
 //!   512      0    4096 1130      0      0       0  0           0   1131     1130
 //! ```
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -100,6 +101,13 @@ impl BlockDevice {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The kernel name of the whole disk: its own, unless it is a partition.
+    #[must_use]
+    pub fn disk_name(&self) -> &str {
+        let whole = if self.disk.is_empty() { None } else { self.directory.parent() };
+        whole.and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or(&self.name)
     }
 
     /// Its counters.
@@ -308,16 +316,16 @@ mod tests {
     #[test]
     fn a_swap_area_leads_to_its_device() {
         let (_keep, roots) = machine();
-        let check = |name: &str, expected: &str, size, rotational, compressed| {
+        let check = |name: &str, expected: [&str; 2], size, rotational, compressed| {
             let device = BlockDevice::under_swap(&roots, &area(name, SwapKind::Partition)).unwrap();
-            assert_eq!((device.name(), device.size().unwrap()), (expected, Bytes(size)));
+            assert_eq!(([device.name(), device.disk_name()], device.size().unwrap()), (expected, Bytes(size)));
             assert_eq!((device.is_rotational().unwrap(), device.is_compressed_ram().unwrap()), (rotational, compressed));
             assert_eq!(device.counts_io().unwrap(), rotational);
         };
-        check("/dev/vdb", "vdb", 1 << 30, Some(true), false);
-        check("/dev/vdb1", "vdb1", 1 << 20, Some(true), false);
-        check("/dev/zram0", "zram0", 0, None, true);
-        check("/dev/c/d0", "vdb", 1 << 30, Some(true), false);
+        check("/dev/vdb", ["vdb", "vdb"], 1 << 30, Some(true), false);
+        check("/dev/vdb1", ["vdb1", "vdb"], 1 << 20, Some(true), false);
+        check("/dev/zram0", ["zram0", "zram0"], 0, None, true);
+        check("/dev/c/d0", ["vdb", "vdb"], 1 << 30, Some(true), false);
     }
 
     #[test]

@@ -1,5 +1,8 @@
-//! What we may do: user, capabilities (`/proc/self/status`) and kernel lockdown.
+//! What we may do: user, capabilities (`/proc/self/status`), kernel lockdown, and what the kernel offers.
 
+mod features;
+
+pub use features::{Feature, features};
 use serde::Serialize;
 
 use crate::{Malformed, Result, Roots, file, text};

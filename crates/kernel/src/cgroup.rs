@@ -273,6 +273,15 @@ impl Cgroup {
         self.require("cgroup.events", tree::parse_populated)
     }
 
+    /// `cgroup.freeze` (Linux 5.2): whether its processes are asked to stop; [`Cgroup::frozen`] tells whether they all
+    /// have. `None` where the kernel does not have the file, as on the root cgroup.
+    ///
+    /// # Errors
+    /// As [`Cgroup::swap_current`].
+    pub fn freeze(&self) -> Result<Option<bool>> {
+        self.read("cgroup.freeze", parse_switch)
+    }
+
     /// Whether all its processes are frozen, as `cgroup.freeze` asks for (`frozen` of `cgroup.events`); `false` before
     /// Linux 5.2, which cannot freeze.
     ///

@@ -1,0 +1,172 @@
+//! Interfaces that not every kernel has, each found by looking at it.
+
+use crate::block::BlockDevice;
+use crate::cgroup::{self, Cgroup, CgroupRoot, Swappiness};
+use crate::zswap::Zswap;
+use crate::{Error, Result, Roots, psi, swap};
+
+/// Cgroups looked at for one that has `memory.reclaim`.
+const CGROUPS_MAX: usize = 10_000;
+
+/// One interface.
+#[derive(Debug)]
+pub struct Feature {
+    /// A short name in `snake_case`.
+    pub name: &'static str,
+    /// What it is good for.
+    pub purpose: &'static str,
+    /// [`Error::Unsupported`], with the remedy, where this machine lacks it.
+    pub offered: Result<()>,
+}
+
+/// Looks at every interface that only a part of the work depends on.
+///
+/// The files of cgroups are those of the first cgroup that has `memory.reclaim`; it is asked to reclaim 0 bytes
+/// ([`Cgroup::reclaim_takes`]), which changes nothing.
+#[must_use]
+pub fn features(roots: &Roots) -> Vec<Feature> {
+    let feature = |name, purpose, offered| Feature { name, purpose, offered };
+    let in_cgroup = |look: fn(&Cgroup) -> Result<()>| example(roots).and_then(|cgroup| look(&cgroup));
+    vec![
+        feature("reclaim_swappiness", "balances anonymous memory and file cache in proactive reclaim", in_cgroup(reclaim_swappiness)),
+        feature("zswap_writeback", "keeps a job's pages off the swap device, or lets them pass", in_cgroup(zswap_writeback)),
+        feature("zswap_shrinker", "moves pages that stay cold from zswap to the swap device", zswap_shrinker(roots)),
+        feature("io_pressure", "tells what a job's stalls on devices cost it", in_cgroup(|cgroup| cgroup.io_pressure().map(drop))),
+        feature("machine_io_pressure", "tells when the machine's devices are overloaded", psi::io(roots).map(drop)),
+        feature("cgroup_freeze", "tells that a job is suspended", in_cgroup(cgroup_freeze)),
+        feature("device_latency", "tells what a read from the swap device takes", device_latency(roots)),
+    ]
+}
+
+/// A cgroup to look at. Which one does not matter: all have the same files.
+fn example(roots: &Roots) -> Result<Cgroup> {
+    let root = CgroupRoot::probe(roots)?;
+    for name in cgroup::list(&root, CGROUPS_MAX)? {
+        match Cgroup::open(&root, &name) {
+            Ok(cgroup) if cgroup.path().join("memory.reclaim").exists() => return Ok(cgroup),
+            Ok(_) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::unsupported(
+        format!("no cgroup below {} has memory.reclaim", root.path().display()),
+        "boot Linux 5.19 or newer, and enable the controller: echo +memory > cgroup.subtree_control in the root cgroup",
+    ))
+}
+
+fn reclaim_swappiness(cgroup: &Cgroup) -> Result<()> {
+    if cgroup.reclaim_takes(Swappiness::Value(0))? {
+        return Ok(());
+    }
+    Err(Error::unsupported("memory.reclaim of this kernel takes no swappiness", "boot Linux 6.9 or newer"))
+}
+
+fn zswap_writeback(cgroup: &Cgroup) -> Result<()> {
+    let missing = || Error::unsupported("this kernel has no memory.zswap.writeback", "boot Linux 6.8 or newer, with CONFIG_ZSWAP=y");
+    cgroup.zswap_writeback()?.map(drop).ok_or_else(missing)
+}
+
+fn zswap_shrinker(roots: &Roots) -> Result<()> {
+    let missing = || Error::unsupported("zswap of this kernel has no shrinker", "boot Linux 6.8 or newer");
+    Zswap::probe(roots)?.parameters()?.shrinker_enabled.map(drop).ok_or_else(missing)
+}
+
+fn cgroup_freeze(cgroup: &Cgroup) -> Result<()> {
+    let missing = || Error::unsupported("this kernel has no cgroup.freeze", "boot Linux 5.2 or newer");
+    cgroup.freeze()?.map(drop).ok_or_else(missing)
+}
+
+/// Of every swap area, so that the first one that cannot be timed is named.
+fn device_latency(roots: &Roots) -> Result<()> {
+    let areas = swap::read(roots)?;
+    if areas.is_empty() {
+        return Err(Error::unsupported("no swap space", "add a swap device or file (mkswap, swapon)"));
+    }
+    for area in areas {
+        let device = BlockDevice::under_swap(roots, &area)?;
+        device.stat()?;
+        if device.is_compressed_ram()? {
+            let what = format!("the swap area {} is zram, which is no device to measure: it compresses into DRAM", area.name);
+            return Err(Error::unsupported(what, "use zswap in front of a swap device or file instead"));
+        }
+        if device.counts_io()? != Some(true) {
+            let what = format!("the requests to {}, which holds the swap area {}, are not counted", device.name(), area.name);
+            let disk = device.disk_name();
+            return Err(Error::unsupported(what, format!("echo 1 > /sys/block/{disk}/queue/iostats")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{put, tree};
+
+    const PRESSURE: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=8\n";
+    const SWAPS: &str = "Filename Type Size Used Priority\n/dev/vdb partition 1048572 0 -2\n";
+
+    /// A machine with everything.
+    const MACHINE: [(&str, &str); 12] = [
+        ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
+        ("sys/fs/cgroup/a/cgroup.procs", "1\n"),
+        ("sys/fs/cgroup/b/memory.reclaim", ""),
+        ("sys/fs/cgroup/b/memory.zswap.writeback", "1\n"),
+        ("sys/fs/cgroup/b/io.pressure", PRESSURE),
+        ("sys/fs/cgroup/b/cgroup.freeze", "0\n"),
+        ("sys/module/zswap/parameters/shrinker_enabled", "N\n"),
+        ("proc/pressure/io", PRESSURE),
+        ("proc/swaps", SWAPS),
+        ("sys/class/block/vdb/stat", "0 0 0 0 0 0 0 0 0 0 0\n"),
+        ("sys/class/block/vdb/queue/iostats", "1\n"),
+        ("sys/class/block/vdb/size", "2097152\n"),
+    ];
+
+    /// The features that a machine lacks, each with what is said of it.
+    fn lacking(roots: &Roots) -> Vec<(&'static str, String)> {
+        let missing = features(roots).into_iter().filter_map(|feature| Some((feature.name, feature.offered.err()?)));
+        missing.map(|(name, error)| (name, error.to_string())).collect()
+    }
+
+    #[test]
+    fn a_machine_with_everything_lacks_nothing() {
+        let (_keep, roots) = tree(&MACHINE);
+        assert_eq!(lacking(&roots), []);
+    }
+
+    #[test]
+    fn each_interface_that_is_missing_is_named_with_its_remedy() {
+        let check = |removed: &str, name: &str, said: &str| {
+            let left: Vec<_> = MACHINE.into_iter().filter(|(path, _)| *path != removed).collect();
+            let (_keep, roots) = tree(&left);
+            put(&roots.sys, "module/zswap/parameters/enabled", "N\n");
+            let lacking = lacking(&roots);
+            assert!(matches!(&lacking[..], [(found, error)] if *found == name && error.contains(said)), "{removed}: {lacking:?}");
+        };
+        check("sys/fs/cgroup/b/memory.zswap.writeback", "zswap_writeback", "boot Linux 6.8");
+        check("sys/fs/cgroup/b/io.pressure", "io_pressure", "psi=1");
+        check("sys/fs/cgroup/b/cgroup.freeze", "cgroup_freeze", "boot Linux 5.2");
+        check("sys/module/zswap/parameters/shrinker_enabled", "zswap_shrinker", "boot Linux 6.8");
+        check("proc/pressure/io", "machine_io_pressure", "psi=1");
+        check("proc/swaps", "device_latency", "swapon");
+        check("sys/class/block/vdb/queue/iostats", "device_latency", "echo 1 > /sys/block/vdb/queue/iostats");
+    }
+
+    #[test]
+    fn zram_is_no_device_to_measure() {
+        let (_keep, roots) = tree(&MACHINE);
+        put(&roots.sys, "class/block/vdb/comp_algorithm", "lzo [lz4]\n");
+        let lacking = lacking(&roots);
+        assert!(matches!(&lacking[..], [("device_latency", error)] if error.contains("zram")), "{lacking:?}");
+    }
+
+    #[test]
+    fn without_a_cgroup_that_can_be_reclaimed_nothing_of_cgroups_is_offered() {
+        let (_keep, roots) = tree(&MACHINE[..2]);
+        let lacking = lacking(&roots);
+        for name in ["reclaim_swappiness", "zswap_writeback", "io_pressure", "cgroup_freeze"] {
+            assert!(lacking.iter().any(|(found, error)| *found == name && error.contains("echo +memory")), "{name}: {lacking:?}");
+        }
+    }
+}
