@@ -7,6 +7,7 @@
 
 pub mod balance;
 pub mod cold_age;
+pub mod endurance;
 pub mod histogram;
 pub mod incompressible;
 pub mod pressure;
