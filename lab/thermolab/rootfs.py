@@ -12,8 +12,11 @@ from .cache import call, digest, is_made, made, say
 from .debian import source_line
 from .paths import cache
 
+POSTGRESQL = "17"
+"""The suite's version of PostgreSQL, a part of many of its paths."""
+
 _SUITE = "trixie"
-_PACKAGES = ("memcached", "procps", "redis-server", "redis-tools")
+_PACKAGES = ("memcached", "nginx", f"postgresql-{POSTGRESQL}", "procps", "redis-server", "redis-tools")
 _IMAGE_BYTES = 3 << 30
 _INODES = 65536
 # Neither documentation nor translations are read by scenarios.
@@ -24,9 +27,9 @@ _MOUNT_POINTS = ("dev", "lab", "proc", "run", "sys", "tmp")
 
 
 def image() -> Path:
-    """The ext4 image, made if need be (about half a minute, mostly unpacking packages)."""
+    """The ext4 image, made if need be (about a minute, mostly unpacking packages)."""
     directory = _directory()
-    made(directory, "making the root file system (Debian with redis and memcached)", _make)
+    made(directory, "making the root file system (Debian with redis, memcached, nginx and postgresql)", _make)
     return directory / "root.ext4"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .guest import Exit, Guest
+from .rootfs import POSTGRESQL
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class Service:
     cgroup: str
     """Directory of its cgroup."""
     address: str
-    """Path of its Unix socket, or a TCP port on loopback."""
+    """Path of its Unix socket, or a TCP port on loopback; PostgreSQL's is the directory of its socket."""
     log: str
     """Its standard output and error, in the guest."""
 
@@ -57,3 +58,67 @@ def memcached(
     pid = guest.spawn(argv, cgroup=cgroup, stdout=log, stderr=log, env={"MEMCACHED_PORT_FILENAME": ports})
     guest.expect(ports, f"INET: {port}")
     return Service(guest, pid, cgroup, str(port), log)
+
+
+def nginx(guest: Guest, name: str = "nginx") -> Service:
+    """Nginx on a Unix socket: serves static files, and stores those that are sent to it by PUT.
+
+    Its memory is page cache: what it stores and reads is charged to its cgroup.
+    """
+    cgroup = guest.cgroup(name)
+    address, log, files = f"/run/{name}.sock", f"/run/{name}.log", f"/srv/{name}"
+    configuration = f"/run/{name}.conf"
+    guest.mkdir(f"{files}/root")
+    guest.write(
+        configuration,
+        f"""
+        daemon off; user root; worker_processes 1; pid /run/{name}.pid; error_log stderr notice;
+        events {{ worker_connections 64; }}
+        http {{
+            access_log off; sendfile on; keepalive_timeout 1d; keepalive_requests 1000000000;
+            client_max_body_size 2m; client_body_temp_path {files}/partial;
+            server {{
+                listen unix:{address}; root {files}/root;
+                location / {{ dav_methods PUT; }}
+            }}
+        }}
+        """,
+    )
+    pid = guest.spawn(["nginx", "-c", configuration], cgroup=cgroup, stdout=log, stderr=log)
+    guest.expect(log, "start worker process ")
+    return Service(guest, pid, cgroup, address, log)
+
+
+def postgres(
+    guest: Guest, name: str = "postgres", *, shared_buffers_mib: int = 64, options: Sequence[str] = ()
+) -> Service:
+    """PostgreSQL on a Unix socket, with the empty database `postgres` open to everyone; one per guest.
+
+    Its address is the socket's directory, as libpq wants it. `options` are added to its command line. The cluster is
+    the one that its package makes, on the guest's disk.
+    """
+    cgroup = guest.cgroup(name)
+    address, log = f"/run/{name}", f"/run/{name}.log"
+    guest.mkdir(address)
+    guest.run(["chown", "postgres", address])
+    guest.write(f"{address}/hba", "local all all trust\n")
+    guest.write(f"{address}/conf", "")
+    settings = {
+        "config_file": f"{address}/conf",
+        "hba_file": f"{address}/hba",
+        "ident_file": f"{address}/conf",
+        "unix_socket_directories": address,
+        "listen_addresses": "",
+        "shared_buffers": f"{shared_buffers_mib}MB",
+        # A guest's disk does not outlive it.
+        "fsync": "off",
+        "max_wal_size": "256MB",
+    }
+    # The server refuses to run as root.
+    argv = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+    argv += [f"/usr/lib/postgresql/{POSTGRESQL}/bin/postgres", "-D", f"/var/lib/postgresql/{POSTGRESQL}/main"]
+    for key, value in settings.items():
+        argv += ["-c", f"{key}={value}"]
+    pid = guest.spawn([*argv, *options], cgroup=cgroup, stdout=log, stderr=log)
+    guest.expect(log, "ready to accept connections")
+    return Service(guest, pid, cgroup, address, log)
