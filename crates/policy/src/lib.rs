@@ -12,5 +12,6 @@ pub mod histogram;
 pub mod incompressible;
 pub mod pressure;
 pub mod thresholds;
+pub mod tiering;
 pub mod units;
 pub mod veto;
