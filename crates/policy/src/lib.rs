@@ -5,6 +5,7 @@
 //! - The agent, the offline model and the simulator call the same functions, so a recorded journal replays exactly.
 //! - Integer arithmetic only where a decision depends on it, so that every machine rounds alike.
 
+pub mod background;
 pub mod balance;
 pub mod cold_age;
 pub mod endurance;
