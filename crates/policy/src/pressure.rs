@@ -14,7 +14,7 @@
 //! Contraction is gentle, for the share is small and shrinks as the target comes near. Expansion is answered at once:
 //! at the target nothing is asked for, and the kernel brings back by itself what the job touches.
 //!
-//! What was waited for memory beyond the target counts as waited in the periods after it, until it is made up for.
+//! What was waited for memory beyond the target, measured or estimated, counts as waited in the periods after it, until it is made up for.
 //! The formula alone, which the paper gives, forgets each period: where one request is large beside the number of
 //! returns that the target allows, as with a large job on a slow device, it asks again in every quiet period that
 //! chance leaves, and the mean stall settles at up to 3.5 times the target in the simulation of the tests. With what
@@ -94,7 +94,9 @@ pub struct State {
     /// Asked for by the formula but less than a page so far.
     carry: Bytes,
     /// Microseconds waited for memory beyond the target in the periods before, not yet made up for.
-    owed_us: u64,
+    memory_owed_us: u64,
+    /// The same of the estimate for pages that came back.
+    refault_owed_us: u64,
 }
 
 /// What is known of one job at the end of one period.
@@ -183,24 +185,22 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     };
 
     let elapsed_us = input.elapsed_ms.saturating_mul(1000);
-    let refault_us = counted.refaults.0.saturating_mul(u64::from(input.refault_cost_us));
+    let returned_us = counted.refaults.0.saturating_mul(u64::from(input.refault_cost_us));
     let share = |stall_us| RatioPpm::of(stall_us, elapsed_us).unwrap_or_default();
     let answer = |decision| Step {
         decision,
         memory_stall: share(counted.memory_stall_us),
         io_stall: share(counted.io_stall_us),
-        refault_stall: share(refault_us),
+        refault_stall: share(returned_us),
     };
 
-    let memory_allowed_us = params.stall_target.share_of(elapsed_us);
-    let owed = |waited_us: u64| waited_us.saturating_add(state.owed_us);
-    let worst = Stall { waited_us: owed(counted.memory_stall_us), allowed_us: memory_allowed_us, reason: Hold::MemoryStall }
+    let allowed_us = params.stall_target.share_of(elapsed_us);
+    let memory_us = counted.memory_stall_us.saturating_add(state.memory_owed_us);
+    let refault_us = returned_us.saturating_add(state.refault_owed_us);
+    let worst = Stall { waited_us: memory_us, allowed_us, reason: Hold::MemoryStall }
         .worse(Stall { waited_us: counted.io_stall_us, allowed_us: params.io_stall_target.share_of(elapsed_us), reason: Hold::IoStall })
-        .worse(Stall { waited_us: owed(refault_us), allowed_us: memory_allowed_us, reason: Hold::Refaults });
-    let owed_us = owed(counted.memory_stall_us.max(refault_us))
-        .saturating_sub(memory_allowed_us)
-        .min(memory_allowed_us.saturating_mul(OWED_PERIODS_MAX));
-    let held = State { owed_us, ..forgetful };
+        .worse(Stall { waited_us: refault_us, allowed_us, reason: Hold::Refaults });
+    let held = State { memory_owed_us: owed(memory_us, allowed_us), refault_owed_us: owed(refault_us, allowed_us), ..forgetful };
     let room = input.resident - params.floor.max(input.protected);
     if let Some(reason) = hold(params, input, worst, room) {
         return (held, answer(Decision::Hold { reason }));
@@ -211,6 +211,11 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     let carry = Bytes(gathered % PAGE);
     let decision = Decision::Reclaim { bytes: Bytes(gathered) - carry };
     (State { carry, ..held }, answer(decision))
+}
+
+/// What is left to make up for after a period, in microseconds.
+fn owed(waited_us: u64, allowed_us: u64) -> u64 {
+    waited_us.saturating_sub(allowed_us).min(allowed_us.saturating_mul(OWED_PERIODS_MAX))
 }
 
 /// The reasons to hold, the most fundamental first.

@@ -17,6 +17,8 @@ fn check(params: &Params, events: &[(u64, u64, u64)]) {
 #[test]
 fn what_is_written_is_missed_until_time_pours_it_in_again() {
     check(&SLOW, &[(0, 60, 60), (0, 0, 0), (999, 0, 0), (1_000, 1, 0), (60_000, 60, 0), (90_000, 60, 10), (90_000, 50, 0)]);
+    // What ran over is lost, to the part of a byte.
+    check(&SLOW, &[(500, 60, 60), (1_000, 0, 0), (1_499, 0, 0), (1_500, 1, 0)]);
     check(&Params { burst: Bytes(u64::MAX), ..SLOW }, &[(0, i64::MAX.unsigned_abs(), 0)]);
     check(&Params { burst: Bytes::ZERO, ..SLOW }, &[(0, 0, 0), (u64::MAX, 0, 0)]);
 }

@@ -74,18 +74,22 @@ fn it_holds_at_once_when_a_stall_reaches_its_target() {
     check(&Params { io_stall_target: RatioPpm(500), ..PARAMS }, &period(5_000, 3_000, 0), held(Hold::IoStall));
 }
 
-/// Decisions of a run of periods in which so much more was waited for memory each time.
-fn after_stalls(stalls_us: &[u64]) -> Vec<Decision> {
-    let (mut state, mut total) = (seen(), 0);
-    stalls_us
+/// Decisions of a run of periods, each with its stall for memory and its pages that came back, of 100 us.
+fn after_stalls_and_refaults(stalls: &[(u64, u64)]) -> Vec<Decision> {
+    let (mut state, mut stall_us, mut refaults) = (seen(), 0, 0);
+    stalls
         .iter()
-        .map(|stall_us| {
-            total += stall_us;
-            let (next, stepped) = step(&PARAMS, &state, &period(total, 0, 0));
+        .map(|stall| {
+            (stall_us, refaults) = (stall_us + stall.0, refaults + stall.1);
+            let (next, stepped) = step(&PARAMS, &state, &period(stall_us, 0, refaults));
             state = next;
             stepped.decision
         })
         .collect()
+}
+
+fn after_stalls(stalls_us: &[u64]) -> Vec<Decision> {
+    after_stalls_and_refaults(&stalls_us.iter().map(|&us| (us, 0)).collect::<Vec<_>>())
 }
 
 #[test]
@@ -95,6 +99,10 @@ fn a_stall_beyond_the_target_is_made_up_for() {
     assert_eq!(after_stalls(&[9_000, 0, 0]), [stalled, reclaim(262), reclaim(524)]);
     assert_eq!(after_stalls(&[9_000, 3_000, 0]), [stalled, stalled, reclaim(524)]);
     assert_eq!(after_stalls(&[12_000, 0, 0]), [stalled, stalled, reclaim(524)]);
+    let returned = held(Hold::Refaults);
+    assert_eq!(after_stalls_and_refaults(&[(0, 90), (0, 0), (0, 0)]), [returned, reclaim(262), reclaim(524)]);
+    assert_eq!(after_stalls_and_refaults(&[(0, 120), (0, 0), (0, 0)]), [returned, returned, reclaim(524)]);
+    assert_eq!(after_stalls_and_refaults(&[(9_000, 120), (0, 0), (0, 0)]), [returned, returned, reclaim(524)], "not twice");
     let mut long = vec![stalled; 11];
     long.push(reclaim(524));
     assert_eq!(after_stalls(&[1 << 40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), long, "ten periods' worth is the most");
@@ -118,7 +126,7 @@ fn the_first_look_and_no_time_are_no_history() {
 
 #[test]
 fn a_counter_that_goes_back_holds() {
-    let high = State { last: Some(period(100, 100, 100).counters), carry: Bytes(100), owed_us: 100_000 };
+    let high = State { last: Some(period(100, 100, 100).counters), carry: Bytes(100), memory_owed_us: 100_000, refault_owed_us: 100_000 };
     for input in [period(99, 100, 100), period(100, 99, 100), period(100, 100, 99)] {
         let (state, stepped) = step(&PARAMS, &high, &input);
         assert_eq!(stepped.decision, held(Hold::CounterWentBack));
