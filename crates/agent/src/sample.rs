@@ -96,7 +96,7 @@ impl Measured {
 /// Reads and compresses resident pages of the given processes, spread evenly over the processes and, in each, over the
 /// pages that are old enough, or over all where single pages' ages are not known.
 ///
-/// Costs some 50 us a page.
+/// Costs some 100 us a page.
 ///
 /// # Errors
 /// Any error but the end of a process.
