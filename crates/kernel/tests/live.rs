@@ -7,9 +7,11 @@
 use std::env;
 use std::error::Error as StdError;
 use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use kernel::block::BlockDevice;
 use kernel::cgroup::{self, Cgroup, CgroupRoot, Limit, ReclaimOutcome, Swappiness};
 use kernel::damon::{Damon, Monitor};
 use kernel::lru_gen::{LruGen, Memcg, Outcome};
@@ -34,9 +36,12 @@ fn main() -> ExitCode {
         println!("live: skipped, since it changes the machine; set KERNEL_LIVE=1 in a lab guest");
         return ExitCode::SUCCESS;
     }
-    let checks: [(&str, Body); 8] = [
+    let checks: [(&str, Body); 11] = [
         ("machine", machine),
+        ("features", features),
+        ("block", block),
         ("cgroup", cgroup_files),
+        ("freeze", freeze),
         ("cgroup_kill", cgroup_kill),
         ("pagemap", pagemap),
         ("pageout", pageout),
@@ -134,6 +139,12 @@ impl Job {
         Ok(ensure(line == "done\n", || format!("the workload answered {line:?}"))?)
     }
 
+    /// The addresses of its pages from one index to another.
+    fn range(&self, from: usize, to: usize) -> Range<u64> {
+        let at = |index: usize| self.start + index as u64 * kernel::page_size().bytes();
+        at(from)..at(to)
+    }
+
     fn entries(&self, roots: &Roots) -> kernel::Result<Vec<Entry>> {
         let mut entries = vec![Entry::default(); self.pages];
         let count = Pagemap::open(roots, self.pid())?.read(self.start, &mut entries)?;
@@ -160,6 +171,16 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String>
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
+/// Asks until the answer is yes.
+fn wait_for(what: &str, mut is_so: impl FnMut() -> kernel::Result<bool>) -> Check {
+    let begin = Instant::now();
+    while !is_so()? {
+        ensure(begin.elapsed() < Duration::from_secs(30), || format!("waited 30 s for {what}"))?;
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
 fn machine(roots: &Roots) -> Check {
     let memory = meminfo::read(roots)?;
     ensure(memory.total > memory.free && memory.swap_total > Bytes::ZERO, || format!("{memory:?}"))?;
@@ -167,7 +188,9 @@ fn machine(roots: &Roots) -> Check {
     ensure(!swaps.is_empty(), || "no swap area".into())?;
     let stat = vmstat::read(roots)?;
     ensure(stat.pgfault.is_some() && stat.zswpout.is_some(), || format!("{stat:?}"))?;
+    ensure(stat.allocstall.is_some(), || format!("{stat:?}"))?;
     psi::memory(roots)?;
+    psi::io(roots)?;
     let ranges = zoneinfo::pfn_ranges(roots)?;
     let frames: u64 = ranges.iter().map(|range| range.end - range.start).sum();
     ensure(frames * kernel::page_size().bytes() >= memory.total.0, || format!("{ranges:?} {memory:?}"))?;
@@ -175,6 +198,48 @@ fn machine(roots: &Roots) -> Check {
     ensure(who.is_root() && who.has(capability::Capability::SysAdmin), || format!("{who:?}"))?;
     println!("live: {} {swaps:?} lockdown {:?}", process::kernel_release(roots)?, capability::lockdown(roots)?);
     Ok(())
+}
+
+/// Both kernels that the lab runs offer everything.
+fn features(roots: &Roots) -> Check {
+    let job = Job::start(roots, "/live-features")?;
+    for feature in capability::features(roots) {
+        feature.offered.map_err(|error| format!("{}: {error}", feature.name))?;
+    }
+    drop(job);
+    Ok(())
+}
+
+/// Memory goes past zswap to the swap device and comes back; the device's counters tell what that took.
+fn block(roots: &Roots) -> Check {
+    let area = swap::read(roots)?.into_iter().next().ok_or("no swap area")?;
+    let device = BlockDevice::under_swap(roots, &area)?;
+    ensure(device.size()? >= area.size && !device.is_compressed_ram()?, || format!("{device:?} holds {area:?}"))?;
+    let file = swap::SwapArea { name: "/etc/passwd".into(), kind: swap::SwapKind::File, ..area.clone() };
+    let below = BlockDevice::under_swap(roots, &file)?;
+    ensure(below.name() != device.name() && below.stat()?.reads > 0, || format!("{file:?} on {below:?}"))?;
+    let zswap = Zswap::probe(roots)?;
+    let enabled = zswap.get("enabled")?.ok_or("no parameter enabled")?;
+    zswap.set("enabled", "N")?;
+    let mut job = Job::start(roots, "/live-block")?;
+    let page = kernel::page_size().bytes();
+    let before = device.stat()?;
+    PidFd::open(job.pid())?.advise_pageout(&[job.range(0, job.pages)])?;
+    // Pages that went to a device are let go by a reclaim after they were written.
+    wait_for("pages to leave the swap cache", || {
+        job.cgroup.reclaim(Bytes::mib(MIB as u64), None)?;
+        Ok(job.cgroup.stat()?.swapcached == Some(Bytes::ZERO))
+    })?;
+    let out = device.stat()?;
+    job.touch(0, job.pages / 4)?;
+    let back = device.stat()?;
+    zswap.set("enabled", &enabled)?;
+    let read_us = back.mean_read_us_since(&out);
+    println!("live: {} rotational {:?}: {before:?} {out:?} {back:?}, a read took {read_us:?} us", device.name(), device.is_rotational()?);
+    let (wrote, read) = (out.write_bytes - before.write_bytes, back.read_bytes - out.read_bytes);
+    ensure(wrote.0 >= job.pages as u64 * page * 9 / 10, || format!("{wrote} written"))?;
+    ensure(read.0 >= job.pages as u64 / 4 * page * 9 / 10, || format!("{read} read"))?;
+    Ok(ensure(read_us.is_some(), || "no read was timed".into())?)
 }
 
 fn cgroup_files(roots: &Roots) -> Check {
@@ -190,8 +255,18 @@ fn cgroup_files(roots: &Roots) -> Check {
     cgroup.set_swap_max(Limit::Bytes(Bytes::mib(64)))?;
     ensure(cgroup.swap_max()? == Some(Limit::Bytes(Bytes::mib(64))), || "memory.swap.max did not stay".into())?;
     cgroup.set_swap_max(Limit::Max)?;
+    ensure(cgroup.min()? == Limit::Bytes(Bytes::ZERO), || "memory.min is not 0".into())?;
+    ensure(cgroup.zswap_max()? == Some(Limit::Max), || "memory.zswap.max is not max".into())?;
+    ensure(cgroup.zswap_writeback()? == Some(true), || "memory.zswap.writeback is not 1".into())?;
+    ensure(cgroup.cpu_usage_us()? > Some(0), || "no CPU time".into())?;
     cgroup.events()?;
-    cgroup.pressure()?;
+    for psi in [Cgroup::pressure, Cgroup::io_pressure] {
+        psi(cgroup)?;
+        kernel::file::write(&cgroup.path().join("cgroup.pressure"), "0")?;
+        let off = psi(cgroup);
+        ensure(off.as_ref().is_err_and(Error::is_unsupported), || format!("pressure switched off: {off:?}"))?;
+        kernel::file::write(&cgroup.path().join("cgroup.pressure"), "1")?;
+    }
     for swappiness in [Swappiness::Value(0), Swappiness::Value(200), Swappiness::Max, Swappiness::Value(201)] {
         let before = pgscan(cgroup)?;
         let takes = cgroup.reclaim_takes(swappiness)?;
@@ -215,6 +290,19 @@ fn cgroup_files(roots: &Roots) -> Check {
 fn pgscan(cgroup: &Cgroup) -> Result<Option<u64>, Box<dyn StdError>> {
     let stat = kernel::file::read(&cgroup.path().join("memory.stat"), kernel::file::SMALL)?;
     Ok(stat.lines().find_map(|line| line.strip_prefix("pgscan ")).map(str::parse).transpose()?)
+}
+
+fn freeze(roots: &Roots) -> Check {
+    let mut job = Job::start(roots, "/live-freeze")?;
+    let switch = job.cgroup.path().join("cgroup.freeze");
+    ensure(job.cgroup.freeze()? == Some(false) && !job.cgroup.frozen()?, || "frozen from the start".into())?;
+    kernel::file::write(&switch, "1")?;
+    wait_for("the cgroup to freeze", || job.cgroup.frozen())?;
+    let used = job.cgroup.cpu_usage_us()?;
+    ensure(job.cgroup.freeze()? == Some(true) && job.cgroup.cpu_usage_us()? == used, || "a frozen process runs".into())?;
+    kernel::file::write(&switch, "0")?;
+    job.touch(0, job.pages)?;
+    Ok(ensure(job.cgroup.cpu_usage_us()? > used, || "a thawed process does not run".into())?)
 }
 
 fn cgroup_kill(roots: &Roots) -> Check {
@@ -263,8 +351,12 @@ fn pageout(roots: &Roots) -> Check {
     ensure(error.as_ref().is_err_and(Error::is_unsupported), || format!("an unknown compressor: {error:?}"))?;
     let job = Job::start(roots, "/live-pageout")?;
     let page = kernel::page_size().bytes();
-    let half = job.start..job.start + job.pages as u64 / 2 * page;
-    let advised = PidFd::open(job.pid())?.advise_pageout(std::slice::from_ref(&half))?;
+    let (half, process) = (job.range(0, job.pages / 2), PidFd::open(job.pid())?);
+    let advised = process.advise_cold(std::slice::from_ref(&half))?;
+    ensure(advised.0 == half.end - half.start, || format!("{advised} advised as cold"))?;
+    let out = job.entries(roots)?.iter().filter(|entry| entry.swapped()).count();
+    ensure(out == 0, || format!("COLD paged {out} pages out"))?;
+    let advised = process.advise_pageout(std::slice::from_ref(&half))?;
     ensure(advised.0 == half.end - half.start, || format!("{advised} advised"))?;
     let gone = job.entries(roots)?.iter().take(job.pages / 2).filter(|entry| entry.swapped()).count();
     ensure(gone * 100 >= job.pages / 2 * 95, || format!("{gone} of {} pages went out", job.pages / 2))?;
@@ -280,6 +372,10 @@ fn pageout(roots: &Roots) -> Check {
     ensure(copied == copy.len() && copy.iter().any(|byte| *byte != 0), || format!("copied {copied} bytes"))?;
     let back = job.entries(roots)?[0];
     ensure(!back.swapped(), || "reading did not bring the page back".into())?;
+    let swapcached = stat.swapcached.ok_or("no swapcached")?;
+    process.advise_willneed(&[job.range(1, 1 + job.pages / 4)])?;
+    let ahead = job.cgroup.stat()?.swapcached.ok_or("no swapcached")? - swapcached;
+    ensure(ahead.0 >= job.pages as u64 / 4 * page * 9 / 10, || format!("WILLNEED brought {ahead} into the swap cache"))?;
     Ok(zswap.set("enabled", if before { "Y" } else { "N" })?)
 }
 
@@ -334,12 +430,15 @@ fn lru_gen(roots: &Roots) -> Check {
     let node = memcg.nodes.first().ok_or("no node")?;
     let oldest = node.gens.iter().max_by_key(|generation| generation.anon_pages).ok_or("no generation")?;
     println!("live: {memcg:?}");
-    lru_gen.evict(memcg.id, node.nid, oldest.seq, 200, oldest.anon_pages)?;
+    // Evicting a generation takes the older ones first, where a part of the cold pages may be.
+    let asked: u64 = node.gens.iter().filter(|generation| generation.seq <= oldest.seq).map(|generation| generation.anon_pages).sum();
+    lru_gen.evict(memcg.id, node.nid, oldest.seq, 200, asked)?;
     let entries = job.entries(roots)?;
     let out = |entries: &[Entry]| entries.iter().filter(|entry| entry.swapped()).count();
     let (hot, cold) = entries.split_at(job.pages / 4);
-    println!("live: evicted {} of {} hot, {} of {} cold", out(hot), hot.len(), out(cold), cold.len());
-    ensure(out(hot) == 0 && out(cold) * 10 >= cold.len() * 9, || "eviction took the wrong pages".into())?;
+    println!("live: evicted {} of {} hot, {} of {} cold, {asked} asked", out(hot), hot.len(), out(cold), cold.len());
+    ensure(asked * 10 >= cold.len() as u64 * 8, || "the older generations do not hold what was not touched".into())?;
+    ensure(out(hot) == 0 && out(cold) as u64 * 10 >= asked * 9, || "eviction took the wrong pages".into())?;
     let unknown = lru_gen.age(u64::from(u16::MAX), 0, 1)?;
     Ok(ensure(unknown == Outcome::Refused, || "ageing an unknown cgroup was not refused".into())?)
 }
