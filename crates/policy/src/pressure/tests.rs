@@ -141,6 +141,7 @@ fn the_most_fundamental_reason_is_told() {
     check(&PARAMS, &Input { protected: Bytes(GIB4.0 - PAGE), ..quiet() }, reclaim(1));
     check(&PARAMS, &Input { protected: Bytes(GIB4.0 - PAGE + 1), ..quiet() }, held(Hold::AtFloor));
     check(&Params { floor: Bytes(u64::MAX), ..PARAMS }, &quiet(), held(Hold::AtFloor));
+    check(&Params { warmup_ms: 3_600_000, ..PARAMS }, &quiet(), reclaim(524));
     let young = Params { warmup_ms: 3_600_001, ..PARAMS };
     check(&young, &Input { counters: period(9_000, 0, 0).counters, ..at_floor }, held(Hold::WarmingUp));
     check(&PARAMS, &Input { veto: Some(Veto::AtLimit), ..at_floor }, held(Hold::AtFloor));
