@@ -14,7 +14,8 @@
 //! Contraction is gentle, for the share is small and shrinks as the target comes near. Expansion is answered at once:
 //! at the target nothing is asked for, and the kernel brings back by itself what the job touches.
 //!
-//! What was waited for memory beyond the target, measured or estimated, counts as waited in the periods after it, until it is made up for.
+//! What was waited for memory beyond the target, measured or estimated, counts as waited in the periods after it,
+//! until it is made up for.
 //! The formula alone, which the paper gives, forgets each period: where one request is large beside the number of
 //! returns that the target allows, as with a large job on a slow device, it asks again in every quiet period that
 //! chance leaves. On the simulated job of the tests, with returns of 5 ms, its mean stall settles at 1.7 times the
