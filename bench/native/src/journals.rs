@@ -3,8 +3,9 @@
 use std::hint::black_box;
 
 use agent::journal::{self, AgentRecord, JobMemory, JobRecord, Journal, Outcome, PeriodRecord, Record};
+use agent::replay;
 use anyhow::{Context, Result, ensure};
-use config::Class;
+use config::{Class, Policy};
 use policy::cold_age::{self, Input, Params, State};
 use policy::histogram::{AgeCounts, Histogram};
 use policy::thresholds::Thresholds;
@@ -40,11 +41,11 @@ pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     let directory = tempfile::tempdir().context("cannot make a temporary directory")?;
     Journal::open(directory.path(), Bytes::mib(64), 1)?.append(&records)?;
     let path = Journal::path(directory.path());
-    let replayed = journal::replay(&journal::read(&path)?);
+    let replayed = replay::replay(&journal::read(&path)?);
     ensure!(replayed.differing.is_empty() && replayed.skipped == 0, "what was recorded does not replay: {replayed:?}");
-    let mut read = || journal::read(&path).map_or(0, |records| journal::replay(&records).periods as u64);
+    let mut read = || journal::read(&path).map_or(0, |records| replay::replay(&records).periods as u64);
     report.measure(effort, Bench { name: "journal_read_and_replay", unit: "periods", work: &mut read, limit: None, required: None })?;
-    let mut replay = || black_box(journal::replay(black_box(&records))).periods as u64;
+    let mut replay = || black_box(replay::replay(black_box(&records))).periods as u64;
     report.measure(effort, Bench { name: "journal_replay", unit: "periods", work: &mut replay, limit: None, required: None })
 }
 
@@ -62,7 +63,8 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
     let name = |id: u64| format!("/system.slice/job-{id}.service");
     let jobs = (0..JOBS).map(|id| {
         let (class, tracker) = (Class::Standard, "page_idle".to_owned());
-        Record::Job(JobRecord { unix_ms: 0, job: name(id), id, class, tracker, params: PARAMS, state: State::default() })
+        let (state, policy) = (State::default(), Policy::ColdAge);
+        Record::Job(Box::new(JobRecord { unix_ms: 0, job: name(id), id, class, tracker, params: PARAMS, state, policy, pressure: None }))
     });
     let mut records: Vec<_> = std::iter::once(Record::Agent(agent)).chain(jobs).collect();
     let mut random = fastrand::Rng::with_seed(3);

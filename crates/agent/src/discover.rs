@@ -1,13 +1,28 @@
 //! Which cgroups are jobs.
 
-use config::{Class, Config, Tracker};
+use config::{Class, Config, Kind, Policy, Tier, Tracker};
 use globset::{GlobBuilder, GlobMatcher};
 
 /// The operator's rules, ready to match.
 #[derive(Debug)]
 pub struct Rules {
-    rules: Vec<(GlobMatcher, Class, Tracker)>,
+    rules: Vec<(GlobMatcher, Treatment)>,
     jobs_max: usize,
+}
+
+/// How a rule wants its jobs treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Treatment {
+    /// How much may be asked of them.
+    pub class: Class,
+    /// What they are for.
+    pub kind: Kind,
+    /// What decides for them.
+    pub policy: Policy,
+    /// Where their swap-backed memory goes.
+    pub tier: Tier,
+    /// What observes them.
+    pub tracker: Tracker,
 }
 
 /// A cgroup that a rule made a job.
@@ -16,9 +31,7 @@ pub struct Found {
     /// Its path relative to the cgroup root.
     pub path: String,
     /// How it is to be treated.
-    pub class: Class,
-    /// What observes it.
-    pub tracker: Tracker,
+    pub treatment: Treatment,
 }
 
 impl Rules {
@@ -31,7 +44,14 @@ impl Rules {
         for rule in &config.jobs {
             // `*` stays within one level, as operators know it from systemd and the shell; `**` crosses levels.
             let glob = GlobBuilder::new(&rule.cgroup).literal_separator(true).backslash_escape(true).build()?;
-            rules.push((glob.compile_matcher(), rule.class, rule.tracker.unwrap_or(config.agent.tracker)));
+            let treatment = Treatment {
+                class: rule.class,
+                kind: rule.kind,
+                policy: rule.policy.unwrap_or(config.agent.policy),
+                tier: rule.tier.unwrap_or(config.agent.tier),
+                tracker: rule.tracker.unwrap_or(config.agent.tracker),
+            };
+            rules.push((glob.compile_matcher(), treatment));
         }
         Ok(Self { rules, jobs_max: usize::try_from(config.agent.jobs_max).unwrap_or(usize::MAX) })
     }
@@ -50,8 +70,8 @@ impl Rules {
             if inside {
                 continue;
             }
-            let Some((_, class, tracker)) = self.rules.iter().find(|(glob, _, _)| glob.is_match(path)) else { continue };
-            if *class == Class::Off {
+            let Some((_, treatment)) = self.rules.iter().find(|(glob, _)| glob.is_match(path)) else { continue };
+            if treatment.class == Class::Off {
                 continue;
             }
             if jobs.len() >= self.jobs_max {
@@ -59,7 +79,7 @@ impl Rules {
                 continue;
             }
             owned.insert(path.as_str());
-            jobs.push(Found { path: path.clone(), class: *class, tracker: *tracker });
+            jobs.push(Found { path: path.clone(), treatment: *treatment });
         }
         (jobs, left_out)
     }
@@ -77,7 +97,7 @@ mod tests {
         let config = Config::from_str("test", &text).unwrap();
         let cgroups: Vec<_> = cgroups.iter().map(ToString::to_string).collect();
         let (found, left_out) = Rules::new(&config).unwrap().find(&cgroups);
-        let got: Vec<_> = found.iter().map(|f| (f.path.as_str(), f.class)).collect();
+        let got: Vec<_> = found.iter().map(|f| (f.path.as_str(), f.treatment.class)).collect();
         assert_eq!((got.as_slice(), left_out), (want, 0));
     }
 

@@ -3,21 +3,29 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use config::Class;
+use config::Policy;
 use kernel::Result;
 use kernel::cgroup::{Cgroup, Limit};
 use policy::cold_age::{self, Input};
+use policy::endurance::{self, Bucket};
 use policy::histogram::{AgeCounts, Histogram};
 use policy::incompressible;
+use policy::pressure;
 use policy::thresholds::Thresholds;
-use policy::units::{Age, Bytes, Pages};
+use policy::units::{Age, Bytes, Pages, RatioPpm};
 use policy::veto::Veto;
 use serde::{Deserialize, Serialize};
 
 use crate::actuators::exact::Cursor;
+use crate::discover::Treatment;
 use crate::far::FarAges;
 use crate::journal::{JobMemory, Outcome, PeriodRecord};
+use crate::tiers::Placed;
 use crate::trackers::{self, Scan};
+
+pub mod pressed;
+
+use pressed::Pressed;
 
 /// Periods kept in memory for `explain`.
 const RECENT_MAX: usize = 64;
@@ -28,9 +36,11 @@ pub struct Job {
     /// Its cgroup.
     pub cgroup: Cgroup,
     /// How the operator wants it treated.
-    pub class: Class,
+    pub treatment: Treatment,
     /// What observes it, and why that.
     pub tracker: (trackers::Kind, &'static str),
+    /// Its pressure controller, where its policy has one.
+    pub pressed: Option<Pressed>,
     /// Parameters of its cold-age controller.
     pub params: cold_age::Params,
     /// Memory of its cold-age controller.
@@ -57,6 +67,20 @@ pub struct Job {
     pub sampled: bool,
     /// Where its memory is.
     pub memory: JobMemory,
+    /// Page cache that was reclaimed from it and has not come back.
+    pub file_out: Bytes,
+    /// Where its swap-backed memory goes, and why.
+    pub tier: Option<Placed>,
+    /// What its cold pages compress to, by the last sample.
+    pub compressed: Option<RatioPpm>,
+    /// What it may still write to swap devices.
+    pub writes: Bucket,
+    /// Bytes that it wrote to swap devices since the agent started.
+    pub written: Bytes,
+    /// Of these, what is not taken from `writes` yet.
+    pub unbooked: Bytes,
+    /// What went wrong with it last, so that it is told once.
+    pub trouble: Option<String>,
     /// Running totals.
     pub totals: Totals,
     /// The last periods, oldest first.
@@ -66,6 +90,17 @@ pub struct Job {
     stepped_at: Option<Duration>,
     counters: Option<Counters>,
     max_events: Option<u64>,
+}
+
+/// What a job's controllers are set to.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameters {
+    /// Of the cold-age controller.
+    pub cold_age: cold_age::Params,
+    /// Of the pressure controller, where the policy has one.
+    pub pressure: pressure::Params,
+    /// What the job may write to swap devices.
+    pub writes: endurance::Params,
 }
 
 /// Pages to offload until the next decision.
@@ -105,17 +140,21 @@ struct Promotions {
 struct Counters {
     /// Pages that came back, ever.
     promoted: u64,
+    /// Pages written to swap devices, ever; `None` where the kernel does not count them per cgroup (before Linux 6.17).
+    written: Option<u64>,
 }
 
 impl Job {
     /// A job that was never seen before, or whose history is put in by the caller.
     #[must_use]
-    pub fn new(cgroup: Cgroup, class: Class, tracker: (trackers::Kind, &'static str), params: cold_age::Params, now: Duration) -> Self {
+    pub fn new(cgroup: Cgroup, treatment: Treatment, tracker: (trackers::Kind, &'static str), params: &Parameters, now: Duration) -> Self {
+        let pressed = matches!(treatment.policy, Policy::Pressure | Policy::Auto).then(|| Pressed::new(params.pressure));
         Self {
             cgroup,
-            class,
+            treatment,
             tracker,
-            params,
+            pressed,
+            params: params.cold_age,
             state: cold_age::State::default(),
             incompressible: incompressible::State::default(),
             seen_at: now,
@@ -128,6 +167,13 @@ impl Job {
             stored: incompressible::Stored::default(),
             sampled: false,
             memory: JobMemory::default(),
+            file_out: Bytes::ZERO,
+            tier: None,
+            compressed: None,
+            writes: Bucket::full(&params.writes, millis(now)),
+            written: Bytes::ZERO,
+            unbooked: Bytes::ZERO,
+            trouble: None,
             totals: Totals::default(),
             recent: VecDeque::new(),
             promotions: Promotions::default(),
@@ -157,12 +203,16 @@ impl Job {
             current: self.cgroup.current()?,
             far: swapped - stat.swapcached.unwrap_or_default(),
             pool: stat.zswap.unwrap_or_default(),
+            file: self.file_out,
         };
         // `zswpin` counts pages from the pool, `pswpin` (Linux 6.17 and up, per cgroup) pages from the device.
         let promoted = stat.zswpin.unwrap_or(0).saturating_add(stat.pswpin.unwrap_or(0));
         // A counter that goes back is another job's: start over.
         let came_back = self.counters.map_or(0, |before| promoted.saturating_sub(before.promoted));
-        self.counters = Some(Counters { promoted });
+        if let (Some(written), Some(before)) = (stat.pswpout, self.counters.and_then(|before| before.written)) {
+            self.unbooked += Pages(written.saturating_sub(before)).to_bytes(page);
+        }
+        self.counters = Some(Counters { promoted, written: stat.pswpout });
         self.outcome.promoted += Pages(came_back);
         self.totals.promoted += Pages(came_back).to_bytes(page);
         Ok(Pages(came_back))
@@ -183,7 +233,7 @@ impl Job {
         let came_back = self.read_counters()?;
         let ages = self.far.promoted(came_back);
         self.far.grow_older();
-        self.far.reconcile(self.memory.far.to_pages(kernel::page_size()), Age(1));
+        self.far.reconcile(self.memory.far.to_pages(kernel::page_size()), self.unknown_age());
         let (counts, window) = &mut self.promotions.fresh;
         // What a first scan finds accessed has no window: it is everything since the pages were made.
         if scan.window > Duration::ZERO {
@@ -193,6 +243,13 @@ impl Job {
         }
         self.scan = Some(scan);
         Ok(())
+    }
+
+    /// The age of far pages that the ledger does not know: the threshold, because most are ours, and a young age would
+    /// hide their return from the very threshold that let them go. `memory.stat` lags behind `memory.swap.current` by up
+    /// to a batch of updates per CPU, so that there are some at every scan.
+    fn unknown_age(&self) -> Age {
+        self.recent.back().and_then(|period| period.step.threshold).unwrap_or(Age(1))
     }
 
     /// Takes note of an offload: how much was asked for, and how much the kernel's own count grew.
@@ -206,6 +263,25 @@ impl Job {
             self.far.offloaded(age, pages);
         }
         self.far.offloaded(threshold, went_out - known.total());
+    }
+
+    /// Takes note of what one of our requests wrote to a device, where the kernel does not count that itself.
+    pub fn wrote(&mut self, bytes: Bytes) {
+        if self.counters.is_some_and(|counters| counters.written.is_none()) {
+            self.unbooked += bytes;
+        }
+    }
+
+    /// Takes note of memory that the kernel chose and reclaimed: it is taken for the oldest that the job had.
+    pub fn was_reclaimed(&mut self, went_out: Pages, file: Bytes) {
+        self.outcome.offloaded += went_out;
+        self.totals.offloaded += went_out.to_bytes(kernel::page_size());
+        self.file_out += file;
+        let oldest = self.scan.as_mut().map(|scan| scan.resident.take_oldest(went_out)).unwrap_or_default();
+        for (age, pages) in oldest.iter() {
+            self.far.offloaded(age, pages);
+        }
+        self.far.offloaded(Age(1), went_out - oldest.total());
     }
 
     /// What the controller is to see of this period.

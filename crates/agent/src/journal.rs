@@ -9,14 +9,20 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use config::Class;
+use config::{Class, Policy};
+use policy::balance::{self, Lean};
 use policy::cold_age;
+use policy::pressure;
 use policy::thresholds::Thresholds;
 use policy::units::{Bytes, Pages};
 use serde::{Deserialize, Serialize};
 
+use crate::job::pressed::Reclaimed;
+
 /// The version of the lines below. A reader refuses a newer one by name.
-pub const VERSION: u32 = 1;
+///
+/// Version 2 knows of pressure-driven offloading.
+pub const VERSION: u32 = 2;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,9 +31,11 @@ pub enum Record {
     /// An agent starts, or goes on in a new file.
     Agent(AgentRecord),
     /// A job's controller starts, or goes on after a restart or in a new file.
-    Job(JobRecord),
+    Job(Box<JobRecord>),
     /// One control period of one job.
     Period(Box<PeriodRecord>),
+    /// One period of one job under pressure-driven offloading.
+    Pressure(Box<PressureRecord>),
     /// Something that is no decision of a controller.
     Event {
         /// Milliseconds since the epoch.
@@ -75,6 +83,56 @@ pub struct JobRecord {
     pub params: cold_age::Params,
     /// The controller's state before the next period.
     pub state: cold_age::State,
+    /// What decides for it.
+    #[serde(default = "before_version_2", skip_serializing_if = "is_before_version_2")]
+    pub policy: Policy,
+    /// Its pressure controller, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<PressureStart>,
+}
+
+/// The only policy that journals of version 1 know.
+fn before_version_2() -> Policy {
+    Policy::ColdAge
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's way to ask")]
+fn is_before_version_2(policy: &Policy) -> bool {
+    *policy == before_version_2()
+}
+
+/// What a job's pressure controller starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PressureStart {
+    /// The controller's parameters.
+    pub params: pressure::Params,
+    /// Its state before the next period.
+    pub state: pressure::State,
+    /// The state of the balance between anonymous and file memory.
+    pub balance: balance::State,
+}
+
+/// One period of one job under pressure-driven offloading: observed, decided, done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PressureRecord {
+    /// Milliseconds since the epoch.
+    pub unix_ms: u64,
+    /// The job's cgroup.
+    pub job: String,
+    /// The kernel's id of that cgroup.
+    pub id: u64,
+    /// What the controller saw.
+    pub input: pressure::Input,
+    /// What it decided.
+    pub step: pressure::Step,
+    /// What the balance saw.
+    pub balance: balance::Input,
+    /// Which way it leaned.
+    pub lean: Lean,
+    /// What was reclaimed since the period before.
+    pub reclaimed: Reclaimed,
+    /// Where the job's memory is.
+    pub memory: JobMemory,
 }
 
 /// One control period of one job: observed, decided, done.
@@ -118,13 +176,21 @@ pub struct JobMemory {
     pub far: Bytes,
     /// DRAM that its compressed copies occupy.
     pub pool: Bytes,
+    /// Page cache that was reclaimed from it and has not come back.
+    #[serde(default, skip_serializing_if = "is_none_out")]
+    pub file: Bytes,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's way to ask")]
+fn is_none_out(bytes: &Bytes) -> bool {
+    *bytes == Bytes::ZERO
 }
 
 impl JobMemory {
     /// DRAM that the machine got back: what left, minus what its compressed copies occupy.
     #[must_use]
     pub fn saved(&self) -> Bytes {
-        self.far - self.pool
+        self.far + self.file - self.pool
     }
 }
 
@@ -280,51 +346,10 @@ pub fn read(path: &Path) -> Result<Vec<Record>, ReadError> {
     Ok(records)
 }
 
-/// What a replay found.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Replay {
-    /// Periods fed through the policy.
-    pub periods: usize,
-    /// Periods whose job had no starting record and so could not be replayed.
-    pub skipped: usize,
-    /// Periods whose decision came out differently, by index among all periods.
-    pub differing: Vec<usize>,
-}
-
-/// Feeds the recorded inputs through `policy` and compares its decisions with the recorded ones.
-#[must_use]
-pub fn replay(records: &[Record]) -> Replay {
-    let mut thresholds = None;
-    let mut controllers = std::collections::HashMap::new();
-    let mut result = Replay::default();
-    for record in records {
-        match record {
-            Record::Agent(agent) => thresholds = Some(agent.thresholds),
-            Record::Job(job) => {
-                controllers.insert((job.job.as_str(), job.id), (job.params, job.state));
-            }
-            Record::Period(period) => {
-                let controller = controllers.get_mut(&(period.job.as_str(), period.id));
-                let (Some(thresholds), Some((params, state))) = (thresholds.as_ref(), controller) else {
-                    result.skipped += 1;
-                    continue;
-                };
-                let (next, step) = cold_age::step(params, thresholds, state, &period.input);
-                *state = next;
-                if step != period.step {
-                    result.differing.push(result.periods);
-                }
-                result.periods += 1;
-            }
-            Record::Event { .. } => {}
-        }
-    }
-    result
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::{Replay, replay};
     use policy::histogram::{AgeCounts, Histogram};
     use policy::units::{Age, RatioPpm};
 
@@ -343,7 +368,7 @@ mod tests {
                 scan_period_ms: 120_000,
                 thresholds,
             }),
-            Record::Job(JobRecord {
+            Record::Job(Box::new(JobRecord {
                 unix_ms: 0,
                 job: "/a".into(),
                 id: 7,
@@ -351,7 +376,9 @@ mod tests {
                 tracker: "page_idle".into(),
                 params: PARAMS,
                 state: cold_age::State::default(),
-            }),
+                policy: Policy::ColdAge,
+                pressure: None,
+            })),
         ];
         let mut state = cold_age::State::default();
         for i in 0..20u8 {
@@ -440,7 +467,7 @@ mod tests {
         let Record::Agent(agent) = &mut records[0] else { panic!("an agent") };
         agent.version = VERSION + 1;
         fs::write(&path, serde_json::to_string(&records[0]).unwrap() + "\n").unwrap();
-        assert!(read(&path).unwrap_err().to_string().contains("version 2"));
+        assert!(read(&path).unwrap_err().to_string().contains("version 3"));
         assert!(read(&dir.path().join("none")).unwrap_err().to_string().contains("none"));
     }
 }

@@ -22,10 +22,12 @@ pub mod machine;
 pub mod metrics;
 pub mod node;
 pub mod pace;
+pub mod replay;
 pub mod sample;
 pub mod socket;
 #[cfg(test)]
 mod testing;
+pub mod tiers;
 pub mod trackers;
 pub mod undo;
 pub mod view;

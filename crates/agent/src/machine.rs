@@ -1,6 +1,7 @@
 //! The machine as a whole: how much memory, how much of it compressed, and whether there is room for more.
 
 use kernel::cgroup::{Cgroup, CgroupRoot};
+use kernel::swap::SwapArea;
 use kernel::zswap::Zswap;
 use kernel::{Roots, meminfo, swap};
 use policy::units::{Bytes, RatioPpm};
@@ -9,6 +10,9 @@ use serde::Serialize;
 /// Far memory counts as full below this share of free swap: systemd-oomd and the kubelet act on swap that runs out,
 /// and must never find it so because of us.
 const SWAP_FREE_MIN: RatioPpm = RatioPpm(100_000);
+
+/// Below this share of available memory a machine is short of it.
+const SHORT: RatioPpm = RatioPpm(100_000);
 
 /// Two of the kernel's own counts of the same thing may differ by this much, because they are read one after the
 /// other on a living machine.
@@ -41,11 +45,18 @@ pub struct Machine {
     pub no_far_memory: Option<&'static str>,
     /// What could not be read, and why.
     pub troubles: Vec<String>,
+    /// Whether zswap moves what is old in it on to the device.
+    #[serde(skip)]
+    pub shrinker_enabled: bool,
+    /// The swap areas.
+    #[serde(skip)]
+    pub areas: Vec<SwapArea>,
 }
 
 impl Machine {
-    /// Reads it anew. What cannot be read keeps its last value, and is told in `troubles`.
-    pub fn read(&mut self, roots: &Roots, cgroups: &CgroupRoot) {
+    /// Reads it anew. What cannot be read keeps its last value, and is told in `troubles`. `may_write` is whether a
+    /// device may be written to at all.
+    pub fn read(&mut self, roots: &Roots, cgroups: &CgroupRoot, may_write: bool) {
         let mut troubles = Vec::new();
         // What was counted before the first reading says nothing of now.
         let limit_hits = (self.total_bytes > Bytes::ZERO).then_some(self.pool_limit_hits);
@@ -54,16 +65,19 @@ impl Machine {
             self.available_bytes = info.available;
         }
         let areas = noted(swap::read(roots), &mut troubles);
-        let compressed_swap = areas.as_ref().is_some_and(|areas| areas.iter().all(|area| area.name.starts_with("/dev/zram")));
+        let compressed_swap =
+            areas.as_ref().is_some_and(|areas| !areas.is_empty() && areas.iter().all(|area| area.name.starts_with("/dev/zram")));
         if let Some(areas) = areas {
             self.swap_total_bytes = areas.iter().map(|area| area.size).sum();
             let used: Bytes = areas.iter().map(|area| area.used).sum();
             self.swap_free_bytes = self.swap_total_bytes - used;
+            self.areas = areas;
         }
         // A kernel without zswap is told of by the doctor, and as the reason for doing nothing.
         if let Ok(zswap) = Zswap::probe(roots) {
             if let Some(parameters) = noted(zswap.parameters(), &mut troubles) {
                 self.zswap_enabled = parameters.enabled == Some(true);
+                self.shrinker_enabled = parameters.shrinker_enabled == Some(true);
             }
             if let Some(Some(counters)) = noted(zswap.counters(), &mut troubles) {
                 self.pool_bytes = counters.pool_total_size.unwrap_or_default();
@@ -74,11 +88,17 @@ impl Machine {
             }
         }
         self.troubles = troubles;
-        self.no_far_memory = self.judge(limit_hits, compressed_swap);
+        self.no_far_memory = self.judge(limit_hits, compressed_swap || may_write);
+    }
+
+    /// Whether the machine is short of memory: the lowest classes then give first.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.available_bytes.0 < SHORT.share_of(self.total_bytes.0)
     }
 
     /// Whether pages could go anywhere, and why not.
-    fn judge(&self, limit_hits_before: Option<u64>, compressed_swap: bool) -> Option<&'static str> {
+    fn judge(&self, limit_hits_before: Option<u64>, without_zswap: bool) -> Option<&'static str> {
         if self.swap_total_bytes == Bytes::ZERO {
             // zswap stores in front of a swap device: without one, stock kernels have nowhere to put a page.
             return Some("no swap space is configured, and zswap needs some behind it; make a swap file, then swapon");
@@ -86,9 +106,8 @@ impl Machine {
         if self.swap_free_bytes.0 < SWAP_FREE_MIN.share_of(self.swap_total_bytes.0) {
             return Some("swap space is nearly full; add more");
         }
-        if !self.zswap_enabled && !compressed_swap {
-            // The objective allows for what decompression costs, not for what a disk does.
-            return Some("zswap is off, and pages would go to a disk; set zswap.manage = true, or enable zswap");
+        if !self.zswap_enabled && !without_zswap {
+            return Some("zswap is off, and nothing may be written to a disk; set zswap.manage = true, or a swap.write_budget");
         }
         if self.zswap_enabled && limit_hits_before.is_some_and(|before| self.pool_limit_hits > before) {
             return Some("zswap's pool is full; raise zswap.max_pool, or max_pool_percent of zswap");

@@ -2,15 +2,19 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use config::Config;
+use config::{Config, Policy};
+use policy::balance::Lean;
 use policy::cold_age::{Decision, Hold, Reason};
+use policy::pressure;
 use policy::units::{Age, Bytes, RatioPpm};
 use policy::veto::Veto;
 use serde::Serialize;
 
+use crate::job::pressed::PressedPeriod;
 use crate::job::{ClosedPeriod, Job, Totals};
 use crate::machine::Machine;
 use crate::node::{Costs, Options};
+use crate::tiers::TiersView;
 
 /// The whole agent.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -27,6 +31,8 @@ pub struct View {
     pub scan_period_seconds: f64,
     /// The machine.
     pub machine: Machine,
+    /// Its tiers.
+    pub tiers: TiersView,
     /// What the agent itself costs.
     pub costs: Costs,
     /// DRAM that all jobs together gave back, minus the agent's own memory; negative while it costs more.
@@ -61,6 +67,18 @@ pub struct JobView {
     pub job: String,
     /// How it is treated.
     pub class: &'static str,
+    /// What it is for.
+    pub kind: &'static str,
+    /// What decides for it.
+    pub policy: &'static str,
+    /// Where its swap-backed memory goes.
+    pub tier: Option<&'static str>,
+    /// Why there, or why nowhere.
+    pub tier_reason: &'static str,
+    /// What its sampled cold pages compress to, as a share of their size.
+    pub compressed_ratio: Option<f64>,
+    /// Bytes that it wrote to swap devices.
+    pub written_bytes: Bytes,
     /// What observes it.
     pub tracker: &'static str,
     /// Why that tracker.
@@ -83,8 +101,16 @@ pub struct JobView {
     pub far_bytes: Bytes,
     /// DRAM that they occupy compressed.
     pub pool_bytes: Bytes,
-    /// DRAM given back.
+    /// Page cache that was reclaimed and has not come back.
+    pub file_out_bytes: Bytes,
+    /// DRAM given back: far memory without what it takes compressed, and page cache.
     pub saved_bytes: Bytes,
+    /// Share of the last period of `pressure.period` in which some task waited for memory; `None` where no policy asks.
+    pub stall_ratio: Option<f64>,
+    /// The same for I/O.
+    pub io_stall_ratio: Option<f64>,
+    /// What the pages that came back cost by the tier's measured latency, as a share of that period.
+    pub refault_stall_ratio: Option<f64>,
     /// `far_bytes / cold_bytes` (000 section 6.1).
     pub coverage_ratio: f64,
     /// The cold-age threshold in seconds; `None` where none qualifies.
@@ -104,6 +130,9 @@ pub struct JobView {
     /// The last periods, oldest first; only `explain` shows them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recent: Vec<ClosedPeriod>,
+    /// The same for pressure-driven offloading.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recent_pressure: Vec<PressedPeriod>,
 }
 
 impl View {
@@ -112,6 +141,7 @@ impl View {
         config: &Config,
         options: &Options,
         machine: &Machine,
+        tiers: TiersView,
         costs: Costs,
         kernel: &str,
         jobs: impl Iterator<Item = &'a Job>,
@@ -127,6 +157,7 @@ impl View {
             dry_run: options.dry_run,
             scan_period_seconds: period,
             machine: machine.clone(),
+            tiers,
             costs,
             saved_bytes: signed(saved) - signed(costs.rss_bytes.0),
             jobs,
@@ -142,6 +173,7 @@ impl View {
             explanation: job.explanation.clone(),
             cold_age: job.cold_age.clone(),
             recent: Vec::new(),
+            recent_pressure: Vec::new(),
             ..*job
         };
         Self { kernel: self.kernel.clone(), machine: self.machine.clone(), jobs: self.jobs.iter().map(brief).collect(), ..*self }
@@ -153,6 +185,8 @@ impl JobView {
         let page = kernel::page_size();
         let scan = job.scan.clone().unwrap_or_default();
         let last = job.recent.back();
+        let pressed = job.pressed.as_ref().and_then(|pressed| pressed.recent.back());
+        let tier = crate::tiers::words(job.tier);
         let mut cold = scan.resident.clone();
         cold.merge(job.far.counts());
         let cold_bytes = cold.at_least(Age(1)).to_bytes(page);
@@ -161,7 +195,13 @@ impl JobView {
         let thresholds = [1u8, 2, 4, 8, 16, 30, 61, 125, 255];
         Self {
             job: job.path().to_owned(),
-            class: job.class.as_str(),
+            class: job.treatment.class.as_str(),
+            kind: job.treatment.kind.as_str(),
+            policy: job.treatment.policy.as_str(),
+            tier: tier.0,
+            tier_reason: tier.1,
+            compressed_ratio: job.compressed.map(RatioPpm::as_f64),
+            written_bytes: job.written,
             tracker: job.tracker.0.as_str(),
             tracker_reason: job.tracker.1,
             scanned_at_seconds: job.scan.as_ref().map(|scan| scan.taken_at.as_secs_f64()),
@@ -173,18 +213,60 @@ impl JobView {
             cold_file_bytes: scan.file.at_least(Age(1)).to_bytes(page),
             far_bytes: far,
             pool_bytes: job.memory.pool,
+            file_out_bytes: job.memory.file,
             saved_bytes: job.memory.saved(),
+            stall_ratio: pressed.map(|period| period.step.memory_stall.as_f64()),
+            io_stall_ratio: pressed.map(|period| period.step.io_stall.as_f64()),
+            refault_stall_ratio: pressed.map(|period| period.step.refault_stall.as_f64()),
             coverage_ratio: RatioPpm::of(far.0, cold_bytes.0).map_or(0.0, |ratio| ratio.as_f64().min(1.0)),
             threshold_seconds: threshold.map(|age| f64::from(age.0) * period),
             decision: last.map(|period| period.step.decision),
-            explanation: last.map_or_else(|| "no control period has passed yet".to_owned(), |last| explain(last, period)),
+            explanation: words(job, last, pressed, period),
             #[expect(clippy::cast_precision_loss, reason = "shown to people")]
             promotion_rate_ratio_per_min: last.and_then(ClosedPeriod::promotion_rate_ppm).map(|ppm| ppm as f64 / 1e6),
             slo_ratio_per_min: job.params.promotion_rate_max.as_f64(),
             totals: job.totals,
             cold_age: thresholds.iter().map(|&age| (f64::from(age) * period, cold.at_least(Age(age)).to_bytes(page))).collect(),
             recent: job.recent.iter().copied().collect(),
+            recent_pressure: job.pressed.iter().flat_map(|pressed| pressed.recent.iter().copied()).collect(),
         }
+    }
+}
+
+/// What the job's policy last decided, in words.
+fn words(job: &Job, last: Option<&ClosedPeriod>, pressed: Option<&PressedPeriod>, period: f64) -> String {
+    let cold_age = last.map(|last| explain(last, period));
+    let pressure = pressed.map(explain_pressure);
+    let said: Vec<String> = match job.treatment.policy {
+        Policy::ColdAge => cold_age.into_iter().collect(),
+        Policy::Pressure => pressure.into_iter().collect(),
+        Policy::Auto => cold_age.into_iter().chain(pressure).collect(),
+    };
+    if said.is_empty() { "no control period has passed yet".to_owned() } else { said.join("; and ") }
+}
+
+/// A decision of the pressure controller in words, with the numbers that it rests on.
+#[must_use]
+pub fn explain_pressure(period: &PressedPeriod) -> String {
+    use pressure::{Decision, Hold};
+    let step = &period.step;
+    let lean = match period.lean {
+        Lean::FileOnly => "page cache only".to_owned(),
+        Lean::Swappiness(swappiness) => format!("swappiness {swappiness}"),
+    };
+    let stalls = format!("stalled {} for memory, {} for I/O, {} by what came back", step.memory_stall, step.io_stall, step.refault_stall);
+    match step.decision {
+        Decision::Reclaim { bytes } => format!("reclaim {bytes}, {lean}: {stalls}"),
+        Decision::Hold { reason } => match reason {
+            Hold::NoHistory => "hold: no period has passed to compare with".to_owned(),
+            Hold::CounterWentBack => "hold: a counter of the kernel went back".to_owned(),
+            Hold::WarmingUp => "hold: seen for too short a time".to_owned(),
+            Hold::MemoryStall => format!("hold: {stalls}; waiting for memory is at its target"),
+            Hold::IoStall => format!("hold: {stalls}; waiting for I/O is at its target"),
+            Hold::Refaults => format!("hold: {stalls}; what came back costs as much as the target allows"),
+            Hold::AtFloor => "hold: as small as it may become".to_owned(),
+            Hold::Vetoed(veto) => format!("hold: {}", veto_words(veto)),
+        },
     }
 }
 
@@ -217,6 +299,7 @@ pub fn explain(period: &ClosedPeriod, scan_period_seconds: f64) -> String {
 
 fn veto_words(veto: Veto) -> &'static str {
     match veto {
+        Veto::OtherPolicy => "another policy decides for this job",
         Veto::ObserveOnly => "observing only",
         Veto::AtLimit => "the job is at its memory limit and shall fail fast rather than thrash",
         Veto::NoFarMemory => "there is no far memory, or it is full (see `thermocline doctor`)",

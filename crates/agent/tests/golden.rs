@@ -9,7 +9,8 @@
 
 use std::path::{Path, PathBuf};
 
-use agent::journal::{self, JobRecord, Record, Replay};
+use agent::journal::{self, JobRecord, Record};
+use agent::replay::{self, Replay};
 use policy::cold_age::{Decision, Hold};
 use policy::thresholds::Thresholds;
 use policy::units::RatioPpm;
@@ -27,7 +28,7 @@ fn golden() -> Vec<Record> {
 
 #[test]
 fn the_same_inputs_give_the_same_decisions() {
-    assert_eq!(journal::replay(&golden()), Replay { periods: PERIODS, skipped: 0, differing: vec![] });
+    assert_eq!(replay::replay(&golden()), Replay { periods: PERIODS, skipped: 0, differing: vec![] });
 }
 
 #[test]
@@ -58,7 +59,7 @@ fn check(what: &str, change: impl Fn(&mut JobRecord)) {
         }
     }
     assert_ne!(records, golden(), "{what}: the change changes something");
-    let replayed = journal::replay(&records);
+    let replayed = replay::replay(&records);
     assert!(!replayed.differing.is_empty(), "{what}: not noticed");
     assert_eq!((replayed.periods, replayed.skipped), (PERIODS, 0), "{what}");
 }
@@ -80,7 +81,7 @@ fn any_one_altered_parameter_is_noticed() {
             agent.thresholds = Thresholds::try_from(ages).unwrap();
         }
     }
-    assert!(!journal::replay(&records).differing.is_empty(), "another set of thresholds: not noticed");
+    assert!(!replay::replay(&records).differing.is_empty(), "another set of thresholds: not noticed");
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn a_journal_cut_anywhere_reads_and_replays_up_to_the_cut() {
         let read = journal::read(&file).unwrap();
         let lines = whole[..cut].iter().filter(|&&byte| byte == b'\n').count();
         assert!(read == all[..lines], "cut at {cut}: {} of {lines} records", read.len());
-        let replayed = journal::replay(&read);
+        let replayed = replay::replay(&read);
         assert_eq!((replayed.skipped, replayed.differing), (0, vec![]), "cut at {cut}");
     }
 }

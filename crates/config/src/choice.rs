@@ -67,6 +67,44 @@ choice! {
 }
 
 choice! {
+    /// What decides how much of a job may leave DRAM.
+    Policy {
+        /// Pages that were idle for as long as the promotion rate's objective asks (Lagar-Cavilla et al., 2019).
+        ColdAge = "cold_age",
+        /// As much as stalls nobody, found by trying gently (Weiner et al., 2022).
+        Pressure = "pressure",
+        /// `cold_age` and `pressure` together: what is old goes at once, the rest gently, and nothing while the job stalls.
+        Auto = "auto",
+    }
+}
+
+choice! {
+    /// Where a job's swap-backed memory goes.
+    Tier {
+        /// By how well its cold pages compress, what the class tolerates, and what may still be written.
+        Auto = "auto",
+        /// The compressed pool alone; nothing of it is written to a device.
+        Zswap = "zswap",
+        /// The swap device alone.
+        Swap = "swap",
+        /// The compressed pool, and from there, when it has become old, the swap device.
+        Both = "both",
+    }
+}
+
+choice! {
+    /// What a job is for, so that savings can be summed up by it (Weiner et al., section 2.3).
+    Kind {
+        /// What the machine is there for.
+        Application = "application",
+        /// What every machine carries beside: agents, logging, packages.
+        DatacenterTax = "datacenter_tax",
+        /// What an application carries beside: proxies, routers and other sidecars.
+        ApplicationTax = "application_tax",
+    }
+}
+
+choice! {
     /// What happens to a job that has reached its memory limit.
     AtLimit {
         /// Offloading stops for the job; what already is far stays where it is.

@@ -9,7 +9,7 @@ use crate::knob::{Form, Knob, Raw, Value};
 use crate::nearest;
 use crate::problem::{Invalid, Problem};
 use crate::table::{Config, KNOBS, knob};
-use crate::{Class, Tracker};
+use crate::{Class, Kind, Policy, Tier, Tracker};
 
 /// How many problems of form one file may add: after so many the rest is noise.
 const SYNTAX_PROBLEMS_MAX: usize = 10;
@@ -130,7 +130,8 @@ impl Reader<'_> {
     }
 
     fn job(&mut self, line: usize, table: &DeTable) {
-        let (mut cgroup, mut class, mut tracker) = (None, Some(Class::Observe), None);
+        let (mut cgroup, mut class, mut kind) = (None, None, Kind::Application);
+        let (mut policy, mut tier, mut tracker) = (None, None, None);
         for (name, value) in table {
             let line = self.line(name.span().start);
             let key = format!("job.{}", name.get_ref());
@@ -141,8 +142,13 @@ impl Reader<'_> {
             };
             match self.checked(knob, &key, line, value.get_ref()) {
                 Some(Value::Text(text)) => cgroup = Some(text),
-                Some(Value::Choice(name)) if knob.key == "job.class" => class = Class::from_name(name),
-                Some(Value::Choice(name)) => tracker = Tracker::from_name(name),
+                Some(Value::Choice(name)) => match knob.name() {
+                    "class" => class = Class::from_name(name),
+                    "kind" => kind = Kind::from_name(name).unwrap_or(kind),
+                    "policy" => policy = Policy::from_name(name),
+                    "tier" => tier = Tier::from_name(name),
+                    _ => tracker = Tracker::from_name(name),
+                },
                 _ => {}
             }
         }
@@ -150,7 +156,8 @@ impl Reader<'_> {
             let invalid = Invalid::new("missing", "write which cgroups the rule is for: cgroup = \"/system.slice/*.service\"");
             self.report(Some(line), Some("job.cgroup"), None, invalid);
         }
-        let (Some(cgroup), Some(class)) = (cgroup, class) else { return };
+        let Some(cgroup) = cgroup else { return };
+        let class = class.unwrap_or(if kind == Kind::Application { Class::Observe } else { Class::Aggressive });
         if let Some((first, _)) = self.jobs.iter().find(|(_, rule)| rule.cgroup == cgroup) {
             let invalid = Invalid::new(
                 "never reached: the first rule that matches holds",
@@ -158,7 +165,7 @@ impl Reader<'_> {
             );
             self.report(Some(line), Some("job.cgroup"), Some(quoted(&cgroup)), invalid);
         }
-        self.jobs.push((line, JobRule { cgroup, class, tracker }));
+        self.jobs.push((line, JobRule { cgroup, class, policy, tier, kind, tracker }));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::choice::{Class, Tracker};
+use crate::choice::{Class, Kind, Policy, Tier, Tracker};
 use crate::knob::{Knob, Unit};
 use crate::problem::Invalid;
 
@@ -29,6 +29,28 @@ pub const JOB_KNOBS: &[Knob] = &[
                   `conservative`, `standard` and `aggressive` act by the parameters of their class.",
     },
     Knob {
+        key: "job.policy",
+        unit: Unit::Choice(Policy::NAMES),
+        default: "",
+        range: None,
+        meaning: "What decides for these jobs, where it shall be another than `agent.policy`.",
+    },
+    Knob {
+        key: "job.tier",
+        unit: Unit::Choice(Tier::NAMES),
+        default: "",
+        range: None,
+        meaning: "Where their swap-backed memory goes, where it shall be another than `agent.tier`.",
+    },
+    Knob {
+        key: "job.kind",
+        unit: Unit::Choice(Kind::NAMES),
+        default: "application",
+        range: None,
+        meaning: "What these jobs are for: `application`, or memory tax, `datacenter_tax` or `application_tax`. Savings are summed up by it, \
+                  and tax is of class `aggressive` where the rule names no class.",
+    },
+    Knob {
         key: "job.tracker",
         unit: Unit::Choice(Tracker::NAMES),
         default: "",
@@ -45,6 +67,14 @@ pub struct JobRule {
     pub cgroup: String,
     /// The class of the jobs that match.
     pub class: Class,
+    /// Their policy, where it is not [`crate::Agent::policy`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Policy>,
+    /// Their tier, where it is not [`crate::Agent::tier`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<Tier>,
+    /// What they are for.
+    pub kind: Kind,
     /// Their tracker, where it is not [`crate::Agent::tracker`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tracker: Option<Tracker>,

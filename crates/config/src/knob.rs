@@ -8,7 +8,7 @@ use std::time::Duration;
 use policy::units::{Bytes, RatioPpm};
 use serde::{Serialize, Serializer};
 
-use crate::choice::{Actuator, AtLimit, Class, Tracker};
+use crate::choice::{Actuator, AtLimit, Class, Kind, Policy, Tier, Tracker};
 use crate::problem::Invalid;
 use crate::quantity;
 
@@ -348,4 +348,4 @@ macro_rules! choice_setting {
     )*};
 }
 
-choice_setting!(Tracker, Actuator, AtLimit, Class);
+choice_setting!(Tracker, Actuator, AtLimit, Class, Kind, Policy, Tier);

@@ -17,10 +17,12 @@ pub mod quantity;
 mod render;
 mod table;
 
-pub use choice::{Actuator, AtLimit, Class, Tracker};
+pub use choice::{Actuator, AtLimit, Class, Kind, Policy, Tier, Tracker};
 pub use job::{JOB_KNOBS, JobRule};
 pub use knob::{Knob, Unit, Value};
 pub use load::MAIN_FILE;
 pub use problem::{Invalid, Problem, Problems};
 pub use render::{example_toml, manual};
-pub use table::{Agent, Aggressive, Classes, ColdAge, Config, Conservative, Guard, Incompressible, KNOBS, TABLES, Zswap, knob};
+pub use table::{
+    Agent, Aggressive, Classes, ColdAge, Config, Conservative, Guard, Incompressible, KNOBS, Pressure, Swap, TABLES, Tiers, Zswap, knob,
+};

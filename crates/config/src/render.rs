@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::choice::Kind;
 use crate::job::JOB_KNOBS;
 use crate::knob::{Knob, Unit, toml_string};
 use crate::table::{Config, KNOBS, TABLES};
@@ -72,6 +73,8 @@ const MANUAL_END: &str = "
 ## Sources
 
 - Lagar-Cavilla et al., \"Software-Defined Far Memory in Warehouse-Scale Computers\", ASPLOS 2019.
+- Weiner et al., \"TMO: Transparent Memory Offloading in Datacenters\", ASPLOS 2022.
+- Baghdasaryan, Butt and Zhao, \"Finding more DRAM\", Linux Plumbers Conference 2019.
 ";
 
 impl Config {
@@ -81,6 +84,15 @@ impl Config {
         let mut text = tables(self, "");
         for rule in &self.jobs {
             let _ = write!(text, "\n[[job]]\ncgroup = {}\nclass = \"{}\"\n", toml_string(&rule.cgroup), rule.class);
+            if let Some(policy) = rule.policy {
+                let _ = writeln!(text, "policy = \"{policy}\"");
+            }
+            if let Some(tier) = rule.tier {
+                let _ = writeln!(text, "tier = \"{tier}\"");
+            }
+            if rule.kind != Kind::Application {
+                let _ = writeln!(text, "kind = \"{}\"", rule.kind);
+            }
             if let Some(tracker) = rule.tracker {
                 let _ = writeln!(text, "tracker = \"{tracker}\"");
             }

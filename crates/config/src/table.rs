@@ -9,7 +9,7 @@ use policy::units::{Bytes, RatioPpm};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::choice::{Actuator, AtLimit, Class, Tracker};
+use crate::choice::{Actuator, AtLimit, Class, Policy, Tier, Tracker};
 use crate::job::JobRule;
 use crate::knob::{Knob, Setting, Unit, Value};
 
@@ -87,6 +87,10 @@ knobs! {
             "How often every page's access is read and its age advanced; the unit in which ages are counted (Lagar-Cavilla et al., section 5.1).";
         control_period: Duration = Unit::Duration, "60s" in "100ms" ..= "1h",
             "How often each job's threshold is decided anew (Lagar-Cavilla et al., section 4.3).";
+        policy: Policy = Unit::Choice(Policy::NAMES), "cold_age",
+            "What decides how much of a job may leave DRAM, for jobs whose rule does not say.";
+        tier: Tier = Unit::Choice(Tier::NAMES), "auto",
+            "Where swap-backed memory goes, for jobs whose rule does not say. `auto` goes by how well the job's own cold pages compress.";
         tracker: Tracker = Unit::Choice(Tracker::NAMES), "auto",
             "What observes accesses. `auto` takes the best that the kernel offers for the job, within `agent.cpu_budget`.";
         actuator: Actuator = Unit::Choice(Actuator::NAMES), "auto",
@@ -129,7 +133,46 @@ knobs! {
             "How many thresholds there are to choose from, each about the same factor above the last, from 1 to 255 scan periods (Lagar-Cavilla et al., section 4.4).";
     }
 
-    /// What class `conservative` changes in `cold_age`: for jobs whose latency matters most.
+    /// The pressure controller (Weiner et al., section 3.3): reclaim, each period, `ratio` of the job's memory, less the
+    /// closer its stall is to the target, and nothing at or above it.
+    "pressure" => pressure: Pressure {
+        period: Duration = Unit::Duration, "6s" in "100ms" ..= "10m",
+            "How often a job is asked for memory: long enough for what was taken to be missed.";
+        ratio: RatioPpm = Unit::Ratio, "0.05%" in "0%" ..= "10%",
+            "The share of a job's memory that is reclaimed each period while nothing stalls.";
+        stall_target: RatioPpm = Unit::Ratio, "0.1%" in "0%" ..= "50%",
+            "The share of time in which some task of the job may wait for memory. 0% reclaims nothing.";
+        io_stall_target: RatioPpm = Unit::Ratio, "0.1%" in "0%" ..= "100%",
+            "The same for I/O. A job that waits for its own I/O most of the time needs a higher one to be offloaded at all.";
+        step_max: RatioPpm = Unit::Ratio, "1%" in "0.01%" ..= "10%",
+            "The most that is reclaimed in one period, as a share of the job's memory.";
+        floor: Bytes = Unit::Bytes, "4MiB" in "0B" ..= "1TiB",
+            "No job is made smaller than this, nor than the operator's own `memory.low` and `memory.min`.";
+        warmup: Duration = Unit::Duration, "60s" in "0s" ..= "24h",
+            "Nothing is reclaimed for this long after a job was first seen.";
+    }
+
+    /// Which tier a job's swap-backed memory goes to, where its rule says `auto`.
+    "tier" => tier: Tiers {
+        compressed_max: RatioPpm = Unit::Ratio, "50%" in "1%" ..= "100%",
+            "A job whose sampled cold pages compress to more than this share of their size goes to the device rather than to zswap.";
+        latency_max: Duration = Unit::Duration, "5ms" in "1us" ..= "10s",
+            "A device whose reads take longer than this on average is not used.";
+        swap_cost: RatioPpm = Unit::Ratio, "3%" in "0%" ..= "100%",
+            "What a byte on the device costs, as a share of a byte of DRAM (Weiner et al., section 2.1).";
+    }
+
+    /// Swap devices that wear out: how much may be written to them.
+    "swap" => swap: Swap {
+        write_budget: Bytes = Unit::Bytes, "50GiB" in "0B" ..= "1PiB",
+            "Bytes that may be written to swap devices in a day, by the whole machine: the device's rating, divided by the days that it shall last. 0B writes nothing.";
+        burst: Bytes = Unit::Bytes, "1GiB" in "1MiB" ..= "1TiB",
+            "Of the budget, how much may be saved up and written at once.";
+        job_share: RatioPpm = Unit::Ratio, "50%" in "1%" ..= "100%",
+            "How much of the budget one job may use up.";
+    }
+
+    /// What class `conservative` changes in `cold_age`, `pressure` and `tier`: for jobs whose latency matters most.
     "class.conservative" => classes.conservative: Conservative {
         promotion_rate: RatioPpm = Unit::RatioPerMinute, "0.05%" in "0%" ..= "100%",
             "P for jobs of class `conservative`.";
@@ -137,9 +180,15 @@ knobs! {
             "K for jobs of class `conservative`.";
         warmup: Duration = Unit::Duration, "30m" in "0s" ..= "24h",
             "S for jobs of class `conservative`.";
+        stall_target: RatioPpm = Unit::Ratio, "0.05%" in "0%" ..= "50%",
+            "`pressure.stall_target` for jobs of class `conservative`.";
+        io_stall_target: RatioPpm = Unit::Ratio, "0.05%" in "0%" ..= "100%",
+            "`pressure.io_stall_target` for jobs of class `conservative`.";
+        latency_max: Duration = Unit::Duration, "1ms" in "1us" ..= "10s",
+            "`tier.latency_max` for jobs of class `conservative`.";
     }
 
-    /// What class `aggressive` changes in `cold_age`: for sidecars and other overhead of the machine itself.
+    /// What class `aggressive` changes in `cold_age`, `pressure` and `tier`: for sidecars and other overhead of the machine itself.
     "class.aggressive" => classes.aggressive: Aggressive {
         promotion_rate: RatioPpm = Unit::RatioPerMinute, "1%" in "0%" ..= "100%",
             "P for jobs of class `aggressive`.";
@@ -147,6 +196,12 @@ knobs! {
             "K for jobs of class `aggressive`.";
         warmup: Duration = Unit::Duration, "300s" in "0s" ..= "24h",
             "S for jobs of class `aggressive`.";
+        stall_target: RatioPpm = Unit::Ratio, "0.5%" in "0%" ..= "50%",
+            "`pressure.stall_target` for jobs of class `aggressive`.";
+        io_stall_target: RatioPpm = Unit::Ratio, "0.5%" in "0%" ..= "100%",
+            "`pressure.io_stall_target` for jobs of class `aggressive`.";
+        latency_max: Duration = Unit::Duration, "20ms" in "1us" ..= "10s",
+            "`tier.latency_max` for jobs of class `aggressive`.";
     }
 
     /// zswap, the compressed pool in DRAM. Its parameters belong to the whole machine.
@@ -180,7 +235,7 @@ knobs! {
     }
 }
 
-/// What the classes change in [`ColdAge`]. `standard` changes nothing; `observe` decides as `standard` does and never
+/// What the classes change in [`ColdAge`], [`Pressure`] and [`Tiers`]. `standard` changes nothing; `observe` decides as `standard` does and never
 /// acts; `off` takes no parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classes {
@@ -197,6 +252,12 @@ pub struct Config {
     pub agent: Agent,
     /// `[cold_age]`
     pub cold_age: ColdAge,
+    /// `[pressure]`
+    pub pressure: Pressure,
+    /// `[tier]`
+    pub tier: Tiers,
+    /// `[swap]`
+    pub swap: Swap,
     /// `[class.NAME]`
     pub classes: Classes,
     /// `[zswap]`
@@ -217,14 +278,56 @@ impl Config {
         match class {
             Class::Off | Class::Observe | Class::Standard => self.cold_age.clone(),
             Class::Conservative => {
-                let Conservative { promotion_rate, percentile, warmup } = self.classes.conservative;
+                let Conservative { promotion_rate, percentile, warmup, .. } = self.classes.conservative;
                 ColdAge { promotion_rate, percentile, warmup, thresholds }
             }
             Class::Aggressive => {
-                let Aggressive { promotion_rate, percentile, warmup } = self.classes.aggressive;
+                let Aggressive { promotion_rate, percentile, warmup, .. } = self.classes.aggressive;
                 ColdAge { promotion_rate, percentile, warmup, thresholds }
             }
         }
+    }
+}
+
+impl Config {
+    /// The pressure controller's parameters for jobs of a class.
+    #[must_use]
+    pub fn pressure_for(&self, class: Class) -> policy::pressure::Params {
+        let Pressure { ratio, stall_target, io_stall_target, step_max, floor, warmup, .. } = self.pressure;
+        let (stall_target, io_stall_target) = match class {
+            Class::Off | Class::Observe | Class::Standard => (stall_target, io_stall_target),
+            Class::Conservative => (self.classes.conservative.stall_target, self.classes.conservative.io_stall_target),
+            Class::Aggressive => (self.classes.aggressive.stall_target, self.classes.aggressive.io_stall_target),
+        };
+        policy::pressure::Params { ratio, stall_target, io_stall_target, step_max, floor, warmup_ms: whole_ms(warmup) }
+    }
+
+    /// What a tier must offer to serve jobs of a class.
+    #[must_use]
+    pub fn tiering_for(&self, class: Class) -> policy::tiering::Params {
+        let Tiers { compressed_max, latency_max, swap_cost } = self.tier;
+        let latency_max = match class {
+            Class::Off | Class::Observe | Class::Standard => latency_max,
+            Class::Conservative => self.classes.conservative.latency_max,
+            Class::Aggressive => self.classes.aggressive.latency_max,
+        };
+        let latency_max_us = u32::try_from(latency_max.as_micros()).unwrap_or(u32::MAX);
+        policy::tiering::Params { compressed_max, latency_max_us, swap_cost }
+    }
+}
+
+impl Swap {
+    /// What the machine may write.
+    #[must_use]
+    pub fn endurance(&self) -> policy::endurance::Params {
+        policy::endurance::Params { bytes_per_day: self.write_budget, burst: self.burst }
+    }
+
+    /// What one job may write.
+    #[must_use]
+    pub fn job_endurance(&self) -> policy::endurance::Params {
+        let share = |bytes: Bytes| Bytes(self.job_share.share_of(bytes.0));
+        policy::endurance::Params { bytes_per_day: share(self.write_budget), burst: share(self.burst) }
     }
 }
 

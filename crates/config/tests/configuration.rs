@@ -5,7 +5,7 @@
 use std::fs;
 use std::time::Duration;
 
-use config::{AtLimit, Class, Config, JobRule, KNOBS, Problems, Tracker, Value, example_toml, knob};
+use config::{AtLimit, Class, Config, JobRule, KNOBS, Kind, Policy, Problems, Tier, Tracker, Value, example_toml, knob};
 use policy::units::{Bytes, RatioPpm};
 
 const GOOD: &str = r#"
@@ -31,10 +31,16 @@ max_pool = "20%"
 [[job]]
 cgroup = "/system.slice/redis.service"
 class = "conservative"
+policy = "auto"
+tier = "both"
 tracker = "page_idle"
 
 [[job]]
 cgroup = '/system.slice/*.service'
+
+[[job]]
+cgroup = "/proxy"
+kind = "application_tax"
 "#;
 
 /// The line of a problem, and parts of what is said of it.
@@ -72,14 +78,22 @@ fn a_configuration_is_typed() {
     assert_eq!(config.zswap.max_pool, RatioPpm(200_000));
     assert_eq!(config.cold_age.params().warmup_ms, 600_000);
     assert_eq!(config.incompressible.params().ratio_max, RatioPpm(730_000));
-    let rule = |cgroup: &str, class, tracker| JobRule { cgroup: cgroup.to_owned(), class, tracker };
-    assert_eq!(
-        config.jobs,
-        [
-            rule("/system.slice/redis.service", Class::Conservative, Some(Tracker::PageIdle)),
-            rule("/system.slice/*.service", Class::Observe, None),
-        ]
-    );
+    let rule = |cgroup: &str, class| JobRule {
+        cgroup: cgroup.to_owned(),
+        class,
+        policy: None,
+        tier: None,
+        kind: Kind::Application,
+        tracker: None,
+    };
+    let redis = JobRule {
+        policy: Some(Policy::Auto),
+        tier: Some(Tier::Both),
+        tracker: Some(Tracker::PageIdle),
+        ..rule("/system.slice/redis.service", Class::Conservative)
+    };
+    let proxy = JobRule { kind: Kind::ApplicationTax, ..rule("/proxy", Class::Aggressive) };
+    assert_eq!(config.jobs, [redis, rule("/system.slice/*.service", Class::Observe), proxy]);
 }
 
 #[test]
@@ -139,7 +153,7 @@ fn each_kind_of_mistake_is_answered() {
         ("[class.observe]\nwarmup = \"1s\"", &[(2, &["no parameters"])]),
         ("[class.agressive]\nwarmup = \"1s\"", &[(2, &["class.aggressive.warmup"])]),
         ("[class.aggressive]\nthresholds = 3", &[(2, &["unknown key", "promotion_rate, percentile, warmup"])]),
-        ("[foo]", &[(1, &["foo = {...}", "unknown key", "agent, cold_age, class.conservative"])]),
+        ("[foo]", &[(1, &["foo = {...}", "unknown key", "agent, cold_age, pressure, tier, swap, class.conservative"])]),
         ("[foo.bar]\na = 1\nb.c = 2", &[(2, &["foo.bar.a"]), (3, &["foo.bar.b.c"])]),
         ("\"agent.scan_period\" = \"nonsense\"", &[(1, &["agent.scan_period", "not a duration"])]),
         ("[job]\ncgroup = \"/a\"", &[(1, &["[[job]]"])]),

@@ -220,6 +220,25 @@ impl BlockDevice {
     }
 }
 
+/// The disks of the machine that are no compressed RAM, without their partitions, by name. One that vanishes meanwhile is
+/// left out.
+///
+/// # Errors
+/// [`Error::Io`] where sysfs cannot be listed.
+pub fn disks(roots: &Roots) -> Result<Vec<BlockDevice>> {
+    let list = roots.sys.join("class/block");
+    let fail = |source| Error::from_io(&list, "list", source);
+    let mut disks = Vec::new();
+    for entry in fs::read_dir(&list).map_err(fail)? {
+        match BlockDevice::at(&entry.map_err(fail)?.path()) {
+            Ok(device) if device.disk.is_empty() && !device.is_compressed_ram().unwrap_or(true) => disks.push(device),
+            _ => {}
+        }
+    }
+    disks.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(disks)
+}
+
 fn by_number(roots: &Roots, number: u64) -> PathBuf {
     roots.sys.join(format!("dev/block/{}:{}", libc::major(number), libc::minor(number)))
 }
@@ -311,6 +330,17 @@ mod tests {
         check((9, 7), (10, 7), None);
         check((11, 6), (10, 7), None);
         check((u64::MAX, u64::MAX), (0, 0), Some(1));
+    }
+
+    #[test]
+    fn disks_are_listed_without_partitions_and_compressed_ram() {
+        let (_keep, roots) = machine();
+        std::fs::remove_file(roots.sys.join("class/block/README")).unwrap();
+        std::fs::remove_file(roots.sys.join("class/block/c!d0")).unwrap();
+        let names: Vec<_> = disks(&roots).unwrap().into_iter().map(|disk| disk.name).collect();
+        assert_eq!(names, ["vdb"]);
+        std::fs::remove_dir_all(roots.sys.join("class")).unwrap();
+        assert!(disks(&roots).is_err());
     }
 
     #[test]

@@ -166,8 +166,8 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
 
 /// The threshold-independent reasons to hold, the most fundamental first.
 fn hold(params: &Params, input: &Input, threshold: Option<Age>) -> Option<Hold> {
-    if input.veto == Some(Veto::ObserveOnly) {
-        return Some(Hold::Vetoed(Veto::ObserveOnly));
+    if let Some(veto @ (Veto::ObserveOnly | Veto::OtherPolicy)) = input.veto {
+        return Some(Hold::Vetoed(veto));
     }
     if input.job_age_ms < params.warmup_ms {
         return Some(Hold::WarmingUp);

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Veto {
+    /// Another policy decides for this job.
+    OtherPolicy,
     /// The operator only wants to look: class `observe`, or a dry run.
     ObserveOnly,
     /// The job has reached its memory limit and shall fail fast rather than thrash (000 section 5.1).

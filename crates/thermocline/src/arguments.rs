@@ -75,7 +75,7 @@ pub(crate) enum Command {
         directory: PathBuf,
     },
     #[command(hide = true, name = agent::actuators::lru::CHILD_COMMAND)]
-    ReclaimStep { parent: u32, cgroup: String, bytes: u64 },
+    ReclaimStep { parent: u32, cgroup: String, bytes: u64, swappiness: u8 },
 }
 
 #[derive(Debug, Args)]

@@ -6,9 +6,9 @@ use std::process::{Command as Process, ExitCode};
 use agent::actuators::exact;
 use agent::journal::{self, Journal};
 use agent::node::{Agent, Message, Options};
-use agent::{metrics, socket};
+use agent::{metrics, replay, socket};
 use anyhow::{Context, Result, bail};
-use config::{Class, Config, JobRule};
+use config::{Class, Config, JobRule, Kind};
 use kernel::Roots;
 use kernel::cgroup::{self, Cgroup, CgroupRoot};
 use policy::units::Age;
@@ -184,7 +184,7 @@ pub(crate) fn check(format: Format, checked: Result<Config, config::Problems>) -
 /// `thermocline replay`.
 pub(crate) fn replay(config: &Config, format: Format, arguments: &Replay) -> Result<ExitCode> {
     let path = arguments.journal.clone().unwrap_or_else(|| Journal::path(&config.agent.state_dir));
-    let result = journal::replay(&journal::read(&path)?);
+    let result = replay::replay(&journal::read(&path)?);
     print(format, &result, || {
         let differing = result.differing.len();
         format!("{} decisions replayed, {differing} differ, {} without a starting state\n", result.periods, result.skipped)
@@ -193,5 +193,5 @@ pub(crate) fn replay(config: &Config, format: Format, arguments: &Replay) -> Res
 }
 
 fn rule(glob: &str, class: Class) -> JobRule {
-    JobRule { cgroup: glob.to_owned(), class, tracker: None }
+    JobRule { cgroup: glob.to_owned(), class, policy: None, tier: None, kind: Kind::Application, tracker: None }
 }

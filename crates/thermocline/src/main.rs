@@ -76,8 +76,8 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             clap_mangen::generate_to(Arguments::command(), &directory)
                 .with_context(|| format!("cannot write man pages to {}", directory.display()))?;
         }
-        Command::ReclaimStep { parent, cgroup, bytes } => {
-            agent::actuators::lru::reclaim_child(&roots, parent, &cgroup, policy::units::Bytes(bytes))?;
+        Command::ReclaimStep { parent, cgroup, bytes, swappiness } => {
+            agent::actuators::lru::reclaim_child(&roots, parent, &cgroup, policy::units::Bytes(bytes), swappiness)?;
         }
     }
     Ok(ExitCode::SUCCESS)

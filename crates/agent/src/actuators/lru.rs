@@ -12,7 +12,7 @@ use super::Asked;
 use crate::trackers::Tracker;
 
 /// Anonymous memory first: what zswap can hold.
-const SWAPPINESS: u8 = 200;
+pub const ANON_FIRST: u8 = 200;
 
 /// How long one request to the kernel may take before it is ended.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ pub fn evict_step(files: &LruGen, tracker: &dyn Tracker, path: &str, threshold: 
         if pages == Pages::ZERO {
             continue;
         }
-        match files.evict(generation.memcg, generation.node, generation.seq, SWAPPINESS, pages.0) {
+        match files.evict(generation.memcg, generation.node, generation.seq, ANON_FIRST, pages.0) {
             Ok(Outcome::Done) => {
                 asked.pages += pages;
                 left = left - pages;
@@ -45,17 +45,19 @@ pub fn evict_step(files: &LruGen, tracker: &dyn Tracker, path: &str, threshold: 
     Ok(asked)
 }
 
-/// Has the kernel reclaim up to `limit` from a job, in a child process that is ended when it takes too long: asked
+/// Has the kernel reclaim up to `limit` from a job, leaning to anonymous memory by `swappiness` (0 takes page cache
+/// alone, 200 anonymous memory first), in a child process that is ended when it takes too long: asked
 /// of a hot cgroup, the kernel may search for a minute and more.
 ///
 /// # Errors
 /// When the child cannot be started or waited for.
-pub fn reclaim_step(cgroup: &str, limit: Bytes) -> std::io::Result<()> {
+pub fn reclaim_step(cgroup: &str, limit: Bytes, swappiness: u8) -> std::io::Result<()> {
     let mut child = Command::new(std::env::current_exe()?)
         .arg(CHILD_COMMAND)
         .arg(std::process::id().to_string())
         .arg(cgroup)
         .arg(limit.0.to_string())
+        .arg(swappiness.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()?;
@@ -73,18 +75,26 @@ pub fn reclaim_step(cgroup: &str, limit: Bytes) -> std::io::Result<()> {
     }
 }
 
-/// The child's side: one request, with the leaning towards anonymous memory where the kernel takes one. It does not
-/// outlive its `parent`, which alone would end it in time.
+/// The child's side: one request, with the leaning where the kernel takes one (Linux 6.9). It does not outlive its
+/// `parent`, which alone would end it in time.
+///
+/// A request for page cache alone is not made of a kernel that takes no leaning while there is swap space: it would
+/// swap.
 ///
 /// # Errors
 /// Any error of `memory.reclaim`.
-pub fn reclaim_child(roots: &Roots, parent: u32, cgroup: &str, amount: Bytes) -> Result<ReclaimOutcome> {
+pub fn reclaim_child(roots: &Roots, parent: u32, cgroup: &str, amount: Bytes, swappiness: u8) -> Result<ReclaimOutcome> {
     if !kernel::process::end_with(parent)? {
         return Ok(ReclaimOutcome::Interrupted);
     }
     let cgroup = Cgroup::open(&CgroupRoot::probe(roots)?, cgroup)?;
-    match cgroup.reclaim(amount, Some(Swappiness::Value(SWAPPINESS))) {
-        Err(error) if error.is_unsupported() => cgroup.reclaim(amount, None),
+    match cgroup.reclaim(amount, Some(Swappiness::Value(swappiness))) {
+        Err(error) if error.is_unsupported() => {
+            if swappiness == 0 && !kernel::swap::read(roots)?.is_empty() {
+                return Err(error);
+            }
+            cgroup.reclaim(amount, None)
+        }
         outcome => outcome,
     }
 }

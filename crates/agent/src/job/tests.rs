@@ -1,3 +1,4 @@
+use config::{Class, Config, Kind, Tier};
 use policy::units::RatioPpm;
 
 use super::*;
@@ -9,8 +10,17 @@ fn params() -> cold_age::Params {
     cold_age::Params { promotion_rate_max: RatioPpm(2_000), percentile: RatioPpm(980_000), warmup_ms: 60_000 }
 }
 
+fn treatment() -> Treatment {
+    Treatment { class: Class::Standard, kind: Kind::Application, policy: Policy::ColdAge, tier: Tier::Auto, tracker: trackers::Kind::Auto }
+}
+
+fn parameters() -> Parameters {
+    let config = Config::default();
+    Parameters { cold_age: params(), pressure: config.pressure_for(Class::Standard), writes: config.swap.job_endurance() }
+}
+
 fn job(machine: &Machine) -> Job {
-    Job::new(machine.cgroup("/a"), Class::Standard, (trackers::Kind::PageIdle, "test"), params(), Duration::ZERO)
+    Job::new(machine.cgroup("/a"), treatment(), (trackers::Kind::PageIdle, "test"), &parameters(), Duration::ZERO)
 }
 
 fn counts(pairs: &[(u8, u64)]) -> AgeCounts {

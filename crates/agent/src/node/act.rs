@@ -5,14 +5,19 @@ use std::time::Duration;
 use config::Actuator;
 use kernel::priority::IdlePriority;
 use kernel::zswap::Zswap;
+use policy::balance::Lean;
 use policy::units::{Bytes, Pages};
 
 use super::Agent;
 use crate::actuators::{self, Asked, exact, lru};
+use crate::job::pressed::{Amount, Reclaimed};
 use crate::job::{Job, Plan};
 
 /// Pages per step: small enough that the loop never waits long for the kernel.
 const STEP_PAGES: Pages = Pages(2048);
+
+/// How much may stay in the swap cache while a plan is carried out.
+const FOLLOW_UP: Bytes = Bytes::mib(4);
 
 /// How long the loop may offload before it looks at its messages and its watches again; a step more at most.
 const SLICE: Duration = Duration::from_millis(50);
@@ -26,6 +31,9 @@ struct Before {
     swapped: Bytes,
     pool: Bytes,
     zswapped: Bytes,
+    anon: Bytes,
+    file: Bytes,
+    cached: Bytes,
     rejected: u64,
 }
 
@@ -56,9 +64,14 @@ impl Agent {
         None
     }
 
-    /// The job whose turn it is, of those with a plan.
+    /// The job whose turn it is, of those with something to do. While the machine is short of memory, the lowest class
+    /// gives first.
     fn next_turn(&mut self) -> Option<String> {
-        let planned = || self.jobs.iter().filter(|(_, job)| job.plan.is_some()).map(|(path, _)| path);
+        let due = |job: &Job| job.plan.is_some() || job.pressed.as_ref().is_some_and(|pressed| pressed.plan.is_some());
+        let first =
+            if self.machine.is_short() { self.jobs.values().filter(|job| due(job)).map(|job| job.treatment.class).max() } else { None };
+        let turns = |job: &Job| due(job) && first.is_none_or(|class| job.treatment.class == class);
+        let planned = || self.jobs.iter().filter(|(_, job)| turns(job)).map(|(path, _)| path);
         self.turn = self.turn.wrapping_add(1).checked_rem(planned().count())?;
         planned().nth(self.turn).cloned()
     }
@@ -66,7 +79,12 @@ impl Agent {
     /// One step of one job's plan.
     fn act_on(&mut self, path: &str, limit: Pages) {
         let Some(mut job) = self.jobs.remove(path) else { return };
-        let outcome = self.step_plan(&mut job, limit);
+        let limit = self.writable(&job, self.clock.now()).map_or(limit, |bytes| limit.min(bytes.to_pages(kernel::page_size())));
+        let amount = job.pressed.as_mut().and_then(|pressed| pressed.plan.take());
+        let outcome = match amount {
+            Some(amount) => self.step_amount(&mut job, amount, limit),
+            None => self.step_plan(&mut job, limit),
+        };
         self.jobs.insert(path.to_owned(), job);
         match outcome {
             Ok(asked) => self.rate.spend(asked.to_bytes(kernel::page_size())),
@@ -93,6 +111,7 @@ impl Agent {
         let after = self.count(job)?;
 
         let went_out = (after.swapped - before.swapped).to_pages(kernel::page_size());
+        self.wrote(job, &before, &after);
         job.stored.original += after.zswapped - before.zswapped;
         job.stored.compressed += after.pool - before.pool;
         job.stored.rejected += Pages(after.rejected.saturating_sub(before.rejected));
@@ -103,8 +122,62 @@ impl Agent {
         }
         let more = !asked.finished && plan.left > Pages::ZERO;
         job.took_out(pages, asked.ages, went_out, plan.threshold);
+        if after.cached >= FOLLOW_UP || !more {
+            self.follow_up(job, after.cached)?;
+        }
         job.plan = more.then_some(plan);
         Ok(pages)
+    }
+
+    /// One request of pressure-driven offloading: the kernel chooses the pages.
+    fn step_amount(&mut self, job: &mut Job, amount: Amount, limit: Pages) -> kernel::Result<Pages> {
+        let page = kernel::page_size();
+        let asked = amount.left.min(limit.to_bytes(page));
+        let before = self.count(job)?;
+        self.reclaim(job, asked, amount.lean)?;
+        let after = self.count(job)?;
+        let went_out = (after.swapped - before.swapped).to_pages(page);
+        self.wrote(job, &before, &after);
+        let reclaimed = Reclaimed { asked, anon: before.anon - after.anon, file: before.file - after.file };
+        if let Some(tracker) = self.trackers.get_mut(&job.tracker.0) {
+            tracker.went_out(job.cgroup.id(), went_out);
+        }
+        job.was_reclaimed(went_out, reclaimed.file);
+        if let Some(pressed) = &mut job.pressed {
+            pressed.took(reclaimed);
+            let left = amount.left - asked;
+            pressed.plan = (left > Bytes::ZERO).then_some(Amount { left, ..amount });
+        }
+        Ok(asked.to_pages(page))
+    }
+
+    /// Books what a step wrote: at once, so that the next one keeps within what is left.
+    fn wrote(&mut self, job: &mut Job, before: &Before, after: &Before) {
+        job.wrote((after.swapped - before.swapped) - (after.zswapped - before.zswapped));
+        let now = self.clock.now();
+        self.book_writes(job, now);
+        self.tiers.note_writes(&self.roots, now);
+    }
+
+    /// Frees what a step has left in the swap cache. `MADV_PAGEOUT` to a device starts the writing and returns; the
+    /// pages keep their DRAM, clean, until somebody reclaims them.
+    fn follow_up(&self, job: &Job, cached: Bytes) -> kernel::Result<()> {
+        if cached == Bytes::ZERO || !self.tiers.offer.device {
+            return Ok(());
+        }
+        self.reclaim(job, cached, Lean::Swappiness(lru::ANON_FIRST))
+    }
+
+    fn reclaim(&self, job: &Job, amount: Bytes, lean: Lean) -> kernel::Result<()> {
+        let swappiness = match lean {
+            Lean::FileOnly => 0,
+            Lean::Swappiness(swappiness) => swappiness,
+        };
+        lru::reclaim_step(job.path(), amount, swappiness).map_err(|source| kernel::Error::Io {
+            path: job.cgroup.path().to_owned(),
+            op: "reclaim from",
+            source,
+        })
     }
 
     fn ask(&mut self, job: &Job, plan: &mut Plan, limit: Pages) -> kernel::Result<Asked> {
@@ -115,12 +188,7 @@ impl Agent {
                 Asked { finished, ..asked }
             }),
             (Actuator::MemoryReclaim | Actuator::LruGen, _) => {
-                let amount = limit.to_bytes(kernel::page_size());
-                lru::reclaim_step(job.path(), amount).map_err(|source| kernel::Error::Io {
-                    path: job.cgroup.path().to_owned(),
-                    op: "reclaim from",
-                    source,
-                })?;
+                self.reclaim(job, limit.to_bytes(kernel::page_size()), Lean::Swappiness(lru::ANON_FIRST))?;
                 Ok(Asked { pages: limit, ..Asked::default() })
             }
             (Actuator::Exact | Actuator::Auto, _) => {
@@ -136,6 +204,10 @@ impl Agent {
             swapped: job.cgroup.swap_current()?.unwrap_or_default(),
             pool: stat.zswap.unwrap_or_default(),
             zswapped: stat.zswapped.unwrap_or_default(),
+            // Shared memory is swapped, however the kernel books it.
+            anon: stat.anon.unwrap_or_default() + stat.shmem.unwrap_or_default(),
+            file: stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default(),
+            cached: stat.swapcached.unwrap_or_default(),
             rejected,
         })
     }

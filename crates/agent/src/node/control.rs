@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use config::{AtLimit, Class};
+use config::{AtLimit, Class, Policy};
 use kernel::cgroup::Limit;
 use policy::cold_age::{self, Decision};
 use policy::incompressible::{self, Verdict};
-use policy::units::{Age, Pages};
+use policy::units::{Age, Bytes, Pages};
 use policy::veto::Veto;
 
 use super::{Agent, unix_ms};
 use crate::actuators::exact::Cursor;
+use crate::job::pressed::Pressed;
 use crate::job::{ClosedPeriod, Job, Plan, millis};
 use crate::journal::{PeriodRecord, Record};
 use crate::sample;
@@ -42,7 +43,7 @@ impl Agent {
                 if let Some(job) = self.jobs.get_mut(&path) {
                     job.plan = None;
                 }
-                self.event(Some(&path), error.to_string());
+                self.trouble(&path, &error);
             }
         }
         // The journal first: killed in between, the agent forgets a period of a job's history that the journal has,
@@ -51,10 +52,23 @@ impl Agent {
         self.store_history();
     }
 
+    /// Tells what went wrong with a job; once, while it stays the same.
+    pub(super) fn trouble(&mut self, path: &str, error: &kernel::Error) {
+        let what = error.to_string();
+        let known = self.jobs.get_mut(path).is_some_and(|job| job.trouble.replace(what.clone()).as_ref() == Some(&what));
+        if !known {
+            self.event(Some(path), what);
+        }
+    }
+
     /// Reads the machine anew, and tells what cannot be read; once, while it stays so.
     pub(super) fn read_machine(&mut self) {
         let known = std::mem::take(&mut self.machine.troubles);
-        self.machine.read(&self.roots, &self.cgroups);
+        self.machine.read(&self.roots, &self.cgroups, self.config.swap.write_budget > Bytes::ZERO);
+        let now = self.clock.now();
+        let (zswap, shrinker) = (self.machine.zswap_enabled, self.machine.shrinker_enabled);
+        let troubles = self.tiers.read(&self.roots, &self.machine.areas, zswap, shrinker, now);
+        self.machine.troubles.extend(troubles);
         for trouble in self.machine.troubles.clone() {
             if !known.contains(&trouble) {
                 self.event(None, trouble);
@@ -92,8 +106,8 @@ impl Agent {
         Ok(())
     }
 
-    fn may_act(&self, job: &Job) -> bool {
-        !self.options.dry_run && !matches!(job.class, Class::Off | Class::Observe)
+    pub(super) fn may_act(&self, job: &Job) -> bool {
+        !self.options.dry_run && !matches!(job.treatment.class, Class::Off | Class::Observe)
     }
 
     /// What the surroundings forbid, the most lasting reason first.
@@ -101,20 +115,21 @@ impl Agent {
         if !self.may_act(job) {
             return Some(Veto::ObserveOnly);
         }
+        if !matches!(job.treatment.policy, Policy::ColdAge | Policy::Auto) {
+            return Some(Veto::OtherPolicy);
+        }
         if at_limit {
             return Some(Veto::AtLimit);
         }
-        if self.machine.no_far_memory.is_some() {
-            return Some(Veto::NoFarMemory);
+        if job.pressed.as_ref().is_some_and(Pressed::stalled) {
+            return Some(Veto::Stalled);
         }
-        if !self.compresses(job, now) {
-            return Some(Veto::Incompressible);
-        }
-        self.budget_spent.then_some(Veto::BudgetSpent)
+        let nowhere = self.place(job, now);
+        nowhere.or_else(|| self.budget_spent.then_some(Veto::BudgetSpent))
     }
 
     /// Judges whether the job's memory is worth compressing; samples it when a sample is due.
-    fn compresses(&mut self, job: &mut Job, now: Duration) -> bool {
+    pub(super) fn compresses(&mut self, job: &mut Job, now: Duration) -> bool {
         let knobs = &self.config.incompressible;
         let params = knobs.params();
         let (now_ms, page) = (millis(now), kernel::page_size().bytes());
@@ -136,14 +151,15 @@ impl Agent {
         job.incompressible = state;
         if verdict == Verdict::Incompressible {
             let (bad, all) = (sample.incompressible, sample.pages);
-            self.event(Some(job.path()), format!("{bad} of {all} sampled pages do not compress; left alone for now"));
+            self.event(Some(job.path()), format!("{bad} of {all} sampled pages do not compress; zswap is not for it"));
         }
         verdict == Verdict::Compressible
     }
 
     /// Protects the working set while the machine runs out of memory (000 section 5.1's soft limit).
     fn protect(&mut self, job: &Job, working_set: Pages) {
-        if !self.config.agent.protect_working_set {
+        // What is of the lowest class gives first.
+        if !self.config.agent.protect_working_set || job.treatment.class == Class::Aggressive {
             return;
         }
         let Ok(Limit::Bytes(current)) = job.cgroup.low() else { return };
@@ -186,6 +202,7 @@ impl Agent {
         for name in ["memory.low", "memory.swap.max"] {
             self.undo.restore(&job.cgroup.path().join(name));
         }
+        self.release_tier(job);
     }
 
     /// After a scan: what each job's threshold makes cold now.

@@ -50,7 +50,7 @@ impl Agent {
             job.note_promotions(&ages);
             let came_back = pages.to_bytes(kernel::page_size());
             burst += came_back;
-            candidates.push((path.clone(), job.class, job.memory.far + came_back));
+            candidates.push((path.clone(), job.treatment.class, job.memory.far + came_back));
         }
         if burst == Bytes::ZERO {
             return;

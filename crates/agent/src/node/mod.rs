@@ -32,8 +32,10 @@ mod act;
 mod afford;
 mod control;
 mod guard;
+mod pressure;
 mod scan;
 mod start;
+mod tier;
 
 pub use start::restore;
 
@@ -117,6 +119,7 @@ pub struct Agent {
     budget_spent: bool,
     walker: Walker,
     machine: crate::machine::Machine,
+    tiers: crate::tiers::Tiers,
     boot_id: String,
     kernel_release: String,
     view: Published,
@@ -199,6 +202,7 @@ impl Agent {
         let end = until.map(|until| start + until);
         let mut next_scan = start;
         let mut next_control = start + control_period;
+        let mut next_press = start + self.config.pressure.period;
         loop {
             let now = self.clock.now();
             if end.is_some_and(|end| now >= end) {
@@ -221,14 +225,19 @@ impl Agent {
             if scanning {
                 self.plan();
             }
+            let pressing = self.clock.now() >= next_press;
+            if pressing {
+                self.press(self.clock.now());
+                next_press = after(next_press, self.config.pressure.period, self.clock.now());
+            }
             let more = self.act();
             self.guard();
             self.write_journal();
-            if scanning || deciding {
+            if scanning || deciding || pressing {
                 self.publish();
                 after_round(self, &self.view.get());
             }
-            let mut wake = next_scan.min(next_control).min(end.unwrap_or(Duration::MAX));
+            let mut wake = next_scan.min(next_control).min(next_press).min(end.unwrap_or(Duration::MAX));
             if let Some(wait) = more {
                 wake = wake.min(self.clock.now() + wait);
             }
@@ -305,12 +314,14 @@ impl Agent {
                 state: job.state,
                 incompressible: job.incompressible,
                 far: job.far.clone(),
+                file_out: job.file_out,
+                writes: Some(job.writes),
             };
             (job.path().to_owned(), history)
         });
         let cgroups = &self.cgroups;
         let exists = |path: &str, id: u64| Cgroup::open(cgroups, path).is_ok_and(|cgroup| cgroup.id() == id);
-        if let Err(error) = history.store(jobs, exists) {
+        if let Err(error) = history.store(self.tiers.writes(), jobs, exists) {
             log::error!("history: {error}; a restart would warm these jobs up anew");
         }
     }
@@ -325,7 +336,10 @@ impl Agent {
     fn publish(&mut self) {
         self.costs.cpu_seconds = self.cpu_time().as_secs_f64();
         self.costs.rss_bytes = process::own_rss(&self.roots).unwrap_or_default();
-        let view = View::of(&self.config, &self.options, &self.machine, self.costs, &self.kernel_release, self.jobs.values());
+        let view = {
+            let tiers = self.tiers.view(self.clock.now());
+            View::of(&self.config, &self.options, &self.machine, tiers, self.costs, &self.kernel_release, self.jobs.values())
+        };
         self.view.set(view);
     }
 }
@@ -349,15 +363,21 @@ fn agent_record(thresholds: &Thresholds, config: &Config, boot_id: &str, kernel:
 }
 
 fn job_record(job: &Job) -> Record {
-    Record::Job(journal::JobRecord {
+    Record::Job(Box::new(journal::JobRecord {
         unix_ms: unix_ms(),
         job: job.path().to_owned(),
         id: job.cgroup.id(),
-        class: job.class,
+        class: job.treatment.class,
         tracker: job.tracker.0.as_str().to_owned(),
         params: job.params,
         state: job.state,
-    })
+        policy: job.treatment.policy,
+        pressure: job.pressed.as_ref().map(|pressed| journal::PressureStart {
+            params: pressed.params,
+            state: pressed.state,
+            balance: pressed.balance,
+        }),
+    }))
 }
 
 fn unix_ms() -> u64 {

@@ -8,7 +8,7 @@ use policy::units::Bytes;
 
 use super::{Agent, job_record};
 use crate::discover::Found;
-use crate::job::Job;
+use crate::job::{Job, Parameters};
 use crate::trackers::{self, Scan, Target, Tracker, damon, lru_gen, page_idle};
 
 /// Bounds on what one listing may return.
@@ -67,7 +67,7 @@ impl Agent {
             }
         }
         for (path, error) in troubles {
-            self.event(Some(&path), error.to_string());
+            self.trouble(&path, &error);
         }
     }
 
@@ -103,26 +103,34 @@ impl Agent {
 
     /// Takes a job in, with its history if an earlier agent knew it.
     fn admit(&mut self, cgroup: Cgroup, found: &Found, now: Duration) -> Option<Job> {
-        let Some(tracker) = self.offer.choose(found.tracker) else {
+        let treatment = found.treatment;
+        let Some(tracker) = self.offer.choose(treatment.tracker) else {
             // Told once, not at every scan.
             if !self.refused.contains(&found.path) {
-                let why = self.offer.refusal(found.tracker).map(ToString::to_string).unwrap_or_default();
+                let why = self.offer.refusal(treatment.tracker).map(ToString::to_string).unwrap_or_default();
                 self.event(Some(&found.path), format!("not watched: {why}"));
             }
             return None;
         };
-        let params = self.config.cold_age_for(found.class).params();
-        let mut job = Job::new(cgroup, found.class, tracker, params, now);
+        let params = Parameters {
+            cold_age: self.config.cold_age_for(treatment.class).params(),
+            pressure: self.config.pressure_for(treatment.class),
+            writes: self.config.swap.job_endurance(),
+        };
+        let mut job = Job::new(cgroup, treatment, tracker, &params, now);
         let history = self.history.as_ref().and_then(|history| history.of(&found.path, job.cgroup.id()));
         if let Some(history) = history {
             job.seen_at = Duration::from_millis(history.seen_at_ms);
             job.state = history.state;
             job.incompressible = history.incompressible;
             job.far = history.far.clone();
+            job.file_out = history.file_out;
+            job.writes = history.writes.unwrap_or(job.writes);
         }
         let known = if history.is_some() { "goes on" } else { "starts" };
-        let (class, name, reason) = (found.class.as_str(), tracker.0.as_str(), tracker.1);
-        self.event(Some(&found.path), format!("job {known}: class {class}, tracker {name} ({reason})"));
+        let (class, policy) = (treatment.class.as_str(), treatment.policy.as_str());
+        let (name, reason) = (tracker.0.as_str(), tracker.1);
+        self.event(Some(&found.path), format!("job {known}: class {class}, policy {policy}, tracker {name} ({reason})"));
         self.pending.push(job_record(&job));
         Some(job)
     }

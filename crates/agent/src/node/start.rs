@@ -18,6 +18,7 @@ use crate::history::History;
 use crate::journal::{Journal, Record};
 use crate::machine::Machine;
 use crate::pace::{ByteRate, CpuBudget};
+use crate::tiers::Tiers;
 use crate::trackers::choose::Offer;
 use crate::undo::{Restored, UndoLog};
 use crate::view::Published;
@@ -51,6 +52,7 @@ impl Agent {
             rate: ByteRate::new(config.agent.offload_rate, clock.now()),
             budget: CpuBudget::new(config.agent.cpu_budget, config.agent.control_period, clock.now(), cpu),
             lru: kernel::lru_gen::LruGen::probe(&roots).ok(),
+            tiers: Tiers::new(&config, history.as_ref().and_then(History::writes), clock.now()),
             machine: Machine::default(),
             walker: Walker::default(),
             trackers: BTreeMap::new(),

@@ -8,6 +8,7 @@ use policy::veto::Veto;
 
 use super::*;
 use crate::job::ClosedPeriod;
+use crate::replay;
 use crate::testing::{FRAMES, Machine};
 
 const JOB: &str = "/a";
@@ -75,7 +76,7 @@ fn a_job_is_learned_decided_for_and_protected_and_all_of_it_undone() {
     assert!(!machine.has("run/undo.json"));
 
     let records = journal::read(&Journal::path(&agent.config.agent.state_dir)).unwrap();
-    let replayed = journal::replay(&records);
+    let replayed = replay::replay(&records);
     assert_eq!((replayed.periods, replayed.skipped, replayed.differing), (3, 0, vec![]));
 }
 
@@ -171,7 +172,7 @@ fn the_next_start_puts_back_what_a_killed_agent_left_and_goes_on_with_its_histor
     assert_eq!(next.jobs[JOB].far.counts().at(Age(2)), Pages(40), "and one scan older now");
     round(&mut next, &machine, 1_520, 60);
     next.stop();
-    let replayed = journal::replay(&journal::read(&Journal::path(&next.config.agent.state_dir)).unwrap());
+    let replayed = replay::replay(&journal::read(&Journal::path(&next.config.agent.state_dir)).unwrap());
     assert_eq!((replayed.periods, replayed.skipped, replayed.differing), (5, 0, vec![]));
 }
 
@@ -246,7 +247,7 @@ fn a_full_disk_costs_records_and_never_the_replay() {
     agent.journal = good;
     round(&mut agent, &machine, 1_480, 60);
     round(&mut agent, &machine, 1_600, 60);
-    let replayed = journal::replay(&journal::read(&Journal::path(&agent.config.agent.state_dir)).unwrap());
+    let replayed = replay::replay(&journal::read(&Journal::path(&agent.config.agent.state_dir)).unwrap());
     assert_eq!((replayed.periods, replayed.skipped, replayed.differing), (4, 0, vec![]));
 }
 

@@ -1,0 +1,254 @@
+//! What the pressure controller and the balance between anonymous and file memory know of one job.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use kernel::cgroup::MemoryStat;
+use policy::balance::{self, Lean};
+use policy::pressure;
+use policy::units::{Bytes, Pages};
+use policy::veto::Veto;
+use serde::{Deserialize, Serialize};
+
+use super::millis;
+use crate::journal::PressureRecord;
+
+/// Periods kept in memory for `explain`.
+const RECENT_MAX: usize = 64;
+
+/// The controllers of a job under pressure-driven offloading, and what they last decided.
+#[derive(Debug)]
+pub struct Pressed {
+    /// Parameters of the pressure controller.
+    pub params: pressure::Params,
+    /// Its memory.
+    pub state: pressure::State,
+    /// Memory of the balance between anonymous and file memory.
+    pub balance: balance::State,
+    /// What is to be reclaimed until the next decision.
+    pub plan: Option<Amount>,
+    /// The last periods, oldest first.
+    pub recent: VecDeque<PressedPeriod>,
+    outcome: Reclaimed,
+    /// Taken beyond what was asked for: the kernel reclaims in batches, and small jobs are asked for less than one.
+    owed: Bytes,
+    stepped_at: Option<Duration>,
+    counted: Option<Counted>,
+    returned: Pages,
+}
+
+/// Memory to reclaim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amount {
+    /// How much is left to ask for.
+    pub left: Bytes,
+    /// From which kind of memory.
+    pub lean: Lean,
+}
+
+/// What was reclaimed from a job between two decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reclaimed {
+    /// What the kernel was asked for.
+    pub asked: Bytes,
+    /// Anonymous memory that left DRAM.
+    pub anon: Bytes,
+    /// Page cache that left DRAM.
+    pub file: Bytes,
+}
+
+/// What people are shown of a period that has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PressedPeriod {
+    /// Milliseconds since the epoch.
+    pub unix_ms: u64,
+    /// What was decided, and the stalls that it rests on.
+    pub step: pressure::Step,
+    /// The leaning between anonymous and file memory.
+    pub lean: Lean,
+    /// What was reclaimed since the decision before.
+    pub reclaimed: Reclaimed,
+}
+
+/// The kernel's counters of what came back.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    swapped_in: u64,
+    refault_anon: u64,
+    refault_file: u64,
+}
+
+/// Pages that came back since the last look, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Returned {
+    /// From swap, compressed or not.
+    pub anon: Pages,
+    /// Page cache that had been evicted.
+    pub file: Pages,
+}
+
+/// What a decision rests on besides the job's own counters.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings {
+    /// Time since boot.
+    pub now: Duration,
+    /// Milliseconds since the job was first seen.
+    pub job_age_ms: u64,
+    /// `memory.current` without the compressed pool.
+    pub resident: Bytes,
+    /// The operator's own protection.
+    pub protected: Bytes,
+    /// Stall of the job's tasks for memory, ever.
+    pub memory_stall_us: u64,
+    /// Stall of the job's tasks for I/O, ever.
+    pub io_stall_us: u64,
+    /// What the return of a page costs.
+    pub costs: Costs,
+    /// Whether anonymous memory has anywhere to go.
+    pub swap: bool,
+    /// What forbids acting.
+    pub veto: Option<Veto>,
+}
+
+/// Mean stall of the return of one page, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// From the job's tier.
+    pub anon_us: u32,
+    /// From the file systems' devices.
+    pub file_us: u32,
+}
+
+impl Pressed {
+    /// Controllers that know nothing yet.
+    #[must_use]
+    pub fn new(params: pressure::Params) -> Self {
+        Self {
+            params,
+            state: pressure::State::default(),
+            balance: balance::State::default(),
+            plan: None,
+            recent: VecDeque::new(),
+            outcome: Reclaimed::default(),
+            owed: Bytes::ZERO,
+            stepped_at: None,
+            counted: None,
+            returned: Pages::ZERO,
+        }
+    }
+
+    /// What came back since the last call.
+    ///
+    /// Linux before 6.17 does not count swap-ins from a device per cgroup; refaults of anonymous pages stand in for
+    /// them. They miss pages that were evicted long ago, swap-ins do not: the greater of the two counts.
+    pub fn returned(&mut self, stat: &MemoryStat) -> Returned {
+        let now = Counted {
+            swapped_in: stat.zswpin.unwrap_or(0).saturating_add(stat.pswpin.unwrap_or(0)),
+            refault_anon: stat.workingset_refault_anon.unwrap_or(0),
+            refault_file: stat.workingset_refault_file.unwrap_or(0),
+        };
+        let before = self.counted.replace(now).unwrap_or(now);
+        let anon = now.swapped_in.saturating_sub(before.swapped_in).max(now.refault_anon.saturating_sub(before.refault_anon));
+        let file = now.refault_file.saturating_sub(before.refault_file);
+        self.returned += Pages(anon) + Pages(file);
+        Returned { anon: Pages(anon), file: Pages(file) }
+    }
+
+    /// One period: what the controllers see and decide. The plan follows the decision.
+    pub fn step(&mut self, stat: &MemoryStat, around: &Surroundings) -> Stepped {
+        let returned = self.returned(stat);
+        let shmem = stat.shmem.unwrap_or_default();
+        let balance_input = balance::Input {
+            anon_refaults: returned.anon,
+            file_refaults: returned.file,
+            anon_cost_us: around.costs.anon_us,
+            file_cost_us: around.costs.file_us,
+            // Shared memory is swapped, however the kernel books it.
+            anon: stat.anon.unwrap_or_default() + shmem,
+            file: stat.file.unwrap_or_default() - shmem,
+            swap: around.swap,
+        };
+        let (balance, lean) = balance::step(&self.balance, &balance_input);
+        self.balance = balance;
+        let elapsed = self.stepped_at.map_or(Duration::ZERO, |then| around.now.saturating_sub(then));
+        self.stepped_at = Some(around.now);
+        let input = pressure::Input {
+            job_age_ms: around.job_age_ms,
+            elapsed_ms: millis(elapsed),
+            resident: around.resident,
+            protected: around.protected,
+            counters: pressure::Counters {
+                memory_stall_us: around.memory_stall_us,
+                io_stall_us: around.io_stall_us,
+                refaults: self.returned,
+            },
+            refault_cost_us: mean_cost(returned, around.costs),
+            veto: around.veto,
+        };
+        let (state, step) = pressure::step(&self.params, &self.state, &input);
+        self.state = state;
+        self.plan = match step.decision {
+            pressure::Decision::Reclaim { bytes } => {
+                let paid = self.owed.0.min(bytes.0);
+                self.owed = self.owed - Bytes(paid);
+                Some(Amount { left: bytes - Bytes(paid), lean }).filter(|amount| amount.left > Bytes::ZERO)
+            }
+            pressure::Decision::Hold { .. } => None,
+        };
+        Stepped { input, step, balance: balance_input, lean, file_returned: returned.file, reclaimed: std::mem::take(&mut self.outcome) }
+    }
+
+    /// Takes note of what one request reclaimed.
+    pub fn took(&mut self, reclaimed: Reclaimed) {
+        self.outcome.asked += reclaimed.asked;
+        self.outcome.anon += reclaimed.anon;
+        self.outcome.file += reclaimed.file;
+        let beyond = reclaimed.anon + reclaimed.file - reclaimed.asked;
+        // Memory that the job itself freed meanwhile looks the same: no more is owed than a few periods ask for.
+        self.owed = (self.owed + beyond).min(Bytes(reclaimed.asked.0.saturating_mul(OWED_MAX)));
+    }
+
+    /// Remembers a closed period.
+    pub fn remember(&mut self, period: &PressureRecord) {
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        let &PressureRecord { unix_ms, step, lean, reclaimed, .. } = period;
+        self.recent.push_back(PressedPeriod { unix_ms, step, lean, reclaimed });
+    }
+
+    /// Whether the last period's stall was at its target.
+    #[must_use]
+    pub fn stalled(&self) -> bool {
+        use pressure::{Decision, Hold};
+        self.recent.back().is_some_and(|period| {
+            matches!(period.step.decision, Decision::Hold { reason: Hold::MemoryStall | Hold::IoStall | Hold::Refaults })
+        })
+    }
+}
+
+/// The most that may be owed, in requests like the last.
+const OWED_MAX: u64 = 64;
+
+/// One period of the controllers.
+#[derive(Clone, Copy, Debug)]
+pub struct Stepped {
+    /// What the pressure controller saw.
+    pub input: pressure::Input,
+    /// What it decided.
+    pub step: pressure::Step,
+    /// What the balance saw.
+    pub balance: balance::Input,
+    /// Which way it leans.
+    pub lean: Lean,
+    /// Page cache that came back since the period before.
+    pub file_returned: Pages,
+    /// What was reclaimed since the period before.
+    pub reclaimed: Reclaimed,
+}
+
+/// The mean cost of what came back; that of anonymous memory where nothing did.
+fn mean_cost(returned: Returned, costs: Costs) -> u32 {
+    let total = u64::from(costs.anon_us) * returned.anon.0 + u64::from(costs.file_us) * returned.file.0;
+    total.checked_div(returned.anon.0 + returned.file.0).map_or(costs.anon_us, |mean| u32::try_from(mean).unwrap_or(u32::MAX))
+}
