@@ -40,6 +40,9 @@ class Job:
     cgroup: str
     group: str = "standard"
     tracker: str | None = None
+    policy: str | None = None
+    tier: str | None = None
+    kind: str | None = None
 
 
 def configure(guest: Guest, jobs: Sequence[Job], settings: Settings | None = None) -> None:
@@ -49,8 +52,10 @@ def configure(guest: Guest, jobs: Sequence[Job], settings: Settings | None = Non
         lines.append(f"{key} = {json.dumps(value)}")
     for job in jobs:
         lines += ["[[job]]", f"cgroup = {json.dumps(job.cgroup)}", f"class = {json.dumps(job.group)}"]
-        if job.tracker is not None:
-            lines.append(f"tracker = {json.dumps(job.tracker)}")
+        for key in ("tracker", "policy", "tier", "kind"):
+            value = getattr(job, key)
+            if value is not None:
+                lines.append(f"{key} = {json.dumps(value)}")
     guest.mkdir(str(Path(_FILE).parent))
     guest.write(_FILE, "\n".join(lines) + "\n")
     # A swap fault would otherwise bring back neighbours that nobody asked for.

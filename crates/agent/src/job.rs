@@ -63,8 +63,8 @@ pub struct Job {
     pub plan: Option<Plan>,
     /// What the last offloads became in zswap, until it is judged.
     pub stored: incompressible::Stored,
-    /// Whether its pages were ever sampled.
-    pub sampled: bool,
+    /// When its pages were last sampled, in milliseconds since boot.
+    pub sampled_at_ms: Option<u64>,
     /// Where its memory is.
     pub memory: JobMemory,
     /// Page cache that was reclaimed from it and has not come back.
@@ -165,7 +165,7 @@ impl Job {
             threshold: None,
             plan: None,
             stored: incompressible::Stored::default(),
-            sampled: false,
+            sampled_at_ms: None,
             memory: JobMemory::default(),
             file_out: Bytes::ZERO,
             tier: None,

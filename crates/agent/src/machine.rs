@@ -48,6 +48,9 @@ pub struct Machine {
     /// Whether zswap moves what is old in it on to the device.
     #[serde(skip)]
     pub shrinker_enabled: bool,
+    /// What zswap compresses with.
+    #[serde(skip)]
+    pub compressor: String,
     /// The swap areas.
     #[serde(skip)]
     pub areas: Vec<SwapArea>,
@@ -77,6 +80,7 @@ impl Machine {
         if let Ok(zswap) = Zswap::probe(roots) {
             if let Some(parameters) = noted(zswap.parameters(), &mut troubles) {
                 self.zswap_enabled = parameters.enabled == Some(true);
+                self.compressor = parameters.compressor.unwrap_or_default();
                 self.shrinker_enabled = parameters.shrinker_enabled == Some(true);
             }
             if let Some(Some(counters)) = noted(zswap.counters(), &mut troubles) {

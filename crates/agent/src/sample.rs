@@ -127,23 +127,6 @@ pub fn measure(roots: &Roots, walker: &mut Walker, pids: &[i32], ages: Option<&d
     Ok(tally.finish())
 }
 
-/// As [`measure`], of which only the verdict of LZ4 is wanted.
-///
-/// # Errors
-/// Any error but the end of a process.
-pub fn take(
-    roots: &Roots,
-    walker: &mut Walker,
-    pids: &[i32],
-    ages: Option<&dyn PageAges>,
-    threshold: Age,
-    wanted: usize,
-    ratio_max: RatioPpm,
-) -> Result<Sample> {
-    let wanted = Wanted { threshold, pages: wanted, ratio_max, family: Family::Lz4 };
-    measure(roots, walker, pids, ages, &wanted).map(|measured| measured.sample)
-}
-
 /// A sample being taken.
 struct Tally {
     codecs: Codecs,

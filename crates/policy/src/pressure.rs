@@ -222,8 +222,8 @@ fn owed(waited_us: u64, allowed_us: u64) -> u64 {
 
 /// The reasons to hold, the most fundamental first.
 fn hold(params: &Params, input: &Input, worst: Stall, room: Bytes) -> Option<Hold> {
-    if input.veto == Some(Veto::ObserveOnly) {
-        return Some(Hold::Vetoed(Veto::ObserveOnly));
+    if let Some(veto @ (Veto::ObserveOnly | Veto::OtherPolicy)) = input.veto {
+        return Some(Hold::Vetoed(veto));
     }
     if input.job_age_ms < params.warmup_ms {
         return Some(Hold::WarmingUp);

@@ -5,16 +5,14 @@ use std::time::Duration;
 use config::{AtLimit, Class, Policy};
 use kernel::cgroup::Limit;
 use policy::cold_age::{self, Decision};
-use policy::incompressible::{self, Verdict};
-use policy::units::{Age, Bytes, Pages};
+use policy::units::{Bytes, Pages};
 use policy::veto::Veto;
 
 use super::{Agent, unix_ms};
 use crate::actuators::exact::Cursor;
 use crate::job::pressed::Pressed;
-use crate::job::{ClosedPeriod, Job, Plan, millis};
+use crate::job::{ClosedPeriod, Job, Plan};
 use crate::journal::{PeriodRecord, Record};
-use crate::sample;
 
 /// `memory.low` is set anew only when the working set has changed by more than this part: every write is a durable
 /// note first.
@@ -126,34 +124,6 @@ impl Agent {
         }
         let nowhere = self.place(job, now);
         nowhere.or_else(|| self.budget_spent.then_some(Veto::BudgetSpent))
-    }
-
-    /// Judges whether the job's memory is worth compressing; samples it when a sample is due.
-    pub(super) fn compresses(&mut self, job: &mut Job, now: Duration) -> bool {
-        let knobs = &self.config.incompressible;
-        let params = knobs.params();
-        let (now_ms, page) = (millis(now), kernel::page_size().bytes());
-        let stored = std::mem::take(&mut job.stored);
-        let (state, verdict) = incompressible::step(&params, job.incompressible, now_ms, page, stored, None);
-        job.incompressible = state;
-        // A job's first offload is preceded by a sample, so that nothing is compressed in vain to find out.
-        let warm = millis(now.saturating_sub(job.seen_at)) >= job.params.warmup_ms;
-        let first = warm && !job.sampled && verdict == Verdict::Compressible;
-        if verdict != Verdict::SampleDue && !first {
-            return verdict == Verdict::Compressible;
-        }
-        let ages = self.trackers.get(&job.tracker.0).and_then(|tracker| tracker.page_ages());
-        let wanted = usize::try_from(knobs.sample_pages).unwrap_or(usize::MAX);
-        let taken = sample::take(&self.roots, &mut self.walker, &job.pids, ages, Age(1), wanted, knobs.ratio);
-        let Ok(sample) = taken else { return verdict == Verdict::Compressible };
-        job.sampled |= sample.pages > 0;
-        let (state, verdict) = incompressible::step(&params, job.incompressible, now_ms, page, stored, Some(sample));
-        job.incompressible = state;
-        if verdict == Verdict::Incompressible {
-            let (bad, all) = (sample.incompressible, sample.pages);
-            self.event(Some(job.path()), format!("{bad} of {all} sampled pages do not compress; zswap is not for it"));
-        }
-        verdict == Verdict::Compressible
     }
 
     /// Protects the working set while the machine runs out of memory (000 section 5.1's soft limit).

@@ -2,18 +2,23 @@
 
 use std::time::Duration;
 
-use config::Class;
+use kernel::priority::IdlePriority;
+use policy::incompressible::{self, Verdict};
 use policy::tiering::{self, Choice, Tier, Why};
-use policy::units::{Bytes, RatioPpm};
+use policy::units::{Age, Bytes, RatioPpm};
 use policy::veto::Veto;
 
 use super::Agent;
 use crate::job::pressed::Costs;
 use crate::job::{Job, millis};
+use crate::sample::{self, Family};
 use crate::tiers::{self, Placed};
 
 /// Nothing is written to a device for less than this: a request reclaims in batches.
 const WRITE_MIN: Bytes = Bytes::mib(1);
+
+/// What compresses to nothing less.
+const WHOLE: RatioPpm = RatioPpm(1_000_000);
 
 /// The files of a job's cgroup that say where its memory may go.
 const ZSWAP_MAX: &str = "memory.zswap.max";
@@ -125,12 +130,55 @@ impl Agent {
         }
     }
 
-    /// What a job's cold pages compress to; everything where they were found not to compress.
+    /// What a job's cold pages compress to: nothing at all where the kernel's counters or a sample said so.
+    ///
+    /// A job's first offload is preceded by a sample, so that nothing is compressed in vain to find out; later ones tell
+    /// whether its memory has changed.
     fn compressed(&mut self, job: &mut Job, now: Duration) -> Option<RatioPpm> {
-        if matches!(job.treatment.class, Class::Off | Class::Observe) {
-            return job.compressed;
+        let params = self.config.incompressible.params();
+        let (now_ms, page) = (millis(now), kernel::page_size().bytes());
+        let stored = std::mem::take(&mut job.stored);
+        let (state, mut verdict) = incompressible::step(&params, job.incompressible, now_ms, page, stored, None);
+        job.incompressible = state;
+        let warmup_ms = job.pressed.as_ref().map_or(job.params.warmup_ms, |pressed| pressed.params.warmup_ms);
+        let warm = now_ms.saturating_sub(millis(job.seen_at)) >= warmup_ms;
+        let old = job.sampled_at_ms.is_none_or(|then| now_ms.saturating_sub(then) >= params.retry_ms);
+        if (verdict == Verdict::SampleDue || (warm && old))
+            && let Some(sample) = self.sample(job, now_ms)
+        {
+            let (state, judged) = incompressible::step(&params, job.incompressible, now_ms, page, stored, Some(sample));
+            (job.incompressible, verdict) = (state, judged);
+            if verdict == Verdict::Incompressible {
+                let (bad, all) = (sample.incompressible, sample.pages);
+                self.event(Some(job.path()), format!("{bad} of {all} sampled pages do not compress; zswap is not for it"));
+            }
         }
-        if self.compresses(job, now) { job.compressed } else { Some(RatioPpm(1_000_000)) }
+        if verdict == Verdict::Compressible { job.compressed } else { Some(WHOLE) }
+    }
+
+    /// Compresses some of a job's cold pages as a test; `None` where none can be read.
+    fn sample(&mut self, job: &mut Job, now_ms: u64) -> Option<incompressible::Sample> {
+        let knobs = &self.config.incompressible;
+        let family = Family::of_compressor(&self.machine.compressor);
+        let wanted = sample::Wanted {
+            threshold: Age(1),
+            pages: usize::try_from(knobs.sample_pages).unwrap_or(usize::MAX),
+            ratio_max: knobs.ratio,
+            family,
+        };
+        let ages = self.trackers.get(&job.tracker.0).and_then(|tracker| tracker.page_ages());
+        let idle = IdlePriority::enter();
+        let measured = sample::measure(&self.roots, &mut self.walker, &job.pids, ages, &wanted).ok();
+        drop(idle);
+        let measured = measured.filter(|measured| measured.sample.pages > 0)?;
+        let shrunk = measured.of(family);
+        job.sampled_at_ms = Some(now_ms);
+        job.compressed = Some(shrunk.ratio);
+        self.tiers.decompressed_in(u32::try_from(shrunk.decompress_us).unwrap_or(u32::MAX));
+        let of = |family| measured.of(family).ratio;
+        let (pages, lzo, lz4, zstd) = (measured.sample.pages, of(Family::Lzo), of(Family::Lz4), of(Family::Zstd));
+        log::info!("{}: {pages} cold pages shrink to {lzo} by lzo, {lz4} by lz4, {zstd} by zstd", job.path());
+        Some(measured.sample)
     }
 }
 
