@@ -64,7 +64,19 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
     let jobs = (0..JOBS).map(|id| {
         let (class, tracker) = (Class::Standard, "page_idle".to_owned());
         let (state, policy) = (State::default(), Policy::ColdAge);
-        Record::Job(Box::new(JobRecord { unix_ms: 0, job: name(id), id, class, tracker, params: PARAMS, state, policy, pressure: None }))
+        let (pressure, background) = (None, None);
+        Record::Job(Box::new(JobRecord {
+            unix_ms: 0,
+            job: name(id),
+            id,
+            class,
+            tracker,
+            params: PARAMS,
+            state,
+            policy,
+            pressure,
+            background,
+        }))
     });
     let mut records: Vec<_> = std::iter::once(Record::Agent(agent)).chain(jobs).collect();
     let mut random = fastrand::Rng::with_seed(3);

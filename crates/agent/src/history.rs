@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use policy::background::Hint;
 use policy::endurance::Bucket;
 use policy::units::Bytes;
 use policy::{cold_age, incompressible};
@@ -38,6 +39,9 @@ pub struct JobHistory {
     /// What it may still write to swap devices.
     #[serde(default)]
     pub writes: Option<Bucket>,
+    /// What an operator last said of it.
+    #[serde(default)]
+    pub hint: Option<Hint>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -134,7 +138,8 @@ mod tests {
         let (state, incompressible) = (cold_age::State::default(), incompressible::State::default());
         let limit = endurance::Params { bytes_per_day: Bytes::mib(24), burst: Bytes::mib(1) };
         let (writes, file_out) = (Bucket::full(&limit, 3), Bytes(9));
-        let job = JobHistory { id: 5, seen_at_ms: 7, state, incompressible, far, file_out, writes: Some(writes) };
+        let job =
+            JobHistory { id: 5, seen_at_ms: 7, state, incompressible, far, file_out, writes: Some(writes), hint: Some(Hint::Background) };
         let scan = Duration::from_secs(120);
         let mut history = History::load(dir.path(), "boot", scan, &[1, 2]).unwrap();
         history.store(writes, [("/a".to_owned(), job.clone())].into_iter(), |_, _| false).unwrap();

@@ -23,8 +23,10 @@ use crate::journal::{JobMemory, Outcome, PeriodRecord};
 use crate::tiers::Placed;
 use crate::trackers::{self, Scan};
 
+pub mod background;
 pub mod pressed;
 
+use background::Background;
 use pressed::Pressed;
 
 /// Periods kept in memory for `explain`.
@@ -41,6 +43,8 @@ pub struct Job {
     pub tracker: (trackers::Kind, &'static str),
     /// Its pressure controller, where its policy has one.
     pub pressed: Option<Pressed>,
+    /// Its background controller, where its policy has one.
+    pub background: Option<Background>,
     /// Parameters of its cold-age controller.
     pub params: cold_age::Params,
     /// Memory of its cold-age controller.
@@ -99,6 +103,8 @@ pub struct Parameters {
     pub cold_age: cold_age::Params,
     /// Of the pressure controller, where the policy has one.
     pub pressure: pressure::Params,
+    /// Of the background controller, where the policy has one.
+    pub background: policy::background::Params,
     /// What the job may write to swap devices.
     pub writes: endurance::Params,
 }
@@ -149,11 +155,13 @@ impl Job {
     #[must_use]
     pub fn new(cgroup: Cgroup, treatment: Treatment, tracker: (trackers::Kind, &'static str), params: &Parameters, now: Duration) -> Self {
         let pressed = matches!(treatment.policy, Policy::Pressure | Policy::Auto).then(|| Pressed::new(params.pressure));
+        let background = matches!(treatment.policy, Policy::Background | Policy::Auto).then(|| Background::new(params.background));
         Self {
             cgroup,
             treatment,
             tracker,
             pressed,
+            background,
             params: params.cold_age,
             state: cold_age::State::default(),
             incompressible: incompressible::State::default(),

@@ -10,6 +10,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use config::{Class, Policy};
+use policy::background;
 use policy::balance::{self, Lean};
 use policy::cold_age;
 use policy::pressure;
@@ -17,11 +18,12 @@ use policy::thresholds::Thresholds;
 use policy::units::{Bytes, Pages};
 use serde::{Deserialize, Serialize};
 
+use crate::job::background::Done;
 use crate::job::pressed::Reclaimed;
 
 /// The version of the lines below. A reader refuses a newer one by name.
 ///
-/// Version 2 knows of pressure-driven offloading.
+/// Version 2 knows of pressure-driven offloading and of jobs in the background.
 pub const VERSION: u32 = 2;
 
 /// One line.
@@ -36,6 +38,8 @@ pub enum Record {
     Period(Box<PeriodRecord>),
     /// One period of one job under pressure-driven offloading.
     Pressure(Box<PressureRecord>),
+    /// One period of one job that may go to the background.
+    Background(Box<BackgroundRecord>),
     /// Something that is no decision of a controller.
     Event {
         /// Milliseconds since the epoch.
@@ -89,6 +93,9 @@ pub struct JobRecord {
     /// Its pressure controller, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pressure: Option<PressureStart>,
+    /// Its background controller, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub background: Option<BackgroundStart>,
 }
 
 /// The only policy that journals of version 1 know.
@@ -110,6 +117,34 @@ pub struct PressureStart {
     pub state: pressure::State,
     /// The state of the balance between anonymous and file memory.
     pub balance: balance::State,
+}
+
+/// What a job's background controller starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackgroundStart {
+    /// The controller's parameters.
+    pub params: background::Params,
+    /// Its state before the next period.
+    pub state: background::State,
+}
+
+/// One period of one job that may go to the background: observed, decided, done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BackgroundRecord {
+    /// Milliseconds since the epoch.
+    pub unix_ms: u64,
+    /// The job's cgroup.
+    pub job: String,
+    /// The kernel's id of that cgroup.
+    pub id: u64,
+    /// What the controller saw.
+    pub input: background::Input,
+    /// What it decided.
+    pub decision: background::Decision,
+    /// What was done since the period before.
+    pub done: Done,
+    /// Where the job's memory is.
+    pub memory: JobMemory,
 }
 
 /// One period of one job under pressure-driven offloading: observed, decided, done.
@@ -378,6 +413,7 @@ mod tests {
                 state: cold_age::State::default(),
                 policy: Policy::ColdAge,
                 pressure: None,
+                background: None,
             })),
         ];
         let mut state = cold_age::State::default();

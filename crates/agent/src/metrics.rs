@@ -17,6 +17,7 @@ use crate::view::{JobView, Published, View};
 struct JobLabels {
     job: String,
     class: String,
+    kind: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -142,7 +143,7 @@ fn whole_agent(registry: &mut Registry, view: &View) {
 }
 
 fn labels(job: &JobView) -> JobLabels {
-    JobLabels { job: job.job.clone(), class: job.class.to_owned() }
+    JobLabels { job: job.job.clone(), class: job.class.to_owned(), kind: job.kind.to_owned() }
 }
 
 fn signed(value: u64) -> i64 {

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use policy::thresholds::Thresholds;
-use policy::{balance, cold_age, pressure};
+use policy::{background, balance, cold_age, pressure};
 use serde::Serialize;
 
-use crate::journal::{JobRecord, PeriodRecord, PressureRecord, PressureStart, Record};
+use crate::journal::{BackgroundRecord, BackgroundStart, JobRecord, PeriodRecord, PressureRecord, PressureStart, Record};
 
 /// What a replay found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -25,11 +25,12 @@ struct Controllers {
     params: cold_age::Params,
     state: cold_age::State,
     pressure: Option<PressureStart>,
+    background: Option<BackgroundStart>,
 }
 
 impl From<&JobRecord> for Controllers {
     fn from(job: &JobRecord) -> Self {
-        Self { params: job.params, state: job.state, pressure: job.pressure }
+        Self { params: job.params, state: job.state, pressure: job.pressure, background: job.background }
     }
 }
 
@@ -48,6 +49,14 @@ impl Controllers {
         let (balance, lean) = balance::step(&start.balance, &period.balance);
         (start.state, start.balance) = (state, balance);
         Some(step == period.step && lean == period.lean)
+    }
+
+    /// Whether the recorded decision comes out again; `None` where the controller's start is not recorded.
+    fn background(&mut self, period: &BackgroundRecord) -> Option<bool> {
+        let start = self.background.as_mut()?;
+        let (state, decision) = background::step(&start.params, &start.state, &period.input);
+        start.state = state;
+        Some(decision == period.decision)
     }
 }
 
@@ -73,6 +82,7 @@ pub fn replay(records: &[Record]) -> Replay {
                 thresholds.as_ref().zip(controllers).map(|(thresholds, job)| job.cold_age(thresholds, period))
             }
             Record::Pressure(period) => jobs.get_mut(&(period.job.as_str(), period.id)).and_then(|job| job.pressure(period)),
+            Record::Background(period) => jobs.get_mut(&(period.job.as_str(), period.id)).and_then(|job| job.background(period)),
         };
         match same {
             None => {

@@ -1,13 +1,20 @@
-//! The control socket: `status` and `explain` of a running agent, one JSON line each way.
+//! The control socket: `status` and `explain` of a running agent, and hints to it. A line of words asks, a line of JSON
+//! answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, TrySendError};
 use std::thread;
 use std::time::Duration;
 
-use crate::view::Published;
+use config::Policy;
+use policy::background::Hint;
+use serde_json::json;
+
+use crate::node::Message;
+use crate::view::{Published, View};
 
 /// The name of the socket in the runtime directory.
 const NAME: &str = "agent.sock";
@@ -19,11 +26,18 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long nobody is let in after the kernel could not.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// Answers in a thread of its own for the life of the process. Only the agent's user can connect.
+/// What may be said of a job: `None` takes an earlier word back.
+const HINTS: [(&str, Option<Hint>); 3] = [("background", Some(Hint::Background)), ("foreground", Some(Hint::Foreground)), ("auto", None)];
+
+/// The words that may be said of a job, in the order in which they are to be shown.
+pub const HINT_WORDS: [&str; 3] = [HINTS[0].0, HINTS[1].0, HINTS[2].0];
+
+/// Answers in a thread of its own for the life of the process, and passes hints on to the loop through `messages`. Only the
+/// agent's user can connect.
 ///
 /// # Errors
 /// When the socket cannot be made.
-pub fn serve(runtime_dir: &Path, view: Published) -> std::io::Result<()> {
+pub fn serve(runtime_dir: &Path, view: Published, messages: SyncSender<Message>) -> std::io::Result<()> {
     let path = runtime_dir.join(NAME);
     // The caller holds the agent's lock: a socket that stands here is a dead agent's.
     match std::fs::remove_file(&path) {
@@ -36,7 +50,7 @@ pub fn serve(runtime_dir: &Path, view: Published) -> std::io::Result<()> {
         for stream in listener.incoming() {
             match stream {
                 // One client at a time, and none for long: a stuck one delays others, never the loop.
-                Ok(stream) => drop(answer(&stream, &view)),
+                Ok(stream) => drop(answer(&stream, &view, &messages)),
                 // Out of descriptors or memory: trying again at once would keep a core busy.
                 Err(_) => thread::sleep(RETRY_WAIT),
             }
@@ -45,7 +59,7 @@ pub fn serve(runtime_dir: &Path, view: Published) -> std::io::Result<()> {
     Ok(())
 }
 
-fn answer(stream: &UnixStream, view: &Published) -> std::io::Result<()> {
+fn answer(stream: &UnixStream, view: &Published, messages: &SyncSender<Message>) -> std::io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let mut line = String::new();
@@ -54,9 +68,42 @@ fn answer(stream: &UnixStream, view: &Published) -> std::io::Result<()> {
     let mut out = stream;
     match line.trim() {
         "explain" => serde_json::to_writer(&mut out, &*view)?,
-        _ => serde_json::to_writer(&mut out, &view.brief())?,
+        "status" => serde_json::to_writer(&mut out, &view.brief())?,
+        other => serde_json::to_writer(&mut out, &order(other, &view, messages))?,
     }
     out.write_all(b"\n")
+}
+
+/// A request that is to change something.
+fn order(request: &str, view: &View, messages: &SyncSender<Message>) -> serde_json::Value {
+    let done = match request.split_once(' ') {
+        Some(("hint", rest)) => hint(rest, view, messages),
+        _ => Err("unknown request; known are: status, explain, hint JOB WORD".to_owned()),
+    };
+    done.map_or_else(|error| json!({ "error": error }), |()| json!({ "ok": true }))
+}
+
+/// Passes what is said of a job, `JOB WORD`, on to the loop.
+fn hint(request: &str, view: &View, messages: &SyncSender<Message>) -> Result<(), String> {
+    // The path of a cgroup may hold blanks, the words do not.
+    let (path, word) = request.rsplit_once(' ').unwrap_or((request, ""));
+    let Some((_, hint)) = HINTS.iter().find(|(known, _)| *known == word) else {
+        return Err(format!("a job may be said to be in one of: {}", HINT_WORDS.join(", ")));
+    };
+    let takes_hints = |policy: &str| [Policy::Background, Policy::Auto].iter().any(|known| known.as_str() == policy);
+    let Some(job) = view.jobs.iter().find(|job| job.job == path) else {
+        let known: Vec<_> = view.jobs.iter().filter(|job| takes_hints(job.policy)).map(|job| job.job.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(format!("the agent watches no job {path}; jobs that take hints: {known}"));
+    };
+    if !takes_hints(job.policy) {
+        return Err(format!("{path} is under policy {}, which takes no hints; set policy = \"background\" or \"auto\"", job.policy));
+    }
+    match messages.try_send(Message::Hint { job: path.to_owned(), hint: *hint }) {
+        Ok(()) => Ok(()),
+        Err(TrySendError::Full(_)) => Err("the agent has many hints to take first; try again in a second".to_owned()),
+        Err(TrySendError::Disconnected(_)) => Err("the agent is about to stop".to_owned()),
+    }
 }
 
 /// Why a running agent cannot be asked.
@@ -67,7 +114,8 @@ pub struct NoAgent {
     source: std::io::Error,
 }
 
-/// Asks the agent of a runtime directory; `request` is `status` or `explain`.
+/// Asks the agent of a runtime directory; `request` is `status`, `explain`, or `hint JOB WORD` with one of
+/// [`HINT_WORDS`].
 ///
 /// # Errors
 /// [`NoAgent`] when none answers, or what it answers is not JSON.
@@ -96,10 +144,50 @@ mod tests {
         assert!(nobody.contains("agent.sock") && nobody.contains("thermocline agent"), "{nobody}");
         let view = Published::default();
         view.set(View { kernel: "6.12".to_owned(), ..View::default() });
-        serve(dir.path(), view.clone()).unwrap();
+        let (messages, received) = std::sync::mpsc::sync_channel(1);
+        serve(dir.path(), view.clone(), messages.clone()).unwrap();
         assert_eq!(ask(dir.path(), "status").unwrap()["kernel"], "6.12");
         // A dead agent's socket is no obstacle.
-        serve(dir.path(), view).unwrap();
-        assert_eq!(ask(dir.path(), "explain").unwrap()["jobs"], serde_json::json!([]));
+        serve(dir.path(), view, messages).unwrap();
+        assert_eq!(ask(dir.path(), "explain").unwrap()["jobs"], json!([]));
+        assert!(ask(dir.path(), "").unwrap()["error"].as_str().unwrap().contains("status, explain, hint"));
+        drop(received);
+    }
+
+    #[test]
+    fn a_hint_reaches_the_loop_or_is_refused_with_the_remedy() {
+        let machine = crate::testing::Machine::new();
+        for job in ["/a", "/b b", "/c"] {
+            machine.cgroup(job);
+        }
+        let rule = |job: &str, policy: &str| format!("[[job]]\ncgroup = \"{job}\"\npolicy = \"{policy}\"\n");
+        let text = rule("/a", "background") + &rule("/b b", "auto") + &rule("/c", "cold_age");
+        let options = crate::node::Options { ephemeral: true, ..Default::default() };
+        let mut agent = crate::node::Agent::new(machine.roots.clone(), machine.config(&text), options).unwrap();
+        let (messages, received) = std::sync::mpsc::sync_channel(2);
+        agent.run(&received, Some(Duration::ZERO), &mut |_, _| ()).unwrap();
+        assert!(agent.jobs().is_empty(), "it ended before its first scan");
+        messages.send(Message::Stop).unwrap();
+        agent.run(&received, None, &mut |_, _| ()).unwrap();
+        let view = agent.view().get();
+        let check = |request: &str, want: Result<(), &str>| match (hint(request, &view, &messages), want) {
+            (Ok(()), Ok(())) => {}
+            (Err(found), Err(want)) => assert!(found.contains(want), "{request}: {found}"),
+            (found, _) => panic!("{request}: {found:?}"),
+        };
+        check("/a background", Ok(()));
+        check("/b b foreground", Ok(()));
+        check("/a auto", Err("try again"));
+        check("/a asleep", Err("background, foreground, auto"));
+        check("/a", Err("background, foreground, auto"));
+        check("/z background", Err("jobs that take hints: /a, /b b"));
+        check("/c background", Err("policy cold_age, which takes no hints"));
+        let message = |job: &str, hint| Message::Hint { job: job.to_owned(), hint };
+        let taken: Vec<_> = received.try_iter().collect();
+        assert_eq!(taken, [message("/a", Some(Hint::Background)), message("/b b", Some(Hint::Foreground))]);
+        check("/a auto", Ok(()));
+        assert_eq!(received.recv(), Ok(message("/a", None)));
+        drop(received);
+        check("/a auto", Err("about to stop"));
     }
 }

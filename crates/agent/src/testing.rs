@@ -73,10 +73,10 @@ impl Machine {
             ("memory.swap.max", "max"),
             ("memory.stat", "anon 0"),
             ("memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0"),
-            ("cgroup.procs", ""),
         ] {
             self.put(&format!("sys/fs/cgroup{name}/{file}"), &format!("{text}\n"));
         }
+        self.put(&format!("sys/fs/cgroup{name}/cgroup.procs"), "");
         Cgroup::open(&CgroupRoot::probe(&self.roots).unwrap(), name).unwrap()
     }
 

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use config::{Config, Policy};
+use config::{Config, Kind, Policy};
+use policy::background::{self, Hint};
 use policy::balance::Lean;
 use policy::cold_age::{Decision, Hold, Reason};
 use policy::pressure;
@@ -10,6 +11,7 @@ use policy::units::{Age, Bytes, RatioPpm};
 use policy::veto::Veto;
 use serde::Serialize;
 
+use crate::job::background::BackgroundPeriod;
 use crate::job::pressed::PressedPeriod;
 use crate::job::{ClosedPeriod, Job, Totals};
 use crate::machine::Machine;
@@ -37,6 +39,8 @@ pub struct View {
     pub costs: Costs,
     /// DRAM that all jobs together gave back, minus the agent's own memory; negative while it costs more.
     pub saved_bytes: i64,
+    /// What the jobs of each kind hold and gave back (001 figures 9 and 10).
+    pub totals_by_kind: [KindTotals; Kind::ALL.len()],
     /// Its jobs, by path.
     pub jobs: Vec<JobView>,
 }
@@ -60,6 +64,23 @@ impl Published {
     }
 }
 
+/// All jobs of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct KindTotals {
+    /// The kind.
+    pub kind: &'static str,
+    /// How many jobs.
+    pub jobs: usize,
+    /// Everything charged to them.
+    pub memory_bytes: Bytes,
+    /// DRAM that they gave back.
+    pub saved_bytes: Bytes,
+    /// `memory_bytes` as a share of the machine's memory.
+    pub memory_ratio: f64,
+    /// `saved_bytes` as a share of the machine's memory.
+    pub saved_ratio: f64,
+}
+
 /// One job.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobView {
@@ -75,6 +96,8 @@ pub struct JobView {
     pub tier: Option<&'static str>,
     /// Why there, or why nowhere.
     pub tier_reason: &'static str,
+    /// Whether it is in use, in an operator's word, if there is one.
+    pub hint: Option<Hint>,
     /// What its sampled cold pages compress to, as a share of their size.
     pub compressed_ratio: Option<f64>,
     /// Bytes that it wrote to swap devices.
@@ -133,6 +156,9 @@ pub struct JobView {
     /// The same for pressure-driven offloading.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recent_pressure: Vec<PressedPeriod>,
+    /// The same for a job that may go to the background.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recent_background: Vec<BackgroundPeriod>,
 }
 
 impl View {
@@ -160,6 +186,7 @@ impl View {
             tiers,
             costs,
             saved_bytes: signed(saved) - signed(costs.rss_bytes.0),
+            totals_by_kind: totals_by_kind(&jobs, machine.total_bytes),
             jobs,
         }
     }
@@ -174,10 +201,28 @@ impl View {
             cold_age: job.cold_age.clone(),
             recent: Vec::new(),
             recent_pressure: Vec::new(),
+            recent_background: Vec::new(),
             ..*job
         };
         Self { kernel: self.kernel.clone(), machine: self.machine.clone(), jobs: self.jobs.iter().map(brief).collect(), ..*self }
     }
+}
+
+/// Sums of the jobs of each kind, for a machine with so much memory.
+fn totals_by_kind(jobs: &[JobView], machine: Bytes) -> [KindTotals; Kind::ALL.len()] {
+    let share = |bytes: Bytes| RatioPpm::of(bytes.0, machine.0).map_or(0.0, RatioPpm::as_f64);
+    let mut totals = [KindTotals::default(); Kind::ALL.len()];
+    for (total, kind) in totals.iter_mut().zip(Kind::NAMES) {
+        total.kind = kind;
+        for job in jobs.iter().filter(|job| job.kind == *kind) {
+            total.jobs += 1;
+            total.memory_bytes += job.memory_bytes;
+            total.saved_bytes += job.saved_bytes;
+        }
+        total.memory_ratio = share(total.memory_bytes);
+        total.saved_ratio = share(total.saved_bytes);
+    }
+    totals
 }
 
 impl JobView {
@@ -186,6 +231,7 @@ impl JobView {
         let scan = job.scan.clone().unwrap_or_default();
         let last = job.recent.back();
         let pressed = job.pressed.as_ref().and_then(|pressed| pressed.recent.back());
+        let hint = job.background.as_ref().and_then(|background| background.hint);
         let tier = crate::tiers::words(job.tier);
         let mut cold = scan.resident.clone();
         cold.merge(job.far.counts());
@@ -200,6 +246,7 @@ impl JobView {
             policy: job.treatment.policy.as_str(),
             tier: tier.0,
             tier_reason: tier.1,
+            hint,
             compressed_ratio: job.compressed.map(RatioPpm::as_f64),
             written_bytes: job.written,
             tracker: job.tracker.0.as_str(),
@@ -229,20 +276,49 @@ impl JobView {
             cold_age: thresholds.iter().map(|&age| (f64::from(age) * period, cold.at_least(Age(age)).to_bytes(page))).collect(),
             recent: job.recent.iter().copied().collect(),
             recent_pressure: job.pressed.iter().flat_map(|pressed| pressed.recent.iter().copied()).collect(),
+            recent_background: job.background.iter().flat_map(|background| background.recent.iter().copied()).collect(),
         }
     }
 }
+
+const IN_USE: background::Decision = background::Decision::Nothing { reason: background::Reason::Foreground };
 
 /// What the job's policy last decided, in words.
 fn words(job: &Job, last: Option<&ClosedPeriod>, pressed: Option<&PressedPeriod>, period: f64) -> String {
     let cold_age = last.map(|last| explain(last, period));
     let pressure = pressed.map(explain_pressure);
+    let background = job.background.as_ref().and_then(|background| background.recent.back());
     let said: Vec<String> = match job.treatment.policy {
         Policy::ColdAge => cold_age.into_iter().collect(),
         Policy::Pressure => pressure.into_iter().collect(),
-        Policy::Auto => cold_age.into_iter().chain(pressure).collect(),
+        Policy::Background => background.map(explain_background).into_iter().collect(),
+        Policy::Auto => {
+            // That it is in use goes without saying where there is more to say.
+            let away = background.filter(|period| period.decision != IN_USE).map(explain_background);
+            cold_age.into_iter().chain(pressure).chain(away).collect()
+        }
     };
     if said.is_empty() { "no control period has passed yet".to_owned() } else { said.join("; and ") }
+}
+
+/// A decision about a job that may go to the background, in words, with the numbers that it rests on.
+#[must_use]
+pub fn explain_background(period: &BackgroundPeriod) -> String {
+    use background::{Decision, Reason};
+    match period.decision {
+        Decision::Compact => "compact: it has settled in the background".to_owned(),
+        Decision::Prefetch => "prefetch: it is back in the foreground".to_owned(),
+        Decision::Nothing { reason } => match reason {
+            Reason::Foreground => "not compacted: it is in the foreground".to_owned(),
+            Reason::Settling => "not compacted yet: it has just gone to the background".to_owned(),
+            Reason::MachineUnderPressure => format!(
+                "put off: tasks of the machine waited {} of the time for memory, and {} of it is available",
+                period.machine_stall, period.available
+            ),
+            Reason::Done => "in the background, compacted once".to_owned(),
+            Reason::Vetoed(veto) => format!("not compacted: {}", veto_words(veto)),
+        },
+    }
 }
 
 /// A decision of the pressure controller in words, with the numbers that it rests on.

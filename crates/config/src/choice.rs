@@ -73,7 +73,10 @@ choice! {
         ColdAge = "cold_age",
         /// As much as stalls nobody, found by trying gently (Weiner et al., 2022).
         Pressure = "pressure",
-        /// `cold_age` and `pressure` together: what is old goes at once, the rest gently, and nothing while the job stalls.
+        /// All of it once the job has gone to the background, nothing before (Baghdasaryan et al., 2019).
+        Background = "background",
+        /// All together: what is old goes at once, the rest gently, nothing while the job stalls, and all of it once the
+        /// job has gone to the background.
         Auto = "auto",
     }
 }

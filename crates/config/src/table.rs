@@ -152,6 +152,20 @@ knobs! {
             "Nothing is reclaimed for this long after a job was first seen.";
     }
 
+    /// Jobs that have gone to the background (Baghdasaryan et al.): compacted once, when nobody is in want of memory.
+    "background" => background: Background {
+        settle: Duration = Unit::Duration, "10s" in "0s" ..= "24h",
+            "How long a job is in the background before it is compacted.";
+        idle: Duration = Unit::Duration, "0s" in "0s" ..= "24h",
+            "A job without any CPU time for this long counts as in the background; 0s waits to be told, or for a frozen cgroup.";
+        pressure_max: RatioPpm = Unit::Ratio, "1%" in "0%" ..= "100%",
+            "Nothing is compacted while tasks of the machine wait for memory for this share of the last 10 s or more.";
+        available_min: RatioPpm = Unit::Ratio, "5%" in "0%" ..= "90%",
+            "Nothing is compacted while less than this share of the machine's memory is available.";
+        prefetch: bool = Unit::Bool, "false",
+            "Ask for a job's memory back when it returns to the foreground, rather than wait until it is touched.";
+    }
+
     /// Which tier a job's swap-backed memory goes to, where its rule says `auto`.
     "tier" => tier: Tiers {
         compressed_max: RatioPpm = Unit::Ratio, "50%" in "1%" ..= "100%",
@@ -254,6 +268,8 @@ pub struct Config {
     pub cold_age: ColdAge,
     /// `[pressure]`
     pub pressure: Pressure,
+    /// `[background]`
+    pub background: Background,
     /// `[tier]`
     pub tier: Tiers,
     /// `[swap]`
@@ -328,6 +344,20 @@ impl Swap {
     pub fn job_endurance(&self) -> policy::endurance::Params {
         let share = |bytes: Bytes| Bytes(self.job_share.share_of(bytes.0));
         policy::endurance::Params { bytes_per_day: share(self.write_budget), burst: share(self.burst) }
+    }
+}
+
+impl Background {
+    /// As the policy takes them. Times are in milliseconds there, rounded down.
+    #[must_use]
+    pub fn params(&self) -> policy::background::Params {
+        policy::background::Params {
+            settle_ms: whole_ms(self.settle),
+            idle_ms: whole_ms(self.idle),
+            pressure_max: self.pressure_max,
+            available_min: self.available_min,
+            prefetch: self.prefetch,
+        }
     }
 }
 

@@ -20,6 +20,9 @@ metrics_listen = "[::1]:9180"
 [cold_age]
 percentile = "98.5%"
 
+[background]
+settle = "2s500ms"
+
 [class.aggressive]
 warmup = "0s"
 
@@ -78,6 +81,8 @@ fn a_configuration_is_typed() {
     assert_eq!(config.zswap.max_pool, RatioPpm(200_000));
     assert_eq!(config.cold_age.params().warmup_ms, 600_000);
     assert_eq!(config.incompressible.params().ratio_max, RatioPpm(730_000));
+    let background = config.background.params();
+    assert_eq!((background.settle_ms, background.idle_ms, background.pressure_max), (2_500, 0, RatioPpm(10_000)));
     let rule = |cgroup: &str, class| JobRule {
         cgroup: cgroup.to_owned(),
         class,
@@ -153,7 +158,7 @@ fn each_kind_of_mistake_is_answered() {
         ("[class.observe]\nwarmup = \"1s\"", &[(2, &["no parameters"])]),
         ("[class.agressive]\nwarmup = \"1s\"", &[(2, &["class.aggressive.warmup"])]),
         ("[class.aggressive]\nthresholds = 3", &[(2, &["unknown key", "promotion_rate, percentile, warmup"])]),
-        ("[foo]", &[(1, &["foo = {...}", "unknown key", "agent, cold_age, pressure, tier, swap, class.conservative"])]),
+        ("[foo]", &[(1, &["foo = {...}", "unknown key", "agent, cold_age, pressure, background, tier, swap, class.conservative"])]),
         ("[foo.bar]\na = 1\nb.c = 2", &[(2, &["foo.bar.a"]), (3, &["foo.bar.b.c"])]),
         ("\"agent.scan_period\" = \"nonsense\"", &[(1, &["agent.scan_period", "not a duration"])]),
         ("[job]\ncgroup = \"/a\"", &[(1, &["[[job]]"])]),

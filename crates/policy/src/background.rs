@@ -177,7 +177,9 @@ fn on_return(params: &Params, input: &Input, compacted: bool) -> Decision {
     if short_of_memory(params, input) { Decision::Nothing { reason: Reason::MachineUnderPressure } } else { Decision::Prefetch }
 }
 
-fn short_of_memory(params: &Params, input: &Input) -> bool {
+/// Whether the machine is so short of memory that paging out would make it worse.
+#[must_use]
+pub fn short_of_memory(params: &Params, input: &Input) -> bool {
     input.machine_stall >= params.pressure_max || input.available < params.available_min
 }
 

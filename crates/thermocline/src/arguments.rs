@@ -59,6 +59,8 @@ pub(crate) enum Command {
     Status,
     /// Show why a running agent did what it did to a job
     Explain(Explain),
+    /// Tell a running agent that a job went to the background, or came back
+    Hint(Hint),
     /// Feed a journal through the policies and compare their decisions with the recorded ones
     Replay(Replay),
     /// Check or show the configuration
@@ -124,6 +126,15 @@ pub(crate) struct Explain {
     /// How many of the last decisions to show
     #[arg(long, default_value_t = 10)]
     pub(crate) last: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Hint {
+    /// The job's cgroup relative to the cgroup root; its policy is background or auto
+    pub(crate) job: String,
+    /// Where it is; `auto` takes an earlier word back. It stands until the job ends
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(agent::socket::HINT_WORDS))]
+    pub(crate) word: String,
 }
 
 #[derive(Debug, Args)]

@@ -14,7 +14,7 @@ use kernel::cgroup::{self, Cgroup, CgroupRoot};
 use policy::units::Age;
 use serde_json::{Value, json};
 
-use crate::arguments::{AgentArguments, Explain, Format, Observe, Replay, Run};
+use crate::arguments::{AgentArguments, Explain, Format, Hint, Observe, Replay, Run};
 use crate::{print, signals, text};
 
 /// `thermocline agent`.
@@ -22,11 +22,12 @@ pub(crate) fn agent(roots: Roots, config: Config, format: Format, arguments: &Ag
     if config.jobs.is_empty() {
         bail!("no [[job]] rule is configured, so there is nothing to watch; see `thermocline config show` for examples");
     }
-    let (_sender, receiver) = signals::messages()?;
+    let (sender, receiver) = signals::messages()?;
     let options = Options { dry_run: arguments.dry_run, ephemeral: false };
     let (runtime_dir, listen) = (config.agent.runtime_dir.clone(), config.agent.metrics_listen);
     let mut node = Agent::new(roots, config, options)?;
-    socket::serve(&runtime_dir, node.view()).with_context(|| format!("cannot make the control socket in {}", runtime_dir.display()))?;
+    socket::serve(&runtime_dir, node.view(), sender)
+        .with_context(|| format!("cannot make the control socket in {}", runtime_dir.display()))?;
     if let Some(address) = listen {
         // Another service on the port is no reason to leave memory unwatched.
         match metrics::serve(address, node.view()) {
@@ -120,7 +121,7 @@ fn run_in(
     command: &[std::ffi::OsString],
     node: &mut Agent,
     format: Format,
-    sender: std::sync::mpsc::Sender<Message>,
+    sender: std::sync::mpsc::SyncSender<Message>,
     receiver: &std::sync::mpsc::Receiver<Message>,
 ) -> Result<ExitCode> {
     let (program, arguments) = command.split_first().context("no command given")?;
@@ -167,6 +168,16 @@ pub(crate) fn explain(config: &Config, format: Format, arguments: &Explain) -> R
     };
     let period = view["scan_period_seconds"].as_f64().unwrap_or(0.0);
     print(format, job, || text::explanation(job, period, arguments.last))
+}
+
+/// `thermocline hint JOB WORD`.
+pub(crate) fn hint(config: &Config, format: Format, arguments: &Hint) -> Result<()> {
+    let Hint { job, word } = arguments;
+    let answer = socket::ask(&config.agent.runtime_dir, &format!("hint {job} {word}"))?;
+    if let Some(error) = answer["error"].as_str() {
+        bail!("{error}");
+    }
+    print(format, &answer, || format!("{job}: {word}\n"))
 }
 
 /// `thermocline config check`.

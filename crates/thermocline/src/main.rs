@@ -59,6 +59,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             print(format, &view, || text::status(&view))?;
         }
         Command::Explain(explain) => commands::explain(&load()?, format, &explain)?,
+        Command::Hint(hint) => commands::hint(&load()?, format, &hint)?,
         Command::Replay(replay) => return commands::replay(&load()?, format, &replay),
         Command::Config(ConfigCommand::Check) => {
             let checked = Config::load(arguments.configuration.config.as_deref(), &arguments.configuration.overrides);

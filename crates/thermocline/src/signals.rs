@@ -1,15 +1,18 @@
 //! Signals as messages to the loop.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use agent::node::Message;
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+/// Messages that wait for the loop, at most.
+const WAITING_MAX: usize = 64;
+
 /// A channel on which SIGTERM, SIGINT and SIGHUP arrive as [`Message::Stop`]; others may send too.
-pub(crate) fn messages() -> Result<(Sender<Message>, Receiver<Message>)> {
-    let (sender, receiver) = channel();
+pub(crate) fn messages() -> Result<(SyncSender<Message>, Receiver<Message>)> {
+    let (sender, receiver) = sync_channel(WAITING_MAX);
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
     let from_signals = sender.clone();
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {

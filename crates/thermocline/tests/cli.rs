@@ -60,7 +60,7 @@ fn golden_journal() -> String {
     path.to_str().unwrap().to_owned()
 }
 
-const COMMANDS: [&str; 10] = ["doctor", "observe", "run", "agent", "status", "explain", "replay", "config", "completions", "man"];
+const COMMANDS: [&str; 11] = ["doctor", "observe", "run", "agent", "status", "explain", "hint", "replay", "config", "completions", "man"];
 
 #[test]
 fn help_names_every_command_and_each_explains_itself() {
@@ -156,7 +156,7 @@ fn doctor_says_what_is_missing_and_its_exit_code_agrees() {
 fn without_an_agent_the_remedy_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let set = format!("agent.runtime_dir={}", directory.path().display());
-    for command in [&["status"][..], &["explain", "/a"]] {
+    for command in [&["status"][..], &["explain", "/a"], &["hint", "/a", "auto"]] {
         for format in ["text", "json"] {
             check(&[&["--set", &set, "--format", format], command].concat(), 1, &[], &["agent.sock", "thermocline agent"]);
         }
@@ -171,12 +171,14 @@ fn status_shows_what_the_agent_answers() {
     let directory = tempfile::tempdir().unwrap();
     let view = Published::default();
     view.set(View { kernel: "6.12.0-lake".to_owned(), ..View::default() });
-    agent::socket::serve(directory.path(), view).unwrap();
+    agent::socket::serve(directory.path(), view, std::sync::mpsc::sync_channel(1).0).unwrap();
     let set = format!("agent.runtime_dir={}", directory.path().display());
     check(&["--set", &set, "status"], 0, &["6.12.0-lake", "promotions"], &[]);
     let ran = check(&["--set", &set, "status", "--format", "json"], 0, &["6.12.0-lake"], &[]);
     assert_eq!(ran.json()["kernel"], "6.12.0-lake");
     check(&["--set", &set, "explain", "/redis"], 1, &[], &["no job /redis"]);
+    check(&["--set", &set, "hint", "/redis", "background"], 1, &[], &["no job /redis", "take hints: none"]);
+    check(&["--set", &set, "hint", "/redis", "asleep"], 2, &[], &["background, foreground, auto"]);
 }
 
 #[test]

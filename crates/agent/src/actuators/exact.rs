@@ -8,7 +8,7 @@ use kernel::madvise::PidFd;
 use kernel::{Result, Roots};
 use policy::units::{Age, Pages};
 
-use super::Asked;
+use super::{Asked, push};
 use crate::trackers::{PageAges, Tracker};
 use crate::walk::{Flow, Walker};
 
@@ -158,12 +158,4 @@ pub fn cold_ranges(roots: &Roots, ages: &dyn PageAges, pids: &[i32], threshold: 
         }
     }
     Ok(found)
-}
-
-/// Adds a page to ranges in ascending order, joining neighbours.
-fn push(ranges: &mut Vec<Range<u64>>, page: Range<u64>) {
-    match ranges.last_mut() {
-        Some(last) if last.end == page.start => last.end = page.end,
-        _ => ranges.push(page),
-    }
 }

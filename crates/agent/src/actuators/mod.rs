@@ -5,8 +5,11 @@
 //! | `exact` | the very pages whose age reached the threshold | a tracker that knows single pages |
 //! | `lru_gen` | the oldest generations of the cgroup, by count | MGLRU's debugfs file |
 //! | `memory_reclaim` | whatever the kernel's LRU finds coldest, by count | `memory.reclaim` |
+//! | `compact` | all of a job that has gone to the background | `process_madvise` |
 //!
 //! All are one-shot: an agent that dies in the middle leaves nothing behind.
+
+use std::ops::Range;
 
 use config::Actuator as Kind;
 use policy::histogram::AgeCounts;
@@ -14,6 +17,7 @@ use policy::units::Pages;
 
 use crate::trackers;
 
+pub mod compact;
 pub mod exact;
 pub mod lru;
 
@@ -37,6 +41,14 @@ pub fn choose(wanted: Kind, tracker: trackers::Kind) -> Kind {
         // Generations are evicted by the numbers that their tracker has read.
         (Kind::LruGen, trackers::Kind::PageIdle | trackers::Kind::Damon) => Kind::MemoryReclaim,
         (wanted, _) => wanted,
+    }
+}
+
+/// Adds a page to ranges in ascending order, joining neighbours.
+fn push(ranges: &mut Vec<Range<u64>>, page: Range<u64>) {
+    match ranges.last_mut() {
+        Some(last) if last.end == page.start => last.end = page.end,
+        _ => ranges.push(page),
     }
 }
 

@@ -58,7 +58,7 @@ pub struct Reclaimed {
 }
 
 /// What people are shown of a period that has passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PressedPeriod {
     /// Milliseconds since the epoch.
     pub unix_ms: u64,

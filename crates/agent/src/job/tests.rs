@@ -16,7 +16,12 @@ fn treatment() -> Treatment {
 
 fn parameters() -> Parameters {
     let config = Config::default();
-    Parameters { cold_age: params(), pressure: config.pressure_for(Class::Standard), writes: config.swap.job_endurance() }
+    Parameters {
+        cold_age: params(),
+        pressure: config.pressure_for(Class::Standard),
+        background: config.background.params(),
+        writes: config.swap.job_endurance(),
+    }
 }
 
 fn job(machine: &Machine) -> Job {

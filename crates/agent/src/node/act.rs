@@ -14,26 +14,26 @@ use crate::job::pressed::{Amount, Reclaimed};
 use crate::job::{Job, Plan};
 
 /// Pages per step: small enough that the loop never waits long for the kernel.
-const STEP_PAGES: Pages = Pages(2048);
+pub(super) const STEP_PAGES: Pages = Pages(2048);
 
 /// How much may stay in the swap cache while a plan is carried out.
-const FOLLOW_UP: Bytes = Bytes::mib(4);
+pub(super) const FOLLOW_UP: Bytes = Bytes::mib(4);
 
 /// How long the loop may offload before it looks at its messages and its watches again; a step more at most.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// How soon it looks again when the byte rate or the CPU budget is used up.
-const PACE_WAIT: Duration = Duration::from_millis(50);
+pub(super) const PACE_WAIT: Duration = Duration::from_millis(50);
 
 /// What the kernel counts around a step.
 #[derive(Clone, Copy, Debug, Default)]
-struct Before {
-    swapped: Bytes,
+pub(super) struct Before {
+    pub(super) swapped: Bytes,
     pool: Bytes,
     zswapped: Bytes,
     anon: Bytes,
     file: Bytes,
-    cached: Bytes,
+    pub(super) cached: Bytes,
     rejected: u64,
 }
 
@@ -152,7 +152,7 @@ impl Agent {
     }
 
     /// Books what a step wrote: at once, so that the next one keeps within what is left.
-    fn wrote(&mut self, job: &mut Job, before: &Before, after: &Before) {
+    pub(super) fn wrote(&mut self, job: &mut Job, before: &Before, after: &Before) {
         job.wrote((after.swapped - before.swapped) - (after.zswapped - before.zswapped));
         let now = self.clock.now();
         self.book_writes(job, now);
@@ -161,7 +161,7 @@ impl Agent {
 
     /// Frees what a step has left in the swap cache. `MADV_PAGEOUT` to a device starts the writing and returns; the
     /// pages keep their DRAM, clean, until somebody reclaims them.
-    fn follow_up(&self, job: &Job, cached: Bytes) -> kernel::Result<()> {
+    pub(super) fn follow_up(&self, job: &Job, cached: Bytes) -> kernel::Result<()> {
         if cached == Bytes::ZERO || !self.tiers.offer.device {
             return Ok(());
         }
@@ -197,7 +197,7 @@ impl Agent {
         }
     }
 
-    fn count(&self, job: &Job) -> kernel::Result<Before> {
+    pub(super) fn count(&self, job: &Job) -> kernel::Result<Before> {
         let stat = job.cgroup.stat()?;
         let rejected = Zswap::probe(&self.roots).and_then(|zswap| zswap.rejected()).unwrap_or_default();
         Ok(Before {

@@ -44,6 +44,7 @@ impl Agent {
                 self.trouble(&path, &error);
             }
         }
+        self.look_at_background(now);
         // The journal first: killed in between, the agent forgets a period of a job's history that the journal has,
         // and never the other way round.
         self.write_journal();

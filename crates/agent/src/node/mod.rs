@@ -14,6 +14,7 @@ use config::Config;
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::lock::PidLock;
 use kernel::{Roots, process};
+use policy::background::Hint;
 use policy::thresholds::Thresholds;
 use policy::units::Bytes;
 
@@ -30,6 +31,7 @@ use crate::walk::Walker;
 
 mod act;
 mod afford;
+mod background;
 mod control;
 mod guard;
 mod pressure;
@@ -49,10 +51,17 @@ pub struct Options {
 }
 
 /// What others may tell the loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// End, and put everything back.
     Stop,
+    /// Where a job is, in an operator's or orchestrator's word; `None` to see for ourselves.
+    Hint {
+        /// Its path.
+        job: String,
+        /// The word.
+        hint: Option<Hint>,
+    },
 }
 
 /// Why the agent cannot go on.
@@ -230,7 +239,8 @@ impl Agent {
                 self.press(self.clock.now());
                 next_press = after(next_press, self.config.pressure.period, self.clock.now());
             }
-            let more = self.act();
+            let (compacting, offloading) = (self.compact(), self.act());
+            let more = [compacting, offloading].into_iter().flatten().min();
             self.guard();
             self.write_journal();
             if scanning || deciding || pressing {
@@ -246,6 +256,10 @@ impl Agent {
             }
             match messages.recv_timeout(wake.saturating_sub(self.clock.now())) {
                 Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::Hint { job, hint }) => {
+                    self.take_hint(&job, hint);
+                    self.publish();
+                }
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -316,6 +330,7 @@ impl Agent {
                 far: job.far.clone(),
                 file_out: job.file_out,
                 writes: Some(job.writes),
+                hint: job.background.as_ref().and_then(|background| background.hint),
             };
             (job.path().to_owned(), history)
         });
@@ -377,6 +392,10 @@ fn job_record(job: &Job) -> Record {
             state: pressed.state,
             balance: pressed.balance,
         }),
+        background: job
+            .background
+            .as_ref()
+            .map(|background| journal::BackgroundStart { params: background.params, state: background.state }),
     }))
 }
 

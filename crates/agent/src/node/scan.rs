@@ -13,7 +13,7 @@ use crate::trackers::{self, Scan, Target, Tracker, damon, lru_gen, page_idle};
 
 /// Bounds on what one listing may return.
 const CGROUPS_MAX: usize = 100_000;
-const PROCESSES_MAX: usize = 4_096;
+pub(super) const PROCESSES_MAX: usize = 4_096;
 const MEMBERS_MAX: usize = 4_096;
 
 impl Agent {
@@ -115,6 +115,7 @@ impl Agent {
         let params = Parameters {
             cold_age: self.config.cold_age_for(treatment.class).params(),
             pressure: self.config.pressure_for(treatment.class),
+            background: self.config.background.params(),
             writes: self.config.swap.job_endurance(),
         };
         let mut job = Job::new(cgroup, treatment, tracker, &params, now);
@@ -126,6 +127,9 @@ impl Agent {
             job.far = history.far.clone();
             job.file_out = history.file_out;
             job.writes = history.writes.unwrap_or(job.writes);
+            if let Some(background) = &mut job.background {
+                background.hint = history.hint;
+            }
         }
         let known = if history.is_some() { "goes on" } else { "starts" };
         let (class, policy) = (treatment.class.as_str(), treatment.policy.as_str());

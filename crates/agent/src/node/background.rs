@@ -1,0 +1,210 @@
+//! Jobs that have gone to the background: compacted once, when nobody is in want of memory (003).
+
+use std::time::Duration;
+
+use kernel::priority::IdlePriority;
+use kernel::{meminfo, psi};
+use policy::background::{Decision, Hint, Input, Reason};
+use policy::units::{Bytes, Pages, RatioPpm};
+use policy::veto::Veto;
+
+use super::act::{FOLLOW_UP, PACE_WAIT, STEP_PAGES};
+use super::{Agent, unix_ms};
+use crate::actuators::compact::{self, Task};
+use crate::job::background::{BackgroundPeriod, Done, Plan};
+use crate::job::{Job, millis};
+use crate::journal::{BackgroundRecord, Record};
+use crate::view;
+
+impl Agent {
+    /// One control period of all jobs that may go to the background.
+    pub(super) fn look_at_background(&mut self, now: Duration) {
+        let paths: Vec<String> = self.jobs.iter().filter(|(_, job)| job.background.is_some()).map(|(path, _)| path.clone()).collect();
+        for path in paths {
+            self.look_at(&path, now);
+        }
+    }
+
+    /// Takes an operator's word; it stands until the job ends or the next word comes.
+    pub(super) fn take_hint(&mut self, path: &str, hint: Option<Hint>) {
+        let Some(background) = self.jobs.get_mut(path).and_then(|job| job.background.as_mut()) else {
+            return self.event(Some(path), "a hint came too late: the job has ended".to_owned());
+        };
+        background.hint = hint;
+        let word = match hint {
+            Some(Hint::Background) => "told that the job is in the background",
+            Some(Hint::Foreground) => "told that the job is in the foreground",
+            None => "told to see for ourselves where the job is",
+        };
+        self.event(Some(path), word.to_owned());
+        // At once: what is asked back late is of no use.
+        self.look_at(path, self.clock.now());
+    }
+
+    fn look_at(&mut self, path: &str, now: Duration) {
+        let Some(mut job) = self.jobs.remove(path) else { return };
+        let done = self.step_background(&mut job, now);
+        if done.is_err()
+            && let Some(background) = &mut job.background
+            && let Some(plan) = &mut background.plan
+        {
+            plan.paused = true;
+        }
+        self.jobs.insert(path.to_owned(), job);
+        match done {
+            Err(error) if !error.is_gone() => self.trouble(path, &error),
+            _ => {}
+        }
+    }
+
+    fn step_background(&mut self, job: &mut Job, now: Duration) -> kernel::Result<()> {
+        let (machine_stall, available) = self.machine_want()?;
+        let veto = self.background_veto(job, now);
+        let frozen = job.cgroup.frozen()?;
+        // Where CPU time is not told, nobody is idle.
+        let cpu_usage_us = job.cgroup.cpu_usage_us()?.unwrap_or(millis(now));
+        let pids = job.cgroup.procs(super::scan::PROCESSES_MAX)?;
+        let Some(background) = &mut job.background else { return Ok(()) };
+        let input = Input { now_ms: millis(now), hint: background.hint, frozen, cpu_usage_us, machine_stall, available, veto };
+        let (decision, done) = background.step(input, &pids);
+        let before = background.recent.back().map(|period| period.decision);
+        let period = BackgroundPeriod { unix_ms: unix_ms(), decision, machine_stall, available, done };
+        background.remember(period);
+        let (name, id) = (job.cgroup.name().to_owned(), job.cgroup.id());
+        if is_news(before, decision) {
+            self.event(Some(&name), view::explain_background(&period));
+        }
+        let record = BackgroundRecord { unix_ms: period.unix_ms, job: name, id, input, decision, done, memory: job.memory };
+        self.pending.push(Record::Background(Box::new(record)));
+        Ok(())
+    }
+
+    /// How much the machine is in want of memory: the share of the last 10 s in which tasks waited for it, and how much
+    /// of it is available. Where the kernel keeps no pressure, what is available decides alone.
+    fn machine_want(&self) -> kernel::Result<(RatioPpm, RatioPpm)> {
+        let stall = match psi::memory(&self.roots) {
+            Ok(pressure) => pressure.some.avg10,
+            Err(error) if error.is_unsupported() => RatioPpm(0),
+            Err(error) => return Err(error),
+        };
+        let info = meminfo::read(&self.roots)?;
+        Ok((stall, RatioPpm::of(info.available.0, info.total.0).unwrap_or_default()))
+    }
+
+    /// What the surroundings forbid, the most lasting reason first. A job at its memory limit is compacted all the same:
+    /// in the background it has no use for what it holds.
+    fn background_veto(&mut self, job: &mut Job, now: Duration) -> Option<Veto> {
+        if !self.may_act(job) {
+            return Some(Veto::ObserveOnly);
+        }
+        self.place(job, now).or_else(|| self.budget_spent.then_some(Veto::BudgetSpent))
+    }
+
+    /// One step of one job's compaction or prefetch, within the byte rate and the CPU budget. Returns how long to wait
+    /// before there is more to do; `None` where nothing is under way.
+    pub(super) fn compact(&mut self) -> Option<Duration> {
+        if self.options.dry_run {
+            return None;
+        }
+        let due = |job: &Job| job.background.as_ref().is_some_and(crate::job::background::Background::due);
+        // One job after the other: nothing is gained by taking turns.
+        let path = self.jobs.iter().find(|(_, job)| due(job)).map(|(path, _)| path.clone())?;
+        let now = self.clock.now();
+        let cpu = self.cpu_time();
+        if self.budget.spent(now, cpu) {
+            self.budget_spent = true;
+            return Some(PACE_WAIT);
+        }
+        let limit = self.rate.available(now).to_pages(kernel::page_size()).min(STEP_PAGES);
+        if limit == Pages::ZERO {
+            return Some(PACE_WAIT);
+        }
+        let mut job = self.jobs.remove(&path)?;
+        let plan = job.background.as_mut().and_then(|background| background.plan.take());
+        let outcome = plan.map_or(Ok(Bytes::ZERO), |plan| self.step_task(&mut job, plan, limit));
+        self.jobs.insert(path.clone(), job);
+        match outcome {
+            Ok(moved) => self.rate.spend(moved),
+            Err(error) if error.is_gone() => {}
+            Err(error) => self.event(Some(&path), format!("compaction given up: {error}")),
+        }
+        Some(Duration::ZERO)
+    }
+
+    /// One step of a plan, which an error ends.
+    fn step_task(&mut self, job: &mut Job, mut plan: Plan, limit: Pages) -> kernel::Result<Bytes> {
+        let page = kernel::page_size();
+        let limit = match plan.task {
+            Task::Compact => self.writable(job, self.clock.now()).map_or(limit, |bytes| limit.min(bytes.to_pages(page))),
+            Task::Prefetch => limit,
+        };
+        let (stall, available) = self.machine_want()?;
+        let Some(background) = &mut job.background else { return Ok(Bytes::ZERO) };
+        if limit == Pages::ZERO || background.must_wait(stall, available) {
+            return Ok(self.hold_back(job, plan));
+        }
+        let before = self.count(job)?;
+        // Compression runs in this thread, inside the system call: in slack cycles only. A prefetch is waited for.
+        let idle = (plan.task == Task::Compact).then(IdlePriority::enter);
+        let advised = compact::step(&self.roots, &mut self.walker, &job.cgroup, plan.task, &mut plan.cursor, limit);
+        drop(idle);
+        let advised = advised?;
+        let after = self.count(job)?;
+
+        let went_out = after.swapped - before.swapped;
+        let done = match plan.task {
+            Task::Compact => Done { asked: advised.moved, offloaded: went_out, deactivated: advised.deactivated, prefetched: Bytes::ZERO },
+            Task::Prefetch => Done { prefetched: advised.moved, ..Done::default() },
+        };
+        plan.done += done;
+        self.wrote(job, &before, &after);
+        if let Some(tracker) = self.trackers.get_mut(&job.tracker.0) {
+            tracker.went_out(job.cgroup.id(), went_out.to_pages(page));
+        }
+        job.was_reclaimed(went_out.to_pages(page), Bytes::ZERO);
+        if plan.task == Task::Compact && (after.cached >= FOLLOW_UP || advised.finished) {
+            self.follow_up(job, after.cached)?;
+        }
+        if advised.finished {
+            self.event(Some(job.path()), in_words(plan.task, &plan.done));
+        }
+        if let Some(background) = &mut job.background {
+            background.took((!advised.finished).then_some(plan), done);
+        }
+        Ok(advised.moved)
+    }
+
+    /// What is under way waits for a better period; a prefetch that would come late is dropped.
+    fn hold_back(&mut self, job: &mut Job, plan: Plan) -> Bytes {
+        let what = match plan.task {
+            Task::Compact => "compaction waits: the machine is short of memory, or of what may be written",
+            Task::Prefetch => "prefetch dropped: the machine is short of memory",
+        };
+        self.event(Some(job.path()), what.to_owned());
+        if let Some(background) = &mut job.background {
+            background.took((plan.task == Task::Compact).then_some(Plan { paused: true, ..plan }), Done::default());
+        }
+        Bytes::ZERO
+    }
+}
+
+/// Whether a decision is worth an event: it is another one than before, and not what nobody asks about.
+fn is_news(before: Option<Decision>, now: Decision) -> bool {
+    let quiet = match now {
+        Decision::Nothing { reason: Reason::Foreground } => before.is_none(),
+        Decision::Nothing { reason: Reason::Done } => true,
+        Decision::Nothing { .. } | Decision::Compact | Decision::Prefetch => false,
+    };
+    before != Some(now) && !quiet
+}
+
+fn in_words(task: Task, done: &Done) -> String {
+    let Done { asked, offloaded, deactivated, prefetched } = done;
+    match task {
+        Task::Compact => format!("compacted: {offloaded} of {asked} left DRAM, {deactivated} of file mappings deactivated"),
+        Task::Prefetch => format!("prefetched: {prefetched} asked back"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
