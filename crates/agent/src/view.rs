@@ -331,15 +331,17 @@ pub fn explain_pressure(period: &PressedPeriod) -> String {
         Lean::Swappiness(swappiness) => format!("swappiness {swappiness}"),
     };
     let stalls = format!("stalled {} for memory, {} for I/O, {} by what came back", step.memory_stall, step.io_stall, step.refault_stall);
+    // A stall beyond the target is paid off over the periods after it, whose own may be none.
+    let now_and_before = format!("{stalls}, with what earlier periods were over");
     match step.decision {
         Decision::Reclaim { bytes } => format!("reclaim {bytes}, {lean}: {stalls}"),
         Decision::Hold { reason } => match reason {
             Hold::NoHistory => "hold: no period has passed to compare with".to_owned(),
             Hold::CounterWentBack => "hold: a counter of the kernel went back".to_owned(),
             Hold::WarmingUp => "hold: seen for too short a time".to_owned(),
-            Hold::MemoryStall => format!("hold: {stalls}; waiting for memory is at its target"),
-            Hold::IoStall => format!("hold: {stalls}; waiting for I/O is at its target"),
-            Hold::Refaults => format!("hold: {stalls}; what came back costs as much as the target allows"),
+            Hold::MemoryStall => format!("hold: {now_and_before}: waiting for memory is at its target"),
+            Hold::IoStall => format!("hold: {now_and_before}: waiting for I/O is at its target"),
+            Hold::Refaults => format!("hold: {now_and_before}: what came back costs as much as the target allows"),
             Hold::AtFloor => "hold: as small as it may become".to_owned(),
             Hold::Vetoed(veto) => format!("hold: {}", veto_words(veto)),
         },
@@ -383,5 +385,45 @@ fn veto_words(veto: Veto) -> &'static str {
         Veto::BudgetSpent => "the agent has spent its CPU budget",
         Veto::WritesSpent => "the device's write budget is spent for now",
         Veto::Stalled => "it is stalled as long as its pressure target allows",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{Agent, Message};
+    use crate::testing::Machine;
+
+    #[test]
+    fn memory_tax_is_summed_up_apart() {
+        let machine = Machine::new();
+        let jobs = [
+            ("/app", "application", 400),
+            ("/log", "datacenter_tax", 80),
+            ("/proxy", "application_tax", 40),
+            ("/mesh", "application_tax", 20),
+        ];
+        let mut text = String::new();
+        for (job, kind, kib) in jobs {
+            machine.cgroup(job);
+            machine.set(job, "memory.current", &(kib * 1024).to_string());
+            text += &format!("[[job]]\ncgroup = \"{job}\"\nkind = \"{kind}\"\n");
+        }
+        machine.set("/log", "memory.swap.current", "30720");
+        machine.set("/log", "memory.stat", "anon 0\nzswap 10240");
+        let options = Options { ephemeral: true, ..Options::default() };
+        let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), options).unwrap();
+        let (sender, messages) = std::sync::mpsc::sync_channel(1);
+        sender.send(Message::Stop).unwrap();
+        agent.run(&messages, None, &mut |_, _| ()).unwrap();
+        let view = agent.view().get();
+        let totals = view.totals_by_kind.map(|kind| (kind.kind, kind.jobs, kind.memory_bytes.0 / 1024, kind.saved_bytes.0 / 1024));
+        assert_eq!(totals, [("application", 1, 400, 0), ("datacenter_tax", 1, 80, 20), ("application_tax", 2, 60, 0)]);
+        assert_eq!(view.totals_by_kind.map(|kind| kind.memory_ratio), [0.390_625, 0.078_125, 0.058_593]);
+        let metrics = crate::metrics::render(&view).unwrap();
+        assert!(
+            metrics.contains("thermocline_job_saved_bytes{job=\"/log\",class=\"aggressive\",kind=\"datacenter_tax\"} 20480"),
+            "{metrics}"
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command as Process, ExitCode};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use agent::actuators::exact;
 use agent::journal::{self, Journal};
@@ -167,7 +168,9 @@ pub(crate) fn explain(config: &Config, format: Format, arguments: &Explain) -> R
         bail!("the agent watches no job {}; it watches: {}", arguments.job, known.join(", "));
     };
     let period = view["scan_period_seconds"].as_f64().unwrap_or(0.0);
-    print(format, job, || text::explanation(job, period, arguments.last))
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    print(format, job, || text::explanation(job, period, arguments.last, now_unix_ms))
 }
 
 /// `thermocline hint JOB WORD`.

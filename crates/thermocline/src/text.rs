@@ -3,7 +3,10 @@
 use std::fmt::Write;
 
 use agent::job::ClosedPeriod;
+use agent::job::background::BackgroundPeriod;
+use agent::job::pressed::PressedPeriod;
 use policy::units::Bytes;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// A view as a table of jobs.
@@ -22,32 +25,61 @@ pub(crate) fn status(view: &Value) -> String {
     if let Some(why) = machine["no_far_memory"].as_str() {
         let _ = writeln!(text, "no far memory: {why}");
     }
-    let _ = writeln!(
-        text,
-        "{:<32} {:<12} {:<9} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>10}",
-        "job", "class", "tracker", "memory", "working", "cold", "far", "saved", "older", "promotions"
-    );
+    let columns = ["policy", "class", "tier", "tracker", "memory", "working", "cold", "far", "saved", "older", "promotions", "stall"];
+    text += &row("job", &columns.map(ToOwned::to_owned));
     for job in view["jobs"].as_array().into_iter().flatten() {
-        let threshold = job["threshold_seconds"].as_f64().map_or_else(|| "-".to_owned(), |s| format!("{s} s"));
-        let rate = job["promotion_rate_ratio_per_min"].as_f64().map_or_else(|| "-".to_owned(), |r| format!("{:.3}%/min", r * 100.0));
-        let _ = writeln!(
-            text,
-            "{:<32} {:<12} {:<9} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>10}",
-            job["job"].as_str().unwrap_or("?"),
-            job["class"].as_str().unwrap_or("?"),
-            job["tracker"].as_str().unwrap_or("?"),
+        let word = |key: &str| job[key].as_str().unwrap_or("-").to_owned();
+        let percent = |ratio: f64, digits: usize| format!("{:.digits$}%", ratio * 100.0);
+        let or_none = |shown: Option<String>| shown.unwrap_or_else(|| "-".to_owned());
+        let columns = [
+            word("policy"),
+            word("class"),
+            word("tier"),
+            word("tracker"),
             bytes(&job["memory_bytes"]),
             bytes(&job["working_set_bytes"]),
             bytes(&job["cold_bytes"]),
             bytes(&job["far_bytes"]),
             bytes(&job["saved_bytes"]),
-            threshold,
-            rate,
-        );
+            or_none(job["threshold_seconds"].as_f64().map(|seconds| format!("{seconds} s"))),
+            or_none(job["promotion_rate_ratio_per_min"].as_f64().map(|rate| percent(rate, 3) + "/min")),
+            or_none(job["stall_ratio"].as_f64().map(|stall| percent(stall, 2))),
+        ];
+        text += &row(job["job"].as_str().unwrap_or("?"), &columns);
         let _ = writeln!(text, "  {}", job["explanation"].as_str().unwrap_or(""));
         if let Some(remark) = job["remark"].as_str() {
             let _ = writeln!(text, "  {remark}");
         }
+    }
+    text + &totals(&view["totals_by_kind"])
+}
+
+/// The width of a job's name; a longer one has a line of its own.
+const NAME_WIDTH: usize = 28;
+
+/// One line of the table of jobs, 150 characters wide.
+fn row(name: &str, columns: &[String; 12]) -> String {
+    let mut text = if name.chars().count() > NAME_WIDTH { format!("{name}\n{:NAME_WIDTH$}", "") } else { format!("{name:<NAME_WIDTH$}") };
+    let [policy, class, tier, tracker, memory, working, cold, far, saved, older, promotions, stall] = columns;
+    let _ = write!(text, " {policy:<10} {class:<12} {tier:<5} {tracker:<9} {memory:>10} {working:>10} {cold:>10} {far:>10}");
+    let _ = writeln!(text, " {saved:>10} {older:>7} {promotions:>11} {stall:>6}");
+    text
+}
+
+/// What the jobs of each kind hold and gave back; nothing where there are no jobs.
+fn totals(kinds: &Value) -> String {
+    let mut text = String::new();
+    let some = |kind: &&Value| count(&kind["jobs"]) > 0;
+    for kind in kinds.as_array().into_iter().flatten().filter(some) {
+        if text.is_empty() {
+            let _ =
+                writeln!(text, "\n{:<16} {:>5} {:>10} {:>12} {:>10} {:>12}", "kind", "jobs", "memory", "of machine", "saved", "of machine");
+        }
+        let percent = |key: &str| format!("{:.1}%", kind[key].as_f64().unwrap_or(0.0) * 100.0);
+        let (memory, saved) = (bytes(&kind["memory_bytes"]), bytes(&kind["saved_bytes"]));
+        let (of_memory, of_saved) = (percent("memory_ratio"), percent("saved_ratio"));
+        let (name, jobs) = (kind["kind"].as_str().unwrap_or("?"), count(&kind["jobs"]));
+        let _ = writeln!(text, "{name:<16} {jobs:>5} {memory:>10} {of_memory:>12} {saved:>10} {of_saved:>12}");
     }
     text
 }
@@ -70,25 +102,56 @@ pub(crate) fn ages(view: &Value) -> String {
     text
 }
 
-/// The last decisions about one job.
-pub(crate) fn explanation(job: &Value, scan_period_seconds: f64, last: usize) -> String {
+/// The last decisions about one job, by each controller that has a say.
+pub(crate) fn explanation(job: &Value, scan_period_seconds: f64, last: usize, now_unix_ms: u64) -> String {
+    let word = |key: &str| job[key].as_str().unwrap_or("none");
     let mut text = format!(
-        "{}: class {}, tracker {} ({})\n",
-        job["job"].as_str().unwrap_or("?"),
-        job["class"].as_str().unwrap_or("?"),
-        job["tracker"].as_str().unwrap_or("?"),
-        job["tracker_reason"].as_str().unwrap_or("?"),
+        "{}: policy {}, class {}, tracker {} ({})\n",
+        word("job"),
+        word("policy"),
+        word("class"),
+        word("tracker"),
+        word("tracker_reason")
     );
-    let empty = Vec::new();
-    let recent = job["recent"].as_array().unwrap_or(&empty);
-    for period in recent.iter().skip(recent.len().saturating_sub(last)) {
-        let Ok(period) = serde_json::from_value::<ClosedPeriod>(period.clone()) else { continue };
-        #[expect(clippy::cast_precision_loss, reason = "shown to people")]
-        let rate = period.promotion_rate_ppm().map_or_else(|| "-".to_owned(), |ppm| format!("{:.3}%/min", ppm as f64 / 1e4));
-        let at = period.job_age_ms / 1000;
-        let _ = writeln!(text, "  {at:>7} s  promotions {rate:>11}  {}", agent::view::explain(&period, scan_period_seconds));
+    let _ = writeln!(text, "  tier {}: {}", word("tier"), word("tier_reason"));
+    if let Some(hint) = job["hint"].as_str() {
+        let _ = writeln!(text, "  said to be in the {hint}");
+    }
+    let cold_age: Vec<_> = periods(job, "recent")
+        .iter()
+        .map(|period: &ClosedPeriod| {
+            #[expect(clippy::cast_precision_loss, reason = "shown to people")]
+            let rate = period.promotion_rate_ppm().map_or_else(|| "-".to_owned(), |ppm| format!("{:.3}%/min", ppm as f64 / 1e4));
+            (period.unix_ms, format!("promotions {rate:>11}  {}", agent::view::explain(period, scan_period_seconds)))
+        })
+        .collect();
+    let pressure: Vec<_> = periods(job, "recent_pressure")
+        .iter()
+        .map(|period: &PressedPeriod| (period.unix_ms, agent::view::explain_pressure(period)))
+        .collect();
+    let background: Vec<_> = periods(job, "recent_background")
+        .iter()
+        .map(|period: &BackgroundPeriod| (period.unix_ms, agent::view::explain_background(period)))
+        .collect();
+    // Where another policy decides, this one only keeps learning.
+    let learning = ["pressure", "background"].contains(&word("policy"));
+    let cold_age = if learning { Vec::new() } else { cold_age };
+    for (name, mut said) in [("cold_age", cold_age), ("pressure", pressure), ("background", background)] {
+        // Of the same thing said again and again, the first time is what matters.
+        said.dedup_by(|later, earlier| later.1 == earlier.1);
+        if !said.is_empty() {
+            let _ = writeln!(text, "{name}");
+        }
+        for (unix_ms, what) in said.iter().skip(said.len().saturating_sub(last)) {
+            let _ = writeln!(text, "  {:>7} s ago  {what}", now_unix_ms.saturating_sub(*unix_ms) / 1000);
+        }
     }
     text
+}
+
+/// The last periods of one controller, as far as they can be read.
+fn periods<T: DeserializeOwned>(job: &Value, key: &str) -> Vec<T> {
+    job[key].as_array().into_iter().flatten().filter_map(|period| serde_json::from_value(period.clone()).ok()).collect()
 }
 
 fn count(value: &Value) -> u64 {
@@ -97,4 +160,66 @@ fn count(value: &Value) -> u64 {
 
 fn bytes(value: &Value) -> String {
     Bytes(count(value)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const LONG: &str = "/kubepods.slice/kubepods-burstable.slice/cri-containerd-1.scope";
+
+    fn view() -> Value {
+        let job = |name: &str| {
+            json!({
+                "job": name, "policy": "background", "class": "conservative", "tier": "zswap", "tracker": "page_idle",
+                "memory_bytes": 1_099_500_000_000_u64, "saved_bytes": 1_048_575, "threshold_seconds": 15_300.0,
+                "promotion_rate_ratio_per_min": 0.02, "stall_ratio": 0.125, "explanation": "in the background, compacted once",
+            })
+        };
+        let kind = |name: &str, jobs: u64| json!({ "kind": name, "jobs": jobs, "memory_bytes": 3 << 29, "memory_ratio": 0.15, "saved_bytes": 1 << 29, "saved_ratio": 0.05 });
+        json!({ "jobs": [job("/a"), job(LONG)], "totals_by_kind": [kind("application", 2), kind("datacenter_tax", 0)] })
+    }
+
+    #[test]
+    fn the_table_of_jobs_has_straight_columns_and_no_more_than_150_characters() {
+        let text = status(&view());
+        let rows: Vec<_> = text.lines().filter(|line| line.contains("conservative") || line.contains("promotions")).collect();
+        let end = |row: &&str, word: &str| row.find(word).map(|at| at + word.len());
+        assert_eq!(rows.len(), 3, "{text}");
+        for row in &rows[1..] {
+            assert_eq!(row.len(), 150, "{row}");
+            assert_eq!((end(row, "2.000%/min"), end(row, "12.50%")), (end(&rows[0], "promotions"), end(&rows[0], "stall")), "{row}");
+        }
+        assert!(text.lines().any(|line| line == LONG), "a long name has its own line");
+    }
+
+    #[test]
+    fn savings_are_summed_by_kind_where_there_are_jobs() {
+        let text = status(&view());
+        let last = text.lines().last().unwrap_or_default();
+        assert_eq!(last.split_whitespace().collect::<Vec<_>>(), ["application", "2", "1.5", "GiB", "15.0%", "512.0", "MiB", "5.0%"]);
+        assert!(!text.contains("datacenter_tax") && totals(&json!([])).is_empty());
+    }
+
+    #[test]
+    fn an_explanation_tells_each_controllers_last_words_once() {
+        let held = |unix_ms: u64, reason: &str| {
+            let done = json!({ "asked": 0, "offloaded": 0, "deactivated": 0, "prefetched": 0 });
+            let decision = json!({ "action": "nothing", "reason": reason });
+            json!({ "unix_ms": unix_ms, "decision": decision, "machine_stall": 0, "available": 500_000, "done": done })
+        };
+        let recent = [held(1_000, "foreground"), held(2_000, "foreground"), held(9_000, "settling"), held(12_000, "done")];
+        let job = json!({ "job": "/a", "policy": "background", "hint": "background", "recent_background": recent });
+        let check = |last: usize, want: &[&str]| {
+            let text = explanation(&job, 1.0, last, 20_000);
+            let said: Vec<_> = text.lines().skip_while(|line| *line != "background").skip(1).map(str::trim).collect();
+            assert_eq!(said.len(), want.len(), "{text}");
+            assert!(said.iter().zip(want).all(|(said, want)| said.starts_with(want)), "{text}");
+            assert!(text.contains("said to be in the background"));
+        };
+        check(10, &["19 s ago", "11 s ago", "8 s ago"]);
+        check(1, &["8 s ago"]);
+    }
 }
