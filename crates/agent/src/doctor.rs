@@ -1,6 +1,7 @@
 //! What this machine can do, and how to enable what it cannot. Reads only.
 
-use kernel::capability::{self, Capability};
+use kernel::block::BlockDevice;
+use kernel::capability::{self, Capability, Feature};
 use kernel::cgroup::CgroupRoot;
 use kernel::zswap::Zswap;
 use kernel::{Error, Roots, meminfo, pagemap, psi, swap};
@@ -63,6 +64,11 @@ pub fn examine(roots: &Roots) -> Report {
     checks.push(page_tables(roots));
     checks.push(pressure(roots));
     checks.push(readahead(roots));
+    // One thing that is missing can take several features with it: it is told once.
+    let told: Vec<String> = checks.iter().map(|check| check.found.clone()).collect();
+    checks.extend(features(roots).into_iter().filter(|feature| !told.contains(&feature.found)));
+    checks.extend(endurance(roots));
+    checks.extend(virtual_machines(roots));
     let chosen = offer.choose(config::Tracker::Auto);
     let blocked = |name| checks.iter().any(|check: &Check| check.name == name && check.status == Status::Missing);
     Report {
@@ -132,7 +138,12 @@ fn swap_and_zswap(roots: &Roots) -> Vec<Check> {
                 check("zswap", Status::Ok, format!("on, compressor {compressor}"), "")
             } else {
                 let remedy = "set zswap.manage = true, or echo Y > /sys/module/zswap/parameters/enabled";
-                check("zswap", Status::Advice, format!("off, compressor {compressor}: nothing is offloaded to a plain swap device"), remedy)
+                check(
+                    "zswap",
+                    Status::Advice,
+                    format!("off, compressor {compressor}: what is offloaded goes to the swap device, within swap.write_budget"),
+                    remedy,
+                )
             }
         }
         Err(error) => from_error("zswap", &error),
@@ -171,6 +182,42 @@ fn readahead(roots: &Roots) -> Check {
     }
 }
 
+/// What tiers and policies use of the kernel, each by its own name. None is needed by all of them.
+fn features(roots: &Roots) -> Vec<Check> {
+    let found = |feature: Feature| match &feature.offered {
+        Ok(()) => check(feature.name, Status::Ok, feature.purpose, ""),
+        Err(error) => Check { status: Status::Advice, ..from_error(feature.name, error) },
+    };
+    capability::features(roots).into_iter().map(found).collect()
+}
+
+/// What the swap devices are. How much may be written to one, no kernel knows.
+fn endurance(roots: &Roots) -> Vec<Check> {
+    let areas = swap::read(roots).unwrap_or_default();
+    let devices = areas.iter().map(|area| (area, BlockDevice::under_swap(roots, area)));
+    let told = devices.filter_map(|(area, device)| match device {
+        Ok(device) if device.is_compressed_ram().unwrap_or(false) => None,
+        Ok(device) => {
+            let kind = match device.is_rotational() {
+                Ok(Some(true)) => "says that it rotates: too slow for far memory, if so",
+                Ok(_) => "what it may be written to is not known to the kernel",
+                Err(_) => "does not tell what it is",
+            };
+            let remedy = "set swap.write_budget to its rated terabytes written, divided by the days that it shall last";
+            Some(check("swap_device", Status::Advice, format!("{} on {}: {kind}", area.name, device.name()), remedy))
+        }
+        Err(error) => Some(Check { status: Status::Advice, ..from_error("swap_device", &error) }),
+    });
+    told.collect()
+}
+
+/// A virtual machine's process is a job like any other, if its memory can move.
+fn virtual_machines(roots: &Roots) -> Option<Check> {
+    let found = "this machine can run virtual machines; their memory is offloaded like any other, as long as it is not pinned";
+    let remedy = "give guests free page reporting (virtio-balloon with free-page-reporting=on), and neither locked memory nor devices passed through: both pin all of it";
+    roots.dev.join("kvm").exists().then(|| check("vm_host", Status::Advice, found, remedy))
+}
+
 impl Report {
     /// For a terminal: one line per check, remedies below what they mend.
     #[must_use]
@@ -184,9 +231,9 @@ impl Report {
                 Status::Missing => "missing",
                 Status::Busy => "busy   ",
             };
-            let _ = writeln!(text, "  {mark}  {:<13} {}", check.name, check.found);
+            let _ = writeln!(text, "  {mark}  {:<20} {}", check.name, check.found);
             if !check.remedy.is_empty() {
-                let _ = writeln!(text, "           {:<13} -> {}", "", check.remedy);
+                let _ = writeln!(text, "           {:<20} -> {}", "", check.remedy);
             }
         }
         let tracker = self.tracker.unwrap_or("none");

@@ -56,7 +56,7 @@ impl LruGen {
 
     /// Opens a new generation in every memory cgroup of the targets.
     fn age_all(&self, targets: &[Target<'_>]) -> Result<()> {
-        for memcg in self.files.read()?.iter().filter(|m| targets.iter().any(|t| belongs(&m.path, t.path))) {
+        for memcg in living(self.files.read()?).iter().filter(|m| targets.iter().any(|t| belongs(&m.path, t.path))) {
             for node in &memcg.nodes {
                 let Some(youngest) = node.max_seq() else { continue };
                 // Refused: it ended, or the kernel aged it in between. It is read below as it then is.
@@ -91,6 +91,14 @@ impl LruGen {
         self.history.insert(target.id, History { scanned_at: now, anon: resident.clone() });
         Ok(Scan { taken_at: now, resident, file, accesses, window, resolved_to: RESOLVED_TO, remark: None })
     }
+}
+
+/// Without the cgroups that were removed and made anew: the kernel lists one for as long as pages are charged to it, under
+/// the path that it had. It lists siblings in the order of their making, so that the living one comes last; its id is the
+/// cgroup's own on 7.2 only.
+fn living(listed: Vec<Memcg>) -> Vec<Memcg> {
+    let last: HashMap<String, usize> = listed.iter().enumerate().map(|(at, memcg)| (memcg.path.clone(), at)).collect();
+    listed.into_iter().enumerate().filter(|(at, memcg)| last.get(&memcg.path) == Some(at)).map(|(_, memcg)| memcg).collect()
 }
 
 /// Whether the memory cgroup at `path` is the job's, or lies below it.
@@ -141,7 +149,7 @@ impl Tracker for LruGen {
 
     fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
         self.age_all(targets)?;
-        self.latest = self.files.read()?;
+        self.latest = living(self.files.read()?);
         let scans = targets.iter().map(|target| self.scan_target(now, target)).collect();
         self.history.retain(|id, _| targets.iter().any(|target| target.id == *id));
         Ok(scans)
@@ -211,6 +219,14 @@ mod tests {
         let gens = [gen_of(4, 370_000), gen_of(5, 241_000), gen_of(6, 119_000), gen_of(7, 3)];
         let got: Vec<_> = ages(&gens, Duration::from_secs(120)).map(|(age, g)| (g.seq, age.0)).collect();
         assert_eq!(got, [(4, 2), (5, 1), (6, 0), (7, 0)]);
+    }
+
+    #[test]
+    fn a_cgroup_that_was_made_anew_is_not_its_predecessor() {
+        let listed = ["/a", "/b", "/a/x", "/a", "/c"].map(str::to_owned);
+        let listed = listed.into_iter().zip(1..).map(|(path, id)| Memcg { id, path, nodes: Vec::new() }).collect();
+        let ids: Vec<_> = living(listed).iter().map(|memcg| memcg.id).collect();
+        assert_eq!(ids, [2, 3, 4, 5]);
     }
 
     #[test]
