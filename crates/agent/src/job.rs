@@ -144,8 +144,10 @@ struct Promotions {
 
 #[derive(Clone, Copy, Debug)]
 struct Counters {
-    /// Pages that came back, ever.
-    promoted: u64,
+    /// Pages that came back from swap, ever, as far as the kernel counts them.
+    swapped_in: u64,
+    /// Anonymous pages that were missed after they had gone, ever.
+    refaulted: u64,
     /// Pages written to swap devices, ever; `None` where the kernel does not count them per cgroup (before Linux 6.17).
     written: Option<u64>,
 }
@@ -213,14 +215,21 @@ impl Job {
             pool: stat.zswap.unwrap_or_default(),
             file: self.file_out,
         };
-        // `zswpin` counts pages from the pool, `pswpin` (Linux 6.17 and up, per cgroup) pages from the device.
-        let promoted = stat.zswpin.unwrap_or(0).saturating_add(stat.pswpin.unwrap_or(0));
+        let now = Counters {
+            // `zswpin` counts pages from the pool, `pswpin` (Linux 6.17 and up, per cgroup) pages from the device.
+            swapped_in: stat.zswpin.unwrap_or(0).saturating_add(stat.pswpin.unwrap_or(0)),
+            // Where the device is not counted, refaults stand in: less exact, for they miss what went out long ago.
+            refaulted: if stat.pswpin.is_none() { stat.workingset_refault_anon.unwrap_or(0) } else { 0 },
+            written: stat.pswpout,
+        };
         // A counter that goes back is another job's: start over.
-        let came_back = self.counters.map_or(0, |before| promoted.saturating_sub(before.promoted));
+        let came_back = self.counters.map_or(0, |before| {
+            now.swapped_in.saturating_sub(before.swapped_in).max(now.refaulted.saturating_sub(before.refaulted))
+        });
         if let (Some(written), Some(before)) = (stat.pswpout, self.counters.and_then(|before| before.written)) {
             self.unbooked += Pages(written.saturating_sub(before)).to_bytes(page);
         }
-        self.counters = Some(Counters { promoted, written: stat.pswpout });
+        self.counters = Some(now);
         self.outcome.promoted += Pages(came_back);
         self.totals.promoted += Pages(came_back).to_bytes(page);
         Ok(Pages(came_back))
