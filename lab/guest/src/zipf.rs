@@ -1,6 +1,10 @@
 //! Random pages of which few are accessed often and most are rare.
 
+use std::io;
+
 use fastrand::Rng;
+
+use crate::linux::mapping::lock_items;
 
 /// Draws page numbers of which the page of rank r comes with a probability in proportion to r^-exponent.
 pub(crate) struct ZipfPages {
@@ -25,6 +29,15 @@ impl ZipfPages {
         let mut order: Vec<usize> = (0..pages).collect();
         rng.shuffle(&mut order);
         Self { cumulated, pages: order }
+    }
+
+    /// Keeps what it is made of in DRAM.
+    ///
+    /// # Errors
+    /// Those of [`lock_items`].
+    pub(crate) fn lock(&self) -> io::Result<()> {
+        lock_items(&self.cumulated)?;
+        lock_items(&self.pages)
     }
 
     /// The page of the next access.

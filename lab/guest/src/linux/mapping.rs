@@ -132,6 +132,14 @@ impl Mapping {
         }
     }
 
+    /// Keeps all of it in DRAM (`mlock(2)`).
+    ///
+    /// # Errors
+    /// `ENOMEM` or `EPERM` beyond the limit on locked memory, `RLIMIT_MEMLOCK`.
+    pub(crate) fn lock(&self) -> io::Result<()> {
+        lock(self.start.as_ptr(), self.bytes)
+    }
+
     /// Gives back the memory of these pages (`MADV_DONTNEED`), which then read as zeroes.
     pub(crate) fn discard(&self, pages: std::ops::Range<usize>) {
         let page = page_bytes();
@@ -169,6 +177,19 @@ fn map(bytes: usize, protection: libc::c_int, flags: libc::c_int, fd: libc::c_in
         Some(start_) if start != libc::MAP_FAILED => Ok(Mapping { start: start_, bytes }),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Keeps these items in DRAM (`mlock(2)`), with what shares their first and last pages.
+///
+/// # Errors
+/// Those of [`Mapping::lock`].
+pub(crate) fn lock_items<T>(items: &[T]) -> io::Result<()> {
+    lock(items.as_ptr().cast(), size_of_val(items))
+}
+
+fn lock(start: *const u8, bytes: usize) -> io::Result<()> {
+    // SAFETY: locking changes where pages live and nothing of what they hold, and the kernel checks the range.
+    super::checked(unsafe { libc::mlock(start.cast(), bytes) }).map(drop)
 }
 
 /// A file without a path (`memfd_create(2)`), of length zero.

@@ -161,6 +161,6 @@ fn serve(regions: &[Region], record: &Record, spec: &Spec, child: Option<i32>, s
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready").and_then(|()| out.flush()).context("cannot write to standard output")?;
     drop(out);
-    let server = spec.server.map(|server| Server::new(server, regions, spec.seed)).transpose()?;
+    let server = spec.server.map(|server| Server::new(server, regions, record, spec.seed)).transpose()?;
     Toucher::new(Role::Parent { child }, regions, record, spec.seed).run(signals, server)
 }

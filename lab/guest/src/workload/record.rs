@@ -123,6 +123,14 @@ impl Record {
         Ok(Self { mapping, start_ns, tables })
     }
 
+    /// Keeps it in DRAM.
+    ///
+    /// # Errors
+    /// Those of [`Mapping::lock`].
+    pub(super) fn lock(&self) -> std::io::Result<()> {
+        self.mapping.lock()
+    }
+
     /// Opens the record of a workload, to read it.
     ///
     /// # Errors

@@ -45,13 +45,19 @@ impl<'a> Server<'a> {
     ///
     /// # Errors
     /// Those of [`Latencies::new`].
-    pub(super) fn new(spec: ServerSpec, regions: &'a [Region], seed: u64) -> Result<Self> {
+    pub(super) fn new(spec: ServerSpec, regions: &'a [Region], record: &Record, seed: u64) -> Result<Self> {
         let mut rng = content::seeded(&[seed, u64::MAX]);
         let mut places = Vec::new();
         for region in regions {
             if let Pattern::Requests(Requests { exponent, pages }) = region.spec.pattern {
                 places.push(Place { region, pages, popularity: ZipfPages::new(region.pages(), exponent, &mut rng) });
             }
+        }
+        // Each request looks into these tables too; coming back, their pages would be taken for the regions'. Where that
+        // is not allowed the workload works all the same.
+        let _ = record.lock();
+        for place in &places {
+            let _ = place.popularity.lock();
         }
         let (start_ns, latencies) = (monotonic_ns(), Latencies::new()?);
         Ok(Self { spec, places, rng, start_ns, served: 0, seconds: 0, latencies, access_ns: 0, access_before_ns: 0 })
