@@ -1,13 +1,29 @@
 //! Which cgroups are jobs.
 
-use config::{Class, Config, Kind, Policy, Tier, Tracker};
+use config::{Class, Config, JobRule, Kind, Policy, Tier, Tracker};
 use globset::{GlobBuilder, GlobMatcher};
+use kernel::Roots;
+
+pub mod container;
+
+use container::{Container, Containers};
 
 /// The operator's rules, ready to match.
 #[derive(Debug)]
 pub struct Rules {
-    rules: Vec<(GlobMatcher, Treatment)>,
+    rules: Vec<Rule>,
+    containers: Containers,
     jobs_max: usize,
+}
+
+/// One rule: what it is for, and what it wants.
+#[derive(Debug)]
+struct Rule {
+    cgroup: GlobMatcher,
+    container: Option<GlobMatcher>,
+    /// A key, and a pattern for its value.
+    annotation: Option<(String, GlobMatcher)>,
+    treatment: Treatment,
 }
 
 /// How a rule wants its jobs treated.
@@ -23,6 +39,17 @@ pub struct Treatment {
     pub tier: Tier,
     /// What observes them.
     pub tracker: Tracker,
+}
+
+/// What was found among the cgroups of a machine.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// The jobs.
+    pub jobs: Vec<Found>,
+    /// How many more there are than the limit on jobs allows.
+    pub left_out: usize,
+    /// Cgroups of which something could not be read, and what; each is told once.
+    pub troubles: Vec<(String, String)>,
 }
 
 /// A cgroup that a rule made a job.
@@ -42,8 +69,6 @@ impl Rules {
     pub fn new(config: &Config) -> Result<Self, globset::Error> {
         let mut rules = Vec::with_capacity(config.jobs.len());
         for rule in &config.jobs {
-            // `*` stays within one level, as operators know it from systemd and the shell; `**` crosses levels.
-            let glob = GlobBuilder::new(&rule.cgroup).literal_separator(true).backslash_escape(true).build()?;
             let treatment = Treatment {
                 class: rule.class,
                 kind: rule.kind,
@@ -51,37 +76,67 @@ impl Rules {
                 tier: rule.tier.unwrap_or(config.agent.tier),
                 tracker: rule.tracker.unwrap_or(config.agent.tracker),
             };
-            rules.push((glob.compile_matcher(), treatment));
+            rules.push(Rule::new(rule, treatment)?);
         }
-        Ok(Self { rules, jobs_max: usize::try_from(config.agent.jobs_max).unwrap_or(usize::MAX) })
+        let keys = rules.iter().filter_map(|rule: &Rule| rule.annotation.as_ref()).map(|(key, _)| key.clone()).collect();
+        Ok(Self { rules, containers: Containers::new(keys), jobs_max: usize::try_from(config.agent.jobs_max).unwrap_or(usize::MAX) })
     }
 
-    /// The jobs among `cgroups`, which come parents first; and how many were left out by the limit on jobs.
+    /// The jobs among `cgroups`, which come parents first.
     ///
     /// The first rule that matches a cgroup decides. A job owns everything below it, so that no page is counted
     /// twice; class `off` makes no job, and what is below may still be one.
     #[must_use]
-    pub fn find(&self, cgroups: &[String]) -> (Vec<Found>, usize) {
-        let mut jobs: Vec<Found> = Vec::new();
+    pub fn find(&mut self, roots: &Roots, cgroups: &[String]) -> Findings {
+        let mut found = Findings::default();
         let mut owned = std::collections::HashSet::new();
-        let mut left_out = 0;
+        self.containers.keep(cgroups);
         for path in cgroups {
             let inside = path.match_indices('/').any(|(at, _)| at > 0 && owned.contains(&path[..at]));
             if inside {
                 continue;
             }
-            let Some((_, treatment)) = self.rules.iter().find(|(glob, _)| glob.is_match(path)) else { continue };
+            let mut container = || self.containers.of(roots, path, &mut found.troubles).cloned();
+            let Some(rule) = self.rules.iter().find(|rule| rule.matches(path, &mut container)) else { continue };
+            let treatment = rule.treatment;
             if treatment.class == Class::Off {
                 continue;
             }
-            if jobs.len() >= self.jobs_max {
-                left_out += 1;
+            if found.jobs.len() >= self.jobs_max {
+                found.left_out += 1;
                 continue;
             }
             owned.insert(path.as_str());
-            jobs.push(Found { path: path.clone(), treatment: *treatment });
+            found.jobs.push(Found { path: path.clone(), treatment });
         }
-        (jobs, left_out)
+        found
+    }
+}
+
+impl Rule {
+    fn new(rule: &JobRule, treatment: Treatment) -> Result<Self, globset::Error> {
+        // `*` stays within one level, as operators know it from systemd and the shell; `**` crosses levels.
+        let cgroup = GlobBuilder::new(&rule.cgroup).literal_separator(true).backslash_escape(true).build()?.compile_matcher();
+        // Names and values have no levels.
+        let pattern = |text: &str| Ok(GlobBuilder::new(text).backslash_escape(true).build()?.compile_matcher());
+        let container = rule.container.as_deref().map(pattern).transpose()?;
+        let annotation = rule.annotation.as_deref().and_then(|text| text.split_once('='));
+        let annotation = annotation.map(|(key, value)| Ok((key.to_owned(), pattern(value)?))).transpose()?;
+        Ok(Self { cgroup, container, annotation, treatment })
+    }
+
+    /// Whether it is for a cgroup; `container` is asked only where that matters, since it may read a file.
+    fn matches(&self, path: &str, container: &mut dyn FnMut() -> Option<Container>) -> bool {
+        if !self.cgroup.is_match(path) {
+            return false;
+        }
+        if self.container.is_none() && self.annotation.is_none() {
+            return true;
+        }
+        let Some(container) = container() else { return false };
+        let named = self.container.as_ref().is_none_or(|glob| container.name.is_some_and(|name| glob.is_match(name)));
+        let value = |key: &str| container.annotations.get(key);
+        named && self.annotation.as_ref().is_none_or(|(key, glob)| value(key).is_some_and(|value| glob.is_match(value)))
     }
 }
 
@@ -96,9 +151,9 @@ mod tests {
         }
         let config = Config::from_str("test", &text).unwrap();
         let cgroups: Vec<_> = cgroups.iter().map(ToString::to_string).collect();
-        let (found, left_out) = Rules::new(&config).unwrap().find(&cgroups);
-        let got: Vec<_> = found.iter().map(|f| (f.path.as_str(), f.treatment.class)).collect();
-        assert_eq!((got.as_slice(), left_out), (want, 0));
+        let found = Rules::new(&config).unwrap().find(&Roots::host(), &cgroups);
+        let got: Vec<_> = found.jobs.iter().map(|f| (f.path.as_str(), f.treatment.class)).collect();
+        assert_eq!((got.as_slice(), found.left_out, found.troubles), (want, 0, vec![]));
     }
 
     #[test]
@@ -129,7 +184,36 @@ mod tests {
     fn jobs_are_bounded() {
         let config = Config::from_str("test", "[agent]\njobs_max = 2\n[[job]]\ncgroup = \"/*\"\nclass = \"standard\"\n").unwrap();
         let cgroups: Vec<_> = (0..5).map(|i| format!("/j{i}")).collect();
-        let (found, left_out) = Rules::new(&config).unwrap().find(&cgroups);
-        assert_eq!((found.len(), left_out), (2, 3));
+        let found = Rules::new(&config).unwrap().find(&Roots::host(), &cgroups);
+        assert_eq!((found.jobs.len(), found.left_out), (2, 3));
+    }
+
+    #[test]
+    fn containers_are_known_by_name_and_annotation() {
+        const POD: &str = "/kubepods.slice/pod1.slice";
+        let machine = crate::testing::Machine::new();
+        let container = |id: &str, name: &str, tier: &str| {
+            let path = format!("run/containers/storage/overlay-containers/{id}/userdata/config.json");
+            let annotations = format!("{{\"io.kubernetes.container.name\": \"{name}\", \"example.com/tier\": \"{tier}\"}}");
+            machine.put(&path, &format!("{{\"annotations\": {annotations}}}"));
+            format!("{POD}/crio-{id}.scope")
+        };
+        let proxy = container("01", "istio-proxy", "web");
+        let app = container("02", "app", "batch-small");
+        let other = container("03", "app", "web");
+        let mut cgroups = vec![POD.to_owned(), proxy.clone(), app.clone(), other, format!("{POD}/crio-04.scope"), "/a".to_owned()];
+        let text = "[[job]]\ncontainer = \"*-proxy\"\nkind = \"application_tax\"\n\
+                    [[job]]\ncgroup = \"/kubepods.slice/**\"\nannotation = \"example.com/tier=batch*\"\nclass = \"conservative\"\n";
+        let mut rules = Rules::new(&Config::from_str("test", text).unwrap()).unwrap();
+        let mut check = |cgroups: &[String], want: &[(&String, Class)], troubles: usize| {
+            let found = rules.find(&machine.roots, cgroups);
+            let got: Vec<_> = found.jobs.iter().map(|found| (&found.path, found.treatment.class)).collect();
+            assert_eq!((got.as_slice(), found.troubles.len()), (want, troubles), "{:?}", found.troubles);
+        };
+        let both = [(&proxy, Class::Aggressive), (&app, Class::Conservative)];
+        check(&cgroups, &both, 1);
+        check(&cgroups, &both, 0);
+        cgroups.truncate(2);
+        check(&cgroups, &both[..1], 0);
     }
 }

@@ -130,7 +130,8 @@ impl Reader<'_> {
     }
 
     fn job(&mut self, line: usize, table: &DeTable) {
-        let (mut cgroup, mut class, mut kind) = (None, None, Kind::Application);
+        let (mut cgroup, mut container, mut annotation) = (None, None, None);
+        let (mut class, mut kind) = (None, Kind::Application);
         let (mut policy, mut tier, mut tracker) = (None, None, None);
         for (name, value) in table {
             let line = self.line(name.span().start);
@@ -141,7 +142,11 @@ impl Reader<'_> {
                 continue;
             };
             match self.checked(knob, &key, line, value.get_ref()) {
-                Some(Value::Text(text)) => cgroup = Some(text),
+                Some(Value::Text(text)) => match knob.name() {
+                    "container" => container = Some(text),
+                    "annotation" => annotation = Some(text),
+                    _ => cgroup = Some(text),
+                },
                 Some(Value::Choice(name)) => match knob.name() {
                     "class" => class = Class::from_name(name),
                     "kind" => kind = Kind::from_name(name).unwrap_or(kind),
@@ -152,20 +157,25 @@ impl Reader<'_> {
                 _ => {}
             }
         }
-        if !table.iter().any(|(name, _)| name.get_ref() == "cgroup") {
+        let named = |wanted: &str| table.iter().any(|(name, _)| name.get_ref() == wanted);
+        if !named("cgroup") && (container.is_some() || annotation.is_some()) {
+            cgroup = Some("/**".to_owned());
+        } else if !named("cgroup") {
             let invalid = Invalid::new("missing", "write which cgroups the rule is for: cgroup = \"/system.slice/*.service\"");
             self.report(Some(line), Some("job.cgroup"), None, invalid);
         }
         let Some(cgroup) = cgroup else { return };
         let class = class.unwrap_or(if kind == Kind::Application { Class::Observe } else { Class::Aggressive });
-        if let Some((first, _)) = self.jobs.iter().find(|(_, rule)| rule.cgroup == cgroup) {
+        if let Some((first, _)) =
+            self.jobs.iter().find(|(_, rule)| rule.cgroup == cgroup && rule.container == container && rule.annotation == annotation)
+        {
             let invalid = Invalid::new(
                 "never reached: the first rule that matches holds",
                 format!("merge it with the rule for the same cgroups in line {first}"),
             );
             self.report(Some(line), Some("job.cgroup"), Some(quoted(&cgroup)), invalid);
         }
-        self.jobs.push((line, JobRule { cgroup, class, policy, tier, kind, tracker }));
+        self.jobs.push((line, JobRule { cgroup, container, annotation, class, policy, tier, kind, tracker }));
     }
 }
 

@@ -18,7 +18,23 @@ pub const JOB_KNOBS: &[Knob] = &[
         range: None,
         meaning: "Which cgroups the rule is for: a pattern for the path below the cgroup2 root, such as \"/system.slice/*.service\". \
                   `*` and `?` stand for any characters but /, `**` for any number of levels, `[ab]` for one of a few characters, \
-                  `{a,b}` for one of several texts. Must be set.",
+                  `{a,b}` for one of several texts. Must be set, unless `container` or `annotation` is: then it is any.",
+    },
+    Knob {
+        key: "job.container",
+        unit: Unit::NameGlob,
+        default: "",
+        range: None,
+        meaning: "Only containers of this name in their pod, such as \"istio-proxy\" or \"*-exporter\": what containerd or CRI-O has written down \
+                  for cgroups that are named `cri-containerd-ID.scope` or `crio-ID.scope`.",
+    },
+    Knob {
+        key: "job.annotation",
+        unit: Unit::Annotation,
+        default: "",
+        range: None,
+        meaning: "Only containers with this annotation, a key and a pattern for its value, such as \"example.com/tier=batch*\". The runtime must hand \
+                  it on: see `pod_annotations` of containerd, `allowed_annotations` of CRI-O.",
     },
     Knob {
         key: "job.class",
@@ -65,6 +81,12 @@ pub struct JobRule {
     /// A pattern for the cgroup's path, relative to the cgroup2 root: starts with `/`, brackets balanced. `*` does not
     /// match `/`, `**` does.
     pub cgroup: String,
+    /// A pattern for the name of a container in its pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// An annotation of the container: a key, `=`, and a pattern for its value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub annotation: Option<String>,
     /// The class of the jobs that match.
     pub class: Class,
     /// Their policy, where it is not [`crate::Agent::policy`].
@@ -97,6 +119,26 @@ pub(crate) fn read_glob(text: &str) -> Result<String, Invalid> {
     }
     check_brackets(text)?;
     Ok(text.to_owned())
+}
+
+/// A pattern that could match a name.
+pub(crate) fn read_name_glob(text: &str) -> Result<String, Invalid> {
+    if text.is_empty() {
+        return Err(Invalid::new("matches no name", "write the name that is meant, or leave the key out"));
+    }
+    if text.len() > GLOB_BYTES_MAX || text.contains('\0') {
+        return Err(Invalid::new("longer than any name, or with a zero byte in it", "write a shorter pattern"));
+    }
+    check_brackets(text)?;
+    Ok(text.to_owned())
+}
+
+/// A key and a pattern that could match its value.
+pub(crate) fn read_annotation(text: &str) -> Result<String, Invalid> {
+    match text.split_once('=') {
+        Some((key, pattern)) if !key.is_empty() => read_name_glob(pattern).map(|_| text.to_owned()),
+        _ => Err(Invalid::new("not a key and a pattern", "write it like \"example.com/tier=batch*\"")),
+    }
 }
 
 /// Every `[` and `{` is closed, and every backslash has a character to escape.
@@ -158,6 +200,22 @@ mod tests {
                 Ok(_) => panic!("{bad:?} was taken"),
                 Err(invalid) => assert!(invalid.remedy.contains(hint), "{bad:?}: {invalid:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn patterns_for_containers() {
+        for good in ["istio-proxy", "*", "a/b", "{x,y}-exporter", "[ab]"] {
+            assert_eq!(read_name_glob(good).as_deref(), Ok(good));
+            let annotation = format!("example.com/tier={good}");
+            assert_eq!(read_annotation(&annotation), Ok(annotation));
+        }
+        for (bad, hint) in [("", "leave the key out"), ("a{b", "close it with }"), ("a\0", "shorter")] {
+            assert!(read_name_glob(bad).unwrap_err().remedy.contains(hint), "{bad:?}");
+            assert!(read_annotation(&format!("k={bad}")).unwrap_err().remedy.contains(hint), "{bad:?}");
+        }
+        for bad in ["", "batch", "=batch"] {
+            assert!(read_annotation(bad).unwrap_err().remedy.contains("write it like"), "{bad:?}");
         }
     }
 }

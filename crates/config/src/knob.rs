@@ -58,6 +58,10 @@ pub enum Unit {
     Address,
     /// A pattern for cgroup paths.
     Glob,
+    /// A pattern for names.
+    NameGlob,
+    /// A key, `=`, and a pattern for its value.
+    Annotation,
 }
 
 impl Unit {
@@ -79,6 +83,8 @@ impl Unit {
             Self::Word => "word",
             Self::Address => "address",
             Self::Glob => "pattern",
+            Self::NameGlob => "name pattern",
+            Self::Annotation => "key=pattern",
         }
     }
 }
@@ -102,7 +108,7 @@ pub enum Value {
     Choice(&'static str),
     /// A [`Unit::Path`].
     Path(PathBuf),
-    /// A [`Unit::Word`] or a [`Unit::Glob`].
+    /// A [`Unit::Word`], [`Unit::Glob`], [`Unit::NameGlob`] or [`Unit::Annotation`].
     Text(String),
     /// A [`Unit::Address`]; `None` is `off`.
     Address(Option<SocketAddr>),
@@ -210,7 +216,10 @@ impl Knob {
             (Form::Argument, _) => true,
             (Form::Bool, unit) => unit == Unit::Bool,
             // Passed on, because the reader of the unit knows best which unit is missing.
-            (Form::Number, Unit::Word | Unit::Choice(_) | Unit::Path | Unit::Address | Unit::Glob | Unit::Bool) => false,
+            (
+                Form::Number,
+                Unit::Word | Unit::Choice(_) | Unit::Path | Unit::Address | Unit::Glob | Unit::NameGlob | Unit::Annotation | Unit::Bool,
+            ) => false,
             (Form::Number, _) => true,
             (Form::Quoted, unit) => !matches!(unit, Unit::Bool | Unit::Count),
             (Form::Other, _) => false,
@@ -257,6 +266,8 @@ impl Knob {
             },
             Unit::Address => read_address(text),
             Unit::Glob => crate::job::read_glob(text).map(Value::Text),
+            Unit::NameGlob => crate::job::read_name_glob(text).map(Value::Text),
+            Unit::Annotation => crate::job::read_annotation(text).map(Value::Text),
         }
     }
 }

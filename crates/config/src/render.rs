@@ -48,7 +48,7 @@ error, not a remark: a setting that was misspelt does not pass for one that hold
 | ratio, ratio per minute, percentile | `\"0.2%\"` or `0.002` | in steps of 0.0001%; a number without `%` is a fraction of one |
 | whole percent | `\"20%\"` | |
 | number, true or false | `1000`, `true` | without quotes |
-| choice, path, word, address, pattern | `\"auto\"` | with quotes |
+| choice, path, word, address, patterns | `\"auto\"` | with quotes |
 
 A duration or size without its unit is refused: nobody should have to guess whether `120` is seconds or scans.
 ";
@@ -67,6 +67,10 @@ tried before those of earlier ones, so that a file in `conf.d/` can make an exce
     cgroup = \"/system.slice/*.service\"
     class = \"standard\"
 
+    [[job]]
+    container = \"istio-proxy\"
+    kind = \"application_tax\"
+
 ";
 
 const MANUAL_END: &str = "
@@ -84,6 +88,11 @@ impl Config {
         let mut text = tables(self, "");
         for rule in &self.jobs {
             let _ = write!(text, "\n[[job]]\ncgroup = {}\nclass = \"{}\"\n", toml_string(&rule.cgroup), rule.class);
+            for (name, pattern) in [("container", &rule.container), ("annotation", &rule.annotation)] {
+                if let Some(pattern) = pattern {
+                    let _ = writeln!(text, "{name} = {}", toml_string(pattern));
+                }
+            }
             if let Some(policy) = rule.policy {
                 let _ = writeln!(text, "policy = \"{policy}\"");
             }

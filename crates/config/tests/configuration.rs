@@ -44,6 +44,11 @@ cgroup = '/system.slice/*.service'
 [[job]]
 cgroup = "/proxy"
 kind = "application_tax"
+
+[[job]]
+container = "*-exporter"
+annotation = "example.com/tier=batch*"
+class = "off"
 "#;
 
 /// The line of a problem, and parts of what is said of it.
@@ -85,6 +90,8 @@ fn a_configuration_is_typed() {
     assert_eq!((background.settle_ms, background.idle_ms, background.pressure_max), (2_500, 0, RatioPpm(10_000)));
     let rule = |cgroup: &str, class| JobRule {
         cgroup: cgroup.to_owned(),
+        container: None,
+        annotation: None,
         class,
         policy: None,
         tier: None,
@@ -98,7 +105,12 @@ fn a_configuration_is_typed() {
         ..rule("/system.slice/redis.service", Class::Conservative)
     };
     let proxy = JobRule { kind: Kind::ApplicationTax, ..rule("/proxy", Class::Aggressive) };
-    assert_eq!(config.jobs, [redis, rule("/system.slice/*.service", Class::Observe), proxy]);
+    let exporter = JobRule {
+        container: Some("*-exporter".to_owned()),
+        annotation: Some("example.com/tier=batch*".to_owned()),
+        ..rule("/**", Class::Off)
+    };
+    assert_eq!(config.jobs, [redis, rule("/system.slice/*.service", Class::Observe), proxy, exporter]);
 }
 
 #[test]

@@ -207,5 +207,14 @@ pub(crate) fn replay(config: &Config, format: Format, arguments: &Replay) -> Res
 }
 
 fn rule(glob: &str, class: Class) -> JobRule {
-    JobRule { cgroup: glob.to_owned(), class, policy: None, tier: None, kind: Kind::Application, tracker: None }
+    JobRule {
+        cgroup: glob.to_owned(),
+        container: None,
+        annotation: None,
+        class,
+        policy: None,
+        tier: None,
+        kind: Kind::Application,
+        tracker: None,
+    }
 }

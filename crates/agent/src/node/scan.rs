@@ -77,13 +77,16 @@ impl Agent {
             Ok(listed) => listed,
             Err(error) => return self.event(None, error.to_string()),
         };
-        let (found, left_out) = self.rules.find(&listed);
-        if left_out > 0 {
-            log::warn!("{left_out} cgroups match a rule beyond agent.jobs_max and are left alone");
+        let found = self.rules.find(&self.roots, &listed);
+        if found.left_out > 0 {
+            log::warn!("{} cgroups match a rule beyond agent.jobs_max and are left alone", found.left_out);
+        }
+        for (path, what) in found.troubles {
+            self.event(Some(&path), what);
         }
         let mut before = std::mem::take(&mut self.jobs);
         let mut refused = BTreeSet::new();
-        for found in found {
+        for found in found.jobs {
             let Ok(cgroup) = Cgroup::open(&self.cgroups, &found.path) else { continue };
             let known = before.remove(&found.path).filter(|job| job.cgroup.id() == cgroup.id());
             match known.or_else(|| self.admit(cgroup, &found, now)) {
