@@ -191,13 +191,12 @@ impl Tiers {
     pub fn costs(&self, tier: Option<Tier>) -> Costs {
         let device = self.swap.mean_us.unwrap_or(DEVICE_US);
         let zswap = self.zswap_us.unwrap_or(ZSWAP_US);
-        let anon_us = match tier {
-            None | Some(Tier::Zswap) => zswap,
-            Some(Tier::Swap) => device,
-            // What comes back is mostly warm, and so compressed; what is not, its own stall tells.
-            Some(Tier::Both) => zswap,
+        let (anon_us, unbooked_us) = match tier {
+            Some(Tier::Swap) => (device, 0),
+            // Of both tiers mostly what is warm comes back, and so compressed.
+            None | Some(Tier::Zswap | Tier::Both) => (zswap, zswap),
         };
-        Costs { anon_us, file_us: self.files.mean_us.unwrap_or(DEVICE_US) }
+        Costs { anon_us, file_us: self.files.mean_us.unwrap_or(DEVICE_US), unbooked_us }
     }
 
     /// A copy for people.

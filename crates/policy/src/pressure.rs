@@ -22,9 +22,9 @@
 //! target for a ratio of 0.2 %, and at 3.5 times for 5 %. With what is owed that is 0.95 and 1.25 times. Ten periods'
 //! worth at most is owed, because a stall may have other causes; that limit is what the 1.25 comes from.
 //!
-//! The estimate stands in for the kernel's accounting where that sleeps: a page that was not part of the working set
-//! when it went out, or that is met in the swap cache on its return, books no stall (`mm/memory.c`, `mm/filemap.c`).
-//! So every page that came back is charged with the tier's measured latency. Tasks that wait side by side are
+//! The estimate stands in for the kernel's accounting where that sleeps: a page from zswap that was not part of the
+//! working set when it went out books no stall on its return (`mm/memory.c`, `mm/workingset.c`), and waits for no I/O.
+//! So every page that came back is charged with what is booked nowhere of its wait. Tasks that wait side by side are
 //! charged one by one, which errs towards holding back.
 //!
 //! A small job's share of a period may be less than a page, and would be so for ever. What is left over below a page
@@ -114,7 +114,7 @@ pub struct Input {
     pub protected: Bytes,
     /// The kernel's counters now.
     pub counters: Counters,
-    /// Mean wait for one page on its return, in microseconds: the measured latency of the job's tier.
+    /// Mean wait for one page on its return that neither pressure file tells of, in microseconds.
     pub refault_cost_us: u32,
     /// Why the surroundings forbid offloading in this period, if they do.
     pub veto: Option<Veto>,

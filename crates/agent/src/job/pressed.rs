@@ -117,6 +117,9 @@ pub struct Costs {
     pub anon_us: u32,
     /// From the file systems' devices.
     pub file_us: u32,
+    /// Of `anon_us`, what the kernel books nowhere. A wait for a device is booked as I/O, whatever page it is for; one for
+    /// a page from zswap only if that belonged to the working set when it went (`mm/memory.c`, `mm/workingset.c`).
+    pub unbooked_us: u32,
 }
 
 impl Pressed {
@@ -182,7 +185,7 @@ impl Pressed {
                 io_stall_us: around.io_stall_us,
                 refaults: self.returned,
             },
-            refault_cost_us: mean_cost(returned, around.costs),
+            refault_cost_us: unbooked_cost(returned, around.costs),
             veto: around.veto,
         };
         let (state, step) = pressure::step(&self.params, &self.state, &input);
@@ -247,8 +250,8 @@ pub struct Stepped {
     pub reclaimed: Reclaimed,
 }
 
-/// The mean cost of what came back; that of anonymous memory where nothing did.
-fn mean_cost(returned: Returned, costs: Costs) -> u32 {
-    let total = u64::from(costs.anon_us) * returned.anon.0 + u64::from(costs.file_us) * returned.file.0;
-    total.checked_div(returned.anon.0 + returned.file.0).map_or(costs.anon_us, |mean| u32::try_from(mean).unwrap_or(u32::MAX))
+/// The mean cost of what came back, as far as no pressure file tells of it: that of page cache all does.
+fn unbooked_cost(returned: Returned, costs: Costs) -> u32 {
+    let mean = (u64::from(costs.unbooked_us) * returned.anon.0).checked_div(returned.anon.0 + returned.file.0);
+    mean.map_or(costs.unbooked_us, |mean| u32::try_from(mean).unwrap_or(u32::MAX))
 }
