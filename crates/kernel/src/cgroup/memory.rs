@@ -49,6 +49,8 @@ pub struct MemoryStat {
     pub file: Option<Bytes>,
     /// Shared memory and tmpfs in DRAM.
     pub shmem: Option<Bytes>,
+    /// Memory that is being written to a device, on its way to swap included.
+    pub file_writeback: Option<Bytes>,
     /// Memory that is both in DRAM and in swap.
     pub swapcached: Option<Bytes>,
     /// DRAM that its pages take in zswap, compressed.
@@ -109,6 +111,7 @@ pub fn parse_stat(text: &str) -> Result<MemoryStat, Malformed> {
         anon: size("anon")?,
         file: size("file")?,
         shmem: size("shmem")?,
+        file_writeback: size("file_writeback")?,
         swapcached: size("swapcached")?,
         zswap: size("zswap")?,
         zswapped: size("zswapped")?,

@@ -37,6 +37,7 @@ fn parsers_refuse_what_is_cut() {
     let stat = parse_stat(STAT).unwrap();
     assert!(stat.zswapped > stat.zswap && stat.zswpout > stat.zswpin, "{stat:?}");
     assert_eq!((stat.pswpin, stat.zswap_incomp, stat.pgsteal_proactive), (None, None, None), "6.12 prints none of these");
+    assert_eq!(stat.file_writeback, Some(Bytes(0)));
     assert!(stat.workingset_restore_anon.is_some() && stat.workingset_restore_file.is_some(), "{stat:?}");
     cut_everywhere(STAT, parse_stat);
     let stat = parse_stat(STAT_7_2).unwrap();
