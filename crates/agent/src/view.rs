@@ -312,8 +312,9 @@ pub fn explain_background(period: &BackgroundPeriod) -> String {
             Reason::Foreground => "not compacted: it is in the foreground".to_owned(),
             Reason::Settling => "not compacted yet: it has just gone to the background".to_owned(),
             Reason::MachineUnderPressure => format!(
-                "put off: tasks of the machine waited {} of the time for memory, and {} of it is available",
-                period.machine_stall, period.available
+                "put off: tasks of the machine waited {} of the time for memory, and {:.1}% of it is available",
+                period.machine_stall,
+                period.available.as_f64() * 100.0
             ),
             Reason::Done => "in the background, compacted once".to_owned(),
             Reason::Vetoed(veto) => format!("not compacted: {}", veto_words(veto)),

@@ -37,6 +37,12 @@ pub struct Plan {
     pub cursor: Cursor,
     /// Whether it waits for a period in which it may go on.
     pub paused: bool,
+    /// Whether all advice is given, and only the swap device is waited for.
+    pub advised: bool,
+    /// Looks, one after the other, at which the device had taken nothing.
+    pub waited: u32,
+    /// What was in the swap cache at the last look.
+    pub cached: Bytes,
     /// What it has done.
     pub done: Done,
 }
@@ -138,6 +144,6 @@ impl Background {
 
 impl Plan {
     fn new(task: Task, pids: &[i32]) -> Self {
-        Self { task, cursor: Cursor::new(pids), paused: false, done: Done::default() }
+        Self { task, cursor: Cursor::new(pids), paused: false, advised: false, waited: 0, cached: Bytes::ZERO, done: Done::default() }
     }
 }

@@ -17,7 +17,7 @@ use crate::job::{Job, Plan};
 pub(super) const STEP_PAGES: Pages = Pages(2048);
 
 /// How much may stay in the swap cache while a plan is carried out.
-pub(super) const FOLLOW_UP: Bytes = Bytes::mib(4);
+const FOLLOW_UP: Bytes = Bytes::mib(4);
 
 /// How long the loop may offload before it looks at its messages and its watches again; a step more at most.
 const SLICE: Duration = Duration::from_millis(50);
@@ -161,14 +161,14 @@ impl Agent {
 
     /// Frees what a step has left in the swap cache. `MADV_PAGEOUT` to a device starts the writing and returns; the
     /// pages keep their DRAM, clean, until somebody reclaims them.
-    pub(super) fn follow_up(&self, job: &Job, cached: Bytes) -> kernel::Result<()> {
+    fn follow_up(&self, job: &Job, cached: Bytes) -> kernel::Result<()> {
         if cached == Bytes::ZERO || !self.tiers.offer.device {
             return Ok(());
         }
         self.reclaim(job, cached, Lean::Swappiness(lru::ANON_FIRST))
     }
 
-    fn reclaim(&self, job: &Job, amount: Bytes, lean: Lean) -> kernel::Result<()> {
+    pub(super) fn reclaim(&self, job: &Job, amount: Bytes, lean: Lean) -> kernel::Result<()> {
         let swappiness = match lean {
             Lean::FileOnly => 0,
             Lean::Swappiness(swappiness) => swappiness,

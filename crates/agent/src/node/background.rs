@@ -5,16 +5,28 @@ use std::time::Duration;
 use kernel::priority::IdlePriority;
 use kernel::{meminfo, psi};
 use policy::background::{Decision, Hint, Input, Reason};
+use policy::balance::Lean;
 use policy::units::{Bytes, Pages, RatioPpm};
 use policy::veto::Veto;
 
-use super::act::{FOLLOW_UP, PACE_WAIT, STEP_PAGES};
+use super::act::{PACE_WAIT, STEP_PAGES};
 use super::{Agent, unix_ms};
 use crate::actuators::compact::{self, Task};
+use crate::actuators::lru::ANON_FIRST;
 use crate::job::background::{BackgroundPeriod, Done, Plan};
 use crate::job::{Job, millis};
 use crate::journal::{BackgroundRecord, Record};
 use crate::view;
+
+/// How much may wait in the swap cache for a device to take it; until it has, no more is paged out.
+const CACHED_MAX: Bytes = Bytes::mib(32);
+
+/// Clean swap cache that is worth a request while more comes, and at the end.
+const DRAIN: Bytes = Bytes::mib(4);
+const DRAIN_LAST: Bytes = Bytes(256 << 10);
+
+/// Looks at a device that takes nothing, [`PACE_WAIT`] apart, until it is given up: 10 s.
+const WAITED_MAX: u32 = 200;
 
 impl Agent {
     /// One control period of all jobs that may go to the background.
@@ -121,27 +133,36 @@ impl Agent {
         }
         let mut job = self.jobs.remove(&path)?;
         let plan = job.background.as_mut().and_then(|background| background.plan.take());
-        let outcome = plan.map_or(Ok(Bytes::ZERO), |plan| self.step_task(&mut job, plan, limit));
+        let outcome = plan.map_or(Ok((Bytes::ZERO, Duration::ZERO)), |plan| self.step_task(&mut job, plan, limit));
         self.jobs.insert(path.clone(), job);
         match outcome {
-            Ok(moved) => self.rate.spend(moved),
+            Ok((moved, wait)) => {
+                self.rate.spend(moved);
+                return Some(wait);
+            }
             Err(error) if error.is_gone() => {}
             Err(error) => self.event(Some(&path), format!("compaction given up: {error}")),
         }
         Some(Duration::ZERO)
     }
 
-    /// One step of a plan, which an error ends.
-    fn step_task(&mut self, job: &mut Job, mut plan: Plan, limit: Pages) -> kernel::Result<Bytes> {
+    /// One step of a plan, which an error ends. Returns what it moved, and how long to wait before the next one.
+    fn step_task(&mut self, job: &mut Job, mut plan: Plan, limit: Pages) -> kernel::Result<(Bytes, Duration)> {
         let page = kernel::page_size();
         let limit = match plan.task {
             Task::Compact => self.writable(job, self.clock.now()).map_or(limit, |bytes| limit.min(bytes.to_pages(page))),
             Task::Prefetch => limit,
         };
         let (stall, available) = self.machine_want()?;
-        let Some(background) = &mut job.background else { return Ok(Bytes::ZERO) };
-        if limit == Pages::ZERO || background.must_wait(stall, available) {
-            return Ok(self.hold_back(job, plan));
+        let Some(background) = &mut job.background else { return Ok((Bytes::ZERO, Duration::ZERO)) };
+        // What only waits for a device to free memory need not wait for more.
+        if !plan.advised && (limit == Pages::ZERO || background.must_wait(stall, available)) {
+            self.hold_back(job, plan);
+            return Ok((Bytes::ZERO, Duration::ZERO));
+        }
+        let cached = if plan.task == Task::Compact { self.drain(job, plan.advised)? } else { Bytes::ZERO };
+        if plan.advised || cached >= CACHED_MAX {
+            return Ok((Bytes::ZERO, self.wait_for_device(job, plan, cached)));
         }
         let before = self.count(job)?;
         // Compression runs in this thread, inside the system call: in slack cycles only. A prefetch is waited for.
@@ -157,25 +178,64 @@ impl Agent {
             Task::Prefetch => Done { prefetched: advised.moved, ..Done::default() },
         };
         plan.done += done;
+        plan.advised = advised.finished;
         self.wrote(job, &before, &after);
         if let Some(tracker) = self.trackers.get_mut(&job.tracker.0) {
             tracker.went_out(job.cgroup.id(), went_out.to_pages(page));
         }
         job.was_reclaimed(went_out.to_pages(page), Bytes::ZERO);
-        if plan.task == Task::Compact && (after.cached >= FOLLOW_UP || advised.finished) {
-            self.follow_up(job, after.cached)?;
-        }
-        if advised.finished {
-            self.event(Some(job.path()), in_words(plan.task, &plan.done));
-        }
+        let drained = plan.task == Task::Prefetch || !self.tiers.offer.device || after.cached < DRAIN_LAST;
+        let plan = if plan.advised && drained { self.finish(job, &plan) } else { Some(plan) };
         if let Some(background) = &mut job.background {
-            background.took((!advised.finished).then_some(plan), done);
+            background.took(plan, done);
         }
-        Ok(advised.moved)
+        Ok((advised.moved, Duration::ZERO))
+    }
+
+    /// Frees what a device has taken over, and returns what is left in the swap cache. `MADV_PAGEOUT` to a device starts
+    /// the writing and returns; the pages keep their DRAM, clean in the end, until somebody reclaims them.
+    ///
+    /// Asked for more than is clean, or for nearly all of it, the kernel would go on to file pages, which are to stay: it
+    /// reclaims up to twice what it is asked for.
+    fn drain(&self, job: &Job, last: bool) -> kernel::Result<Bytes> {
+        if !self.tiers.offer.device {
+            return Ok(Bytes::ZERO);
+        }
+        let stat = job.cgroup.stat()?;
+        let cached = stat.swapcached.unwrap_or_default();
+        let clean = cached - stat.file_writeback.unwrap_or_default();
+        if clean >= if last { DRAIN_LAST } else { DRAIN } {
+            self.reclaim(job, Bytes(clean.0 / 2), Lean::Swappiness(ANON_FIRST))?;
+        }
+        Ok(cached)
+    }
+
+    /// Lets a device catch up. One that takes nothing for long ends the plan.
+    fn wait_for_device(&mut self, job: &mut Job, mut plan: Plan, cached: Bytes) -> Duration {
+        plan.waited = if cached < plan.cached { 0 } else { plan.waited + 1 };
+        plan.cached = cached;
+        let drained = plan.advised && cached < DRAIN_LAST;
+        let plan = if drained || plan.waited > WAITED_MAX { self.finish(job, &plan) } else { Some(plan) };
+        if let Some(background) = &mut job.background {
+            background.took(plan, Done::default());
+        }
+        PACE_WAIT
+    }
+
+    /// Tells what a plan has done, and ends it.
+    fn finish(&mut self, job: &Job, plan: &Plan) -> Option<Plan> {
+        let Done { asked, offloaded, deactivated, prefetched } = plan.done;
+        let what = match plan.task {
+            Task::Compact => format!("compacted: {offloaded} of {asked} left DRAM, {deactivated} of file mappings deactivated"),
+            Task::Prefetch => format!("prefetched: {prefetched} asked back"),
+        };
+        let stuck = if plan.waited > WAITED_MAX { "; the swap device takes no more" } else { "" };
+        self.event(Some(job.path()), what + stuck);
+        None
     }
 
     /// What is under way waits for a better period; a prefetch that would come late is dropped.
-    fn hold_back(&mut self, job: &mut Job, plan: Plan) -> Bytes {
+    fn hold_back(&mut self, job: &mut Job, plan: Plan) {
         let what = match plan.task {
             Task::Compact => "compaction waits: the machine is short of memory, or of what may be written",
             Task::Prefetch => "prefetch dropped: the machine is short of memory",
@@ -184,7 +244,6 @@ impl Agent {
         if let Some(background) = &mut job.background {
             background.took((plan.task == Task::Compact).then_some(Plan { paused: true, ..plan }), Done::default());
         }
-        Bytes::ZERO
     }
 }
 
@@ -196,14 +255,6 @@ fn is_news(before: Option<Decision>, now: Decision) -> bool {
         Decision::Nothing { .. } | Decision::Compact | Decision::Prefetch => false,
     };
     before != Some(now) && !quiet
-}
-
-fn in_words(task: Task, done: &Done) -> String {
-    let Done { asked, offloaded, deactivated, prefetched } = done;
-    match task {
-        Task::Compact => format!("compacted: {offloaded} of {asked} left DRAM, {deactivated} of file mappings deactivated"),
-        Task::Prefetch => format!("prefetched: {prefetched} asked back"),
-    }
 }
 
 #[cfg(test)]

@@ -215,3 +215,27 @@ fn a_kernel_file_that_cannot_be_read_costs_a_period_and_is_told_once() {
     agent.write_journal();
     assert_eq!(told(&agent).iter().filter(|what| what.contains("proc/pressure/memory")).count(), 1);
 }
+
+#[test]
+fn a_device_is_waited_for_before_a_job_counts_as_compacted() {
+    let check = |device_takes_it: bool, last_words: &str| {
+        let machine = machine();
+        let mut agent = start(&machine, "", Options::default());
+        freeze(&machine);
+        look(&mut agent, 1_010);
+        assert_eq!(look(&mut agent, 1_020), Compact);
+        agent.tiers.offer.device = true;
+        machine.set(JOB, "memory.stat", "anon 0\nswapcached 1048576\nfile_writeback 1048576");
+        for _ in 0..10 {
+            assert!(agent.compact().is_some() && agent.jobs[JOB].background.as_ref().unwrap().due());
+        }
+        if device_takes_it {
+            machine.set(JOB, "memory.stat", "anon 0\nswapcached 0\nfile_writeback 0");
+        }
+        carry_out(&mut agent);
+        let told = told(&agent);
+        assert!(told.last().unwrap().ends_with(last_words), "{told:?}");
+    };
+    check(true, "deactivated");
+    check(false, "the swap device takes no more");
+}
