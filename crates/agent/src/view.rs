@@ -11,7 +11,8 @@ use policy::units::{Age, Bytes, RatioPpm};
 use policy::veto::Veto;
 use serde::Serialize;
 
-use crate::job::background::BackgroundPeriod;
+use crate::actuators::compact::Task;
+use crate::job::background::{Background, BackgroundPeriod};
 use crate::job::pressed::PressedPeriod;
 use crate::job::{ClosedPeriod, Job, Totals};
 use crate::machine::Machine;
@@ -287,18 +288,27 @@ const IN_USE: background::Decision = background::Decision::Nothing { reason: bac
 fn words(job: &Job, last: Option<&ClosedPeriod>, pressed: Option<&PressedPeriod>, period: f64) -> String {
     let cold_age = last.map(|last| explain(last, period));
     let pressure = pressed.map(explain_pressure);
-    let background = job.background.as_ref().and_then(|background| background.recent.back());
+    let background = job.background.as_ref().and_then(at_present);
+    // That it is in use goes without saying where there is more to say.
+    let in_use = job.background.iter().any(|background| background.recent.back().is_some_and(|period| period.decision == IN_USE));
     let said: Vec<String> = match job.treatment.policy {
         Policy::ColdAge => cold_age.into_iter().collect(),
         Policy::Pressure => pressure.into_iter().collect(),
-        Policy::Background => background.map(explain_background).into_iter().collect(),
-        Policy::Auto => {
-            // That it is in use goes without saying where there is more to say.
-            let away = background.filter(|period| period.decision != IN_USE).map(explain_background);
-            cold_age.into_iter().chain(pressure).chain(away).collect()
-        }
+        Policy::Background => background.into_iter().collect(),
+        Policy::Auto => cold_age.into_iter().chain(pressure).chain(background.filter(|_| !in_use)).collect(),
     };
     if said.is_empty() { "no control period has passed yet".to_owned() } else { said.join("; and ") }
+}
+
+/// What is being done about a job that may go to the background, or else what was last decided.
+fn at_present(background: &Background) -> Option<String> {
+    let last = background.recent.back().map(explain_background);
+    let Some(plan) = &background.plan else { return last };
+    Some(match plan.task {
+        _ if plan.paused => format!("compaction waits after {}", plan.done.asked),
+        Task::Compact => format!("being compacted, {} so far", plan.done.asked),
+        Task::Prefetch => format!("being prefetched, {} so far", plan.done.prefetched),
+    })
 }
 
 /// A decision about a job that may go to the background, in words, with the numbers that it rests on.
@@ -312,7 +322,7 @@ pub fn explain_background(period: &BackgroundPeriod) -> String {
             Reason::Foreground => "not compacted: it is in the foreground".to_owned(),
             Reason::Settling => "not compacted yet: it has just gone to the background".to_owned(),
             Reason::MachineUnderPressure => format!(
-                "put off: tasks of the machine waited {} of the time for memory, and {:.1}% of it is available",
+                "compaction put off: tasks of the machine waited {} of the time for memory, and {:.1}% of it is available",
                 period.machine_stall,
                 period.available.as_f64() * 100.0
             ),

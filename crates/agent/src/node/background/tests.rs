@@ -169,6 +169,8 @@ fn nothing_is_compacted_while_the_machine_is_short_of_memory() {
         let waits = |agent: &Agent| agent.jobs[JOB].background.as_ref().unwrap().plan.as_ref().map(|plan| plan.paused);
         assert_eq!(waits(&agent), put_off.then_some(true));
         assert_eq!(agent.compact(), None, "until the next period");
+        agent.publish();
+        assert_eq!(agent.view().get().jobs[0].explanation == "compaction waits after 0 B", put_off);
         look(&mut agent, 1_040);
         assert_eq!(waits(&agent), put_off.then_some(true));
         calm(&machine);
