@@ -56,6 +56,7 @@ fn life(thresholds: &Thresholds) -> Vec<Input> {
             cold: histogram(1 << 20),
             resident: histogram(1 << 19),
             promotions: histogram(1 << (period % 20)),
+            allowance: None,
             veto: None,
         })
         .collect()

@@ -88,7 +88,15 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
                 counts.add(Age(age), Pages(random.u64(0..1 << 16)));
             }
             let cold = Histogram::from_counts(&counts, thresholds);
-            let input = Input { job_age_ms: round * 60_000, window_ms: 120_000, cold, resident: cold, promotions: cold, veto: None };
+            let input = Input {
+                job_age_ms: round * 60_000,
+                window_ms: 120_000,
+                cold,
+                resident: cold,
+                promotions: cold,
+                allowance: None,
+                veto: None,
+            };
             let (next, step) = cold_age::step(&PARAMS, thresholds, state, &input);
             *state = next;
             let (outcome, memory) = (Outcome::default(), JobMemory::default());

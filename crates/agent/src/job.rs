@@ -223,9 +223,9 @@ impl Job {
             written: stat.pswpout,
         };
         // A counter that goes back is another job's: start over.
-        let came_back = self.counters.map_or(0, |before| {
-            now.swapped_in.saturating_sub(before.swapped_in).max(now.refaulted.saturating_sub(before.refaulted))
-        });
+        let came_back = self
+            .counters
+            .map_or(0, |before| now.swapped_in.saturating_sub(before.swapped_in).max(now.refaulted.saturating_sub(before.refaulted)));
         if let (Some(written), Some(before)) = (stat.pswpout, self.counters.and_then(|before| before.written)) {
             self.unbooked += Pages(written.saturating_sub(before)).to_bytes(page);
         }
@@ -301,22 +301,25 @@ impl Job {
         self.far.offloaded(Age(1), went_out - oldest.total());
     }
 
-    /// What the controller is to see of this period.
+    /// What the controller is to see of this period. With a stall target and the cost of a promotion in microseconds,
+    /// these say how many may come back, instead of the promotion rate's objective.
     #[must_use]
-    pub fn input(&mut self, thresholds: &Thresholds, now: Duration, veto: Option<Veto>) -> Input {
+    pub fn input(&mut self, thresholds: &Thresholds, now: Duration, stall_target: Option<(RatioPpm, u32)>, veto: Option<Veto>) -> Input {
         if self.promotions.fresh.1 > Duration::ZERO {
             self.promotions.read = std::mem::take(&mut self.promotions.fresh);
         }
         let (promotions, window) = &self.promotions.read;
+        let window_ms = millis(*window);
         let resident = self.scan.as_ref().map(|scan| scan.resident.clone()).unwrap_or_default();
         let mut cold = resident.clone();
         cold.merge(self.far.counts());
         Input {
             job_age_ms: millis(now.saturating_sub(self.seen_at)),
-            window_ms: millis(*window),
+            window_ms,
             cold: Histogram::from_counts(&cold, thresholds),
             resident: Histogram::from_counts(&resident, thresholds),
             promotions: Histogram::from_counts(promotions, thresholds),
+            allowance: stall_target.map(|(target, cost_us)| cold_age::allowance(target, window_ms, cost_us)),
             veto,
         }
     }
@@ -337,12 +340,22 @@ impl Job {
             && period.job_age_ms >= self.params.warmup_ms
         {
             self.totals.periods += 1;
-            self.totals.slo_violations += u64::from(rate > u64::from(self.params.promotion_rate_max.0));
+            self.totals.slo_violations += u64::from(rate > self.objective_ppm(&period));
         }
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
         }
         self.recent.push_back(period);
+    }
+
+    /// Promotions per minute that a period allowed, in millionths of the working set: by the rate's objective, or by the
+    /// stall target and the tier's cost.
+    #[must_use]
+    pub fn objective_ppm(&self, period: &ClosedPeriod) -> u64 {
+        match self.treatment.policy {
+            Policy::Auto => per_minute_ppm(period.step.promotions_max, period.step.working_set, period.window_ms).unwrap_or(0),
+            _ => u64::from(self.params.promotion_rate_max.0),
+        }
     }
 
     /// Whether it has reached its memory limit since the last call, or stands within 1 % of it.
@@ -369,6 +382,8 @@ pub struct ClosedPeriod {
     pub unix_ms: u64,
     /// Milliseconds since the job was first observed.
     pub job_age_ms: u64,
+    /// Milliseconds of accesses that the decision rests on.
+    pub window_ms: u64,
     /// What was decided.
     pub step: cold_age::Step,
     /// What was done and what came back since the period before.
@@ -377,7 +392,13 @@ pub struct ClosedPeriod {
 
 impl From<&PeriodRecord> for ClosedPeriod {
     fn from(period: &PeriodRecord) -> Self {
-        Self { unix_ms: period.unix_ms, job_age_ms: period.input.job_age_ms, step: period.step, outcome: period.outcome }
+        Self {
+            unix_ms: period.unix_ms,
+            job_age_ms: period.input.job_age_ms,
+            window_ms: period.input.window_ms,
+            step: period.step,
+            outcome: period.outcome,
+        }
     }
 }
 
@@ -386,10 +407,15 @@ impl ClosedPeriod {
     /// there is no working set or no time to divide by.
     #[must_use]
     pub fn promotion_rate_ppm(&self) -> Option<u64> {
-        let per = u128::from(self.step.working_set.0) * u128::from(self.outcome.elapsed_ms);
-        let scaled = u128::from(self.outcome.promoted.0) * 60_000 * 1_000_000;
-        scaled.checked_div(per).map(|ppm| u64::try_from(ppm).unwrap_or(u64::MAX))
+        per_minute_ppm(self.outcome.promoted, self.step.working_set, self.outcome.elapsed_ms)
     }
+}
+
+/// Pages per minute in millionths of a working set; `None` where there is none, or no time.
+fn per_minute_ppm(pages: Pages, working_set: Pages, time_ms: u64) -> Option<u64> {
+    let per = u128::from(working_set.0) * u128::from(time_ms);
+    let scaled = u128::from(pages.0) * 60_000 * 1_000_000;
+    scaled.checked_div(per).map(|ppm| u64::try_from(ppm).unwrap_or(u64::MAX))
 }
 
 /// Whole milliseconds, saturating.

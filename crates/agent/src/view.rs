@@ -272,7 +272,8 @@ impl JobView {
             explanation: words(job, last, pressed, period),
             #[expect(clippy::cast_precision_loss, reason = "shown to people")]
             promotion_rate_ratio_per_min: last.and_then(ClosedPeriod::promotion_rate_ppm).map(|ppm| ppm as f64 / 1e6),
-            slo_ratio_per_min: job.params.promotion_rate_max.as_f64(),
+            #[expect(clippy::cast_precision_loss, reason = "shown to people")]
+            slo_ratio_per_min: last.map_or(job.params.promotion_rate_max.as_f64(), |last| job.objective_ppm(last) as f64 / 1e6),
             totals: job.totals,
             cold_age: thresholds.iter().map(|&age| (f64::from(age) * period, cold.at_least(Age(age)).to_bytes(page))).collect(),
             recent: job.recent.iter().copied().collect(),

@@ -75,8 +75,8 @@ choice! {
         Pressure = "pressure",
         /// All of it once the job has gone to the background, nothing before (Baghdasaryan et al., 2019).
         Background = "background",
-        /// All together: what is old goes at once, the rest gently, nothing while the job stalls, and all of it once the
-        /// job has gone to the background.
+        /// Anonymous memory by its age, as old as the stall target and the tier's measured latency ask; page cache by
+        /// pressure; nothing while the job stalls; and all of it once the job has gone to the background.
         Auto = "auto",
     }
 }

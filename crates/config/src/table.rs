@@ -88,7 +88,7 @@ knobs! {
         control_period: Duration = Unit::Duration, "60s" in "100ms" ..= "1h",
             "How often each job's threshold is decided anew (Lagar-Cavilla et al., section 4.3).";
         policy: Policy = Unit::Choice(Policy::NAMES), "cold_age",
-            "What decides how much of a job may leave DRAM, for jobs whose rule does not say.";
+            "What decides how much of a job may leave DRAM, for jobs whose rule does not say: `cold_age` by how often pages come back, `pressure` by how long tasks wait, `auto` by age as far as the wait for what comes back allows, which the measured stalls must confirm; `background` compacts what is not in use.";
         tier: Tier = Unit::Choice(Tier::NAMES), "auto",
             "Where swap-backed memory goes, for jobs whose rule does not say. `auto` goes by how well the job's own cold pages compress.";
         tracker: Tracker = Unit::Choice(Tracker::NAMES), "auto",

@@ -66,8 +66,23 @@ pub struct Input {
     pub resident: Histogram,
     /// Accesses by the page's age at the access, real promotions included.
     pub promotions: Histogram,
+    /// Promotions that may come in the window, where something else than P says so: the job's stall target and what a
+    /// promotion from its tier costs ([`allowance`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowance: Option<Pages>,
     /// Why the surroundings forbid offloading in this period, if they do.
     pub veto: Option<Veto>,
+}
+
+/// Promotions that a stall target leaves room for: `target * window / cost`, rounded down.
+///
+/// It ties the threshold to the tier. A page from zswap costs some 20 us and one from a slow disk some milliseconds; with
+/// the same target, hundreds of times as many of the first may come back as of the second.
+#[must_use]
+pub fn allowance(stall_target: RatioPpm, window_ms: u64, cost_us: u32) -> Pages {
+    // ppm * ms / us: a target of one millionth is a nanosecond of each millisecond.
+    let stall_ns = u128::from(stall_target.0) * u128::from(window_ms);
+    Pages(u64::try_from(stall_ns / (u128::from(cost_us.max(1)) * 1_000)).unwrap_or(u64::MAX))
 }
 
 /// What to do with a job in the coming period, and why.
@@ -127,7 +142,7 @@ pub struct Step {
     pub threshold: Option<Age>,
     /// Pages accessed within the minimum cold age.
     pub working_set: Pages,
-    /// Promotions that the SLO allowed during the window.
+    /// Promotions that the SLO, or the allowance in its place, permitted during the window.
     pub promotions_max: Pages,
 }
 
@@ -135,7 +150,8 @@ pub struct Step {
 #[must_use]
 pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Input) -> (State, Step) {
     let working_set = input.cold.below_first();
-    let promotions_max = promotions_allowed(params.promotion_rate_max, working_set, input.window_ms);
+    let by_rate = || promotions_allowed(params.promotion_rate_max, working_set, input.window_ms);
+    let promotions_max = input.allowance.unwrap_or_else(by_rate);
     let observed =
         input.window_ms > 0 && input.cold.fits(thresholds) && input.promotions.fits(thresholds) && input.resident.fits(thresholds);
     if !observed {

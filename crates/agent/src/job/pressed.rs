@@ -194,7 +194,8 @@ impl Pressed {
             pressure::Decision::Reclaim { bytes } => {
                 let paid = self.owed.0.min(bytes.0);
                 self.owed = self.owed - Bytes(paid);
-                Some(Amount { left: bytes - Bytes(paid), lean }).filter(|amount| amount.left > Bytes::ZERO)
+                let nothing = lean == Lean::FileOnly && balance_input.file == Bytes::ZERO;
+                Some(Amount { left: bytes - Bytes(paid), lean }).filter(|amount| amount.left > Bytes::ZERO && !nothing)
             }
             pressure::Decision::Hold { .. } => None,
         };

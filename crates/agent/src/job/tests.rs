@@ -49,7 +49,7 @@ fn period(working_set: u64, promoted: u64, elapsed_ms: u64) -> ClosedPeriod {
         promotions_max: Pages(0),
     };
     let outcome = Outcome { elapsed_ms, promoted: Pages(promoted), ..Outcome::default() };
-    ClosedPeriod { unix_ms: 0, job_age_ms: 60_000, step, outcome }
+    ClosedPeriod { unix_ms: 0, job_age_ms: 60_000, window_ms: 60_000, step, outcome }
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn only_so_many_periods_are_remembered() {
 /// The pages and the window of the promotion histogram that the next decision reads.
 fn promotions(job: &mut Job) -> (Vec<u64>, u64) {
     let thresholds = Thresholds::try_from(vec![1, 2, 5]).unwrap();
-    let input = job.input(&thresholds, 100 * SECOND, None);
+    let input = job.input(&thresholds, 100 * SECOND, None, None);
     (input.promotions.into(), input.window_ms)
 }
 
@@ -144,7 +144,7 @@ fn far_pages_age_and_come_back_at_their_age() {
     job.take_scan(scan(&[(0, 15)], &[(0, 1)], 10 * SECOND)).unwrap();
     assert_eq!(job.far.counts(), &counts(&[(5, 15)]));
     let thresholds = Thresholds::try_from(vec![1, 4, 5]).unwrap();
-    let input = job.input(&thresholds, 30 * SECOND, None);
+    let input = job.input(&thresholds, 30 * SECOND, None, None);
     assert_eq!(Vec::from(input.promotions), [1, 0, 5, 0], "five came back at age 4, the counter's old 40 do not count");
     assert_eq!((Vec::from(input.resident), Vec::from(input.cold)), (vec![15, 0, 0, 0], vec![15, 0, 0, 15]));
     assert_eq!((job.memory.far.0, job.memory.pool.0, job.memory.saved().0), (15 * page, 5_000, 15 * page - 5_000));

@@ -56,7 +56,8 @@ impl Agent {
             memory_stall_us: memory.some.total_us,
             io_stall_us: io.some.total_us,
             costs: self.costs_of(job),
-            swap: self.place(job, now).is_none(),
+            // Under `auto`, the age of anonymous memory decides, with what its return would cost.
+            swap: job.treatment.policy == Policy::Pressure && self.place(job, now).is_none(),
             veto: self.pressure_veto(job, at_limit),
         };
         let Some(pressed) = &mut job.pressed else { return Ok(()) };
@@ -108,3 +109,6 @@ fn bytes(limit: Limit) -> Bytes {
         Limit::Max => Bytes(u64::MAX),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,7 +20,7 @@ fn histogram(pairs: &[(u8, u64)]) -> Histogram {
 /// One minute of a job with a working set of 100,000 pages and as many cold ones: 200 promotions are allowed.
 fn minute(promotions: &[(u8, u64)]) -> Input {
     let cold = histogram(&[(0, 100_000), (255, 100_000)]);
-    Input { job_age_ms: 3_600_000, window_ms: 60_000, cold, resident: cold, promotions: histogram(promotions), veto: None }
+    Input { job_age_ms: 3_600_000, window_ms: 60_000, cold, resident: cold, promotions: histogram(promotions), allowance: None, veto: None }
 }
 
 fn run(params: &Params, inputs: &[Input]) -> Vec<Step> {
@@ -191,7 +191,32 @@ proptest! {
     fn any_input_is_answered(window in any::<u64>(), ws in any::<u64>(), promoted in any::<u64>(), rate in any::<u32>(), k in any::<u32>()) {
         let params = Params { promotion_rate_max: RatioPpm(rate), percentile: RatioPpm(k), warmup_ms: 0 };
         let cold = histogram(&[(0, ws), (255, promoted)]);
-        let input = Input { job_age_ms: window, window_ms: window, cold, resident: cold, promotions: cold, veto: None };
+        let input = Input { job_age_ms: window, window_ms: window, cold, resident: cold, promotions: cold, allowance: None, veto: None };
         prop_assert_eq!(run(&params, &[input]).len(), 1);
     }
+}
+
+#[test]
+fn a_stall_target_allows_as_many_promotions_as_the_tier_is_fast() {
+    let check = |target, window_ms, cost_us, want| assert_eq!(allowance(RatioPpm(target), window_ms, cost_us), Pages(want));
+    check(1_000, 60_000, 20, 3_000);
+    check(1_000, 60_000, 1_000, 60);
+    check(1_000, 2_000, 3_000, 0);
+    check(0, 60_000, 20, 0);
+    check(1_000, 60_000, 0, 60_000);
+    check(u32::MAX, u64::MAX, 1, u64::MAX);
+}
+
+#[test]
+fn an_allowance_takes_the_place_of_the_rate() {
+    let thresholds = Thresholds::log_spaced(32).unwrap();
+    let mut counts = AgeCounts::default();
+    counts.add(Age(0), Pages(100_000));
+    counts.add(Age(4), Pages(300));
+    let cold = Histogram::from_counts(&counts, &thresholds);
+    let best = |allowance| {
+        let input = Input { job_age_ms: 1, window_ms: 60_000, cold, resident: cold, promotions: cold, allowance, veto: None };
+        step(&PARAMS, &thresholds, &State::default(), &input).1.best
+    };
+    assert_eq!((best(None), best(Some(Pages(299))), best(Some(Pages(300)))), (Some(Age(5)), Some(Age(5)), Some(Age(1))));
 }
