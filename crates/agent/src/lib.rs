@@ -22,6 +22,7 @@ pub mod machine;
 pub mod metrics;
 pub mod node;
 pub mod pace;
+pub mod plan;
 pub mod replay;
 pub mod sample;
 pub mod socket;
