@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use policy::units::{Bytes, RatioPpm};
 
 /// Far memory for Linux: finds the memory that nobody touches, moves it to cheaper memory, and keeps every job
 /// inside its slowdown budget.
@@ -45,6 +46,18 @@ fn duration(text: &str) -> Result<std::time::Duration, String> {
     config::quantity::parse_duration(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))
 }
 
+fn size(text: &str) -> Result<Bytes, String> {
+    config::quantity::parse_bytes(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))
+}
+
+fn risk(text: &str) -> Result<RatioPpm, String> {
+    let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    if ratio == RatioPpm(0) || ratio >= RatioPpm::ONE {
+        return Err("no measurement excludes a risk; give one above 0 and below 100%, such as 0.1%".to_owned());
+    }
+    Ok(ratio)
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Tell what this machine can do, and how to enable what it cannot; changes nothing
@@ -63,6 +76,8 @@ pub(crate) enum Command {
     Hint(Hint),
     /// Feed a journal through the policies and compare their decisions with the recorded ones
     Replay(Replay),
+    /// Advise a limit for each job, and how much memory the machine could promise, from what the journal holds
+    Plan(Plan),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -141,6 +156,22 @@ pub(crate) struct Hint {
 pub(crate) struct Replay {
     /// The journal file [default: the newest of the configured agent.state_dir]
     pub(crate) journal: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Plan {
+    /// Journal files of one machine, in any order [default: those in the configured agent.state_dir]
+    #[arg(value_name = "JOURNAL")]
+    pub(crate) journals: Vec<PathBuf>,
+    /// Share of the time in which a limit or the promise may be missed
+    #[arg(long, value_name = "RATIO", default_value = "1%", value_parser = risk)]
+    pub(crate) risk: RatioPpm,
+    /// Advise only on jobs whose cgroup matches; the machine is always all jobs
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) job: Option<String>,
+    /// The machine's DRAM, such as 256GiB [default: this machine's, unless journals are named]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) dram: Option<Bytes>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -9,6 +9,7 @@ use kernel::Roots;
 
 mod arguments;
 mod commands;
+mod plan;
 mod signals;
 mod text;
 
@@ -61,6 +62,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Explain(explain) => commands::explain(&load()?, format, &explain)?,
         Command::Hint(hint) => commands::hint(&load()?, format, &hint)?,
         Command::Replay(replay) => return commands::replay(&load()?, format, &replay),
+        Command::Plan(arguments) => plan::plan(&roots, &load()?, format, &arguments)?,
         Command::Config(ConfigCommand::Check) => {
             let checked = Config::load(arguments.configuration.config.as_deref(), &arguments.configuration.overrides);
             return commands::check(format, checked);

@@ -1,0 +1,185 @@
+//! `thermocline plan`: advice for capacity, as a table to act on.
+
+use std::fmt::Write;
+
+use agent::plan::{self, JobPlan, MachinePlan, Options, Plan};
+use anyhow::Result;
+use config::Config;
+use kernel::{Roots, meminfo};
+use policy::units::Bytes;
+
+use crate::arguments::{self, Format};
+use crate::print;
+
+/// The width of a job's name; a longer one has a line of its own.
+const NAME_WIDTH: usize = 28;
+
+/// `thermocline plan`.
+pub(crate) fn plan(roots: &Roots, config: &Config, format: Format, arguments: &arguments::Plan) -> Result<()> {
+    let mut options = Options { risk: arguments.risk, job: arguments.job.clone(), dram: arguments.dram };
+    let advice = if arguments.journals.is_empty() {
+        if options.dram.is_none() {
+            options.dram = Some(meminfo::read(roots)?.total);
+        }
+        plan::of_directory(&config.agent.state_dir, &options)?
+    } else {
+        plan::of_files(&arguments.journals, &options)?
+    };
+    print(format, &advice, || text(&advice))
+}
+
+fn text(plan: &Plan) -> String {
+    let mut text = machine(plan);
+    let columns = ["seen", "without far", "with far", "working", "saved", "potential", "promotions", "stall", "limit", "above", "at most"];
+    text += "\n";
+    text += &row("job", &columns.map(ToOwned::to_owned));
+    for job in &plan.jobs {
+        text += &row(&job.job, &job_columns(job));
+        for remark in remarks(job, plan) {
+            let _ = writeln!(text, "  {remark}");
+        }
+    }
+    let accepted = percent(plan.accepted_risk_ratio);
+    let _ = write!(
+        text,
+        "\nlimit: for memory.max; covers all but {accepted} of the periods, and what came back within the reaction time of the agent\n\
+         above: share of the periods above that limit; at most: what that share is at most in time to come, {} sure\n\
+         without far, with far, working, promotions, stall: exceeded in 1% of the periods\n\
+         saved, potential: there in all but {accepted} of the periods\n",
+        percent(plan.confidence_ratio),
+    );
+    text
+}
+
+fn machine(plan: &Plan) -> String {
+    let machine = &plan.machine;
+    let MachinePlan { periods, firm_saved_bytes, without_far_memory_bytes: without, memory_bytes: with, .. } = machine;
+    let accepted = percent(plan.accepted_risk_ratio);
+    let mut text = format!("all jobs together, over {} in {periods} periods\n", span(machine.span_seconds));
+    let (without, with) = (Bytes(without.p99), Bytes(with.p99));
+    let _ = writeln!(text, "  DRAM taken in all but 1% of them: {with} with far memory, {without} without");
+    let _ = write!(text, "  saved at the same time in all but {accepted} of them: {firm_saved_bytes}");
+    let (less, at_most, sure) = (percent(machine.risk_ratio), percent(machine.risk_ratio_max), percent(plan.confidence_ratio));
+    let _ = writeln!(text, "; less in {less}, in time to come in at most {at_most} ({sure} sure)");
+    match (machine.dram_bytes, machine.promise_bytes, machine.promise_ratio) {
+        (Some(dram), Some(promise), Some(ratio)) => {
+            let _ = writeln!(text, "  could be promised: {promise}, which is {ratio:.3} times its DRAM of {dram}");
+        }
+        _ => text += "  what could be promised depends on the machine's DRAM: give --dram SIZE\n",
+    }
+    if let Some(potential) = machine.firm_potential_bytes {
+        let _ = writeln!(
+            text,
+            "  jobs that are only observed would let go of {potential}, before what its compressed copies take; not promised"
+        );
+    }
+    if machine.too_short {
+        let _ = writeln!(text, "  too short to tell: {accepted} needs {} periods; the least that was saved is taken", plan.periods_min);
+    }
+    text
+}
+
+fn job_columns(job: &JobPlan) -> [String; 11] {
+    let or_none = |shown: Option<String>| shown.unwrap_or_else(|| "-".to_owned());
+    [
+        span(job.span_seconds),
+        Bytes(job.without_far_memory_bytes.p99).to_string(),
+        Bytes(job.memory_bytes.p99).to_string(),
+        Bytes(job.working_set_bytes.p99).to_string(),
+        job.firm_saved_bytes.to_string(),
+        or_none(job.firm_potential_bytes.map(|bytes| bytes.to_string())),
+        or_none(job.promotion_rate_p99_ratio_per_min.map(|rate| percent(rate) + "/min")),
+        or_none(job.stall_p99_ratio.map(percent)),
+        // As memory.max and systemd take it.
+        format!("{}M", job.recommended_limit_bytes.0 >> 20),
+        percent(job.risk_ratio),
+        percent(job.risk_ratio_max),
+    ]
+}
+
+/// One line of the table of jobs, 141 characters wide.
+fn row(name: &str, columns: &[String; 11]) -> String {
+    let mut text = if name.chars().count() > NAME_WIDTH { format!("{name}\n{:NAME_WIDTH$}", "") } else { format!("{name:<NAME_WIDTH$}") };
+    let [seen, without, with, working, saved, potential, promotions, stall, limit, above, at_most] = columns;
+    let _ = write!(text, " {seen:>7} {without:>11} {with:>10} {working:>10} {saved:>10} {potential:>10}");
+    let _ = writeln!(text, " {promotions:>13} {stall:>7} {limit:>10} {above:>7} {at_most:>7}");
+    text
+}
+
+/// What the numbers of a job do not tell.
+fn remarks(job: &JobPlan, plan: &Plan) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if job.too_short {
+        let (seen, wanted) = (job.periods, plan.periods_min);
+        remarks.push(format!("too short to tell: {seen} periods of the {wanted} needed; the limit covers all that was seen"));
+    }
+    if job.at_limit_periods > 0 {
+        remarks.push(format!("at its limit in {} of {} periods: it may want more than was seen", job.at_limit_periods, job.periods));
+    }
+    if job.burst_bytes > Bytes::ZERO {
+        let reaction = span(job.reaction_seconds);
+        remarks.push(format!("took {}, and {} came back within {reaction}", job.covered_bytes, job.burst_bytes));
+    }
+    if job.starts > 1 {
+        remarks.push(format!("{} jobs of that name, one after the other", job.starts));
+    }
+    if job.ended {
+        remarks.push("ended before the journal did".to_owned());
+    }
+    remarks
+}
+
+fn percent(ratio: f64) -> String {
+    let percent = ratio * 100.0;
+    if percent > 0.0 && percent < 0.01 {
+        // Little is not nothing.
+        return "<0.01%".to_owned();
+    }
+    let digits = format!("{percent:.2}");
+    format!("{}%", digits.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// A time in the largest unit that leaves at least one.
+fn span(seconds: f64) -> String {
+    let (scale, unit) =
+        [(86_400.0, "d"), (3_600.0, "h"), (60.0, "min")].into_iter().find(|(scale, _)| seconds >= *scale).unwrap_or((1.0, "s"));
+    format!("{:.1} {unit}", seconds / scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_and_times_are_short_and_never_nothing_for_little() {
+        for (ratio, want) in [(0.0, "0%"), (1e-6, "<0.01%"), (0.01, "1%"), (0.082_03, "8.2%"), (0.0025, "0.25%"), (1.0, "100%")] {
+            assert_eq!(percent(ratio), want);
+        }
+        for (seconds, want) in [(0.0, "0.0 s"), (59.0, "59.0 s"), (90.0, "1.5 min"), (7_200.0, "2.0 h"), (1_000_000.0, "11.6 d")] {
+            assert_eq!(span(seconds), want);
+        }
+    }
+
+    #[test]
+    fn the_table_has_straight_columns() {
+        let columns = [
+            "365.0 d",
+            "1023.9 MiB",
+            "1023.9 MiB",
+            "1023.9 MiB",
+            "1023.9 MiB",
+            "-",
+            "1086.26%/min",
+            "12.25%",
+            "16777216M",
+            "<0.01%",
+            "99.99%",
+        ];
+        let long = "/kubepods.slice/kubepods-burstable.slice/cri-containerd-1.scope";
+        for name in ["/a", long] {
+            let row = row(name, &columns.map(ToOwned::to_owned));
+            assert_eq!(row.lines().last().map(str::len), Some(141), "{row}");
+            assert!(row.starts_with(name), "{row}");
+        }
+    }
+}
