@@ -48,12 +48,13 @@ pub fn render(view: &View) -> Result<String, std::fmt::Error> {
 }
 
 fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
-    let sizes: [Metric<u64>; 6] = [
+    let sizes: [Metric<u64>; 7] = [
         ("job_memory_bytes", "Everything charged to the job", |job| job.memory_bytes.0),
         ("job_working_set_bytes", "Swap-backed memory accessed within the minimum cold age", |job| job.working_set_bytes.0),
         ("job_cold_bytes", "Swap-backed memory idle for the minimum cold age or longer, far memory included", |job| job.cold_bytes.0),
         ("job_far_bytes", "Memory in far memory, uncompressed", |job| job.far_bytes.0),
         ("job_pool_bytes", "DRAM that the job's far memory occupies compressed", |job| job.pool_bytes.0),
+        ("job_file_out_bytes", "Page cache that was reclaimed from the job and has not come back", |job| job.file_out_bytes.0),
         ("job_saved_bytes", "DRAM that the machine got back from the job", |job| job.saved_bytes.0),
     ];
     for (name, help, read) in sizes {
@@ -66,13 +67,15 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
 }
 
 fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
-    let rates: [Metric<Option<f64>>; 4] = [
+    let rates: [Metric<Option<f64>>; 6] = [
         ("job_coverage_ratio", "Far memory as a share of cold memory", |job| Some(job.coverage_ratio)),
         ("job_threshold_seconds", "Cold-age threshold; absent where none qualifies", |job| job.threshold_seconds),
         ("job_promotion_rate_ratio_per_minute", "Far pages accessed per minute as a share of the working set", |job| {
             job.promotion_rate_ratio_per_min
         }),
         ("job_promotion_rate_objective_ratio_per_minute", "The objective for the promotion rate", |job| Some(job.slo_ratio_per_min)),
+        ("job_memory_stall_ratio", "Share of the last period in which some task waited for memory", |job| job.stall_ratio),
+        ("job_io_stall_ratio", "Share of the last period in which some task waited for I/O", |job| job.io_stall_ratio),
     ];
     for (name, help, read) in rates {
         let family = Family::<JobLabels, RatioGauge>::default();
@@ -83,8 +86,9 @@ fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
         }
         registry.register(name, help, family);
     }
-    let counts: [Metric<u64>; 2] = [
+    let counts: [Metric<u64>; 3] = [
         ("job_control_periods", "Control periods with far memory on", |job| job.totals.periods),
+        ("job_swap_written_bytes", "Bytes that the job wrote to swap devices", |job| job.written_bytes.0),
         ("job_slo_violations", "Control periods whose promotion rate was above the objective", |job| job.totals.slo_violations),
     ];
     for (name, help, read) in counts {
@@ -112,6 +116,7 @@ fn whole_agent(registry: &mut Registry, view: &View) {
         ("saved_bytes", "DRAM that all jobs gave back, minus the agent's own memory", view.saved_bytes),
         ("machine_pool_bytes", "DRAM that zswap's pool occupies", signed(view.machine.pool_bytes.0)),
         ("machine_stored_bytes", "Uncompressed size of what zswap holds", signed(view.machine.stored_bytes.0)),
+        ("swap_writable_bytes", "Bytes that may be written to swap devices now", signed(view.tiers.writable_bytes.0)),
         ("agent_memory_bytes", "Resident memory of the agent", signed(view.costs.rss_bytes.0)),
     ];
     for (name, help, value) in gauges {
@@ -130,12 +135,18 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     }
     let counts = [
         ("agent_scans", "Finished scans", view.costs.scans),
+        ("swap_written_bytes", "Bytes written to swap devices, by anyone", view.tiers.written_bytes.0),
         ("agent_late_scans", "Scans that began more than half a period late", view.costs.late_scans),
     ];
     for (name, help, value) in counts {
         let counter = Counter::<u64>::default();
         counter.inc_by(value);
         registry.register(name, help, counter);
+    }
+    let read = RatioGauge::default();
+    if let Some(us) = view.tiers.swap_read_us {
+        read.set(f64::from(us) / 1e6);
+        registry.register("swap_read_seconds", "Mean time of a read from the swap device", read);
     }
     let gap = RatioGauge::default();
     gap.set(view.machine.reconcile_gap_ratio);
@@ -186,7 +197,8 @@ mod tests {
     fn a_scrape_has_base_units_and_totals() {
         let view = View { saved_bytes: -4096, ..View::default() };
         let text = render(&view).unwrap();
-        for line in ["thermocline_saved_bytes -4096", "thermocline_agent_scans_total 0", "# EOF"] {
+        for line in ["thermocline_saved_bytes -4096", "thermocline_agent_scans_total 0", "thermocline_swap_written_bytes_total 0", "# EOF"]
+        {
             assert!(text.contains(line), "{line} in {text}");
         }
     }
