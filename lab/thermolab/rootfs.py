@@ -16,7 +16,7 @@ POSTGRESQL = "17"
 """The suite's version of PostgreSQL, a part of many of its paths."""
 
 _SUITE = "trixie"
-_PACKAGES = ("memcached", "nginx", f"postgresql-{POSTGRESQL}", "procps", "redis-server", "redis-tools")
+_PACKAGES = ("dmsetup", "memcached", "nginx", f"postgresql-{POSTGRESQL}", "procps", "redis-server", "redis-tools")
 _IMAGE_BYTES = 3 << 30
 _INODES = 65536
 # Neither documentation nor translations are read by scenarios.

@@ -9,14 +9,10 @@ from typing import Any
 from .guest import Guest
 from .qemu import MIB
 
-SWAP_BACKED = ("anon", "shared", "huge", "incompressible")
+SWAP_BACKED = ("anon", "shared", "huge", "incompressible", "weights")
 """Kinds of regions that zswap can hold; the other one is `file`."""
 
 _SEED = 20191
-_SPEC = "/root/truth.spec"
-_LAYOUT = "/run/truth.layout"
-_OUT = "/run/truth.out"
-_VERDICT = "/run/truth.verdict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +36,25 @@ class Region:
             # Beside the layout file it would be in a memory file system, and swap-backed.
             "path": f"/root/truth.{self.name}" if self.kind == "file" else None,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Requests that a workload serves: each reads pages of the regions with the pattern `requests`, and computes."""
+
+    rounds: int
+    """Of computation per request."""
+    rate: float | None = None
+    """Requests per second; as many as can be served otherwise."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As the workload reads it."""
+        return {"rounds": self.rounds, "rate": self.rate}
+
+
+def requests(pages: int, exponent: float) -> dict[str, Any]:
+    """The pattern of a region of which each request reads so many pages; few are popular, and most are rare."""
+    return {"requests": {"pages": pages, "exponent": exponent}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +84,23 @@ def tick(guest: Guest, period_ms: int = 100) -> None:
 class Workload:
     """A running workload in a cgroup of its own."""
 
-    def __init__(self, guest: Guest, regions: Sequence[Region], name: str = "truth") -> None:
+    def __init__(
+        self, guest: Guest, regions: Sequence[Region], name: str = "truth", server: Server | None = None
+    ) -> None:
         self.guest = guest
         self.regions = {region.name: region for region in regions}
         self.job = f"/{name}"
         self.cgroup = guest.cgroup(name)
-        guest.write(_SPEC, json.dumps({"seed": _SEED, "regions": [region.to_json() for region in regions]}))
-        argv = ["labguest", "workload", _SPEC, "--layout", _LAYOUT]
+        spec, self._layout, self.out = f"/root/{name}.spec", f"/run/{name}.layout", f"/run/{name}.out"
+        self._verdict = f"/run/{name}.verdict"
+        body: dict[str, Any] = {"seed": _SEED, "regions": [region.to_json() for region in regions]}
+        if server is not None:
+            body["server"] = server.to_json()
+        guest.write(spec, json.dumps(body))
+        argv = ["labguest", "workload", spec, "--layout", self._layout]
         self._phase = 0
-        self.pid = guest.spawn(argv, cgroup=self.cgroup, stdout=_OUT, stderr="/run/truth.err")
-        guest.expect(_OUT, "ready", timeout_s=180)
+        self.pid = guest.spawn(argv, cgroup=self.cgroup, stdout=self.out, stderr=f"/run/{name}.err")
+        guest.expect(self.out, "ready", timeout_s=180)
 
     def bytes_of(self, names: Sequence[str]) -> int:
         """Size of the named regions."""
@@ -92,7 +114,7 @@ class Workload:
         """Start the next phase of all regions that have phases; returns the time since boot."""
         self._phase += 1
         self.guest.kill(self.pid, signal.SIGUSR1)
-        self.guest.expect(_OUT, f"phase {self._phase}")
+        self.guest.expect(self.out, f"phase {self._phase}")
         return self.uptime()
 
     def uptime(self) -> float:
@@ -102,8 +124,8 @@ class Workload:
     def compare(self, verdict: Verdict, idle_ms: int, slack_ms: int = 0) -> dict[str, dict[str, Any]]:
         """What is right and wrong about a verdict, by region."""
         body = {"pid": self.pid, "taken_at_ns": verdict.taken_at_ns, "cold": verdict.cold}
-        self.guest.write(_VERDICT, json.dumps(body))
-        argv = ["labguest", "truth", _LAYOUT, "--idle-ms", str(idle_ms), "--compare", _VERDICT]
+        self.guest.write(self._verdict, json.dumps(body))
+        argv = ["labguest", "truth", self._layout, "--idle-ms", str(idle_ms), "--compare", self._verdict]
         told = json.loads(self.guest.run([*argv, "--slack-ms", str(slack_ms)], timeout_s=120).stdout)
         return {region["name"]: region for region in told["regions"]}
 
@@ -114,7 +136,7 @@ class Workload:
 
     def residency(self) -> dict[str, dict[str, int]]:
         """Bytes of each region by where they are: `present_bytes`, `swapped_bytes`, `absent_bytes`."""
-        told = json.loads(self.guest.run(["labguest", "residency", _LAYOUT]).stdout)
+        told = json.loads(self.guest.run(["labguest", "residency", self._layout]).stdout)
         return {region["name"]: region for region in told["regions"]}
 
     def stop(self) -> None:
