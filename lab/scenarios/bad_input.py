@@ -99,7 +99,7 @@ def _cgroup_v1_only(cases: Cases) -> list[str]:
 
 
 def _no_zswap(cases: Cases) -> list[str]:
-    cases.settings["zswap.manage"] = False
+    cases.settings |= {"zswap.manage": False, "swap.write_budget": "0B"}
     return cases.holds("no_far_memory", "zswap is off", "zswap.manage = true")
 
 

@@ -30,8 +30,11 @@ class Plan:
     write_share: float = 0.01
     """Of the requests; each write moves a value, and the allocator's own pages with it."""
     settle_seconds: int = 100
-    """From the agent's start to the first judged period. In a young history the threshold is the highest best so far, and
-    each new record, of which the n-th period is one with chance 1/n, is one period over the objective."""
+    """From the agent's start to the first judged period.
+
+    In a young history the threshold is the highest best so far; each new record, of which the n-th period is one with
+    chance 1/n, is one period over the objective.
+    """
     judged_seconds: int = 400
     pairs: int = 2
     """Closed-loop runs with far memory, each followed by one without."""

@@ -1,0 +1,113 @@
+"""A kernel without pressure files, a swap device that vanishes, jobs that end amid a request: one job's trouble only.
+
+Two guests. The first is booted with `psi=0`: a job under pressure-driven offloading is left alone with the remedy, one
+that goes by age is offloaded as ever. In the second the only swap device is torn out of its slot while memory lies on it.
+"""
+
+from typing import Any
+
+from thermolab import node, programs
+from thermolab.guest import Guest
+from thermolab.lab import Lab
+from thermolab.qemu import MIB, Machine
+
+_BY_PRESSURE, _BY_AGE = "/pressed", "/aged"
+_IDLE_BYTES = 48 * MIB
+
+_SETTINGS: node.Settings = {
+    "cold_age.promotion_rate": "100%",
+    "cold_age.warmup": "3s",
+    "pressure.period": "500ms",
+    "pressure.ratio": "10%",
+    "pressure.step_max": "10%",
+    "pressure.warmup": "1s",
+}
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """One guest after the other."""
+    figures: dict[str, Any] = {}
+    with lab.guest(Machine(cmdline="psi=0")) as guest:
+        figures["without_psi_offloaded_bytes"] = _without_psi(lab, guest)
+    with lab.guest() as guest:
+        figures |= _vanishing(lab, guest)
+    return figures
+
+
+def _without_psi(lab: Lab, guest: Guest) -> int:
+    agent = _start(guest)
+    guest.expect(agent.log, "psi=1", timeout_s=30)
+    offloaded = _wait_far(guest, agent, _BY_AGE)
+    _holds_alone(lab, agent, "psi", agent.job(_BY_PRESSURE)["far_bytes"] == 0)
+    said = guest.read(agent.log)
+    lab.holds("psi", said.count(f"{_BY_PRESSURE}: this kernel keeps no") <= 1, "the trouble is told more than once")
+    _ends_well(lab, agent, "psi")
+    return offloaded
+
+
+def _vanishing(lab: Lab, guest: Guest) -> dict[str, Any]:
+    doctor = guest.run(["thermocline", "doctor"], check=False).stdout
+    lab.holds("rating", "swap.write_budget" in doctor, f"doctor says nothing of the device's rating: {doctor}")
+    agent = _start(guest)
+    _wait_far(guest, agent, _BY_AGE)
+    _wait_far(guest, agent, _BY_PRESSURE)
+    # A cgroup that goes while it is being asked for memory.
+    for number in range(3):
+        name = f"/brief{number}"
+        programs.workload(guest, name, [programs.idle("idle", 16 * MIB)])
+        guest.expect(agent.log, f"{name}: job starts")
+        root = f"/sys/fs/cgroup{name}"
+        guest.run(
+            [
+                "sh",
+                "-c",
+                f"sleep 1.{number}; echo 1 >{root}/cgroup.kill; until rmdir {root} 2>/dev/null; do sleep 0.01; done",
+            ]
+        )
+        guest.expect(agent.log, f"{name}: job ended")
+    before = agent.job(_BY_AGE)["far_bytes"]
+    guest.run(["sh", "-c", "echo 1 >/sys/block/vdb/device/../remove"])
+    guest.expect(agent.log, "swap /dev/vdb", timeout_s=30)
+    programs.workload(guest, "/later", [programs.hot("hot", 4 * MIB)])
+    guest.expect(agent.log, "/later: job starts", timeout_s=30)
+    _holds_alone(lab, agent, "device", True)
+    _ends_well(lab, agent, "device")
+    return {"far_bytes_before_removal": before}
+
+
+def _start(guest: Guest) -> node.Agent:
+    for job in (_BY_PRESSURE, _BY_AGE):
+        programs.workload(guest, job, [programs.idle("idle", _IDLE_BYTES), programs.hot("hot", 4 * MIB)])
+    jobs = [
+        node.Job(_BY_PRESSURE, policy="pressure", tier="swap"),
+        node.Job(_BY_AGE, policy="cold_age", tier="zswap"),
+        node.Job("/brief*", policy="pressure", tier="zswap"),
+        node.Job("/later"),
+    ]
+    node.configure(guest, jobs, _SETTINGS)
+    return node.start(guest)
+
+
+def _wait_far(guest: Guest, agent: node.Agent, job: str) -> int:
+    """Bytes of a job in far memory, once half of what it never touches is there."""
+    for _ in range(60):
+        far: int = agent.job(job)["far_bytes"]
+        if far >= _IDLE_BYTES // 2:
+            break
+        # Nothing happens that could be waited for: time has to pass.
+        guest.run(["sleep", "1"])
+    return far
+
+
+def _holds_alone(lab: Lab, agent: node.Agent, case: str, troubled: bool) -> None:
+    """The agent lives, and the trouble stayed where it belongs."""
+    far = agent.job(_BY_AGE)["far_bytes"]
+    lab.holds(case, far >= _IDLE_BYTES // 2, f"the other job has only {far} bytes in far memory")
+    lab.holds(case, troubled, "the job in trouble was acted upon")
+
+
+def _ends_well(lab: Lab, agent: node.Agent, case: str) -> None:
+    end = agent.stop()
+    lab.holds(case, end.status == 0, f"the agent ended with status {end.status}, signal {end.signal}")
+    said = agent.guest.read(agent.log)
+    lab.holds(case, "panicked" not in said, said[-500:])
