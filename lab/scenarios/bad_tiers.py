@@ -1,7 +1,7 @@
 """A kernel without pressure files, a swap device that vanishes, jobs that end amid a request: one job's trouble only.
 
 Two guests. The first is booted with `psi=0`: a job under pressure-driven offloading is left alone with the remedy, one
-that goes by age is offloaded as ever. In the second the only swap device is torn out of its slot while memory lies on it.
+that goes by age is offloaded as ever. In the second the only swap device is torn out while memory lies on it.
 """
 
 from typing import Any
