@@ -226,6 +226,8 @@ knobs! {
             "The compressor to set while `zswap.manage` is on, such as `lz4` or `zstd`; empty leaves it as it is.";
         max_pool: RatioPpm = Unit::WholePercent, "0%" in "0%" ..= "50%",
             "The largest pool to set while `zswap.manage` is on, as a share of the machine's memory; 0% leaves it as it is.";
+        shrinker: bool = Unit::Bool, "false",
+            "Have zswap move what has grown old in it on to the swap device while `zswap.manage` is on (Linux 6.8). Tier `both` needs it.";
     }
 
     /// Memory that does not shrink when compressed, and so is not worth moving into zswap.

@@ -104,6 +104,9 @@ impl Agent {
         if self.config.zswap.max_pool > RatioPpm(0) {
             wanted.push(("max_pool_percent", (self.config.zswap.max_pool.0 / 10_000).to_string()));
         }
+        if self.config.zswap.shrinker {
+            wanted.push(("shrinker_enabled", "Y".to_owned()));
+        }
         wanted.push(("enabled", "Y".to_owned()));
         if let Err(error) = Zswap::probe(&self.roots) {
             return self.event(None, format!("zswap.manage: {error}"));
