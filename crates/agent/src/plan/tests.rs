@@ -94,6 +94,7 @@ fn period(name: &str, at: u64, period: &Period) -> Record {
             cold: resident,
             resident,
             promotions: Histogram::empty(&thresholds()),
+            allowance: None,
             veto: period.veto,
         },
         step: cold_age::Step { decision, best: threshold, threshold, working_set: pages(10), promotions_max: Pages::ZERO },
