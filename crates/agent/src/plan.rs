@@ -38,8 +38,8 @@ use policy::units::{Bytes, RatioPpm};
 use serde::Serialize;
 
 use self::account::{Account, Terms};
+use self::distribution::Distribution;
 pub use self::distribution::{CONFIDENCE, Spread};
-use self::distribution::{Distribution, share_max};
 use self::machine::Together;
 use crate::journal::{ReadError, Record};
 
@@ -74,6 +74,8 @@ pub struct Plan {
 pub struct MachinePlan {
     /// Control periods in the journal.
     pub periods: u64,
+    /// How many independent ones tell as much.
+    pub independent_periods: u64,
     /// From the first to the last of them.
     pub span_seconds: f64,
     /// Whether there are too few periods to tell the risk.
@@ -110,6 +112,8 @@ pub struct JobPlan {
     pub starts: u64,
     /// Control periods in the journal.
     pub periods: u64,
+    /// How many independent ones tell as much.
+    pub independent_periods: u64,
     /// From the first to the last of them.
     pub span_seconds: f64,
     /// Whether there are too few periods to tell the risk.
@@ -303,6 +307,7 @@ impl Advice {
             job,
             starts: seen.starts,
             periods: memory.samples(),
+            independent_periods: memory.independent(),
             span_seconds: seconds(seen.last_unix_ms.saturating_sub(seen.first_unix_ms.unwrap_or(0))),
             too_short: self.too_short(memory),
             ended: seen.last_unix_ms < last_began_at,
@@ -318,8 +323,8 @@ impl Advice {
             burst_bytes: seen.burst.largest,
             reaction_seconds: seconds(seen.burst.reaction_ms),
             recommended_limit_bytes: limit,
-            risk_ratio: ratio(above.periods, memory.samples()),
-            risk_ratio_max: share_max(memory.samples(), above, memory.above(covered.0)),
+            risk_ratio: ratio(above, memory.samples()),
+            risk_ratio_max: memory.share_max(above),
         }
     }
 
@@ -330,6 +335,7 @@ impl Advice {
         let promise = dram.map(|dram| dram + firm_saved);
         MachinePlan {
             periods: saved.samples(),
+            independent_periods: saved.independent(),
             span_seconds: seconds(seen.last_unix_ms.saturating_sub(seen.first_unix_ms.unwrap_or(0))),
             too_short: self.too_short(saved),
             dram_bytes: dram,
@@ -339,8 +345,8 @@ impl Advice {
             firm_saved_bytes: firm_saved,
             promise_bytes: promise,
             promise_ratio: promise.zip(dram).map(|(promise, dram)| ratio(promise.0, dram.0)),
-            risk_ratio: ratio(below.periods, saved.samples()),
-            risk_ratio_max: share_max(saved.samples(), below, below),
+            risk_ratio: ratio(below, saved.samples()),
+            risk_ratio_max: saved.share_max(below),
             firm_potential_bytes: (seen.potential.samples() > 0).then(|| self.firm(&seen.potential)),
         }
     }

@@ -113,6 +113,10 @@ fn remarks(job: &JobPlan, plan: &Plan) -> Vec<String> {
         let (seen, wanted) = (job.periods, plan.periods_min);
         remarks.push(format!("too short to tell: {seen} periods of the {wanted} needed; the limit covers all that was seen"));
     }
+    if !job.too_short && job.independent_periods < plan.periods_min {
+        let (seen, worth) = (job.periods, job.independent_periods);
+        remarks.push(format!("changes slowly: {seen} periods tell as much as {worth} independent ones; observe it for longer"));
+    }
     if job.at_limit_periods > 0 {
         remarks.push(format!("at its limit in {} of {} periods: it may want more than was seen", job.at_limit_periods, job.periods));
     }

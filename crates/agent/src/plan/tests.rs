@@ -96,6 +96,7 @@ fn period(name: &str, at: u64, period: &Period) -> Record {
             promotions: Histogram::empty(&thresholds()),
             allowance: None,
             veto: period.veto,
+            allowance: None,
         },
         step: cold_age::Step { decision, best: threshold, threshold, working_set: pages(10), promotions_max: Pages::ZERO },
         outcome: Outcome { elapsed_ms: PERIOD_MS, promoted: pages(period.promoted), ..Outcome::default() },
@@ -197,12 +198,17 @@ fn little_history_covers_all_that_was_seen() {
 
 #[test]
 fn periods_above_that_come_together_are_told_apart_from_single_ones() {
-    let together = first(&journal(times(990, current(100)).chain(times(10, current(200)))), 10_000);
-    let single = first(&journal((0..1000).map(|at| current(if at % 100 == 50 { 200 } else { 100 }))), 10_000);
-    assert_eq!(together.recommended_limit_bytes, single.recommended_limit_bytes);
-    assert!((together.risk_ratio - single.risk_ratio).abs() < 1e-12);
-    assert!((0.015..0.02).contains(&single.risk_ratio_max), "{}", single.risk_ratio_max);
-    assert!((0.08..0.1).contains(&together.risk_ratio_max), "1 of 52: {}", together.risk_ratio_max);
+    // Sixteen of 1600 periods each time, at regular distances or in one stretch.
+    let single = first(&journal((0..1600).map(|at| current(if at % 100 == 50 { 200 } else { 100 }))), 10_000);
+    let together = first(&journal((0..1600).map(|at| current(if (800..816).contains(&at) { 200 } else { 100 }))), 10_000);
+    for plan in [&single, &together] {
+        assert_eq!((plan.recommended_limit_bytes, plan.periods), (Bytes::mib(100), 1600), "{plan:?}");
+        assert!((plan.risk_ratio - 0.01).abs() < 1e-12, "{plan:?}");
+    }
+    assert!(single.independent_periods > 1400 && (0.015..0.02).contains(&single.risk_ratio_max), "{single:?}");
+    // As 1600 / 16 = 100 periods with one above.
+    assert!((90..=101).contains(&together.independent_periods), "{together:?}");
+    assert!((0.045..0.055).contains(&together.risk_ratio_max), "{together:?}");
 }
 
 #[test]
