@@ -323,7 +323,7 @@ mod tests {
                 let mut distribution = Distribution::default();
                 let mut value = random(&mut state);
                 for _ in 0..PERIODS {
-                    if random(&mut state) % keeps == 0 {
+                    if random(&mut state).is_multiple_of(keeps) {
                         value = random(&mut state);
                     }
                     distribution.add(value + if noise { random(&mut state) } else { 0 }, Rounding::Up);

@@ -96,7 +96,6 @@ fn period(name: &str, at: u64, period: &Period) -> Record {
             promotions: Histogram::empty(&thresholds()),
             allowance: None,
             veto: period.veto,
-            allowance: None,
         },
         step: cold_age::Step { decision, best: threshold, threshold, working_set: pages(10), promotions_max: Pages::ZERO },
         outcome: Outcome { elapsed_ms: PERIOD_MS, promoted: pages(period.promoted), ..Outcome::default() },
