@@ -35,11 +35,13 @@ pub enum Task {
 #[derive(Clone, Debug, Default)]
 pub struct Cursor {
     pids: Vec<i32>,
+    /// Of these, how many are left to do in this part.
+    left: usize,
     part: Part,
     address: u64,
 }
 
-/// The two passes over a process.
+/// The two passes over a job's processes. File pages become the first to go only when nothing else is to be reclaimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Part {
     /// The pages that its page tables show.
@@ -72,7 +74,13 @@ impl Cursor {
     /// Before the first page of the first of `pids`.
     #[must_use]
     pub fn new(pids: &[i32]) -> Self {
-        Self { pids: pids.to_vec(), ..Self::default() }
+        Self { pids: pids.to_vec(), left: pids.len(), ..Self::default() }
+    }
+
+    /// Whether all pages have been gone through, and only mappings are left.
+    #[must_use]
+    pub fn pages_done(&self) -> bool {
+        self.part == Part::Mappings
     }
 
     fn go_on(&mut self, stopped_at: Option<u64>, ended: bool) {
@@ -80,11 +88,12 @@ impl Cursor {
         if stopped_at.is_some() {
             return;
         }
-        if ended || self.part == Part::Mappings {
-            self.pids.pop();
-            self.part = Part::Pages;
-        } else {
-            self.part = Part::Mappings;
+        self.left -= 1;
+        if ended {
+            self.pids.remove(self.left);
+        }
+        if self.left == 0 && self.part == Part::Pages {
+            (self.part, self.left) = (Part::Mappings, self.pids.len());
         }
     }
 }
@@ -94,7 +103,7 @@ impl Cursor {
 /// # Errors
 /// Any error but the end of a process, which ends its part of the task.
 pub fn step(roots: &Roots, walker: &mut Walker, cgroup: &Cgroup, task: Task, cursor: &mut Cursor, limit: Pages) -> Result<Advised> {
-    let Some(&pid) = cursor.pids.last() else { return Ok(Advised { finished: true, ..Advised::default() }) };
+    let Some(&pid) = cursor.pids[..cursor.left].last() else { return Ok(Advised { finished: true, ..Advised::default() }) };
     let mut advised = Advised::default();
     let mut stopped_at = None;
     let mut ended = false;
@@ -119,7 +128,7 @@ pub fn step(roots: &Roots, walker: &mut Walker, cgroup: &Cgroup, task: Task, cur
     });
     ended |= done.is_err();
     cursor.go_on(stopped_at.filter(|_| !ended), ended);
-    advised.finished = cursor.pids.is_empty();
+    advised.finished = cursor.left == 0;
     match done {
         Err(error) if !error.is_gone() => Err(error),
         _ => Ok(advised),

@@ -1,6 +1,7 @@
 //! What the background policy knows of one job, and how far what it decided has been carried out.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use policy::background::{self, Decision, Hint, Input, Params, Reason, State};
 use policy::units::{Bytes, RatioPpm};
@@ -37,14 +38,25 @@ pub struct Plan {
     pub cursor: Cursor,
     /// Whether it waits for a period in which it may go on.
     pub paused: bool,
-    /// Whether all advice is given, and only the swap device is waited for.
-    pub advised: bool,
-    /// Looks, one after the other, at which the device had taken nothing.
-    pub waited: u32,
-    /// What was in the swap cache at the last look.
-    pub cached: Bytes,
+    /// How freeing what a swap device has taken goes.
+    pub drain: Drain,
     /// What it has done.
     pub done: Done,
+}
+
+/// Freeing what a swap device has taken. It has no beginning of its own: it goes along with paging out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Drain {
+    /// Whether no more is asked for.
+    pub over: bool,
+    /// What the last request that did as it should was for.
+    pub asked: Bytes,
+    /// Requests, one after the other, for which the kernel took other memory instead.
+    pub missed: u32,
+    /// Looks, one after the other, at which the device had taken nothing.
+    pub waited: u32,
+    /// Time since boot before which nothing is asked.
+    pub not_before: Duration,
 }
 
 /// What was done to a job.
@@ -144,6 +156,6 @@ impl Background {
 
 impl Plan {
     fn new(task: Task, pids: &[i32]) -> Self {
-        Self { task, cursor: Cursor::new(pids), paused: false, advised: false, waited: 0, cached: Bytes::ZERO, done: Done::default() }
+        Self { task, cursor: Cursor::new(pids), paused: false, drain: Drain::default(), done: Done::default() }
     }
 }

@@ -31,8 +31,8 @@ pub(super) struct Before {
     pub(super) swapped: Bytes,
     pool: Bytes,
     zswapped: Bytes,
-    anon: Bytes,
-    file: Bytes,
+    pub(super) anon: Bytes,
+    pub(super) file: Bytes,
     pub(super) cached: Bytes,
     rejected: u64,
 }

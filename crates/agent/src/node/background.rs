@@ -13,7 +13,7 @@ use super::act::{PACE_WAIT, STEP_PAGES};
 use super::{Agent, unix_ms};
 use crate::actuators::compact::{self, Task};
 use crate::actuators::lru::ANON_FIRST;
-use crate::job::background::{BackgroundPeriod, Done, Plan};
+use crate::job::background::{BackgroundPeriod, Done, Drain, Plan};
 use crate::job::{Job, millis};
 use crate::journal::{BackgroundRecord, Record};
 use crate::view;
@@ -21,9 +21,16 @@ use crate::view;
 /// How much may wait in the swap cache for a device to take it; until it has, no more is paged out.
 const CACHED_MAX: Bytes = Bytes::mib(32);
 
-/// Clean swap cache that is worth a request while more comes, and at the end.
-const DRAIN: Bytes = Bytes::mib(4);
-const DRAIN_LAST: Bytes = Bytes(256 << 10);
+/// The least swap cache that is worth a request.
+const DRAIN_MIN: Bytes = Bytes(256 << 10);
+
+/// The first and the largest request for swap cache.
+const DRAIN_FIRST: Bytes = Bytes::mib(1);
+const DRAIN_MAX: Bytes = Bytes::mib(8);
+
+/// Requests that took other memory, [`MISSED_WAIT`] apart, until the rest is left to the kernel.
+const MISSED_MAX: u32 = 3;
+const MISSED_WAIT: Duration = Duration::from_secs(2);
 
 /// Looks at a device that takes nothing, [`PACE_WAIT`] apart, until it is given up: 10 s.
 const WAITED_MAX: u32 = 200;
@@ -155,14 +162,21 @@ impl Agent {
         };
         let (stall, available) = self.machine_want()?;
         let Some(background) = &mut job.background else { return Ok((Bytes::ZERO, Duration::ZERO)) };
-        // What only waits for a device to free memory need not wait for more.
-        if !plan.advised && (limit == Pages::ZERO || background.must_wait(stall, available)) {
+        // What only frees memory need not wait for more.
+        if !plan.cursor.pages_done() && (limit == Pages::ZERO || background.must_wait(stall, available)) {
             self.hold_back(job, plan);
             return Ok((Bytes::ZERO, Duration::ZERO));
         }
-        let cached = if plan.task == Task::Compact { self.drain(job, plan.advised)? } else { Bytes::ZERO };
-        if plan.advised || cached >= CACHED_MAX {
-            return Ok((Bytes::ZERO, self.wait_for_device(job, plan, cached)));
+        if plan.task == Task::Compact
+            && self.tiers.offer.device
+            && !plan.drain.over
+            && let Some(wait) = self.drain(job, &mut plan)?
+        {
+            let plan = if plan.drain.waited > WAITED_MAX { self.finish(job, &plan) } else { Some(plan) };
+            if let Some(background) = &mut job.background {
+                background.took(plan, Done::default());
+            }
+            return Ok((Bytes::ZERO, wait));
         }
         let before = self.count(job)?;
         // Compression runs in this thread, inside the system call: in slack cycles only. A prefetch is waited for.
@@ -178,48 +192,58 @@ impl Agent {
             Task::Prefetch => Done { prefetched: advised.moved, ..Done::default() },
         };
         plan.done += done;
-        plan.advised = advised.finished;
         self.wrote(job, &before, &after);
         if let Some(tracker) = self.trackers.get_mut(&job.tracker.0) {
             tracker.went_out(job.cgroup.id(), went_out.to_pages(page));
         }
         job.was_reclaimed(went_out.to_pages(page), Bytes::ZERO);
-        let drained = plan.task == Task::Prefetch || !self.tiers.offer.device || after.cached < DRAIN_LAST;
-        let plan = if plan.advised && drained { self.finish(job, &plan) } else { Some(plan) };
+        let plan = if advised.finished { self.finish(job, &plan) } else { Some(plan) };
         if let Some(background) = &mut job.background {
             background.took(plan, done);
         }
         Ok((advised.moved, Duration::ZERO))
     }
 
-    /// Frees what a device has taken over, and returns what is left in the swap cache. `MADV_PAGEOUT` to a device starts
-    /// the writing and returns; the pages keep their DRAM, clean in the end, until somebody reclaims them.
+    /// Frees what a device has taken over. `MADV_PAGEOUT` to a device starts the writing and returns; the pages keep their
+    /// DRAM, clean in the end, until somebody reclaims them. Returns how long to wait before the next step; `None` where
+    /// paging out may go on.
     ///
-    /// Asked for more than is clean, or for nearly all of it, the kernel would go on to file pages, which are to stay: it
-    /// reclaims up to twice what it is asked for.
-    fn drain(&self, job: &Job, last: bool) -> kernel::Result<Bytes> {
-        if !self.tiers.offer.device {
-            return Ok(Bytes::ZERO);
+    /// The kernel is not to be asked for more than is clean, nor for nearly all of it, or it goes on to file pages, which
+    /// are to stay. It does so too while the clean pages are of its youngest generations. So what it took is measured;
+    /// where that is the wrong memory it is asked again only after a while, and few times.
+    fn drain(&mut self, job: &mut Job, plan: &mut Plan) -> kernel::Result<Option<Duration>> {
+        let now = self.clock.now();
+        let before = self.count(job)?;
+        let clean = before.cached - job.cgroup.stat()?.file_writeback.unwrap_or_default();
+        let last = plan.cursor.pages_done();
+        if last && before.cached < DRAIN_MIN {
+            plan.drain.over = true;
+            return Ok(None);
         }
-        let stat = job.cgroup.stat()?;
-        let cached = stat.swapcached.unwrap_or_default();
-        let clean = cached - stat.file_writeback.unwrap_or_default();
-        if clean >= if last { DRAIN_LAST } else { DRAIN } {
-            self.reclaim(job, Bytes(clean.0 / 2), Lean::Swappiness(ANON_FIRST))?;
+        if !last && before.cached < CACHED_MAX {
+            return Ok(None);
         }
-        Ok(cached)
-    }
-
-    /// Lets a device catch up. One that takes nothing for long ends the plan.
-    fn wait_for_device(&mut self, job: &mut Job, mut plan: Plan, cached: Bytes) -> Duration {
-        plan.waited = if cached < plan.cached { 0 } else { plan.waited + 1 };
-        plan.cached = cached;
-        let drained = plan.advised && cached < DRAIN_LAST;
-        let plan = if drained || plan.waited > WAITED_MAX { self.finish(job, &plan) } else { Some(plan) };
-        if let Some(background) = &mut job.background {
-            background.took(plan, Done::default());
+        if now < plan.drain.not_before {
+            return Ok(Some(plan.drain.not_before - now));
         }
-        PACE_WAIT
+        if clean < DRAIN_MIN {
+            plan.drain.waited += 1;
+            return Ok(Some(PACE_WAIT));
+        }
+        let ask = Bytes(plan.drain.asked.0.saturating_mul(2)).clamp(DRAIN_FIRST, DRAIN_MAX).min(Bytes(clean.0 / 2));
+        self.reclaim(job, ask, Lean::Swappiness(ANON_FIRST))?;
+        let after = self.count(job)?;
+        let went_out = (after.swapped - before.swapped).to_pages(kernel::page_size());
+        self.wrote(job, &before, &after);
+        job.was_reclaimed(went_out, before.file - after.file);
+        let others = (before.anon + before.file) - (after.anon + after.file);
+        if others > before.cached - after.cached {
+            let missed = plan.drain.missed + 1;
+            plan.drain = Drain { over: missed >= MISSED_MAX, missed, not_before: now + MISSED_WAIT, ..Drain::default() };
+        } else {
+            plan.drain = Drain { asked: ask, ..Drain::default() };
+        }
+        Ok(Some(Duration::ZERO))
     }
 
     /// Tells what a plan has done, and ends it.
@@ -229,7 +253,7 @@ impl Agent {
             Task::Compact => format!("compacted: {offloaded} of {asked} left DRAM, {deactivated} of file mappings deactivated"),
             Task::Prefetch => format!("prefetched: {prefetched} asked back"),
         };
-        let stuck = if plan.waited > WAITED_MAX { "; the swap device takes no more" } else { "" };
+        let stuck = if plan.drain.waited > WAITED_MAX { "; the swap device takes no more" } else { "" };
         self.event(Some(job.path()), what + stuck);
         None
     }
