@@ -75,6 +75,8 @@ fn machine(plan: &Plan) -> String {
     }
     if machine.too_short {
         let _ = writeln!(text, "  too short to tell: {accepted} needs {} periods; the least that was saved is taken", plan.periods_min);
+    } else if let Some(remark) = slow(*periods, machine.independent_periods, plan.periods_min) {
+        let _ = writeln!(text, "  {remark}");
     }
     text
 }
@@ -113,9 +115,8 @@ fn remarks(job: &JobPlan, plan: &Plan) -> Vec<String> {
         let (seen, wanted) = (job.periods, plan.periods_min);
         remarks.push(format!("too short to tell: {seen} periods of the {wanted} needed; the limit covers all that was seen"));
     }
-    if !job.too_short && job.independent_periods < plan.periods_min {
-        let (seen, worth) = (job.periods, job.independent_periods);
-        remarks.push(format!("changes slowly: {seen} periods tell as much as {worth} independent ones; observe it for longer"));
+    if !job.too_short {
+        remarks.extend(slow(job.periods, job.independent_periods, plan.periods_min));
     }
     if job.at_limit_periods > 0 {
         remarks.push(format!("at its limit in {} of {} periods: it may want more than was seen", job.at_limit_periods, job.periods));
@@ -131,6 +132,12 @@ fn remarks(job: &JobPlan, plan: &Plan) -> Vec<String> {
         remarks.push("ended before the journal did".to_owned());
     }
     remarks
+}
+
+/// That periods tell less than their number promises.
+fn slow(periods: u64, independent: u64, wanted: u64) -> Option<String> {
+    (independent < wanted)
+        .then(|| format!("changes slowly: {periods} periods tell as much as {independent} independent ones; observe it for longer"))
 }
 
 fn percent(ratio: f64) -> String {
