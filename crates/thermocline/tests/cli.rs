@@ -60,7 +60,8 @@ fn golden_journal() -> String {
     path.to_str().unwrap().to_owned()
 }
 
-const COMMANDS: [&str; 11] = ["doctor", "observe", "run", "agent", "status", "explain", "hint", "replay", "config", "completions", "man"];
+const COMMANDS: [&str; 12] =
+    ["doctor", "observe", "run", "agent", "status", "explain", "hint", "replay", "plan", "config", "completions", "man"];
 
 #[test]
 fn help_names_every_command_and_each_explains_itself() {
