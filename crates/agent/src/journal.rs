@@ -1,7 +1,7 @@
 //! The journal: what the agent saw and decided, one JSON object per line.
 //!
 //! A journal is complete in itself: each file begins with the agent's thresholds and every job's parameters and
-//! controller state, so that [`replay`] can feed the recorded inputs through `policy` and must get the recorded
+//! controller state, so that [`crate::replay`] can feed the recorded inputs through `policy` and must get the recorded
 //! decisions. Lines are appended in whole batches by one write; a process killed at any instruction can leave at
 //! most one torn line at the end, which the next start cuts off.
 

@@ -1,8 +1,8 @@
 //! The loop: read, step, act, record.
 //!
 //! One thread does everything that touches the kernel, in this order, forever: every scan period the trackers look
-//! ([`scan`]), every control period the policies decide ([`control`]), and in between what was decided is carried
-//! out in small steps ([`act`]). Other threads (metrics, control socket) read a published copy and never wait for
+//! (`node/scan.rs`), every control period the policies decide (`node/control.rs`), and in between what was decided is carried
+//! out in small steps (`node/act.rs`). Other threads (metrics, control socket) read a published copy and never wait for
 //! the loop, nor it for them.
 
 use std::collections::{BTreeMap, BTreeSet};
