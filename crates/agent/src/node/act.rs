@@ -16,8 +16,14 @@ use crate::job::{Job, Plan};
 /// Pages per step: small enough that the loop never waits long for the kernel.
 pub(super) const STEP_PAGES: Pages = Pages(2048);
 
-/// How much may stay in the swap cache while a plan is carried out.
+/// How much may stay in the swap cache while a plan is carried out, and the most that one request frees of it.
 const FOLLOW_UP: Bytes = Bytes::mib(4);
+
+/// What is not worth a request.
+const FOLLOW_UP_MIN: Bytes = Bytes(256 << 10);
+
+/// Requests in a row.
+const FOLLOW_UPS: u32 = 4;
 
 /// How long the loop may offload before it looks at its messages and its watches again; a step more at most.
 const SLICE: Duration = Duration::from_millis(50);
@@ -34,6 +40,8 @@ pub(super) struct Before {
     pub(super) anon: Bytes,
     pub(super) file: Bytes,
     pub(super) cached: Bytes,
+    /// What is being written, to swap devices too.
+    writeback: Bytes,
     rejected: u64,
 }
 
@@ -123,7 +131,7 @@ impl Agent {
         let more = !asked.finished && plan.left > Pages::ZERO;
         job.took_out(pages, asked.ages, went_out, plan.threshold);
         if after.cached >= FOLLOW_UP || !more {
-            self.follow_up(job, after.cached)?;
+            self.follow_up(job)?;
         }
         job.plan = more.then_some(plan);
         Ok(pages)
@@ -159,13 +167,31 @@ impl Agent {
         self.tiers.note_writes(&self.roots, now);
     }
 
-    /// Frees what a step has left in the swap cache. `MADV_PAGEOUT` to a device starts the writing and returns; the
-    /// pages keep their DRAM, clean, until somebody reclaims them.
-    fn follow_up(&self, job: &Job, cached: Bytes) -> kernel::Result<()> {
-        if cached == Bytes::ZERO || !self.tiers.offer.device {
+    /// Frees what steps have left in the swap cache. `MADV_PAGEOUT` to a device starts the writing and returns; the
+    /// pages keep their DRAM, clean in the end, until somebody reclaims them.
+    ///
+    /// The kernel is asked for half of what is clean at most: for more it would go on to other memory. It does so too
+    /// while the clean pages are of its youngest generations; then the rest waits for the next period.
+    pub(super) fn follow_up(&mut self, job: &mut Job) -> kernel::Result<()> {
+        if !self.tiers.offer.device {
             return Ok(());
         }
-        self.reclaim(job, cached, Lean::Swappiness(lru::ANON_FIRST))
+        for _ in 0..FOLLOW_UPS {
+            let before = self.count(job)?;
+            let clean = before.cached - before.writeback;
+            if clean < FOLLOW_UP_MIN {
+                return Ok(());
+            }
+            self.reclaim(job, FOLLOW_UP.min(Bytes(clean.0 / 2)), Lean::Swappiness(lru::ANON_FIRST))?;
+            let after = self.count(job)?;
+            self.wrote(job, &before, &after);
+            let file = before.file - after.file;
+            job.was_reclaimed((after.swapped - before.swapped).to_pages(kernel::page_size()), file);
+            if file > before.cached - after.cached {
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn reclaim(&self, job: &Job, amount: Bytes, lean: Lean) -> kernel::Result<()> {
@@ -208,6 +234,7 @@ impl Agent {
             anon: stat.anon.unwrap_or_default() + stat.shmem.unwrap_or_default(),
             file: stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default(),
             cached: stat.swapcached.unwrap_or_default(),
+            writeback: stat.file_writeback.unwrap_or_default(),
             rejected,
         })
     }

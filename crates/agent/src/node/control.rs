@@ -97,6 +97,9 @@ impl Agent {
         if self.may_act(job) {
             self.protect(job, step.working_set);
             self.fail_fast(job, at_limit);
+            if job.plan.is_none() {
+                self.follow_up(job)?;
+            }
         }
         let outcome = job.close_period(now);
         let memory = job.memory;
