@@ -28,6 +28,8 @@ pub(crate) enum Advice {
     HugePage,
     /// `MADV_DONTFORK`
     DontFork,
+    /// `MADV_RANDOM`
+    Random,
 }
 
 impl Mapping {
@@ -92,6 +94,7 @@ impl Mapping {
             Advice::NoHugePage => libc::MADV_NOHUGEPAGE,
             Advice::HugePage => libc::MADV_HUGEPAGE,
             Advice::DontFork => libc::MADV_DONTFORK,
+            Advice::Random => libc::MADV_RANDOM,
         };
         // SAFETY: the range is a mapping that we own, and none of these advices changes its contents.
         super::checked(unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, advice) }).map(drop)

@@ -12,7 +12,7 @@ use crate::linux::mapping::{Advice, Mapping, memory_file, page_bytes};
 
 use super::layout::with_suffix;
 use super::record::Record;
-use super::spec::{HUGE_PAGE_BYTES, Kind, RegionSpec};
+use super::spec::{HUGE_PAGE_BYTES, Kind, Pattern, RegionSpec};
 
 /// A region that is filled and mapped.
 pub(super) struct Region {
@@ -62,6 +62,10 @@ impl Region {
                 let context = || format!("cannot fill the file {}", path.display());
                 let open = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
                 let mapping = filling.map(&open.with_context(context)?, bytes).with_context(context)?;
+                if matches!(spec.pattern, Pattern::Requests(_)) {
+                    // As databases do that map their files: around a page that is asked for, nobody asks for its neighbours.
+                    mapping.advise(Advice::Random).context("MADV_RANDOM")?;
+                }
                 file = Some(path);
                 mapping
             }
