@@ -1,5 +1,7 @@
 //! Which cgroups are jobs.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
+
 use config::{Class, Config, JobRule, Kind, Policy, Tier, Tracker};
 use globset::{GlobBuilder, GlobMatcher};
 use kernel::Roots;
@@ -13,6 +15,8 @@ use container::{Container, Containers};
 pub struct Rules {
     rules: Vec<Rule>,
     containers: Containers,
+    /// Cgroups inside a job of which it was told that their own rule does not hold.
+    told: BTreeSet<String>,
     jobs_max: usize,
 }
 
@@ -79,7 +83,12 @@ impl Rules {
             rules.push(Rule::new(rule, treatment)?);
         }
         let keys = rules.iter().filter_map(|rule: &Rule| rule.annotation.as_ref()).map(|(key, _)| key.clone()).collect();
-        Ok(Self { rules, containers: Containers::new(keys), jobs_max: usize::try_from(config.agent.jobs_max).unwrap_or(usize::MAX) })
+        Ok(Self {
+            rules,
+            containers: Containers::new(keys),
+            told: BTreeSet::new(),
+            jobs_max: usize::try_from(config.agent.jobs_max).unwrap_or(usize::MAX),
+        })
     }
 
     /// The jobs among `cgroups`, which come parents first.
@@ -89,16 +98,25 @@ impl Rules {
     #[must_use]
     pub fn find(&mut self, roots: &Roots, cgroups: &[String]) -> Findings {
         let mut found = Findings::default();
-        let mut owned = std::collections::HashSet::new();
+        let mut owned: HashMap<&str, Treatment> = HashMap::new();
         self.containers.keep(cgroups);
+        if !self.told.is_empty() {
+            let there: HashSet<&String> = cgroups.iter().collect();
+            self.told.retain(|path| there.contains(path));
+        }
         for path in cgroups {
-            let inside = path.match_indices('/').any(|(at, _)| at > 0 && owned.contains(&path[..at]));
-            if inside {
-                continue;
-            }
             let mut container = || self.containers.of(roots, path, &mut found.troubles).cloned();
             let Some(rule) = self.rules.iter().find(|rule| rule.matches(path, &mut container)) else { continue };
             let treatment = rule.treatment;
+            let owner = path.match_indices('/').filter(|&(at, _)| at > 0).find_map(|(at, _)| owned.get_key_value(&path[..at]));
+            if let Some((owner, as_one)) = owner {
+                if *as_one != treatment && self.told.insert(path.clone()) {
+                    let what =
+                        format!("a rule is for it, but it is inside the job {owner} and treated with it; leave {owner} without a rule");
+                    found.troubles.push((path.clone(), what));
+                }
+                continue;
+            }
             if treatment.class == Class::Off {
                 continue;
             }
@@ -106,7 +124,7 @@ impl Rules {
                 found.left_out += 1;
                 continue;
             }
-            owned.insert(path.as_str());
+            owned.insert(path.as_str(), treatment);
             found.jobs.push(Found { path: path.clone(), treatment });
         }
         found
@@ -153,7 +171,7 @@ mod tests {
         let cgroups: Vec<_> = cgroups.iter().map(ToString::to_string).collect();
         let found = Rules::new(&config).unwrap().find(&Roots::host(), &cgroups);
         let got: Vec<_> = found.jobs.iter().map(|f| (f.path.as_str(), f.treatment.class)).collect();
-        assert_eq!((got.as_slice(), found.left_out, found.troubles), (want, 0, vec![]));
+        assert_eq!((got.as_slice(), found.left_out), (want, 0));
     }
 
     #[test]
@@ -172,6 +190,17 @@ mod tests {
             &["/a", "/ab", "/a/b", "/ab/c", "/a/b/d"],
             &[("/a", Class::Standard), ("/ab/c", Class::Observe)],
         );
+    }
+
+    #[test]
+    fn a_rule_for_what_is_inside_a_job_is_told_of_once() {
+        let text = "[[job]]\ncgroup = \"/a\"\nclass = \"standard\"\n[[job]]\ncgroup = \"/a/**\"\nclass = \"off\"\n";
+        let mut rules = Rules::new(&Config::from_str("test", text).unwrap()).unwrap();
+        let cgroups = ["/a", "/a/b"].map(str::to_owned);
+        let roots = Roots::under(std::path::Path::new("/nowhere"));
+        let told = rules.find(&roots, &cgroups).troubles;
+        assert!(matches!(told.as_slice(), [(path, what)] if path == "/a/b" && what.contains("inside the job /a")), "{told:?}");
+        assert!(rules.find(&roots, &cgroups).troubles.is_empty());
     }
 
     #[test]

@@ -82,11 +82,19 @@ pub fn reclaim_step(cgroup: &str, limit: Bytes, swappiness: u8) -> std::io::Resu
 /// swap.
 ///
 /// # Errors
-/// Any error of `memory.reclaim`.
+/// Any error of `memory.reclaim` but the end of the cgroup.
 pub fn reclaim_child(roots: &Roots, parent: u32, cgroup: &str, amount: Bytes, swappiness: u8) -> Result<ReclaimOutcome> {
     if !kernel::process::end_with(parent)? {
         return Ok(ReclaimOutcome::Interrupted);
     }
+    match reclaim_once(roots, cgroup, amount, swappiness) {
+        // It ended while it was asked: nothing is left to reclaim, and the agent finds that out by itself.
+        Err(error) if error.is_gone() => Ok(ReclaimOutcome::Interrupted),
+        outcome => outcome,
+    }
+}
+
+fn reclaim_once(roots: &Roots, cgroup: &str, amount: Bytes, swappiness: u8) -> Result<ReclaimOutcome> {
     let cgroup = Cgroup::open(&CgroupRoot::probe(roots)?, cgroup)?;
     match cgroup.reclaim(amount, Some(Swappiness::Value(swappiness))) {
         Err(error) if error.is_unsupported() => {
