@@ -83,6 +83,8 @@ pub struct Job {
     pub written: Bytes,
     /// Of these, what is not taken from `writes` yet.
     pub unbooked: Bytes,
+    /// What our steps have put into the swap cache and nobody was asked to free yet.
+    pub cached_out: Bytes,
     /// What went wrong with it last, so that it is told once.
     pub trouble: Option<String>,
     /// Running totals.
@@ -183,6 +185,7 @@ impl Job {
             writes: Bucket::full(&params.writes, millis(now)),
             written: Bytes::ZERO,
             unbooked: Bytes::ZERO,
+            cached_out: Bytes::ZERO,
             trouble: None,
             totals: Totals::default(),
             recent: VecDeque::new(),

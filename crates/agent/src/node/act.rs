@@ -130,7 +130,8 @@ impl Agent {
         }
         let more = !asked.finished && plan.left > Pages::ZERO;
         job.took_out(pages, asked.ages, went_out, plan.threshold);
-        if after.cached >= FOLLOW_UP || !more {
+        job.cached_out += after.cached - before.cached;
+        if job.cached_out >= FOLLOW_UP || !more {
             self.follow_up(job)?;
         }
         job.plan = more.then_some(plan);
@@ -170,19 +171,22 @@ impl Agent {
     /// Frees what steps have left in the swap cache. `MADV_PAGEOUT` to a device starts the writing and returns; the
     /// pages keep their DRAM, clean in the end, until somebody reclaims them.
     ///
-    /// The kernel is asked for half of what is clean at most: for more it would go on to other memory. It does so too
-    /// while the clean pages are of its youngest generations; then the rest waits for the next period.
+    /// The kernel is asked once for what our steps put there, and no more: pages that came back lie in the swap cache too,
+    /// and are in use. It is asked for half of that at a time: for nearly all of it, or while the pages are of its youngest
+    /// generations, it would go on to other memory. Then the rest waits for the next period.
     pub(super) fn follow_up(&mut self, job: &mut Job) -> kernel::Result<()> {
         if !self.tiers.offer.device {
             return Ok(());
         }
         for _ in 0..FOLLOW_UPS {
             let before = self.count(job)?;
-            let clean = before.cached - before.writeback;
+            let clean = job.cached_out.min(before.cached - before.writeback);
             if clean < FOLLOW_UP_MIN {
                 return Ok(());
             }
-            self.reclaim(job, FOLLOW_UP.min(Bytes(clean.0 / 2)), Lean::Swappiness(lru::ANON_FIRST))?;
+            let asked = FOLLOW_UP.min(Bytes(clean.0 / 2));
+            self.reclaim(job, asked, Lean::Swappiness(lru::ANON_FIRST))?;
+            job.cached_out = job.cached_out - asked;
             let after = self.count(job)?;
             self.wrote(job, &before, &after);
             let file = before.file - after.file;
