@@ -37,14 +37,40 @@ pub struct Pressed {
     returned: Pages,
 }
 
-/// Memory to reclaim.
+/// Memory to reclaim, by kind.
+///
+/// The kernel is asked for one kind at a time: with swappiness between its ends MGLRU picks the kind with the older
+/// generation and minds the leaning only where both are of the same age (`isolate_folios()` in `mm/vmscan.c`), so that a
+/// mixed job lost page cache alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// How much is left to ask for.
-    pub left: Bytes,
-    /// From which kind of memory.
-    pub lean: Lean,
+    /// Of anonymous and shared memory, how much is left to ask for.
+    pub anon: Bytes,
+    /// The same of page cache.
+    pub file: Bytes,
 }
+
+impl Amount {
+    /// Divides an amount between the kinds as the leaning wants it, in proportion to what is resident of each: that is
+    /// how the kernel weighs its lists, too.
+    fn of(bytes: Bytes, lean: Lean, anon: Bytes, file: Bytes) -> Self {
+        let Lean::Swappiness(swappiness) = lean else { return Self { anon: Bytes::ZERO, file: bytes } };
+        let swappiness = u128::from(swappiness).min(FULL_LEAN);
+        let (anon, file) = (u128::from(anon.0) * swappiness, u128::from(file.0) * (FULL_LEAN - swappiness));
+        let part = (u128::from(bytes.0) * anon).checked_div(anon + file).unwrap_or(0);
+        let anon = Bytes(u64::try_from(part).unwrap_or(bytes.0));
+        Self { anon, file: bytes - anon }
+    }
+
+    /// Everything.
+    #[must_use]
+    pub fn total(&self) -> Bytes {
+        self.anon + self.file
+    }
+}
+
+/// The swappiness that means anonymous memory alone.
+const FULL_LEAN: u128 = 200;
 
 /// What was reclaimed from a job between two decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,8 +220,11 @@ impl Pressed {
             pressure::Decision::Reclaim { bytes } => {
                 let paid = self.owed.0.min(bytes.0);
                 self.owed = self.owed - Bytes(paid);
-                let nothing = lean == Lean::FileOnly && balance_input.file == Bytes::ZERO;
-                Some(Amount { left: bytes - Bytes(paid), lean }).filter(|amount| amount.left > Bytes::ZERO && !nothing)
+                let mut amount = Amount::of(bytes - Bytes(paid), lean, balance_input.anon, balance_input.file);
+                if balance_input.file == Bytes::ZERO {
+                    amount.file = Bytes::ZERO;
+                }
+                Some(amount).filter(|amount| amount.total() > Bytes::ZERO)
             }
             pressure::Decision::Hold { .. } => None,
         };
@@ -255,4 +284,23 @@ pub struct Stepped {
 fn unbooked_cost(returned: Returned, costs: Costs) -> u32 {
     let mean = (u64::from(costs.unbooked_us) * returned.anon.0).checked_div(returned.anon.0 + returned.file.0);
     mean.map_or(costs.unbooked_us, |mean| u32::try_from(mean).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_amount_is_divided_as_the_leaning_and_the_sizes_are() {
+        let check = |lean, anon, file, want: (u64, u64)| {
+            let amount = Amount::of(Bytes(1_000), lean, Bytes(anon), Bytes(file));
+            assert_eq!((amount.anon.0, amount.file.0), want, "{lean:?} {anon} {file}");
+        };
+        check(Lean::FileOnly, 500, 500, (0, 1_000));
+        check(Lean::Swappiness(100), 500, 500, (500, 500));
+        check(Lean::Swappiness(100), 900, 100, (900, 100));
+        check(Lean::Swappiness(150), 500, 500, (750, 250));
+        check(Lean::Swappiness(200), 1, u64::MAX, (1_000, 0));
+        check(Lean::Swappiness(1), 0, 0, (0, 1_000));
+    }
 }

@@ -141,9 +141,10 @@ impl Agent {
     /// One request of pressure-driven offloading: the kernel chooses the pages.
     fn step_amount(&mut self, job: &mut Job, amount: Amount, limit: Pages) -> kernel::Result<Pages> {
         let page = kernel::page_size();
-        let asked = amount.left.min(limit.to_bytes(page));
+        let anon_first = amount.anon > Bytes::ZERO;
+        let asked = if anon_first { amount.anon } else { amount.file }.min(limit.to_bytes(page));
         let before = self.count(job)?;
-        self.reclaim(job, asked, amount.lean)?;
+        self.reclaim(job, asked, if anon_first { Lean::Swappiness(lru::ANON_FIRST) } else { Lean::FileOnly })?;
         let after = self.count(job)?;
         let went_out = (after.swapped - before.swapped).to_pages(page);
         self.wrote(job, &before, &after);
@@ -154,8 +155,11 @@ impl Agent {
         job.was_reclaimed(went_out, reclaimed.file);
         if let Some(pressed) = &mut job.pressed {
             pressed.took(reclaimed);
-            let left = amount.left - asked;
-            pressed.plan = (left > Bytes::ZERO).then_some(Amount { left, ..amount });
+            let left = match anon_first {
+                true => Amount { anon: amount.anon - asked, ..amount },
+                false => Amount { file: amount.file - asked, ..amount },
+            };
+            pressed.plan = (left.total() > Bytes::ZERO).then_some(left);
         }
         Ok(asked.to_pages(page))
     }

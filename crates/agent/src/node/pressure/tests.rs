@@ -58,7 +58,7 @@ fn a_job_is_asked_for_memory_until_it_stalls() {
     assert_eq!(period(&mut agent, 1_006).step.decision, Decision::Hold { reason: Hold::NoHistory });
     let quiet = period(&mut agent, 1_012);
     assert_eq!((quiet.step.decision, quiet.lean), (Decision::Reclaim { bytes: Bytes(1 << 20) }, Lean::Swappiness(100)));
-    assert_eq!(agent.jobs[JOB].pressed.as_ref().unwrap().plan.unwrap().left, Bytes(1 << 20));
+    assert_eq!(agent.jobs[JOB].pressed.as_ref().unwrap().plan.unwrap().total(), Bytes(1 << 20));
     // Half of the target of 0.1 % of 6 s; then all of it, for I/O.
     stalled(&machine, 3_000, 0);
     assert_eq!(period(&mut agent, 1_018).step.decision, Decision::Reclaim { bytes: Bytes(1 << 19) });
