@@ -117,7 +117,7 @@ fn region(name: &str, kind: &str, pattern: Value) -> Value {
 #[test]
 fn every_kind_is_idle_or_not_as_asked() {
     let hot = json!({"period_ms": 20});
-    let kinds = ["anon", "shared", "file", "huge", "incompressible", "weights"];
+    let kinds = ["anon", "shared", "memfd", "file", "huge", "incompressible", "weights"];
     let mut regions = vec![region("zipf", "anon", json!({"zipf": {"exponent": 0.5, "touches_per_s": 20_000}}))];
     for kind in kinds {
         regions.push(region(&format!("hot-{kind}"), kind, hot.clone()));
@@ -157,7 +157,7 @@ fn every_kind_is_idle_or_not_as_asked() {
     assert_eq!(of_child["misplaced_bytes"], 0, "{of_child}");
 
     let residency = workload.ask("residency", &[]);
-    for name in ["hot-anon", "hot-shared", "hot-file"] {
+    for name in ["hot-anon", "hot-shared", "hot-memfd", "hot-file"] {
         assert_eq!(*field(&residency, name, "present_bytes"), workload.bytes(name), "{residency}");
     }
     let file = workload.path("layout.json.hot-file.data");

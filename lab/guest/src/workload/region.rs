@@ -56,7 +56,7 @@ impl Region {
                 })?;
                 mapping
             }
-            Kind::Shared => filling.map(&memory_file(&spec.name)?, bytes)?,
+            Kind::Shared | Kind::Memfd => filling.map(&memory_file(&spec.name)?, bytes)?,
             Kind::File => {
                 let path = spec.path.clone().unwrap_or_else(|| default_path(layout, &spec.name));
                 let context = || format!("cannot fill the file {}", path.display());

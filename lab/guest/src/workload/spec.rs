@@ -66,6 +66,8 @@ pub(super) enum Kind {
     Anon,
     /// A memory file, accessed by a child process only.
     Shared,
+    /// A memory file, mapped and accessed by the workload alone, as a virtual machine's process does its guest's memory.
+    Memfd,
     /// A file on disk, mapped shared.
     File,
     /// Private memory in huge pages, as far as the kernel has them.
@@ -82,7 +84,7 @@ impl Kind {
         match self {
             Self::Incompressible => Content::Random,
             Self::Weights => Content::Weights,
-            Self::Anon | Self::Shared | Self::File | Self::Huge => Content::Text,
+            Self::Anon | Self::Shared | Self::Memfd | Self::File | Self::Huge => Content::Text,
         }
     }
 }
