@@ -9,7 +9,7 @@ from typing import Any
 from .guest import Guest
 from .qemu import MIB
 
-SWAP_BACKED = ("anon", "shared", "huge", "incompressible", "weights")
+SWAP_BACKED = ("anon", "shared", "memfd", "huge", "incompressible", "weights")
 """Kinds of regions that zswap can hold; the other one is `file`."""
 
 _SEED = 20191
@@ -85,8 +85,15 @@ class Workload:
     """A running workload in a cgroup of its own."""
 
     def __init__(
-        self, guest: Guest, regions: Sequence[Region], name: str = "truth", server: Server | None = None
+        self,
+        guest: Guest,
+        regions: Sequence[Region],
+        name: str = "truth",
+        server: Server | None = None,
+        *,
+        wait: bool = True,
     ) -> None:
+        """Start it; without `wait` it is not filled yet, and may be killed before it is."""
         self.guest = guest
         self.regions = {region.name: region for region in regions}
         self.job = f"/{name}"
@@ -100,7 +107,8 @@ class Workload:
         argv = ["labguest", "workload", spec, "--layout", self._layout]
         self._phase = 0
         self.pid = guest.spawn(argv, cgroup=self.cgroup, stdout=self.out, stderr=f"/run/{name}.err")
-        guest.expect(self.out, "ready", timeout_s=180)
+        if wait:
+            guest.expect(self.out, "ready", timeout_s=180)
 
     def bytes_of(self, names: Sequence[str]) -> int:
         """Size of the named regions."""
