@@ -8,8 +8,9 @@ agent told while the next application's launch has made memory short, and forbid
 applications' `memory.events`, refaults those of their `memory.stat`.
 
 Well timed, nothing is killed. Badly timed, 003 counts more kills than without; here few or none are, because the kernel
-kills only when nothing is left to reclaim, and so gives late compaction its chance. What it costs shows elsewhere:
-launches take longer, and file pages are lost and read again, as often as without compaction and more. That is bounded.
+kills only when nothing is left to reclaim, and so gives late compaction its chance. What that costs shows elsewhere:
+tasks wait for memory, and file pages are lost and read again, about as much as without compaction. The file pages are
+held to a bound.
 """
 
 import json
@@ -21,6 +22,7 @@ from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import GIB, MIB, Machine, SwapDisk
 from thermolab.truth import Region, Workload
+from thermolab.windows import some_us
 
 KERNELS = ("6.12",)
 MORE_IS_BETTER = ("app_bytes", "warm_launches")
@@ -32,8 +34,8 @@ FILE_RATIO = 0.15
 """How much of an application are pages of its files."""
 HOME_SECONDS, STAY_SECONDS = 3, 1
 """Between two applications, and in one of them once it is up."""
-SHORT_RATIO = 0.1
-"""Memory is short when less than this share of it is available."""
+SHORT_RATIO = 0.05
+"""Memory is short when less than this share of it is available: what the agent calls short by default."""
 LAUNCH_SECONDS = 90
 """Patience with a launch."""
 
@@ -66,6 +68,8 @@ class Phone:
     launches: list[float] = field(default_factory=list)
     """How long launches took, in seconds."""
     warm_launches: int = 0
+    stalled_us: int = 0
+    """Time for which some task of the machine waited for memory."""
     file_stays_ratio: float | None = None
 
     def job(self, app: str) -> str:
@@ -74,6 +78,7 @@ class Phone:
 
     def cycle(self) -> None:
         """Go through the order."""
+        stalled_us = some_us(self.guest.read("/proc/pressure/memory"))
         front: str | None = None
         for app in self.order:
             told = self.variant == "well_timed"
@@ -92,6 +97,7 @@ class Phone:
                 total = sum(where[f"{place}_bytes"] for place in ("present", "swapped", "absent"))
                 self.file_stays_ratio = where["present_bytes"] / total
             front = app
+        self.stalled_us = some_us(self.guest.read("/proc/pressure/memory")) - stalled_us
 
     def launch(self, app: str, hint_late: str | None) -> None:
         """Bring an application to the foreground.
@@ -188,6 +194,7 @@ class Phone:
             "refaults_anon": self.sum("memory.stat", "workingset_refault_anon"),
             "refaults_file": self.sum("memory.stat", "workingset_refault_file"),
             "warm_launches": self.warm_launches,
+            "stall_seconds": self.stalled_us / 1e6,
             "launch_seconds": sum(self.launches) / max(len(self.launches), 1),
         }
 
@@ -237,8 +244,8 @@ def run(lab: Lab) -> dict[str, Any]:
     well = rows["well_timed"]["kills"]
     lab.at_least("without.kills", rows["without"]["kills"], 1)
     lab.at_most("well_timed.kills", well, min(rows["without"]["kills"] - 1, rows["badly_timed"]["kills"]))
-    for figure in ("launch_seconds", "refaults_file"):
-        lab.at_most(f"well_timed.{figure}", rows["well_timed"][figure], rows["badly_timed"][figure])
+    refaults = {variant: row["refaults_file"] for variant, row in rows.items()}
+    lab.at_most("well_timed.refaults_file", refaults["well_timed"], refaults["badly_timed"] / 2)
     lab.at_least("file_stays_ratio", min(stays, default=0.0), FILE_STAYS_MIN_RATIO)
     return {"app_bytes": app_bytes, "file_stays_ratio": min(stays, default=0.0), **rows}
 
