@@ -27,7 +27,7 @@ pub mod background;
 pub mod pressed;
 
 use background::Background;
-use pressed::Pressed;
+use pressed::{Amount, Pressed};
 
 /// Periods kept in memory for `explain`.
 const RECENT_MAX: usize = 64;
@@ -289,6 +289,14 @@ impl Job {
     pub fn wrote(&mut self, bytes: Bytes) {
         if self.counters.is_some_and(|counters| counters.written.is_none()) {
             self.unbooked += bytes;
+        }
+    }
+
+    /// Gives up what was to go to a device, until the next decision: what may be written is spent.
+    pub fn drop_anon_plans(&mut self) {
+        self.plan = None;
+        if let Some(pressed) = &mut self.pressed {
+            pressed.plan = pressed.plan.map(|plan| Amount { anon: Bytes::ZERO, ..plan }).filter(|plan| plan.total() > Bytes::ZERO);
         }
     }
 

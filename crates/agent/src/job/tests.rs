@@ -186,3 +186,18 @@ fn a_job_at_its_limit_is_noticed_by_event_and_by_size() {
     check(990_000, "1000000", 6, true);
     check(0, "0", 6, true);
 }
+
+#[test]
+fn a_spent_write_budget_leaves_page_cache_to_reclaim() {
+    let machine = Machine::new();
+    let mut pressed = job(&machine);
+    pressed.treatment.policy = Policy::Pressure;
+    pressed.pressed = Some(Pressed::new(parameters().pressure));
+    let plan = |anon, file| Some(Amount { anon: Bytes(anon), file: Bytes(file) });
+    for (before, after) in [(plan(8, 4), plan(0, 4)), (plan(8, 0), None), (None, None)] {
+        pressed.pressed.as_mut().unwrap().plan = before;
+        pressed.plan = Some(Plan { threshold: Age(1), left: Pages(1), cursor: Cursor::default() });
+        pressed.drop_anon_plans();
+        assert_eq!((pressed.pressed.as_ref().unwrap().plan, pressed.plan.is_none()), (after, true));
+    }
+}

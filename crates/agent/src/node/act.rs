@@ -87,11 +87,15 @@ impl Agent {
     /// One step of one job's plan.
     fn act_on(&mut self, path: &str, limit: Pages) {
         let Some(mut job) = self.jobs.remove(path) else { return };
-        let limit = self.writable(&job, self.clock.now()).map_or(limit, |bytes| limit.min(bytes.to_pages(kernel::page_size())));
+        let writable = self.writable(&job, self.clock.now()).map_or(limit, |bytes| limit.min(bytes.to_pages(kernel::page_size())));
+        if writable == Pages::ZERO {
+            job.drop_anon_plans();
+        }
         let amount = job.pressed.as_mut().and_then(|pressed| pressed.plan.take());
         let outcome = match amount {
+            Some(amount) if amount.anon > Bytes::ZERO => self.step_amount(&mut job, amount, writable),
             Some(amount) => self.step_amount(&mut job, amount, limit),
-            None => self.step_plan(&mut job, limit),
+            None => self.step_plan(&mut job, writable),
         };
         self.jobs.insert(path.to_owned(), job);
         match outcome {
@@ -120,9 +124,7 @@ impl Agent {
 
         let went_out = (after.swapped - before.swapped).to_pages(kernel::page_size());
         self.wrote(job, &before, &after);
-        job.stored.original += after.zswapped - before.zswapped;
-        job.stored.compressed += after.pool - before.pool;
-        job.stored.rejected += Pages(after.rejected.saturating_sub(before.rejected));
+        note_stored(job, &before, &after);
         plan.left = plan.left - asked.pages;
         let pages = asked.pages;
         if let Some(tracker) = self.trackers.get_mut(&job.tracker.0) {
@@ -148,6 +150,7 @@ impl Agent {
         let after = self.count(job)?;
         let went_out = (after.swapped - before.swapped).to_pages(page);
         self.wrote(job, &before, &after);
+        note_stored(job, &before, &after);
         let reclaimed = Reclaimed { asked, anon: before.anon - after.anon, file: before.file - after.file };
         if let Some(tracker) = self.trackers.get_mut(&job.tracker.0) {
             tracker.went_out(job.cgroup.id(), went_out);
@@ -246,4 +249,11 @@ impl Agent {
             rejected,
         })
     }
+}
+
+/// What zswap made of a step, for the judge of compressibility.
+fn note_stored(job: &mut Job, before: &Before, after: &Before) {
+    job.stored.original += after.zswapped - before.zswapped;
+    job.stored.compressed += after.pool - before.pool;
+    job.stored.rejected += Pages(after.rejected.saturating_sub(before.rejected));
 }
