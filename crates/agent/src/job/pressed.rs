@@ -35,6 +35,10 @@ pub struct Pressed {
     stepped_at: Option<Duration>,
     counted: Option<Counted>,
     returned: Pages,
+    /// Stall for memory and I/O, ever, at the last step.
+    stalled_us: Option<u64>,
+    /// What the return of a page was seen to cost this job, smoothed; zero before enough came back.
+    seen_cost_us: u64,
 }
 
 /// Memory to reclaim, by kind.
@@ -163,6 +167,23 @@ impl Pressed {
             stepped_at: None,
             counted: None,
             returned: Pages::ZERO,
+            stalled_us: None,
+            seen_cost_us: 0,
+        }
+    }
+
+    /// What the return of a page costs this job: what its tier takes, or what its tasks were seen to wait, whichever is
+    /// more. They may wait for each other, and for a device that others keep busy.
+    #[must_use]
+    pub fn cost_us(&self, tier_us: u32) -> u32 {
+        tier_us.max(u32::try_from(self.seen_cost_us).unwrap_or(u32::MAX))
+    }
+
+    fn learn_cost(&mut self, stalled_us: u64, returned: Returned) {
+        let waited = self.stalled_us.replace(stalled_us).map_or(0, |before| stalled_us.saturating_sub(before));
+        let pages = returned.anon.0 + returned.file.0;
+        if pages >= LEARN_PAGES_MIN {
+            self.seen_cost_us = (self.seen_cost_us * (LEARN_PARTS - 1) + waited / pages) / LEARN_PARTS;
         }
     }
 
@@ -186,6 +207,7 @@ impl Pressed {
     /// One period: what the controllers see and decide. The plan follows the decision.
     pub fn step(&mut self, stat: &MemoryStat, around: &Surroundings) -> Stepped {
         let returned = self.returned(stat);
+        self.learn_cost(around.memory_stall_us.saturating_add(around.io_stall_us), returned);
         let shmem = stat.shmem.unwrap_or_default();
         let balance_input = balance::Input {
             anon_refaults: returned.anon,
@@ -260,6 +282,12 @@ impl Pressed {
     }
 }
 
+/// From fewer returns than this in a period no cost is learned: other waits would be taken for theirs.
+const LEARN_PAGES_MIN: u64 = 32;
+
+/// Each period counts for one part of these.
+const LEARN_PARTS: u64 = 4;
+
 /// The most that may be owed, in requests like the last.
 const OWED_MAX: u64 = 64;
 
@@ -289,6 +317,19 @@ fn unbooked_cost(returned: Returned, costs: Costs) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_returns_are_seen_to_cost_is_learned() {
+        let config = config::Config::default();
+        let mut pressed = Pressed::new(config.pressure_for(config::Class::Standard));
+        let mut costs = Vec::new();
+        // The first look has nothing to compare with; then 100 us a page twice, too few pages, and none of a wait.
+        for (stalled_us, pages) in [(5_000, 100), (15_000, 100), (25_000, 100), (90_000, 31), (90_000, 400)] {
+            pressed.learn_cost(stalled_us, Returned { anon: Pages(pages / 2), file: Pages(pages - pages / 2) });
+            costs.push((pressed.seen_cost_us, pressed.cost_us(30)));
+        }
+        assert_eq!(costs, [(0, 30), (25, 30), (43, 43), (43, 43), (32, 32)]);
+    }
 
     #[test]
     fn an_amount_is_divided_as_the_leaning_and_the_sizes_are() {

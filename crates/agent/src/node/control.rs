@@ -89,7 +89,8 @@ impl Agent {
         job.note_promotions(&returned);
         let at_limit = job.at_limit()?;
         let veto = self.veto(job, at_limit, now);
-        let stall_target = job.pressed.as_ref().map(|pressed| (pressed.params.stall_target, self.costs_of(job).anon_us));
+        let tier_us = self.costs_of(job).anon_us;
+        let stall_target = job.pressed.as_ref().map(|pressed| (pressed.params.stall_target, pressed.cost_us(tier_us)));
         let input = job.input(&self.thresholds, now, stall_target, veto);
         let (state, step) = cold_age::step(&job.params, &self.thresholds, &job.state, &input);
         job.state = state;
