@@ -124,9 +124,9 @@ pub struct Surroundings {
     pub now: Duration,
     /// Milliseconds since the job was first seen.
     pub job_age_ms: u64,
-    /// `memory.current` without the compressed pool.
+    /// What may be reclaimed: `memory.current` without the compressed pool, or page cache alone where nothing else may go.
     pub resident: Bytes,
-    /// The operator's own protection.
+    /// Of that, what the operator's own protection covers.
     pub protected: Bytes,
     /// Stall of the job's tasks for memory, ever.
     pub memory_stall_us: u64,

@@ -48,16 +48,22 @@ impl Agent {
         let (memory, io) = (job.cgroup.pressure()?, job.cgroup.io_pressure()?);
         let at_limit = job.at_limit()?;
         let stat = job.cgroup.stat()?;
+        let protected = self.protected(job)?;
+        // Under `auto`, the age of anonymous memory decides, with what its return would cost.
+        let swap = job.treatment.policy == Policy::Pressure && self.place(job, now).is_none();
+        let resident = job.memory.current - job.memory.pool;
+        let cache = stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default();
+        // Where page cache alone may go, it alone is what a share is taken of: a share of the whole job would be all of it.
+        let (resident, protected) = if swap { (resident, protected) } else { (cache, protected - (resident - cache)) };
         let around = Surroundings {
             now,
             job_age_ms: millis(now.saturating_sub(job.seen_at)),
-            resident: job.memory.current - job.memory.pool,
-            protected: self.protected(job)?,
+            resident,
+            protected,
             memory_stall_us: memory.some.total_us,
             io_stall_us: io.some.total_us,
             costs: self.costs_of(job),
-            // Under `auto`, the age of anonymous memory decides, with what its return would cost.
-            swap: job.treatment.policy == Policy::Pressure && self.place(job, now).is_none(),
+            swap,
             veto: self.pressure_veto(job, at_limit),
         };
         let Some(pressed) = &mut job.pressed else { return Ok(()) };

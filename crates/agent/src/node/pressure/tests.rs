@@ -97,7 +97,11 @@ fn page_cache_needs_no_swap_and_auto_leaves_the_rest_to_its_age() {
         machine.put("proc/swaps", swaps);
         let mut agent = agent(&machine, rule, Options::default());
         period(&mut agent, 1_006);
-        assert_eq!(period(&mut agent, 1_012).lean, Lean::FileOnly, "{rule}");
+        let asked = period(&mut agent, 1_012);
+        // 1 % of the 25 MiB of page cache, in whole pages.
+        assert_eq!((asked.lean, asked.step.decision), (Lean::FileOnly, Decision::Reclaim { bytes: Bytes(64 << 12) }), "{rule}");
+        machine.set(JOB, "memory.min", &(100u64 << 20).to_string());
+        assert_eq!(period(&mut agent, 1_018).step.decision, Decision::Hold { reason: Hold::AtFloor }, "protected whole");
     };
     check("class = \"standard\"\npolicy = \"pressure\"", "Filename Type Size Used Priority\n");
     check("class = \"standard\"\npolicy = \"auto\"", "Filename Type Size Used Priority\n/dev/vdb partition 1024 0 -2\n");
