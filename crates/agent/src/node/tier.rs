@@ -143,7 +143,9 @@ impl Agent {
         let warmup_ms = job.pressed.as_ref().map_or(job.params.warmup_ms, |pressed| pressed.params.warmup_ms);
         let warm = now_ms.saturating_sub(millis(job.seen_at)) >= warmup_ms;
         let old = job.sampled_at_ms.is_none_or(|then| now_ms.saturating_sub(then) >= params.retry_ms);
-        if (verdict == Verdict::SampleDue || (warm && old))
+        // A sample reads the job's memory: of one that is only looked at, not even that.
+        if self.may_act(job)
+            && (verdict == Verdict::SampleDue || (warm && old))
             && let Some(sample) = self.sample(job, now_ms)
         {
             let (state, judged) = incompressible::step(&params, job.incompressible, now_ms, page, stored, Some(sample));
