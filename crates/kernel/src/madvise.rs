@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use policy::units::Bytes;
 
@@ -66,11 +67,20 @@ impl PidFd {
     /// Whether the process has not ended yet; a zombie has.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: `poll` is one valid pollfd that outlives the call, which does not wait.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
         // An error tells nothing, and the next call on the process will.
-        ready <= 0
+        !self.poll(0)
+    }
+
+    /// Waits for its end, for `timeout` at most; whether it has ended. A signal to the caller cuts the wait short.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> bool {
+        self.poll(libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX))
+    }
+
+    fn poll(&self, timeout_ms: libc::c_int) -> bool {
+        let mut poll = libc::pollfd { fd: self.descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `poll` is one valid pollfd that outlives the call.
+        unsafe { libc::poll(&raw mut poll, 1, timeout_ms) > 0 }
     }
 
     /// Asks the kernel to page out the given ranges of page-aligned addresses (`MADV_PAGEOUT`).
@@ -256,8 +266,9 @@ mod tests {
     fn a_process_that_ended_is_gone() {
         let mut child = child();
         let process = PidFd::open(i32::try_from(child.id()).unwrap()).unwrap();
-        assert!(process.is_alive());
+        assert!(process.is_alive() && !process.wait(Duration::ZERO));
         drop(child.stdin.take());
+        assert!(process.wait(Duration::from_secs(60)), "told of its end before it is reaped");
         child.wait().unwrap();
         assert!(!process.is_alive());
         for advice in [PidFd::advise_pageout, PidFd::advise_cold, PidFd::advise_willneed] {

@@ -1,10 +1,11 @@
 //! The kernel's own lists as actuators: by generation, or by `memory.reclaim`.
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kernel::cgroup::{Cgroup, CgroupRoot, ReclaimOutcome, Swappiness};
 use kernel::lru_gen::{LruGen, Outcome};
+use kernel::madvise::PidFd;
 use kernel::{Result, Roots};
 use policy::units::{Age, Bytes, Pages};
 
@@ -61,18 +62,12 @@ pub fn reclaim_step(cgroup: &str, limit: Bytes, swappiness: u8) -> std::io::Resu
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()?;
-    let deadline = Instant::now() + STEP_TIMEOUT;
-    loop {
-        if child.try_wait()?.is_some() {
-            return Ok(());
-        }
-        if Instant::now() >= deadline {
-            child.kill()?;
-            child.wait()?;
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    let ended = i32::try_from(child.id()).is_ok_and(|pid| PidFd::open(pid).is_ok_and(|process| process.wait(STEP_TIMEOUT)));
+    if !ended {
+        child.kill()?;
     }
+    child.wait()?;
+    Ok(())
 }
 
 /// The child's side: one request, with the leaning where the kernel takes one (Linux 6.9). It does not outlive its
