@@ -14,7 +14,7 @@ use crate::job::pressed::{Amount, Reclaimed};
 use crate::job::{Job, Plan};
 
 /// Pages per step: small enough that the loop never waits long for the kernel.
-pub(super) const STEP_PAGES: Pages = Pages(2048);
+const STEP_PAGES: Pages = Pages(2048);
 
 /// How much may stay in the swap cache while a plan is carried out, and the most that one request frees of it.
 const FOLLOW_UP: Bytes = Bytes::mib(4);
@@ -54,22 +54,24 @@ impl Agent {
         }
         let end = self.clock.now() + SLICE;
         while let Some(path) = self.next_turn() {
-            let now = self.clock.now();
-            let cpu = self.cpu_time();
-            if self.budget.spent(now, cpu) {
-                self.budget_spent = true;
-                return Some(PACE_WAIT);
-            }
-            let limit = self.rate.available(now).to_pages(kernel::page_size()).min(STEP_PAGES);
-            if limit == Pages::ZERO {
-                return Some(PACE_WAIT);
-            }
+            let Some(limit) = self.step_limit() else { return Some(PACE_WAIT) };
             self.act_on(&path, limit);
             if self.clock.now() >= end {
                 return Some(Duration::ZERO);
             }
         }
         None
+    }
+
+    /// How much one step may move now; `None` while the byte rate or the CPU budget is used up.
+    pub(super) fn step_limit(&mut self) -> Option<Pages> {
+        let now = self.clock.now();
+        let cpu = self.cpu_time();
+        if self.budget.spent(now, cpu) {
+            self.budget_spent = true;
+            return None;
+        }
+        Some(self.rate.available(now).to_pages(kernel::page_size()).min(STEP_PAGES)).filter(|&limit| limit > Pages::ZERO)
     }
 
     /// The job whose turn it is, of those with something to do. While the machine is short of memory, the lowest class

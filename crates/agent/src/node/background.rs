@@ -9,7 +9,7 @@ use policy::balance::Lean;
 use policy::units::{Bytes, Pages, RatioPpm};
 use policy::veto::Veto;
 
-use super::act::{PACE_WAIT, STEP_PAGES};
+use super::act::PACE_WAIT;
 use super::{Agent, unix_ms};
 use crate::actuators::compact::{self, Task};
 use crate::actuators::lru::ANON_FIRST;
@@ -128,16 +128,7 @@ impl Agent {
         let due = |job: &Job| job.background.as_ref().is_some_and(crate::job::background::Background::due);
         // One job after the other: nothing is gained by taking turns.
         let path = self.jobs.iter().find(|(_, job)| due(job)).map(|(path, _)| path.clone())?;
-        let now = self.clock.now();
-        let cpu = self.cpu_time();
-        if self.budget.spent(now, cpu) {
-            self.budget_spent = true;
-            return Some(PACE_WAIT);
-        }
-        let limit = self.rate.available(now).to_pages(kernel::page_size()).min(STEP_PAGES);
-        if limit == Pages::ZERO {
-            return Some(PACE_WAIT);
-        }
+        let Some(limit) = self.step_limit() else { return Some(PACE_WAIT) };
         let mut job = self.jobs.remove(&path)?;
         let plan = job.background.as_mut().and_then(|background| background.plan.take());
         let outcome = plan.map_or(Ok((Bytes::ZERO, Duration::ZERO)), |plan| self.step_task(&mut job, plan, limit));
