@@ -6,7 +6,7 @@
 //! most one torn line at the end, which the next start cuts off.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use config::{Class, Policy};
@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::background::Done;
 use crate::job::pressed::Reclaimed;
+
+pub(crate) mod lines;
 
 /// The version of the lines below. A reader refuses a newer one by name.
 ///
@@ -360,25 +362,7 @@ pub enum ReadError {
 /// # Errors
 /// [`ReadError`] for anything else that is not a record of a known version.
 pub fn read(path: &Path) -> Result<Vec<Record>, ReadError> {
-    let io_error = |source| ReadError::Io { path: path.to_owned(), source };
-    let mut reader = BufReader::new(File::open(path).map_err(io_error)?);
-    let mut records = Vec::new();
-    let mut bytes = Vec::new();
-    for line in 1.. {
-        bytes.clear();
-        if reader.read_until(b'\n', &mut bytes).map_err(io_error)? == 0 || bytes.last() != Some(&b'\n') {
-            break;
-        }
-        let record =
-            serde_json::from_slice(&bytes).map_err(|error| ReadError::Line { path: path.to_owned(), line, message: error.to_string() })?;
-        if let Record::Agent(AgentRecord { version, .. }) = record
-            && version > VERSION
-        {
-            return Err(ReadError::Newer { path: path.to_owned(), found: version });
-        }
-        records.push(record);
-    }
-    Ok(records)
+    lines::Lines::of(path)?.collect()
 }
 
 #[cfg(test)]

@@ -24,7 +24,6 @@
 
 mod account;
 mod distribution;
-mod lines;
 mod machine;
 #[cfg(test)]
 mod tests;
@@ -41,7 +40,7 @@ use self::account::{Account, Terms};
 use self::distribution::Distribution;
 pub use self::distribution::{CONFIDENCE, Spread};
 use self::machine::Together;
-use crate::journal::{ReadError, Record};
+use crate::journal::{ReadError, Record, lines};
 
 /// What is asked.
 #[derive(Clone, Debug)]

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use policy::units::PageSize;
 
-use crate::journal::{AgentRecord, Journal, ReadError, Record, VERSION};
+use super::{AgentRecord, Journal, ReadError, Record, VERSION};
 
 /// The records of one file, read as they are asked for.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(crate) struct Lines {
     path: PathBuf,
     reader: BufReader<File>,
     line: usize,
@@ -20,6 +20,14 @@ pub(super) struct Lines {
 }
 
 impl Lines {
+    /// Those of a file that is still to be opened.
+    ///
+    /// # Errors
+    /// As its first record.
+    pub(super) fn of(path: &Path) -> Result<Self, ReadError> {
+        Self::open(path, File::open(path).map_err(|source| ReadError::Io { path: path.to_owned(), source })?)
+    }
+
     fn open(path: &Path, file: File) -> Result<Self, ReadError> {
         let mut lines = Self { path: path.to_owned(), reader: BufReader::new(file), line: 0, bytes: Vec::new(), first: None };
         lines.first = lines.parse().transpose()?;
@@ -69,12 +77,8 @@ impl Iterator for Lines {
 }
 
 /// The named files, oldest first whatever the order they are named in: a shell sorts `journal` before `journal.1`.
-pub(super) fn of_files(paths: &[PathBuf]) -> Result<Vec<Lines>, ReadError> {
-    let opened = paths.iter().map(|path| {
-        let file = File::open(path).map_err(|source| ReadError::Io { path: path.clone(), source })?;
-        Lines::open(path, file)
-    });
-    let mut opened = opened.collect::<Result<Vec<_>, _>>()?;
+pub(crate) fn of_files(paths: &[PathBuf]) -> Result<Vec<Lines>, ReadError> {
+    let mut opened = paths.iter().map(|path| Lines::of(path)).collect::<Result<Vec<_>, _>>()?;
     opened.sort_by_key(Lines::begins_at);
     Ok(opened)
 }
@@ -83,7 +87,7 @@ pub(super) fn of_files(paths: &[PathBuf]) -> Result<Vec<Lines>, ReadError> {
 ///
 /// All are opened before the first is read on, newest first, and one that is met twice is left out: the agent may rename
 /// them meanwhile, but then an older name holds what was open already, and no file is missed.
-pub(super) fn of_directory(directory: &Path) -> Result<Vec<Lines>, ReadError> {
+pub(crate) fn of_directory(directory: &Path) -> Result<Vec<Lines>, ReadError> {
     let newest = Journal::path(directory);
     let mut opened = Vec::new();
     let mut known = Vec::new();
