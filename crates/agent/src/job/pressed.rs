@@ -100,12 +100,11 @@ pub struct PressedPeriod {
     pub reclaimed: Reclaimed,
 }
 
-/// The kernel's counters of what came back.
+/// What came back, ever, by kind.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
-    swapped_in: u64,
-    refault_anon: u64,
-    refault_file: u64,
+    anon: Pages,
+    file: Pages,
 }
 
 /// Pages that came back since the last look, by kind.
@@ -128,6 +127,8 @@ pub struct Surroundings {
     pub resident: Bytes,
     /// Of that, what the operator's own protection covers.
     pub protected: Bytes,
+    /// Pages that came back from swap since the agent started ([`super::Totals::promoted`]).
+    pub promoted: Pages,
     /// Stall of the job's tasks for memory, ever.
     pub memory_stall_us: u64,
     /// Stall of the job's tasks for I/O, ever.
@@ -188,25 +189,17 @@ impl Pressed {
     }
 
     /// What came back since the last call.
-    ///
-    /// Linux before 6.17 does not count swap-ins from a device per cgroup; refaults of anonymous pages stand in for
-    /// them. They miss pages that were evicted long ago, swap-ins do not: the greater of the two counts.
-    pub fn returned(&mut self, stat: &MemoryStat) -> Returned {
-        let now = Counted {
-            swapped_in: stat.zswpin.unwrap_or(0).saturating_add(stat.pswpin.unwrap_or(0)),
-            refault_anon: stat.workingset_refault_anon.unwrap_or(0),
-            refault_file: stat.workingset_refault_file.unwrap_or(0),
-        };
+    fn returned(&mut self, stat: &MemoryStat, promoted: Pages) -> Returned {
+        let now = Counted { anon: promoted, file: Pages(stat.workingset_refault_file.unwrap_or(0)) };
         let before = self.counted.replace(now).unwrap_or(now);
-        let anon = now.swapped_in.saturating_sub(before.swapped_in).max(now.refault_anon.saturating_sub(before.refault_anon));
-        let file = now.refault_file.saturating_sub(before.refault_file);
-        self.returned += Pages(anon) + Pages(file);
-        Returned { anon: Pages(anon), file: Pages(file) }
+        let returned = Returned { anon: now.anon - before.anon, file: now.file - before.file };
+        self.returned += returned.anon + returned.file;
+        returned
     }
 
     /// One period: what the controllers see and decide. The plan follows the decision.
     pub fn step(&mut self, stat: &MemoryStat, around: &Surroundings) -> Stepped {
-        let returned = self.returned(stat);
+        let returned = self.returned(stat, around.promoted);
         self.learn_cost(around.memory_stall_us.saturating_add(around.io_stall_us), returned);
         let shmem = stat.shmem.unwrap_or_default();
         let balance_input = balance::Input {

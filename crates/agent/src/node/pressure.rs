@@ -60,6 +60,7 @@ impl Agent {
             job_age_ms: millis(now.saturating_sub(job.seen_at)),
             resident,
             protected,
+            promoted: job.totals.promoted.to_pages(kernel::page_size()),
             memory_stall_us: memory.some.total_us,
             io_stall_us: io.some.total_us,
             costs: self.costs_of(job),
