@@ -102,6 +102,23 @@ pub struct JobRule {
     pub tracker: Option<Tracker>,
 }
 
+impl JobRule {
+    /// A rule for cgroups alone, with everything but the class as it is by default.
+    #[must_use]
+    pub fn new(cgroup: impl Into<String>, class: Class) -> Self {
+        Self {
+            cgroup: cgroup.into(),
+            container: None,
+            annotation: None,
+            class,
+            policy: None,
+            tier: None,
+            kind: Kind::Application,
+            tracker: None,
+        }
+    }
+}
+
 /// A pattern that could match a cgroup.
 pub(crate) fn read_glob(text: &str) -> Result<String, Invalid> {
     let refuse = |message: &str, remedy: &str| Err(Invalid::new(message, remedy));

@@ -88,16 +88,7 @@ fn a_configuration_is_typed() {
     assert_eq!(config.incompressible.params().ratio_max, RatioPpm(730_000));
     let background = config.background.params();
     assert_eq!((background.settle_ms, background.idle_ms, background.pressure_max), (2_500, 0, RatioPpm(10_000)));
-    let rule = |cgroup: &str, class| JobRule {
-        cgroup: cgroup.to_owned(),
-        container: None,
-        annotation: None,
-        class,
-        policy: None,
-        tier: None,
-        kind: Kind::Application,
-        tracker: None,
-    };
+    let rule = JobRule::new;
     let redis = JobRule {
         policy: Some(Policy::Auto),
         tier: Some(Tier::Both),

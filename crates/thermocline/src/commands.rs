@@ -9,7 +9,7 @@ use agent::journal::{self, Journal};
 use agent::node::{Agent, Message, Options};
 use agent::{metrics, replay, socket};
 use anyhow::{Context, Result, bail};
-use config::{Class, Config, JobRule, Kind};
+use config::{Class, Config, JobRule};
 use kernel::Roots;
 use kernel::cgroup::{self, Cgroup, CgroupRoot};
 use policy::units::Age;
@@ -47,7 +47,7 @@ pub(crate) fn agent(roots: Roots, config: Config, format: Format, arguments: &Ag
 /// `thermocline observe`.
 pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, arguments: &Observe) -> Result<()> {
     if !arguments.jobs.is_empty() {
-        config.jobs = arguments.jobs.iter().map(|glob| rule(glob, Class::Observe)).collect();
+        config.jobs = arguments.jobs.iter().map(|glob| JobRule::new(glob, Class::Observe)).collect();
     }
     if config.jobs.is_empty() {
         bail!("name the cgroups to watch, such as `thermocline observe '/system.slice/*.service'`, or configure [[job]] rules");
@@ -105,7 +105,7 @@ pub(crate) fn run(roots: Roots, mut config: Config, format: Format, arguments: &
     let (sender, receiver) = signals::messages()?;
     let root = CgroupRoot::probe(&roots)?;
     let name = format!("/thermocline.run-{}", std::process::id());
-    config.jobs = vec![rule(&name, class)];
+    config.jobs = vec![JobRule::new(&name, class)];
     let options = Options { dry_run: arguments.dry_run, ephemeral: true };
     // The agent first: without a tracker there is no point in starting the command.
     let mut node = Agent::new(roots, config, options)?;
@@ -204,17 +204,4 @@ pub(crate) fn replay(config: &Config, format: Format, arguments: &Replay) -> Res
         format!("{} decisions replayed, {differing} differ, {} without a starting state\n", result.periods, result.skipped)
     })?;
     Ok(if result.differing.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(2) })
-}
-
-fn rule(glob: &str, class: Class) -> JobRule {
-    JobRule {
-        cgroup: glob.to_owned(),
-        container: None,
-        annotation: None,
-        class,
-        policy: None,
-        tier: None,
-        kind: Kind::Application,
-        tracker: None,
-    }
 }
