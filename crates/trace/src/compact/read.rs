@@ -1,0 +1,172 @@
+//! Reading compacted files.
+
+use std::fs::File;
+
+use parquet::column::reader::ColumnReader;
+use parquet::file::reader::{FileReader, RowGroupReader};
+use parquet::file::serialized_reader::SerializedFileReader;
+
+use super::write::{GROUP_DAYS_MAX, NUMBERS, TILES, WORDS};
+use super::{Basis, ByteArray, Error, JobDay, JobId, KEY_VERSION, Path, PathBuf, Result, VERSION};
+use crate::read::guarded;
+use crate::schema;
+
+/// An open compacted file.
+pub struct Compacted {
+    path: PathBuf,
+    basis: Basis,
+    reader: SerializedFileReader<File>,
+    /// Where the columns are that this version has: words, numbers, tiles.
+    columns: Vec<usize>,
+}
+
+impl std::fmt::Debug for Compacted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compacted").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// The days of a row group, sorted by job, then by day. No job goes on in another group of the file.
+pub type Days = Vec<JobDay>;
+
+impl Compacted {
+    /// Opens a file and reads what it says of itself.
+    ///
+    /// # Errors
+    /// [`Error::Newer`] for a version above [`VERSION`]; [`Error::Parquet`] and [`Error::Damaged`] for what is no
+    /// compacted file; [`Error::Io`].
+    pub fn open(path: &Path) -> Result<Self> {
+        guarded(path, || {
+            let file = File::open(path).map_err(Error::io(path, "open"))?;
+            let reader = SerializedFileReader::new(file).map_err(Error::parquet(path))?;
+            let metadata = reader.metadata().file_metadata();
+            let (_, basis) = schema::parse_metadata(path, metadata.key_value_metadata(), KEY_VERSION, "compacted trace", VERSION)?;
+            let mut columns = Vec::new();
+            for name in WORDS.iter().chain(&NUMBERS).chain([&TILES]) {
+                let described = metadata.schema_descr().columns();
+                let at = described.iter().position(|column| column.path().string() == *name && column.max_def_level() == 0);
+                columns.push(at.ok_or_else(|| Error::damaged(path, format!("no column {name} without nulls")))?);
+            }
+            for group in reader.metadata().row_groups() {
+                if usize::try_from(group.num_rows()).map_or(true, |rows| rows > GROUP_DAYS_MAX) {
+                    return Err(Error::damaged(
+                        path,
+                        format!("a row group claims {} rows; there are at most {GROUP_DAYS_MAX}", group.num_rows()),
+                    ));
+                }
+            }
+            Ok(Self { path: path.to_owned(), basis, columns, reader })
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What its histograms stand for.
+    #[must_use]
+    pub fn basis(&self) -> &Basis {
+        &self.basis
+    }
+
+    /// How many row groups it has.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        self.reader.num_row_groups()
+    }
+
+    /// How many entries it says that it has.
+    ///
+    /// # Errors
+    /// As [`Self::group`].
+    pub fn entries(&self) -> Result<u64> {
+        let at = self.columns[WORDS.len() + NUMBERS.iter().position(|name| *name == "entries").unwrap_or(0)];
+        guarded(&self.path, || {
+            let mut total = 0u64;
+            for index in 0..self.groups() {
+                let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
+                let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+                let counts = self.numbers(group.as_ref(), at, rows)?;
+                total = counts.into_iter().fold(total, |total, count| total.saturating_add(u64::try_from(count).unwrap_or(0)));
+            }
+            Ok(total)
+        })
+    }
+
+    /// Reads one row group. Its entries are still packed.
+    ///
+    /// # Errors
+    /// [`Error::Parquet`] and [`Error::Damaged`] where it does not hold what the schema says.
+    pub fn group(&self, index: usize) -> Result<Days> {
+        guarded(&self.path, || {
+            let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
+            let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+            let (words, rest) = self.columns.split_at(WORDS.len());
+            let (numbers, tiles) = rest.split_at(NUMBERS.len());
+            let words: Vec<_> = words.iter().map(|&at| self.bytes(group.as_ref(), at, rows)).collect::<Result<_>>()?;
+            let numbers: Vec<_> = numbers.iter().map(|&at| self.numbers(group.as_ref(), at, rows)).collect::<Result<_>>()?;
+            let tiles = self.bytes(group.as_ref(), tiles[0], rows)?;
+            let days = tiles.into_iter().enumerate().map(|(row, tiles)| self.day(row, &words, &numbers, tiles));
+            days.collect()
+        })
+    }
+
+    fn day(&self, row: usize, words: &[Vec<ByteArray>], numbers: &[Vec<i64>], tiles: ByteArray) -> Result<JobDay> {
+        let word = |column: usize| words[column][row].as_utf8().unwrap_or("?").to_owned();
+        let count = |column: usize| {
+            let number = numbers[column][row];
+            u64::try_from(number).map_err(|_| Error::damaged(&self.path, format!("{} is {number} in row {row}", NUMBERS[column])))
+        };
+        Ok(JobDay {
+            id: JobId { cluster: word(0), machine: word(1), job: word(2), job_key: numbers[0][row] },
+            class: word(3),
+            policy: word(4),
+            day_unix_ms: count(1)?,
+            entries: usize::try_from(count(2)?).unwrap_or(usize::MAX),
+            page_shift: u32::try_from(count(3)?).unwrap_or(u32::MAX),
+            checksum: numbers[4][row],
+            tiles,
+        })
+    }
+
+    fn bytes(&self, group: &dyn RowGroupReader, at: usize, rows: usize) -> Result<Vec<ByteArray>> {
+        let mut values = Vec::new();
+        match group.get_column_reader(at).map_err(Error::parquet(&self.path))? {
+            ColumnReader::ByteArrayColumnReader(mut reader) => {
+                while values.len() < rows {
+                    let read = reader.read_records(rows - values.len(), None, None, &mut values);
+                    if read.map_err(Error::parquet(&self.path))?.0 == 0 {
+                        break;
+                    }
+                }
+            }
+            _ => return Err(Error::damaged(&self.path, format!("column {at} is no text and no bytes"))),
+        }
+        self.complete(at, values, rows)
+    }
+
+    fn numbers(&self, group: &dyn RowGroupReader, at: usize, rows: usize) -> Result<Vec<i64>> {
+        let mut values = Vec::new();
+        match group.get_column_reader(at).map_err(Error::parquet(&self.path))? {
+            ColumnReader::Int64ColumnReader(mut reader) => {
+                while values.len() < rows {
+                    let read = reader.read_records(rows - values.len(), None, None, &mut values);
+                    if read.map_err(Error::parquet(&self.path))?.0 == 0 {
+                        break;
+                    }
+                }
+            }
+            _ => return Err(Error::damaged(&self.path, format!("column {at} is no 64-bit integer"))),
+        }
+        self.complete(at, values, rows)
+    }
+
+    fn complete<T>(&self, at: usize, values: Vec<T>, rows: usize) -> Result<Vec<T>> {
+        if values.len() == rows {
+            return Ok(values);
+        }
+        Err(Error::damaged(&self.path, format!("column {at} ends after {} of {rows} rows", values.len())))
+    }
+}

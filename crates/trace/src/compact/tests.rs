@@ -1,0 +1,88 @@
+use super::*;
+use crate::testing::{DAY, basis, entries};
+
+/// Two jobs over three days, with one that does not fit into 32 bits.
+fn given(buckets: usize) -> Vec<Entry> {
+    let mut given = entries("m", 2, 700, buckets);
+    given[800].cold_pages[1] = 5 << 33;
+    given
+}
+
+fn compact(path: &Path, thresholds: usize) -> Vec<Entry> {
+    let given = given(thresholds + 1);
+    let mut compactor = Compactor::create(path, basis(thresholds)).unwrap();
+    given.iter().for_each(|entry| compactor.push(entry.clone()).unwrap());
+    let written = compactor.finish().unwrap();
+    assert_eq!((written.entries, written.jobs), (1_400, 2));
+    given
+}
+
+#[test]
+fn what_a_replay_needs_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("compacted.parquet");
+    let check = |thresholds: usize| {
+        let given = compact(&path, thresholds);
+        let file = Compacted::open(&path).unwrap();
+        assert_eq!((file.basis(), file.groups()), (&basis(thresholds), 1));
+        let days = file.group(0).unwrap();
+        let shown: Vec<_> = days.iter().map(|day| (&*day.id.job, day.day_unix_ms, day.entries, day.page_shift)).collect();
+        // 5 << 33 has 36 bits; it is of the first day of the second job.
+        let day = |at: u64| DAY + at * 86_400_000;
+        let want = [
+            ("/job-000", day(0), 288, 0),
+            ("/job-000", day(1), 288, 0),
+            ("/job-000", day(2), 124, 0),
+            ("/job-001", day(0), 288, 4),
+            ("/job-001", day(1), 288, 0),
+            ("/job-001", day(2), 124, 0),
+        ];
+        assert_eq!(shown, want);
+        let mut unpacked = Unpacked::default();
+        let mut rest = given.iter();
+        for day in &days {
+            day.unpack(file.path(), file.basis(), &mut unpacked).unwrap();
+            assert_eq!(unpacked.len(), day.entries);
+            for (at, entry) in rest.by_ref().take(day.entries).enumerate() {
+                let (cold, promotions) = unpacked.histograms(at);
+                let pages = |numbers: &[u32]| numbers.iter().map(|&n| u64::from(n) << day.page_shift).collect::<Vec<_>>();
+                let rounded = |numbers: &[u64]| numbers.iter().map(|n| n >> day.page_shift << day.page_shift).collect::<Vec<_>>();
+                assert_eq!((pages(cold), pages(promotions)), (rounded(&entry.cold_pages), rounded(&entry.promotions_pages)));
+                let number = |number| u64::from(unpacked.number(at, number));
+                let figures = &entry.figures;
+                assert_eq!(day.day_unix_ms + number(Number::StartMs), figures.start_unix_ms);
+                assert_eq!((number(Number::WindowMs), number(Number::JobAgeMs)), (figures.window_ms, figures.job_age_ms));
+                assert_eq!(number(Number::MemoryPages), (figures.memory_bytes / 4096) >> day.page_shift);
+                assert_eq!(number(Number::IoStallUs), figures.io_stall_us, "the last number is the last");
+            }
+        }
+        assert_eq!(rest.next(), None);
+    };
+    check(32);
+    check(2);
+    check(64);
+}
+
+#[test]
+fn damage_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("compacted.parquet");
+    compact(&path, 2);
+    let file = Compacted::open(&path).unwrap();
+    let mut day = file.group(0).unwrap().remove(0);
+    let unpack = |day: &JobDay| day.unpack(file.path(), file.basis(), &mut Unpacked::default()).map_err(|error| error.to_string());
+    assert_eq!(unpack(&day), Ok(()));
+    for entries in [1_000, usize::MAX] {
+        day.entries = entries;
+        assert!(unpack(&day).unwrap_err().contains("not as many entries"));
+    }
+    day.checksum ^= 1;
+    let error = unpack(&day).unwrap_err();
+    assert!(error.contains("checksum") && error.contains("2025-11-20") && error.contains("compacted.parquet"), "{error}");
+    let whole = std::fs::read(&path).unwrap();
+    for cut in (0..whole.len()).step_by(997) {
+        std::fs::write(&path, &whole[..cut]).unwrap();
+        assert!(Compacted::open(&path).is_err(), "cut at {cut}");
+    }
+    assert!(crate::Trace::open(&path).is_err());
+}

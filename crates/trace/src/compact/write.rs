@@ -1,0 +1,188 @@
+//! Writing compacted files.
+
+use std::io::BufWriter;
+use std::sync::Arc;
+
+use parquet::basic::{Compression, Encoding, LogicalType, Type as Physical};
+use parquet::data_type::{ByteArrayType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::{ColumnPath, Type, TypePtr};
+use tempfile::NamedTempFile;
+
+use super::{Basis, ByteArray, DAY_ENTRIES_MAX, Entry, Error, JobDay, KEY_VERSION, Path, PathBuf, Result, VERSION};
+use crate::calendar::DAY_MS;
+use crate::schema;
+use crate::write::{Written, persist, temporary_for};
+
+/// Columns of text, of numbers, and of bytes, in the order of the file.
+pub(super) const WORDS: [&str; 5] = ["cluster", "machine", "job", "class", "policy"];
+pub(super) const NUMBERS: [&str; 5] = ["job_key", "day_unix_ms", "entries", "page_shift", "checksum"];
+pub(super) const TILES: &str = "tiles";
+
+/// Bytes of tiles after which a row group ends with its last job.
+const GROUP_BYTES: usize = 16 << 20;
+/// Days that one row group may have.
+pub(super) const GROUP_DAYS_MAX: usize = 1 << 20;
+
+/// A compacted file that is being written. It appears under its name, whole, when it is finished.
+pub struct Compactor {
+    path: PathBuf,
+    basis: Basis,
+    file: SerializedFileWriter<BufWriter<NamedTempFile>>,
+    /// Entries of the day that is going on.
+    day: Vec<Entry>,
+    days: Vec<JobDay>,
+    days_bytes: usize,
+    written: Written,
+}
+
+impl std::fmt::Debug for Compactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compactor").field("path", &self.path).field("written", &self.written).finish_non_exhaustive()
+    }
+}
+
+impl Compactor {
+    /// Begins the file that will be `path`; its directory is made.
+    ///
+    /// # Errors
+    /// Any error of making files there.
+    pub fn create(path: &Path, basis: Basis) -> Result<Self> {
+        let failed = Error::parquet(path);
+        let schema = schema().map_err(&failed)?;
+        let file = SerializedFileWriter::new(BufWriter::new(temporary_for(path)?), schema, Arc::new(properties(&basis)));
+        let file = file.map_err(&failed)?;
+        Ok(Self { path: path.to_owned(), basis, file, day: Vec::new(), days: Vec::new(), days_bytes: 0, written: Written::default() })
+    }
+
+    /// Adds an entry. They come sorted by [`Entry::order`].
+    ///
+    /// # Errors
+    /// [`Error::Order`]; any error of writing.
+    pub fn push(&mut self, entry: Entry) -> Result<()> {
+        let day = |entry: &Entry| entry.figures.start_unix_ms / DAY_MS;
+        if let Some(last) = self.day.last() {
+            if last.order() > entry.order() {
+                let (job, start_unix_ms) = (entry.id.job.clone(), entry.figures.start_unix_ms);
+                return Err(Error::Order { path: self.path.clone(), job, start_unix_ms });
+            }
+            let same_job = last.id == entry.id;
+            if !same_job || day(last) != day(&entry) {
+                self.end_day();
+            }
+            if !same_job && self.days_bytes >= GROUP_BYTES {
+                self.end_group()?;
+            }
+            self.written.jobs += u64::from(!same_job);
+        } else {
+            self.written.jobs = 1;
+        }
+        if self.day.len() == DAY_ENTRIES_MAX {
+            return Err(Error::damaged(&self.path, format!("{} has more than {DAY_ENTRIES_MAX} entries of one day", entry.id.job)));
+        }
+        self.written.entries += 1;
+        self.day.push(entry);
+        Ok(())
+    }
+
+    fn end_day(&mut self) {
+        let Some(first) = self.day.first() else { return };
+        let start = first.figures.start_unix_ms;
+        if let Some(day) = JobDay::pack(&self.day, start - start % DAY_MS, &self.basis) {
+            self.days_bytes += day.tiles.len();
+            self.days.push(day);
+        }
+        self.day.clear();
+    }
+
+    fn end_group(&mut self) -> Result<()> {
+        if self.days.is_empty() {
+            return Ok(());
+        }
+        if self.days.len() > GROUP_DAYS_MAX {
+            return Err(Error::damaged(&self.path, format!("a job has more than {GROUP_DAYS_MAX} days")));
+        }
+        write_group(&mut self.file, &self.days).map_err(Error::parquet(&self.path))?;
+        self.days.clear();
+        self.days_bytes = 0;
+        Ok(())
+    }
+
+    /// Ends the file: it is on the disk, under its name.
+    ///
+    /// # Errors
+    /// Any error of writing; there is no file then.
+    pub fn finish(mut self) -> Result<Written> {
+        self.end_day();
+        self.end_group()?;
+        let buffered = self.file.into_inner().map_err(Error::parquet(&self.path))?;
+        let bytes = persist(&self.path, buffered)?;
+        Ok(Written { bytes, ..self.written })
+    }
+}
+
+fn schema() -> Result<TypePtr, ParquetError> {
+    let mut fields = Vec::new();
+    for name in WORDS {
+        fields.push(schema::column(name, Physical::BYTE_ARRAY, Some(LogicalType::String))?);
+    }
+    for name in NUMBERS {
+        fields.push(schema::column(name, Physical::INT64, None)?);
+    }
+    fields.push(schema::column(TILES, Physical::BYTE_ARRAY, None)?);
+    Ok(Arc::new(Type::group_type_builder("compact").with_fields(fields).build()?))
+}
+
+/// Nothing is compressed: what is worth it is packed, and reading shall cost nothing.
+fn properties(basis: &Basis) -> WriterProperties {
+    let mut builder = WriterProperties::builder()
+        .set_created_by(concat!("thermocline ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_key_value_metadata(Some(schema::metadata(basis, KEY_VERSION, VERSION)))
+        .set_compression(Compression::UNCOMPRESSED)
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_dictionary_enabled(false)
+        .set_offset_index_disabled(true);
+    for name in WORDS {
+        builder = builder.set_column_dictionary_enabled(ColumnPath::from(name), true);
+    }
+    for name in NUMBERS {
+        builder = builder.set_column_encoding(ColumnPath::from(name), Encoding::DELTA_BINARY_PACKED);
+    }
+    builder.build()
+}
+
+fn write_group(file: &mut SerializedFileWriter<BufWriter<NamedTempFile>>, days: &[JobDay]) -> Result<(), ParquetError> {
+    let missing = || ParquetError::General("fewer columns than the schema has".to_owned());
+    let mut group = file.next_row_group()?;
+    let text = |word: &str| ByteArray::from(word);
+    let words: [fn(&JobDay) -> &str; WORDS.len()] =
+        [|day| &day.id.cluster, |day| &day.id.machine, |day| &day.id.job, |day| &day.class, |day| &day.policy];
+    for word in words {
+        let mut writer = group.next_column()?.ok_or_else(missing)?;
+        let column: Vec<_> = days.iter().map(|day| text(word(day))).collect();
+        writer.typed::<ByteArrayType>().write_batch(&column, None, None)?;
+        writer.close()?;
+    }
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let numbers: [&dyn Fn(&JobDay) -> i64; NUMBERS.len()] = [
+        &|day| day.id.job_key,
+        &|day| signed(day.day_unix_ms),
+        &|day| signed(day.entries as u64),
+        &|day| i64::from(day.page_shift),
+        &|day| day.checksum,
+    ];
+    for number in numbers {
+        let mut writer = group.next_column()?.ok_or_else(missing)?;
+        let column: Vec<_> = days.iter().map(number).collect();
+        writer.typed::<Int64Type>().write_batch(&column, None, None)?;
+        writer.close()?;
+    }
+    let mut writer = group.next_column()?.ok_or_else(missing)?;
+    let column: Vec<_> = days.iter().map(|day| day.tiles.clone()).collect();
+    writer.typed::<ByteArrayType>().write_batch(&column, None, None)?;
+    writer.close()?;
+    group.close()?;
+    Ok(())
+}

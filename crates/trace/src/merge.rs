@@ -1,0 +1,210 @@
+//! Several sorted files as one sorted stream.
+//!
+//! Files are opened when the stream reaches their first job, and read one row group at a time: however many there are,
+//! the memory that a merge takes is a row group of each of those that overlap. Of agents' files these are the ones of a
+//! single machine.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::path::{Path, PathBuf};
+
+use crate::entry::{Basis, Entry, JobId};
+use crate::error::{Error, Result};
+use crate::read::{Rows, Trace};
+
+/// A stream of entries out of several files, sorted as a file is. What is twice in them comes once.
+#[derive(Debug)]
+pub struct Merge {
+    basis: Option<Basis>,
+    /// Files not reached yet, sorted by their first job.
+    waiting: VecDeque<(JobId, PathBuf)>,
+    /// Those that the stream is in, by what comes next of each.
+    open: BinaryHeap<Reverse<Next>>,
+    last: Option<Entry>,
+    dropped: u64,
+}
+
+/// A file that the stream is in. Its order is that of its next entry; that of files with the same one, their path's.
+#[derive(Debug)]
+struct Next {
+    entry: Entry,
+    trace: Trace,
+    rows: Rows,
+    group: usize,
+    run: usize,
+    row: usize,
+}
+
+impl Next {
+    fn order(&self) -> ((&JobId, u64), &Path) {
+        (self.entry.order(), self.trace.path())
+    }
+
+    /// Goes to the next row; `None` at the end of the file.
+    fn advance(mut self) -> Result<Option<Self>> {
+        loop {
+            if let Some(run) = self.rows.runs.get(self.run) {
+                if self.row < run.rows.end {
+                    self.entry = self.rows.entry(self.run, self.row);
+                    self.row += 1;
+                    return Ok(Some(self));
+                }
+                self.run += 1;
+            } else if self.group < self.trace.groups() {
+                self.rows = self.trace.group(self.group)?;
+                self.group += 1;
+                (self.run, self.row) = (0, 0);
+            } else {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl PartialEq for Next {
+    fn eq(&self, other: &Self) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for Next {}
+
+impl PartialOrd for Next {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Next {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl Merge {
+    /// A stream out of these files. Each is looked at for its first job.
+    ///
+    /// # Errors
+    /// [`Error::Basis`] where they do not count the same things; those of [`Trace::open`].
+    pub fn of(paths: impl IntoIterator<Item = PathBuf>) -> Result<Self> {
+        let mut basis: Option<Basis> = None;
+        let mut waiting = Vec::new();
+        for path in paths {
+            let trace = Trace::open(&path)?;
+            let expected = *basis.get_or_insert(*trace.basis());
+            if *trace.basis() != expected {
+                return Err(Error::Basis { path, found: trace.basis().to_string(), expected: expected.to_string() });
+            }
+            let firsts = (0..trace.groups()).map(|group| trace.first_job(group));
+            if let Some(first) = firsts.filter_map(Result::transpose).next() {
+                waiting.push((first?, path));
+            }
+        }
+        waiting.sort();
+        Ok(Self { basis, waiting: waiting.into(), open: BinaryHeap::new(), last: None, dropped: 0 })
+    }
+
+    /// What the histograms stand for; `None` where there was no file.
+    #[must_use]
+    pub fn basis(&self) -> Option<Basis> {
+        self.basis
+    }
+
+    /// Entries left out so far because they came a second time, the same in every column.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn next_of_all(&mut self) -> Result<Option<Entry>> {
+        loop {
+            // A file is needed once its first job is not after what comes next.
+            while let Some((first, _)) = self.waiting.front() {
+                if self.open.peek().is_some_and(|Reverse(next)| next.entry.id < *first) {
+                    break;
+                }
+                let Some((_, path)) = self.waiting.pop_front() else { break };
+                let start = Next { entry: Entry::default(), trace: Trace::open(&path)?, rows: Rows::default(), group: 0, run: 0, row: 0 };
+                self.open.extend(start.advance()?.map(Reverse));
+            }
+            let Some(Reverse(mut next)) = self.open.pop() else { return Ok(None) };
+            let entry = std::mem::take(&mut next.entry);
+            self.open.extend(next.advance()?.map(Reverse));
+            if self.last.as_ref() == Some(&entry) {
+                self.dropped += 1;
+                continue;
+            }
+            self.last = Some(entry.clone());
+            return Ok(Some(entry));
+        }
+    }
+}
+
+impl Iterator for Merge {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_of_all().transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Writer;
+    use crate::testing::{basis, entries};
+
+    fn write(path: &Path, thresholds: usize, entries: &[Entry]) -> PathBuf {
+        let mut writer = Writer::create(path, basis(thresholds)).unwrap();
+        entries.iter().for_each(|entry| writer.push(entry).unwrap());
+        writer.finish().unwrap();
+        path.to_owned()
+    }
+
+    #[test]
+    fn parts_in_any_order_are_the_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole: Vec<_> = ["a", "b"].iter().flat_map(|machine| entries(machine, 4, 30, 3)).collect();
+        let check = |parts: usize, twice: usize| {
+            let mut paths: Vec<_> = (0..parts)
+                .map(|part| {
+                    let some: Vec<_> = whole.iter().enumerate().filter(|(at, _)| at * 7 % parts == part).map(|(_, e)| e.clone()).collect();
+                    write(&dir.path().join(format!("{part}")), 2, &some)
+                })
+                .collect();
+            paths.reverse();
+            paths.push(write(&dir.path().join("empty"), 2, &[]));
+            paths.push(write(&dir.path().join("twice"), 2, &whole[..twice]));
+            let mut merge = Merge::of(paths).unwrap();
+            let merged: Vec<_> = merge.by_ref().map(Result::unwrap).collect();
+            assert!(merged == whole, "{parts} {twice}");
+            assert_eq!(merge.dropped(), twice as u64);
+        };
+        check(1, 0);
+        check(2, 0);
+        check(5, 17);
+        check(100, 240);
+    }
+
+    #[test]
+    fn files_that_count_otherwise_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = [2, 3].map(|thresholds| write(&dir.path().join(thresholds.to_string()), thresholds, &[]));
+        let error = Merge::of(paths).unwrap_err().to_string();
+        assert!(error.contains("3 thresholds from 1 to 255 scans") && error.contains("2 thresholds"), "{error}");
+    }
+
+    #[test]
+    fn files_are_open_only_where_the_stream_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths: Vec<_> =
+            (0..40).map(|machine| write(&dir.path().join(format!("{machine}")), 2, &entries(&format!("m{machine:02}"), 2, 3, 3))).collect();
+        let mut merge = Merge::of(paths).unwrap();
+        let mut most = 0;
+        while let Some(entry) = merge.next() {
+            entry.unwrap();
+            most = most.max(merge.open.len());
+        }
+        assert_eq!(most, 1);
+    }
+}

@@ -1,0 +1,155 @@
+//! Rows of small numbers, packed by bits.
+//!
+//! A matrix of `u32` is cut into tiles of 32 rows by 8 columns. A row is stored as its difference from the row before,
+//! with the sign in the lowest bit (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), and each tile takes as many bits per number
+//! as its largest needs. Numbers of one job change little from one five minutes to the next, and neighbouring buckets
+//! are of one size: that is why this shape is small. The eight columns are the lanes of one vector register: that is why
+//! it is fast.
+//!
+//! ```text
+//! the first row, 4 bytes per column        what the first differences are from
+//! tile, by rows, then by columns:
+//!   bits per number, 0 to 32               1 byte
+//!   256 numbers                            32 bytes per bit
+//! ```
+
+use bitpacking::{BitPacker, BitPacker8x};
+
+/// Columns of a tile. A matrix has a multiple of it.
+pub(crate) const LANES: usize = 8;
+const ROWS: usize = 32;
+const TILE: usize = ROWS * LANES;
+
+/// Appends `matrix`, rows of `stride` numbers each, to `packed`.
+pub(crate) fn pack(matrix: &[u32], stride: usize, packed: &mut Vec<u8>) {
+    let Some(first) = matrix.get(..stride) else { return };
+    packed.extend(first.iter().flat_map(|number| number.to_le_bytes()));
+    let packer = BitPacker8x::new();
+    let mut before = first;
+    let mut bytes = [0; TILE * 4];
+    for rows in matrix.chunks(ROWS * stride) {
+        for group in (0..stride).step_by(LANES) {
+            // Rows that a last tile lacks differ from the one before in nothing.
+            let mut tile = [0; TILE];
+            let mut last = &before[group..];
+            for (row, differences) in rows.chunks_exact(stride).zip(tile.chunks_exact_mut(LANES)) {
+                let row = &row[group..];
+                for (difference, (&now, &then)) in differences.iter_mut().zip(row.iter().zip(last)) {
+                    *difference = fold(now.wrapping_sub(then));
+                }
+                last = row;
+            }
+            let bits = packer.num_bits(&tile);
+            packed.push(bits);
+            let size = packer.compress(&tile, &mut bytes, bits);
+            packed.extend_from_slice(&bytes[..size]);
+        }
+        before = &rows[rows.len() - stride..];
+    }
+}
+
+/// Puts `rows` rows of `stride` numbers into `matrix`, in place of what it held. `None` where `packed` is not what
+/// [`pack`] made of so many.
+pub(crate) fn unpack(packed: &[u8], stride: usize, rows: usize, matrix: &mut Vec<u32>) -> Option<()> {
+    let tiles = rows.div_ceil(ROWS);
+    // A tile takes a byte at least: what claims more rows than that is refused before there is memory for them.
+    if stride == 0 || !stride.is_multiple_of(LANES) || tiles.checked_mul(stride / LANES)? > packed.len() {
+        return None;
+    }
+    matrix.resize(tiles * ROWS * stride, 0);
+    let (first, mut rest) = packed.split_at_checked(stride * 4)?;
+    let (first, _) = first.as_chunks::<4>();
+    let packer = BitPacker8x::new();
+    let mut tile = [0; TILE];
+    for at in 0..tiles {
+        for group in (0..stride).step_by(LANES) {
+            let mut row: [u32; LANES] = match at.checked_sub(1) {
+                None => std::array::from_fn(|lane| u32::from_le_bytes(first[group + lane])),
+                Some(_) => *matrix[(at * ROWS - 1) * stride + group..].first_chunk()?,
+            };
+            let (&bits, after) = rest.split_first()?;
+            if bits > 32 {
+                return None;
+            }
+            let (bytes, after) = after.split_at_checked(TILE / 8 * usize::from(bits))?;
+            packer.decompress(bytes, &mut tile, bits);
+            let (differences, _) = tile.as_chunks::<LANES>();
+            for (place, difference) in (at * ROWS..).zip(differences) {
+                for lane in 0..LANES {
+                    row[lane] = row[lane].wrapping_add(unfold(difference[lane]));
+                }
+                *matrix[place * stride + group..].first_chunk_mut()? = row;
+            }
+            rest = after;
+        }
+    }
+    matrix.truncate(rows * stride);
+    rest.is_empty().then_some(())
+}
+
+/// The sign into the lowest bit: what is small either way becomes small.
+fn fold(difference: u32) -> u32 {
+    (difference << 1) ^ (difference >> 31).wrapping_neg()
+}
+
+fn unfold(folded: u32) -> u32 {
+    (folded >> 1) ^ (folded & 1).wrapping_neg()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(rows: usize, stride: usize, number: impl FnMut() -> u32) -> Vec<u8> {
+        let matrix: Vec<u32> = std::iter::repeat_with(number).take(rows * stride).collect();
+        let mut packed = Vec::new();
+        pack(&matrix, stride, &mut packed);
+        let mut unpacked = vec![7; 3];
+        if rows > 0 {
+            assert_eq!(unpack(&packed, stride, rows, &mut unpacked), Some(()), "{rows} {stride}");
+            assert!(unpacked == matrix, "{rows} {stride}");
+        }
+        packed
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked() {
+        let mut random = fastrand::Rng::with_seed(3);
+        for rows in [0, 1, 2, 31, 32, 33, 64, 288] {
+            for stride in [8, 80] {
+                for bits in [0, 1, 7, 20, 31] {
+                    check(rows, stride, || random.u32(..1 << bits));
+                }
+                check(rows, stride, || random.u32(..));
+            }
+        }
+        check(40, 8, || if random.bool() { u32::MAX } else { 0 });
+        assert_eq!(check(288, 80, || 5).len(), 320 + 9 * 10, "what does not change takes a byte per tile");
+    }
+
+    #[test]
+    fn differences_fold_by_their_size() {
+        for (difference, folded) in [(0, 0), (-1, 1), (1, 2), (-2, 3), (i32::MIN, u32::MAX), (i32::MAX, u32::MAX - 1)] {
+            assert_eq!((fold(difference.cast_unsigned()), unfold(folded)), (folded, difference.cast_unsigned()));
+        }
+    }
+
+    #[test]
+    fn what_was_not_packed_is_refused() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let packed = check(40, 16, || random.u32(..1 << 9));
+        let mut matrix = Vec::new();
+        for cut in 0..packed.len() {
+            assert_eq!(unpack(&packed[..cut], 16, 40, &mut matrix), None, "cut at {cut}");
+        }
+        assert_eq!(unpack(&packed, 16, 70, &mut matrix), None);
+        assert_eq!(unpack(&packed, 16, usize::MAX, &mut matrix), None);
+        assert_eq!(unpack(&packed, 15, 40, &mut matrix), None);
+        for at in 0..packed.len() {
+            let mut changed = packed.clone();
+            changed[at] ^= 0xff;
+            // Whatever comes of it, it is no panic.
+            let _ = unpack(&changed, 16, 40, &mut matrix);
+        }
+    }
+}

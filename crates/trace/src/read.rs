@@ -1,0 +1,370 @@
+//! Reading trace files: by row groups, as columns.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use parquet::column::reader::ColumnReader;
+use parquet::data_type::ByteArray;
+use parquet::file::reader::{FileReader, RowGroupReader};
+use parquet::file::serialized_reader::SerializedFileReader;
+
+use crate::entry::{Basis, Entry, FIGURES, Figures, JobId, Labels};
+use crate::error::{Error, Result};
+use crate::schema::{self, ID_WORDS, JOB_KEY, WORDS};
+use crate::write::GROUP_ENTRIES_MAX;
+
+/// An open trace file.
+pub struct Trace {
+    path: PathBuf,
+    version: u32,
+    basis: Basis,
+    reader: SerializedFileReader<File>,
+    /// Where each column is, by name.
+    columns: HashMap<String, usize>,
+}
+
+impl std::fmt::Debug for Trace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trace").field("path", &self.path).field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+/// The entries of a row group, column by column. No job goes on in another group of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    /// The jobs, in order, each with its rows; together they are all rows.
+    pub runs: Vec<Run>,
+    /// By [`FIGURES`], one number per row each.
+    pub figures: Vec<Vec<u64>>,
+    /// Counters per histogram.
+    pub buckets: usize,
+    /// Cold-age histograms, in pages: row by row, `buckets` counters each.
+    pub cold_pages: Vec<u64>,
+    /// Promotion histograms, the same way.
+    pub promotions_pages: Vec<u64>,
+    labels: [Coded; WORDS.len() - ID_WORDS],
+}
+
+/// One job's rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which job.
+    pub id: JobId,
+    /// Its rows, sorted by time.
+    pub rows: Range<usize>,
+}
+
+/// A column of few words: each row's place in a dictionary.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Coded {
+    words: Vec<String>,
+    codes: Vec<u32>,
+}
+
+impl Coded {
+    fn push(&mut self, word: &str) {
+        // Words come in runs.
+        let last = self.codes.last().copied().filter(|&code| self.get(code) == word);
+        let code = last.or_else(|| self.words.iter().position(|known| known == word).and_then(|at| u32::try_from(at).ok()));
+        self.codes.push(code.unwrap_or_else(|| {
+            self.words.push(word.to_owned());
+            u32::try_from(self.words.len() - 1).unwrap_or(u32::MAX)
+        }));
+    }
+
+    fn get(&self, code: u32) -> &str {
+        usize::try_from(code).ok().and_then(|code| self.words.get(code)).map_or("", String::as_str)
+    }
+
+    fn at(&self, row: usize) -> String {
+        self.codes.get(row).map(|&code| self.get(code)).unwrap_or_default().to_owned()
+    }
+}
+
+impl Rows {
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.figures.first().map_or(0, Vec::len)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The cold-age histogram of a row.
+    #[must_use]
+    pub fn cold(&self, row: usize) -> &[u64] {
+        &self.cold_pages[row * self.buckets..][..self.buckets]
+    }
+
+    /// The promotion histogram of a row.
+    #[must_use]
+    pub fn promotions(&self, row: usize) -> &[u64] {
+        &self.promotions_pages[row * self.buckets..][..self.buckets]
+    }
+
+    /// The numbers of a row.
+    #[must_use]
+    pub fn figures(&self, row: usize) -> Figures {
+        Figures::from_array(std::array::from_fn(|column| self.figures[column][row]))
+    }
+
+    /// How the job of a row was treated, and what was last decided.
+    #[must_use]
+    pub fn labels(&self, row: usize) -> Labels {
+        let [class, policy, tracker, decision] = &self.labels;
+        Labels { class: class.at(row), policy: policy.at(row), tracker: tracker.at(row), decision: decision.at(row) }
+    }
+
+    /// A row of the run with this index, as an entry.
+    #[must_use]
+    pub fn entry(&self, run: usize, row: usize) -> Entry {
+        Entry {
+            id: self.runs[run].id.clone(),
+            labels: self.labels(row),
+            figures: self.figures(row),
+            cold_pages: self.cold(row).to_vec(),
+            promotions_pages: self.promotions(row).to_vec(),
+        }
+    }
+
+    /// All entries, in order.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.runs.iter().enumerate().flat_map(move |(index, run)| run.rows.clone().map(move |row| self.entry(index, row)))
+    }
+}
+
+impl Trace {
+    /// Opens a file and reads what it says of itself.
+    ///
+    /// # Errors
+    /// [`Error::Newer`] for a version above [`schema::VERSION`]; [`Error::Parquet`] and [`Error::Damaged`] for what is
+    /// no trace; [`Error::Io`].
+    pub fn open(path: &Path) -> Result<Self> {
+        guarded(path, || Self::open_unguarded(path))
+    }
+
+    fn open_unguarded(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(Error::io(path, "open"))?;
+        let reader = SerializedFileReader::new(file).map_err(Error::parquet(path))?;
+        let metadata = reader.metadata().file_metadata();
+        let (version, basis) = schema::trace_metadata(path, metadata.key_value_metadata())?;
+        let described = metadata.schema_descr();
+        let columns = described.columns().iter().enumerate().map(|(at, column)| (column.path().string(), at)).collect();
+        let trace = Self { path: path.to_owned(), version, basis, columns, reader };
+        for (index, group) in trace.reader.metadata().row_groups().iter().enumerate() {
+            let rows = usize::try_from(group.num_rows()).unwrap_or(usize::MAX);
+            if rows > GROUP_ENTRIES_MAX {
+                return Err(trace.damaged(format!("row group {index} claims {rows} rows; there are at most {GROUP_ENTRIES_MAX}")));
+            }
+        }
+        Ok(trace)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The version of its schema.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// What its histograms stand for.
+    #[must_use]
+    pub fn basis(&self) -> &Basis {
+        &self.basis
+    }
+
+    /// How many row groups it has.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        self.reader.num_row_groups()
+    }
+
+    /// How many entries it says that it has.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        u64::try_from(self.reader.metadata().file_metadata().num_rows()).unwrap_or(0)
+    }
+
+    /// Its row groups, one after the other.
+    pub fn rows(&self) -> impl Iterator<Item = Result<Rows>> + '_ {
+        (0..self.groups()).map(|group| self.group(group))
+    }
+
+    /// Decodes one row group.
+    ///
+    /// # Errors
+    /// [`Error::Parquet`] and [`Error::Damaged`] where it does not hold what the schema says.
+    pub fn group(&self, index: usize) -> Result<Rows> {
+        guarded(&self.path, || self.group_unguarded(index))
+    }
+
+    fn group_unguarded(&self, index: usize) -> Result<Rows> {
+        let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
+        let mut columns = self.columns_of(group.as_ref());
+        let buckets = self.basis.buckets();
+        let runs = columns.runs()?;
+        let mut labels = <[Coded; WORDS.len() - ID_WORDS]>::default();
+        for (coded, name) in labels.iter_mut().zip(&WORDS[ID_WORDS..]) {
+            for word in columns.words(name)? {
+                coded.push(text(&word));
+            }
+        }
+        let mut figures = Vec::with_capacity(FIGURES.len());
+        for figure in FIGURES {
+            // What a version did not know was nothing to it.
+            figures.push(if figure.since > self.version { vec![0; columns.rows] } else { columns.counts(figure.name)? });
+        }
+        let cold_pages = columns.histograms(buckets, schema::cold_column)?;
+        let promotions_pages = columns.histograms(buckets, schema::promotions_column)?;
+        Ok(Rows { runs, figures, buckets, cold_pages, promotions_pages, labels })
+    }
+
+    /// The first job of a row group, without decoding the rest of it; `None` where the group is empty.
+    ///
+    /// # Errors
+    /// As [`Self::group`].
+    pub fn first_job(&self, index: usize) -> Result<Option<JobId>> {
+        guarded(&self.path, || {
+            let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
+            let mut columns = self.columns_of(group.as_ref());
+            columns.rows = columns.rows.min(1);
+            Ok(columns.runs()?.into_iter().next().map(|run| run.id))
+        })
+    }
+
+    fn columns_of<'a>(&'a self, group: &'a dyn RowGroupReader) -> Columns<'a> {
+        // Checked when the file was opened.
+        let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+        Columns { trace: self, group, rows, numbers: Vec::new() }
+    }
+
+    fn damaged(&self, what: impl Into<String>) -> Error {
+        Error::damaged(&self.path, what)
+    }
+}
+
+/// The columns of one row group, as they are read.
+struct Columns<'a> {
+    trace: &'a Trace,
+    group: &'a dyn RowGroupReader,
+    rows: usize,
+    /// Kept from one column to the next.
+    numbers: Vec<i64>,
+}
+
+impl Columns<'_> {
+    fn open(&self, name: &str) -> Result<ColumnReader> {
+        let Some(&at) = self.trace.columns.get(name) else {
+            return Err(self.trace.damaged(format!("no column {name}, which version {} has", self.trace.version)));
+        };
+        let column = self.trace.reader.metadata().file_metadata().schema_descr().column(at);
+        if column.max_def_level() > 0 || column.max_rep_level() > 0 {
+            return Err(self.trace.damaged(format!("column {name} may have nulls or lists; every column of a trace is required and flat")));
+        }
+        self.group.get_column_reader(at).map_err(Error::parquet(&self.trace.path))
+    }
+
+    fn complete(&self, name: &str, read: usize) -> Result<()> {
+        if read == self.rows {
+            return Ok(());
+        }
+        Err(self.trace.damaged(format!("column {name} ends after {read} of {} rows", self.rows)))
+    }
+
+    /// Leaves a column of numbers in `self.numbers`.
+    fn read_numbers(&mut self, name: &str) -> Result<()> {
+        let ColumnReader::Int64ColumnReader(mut reader) = self.open(name)? else {
+            return Err(self.trace.damaged(format!("column {name} is no 64-bit integer")));
+        };
+        self.numbers.clear();
+        while self.numbers.len() < self.rows {
+            let wanted = self.rows - self.numbers.len();
+            let (records, ..) = reader.read_records(wanted, None, None, &mut self.numbers).map_err(Error::parquet(&self.trace.path))?;
+            if records == 0 {
+                break;
+            }
+        }
+        self.complete(name, self.numbers.len())
+    }
+
+    /// The numbers of a column that counts something.
+    fn counts(&mut self, name: &str) -> Result<Vec<u64>> {
+        self.read_numbers(name)?;
+        let counts: Option<Vec<u64>> = self.numbers.iter().map(|&number| u64::try_from(number).ok()).collect();
+        counts.ok_or_else(|| self.trace.damaged(format!("column {name} has a number below zero")))
+    }
+
+    /// One histogram per row, row by row, out of one column per bucket.
+    fn histograms(&mut self, buckets: usize, name: fn(usize) -> String) -> Result<Vec<u64>> {
+        let mut histograms = vec![0; self.rows * buckets];
+        for bucket in 0..buckets {
+            let name = name(bucket);
+            self.read_numbers(&name)?;
+            for (histogram, &number) in histograms.chunks_exact_mut(buckets).zip(&self.numbers) {
+                histogram[bucket] =
+                    u64::try_from(number).map_err(|_| self.trace.damaged(format!("column {name} has a number below zero")))?;
+            }
+        }
+        Ok(histograms)
+    }
+
+    fn words(&mut self, name: &str) -> Result<Vec<ByteArray>> {
+        let ColumnReader::ByteArrayColumnReader(mut reader) = self.open(name)? else {
+            return Err(self.trace.damaged(format!("column {name} is no text")));
+        };
+        let mut words = Vec::new();
+        while words.len() < self.rows {
+            let (records, ..) =
+                reader.read_records(self.rows - words.len(), None, None, &mut words).map_err(Error::parquet(&self.trace.path))?;
+            if records == 0 {
+                break;
+            }
+        }
+        self.complete(name, words.len())?;
+        Ok(words)
+    }
+
+    /// Where one job ends and the next begins.
+    fn runs(&mut self) -> Result<Vec<Run>> {
+        let words = [self.words(WORDS[0])?, self.words(WORDS[1])?, self.words(WORDS[2])?];
+        self.read_numbers(JOB_KEY)?;
+        let mut runs: Vec<Run> = Vec::new();
+        for row in 0..self.rows {
+            let same = row > 0 && self.numbers[row] == self.numbers[row - 1] && words.iter().all(|column| column[row] == column[row - 1]);
+            match runs.last_mut().filter(|_| same) {
+                Some(run) => run.rows.end = row + 1,
+                None => {
+                    let [cluster, machine, job] = words.each_ref().map(|column| text(&column[row]).to_owned());
+                    runs.push(Run { id: JobId { cluster, machine, job, job_key: self.numbers[row] }, rows: row..row + 1 });
+                }
+            }
+        }
+        Ok(runs)
+    }
+}
+
+/// Runs what asks the Parquet library to make sense of a file's bytes. Some of its checks are assertions: damage that trips
+/// one is damage, not the end of the program.
+pub(crate) fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(Error::damaged(path, format!("damaged: {}", said.unwrap_or("the Parquet reader gave up"))))
+    })
+}
+
+/// A word as text. What is none, no agent wrote; it is no reason to lose the numbers beside it.
+fn text(word: &ByteArray) -> &str {
+    word.as_utf8().unwrap_or("?")
+}

@@ -1,0 +1,187 @@
+//! Brings what is in the spool to the store, in a thread of its own: a store that is slow or away keeps nobody waiting.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::spool::ready_files;
+use crate::store::Store;
+
+/// How soon a store that was away is tried again; twice as long each time, up to the most.
+const RETRY: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(300);
+/// What is left on the way when the agent stops is sent for this long; the rest is sent by the next.
+const LAST_WAIT: Duration = Duration::from_secs(10);
+
+/// The thread, and what it has done.
+#[derive(Debug)]
+pub struct Sink {
+    wake: Sender<()>,
+    thread: JoinHandle<()>,
+    status: Arc<Mutex<Status>>,
+}
+
+/// What became of the files so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Files brought to the store.
+    pub sent_files: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Why none can be brought there now.
+    pub trouble: Option<String>,
+}
+
+impl Sink {
+    /// Begins to bring the files below `ready` to the store at `url`, and removes each that has arrived.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where no thread can be had.
+    pub fn start(ready: &Path, url: &str) -> Result<Self> {
+        let (wake, woken) = mpsc::channel();
+        let status = Arc::new(Mutex::new(Status::default()));
+        let carrier = Carrier { ready: ready.to_owned(), url: url.to_owned(), store: None, status: Arc::clone(&status) };
+        let thread = std::thread::Builder::new().name("trace-sink".to_owned()).spawn(move || carrier.run(&woken));
+        Ok(Self { wake, thread: thread.map_err(Error::io(ready, "start a thread for"))?, status })
+    }
+
+    /// Tells it that there is a new file.
+    pub fn wake(&self) {
+        // It ends only with us.
+        let _ = self.wake.send(());
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends it once what is there has been tried, or after ten seconds.
+    pub fn stop(self) {
+        drop(self.wake);
+        let (done, ended) = mpsc::channel();
+        let thread = self.thread;
+        let waiter = std::thread::Builder::new().spawn(move || {
+            let _ = thread.join();
+            let _ = done.send(());
+        });
+        if waiter.is_ok() {
+            let _ = ended.recv_timeout(LAST_WAIT);
+        }
+    }
+}
+
+struct Carrier {
+    ready: PathBuf,
+    url: String,
+    store: Option<Store>,
+    status: Arc<Mutex<Status>>,
+}
+
+impl Carrier {
+    fn run(mut self, woken: &Receiver<()>) {
+        let mut wait = RETRY;
+        let mut stopping = false;
+        loop {
+            let carried = self.carry_all();
+            let sound = carried.is_ok();
+            let pause = wait;
+            wait = if sound { RETRY } else { (wait * 2).min(RETRY_MAX) };
+            self.status.lock().unwrap_or_else(PoisonError::into_inner).trouble = carried.err().map(|error| error.to_string());
+            if stopping {
+                return;
+            }
+            // Where all went well, there is nothing to do before the next file.
+            let woke = if sound { woken.recv().map_err(|_| RecvTimeoutError::Disconnected) } else { woken.recv_timeout(pause) };
+            stopping = woke == Err(RecvTimeoutError::Disconnected);
+            while woken.try_recv().is_ok() {}
+        }
+    }
+
+    fn carry_all(&mut self) -> Result<()> {
+        for file in ready_files(&self.ready)? {
+            let store = match &mut self.store {
+                Some(store) => store,
+                none => none.insert(Store::open(&self.url)?),
+            };
+            let path = file.path.strip_prefix(&self.ready).unwrap_or(&file.path).to_string_lossy().into_owned();
+            match store.put(&path, &file.path) {
+                // Gone for want of room, while it was its turn.
+                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => continue,
+                put => put?,
+            }
+            std::fs::remove_file(&file.path).map_err(Error::io(&file.path, "remove"))?;
+            remove_empty(&self.ready, &file.path);
+            let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+            status.sent_files += 1;
+            status.sent_bytes += file.bytes;
+        }
+        Ok(())
+    }
+}
+
+/// Removes the directories of days that are over.
+fn remove_empty(ready: &Path, file: &Path) {
+    for directory in file.ancestors().skip(1).take_while(|directory| *directory != ready) {
+        // Fails where there is something in it, as it should.
+        if std::fs::remove_dir(directory).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{basis, entries};
+    use crate::{Entry, Spool, Trace};
+
+    fn entries_in(store: &Path) -> Vec<Entry> {
+        let store = Store::open(store.to_str().unwrap()).unwrap();
+        let mut found = Vec::new();
+        for object in store.list().unwrap() {
+            let file = store.fetch(&object.path).unwrap();
+            found.extend(Trace::open(file.path()).unwrap().rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()));
+        }
+        found.sort_by(|a, b| a.order().cmp(&b.order()));
+        found
+    }
+
+    #[test]
+    fn a_store_that_is_away_costs_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let given = entries("m", 2, 4, 3);
+        let (mut spool, _) = Spool::open(&dir.path().join("spool"), basis(2), u64::MAX).unwrap();
+        // A file where the directory should be.
+        let store = dir.path().join("store");
+        std::fs::write(&store, "").unwrap();
+        for part in given.chunks(2) {
+            spool.append(part).unwrap();
+            spool.close().unwrap();
+        }
+        let ready = spool.ready();
+        let carry = || {
+            let sink = Sink::start(&ready, store.to_str().unwrap()).unwrap();
+            let status = Arc::clone(&sink.status);
+            sink.stop();
+            status.lock().unwrap().clone()
+        };
+        let away = carry();
+        assert_eq!((away.sent_files, ready_files(&spool.ready()).unwrap().len()), (0, 4));
+        assert!(away.trouble.unwrap().contains("store"));
+        std::fs::remove_file(&store).unwrap();
+        let back = carry();
+        assert_eq!((back.sent_files, back.trouble), (4, None));
+        assert_eq!(entries_in(&store), given);
+        assert_eq!(std::fs::read_dir(spool.ready()).unwrap().count(), 0, "directories go with their last file");
+        // Killed between putting and removing: it is put again, and is there once.
+        spool.append(&given[..2]).unwrap();
+        spool.close().unwrap();
+        assert_eq!(carry().sent_files, 1);
+        assert_eq!(entries_in(&store), given);
+    }
+}

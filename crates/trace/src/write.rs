@@ -1,0 +1,194 @@
+//! Writing trace files.
+
+use std::fs::{File, Permissions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::writer::SerializedFileWriter;
+use tempfile::NamedTempFile;
+
+use crate::entry::{Basis, Entry, FIGURES, JobId};
+use crate::error::{Error, Result};
+use crate::schema::{self, WORDS};
+
+/// Entries after which a row group ends with its last job. At 33 buckets a group takes some 24 MB before it is written,
+/// and what it takes is the writer's memory.
+pub const GROUP_ENTRIES: usize = 1 << 15;
+/// Entries that one row group may have, and so one job in one file: 20 years of five minutes.
+pub const GROUP_ENTRIES_MAX: usize = 1 << 21;
+
+/// A trace file that is being written. It appears under its name, whole, when it is finished.
+pub struct Writer {
+    path: PathBuf,
+    basis: Basis,
+    file: SerializedFileWriter<BufWriter<NamedTempFile>>,
+    words: [Vec<ByteArray>; WORDS.len()],
+    /// `job_key`, then [`FIGURES`], then the histograms.
+    numbers: Vec<Vec<i64>>,
+    last: Option<(JobId, u64)>,
+    written: Written,
+}
+
+/// What a finished file holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Entries.
+    pub entries: u64,
+    /// Jobs that they are of.
+    pub jobs: u64,
+    /// The file's size.
+    pub bytes: u64,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("path", &self.path).field("written", &self.written).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Begins the file that will be `path`; its directory is made.
+    ///
+    /// # Errors
+    /// Any error of making files there.
+    pub fn create(path: &Path, basis: Basis) -> Result<Self> {
+        let failed = Error::parquet(path);
+        let schema = schema::schema(basis.buckets()).map_err(&failed)?;
+        let properties = Arc::new(schema::properties(&basis).map_err(&failed)?);
+        let file = SerializedFileWriter::new(BufWriter::new(temporary_for(path)?), schema, properties).map_err(&failed)?;
+        let numbers = vec![Vec::new(); 1 + FIGURES.len() + 2 * basis.buckets()];
+        Ok(Self { path: path.to_owned(), basis, file, words: Default::default(), numbers, last: None, written: Written::default() })
+    }
+
+    /// Adds an entry. They come sorted by [`Entry::order`].
+    ///
+    /// # Errors
+    /// [`Error::Order`]; [`Error::Damaged`] where its histograms do not have [`Basis::buckets`] counters, or a job has
+    /// more than [`GROUP_ENTRIES_MAX`] entries; any error of writing.
+    pub fn push(&mut self, entry: &Entry) -> Result<()> {
+        let buckets = self.basis.buckets();
+        if entry.cold_pages.len() != buckets || entry.promotions_pages.len() != buckets {
+            let (cold, promotions) = (entry.cold_pages.len(), entry.promotions_pages.len());
+            let what = format!("an entry of {} has histograms of {cold} and {promotions} buckets; there are {buckets}", entry.id.job);
+            return Err(Error::damaged(&self.path, what));
+        }
+        let same_job = match &self.last {
+            Some((id, start)) if (id, *start) > entry.order() => {
+                let (job, start_unix_ms) = (entry.id.job.clone(), entry.figures.start_unix_ms);
+                return Err(Error::Order { path: self.path.clone(), job, start_unix_ms });
+            }
+            Some((id, _)) => *id == entry.id,
+            None => false,
+        };
+        let held = self.numbers[0].len();
+        if held >= GROUP_ENTRIES && !same_job {
+            self.end_group()?;
+        } else if held >= GROUP_ENTRIES_MAX {
+            return Err(Error::damaged(
+                &self.path,
+                format!("{} has more than {GROUP_ENTRIES_MAX} entries; merge fewer days", entry.id.job),
+            ));
+        }
+        self.buffer(entry, same_job);
+        if same_job {
+            if let Some((_, start)) = &mut self.last {
+                *start = entry.figures.start_unix_ms;
+            }
+        } else {
+            self.written.jobs += 1;
+            self.last = Some((entry.id.clone(), entry.figures.start_unix_ms));
+        }
+        self.written.entries += 1;
+        Ok(())
+    }
+
+    fn buffer(&mut self, entry: &Entry, same_job: bool) {
+        let Entry { id, labels, figures, cold_pages, promotions_pages } = entry;
+        let words = [&id.cluster, &id.machine, &id.job, &labels.class, &labels.policy, &labels.tracker, &labels.decision];
+        for (column, word) in self.words.iter_mut().zip(words) {
+            // Words seldom change from one entry to the next: the same bytes are then shared.
+            let value = column.last().filter(|last| same_job && last.data() == word.as_bytes()).cloned();
+            column.push(value.unwrap_or_else(|| ByteArray::from(word.as_str())));
+        }
+        let (key, columns) = self.numbers.split_at_mut(1);
+        key[0].push(id.job_key);
+        let figures = figures.to_array();
+        let values = figures.iter().chain(cold_pages).chain(promotions_pages);
+        for (column, &value) in columns.iter_mut().zip(values) {
+            column.push(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
+
+    fn end_group(&mut self) -> Result<()> {
+        if self.numbers[0].is_empty() {
+            return Ok(());
+        }
+        let failed = Error::parquet(&self.path);
+        write_group(&mut self.file, &self.words, &self.numbers).map_err(failed)?;
+        self.words.iter_mut().for_each(Vec::clear);
+        self.numbers.iter_mut().for_each(Vec::clear);
+        Ok(())
+    }
+
+    /// Ends the file: it is on the disk, under its name.
+    ///
+    /// # Errors
+    /// Any error of writing; there is no file then.
+    pub fn finish(mut self) -> Result<Written> {
+        self.end_group()?;
+        let buffered = self.file.into_inner().map_err(Error::parquet(&self.path))?;
+        let bytes = persist(&self.path, buffered)?;
+        Ok(Written { bytes, ..self.written })
+    }
+}
+
+fn write_group(
+    file: &mut SerializedFileWriter<BufWriter<NamedTempFile>>,
+    words: &[Vec<ByteArray>],
+    numbers: &[Vec<i64>],
+) -> Result<(), ParquetError> {
+    let missing = || ParquetError::General("fewer columns than the schema has".to_owned());
+    let mut group = file.next_row_group()?;
+    for column in words {
+        let mut writer = group.next_column()?.ok_or_else(missing)?;
+        writer.typed::<ByteArrayType>().write_batch(column, None, None)?;
+        writer.close()?;
+    }
+    for column in numbers {
+        let mut writer = group.next_column()?.ok_or_else(missing)?;
+        writer.typed::<Int64Type>().write_batch(column, None, None)?;
+        writer.close()?;
+    }
+    group.close()?;
+    Ok(())
+}
+
+/// A file beside `path` that becomes it when it is whole. Others may read it, as they may what a shell writes.
+pub(crate) fn temporary_for(path: &Path) -> Result<NamedTempFile> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(directory).map_err(Error::io(directory, "make"))?;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o666));
+    builder.tempfile_in(directory).map_err(Error::io(directory, "make a file in"))
+}
+
+/// How the names of files begin that are not whole yet.
+pub(crate) const TEMPORARY: &str = ".unfinished-";
+
+/// Makes a written file durable and gives it its name. Returns its size in bytes.
+pub(crate) fn persist(path: &Path, buffered: BufWriter<NamedTempFile>) -> Result<u64> {
+    let mut temporary = buffered.into_inner().map_err(|error| Error::io(path, "write")(error.into_error()))?;
+    temporary.flush().and_then(|()| temporary.as_file().sync_all()).map_err(Error::io(path, "write"))?;
+    let bytes = temporary.as_file().metadata().map_err(Error::io(path, "look at"))?.len();
+    temporary.persist(path).map_err(|error| Error::io(path, "make")(error.error))?;
+    // The name is durable when the directory is.
+    if let Some(directory) = path.parent() {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::io(directory, "write"))?;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,63 @@
+//! Files that programs of the past wrote still read, and say the same.
+//!
+//! `tests/trace-v1.parquet` was written by the first program that wrote traces. It is never written anew: a version of
+//! the schema that comes later gets a file of its own, by `NEW_VERSION=1 cargo test -p thermocline-trace --test versions`.
+#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::path::{Path, PathBuf};
+
+use policy::thresholds::Thresholds;
+use trace::{Basis, Entry, FIGURES, Figures, JobId, Labels, Trace, Writer, schema};
+
+fn fixture(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/trace-v{version}.parquet"))
+}
+
+/// Two machines, two jobs each, an hour of five minutes. Every number differs from every other of its entry, and is
+/// zero where the version does not know it.
+fn given(version: u32) -> impl Iterator<Item = Entry> {
+    let basis = basis();
+    let ids = ["m1", "m2"].into_iter().flat_map(|machine| {
+        let mut ids = ["/redis", "/web"].map(|job| JobId::new("c", machine, job, "boot", 1));
+        ids.sort();
+        ids
+    });
+    ids.enumerate().flat_map(move |(job, id)| {
+        (0..12u64).map(move |at| {
+            let number = |column: usize| (job as u64 + 1) * 1_000_000 + at * 1_000 + column as u64;
+            let known = |column: usize| FIGURES[..column].iter().filter(|figure| figure.since <= version).count();
+            let figure = |column: usize| if FIGURES[column].since <= version { number(known(column)) } else { 0 };
+            let mut figures = Figures::from_array(std::array::from_fn(figure));
+            figures.start_unix_ms = 1_795_132_800_000 + at * 300_000;
+            let words = ["standard", "cold_age", "page_idle", if at == 0 { "warming_up" } else { "offload" }].map(ToOwned::to_owned);
+            let [class, policy, tracker, decision] = words;
+            Entry {
+                id: id.clone(),
+                labels: Labels { class, policy, tracker, decision },
+                figures,
+                cold_pages: (0..basis.buckets()).map(|bucket| number(100 + bucket)).collect(),
+                promotions_pages: (0..basis.buckets()).map(|bucket| number(200 + bucket)).collect(),
+            }
+        })
+    })
+}
+
+fn basis() -> Basis {
+    Basis { thresholds: Thresholds::log_spaced(32).unwrap(), scan_period_ms: 120_000, page_bytes: 4096 }
+}
+
+#[test]
+fn every_version_reads() {
+    for version in 1..=schema::VERSION {
+        let path = fixture(version);
+        if version == schema::VERSION && std::env::var_os("NEW_VERSION").is_some() && !path.exists() {
+            let mut writer = Writer::create(&path, basis()).unwrap();
+            given(version).for_each(|entry| writer.push(&entry).unwrap());
+            writer.finish().unwrap();
+        }
+        let trace = Trace::open(&path).unwrap();
+        assert_eq!((trace.version(), trace.basis()), (version, &basis()));
+        let read: Vec<_> = trace.rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()).collect();
+        assert!(read.into_iter().eq(given(version)), "version {version}");
+    }
+}
