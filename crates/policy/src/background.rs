@@ -171,7 +171,7 @@ fn on_return(params: &Params, input: &Input, compacted: bool) -> Decision {
     }
     match input.veto {
         // These only forbid to offload more.
-        None | Some(Veto::NoFarMemory | Veto::Incompressible | Veto::WritesSpent | Veto::Stalled) => {}
+        None | Some(Veto::NoFarMemory | Veto::Incompressible | Veto::WritesSpent | Veto::Stalled | Veto::NumaBalancing) => {}
         Some(veto) => return Decision::Nothing { reason: Reason::Vetoed(veto) },
     }
     if short_of_memory(params, input) { Decision::Nothing { reason: Reason::MachineUnderPressure } } else { Decision::Prefetch }

@@ -27,7 +27,7 @@ use crate::thresholds::{THRESHOLDS_MAX, Thresholds};
 use crate::units::{Age, Pages, RatioPpm};
 use crate::veto::Veto;
 
-const MS_PER_MINUTE: u128 = 60_000;
+const MS_PER_MINUTE: u64 = 60_000;
 
 /// What an operator or a tuner may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,10 +195,18 @@ fn hold(params: &Params, input: &Input, threshold: Option<Age>) -> Option<Hold> 
 }
 
 /// P of the working set per minute, over a window: `P * working_set * window / 1 min`, rounded down.
-fn promotions_allowed(rate: RatioPpm, working_set: Pages, window_ms: u64) -> Pages {
+///
+/// The model, which asks for many entries of many jobs, calls it too.
+#[must_use]
+pub fn promotions_allowed(rate: RatioPpm, working_set: Pages, window_ms: u64) -> Pages {
+    const DIVISOR: u64 = 1_000_000 * MS_PER_MINUTE;
+    // Almost always the product fits in 64 bits, where a division by a constant is a multiplication.
+    if let Some(scaled) = u64::from(rate.0).checked_mul(working_set.0).and_then(|allowed| allowed.checked_mul(window_ms)) {
+        return Pages(scaled / DIVISOR);
+    }
     // 32 + 64 bits fit; a window of centuries saturates.
     let scaled = (u128::from(rate.0) * u128::from(working_set.0)).saturating_mul(u128::from(window_ms));
-    Pages(u64::try_from(scaled / (1_000_000 * MS_PER_MINUTE)).unwrap_or(u64::MAX))
+    Pages(u64::try_from(scaled / u128::from(DIVISOR)).unwrap_or(u64::MAX))
 }
 
 /// Index of the smallest threshold whose promotions stayed within `allowed`; `thresholds.len()` stands for none.

@@ -12,6 +12,7 @@ pub mod endurance;
 pub mod histogram;
 pub mod incompressible;
 pub mod pressure;
+pub mod slowdown;
 pub mod thresholds;
 pub mod tiering;
 pub mod units;

@@ -97,6 +97,10 @@ pub enum Why {
     NotSampled,
     /// There is no far memory.
     NoTier,
+    /// Of two tiers that an operator chose there is one, for want of a device.
+    NoDevice,
+    /// Of two tiers that an operator chose the second gets only what does not fit: zswap's shrinker is off.
+    NoShrinker,
 }
 
 /// A tier, or none, with the reason.

@@ -64,6 +64,48 @@ counter! {
     Pages
 }
 
+counter! {
+    /// How often memory is accessed, in millionths of an access per second.
+    AccessRate
+}
+
+impl AccessRate {
+    /// So many accesses per second.
+    #[must_use]
+    pub const fn per_second(n: u64) -> Self {
+        Self(n.saturating_mul(1_000_000))
+    }
+
+    /// So many times this rate.
+    #[must_use]
+    pub const fn saturating_mul(self, n: u64) -> Self {
+        Self(self.0.saturating_mul(n))
+    }
+
+    /// Accesses per second as a fraction, for display and reports.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "for display")]
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+}
+
+impl fmt::Display for AccessRate {
+    /// Accesses per second, to three figures below 1,000: `0.0123/s`, `42.5/s`, `31234/s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.as_f64();
+        let decimals = match self.0 {
+            0 => 0,
+            1..100_000 => 4,
+            100_000..1_000_000 => 3,
+            1_000_000..10_000_000 => 2,
+            10_000_000..100_000_000 => 1,
+            _ => 0,
+        };
+        write!(f, "{value:.decimals$}/s")
+    }
+}
+
 impl Bytes {
     /// `n` times 2^20 bytes.
     #[must_use]
@@ -178,6 +220,10 @@ impl RatioPpm {
     /// This share of `whole`, rounded down.
     #[must_use]
     pub fn share_of(self, whole: u64) -> u64 {
+        // Almost always the product fits in 64 bits, where a division by a constant is a multiplication.
+        if let Some(product) = whole.checked_mul(u64::from(self.0)) {
+            return product / 1_000_000;
+        }
         u64::try_from(u128::from(whole) * u128::from(self.0) / 1_000_000).unwrap_or(u64::MAX)
     }
 
@@ -206,6 +252,21 @@ mod tests {
     }
 
     #[test]
+    fn rates_show_per_second() {
+        for (micro, text) in [
+            (0, "0/s"),
+            (12_345, "0.0123/s"),
+            (123_456, "0.123/s"),
+            (1_234_567, "1.23/s"),
+            (42_500_000, "42.5/s"),
+            (31_234_000_000, "31234/s"),
+        ] {
+            assert_eq!(AccessRate(micro).to_string(), text);
+        }
+        assert_eq!(AccessRate::per_second(u64::MAX), AccessRate(u64::MAX));
+    }
+
+    #[test]
     fn ages_saturate() {
         assert_eq!(Age(254).older(), Age(255));
         assert_eq!(Age(255).older(), Age(255));
@@ -224,6 +285,7 @@ mod tests {
         assert_eq!(RatioPpm::of(u64::MAX, 1), Some(RatioPpm(u32::MAX)));
         assert_eq!(RatioPpm(2000).share_of(1_000_000), 2000);
         assert_eq!(RatioPpm(u32::MAX).share_of(u64::MAX), u64::MAX);
+        assert_eq!(RatioPpm(500_000).share_of(u64::MAX), u64::MAX / 2);
         assert_eq!(RatioPpm(2000).to_string(), "0.2%");
     }
 }

@@ -20,6 +20,8 @@ pub enum Veto {
     BudgetSpent,
     /// The job's tier is a device, and what may be written to it for now is spent (001 section 2.5).
     WritesSpent,
+    /// The kernel moves pages between memory nodes by rules of its own (`kernel.numa_balancing`).
+    NumaBalancing,
     /// This job's own stall is at its target (001 section 3.3).
     Stalled,
 }

@@ -197,6 +197,19 @@ proptest! {
 }
 
 #[test]
+fn what_p_allows_is_rounded_down_and_saturates() {
+    let check = |rate, pages, window_ms, want| assert_eq!(promotions_allowed(RatioPpm(rate), Pages(pages), window_ms), Pages(want));
+    check(2_000, 100_000, 60_000, 200);
+    check(2_000, 100_499, 60_000, 200);
+    check(2_000, 100_000, 300_000, 1_000);
+    check(0, u64::MAX, u64::MAX, 0);
+    // Past 64 bits: 2,000 * 2^50 * 300,000 = 6.8e23.
+    check(2_000, 1 << 50, 300_000, (1 << 50) / 100);
+    check(1_000_000, u64::MAX, 60_000, u64::MAX);
+    check(u32::MAX, u64::MAX, u64::MAX, u64::MAX);
+}
+
+#[test]
 fn a_stall_target_allows_as_many_promotions_as_the_tier_is_fast() {
     let check = |target, window_ms, cost_us, want| assert_eq!(allowance(RatioPpm(target), window_ms, cost_us), Pages(want));
     check(1_000, 60_000, 20, 3_000);

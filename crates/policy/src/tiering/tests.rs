@@ -149,6 +149,8 @@ fn the_choice_has_a_reason_that_fits() {
             Why::WritesSpent => !offer.writes_left,
             Why::NotSampled => input.compressed.is_none() || offer.swap_latency_us.is_none(),
             Why::NoTier => !offer.zswap && !offer.swap,
+            // For an operator's choice alone.
+            Why::NoDevice | Why::NoShrinker => false,
         };
         assert!(fits, "{why:?} for {input:?}");
     }
