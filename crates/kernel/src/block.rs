@@ -97,6 +97,14 @@ impl BlockDevice {
         }
     }
 
+    /// The device with this number, major and minor, as the kernel's log names it.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] where there is none; [`Error::Io`].
+    pub fn of_number(roots: &Roots, (major, minor): (u32, u32)) -> Result<Self> {
+        Self::at(&by_number(roots, libc::makedev(major, minor)))
+    }
+
     /// Its kernel name, such as `vdb` or `dm-0`.
     #[must_use]
     pub fn name(&self) -> &str {

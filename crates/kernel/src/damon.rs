@@ -3,6 +3,8 @@
 //! One kdamond (kernel thread) watches one process. Each has one context with the `vaddr` operations and one scheme
 //! of action `stat`, which matches every region and does nothing to it: its list of tried regions is the snapshot.
 //!
+//! [`PointSession`] is the other way to watch: single pages, by the `fvaddr` operations, to count accesses.
+//!
 //! # Why the sampling and the aggregation interval are the same
 //! DAMON resets the age of a region only when its access count changes by more than a tenth of the largest count
 //! possible, samples per aggregation. With the usual twenty samples, one access per aggregation goes unnoticed and
@@ -13,6 +15,8 @@
 //! The interface has no owner: the one who writes last wins. So a machine on which anyone else uses DAMON (through
 //! sysfs or the modules `damon_stat`, `damon_reclaim`, `damon_lru_sort`) is [`Error::Busy`], and never taken over.
 
+mod kdamond;
+mod points;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -24,6 +28,7 @@ use serde::Serialize;
 
 use crate::{Error, Result, Roots, file, text};
 
+pub use points::{Counts, PointSession, Points};
 pub use session::Session;
 
 /// The smallest `regions_min` that the kernel accepts.
@@ -110,8 +115,25 @@ impl Damon {
         }
     }
 
+    /// Starts looking at single pages of several processes, every `look`. A process that has ended already is left out:
+    /// [`PointSession::counts`] says so.
+    ///
+    /// Every page costs two file writes here and a file read at every [`PointSession::counts`].
+    ///
+    /// # Errors
+    /// [`Error::Gone`] where all processes have ended; [`Error::Busy`] where someone has come to use DAMON since;
+    /// [`Error::Unsupported`] before Linux 6.7; [`Error::Io`], also where addresses are not ascending pages or `look` is below
+    /// half a second. Nothing is left running then.
+    pub fn watch_points(&self, look: Duration, points: &[Points]) -> Result<PointSession> {
+        points::check(&self.kdamonds, look, points)?;
+        match self.count()? {
+            0 => PointSession::start(self.kdamonds.clone(), look, points),
+            count => Err(self.foreign(count)),
+        }
+    }
+
     /// Takes down what a dead agent left: kdamonds that watch some of `expected_pids`, each in the form that
-    /// [`Damon::start`] gives it, or not yet set up because the agent died while starting them.
+    /// [`Damon::start`] or [`Damon::watch_points`] gives it, or not yet set up because the agent died while starting them.
     ///
     /// Some, because the agent writes down whom it is about to watch before it exchanges the old set for the new one:
     /// it may die with either in place.
@@ -130,10 +152,10 @@ impl Damon {
         if count == 0 {
             return Ok(0);
         }
-        if count > expected_pids.len() || !session::are_among(&damon.kdamonds, count, expected_pids)? {
+        if count > expected_pids.len() || !kdamond::are_among(&damon.kdamonds, count, expected_pids)? {
             return Err(damon.foreign(count));
         }
-        session::take_down(&damon.kdamonds, count)?;
+        kdamond::take_down(&damon.kdamonds, count)?;
         Ok(count)
     }
 

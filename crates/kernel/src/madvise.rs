@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use policy::units::Bytes;
 
+use crate::thp::HUGE_PAGE;
 use crate::{Error, Result};
 
 /// Ranges that the kernel takes in one call (`UIO_MAXIOV`).
@@ -18,12 +19,16 @@ const RANGES_PER_CALL: usize = 1024;
 /// between two.
 const BYTES_PER_CALL: u64 = 256 << 20;
 
+/// `MADV_COLLAPSE` of `include/uapi/asm-generic/mman-common.h`, which the C library's headers lack as yet.
+const MADV_COLLAPSE: libc::c_int = 25;
+
 /// What is asked of the kernel. None of these can change the content of memory, and no other advice can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Advice {
     Pageout,
     Cold,
     WillNeed,
+    Collapse,
 }
 
 impl Advice {
@@ -32,6 +37,15 @@ impl Advice {
             Self::Pageout => libc::MADV_PAGEOUT,
             Self::Cold => libc::MADV_COLD,
             Self::WillNeed => libc::MADV_WILLNEED,
+            Self::Collapse => MADV_COLLAPSE,
+        }
+    }
+
+    /// Bytes in one call. To collapse copies them, so that fewer take as long.
+    fn bytes_per_call(self) -> u64 {
+        match self {
+            Self::Collapse => 8 * HUGE_PAGE,
+            Self::Pageout | Self::Cold | Self::WillNeed => BYTES_PER_CALL,
         }
     }
 }
@@ -120,8 +134,33 @@ impl PidFd {
         self.advise(ranges, Advice::WillNeed)
     }
 
+    /// Has the kernel put small pages together to huge ones of [`HUGE_PAGE`] bytes (`MADV_COLLAPSE`), all that lie wholly in
+    /// the given ranges. Works whatever `transparent_hugepage/enabled` says.
+    ///
+    /// One that cannot be collapsed is skipped: locked or `VM_NOHUGEPAGE` (`EINVAL`), no longer mapped or no huge page free
+    /// (`ENOMEM`), in use (`EAGAIN`, `EBUSY`). Returns the bytes that are in huge pages now, those that were before included.
+    ///
+    /// # Errors
+    /// As [`PidFd::advise_pageout`].
+    pub fn advise_collapse(&self, ranges: &[Range<u64>]) -> Result<Bytes> {
+        self.advise(ranges, Advice::Collapse)
+    }
+
+    /// Whether [`PidFd::advise_collapse`] is understood by this kernel (Linux 6.1, with `CONFIG_TRANSPARENT_HUGEPAGE`).
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] before Linux 5.10; [`Error::Io`].
+    pub fn can_collapse(&self) -> Result<bool> {
+        // Of nothing: a known advice is checked no further, an unknown one is EINVAL.
+        match self.process_madvise(&[Range { start: 0, end: 0 }], Advice::Collapse) {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            Err(source) => Err(fail(self.pid, "advise", source)),
+        }
+    }
+
     fn advise(&self, ranges: &[Range<u64>], advice: Advice) -> Result<Bytes> {
-        advise(ranges, |batch| self.process_madvise(batch, advice)).map(Bytes).map_err(|source| fail(self.pid, "advise", source))
+        advise(ranges, advice, |batch| self.process_madvise(batch, advice)).map(Bytes).map_err(|source| fail(self.pid, "advise", source))
     }
 
     /// One system call. Returns the bytes advised.
@@ -153,14 +192,15 @@ fn fail(pid: i32, op: &'static str, source: io::Error) -> Error {
 
 /// Hands `ranges` to `call` in batches, goes on after a partial answer where it stopped, and steps over a range that
 /// the kernel refuses. Returns the bytes that `call` says it advised.
-fn advise(ranges: &[Range<u64>], mut call: impl FnMut(&[Range<u64>]) -> io::Result<u64>) -> io::Result<u64> {
+fn advise(ranges: &[Range<u64>], advice: Advice, mut call: impl FnMut(&[Range<u64>]) -> io::Result<u64>) -> io::Result<u64> {
     let mut advised: u64 = 0;
-    let mut pieces = ranges.iter().flat_map(pieces).peekable();
+    let mut pieces = ranges.iter().flat_map(|range| pieces(range, advice)).peekable();
     let mut batch: Vec<Range<u64>> = Vec::new();
     let mut batch_bytes = 0;
     loop {
         while batch.len() < RANGES_PER_CALL
-            && let Some(piece) = pieces.next_if(|piece| batch.is_empty() || batch_bytes + (piece.end - piece.start) <= BYTES_PER_CALL)
+            && let Some(piece) =
+                pieces.next_if(|piece| batch.is_empty() || batch_bytes + (piece.end - piece.start) <= advice.bytes_per_call())
         {
             batch_bytes += piece.end - piece.start;
             batch.push(piece);
@@ -178,6 +218,7 @@ fn advise(ranges: &[Range<u64>], mut call: impl FnMut(&[Range<u64>]) -> io::Resu
                 // ENOMEM: unmapped, at least in part. EINVAL: locked, hugetlb or device memory. EBADF, to WILLNEED on a
                 // kernel without swap: no file to read from. All stop at the first range of the call.
                 Some(libc::ENOMEM | libc::EINVAL | libc::EBADF) => drop(batch.remove(0)),
+                Some(libc::EAGAIN | libc::EBUSY) if advice == Advice::Collapse => drop(batch.remove(0)),
                 Some(libc::EINTR) => return Ok(advised),
                 Some(libc::EAGAIN) if advised > 0 => return Ok(advised),
                 _ => return Err(error),
@@ -187,12 +228,18 @@ fn advise(ranges: &[Range<u64>], mut call: impl FnMut(&[Range<u64>]) -> io::Resu
     }
 }
 
-/// The parts of a range that one call may take; none of an empty one.
-fn pieces(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
-    let end = range.end;
-    let mut start = range.start;
+/// The parts of a range that one call may take; none of an empty one. A huge page is collapsed or not, so each is a part, and
+/// what does not fill one is left out.
+fn pieces(range: &Range<u64>, advice: Advice) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (size, mut start, end) = match advice {
+        Advice::Collapse => {
+            let start = range.start.checked_next_multiple_of(HUGE_PAGE).unwrap_or(range.end);
+            (HUGE_PAGE, start, range.end - range.end % HUGE_PAGE)
+        }
+        _ => (BYTES_PER_CALL, range.start, range.end),
+    };
     std::iter::from_fn(move || {
-        let piece = start..end.min(start.saturating_add(BYTES_PER_CALL));
+        let piece = start..end.min(start.saturating_add(size));
         start = piece.end;
         (piece.start < piece.end).then_some(piece)
     })
@@ -278,9 +325,17 @@ mod tests {
     }
 
     /// Advises ranges of a kernel that answers by the given function, and records what it was asked.
-    fn advise_by(ranges: &[Range<u64>], mut kernel: impl FnMut(&[Range<u64>]) -> io::Result<u64>) -> (io::Result<u64>, Vec<usize>) {
+    fn advise_by(ranges: &[Range<u64>], kernel: impl FnMut(&[Range<u64>]) -> io::Result<u64>) -> (io::Result<u64>, Vec<usize>) {
+        advise_so(Advice::Pageout, ranges, kernel)
+    }
+
+    fn advise_so(
+        advice: Advice,
+        ranges: &[Range<u64>],
+        mut kernel: impl FnMut(&[Range<u64>]) -> io::Result<u64>,
+    ) -> (io::Result<u64>, Vec<usize>) {
         let mut calls = Vec::new();
-        let answer = advise(ranges, |batch| {
+        let answer = advise(ranges, advice, |batch| {
             calls.push(batch.len());
             assert!(calls.len() < 100, "no progress");
             kernel(batch)
@@ -327,5 +382,36 @@ mod tests {
         assert_eq!(sizes, [BYTES_PER_CALL, BYTES_PER_CALL, BYTES_PER_CALL, 4096]);
         let inverted = Range { start: 8192, end: 4096 };
         assert_eq!(advise_by(&[inverted], |_| panic!("nothing to advise")).0.unwrap(), 0);
+    }
+
+    #[test]
+    fn huge_pages_are_collapsed_whole_and_each_for_itself() {
+        let at = |huge_page: u64| huge_page * HUGE_PAGE;
+        let check = |ranges: &[Range<u64>], errno: i32, expected: &[u64]| {
+            let mut collapsed = Vec::new();
+            let (answer, _) = advise_so(Advice::Collapse, ranges, |batch| {
+                assert!(batch.iter().all(|piece| piece.start % HUGE_PAGE == 0 && piece.end == piece.start + HUGE_PAGE), "{batch:x?}");
+                match batch[0].start {
+                    start if start == at(2) => Err(io::Error::from_raw_os_error(errno)),
+                    start => {
+                        collapsed.push(start / HUGE_PAGE);
+                        Ok(HUGE_PAGE)
+                    }
+                }
+            });
+            assert_eq!(answer.unwrap(), expected.len() as u64 * HUGE_PAGE);
+            assert_eq!(collapsed, expected);
+        };
+        for errno in [libc::EINVAL, libc::ENOMEM, libc::EAGAIN, libc::EBUSY] {
+            check(&[at(0)..at(4)], errno, &[0, 1, 3]);
+            check(&[at(0) + 4096..at(4) - 4096, at(6)..at(7)], errno, &[1, 6]);
+        }
+        check(&[at(0)..at(1) - 1, at(1) + 1..at(2) - 1, u64::MAX - 4096..u64::MAX], libc::EINVAL, &[]);
+        let this = PidFd::open(own_pid()).unwrap();
+        match this.can_collapse() {
+            // Memory that is advised against huge pages, and is none of them.
+            Ok(_) => assert_eq!(this.advise_collapse(&[Mapping::new(2048).range(0..2048)]).unwrap(), Bytes::ZERO),
+            Err(error) => assert!(error.is_unsupported(), "{error}"),
+        }
     }
 }

@@ -141,6 +141,12 @@ pub fn end_with(parent: u32) -> Result<bool> {
     Ok(std::os::unix::process::parent_id() == parent)
 }
 
+/// Sends a signal to a process; one that has ended gets none.
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: kill takes no pointer.
+    unsafe { libc::kill(pid, signal) };
+}
+
 /// Processor time of this process and of the children that it has waited for, user and kernel together.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use crate::block::BlockDevice;
 use crate::cgroup::{self, Cgroup, CgroupRoot, Swappiness};
+use crate::kmsg::Kmsg;
 use crate::zswap::Zswap;
 use crate::{Error, Result, Roots, psi, swap};
 
@@ -35,6 +36,7 @@ pub fn features(roots: &Roots) -> Vec<Feature> {
         feature("machine_io_pressure", "tells when the machine's devices are overloaded", psi::io(roots).map(drop)),
         feature("cgroup_freeze", "tells that a job is suspended", in_cgroup(cgroup_freeze)),
         feature("device_latency", "tells what a read from the swap device takes", device_latency(roots)),
+        feature("swap_errors", "tells when requests to a swap device fail", Kmsg::open(roots).map(drop)),
     ]
 }
 
@@ -108,7 +110,7 @@ mod tests {
     const SWAPS: &str = "Filename Type Size Used Priority\n/dev/vdb partition 1048572 0 -2\n";
 
     /// A machine with everything.
-    const MACHINE: [(&str, &str); 12] = [
+    const MACHINE: [(&str, &str); 13] = [
         ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
         ("sys/fs/cgroup/a/cgroup.procs", "1\n"),
         ("sys/fs/cgroup/b/memory.reclaim", ""),
@@ -118,6 +120,7 @@ mod tests {
         ("sys/module/zswap/parameters/shrinker_enabled", "N\n"),
         ("proc/pressure/io", PRESSURE),
         ("proc/swaps", SWAPS),
+        ("dev/kmsg", ""),
         ("sys/class/block/vdb/stat", "0 0 0 0 0 0 0 0 0 0 0\n"),
         ("sys/class/block/vdb/queue/iostats", "1\n"),
         ("sys/class/block/vdb/size", "2097152\n"),
@@ -150,6 +153,7 @@ mod tests {
         check("sys/module/zswap/parameters/shrinker_enabled", "zswap_shrinker", "boot Linux 6.8");
         check("proc/pressure/io", "machine_io_pressure", "psi=1");
         check("proc/swaps", "device_latency", "swapon");
+        check("dev/kmsg", "swap_errors", "give the agent the host's /dev/kmsg");
         check("sys/class/block/vdb/queue/iostats", "device_latency", "echo 1 > /sys/block/vdb/queue/iostats");
     }
 

@@ -166,8 +166,130 @@ fn only_what_a_dead_agent_left_is_reaped() {
     check(&[], &[], None);
     check(&[("0/contexts/0/schemes/0/action", "pageout\n")], &[11, 12], None);
     check(&[("0/contexts/0/schemes/nr_schemes", "2\n")], &[11, 12], None);
-    check(&[("1/contexts/0/targets/nr_targets", "3\n")], &[11, 12], None);
+    // One kdamond may watch points of several processes.
+    let both = [("nr_kdamonds", "1\n"), ("0/contexts/0/targets/nr_targets", "2\n"), ("0/contexts/0/targets/1/pid_target", "12\n")];
+    check(&both, &[11, 12], Some(1));
+    check(&both, &[11], None);
+    check(&both, &[12, 13], None);
     check(&[("nr_kdamonds", "0\n")], &[11, 12], Some(0));
     let (_keep, roots) = tree(&[("proc/meminfo", "")]);
     assert_eq!(Damon::reap(&roots, &[11]).unwrap(), 0, "no DAMON, nothing left");
+}
+
+/// The processes' points on a machine that has the files for them; nothing runs there.
+fn points_machine(points: &[Points]) -> (tempfile::TempDir, Roots) {
+    let (keep, roots) = machine(1);
+    for (target, points) in points.iter().enumerate() {
+        let at = |file: &str| format!("{ADMIN}/0/contexts/0/targets/{target}/{file}");
+        put(keep.path(), &at("pid_target"), "0\n");
+        put(keep.path(), &at("regions/nr_regions"), "0\n");
+        for region in 0..points.addresses.len() {
+            put(keep.path(), &at(&format!("regions/{region}/start")), "0\n");
+            put(keep.path(), &at(&format!("regions/{region}/end")), "0\n");
+        }
+    }
+    put(keep.path(), &format!("{ADMIN}/0/contexts/0/schemes/0/apply_interval_us"), "0\n");
+    (keep, roots)
+}
+
+/// Has the kernel say so many tried regions, and these of the last time, by address and accesses.
+fn put_tried(roots: &Roots, tried: u64, regions: &[(u64, u32)]) {
+    let scheme = roots.sys.join("kernel/mm/damon/admin/kdamonds/0/contexts/0/schemes/0");
+    put(&scheme, "stats/nr_tried", &format!("{tried}\n"));
+    let _ = std::fs::remove_dir_all(scheme.join("tried_regions"));
+    put(&scheme, "tried_regions/total_bytes", "0\n");
+    for (number, (start, accesses)) in regions.iter().enumerate() {
+        put(&scheme, &format!("tried_regions/{number}/start"), &format!("{start}\n"));
+        put(&scheme, &format!("tried_regions/{number}/nr_accesses"), &format!("{accesses}\n"));
+    }
+}
+
+fn points(pid: i32, addresses: &[u64]) -> Points {
+    Points { pid, addresses: addresses.to_vec() }
+}
+
+const LOOK: Duration = Duration::from_secs(1);
+
+#[test]
+fn points_become_regions_that_are_never_merged_or_split() {
+    let page = crate::page_size().bytes();
+    let check = |addresses: &[u64], regions: &str| {
+        let points = [points(ME(), addresses), points(ME(), &[7 * page])];
+        let (keep, roots) = points_machine(&points);
+        let mut session = Damon::probe(&roots).unwrap().watch_points(LOOK, &points).unwrap();
+        let wrote = |file: &str| get(keep.path(), &format!("{ADMIN}/0/{file}"));
+        assert_eq!(wrote("contexts/0/operations"), "fvaddr");
+        assert_eq!(wrote("contexts/0/monitoring_attrs/intervals/sample_us"), "1000000");
+        assert_eq!(wrote("contexts/0/monitoring_attrs/intervals/aggr_us"), "100000000000");
+        assert_eq!(wrote("contexts/0/schemes/0/apply_interval_us"), "1000000");
+        for limit in ["min", "max"] {
+            assert_eq!(wrote(&format!("contexts/0/monitoring_attrs/nr_regions/{limit}")), regions);
+        }
+        assert_eq!(wrote("contexts/0/targets/0/regions/nr_regions"), addresses.len().to_string());
+        for (region, address) in addresses.iter().enumerate() {
+            let at = |name| wrote(&format!("contexts/0/targets/0/regions/{region}/{name}"));
+            assert_eq!((at("start"), at("end")), (address.to_string(), (address + page).to_string()));
+        }
+        assert_eq!(wrote("contexts/0/targets/1/regions/0/start"), (7 * page).to_string());
+        assert_eq!((wrote("state"), session.points()), ("on".into(), &points[..]));
+        session.stop().unwrap();
+        assert_eq!(get(keep.path(), &format!("{ADMIN}/nr_kdamonds")), "0");
+    };
+    check(&[page], "3");
+    check(&[page, 2 * page, 9 * page, 4096 * page], "5");
+}
+
+#[test]
+fn counts_are_those_of_each_process_in_its_order() {
+    let page = crate::page_size().bytes();
+    let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat");
+    let ending = i32::try_from(child.id()).unwrap();
+    let points = [points(ME(), &[page, 2 * page]), points(ending, &[page]), points(ME(), &[3 * page]), points(i32::MAX, &[page])];
+    let (_keep, roots) = points_machine(&points);
+    let session = Damon::probe(&roots).unwrap().watch_points(LOOK, &points).unwrap();
+    let check = |tried, regions: &[(u64, u32)], expected: Option<(u32, &[Option<&[u32]>])>| {
+        put_tried(&roots, tried, regions);
+        match (session.counts(), expected) {
+            (Ok(Counts { looks, accessed, .. }), Some(expected)) => {
+                let accessed: Vec<_> = accessed.iter().map(Option::as_deref).collect();
+                assert_eq!((looks, &accessed[..]), expected, "{regions:?}");
+            }
+            (Err(error), None) => assert!(error.is_gone(), "{error}"),
+            (answer, expected) => panic!("{answer:?} is not {expected:?}"),
+        }
+    };
+    let all = [(page, 3), (2 * page, 0), (page, 5), (3 * page, 7)];
+    check(4 * 8, &all, Some((10, &[Some(&[3, 0]), Some(&[5]), Some(&[7]), None])));
+    // A look more than there were cannot have found it accessed.
+    check(0, &all, Some((7, &[Some(&[3, 0]), Some(&[5]), Some(&[7]), None])));
+    check(4 * 8, &all[1..], None);
+    check(4 * 8, &[(page, 3), (2 * page, 0), (8 * page, 5), (3 * page, 7)], None);
+    check(4 * 100_000, &all, None);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    // Kernels that show the regions of a process that has ended, and those that do not.
+    check(4 * 8, &all, Some((10, &[Some(&[3, 0]), None, Some(&[7]), None])));
+    check(4 * 8 - 2, &[all[0], all[1], all[3]], Some((9, &[Some(&[3, 0]), None, Some(&[7]), None])));
+}
+
+#[test]
+fn points_that_cannot_be_watched_are_refused() {
+    let page = crate::page_size().bytes();
+    let check = |look, points: &[Points], said: &str| {
+        let (keep, roots) = points_machine(points);
+        let error = Damon::probe(&roots).unwrap().watch_points(look, points).unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+        assert_eq!(get(keep.path(), &format!("{ADMIN}/nr_kdamonds")), "0\n");
+    };
+    check(Duration::from_millis(499), &[points(ME(), &[page])], "at least 500");
+    for addresses in [&[][..], &[page, page], &[2 * page, page], &[page + 1], &[u64::MAX - page + 1]] {
+        check(LOOK, &[points(ME(), addresses)], "ascending");
+    }
+    check(LOOK, &[points(i32::MAX, &[page])], "is gone");
+    check(LOOK, &[], "is gone");
+    let points = [points(ME(), &[page])];
+    let (keep, roots) = points_machine(&points);
+    std::fs::remove_file(keep.path().join(format!("{ADMIN}/0/contexts/0/schemes/0/apply_interval_us"))).unwrap();
+    assert!(Damon::probe(&roots).unwrap().watch_points(LOOK, &points).unwrap_err().is_unsupported());
+    assert_eq!(get(keep.path(), &format!("{ADMIN}/nr_kdamonds")), "0");
 }

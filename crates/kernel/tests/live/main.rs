@@ -2,19 +2,21 @@
 //!
 //! It makes cgroups, pages memory out and starts kdamonds, so it runs only where `KERNEL_LIVE=1` says that the
 //! machine is there for that: a lab guest, as root, with cgroup v2, debugfs and a swap device in use. An interface
-//! that the guest's kernel lacks is skipped and named; everything else must work.
+//! that the guest's kernel lacks is skipped and named; everything else must work. Arguments name the checks to make, all
+//! without.
+
+mod job;
+mod slow;
 
 use std::env;
 use std::error::Error as StdError;
-use std::io::{BufRead, BufReader, Write};
-use std::ops::Range;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use kernel::block::BlockDevice;
 use kernel::cgroup::{self, Cgroup, CgroupRoot, Limit, ReclaimOutcome, Swappiness};
 use kernel::damon::{Damon, Monitor};
-use kernel::lru_gen::{Gen, LruGen, Memcg, Node, Outcome};
+use kernel::lru_gen::{Gen, LruGen, Node, Outcome};
 use kernel::madvise::PidFd;
 use kernel::page_idle::{IdleBitmap, KPF_ANON, KPF_LRU, KPageCgroup, KPageFlags, PFNS_PER_WORD};
 use kernel::pagemap::{Categories, Entry, Pagemap, Query};
@@ -22,21 +24,20 @@ use kernel::zswap::Zswap;
 use kernel::{Error, Roots, capability, maps, meminfo, process, psi, swap, vmstat, zoneinfo};
 use policy::units::Bytes;
 
+use crate::job::{Job, MIB};
+
 type Check = Result<(), Box<dyn StdError>>;
 type Body = fn(&Roots) -> Check;
 
-/// Memory of the observed process, in MiB.
-const MIB: usize = 32;
-
 fn main() -> ExitCode {
     if env::args().nth(1).as_deref() == Some("workload") {
-        return workload();
+        return job::workload();
     }
     if env::var("KERNEL_LIVE").as_deref() != Ok("1") {
         println!("live: skipped, since it changes the machine; set KERNEL_LIVE=1 in a lab guest");
         return ExitCode::SUCCESS;
     }
-    let checks: [(&str, Body); 11] = [
+    let checks: [(&str, Body); 15] = [
         ("machine", machine),
         ("features", features),
         ("block", block),
@@ -48,9 +49,14 @@ fn main() -> ExitCode {
         ("page_idle", page_idle),
         ("lru_gen", lru_gen),
         ("damon", damon),
+        ("points", slow::points),
+        ("nodes", slow::nodes),
+        ("huge_pages", slow::huge_pages),
+        ("move_pages", slow::move_pages),
     ];
     let mut failed = 0;
-    for (name, check) in checks {
+    let named: Vec<String> = env::args().skip(1).collect();
+    for (name, check) in checks.into_iter().filter(|(name, _)| named.is_empty() || named.iter().any(|named| named == name)) {
         match check(&Roots::host()) {
             Ok(()) => println!("live: {name}: ok"),
             Err(error) if error.downcast_ref::<Error>().is_some_and(Error::is_unsupported) => {
@@ -64,110 +70,6 @@ fn main() -> ExitCode {
     }
     println!("live: {failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// The observed process: fills its memory, says where it lies, and touches each page from one index to another on
-/// demand. Ends with its standard input.
-fn workload() -> ExitCode {
-    let page = usize::try_from(kernel::page_size().bytes()).unwrap_or(4096);
-    // Memory is charged to the cgroup that its process is in at the first touch, so the move there comes first.
-    let mut go = String::new();
-    if std::io::stdin().read_line(&mut go).is_err() {
-        return ExitCode::FAILURE;
-    }
-    let mut memory = vec![0_u8; MIB << 20];
-    for (index, word) in memory.chunks_exact_mut(16).enumerate() {
-        word[..8].copy_from_slice(&(index as u64 / 7).to_ne_bytes());
-    }
-    println!("{}", memory.as_ptr().addr().next_multiple_of(page));
-    for line in std::io::stdin().lines().map_while(Result::ok) {
-        let mut bounds = line.split(' ').filter_map(|word| word.parse::<usize>().ok());
-        let (Some(from), Some(to)) = (bounds.next(), bounds.next()) else { return ExitCode::FAILURE };
-        forget_translations();
-        let skew = memory.as_ptr().addr().next_multiple_of(page) - memory.as_ptr().addr();
-        for index in from..to {
-            memory[skew + index * page] = memory[skew + index * page].wrapping_add(1);
-        }
-        println!("done");
-    }
-    ExitCode::SUCCESS
-}
-
-/// Makes the processor look page tables up again, so that the next access sets the accessed bit: the kernel clears it
-/// without a flush, but unmapping so much flushes everything. An allocation of over 32 MiB is always a mapping of its own.
-fn forget_translations() {
-    let mut wide = vec![0_u8; 40 << 20];
-    for end in [0, (40 << 20) - 1] {
-        wide[end] = 1;
-    }
-    drop(std::hint::black_box(wide));
-}
-
-/// A workload in a cgroup of its own; both end with it.
-struct Job {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    cgroup: Cgroup,
-    start: u64,
-    /// Whole pages of the workload's memory that the checks use.
-    pages: usize,
-}
-
-impl Job {
-    fn start(roots: &Roots, name: &str) -> Result<Self, Box<dyn StdError>> {
-        let cgroup = cgroup::create(&CgroupRoot::probe(roots)?, name)?;
-        let mut child = Command::new(env::current_exe()?).arg("workload").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        cgroup.move_process(i32::try_from(child.id())?)?;
-        let mut input = child.stdin.take().ok_or("no standard input")?;
-        writeln!(input, "go")?;
-        let mut output = BufReader::new(child.stdout.take().ok_or("no standard output")?);
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        let pages = (MIB << 20) / usize::try_from(kernel::page_size().bytes())? - 1;
-        Ok(Self { child, input, output, cgroup, start: line.trim().parse()?, pages })
-    }
-
-    fn pid(&self) -> i32 {
-        i32::try_from(self.child.id()).unwrap_or(0)
-    }
-
-    fn touch(&mut self, from: usize, to: usize) -> Check {
-        writeln!(self.input, "{from} {to}")?;
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        Ok(ensure(line == "done\n", || format!("the workload answered {line:?}"))?)
-    }
-
-    /// The addresses of its pages from one index to another.
-    fn range(&self, from: usize, to: usize) -> Range<u64> {
-        let at = |index: usize| self.start + index as u64 * kernel::page_size().bytes();
-        at(from)..at(to)
-    }
-
-    fn entries(&self, roots: &Roots) -> kernel::Result<Vec<Entry>> {
-        let mut entries = vec![Entry::default(); self.pages];
-        let count = Pagemap::open(roots, self.pid())?.read(self.start, &mut entries)?;
-        entries.truncate(count);
-        Ok(entries)
-    }
-
-    /// Its row in a reading of `lru_gen`. A removed cgroup keeps its row, name and all, while pages are charged to it: the
-    /// living one is listed last, and has the inode number as its id where the kernel prints that.
-    fn generations(&self, lru_gen: &LruGen) -> Result<Memcg, Box<dyn StdError>> {
-        let mut named: Vec<_> = lru_gen.read()?.into_iter().filter(|memcg| memcg.path == self.cgroup.name()).collect();
-        named.sort_by_key(|memcg| memcg.id == self.cgroup.id());
-        let found = named.pop();
-        Ok(found.ok_or_else(|| format!("{} is not in lru_gen", self.cgroup.name()))?)
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = self.cgroup.remove();
-    }
 }
 
 fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
@@ -460,15 +362,20 @@ fn evictable(node: &Node) -> impl Iterator<Item = &Gen> {
     node.gens.iter().filter(move |generation| generation.seq + 2 <= youngest)
 }
 
-fn damon(roots: &Roots) -> Check {
-    let damon = match Damon::probe(roots) {
+/// DAMON, taken from the module that uses it by default on some kernels.
+fn free_damon(roots: &Roots) -> kernel::Result<Damon> {
+    match Damon::probe(roots) {
         Err(Error::Busy { what, .. }) if what.contains("damon_stat") => {
             println!("live: {what}; switched off for this check");
             kernel::file::write(&roots.sys.join("module/damon_stat/parameters/enabled"), "N")?;
-            Damon::probe(roots)?
+            Damon::probe(roots)
         }
-        other => other?,
-    };
+        other => other,
+    }
+}
+
+fn damon(roots: &Roots) -> Check {
+    let damon = free_damon(roots)?;
     let mut job = Job::start(roots, "/live-damon")?;
     let mut ending = Job::start(roots, "/live-damon-ending")?;
     let monitor = |pid| Monitor { pid, interval: Duration::from_millis(200), regions_min: 100, regions_max: 1000 };

@@ -1,0 +1,153 @@
+//! The kernel's log, `/dev/kmsg` (`Documentation/ABI/testing/dev-kmsg`), for what no counter tells: requests to swap
+//! devices that failed (`mm/page_io.c`).
+//!
+//! Each read gives one record:
+//! ```text
+//! 1,1804,98765432,-;Write-error on swap-device (253:0:4352)
+//! ```
+//! which is priority and facility, sequence number, microseconds since boot, flags; then the text, whose numbers are the
+//! device's and the sector. Lines that begin with a blank belong to the record above them. The kernel limits how many of
+//! these it logs, so that their number is a lower bound.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use crate::{Error, Result, Roots, file};
+
+/// Longer than any record (`PRINTK_MESSAGE_MAX`); a read into less than a record takes fails.
+const RECORD_BYTES: usize = 8192;
+
+/// Records read at a time; what is left is read the next time.
+const RECORDS_MAX: usize = 4096;
+
+/// Priorities of the kernel's own records lie below this: what programs write to the log has another facility.
+const USER: u32 = 8;
+
+/// A request to a swap device that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwapError {
+    /// What was asked of the device.
+    pub request: Request,
+    /// The device's number: major and minor.
+    pub device: (u32, u32),
+}
+
+/// What is asked of a swap device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Request {
+    /// To bring a page back. Where it fails, the page is lost, and the process that touched it gets SIGBUS.
+    Read,
+    /// To take a page. Where it fails, the page stays in memory.
+    Write,
+}
+
+/// A record's failed request, if it tells of one.
+#[must_use]
+pub fn parse(record: &str) -> Option<SwapError> {
+    let (prefix, text) = record.split_once(';')?;
+    let priority: u32 = prefix.split(',').next()?.parse().ok()?;
+    if priority >= USER {
+        return None;
+    }
+    let (what, numbers) = text.lines().next()?.split_once(" on swap-device (")?;
+    let request = match what {
+        "Read-error" => Request::Read,
+        "Write-error" => Request::Write,
+        _ => return None,
+    };
+    let mut numbers = numbers.strip_suffix(')')?.split(':').map(str::parse);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return None };
+    Some(SwapError { request, device: (major, minor) })
+}
+
+/// The log, from the moment at which it was opened.
+#[derive(Debug)]
+pub struct Kmsg {
+    log: File,
+    path: PathBuf,
+}
+
+impl Kmsg {
+    /// Opens the log at its end.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where there is none to be seen from here; [`Error::Io`] where it may not be read.
+    pub fn open(roots: &Roots) -> Result<Self> {
+        let path = roots.dev.join("kmsg");
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        let mut log = match opened {
+            Err(source) if file::is_absent(&source) => {
+                let what = format!("{} is not there: errors of swap devices cannot be seen", path.display());
+                return Err(Error::unsupported(what, "give the agent the host's /dev/kmsg"));
+            }
+            opened => opened.map_err(|source| Error::from_io(&path, "open", source))?,
+        };
+        log.seek(SeekFrom::End(0)).map_err(|source| Error::from_io(&path, "seek in", source))?;
+        Ok(Self { log, path })
+    }
+
+    /// The requests to swap devices that have failed since the last call, as far as the kernel has logged them.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn swap_errors(&mut self) -> Result<Vec<SwapError>> {
+        let mut errors = Vec::new();
+        let mut record = vec![0; RECORD_BYTES];
+        for _ in 0..RECORDS_MAX {
+            match self.log.read(&mut record) {
+                Ok(0) => break,
+                Ok(length) => errors.extend(parse(&String::from_utf8_lossy(&record[..length]))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Records were overwritten before they were read: the next read gives the oldest that is left.
+                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(Error::from_io(&self.path, "read", source)),
+            }
+        }
+        Ok(errors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::testing::tree;
+
+    #[test]
+    fn failed_requests_are_told_from_everything_else() {
+        let check = |record: &str, want: Option<(Request, (u32, u32))>| {
+            let want = want.map(|(request, device)| SwapError { request, device });
+            assert_eq!(parse(record), want, "{record:?}");
+        };
+        let wrote = "1,1804,98765432,-;Write-error on swap-device (253:0:4352)\n";
+        check(wrote, Some((Request::Write, (253, 0))));
+        check("1,7,8,-,caller=T1;Read-error on swap-device (254:16:8)\n", Some((Request::Read, (254, 16))));
+        check("1,1,1,-;Read-error on swap-device (8:1:8)\n SUBSYSTEM=block\n", Some((Request::Read, (8, 1))));
+        // A program's own words.
+        check("9,1,1,-;Write-error on swap-device (253:0:4352)\n", None);
+        check("1,1,1,-;Write error -5 on dio swapfile (4096)\n", None);
+        check("6,1,1,-;Adding 1048572k swap on /dev/vdb.\n", None);
+        check("1,1,1,-;Read-error on swap-device (8)\n", None);
+        check("1,1,1,-;Read-error on swap-device (8:99999999999:1)\n", None);
+        for at in 0..wrote.len() - 2 {
+            check(&wrote[..at], None);
+        }
+    }
+
+    #[test]
+    fn only_what_is_logged_after_opening_counts() {
+        let (_keep, roots) = tree(&[("dev/kmsg", "1,1,1,-;Read-error on swap-device (8:1:8)\n")]);
+        let mut log = Kmsg::open(&roots).unwrap();
+        assert_eq!(log.swap_errors().unwrap(), []);
+        let mut writer = OpenOptions::new().append(true).open(roots.dev.join("kmsg")).unwrap();
+        writer.write_all(b"1,2,2,-;Write-error on swap-device (8:1:16)\n").unwrap();
+        assert_eq!(log.swap_errors().unwrap(), [SwapError { request: Request::Write, device: (8, 1) }]);
+        assert_eq!(log.swap_errors().unwrap(), []);
+        let (_keep, roots) = tree(&[]);
+        assert!(Kmsg::open(&roots).unwrap_err().is_unsupported());
+    }
+}
