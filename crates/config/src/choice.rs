@@ -78,6 +78,8 @@ choice! {
         /// Anonymous memory by its age, as old as the stall target and the tier's measured latency ask; page cache by
         /// pressure; nothing while the job stalls; and all of it once the job has gone to the background.
         Auto = "auto",
+        /// What is accessed so seldom that a slow memory node may hold it (Agarwal and Wenisch, 2017).
+        Slowdown = "slowdown",
     }
 }
 

@@ -56,6 +56,8 @@ pub enum Unit {
     Word,
     /// A loopback address and port, or `off`.
     Address,
+    /// An absolute path, or the URL of an object store; or nothing.
+    Store,
     /// A pattern for cgroup paths.
     Glob,
     /// A pattern for names.
@@ -82,6 +84,7 @@ impl Unit {
             Self::Path => "path",
             Self::Word => "word",
             Self::Address => "address",
+            Self::Store => "path or URL",
             Self::Glob => "pattern",
             Self::NameGlob => "name pattern",
             Self::Annotation => "key=pattern",
@@ -108,7 +111,7 @@ pub enum Value {
     Choice(&'static str),
     /// A [`Unit::Path`].
     Path(PathBuf),
-    /// A [`Unit::Word`], [`Unit::Glob`], [`Unit::NameGlob`] or [`Unit::Annotation`].
+    /// A [`Unit::Word`], [`Unit::Store`], [`Unit::Glob`], [`Unit::NameGlob`] or [`Unit::Annotation`].
     Text(String),
     /// A [`Unit::Address`]; `None` is `off`.
     Address(Option<SocketAddr>),
@@ -218,7 +221,15 @@ impl Knob {
             // Passed on, because the reader of the unit knows best which unit is missing.
             (
                 Form::Number,
-                Unit::Word | Unit::Choice(_) | Unit::Path | Unit::Address | Unit::Glob | Unit::NameGlob | Unit::Annotation | Unit::Bool,
+                Unit::Word
+                | Unit::Choice(_)
+                | Unit::Path
+                | Unit::Address
+                | Unit::Store
+                | Unit::Glob
+                | Unit::NameGlob
+                | Unit::Annotation
+                | Unit::Bool,
             ) => false,
             (Form::Number, _) => true,
             (Form::Quoted, unit) => !matches!(unit, Unit::Bool | Unit::Count),
@@ -265,6 +276,7 @@ impl Knob {
                 Some(_) => Err(Invalid::new("not a word", "write letters, digits, - and _ only")),
             },
             Unit::Address => read_address(text),
+            Unit::Store => read_store(text),
             Unit::Glob => crate::job::read_glob(text).map(Value::Text),
             Unit::NameGlob => crate::job::read_name_glob(text).map(Value::Text),
             Unit::Annotation => crate::job::read_annotation(text).map(Value::Text),
@@ -281,6 +293,15 @@ fn read_path(text: &str) -> Result<Value, Invalid> {
         return Err(Invalid::new("a path with .. or a zero byte in it", "write the path that is meant, without detours"));
     }
     Ok(Value::Path(path))
+}
+
+fn read_store(text: &str) -> Result<Value, Invalid> {
+    match text.split_once("://") {
+        None if text.is_empty() => Ok(Value::Text(String::new())),
+        None => read_path(text).map(|_| Value::Text(text.to_owned())),
+        Some(("s3", bucket)) if !bucket.is_empty() && !bucket.starts_with('/') => Ok(Value::Text(text.to_owned())),
+        Some(_) => Err(Invalid::new("no store", "write an absolute path, or s3://bucket/prefix")),
+    }
 }
 
 /// Metrics tell what runs on a machine and are not encrypted, so they are served to the machine itself only.

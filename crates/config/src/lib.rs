@@ -12,6 +12,7 @@ mod job;
 mod knob;
 mod load;
 mod nearest;
+mod params;
 mod problem;
 pub mod quantity;
 mod render;
@@ -24,5 +25,6 @@ pub use load::MAIN_FILE;
 pub use problem::{Invalid, Problem, Problems};
 pub use render::{example_toml, manual};
 pub use table::{
-    Agent, Aggressive, Classes, ColdAge, Config, Conservative, Guard, Incompressible, KNOBS, Pressure, Swap, TABLES, Tiers, Zswap, knob,
+    Agent, Aggressive, Classes, ColdAge, Config, Conservative, Guard, Incompressible, KNOBS, Pressure, Slow, Swap, TABLES, Tiers, Trace,
+    Zswap, knob,
 };

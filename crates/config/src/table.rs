@@ -9,7 +9,7 @@ use policy::units::{Bytes, RatioPpm};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::choice::{Actuator, AtLimit, Class, Policy, Tier, Tracker};
+use crate::choice::{Actuator, AtLimit, Policy, Tier, Tracker};
 use crate::job::JobRule;
 use crate::knob::{Knob, Setting, Unit, Value};
 
@@ -88,7 +88,7 @@ knobs! {
         control_period: Duration = Unit::Duration, "60s" in "100ms" ..= "1h",
             "How often each job's threshold is decided anew (Lagar-Cavilla et al., section 4.3).";
         policy: Policy = Unit::Choice(Policy::NAMES), "cold_age",
-            "What decides how much of a job may leave DRAM, for jobs whose rule does not say: `cold_age` by how often pages come back, `pressure` by how long tasks wait, `auto` by age as far as the wait for what comes back allows, which the measured stalls must confirm; `background` compacts what is not in use.";
+            "What decides how much of a job may leave DRAM, for jobs whose rule does not say: `cold_age` by how often pages come back, `pressure` by how long tasks wait, `auto` by age as far as the wait for what comes back allows, which the measured stalls must confirm; `background` compacts what is not in use; `slowdown` by how often each page is accessed, for slow memory that needs no fault.";
         tier: Tier = Unit::Choice(Tier::NAMES), "auto",
             "Where swap-backed memory goes, for jobs whose rule does not say. `auto` goes by how well the job's own cold pages compress.";
         tracker: Tracker = Unit::Choice(Tracker::NAMES), "auto",
@@ -186,7 +186,32 @@ knobs! {
             "How much of the budget one job may use up.";
     }
 
-    /// What class `conservative` changes in `cold_age`, `pressure` and `tier`: for jobs whose latency matters most.
+    /// Slow memory that is loaded and stored directly: a NUMA node such as CXL memory makes (Agarwal and Wenisch, 2017).
+    /// Jobs under policy `slowdown` keep there what they access so seldom that it slows them by no more than is tolerable.
+    "slow" => slow: Slow {
+        slowdown: RatioPpm = Unit::Ratio, "3%" in "0%" ..= "50%",
+            "How much slower a job may become by accesses to slow memory. 0% brings everything home (Agarwal and Wenisch, section 3.4).";
+        latency: Duration = Unit::Duration, "0s" in "0s" ..= "1ms",
+            "What one access to slow memory takes; 0s takes what the machine's firmware tells of the node (HMAT).";
+        node: String = Unit::Word, "auto",
+            "The number of the NUMA node that is slow memory; `auto` takes, of those without processors, the one that is farthest from them.";
+        period: Duration = Unit::Duration, "30s" in "1s" ..= "1h",
+            "How often a part of a job's memory is sampled and placed anew (Agarwal and Wenisch, section 5).";
+        looks: u32 = Unit::Count, "30" in "9" ..= "600",
+            "How often a sampled page's accessed bit is looked at in a period; a third each for whole huge pages, for which of their parts are accessed at all, and for the rates of these.";
+        sample: RatioPpm = Unit::Ratio, "5%" in "0.1%" ..= "100%",
+            "How much of a job's memory is sampled in a period.";
+        parts: u32 = Unit::Count, "50" in "5" ..= "512",
+            "Of how many accessed parts of a huge page the rates are looked at (Agarwal and Wenisch, section 3.2).";
+        split: bool = Unit::Bool, "true",
+            "Split sampled huge pages whose accesses are too frequent to be told apart as a whole, for a third of a period or two. Without it such pages stay in fast memory.";
+        move_rate: Bytes = Unit::BytesPerSecond, "30MiB/s" in "1MiB/s" ..= "16GiB/s",
+            "How much memory is moved between the nodes, both ways, on average over a period and all jobs.";
+        manage: bool = Unit::Bool, "false",
+            "Switch `kernel.numa_balancing` off while the agent runs, and leave it as it was found on exit: it moves pages by rules of its own. Without it, nothing is placed in slow memory while it is on.";
+    }
+
+    /// What class `conservative` changes in `cold_age`, `pressure`, `tier` and `slow`: for jobs whose latency matters most.
     "class.conservative" => classes.conservative: Conservative {
         promotion_rate: RatioPpm = Unit::RatioPerMinute, "0.05%" in "0%" ..= "100%",
             "P for jobs of class `conservative`.";
@@ -200,9 +225,11 @@ knobs! {
             "`pressure.io_stall_target` for jobs of class `conservative`.";
         latency_max: Duration = Unit::Duration, "1ms" in "1us" ..= "10s",
             "`tier.latency_max` for jobs of class `conservative`.";
+        slowdown: RatioPpm = Unit::Ratio, "1%" in "0%" ..= "50%",
+            "`slow.slowdown` for jobs of class `conservative`.";
     }
 
-    /// What class `aggressive` changes in `cold_age`, `pressure` and `tier`: for sidecars and other overhead of the machine itself.
+    /// What class `aggressive` changes in `cold_age`, `pressure`, `tier` and `slow`: for sidecars and other overhead of the machine itself.
     "class.aggressive" => classes.aggressive: Aggressive {
         promotion_rate: RatioPpm = Unit::RatioPerMinute, "1%" in "0%" ..= "100%",
             "P for jobs of class `aggressive`.";
@@ -216,6 +243,8 @@ knobs! {
             "`pressure.io_stall_target` for jobs of class `aggressive`.";
         latency_max: Duration = Unit::Duration, "20ms" in "1us" ..= "10s",
             "`tier.latency_max` for jobs of class `aggressive`.";
+        slowdown: RatioPpm = Unit::Ratio, "10%" in "0%" ..= "50%",
+            "`slow.slowdown` for jobs of class `aggressive`.";
     }
 
     /// zswap, the compressed pool in DRAM. Its parameters belong to the whole machine.
@@ -227,7 +256,8 @@ knobs! {
         max_pool: RatioPpm = Unit::WholePercent, "0%" in "0%" ..= "50%",
             "The largest pool to set while `zswap.manage` is on, as a share of the machine's memory; 0% leaves it as it is.";
         shrinker: bool = Unit::Bool, "false",
-            "Have zswap move what has grown old in it on to the swap device while `zswap.manage` is on (Linux 6.8). Tier `both` needs it.";
+            "Have zswap's shrinker on while `zswap.manage` is (Linux 6.8): where the kernel reclaims and finds little else, it moves the oldest compressed \
+             pages on to the swap device. Without it that happens when the pool is full.";
     }
 
     /// Memory that does not shrink when compressed, and so is not worth moving into zswap.
@@ -242,6 +272,23 @@ knobs! {
             "How many cold pages of a job are compressed as a test.";
     }
 
+    /// The trace: what each job did, summed over some minutes, as Parquet files in a directory or an object store, for the whole
+    /// fleet's evaluation. See `docs/trace.md`.
+    "trace" => trace: Trace {
+        store: String = Unit::Store, "",
+            "Where traces are brought: a directory, or `s3://bucket/prefix` with credentials in the environment. Empty keeps none.";
+        cluster: String = Unit::Word, "",
+            "The name of the machine's cluster: one of the partitions of the store.";
+        machine: String = Unit::Word, "",
+            "The machine's name in traces, another for each machine of the cluster; empty takes the host name.";
+        entry_period: Duration = Unit::Duration, "5m" in "1s" ..= "1h",
+            "How much time an entry sums: longer ones take less room and tell less.";
+        file_period: Duration = Unit::Duration, "1h" in "1s" ..= "24h",
+            "How much time a file holds before it is brought to the store. Until then its entries are safe on the local disk.";
+        spool_size: Bytes = Unit::Bytes, "1GiB" in "1MiB" ..= "1TiB",
+            "How much may wait in `agent.state_dir` while the store is away; beyond it, the oldest files are lost.";
+    }
+
     /// The last resort when pages come back faster than the machine has memory for (Lagar-Cavilla et al., section 4.2).
     "guard" => guard: Guard {
         enabled: bool = Unit::Bool, "false",
@@ -251,7 +298,7 @@ knobs! {
     }
 }
 
-/// What the classes change in [`ColdAge`], [`Pressure`] and [`Tiers`]. `standard` changes nothing; `observe` decides as `standard` does and never
+/// What the classes change in [`ColdAge`], [`Pressure`], [`Tiers`] and [`Slow`]. `standard` changes nothing; `observe` decides as `standard` does and never
 /// acts; `off` takes no parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classes {
@@ -276,111 +323,20 @@ pub struct Config {
     pub tier: Tiers,
     /// `[swap]`
     pub swap: Swap,
+    /// `[slow]`
+    pub slow: Slow,
     /// `[class.NAME]`
     pub classes: Classes,
     /// `[zswap]`
     pub zswap: Zswap,
     /// `[incompressible]`
     pub incompressible: Incompressible,
+    /// `[trace]`
+    pub trace: Trace,
     /// `[guard]`
     pub guard: Guard,
     /// `[[job]]`: which jobs there are and how each is treated. The first rule that matches a cgroup holds.
     pub jobs: Vec<JobRule>,
-}
-
-impl Config {
-    /// The cold-age parameters for jobs of a class.
-    #[must_use]
-    pub fn cold_age_for(&self, class: Class) -> ColdAge {
-        let thresholds = self.cold_age.thresholds;
-        match class {
-            Class::Off | Class::Observe | Class::Standard => self.cold_age.clone(),
-            Class::Conservative => {
-                let Conservative { promotion_rate, percentile, warmup, .. } = self.classes.conservative;
-                ColdAge { promotion_rate, percentile, warmup, thresholds }
-            }
-            Class::Aggressive => {
-                let Aggressive { promotion_rate, percentile, warmup, .. } = self.classes.aggressive;
-                ColdAge { promotion_rate, percentile, warmup, thresholds }
-            }
-        }
-    }
-}
-
-impl Config {
-    /// The pressure controller's parameters for jobs of a class.
-    #[must_use]
-    pub fn pressure_for(&self, class: Class) -> policy::pressure::Params {
-        let Pressure { ratio, stall_target, io_stall_target, step_max, floor, warmup, .. } = self.pressure;
-        let (stall_target, io_stall_target) = match class {
-            Class::Off | Class::Observe | Class::Standard => (stall_target, io_stall_target),
-            Class::Conservative => (self.classes.conservative.stall_target, self.classes.conservative.io_stall_target),
-            Class::Aggressive => (self.classes.aggressive.stall_target, self.classes.aggressive.io_stall_target),
-        };
-        policy::pressure::Params { ratio, stall_target, io_stall_target, step_max, floor, warmup_ms: whole_ms(warmup) }
-    }
-
-    /// What a tier must offer to serve jobs of a class.
-    #[must_use]
-    pub fn tiering_for(&self, class: Class) -> policy::tiering::Params {
-        let Tiers { compressed_max, latency_max, swap_cost } = self.tier;
-        let latency_max = match class {
-            Class::Off | Class::Observe | Class::Standard => latency_max,
-            Class::Conservative => self.classes.conservative.latency_max,
-            Class::Aggressive => self.classes.aggressive.latency_max,
-        };
-        let latency_max_us = u32::try_from(latency_max.as_micros()).unwrap_or(u32::MAX);
-        policy::tiering::Params { compressed_max, latency_max_us, swap_cost }
-    }
-}
-
-impl Swap {
-    /// What the machine may write.
-    #[must_use]
-    pub fn endurance(&self) -> policy::endurance::Params {
-        policy::endurance::Params { bytes_per_day: self.write_budget, burst: self.burst }
-    }
-
-    /// What one job may write.
-    #[must_use]
-    pub fn job_endurance(&self) -> policy::endurance::Params {
-        let share = |bytes: Bytes| Bytes(self.job_share.share_of(bytes.0));
-        policy::endurance::Params { bytes_per_day: share(self.write_budget), burst: share(self.burst) }
-    }
-}
-
-impl Background {
-    /// As the policy takes them. Times are in milliseconds there, rounded down.
-    #[must_use]
-    pub fn params(&self) -> policy::background::Params {
-        policy::background::Params {
-            settle_ms: whole_ms(self.settle),
-            idle_ms: whole_ms(self.idle),
-            pressure_max: self.pressure_max,
-            available_min: self.available_min,
-            prefetch: self.prefetch,
-        }
-    }
-}
-
-impl ColdAge {
-    /// As the controller takes them. Times are in milliseconds there, rounded down.
-    #[must_use]
-    pub fn params(&self) -> policy::cold_age::Params {
-        policy::cold_age::Params { promotion_rate_max: self.promotion_rate, percentile: self.percentile, warmup_ms: whole_ms(self.warmup) }
-    }
-}
-
-impl Incompressible {
-    /// As the controller takes them. Times are in milliseconds there, rounded down.
-    #[must_use]
-    pub fn params(&self) -> policy::incompressible::Params {
-        policy::incompressible::Params { ratio_max: self.ratio, share_max: self.share, retry_ms: whole_ms(self.retry) }
-    }
-}
-
-fn whole_ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Serialize for Config {

@@ -161,7 +161,7 @@ fn each_kind_of_mistake_is_answered() {
         ("[class.observe]\nwarmup = \"1s\"", &[(2, &["no parameters"])]),
         ("[class.agressive]\nwarmup = \"1s\"", &[(2, &["class.aggressive.warmup"])]),
         ("[class.aggressive]\nthresholds = 3", &[(2, &["unknown key", "promotion_rate, percentile, warmup"])]),
-        ("[foo]", &[(1, &["foo = {...}", "unknown key", "agent, cold_age, pressure, background, tier, swap, class.conservative"])]),
+        ("[foo]", &[(1, &["foo = {...}", "unknown key", "agent, cold_age, pressure, background, tier, swap, slow, class.conservative"])]),
         ("[foo.bar]\na = 1\nb.c = 2", &[(2, &["foo.bar.a"]), (3, &["foo.bar.b.c"])]),
         ("\"agent.scan_period\" = \"nonsense\"", &[(1, &["agent.scan_period", "not a duration"])]),
         ("[job]\ncgroup = \"/a\"", &[(1, &["[[job]]"])]),
@@ -314,4 +314,15 @@ fn json_has_the_keys_and_values_of_the_files() {
     assert_eq!(json["zswap.manage"], true);
     assert_eq!(json["job"][0]["tracker"], "page_idle");
     assert_eq!(json.as_object().unwrap().len(), KNOBS.len() + 1);
+}
+
+#[test]
+fn a_store_is_a_directory_or_a_bucket() {
+    for store in ["", "/srv/traces", "s3://bucket", "s3://bucket/fleet/a"] {
+        let config = Config::from_str("test.toml", &format!("[trace]\nstore = {store:?}\n")).unwrap();
+        assert_eq!(config.trace.store, store);
+    }
+    for (store, said) in [("srv/traces", "absolute"), ("s3://", "no store"), ("gopher://x", "s3://bucket/prefix"), ("/srv/../x", "..")] {
+        check_refused(&format!("[trace]\nstore = {store:?}\n"), &[(2, &["trace.store", said])]);
+    }
 }
