@@ -1,0 +1,209 @@
+//! Jobs over all cores.
+//!
+//! Each thread takes the next piece of work when it is done with one, and keeps one account of its own; the accounts
+//! are merged at the end. Memory is one account and one job per thread, however large the fleet. The accounts are
+//! integers, so which thread had which job does not show.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use policy::thresholds::Thresholds;
+
+use crate::grid::{Grid, Setup};
+use crate::replay::Replay;
+use crate::series::Series;
+use crate::tally::Tally;
+
+/// Whose a series is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Label {
+    /// The cluster.
+    pub cluster: String,
+    /// The machine within it.
+    pub machine: String,
+    /// How the job is treated, or what kind it is.
+    pub class: String,
+}
+
+/// Where jobs come from.
+pub trait Source: Sync {
+    /// Why jobs cannot be read.
+    type Error: Send;
+
+    /// How many pieces can be read independently. No job is in two.
+    fn pieces(&self) -> usize;
+
+    /// Hands over each job of a piece.
+    ///
+    /// # Errors
+    /// As the source has them.
+    fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Self::Error>;
+}
+
+/// What is kept of the jobs.
+pub trait Account: Send {
+    /// Takes a job into account.
+    fn job(&mut self, label: &Label, series: &Series);
+
+    /// Takes over what another thread has counted.
+    fn merge(&mut self, other: Self);
+}
+
+/// Two accounts in one pass.
+impl<A: Account, B: Account> Account for (A, B) {
+    fn job(&mut self, label: &Label, series: &Series) {
+        self.0.job(label, series);
+        self.1.job(label, series);
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.0.merge(other.0);
+        self.1.merge(other.1);
+    }
+}
+
+/// An account that nobody asked for costs nothing.
+impl<A: Account> Account for Option<A> {
+    fn job(&mut self, label: &Label, series: &Series) {
+        if let Some(account) = self {
+            account.job(label, series);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        match (self, other) {
+            (Some(mine), Some(theirs)) => mine.merge(theirs),
+            (mine, theirs) => *mine = mine.take().or(theirs),
+        }
+    }
+}
+
+/// Reads a whole source into accounts made by `open`, on `threads` threads, and says after each piece how many are done.
+///
+/// # Errors
+/// The first that a thread met; the others stop after the piece at hand.
+pub fn run<S: Source, A: Account>(
+    source: &S,
+    threads: NonZero<usize>,
+    open: impl Fn() -> A + Sync,
+    progress: impl Fn(usize) + Sync,
+) -> Result<A, S::Error> {
+    let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || {
+        let mut account = open();
+        loop {
+            let piece = next.fetch_add(1, Ordering::Relaxed);
+            if piece >= source.pieces() || failed.load(Ordering::Relaxed) {
+                return Ok(account);
+            }
+            if let Err(error) = source.read(piece, &mut |label, series| account.job(label, series)) {
+                failed.store(true, Ordering::Relaxed);
+                return Err(error);
+            }
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+    };
+    std::thread::scope(|scope| {
+        // This thread is one of them.
+        let others: Vec<_> = (1..threads.get()).map(|_| scope.spawn(work)).collect();
+        let mut whole = work();
+        for other in others {
+            let part = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            match (&mut whole, part) {
+                (Ok(whole), Ok(part)) => whole.merge(part),
+                (Ok(_), Err(error)) => whole = Err(error),
+                (Err(_), _) => {}
+            }
+        }
+        whole
+    })
+}
+
+/// By what jobs are told apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// Not at all.
+    #[default]
+    Fleet,
+    /// By cluster.
+    Cluster,
+    /// By class.
+    Class,
+}
+
+impl By {
+    fn group(self, label: &Label) -> &str {
+        match self {
+            Self::Fleet => "",
+            Self::Cluster => &label.cluster,
+            Self::Class => &label.class,
+        }
+    }
+}
+
+/// How many groups an account may have. Each takes 21 KiB for every pair, setup and thread.
+pub const GROUPS_MAX: usize = 256;
+
+/// The account of the model: a tally for every setup and group.
+#[derive(Clone, Debug)]
+pub struct Model<'a> {
+    grid: &'a Grid,
+    by: By,
+    replays: Vec<Replay>,
+    /// There were more groups than [`GROUPS_MAX`], so jobs are missing.
+    pub too_many_groups: bool,
+    /// By group, then in the order of the setups.
+    pub groups: BTreeMap<String, Vec<Tally>>,
+}
+
+impl<'a> Model<'a> {
+    /// An empty account. A setup for which the thresholds are too young is refused: the index of the first such.
+    ///
+    /// # Errors
+    /// The index of the first setup whose minimum age is above every threshold.
+    pub fn new(grid: &'a Grid, setups: &[Setup], thresholds: &Thresholds, by: By) -> Result<Self, usize> {
+        let replays = setups.iter().enumerate().map(|(index, setup)| Replay::new(grid, setup, thresholds).ok_or(index));
+        Ok(Self { grid, by, replays: replays.collect::<Result<_, _>>()?, too_many_groups: false, groups: BTreeMap::new() })
+    }
+
+    /// The sums over all groups, in the order of the setups.
+    #[must_use]
+    pub fn whole(&self) -> Vec<Tally> {
+        let mut whole = vec![Tally::new(self.grid); self.replays.len()];
+        for tallies in self.groups.values() {
+            for (sum, tally) in whole.iter_mut().zip(tallies) {
+                sum.merge(tally);
+            }
+        }
+        whole
+    }
+}
+
+impl Account for Model<'_> {
+    fn job(&mut self, label: &Label, series: &Series) {
+        let group = self.by.group(label);
+        if !self.groups.contains_key(group) {
+            if self.groups.len() == GROUPS_MAX {
+                self.too_many_groups = true;
+                return;
+            }
+            self.groups.insert(group.to_owned(), vec![Tally::new(self.grid); self.replays.len()]);
+        }
+        let Some(tallies) = self.groups.get_mut(group) else { return };
+        for (replay, tally) in self.replays.iter_mut().zip(tallies) {
+            replay.job(series, tally);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.too_many_groups |= other.too_many_groups;
+        for (group, theirs) in other.groups {
+            match self.groups.get_mut(&group) {
+                Some(mine) => mine.iter_mut().zip(&theirs).for_each(|(mine, theirs)| mine.merge(theirs)),
+                None => drop(self.groups.insert(group, theirs)),
+            }
+        }
+        self.too_many_groups |= self.groups.len() > GROUPS_MAX;
+    }
+}

@@ -1,0 +1,31 @@
+//! The fast far memory model (000 section 5.3): what a fleet would have saved, and felt, under parameters that it did
+//! not run.
+//!
+//! # What it needs
+//! Of each job, over time: its cold-age histogram, its promotion histogram, and how long it has been running
+//! ([`series`]). The two histograms know the answer for every cold-age threshold, so any other controller can be
+//! asked what it would have chosen, and what would have followed.
+//!
+//! # What it cannot know
+//! A page that stays in DRAM and one that comes back from far memory take the same place in the histograms, so what
+//! far memory itself changes (a job that runs slower touches less) is not in the answer.
+//!
+//! # Parts
+//! - [`replay`] feeds a series through the cold-age controller, for all percentiles K and warm-ups S in one pass.
+//! - [`tally`] sums what came of it, exactly: however the work is split, the totals are the same to the bit.
+//! - [`front`] picks from the totals: the best pair within an objective, and what each margin costs.
+//! - [`fleet`] spreads jobs over all cores.
+//! - [`survey`] shows a fleet as it is, before anything is moved.
+//! - [`traces`] reads what agents recorded.
+//! - [`generate`] makes a fleet where none has been measured. It says so wherever it is shown.
+
+pub mod fleet;
+pub mod front;
+pub mod generate;
+pub mod grid;
+pub mod rates;
+pub mod replay;
+pub mod series;
+pub mod survey;
+pub mod tally;
+pub mod traces;

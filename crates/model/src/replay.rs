@@ -1,0 +1,240 @@
+//! One job through the cold-age controller, for every percentile and warm-up of a grid at once.
+//!
+//! # Problem
+//! 000 section 5.3 replays a trace once for each configuration. A hundred of them cost a hundred times as much, which
+//! is what made its authors search with a Gaussian process.
+//!
+//! # Algorithm
+//! The best threshold of an entry, and with it the pool of past bests, depends on neither K nor S. So:
+//! 1. Find the best once, and count it in the pool: one counter per threshold.
+//! 2. Of the pool, a percentile is a bucket, and each bucket serves the whole range of percentiles between the shares
+//!    of bests below and up to it. Walk the occupied buckets above the best from the oldest down; every percentile that
+//!    is left at the best, or would lie below it, takes the best (the rule for spikes).
+//! 3. What the next entry comes to under a bucket is one lookup in its suffix sums, added for the range ([`crate::tally`]).
+//! 4. S only says from which entry on a job counts: an entry is added once, to the last warm-up that has passed.
+//!
+//! # Time
+//! As in the agent, a threshold decided at the end of an entry holds during the next. The first entry of a job is
+//! without far memory. Between entries that are missing from a trace the last decision goes on.
+//!
+//! # Properties
+//! Thresholds agree with [`policy::cold_age::step`], entry by entry and for every pair: a test of that name replays
+//! random jobs through both.
+
+use std::ops::Range;
+
+use policy::cold_age;
+use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
+use policy::units::{Pages, RatioPpm};
+
+use crate::grid::{Grid, Setup};
+use crate::series::{Row, Series};
+use crate::tally::{Outcome, Tally};
+
+/// Percentiles, as indices of the grid, that have the same threshold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Which percentiles.
+    pub percentiles: Range<usize>,
+    /// The index of their threshold.
+    pub threshold: usize,
+}
+
+/// The controller of one job under all percentiles of a grid. Reused from job to job.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    percentiles: Vec<u64>,
+    /// By share in units of 2^10 millionths: how many percentiles lie below that unit. A search begins there, and is
+    /// over after as many steps as the unit holds percentiles.
+    below_unit: Vec<usize>,
+    rate_max: RatioPpm,
+    first: usize,
+    len: usize,
+    /// How often each threshold was best; the last counts "none".
+    bests: [u32; THRESHOLDS_MAX + 1],
+    /// Bit i: `bests[i]` is not zero.
+    occupied: u128,
+    total: u64,
+    spans: Vec<Span>,
+}
+
+/// Millionths to a unit of [`Controller::below_unit`], as a power of two.
+const UNIT_SHIFT: u32 = 10;
+
+/// Suffix sums of a histogram's buckets: at i, pages at or above threshold i.
+type Suffix = [u64; THRESHOLDS_MAX];
+
+/// Fills `suffix` from the buckets of a histogram.
+#[inline]
+fn sum_up(buckets: &[u32], suffix: &mut Suffix) {
+    let mut sum = 0;
+    for (slot, &count) in suffix.iter_mut().zip(&buckets[1..]).rev() {
+        sum += u64::from(count);
+        *slot = sum;
+    }
+}
+
+impl Controller {
+    /// A controller before its first entry; `None` where no threshold of the set is old enough for the setup.
+    #[must_use]
+    pub fn new(grid: &Grid, setup: &Setup, thresholds: &Thresholds) -> Option<Self> {
+        let percentiles: Vec<u64> = grid.percentiles().iter().map(|k| u64::from(k.0)).collect();
+        let below_unit = (0..=1_000_000 >> UNIT_SHIFT).map(|unit| percentiles.partition_point(|k| k >> UNIT_SHIFT < unit)).collect();
+        Some(Self {
+            percentiles,
+            below_unit,
+            rate_max: setup.promotion_rate_max,
+            first: setup.first(thresholds)?,
+            len: thresholds.len(),
+            bests: [0; THRESHOLDS_MAX + 1],
+            occupied: 0,
+            total: 0,
+            spans: Vec::with_capacity(THRESHOLDS_MAX + 1),
+        })
+    }
+
+    /// Forgets the job.
+    fn reset(&mut self) {
+        self.bests = [0; THRESHOLDS_MAX + 1];
+        self.occupied = 0;
+        self.total = 0;
+        self.spans.clear();
+    }
+
+    /// The thresholds that hold from now on; percentiles without one are in no span.
+    #[must_use]
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Takes one entry into account: its working set, window, and promotions at or above each threshold.
+    #[inline]
+    fn step(&mut self, working_set: u64, window_ms: u32, promotions: &Suffix) {
+        self.spans.clear();
+        if window_ms == 0 {
+            return;
+        }
+        let allowed = cold_age::promotions_allowed(self.rate_max, Pages(working_set), u64::from(window_ms)).0;
+        // Suffix sums fall, so the thresholds with too many promotions are the first so many.
+        let best = promotions[..self.len].iter().filter(|&&promoted| promoted > allowed).count().max(self.first);
+        let Some(counter) = self.bests.get_mut(best) else { return };
+        if *counter < u32::MAX {
+            *counter += 1;
+            self.total += 1;
+        }
+        self.occupied |= 1 << best;
+        self.decide(best);
+    }
+
+    /// Spreads the percentiles over the buckets.
+    #[inline]
+    fn decide(&mut self, best: usize) {
+        let mut end = self.percentiles.len();
+        // Bests in buckets up to and including the one at hand.
+        let mut up_to = self.total;
+        let mut above = self.occupied >> best >> 1;
+        while above != 0 && end > 0 {
+            let highest = 127 - above.leading_zeros() as usize;
+            above ^= 1 << highest;
+            let bucket = best + 1 + highest;
+            let below = up_to - u64::from(self.bests[bucket]);
+            // A percentile's rank is ceil(total * K), and a lower bucket serves it if its rank is `below` at most; for whole
+            // numbers that is K <= below / total, rounded down. At least one best lies below: the one of this entry.
+            let start = self.at_or_below(below * 1_000_000 / self.total).min(end);
+            self.push(start..end, bucket);
+            (end, up_to) = (start, below);
+        }
+        self.push(0..end, best);
+    }
+
+    /// How many percentiles are at or below a share in millionths.
+    #[inline]
+    fn at_or_below(&self, share: u64) -> usize {
+        let unit = usize::try_from(share >> UNIT_SHIFT).unwrap_or(usize::MAX);
+        let mut count = self.below_unit.get(unit).copied().unwrap_or(self.percentiles.len());
+        while self.percentiles.get(count).is_some_and(|&k| k <= share) {
+            count += 1;
+        }
+        count
+    }
+
+    #[inline]
+    fn push(&mut self, percentiles: Range<usize>, threshold: usize) {
+        if !percentiles.is_empty() && threshold < self.len {
+            self.spans.push(Span { percentiles, threshold });
+        }
+    }
+}
+
+/// Replays jobs under one setup.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    controller: Controller,
+    warmups_ms: Vec<u64>,
+    /// What is younger than the minimum age is this many of a histogram's buckets.
+    working_buckets: usize,
+}
+
+impl Replay {
+    /// A replay over `grid`; `None` where no threshold of the set is old enough for the setup.
+    #[must_use]
+    pub fn new(grid: &Grid, setup: &Setup, thresholds: &Thresholds) -> Option<Self> {
+        let controller = Controller::new(grid, setup, thresholds)?;
+        let working_buckets = controller.first + 1;
+        Some(Self { controller, warmups_ms: grid.warmups_ms().to_vec(), working_buckets })
+    }
+
+    /// Adds what a job came to.
+    pub fn job(&mut self, series: &Series, tally: &mut Tally) {
+        let mut unwatched = |_: &Row<'_>, _: &[Span], _: usize| {};
+        self.watched(series, tally, &mut unwatched);
+    }
+
+    /// The same, and shows after each entry the thresholds that hold from then on, and for how many warm-ups.
+    pub fn watched(&mut self, series: &Series, tally: &mut Tally, watch: &mut impl FnMut(&Row<'_>, &[Span], usize)) {
+        self.controller.reset();
+        if series.is_empty() || series.buckets() != self.controller.len + 1 {
+            return;
+        }
+        let (mut promotions, mut cold) = ([0; THRESHOLDS_MAX], [0; THRESHOLDS_MAX]);
+        let (mut used_page_ms, mut cold_page_ms, mut cold_accesses) = (0u128, 0u128, 0u128);
+        // How many warm-ups had passed at the last decision, and the next one's length.
+        let mut warm = 0;
+        let (mut first_age_ms, mut last_age_ms) = (None, 0);
+        for row in series.rows() {
+            sum_up(row.promotions, &mut promotions);
+            sum_up(row.cold, &mut cold);
+            let working_set = row.cold[..self.working_buckets].iter().map(|&n| u64::from(n)).sum::<u64>();
+            let window = u128::from(row.window_ms);
+            used_page_ms += u128::from(u64::from(row.cold[0]) + cold[0]) * window;
+            cold_page_ms += u128::from(cold[0]) * window;
+            cold_accesses += u128::from(promotions[0]);
+            if warm > 0 && row.window_ms > 0 {
+                for span in &self.controller.spans {
+                    let outcome = Outcome { cold: cold[span.threshold], promotions: promotions[span.threshold] };
+                    tally.add(span.percentiles.clone(), warm, &series.facts, (row.window_ms, working_set), outcome);
+                }
+            }
+            self.controller.step(working_set, row.window_ms, &promotions);
+            while self.warmups_ms.get(warm).is_some_and(|&warmup_ms| row.age_ms >= warmup_ms) {
+                warm += 1;
+            }
+            first_age_ms.get_or_insert(row.age_ms.saturating_sub(u64::from(row.window_ms)));
+            last_age_ms = row.age_ms;
+            watch(&row, &self.controller.spans, warm);
+        }
+        let lasted_ms = last_age_ms - first_age_ms.unwrap_or(last_age_ms);
+        tally.base.merge(&crate::tally::Base {
+            jobs: 1,
+            entries: series.len() as u64,
+            used_page_ms,
+            cold_page_ms,
+            cold_accesses,
+            start_unix_ms: series.start_unix_ms,
+            end_unix_ms: series.start_unix_ms.saturating_add(lasted_ms),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

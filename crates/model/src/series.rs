@@ -1,0 +1,197 @@
+//! What is known of one job over time: columns, one row per trace entry.
+
+use policy::histogram::Histogram;
+use policy::thresholds::Thresholds;
+use policy::units::RatioPpm;
+
+/// What of a job's cold memory a compressed pool would keep, and how small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Share of the cold pages that far memory accepts; the rest is incompressible and stays in DRAM.
+    pub compressible: RatioPpm,
+    /// What an accepted page takes there, as a share of a page: a third at a compression ratio of 3.
+    pub compressed: RatioPpm,
+}
+
+/// Why a row is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    /// A histogram over other thresholds.
+    #[error("a histogram of {found} buckets among those of {wanted}; all entries must be over the same thresholds")]
+    Buckets {
+        /// How many the row has.
+        found: usize,
+        /// How many the columns have.
+        wanted: usize,
+    },
+    /// A bucket past 32 bits.
+    #[error("{0} pages in one bucket; the model counts up to 4294967295 of them (16 TiB of 4 KiB pages)")]
+    Count(u64),
+    /// Time does not go on.
+    #[error("an entry that ends at a job age of {now_ms} ms after one that ends at {last_ms} ms; entries must be sorted by time")]
+    Order {
+        /// The job's age at the end of the row, in milliseconds.
+        now_ms: u64,
+        /// That of the row before.
+        last_ms: u64,
+    },
+}
+
+/// One job's entries in order of time.
+///
+/// Histograms lie row by row and 32 bits to a bucket: an entry of 32 thresholds is 276 bytes, and reading them is the
+/// bound of the whole model.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Buckets of a histogram: one more than there are thresholds.
+    buckets: usize,
+    /// When the first entry began, in milliseconds of Unix time.
+    pub start_unix_ms: u64,
+    /// What its memory compresses to.
+    pub facts: Facts,
+    ages_ms: Vec<u64>,
+    windows_ms: Vec<u32>,
+    promotions: Vec<u32>,
+    cold: Vec<u32>,
+}
+
+/// One row, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// The job's age at the end of the entry.
+    pub age_ms: u64,
+    /// How long the entry is.
+    pub window_ms: u32,
+    /// Accesses in the window by the page's age at the access.
+    pub promotions: &'a [u32],
+    /// Pages by age at its end, resident and far.
+    pub cold: &'a [u32],
+}
+
+impl Series {
+    /// No entries yet, of histograms over `thresholds`.
+    #[must_use]
+    pub fn new(thresholds: &Thresholds) -> Self {
+        let facts = Facts { compressible: RatioPpm::ONE, compressed: RatioPpm(333_333) };
+        let (ages_ms, windows_ms, promotions, cold) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { buckets: thresholds.len() + 1, start_unix_ms: 0, facts, ages_ms, windows_ms, promotions, cold }
+    }
+
+    /// Forgets the entries and keeps their room, for the next job.
+    pub fn clear(&mut self) {
+        self.ages_ms.clear();
+        self.windows_ms.clear();
+        self.promotions.clear();
+        self.cold.clear();
+    }
+
+    /// Adds an entry.
+    ///
+    /// # Errors
+    /// [`RowError`]; the series stays as it was.
+    pub fn push(&mut self, age_ms: u64, window_ms: u32, promotions: &[u64], cold: &[u64]) -> Result<(), RowError> {
+        for histogram in [promotions, cold] {
+            if histogram.len() != self.buckets {
+                return Err(RowError::Buckets { found: histogram.len(), wanted: self.buckets });
+            }
+            if let Some(&count) = histogram.iter().find(|&&count| count > u64::from(u32::MAX)) {
+                return Err(RowError::Count(count));
+            }
+        }
+        self.push_times(age_ms, window_ms)?;
+        let narrow = |&count: &u64| u32::try_from(count).unwrap_or(u32::MAX);
+        self.promotions.extend(promotions.iter().map(narrow));
+        self.cold.extend(cold.iter().map(narrow));
+        Ok(())
+    }
+
+    /// Adds an entry whose counts are 32 bits already.
+    ///
+    /// # Errors
+    /// As [`Series::push`].
+    pub fn push_counts(&mut self, age_ms: u64, window_ms: u32, promotions: &[u32], cold: &[u32]) -> Result<(), RowError> {
+        if let Some(other) = [promotions, cold].into_iter().find(|histogram| histogram.len() != self.buckets) {
+            return Err(RowError::Buckets { found: other.len(), wanted: self.buckets });
+        }
+        self.push_times(age_ms, window_ms)?;
+        self.promotions.extend_from_slice(promotions);
+        self.cold.extend_from_slice(cold);
+        Ok(())
+    }
+
+    fn push_times(&mut self, age_ms: u64, window_ms: u32) -> Result<(), RowError> {
+        match self.ages_ms.last() {
+            Some(&last_ms) if last_ms >= age_ms => return Err(RowError::Order { now_ms: age_ms, last_ms }),
+            _ => {}
+        }
+        self.ages_ms.push(age_ms);
+        self.windows_ms.push(window_ms);
+        Ok(())
+    }
+
+    /// Adds an entry from the controller's own histograms.
+    ///
+    /// # Errors
+    /// As [`Series::push`].
+    pub fn push_histograms(&mut self, age_ms: u64, window_ms: u32, promotions: &Histogram, cold: &Histogram) -> Result<(), RowError> {
+        self.push(age_ms, window_ms, promotions.buckets(), cold.buckets())
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ages_ms.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ages_ms.is_empty()
+    }
+
+    /// Buckets of a histogram.
+    #[must_use]
+    pub fn buckets(&self) -> usize {
+        self.buckets
+    }
+
+    /// The entries in order of time.
+    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        let histograms = self.promotions.chunks_exact(self.buckets).zip(self.cold.chunks_exact(self.buckets));
+        let times = self.ages_ms.iter().zip(&self.windows_ms);
+        times.zip(histograms).map(|((&age_ms, &window_ms), (promotions, cold))| Row { age_ms, window_ms, promotions, cold })
+    }
+
+    /// Bytes that a pass reads.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.len() * (size_of::<u64>() + size_of::<u32>() + 2 * self.buckets * size_of::<u32>())
+    }
+
+    /// The histograms' columns: promotions and cold ages, row by row.
+    #[must_use]
+    pub fn columns(&self) -> (&[u32], &[u32]) {
+        (&self.promotions, &self.cold)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_checked_and_come_back() {
+        let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
+        let mut series = Series::new(&thresholds);
+        let mut check = |age_ms, promotions: &[u64], cold: &[u64], want| assert_eq!(series.push(age_ms, 1_000, promotions, cold), want);
+        check(1_000, &[1, 2, 3], &[4, 5, 6], Ok(()));
+        check(2_000, &[1, 2], &[4, 5, 6], Err(RowError::Buckets { found: 2, wanted: 3 }));
+        check(2_000, &[1, 2, 3], &[4, 5, 1 << 32], Err(RowError::Count(1 << 32)));
+        check(1_000, &[1, 2, 3], &[4, 5, 6], Err(RowError::Order { now_ms: 1_000, last_ms: 1_000 }));
+        check(2_000, &[7, 8, 9], &[0, 0, u64::from(u32::MAX)], Ok(()));
+        let rows: Vec<_> = series.rows().map(|row| (row.age_ms, row.promotions.to_vec(), row.cold.to_vec())).collect();
+        assert_eq!(rows, [(1_000, vec![1, 2, 3], vec![4, 5, 6]), (2_000, vec![7, 8, 9], vec![0, 0, u32::MAX])]);
+        series.clear();
+        assert!(series.is_empty() && series.push(1, 1, &[0; 3], &[0; 3]).is_ok());
+    }
+}

@@ -1,0 +1,239 @@
+//! Sums of what came of a grid of parameters.
+//!
+//! Everything is an integer and addition is all that is ever done, so totals do not depend on how jobs were spread
+//! over threads, processes or machines. A value that holds for a range of percentiles is added where the range begins
+//! and taken away where it ends; a value that holds for all warm-ups that have passed is added to the last of them.
+//! Both are summed up once, at the end, which makes a grid cost little more than a single pair.
+
+use std::ops::Range;
+
+use policy::units::RatioPpm;
+
+use crate::grid::Grid;
+use crate::rates::{self, BINS};
+use crate::series::Facts;
+
+/// What an entry would have had under one threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Pages at or above the threshold.
+    pub cold: u64,
+    /// Accesses to such pages during the window.
+    pub promotions: u64,
+}
+
+/// Sums that do not depend on the parameters of the grid. Page-milliseconds: pages times how long they were there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Base {
+    /// Jobs.
+    pub jobs: u64,
+    /// Their entries.
+    pub entries: u64,
+    /// All pages.
+    pub used_page_ms: u128,
+    /// Pages at or above the traces' first threshold: all that could ever be in far memory.
+    pub cold_page_ms: u128,
+    /// Accesses to such pages.
+    pub cold_accesses: u128,
+    /// When the first entry began, in milliseconds of Unix time; 0 where there is none.
+    pub start_unix_ms: u64,
+    /// When the last one ended.
+    pub end_unix_ms: u64,
+}
+
+impl Base {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        if other.entries == 0 {
+            return;
+        }
+        self.start_unix_ms = if self.entries == 0 { other.start_unix_ms } else { self.start_unix_ms.min(other.start_unix_ms) };
+        self.end_unix_ms = self.end_unix_ms.max(other.end_unix_ms);
+        self.jobs += other.jobs;
+        self.entries += other.entries;
+        self.used_page_ms += other.used_page_ms;
+        self.cold_page_ms += other.cold_page_ms;
+        self.cold_accesses += other.cold_accesses;
+    }
+
+    /// From the first entry's beginning to the last one's end.
+    #[must_use]
+    pub fn span_ms(&self) -> u64 {
+        self.end_unix_ms.saturating_sub(self.start_unix_ms)
+    }
+}
+
+/// Sums of one pair of percentile and warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Pages in far memory.
+    pub stored_page_ms: u128,
+    /// Pages of DRAM that their compressed copies take.
+    pub pool_page_ms: u128,
+    /// Pages that came back.
+    pub promotions: u128,
+}
+
+impl Sums {
+    /// Sums are differences until the end, and a difference may be below zero: all arithmetic is modulo 2^128.
+    fn add(&mut self, other: &Self) {
+        self.stored_page_ms = self.stored_page_ms.wrapping_add(other.stored_page_ms);
+        self.pool_page_ms = self.pool_page_ms.wrapping_add(other.pool_page_ms);
+        self.promotions = self.promotions.wrapping_add(other.promotions);
+    }
+
+    fn subtract(&mut self, other: &Self) {
+        self.stored_page_ms = self.stored_page_ms.wrapping_sub(other.stored_page_ms);
+        self.pool_page_ms = self.pool_page_ms.wrapping_sub(other.pool_page_ms);
+        self.promotions = self.promotions.wrapping_sub(other.promotions);
+    }
+}
+
+/// The running sums of a group of jobs, for every pair of a grid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// What does not depend on the pair.
+    pub base: Base,
+    warmups: usize,
+    /// By percentile, then by the last warm-up that has passed.
+    sums: Vec<Sums>,
+    /// The same, each [`BINS`] long.
+    bins: Vec<u64>,
+}
+
+impl Tally {
+    /// Nothing yet, for the pairs of `grid`.
+    #[must_use]
+    pub fn new(grid: &Grid) -> Self {
+        let pairs = grid.pairs();
+        Self { base: Base::default(), warmups: grid.warmups_ms().len(), sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] }
+    }
+
+    /// Adds what an entry came to for a range of percentiles and the first `warm` warm-ups, of which there is at least one.
+    #[inline]
+    pub(crate) fn add(&mut self, percentiles: Range<usize>, warm: usize, facts: &Facts, entry: (u32, u64), outcome: Outcome) {
+        let (window_ms, working_set) = entry;
+        let stored = facts.compressible.share_of(outcome.cold);
+        let pool = facts.compressed.share_of(stored);
+        let window = u128::from(window_ms);
+        let sums = Sums {
+            stored_page_ms: u128::from(stored) * window,
+            pool_page_ms: u128::from(pool) * window,
+            promotions: u128::from(outcome.promotions),
+        };
+        let bin = rates::bin(outcome.promotions, working_set, u64::from(window_ms));
+        let first = percentiles.start * self.warmups + warm - 1;
+        self.sums[first].add(&sums);
+        let slot = &mut self.bins[first * BINS + bin];
+        *slot = slot.wrapping_add(1);
+        let end = percentiles.end * self.warmups + warm - 1;
+        if let Some(past) = self.sums.get_mut(end) {
+            past.subtract(&sums);
+            let slot = &mut self.bins[end * BINS + bin];
+            *slot = slot.wrapping_sub(1);
+        }
+    }
+
+    /// Adds the sums of another part of the same work.
+    pub fn merge(&mut self, other: &Self) {
+        self.base.merge(&other.base);
+        for (mine, theirs) in self.sums.iter_mut().zip(&other.sums) {
+            mine.add(theirs);
+        }
+        for (mine, theirs) in self.bins.iter_mut().zip(&other.bins) {
+            *mine = mine.wrapping_add(*theirs);
+        }
+    }
+
+    /// The totals of every pair: by percentile, then by warm-up, both rising.
+    #[must_use]
+    pub fn finish(mut self, grid: &Grid) -> Vec<Total> {
+        let row = self.warmups;
+        // Ranges of percentiles: each differs from the one before it by what begins and ends there.
+        for index in row..self.sums.len() {
+            let before = self.sums[index - row];
+            self.sums[index].add(&before);
+        }
+        for index in row * BINS..self.bins.len() {
+            self.bins[index] = self.bins[index].wrapping_add(self.bins[index - row * BINS]);
+        }
+        // Warm-ups: what has passed the longer ones has passed the shorter ones.
+        for index in (0..self.sums.len()).rev().filter(|index| (index + 1) % row != 0) {
+            let longer = self.sums[index + 1];
+            self.sums[index].add(&longer);
+            for bin in index * BINS..(index + 1) * BINS {
+                self.bins[bin] = self.bins[bin].wrapping_add(self.bins[bin + BINS]);
+            }
+        }
+        let pairs =
+            grid.percentiles().iter().flat_map(|&percentile| grid.warmups_ms().iter().map(move |&warmup_ms| (percentile, warmup_ms)));
+        pairs
+            .zip(self.sums.iter().zip(self.bins.chunks_exact(BINS)))
+            .map(|((percentile, warmup_ms), (&sums, bins))| Total::new(percentile, warmup_ms, self.base, sums, bins))
+            .collect()
+    }
+}
+
+/// What a pair of percentile and warm-up would have come to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Total {
+    /// K.
+    pub percentile: RatioPpm,
+    /// S, in milliseconds.
+    pub warmup_ms: u64,
+    /// What does not depend on K and S.
+    pub base: Base,
+    /// What does.
+    pub sums: Sums,
+    /// Entries during which far memory was on.
+    pub entries_on: u64,
+    /// Entries by promotion rate, where far memory was on.
+    bins: Vec<u64>,
+}
+
+impl Total {
+    fn new(percentile: RatioPpm, warmup_ms: u64, base: Base, sums: Sums, bins: &[u64]) -> Self {
+        Self { percentile, warmup_ms, base, sums, entries_on: bins.iter().sum(), bins: bins.to_vec() }
+    }
+
+    /// Promotions per minute as a share of the working set, at or below which this share of the entries lies that had
+    /// far memory on: the upper edge of the bin. `None` where none had.
+    #[must_use]
+    pub fn rate_on(&self, percentile: RatioPpm) -> Option<f64> {
+        rates::percentile(&self.bins, percentile).map(rates::upper_edge)
+    }
+
+    /// The same over all entries, those without far memory counting as a rate of nothing.
+    ///
+    /// A long warm-up dilutes this figure; [`Total::rate_on`] is the one to hold to an objective.
+    #[must_use]
+    pub fn rate_all(&self, percentile: RatioPpm) -> Option<f64> {
+        let mut bins = self.bins.clone();
+        bins[0] += self.base.entries - self.entries_on;
+        rates::percentile(&bins, percentile).map(rates::upper_edge)
+    }
+
+    /// Coverage (000 section 6.1): what was in far memory, as a share of all that was cold at the first threshold.
+    #[must_use]
+    pub fn coverage(&self) -> f64 {
+        ratio(self.sums.stored_page_ms, self.base.cold_page_ms)
+    }
+
+    /// DRAM that the jobs did not need, as a share of what they used.
+    #[must_use]
+    pub fn saved_ratio(&self) -> f64 {
+        ratio(self.sums.stored_page_ms - self.sums.pool_page_ms, self.base.used_page_ms)
+    }
+
+    /// Pages on average over the span of the traces.
+    #[must_use]
+    pub fn mean_pages(&self, page_ms: u128) -> f64 {
+        ratio(page_ms, u128::from(self.base.span_ms()))
+    }
+}
+
+/// `part / whole`; nothing where there is nothing.
+#[expect(clippy::cast_precision_loss, reason = "shown to people and compared; no decision rests on its last digits")]
+#[must_use]
+pub fn ratio(part: u128, whole: u128) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}

@@ -1,0 +1,57 @@
+//! Compacted traces, unpacked day by day.
+
+use std::ops::Range;
+use std::path::Path;
+
+use trace::compact::{Compacted, Number, Unpacked};
+
+use super::{Error, Job, Traces};
+use crate::fleet::Label;
+use crate::series::{RowError, Series};
+
+/// Hands over the jobs of some row groups. No job goes on in another group.
+pub(super) fn read(
+    traces: &Traces,
+    file: &Path,
+    groups: Range<usize>,
+    job: &mut Job,
+    each: &mut dyn FnMut(&Label, &Series),
+) -> Result<(), Error> {
+    let compacted = Compacted::open(file)?;
+    let mut unpacked = Unpacked::default();
+    for group in groups {
+        let mut last = None;
+        for day in compacted.group(group)? {
+            day.unpack(compacted.path(), compacted.basis(), &mut unpacked)?;
+            let failed = |start_unix_ms, source| {
+                let (job, machine) = (day.id.job.clone(), day.id.machine.clone());
+                Error::Row { job, machine, start_unix_ms, source }
+            };
+            if day.page_shift > 0 {
+                // Its largest count has 32 bits before the shift.
+                return Err(failed(day.day_unix_ms, RowError::Count(1 << (31 + day.page_shift.min(32)))));
+            }
+            let start = |entry: usize| day.day_unix_ms.saturating_add(u64::from(unpacked.number(entry, Number::StartMs)));
+            if last.as_ref() != Some(&day.id) {
+                traces.hand_over(job, each);
+                job.begin(&day.id, day.class.clone(), if unpacked.is_empty() { day.day_unix_ms } else { start(0) });
+                last = Some(day.id.clone());
+            }
+            for entry in 0..unpacked.len() {
+                let number = |number| unpacked.number(entry, number);
+                let (cold, promotions) = unpacked.histograms(entry);
+                let age_ms = match number(Number::JobAgeMs) {
+                    // Beyond what 32 bits hold, it goes on as time does: longer than any warm-up, it makes no difference.
+                    u32::MAX => u64::from(u32::MAX) + start(entry).saturating_sub(job.series.start_unix_ms),
+                    age_ms => u64::from(age_ms),
+                };
+                job.in_zswap(u64::from(number(Number::ZswapStoredPages)), u64::from(number(Number::ZswapPoolPages)));
+                let pushed = job.series.push_counts(age_ms, number(Number::WindowMs), promotions, cold);
+                pushed.map_err(|source| failed(start(entry), source))?;
+            }
+        }
+        traces.hand_over(job, each);
+        job.series.clear();
+    }
+    Ok(())
+}

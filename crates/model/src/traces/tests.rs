@@ -1,0 +1,166 @@
+use std::num::NonZero;
+
+use policy::thresholds::Thresholds;
+use policy::units::Age;
+use trace::Writer;
+
+use super::*;
+use crate::fleet::{By, Model, run};
+use crate::generate::Fleet;
+use crate::grid::{Grid, Setup};
+use crate::tally::Tally;
+
+const SETUPS: [Setup; 1] = [Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: Age(1) }];
+
+fn grid() -> Grid {
+    Grid::new(vec![RatioPpm(900_000), RatioPpm(990_000)], vec![0, 3_600_000]).unwrap()
+}
+
+fn totals(source: &impl Source<Error: std::fmt::Debug>, threads: usize, thresholds: &Thresholds) -> Tally {
+    let grid = grid();
+    let open = || Model::new(&grid, &SETUPS, thresholds, By::Fleet).unwrap();
+    run(source, NonZero::new(threads).unwrap(), open, |_| {}).unwrap().whole().remove(0)
+}
+
+/// A fleet of four machines, generated and as read from the trace that was written of it.
+fn recorded(directory: &Path) -> (Fleet, Traces) {
+    let fleet = Fleet::new(3, 40, 1, Thresholds::log_spaced(32).unwrap());
+    for machine in 0..fleet.machines() {
+        fleet.record(machine, directory).unwrap();
+    }
+    (fleet, Traces::open(&[directory.to_owned()]).unwrap())
+}
+
+#[test]
+fn a_recorded_fleet_comes_to_what_it_came_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let (fleet, traces) = recorded(directory.path());
+    assert_eq!(traces.pieces(), 4);
+    let thresholds = *fleet.thresholds();
+    let (as_recorded, read) = (totals(&Unsplit(&fleet), 1, &thresholds), totals(&traces, 2, &thresholds));
+    assert_eq!(read, as_recorded);
+    assert_eq!((read.base, traces.entries()), (totals(&fleet, 1, &thresholds).base, read.base.entries));
+    assert_eq!(traces.assumed(), 0);
+}
+
+/// The fleet as its trace tells of it: what a sample compresses to, and not which share of it does not at all.
+struct Unsplit<'a>(&'a Fleet);
+
+impl Source for Unsplit<'_> {
+    type Error = std::convert::Infallible;
+
+    fn pieces(&self) -> usize {
+        self.0.pieces()
+    }
+
+    fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Self::Error> {
+        self.0.read(piece, &mut |label, series| {
+            let mut series = series.clone();
+            let (compressible, compressed) = (series.facts.compressible.as_f64(), series.facts.compressed.as_f64());
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share in millionths")]
+            let sampled = ((compressible * compressed + 1.0 - compressible) * 1e6) as u32;
+            series.facts = facts(RatioPpm(sampled));
+            each(label, &series);
+        })
+    }
+}
+
+#[test]
+fn a_jobs_days_are_one_series() {
+    let whole = tempfile::tempdir().unwrap();
+    let (fleet, traces) = recorded(whole.path());
+    let thresholds = *fleet.thresholds();
+    let want = totals(&traces, 1, &thresholds);
+    // The same entries in two files each, cut in the middle of the day: by machine, and all in one directory.
+    let check = |name: fn(&JobId, bool) -> String| {
+        let split = tempfile::tempdir().unwrap();
+        let mut files = Vec::new();
+        collect(whole.path(), &mut files).unwrap();
+        for file in files {
+            let trace = Trace::open(&file).unwrap();
+            let entries: Vec<Entry> = trace.rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()).collect();
+            for late in [false, true] {
+                let noon = |entry: &&Entry| (entry.figures.start_unix_ms % 86_400_000 >= 43_200_000) == late;
+                let mut writer = Writer::create(&split.path().join(name(&entries[0].id, late)), fleet.basis()).unwrap();
+                entries.iter().filter(noon).for_each(|entry| writer.push(entry).unwrap());
+                writer.finish().unwrap();
+            }
+        }
+        let traces = Traces::open(&[split.path().to_owned()]).unwrap();
+        assert_eq!(totals(&traces, 2, &thresholds), want);
+        traces.pieces()
+    };
+    let by_machine = check(|id, late| format!("cluster={}/date={late}/machine={}/x.parquet", id.cluster, id.machine));
+    let by_nothing = check(|id, late| format!("{}-{late}.parquet", id.machine));
+    assert_eq!((by_machine, by_nothing), (4, 1));
+}
+
+#[test]
+fn a_compacted_fleet_comes_to_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    // Two days, so that jobs have two rows each.
+    let fleet = Fleet::new(5, 40, 2, Thresholds::log_spaced(32).unwrap());
+    for machine in 0..fleet.machines() {
+        fleet.record(machine, directory.path()).unwrap();
+    }
+    let traces = Traces::open(&[directory.path().to_owned()]).unwrap();
+    let packed = tempfile::tempdir().unwrap();
+    let path = packed.path().join("week.parquet");
+    let mut files = Vec::new();
+    collect(directory.path(), &mut files).unwrap();
+    let mut compactor = trace::compact::Compactor::create(&path, fleet.basis()).unwrap();
+    Merge::of(files).unwrap().for_each(|entry| compactor.push(entry.unwrap()).unwrap());
+    compactor.finish().unwrap();
+    let compacted = Traces::open(&[packed.path().to_owned()]).unwrap();
+    let thresholds = *fleet.thresholds();
+    // Samples are left out of compacted files, so all jobs are taken to compress to a third.
+    let (got, want) = (totals(&compacted, 2, &thresholds), totals(&Third(&fleet), 1, &thresholds));
+    assert_eq!(got, want);
+    assert_eq!((compacted.entries(), compacted.assumed()), (traces.entries(), want.base.jobs));
+    let error = Traces::open(&[packed.path().to_owned(), directory.path().to_owned()]).unwrap_err().to_string();
+    assert!(error.contains("week.parquet is compacted"), "{error}");
+}
+
+/// A fleet of which all jobs compress to a third.
+struct Third<'a>(&'a Fleet);
+
+impl Source for Third<'_> {
+    type Error = std::convert::Infallible;
+
+    fn pieces(&self) -> usize {
+        self.0.pieces()
+    }
+
+    fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Self::Error> {
+        self.0.read(piece, &mut |label, series| {
+            let mut series = series.clone();
+            series.facts = facts(ASSUMED);
+            each(label, &series);
+        })
+    }
+}
+
+#[test]
+fn what_is_no_trace_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let check = |path: PathBuf, piece: &str| {
+        let error = Traces::open(&[path]).unwrap_err().to_string();
+        assert!(error.contains(piece), "{error}");
+    };
+    check(directory.path().join("missing"), "missing");
+    check(directory.path().to_owned(), "no trace file below");
+    let text = directory.path().join("text.parquet");
+    std::fs::write(&text, "no trace").unwrap();
+    check(text, "text.parquet");
+}
+
+#[test]
+fn a_sample_says_what_a_job_keeps_in_far_memory() {
+    let check = |sampled, compressible, compressed| {
+        assert_eq!(facts(RatioPpm(sampled)), Facts { compressible: RatioPpm(compressible), compressed: RatioPpm(compressed) });
+    };
+    check(333_333, 1_000_000, 333_333);
+    check(730_000, 1_000_000, 730_000);
+    check(730_001, 0, 730_001);
+    check(1_200_000, 0, 1_000_000);
+}
