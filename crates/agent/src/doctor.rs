@@ -1,5 +1,7 @@
 //! What this machine can do, and how to enable what it cannot. Reads only.
 
+mod slow;
+
 use kernel::block::BlockDevice;
 use kernel::capability::{self, Capability, Feature};
 use kernel::cgroup::CgroupRoot;
@@ -8,6 +10,7 @@ use kernel::{Error, Roots, meminfo, pagemap, psi, swap};
 use policy::units::Bytes;
 use serde::Serialize;
 
+pub use self::slow::SlowMemory;
 use crate::trackers::choose::Offer;
 
 /// How one thing stands.
@@ -50,6 +53,8 @@ pub struct Report {
     pub able: bool,
     /// The single checks.
     pub checks: Vec<Check>,
+    /// What there is of memory that is slower than the rest, and what policy `slowdown` needs.
+    pub slow_memory: SlowMemory,
 }
 
 /// Looks at everything the agent uses.
@@ -78,6 +83,7 @@ pub fn examine(roots: &Roots) -> Report {
         tracker_reason: chosen.map_or("this kernel offers no way to see page ages", |(_, reason)| reason),
         able: chosen.is_some() && !["privileges", "cgroup2", "swap"].into_iter().any(blocked),
         checks,
+        slow_memory: slow::examine(roots),
     }
 }
 
@@ -218,24 +224,32 @@ fn virtual_machines(roots: &Roots) -> Option<Check> {
     roots.dev.join("kvm").exists().then(|| check("vm_host", Status::Advice, found, remedy))
 }
 
+impl Check {
+    /// A line for a terminal, with the remedy below it.
+    fn write_to(&self, text: &mut String) {
+        use std::fmt::Write;
+        let mark = match self.status {
+            Status::Ok => "ok     ",
+            Status::Advice => "advice ",
+            Status::Missing => "missing",
+            Status::Busy => "busy   ",
+        };
+        let _ = writeln!(text, "  {mark}  {:<20} {}", self.name, self.found);
+        if !self.remedy.is_empty() {
+            let _ = writeln!(text, "           {:<20} -> {}", "", self.remedy);
+        }
+    }
+}
+
 impl Report {
     /// For a terminal: one line per check, remedies below what they mend.
     #[must_use]
     pub fn to_text(&self) -> String {
         use std::fmt::Write;
         let mut text = format!("kernel {}\n", self.kernel);
-        for check in &self.checks {
-            let mark = match check.status {
-                Status::Ok => "ok     ",
-                Status::Advice => "advice ",
-                Status::Missing => "missing",
-                Status::Busy => "busy   ",
-            };
-            let _ = writeln!(text, "  {mark}  {:<20} {}", check.name, check.found);
-            if !check.remedy.is_empty() {
-                let _ = writeln!(text, "           {:<20} -> {}", "", check.remedy);
-            }
-        }
+        self.checks.iter().for_each(|check| check.write_to(&mut text));
+        text += "slow memory\n";
+        self.slow_memory.checks.iter().for_each(|check| check.write_to(&mut text));
         let tracker = self.tracker.unwrap_or("none");
         let _ = writeln!(text, "tracker `auto`: {tracker} ({})", self.tracker_reason);
         let verdict = if self.able { "this machine can offload cold memory" } else { "this machine cannot offload cold memory as it is" };
@@ -260,5 +274,7 @@ mod tests {
             assert!(!check.remedy.is_empty(), "{name} has a remedy");
         }
         assert!(report.to_text().contains("cannot offload"));
+        assert_eq!(report.slow_memory.slow_node, None);
+        assert!(report.to_text().contains("no node is memory without CPUs"));
     }
 }

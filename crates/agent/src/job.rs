@@ -20,14 +20,17 @@ use crate::actuators::exact::Cursor;
 use crate::discover::Treatment;
 use crate::far::FarAges;
 use crate::journal::{JobMemory, Outcome, PeriodRecord};
+use crate::sample::Measured;
 use crate::tiers::Placed;
 use crate::trackers::{self, Scan};
 
 pub mod background;
 pub mod pressed;
+pub mod slowed;
 
 use background::Background;
 use pressed::{Amount, Pressed};
+use slowed::Slowed;
 
 /// Periods kept in memory for `explain`.
 const RECENT_MAX: usize = 64;
@@ -45,6 +48,8 @@ pub struct Job {
     pub pressed: Option<Pressed>,
     /// Its background controller, where its policy has one.
     pub background: Option<Background>,
+    /// What of it is in a slow memory node, where its policy places memory there.
+    pub slowed: Option<Slowed>,
     /// Parameters of its cold-age controller.
     pub params: cold_age::Params,
     /// Memory of its cold-age controller.
@@ -77,6 +82,8 @@ pub struct Job {
     pub tier: Option<Placed>,
     /// What its cold pages compress to, by the last sample.
     pub compressed: Option<RatioPpm>,
+    /// The same by each family of compressors.
+    pub measured: Option<Measured>,
     /// What it may still write to swap devices.
     pub writes: Bucket,
     /// Bytes that it wrote to swap devices since the agent started.
@@ -150,8 +157,11 @@ struct Counters {
     swapped_in: u64,
     /// Anonymous pages that were missed after they had gone, ever.
     refaulted: u64,
-    /// Pages written to swap devices, ever; `None` where the kernel does not count them per cgroup (before Linux 6.17).
-    written: Option<u64>,
+    /// Pages written to swap devices, ever; where the kernel does not count them per cgroup (before Linux 6.17), those that
+    /// zswap wrote back.
+    written: u64,
+    /// Whether the kernel counts all of them.
+    counts_writes: bool,
 }
 
 impl Job {
@@ -166,6 +176,7 @@ impl Job {
             tracker,
             pressed,
             background,
+            slowed: (treatment.policy == Policy::Slowdown).then(Slowed::default),
             params: params.cold_age,
             state: cold_age::State::default(),
             incompressible: incompressible::State::default(),
@@ -182,6 +193,7 @@ impl Job {
             file_out: Bytes::ZERO,
             tier: None,
             compressed: None,
+            measured: None,
             writes: Bucket::full(&params.writes, millis(now)),
             written: Bytes::ZERO,
             unbooked: Bytes::ZERO,
@@ -217,20 +229,22 @@ impl Job {
             far: swapped - stat.swapcached.unwrap_or_default(),
             pool: stat.zswap.unwrap_or_default(),
             file: self.file_out,
+            slow: self.slowed.as_ref().map(|slowed| slowed.slow).unwrap_or_default(),
         };
         let now = Counters {
             // `zswpin` counts pages from the pool, `pswpin` (Linux 6.17 and up, per cgroup) pages from the device.
             swapped_in: stat.zswpin.unwrap_or(0).saturating_add(stat.pswpin.unwrap_or(0)),
             // Where the device is not counted, refaults stand in: less exact, for they miss what went out long ago.
             refaulted: if stat.pswpin.is_none() { stat.workingset_refault_anon.unwrap_or(0) } else { 0 },
-            written: stat.pswpout,
+            written: stat.pswpout.or(stat.zswpwb).unwrap_or(0),
+            counts_writes: stat.pswpout.is_some(),
         };
         // A counter that goes back is another job's: start over.
         let came_back = self
             .counters
             .map_or(0, |before| now.swapped_in.saturating_sub(before.swapped_in).max(now.refaulted.saturating_sub(before.refaulted)));
-        if let (Some(written), Some(before)) = (stat.pswpout, self.counters.and_then(|before| before.written)) {
-            self.unbooked += Pages(written.saturating_sub(before)).to_bytes(page);
+        if let Some(before) = self.counters {
+            self.unbooked += Pages(now.written.saturating_sub(before.written)).to_bytes(page);
         }
         self.counters = Some(now);
         self.outcome.promoted += Pages(came_back);
@@ -285,9 +299,9 @@ impl Job {
         self.far.offloaded(threshold, went_out - known.total());
     }
 
-    /// Takes note of what one of our requests wrote to a device, where the kernel does not count that itself.
+    /// Takes note of what one of our requests wrote to a device past zswap, where the kernel does not count that itself.
     pub fn wrote(&mut self, bytes: Bytes) {
-        if self.counters.is_some_and(|counters| counters.written.is_none()) {
+        if self.counters.is_some_and(|counters| !counters.counts_writes) {
             self.unbooked += bytes;
         }
     }

@@ -14,19 +14,21 @@ use policy::background;
 use policy::balance::{self, Lean};
 use policy::cold_age;
 use policy::pressure;
+use policy::slowdown;
 use policy::thresholds::Thresholds;
 use policy::units::{Bytes, Pages};
 use serde::{Deserialize, Serialize};
 
 use crate::job::background::Done;
 use crate::job::pressed::Reclaimed;
+use crate::job::slowed::Moved;
 
 pub(crate) mod lines;
 
 /// The version of the lines below. A reader refuses a newer one by name.
 ///
-/// Version 2 knows of pressure-driven offloading and of jobs in the background.
-pub const VERSION: u32 = 2;
+/// Version 2 knows of pressure-driven offloading and of jobs in the background, version 3 of slow memory nodes.
+pub const VERSION: u32 = 3;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,6 +44,8 @@ pub enum Record {
     Pressure(Box<PressureRecord>),
     /// One period of one job that may go to the background.
     Background(Box<BackgroundRecord>),
+    /// One period of one job whose memory may live in a slow node.
+    Slow(Box<SlowRecord>),
     /// Something that is no decision of a controller.
     Event {
         /// Milliseconds since the epoch.
@@ -149,6 +153,30 @@ pub struct BackgroundRecord {
     pub memory: JobMemory,
 }
 
+/// One period of one job whose memory may live in a slow node: observed, decided, done. The controller remembers
+/// nothing, so that each period is complete in itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlowRecord {
+    /// Milliseconds since the epoch.
+    pub unix_ms: u64,
+    /// The job's cgroup.
+    pub job: String,
+    /// The kernel's id of that cgroup.
+    pub id: u64,
+    /// The controller's parameters.
+    pub params: slowdown::Params,
+    /// What the controller saw.
+    pub input: slowdown::Input,
+    /// What it decided.
+    pub step: slowdown::Step,
+    /// What was moved since the period before.
+    pub moved: Moved,
+    /// The job's memory that can be moved at all.
+    pub memory: Bytes,
+    /// Of that, what was in the slow node.
+    pub slow: Bytes,
+}
+
 /// One period of one job under pressure-driven offloading: observed, decided, done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PressureRecord {
@@ -216,6 +244,9 @@ pub struct JobMemory {
     /// Page cache that was reclaimed from it and has not come back.
     #[serde(default, skip_serializing_if = "is_none_out")]
     pub file: Bytes,
+    /// What is in a slow memory node, and charged to the job all the same.
+    #[serde(default, skip_serializing_if = "is_none_out")]
+    pub slow: Bytes,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's way to ask")]
@@ -224,10 +255,10 @@ fn is_none_out(bytes: &Bytes) -> bool {
 }
 
 impl JobMemory {
-    /// DRAM that the machine got back: what left, minus what its compressed copies occupy.
+    /// DRAM that the machine got back: what left for far memory or a slow node, minus what its compressed copies occupy.
     #[must_use]
     pub fn saved(&self) -> Bytes {
-        self.far + self.file - self.pool
+        self.far + self.file + self.slow - self.pool
     }
 }
 
@@ -495,7 +526,7 @@ mod tests {
         let Record::Agent(agent) = &mut records[0] else { panic!("an agent") };
         agent.version = VERSION + 1;
         fs::write(&path, serde_json::to_string(&records[0]).unwrap() + "\n").unwrap();
-        assert!(read(&path).unwrap_err().to_string().contains("version 3"));
+        assert!(read(&path).unwrap_err().to_string().contains(&format!("version {}", VERSION + 1)));
         assert!(read(&dir.path().join("none")).unwrap_err().to_string().contains("none"));
     }
 }

@@ -23,8 +23,11 @@ pub mod metrics;
 pub mod node;
 pub mod pace;
 pub mod plan;
+pub mod rates;
+pub mod record;
 pub mod replay;
 pub mod sample;
+pub mod slow;
 pub mod socket;
 #[cfg(test)]
 mod testing;

@@ -14,6 +14,9 @@ const SWAP_FREE_MIN: RatioPpm = RatioPpm(100_000);
 /// Below this share of available memory a machine is short of it.
 const SHORT: RatioPpm = RatioPpm(100_000);
 
+/// What is told of a full pool.
+const POOL_FULL: &str = "zswap's pool is full; raise zswap.max_pool, or max_pool_percent of zswap";
+
 /// Two of the kernel's own counts of the same thing may differ by this much, because they are read one after the
 /// other on a living machine.
 const GAP_REPORTED: f64 = 0.02;
@@ -43,6 +46,8 @@ pub struct Machine {
     pub reconcile_gap_ratio: f64,
     /// Why nothing can be offloaded now, if nothing can, and what to do about it.
     pub no_far_memory: Option<&'static str>,
+    /// Whether zswap's pool has been full since the reading before, and nothing else stands in the way.
+    pub pool_full: bool,
     /// What could not be read, and why.
     pub troubles: Vec<String>,
     /// Whether zswap moves what is old in it on to the device.
@@ -92,7 +97,10 @@ impl Machine {
             }
         }
         self.troubles = troubles;
-        self.no_far_memory = self.judge(limit_hits, compressed_swap || may_write);
+        let nowhere = self.judge(compressed_swap || may_write);
+        let full = self.zswap_enabled && limit_hits.is_some_and(|before| self.pool_limit_hits > before);
+        self.pool_full = full && nowhere.is_none();
+        self.no_far_memory = nowhere.or(self.pool_full.then_some(POOL_FULL));
     }
 
     /// Whether the machine is short of memory: the lowest classes then give first.
@@ -101,8 +109,8 @@ impl Machine {
         self.available_bytes.0 < SHORT.share_of(self.total_bytes.0)
     }
 
-    /// Whether pages could go anywhere, and why not.
-    fn judge(&self, limit_hits_before: Option<u64>, without_zswap: bool) -> Option<&'static str> {
+    /// Whether pages could go anywhere at all, and why not.
+    fn judge(&self, without_zswap: bool) -> Option<&'static str> {
         if self.swap_total_bytes == Bytes::ZERO {
             // zswap stores in front of a swap device: without one, stock kernels have nowhere to put a page.
             return Some("no swap space is configured, and zswap needs some behind it; make a swap file, then swapon");
@@ -112,9 +120,6 @@ impl Machine {
         }
         if !self.zswap_enabled && !without_zswap {
             return Some("zswap is off, and nothing may be written to a disk; set zswap.manage = true, or a swap.write_budget");
-        }
-        if self.zswap_enabled && limit_hits_before.is_some_and(|before| self.pool_limit_hits > before) {
-            return Some("zswap's pool is full; raise zswap.max_pool, or max_pool_percent of zswap");
         }
         None
     }
@@ -141,25 +146,39 @@ fn stat_gap(cgroups: &CgroupRoot, stored: Bytes) -> f64 {
 mod tests {
     use super::*;
 
-    fn check(swap: (u64, u64), zswap_enabled: bool, compressed_swap: bool, hits: (u64, u64), want: Option<&str>) {
-        let machine = Machine {
-            swap_total_bytes: Bytes::mib(swap.0),
-            swap_free_bytes: Bytes::mib(swap.1),
-            zswap_enabled,
-            pool_limit_hits: hits.1,
-            ..Machine::default()
-        };
-        let why = machine.judge(Some(hits.0), compressed_swap);
+    fn check(swap: (u64, u64), zswap_enabled: bool, compressed_swap: bool, want: Option<&str>) {
+        let machine =
+            Machine { swap_total_bytes: Bytes::mib(swap.0), swap_free_bytes: Bytes::mib(swap.1), zswap_enabled, ..Machine::default() };
+        let why = machine.judge(compressed_swap);
         assert_eq!(why.and_then(|why| why.split_once([';', ','])).map(|(what, _)| what), want, "{why:?}");
     }
 
     #[test]
     fn far_memory_ends_before_others_act_on_it() {
-        check((0, 0), true, false, (0, 0), Some("no swap space is configured"));
-        check((1000, 99), true, false, (0, 0), Some("swap space is nearly full"));
-        check((1000, 100), true, false, (3, 3), None);
-        check((1000, 500), true, false, (3, 4), Some("zswap's pool is full"));
-        check((1000, 500), false, false, (0, 0), Some("zswap is off"));
-        check((1000, 500), false, true, (0, 0), None);
+        check((0, 0), true, false, Some("no swap space is configured"));
+        check((1000, 99), true, false, Some("swap space is nearly full"));
+        check((1000, 100), true, false, None);
+        check((1000, 500), false, false, Some("zswap is off"));
+        check((1000, 500), false, true, None);
+    }
+
+    #[test]
+    fn a_pool_is_full_when_it_was_since_the_last_reading() {
+        let fake = crate::testing::Machine::new();
+        let cgroups = CgroupRoot::probe(&fake.roots).unwrap();
+        let mut machine = Machine::default();
+        let mut check = |hits: u64, used_kib: u64, want: Option<&str>| {
+            fake.put("sys/kernel/debug/zswap/pool_limit_hit", &format!("{hits}\n"));
+            fake.put("proc/swaps", &format!("Filename Type Size Used Priority\n/dev/vdb partition 1024 {used_kib} -2\n"));
+            machine.read(&fake.roots, &cgroups, true);
+            let why = machine.no_far_memory.and_then(|why| why.split_once(';')).map(|(what, _)| what);
+            assert_eq!((why, machine.pool_full), (want, want == Some("zswap's pool is full")), "{hits}, {used_kib}");
+        };
+        check(3, 0, None);
+        check(3, 0, None);
+        check(4, 0, Some("zswap's pool is full"));
+        check(4, 0, None);
+        // What lasts comes first.
+        check(5, 1000, Some("swap space is nearly full"));
     }
 }

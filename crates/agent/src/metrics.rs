@@ -48,13 +48,14 @@ pub fn render(view: &View) -> Result<String, std::fmt::Error> {
 }
 
 fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
-    let sizes: [Metric<u64>; 7] = [
+    let sizes: [Metric<u64>; 8] = [
         ("job_memory_bytes", "Everything charged to the job", |job| job.memory_bytes.0),
         ("job_working_set_bytes", "Swap-backed memory accessed within the minimum cold age", |job| job.working_set_bytes.0),
         ("job_cold_bytes", "Swap-backed memory idle for the minimum cold age or longer, far memory included", |job| job.cold_bytes.0),
         ("job_far_bytes", "Memory in far memory, uncompressed", |job| job.far_bytes.0),
         ("job_pool_bytes", "DRAM that the job's far memory occupies compressed", |job| job.pool_bytes.0),
         ("job_file_out_bytes", "Page cache that was reclaimed from the job and has not come back", |job| job.file_out_bytes.0),
+        ("job_slow_bytes", "Memory of the job in a slow memory node", |job| job.slow_bytes.0),
         ("job_saved_bytes", "DRAM that the machine got back from the job", |job| job.saved_bytes.0),
     ];
     for (name, help, read) in sizes {
@@ -67,13 +68,17 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
 }
 
 fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
-    let rates: [Metric<Option<f64>>; 6] = [
+    let rates: [Metric<Option<f64>>; 8] = [
         ("job_coverage_ratio", "Far memory as a share of cold memory", |job| Some(job.coverage_ratio)),
         ("job_threshold_seconds", "Cold-age threshold; absent where none qualifies", |job| job.threshold_seconds),
         ("job_promotion_rate_ratio_per_minute", "Far pages accessed per minute as a share of the working set", |job| {
             job.promotion_rate_ratio_per_min
         }),
         ("job_promotion_rate_objective_ratio_per_minute", "The objective for the promotion rate", |job| Some(job.slo_ratio_per_min)),
+        ("job_slow_accesses_per_second", "Accesses to the job's memory in a slow node, as estimated in the last period", |job| {
+            job.slow_rate_per_second
+        }),
+        ("job_slow_accesses_budget_per_second", "As many as the job's tolerable slowdown allows", |job| job.slow_budget_per_second),
         ("job_memory_stall_ratio", "Share of the last period in which some task waited for memory", |job| job.stall_ratio),
         ("job_io_stall_ratio", "Share of the last period in which some task waited for I/O", |job| job.io_stall_ratio),
     ];
@@ -136,6 +141,7 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     let counts = [
         ("agent_scans", "Finished scans", view.costs.scans),
         ("swap_written_bytes", "Bytes written to swap devices, by anyone", view.tiers.written_bytes.0),
+        ("swap_errors", "Requests to swap devices that failed, as far as the kernel has logged them", view.tiers.swap_errors),
         ("agent_late_scans", "Scans that began more than half a period late", view.costs.late_scans),
     ];
     for (name, help, value) in counts {

@@ -17,6 +17,9 @@
 //! slow memory counted on here is the DRAM that all jobs together really gave back, at the same time, in all but the risk
 //! of the periods: net of the compressed pool, and of the jobs that had ended.
 //!
+//! # Spending
+//! What is cold could lie in slow memory, which costs less: see [`Saving`].
+//!
 //! # Properties
 //! Each is a test of that name: a limit covers what it says; a limit never falls when the risk falls; what came back
 //! leaves headroom; little history covers all that was seen; savings count only at the same time; observed jobs have a
@@ -25,6 +28,7 @@
 mod account;
 mod distribution;
 mod machine;
+mod spending;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +44,7 @@ use self::account::{Account, Terms};
 use self::distribution::Distribution;
 pub use self::distribution::{CONFIDENCE, Spread};
 use self::machine::Together;
+pub use self::spending::Saving;
 use crate::journal::{ReadError, Record, lines};
 
 /// What is asked.
@@ -51,6 +56,8 @@ pub struct Options {
     pub job: Option<String>,
     /// The machine's DRAM, where it is known.
     pub dram: Option<Bytes>,
+    /// What slow memory may cost, each as a share of DRAM's price.
+    pub tier_costs: Vec<RatioPpm>,
 }
 
 /// The advice.
@@ -100,6 +107,10 @@ pub struct MachinePlan {
     /// What jobs that are only observed would let go in all but the accepted share of the periods, before their
     /// compressed copies take their part. Not in the promise: it was never tried.
     pub firm_potential_bytes: Option<Bytes>,
+    /// The mean share of all jobs' memory that was in far memory, or would have been let go where it was only observed.
+    pub cold_ratio: f64,
+    /// What slow memory for that share would save of the spending on DRAM, one per price asked for.
+    pub spending: Vec<Saving>,
 }
 
 /// What one job needs.
@@ -147,6 +158,10 @@ pub struct JobPlan {
     pub risk_ratio: f64,
     /// Bound on that share for the time to come.
     pub risk_ratio_max: f64,
+    /// The mean share of its memory that was in far memory, or would have been let go where it was only observed.
+    pub cold_ratio: f64,
+    /// What slow memory for that share would save of the spending on DRAM, one per price asked for.
+    pub spending: Vec<Saving>,
 }
 
 /// Why there is no advice.
@@ -240,7 +255,8 @@ impl Seen {
                 let moment = self.account(&period.job).period(&period, &terms);
                 self.together.add(&period.job, period.unix_ms, period.outcome.elapsed_ms, &moment);
             }
-            Record::Event { .. } => {}
+            // Its memory is in the records of the job's other periods.
+            Record::Slow(_) | Record::Event { .. } => {}
         }
     }
 
@@ -258,7 +274,7 @@ impl Seen {
             return Err(PlanError::NoPeriods);
         }
         let periods_min = 3_000_000u64.div_ceil(u64::from(options.risk.0).max(1));
-        let advice = Advice { risk: options.risk, periods_min };
+        let advice = Advice { risk: options.risk, periods_min, tier_costs: &options.tier_costs };
         let known: Vec<String> = jobs.keys().cloned().collect();
         let matching = jobs.into_iter().filter(|(name, _)| wanted.is_none_or(|wanted| wanted.is_match(name)));
         let jobs: Vec<_> = matching.map(|(name, account)| advice.job(name, &account, together.last_began_at())).collect();
@@ -276,12 +292,13 @@ impl Seen {
 }
 
 /// How distributions become advice.
-struct Advice {
+struct Advice<'a> {
     risk: RatioPpm,
     periods_min: u64,
+    tier_costs: &'a [RatioPpm],
 }
 
-impl Advice {
+impl Advice<'_> {
     fn too_short(&self, distribution: &Distribution) -> bool {
         distribution.samples() < self.periods_min
     }
@@ -324,6 +341,8 @@ impl Advice {
             recommended_limit_bytes: limit,
             risk_ratio: ratio(above, memory.samples()),
             risk_ratio_max: memory.share_max(above),
+            cold_ratio: seen.cold.ratio(),
+            spending: seen.cold.savings(self.tier_costs),
         }
     }
 
@@ -347,6 +366,8 @@ impl Advice {
             risk_ratio: ratio(below, saved.samples()),
             risk_ratio_max: saved.share_max(below),
             firm_potential_bytes: (seen.potential.samples() > 0).then(|| self.firm(&seen.potential)),
+            cold_ratio: seen.cold.ratio(),
+            spending: seen.cold.savings(self.tier_costs),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use policy::thresholds::Thresholds;
-use policy::{background, balance, cold_age, pressure};
+use policy::{background, balance, cold_age, pressure, slowdown};
 use serde::Serialize;
 
 use crate::journal::{BackgroundRecord, BackgroundStart, JobRecord, PeriodRecord, PressureRecord, PressureStart, Record};
@@ -82,6 +82,7 @@ pub fn replay(records: &[Record]) -> Replay {
                 thresholds.as_ref().zip(controllers).map(|(thresholds, job)| job.cold_age(thresholds, period))
             }
             Record::Pressure(period) => jobs.get_mut(&(period.job.as_str(), period.id)).and_then(|job| job.pressure(period)),
+            Record::Slow(period) => Some(slowdown::step(&period.params, &period.input) == period.step),
             Record::Background(period) => jobs.get_mut(&(period.job.as_str(), period.id)).and_then(|job| job.background(period)),
         };
         match same {

@@ -34,6 +34,16 @@ impl Family {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Lzo, Self::Lz4, Self::Zstd];
 
+    /// The kernel's name of its usual member.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Lzo => "lzo",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+
     /// The family of a compressor, by its name in `/sys/module/zswap/parameters/compressor`.
     ///
     /// `lzo-rle` writes what `lzo` writes, and runs of zeros shorter. `lz4hc` searches longer than `lz4`, so LZ4's ratio
@@ -63,6 +73,9 @@ pub struct Wanted {
     pub family: Family,
 }
 
+/// What another compressor must save more to be worth the trouble, as a share of the pages' size: a tenth.
+const MUCH: RatioPpm = RatioPpm(100_000);
+
 /// What one family made of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shrunk {
@@ -90,6 +103,33 @@ impl Measured {
     #[must_use]
     pub const fn of(&self, family: Family) -> Shrunk {
         self.families[family as usize]
+    }
+
+    /// What another compressor than `used`, the one in use, would make of a job's cold pages, and how to switch; where that
+    /// is much better.
+    #[must_use]
+    pub fn advice(&self, used: &str) -> Option<String> {
+        let family = Family::of_compressor(used);
+        let better = self.better_than(family)?;
+        let (now, then, name) = (self.of(family), self.of(better), better.as_str());
+        let percent = |ratio: RatioPpm| ratio.as_f64() * 100.0;
+        Some(format!(
+            "zswap uses {used}, which shrinks its cold pages to {:.0}%; {name} would to {:.0}%, and take {} us rather than {} to bring \
+             one back: set zswap.compressor = \"{name}\" with zswap.manage, or echo {name} > /sys/module/zswap/parameters/compressor",
+            percent(now.ratio),
+            percent(then.ratio),
+            then.decompress_us,
+            now.decompress_us,
+        ))
+    }
+
+    /// The family that shrinks the sample most, where it would save much more than the one in use: a fifth more, and
+    /// [`MUCH`] of the pages' size.
+    fn better_than(&self, used: Family) -> Option<Family> {
+        let best = Family::ALL.into_iter().min_by_key(|&family| self.of(family).ratio)?;
+        let saved = |family| u64::from(RatioPpm::ONE.0.saturating_sub(self.of(family).ratio.0));
+        let (now, then) = (saved(used), saved(best));
+        (then >= now + u64::from(MUCH.0) && 5 * then >= 6 * now).then_some(best)
     }
 }
 
@@ -311,7 +351,33 @@ mod tests {
     }
 
     #[test]
+    fn another_compressor_is_better_where_it_saves_much_more() {
+        let check = |percent: [u32; 3], used, want: Option<Family>| {
+            let families = percent.map(|percent| Shrunk { ratio: RatioPpm(percent * 10_000), decompress_us: 1 });
+            let measured = Measured { sample: Sample { pages: 64, incompressible: 0 }, families };
+            assert_eq!(measured.better_than(used), want, "{percent:?} {used:?}");
+            let advice = measured.advice(used.as_str());
+            assert_eq!(advice.is_some(), want.is_some(), "{advice:?}");
+            for (family, word) in [(used, "uses"), (want.unwrap_or(used), "set zswap.compressor =")] {
+                let said = advice.as_ref().is_none_or(|advice| advice.contains(word) && advice.contains(family.as_str()));
+                assert!(said, "{advice:?}");
+            }
+        };
+        check([100, 100, 62], Family::Lzo, Some(Family::Zstd));
+        check([100, 100, 62], Family::Zstd, None);
+        check([38, 53, 24], Family::Lz4, Some(Family::Zstd));
+        check([38, 53, 39], Family::Lz4, Some(Family::Lzo));
+        check([50, 50, 41], Family::Lzo, None);
+        check([50, 50, 40], Family::Lzo, Some(Family::Zstd));
+        check([34, 34, 22], Family::Lzo, None);
+        check([100, 100, 100], Family::Lzo, None);
+    }
+
+    #[test]
     fn names_of_compressors() {
+        for family in Family::ALL {
+            assert_eq!(Family::of_compressor(family.as_str()), family);
+        }
         for (name, want) in [
             ("lzo", Family::Lzo),
             ("lzo-rle\n", Family::Lzo),

@@ -16,6 +16,10 @@ use serde::Serialize;
 
 use crate::job::pressed::Costs;
 
+mod failing;
+
+use failing::Failing;
+
 /// What a page from a device costs before one was ever read: the slower of what fleets of flash take (001 figure 5).
 const DEVICE_US: u32 = 1_000;
 
@@ -27,9 +31,10 @@ const ZSWAP_US: u32 = 40;
 pub struct Offer {
     /// zswap is on, or swap is a compressed RAM disk.
     pub compressed: bool,
-    /// There is a swap device that is no compressed RAM disk, and bytes may be written to it at all.
+    /// There is a swap device that is no compressed RAM disk, none fails, and bytes may be written to it at all.
     pub device: bool,
-    /// The kernel moves what is old in zswap on to the device by itself (its shrinker, Linux 6.8).
+    /// The kernel moves what is old in zswap on to the device where it finds nothing easier to reclaim (zswap's shrinker,
+    /// Linux 6.8).
     pub shrinker: bool,
 }
 
@@ -42,6 +47,7 @@ pub struct Tiers {
     writes: Bucket,
     swap: Latency,
     files: Latency,
+    failing: Failing,
     zswap_us: Option<u32>,
     fault_us: u32,
     /// Pages written to swap devices since boot, when last read.
@@ -66,6 +72,8 @@ pub struct TiersView {
     pub writable_bytes: Bytes,
     /// Bytes that were written to swap devices since the agent started, by anyone.
     pub written_bytes: Bytes,
+    /// Requests to swap devices that failed since the agent started, as far as the kernel has logged them.
+    pub swap_errors: u64,
 }
 
 /// Mean read latency of some devices, smoothed.
@@ -108,7 +116,7 @@ impl Latency {
 impl Tiers {
     /// Knows nothing yet but how much may be written; `writes` is what an earlier agent left of that.
     #[must_use]
-    pub fn new(config: &Config, writes: Option<Bucket>, now: Duration) -> Self {
+    pub fn new(roots: &Roots, config: &Config, writes: Option<Bucket>, now: Duration) -> Self {
         let params = config.swap.endurance();
         Self {
             offer: Offer::default(),
@@ -116,6 +124,7 @@ impl Tiers {
             writes: writes.unwrap_or_else(|| Bucket::full(&params, crate::job::millis(now))),
             swap: Latency::default(),
             files: Latency::default(),
+            failing: Failing::new(roots),
             zswap_us: None,
             fault_us: fault_us(),
             written: None,
@@ -125,6 +134,7 @@ impl Tiers {
 
     /// Looks anew. Returns what is wrong with a swap area's device, in words.
     pub fn read(&mut self, roots: &Roots, areas: &[SwapArea], zswap: bool, shrinker: bool, now: Duration) -> Vec<String> {
+        self.failing.read(roots);
         let mut troubles = Vec::new();
         let (mut devices, mut compressed_ram) = (Vec::new(), 0);
         for area in areas {
@@ -134,9 +144,11 @@ impl Tiers {
                 Err(error) => troubles.push(format!("swap {}: {error}", area.name)),
             }
         }
+        self.failing.keep(&devices);
+        troubles.extend(self.failing.troubles());
         self.offer = Offer {
             compressed: (zswap && !areas.is_empty()) || compressed_ram > 0,
-            device: !devices.is_empty() && self.params.bytes_per_day > Bytes::ZERO,
+            device: !devices.is_empty() && self.failing.is_empty() && self.params.bytes_per_day > Bytes::ZERO,
             shrinker: shrinker && zswap,
         };
         let swapping: Vec<&str> = devices.iter().map(BlockDevice::disk_name).collect();
@@ -211,6 +223,7 @@ impl Tiers {
             zswap_read_us: self.zswap_us,
             writable_bytes: self.writable(now),
             written_bytes: self.written_bytes,
+            swap_errors: self.failing.count(),
         }
     }
 }
@@ -273,17 +286,19 @@ pub fn words(placed: Option<Placed>) -> (Option<&'static str>, &'static str) {
         Tier::Both => "both",
     });
     let (Choice::Use { why, .. } | Choice::Hold { why }) = placed.choice;
-    if placed.by_operator && name.is_some() {
-        return (name, "chosen by the operator");
-    }
     let why = match why {
         Why::Compresses => "its cold pages compress well",
         Why::DoesNotCompress => "its cold pages do not compress well",
-        Why::WarmerCompressedColderWritten => "its cold pages compress, and what grows old there is written to the device",
+        Why::WarmerCompressedColderWritten => "its cold pages compress, and the oldest go on to the device when zswap has to make room",
+        Why::OnlyTier if placed.by_operator => "chosen by the operator",
         Why::OnlyTier => "there is no other tier",
         Why::TooSlow => "the device is slower than its class accepts",
         Why::WritesSpent => "what may be written to the device is spent for now",
+        Why::NoShrinker => {
+            "chosen by the operator; zswap's shrinker is off, so that nothing is written until the pool is full (zswap.shrinker)"
+        }
         Why::NotSampled => "its pages have not been sampled yet",
+        Why::NoDevice => "there is no swap device to write to (see `thermocline doctor`)",
         Why::NoTier => "there is no far memory for it (see `thermocline doctor`)",
     };
     (name, why)

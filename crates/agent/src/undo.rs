@@ -1,6 +1,7 @@
 //! What must be put back.
 //!
-//! Everything lasting that the agent sets (`memory.low`, `memory.swap.max`, zswap parameters, kdamonds) is written
+//! Everything lasting that the agent sets (`memory.low`, `memory.swap.max`, zswap parameters, kdamonds), and which jobs have memory
+//! in a slow node because of it, is written
 //! down here *before* it is set, in a file that survives the process. On exit the agent puts everything back; if it
 //! dies at any instruction, the next start finds the file and does the same. A value that someone else changed in
 //! the meantime is theirs: it is left alone and reported.
@@ -28,6 +29,21 @@ struct Contents {
     settings: BTreeMap<PathBuf, Setting>,
     /// Processes that kdamonds of ours watch.
     kdamond_targets: Vec<i32>,
+    /// Jobs that have memory in a slow node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slow: Option<SlowJobs>,
+}
+
+/// Jobs whose memory we placed in a slow node. Where nobody looks at it any more, it is to come home: what is seldom accessed
+/// today may be in use tomorrow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowJobs {
+    /// The slow node.
+    pub node: u32,
+    /// Where memory comes home to.
+    pub home: u32,
+    /// The jobs' cgroups, and the kernel's ids of these.
+    pub jobs: BTreeMap<String, u64>,
 }
 
 /// The durable list of what to put back.
@@ -98,6 +114,38 @@ impl UndoLog {
             self.store()?;
         }
         Ok(())
+    }
+
+    /// The jobs that have memory in a slow node.
+    #[must_use]
+    pub fn slow_jobs(&self) -> Option<&SlowJobs> {
+        self.contents.slow.as_ref()
+    }
+
+    /// Writes down that memory of a job is about to be placed in slow node `node`, to come home to `home`.
+    ///
+    /// # Errors
+    /// When the list cannot be stored; then nothing may be placed.
+    pub fn add_slow_job(&mut self, path: &str, id: u64, node: u32, home: u32) -> io::Result<()> {
+        let slow = self.contents.slow.get_or_insert_default();
+        if (slow.node, slow.home, slow.jobs.get(path)) == (node, home, Some(&id)) {
+            return Ok(());
+        }
+        (slow.node, slow.home) = (node, home);
+        slow.jobs.insert(path.to_owned(), id);
+        self.store()
+    }
+
+    /// Takes a job off the list of those with memory in a slow node.
+    pub fn remove_slow_job(&mut self, path: &str) {
+        if let Some(slow) = &mut self.contents.slow
+            && slow.jobs.remove(path).is_some()
+        {
+            if slow.jobs.is_empty() {
+                self.contents.slow = None;
+            }
+            self.store_or_log();
+        }
     }
 
     /// What a kernel file held before it was set, if it is on the list.
@@ -305,6 +353,22 @@ mod tests {
         fs::write(fixture.low(), "Y\n").unwrap();
         log.restore_all();
         assert_eq!(fixture.value(), "N");
+    }
+
+    #[test]
+    fn jobs_with_memory_in_a_slow_node_are_remembered_until_they_are_home() {
+        let fixture = Fixture::new("0");
+        let mut log = fixture.reopen();
+        for (path, id) in [("/a", 7), ("/b", 8), ("/a", 9)] {
+            log.add_slow_job(path, id, 1, 0).unwrap();
+        }
+        let mut after_crash = fixture.reopen();
+        let jobs = BTreeMap::from([("/a".to_owned(), 9), ("/b".to_owned(), 8)]);
+        assert_eq!(after_crash.slow_jobs(), Some(&SlowJobs { node: 1, home: 0, jobs }));
+        for path in ["/a", "/c", "/b"] {
+            after_crash.remove_slow_job(path);
+        }
+        assert!(after_crash.is_empty() && fixture.reopen().is_empty());
     }
 
     #[test]

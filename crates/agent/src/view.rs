@@ -7,16 +7,19 @@ use policy::background::{self, Hint};
 use policy::balance::Lean;
 use policy::cold_age::{Decision, Hold, Reason};
 use policy::pressure;
-use policy::units::{Age, Bytes, RatioPpm};
+use policy::slowdown;
+use policy::units::{AccessRate, Age, Bytes, RatioPpm};
 use policy::veto::Veto;
 use serde::Serialize;
 
 use crate::actuators::compact::Task;
 use crate::job::background::{Background, BackgroundPeriod};
 use crate::job::pressed::PressedPeriod;
+use crate::job::slowed::SlowPeriod;
 use crate::job::{ClosedPeriod, Job, Totals};
 use crate::machine::Machine;
 use crate::node::{Costs, Options};
+use crate::slow::SlowNode;
 use crate::tiers::TiersView;
 
 /// The whole agent.
@@ -36,6 +39,10 @@ pub struct View {
     pub machine: Machine,
     /// Its tiers.
     pub tiers: TiersView,
+    /// The slow memory node, where a job has use for one.
+    pub slow: Option<SlowNode>,
+    /// Why nothing can be placed there.
+    pub slow_trouble: Option<String>,
     /// What the agent itself costs.
     pub costs: Costs,
     /// DRAM that all jobs together gave back, minus the agent's own memory; negative while it costs more.
@@ -101,6 +108,8 @@ pub struct JobView {
     pub hint: Option<Hint>,
     /// What its sampled cold pages compress to, as a share of their size.
     pub compressed_ratio: Option<f64>,
+    /// That another compressor would save much more of it, if one would, and how to switch.
+    pub advice: Option<String>,
     /// Bytes that it wrote to swap devices.
     pub written_bytes: Bytes,
     /// What observes it.
@@ -127,7 +136,13 @@ pub struct JobView {
     pub pool_bytes: Bytes,
     /// Page cache that was reclaimed and has not come back.
     pub file_out_bytes: Bytes,
-    /// DRAM given back: far memory without what it takes compressed, and page cache.
+    /// What is in a slow memory node.
+    pub slow_bytes: Bytes,
+    /// Accesses per second to that, by the last period's estimate; `None` where the policy places nothing there.
+    pub slow_rate_per_second: Option<f64>,
+    /// As many as its tolerable slowdown allows.
+    pub slow_budget_per_second: Option<f64>,
+    /// DRAM given back: far memory without what it takes compressed, page cache, and what is in a slow memory node.
     pub saved_bytes: Bytes,
     /// Share of the last period of `pressure.period` in which some task waited for memory; `None` where no policy asks.
     pub stall_ratio: Option<f64>,
@@ -160,6 +175,9 @@ pub struct JobView {
     /// The same for a job that may go to the background.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recent_background: Vec<BackgroundPeriod>,
+    /// The same for a job whose memory may live in a slow node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recent_slow: Vec<SlowPeriod>,
 }
 
 impl View {
@@ -174,7 +192,7 @@ impl View {
         jobs: impl Iterator<Item = &'a Job>,
     ) -> Self {
         let period = config.agent.scan_period.as_secs_f64();
-        let jobs: Vec<_> = jobs.map(|job| JobView::of(job, period)).collect();
+        let jobs: Vec<_> = jobs.map(|job| JobView::of(job, machine, period)).collect();
         let saved: u64 = jobs.iter().map(|job| job.saved_bytes.0).sum();
         let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         Self {
@@ -185,6 +203,8 @@ impl View {
             scan_period_seconds: period,
             machine: machine.clone(),
             tiers,
+            slow: None,
+            slow_trouble: None,
             costs,
             saved_bytes: signed(saved) - signed(costs.rss_bytes.0),
             totals_by_kind: totals_by_kind(&jobs, machine.total_bytes),
@@ -197,15 +217,23 @@ impl View {
     pub fn brief(&self) -> Self {
         let brief = |job: &JobView| JobView {
             job: job.job.clone(),
+            advice: job.advice.clone(),
             remark: job.remark.clone(),
             explanation: job.explanation.clone(),
             cold_age: job.cold_age.clone(),
             recent: Vec::new(),
             recent_pressure: Vec::new(),
             recent_background: Vec::new(),
+            recent_slow: Vec::new(),
             ..*job
         };
-        Self { kernel: self.kernel.clone(), machine: self.machine.clone(), jobs: self.jobs.iter().map(brief).collect(), ..*self }
+        Self {
+            kernel: self.kernel.clone(),
+            machine: self.machine.clone(),
+            slow_trouble: self.slow_trouble.clone(),
+            jobs: self.jobs.iter().map(brief).collect(),
+            ..*self
+        }
     }
 }
 
@@ -227,13 +255,14 @@ fn totals_by_kind(jobs: &[JobView], machine: Bytes) -> [KindTotals; Kind::ALL.le
 }
 
 impl JobView {
-    fn of(job: &Job, period: f64) -> Self {
+    fn of(job: &Job, machine: &Machine, period: f64) -> Self {
         let page = kernel::page_size();
         let scan = job.scan.clone().unwrap_or_default();
         let last = job.recent.back();
         let pressed = job.pressed.as_ref().and_then(|pressed| pressed.recent.back());
+        let slowed = job.slowed.as_ref().and_then(|slowed| slowed.recent.back());
         let hint = job.background.as_ref().and_then(|background| background.hint);
-        let tier = crate::tiers::words(job.tier);
+        let tier = if job.slowed.is_some() { (Some("slow"), IN_SLOW) } else { crate::tiers::words(job.tier) };
         let mut cold = scan.resident.clone();
         cold.merge(job.far.counts());
         let cold_bytes = cold.at_least(Age(1)).to_bytes(page);
@@ -249,6 +278,7 @@ impl JobView {
             tier_reason: tier.1,
             hint,
             compressed_ratio: job.compressed.map(RatioPpm::as_f64),
+            advice: job.measured.filter(|_| machine.zswap_enabled).and_then(|measured| measured.advice(&machine.compressor)),
             written_bytes: job.written,
             tracker: job.tracker.0.as_str(),
             tracker_reason: job.tracker.1,
@@ -262,6 +292,9 @@ impl JobView {
             far_bytes: far,
             pool_bytes: job.memory.pool,
             file_out_bytes: job.memory.file,
+            slow_bytes: job.memory.slow,
+            slow_rate_per_second: slowed.map(|period| period.step.rate.as_f64()),
+            slow_budget_per_second: slowed.map(|period| period.step.budget.as_f64()),
             saved_bytes: job.memory.saved(),
             stall_ratio: pressed.map(|period| period.step.memory_stall.as_f64()),
             io_stall_ratio: pressed.map(|period| period.step.io_stall.as_f64()),
@@ -279,9 +312,12 @@ impl JobView {
             recent: job.recent.iter().copied().collect(),
             recent_pressure: job.pressed.iter().flat_map(|pressed| pressed.recent.iter().copied()).collect(),
             recent_background: job.background.iter().flat_map(|background| background.recent.iter().copied()).collect(),
+            recent_slow: job.slowed.iter().flat_map(|slowed| slowed.recent.iter().copied()).collect(),
         }
     }
 }
+
+const IN_SLOW: &str = "its policy places memory in a slow node, which loads and stores reach directly";
 
 const IN_USE: background::Decision = background::Decision::Nothing { reason: background::Reason::Foreground };
 
@@ -296,6 +332,7 @@ fn words(job: &Job, last: Option<&ClosedPeriod>, pressed: Option<&PressedPeriod>
         Policy::ColdAge => cold_age.into_iter().collect(),
         Policy::Pressure => pressure.into_iter().collect(),
         Policy::Background => background.into_iter().collect(),
+        Policy::Slowdown => job.slowed.iter().filter_map(|slowed| slowed.recent.back()).map(explain_slow).collect(),
         Policy::Auto => cold_age.into_iter().chain(pressure).chain(background.filter(|_| !in_use)).collect(),
     };
     if said.is_empty() { "no control period has passed yet".to_owned() } else { said.join("; and ") }
@@ -331,6 +368,36 @@ pub fn explain_background(period: &BackgroundPeriod) -> String {
             Reason::Vetoed(veto) => format!("not compacted: {}", veto_words(veto)),
         },
     }
+}
+
+/// A decision about slow memory in words, with the numbers that it rests on.
+#[must_use]
+pub fn explain_slow(period: &SlowPeriod) -> String {
+    let SlowPeriod { step, slow, memory, moved, .. } = period;
+    let rate = |rate: AccessRate| format!("{:.0}", rate.as_f64());
+    let share = RatioPpm::of(slow.0, memory.0).unwrap_or_default();
+    let mut text = format!(
+        "{slow} of {memory} in slow memory ({share}), accessed {} times a second, {} at most by what was seen, {} allowed",
+        rate(step.rate),
+        rate(step.upper),
+        rate(step.budget)
+    );
+    if step.home > 0 {
+        text += &format!("; {} blocks to come home", step.home);
+    }
+    match step.hold {
+        Some(hold) => text += &format!("; no more placed: {}", slow_hold_words(hold)),
+        None => text += &format!("; {} blocks more to go there", step.place),
+    }
+    for (bytes, why) in [
+        (moved.no_room, "could not be moved for want of room"),
+        (moved.pinned, "could not be moved, being locked, shared or in use by a device"),
+    ] {
+        if bytes > Bytes::ZERO {
+            text += &format!("; {bytes} {why}");
+        }
+    }
+    text
 }
 
 /// A decision of the pressure controller in words, with the numbers that it rests on.
@@ -387,6 +454,20 @@ pub fn explain(period: &ClosedPeriod, scan_period_seconds: f64) -> String {
     }
 }
 
+fn slow_hold_words(hold: slowdown::Hold) -> &'static str {
+    use slowdown::Hold;
+    match hold {
+        Hold::NoBudget => "no slowdown is tolerated",
+        Hold::NothingSampled => "nothing was sampled",
+        Hold::HomeCutShort => "what is too hot for slow memory is not all home yet",
+        Hold::NothingCold => "the coldest that was sampled is accessed too often",
+        Hold::BudgetSpent => "what is slow already uses up what is allowed",
+        Hold::NoRoom => "the slow node is full",
+        Hold::StepSpent => "no more may be moved in this period",
+        Hold::Vetoed(veto) => veto_words(veto),
+    }
+}
+
 fn veto_words(veto: Veto) -> &'static str {
     match veto {
         Veto::OtherPolicy => "another policy decides for this job",
@@ -396,6 +477,7 @@ fn veto_words(veto: Veto) -> &'static str {
         Veto::Incompressible => "its cold pages do not compress",
         Veto::BudgetSpent => "the agent has spent its CPU budget",
         Veto::WritesSpent => "the device's write budget is spent for now",
+        Veto::NumaBalancing => "the kernel moves pages by itself: set kernel.numa_balancing to 0, or slow.manage to true",
         Veto::Stalled => "it is stalled as long as its pressure target allows",
     }
 }

@@ -58,6 +58,31 @@ fn risk(text: &str) -> Result<RatioPpm, String> {
     Ok(ratio)
 }
 
+fn tier_cost(text: &str) -> Result<RatioPpm, String> {
+    let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    if ratio >= RatioPpm::ONE {
+        return Err("memory that costs as much as DRAM saves nothing; give its share of DRAM's price, such as 0.25".to_owned());
+    }
+    Ok(ratio)
+}
+
+fn sample(text: &str) -> Result<RatioPpm, String> {
+    let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    if ratio == RatioPpm(0) || ratio > RatioPpm::ONE {
+        return Err("give a share above 0 and up to 100%, such as 5%".to_owned());
+    }
+    Ok(ratio)
+}
+
+fn look_period(text: &str) -> Result<std::time::Duration, String> {
+    let period = duration(text)?;
+    let (least, most) = (std::time::Duration::from_millis(10), std::time::Duration::from_secs(3600));
+    if !(least..=most).contains(&period) {
+        return Err("give a time from 10ms to 1h, such as 1s".to_owned());
+    }
+    Ok(period)
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Tell what this machine can do, and how to enable what it cannot; changes nothing
@@ -78,6 +103,16 @@ pub(crate) enum Command {
     Replay(Replay),
     /// Advise a limit for each job, and how much memory the machine could promise, from what the journal holds
     Plan(Plan),
+    /// Look at how often memory is accessed, and tell how much of it slow memory could hold; moves nothing
+    Rates(Rates),
+    /// Run a command as if a share of its memory were slow, and count what that costs it. For test machines: it stops,
+    /// delays and traces the command
+    Emulate(Emulate),
+    /// Look at traces, and make of them what a fleet's evaluation reads
+    #[command(subcommand)]
+    Trace(TraceCommand),
+    /// Say what a fleet would save, and feel, under other parameters, from its traces; changes nothing
+    Model(Model),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -91,6 +126,8 @@ pub(crate) enum Command {
         /// Where to
         directory: PathBuf,
     },
+    #[command(hide = true, name = crate::emulate::CHASE)]
+    Chase { pages: usize, threads: usize },
     #[command(hide = true, name = agent::actuators::lru::CHILD_COMMAND)]
     ReclaimStep { parent: u32, cgroup: String, bytes: u64, swappiness: u8 },
 }
@@ -172,6 +209,208 @@ pub(crate) struct Plan {
     /// The machine's DRAM, such as 256GiB [default: this machine's, unless journals are named]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) dram: Option<Bytes>,
+    /// What slow memory costs, as shares of DRAM's price, such as 0.25 or 20%: tells what it would save of the spending
+    #[arg(long = "tier-cost", value_name = "RATIO", value_delimiter = ',', value_parser = tier_cost)]
+    pub(crate) tier_costs: Vec<RatioPpm>,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("whose").required(true)))]
+pub(crate) struct Rates {
+    /// A process; may be given again
+    #[arg(long, value_name = "PID", group = "whose", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pid: Vec<i32>,
+    /// A job: all processes of this cgroup, relative to the cgroup root, and of those below it
+    #[arg(long, value_name = "CGROUP", group = "whose")]
+    pub(crate) job: Option<String>,
+    /// How much of the memory to look at, chosen anew each time
+    #[arg(long, value_name = "RATIO", default_value = "5%", value_parser = sample)]
+    pub(crate) sample: RatioPpm,
+    /// Look at all of it
+    #[arg(long, conflicts_with = "sample")]
+    pub(crate) all: bool,
+    /// How often to look at each page; once more as often where a block is looked at in parts
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(2..=600))]
+    pub(crate) looks: u32,
+    /// The time from look to look: what is accessed much more often cannot be told apart
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = look_period)]
+    pub(crate) look_period: std::time::Duration,
+    /// Split huge pages that are accessed too often to tell, to look at their parts, and collapse them again. The one
+    /// thing here that changes anything: the program does without these huge pages meanwhile
+    #[arg(long)]
+    pub(crate) split: bool,
+    /// What one access to the slow memory in question takes
+    #[arg(long, value_name = "DURATION", default_value = "1us", value_parser = duration)]
+    pub(crate) latency: std::time::Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Emulate {
+    /// What an access to slow memory costs more than one to DRAM, such as 1us
+    #[arg(long, value_name = "DURATION", default_value = "1us", value_parser = latency)]
+    pub(crate) latency: std::time::Duration,
+    /// The share of the command's anonymous memory that is slow, chosen by chance in blocks of 2 MiB
+    #[arg(long, value_name = "RATIO", default_value = "50%", value_parser = share)]
+    pub(crate) slow: RatioPpm,
+    /// Pages that may be open at a time: an access to one of them costs nothing, as to a page that the TLB holds
+    #[arg(long, value_name = "PAGES", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_535))]
+    pub(crate) open: u64,
+    /// The seed of every choice by chance
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Write the report here in place of standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Run no command; print how well pointer chases of known length keep to the latencies asked for
+    #[arg(long, conflicts_with = "command")]
+    pub(crate) calibrate: bool,
+    /// The command and its arguments; the program itself, not a script that runs it
+    #[arg(required_unless_present = "calibrate", trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    pub(crate) command: Vec<std::ffi::OsString>,
+}
+
+/// A latency: unlike other durations it may be as short as a nanosecond.
+fn latency(text: &str) -> Result<std::time::Duration, String> {
+    let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000)];
+    let parsed = units.iter().find_map(|(unit, ns)| {
+        let number: f64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
+        std::time::Duration::try_from_secs_f64(number * f64::from(*ns) / 1e9).ok()
+    });
+    parsed
+        .filter(|latency| (1..=1_000_000_000).contains(&latency.as_nanos()))
+        .ok_or_else(|| "write a latency from 1ns to 1000ms, such as 300ns, 1us or 2.5us".to_owned())
+}
+
+fn share(text: &str) -> Result<RatioPpm, String> {
+    let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    if ratio > RatioPpm::ONE {
+        return Err("there is no more than all of it; give at most 100%".to_owned());
+    }
+    Ok(ratio)
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceCommand {
+    /// List the files, with what is in each
+    List(Traces),
+    /// Show each job: memory, coverage, promotions, stalls
+    Show(TracesOfJobs),
+    /// Read everything, and report what cannot be true; exits with 1 if anything cannot
+    Validate(Traces),
+    /// Make one sorted file of many
+    Merge(TracesInto),
+    /// Print every entry: as comma-separated values, or with --format json as one JSON object per line
+    Export(TracesOfJobs),
+    /// Make the file that a model replays fastest
+    Compact(TracesInto),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Traces {
+    /// Files, directories or s3://bucket/prefix [default: the configured trace.store]
+    #[arg(value_name = "URL")]
+    pub(crate) urls: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TracesOfJobs {
+    #[command(flatten)]
+    pub(crate) traces: Traces,
+    /// Only jobs whose cgroup matches
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) job: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TracesInto {
+    #[command(flatten)]
+    pub(crate) traces: Traces,
+    /// The file to make: a path, or s3://bucket/path
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to: String,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("source").required(true).args(["trace", "generate"])))]
+pub(crate) struct Model {
+    /// Trace files, or directories with all that is below them
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub(crate) trace: Vec<PathBuf>,
+    /// Make up a fleet in which so many jobs run at any time, for trying things out
+    #[arg(long, value_name = "JOBS", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) generate: Option<u64>,
+    /// Days of the generated fleet
+    #[arg(long, default_value_t = 7, requires = "generate", value_parser = clap::value_parser!(u32).range(1..=3_650))]
+    pub(crate) days: u32,
+    /// Which of all fleets that could be generated
+    #[arg(long, default_value_t = 1, requires = "generate")]
+    pub(crate) seed: u64,
+    /// Write the generated fleet as trace files into a directory, and do no more
+    #[arg(long, value_name = "DIRECTORY", requires = "generate")]
+    pub(crate) record: Option<PathBuf>,
+    /// Percentiles K to try, beside the configured one
+    #[arg(long, value_name = "RATIO,...", value_delimiter = ',', value_parser = ratio,
+        default_value = "50%,70%,80%,90%,92%,94%,95%,96%,97%,98%,98.5%,99%,99.5%,99.9%,100%")]
+    pub(crate) percentiles: Vec<RatioPpm>,
+    /// Warm-ups S to try, beside the configured one
+    #[arg(long, value_name = "DURATION,...", value_delimiter = ',', value_parser = duration,
+        default_value = "0s,5m,10m,20m,30m,1h,2h,4h")]
+    pub(crate) warmups: Vec<std::time::Duration>,
+    /// Compare with other limits, such as promotion_rate=0.5%,minimum_age=240s; may be given again
+    #[arg(long, value_name = "KEY=VALUE,...", value_parser = what_if)]
+    pub(crate) what_if: Vec<WhatIf>,
+    /// What the fleet must hold: promotions per minute, as a share of the working set [default: cold_age.promotion_rate]
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    pub(crate) objective: Option<RatioPpm>,
+    /// In which share of the entries it must hold
+    #[arg(long, value_name = "RATIO", default_value = "98%", value_parser = ratio)]
+    pub(crate) objective_percentile: RatioPpm,
+    /// Tell the jobs apart, too
+    #[arg(long, value_enum)]
+    pub(crate) by: Option<By>,
+    /// Show the fleet as it is: ages by threshold, machine and job; of a generated one, also how it fits what is published
+    #[arg(long)]
+    pub(crate) survey: bool,
+    /// What a GiB of DRAM costs, in any currency
+    #[arg(long, value_name = "PRICE", value_parser = price)]
+    pub(crate) dram_price_per_gib: Option<f64>,
+    /// Threads [default: all cores]
+    #[arg(long)]
+    pub(crate) threads: Option<std::num::NonZero<usize>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum By {
+    Cluster,
+    Class,
+}
+
+/// Limits that a pass of the model takes, where they differ from the configured ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WhatIf {
+    pub(crate) promotion_rate: Option<RatioPpm>,
+    pub(crate) minimum_age: Option<std::time::Duration>,
+}
+
+fn what_if(text: &str) -> Result<WhatIf, String> {
+    let mut limits = WhatIf::default();
+    for part in text.split(',') {
+        let (key, value) = key_value(part).map_err(|_| "write it as KEY=VALUE, such as promotion_rate=0.5%".to_owned())?;
+        match key.as_str() {
+            "promotion_rate" => limits.promotion_rate = Some(ratio(&value)?),
+            "minimum_age" => limits.minimum_age = Some(duration(&value)?),
+            _ => return Err(format!("{key:?} is not known; there are promotion_rate and minimum_age")),
+        }
+    }
+    Ok(limits)
+}
+
+fn ratio(text: &str) -> Result<RatioPpm, String> {
+    config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))
+}
+
+fn price(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|price: &f64| price.is_finite() && *price >= 0.0).ok_or_else(|| "write a number, such as 3.50".to_owned())
 }
 
 #[derive(Debug, Subcommand)]

@@ -9,9 +9,13 @@ use kernel::Roots;
 
 mod arguments;
 mod commands;
+mod emulate;
+mod model;
 mod plan;
+mod rates;
 mod signals;
 mod text;
+mod traces;
 
 use arguments::{Arguments, Command, ConfigCommand, Format};
 
@@ -63,6 +67,11 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Hint(hint) => commands::hint(&load()?, format, &hint)?,
         Command::Replay(replay) => return commands::replay(&load()?, format, &replay),
         Command::Plan(arguments) => plan::plan(&roots, &load()?, format, &arguments)?,
+        Command::Rates(arguments) => return rates::rates(&roots, &load()?, format, &arguments),
+        Command::Emulate(arguments) => return emulate::emulate(format, &arguments),
+        Command::Chase { pages, threads } => ::emulate::chase::run(pages, threads)?,
+        Command::Trace(trace) => return traces::run(&load()?, format, &trace),
+        Command::Model(arguments) => model::model(&load()?, format, &arguments)?,
         Command::Config(ConfigCommand::Check) => {
             let checked = Config::load(arguments.configuration.config.as_deref(), &arguments.configuration.overrides);
             return commands::check(format, checked);

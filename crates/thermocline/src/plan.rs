@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use agent::plan::{self, JobPlan, MachinePlan, Options, Plan};
+use agent::plan::{self, JobPlan, MachinePlan, Options, Plan, Saving};
 use anyhow::Result;
 use config::Config;
 use kernel::{Roots, meminfo};
@@ -16,7 +16,8 @@ const NAME_WIDTH: usize = 28;
 
 /// `thermocline plan`.
 pub(crate) fn plan(roots: &Roots, config: &Config, format: Format, arguments: &arguments::Plan) -> Result<()> {
-    let mut options = Options { risk: arguments.risk, job: arguments.job.clone(), dram: arguments.dram };
+    let (job, tier_costs) = (arguments.job.clone(), arguments.tier_costs.clone());
+    let mut options = Options { risk: arguments.risk, job, dram: arguments.dram, tier_costs };
     let advice = if arguments.journals.is_empty() {
         if options.dram.is_none() {
             options.dram = Some(meminfo::read(roots)?.total);
@@ -73,6 +74,9 @@ fn machine(plan: &Plan) -> String {
             "  jobs that are only observed would let go of {potential}, before what its compressed copies take; not promised"
         );
     }
+    if let Some(spending) = spending(machine.cold_ratio, &machine.spending) {
+        let _ = writeln!(text, "  {spending}");
+    }
     if machine.too_short {
         let _ = writeln!(text, "  too short to tell: {accepted} needs {} periods; the least that was saved is taken", plan.periods_min);
     } else if let Some(remark) = slow(*periods, machine.independent_periods, plan.periods_min) {
@@ -125,6 +129,7 @@ fn remarks(job: &JobPlan, plan: &Plan) -> Vec<String> {
         let reaction = span(job.reaction_seconds);
         remarks.push(format!("took {}, and {} came back within {reaction}", job.covered_bytes, job.burst_bytes));
     }
+    remarks.extend(spending(job.cold_ratio, &job.spending));
     if job.starts > 1 {
         remarks.push(format!("{} jobs of that name, one after the other", job.starts));
     }
@@ -132,6 +137,13 @@ fn remarks(job: &JobPlan, plan: &Plan) -> Vec<String> {
         remarks.push("ended before the journal did".to_owned());
     }
     remarks
+}
+
+/// What slow memory would save, where its price was given.
+fn spending(cold: f64, savings: &[Saving]) -> Option<String> {
+    let one = |saving: &Saving| format!("{} at {} of DRAM's price", percent(saving.saved_ratio), percent(saving.tier_cost_ratio));
+    let all: Vec<_> = savings.iter().map(one).collect();
+    (!all.is_empty()).then(|| format!("{} cold; in slow memory that would save of the spending on DRAM: {}", percent(cold), all.join(", ")))
 }
 
 /// That periods tell less than their number promises.

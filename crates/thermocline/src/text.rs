@@ -5,6 +5,7 @@ use std::fmt::Write;
 use agent::job::ClosedPeriod;
 use agent::job::background::BackgroundPeriod;
 use agent::job::pressed::PressedPeriod;
+use agent::job::slowed::SlowPeriod;
 use policy::units::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -24,6 +25,17 @@ pub(crate) fn status(view: &Value) -> String {
     );
     if let Some(why) = machine["no_far_memory"].as_str() {
         let _ = writeln!(text, "no far memory: {why}");
+    }
+    for trouble in machine["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let _ = writeln!(text, "trouble: {trouble}");
+    }
+    if let Some(why) = view["slow_trouble"].as_str() {
+        let _ = writeln!(text, "nothing is placed in slow memory: {why}");
+    } else if let Some(node) = view["slow"]["node"].as_u64() {
+        let slow = &view["slow"];
+        let (free, total, latency) = (bytes(&slow["free_bytes"]), bytes(&slow["total_bytes"]), count(&slow["latency_ns"]));
+        let from = slow["latency_from"].as_str().unwrap_or("?");
+        let _ = writeln!(text, "slow memory: node {node}, {free} free of {total}, {latency} ns an access by {from}");
     }
     let columns = ["policy", "class", "tier", "tracker", "memory", "working", "cold", "far", "saved", "older", "promotions", "stall"];
     text += &row("job", &columns.map(ToOwned::to_owned));
@@ -114,6 +126,9 @@ pub(crate) fn explanation(job: &Value, scan_period_seconds: f64, last: usize, no
         word("tracker_reason")
     );
     let _ = writeln!(text, "  tier {}: {}", word("tier"), word("tier_reason"));
+    if let Some(advice) = job["advice"].as_str() {
+        let _ = writeln!(text, "  {advice}");
+    }
     if let Some(hint) = job["hint"].as_str() {
         let _ = writeln!(text, "  said to be in the {hint}");
     }
@@ -133,10 +148,12 @@ pub(crate) fn explanation(job: &Value, scan_period_seconds: f64, last: usize, no
         .iter()
         .map(|period: &BackgroundPeriod| (period.unix_ms, agent::view::explain_background(period)))
         .collect();
+    let slow: Vec<_> =
+        periods(job, "recent_slow").iter().map(|period: &SlowPeriod| (period.unix_ms, agent::view::explain_slow(period))).collect();
     // Where another policy decides, this one only keeps learning.
-    let learning = ["pressure", "background"].contains(&word("policy"));
+    let learning = ["pressure", "background", "slowdown"].contains(&word("policy"));
     let cold_age = if learning { Vec::new() } else { cold_age };
-    for (name, mut said) in [("cold_age", cold_age), ("pressure", pressure), ("background", background)] {
+    for (name, mut said) in [("cold_age", cold_age), ("pressure", pressure), ("background", background), ("slowdown", slow)] {
         // Of the same thing said again and again, the first time is what matters.
         said.dedup_by(|later, earlier| later.1 == earlier.1);
         if !said.is_empty() {
@@ -211,13 +228,14 @@ mod tests {
             json!({ "unix_ms": unix_ms, "decision": decision, "machine_stall": 0, "available": 500_000, "done": done })
         };
         let recent = [held(1_000, "foreground"), held(2_000, "foreground"), held(9_000, "settling"), held(12_000, "done")];
-        let job = json!({ "job": "/a", "policy": "background", "hint": "background", "recent_background": recent });
+        let job =
+            json!({ "job": "/a", "policy": "background", "hint": "background", "advice": "zswap uses lzo", "recent_background": recent });
         let check = |last: usize, want: &[&str]| {
             let text = explanation(&job, 1.0, last, 20_000);
             let said: Vec<_> = text.lines().skip_while(|line| *line != "background").skip(1).map(str::trim).collect();
             assert_eq!(said.len(), want.len(), "{text}");
             assert!(said.iter().zip(want).all(|(said, want)| said.starts_with(want)), "{text}");
-            assert!(text.contains("said to be in the background"));
+            assert!(text.contains("said to be in the background") && text.contains("  zswap uses lzo\n"));
         };
         check(10, &["19 s ago", "11 s ago", "8 s ago"]);
         check(1, &["8 s ago"]);

@@ -60,8 +60,22 @@ fn golden_journal() -> String {
     path.to_str().unwrap().to_owned()
 }
 
-const COMMANDS: [&str; 12] =
-    ["doctor", "observe", "run", "agent", "status", "explain", "hint", "replay", "plan", "config", "completions", "man"];
+const COMMANDS: [&str; 14] = [
+    "doctor",
+    "observe",
+    "run",
+    "agent",
+    "status",
+    "explain",
+    "hint",
+    "replay",
+    "plan",
+    "rates",
+    "emulate",
+    "config",
+    "completions",
+    "man",
+];
 
 #[test]
 fn help_names_every_command_and_each_explains_itself() {
@@ -70,7 +84,7 @@ fn help_names_every_command_and_each_explains_itself() {
         check(&[command, "--help"], 0, &["Usage: thermocline", "--format"], &[]);
     }
     let hidden = thermocline(&["--help"]);
-    assert!(!hidden.out.contains("reclaim-step"), "{hidden:?}");
+    assert!(!hidden.out.contains("reclaim-step") && !hidden.out.contains("emulate-chase"), "{hidden:?}");
     check(&["--version"], 0, &[env!("CARGO_PKG_VERSION")], &[]);
     check(&[], 2, &[], &["Usage: thermocline"]);
     check(&["statsu"], 2, &[], &["status"]);
@@ -133,8 +147,10 @@ fn doctor_says_what_is_missing_and_its_exit_code_agrees() {
         assert_eq!(ran.code, Some(if report["able"] == true { 0 } else { 2 }), "{ran:?}");
         report
     };
-    agrees(&thermocline(&["doctor", "--format", "json"]));
-    assert!(thermocline(&["doctor"]).out.contains("page_idle"));
+    let report = agrees(&thermocline(&["doctor", "--format", "json"]));
+    assert!(report["slow_memory"]["checks"].as_array().is_some_and(|checks| checks.iter().any(|check| check["name"] == "slow_node")));
+    let text = thermocline(&["doctor"]).out;
+    assert!(text.contains("page_idle") && text.contains("slow memory\n"), "{text}");
 
     // As an ordinary user, whoever runs the tests.
     let as_user = |arguments: &[&str]| {
@@ -202,4 +218,30 @@ fn a_journal_replays_and_a_changed_one_is_noticed() {
     check(&["replay", "/nonexistent/journal"], 1, &[], &["/nonexistent/journal"]);
     let set = format!("agent.state_dir={}", directory.path().display());
     check(&["--set", &set, "replay"], 1, &[], &[directory.path().to_str().unwrap()]);
+}
+
+#[test]
+fn emulate_wants_a_command_and_a_latency() {
+    let emulate = |arguments: &[&str], err: &[&str]| check(&[&["emulate"], arguments].concat(), 2, &[], err);
+    emulate(&[], &["CMD"]);
+    emulate(&["--latency", "0ns", "true"], &["1ns to 1000ms"]);
+    emulate(&["--latency", "1", "true"], &["1ns to 1000ms"]);
+    emulate(&["--slow", "101%", "true"], &["at most 100%"]);
+    emulate(&["--open", "0", "true"], &["1..=65535"]);
+    emulate(&["--calibrate", "true"], &["cannot be used with"]);
+}
+
+#[test]
+fn rates_wants_a_process_and_sound_numbers() {
+    let directory = tempfile::tempdir().unwrap();
+    let set = format!("agent.runtime_dir={}", directory.path().display());
+    let rates = |arguments: &[&str], code: i32, err: &[&str]| check(&[&["--set", &set, "rates"], arguments].concat(), code, &[], err);
+    rates(&[], 2, &["--pid", "--job"]);
+    rates(&["--pid", "1", "--job", "/a"], 2, &["cannot be used with"]);
+    rates(&["--pid", "0"], 2, &["0"]);
+    rates(&["--pid", "1", "--all", "--sample", "10%"], 2, &["cannot be used with"]);
+    rates(&["--pid", "1", "--sample", "0%"], 2, &["such as 5%"]);
+    rates(&["--pid", "1", "--look-period", "1ms"], 2, &["such as 1s"]);
+    rates(&["--pid", "1", "--looks", "1"], 2, &["2..=600"]);
+    rates(&["--pid", &i32::MAX.to_string()], 1, &["/proc/2147483647", "is gone"]);
 }

@@ -24,7 +24,7 @@ fn check(arguments: &[&str], code: i32, pieces: &[&str]) -> String {
 
 #[test]
 fn a_recorded_journal_gives_a_table() {
-    check(&["--help"], 0, &["Usage: thermocline plan", "--risk", "--job", "--dram"]);
+    check(&["--help"], 0, &["Usage: thermocline plan", "--risk", "--job", "--dram", "--tier-cost"]);
     check(&[GOLDEN], 0, &["/idle", "/redis", "35 periods of the 300 needed", "--dram SIZE"]);
     // 35 periods tell a risk of 10 %; Redis keeps its headroom and the other one is only observed.
     let text = check(
@@ -56,6 +56,24 @@ fn programs_get_base_units() {
     }
     // Of 16 000 and 735 pages, these lay still while they could only be watched.
     assert!(jobs[0]["firm_potential_bytes"].as_u64() > Some(2 << 20) && jobs[1]["firm_potential_bytes"].is_null(), "{text}");
+}
+
+#[test]
+fn slow_memory_at_a_price_saves_spending() {
+    let plain = check(&[GOLDEN], 0, &[]);
+    assert!(!plain.contains("spending"), "nobody asked: {plain}");
+    let text = check(&[GOLDEN, "--tier-cost", "0.25,0.5"], 0, &["at 25% of DRAM's price", "at 50% of DRAM's price"]);
+    assert_eq!(text.matches("cold; in slow memory").count(), 3, "for the machine and two jobs: {text}");
+    let text = check(&[GOLDEN, "--tier-cost", "20%", "--tier-cost", "0", "--format", "json"], 0, &[]);
+    let plan: Value = serde_json::from_str(&text).unwrap();
+    for one in [&plan["machine"], &plan["jobs"][0], &plan["jobs"][1]] {
+        let cold = one["cold_ratio"].as_f64().unwrap();
+        let saved = |at: usize| one["spending"][at]["saved_ratio"].as_f64().unwrap();
+        assert!(cold > 0.1 && cold < 1.0, "{one}");
+        assert!((saved(0) - cold * 0.8).abs() < 1e-9 && (saved(1) - cold).abs() < 1e-9, "{one}");
+    }
+    check(&[GOLDEN, "--tier-cost", "100%"], 2, &["saves nothing"]);
+    check(&[GOLDEN, "--tier-cost", "25"], 2, &["25%"]);
 }
 
 #[test]

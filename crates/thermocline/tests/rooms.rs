@@ -16,6 +16,7 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-trace", 1),
     ("thermocline-placement", 1),
     ("thermocline-agent", 2),
+    ("thermocline-emulate", 2),
     ("thermocline-model", 2),
     ("thermocline-rollout", 2),
     ("thermocline-pool", 2),

@@ -201,3 +201,22 @@ fn a_spent_write_budget_leaves_page_cache_to_reclaim() {
         assert_eq!((pressed.pressed.as_ref().unwrap().plan, pressed.plan.is_none()), (after, true));
     }
 }
+
+#[test]
+fn writes_to_devices_are_counted_once() {
+    let check = |stats: [&str; 2], asked: u64, want: u64| {
+        let machine = Machine::new();
+        let mut job = job(&machine);
+        for (stat, written) in stats.into_iter().zip([0, asked]) {
+            machine.set("/a", "memory.stat", &format!("anon 0\n{stat}"));
+            job.read_counters().unwrap();
+            job.wrote(Bytes(written));
+        }
+        assert_eq!(job.unbooked, Bytes(want), "{stats:?} {asked}");
+    };
+    // Where the kernel counts all of them, zswap's own are among them, and so are those of our requests.
+    check(["zswpwb 1\npswpout 10", "zswpwb 3\npswpout 30"], 4096, 20 * 4096);
+    check(["zswpwb 1", "zswpwb 3"], 4096, 2 * 4096 + 4096);
+    check(["zswpwb 3", "zswpwb 1"], 0, 0);
+    check(["file 0", "file 0"], 4096, 4096);
+}

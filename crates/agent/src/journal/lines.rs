@@ -64,6 +64,7 @@ impl Lines {
             Record::Period(period) => period.unix_ms,
             Record::Pressure(period) => period.unix_ms,
             Record::Background(period) => period.unix_ms,
+            Record::Slow(period) => period.unix_ms,
         })
     }
 }

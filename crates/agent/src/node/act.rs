@@ -26,7 +26,7 @@ const FOLLOW_UP_MIN: Bytes = Bytes(256 << 10);
 const FOLLOW_UPS: u32 = 4;
 
 /// How long the loop may offload before it looks at its messages and its watches again; a step more at most.
-const SLICE: Duration = Duration::from_millis(50);
+pub(super) const SLICE: Duration = Duration::from_millis(50);
 
 /// How soon it looks again when the byte rate or the CPU budget is used up.
 pub(super) const PACE_WAIT: Duration = Duration::from_millis(50);
@@ -37,6 +37,8 @@ pub(super) struct Before {
     pub(super) swapped: Bytes,
     pool: Bytes,
     zswapped: Bytes,
+    /// What zswap has written back to a device, ever.
+    written_back: Bytes,
     pub(super) anon: Bytes,
     pub(super) file: Bytes,
     pub(super) cached: Bytes,
@@ -171,7 +173,9 @@ impl Agent {
 
     /// Books what a step wrote: at once, so that the next one keeps within what is left.
     pub(super) fn wrote(&mut self, job: &mut Job, before: &Before, after: &Before) {
-        job.wrote((after.swapped - before.swapped) - (after.zswapped - before.zswapped));
+        // What zswap took and wrote back since was no write past it.
+        let compressed = (after.zswapped + after.written_back) - (before.zswapped + before.written_back);
+        job.wrote((after.swapped - before.swapped) - compressed);
         let now = self.clock.now();
         self.book_writes(job, now);
         self.tiers.note_writes(&self.roots, now);
@@ -243,6 +247,7 @@ impl Agent {
             swapped: job.cgroup.swap_current()?.unwrap_or_default(),
             pool: stat.zswap.unwrap_or_default(),
             zswapped: stat.zswapped.unwrap_or_default(),
+            written_back: Pages(stat.zswpwb.unwrap_or(0)).to_bytes(kernel::page_size()),
             // Shared memory is swapped, however the kernel books it.
             anon: stat.anon.unwrap_or_default() + stat.shmem.unwrap_or_default(),
             file: stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default(),

@@ -25,6 +25,7 @@ impl Agent {
         self.read_machine();
         match self.machine.no_far_memory {
             now if now == before || self.options.dry_run => {}
+            Some(why) if self.machine.pool_full => self.event(None, format!("nothing more is compressed: {why}")),
             Some(why) => self.event(None, format!("nothing is offloaded: {why}")),
             None => self.event(None, "offloading goes on".to_owned()),
         }
@@ -45,6 +46,9 @@ impl Agent {
             }
         }
         self.look_at_background(now);
+        for what in self.recorder.as_mut().map(|recorder| recorder.take(&self.pending, &self.jobs, unix_ms())).unwrap_or_default() {
+            self.event(None, what);
+        }
         // The journal first: killed in between, the agent forgets a period of a job's history that the journal has,
         // and never the other way round.
         self.write_journal();
@@ -177,6 +181,9 @@ impl Agent {
     pub(super) fn release(&mut self, job: &Job) {
         for name in ["memory.low", "memory.swap.max"] {
             self.undo.restore(&job.cgroup.path().join(name));
+        }
+        for what in crate::slow::bring_home(&self.cgroups, &mut self.undo, Some(job.path())) {
+            self.event(Some(job.path()), what);
         }
         self.release_tier(job);
     }

@@ -23,6 +23,7 @@ use crate::history::History;
 use crate::job::Job;
 use crate::journal::{self, Journal, Record};
 use crate::pace::{ByteRate, CpuBudget};
+use crate::record::Recorder;
 use crate::trackers::choose::Offer;
 use crate::trackers::{self, Tracker};
 use crate::undo::UndoLog;
@@ -36,9 +37,11 @@ mod control;
 mod guard;
 mod pressure;
 mod scan;
+mod slow;
 mod start;
 mod tier;
 
+pub(crate) use start::alone;
 pub use start::restore;
 
 /// How this run of the loop differs from the configuration.
@@ -84,6 +87,9 @@ pub enum Error {
     /// The configured thresholds are none.
     #[error("cold_age.thresholds: {0}")]
     Thresholds(#[from] policy::thresholds::ThresholdsError),
+    /// The trace cannot be kept.
+    #[error("trace: {0}")]
+    Trace(#[from] trace::Error),
     /// No tracker can be had at all.
     #[error("this kernel offers no way to see page ages; run `thermocline doctor` for what to enable")]
     NoTracker,
@@ -121,6 +127,7 @@ pub struct Agent {
     undo: UndoLog,
     history: Option<History>,
     journal: Option<Journal>,
+    recorder: Option<Recorder>,
     /// Records to be written together, before what they tell of is acted upon.
     pending: Vec<Record>,
     rate: ByteRate,
@@ -129,6 +136,7 @@ pub struct Agent {
     walker: Walker,
     machine: crate::machine::Machine,
     tiers: crate::tiers::Tiers,
+    slow: slow::Placement,
     boot_id: String,
     kernel_release: String,
     view: Published,
@@ -239,8 +247,8 @@ impl Agent {
                 self.press(self.clock.now());
                 next_press = after(next_press, self.config.pressure.period, self.clock.now());
             }
-            let (compacting, offloading) = (self.compact(), self.act());
-            let more = [compacting, offloading].into_iter().flatten().min();
+            let (compacting, offloading, placing) = (self.compact(), self.act(), self.place_slow());
+            let more = [compacting, offloading, placing].into_iter().flatten().min();
             self.guard();
             self.write_journal();
             if scanning || deciding || pressing {
@@ -270,6 +278,8 @@ impl Agent {
     /// Ends observation and puts everything back.
     fn stop(&mut self) {
         self.store_history();
+        self.stop_sampling();
+        self.bring_all_home();
         for tracker in self.trackers.values_mut() {
             let watched = !tracker.kdamond_targets().is_empty();
             let stopped = tracker.stop();
@@ -286,6 +296,9 @@ impl Agent {
         }
         for (path, outcome) in self.undo.restore_all() {
             log::info!("put back {}: {outcome:?}", path.display());
+        }
+        for what in self.recorder.take().map(|recorder| recorder.stop(unix_ms())).unwrap_or_default() {
+            self.event(None, what);
         }
         self.event(None, "agent stopped".to_owned());
         self.write_journal();
@@ -344,6 +357,7 @@ impl Agent {
     /// CPU time that the agent has cost so far, its children's and that of kernel threads that run for it included.
     fn cpu_time(&self) -> Duration {
         let kernel: Duration = self.trackers.values().map(|tracker| tracker.kernel_cpu_time()).sum();
+        let kernel = kernel + self.slow.kernel_cpu_time();
         process::own_cpu_time().unwrap_or_default() + kernel
     }
 
@@ -351,10 +365,12 @@ impl Agent {
     fn publish(&mut self) {
         self.costs.cpu_seconds = self.cpu_time().as_secs_f64();
         self.costs.rss_bytes = process::own_rss(&self.roots).unwrap_or_default();
-        let view = {
+        let mut view = {
             let tiers = self.tiers.view(self.clock.now());
             View::of(&self.config, &self.options, &self.machine, tiers, self.costs, &self.kernel_release, self.jobs.values())
         };
+        view.slow = self.slow.node;
+        view.slow_trouble.clone_from(&self.slow.trouble);
         self.view.set(view);
     }
 }

@@ -18,6 +18,7 @@ use crate::history::History;
 use crate::journal::{Journal, Record};
 use crate::machine::Machine;
 use crate::pace::{ByteRate, CpuBudget};
+use crate::record::Recorder;
 use crate::tiers::Tiers;
 use crate::trackers::choose::Offer;
 use crate::undo::{Restored, UndoLog};
@@ -34,9 +35,8 @@ impl Agent {
         let thresholds = Thresholds::log_spaced(usize::try_from(config.cold_age.thresholds).unwrap_or(0))?;
         let cgroups = CgroupRoot::probe(&roots)?;
         let offer = Offer::probe(&roots);
-        let lock = lock(&config)?;
-        let mut undo = open_undo(&config)?;
-        let left_behind = put_back(&roots, &mut undo);
+        let (lock, mut undo) = alone(&config)?;
+        let left_behind = put_back(&roots, &cgroups, &mut undo);
         // What a dead agent left may have been what made DAMON busy.
         let offer = if left_behind.is_empty() { offer } else { Offer::probe(&roots) };
         if offer.choose(config.agent.tracker).is_none() {
@@ -47,12 +47,15 @@ impl Agent {
         let clock = Clock { base: process::uptime(&roots)?, started: Instant::now() };
         let cpu = process::own_cpu_time().unwrap_or_default();
         let (journal, history) = if options.ephemeral { (None, None) } else { open_state(&config, &boot_id, &thresholds)? };
+        let recorder = if options.ephemeral { None } else { Recorder::start(&roots, &config, &thresholds, &boot_id)? };
+        let (recorder, lost) = recorder.unzip();
         let kernel_release = kernel::file::read(&roots.proc.join("sys/kernel/osrelease"), kernel::file::SMALL)?.trim().to_owned();
         let mut agent = Self {
             rate: ByteRate::new(config.agent.offload_rate, clock.now()),
             budget: CpuBudget::new(config.agent.cpu_budget, config.agent.control_period, clock.now(), cpu),
             lru: kernel::lru_gen::LruGen::probe(&roots).ok(),
-            tiers: Tiers::new(&config, history.as_ref().and_then(History::writes), clock.now()),
+            slow: super::slow::Placement::default(),
+            tiers: Tiers::new(&roots, &config, history.as_ref().and_then(History::writes), clock.now()),
             machine: Machine::default(),
             walker: Walker::default(),
             trackers: BTreeMap::new(),
@@ -77,11 +80,12 @@ impl Agent {
             undo,
             history,
             journal,
+            recorder,
             boot_id,
             kernel_release,
         };
         agent.pending.push(Record::Agent(agent_record(&agent.thresholds, &agent.config, &agent.boot_id, &agent.kernel_release)));
-        for what in left_behind {
+        for what in left_behind.into_iter().chain(lost.into_iter().flatten()) {
             agent.event(None, what);
         }
         agent.enable_zswap();
@@ -126,13 +130,21 @@ impl Agent {
 /// # Errors
 /// When an agent is running, or the runtime directory cannot be used.
 pub fn restore(roots: &Roots, config: &Config) -> Result<Vec<String>, Error> {
-    let _lock = lock(config)?;
-    let mut undo = open_undo(config)?;
-    Ok(put_back(roots, &mut undo))
+    let (_lock, mut undo) = alone(config)?;
+    Ok(put_back(roots, &CgroupRoot::probe(roots)?, &mut undo))
 }
 
-fn put_back(roots: &Roots, undo: &mut UndoLog) -> Vec<String> {
-    let mut done = Vec::new();
+/// Makes sure that no agent runs while the lock is held, and opens the undo list, to write down what is set meanwhile. What a
+/// dead agent left stays on it.
+///
+/// # Errors
+/// As [`restore`].
+pub(crate) fn alone(config: &Config) -> Result<(PidLock, UndoLog), Error> {
+    Ok((lock(config)?, open_undo(config)?))
+}
+
+fn put_back(roots: &Roots, cgroups: &CgroupRoot, undo: &mut UndoLog) -> Vec<String> {
+    let mut done = crate::slow::bring_home(cgroups, undo, None);
     let targets = undo.kdamond_targets().to_vec();
     if !targets.is_empty() {
         match damon::Damon::reap(roots, &targets) {

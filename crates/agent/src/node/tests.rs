@@ -11,6 +11,8 @@ use crate::job::ClosedPeriod;
 use crate::replay;
 use crate::testing::{FRAMES, Machine};
 
+mod recorded;
+
 const JOB: &str = "/a";
 const LOW: &str = "sys/fs/cgroup/a/memory.low";
 

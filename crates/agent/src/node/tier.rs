@@ -28,7 +28,9 @@ impl Agent {
     /// Chooses a job's tier anew and sets it. Returns why nothing swap-backed may leave DRAM, if so.
     pub(super) fn place(&mut self, job: &mut Job, now: Duration) -> Option<Veto> {
         self.book_writes(job, now);
-        if self.machine.no_far_memory.is_some() {
+        // A full pool concerns what is to stay in it: the rest goes to a device, or zswap makes room by writing to one.
+        let full = self.machine.pool_full;
+        if self.machine.no_far_memory.is_some() && !full {
             job.tier = None;
             return Some(Veto::NoFarMemory);
         }
@@ -51,7 +53,7 @@ impl Agent {
                 if self.may_act(job) {
                     self.realise(job, tier);
                 }
-                None
+                (full && tier == Tier::Zswap).then_some(Veto::NoFarMemory)
             }
             Choice::Hold { why: Why::DoesNotCompress } => Some(Veto::Incompressible),
             Choice::Hold { why: Why::WritesSpent } => Some(Veto::WritesSpent),
@@ -176,6 +178,7 @@ impl Agent {
         let shrunk = measured.of(family);
         job.sampled_at_ms = Some(now_ms);
         job.compressed = Some(shrunk.ratio);
+        job.measured = Some(measured);
         self.tiers.decompressed_in(u32::try_from(shrunk.decompress_us).unwrap_or(u32::MAX));
         let of = |family| measured.of(family).ratio;
         let (pages, lzo, lz4, zstd) = (measured.sample.pages, of(Family::Lzo), of(Family::Lz4), of(Family::Zstd));
@@ -187,15 +190,42 @@ impl Agent {
 /// The operator's tier, as far as the machine has it and may write to it.
 fn by_operator(tier: Tier, offer: &tiering::Offer) -> Choice {
     let has = match tier {
-        Tier::Zswap => offer.zswap,
+        Tier::Zswap | Tier::Both => offer.zswap,
         Tier::Swap => offer.swap,
-        Tier::Both => offer.zswap && offer.swap,
     };
     match tier {
         _ if !has => Choice::Hold { why: Why::NoTier },
         Tier::Swap if !offer.writes_left => Choice::Hold { why: Why::WritesSpent },
         // Warm memory is compressed on; nothing more is written.
+        Tier::Both if !offer.swap => Choice::Use { tier: Tier::Zswap, why: Why::NoDevice },
         Tier::Both if !offer.writes_left => Choice::Use { tier: Tier::Zswap, why: Why::WritesSpent },
+        Tier::Both if !offer.writeback => Choice::Use { tier, why: Why::NoShrinker },
         tier => Choice::Use { tier, why: Why::OnlyTier },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operators_choice_is_kept_as_far_as_the_machine_goes() {
+        let check = |tier, [zswap, swap, writeback, writes_left]: [bool; 4], want: Choice| {
+            let offer = tiering::Offer { zswap, swap, writeback, swap_latency_us: None, zswap_latency_us: None, writes_left };
+            assert_eq!(by_operator(tier, &offer), want, "{tier:?} {offer:?}");
+        };
+        let keep = |tier, why| Choice::Use { tier, why };
+        let hold = |why| Choice::Hold { why };
+        check(Tier::Zswap, [true; 4], keep(Tier::Zswap, Why::OnlyTier));
+        check(Tier::Zswap, [true, false, false, false], keep(Tier::Zswap, Why::OnlyTier));
+        check(Tier::Zswap, [false, true, true, true], hold(Why::NoTier));
+        check(Tier::Swap, [false, true, false, true], keep(Tier::Swap, Why::OnlyTier));
+        check(Tier::Swap, [true, false, false, true], hold(Why::NoTier));
+        check(Tier::Swap, [true, true, true, false], hold(Why::WritesSpent));
+        check(Tier::Both, [true; 4], keep(Tier::Both, Why::OnlyTier));
+        check(Tier::Both, [true, true, false, true], keep(Tier::Both, Why::NoShrinker));
+        check(Tier::Both, [true, false, false, true], keep(Tier::Zswap, Why::NoDevice));
+        check(Tier::Both, [true, true, true, false], keep(Tier::Zswap, Why::WritesSpent));
+        check(Tier::Both, [false, true, false, true], hold(Why::NoTier));
     }
 }

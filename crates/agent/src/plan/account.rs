@@ -7,6 +7,7 @@ use policy::units::{Bytes, PageSize, Pages};
 use policy::veto::Veto;
 
 use super::distribution::{Distribution, Rounding};
+use super::spending::Share;
 use crate::job::ClosedPeriod;
 use crate::journal::{JobMemory, JobRecord, PeriodRecord, PressureRecord};
 
@@ -27,6 +28,8 @@ pub(super) struct Moment {
     pub(super) memory: Bytes,
     /// DRAM that the machine got back.
     pub(super) saved: Bytes,
+    /// What has left DRAM, uncompressed.
+    pub(super) far: Bytes,
     /// Resident memory of an observed job that its controller would have let go; `None` where the job is acted upon,
     /// or warms up.
     pub(super) potential: Option<Bytes>,
@@ -34,8 +37,13 @@ pub(super) struct Moment {
 
 impl Moment {
     pub(super) fn of(memory: &JobMemory) -> Self {
-        let saved = memory.saved();
-        Self { demand: memory.current + memory.far + memory.file - memory.pool, memory: memory.current, saved, potential: None }
+        let (saved, far) = (memory.saved(), memory.far + memory.file);
+        Self { demand: memory.current + far - memory.pool, memory: memory.current, saved, far, potential: None }
+    }
+
+    /// What could lie in slow memory.
+    pub(super) fn cold(&self) -> Bytes {
+        self.far + self.potential.unwrap_or_default()
     }
 
     /// Both at their worst: most needed, least gained.
@@ -44,6 +52,7 @@ impl Moment {
             demand: self.demand.max(other.demand),
             memory: self.memory.max(other.memory),
             saved: self.saved.min(other.saved),
+            far: self.far.min(other.far),
             potential: self.potential.or(other.potential),
         }
     }
@@ -111,6 +120,7 @@ pub(super) struct Account {
     /// Share of time waited for memory, in millionths.
     pub(super) stall_ppm: Distribution,
     pub(super) burst: Burst,
+    pub(super) cold: Share,
     /// Periods in which it had reached its limit.
     pub(super) at_limit: u64,
     id: Option<u64>,
@@ -153,6 +163,7 @@ impl Account {
         self.demand.add(moment.demand.0, Rounding::Up);
         self.memory.add(moment.memory.0, Rounding::Up);
         self.saved.add(moment.saved.0, Rounding::Down);
+        self.cold.add(moment.cold(), moment.demand);
         self.working_set.add(period.step.working_set.to_bytes(terms.page_size).0, Rounding::Up);
         if let Some(potential) = moment.potential {
             self.potential.add(potential.0, Rounding::Down);

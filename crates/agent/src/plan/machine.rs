@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::account::Moment;
 use super::distribution::{Distribution, Rounding};
+use super::spending::Share;
 use policy::units::Bytes;
 
 /// Sums over the jobs, one per control period of the machine.
@@ -16,6 +17,7 @@ pub(super) struct Together {
     pub(super) memory: Distribution,
     pub(super) saved: Distribution,
     pub(super) potential: Distribution,
+    pub(super) cold: Share,
     pub(super) first_unix_ms: Option<u64>,
     pub(super) last_unix_ms: u64,
     jobs: HashSet<String>,
@@ -43,6 +45,7 @@ impl Together {
         self.sum.demand += moment.demand;
         self.sum.memory += moment.memory;
         self.sum.saved += moment.saved;
+        self.sum.far += moment.far;
         if let Some(potential) = moment.potential {
             *self.sum.potential.get_or_insert(Bytes::ZERO) += potential;
         }
@@ -58,6 +61,7 @@ impl Together {
         self.demand.add(sum.demand.0, Rounding::Up);
         self.memory.add(sum.memory.0, Rounding::Up);
         self.saved.add(sum.saved.0, Rounding::Down);
+        self.cold.add(sum.cold(), sum.demand);
         if let Some(potential) = sum.potential {
             self.potential.add(potential.0, Rounding::Down);
         }

@@ -69,7 +69,13 @@ fn job(name: &str, warmup_ms: u64) -> Record {
 }
 
 fn memory(period: &Period) -> JobMemory {
-    JobMemory { current: Bytes(period.current * MIB), far: Bytes(period.far * MIB), pool: Bytes(period.pool * MIB), file: Bytes::ZERO }
+    JobMemory {
+        current: Bytes(period.current * MIB),
+        far: Bytes(period.far * MIB),
+        pool: Bytes(period.pool * MIB),
+        file: Bytes::ZERO,
+        slow: Bytes::ZERO,
+    }
 }
 
 fn pages(mib: u64) -> Pages {
@@ -115,7 +121,7 @@ fn times(count: usize, period: Period) -> impl Iterator<Item = Period> {
 }
 
 fn options(risk_ppm: u32) -> Options {
-    Options { risk: RatioPpm(risk_ppm), job: None, dram: Some(Bytes(1000 * MIB)) }
+    Options { risk: RatioPpm(risk_ppm), job: None, dram: Some(Bytes(1000 * MIB)), tier_costs: vec![RatioPpm(250_000), RatioPpm(500_000)] }
 }
 
 fn planned(records: &[Record], options: &Options) -> Plan {
@@ -309,6 +315,26 @@ fn what_is_seen_between_two_periods_counts_for_the_worse() {
     let job = &plan.jobs[0];
     assert_eq!((job.periods, job.covered_bytes, job.without_far_memory_bytes.max), (400, Bytes::mib(140), 150 * MIB));
     assert_eq!((plan.machine.firm_saved_bytes, job.stall_p99_ratio), (Bytes::mib(10), Some(750e-6)));
+}
+
+/// At a quarter and at half of DRAM's price: the cold share, and what is saved.
+#[test]
+fn slow_memory_saves_what_is_cold_times_what_it_is_cheaper() {
+    let check = |what: &str, periods: Vec<Period>, cold: f64, saved: [f64; 2]| {
+        let plan = planned(&journal(periods), &options(10_000));
+        for (ratio, spending) in [(plan.machine.cold_ratio, &plan.machine.spending), (plan.jobs[0].cold_ratio, &plan.jobs[0].spending)] {
+            assert!((ratio - cold).abs() < 1e-9, "{what}: {ratio}");
+            let got: Vec<f64> = spending.iter().map(|saving| saving.saved_ratio).collect();
+            assert!(got.len() == 2 && got.iter().zip(saved).all(|(got, want)| (got - want).abs() < 1e-9), "{what}: {got:?}");
+        }
+    };
+    check("nothing is far", times(400, current(100)).collect(), 0.0, [0.0, 0.0]);
+    // 70 MiB in DRAM, 10 of them compressed copies of 40: 100 without far memory.
+    let far = Period { current: 70, pool: 10, far: 40, ..Period::default() };
+    check("40 of 100 MiB are far", times(400, far).collect(), 0.4, [0.3, 0.2]);
+    check("for half of the time", times(200, far).chain(times(200, current(100))).collect(), 0.2, [0.15, 0.1]);
+    let observed = Period { cold: 40, veto: Some(Veto::ObserveOnly), ..current(100) };
+    check("40 of 100 MiB lie still while nobody may act", times(400, observed).collect(), 0.4, [0.3, 0.2]);
 }
 
 #[test]

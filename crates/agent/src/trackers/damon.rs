@@ -217,13 +217,13 @@ impl Seen {
 
 /// CPU time of kdamonds, which are nobody's children.
 #[derive(Debug, Default)]
-struct KdamondTime {
+pub(crate) struct KdamondTime {
     running: HashMap<i32, Duration>,
     ended: Duration,
 }
 
 impl KdamondTime {
-    fn update(&mut self, roots: &Roots, kdamonds: &[i32]) {
+    pub(crate) fn update(&mut self, roots: &Roots, kdamonds: &[i32]) {
         for &pid in kdamonds {
             if let Ok(stat) = process::stat(roots, pid) {
                 let ticks = stat.utime.saturating_add(stat.stime);
@@ -232,11 +232,11 @@ impl KdamondTime {
         }
     }
 
-    fn ended(&mut self) {
+    pub(crate) fn ended(&mut self) {
         self.ended += self.running.drain().map(|(_, time)| time).sum::<Duration>();
     }
 
-    fn total(&self) -> Duration {
+    pub(crate) fn total(&self) -> Duration {
         self.ended + self.running.values().sum::<Duration>()
     }
 }

@@ -1,0 +1,148 @@
+//! Control periods become entries of a trace.
+
+use std::path::Path;
+
+use trace::{Entry, Store, Trace};
+
+use super::*;
+use crate::journal::{Outcome, PeriodRecord};
+use crate::record::Recorder;
+
+/// A full hour.
+const T0: u64 = 1_795_201_200_000;
+const MINUTE: u64 = 60_000;
+
+fn traced(machine: &Machine) -> Config {
+    let store = machine.path("store");
+    machine.config(&format!(
+        "[trace]\nstore = {store:?}\ncluster = \"c\"\n[cold_age]\nwarmup = \"0s\"\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n"
+    ))
+}
+
+/// The entries of all files, and how many files there are.
+fn entries_in(store: &Path) -> (Vec<Entry>, usize) {
+    let store = Store::open(store.to_str().unwrap()).unwrap();
+    let objects = store.list().unwrap();
+    let mut entries = Vec::new();
+    for object in &objects {
+        assert!(object.path.starts_with("cluster=c/date=2026-11-20/machine=fake/"), "{}", object.path);
+        let file = store.fetch(&object.path).unwrap();
+        entries.extend(Trace::open(file.path()).unwrap().rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()));
+    }
+    entries.sort_by_key(|entry| entry.figures.start_unix_ms);
+    (entries, objects.len())
+}
+
+/// How many entries the store's only file has.
+fn entries_of(machine: &Machine) -> u64 {
+    let store = Store::open(machine.path("store").to_str().unwrap()).unwrap();
+    let objects = store.list().unwrap();
+    assert_eq!(objects.len(), 1, "{objects:?}");
+    Trace::open(store.fetch(&objects[0].path).unwrap().path()).unwrap().entries()
+}
+
+#[test]
+fn periods_are_summed_by_the_minutes_they_begin_in() {
+    let machine = machine_with_job();
+    machine.put("proc/sys/kernel/hostname", "fake\n");
+    let mut agent = agent(&machine);
+    let (mut recorder, told) = Recorder::start(&machine.roots, &traced(&machine), &agent.thresholds, "boot").unwrap().unwrap();
+    assert_eq!(told, [""; 0]);
+    // The window of the scans is 120 s: a decision every minute reads each scan's promotions twice.
+    for minute in 1..=12u64 {
+        machine.set(JOB, "memory.current", &(minute * 1_000).to_string());
+        let stalled =
+            format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0", minute * 10);
+        machine.set(JOB, "memory.pressure", &stalled);
+        machine.set(JOB, "io.pressure", &stalled);
+        let at = 1_000 + minute * 60;
+        if minute % 2 == 1 {
+            round(&mut agent, &machine, at, 60);
+        } else {
+            agent.control(seconds(at));
+        }
+        let records = journal::read(&Journal::path(&agent.config.agent.state_dir)).unwrap();
+        let last = records.into_iter().rev().find_map(|record| if let Record::Period(period) = record { Some(period) } else { None });
+        let elapsed_ms = if minute == 1 { 0 } else { MINUTE };
+        let outcome = Outcome { elapsed_ms, promoted: Pages(minute), ..Outcome::default() };
+        // Begins when the last one ended, a little after the full minute.
+        let unix_ms = T0 + 53 * MINUTE + minute * MINUTE + 100;
+        let record = Record::Period(Box::new(PeriodRecord { unix_ms, outcome, ..*last.unwrap() }));
+        assert_eq!(recorder.take(&[record], &agent.jobs, unix_ms), [""; 0]);
+    }
+    assert_eq!(recorder.stop(T0 + 66 * MINUTE), [""; 0]);
+
+    let (entries, files) = entries_in(&machine.path("store"));
+    assert_eq!(files, 2, "one of each hour");
+    let shown: Vec<_> = entries
+        .iter()
+        .map(|Entry { figures: f, .. }| {
+            (f.start_unix_ms - T0, f.periods, f.duration_ms, f.memory_bytes, f.memory_stall_us, f.promoted_pages)
+        })
+        .collect();
+    let minute = |n: u64| n * MINUTE + 100;
+    // The first period, of no known length, and five; five; one.
+    let want =
+        [(minute(54), 2, MINUTE, 1_500, 10, 3), (minute(55), 5, 5 * MINUTE, 5_000, 50, 25), (minute(60), 5, 5 * MINUTE, 10_000, 50, 50)];
+    assert_eq!(shown, want);
+    // Scans ended in minutes 1, 3, 5 ...; the first has no window.
+    let windows: Vec<_> = entries.iter().map(|entry| entry.figures.window_ms).collect();
+    assert_eq!(windows, [0, 360_000, 240_000]);
+    let second = &entries[1];
+    assert_eq!(second.promotions_pages.iter().sum::<u64>(), 3 * 60, "each scan's accesses once");
+    assert_eq!(second.cold_pages.iter().sum::<u64>(), 200);
+    assert_eq!((second.labels.decision.as_str(), second.labels.tracker.as_str()), ("offload", "page_idle"));
+    assert_eq!((&*second.id.cluster, &*second.id.machine, &*second.id.job), ("c", "fake", JOB));
+    assert_eq!(second.figures.working_set_bytes, 60 * page());
+}
+
+#[test]
+fn an_agent_that_is_killed_loses_only_what_it_was_summing() {
+    let machine = machine_with_job();
+    machine.put("proc/sys/kernel/hostname", "fake\n");
+    // Entries of a second, so that the clock need not be another than the real one.
+    let mut config = traced(&machine);
+    config.trace.entry_period = seconds(1);
+    let start = || Agent::new(machine.roots.clone(), config.clone(), Options::default()).unwrap();
+    let mut agent = start();
+    round(&mut agent, &machine, 1_000, FRAMES);
+    // The job ends: so does its entry, which is logged.
+    machine.remove(JOB);
+    round(&mut agent, &machine, 1_120, 60);
+    assert!(machine.has("state/trace/open.jsonl"));
+    drop(agent);
+    let mut agent = start();
+    assert!(!machine.has("state/trace/open.jsonl"), "the next start made a file of it");
+    agent.stop();
+    assert_eq!(entries_of(&machine), 1);
+}
+
+#[test]
+fn a_store_that_is_away_is_told_of_once_and_when_it_is_back() {
+    let machine = machine_with_job();
+    machine.put("store", "a file where the directory should be");
+    let mut agent = agent(&machine);
+    round(&mut agent, &machine, 1_000, FRAMES);
+    let records = journal::read(&Journal::path(&agent.config.agent.state_dir)).unwrap();
+    let (mut recorder, _) = Recorder::start(&machine.roots, &traced(&machine), &agent.thresholds, "boot").unwrap().unwrap();
+    let now = unix_ms();
+    recorder.take(&records, &agent.jobs, now);
+    // The job is gone, and the hour over: there is a file to send.
+    let none = BTreeMap::new();
+    let later = now + 120 * MINUTE;
+    let mut told = |piece: &str| {
+        let start = Instant::now();
+        loop {
+            match recorder.take(&[], &none, later).as_slice() {
+                [] => assert!(start.elapsed() < seconds(60), "never told: {piece}"),
+                [told] => return assert!(told.contains(piece), "{told}"),
+                more => panic!("{more:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    told("files wait in");
+    std::fs::remove_file(machine.path("store")).unwrap();
+    told("takes files again");
+    assert_eq!(entries_of(&machine), 1);
+}

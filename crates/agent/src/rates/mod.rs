@@ -1,0 +1,146 @@
+//! How often memory is accessed: looks at the accessed bits of single pages, and what they say of whole blocks.
+//!
+//! A *block* is what is placed as a whole: up to 2 MiB of one mapping of one process, one huge page or its base pages
+//! ([`blocks`]). A *point* is one page whose accessed bit is looked at. Two trackers look, behind one trait:
+//!
+//! | tracker | looks at | sees | cannot see |
+//! |---|---|---|---|
+//! | [`page_idle`] | page frames | accesses by every process, and by the kernel for it | parts of a huge page |
+//! | [`damon`] | addresses of a process | accesses of that process | accesses while DAMON starts or hands its counts out |
+//!
+//! [`sampler`] says which points to look at in the three stages of a period, and makes rates of what was seen.
+//!
+//! # What the accessed bit does not show
+//! Both trackers clear the bit without flushing TLBs, as the kernel's own reclaim does. While a processor holds the
+//! translation of a page in its TLB, further accesses leave the bit clear. The rates are therefore of TLB misses at the
+//! most: right for memory much larger than what TLBs cover, too low for a small working set. Parts of a huge page that was
+//! split have translations of their own, which is another reason to split those that are accessed much.
+//!
+//! # Not beside ages
+//! A look marks pages idle anew. An age that another tracker keeps of the same page, by the same bits, then misses the
+//! accesses that were seen here. A job has rates or ages that are acted upon, never both.
+
+use std::fmt;
+use std::time::Duration;
+
+use config::Tracker as Kind;
+use kernel::{Error, Result, Roots};
+use policy::slowdown::rate::Looks;
+
+pub mod blocks;
+pub mod damon;
+pub mod page_idle;
+pub mod sampler;
+pub mod selection;
+pub mod survey;
+mod translate;
+
+/// One page of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Point {
+    /// The process.
+    pub pid: i32,
+    /// The page's first byte.
+    pub address: u64,
+}
+
+/// What a watch is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch<'a> {
+    /// Pages to look at every time.
+    pub often: &'a [Point],
+    /// Pages of which only counts whether they were accessed at all. A tracker may look at them just once, at the end.
+    pub once: &'a [Point],
+    /// The time from look to look.
+    pub look_period: Duration,
+    /// How many looks there will be.
+    pub looks: u32,
+}
+
+/// What a watch has seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// A result for each point, those looked at often first, in the order in which they were given. `None` where the page
+    /// vanished, moved, or cannot be looked at.
+    pub looks: Vec<Option<Looks>>,
+    /// The time from when the bits were first cleared to the last look.
+    pub window: Duration,
+}
+
+/// Looks at accessed bits. There is one watch at a time.
+pub trait RateTracker: fmt::Debug {
+    /// Which one it is.
+    fn kind(&self) -> Kind;
+
+    /// The most points that one watch may have.
+    fn points_max(&self) -> usize;
+
+    /// The shortest time from look to look.
+    fn look_min(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Begins to watch. What was watched before is forgotten.
+    ///
+    /// Those of [`Watch::often`] are looked at as often as [`RateTracker::look`] is called, or by the kernel itself.
+    ///
+    /// # Errors
+    /// When the kernel interface fails; a process that has ended is no error.
+    fn watch(&mut self, watch: &Watch<'_>) -> Result<()>;
+
+    /// Looks once; to be called each look period.
+    ///
+    /// # Errors
+    /// When the kernel interface fails.
+    fn look(&mut self) -> Result<()>;
+
+    /// Ends the watch, and tells what was seen.
+    ///
+    /// # Errors
+    /// When the kernel interface fails.
+    fn finish(&mut self) -> Result<Seen>;
+
+    /// Whether watching takes kernel threads, which outlive this process if it is killed. The processes watched must then
+    /// be written down before [`RateTracker::watch`] ([`sampler::Sampler::pids`], [`crate::undo`]).
+    fn has_kernel_threads(&self) -> bool {
+        false
+    }
+
+    /// Processes that are watched through kernel threads now.
+    fn kdamond_targets(&self) -> Vec<i32> {
+        Vec::new()
+    }
+
+    /// CPU time that the kernel's threads have spent on our behalf, ever.
+    fn kernel_cpu_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Ends a watch without a result, and leaves nothing behind in the kernel.
+    ///
+    /// # Errors
+    /// What could not be taken down.
+    fn stop(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The best tracker of rates that this kernel offers: idle page tracking, which sees every access, else DAMON.
+///
+/// # Errors
+/// `Busy` where there is but DAMON, and somebody uses it; `Unsupported` with the remedy where there is neither.
+pub fn choose(roots: &Roots) -> Result<Box<dyn RateTracker>> {
+    let without = match page_idle::PageIdle::open(roots) {
+        Ok(tracker) => return Ok(Box::new(tracker)),
+        Err(error) if error.is_unsupported() => error,
+        Err(error) => return Err(error),
+    };
+    match damon::Damon::open(roots) {
+        Ok(tracker) => Ok(Box::new(tracker)),
+        Err(error) if error.is_unsupported() => Err(Error::Unsupported {
+            what: format!("nothing here tells how often a page is accessed: {without}"),
+            remedy: format!("or: {error}"),
+        }),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,291 @@
+//! Rates by idle page tracking: each look reads the idle bits of the watched page frames, counts those that were cleared by
+//! an access, and sets them again.
+//!
+//! Only the head of a compound page has a bit. A huge page is one point, its head. Where base pages are mapped of a larger
+//! folio, all its pages show the folio's accesses, and a block of them seems to be accessed more often than it is: the mild
+//! error.
+//!
+//! # Cost
+//! Two system calls per look and word of 64 frames: for a huge page two, for the parts of one that was split where it lay
+//! sixteen at most. In the kernel, each read or write of a bit walks the page tables that map its page.
+
+use std::time::{Duration, Instant};
+
+use config::Tracker as Kind;
+use kernel::page_idle::{IdleBitmap, KPF_COMPOUND_TAIL, KPF_LRU, KPageFlags, PFNS_PER_WORD};
+use kernel::pagemap::Entry;
+use kernel::{Result, Roots};
+use policy::slowdown::rate::Looks;
+
+use super::{Point, RateTracker, Seen, Watch, translate};
+
+/// Points of one watch: 3 MiB of addresses and counters, and about a second of the kernel's time to set all their bits.
+const POINTS_MAX: usize = 1 << 17;
+
+/// Frames of the largest compound page on an LRU list: a transparent huge page of 2 MiB.
+const COMPOUND_MAX: usize = 512;
+
+/// The exact tracker.
+#[derive(Debug)]
+pub struct PageIdle {
+    roots: Roots,
+    idle: IdleBitmap,
+    flags: KPageFlags,
+    watched: Option<Watched>,
+}
+
+/// A watch under way.
+#[derive(Debug)]
+struct Watched {
+    often: Points,
+    once: Points,
+    marked_at: Instant,
+    looked_at: Instant,
+}
+
+impl PageIdle {
+    /// Opens the kernel's files.
+    ///
+    /// # Errors
+    /// `Unsupported` where the kernel was built without idle page tracking, as Debian's is.
+    pub fn open(roots: &Roots) -> Result<Self> {
+        Ok(Self { roots: roots.clone(), idle: IdleBitmap::open(roots)?, flags: KPageFlags::open(roots)?, watched: None })
+    }
+
+    fn points(&self, points: &[Point]) -> Result<Points> {
+        let bearers = self.bearers(points)?;
+        let mut frames: Vec<u64> = bearers.iter().copied().flatten().collect();
+        frames.sort_unstable();
+        frames.dedup();
+        Ok(Points { points: points.to_vec(), bearers, counts: Counts { accessed: vec![0; frames.len()], frames, taken: 0 } })
+    }
+
+    /// The frames whose bits tell of the points; `None` of a page that is absent, or not on an LRU list and so without a bit.
+    fn bearers(&self, points: &[Point]) -> Result<Vec<Option<u64>>> {
+        translate::entries(&self.roots, points)?.into_iter().map(|entry| self.bearer(entry)).collect()
+    }
+
+    fn bearer(&self, entry: Entry) -> Result<Option<u64>> {
+        let Some(frame) = entry.pfn() else { return Ok(None) };
+        let mut own = [0];
+        self.flags.read_chunk(frame, &mut own)?;
+        if own[0] & KPF_COMPOUND_TAIL == 0 {
+            return Ok((own[0] & KPF_LRU != 0).then_some(frame));
+        }
+        let mut flags = [0; COMPOUND_MAX];
+        let first = frame - frame % COMPOUND_MAX as u64;
+        let count = self.flags.read_chunk(first, &mut flags)?.min(usize::try_from(frame - first).unwrap_or(0));
+        let head = flags[..count].iter().rposition(|flags| flags & KPF_COMPOUND_TAIL == 0);
+        Ok(head.filter(|&head| flags[head] & KPF_LRU != 0).map(|head| first + head as u64))
+    }
+}
+
+/// Points, and the frames behind them.
+#[derive(Debug)]
+struct Points {
+    points: Vec<Point>,
+    /// The frame whose bit tells of each point.
+    bearers: Vec<Option<u64>>,
+    counts: Counts,
+}
+
+impl Points {
+    /// What was seen of each, given the frames that are behind them at the end.
+    fn seen(&self, bearers_now: &[Option<u64>]) -> Vec<Option<Looks>> {
+        let looks = |(before, now): (&Option<u64>, &Option<u64>)| before.filter(|_| before == now).and_then(|frame| self.counts.of(frame));
+        self.bearers.iter().zip(bearers_now).map(looks).collect()
+    }
+}
+
+/// How often the bit of each of some frames was found cleared.
+#[derive(Debug)]
+struct Counts {
+    /// Sorted, each once.
+    frames: Vec<u64>,
+    accessed: Vec<u32>,
+    taken: u32,
+}
+
+impl Counts {
+    fn of(&self, frame: u64) -> Option<Looks> {
+        let at = self.frames.binary_search(&frame).ok()?;
+        Some(Looks { taken: self.taken, accessed: self.accessed[at] })
+    }
+
+    /// Goes over the bits of all frames: counts those that are not set where `count`, and sets them where `mark`.
+    ///
+    /// Word by word, so that the bits of a page are set right after they are read: an access in between is lost. To read more at
+    /// once would save a call in a hundred page table walks, and lose accesses for as long as those take.
+    fn pass(&mut self, idle: &IdleBitmap, count: bool, mark: bool) -> Result<()> {
+        let mut from = 0;
+        for frames in self.frames.chunk_by(|one, next| one / PFNS_PER_WORD == next / PFNS_PER_WORD) {
+            let first = frames[0] - frames[0] % PFNS_PER_WORD;
+            let mut word = [0];
+            if count {
+                // A word past the end of memory stays zero, as if accessed.
+                idle.read_chunk(first, &mut word)?;
+            }
+            let mut marks = [0];
+            for (frame, accessed) in frames.iter().zip(&mut self.accessed[from..]) {
+                let bit = 1 << (frame - first);
+                if word[0] & bit == 0 {
+                    marks[0] |= bit;
+                    *accessed += u32::from(count);
+                }
+            }
+            if mark && marks[0] != 0 {
+                idle.write_chunk(first, &marks)?;
+            }
+            from += frames.len();
+        }
+        self.taken += u32::from(count);
+        Ok(())
+    }
+}
+
+impl RateTracker for PageIdle {
+    fn kind(&self) -> Kind {
+        Kind::PageIdle
+    }
+
+    fn points_max(&self) -> usize {
+        POINTS_MAX
+    }
+
+    fn watch(&mut self, watch: &Watch<'_>) -> Result<()> {
+        let mut often = self.points(watch.often)?;
+        let mut once = self.points(watch.once)?;
+        once.counts.pass(&self.idle, false, true)?;
+        // Halfway through, for all bits together.
+        let marked_at = Instant::now();
+        often.counts.pass(&self.idle, false, true)?;
+        self.watched = Some(Watched { often, once, marked_at, looked_at: marked_at });
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<()> {
+        if let Some(watched) = &mut self.watched {
+            watched.looked_at = Instant::now();
+            watched.often.counts.pass(&self.idle, true, true)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Seen> {
+        let Some(mut watched) = self.watched.take() else { return Ok(Seen::default()) };
+        watched.once.counts.pass(&self.idle, true, false)?;
+        let mut looks = watched.often.seen(&self.bearers(&watched.often.points)?);
+        looks.extend(watched.once.seen(&self.bearers(&watched.once.points)?));
+        let window = watched.looked_at.saturating_duration_since(watched.marked_at).max(Duration::from_micros(1));
+        Ok(Seen { looks, window })
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.watched = None;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kernel::page_idle::KPF_COMPOUND_HEAD;
+
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    /// A machine of 1024 frames: frames 512 to 767 are one compound page, frame 3 is on no list, the others base pages. Page
+    /// `n` of process 7 is in frame `n`.
+    struct Machine {
+        directory: tempfile::TempDir,
+        roots: Roots,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let machine = Self { roots: Roots::under(directory.path()), directory };
+            let flags = |frame: u64| match frame {
+                3 => 0,
+                512 => KPF_LRU | KPF_COMPOUND_HEAD,
+                513..768 => KPF_COMPOUND_TAIL,
+                _ => KPF_LRU,
+            };
+            machine.put("proc/kpageflags", (0..1024).map(flags));
+            machine.put("proc/7/pagemap", (0..1024).map(|page| 1 << 63 | page));
+            machine.put("sys/kernel/mm/page_idle/bitmap", std::iter::repeat_n(0, 16));
+            machine
+        }
+
+        fn put(&self, name: &str, words: impl Iterator<Item = u64>) {
+            let path = self.directory.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, words.flat_map(u64::to_ne_bytes).collect::<Vec<_>>()).unwrap();
+        }
+
+        fn bitmap(&self) -> Vec<u64> {
+            let bytes = std::fs::read(self.directory.path().join("sys/kernel/mm/page_idle/bitmap")).unwrap();
+            bytes.as_chunks::<8>().0.iter().map(|&word| u64::from_ne_bytes(word)).collect()
+        }
+
+        /// Has the kernel clear the bits of these frames.
+        fn access(&self, frames: &[u64]) {
+            let mut words = self.bitmap();
+            for frame in frames {
+                words[usize::try_from(frame / 64).unwrap()] &= !(1 << (frame % 64));
+            }
+            self.put("sys/kernel/mm/page_idle/bitmap", words.into_iter());
+        }
+
+        fn marked(&self) -> Vec<u64> {
+            let words = self.bitmap();
+            (0..1024).filter(|frame| words[usize::try_from(frame / 64).unwrap()] >> (frame % 64) & 1 == 1).collect()
+        }
+    }
+
+    fn points(pages: &[u64]) -> Vec<Point> {
+        pages.iter().map(|page| Point { pid: 7, address: page * PAGE }).collect()
+    }
+
+    fn watch<'a>(often: &'a [Point], once: &'a [Point]) -> Watch<'a> {
+        Watch { often, once, look_period: Duration::from_secs(1), looks: 3 }
+    }
+
+    #[test]
+    fn accesses_are_counted_and_only_what_is_watched_is_marked() {
+        let machine = Machine::new();
+        let mut tracker = PageIdle::open(&machine.roots).unwrap();
+        // In no order, over several words; two pages of one compound page, whose head bears their bit.
+        let (often, once) = (points(&[700, 1, 128, 600, 129, 1023, 3]), points(&[900, 200, 901]));
+        tracker.watch(&watch(&often, &once)).unwrap();
+        let marked = [1, 128, 129, 200, 512, 900, 901, 1023];
+        assert_eq!(machine.marked(), marked);
+        // Both of one word at once: in this file, unlike the kernel's, a bit that is not written is cleared.
+        for accessed in [&[1, 512][..], &[], &[1, 128, 129, 900]] {
+            machine.access(accessed);
+            tracker.look().unwrap();
+        }
+        assert_eq!(machine.marked(), [1, 128, 129, 200, 512, 901, 1023], "what is looked at once is not marked again");
+        let seen = tracker.finish().unwrap();
+        let want =
+            [Some(1), Some(2), Some(1), Some(1), Some(1), Some(0), None].map(|count| count.map(|accessed| Looks { taken: 3, accessed }));
+        assert_eq!(seen.looks[..7], want);
+        let want = [1, 0, 0].map(|accessed| Some(Looks { taken: 1, accessed }));
+        assert_eq!(seen.looks[7..], want);
+        assert!(seen.window > Duration::ZERO);
+        assert_eq!(tracker.finish().unwrap(), Seen::default(), "it is over");
+    }
+
+    #[test]
+    fn what_moved_or_vanished_is_not_told() {
+        let machine = Machine::new();
+        let mut tracker = PageIdle::open(&machine.roots).unwrap();
+        let often = [points(&[1, 2, 4]), vec![Point { pid: 8, address: 0 }]].concat();
+        tracker.watch(&watch(&often, &[])).unwrap();
+        tracker.look().unwrap();
+        // Page 1 stays, 2 moves to another frame, 4 is gone.
+        machine.put("proc/7/pagemap", [0, 1 << 63 | 1, 1 << 63 | 9].into_iter());
+        let looks = tracker.finish().unwrap().looks;
+        assert_eq!(looks, [Some(Looks { taken: 1, accessed: 0 }), None, None, None]);
+    }
+}

@@ -1,0 +1,196 @@
+//! What `thermocline model` answers, in base units: what programs get, and tables are made from.
+
+use model::front::Objective;
+use model::generate::fit;
+use model::survey::Survey;
+use model::tally::{Base, Total, ratio};
+use policy::thresholds::Thresholds;
+use policy::units::RatioPpm;
+use serde::Serialize;
+
+/// The answer to one call.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// Whether the fleet was made up.
+    pub(crate) generated: bool,
+    pub(crate) jobs: u64,
+    pub(crate) entries: u64,
+    pub(crate) span_seconds: f64,
+    /// On average over the span.
+    pub(crate) used_bytes: f64,
+    pub(crate) cold_bytes: f64,
+    /// Jobs whose compression was assumed, because it was never sampled.
+    pub(crate) jobs_without_sample: u64,
+    #[serde(skip)]
+    objective: Objective,
+    pub(crate) objective_percentile_ratio: f64,
+    pub(crate) objective_ratio_per_min: f64,
+    /// The configured limits first, then each what-if.
+    pub(crate) answers: Vec<Answer>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fleet: Option<FleetAsItIs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fit: Option<Vec<fit::Row>>,
+}
+
+impl Report {
+    pub(crate) fn new(base: &Base, page_bytes: u64, objective: Objective, answers: Vec<Answer>) -> Self {
+        let bytes = |page_ms: u128| ratio(page_ms * u128::from(page_bytes), u128::from(base.span_ms()));
+        Self {
+            generated: false,
+            jobs: base.jobs,
+            entries: base.entries,
+            span_seconds: ratio(u128::from(base.span_ms()), 1_000),
+            used_bytes: bytes(base.used_page_ms),
+            cold_bytes: bytes(base.cold_page_ms),
+            jobs_without_sample: 0,
+            objective,
+            objective_percentile_ratio: objective.percentile.as_f64(),
+            objective_ratio_per_min: objective.rate_max.as_f64(),
+            answers,
+            fleet: None,
+            fit: None,
+        }
+    }
+
+    pub(crate) fn objective(&self) -> Objective {
+        self.objective
+    }
+}
+
+/// What comes of one set of limits.
+#[derive(Debug, Serialize)]
+pub(crate) struct Answer {
+    pub(crate) promotion_rate_max_ratio_per_min: f64,
+    pub(crate) minimum_age_seconds: f64,
+    /// The configured pair.
+    pub(crate) configured: Option<Pair>,
+    /// The pair that stores most within the objective.
+    pub(crate) best: Option<Pair>,
+    /// The pairs that none beats, most stored first.
+    pub(crate) front: Vec<Pair>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) groups: Vec<Group>,
+}
+
+/// A pair of percentile and warm-up, and what it comes to.
+#[derive(Debug, Serialize)]
+pub(crate) struct Pair {
+    pub(crate) percentile_ratio: f64,
+    pub(crate) warmup_seconds: f64,
+    pub(crate) stored_bytes: f64,
+    pub(crate) saved_bytes: f64,
+    pub(crate) saved_ratio: f64,
+    pub(crate) coverage_ratio: f64,
+    /// At the objective's percentile, of the entries with far memory on; `null` where the rate has no bound, or never was on.
+    pub(crate) rate_ratio_per_min: Option<f64>,
+    /// The same of all entries.
+    pub(crate) rate_of_all_ratio_per_min: Option<f64>,
+    pub(crate) holds: bool,
+    pub(crate) on_ratio: f64,
+    /// Over the whole fleet.
+    pub(crate) promotions_pages_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) saved_worth: Option<f64>,
+}
+
+impl Pair {
+    pub(crate) fn new(total: &Total, objective: &Objective, page_bytes: u64, price_per_gib: Option<f64>) -> Self {
+        let span_ms = u128::from(total.base.span_ms());
+        let bytes = |page_ms: u128| ratio(page_ms * u128::from(page_bytes), span_ms);
+        let saved_bytes = bytes(total.sums.stored_page_ms - total.sums.pool_page_ms);
+        let finite = |rate: Option<f64>| rate.filter(|rate| rate.is_finite());
+        Self {
+            percentile_ratio: total.percentile.as_f64(),
+            warmup_seconds: ratio(u128::from(total.warmup_ms), 1_000),
+            stored_bytes: bytes(total.sums.stored_page_ms),
+            saved_bytes,
+            saved_ratio: total.saved_ratio(),
+            coverage_ratio: total.coverage(),
+            rate_ratio_per_min: finite(total.rate_on(objective.percentile)),
+            rate_of_all_ratio_per_min: finite(total.rate_all(objective.percentile)),
+            holds: objective.holds(total),
+            on_ratio: ratio(u128::from(total.entries_on), u128::from(total.base.entries)),
+            promotions_pages_per_second: ratio(total.sums.promotions * 1_000, span_ms),
+            saved_worth: price_per_gib.map(|price| saved_bytes / f64::from(1 << 30) * price),
+        }
+    }
+}
+
+/// A cluster or a class.
+#[derive(Debug, Serialize)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    pub(crate) jobs: u64,
+    /// What the fleet's best pair comes to in it.
+    pub(crate) at_fleets_best: Option<Pair>,
+    /// The pair that would be best for it alone.
+    pub(crate) own_best: Option<Pair>,
+}
+
+/// The fleet before anything is moved.
+#[derive(Debug, Serialize)]
+pub(crate) struct FleetAsItIs {
+    /// By threshold.
+    pub(crate) ages: Vec<AgeRow>,
+    /// By cluster.
+    pub(crate) clusters: Vec<ClusterRow>,
+    /// By share of the jobs: that many have no more than this share of their memory cold.
+    pub(crate) jobs: Vec<JobsRow>,
+}
+
+/// 000 figure 1.
+#[derive(Debug, Serialize)]
+pub(crate) struct AgeRow {
+    pub(crate) threshold_seconds: f64,
+    pub(crate) cold_ratio: f64,
+    pub(crate) accessed_ratio_per_min: f64,
+}
+
+/// 000 figure 2: shares of cold memory of a cluster's machines.
+#[derive(Debug, Serialize)]
+pub(crate) struct ClusterRow {
+    pub(crate) cluster: String,
+    pub(crate) machines: usize,
+    pub(crate) least: f64,
+    pub(crate) lower_quartile: f64,
+    pub(crate) median: f64,
+    pub(crate) upper_quartile: f64,
+    pub(crate) most: f64,
+}
+
+/// 000 figure 3.
+#[derive(Debug, Serialize)]
+pub(crate) struct JobsRow {
+    pub(crate) jobs_ratio: f64,
+    pub(crate) cold_ratio: f64,
+}
+
+impl FleetAsItIs {
+    pub(crate) fn of(survey: &Survey, thresholds: &Thresholds, scan_period_ms: u64) -> Self {
+        let ages = thresholds.as_slice().iter().enumerate().map(|(index, age)| AgeRow {
+            threshold_seconds: ratio(u128::from(age.0) * u128::from(scan_period_ms), 1_000),
+            cold_ratio: survey.fleet.cold_ratio(index),
+            accessed_ratio_per_min: survey.fleet.accessed_per_minute(index),
+        });
+        let clusters = survey.clusters().into_iter().map(|cluster| {
+            let shares = survey.cold_ratio_of_machines(cluster);
+            // The nearest machine: a quarter of the way is a quarter of the machines.
+            let at = |quarters: usize| shares.get((shares.len().saturating_sub(1)) * quarters / 4).copied().unwrap_or(0.0);
+            ClusterRow {
+                cluster: cluster.to_owned(),
+                machines: shares.len(),
+                least: at(0),
+                lower_quartile: at(1),
+                median: at(2),
+                upper_quartile: at(3),
+                most: at(4),
+            }
+        });
+        let jobs = (1..=9u32).map(|tenths| {
+            let share = RatioPpm(tenths * 100_000);
+            JobsRow { jobs_ratio: share.as_f64(), cold_ratio: survey.cold_ratio_of_jobs(share).unwrap_or(0.0) }
+        });
+        Self { ages: ages.collect(), clusters: clusters.collect(), jobs: jobs.collect() }
+    }
+}

@@ -1,0 +1,172 @@
+//! The model's answer as tables.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use config::quantity::print_duration;
+use model::generate::fit::{NOT_SHOWN, Row};
+use policy::units::Bytes;
+
+use super::report::{Answer, FleetAsItIs, Pair, Report};
+
+/// The whole answer.
+pub(crate) fn report(report: &Report) -> String {
+    let mut text = String::new();
+    if report.generated {
+        text += "a generated fleet: nothing here was measured\n";
+    }
+    let days = report.span_seconds / 86_400.0;
+    let (used, cold) = (bytes(report.used_bytes), percent(report.cold_bytes / report.used_bytes.max(1.0), 1));
+    let _ = writeln!(text, "{} jobs, {} entries over {days:.1} d; {used} used, {cold} of it cold", report.jobs, report.entries);
+    if report.jobs_without_sample > 0 {
+        let _ = writeln!(text, "{} jobs were never sampled; they are taken to compress to a third", report.jobs_without_sample);
+    }
+    let share = percent(report.objective_percentile_ratio, 0);
+    let _ = writeln!(
+        text,
+        "objective: {share} of the entries with far memory on at or below {}/min of the working set",
+        percent(report.objective_ratio_per_min, 3)
+    );
+    if let Some(fleet) = &report.fleet {
+        text += &as_it_is(fleet);
+    }
+    for given in &report.answers {
+        text += &answer(given);
+    }
+    if let Some(rows) = &report.fit {
+        text += &fit(rows);
+    }
+    text
+}
+
+fn answer(answer: &Answer) -> String {
+    let rate = percent(answer.promotion_rate_max_ratio_per_min, 3);
+    let mut text = format!("\nP {rate}/min, minimum age {} s\n", answer.minimum_age_seconds);
+    let worth = if answer.front.iter().any(|pair| pair.saved_worth.is_some()) { "worth" } else { "" };
+    let headings = ["K", "S", "stored", "coverage", "saved", "of memory", "rate", "of all", "on", worth];
+    text += &line("", &headings.map(ToOwned::to_owned));
+    let named = [("configured", &answer.configured), ("best", &answer.best)];
+    for (name, pair) in named {
+        match pair {
+            Some(pair) => text += &line(name, &columns(pair)),
+            None => _ = writeln!(text, "{name:<WIDTH$} none holds the objective"),
+        }
+    }
+    let beyond = answer.front.iter().filter(|pair| !pair.holds).count();
+    for pair in answer.front.iter().skip(beyond.saturating_sub(BEYOND_SHOWN)) {
+        text += &line(if pair.holds { "front" } else { "front, too much" }, &columns(pair));
+    }
+    for group in &answer.groups {
+        for (what, pair) in [("fleet's best", &group.at_fleets_best), ("own best", &group.own_best)] {
+            if let Some(pair) = pair {
+                text += &line(&format!("{}, {what}", group.name), &columns(pair));
+            }
+        }
+    }
+    text
+}
+
+/// How many pairs of the front are shown that do not hold the objective: those nearest to it.
+const BEYOND_SHOWN: usize = 5;
+
+/// The width of a row's name.
+const WIDTH: usize = 28;
+
+fn line(name: &str, columns: &[String; 10]) -> String {
+    let [k, s, stored, coverage, saved, of_memory, rate, of_all, on, worth] = columns;
+    let text = format!(
+        "{name:<WIDTH$} {k:>6} {s:>7} {stored:>10} {coverage:>8} {saved:>10} {of_memory:>9} {rate:>11} {of_all:>11} {on:>6} {worth:>10}"
+    );
+    text.trim_end().to_owned() + "\n"
+}
+
+fn columns(pair: &Pair) -> [String; 10] {
+    let per_minute = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| fixed(rate, 3) + "/min");
+    [
+        percent(pair.percentile_ratio, 2),
+        Duration::try_from_secs_f64(pair.warmup_seconds).map_or_else(|_| "-".to_owned(), print_duration),
+        bytes(pair.stored_bytes),
+        fixed(pair.coverage_ratio, 2),
+        bytes(pair.saved_bytes),
+        fixed(pair.saved_ratio, 2),
+        per_minute(pair.rate_ratio_per_min),
+        per_minute(pair.rate_of_all_ratio_per_min),
+        fixed(pair.on_ratio, 1),
+        pair.saved_worth.map(|worth| format!("{worth:.0}")).unwrap_or_default(),
+    ]
+}
+
+fn as_it_is(fleet: &FleetAsItIs) -> String {
+    let mut text = format!("\n{:>10} {:>8} {:>14}\n", "idle for", "cold", "accessed");
+    for row in &fleet.ages {
+        let accessed = fixed(row.accessed_ratio_per_min, 3) + "/min";
+        let _ = writeln!(text, "{:>8} s {:>8} {accessed:>14}", row.threshold_seconds, fixed(row.cold_ratio, 2));
+    }
+    let _ = writeln!(
+        text,
+        "\n{:<WIDTH$} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7}",
+        "cold share of machines", "machines", "least", "25%", "50%", "75%", "most"
+    );
+    for row in &fleet.clusters {
+        let _ = write!(text, "{:<WIDTH$} {:>8}", row.cluster, row.machines);
+        for share in [row.least, row.lower_quartile, row.median, row.upper_quartile, row.most] {
+            let _ = write!(text, " {:>7}", fixed(share, 1));
+        }
+        text += "\n";
+    }
+    text += "\ncold share of jobs\n";
+    for row in &fleet.jobs {
+        let _ = writeln!(text, "{:>10} of the jobs have at most {:>6}", percent(row.jobs_ratio, 0), fixed(row.cold_ratio, 1));
+    }
+    text
+}
+
+fn fit(rows: &[Row]) -> String {
+    let mut text = format!("\n{:<4} {:<58} {:>13} {:>10} {:>6}\n", "id", "published figure", "published", "generated", "ratio");
+    for row in rows {
+        let (low, high) = row.published;
+        let published = if low.total_cmp(&high).is_eq() { format!("{low}") } else { format!("{low} to {high}") };
+        let _ = writeln!(text, "{:<4} {:<58} {published:>13} {:>10.4} {:>6.2}", row.id, row.what, row.generated, row.ratio);
+    }
+    text += "not shown:\n";
+    for (ids, why) in NOT_SHOWN {
+        let _ = writeln!(text, "  {ids}: {why}");
+    }
+    text
+}
+
+/// With so many digits, for columns.
+fn fixed(ratio: f64, digits: usize) -> String {
+    format!("{:.digits$}%", ratio * 100.0)
+}
+
+/// With no more digits than it has.
+fn percent(ratio: f64, digits: usize) -> String {
+    let digits = format!("{:.digits$}", ratio * 100.0);
+    let short = if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
+    format!("{short}%")
+}
+
+fn bytes(bytes: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "shown with one decimal; saturates")]
+    Bytes(bytes as u64).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_as_short_as_they_are_exact() {
+        for (ratio, digits, want) in [(0.002, 3, "0.2%"), (1.0, 2, "100%"), (0.985, 2, "98.5%"), (0.0, 2, "0%"), (0.9, 0, "90%")] {
+            assert_eq!(percent(ratio, digits), want);
+        }
+    }
+
+    #[test]
+    fn rows_have_straight_columns() {
+        let columns = ["98.5%", "10m", "1023.9 TiB", "20.11%", "16.0 TiB", "4.5%", "0.201%/min", "0.2%/min", "99.1%", "1234567"];
+        let row = line("batch, fleet's best", &columns.map(ToOwned::to_owned));
+        assert_eq!(row.len(), 127, "{row}");
+    }
+}

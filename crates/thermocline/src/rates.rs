@@ -1,0 +1,181 @@
+//! `thermocline rates`: how often memory is accessed, as a table.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use agent::rates::sampler::Settings;
+use agent::rates::survey::{self, Options, Row, Survey};
+use anyhow::{Context, Result, bail};
+use config::Config;
+use kernel::cgroup::{Cgroup, CgroupRoot};
+use kernel::{Roots, process};
+use policy::units::{Bytes, RatioPpm};
+
+use crate::arguments::{Format, Rates};
+use crate::{print, signals};
+
+/// Processes of a job that are looked at, at most.
+const PROCESSES_MAX: usize = 4096;
+
+/// Parts of a block that are looked at for their rates, at most (002 section 3.2).
+const PARTS_MAX: u32 = 50;
+
+/// Exit status where a signal cut the survey short, as a shell tells of SIGINT.
+const INTERRUPTED: u8 = 130;
+
+/// `thermocline rates`.
+pub(crate) fn rates(roots: &Roots, config: &Config, format: Format, arguments: &Rates) -> Result<ExitCode> {
+    let pids = match &arguments.job {
+        Some(job) => processes_of(roots, job)?,
+        None => arguments.pid.clone(),
+    };
+    for &pid in &pids {
+        // A job's processes come and go; one that was named must be there.
+        if arguments.job.is_none() {
+            process::stat(roots, pid)?;
+        }
+    }
+    let options = Options {
+        settings: Settings { looks: arguments.looks, look_period: arguments.look_period, parts_max: PARTS_MAX },
+        share: if arguments.all { RatioPpm::ONE } else { arguments.sample },
+        seed: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        split: arguments.split,
+        latency: arguments.latency,
+    };
+    let (_sender, receiver) = signals::messages()?;
+    let wait = &mut |time| matches!(receiver.recv_timeout(time), Err(RecvTimeoutError::Timeout));
+    let Some(survey) = survey::survey(roots, config, &pids, &options, wait)? else {
+        return Ok(ExitCode::from(INTERRUPTED));
+    };
+    print(format, &survey, || text(&survey, arguments.latency.as_secs_f64()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn processes_of(roots: &Roots, job: &str) -> Result<Vec<i32>> {
+    let cgroup = Cgroup::open(&CgroupRoot::probe(roots)?, job)?;
+    let pids = cgroup.procs(PROCESSES_MAX).with_context(|| format!("cannot list the processes of {job}"))?;
+    if pids.is_empty() {
+        bail!("no process is in {job}; name a cgroup with processes, relative to {}", roots.cgroup.display());
+    }
+    Ok(pids)
+}
+
+fn text(survey: &Survey, latency_seconds: f64) -> String {
+    let mut text = row(["pid", "address", "size", "pages", "node", "looks", "accessed", "per second", "at most"].map(ToOwned::to_owned));
+    for block in &survey.blocks {
+        text += &row(columns(block));
+    }
+    let Survey { tracker, interval_seconds, found_bytes, sampled_bytes, skipped, lost, .. } = survey;
+    let _ = writeln!(text, "\nlooked at {sampled_bytes} of {found_bytes} by {tracker}, every {interval_seconds:.3} s");
+    let _ = writeln!(text, "at most: 95% sure, of accesses as the accessed bit shows them; -: more often than looks can tell");
+    for share in &survey.summary {
+        let (ratio, allowed) = (share.slow_ratio * 100.0, share.slowdown_ratio * 100.0);
+        let _ = writeln!(
+            text,
+            "at {allowed:.0}% slowdown, {:.0} accesses of {:.1} us per second: {ratio:.1}% of it could be slow, {}",
+            share.budget_per_second,
+            latency_seconds * 1e6,
+            share.slow_bytes
+        );
+    }
+    let left_out = [
+        (skipped.locked_bytes, "locked"),
+        (skipped.shared_bytes, "shared with other processes"),
+        (skipped.file_bytes, "mapped of files"),
+        (skipped.special_bytes, "of the kernel or hugetlbfs"),
+    ];
+    let left_out: Vec<_> =
+        left_out.iter().filter(|(bytes, _)| *bytes > Bytes::ZERO).map(|(bytes, what)| format!("{bytes} {what}")).collect();
+    if !left_out.is_empty() {
+        let _ = writeln!(text, "left out: {}", left_out.join(", "));
+    }
+    let untold = [
+        (lost.changed, "changed or vanished meanwhile"),
+        (lost.no_room, "more than the tracker can look at"),
+        (lost.not_split, "accessed too often to tell as a whole (see --split)"),
+        (skipped.vanished, "vanished before"),
+    ];
+    for (blocks, what) in untold.iter().filter(|(blocks, _)| *blocks > 0) {
+        let _ = writeln!(text, "{blocks} blocks {what}");
+    }
+    if skipped.over_limit {
+        text += "more blocks than can be looked at: some were not\n";
+    }
+    text
+}
+
+fn columns(block: &Row) -> [String; 9] {
+    let pages = match (block.huge, block.parts_touched.zip(block.parts)) {
+        (true, None) => "huge".to_owned(),
+        (_, Some((touched, of))) => format!("{touched}/{of}"),
+        (false, None) => "small".to_owned(),
+    };
+    [
+        block.pid.to_string(),
+        format!("{:#x}", block.address),
+        block.bytes.to_string(),
+        pages,
+        block.node.to_string(),
+        block.looks.to_string(),
+        block.accessed.to_string(),
+        format!("{:.2}", block.mean_per_second),
+        block.upper_per_second.map_or_else(|| "-".to_owned(), |upper| format!("{upper:.2}")),
+    ]
+}
+
+/// One line of the table, 103 characters wide.
+fn row([pid, address, size, pages, node, looks, accessed, mean, upper]: [String; 9]) -> String {
+    format!("{pid:>8} {address:>16} {size:>11} {pages:>9} {node:>5} {looks:>7} {accessed:>9} {mean:>14} {upper:>14}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use agent::rates::blocks::Skipped;
+    use agent::rates::sampler::Lost;
+    use agent::rates::survey::Share;
+
+    use super::*;
+
+    #[test]
+    fn the_table_is_straight_and_tells_what_is_missing() {
+        let block = Row {
+            pid: 4_194_304,
+            address: 0x7fff_ffe0_0000,
+            bytes: Bytes::mib(2),
+            huge: true,
+            node: 1023,
+            looks: 30_000,
+            accessed: 30_000,
+            parts: Some(512),
+            parts_touched: Some(512),
+            mean_per_second: 1e7,
+            upper_per_second: Some(1e8),
+        };
+        let untold = Row { parts: None, parts_touched: None, upper_per_second: None, ..block.clone() };
+        let survey = Survey {
+            tracker: "damon",
+            interval_seconds: 1.0,
+            blocks: vec![block, untold],
+            found_bytes: Bytes::mib(80),
+            sampled_bytes: Bytes::mib(4),
+            skipped: Skipped { locked_bytes: Bytes(4096), ..Skipped::default() },
+            lost: Lost { not_split: 1, ..Lost::default() },
+            summary: vec![Share { slowdown_ratio: 0.03, budget_per_second: 30_000.0, slow_bytes: Bytes::mib(2), slow_ratio: 0.5 }],
+        };
+        let text = text(&survey, 1e-6);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[..3].iter().all(|line| line.len() == 101), "{text}");
+        for piece in [
+            " 512/512 ",
+            " huge ",
+            "4.0 KiB locked",
+            "1 blocks accessed too often",
+            "50.0% of it could be slow",
+            "30000 accesses of 1.0 us",
+        ] {
+            assert!(text.contains(piece), "no {piece:?} in {text}");
+        }
+    }
+}

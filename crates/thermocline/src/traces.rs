@@ -1,0 +1,276 @@
+//! `thermocline trace`: what is in traces, and what can be made of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use config::Config;
+use globset::{GlobBuilder, GlobMatcher};
+use policy::units::Bytes;
+use serde::Serialize;
+use trace::check::{self, Kind};
+use trace::compact::Compactor;
+use trace::{Basis, Entry, FIGURES, Merge, Writer, Written, calendar, schema};
+
+use crate::arguments::{Format, TraceCommand, Traces, TracesInto};
+use crate::print;
+
+mod inputs;
+mod show;
+
+use inputs::{Inputs, Local, Progress};
+
+/// Runs a command over traces.
+pub(crate) fn run(config: &Config, format: Format, command: &TraceCommand) -> Result<ExitCode> {
+    match command {
+        TraceCommand::List(traces) => list(&find(config, traces)?, format)?,
+        TraceCommand::Validate(traces) => return validate(&find(config, traces)?, format),
+        TraceCommand::Show(arguments) => {
+            let inputs = find(config, &arguments.traces)?;
+            show::show(&mut Stream::open(&inputs, arguments.job.as_deref())?, format)?;
+        }
+        TraceCommand::Export(arguments) => {
+            let inputs = find(config, &arguments.traces)?;
+            export(&mut Stream::open(&inputs, arguments.job.as_deref())?, format)?;
+        }
+        TraceCommand::Merge(arguments) => {
+            into(config, format, arguments, |path, basis, stream| {
+                let mut writer = Writer::create(path, basis)?;
+                while let Some(entry) = stream.next()? {
+                    writer.push(&entry)?;
+                }
+                Ok(writer.finish()?)
+            })?;
+        }
+        TraceCommand::Compact(arguments) => {
+            into(config, format, arguments, |path, basis, stream| {
+                let mut compactor = Compactor::create(path, basis)?;
+                while let Some(entry) = stream.next()? {
+                    compactor.push(entry)?;
+                }
+                Ok(compactor.finish()?)
+            })?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find(config: &Config, traces: &Traces) -> Result<Inputs> {
+    match traces.urls.as_slice() {
+        [] if config.trace.store.is_empty() => bail!("name files, directories or stores of traces; none is configured as trace.store"),
+        [] => Inputs::find(std::slice::from_ref(&config.trace.store)),
+        urls => Inputs::find(urls),
+    }
+}
+
+/// The entries of all files, sorted, of the jobs that are wanted.
+struct Stream {
+    merge: Merge,
+    basis: Basis,
+    job: Option<GlobMatcher>,
+    progress: Progress,
+    /// Keeps copies while they are read.
+    _files: Vec<Local>,
+}
+
+impl Stream {
+    fn open(inputs: &Inputs, job: Option<&str>) -> Result<Self> {
+        let pattern = |job| GlobBuilder::new(job).literal_separator(true).build();
+        let job = job.map(pattern).transpose().context("--job")?.map(|glob| glob.compile_matcher());
+        let files = inputs.files.iter().map(|input| inputs.local(input)).collect::<Result<Vec<_>>>()?;
+        let merge = Merge::of(files.iter().map(|file| file.path().to_owned()))?;
+        let basis = merge.basis().context("no trace")?;
+        Ok(Self { merge, basis, job, progress: Progress::new("entries", 0), _files: files })
+    }
+
+    fn next(&mut self) -> Result<Option<Entry>> {
+        for entry in self.merge.by_ref() {
+            let entry = entry?;
+            self.progress.step();
+            if self.job.as_ref().is_none_or(|job| job.is_match(&entry.id.job)) {
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A file as `list` shows it.
+#[derive(Debug, Serialize)]
+struct Listed {
+    file: String,
+    kind: &'static str,
+    bytes: u64,
+    entries: Option<u64>,
+    #[serde(flatten)]
+    partitions: BTreeMap<String, String>,
+    #[serde(flatten)]
+    basis: Option<ListedBasis>,
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ListedBasis {
+    version: Option<u32>,
+    thresholds_scans: Vec<u8>,
+    scan_period_ms: u64,
+    page_bytes: u64,
+}
+
+impl ListedBasis {
+    fn of(basis: &Basis, version: Option<u32>) -> Self {
+        let Basis { thresholds, scan_period_ms, page_bytes } = *basis;
+        Self { version, thresholds_scans: thresholds.into(), scan_period_ms, page_bytes }
+    }
+}
+
+fn list(inputs: &Inputs, format: Format) -> Result<()> {
+    let mut progress = Progress::new("files", inputs.files.len());
+    let mut listed = Vec::new();
+    for input in &inputs.files {
+        let opened = inputs.local(input).and_then(|local| Ok(check::open(local.path())?));
+        // `key=value` of each directory below the store.
+        let partitions = input.below.split('/').filter_map(|part| part.split_once('='));
+        let mut file = Listed {
+            file: input.name.clone(),
+            kind: "",
+            bytes: input.bytes,
+            entries: None,
+            partitions: partitions.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+            basis: None,
+            error: None,
+        };
+        match opened {
+            Ok(Kind::Trace(trace)) => {
+                (file.kind, file.entries) = ("trace", Some(trace.entries()));
+                file.basis = Some(ListedBasis::of(trace.basis(), Some(trace.version())));
+            }
+            Ok(Kind::Compacted(compacted)) => {
+                (file.kind, file.entries) = ("compacted", Some(compacted.entries()?));
+                file.basis = Some(ListedBasis::of(compacted.basis(), None));
+            }
+            Err(error) => (file.kind, file.error) = ("unreadable", Some(error.to_string())),
+        }
+        listed.push(file);
+        progress.step();
+    }
+    drop(progress);
+    print(format, &listed, || {
+        let mut text = format!("{:<10} {:>10} {:>10}  file\n", "kind", "size", "entries");
+        for file in &listed {
+            let entries = file.entries.map_or_else(|| "-".to_owned(), |entries| entries.to_string());
+            let _ = writeln!(text, "{:<10} {:>10} {entries:>10}  {}", file.kind, Bytes(file.bytes).to_string(), file.file);
+            if let Some(error) = &file.error {
+                let _ = writeln!(text, "  {error}");
+            }
+        }
+        text
+    })
+}
+
+#[derive(Debug, Serialize)]
+struct Validated {
+    file: String,
+    entries: u64,
+    jobs: u64,
+    problems_total: u64,
+    problems: Vec<String>,
+}
+
+fn validate(inputs: &Inputs, format: Format) -> Result<ExitCode> {
+    let mut progress = Progress::new("files", inputs.files.len());
+    let mut validated = Vec::new();
+    for input in &inputs.files {
+        let local = inputs.local(input)?;
+        let report = check::check(local.path());
+        let report =
+            report.unwrap_or_else(|error| check::Report { problems: vec![error.to_string()], problems_total: 1, ..Default::default() });
+        let check::Report { entries, jobs, problems, problems_total } = report;
+        validated.push(Validated { file: input.name.clone(), entries, jobs, problems_total, problems });
+        progress.step();
+    }
+    drop(progress);
+    let wrong = validated.iter().filter(|file| file.problems_total > 0).count();
+    print(format, &validated, || {
+        let mut text = String::new();
+        for file in validated.iter().filter(|file| file.problems_total > 0) {
+            let _ = writeln!(text, "{}: {} problems", file.file, file.problems_total);
+            for problem in &file.problems {
+                let _ = writeln!(text, "  {problem}");
+            }
+        }
+        let entries: u64 = validated.iter().map(|file| file.entries).sum();
+        let _ = writeln!(text, "{} files, {entries} entries; {wrong} files with problems", validated.len());
+        text
+    })?;
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Makes one file of many by `make`.
+fn into(
+    config: &Config,
+    format: Format,
+    arguments: &TracesInto,
+    make: impl FnOnce(&std::path::Path, Basis, &mut Stream) -> Result<Written>,
+) -> Result<()> {
+    let inputs = find(config, &arguments.traces)?;
+    let mut stream = Stream::open(&inputs, None)?;
+    let basis = stream.basis;
+    let Written { entries, jobs, bytes } = inputs::put(&arguments.to, |path| make(path, basis, &mut stream))?;
+    let dropped = stream.merge.dropped();
+    drop(stream);
+    let made = serde_json::json!({ "file": arguments.to, "entries": entries, "jobs": jobs, "bytes": bytes, "dropped_entries": dropped });
+    print(format, &made, || {
+        let twice = if dropped > 0 { format!("; {dropped} more came twice") } else { String::new() };
+        format!("{}: {entries} entries of {jobs} jobs, {}{twice}\n", arguments.to, Bytes(bytes))
+    })
+}
+
+/// Prints all entries. A column is named as in the file.
+fn export(stream: &mut Stream, format: Format) -> Result<()> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let written = write_entries(stream, format, &mut out).and_then(|()| Ok(out.flush()?));
+    match written {
+        // Whoever read us has seen enough.
+        Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) => Ok(()),
+        other => other,
+    }
+}
+
+fn write_entries(stream: &mut Stream, format: Format, out: &mut impl std::io::Write) -> Result<()> {
+    if format == Format::Text {
+        let words = ["cluster", "machine", "job", "job_key", "class", "policy", "tracker", "decision"].map(ToOwned::to_owned);
+        let buckets = stream.basis.buckets();
+        let histograms = (0..buckets).map(schema::cold_column).chain((0..buckets).map(schema::promotions_column));
+        let names: Vec<_> = words.into_iter().chain(FIGURES.iter().map(|figure| figure.name.to_owned())).chain(histograms).collect();
+        writeln!(out, "{}", names.join(","))?;
+    }
+    while let Some(entry) = stream.next()? {
+        if format == Format::Json {
+            serde_json::to_writer(&mut *out, &entry).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+            continue;
+        }
+        let Entry { id, labels, figures, cold_pages, promotions_pages } = &entry;
+        let words = [&id.cluster, &id.machine, &id.job].map(|word| quoted(word));
+        let labels = [&labels.class, &labels.policy, &labels.tracker, &labels.decision].map(|word| quoted(word));
+        write!(out, "{},{},{}", words.join(","), id.job_key, labels.join(","))?;
+        for number in figures.to_array().iter().chain(cold_pages).chain(promotions_pages) {
+            write!(out, ",{number}")?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// A word as RFC 4180 has it.
+fn quoted(word: &str) -> String {
+    if word.contains([',', '"', '\n', '\r']) { format!("\"{}\"", word.replace('"', "\"\"")) } else { word.to_owned() }
+}
+
+/// When something was, for people.
+fn when(unix_ms: u64) -> String {
+    calendar::time(unix_ms)
+}

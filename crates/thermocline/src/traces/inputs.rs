@@ -1,0 +1,135 @@
+//! Which files a command is about, and how far it has come.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use trace::{Fetched, Store};
+
+/// A file, wherever it came from.
+pub(super) struct Input {
+    /// As people know it.
+    pub(super) name: String,
+    /// Its partitions and name below the store.
+    pub(super) below: String,
+    /// Its size.
+    pub(super) bytes: u64,
+    place: Place,
+}
+
+enum Place {
+    File(PathBuf),
+    Object { store: usize, path: String },
+}
+
+/// The files, and the stores that they are in.
+pub(super) struct Inputs {
+    stores: Vec<Store>,
+    pub(super) files: Vec<Input>,
+}
+
+/// A file that is on this machine while it is used.
+pub(super) enum Local {
+    File(PathBuf),
+    Fetched(Fetched),
+}
+
+impl Local {
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::File(path) => path,
+            Self::Fetched(fetched) => fetched.path(),
+        }
+    }
+}
+
+impl Inputs {
+    /// Every trace that `urls` name.
+    pub(super) fn find(urls: &[String]) -> Result<Self> {
+        let mut inputs = Self { stores: Vec::new(), files: Vec::new() };
+        for url in urls {
+            let path = Path::new(url);
+            if !url.contains("://") && !path.is_dir() {
+                let bytes = path.metadata().with_context(|| format!("cannot open {url}"))?.len();
+                let below = path.file_name().map_or_else(|| url.clone(), |name| name.to_string_lossy().into_owned());
+                inputs.files.push(Input { name: url.clone(), below, bytes, place: Place::File(path.to_owned()) });
+                continue;
+            }
+            let store = Store::open(url)?;
+            for object in store.list()? {
+                let name = format!("{}/{}", url.trim_end_matches('/'), object.path);
+                let place = Place::Object { store: inputs.stores.len(), path: object.path.clone() };
+                inputs.files.push(Input { name, below: object.path, bytes: object.bytes, place });
+            }
+            inputs.stores.push(store);
+        }
+        if inputs.files.is_empty() {
+            bail!("no trace in {}; agents write them where trace.store says, each hour", urls.join(", "));
+        }
+        Ok(inputs)
+    }
+
+    /// A file, brought to this machine if it is not there.
+    pub(super) fn local(&self, input: &Input) -> Result<Local> {
+        Ok(match &input.place {
+            Place::File(path) => Local::File(path.clone()),
+            Place::Object { store, path } => Local::Fetched(self.stores[*store].fetch(path)?),
+        })
+    }
+}
+
+/// Puts the file that `make` makes under a path or an URL.
+pub(super) fn put<T>(to: &str, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    if !to.contains("://") {
+        return make(Path::new(to));
+    }
+    let (store, name) = to
+        .rsplit_once('/')
+        .filter(|(store, name)| !name.is_empty() && !store.ends_with('/'))
+        .context("--to names no file; write s3://bucket/path/file.parquet")?;
+    let directory = tempfile::tempdir().context("no room for a temporary file")?;
+    let file = directory.path().join("made.parquet");
+    let made = make(&file)?;
+    Store::open(store)?.put(name, &file)?;
+    Ok(made)
+}
+
+/// Tells on standard error how far a long command has come, if somebody watches.
+pub(super) struct Progress {
+    what: &'static str,
+    total: usize,
+    done: usize,
+    told: Instant,
+    watched: bool,
+}
+
+const TOLD_EVERY: Duration = Duration::from_millis(200);
+
+impl Progress {
+    pub(super) fn new(what: &'static str, total: usize) -> Self {
+        Self { what, total, done: 0, told: Instant::now(), watched: std::io::stderr().is_terminal() }
+    }
+
+    /// One more is done.
+    pub(super) fn step(&mut self) {
+        self.done += 1;
+        if self.watched && self.told.elapsed() >= TOLD_EVERY {
+            self.told = Instant::now();
+            if self.total > 0 {
+                eprint!("\r{} of {} {} ", self.done, self.total, self.what);
+            } else {
+                eprint!("\r{} {} ", self.done, self.what);
+            }
+            let _ = std::io::stderr().flush();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.watched {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! `thermocline model` as users and their scripts meet it, on generated fleets; and its controller on a real journal.
+#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use agent::journal::{self, Record};
+use model::grid::{Grid, Setup};
+use model::replay::Replay;
+use model::series::Series;
+use model::tally::Tally;
+use policy::units::Age;
+use serde_json::Value;
+
+fn thermocline(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_thermocline")).args(arguments).env_remove("THERMOCLINE_LOG").output().unwrap()
+}
+
+/// Runs `model` and expects an exit code, and pieces of text where that code has them told.
+fn check(arguments: &[&str], code: i32, pieces: &[&str]) -> String {
+    let ran = thermocline(&[&["model"], arguments].concat());
+    assert_eq!(ran.status.code(), Some(code), "{arguments:?}: {ran:?}");
+    let told = String::from_utf8(if code == 0 { ran.stdout } else { ran.stderr }).unwrap();
+    for piece in pieces {
+        assert!(told.contains(piece), "{arguments:?} does not say {piece:?}: {told}");
+    }
+    told
+}
+
+const SMALL: [&str; 8] = ["--generate", "36", "--days", "1", "--percentiles", "90%,99.9%", "--warmups", "0s"];
+
+#[test]
+fn a_generated_fleet_gives_a_front_and_says_that_it_is_generated() {
+    let with = |more: &[&'static str]| [&SMALL[..], more].concat();
+    check(&with(&[]), 0, &["a generated fleet: nothing here was measured", "objective: 98% of the entries", "configured", "front"]);
+    check(&with(&["--survey"]), 0, &["idle for", "cold share of machines", "G01", "not shown:", "30600 s"]);
+    check(
+        &with(&["--what-if", "promotion_rate=0.5%,minimum_age=240s"]),
+        0,
+        &["P 0.2%/min, minimum age 120 s", "P 0.5%/min, minimum age 240 s"],
+    );
+    check(&with(&["--by", "class", "--objective", "1%", "--dram-price-per-gib", "3.50"]), 0, &["sidecar, fleet's best", "worth"]);
+    check(&with(&["--objective", "100%", "--threads", "1"]), 0, &["at or below 100%/min"]);
+}
+
+#[test]
+fn programs_get_base_units_and_threads_do_not_show() {
+    let json = |threads| {
+        let text = check(&[&SMALL[..], &["--threads", threads, "--format", "json", "--by", "cluster"]].concat(), 0, &[]);
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    let report = json("1");
+    assert_eq!(report, json("3"));
+    assert_eq!((&report["generated"], &report["span_seconds"]), (&Value::from(true), &Value::from(86_400.0)));
+    let configured = &report["answers"][0]["configured"];
+    assert_eq!((&configured["percentile_ratio"], &configured["warmup_seconds"]), (&Value::from(0.99), &Value::from(600.0)));
+    let share = |key: &str| configured[key].as_f64().unwrap();
+    assert!(share("coverage_ratio") > 0.02 && share("coverage_ratio") < 0.9, "{configured}");
+    assert!(share("saved_bytes") < share("stored_bytes"));
+    let jobs: u64 = report["answers"][0]["groups"].as_array().unwrap().iter().map(|group| group["jobs"].as_u64().unwrap()).sum();
+    assert_eq!(Value::from(jobs), report["jobs"]);
+}
+
+#[test]
+fn a_recorded_fleet_is_read_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let told = check(&[&SMALL[..4], &["--record", path]].concat(), 0, &["in 3 files below"]);
+    let text = check(&["--trace", path], 0, &["over 1.0 d", "configured"]);
+    assert!(!text.contains("generated") && !told.contains("configured"), "{text}");
+    let entries = told.split(' ').next().unwrap();
+    assert!(text.contains(&format!("{entries} entries")), "{told}{text}");
+}
+
+#[test]
+fn what_cannot_be_asked_is_told_with_its_remedy() {
+    check(&[], 2, &["--trace <PATH>...|--generate <JOBS>"]);
+    check(&["--trace", "/nonexistent"], 1, &["/nonexistent"]);
+    check(&["--generate", "12", "--what-if", "k=1"], 2, &["there are promotion_rate and minimum_age"]);
+    check(&["--generate", "12", "--what-if", "minimum_age=9h"], 1, &["give a lower one"]);
+    check(&["--generate", "12", "--percentiles", "101%"], 1, &["100% is the highest"]);
+    check(&["--generate", "12", "--dram-price-per-gib", "cheap"], 2, &["such as 3.50"]);
+}
+
+/// The journal of a real kernel, its periods taken for entries: every threshold is the one that the agent decided.
+#[test]
+fn a_journals_periods_give_the_agents_thresholds() {
+    let records = journal::read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/tests/journal-6.12-idle.jsonl"))).unwrap();
+    let thresholds = records.iter().find_map(|record| match record {
+        Record::Agent(agent) => Some(agent.thresholds),
+        _ => None,
+    });
+    let thresholds = thresholds.unwrap();
+    let mut compared = 0;
+    for job in records.iter().filter_map(|record| if let Record::Job(job) = record { Some(job) } else { None }) {
+        let mut series = Series::new(&thresholds);
+        let mut decided = Vec::new();
+        for record in &records {
+            let Record::Period(period) = record else { continue };
+            if period.id == job.id {
+                let window_ms = u32::try_from(period.input.window_ms).unwrap();
+                series.push_histograms(period.input.job_age_ms, window_ms, &period.input.promotions, &period.input.cold).unwrap();
+                decided.push((period.step.threshold, period.input.job_age_ms >= job.params.warmup_ms));
+            }
+        }
+        let grid = Grid::new(vec![job.params.percentile], vec![job.params.warmup_ms]).unwrap();
+        let setup = Setup { promotion_rate_max: job.params.promotion_rate_max, minimum_cold_age: Age(1) };
+        let mut modelled = Vec::new();
+        Replay::new(&grid, &setup, &thresholds).unwrap().watched(&series, &mut Tally::new(&grid), &mut |_, spans, warm| {
+            modelled.push((spans.first().and_then(|span| thresholds.get(span.threshold)), warm > 0));
+        });
+        assert_eq!(modelled, decided, "{}", job.job);
+        compared += decided.len();
+    }
+    assert!(compared > 60, "{compared} periods");
+}
