@@ -21,6 +21,17 @@ test: toolchain venv lab-setup-stock ## everything that must pass: unit tests, h
 	cd lab && ../$(PYTHON) -m pytest -q
 	$(THERMOLAB) run smoke --kernel 6.12
 
+.PHONY: test-trace
+test-trace: toolchain ## traces as others read them: pyarrow, DuckDB, Polars (0.5 GB of wheels); the queries of the manual
+	cargo build --locked -p thermocline
+	@tools/venv target/venv-trace lab/traces/requirements.txt
+	THERMOCLINE=$(CURDIR)/target/debug/thermocline target/venv-trace/bin/python -m pytest -q lab/traces
+
+.PHONY: test-s3
+test-s3: toolchain ## traces in a real object store, with outages; builds its server, some minutes at first
+	@command -v target/tools/bin/s3s-fs >/dev/null || cargo install s3s-fs --version 0.14.1 --locked --features binary --root target/tools
+	S3_SERVER=$(CURDIR)/target/tools/bin/s3s-fs cargo test --locked -p thermocline-trace --features s3 --test s3
+
 .PHONY: lint
 lint: toolchain venv ## formatting, clippy, ruff, mypy
 	cargo fmt --check
@@ -30,6 +41,10 @@ lint: toolchain venv ## formatting, clippy, ruff, mypy
 .PHONY: bench
 bench: toolchain ## native benchmarks; figures in target/bench/native.json
 	cargo run --release --locked -p thermocline-bench -- --out target/bench/native.json
+
+.PHONY: bench-model
+bench-model: toolchain ## the fleet model against reading the same memory; figures in target/bench/model.json
+	cargo run --release --locked -p thermocline-bench -- --model --runs 7 --out target/bench/model.json
 
 .PHONY: lab
 lab: toolchain venv ## list the lab's scenarios, or run one: make lab SCENARIO=redis_cold_age [KERNEL=6.12|7.2|6.12-idle|all]

@@ -4,7 +4,7 @@
 //! but hardly its figures. Where a limit exists (reading the same bytes and doing nothing), it is measured in turn
 //! with the work, and the ratio of the two is the figure that compares across machines.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -16,7 +16,9 @@ mod histograms;
 mod journals;
 mod machine;
 mod measure;
+mod models;
 mod pages;
+mod traces;
 
 use measure::{Effort, Report};
 
@@ -31,6 +33,9 @@ struct Arguments {
     /// Where to write the figures
     #[arg(long, value_name = "FILE", default_value = "target/bench/native.json")]
     out: PathBuf,
+    /// Measure the fleet model instead of what runs on a machine
+    #[arg(long)]
+    model: bool,
     /// Runs of each benchmark; the median of an odd number is one of them
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1001))]
     runs: u32,
@@ -39,21 +44,33 @@ struct Arguments {
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let effort = Effort { runs: arguments.runs };
+    if arguments.model {
+        let report = models::bench(machine::describe()?, effort)?;
+        let json = serde_json::to_string_pretty(&report)? + "\n";
+        print!("{json}");
+        write(&arguments.out, &json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut report = Report::new(machine::describe()?);
     histograms::bench(&mut report, effort)?;
     pages::bench(&mut report, effort)?;
     controller::bench(&mut report, effort)?;
     journals::bench(&mut report, effort)?;
+    traces::bench(&mut report, effort)?;
     print!("{}", report.table());
-    if let Some(directory) = arguments.out.parent() {
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-    }
-    let json = serde_json::to_string_pretty(&report)? + "\n";
-    std::fs::write(&arguments.out, json).with_context(|| format!("cannot write {}", arguments.out.display()))?;
-    println!("figures in {}", arguments.out.display());
+    write(&arguments.out, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     let missed = report.missed();
     for line in &missed {
         eprintln!("{line}");
     }
     Ok(if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn write(out: &Path, json: &str) -> Result<()> {
+    if let Some(directory) = out.parent() {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    }
+    std::fs::write(out, json).with_context(|| format!("cannot write {}", out.display()))?;
+    println!("figures in {}", out.display());
+    Ok(())
 }

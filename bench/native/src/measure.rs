@@ -122,6 +122,38 @@ impl Report {
     }
 }
 
+/// The median rates of two works, run in turn, and the median of the first by the second.
+///
+/// # Errors
+/// When the kernel does not tell the processor time.
+pub(crate) fn compare(effort: Effort, first: Work<'_>, second: Work<'_>) -> Result<(f64, f64, f64)> {
+    let (mut firsts, mut seconds, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for run in 0..=effort.runs {
+        let (a, b) = (rate(first)?, rate(second)?);
+        // The first run of each warms caches and page tables.
+        if run > 0 {
+            firsts.push(a);
+            seconds.push(b);
+            ratios.push(a / b);
+        }
+    }
+    let middle = |mut list: Vec<f64>| {
+        list.sort_by(f64::total_cmp);
+        median(&list).unwrap_or_default()
+    };
+    Ok((middle(firsts), middle(seconds), middle(ratios)))
+}
+
+/// The median rate of a work.
+///
+/// # Errors
+/// When the kernel does not tell the processor time.
+pub(crate) fn median_rate(effort: Effort, work: Work<'_>) -> Result<f64> {
+    let mut rates = (0..effort.runs).map(|_| rate(work)).collect::<Result<Vec<_>>>()?;
+    rates.sort_by(f64::total_cmp);
+    Ok(median(&rates).unwrap_or_default())
+}
+
 /// Units per second of processor time, over at least [`RUN_MIN`] of it.
 fn rate(work: Work<'_>) -> Result<f64> {
     let start = own_cpu_time()?;

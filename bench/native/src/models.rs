@@ -1,0 +1,198 @@
+//! The fleet model against reading the same memory and doing nothing.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::num::NonZero;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use model::fleet::{Account, By, Label, Model, Source, run};
+use model::generate::Fleet;
+use model::grid::{Grid, Setup};
+use model::series::Series;
+use model::traces::Traces;
+use policy::thresholds::Thresholds;
+use policy::units::{Age, RatioPpm};
+use serde::Serialize;
+use trace::compact::Compactor;
+use trace::{Basis, Merge, Store};
+
+use crate::machine::Machine;
+use crate::measure::{self, Effort};
+
+/// Jobs that run at any time in the fleet that is held in memory: a week of them is some 110 MB, past any cache.
+const JOBS: u64 = 200;
+const DAYS: u32 = 7;
+/// Sizes of fleets whose cost is compared, a day of each.
+const GROWTH: [u64; 3] = [1_000, 10_000, 100_000];
+
+/// The figures of `make bench-model`. All are per second of processor time, so per core.
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelReport {
+    machine: Machine,
+    entries: u64,
+    bytes_per_entry: u64,
+    /// 10 percentiles and 10 warm-ups, entries decoded in memory.
+    entries_per_second_per_core_memory: f64,
+    /// The same, unpacked from a compacted file.
+    entries_per_second_per_core_compacted: f64,
+    /// The same, decoded from Parquet as agents write it.
+    entries_per_second_per_core_parquet: f64,
+    /// Entries per second of summing the same columns up.
+    bound: f64,
+    /// The first by the third: runs one after the other.
+    ratio_to_bound: f64,
+    /// Time for 10 x 10 pairs by time for one.
+    cost_ratio_100_configs: f64,
+    /// The same for other grids: percentiles x warm-ups.
+    cost_ratios: BTreeMap<String, f64>,
+    /// Generating a day of fleets and replaying it, 10 x 10 pairs, on one thread.
+    growth: Vec<Growth>,
+}
+
+/// One size of fleet.
+#[derive(Debug, Serialize)]
+struct Growth {
+    jobs: u64,
+    entries: u64,
+    processor_seconds_per_million_entries: f64,
+    /// The most memory the process has had so far.
+    peak_bytes: u64,
+}
+
+/// Jobs held in memory.
+#[derive(Default)]
+struct Held(Vec<(Label, Series)>);
+
+impl Account for Held {
+    fn job(&mut self, label: &Label, series: &Series) {
+        self.0.push((label.clone(), series.clone()));
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+}
+
+impl Source for Held {
+    type Error = Infallible;
+
+    fn pieces(&self) -> usize {
+        1
+    }
+
+    fn read(&self, _: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Infallible> {
+        self.0.iter().for_each(|(label, series)| each(label, series));
+        Ok(())
+    }
+}
+
+/// So many percentiles from 90 % on and warm-ups from none to four hours.
+fn grid(percentiles: u32, warmups: u32) -> Result<Grid> {
+    let ks = (0..percentiles).map(|k| RatioPpm(900_000 + k * 100_000 / percentiles.max(1))).collect();
+    let ss = (0..warmups).map(|s| u64::from(s) * 14_400_000 / u64::from(warmups.max(1))).collect();
+    Ok(Grid::new(ks, ss)?)
+}
+
+const SETUPS: [Setup; 1] = [Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: Age(1) }];
+
+/// Replays a source on this thread; returns how many entries there were.
+fn replay<S: Source<Error: std::fmt::Debug>>(source: &S, grid: &Grid, thresholds: &Thresholds) -> u64 {
+    let open = || Model::new(grid, &SETUPS, thresholds, By::Fleet).ok();
+    let model = run(source, NonZero::<usize>::MIN, open, |_| {}).ok().flatten();
+    black_box(model).map_or(0, |model| model.whole().first().map_or(0, |tally| tally.base.entries))
+}
+
+/// Measures the model.
+///
+/// # Errors
+/// When the kernel does not tell the processor time, or there is no room for the trace.
+pub(crate) fn bench(machine: Machine, effort: Effort) -> Result<ModelReport> {
+    let thresholds = Thresholds::log_spaced(32)?;
+    let fleet = Fleet::new(1, JOBS, DAYS, thresholds);
+    let Ok(held) = run(&fleet, NonZero::<usize>::MIN, Held::default, |_| {});
+    let (entries, bytes) = held.0.iter().fold((0u64, 0u64), |sum, (_, series)| (sum.0 + series.len() as u64, sum.1 + series.size() as u64));
+    let hundred = grid(10, 10)?;
+    let mut sum_up = || {
+        let mut sum = 0u64;
+        for (_, series) in &held.0 {
+            let (promotions, cold) = series.columns();
+            for column in [promotions, cold] {
+                sum = sum.wrapping_add(black_box(column).iter().map(|&n| u64::from(n)).sum::<u64>());
+            }
+        }
+        black_box(sum);
+        entries
+    };
+    eprintln!("measuring {entries} entries in memory");
+    let (memory, bound, ratio_to_bound) = measure::compare(effort, &mut || replay(&held, &hundred, &thresholds), &mut sum_up)?;
+    let one = grid(1, 1)?;
+    let mut cost_ratios = BTreeMap::new();
+    for (k, s) in [(10, 10), (100, 1), (1, 100), (100, 100)] {
+        eprintln!("measuring {k} x {s} pairs");
+        let many = grid(k, s)?;
+        let (_, _, speed) = measure::compare(effort, &mut || replay(&held, &many, &thresholds), &mut || replay(&held, &one, &thresholds))?;
+        cost_ratios.insert(format!("{k}x{s}"), 1.0 / speed);
+    }
+    eprintln!("measuring Parquet");
+    let directory = tempfile::tempdir()?;
+    for machine in 0..fleet.machines() {
+        fleet.record(machine, directory.path())?;
+    }
+    let traces = Traces::open(&[directory.path().to_owned()])?;
+    let few = Effort { runs: effort.runs.min(3) };
+    let parquet = measure::median_rate(few, &mut || replay(&traces, &hundred, &thresholds))?;
+    eprintln!("measuring a compacted file");
+    let packed = directory.path().join("packed");
+    compact(directory.path(), &packed.join("compacted.parquet"), fleet.basis())?;
+    let compacted = Traces::open(&[packed])?;
+    let compacted = measure::median_rate(few, &mut || replay(&compacted, &hundred, &thresholds))?;
+    drop(held);
+    let growth = GROWTH.iter().map(|&jobs| grow(jobs, &hundred, thresholds)).collect::<Result<_>>()?;
+    Ok(ModelReport {
+        machine,
+        entries,
+        bytes_per_entry: bytes / entries.max(1),
+        entries_per_second_per_core_memory: memory,
+        entries_per_second_per_core_compacted: compacted,
+        entries_per_second_per_core_parquet: parquet,
+        bound,
+        ratio_to_bound,
+        cost_ratio_100_configs: cost_ratios.get("10x10").copied().unwrap_or_default(),
+        cost_ratios,
+        growth,
+    })
+}
+
+/// Compacts the traces below a directory into one file.
+fn compact(directory: &Path, out: &Path, basis: Basis) -> Result<()> {
+    let store = Store::open(&directory.to_string_lossy())?;
+    let files = store.list()?.into_iter().map(|object| directory.join(object.path));
+    let mut compactor = Compactor::create(out, basis)?;
+    for entry in Merge::of(files)? {
+        compactor.push(entry?)?;
+    }
+    compactor.finish()?;
+    Ok(())
+}
+
+/// One day of a fleet of this size, generated and replayed once.
+fn grow(jobs: u64, grid: &Grid, thresholds: Thresholds) -> Result<Growth> {
+    eprintln!("generating and replaying {jobs} jobs");
+    let before = kernel::process::own_cpu_time()?;
+    let entries = replay(&Fleet::new(1, jobs, 1, thresholds), grid, &thresholds);
+    let spent = kernel::process::own_cpu_time()?.saturating_sub(before);
+    #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
+    let millions = entries as f64 / 1e6;
+    Ok(Growth { jobs, entries, processor_seconds_per_million_entries: spent.as_secs_f64() / millions, peak_bytes: peak()? })
+}
+
+/// `VmHWM` of `/proc/self/status`: the most memory this process has had, in bytes.
+fn peak() -> Result<u64> {
+    let path = kernel::Roots::host().proc.join("self/status");
+    let status = kernel::file::read(&path, kernel::file::LARGE)?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("the kernel does not tell VmHWM")?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim_end().parse().context("VmHWM is no number")?;
+    Ok(kib * 1024)
+}
