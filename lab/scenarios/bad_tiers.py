@@ -1,17 +1,22 @@
-"""A kernel without pressure files, a swap device that vanishes, jobs that end amid a request: one job's trouble only.
+"""No pressure files, a swap device that vanishes or fails, jobs that end amid a request: one job's trouble only.
 
-Two guests. The first is booted with `psi=0`: a job under pressure-driven offloading is left alone with the remedy, one
-that goes by age is offloaded as ever. In the second the only swap device is torn out while memory lies on it.
+Three guests. The first is booted with `psi=0`: a job under pressure-driven offloading is left alone with the remedy,
+one that goes by age is offloaded as ever. In the second the only swap device is torn out while memory lies on it. In
+the third all requests to it fail from some moment on: who touches a page on it is killed by the kernel, nothing more
+goes there, and jobs in zswap are as they were.
 """
 
+import signal
 from typing import Any
 
-from thermolab import node, programs
+from thermolab import node, programs, swap
 from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import MIB, Machine
 
-_BY_PRESSURE, _BY_AGE = "/pressed", "/aged"
+KERNELS = ("6.12", "7.2")
+
+_BY_PRESSURE, _BY_AGE, _BY_BOTH = "/pressed", "/aged", "/layered"
 _IDLE_BYTES = 48 * MIB
 
 _SETTINGS: node.Settings = {
@@ -31,6 +36,8 @@ def run(lab: Lab) -> dict[str, Any]:
         figures["without_psi_offloaded_bytes"] = _without_psi(lab, guest)
     with lab.guest() as guest:
         figures |= _vanishing(lab, guest)
+    with lab.guest() as guest:
+        figures |= _failing(lab, guest)
     return figures
 
 
@@ -77,14 +84,47 @@ def _vanishing(lab: Lab, guest: Guest) -> dict[str, Any]:
     return {"far_bytes_before_removal": before}
 
 
-def _start(guest: Guest) -> node.Agent:
-    for job in (_BY_PRESSURE, _BY_AGE):
+def _failing(lab: Lab, guest: Guest) -> dict[str, Any]:
+    device = swap.breakable(guest).removeprefix("/dev/")
+    # Idle until it is told to touch all it has.
+    regions = [programs.phases("waking", _IDLE_BYTES, (80_000, None), (80_000, 100))]
+    waking = programs.workload(guest, "/waking", regions)
+    agent = _start(guest, node.Job("/waking", policy="pressure", tier="swap"))
+    for job in ("/waking", _BY_PRESSURE, _BY_AGE, _BY_BOTH):
+        _wait_far(guest, agent, job)
+    before = agent.job("/waking")["far_bytes"]
+    swap.break_down(guest)
+    guest.kill(waking, signal.SIGUSR1)
+    end = guest.wait_exit(waking)
+    # The kernel sends SIGBUS; a handler whose own stack is lost too cannot be entered, and that is SIGSEGV.
+    killed = end.signal in (signal.SIGBUS, signal.SIGSEGV)
+    lab.holds("sigbus", killed, f"who touched lost memory ended with {end}")
+    guest.expect(agent.log, f"swap device {device}: reads fail", timeout_s=30)
+    # A job that comes later has nowhere to go, one of both tiers goes on in zswap.
+    programs.workload(guest, "/later", [programs.idle("idle", 16 * MIB)])
+    guest.expect(agent.log, "/later: tier none", timeout_s=30)
+    guest.expect(agent.log, f"{_BY_BOTH}: tier zswap", timeout_s=30)
+    _goes_on(lab, agent, "failing")
+    view = agent.status()
+    lab.holds("failing", view["tiers"]["swap_errors"] > 0, "the status counts no failed request")
+    later = agent.job("/later")["far_bytes"]
+    lab.holds("failing", later == 0, f"{later} bytes of a job went to a device that fails")
+    told = [line for line in guest.read(agent.log).splitlines() if f"swap device {device}: reads fail" in line]
+    lab.holds("failing", len(told) == 1, f"the trouble is told {len(told)} times")
+    _ends_well(lab, agent, "failing")
+    return {"far_bytes_before_failure": before, "swap_errors": view["tiers"]["swap_errors"]}
+
+
+def _start(guest: Guest, *more: node.Job) -> node.Agent:
+    for job in (_BY_PRESSURE, _BY_AGE, _BY_BOTH):
         programs.workload(guest, job, [programs.idle("idle", _IDLE_BYTES), programs.hot("hot", 4 * MIB)])
     jobs = [
         node.Job(_BY_PRESSURE, policy="pressure", tier="swap"),
         node.Job(_BY_AGE, policy="cold_age", tier="zswap"),
         node.Job("/brief*", policy="pressure", tier="zswap"),
-        node.Job("/later"),
+        node.Job(_BY_BOTH, policy="pressure", tier="both"),
+        node.Job("/later", policy="pressure", tier="swap"),
+        *more,
     ]
     node.configure(guest, jobs, _SETTINGS)
     return node.start(guest)

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from thermolab import node, offload, programs, swap, truth
+from thermolab.errors import LabError
 from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import MIB
@@ -88,6 +89,8 @@ def _serve(guest: Guest, data: str, seconds: int) -> dict[str, float]:
     lines = [json.loads(line) for line in guest.read(out).splitlines()]
     judged = [line for line in lines if "t" in line][-JUDGED_SECONDS:]
     served = sum(line["ops"] for line in judged)
+    if not served:
+        raise LabError(f"the server served nothing in its last {JUDGED_SECONDS} s: the host is too busy to judge it")
     # Weighted by requests: a second in which few were served says little.
     p99 = sum(line["p99_us"] * line["ops"] for line in judged if line["ops"]) / served
     return {"ops_per_s": served / len(judged), "p99_us": p99}

@@ -9,6 +9,7 @@ from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import MIB
 
+_STORE = "/run/traces"
 _LEAVINGS = ("memory.low", "memory.swap.max", "memory.high", "memory.max")
 
 
@@ -35,6 +36,28 @@ def _run_command(lab: Lab, guest: Guest) -> None:
     lab.holds("run", not guest.exists(f"/sys/fs/cgroup{mine[3:]}"), f"the cgroup {mine} is still there")
 
 
+def _check_traces(lab: Lab, guest: Guest) -> None:
+    """The trace is the journal in sums: what was counted, in fewer lines, and nothing twice."""
+    checked = guest.run(["thermocline", "trace", "validate", _STORE], check=False)
+    lab.holds("trace", checked.status == 0, f"the trace is not sound: {checked.stdout}{checked.stderr}")
+    exported = guest.run(["thermocline", "trace", "export", _STORE, "--format", "json"]).stdout
+    entries = [json.loads(line) for line in exported.splitlines()]
+    periods = [record for record in node.journal(guest) if record["record"] == "period"]
+    stalls = sum(entry["memory_stall_us"] + entry["io_stall_us"] for entry in entries)
+    for name, counted, journaled in (
+        ("periods", "periods", len(periods)),
+        ("time", "duration_ms", sum(period["outcome"]["elapsed_ms"] for period in periods)),
+        ("promotions", "promoted_pages", sum(period["outcome"]["promoted"] for period in periods)),
+        ("offloaded", "offloaded_pages", sum(period["outcome"]["offloaded"] for period in periods)),
+    ):
+        traced = sum(entry[counted] for entry in entries)
+        lab.holds("trace", traced == journaled, f"{name}: {traced} in the trace, {journaled} in the journal")
+    lab.holds("trace", 0 < len(entries) < len(periods), f"{len(periods)} periods became {len(entries)} entries")
+    lab.holds("trace", stalls > 0, "no stall was counted, though pages came back")
+    far = max((entry["zswap_stored_bytes"] for entry in entries), default=0)
+    lab.holds("trace", far > MIB, f"of what left for zswap, the trace knows {far} bytes")
+
+
 def run(lab: Lab) -> dict[str, Any]:
     """A small server, a short load, one closed-loop run on each side."""
     plan = Plan(keys=40_000, rate=500, settle_seconds=30, judged_seconds=20, pairs=1, requests=5_000)
@@ -44,10 +67,17 @@ def run(lab: Lab) -> dict[str, Any]:
         experiment.fill()
         found = {name: guest.read(f"{server.cgroup}/{name}") for name in _LEAVINGS}
         zswap = guest.read("/sys/module/zswap/parameters/enabled")
-        node.configure(guest, [node.Job(experiment.job)], {"cold_age.warmup": "10s"})
+        settings = {
+            "cold_age.warmup": "10s",
+            "trace.store": _STORE,
+            "trace.entry_period": "8s",
+            "trace.file_period": "30s",
+        }
+        node.configure(guest, [node.Job(experiment.job)], settings)
         figures = experiment.run().figures
         left = {name: guest.read(f"{server.cgroup}/{name}") for name in _LEAVINGS}
         lab.holds("put back", left == found, f"cgroup files were {found} and are {left}")
+        _check_traces(lab, guest)
         _run_command(lab, guest)
         lab.holds("zswap", guest.read("/sys/module/zswap/parameters/enabled") == zswap, "zswap is not as it was")
         server.stop()

@@ -1,4 +1,4 @@
-"""The guest's swap device: slower than it is, or emptied."""
+"""The guest's swap device: slower than it is, broken, or emptied."""
 
 from . import cold_age
 from .guest import Guest
@@ -6,7 +6,7 @@ from .guest import Guest
 DEVICE = cold_age.SWAP_DEVICE
 """The disk that the guest swaps on."""
 
-_SLOW = "slow-swap"
+_SLOW, _BREAKABLE = "slow-swap", "breakable-swap"
 
 
 def empty(guest: Guest, device: str = DEVICE) -> None:
@@ -21,18 +21,38 @@ def delay(guest: Guest, milliseconds: int) -> str:
     A limit of operations per second (`SwapDisk.iops_total`) lets single ones pass at full speed, and single ones are
     what a well-behaved job waits for.
     """
+    return _mapped(guest, _SLOW, "dm-delay", f"delay {DEVICE} 0 {milliseconds}")
+
+
+def breakable(guest: Guest) -> str:
+    """Put a device in the swap device's place that `break_down` can make fail; returns it."""
+    return _mapped(guest, _BREAKABLE, "dm-mod", f"linear {DEVICE} 0")
+
+
+def break_down(guest: Guest) -> None:
+    """Have all requests to the device of `breakable` fail from now on."""
+    table = f"0 {_sectors(guest)} error"
+    # Nothing is waited for: what is on its way to a device that broke does not arrive either.
+    guest.run(["dmsetup", "suspend", "--noflush", "--nolockfs", "--noudevsync", _BREAKABLE])
+    guest.run(["dmsetup", "load", _BREAKABLE, "--table", table])
+    guest.run(["dmsetup", "resume", "--noudevsync", _BREAKABLE])
+
+
+def _mapped(guest: Guest, name: str, module: str, target: str) -> str:
     guest.run(["busybox", "swapoff", DEVICE], timeout_s=300)
     # The small kernel has it built in.
-    guest.run(["modprobe", "dm-delay"], check=False)
-    sectors = guest.number(f"/sys/block/{DEVICE.removeprefix('/dev/')}/size")
-    table = f"0 {sectors} delay {DEVICE} 0 {milliseconds}"
-    guest.run(["dmsetup", "create", "--noudevsync", _SLOW, "--table", table])
+    guest.run(["modprobe", module], check=False)
+    guest.run(["dmsetup", "create", "--noudevsync", name, "--table", f"0 {_sectors(guest)} {target}"])
     # Nothing makes links under /dev/mapper here.
-    name = guest.run(["dmsetup", "info", "--columns", "--noheadings", "-o", "blkdevname", _SLOW]).stdout.strip()
-    device = f"/dev/{name}"
+    node = guest.run(["dmsetup", "info", "--columns", "--noheadings", "-o", "blkdevname", name]).stdout.strip()
+    device = f"/dev/{node}"
     guest.run(["mkswap", device])
     guest.run(["busybox", "swapon", device])
     return device
+
+
+def _sectors(guest: Guest) -> int:
+    return guest.number(f"/sys/block/{DEVICE.removeprefix('/dev/')}/size")
 
 
 def written_bytes(guest: Guest) -> int:

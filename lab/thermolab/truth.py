@@ -24,6 +24,8 @@ class Region:
     pattern: Mapping[str, Any]
     kind: str = "anon"
     writes: bool = False
+    locked: bool = False
+    """By `mlock`."""
 
     def to_json(self) -> dict[str, Any]:
         """As the workload reads it."""
@@ -33,6 +35,7 @@ class Region:
             "kind": self.kind,
             "pattern": dict(self.pattern),
             "writes": self.writes,
+            "locked": self.locked,
             # Beside the layout file it would be in a memory file system, and swap-backed.
             "path": f"/root/truth.{self.name}" if self.kind == "file" else None,
         }
@@ -55,6 +58,48 @@ class Server:
 def requests(pages: int, exponent: float) -> dict[str, Any]:
     """The pattern of a region of which each request reads so many pages; few are popular, and most are rare."""
     return {"requests": {"pages": pages, "exponent": exponent}}
+
+
+def poisson(least: float, most: float, **more: float) -> dict[str, Any]:
+    """The pattern of a region whose 2 MiB blocks are accessed at random times, each at a rate of its own.
+
+    Rates go from `least` to `most` per second, evenly spread by their logarithm. `more`: `idle`, the share of blocks
+    that are never accessed; `parts`, how many of a block's pages are; `exponent`, by how much these differ; `draw`,
+    another number for another assignment of the rates.
+    """
+    return {"poisson": {"least": least, "most": most, **more}}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Accesses of 2 MiB of a workload, since its start or between two moments."""
+
+    region: str
+    touched: int
+    """Pages that were ever accessed."""
+    accesses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """How often each block of a workload was accessed, by the workload's own count."""
+
+    at_seconds: float
+    """Of `CLOCK_MONOTONIC`; between two moments, the time that passed."""
+    blocks: Mapping[int, Block]
+    """By address."""
+
+    def since(self, before: "Accesses") -> "Accesses":
+        """What happened between `before` and this."""
+        blocks = {
+            address: Block(block.region, block.touched, block.accesses - before.blocks[address].accesses)
+            for address, block in self.blocks.items()
+        }
+        return Accesses(self.at_seconds - before.at_seconds, blocks)
+
+    def rate(self, address: int) -> float:
+        """Accesses per second of one block; of a difference only."""
+        return self.blocks[address].accesses / self.at_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +143,13 @@ class Workload:
         self.regions = {region.name: region for region in regions}
         self.job = f"/{name}"
         self.cgroup = guest.cgroup(name)
-        spec, self._layout, self.out = f"/root/{name}.spec", f"/run/{name}.layout", f"/run/{name}.out"
+        spec, self.layout, self.out = f"/root/{name}.spec", f"/run/{name}.layout", f"/run/{name}.out"
         self._verdict = f"/run/{name}.verdict"
         body: dict[str, Any] = {"seed": _SEED, "regions": [region.to_json() for region in regions]}
         if server is not None:
             body["server"] = server.to_json()
         guest.write(spec, json.dumps(body))
-        argv = ["labguest", "workload", spec, "--layout", self._layout]
+        argv = ["labguest", "workload", spec, "--layout", self.layout]
         self._phase = 0
         self.pid = guest.spawn(argv, cgroup=self.cgroup, stdout=self.out, stderr=f"/run/{name}.err")
         if wait:
@@ -133,7 +178,7 @@ class Workload:
         """What is right and wrong about a verdict, by region."""
         body = {"pid": self.pid, "taken_at_ns": verdict.taken_at_ns, "cold": verdict.cold}
         self.guest.write(self._verdict, json.dumps(body))
-        argv = ["labguest", "truth", self._layout, "--idle-ms", str(idle_ms), "--compare", self._verdict]
+        argv = ["labguest", "truth", self.layout, "--idle-ms", str(idle_ms), "--compare", self._verdict]
         told = json.loads(self.guest.run([*argv, "--slack-ms", str(slack_ms)], timeout_s=120).stdout)
         return {region["name"]: region for region in told["regions"]}
 
@@ -144,8 +189,18 @@ class Workload:
 
     def residency(self) -> dict[str, dict[str, int]]:
         """Bytes of each region by where they are: `present_bytes`, `swapped_bytes`, `absent_bytes`."""
-        told = json.loads(self.guest.run(["labguest", "residency", self._layout]).stdout)
+        told = json.loads(self.guest.run(["labguest", "residency", self.layout]).stdout)
         return {region["name"]: region for region in told["regions"]}
+
+    def accesses(self) -> Accesses:
+        """Accesses so far; filling is one of every page."""
+        told = json.loads(self.guest.run(["labguest", "accesses", self.layout]).stdout)
+        blocks = {
+            block["address"]: Block(region["name"], block["touched"], block["accesses"])
+            for region in told["regions"]
+            for block in region["blocks"]
+        }
+        return Accesses(told["at_ns"] / 1e9, blocks)
 
     def stop(self) -> None:
         """End it."""

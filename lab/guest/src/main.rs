@@ -43,6 +43,10 @@ enum Command {
     Truth(workload::TruthArguments),
     /// Tell how much of a workload's memory is present, swapped or absent.
     Residency(workload::ResidencyArguments),
+    /// Tell how many times each 2 MiB block of a workload was accessed so far.
+    Accesses(workload::AccessesArguments),
+    /// Tell, again and again, on which NUMA nodes a workload's memory is and how often it was accessed there.
+    Nodes(workload::NodesArguments),
     /// Tell which limits, zswap parameters and DAMON threads are set on this machine.
     Inspect(inspect::Arguments),
 }
@@ -56,6 +60,8 @@ fn main() -> ExitCode {
         Command::Crowd(arguments) => crowd::run(&arguments),
         Command::Truth(arguments) => workload::truth(&arguments),
         Command::Residency(arguments) => workload::residency(&arguments),
+        Command::Accesses(arguments) => workload::accesses(&arguments),
+        Command::Nodes(arguments) => workload::nodes(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
     };
     match done {

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -93,6 +93,21 @@ impl Drop for Workload {
     }
 }
 
+/// How a process ended; one that does not end in a minute is killed, and fails the test.
+fn ended(process: &mut Child) -> ExitStatus {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(status) = process.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > deadline {
+            process.kill().unwrap();
+            panic!("process {} did not end", process.id());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn labguest<const N: usize>(arguments: [PathBuf; N]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_labguest"));
     command.args(arguments);
@@ -163,8 +178,89 @@ fn every_kind_is_idle_or_not_as_asked() {
     let file = workload.path("layout.json.hot-file.data");
     assert!(file.exists());
     workload.signal("-TERM");
-    assert!(workload.process.wait().unwrap().success());
+    assert!(ended(&mut workload.process).success());
     assert!(!file.exists());
+}
+
+#[test]
+fn blocks_have_their_rates_and_a_signal_changes_them() {
+    const BLOCK: u64 = 2 << 20;
+    let poisson = |draw: u64| json!({"least": 5.0, "most": 500.0, "idle": 0.5, "parts": 4, "draw": draw});
+    let phases = json!({"phases": [{"for_s": 3600, "poisson": poisson(0)}, {"for_s": 3600, "poisson": poisson(1)}]});
+    let region = json!({"name": "blocks", "bytes": 8 * BLOCK, "kind": "anon", "pattern": phases});
+    let mut workload = Workload::start(json!([region]));
+    let start = workload.region("blocks")["start"].as_u64().unwrap();
+    // Accesses of each block since `before`, and the seconds that passed.
+    let since = |workload: &Workload, before: &Value| {
+        let now = workload.ask("accesses", &[]);
+        let of = |told: &Value| -> Vec<u64> {
+            told["regions"][0]["blocks"].as_array().unwrap().iter().map(|block| block["accesses"].as_u64().unwrap()).collect()
+        };
+        let seconds = (now["at_ns"].as_u64().unwrap() - before["at_ns"].as_u64().unwrap()) as f64 / 1e9;
+        let counts: Vec<u64> = of(&now).iter().zip(of(before)).map(|(now, before)| now - before).collect();
+        (counts, seconds)
+    };
+    let mut hottest = Vec::new();
+    for phase in 0..2 {
+        if phase > 0 {
+            workload.signal("-USR1");
+            assert_eq!(line(&mut workload.output), "phase 1\n");
+        }
+        let before = workload.ask("accesses", &[]);
+        let blocks = before["regions"][0]["blocks"].as_array().unwrap();
+        let addresses: Vec<u64> = blocks.iter().map(|block| block["address"].as_u64().unwrap()).collect();
+        assert_eq!(addresses, (0..8).map(|block| start + block * BLOCK).collect::<Vec<_>>());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let (counts, seconds) = loop {
+            let (counts, seconds) = since(&workload, &before);
+            if counts.iter().sum::<u64>() > 2000 {
+                break (counts, seconds);
+            }
+            assert!(Instant::now() < deadline, "{counts:?}");
+        };
+        assert_eq!(counts.iter().filter(|&&count| count == 0).count(), 4, "{counts:?}");
+        let most = *counts.iter().max().unwrap();
+        // 500 of 637 accesses per second are the hottest block's; a busy machine makes up for lost time.
+        let (rate, share) = (most as f64 / seconds, most as f64 / counts.iter().sum::<u64>() as f64);
+        assert!((250.0..1000.0).contains(&rate) && (0.7..0.87).contains(&share), "{counts:?} in {seconds} s");
+        hottest.push(counts.iter().position(|&count| count == most).unwrap());
+    }
+    assert_ne!(hottest[0], hottest[1]);
+}
+
+#[test]
+fn accesses_are_told_by_node() {
+    let region = json!({"name": "blocks", "bytes": 4 << 20, "kind": "anon", "pattern": {"poisson": {"least": 200, "most": 200}}});
+    let mut workload = Workload::start(json!([region]));
+    let mut nodes =
+        labguest(["nodes".into(), workload.path("layout.json")]).args(["--every-ms", "200"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(nodes.stdout.take().unwrap());
+    let mut told = 0;
+    for _ in 0..3 {
+        let said: Value = serde_json::from_str(&line(&mut output)).unwrap();
+        let of = |field: &str| -> u64 { said["nodes"].as_object().unwrap().values().map(|node| node[field].as_u64().unwrap()).sum() };
+        assert_eq!(said["absent_accesses"], 0, "{said}");
+        // A kernel without NUMA tells no bytes.
+        assert!([0, workload.bytes("blocks")].contains(&of("bytes")), "{said}");
+        told += of("accesses");
+    }
+    assert!(told > 50, "{told} accesses");
+    workload.signal("-TERM");
+    assert!(ended(&mut workload.process).success());
+    // It ends with the workload.
+    assert!(ended(&mut nodes).success());
+}
+
+#[test]
+fn the_end_of_a_workload_that_accesses_nothing_is_noticed() {
+    let mut workload = Workload::start(json!([region("still", "anon", json!({"never": true}))]));
+    let mut nodes =
+        labguest(["nodes".into(), workload.path("layout.json")]).args(["--every-ms", "50"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(nodes.stdout.take().unwrap());
+    line(&mut output);
+    workload.signal("-TERM");
+    assert!(ended(&mut workload.process).success());
+    assert!(ended(&mut nodes).success());
 }
 
 #[test]
@@ -207,7 +303,7 @@ fn the_end_of_the_child_is_the_end() {
     let mut workload = Workload::start(json!([region("shared", "shared", json!({"period_ms": 20}))]));
     let child = workload.region("shared")["toucher_pid"].to_string();
     assert!(Command::new("kill").args(["-KILL", &child]).status().unwrap().success());
-    assert!(!workload.process.wait().unwrap().success());
+    assert!(!ended(&mut workload.process).success());
 }
 
 #[test]

@@ -6,6 +6,7 @@ pub(crate) mod child;
 pub(crate) mod clock;
 pub(crate) mod inotify;
 pub(crate) mod mapping;
+pub(crate) mod numa;
 pub(crate) mod poll;
 pub(crate) mod power;
 pub(crate) mod signals;

@@ -1,7 +1,10 @@
 //! The ground-truth workload: a program whose every access to memory is known, and questions about it.
 
+mod accesses;
 mod idle;
 mod layout;
+mod nodes;
+mod poisson;
 mod record;
 mod region;
 mod residency;
@@ -59,6 +62,40 @@ pub(crate) struct TruthArguments {
 pub(crate) struct ResidencyArguments {
     /// The layout file of a running workload
     layout: PathBuf,
+}
+
+/// Whose accesses to tell.
+#[derive(clap::Args)]
+pub(crate) struct AccessesArguments {
+    /// The layout file of a running workload
+    layout: PathBuf,
+}
+
+/// Where accesses go.
+#[derive(clap::Args)]
+pub(crate) struct NodesArguments {
+    /// The layout file of a running workload
+    layout: PathBuf,
+    /// Time between two lines
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 500)]
+    every_ms: u64,
+}
+
+/// Tells how many times each block of a workload was accessed so far.
+///
+/// # Errors
+/// When the layout or the record of accesses cannot be read.
+pub(crate) fn accesses(arguments: &AccessesArguments) -> Result<()> {
+    accesses::print(&arguments.layout)
+}
+
+/// Tells, again and again, on which nodes a workload's memory is and how often it was accessed there, until `SIGTERM`
+/// or `SIGINT`, or until the workload ends.
+///
+/// # Errors
+/// When a file cannot be read, or standard output is closed.
+pub(crate) fn nodes(arguments: &NodesArguments) -> Result<()> {
+    nodes::watch(&arguments.layout, std::time::Duration::from_millis(arguments.every_ms.max(1)))
 }
 
 /// Answers a question about the idle memory of a workload.

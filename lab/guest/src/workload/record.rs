@@ -42,12 +42,12 @@ pub(super) struct Shape {
 impl Shape {
     /// The record that `pages` pages with this pattern need.
     pub(super) fn new(pattern: &Pattern, pages: usize) -> Self {
-        let single_pages = pattern.parts().any(|part| matches!(part, Pattern::Zipf(_) | Pattern::Requests(_)));
+        let single_pages = pattern.parts().any(|part| matches!(part, Pattern::Zipf(_) | Pattern::Poisson(_) | Pattern::Requests(_)));
         let unit_pages = if single_pages { 1 } else { 64 };
         let depth = |part: &Pattern| match part {
             Pattern::PeriodMs(period) => usize::try_from(HISTORY_MS / (*period).max(1) + 2).unwrap_or(usize::MAX).clamp(4, 256),
             Pattern::Zipf(_) | Pattern::Requests(_) => 8,
-            Pattern::Never(_) | Pattern::Phases(_) => 4,
+            Pattern::Never(_) | Pattern::Poisson(_) | Pattern::Phases(_) => 4,
         };
         let depth = pattern.parts().map(depth).max().unwrap_or(4);
         Self { units: pages.div_ceil(unit_pages), unit_pages, depth }
@@ -193,6 +193,11 @@ impl Record {
         let count = self.mapping.u32_at(offset).load(Relaxed);
         self.mapping.u32_at(offset + 4 + 4 * (count as usize % depth)).store(self.since_start_ms(now_ns), Relaxed);
         self.mapping.u32_at(offset).store(count.wrapping_add(1), Release);
+    }
+
+    /// How many times this unit was accessed, modulo 2^32.
+    pub(super) fn count(&self, region: usize, unit: usize) -> u32 {
+        self.mapping.u32_at(self.unit_offset(region, unit)).load(Acquire)
     }
 
     /// Notes that all pages of the region are about to be accessed, after `missed` periods in which they were not.

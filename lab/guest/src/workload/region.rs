@@ -41,7 +41,7 @@ impl Region {
         let mapping = match spec.kind {
             Kind::Anon | Kind::Incompressible | Kind::Weights | Kind::Huge => {
                 let huge = spec.kind == Kind::Huge;
-                let align = if huge { usize::try_from(HUGE_PAGE_BYTES)? } else { 1 };
+                let align = if huge || spec.pattern.is_by_block() { usize::try_from(HUGE_PAGE_BYTES)? } else { 1 };
                 let mapping = Mapping::anonymous(bytes, align)?;
                 let advised = mapping.advise(if huge { Advice::HugePage } else { Advice::NoHugePage });
                 if huge {
@@ -70,6 +70,9 @@ impl Region {
                 mapping
             }
         };
+        if spec.locked {
+            mapping.lock().context("mlock")?;
+        }
         Ok(Self { index, spec: spec.clone(), mapping, file })
     }
 
@@ -97,9 +100,14 @@ impl Region {
 
     /// Accesses the pages of one unit of the record, and records it.
     pub(super) fn access(&self, record: &Record, unit: usize) {
+        self.access_at(record, unit, monotonic_ns());
+    }
+
+    /// Like [`Region::access`], for one who knows what time it is.
+    pub(super) fn access_at(&self, record: &Record, unit: usize, now_ns: u64) {
         let unit_pages = record.shape(self.index).unit_pages;
         let first = unit * unit_pages;
-        record.access(self.index, unit, monotonic_ns());
+        record.access(self.index, unit, now_ns);
         self.mapping.touch(first..(first + unit_pages).min(self.pages()), self.spec.writes);
     }
 }

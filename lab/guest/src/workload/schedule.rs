@@ -3,10 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::spec::{Pattern, Zipf};
+use super::spec::{Pattern, Poisson, Zipf};
 
 /// Random accesses are made in batches, this far apart.
 const ZIPF_BATCH_NS: u64 = 10_000_000;
+/// Those at random times, too: well below the shortest interval at which anyone looks at them.
+const POISSON_BATCH_NS: u64 = 4_000_000;
 const MS: u64 = 1_000_000;
 
 /// Something to do now.
@@ -16,6 +18,8 @@ pub(super) enum Task {
     Sweep { region: usize, missed: u64 },
     /// Access this many random pages of this region.
     Random { region: usize, touches: u64, zipf: Zipf },
+    /// Make the accesses of this region that fell due since this phase, the `phase`-th change, began.
+    Arrivals { region: usize, phase: u64, began_ns: u64, poisson: Poisson },
     /// This region has changed its phase for the `number`-th time.
     Phase { region: usize, number: u64 },
 }
@@ -109,6 +113,9 @@ impl Schedule {
                 motion.touches = due;
                 (Task::Random { region, touches, zipf }, now_ns + ZIPF_BATCH_NS)
             }
+            Pattern::Poisson(poisson) => {
+                (Task::Arrivals { region, phase, began_ns: motion.phase_began_ns, poisson }, now_ns + POISSON_BATCH_NS)
+            }
             Pattern::Never(_) | Pattern::Requests(_) | Pattern::Phases(_) => return None,
         };
         self.deadlines.push(Reverse(Deadline { at_ns: next_ns, access: true, region, phase }));
@@ -147,7 +154,7 @@ mod tests {
     use super::*;
 
     /// Lets time pass in steps of `step_ms` up to `end_ms`, jumping to the next phase at `jump_ms`, and checks what
-    /// was done: `time:region` for a sweep, `+missed`, `time:region*touches`, `time:region#phase`.
+    /// was done: `time:region` for a sweep, `+missed`, `time:region*touches`, `time:region~phase@began`, `time:region#phase`.
     fn check(patterns: &[Pattern], step_ms: u64, end_ms: u64, jump_ms: Option<u64>, expected: &str) {
         let mut schedule = Schedule::new(patterns.iter().cloned(), 0);
         let mut done = Vec::new();
@@ -161,6 +168,7 @@ mod tests {
                 Task::Sweep { region, missed: 0 } => format!("{now_ms}:{region}"),
                 Task::Sweep { region, missed } => format!("{now_ms}:{region}+{missed}"),
                 Task::Random { region, touches, .. } => format!("{now_ms}:{region}*{touches}"),
+                Task::Arrivals { region, phase, began_ns, .. } => format!("{now_ms}:{region}~{phase}@{}", began_ns / MS),
                 Task::Phase { region, number } => format!("{now_ms}:{region}#{number}"),
             }));
         }
@@ -187,6 +195,14 @@ mod tests {
     fn random_accesses_keep_their_rate() {
         let zipf = Pattern::Zipf(Zipf { exponent: 1.0, touches_per_s: 150.0 });
         check(&[zipf], 10, 40, None, "0:0*0 10:0*1 20:0*2 30:0*1 40:0*2");
+    }
+
+    #[test]
+    fn random_times_are_asked_for_in_batches_and_anew_in_each_phase() {
+        let poisson = |draw| Pattern::Poisson(Poisson { least: 1.0, most: 9.0, idle: 0.0, parts: 1, exponent: 0.0, draw });
+        let phases = Pattern::Phases(vec![Phase { for_s: 0.006, pattern: poisson(0) }, Phase { for_s: 1.0, pattern: poisson(1) }]);
+        check(&[poisson(0)], 2, 8, None, "0:0~0@0 4:0~0@0 8:0~0@0");
+        check(&[phases], 2, 10, None, "0:0~0@0 4:0~0@0 6:0#1 6:0~1@6 10:0~1@6");
     }
 
     #[test]

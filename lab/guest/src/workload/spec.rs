@@ -54,6 +54,9 @@ pub(super) struct RegionSpec {
     /// Accesses write, too.
     #[serde(default)]
     pub(super) writes: bool,
+    /// Kept in DRAM by `mlock`.
+    #[serde(default)]
+    pub(super) locked: bool,
     /// Where the file of a `file` region is made; beside the layout file otherwise.
     pub(super) path: Option<PathBuf>,
 }
@@ -99,6 +102,8 @@ pub(super) enum Pattern {
     Never(bool),
     /// Single pages, some far more often than others.
     Zipf(Zipf),
+    /// Single pages, at random times, each 2 MiB block at a rate of its own.
+    Poisson(Poisson),
     /// Single pages, by each request that the workload serves.
     Requests(Requests),
     /// Several patterns in turn, and then again from the first.
@@ -111,6 +116,34 @@ pub(super) enum Pattern {
 pub(super) struct Zipf {
     pub(super) exponent: f64,
     pub(super) touches_per_s: f64,
+}
+
+/// Rates of blocks, from `least` to `most` accesses per second, evenly spread by their logarithm over the blocks that are
+/// accessed at all; which block has which rate is random. Accesses of a block fall on `parts` of its pages.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Poisson {
+    pub(super) least: f64,
+    pub(super) most: f64,
+    /// Share of the blocks that are never accessed.
+    #[serde(default)]
+    pub(super) idle: f64,
+    /// Pages of each block that are accessed; all of them by default.
+    #[serde(default = "all_parts")]
+    pub(super) parts: u32,
+    /// The page of rank r among them gets a share in proportion to r^-exponent.
+    #[serde(default)]
+    pub(super) exponent: f64,
+    /// Another number, another assignment of the rates: phases that differ in it alone differ in who is hot.
+    #[serde(default)]
+    pub(super) draw: u64,
+}
+
+/// Small pages in a block.
+pub(super) const BLOCK_PAGES: u32 = 512;
+
+fn all_parts() -> u32 {
+    BLOCK_PAGES
 }
 
 /// What each request reads: this many pages, chosen as [`Zipf`] says.
@@ -174,7 +207,8 @@ impl RegionSpec {
     fn check(&self, page_bytes: u64) -> Result<()> {
         let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         ensure!((1..=40).contains(&self.name.len()) && self.name.chars().all(fits), "the name must be 1 to 40 letters, digits, - or _");
-        let unit = if self.kind == Kind::Huge { HUGE_PAGE_BYTES } else { page_bytes };
+        let in_blocks = self.kind == Kind::Huge || self.pattern.is_by_block();
+        let unit = if in_blocks { HUGE_PAGE_BYTES } else { page_bytes };
         let bytes = self.bytes;
         ensure!(
             bytes > 0 && bytes <= BYTES_MAX && bytes.is_multiple_of(unit),
@@ -199,6 +233,7 @@ impl Pattern {
                 ensure!((0.0..=10.0).contains(exponent), "\"exponent\" is {exponent}; 0 to 10 are possible");
                 ensure!((0.001..=1e6).contains(touches_per_s), "\"touches_per_s\" is {touches_per_s}; 0.001 to 1000000 are possible");
             }
+            Self::Poisson(poisson) => poisson.check()?,
             Self::Requests(Requests { exponent, pages }) => {
                 ensure!((0.0..=10.0).contains(exponent), "\"exponent\" is {exponent}; 0 to 10 are possible");
                 ensure!((1..=PAGES_MAX).contains(pages), "\"pages\" is {pages}; 1 to {PAGES_MAX} are possible");
@@ -217,11 +252,28 @@ impl Pattern {
         Ok(())
     }
 
+    /// Whether it has a rate for each block, at any time.
+    pub(super) fn is_by_block(&self) -> bool {
+        self.parts().any(|part| matches!(part, Self::Poisson(_)))
+    }
+
     /// The patterns that it consists of.
     pub(super) fn parts(&self) -> impl Iterator<Item = &Self> {
         let phases = if let Self::Phases(phases) = self { phases.as_slice() } else { &[] };
         let alone = if phases.is_empty() { Some(self) } else { None };
         alone.into_iter().chain(phases.iter().map(|phase| &phase.pattern))
+    }
+}
+
+impl Poisson {
+    fn check(&self) -> Result<()> {
+        let Self { least, most, idle, parts, exponent, .. } = self;
+        let fits = (1e-6..=1e5).contains(least) && (*least..=1e5).contains(most);
+        ensure!(fits, "\"least\" and \"most\" are {least} and {most}; 0.000001 to 100000 are possible, the least first");
+        ensure!((0.0..=1.0).contains(idle), "\"idle\" is {idle}; 0 to 1 are possible");
+        ensure!((1..=BLOCK_PAGES).contains(parts), "\"parts\" is {parts}; 1 to {BLOCK_PAGES} are possible");
+        ensure!((0.0..=10.0).contains(exponent), "\"exponent\" is {exponent}; 0 to 10 are possible");
+        Ok(())
     }
 }
 
@@ -233,7 +285,8 @@ mod tests {
     /// is written as, or a part of the error.
     fn check(pattern: &str, more: &str, expected: Result<&str, &str>) {
         let server = if pattern.contains("requests") { r#","server":{"rounds":1,"rate":5}"# } else { "" };
-        let region = format!(r#"{{"name":"r","bytes":4096,"kind":"anon","pattern":{pattern}{more}}}"#);
+        let bytes = if pattern.contains("poisson") { 2 << 20 } else { 4096 };
+        let region = format!(r#"{{"name":"r","bytes":{bytes},"kind":"anon","pattern":{pattern}{more}}}"#);
         let text = format!(r#"{{"seed":1,"regions":[{region}]{server}}}"#);
         match (Spec::parse(text.as_bytes(), 4096), expected) {
             (Ok(spec), Ok(expected)) => assert_eq!(serde_json::to_string(&spec.regions[0].pattern).unwrap(), expected, "{text}"),
@@ -249,10 +302,11 @@ mod tests {
             r#"{"never":true}"#,
             r#"{"zipf":{"exponent":0.99,"touches_per_s":2000.0}}"#,
             r#"{"requests":{"exponent":0.99,"pages":2}}"#,
+            r#"{"poisson":{"least":0.1,"most":1000.0,"idle":0.5,"parts":4,"exponent":1.0,"draw":2}}"#,
             r#"{"phases":[{"for_s":60.0,"period_ms":100},{"for_s":0.5,"never":true}]}"#,
         ] {
             check(pattern, "", Ok(pattern));
-            check(pattern, r#","writes":true"#, Ok(pattern));
+            check(pattern, r#","writes":true,"locked":true"#, Ok(pattern));
         }
     }
 
@@ -268,6 +322,11 @@ mod tests {
             (r#"{"requests":{"exponent":-1,"pages":1}}"#, "\"exponent\" is -1"),
             (r#"{"requests":{"exponent":1,"pages":0}}"#, "\"pages\" is 0"),
             (r#"{"phases":[{"for_s":1,"requests":{"exponent":1,"pages":1}}]}"#, "of its own"),
+            (r#"{"poisson":{"least":2,"most":1}}"#, "the least first"),
+            (r#"{"poisson":{"least":0,"most":1}}"#, "0 and 1"),
+            (r#"{"poisson":{"least":1,"most":1,"idle":2}}"#, "\"idle\" is 2"),
+            (r#"{"poisson":{"least":1,"most":1,"parts":513}}"#, "\"parts\" is 513"),
+            (r#"{"poisson":{"least":1,"most":1,"rate":5}}"#, "rate"),
             (r#"{"phases":[]}"#, "\"phases\" is empty"),
             (r#"{"phases":[{"period_ms":100}]}"#, "for_s"),
             (r#"{"phases":[{"for_s":1,"period_ms":100,"never":true}]}"#, "a phase's pattern"),
@@ -299,6 +358,7 @@ mod tests {
             (r#"{"seed":1,"regions":[{"name":"a b","bytes":4096,"kind":"anon","pattern":{"never":true}}]}"#, "name"),
             (r#"{"seed":1,"regions":[{"name":"a","bytes":4097,"kind":"anon","pattern":{"never":true}}]}"#, "4097"),
             (r#"{"seed":1,"regions":[{"name":"a","bytes":4096,"kind":"huge","pattern":{"never":true}}]}"#, "2097152"),
+            (r#"{"seed":1,"regions":[{"name":"a","bytes":4096,"kind":"anon","pattern":{"poisson":{"least":1,"most":1}}}]}"#, "2097152"),
             (
                 r#"{"seed":1,"regions":[{"name":"a","bytes":4096,"kind":"anon","pattern":{"never":true}},{"name":"a","bytes":4096,"kind":"anon","pattern":{"never":true}}]}"#,
                 "two regions",

@@ -13,6 +13,7 @@ use crate::linux::clock::monotonic_ns;
 use crate::linux::signals::Signals;
 use crate::zipf::ZipfPages;
 
+use super::poisson::Arrivals;
 use super::record::Record;
 use super::region::Region;
 use super::schedule::{Schedule, Task};
@@ -35,8 +36,11 @@ pub(super) struct Toucher<'a> {
     regions: &'a [Region],
     record: &'a Record,
     rng: Rng,
+    seed: u64,
     /// The distributions in use, by region and exponent.
     zipf: HashMap<(usize, u64), ZipfPages>,
+    /// The random times in use, by region: number of the phase that they are of, and what is left of them.
+    arrivals: HashMap<usize, (u64, Arrivals)>,
     /// The highest number of a phase that was told.
     phase_told: u64,
 }
@@ -44,7 +48,7 @@ pub(super) struct Toucher<'a> {
 impl<'a> Toucher<'a> {
     pub(super) fn new(role: Role, regions: &'a [Region], record: &'a Record, seed: u64) -> Self {
         let rng = content::seeded(&[seed, u64::from(role == Role::Child)]);
-        Self { role, regions, record, rng, zipf: HashMap::new(), phase_told: 0 }
+        Self { role, regions, record, rng, seed, zipf: HashMap::new(), arrivals: HashMap::new(), phase_told: 0 }
     }
 
     fn is_mine(&self, region: usize) -> bool {
@@ -98,6 +102,19 @@ impl<'a> Toucher<'a> {
         match *task {
             Task::Sweep { region, missed } if self.is_mine(region) => self.regions[region].sweep(self.record, missed),
             Task::Random { region, touches, zipf } if self.is_mine(region) => self.touch_random(region, touches, zipf),
+            Task::Arrivals { region, phase, began_ns, ref poisson } if self.is_mine(region) => {
+                let place = &self.regions[region];
+                let anew = || (phase, Arrivals::new(poisson, place.pages(), began_ns, content::seeded(&[self.seed, region as u64])));
+                let arrivals = self.arrivals.entry(region).or_insert_with(anew);
+                if arrivals.0 != phase {
+                    *arrivals = anew();
+                }
+                let now_ns = monotonic_ns();
+                while let Some(page) = arrivals.1.next_until(now_ns) {
+                    // Regions with random accesses have one page per unit.
+                    place.access_at(self.record, page, now_ns);
+                }
+            }
             Task::Phase { number, .. } if self.role != Role::Child && number > self.phase_told => {
                 self.phase_told = number;
                 let mut out = std::io::stdout().lock();

@@ -1,0 +1,49 @@
+//! Where pages are among the machine's memory nodes (`move_pages(2)`).
+
+use std::io;
+
+/// Addresses in one call.
+const BATCH: usize = 1024;
+
+/// The node of each of these pages of a process; `None` for a page that is not in memory.
+///
+/// # Errors
+/// `ESRCH` when the process is gone, `EPERM` when it is another's.
+pub(crate) fn nodes_of(pid: i32, addresses: &[u64]) -> io::Result<Vec<Option<u32>>> {
+    let mut nodes = Vec::with_capacity(addresses.len());
+    let mut status = [0_i32; BATCH];
+    for batch in addresses.chunks(BATCH) {
+        // SAFETY: `batch` holds as many addresses, of which the kernel takes none for more than a number, and `status` as
+        // many places as it is told; without a list of nodes it moves nothing.
+        let done = unsafe {
+            libc::syscall(libc::SYS_move_pages, pid, batch.len(), batch.as_ptr(), std::ptr::null::<i32>(), status.as_mut_ptr(), 0)
+        };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        nodes.extend(status[..batch.len()].iter().map(|&status| u32::try_from(status).ok()));
+    }
+    Ok(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mapping::{Mapping, page_bytes};
+    use super::*;
+
+    #[test]
+    fn pages_in_memory_have_a_node() {
+        let mapping = Mapping::anonymous(2 * page_bytes(), 1).unwrap();
+        mapping.touch(0..1, true);
+        let page = page_bytes() as u64;
+        let addresses: Vec<u64> = (0..3000).map(|index| mapping.start() + index % 2 * page).collect();
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let nodes = match nodes_of(pid, &addresses) {
+            Ok(nodes) => nodes,
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => return println!("skipped: no move_pages(2) here"),
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(nodes.len(), 3000);
+        assert!(nodes.chunks(2).all(|pair| pair[0].is_some() && pair[1].is_none()), "{:?}", &nodes[..4]);
+    }
+}

@@ -1,0 +1,128 @@
+"""Real programs under policy `slowdown` at 3, 6 and 10 %: how much of each lives in slow memory (002 figures 5 to 11).
+
+Redis with a hotspot, memcached and PostgreSQL with popularities by Zipf's law, and an analytics job that scans a table
+while it uses a small index. A guest has no slow memory: the slowdown is the accesses of the slow node per second times
+what one would take. The analytics job counts them itself; for the servers they are what the agent's estimator says,
+which `rate_estimator` compares with the truth. `overhead_ratio` is the agent's processor time by the time that passed,
+emulated, which makes it many times what it is on hardware.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from thermolab import loads, numa, services, slow, truth
+from thermolab.guest import Guest
+from thermolab.lab import Lab
+from thermolab.qemu import MIB
+from thermolab.truth import Region, Workload
+
+KERNELS = ("6.12-idle", "6.12")
+
+TARGETS = (0.03, 0.06, 0.10)
+SETTLE_SECONDS = 72
+JUDGED_SECONDS = 18
+SLOWDOWN_MAX_RATIO = 1.1
+PLACED_MIN_RATIO = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A program that runs in a cgroup, and what keeps it busy."""
+
+    job: str
+    busy: Callable[[float], int | None]
+    """Keeps it busy for so many seconds; the pid of what does."""
+    workload: Workload | None = None
+    """Itself, if it counts its own accesses."""
+
+
+def _redis(guest: Guest) -> Case:
+    service = services.redis(guest)
+    mix = ("--hot-fraction", "0.01", "--hot-share", "0.9", "--write-share", "0.1")
+    load = loads.Requests(service, "redis", keys=100_000, mix=mix)
+    load.fill()
+    return Case("/redis", lambda seconds: load.start(seconds, 300))
+
+
+def _memcached(guest: Guest) -> Case:
+    service = services.memcached(guest, memory_mib=256, options=["-o", "no_lru_crawler"])
+    load = loads.Requests(service, "memcached", keys=90_000)
+    load.fill()
+    return Case("/memcached", lambda seconds: load.start(seconds, 300))
+
+
+def _postgres(guest: Guest) -> Case:
+    service = services.postgres(guest, shared_buffers_mib=160)
+    load = loads.Pgbench(service, scale=8)
+    load.fill()
+    return Case("/postgres", lambda seconds: load.start(seconds, 60))
+
+
+def _analytics(guest: Guest) -> Case:
+    regions = [
+        Region("index", 16, {"zipf": {"exponent": 0.8, "touches_per_s": 2000}}, kind="huge"),
+        # A scan of 48 MiB is 12288 accesses.
+        Region("table", 48, {"period_ms": 60_000}, kind="huge"),
+        Region("history", 96, {"never": True}, kind="huge"),
+    ]
+    workload = Workload(guest, regions, "analytics")
+    return Case(workload.job, lambda _: None, workload)
+
+
+_CASES = {"redis": _redis, "memcached": _memcached, "postgres": _postgres, "analytics": _analytics}
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """A guest for each program, all targets in turn in it."""
+    figures: dict[str, Any] = {}
+    for name, start in _CASES.items():
+        with lab.guest(numa.two_nodes(768, 384)) as guest:
+            truth.tick(guest, 20)
+            case = start(guest)
+            figures[name] = {f"{target:.0%}": _row(lab, guest, case, target) for target in TARGETS}
+        for target in TARGETS:
+            row, prefix = figures[name][f"{target:.0%}"], f"{name}.{target:.0%}"
+            lab.at_most(f"{prefix}.slowdown_ratio", row["slowdown_ratio"], SLOWDOWN_MAX_RATIO * target)
+            lab.at_least(f"{prefix}.placed_ratio", row["placed_ratio"], PLACED_MIN_RATIO)
+    return figures
+
+
+def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
+    load = case.busy(SETTLE_SECONDS + JUDGED_SECONDS)
+    watch = None if case.workload is None else numa.Watch(case.workload)
+    agent = slow.start(guest, [case.job], target)
+    begins = _uptime(guest)
+    # Nothing happens that could be waited for: the controller's time has to pass.
+    guest.run(["sleep", str(SETTLE_SECONDS)], timeout_s=SETTLE_SECONDS + 60)
+    settled = _uptime(guest)
+    guest.run(["sleep", str(JUDGED_SECONDS)], timeout_s=JUDGED_SECONDS + 60)
+    says, costs = slow.view(agent, case.job), agent.status()["costs"]
+    elapsed = _uptime(guest) - begins
+    memory = agent.job(case.job)["memory_bytes"]
+    agent.stop()
+    if load is not None:
+        guest.wait_exit(load, timeout_s=120)
+    rate, counted = says["slow_rate_per_second"] or 0.0, "estimated"
+    if watch is not None:
+        windows = numa.between(watch.stop(), settled, settled + JUDGED_SECONDS)
+        rate = sum(window.slow_accesses for window in windows) / sum(window.elapsed_seconds for window in windows)
+        counted = "counted"
+    row = {
+        "placed_ratio": says["slow_bytes"] / memory,
+        "placed_bytes": says["slow_bytes"],
+        "memory_bytes": memory,
+        "slow_rate_per_second": rate,
+        "slowdown_ratio": rate * slow.LATENCY_US / 1e6,
+        "rate_is": counted,
+        "overhead_ratio": costs["cpu_seconds"] / elapsed,
+    }
+    lab.say(
+        f"{case.job} at {target:.0%}: {row['placed_ratio']:.1%} of {memory / MIB:.0f} MiB placed, slowdown "
+        f"{row['slowdown_ratio']:.2%} {counted}, agent {row['overhead_ratio']:.2%} of a CPU; {says['explanation']}"
+    )
+    return row
+
+
+def _uptime(guest: Guest) -> float:
+    return float(guest.read("/proc/uptime").split()[0])

@@ -1,0 +1,81 @@
+"""The agent under policy `slowdown` in a lab's time: what it is told, and what it says it did."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import node
+from .guest import Guest
+from .truth import Workload
+
+LATENCY_US = 100
+"""Stands for 1 us: the lab's jobs are a hundredth of a server's memory, and make a hundredth of its accesses."""
+
+PERIOD_S = 6
+"""Stands for 30 s."""
+
+SETTINGS: node.Settings = {
+    "agent.policy": "slowdown",
+    # Ages are not what this policy goes by, and two trackers would clear each other's accessed bits.
+    "agent.scan_period": "60s",
+    "agent.control_period": "60s",
+    "slow.latency": f"{LATENCY_US}us",
+    "slow.period": f"{PERIOD_S}s",
+    "slow.looks": 30,
+    # In production's 30 s and 5 % it takes ten minutes to see all of a job once; here it takes half a minute.
+    "slow.sample": "20%",
+    "slow.move_rate": "100MiB/s",
+    "slow.manage": True,
+}
+
+_DAMON_STAT = "/sys/module/damon_stat/parameters/enabled"
+
+
+def budget_per_second(slowdown: float, latency_us: float = LATENCY_US) -> float:
+    """Accesses of slow memory per second that slow a job by `slowdown`: x / t_s (002 section 3.4)."""
+    return slowdown / (latency_us / 1e6)
+
+
+def start(
+    guest: Guest,
+    jobs: Sequence[str],
+    slowdown: float,
+    settings: node.Settings | None = None,
+    *,
+    later: str | None = None,
+) -> node.Agent:
+    """Start an agent that knows nothing of the jobs yet and may slow each of them by `slowdown`, such as 0.03.
+
+    Waits until it has found all `jobs`. Those that match `later` are started afterwards.
+    """
+    if guest.exists(_DAMON_STAT):
+        guest.write(_DAMON_STAT, "N")
+    guest.run(["rm", "-rf", node.STATE])
+    told: node.Settings = {"slow.slowdown": f"{slowdown:.2%}"}
+    rules = [node.Job(job) for job in [*jobs, *([] if later is None else [later])]]
+    node.configure(guest, rules, {**SETTINGS, **told, **(settings or {})})
+    agent = node.start(guest)
+    for job in jobs:
+        guest.expect(agent.log, f"{job}: job starts")
+    # What is found is shown once it has been looked at.
+    while not set(jobs) <= {job["job"] for job in agent.status()["jobs"]}:
+        guest.run(["sleep", "0.5"])
+    return agent
+
+
+def view(agent: node.Agent, job: str) -> dict[str, Any]:
+    """What the agent says of a job: `slow_bytes`, `slow_rate_per_second`, `slow_budget_per_second`, `explanation`."""
+    told = agent.job(job)
+    return {
+        name: told[name] for name in ("slow_bytes", "slow_rate_per_second", "slow_budget_per_second", "explanation")
+    }
+
+
+def huge_bytes(workload: Workload) -> int:
+    """Bytes of a workload in huge pages."""
+    lines = workload.guest.read(f"/proc/{workload.pid}/smaps_rollup").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHugePages:"))
+
+
+def pass_time(workload: Workload, seconds: float) -> None:
+    """Wait until so much of the guest's time has passed."""
+    workload.guest.run(["sleep", f"{seconds:g}"], timeout_s=10 * seconds + 60)
