@@ -100,10 +100,11 @@ fn ended(process: &mut Child) -> ExitStatus {
         if let Some(status) = process.try_wait().unwrap() {
             return status;
         }
-        if Instant::now() > deadline {
+        let late = Instant::now() > deadline;
+        if late {
             process.kill().unwrap();
-            panic!("process {} did not end", process.id());
         }
+        assert!(!late, "process {} did not end", process.id());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
