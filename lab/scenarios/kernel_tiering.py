@@ -27,7 +27,7 @@ KERNELS = ("6.12", "7.2")
 
 JOB_MIB = 256
 SLOWDOWN = 0.03
-SETTLE_SECONDS = 72
+SETTLE_PERIODS = 12
 JUDGED_SECONDS = 30
 RATE_MAX_RATIO = 1.1
 
@@ -87,7 +87,7 @@ def _guest(lab: Lab, name: str, tier: Callable[[Guest, Workload, Watch], None]) 
 def _slowdown(guest: Guest, workload: Workload, watch: Watch) -> None:
     del watch
     slow.start(guest, [workload.job], SLOWDOWN)
-    slow.pass_time(workload, SETTLE_SECONDS)
+    slow.pass_time(workload, SETTLE_PERIODS * slow.period_s(guest))
 
 
 def _balancing(guest: Guest, workload: Workload, watch: Watch, placed: int) -> None:
@@ -95,7 +95,7 @@ def _balancing(guest: Guest, workload: Workload, watch: Watch, placed: int) -> N
     guest.write("/proc/sys/kernel/numa_balancing", "2")
     guest.write("/sys/kernel/mm/numa/demotion_enabled", "1")
     begins = workload.uptime()
-    while workload.uptime() < begins + SETTLE_SECONDS:
+    while workload.uptime() < begins + SETTLE_PERIODS * slow.period_s(guest):
         windows = watch.windows()
         if windows and windows[-1].slow_bytes < placed:
             # What is demoted stays the job's, so that the kernel may say that it got nothing (EAGAIN).
@@ -142,4 +142,4 @@ def _damon(guest: Guest, workload: Workload, watch: Watch) -> None:
         for name, value in pattern.items():
             guest.write(f"{scheme}/access_pattern/{name}", value)
     guest.write(f"{_DAMON}/0/state", "on")
-    slow.pass_time(workload, SETTLE_SECONDS)
+    slow.pass_time(workload, SETTLE_PERIODS * slow.period_s(guest))

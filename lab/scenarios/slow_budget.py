@@ -39,17 +39,18 @@ def run(lab: Lab) -> dict[str, Any]:
         phases = [{"for_s": 36_000, **poisson(0.1, 1000, draw=draw)} for draw in (0, 1)]
         workload = Workload(guest, [Region("blocks", JOB_MIB, {"phases": phases}, kind="huge")])
         watch = numa.Watch(workload)
+        period_s = slow.period_s(guest)
         agent = slow.start(guest, [workload.job], SLOWDOWN)
         begins = workload.uptime()
         judged: list[Window] = []
         rates: list[float] = []
         for stretch in ("first", "second"):
-            slow.pass_time(workload, SETTLE_PERIODS * slow.PERIOD_S)
+            slow.pass_time(workload, SETTLE_PERIODS * period_s)
             settled = workload.uptime()
-            slow.pass_time(workload, JUDGED_PERIODS * slow.PERIOD_S)
+            slow.pass_time(workload, JUDGED_PERIODS * period_s)
             stretch_windows = numa.between(watch.windows(), settled, workload.uptime())
             judged += stretch_windows
-            rates += numa.averages(stretch_windows, slow.PERIOD_S)
+            rates += numa.averages(stretch_windows, period_s)
             lab.say(f"{stretch} stretch: {slow.view(agent, workload.job)['explanation']}")
             if stretch == "first":
                 changed = workload.next_phase()
@@ -65,7 +66,7 @@ def run(lab: Lab) -> dict[str, Any]:
         "placed_ratio": min(window.slow_bytes for window in judged) / (JOB_MIB * MIB),
         "job_rate_per_second": sum(window.slow_accesses + window.local_accesses for window in judged)
         / sum(window.elapsed_seconds for window in judged),
-        **_overshoot(windows, changed, target),
+        **_overshoot(windows, changed, target, period_s),
         **_moved(windows, begins),
     }
     lab.say(", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
@@ -78,7 +79,7 @@ def run(lab: Lab) -> dict[str, Any]:
     return figures
 
 
-def _overshoot(windows: list[Window], changed: float, target: float) -> dict[str, float]:
+def _overshoot(windows: list[Window], changed: float, target: float, period_s: float) -> dict[str, float]:
     """How high the rate went after the change, and for how many periods it stayed above the target."""
     after = [window for window in windows if window.at_seconds > changed]
     above = changed
@@ -88,7 +89,7 @@ def _overshoot(windows: list[Window], changed: float, target: float) -> dict[str
             above = max(above, second.at_seconds)
     return {
         "overshoot_rate_per_second": max(window.slow_rate for window in after),
-        "overshoot_periods": (above - changed) / slow.PERIOD_S,
+        "overshoot_periods": (above - changed) / period_s,
     }
 
 

@@ -20,8 +20,8 @@ from thermolab.truth import Region, Workload
 KERNELS = ("6.12-idle", "6.12")
 
 TARGETS = (0.03, 0.06, 0.10)
-SETTLE_SECONDS = 72
-JUDGED_SECONDS = 18
+SETTLE_PERIODS = 12
+JUDGED_PERIODS = 3
 SLOWDOWN_MAX_RATIO = 1.1
 PLACED_MIN_RATIO = 0.05
 
@@ -89,14 +89,15 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
-    load = case.busy(SETTLE_SECONDS + JUDGED_SECONDS)
+    settle_s, judged_s = (periods * slow.period_s(guest) for periods in (SETTLE_PERIODS, JUDGED_PERIODS))
+    load = case.busy(settle_s + judged_s)
     watch = None if case.workload is None else numa.Watch(case.workload)
     agent = slow.start(guest, [case.job], target)
     begins = _uptime(guest)
     # Nothing happens that could be waited for: the controller's time has to pass.
-    guest.run(["sleep", str(SETTLE_SECONDS)], timeout_s=SETTLE_SECONDS + 60)
+    guest.run(["sleep", str(settle_s)], timeout_s=settle_s + 60)
     settled = _uptime(guest)
-    guest.run(["sleep", str(JUDGED_SECONDS)], timeout_s=JUDGED_SECONDS + 60)
+    guest.run(["sleep", str(judged_s)], timeout_s=judged_s + 60)
     says, costs = slow.view(agent, case.job), agent.status()["costs"]
     elapsed = _uptime(guest) - begins
     memory = agent.job(case.job)["memory_bytes"]
@@ -105,7 +106,7 @@ def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
         guest.wait_exit(load, timeout_s=120)
     rate, counted = says["slow_rate_per_second"] or 0.0, "estimated"
     if watch is not None:
-        windows = numa.between(watch.stop(), settled, settled + JUDGED_SECONDS)
+        windows = numa.between(watch.stop(), settled, settled + judged_s)
         rate = sum(window.slow_accesses for window in windows) / sum(window.elapsed_seconds for window in windows)
         counted = "counted"
     row = {

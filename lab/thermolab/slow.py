@@ -10,8 +10,8 @@ from .truth import Workload
 LATENCY_US = 100
 """Stands for 1 us: the lab's jobs are a hundredth of a server's memory, and make a hundredth of its accesses."""
 
-PERIOD_S = 6
-"""Stands for 30 s."""
+LOOKS = 30
+"""In a period; a third of them in each of its three stages."""
 
 SETTINGS: node.Settings = {
     "agent.policy": "slowdown",
@@ -19,15 +19,23 @@ SETTINGS: node.Settings = {
     "agent.scan_period": "60s",
     "agent.control_period": "60s",
     "slow.latency": f"{LATENCY_US}us",
-    "slow.period": f"{PERIOD_S}s",
-    "slow.looks": 30,
+    "slow.looks": LOOKS,
     # In production's 30 s and 5 % it takes ten minutes to see all of a job once; here it takes half a minute.
     "slow.sample": "20%",
     "slow.move_rate": "100MiB/s",
     "slow.manage": True,
 }
 
+_PAGE_IDLE = "/sys/kernel/mm/page_idle/bitmap"
 _DAMON_STAT = "/sys/module/damon_stat/parameters/enabled"
+
+
+def period_s(guest: Guest) -> int:
+    """What stands for a period of 30 s: the shortest in which the guest's tracker can look as often.
+
+    A look by DAMON takes half a second at least, because it hands out its regions anew for each.
+    """
+    return LOOKS // 5 if guest.exists(_PAGE_IDLE) else LOOKS // 2
 
 
 def budget_per_second(slowdown: float, latency_us: float = LATENCY_US) -> float:
@@ -52,7 +60,7 @@ def start(
     guest.run(["rm", "-rf", node.STATE])
     told: node.Settings = {"slow.slowdown": f"{slowdown:.2%}"}
     rules = [node.Job(job) for job in [*jobs, *([] if later is None else [later])]]
-    node.configure(guest, rules, {**SETTINGS, **told, **(settings or {})})
+    node.configure(guest, rules, {**SETTINGS, "slow.period": f"{period_s(guest)}s", **told, **(settings or {})})
     agent = node.start(guest)
     for job in jobs:
         guest.expect(agent.log, f"{job}: job starts")
