@@ -16,6 +16,7 @@
 //! - [`front`] picks from the totals: the best pair within an objective, and what each margin costs.
 //! - [`fleet`] spreads jobs over all cores.
 //! - [`survey`] shows a fleet as it is, before anything is moved.
+//! - [`waits`] asks the same of the policies that go by time lost: `pressure` and `slowdown`.
 //! - [`traces`] reads what agents recorded.
 //! - [`generate`] makes a fleet where none has been measured. It says so wherever it is shown.
 
@@ -29,3 +30,4 @@ pub mod series;
 pub mod survey;
 pub mod tally;
 pub mod traces;
+pub mod waits;

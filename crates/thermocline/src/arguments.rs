@@ -365,6 +365,12 @@ pub(crate) struct Model {
     /// In which share of the entries it must hold
     #[arg(long, value_name = "RATIO", default_value = "98%", value_parser = ratio)]
     pub(crate) objective_percentile: RatioPpm,
+    /// Which policy is to be judged: `cold_age` in all pairs of K and S; the others with their configured parameters
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) policy: Modelled,
+    /// What the return of a page, or one access to slow memory, takes [default: slow.latency for `slowdown`]
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with_all = ["by", "survey", "what_if"])]
+    pub(crate) tier_latency: Option<std::time::Duration>,
     /// Tell the jobs apart, too
     #[arg(long, value_enum)]
     pub(crate) by: Option<By>,
@@ -377,6 +383,16 @@ pub(crate) struct Model {
     /// Threads [default: all cores]
     #[arg(long)]
     pub(crate) threads: Option<std::num::NonZero<usize>>,
+}
+
+/// The policies that have a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Modelled {
+    #[default]
+    ColdAge,
+    Pressure,
+    Slowdown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

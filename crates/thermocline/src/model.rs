@@ -24,6 +24,7 @@ use crate::print;
 
 mod report;
 mod text;
+mod waits;
 
 /// What the entries of a source stand for.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +47,9 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
             return record(&fleet, directory, threads, format);
         }
         let scale = Scale { thresholds, scan_period_ms: SCAN_PERIOD_MS, page_bytes: PAGE_BYTES };
+        if arguments.policy != arguments::Modelled::ColdAge {
+            return waits::model(config, arguments, &fleet, scale.page_bytes, threads, format);
+        }
         let (mut report, accounts) = replay(config, arguments, &fleet, &scale, threads, format)?;
         report.generated = true;
         report.fleet = accounts.0.as_ref().map(|survey| FleetAsItIs::of(survey, &scale.thresholds, scale.scan_period_ms));
@@ -55,6 +59,9 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         let traces = Traces::open(&arguments.trace)?;
         let basis = traces.basis();
         let scale = Scale { thresholds: basis.thresholds, scan_period_ms: basis.scan_period_ms, page_bytes: basis.page_bytes };
+        if arguments.policy != arguments::Modelled::ColdAge {
+            return waits::model(config, arguments, &traces, scale.page_bytes, threads, format);
+        }
         let (mut report, accounts) = replay(config, arguments, &traces, &scale, threads, format)?;
         report.jobs_without_sample = traces.assumed();
         report.fleet = accounts.0.as_ref().map(|survey| FleetAsItIs::of(survey, &scale.thresholds, scale.scan_period_ms));

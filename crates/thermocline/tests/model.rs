@@ -114,3 +114,31 @@ fn a_journals_periods_give_the_agents_thresholds() {
     }
     assert!(compared > 60, "{compared} periods");
 }
+
+#[test]
+fn policies_that_go_by_lost_time_are_judged_by_it() {
+    let with = |more: &[&'static str]| [&["--generate", "36", "--days", "1"], more].concat();
+    check(&with(&["--policy", "pressure"]), 1, &["give --tier-latency"]);
+    check(&with(&["--policy", "slowdown"]), 1, &["slow.latency"]);
+    check(&with(&["--policy", "slowdown", "--set", "slow.latency=1us", "--survey"]), 1, &["--survey"]);
+    check(
+        &with(&["--policy", "pressure", "--tier-latency", "30us"]),
+        0,
+        &["nothing here was measured", "policy pressure, 30us", "standard"],
+    );
+    let row = |policy: &str, set: &str| {
+        let told = ["--policy", policy, "--tier-latency", "30us", "--set", set, "--format", "json"];
+        let whole = [&["--generate", "36", "--days", "1"], &told[..]].concat();
+        let report: Value = serde_json::from_str(&check(&whole, 0, &[])).unwrap();
+        report["classes"][0].clone()
+    };
+    for (policy, less, more) in
+        [("pressure", "pressure.stall_target=0.001%", "pressure.stall_target=1%"), ("slowdown", "slow.slowdown=0.01%", "slow.slowdown=3%")]
+    {
+        let figure = |set, key: &str| row(policy, set)[key].as_f64().unwrap();
+        assert!(figure(less, "far_bytes") < figure(more, "far_bytes"), "{policy}");
+        // The controller of `pressure` settles within a quarter of its target.
+        assert!(figure(more, "lost_mean_ratio") <= 1.25 * figure(more, "lost_max_ratio"), "{policy}");
+        assert!(figure(more, "saved_bytes") <= figure(more, "far_bytes"), "{policy}");
+    }
+}

@@ -1,0 +1,192 @@
+//! `thermocline model --policy pressure` and `--policy slowdown`.
+
+use std::fmt::Write;
+use std::num::NonZero;
+
+use ::model::fleet::{Account, Label, Source};
+use ::model::series::Series;
+use ::model::tally::ratio;
+use ::model::waits::{Controller, Setup, Waits};
+use anyhow::{Context, Result, bail};
+use config::{Class, Config, Tier};
+use policy::units::{Bytes, RatioPpm};
+use serde::Serialize;
+
+use super::{millis, read};
+use crate::arguments::{self, Format, Modelled};
+use crate::print;
+
+/// The classes that differ in what far memory may cost, each with its account.
+struct ByClass([(Class, Waits); 3]);
+
+impl ByClass {
+    fn new(config: &Config, arguments: &arguments::Model, page_bytes: u64) -> Result<Self> {
+        let told = arguments.tier_latency.map(|latency| u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        let setup = |class| match arguments.policy {
+            Modelled::ColdAge => bail!("cold_age is not judged by the time that far memory costs"),
+            Modelled::Pressure => Ok(Setup {
+                controller: Controller::Pressure(config.pressure_for(class), millis(config.pressure.period)),
+                latency_ns: told.context("give --tier-latency: what the return of a page takes, such as 30us from zswap")?,
+                page_bytes,
+                compressed: config.agent.tier != Tier::Swap,
+            }),
+            Modelled::Slowdown => {
+                let none = "give --tier-latency, or set slow.latency: what one access to slow memory takes, such as 300ns";
+                let latency_ns = told.or_else(|| config.slow.latency_ns()).context(none)?;
+                let params = config.slowdown_for(class, latency_ns);
+                let controller = Controller::Slowdown(params, millis(config.slow.period));
+                Ok(Setup { controller, latency_ns, page_bytes, compressed: false })
+            }
+        };
+        let account = |class| Ok::<_, anyhow::Error>((class, Waits::new(setup(class)?)));
+        Ok(Self([account(Class::Standard)?, account(Class::Conservative)?, account(Class::Aggressive)?]))
+    }
+}
+
+impl Account for ByClass {
+    fn job(&mut self, label: &Label, series: &Series) {
+        // What is of no class of ours, as in a generated fleet, is standard.
+        let index = self.0.iter().position(|(class, _)| class.as_str() == label.class).unwrap_or(0);
+        if let Some((_, waits)) = self.0.get_mut(index) {
+            waits.job(label, series);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        for ((_, mine), (_, theirs)) in self.0.iter_mut().zip(other.0) {
+            mine.merge(theirs);
+        }
+    }
+}
+
+/// The answer.
+#[derive(Debug, Serialize)]
+struct Report {
+    generated: bool,
+    policy: &'static str,
+    /// What the return of a page, or one access, takes.
+    tier_latency_seconds: f64,
+    classes: Vec<Row>,
+}
+
+/// What comes of one class.
+#[derive(Debug, Serialize)]
+struct Row {
+    class: &'static str,
+    /// Share of time that far memory may cost.
+    lost_max_ratio: f64,
+    jobs: u64,
+    entries: u64,
+    /// On average over the span, like all bytes.
+    used_bytes: f64,
+    cold_bytes: f64,
+    far_bytes: f64,
+    saved_bytes: f64,
+    saved_ratio: f64,
+    coverage_ratio: f64,
+    lost_mean_ratio: f64,
+    /// At the objective's percentile of the entries with far memory; `null` where there are none, or it is all of their time.
+    lost_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saved_worth: Option<f64>,
+}
+
+/// Replays a source under the configured parameters of the policy.
+pub(super) fn model<S: Source<Error: std::error::Error + Sync + 'static>>(
+    config: &Config,
+    arguments: &arguments::Model,
+    source: &S,
+    page_bytes: u64,
+    threads: NonZero<usize>,
+    format: Format,
+) -> Result<()> {
+    if arguments.by.is_some() || arguments.survey || !arguments.what_if.is_empty() {
+        bail!("--by, --survey and --what-if are of policy cold_age; compare others by --set in two calls");
+    }
+    // Refused before anything is read.
+    ByClass::new(config, arguments, page_bytes)?;
+    let open = || ByClass::new(config, arguments, page_bytes).ok();
+    let accounts = read(source, threads, open, format)?.context("no account was kept")?;
+    let mut latency_ns = 0;
+    let rows = accounts.0.iter().filter(|(_, waits)| waits.jobs > 0).map(|(class, waits)| {
+        latency_ns = waits.setup().latency_ns;
+        row(*class, waits, page_bytes, arguments)
+    });
+    let classes: Vec<Row> = rows.collect();
+    let policy = if arguments.policy == Modelled::Pressure { "pressure" } else { "slowdown" };
+    let generated = arguments.generate.is_some();
+    let report = Report { generated, policy, tier_latency_seconds: ratio(u128::from(latency_ns), 1_000_000_000), classes };
+    print(format, &report, || text(&report, arguments.objective_percentile))
+}
+
+fn row(class: Class, waits: &Waits, page_bytes: u64, arguments: &arguments::Model) -> Row {
+    let span_ms = waits.span_unix_ms.map_or(0, |(begins, ends)| u128::from(ends.saturating_sub(begins)));
+    let bytes = |page_ms: u128| ratio(page_ms * u128::from(page_bytes), span_ms);
+    let saved_bytes = bytes(waits.far_page_ms.saturating_sub(waits.pool_page_ms));
+    let lost_max: RatioPpm = match waits.setup().controller {
+        Controller::Pressure(params, _) => params.stall_target,
+        Controller::Slowdown(params, _) => params.slowdown,
+    };
+    Row {
+        class: class.as_str(),
+        lost_max_ratio: lost_max.as_f64(),
+        jobs: waits.jobs,
+        entries: waits.entries,
+        used_bytes: bytes(waits.used_page_ms),
+        cold_bytes: bytes(waits.cold_page_ms),
+        far_bytes: bytes(waits.far_page_ms),
+        saved_bytes,
+        saved_ratio: ratio(waits.far_page_ms.saturating_sub(waits.pool_page_ms), waits.used_page_ms),
+        coverage_ratio: waits.coverage(),
+        lost_mean_ratio: waits.lost_mean(),
+        lost_ratio: waits.lost(arguments.objective_percentile).filter(|lost| lost.is_finite()),
+        saved_worth: arguments.dram_price_per_gib.map(|price| saved_bytes / f64::from(1 << 30) * price),
+    }
+}
+
+fn text(report: &Report, percentile: RatioPpm) -> String {
+    let mut text = String::new();
+    if report.generated {
+        text += "a generated fleet: nothing here was measured\n";
+    }
+    let latency = config::quantity::print_duration(std::time::Duration::from_secs_f64(report.tier_latency_seconds));
+    let _ = writeln!(text, "policy {}, {latency} for each access to far memory", report.policy);
+    let at = format!("lost at {percentile}");
+    let headings = ["class", "jobs", "used", "cold", "far", "saved", "of memory", "may lose", "lost, mean", &at, "worth"];
+    text += &line(&headings.map(ToOwned::to_owned), report);
+    for row in &report.classes {
+        let columns = [
+            row.class.to_owned(),
+            row.jobs.to_string(),
+            bytes(row.used_bytes),
+            bytes(row.cold_bytes),
+            bytes(row.far_bytes),
+            bytes(row.saved_bytes),
+            percent(row.saved_ratio),
+            percent(row.lost_max_ratio),
+            percent(row.lost_mean_ratio),
+            row.lost_ratio.map_or_else(|| "-".to_owned(), percent),
+            row.saved_worth.map(|worth| format!("{worth:.0}")).unwrap_or_default(),
+        ];
+        text += &line(&columns, report);
+    }
+    text
+}
+
+fn line(columns: &[String; 11], report: &Report) -> String {
+    let [class, jobs, used, cold, far, saved, of_memory, may, mean, at, worth] = columns;
+    let worth = if report.classes.iter().any(|row| row.saved_worth.is_some()) { worth.as_str() } else { "" };
+    let text = format!(
+        "{class:<12} {jobs:>7} {used:>10} {cold:>10} {far:>10} {saved:>10} {of_memory:>9} {may:>8} {mean:>10} {at:>11} {worth:>10}"
+    );
+    text.trim_end().to_owned() + "\n"
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.3}%", ratio * 100.0)
+}
+
+fn bytes(bytes: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "shown with one decimal; saturates")]
+    Bytes(bytes as u64).to_string()
+}
