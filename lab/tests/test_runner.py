@@ -25,7 +25,7 @@ def check(
     monkeypatch: pytest.MonkeyPatch, results: Path, run: Callable[[Lab], dict[str, Any]], **expected: Any
 ) -> None:
     """Run the scenario `run` on two kernels; the result file holds at least `expected`."""
-    scenario = runner.Scenario("made_up", "", ("6.12", "7.2"), frozenset({"saved_bytes"}), run)
+    scenario = runner.Scenario("made_up", "", ("6.12", "7.2"), frozenset({"saved_bytes"}), (), run)
     monkeypatch.setattr(runner, "load", lambda _name: scenario)
     returned = runner.run("made_up", ())
     written = json.loads((results / "made_up" / "result.json").read_text())

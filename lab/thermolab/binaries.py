@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from .cache import say
@@ -17,8 +18,10 @@ _PROGRAMS = (
 )
 
 
-def build() -> dict[str, Path]:
+def build(features: Sequence[str] = ()) -> dict[str, Path]:
     """Build what this checkout has of the programs; name in the guest to file here.
+
+    `features` are those that `thermocline` is built with, such as `s3`, beside its defaults.
 
     Raises:
         LabError: cargo is missing or failed; its own output, on standard error, says why.
@@ -26,9 +29,12 @@ def build() -> dict[str, Path]:
     present = [(name, package) for name, package, folder in _PROGRAMS if (TREE / folder / "Cargo.toml").is_file()]
     # A directory of its own: other flags than `cargo build` uses would rebuild everything each time.
     target = Path(os.environ.get("CARGO_TARGET_DIR", TREE / "target" / "lab-build"))
+    target = target.with_name("-".join([target.name, *features]))
     argv = ["cargo", "build", "--release", "--locked", "--target", _TARGET]
     for _, package in present:
         argv += ["--package", package]
+    for feature in features:
+        argv += ["--features", f"thermocline/{feature}"]
     say(f"building static {' and '.join(name for name, _ in present)}")
     env = {**os.environ, "CARGO_TARGET_DIR": str(target), "RUSTFLAGS": "-C target-feature=+crt-static"}
     try:

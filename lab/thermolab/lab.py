@@ -27,6 +27,10 @@ class Lab:
         """Whether guests carry the `thermocline` binary."""
         return "thermocline" in self._binaries
 
+    def program(self, name: str) -> Path:
+        """One of the programs that guests carry, which run on the host as well."""
+        return self._binaries[name]
+
     def guest(self, machine: Machine | None = None) -> Guest:
         """A guest to be used in a `with` block, with /lab/labguest and /lab/thermocline in it."""
         self._guests += 1

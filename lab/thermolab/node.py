@@ -88,11 +88,11 @@ class Agent:
         return end
 
 
-def start(guest: Guest, *arguments: str) -> Agent:
-    """Start the configured agent and wait until it knows its machine."""
+def start(guest: Guest, *arguments: str, env: Mapping[str, str] | None = None) -> Agent:
+    """Start the configured agent, with `env` added to its environment, and wait until it knows its machine."""
     log = _LOG
     guest.write(log, "")
-    pid = guest.spawn(["thermocline", "agent", *arguments], stdout=log, stderr=log)
+    pid = guest.spawn(["thermocline", "agent", *arguments], env=env, stdout=log, stderr=log)
     guest.expect(log, "job ", timeout_s=60)
     return Agent(guest, pid, log)
 

@@ -30,6 +30,8 @@ class Scenario:
     """Kernels it runs on unless others are asked for; the module's `KERNELS`."""
     more_is_better: frozenset[str]
     """Figures without a bound whose worst case is the smallest; the module's `MORE_IS_BETTER`."""
+    features: tuple[str, ...]
+    """What `thermocline` is built with for it, beside its defaults; the module's `FEATURES`."""
     run: Callable[[Lab], dict[str, Any]]
 
 
@@ -53,6 +55,7 @@ def load(name: str) -> Scenario:
         summary=summary,
         kernels=tuple(getattr(module, "KERNELS", kernels.NAMES[:1])),
         more_is_better=frozenset(getattr(module, "MORE_IS_BETTER", ())),
+        features=tuple(getattr(module, "FEATURES", ())),
         run=module.run,
     )
 
@@ -69,7 +72,7 @@ def run(name: str, on: Sequence[str]) -> dict[str, Any]:
     directory = results_directory() / name
     directory.mkdir(parents=True, exist_ok=True)
     (directory / RESULT).unlink(missing_ok=True)
-    programs = binaries.build()
+    programs = binaries.build(scenario.features)
     better = dict.fromkeys(scenario.more_is_better, "more")
     runs = []
     for kernel in on or scenario.kernels:
