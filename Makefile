@@ -27,6 +27,12 @@ test-trace: toolchain ## traces as others read them: pyarrow, DuckDB, Polars (0.
 	@tools/venv target/venv-trace lab/traces/requirements.txt
 	THERMOCLINE=$(CURDIR)/target/debug/thermocline target/venv-trace/bin/python -m pytest -q lab/traces
 
+.PHONY: test-trace-spark
+test-trace-spark: toolchain ## the same by Spark (0.5 GB of jars; needs Java)
+	cargo build --locked -p thermocline
+	@tools/venv target/venv-spark lab/traces/requirements-spark.txt
+	THERMOCLINE=$(CURDIR)/target/debug/thermocline target/venv-spark/bin/python -m pytest -q lab/traces/test_spark.py
+
 .PHONY: test-s3
 test-s3: toolchain ## traces in a real object store, with outages; builds its server, some minutes at first
 	@command -v target/tools/bin/s3s-fs >/dev/null || cargo install s3s-fs --version 0.14.1 --locked --features binary --root target/tools
