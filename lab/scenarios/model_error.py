@@ -1,0 +1,96 @@
+"""What the fleet model says of a policy, from a trace of a job that was only observed, against the policy itself.
+
+Redis, with a load that stays the same, is observed under no policy; its trace goes through `thermocline model` with the
+parameters of each policy; then each policy runs, for as long, and what it really had in far memory is in its own trace.
+`error_ratio` is (predicted - real) / real of the bytes in far memory, averaged over the run.
+"""
+
+import json
+from typing import Any
+
+from thermolab import loads, node, numa, offload, services, slow, swap, truth
+from thermolab.guest import Guest
+from thermolab.lab import Lab
+from thermolab.qemu import MIB
+
+KERNELS = ("6.12-idle",)
+
+SECONDS = 150
+RATE = 300
+SLOWDOWN = 0.03
+JOB = "/redis"
+_POLICIES = ("cold_age", "pressure", "slowdown")
+_TRACE: node.Settings = {"trace.entry_period": "5s", "trace.file_period": "20s"}
+_LATENCY = "100us"
+"""Of one page's return from zswap in an emulated guest, roughly; of an access to slow memory, as told to the agent."""
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Observed first; then each policy, predicted and run."""
+    with lab.guest(numa.two_nodes(768, 384)) as guest:
+        truth.tick(guest, 20)
+        server = services.redis(guest)
+        mix = ("--hot-fraction", "0.05", "--hot-share", "0.95", "--write-share", "0.05")
+        load = loads.Requests(server, "redis", keys=100_000, mix=mix)
+        load.fill()
+        _run(guest, load, "observe", {"agent.policy": "cold_age"}, group="observe")
+        figures = {policy: _judge(guest, load, policy) for policy in _POLICIES}
+    for policy, row in figures.items():
+        lab.say(
+            f"{policy}: {row['predicted_bytes'] / MIB:.1f} MiB predicted, {row['real_bytes'] / MIB:.1f} MiB really, "
+            f"error {row['error_ratio']:+.0%}"
+        )
+        lab.at_least(f"{policy}.real_bytes", row["real_bytes"], 1 * MIB)
+        lab.at_least(f"{policy}.predicted_bytes", row["predicted_bytes"], 1 * MIB)
+    return figures
+
+
+def _judge(guest: Guest, load: loads.Requests, policy: str) -> dict[str, float]:
+    settings: node.Settings = {"agent.policy": policy, "agent.tier": "zswap", **offload.PRESSURE_SETTINGS}
+    if policy == "slowdown":
+        period = f"{slow.period_s(guest)}s"
+        settings = {**slow.SETTINGS, "slow.period": period, "slow.slowdown": f"{SLOWDOWN:.2%}"}
+    # The model reads the same file as the agent.
+    _configure(guest, policy, settings, "standard")
+    predicted = _predicted(guest, policy)
+    _run(guest, load, policy, settings, group="standard")
+    exported = guest.run(["thermocline", "trace", "export", f"/run/trace-{policy}", "--format", "json"]).stdout
+    entries = [entry for entry in map(json.loads, exported.splitlines()) if entry["job"] == JOB]
+    field = ("slow_node_bytes",) if policy == "slowdown" else ("zswap_stored_bytes", "swap_bytes", "file_out_bytes")
+    time = sum(entry["duration_ms"] for entry in entries)
+    real = sum(entry["duration_ms"] * sum(entry[name] for name in field) for entry in entries) / max(1, time)
+    return {
+        "predicted_bytes": predicted,
+        "real_bytes": real,
+        "error_ratio": (predicted - real) / real if real else 0.0,
+        "memory_bytes": sum(entry["duration_ms"] * entry["memory_bytes"] for entry in entries) / max(1, time),
+        "entries": len(entries),
+    }
+
+
+def _predicted(guest: Guest, policy: str) -> float:
+    argv = ["thermocline", "model", "--trace", "/run/trace-observe", "--format", "json"]
+    if policy == "cold_age":
+        told = json.loads(guest.run(argv, timeout_s=120).stdout)
+        stored: float = told["answers"][0]["configured"]["stored_bytes"]
+        return stored
+    told = json.loads(guest.run([*argv, "--policy", policy, "--tier-latency", _LATENCY], timeout_s=120).stdout)
+    far: float = told["classes"][0]["far_bytes"]
+    return far
+
+
+def _configure(guest: Guest, name: str, settings: node.Settings, group: str) -> None:
+    store: node.Settings = {"trace.store": f"/run/trace-{name}", "trace.cluster": "lab", "trace.machine": "guest"}
+    node.configure(guest, [node.Job(JOB, group=group)], {**settings, **_TRACE, **store})
+
+
+def _run(guest: Guest, load: loads.Requests, name: str, settings: node.Settings, *, group: str) -> None:
+    """The agent for a while, from nothing known and all memory at home."""
+    swap.empty(guest, swap.DEVICE)
+    guest.run(["rm", "-rf", node.STATE])
+    _configure(guest, name, settings, group)
+    busy = load.start(SECONDS + 20, RATE)
+    agent = node.start(guest)
+    guest.run(["sleep", str(SECONDS)], timeout_s=SECONDS + 120)
+    agent.stop()
+    guest.wait_exit(busy, timeout_s=120)
