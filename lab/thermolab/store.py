@@ -91,6 +91,8 @@ class ObjectStore:
 
     def connect(self, guest: Guest) -> None:
         """Bring the guest's network up."""
+        # Where it is built in there is nothing to load.
+        guest.run(["modprobe", "virtio_net"], check=False)
         devices = guest.run(["ls", "/sys/class/net"]).stdout.split()
         device = next((name for name in devices if name != "lo"), None)
         if device is None:
