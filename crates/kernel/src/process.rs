@@ -152,18 +152,26 @@ pub fn signal(pid: i32, signal: i32) {
 /// # Errors
 /// [`Error::Io`], which `getrusage(2)` has no cause for here.
 pub fn own_cpu_time() -> Result<Duration> {
-    let mut sum = Duration::ZERO;
-    for who in [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN] {
-        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: `usage` is large enough for a rusage, and the kernel fills it.
-        if unsafe { libc::getrusage(who, usage.as_mut_ptr()) } != 0 {
-            return Err(Error::from_io(Path::new("/proc/self"), "measure", io::Error::last_os_error()));
-        }
-        // SAFETY: it was zeroed, which is a valid rusage, and then filled.
-        let usage = unsafe { usage.assume_init() };
-        sum += duration(usage.ru_utime) + duration(usage.ru_stime);
+    Ok(cpu_time(libc::RUSAGE_SELF)? + cpu_time(libc::RUSAGE_CHILDREN)?)
+}
+
+/// Processor time of the calling thread, user and kernel together.
+///
+/// # Errors
+/// [`Error::Io`], which `getrusage(2)` has no cause for here.
+pub fn thread_cpu_time() -> Result<Duration> {
+    cpu_time(libc::RUSAGE_THREAD)
+}
+
+fn cpu_time(who: libc::c_int) -> Result<Duration> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is large enough for a rusage, and the kernel fills it.
+    if unsafe { libc::getrusage(who, usage.as_mut_ptr()) } != 0 {
+        return Err(Error::from_io(Path::new("/proc/self"), "measure", io::Error::last_os_error()));
     }
-    Ok(sum)
+    // SAFETY: it was zeroed, which is a valid rusage, and then filled.
+    let usage = unsafe { usage.assume_init() };
+    Ok(duration(usage.ru_utime) + duration(usage.ru_stime))
 }
 
 fn duration(time: libc::timeval) -> Duration {
@@ -292,6 +300,16 @@ mod tests {
         while own_cpu_time().unwrap() == before {
             std::hint::black_box(0);
         }
+        // What another thread uses is not this one's.
+        let used = std::thread::spawn(|| {
+            while thread_cpu_time().unwrap() < Duration::from_millis(20) {
+                std::hint::black_box(0);
+            }
+            thread_cpu_time().unwrap()
+        });
+        let before = thread_cpu_time().unwrap();
+        let used = used.join().unwrap();
+        assert!(thread_cpu_time().unwrap() - before < used, "waiting costs nothing");
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! Rates by DAMON: the kernel looks at single pages of processes by itself, and hands the counts out at the end.
 //!
-//! One kdamond watches all points. To hand its counts out takes it two or three looks more, for which
-//! [`RateTracker::finish`] waits. A page is looked at through its address in one process, so that accesses of others are not
-//! seen, and a part of a huge page shows what the whole of it shows.
+//! One kdamond watches all points. To hand its counts out, and to end, takes it two or three looks more: a thread waits for
+//! that ([`Later`]), and [`RateTracker::finish`] answers once it is done. A page is looked at through its address in one
+//! process, so that accesses of others are not seen, and a part of a huge page shows what the whole of it shows.
 
 use std::time::{Duration, Instant};
 
 use config::Tracker as Kind;
-use kernel::damon::{Damon as Admin, PointSession, Points};
-use kernel::{Result, Roots};
+use kernel::damon::{Counts, Damon as Admin, PointSession, Points};
+use kernel::{Error, Result, Roots, process};
 use policy::slowdown::rate::Looks;
 
+use super::later::{Later, Overdue};
 use super::{Point, RateTracker, Seen, Watch, translate};
 use crate::trackers::damon::KdamondTime;
 
@@ -20,13 +21,20 @@ const POINTS_MAX: usize = 1 << 13;
 /// The shortest time from look to look that the kernel's interface allows for.
 const LOOK_MIN: Duration = Duration::from_millis(500);
 
+/// Looks within which the kernel hands its counts out and ends its thread, on a machine that is not overloaded.
+const LOOKS_AFTER: u32 = 5;
+
+/// What it may take longer, for reading the counts of all points and for commands of others.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// The tracker of stock kernels.
 #[derive(Debug)]
 pub struct Damon {
     roots: Roots,
     admin: Admin,
     watched: Option<Watched>,
-    cpu: KdamondTime,
+    kernel_cpu: Duration,
+    threads_cpu: Duration,
 }
 
 /// A watch under way.
@@ -34,9 +42,45 @@ pub struct Damon {
 struct Watched {
     /// As they were given.
     points: Vec<Point>,
-    /// `None` where all processes had ended at the start.
-    session: Option<PointSession>,
+    /// The same by process.
+    by_process: Vec<Points>,
+    look_period: Duration,
     started_at: Instant,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// All processes had ended at the start.
+    Nobody,
+    Watching(PointSession),
+    /// The counts are on their way.
+    Asked(Later<Answer>),
+}
+
+/// What a session came to.
+#[derive(Debug)]
+struct Answer {
+    /// `None` where nobody wants them.
+    counts: Option<Result<Counts>>,
+    /// It could not be ended: it is kept, for the kernel thread would otherwise outlive whoever could end it.
+    left: Option<(PointSession, Error)>,
+    kernel_cpu: Duration,
+    thread_cpu: Duration,
+}
+
+impl Answer {
+    /// Waits for the counts if they are wanted, and ends the session.
+    fn of(mut session: PointSession, wanted: bool, roots: &Roots) -> Self {
+        let counts = wanted.then(|| session.counts());
+        let mut kernel_cpu = KdamondTime::default();
+        kernel_cpu.update(roots, session.kdamond_pid().as_slice());
+        let left = match session.stop() {
+            Err(error) if !error.is_gone() => Some((session, error)),
+            _ => None,
+        };
+        Self { counts, left, kernel_cpu: kernel_cpu.total(), thread_cpu: process::thread_cpu_time().unwrap_or_default() }
+    }
 }
 
 impl Damon {
@@ -45,23 +89,53 @@ impl Damon {
     /// # Errors
     /// `Unsupported` where the kernel lacks DAMON's sysfs interface, `Busy` where somebody uses it.
     pub fn open(roots: &Roots) -> Result<Self> {
-        Ok(Self { roots: roots.clone(), admin: Admin::probe(roots)?, watched: None, cpu: KdamondTime::default() })
+        let admin = Admin::probe(roots)?;
+        Ok(Self { roots: roots.clone(), admin, watched: None, kernel_cpu: Duration::ZERO, threads_cpu: Duration::ZERO })
     }
 
-    /// What the session has counted at each point.
-    fn seen(&self, watched: &Watched) -> Result<Seen> {
-        let nothing = || Seen { looks: vec![None; watched.points.len()], window: watched.started_at.elapsed() };
-        let Some(session) = &watched.session else { return Ok(nothing()) };
-        let counts = match session.counts() {
-            Err(error) if error.is_gone() => return Ok(nothing()),
-            other => other?,
-        };
-        let present = translate::entries(&self.roots, &watched.points)?;
-        let looks = watched.points.iter().zip(present).map(|(point, entry)| {
-            let accessed = accessed_at(session.points(), &counts.accessed, point)?;
+    /// Has a thread fetch the counts, if they are wanted, and end the session.
+    fn ask(&self, session: PointSession, look_period: Duration, wanted: bool) -> Result<Later<Answer>> {
+        let roots = self.roots.clone();
+        let patience = look_period.saturating_mul(LOOKS_AFTER) + PATIENCE;
+        Later::ask("damon-counts", patience, move || Answer::of(session, wanted, &roots)).map_err(|source| Error::Io {
+            path: "/proc/self/task".into(),
+            op: "start a thread in",
+            source,
+        })
+    }
+
+    /// Books an answer, and returns what was counted. A session that could not be ended goes on.
+    fn settle(&mut self, mut watched: Watched, answer: Answer) -> Result<(Watched, Option<Result<Counts>>)> {
+        self.kernel_cpu += answer.kernel_cpu;
+        self.threads_cpu += answer.thread_cpu;
+        let Some((session, error)) = answer.left else { return Ok((watched, answer.counts)) };
+        watched.state = State::Watching(session);
+        self.watched = Some(watched);
+        Err(error)
+    }
+}
+
+impl Watched {
+    /// What is known where all processes have ended.
+    fn nothing(&self) -> Seen {
+        Seen { looks: vec![None; self.points.len()], window: self.started_at.elapsed() }
+    }
+
+    /// What was counted at each point.
+    fn seen(&self, roots: &Roots, counts: &Counts) -> Result<Seen> {
+        let present = translate::entries(roots, &self.points)?;
+        let looks = self.points.iter().zip(present).map(|(point, entry)| {
+            let accessed = accessed_at(&self.by_process, &counts.accessed, point)?;
             entry.present().then_some(Looks { taken: counts.looks, accessed })
         });
-        Ok(Seen { looks: looks.collect(), window: counts.taken_at.saturating_duration_since(watched.started_at) })
+        Ok(Seen { looks: looks.collect(), window: counts.taken_at.saturating_duration_since(self.started_at) })
+    }
+}
+
+fn overdue(Overdue: Overdue) -> Error {
+    Error::Busy {
+        what: "DAMON has not handed its counts out within several looks".to_owned(),
+        remedy: "the machine is overloaded, or its kdamond hangs: see dmesg; the next period tries again".to_owned(),
     }
 }
 
@@ -97,11 +171,13 @@ impl RateTracker for Damon {
     fn watch(&mut self, watch: &Watch<'_>) -> Result<()> {
         self.stop()?;
         let points = [watch.often, watch.once].concat();
-        let session = match self.admin.watch_points(watch.look_period.max(LOOK_MIN), &by_process(&points)) {
-            Err(error) if error.is_gone() => None,
-            other => Some(other?),
+        let look_period = watch.look_period.max(LOOK_MIN);
+        let by_process = by_process(&points);
+        let state = match self.admin.watch_points(look_period, &by_process) {
+            Err(error) if error.is_gone() => State::Nobody,
+            other => State::Watching(other?),
         };
-        self.watched = Some(Watched { points, session, started_at: Instant::now() });
+        self.watched = Some(Watched { points, by_process, look_period, started_at: Instant::now(), state });
         Ok(())
     }
 
@@ -109,13 +185,25 @@ impl RateTracker for Damon {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Seen> {
-        let seen = match &self.watched {
-            Some(watched) => self.seen(watched)?,
-            None => return Ok(Seen::default()),
+    fn finish(&mut self) -> Result<Option<Seen>> {
+        let Some(mut watched) = self.watched.take() else { return Ok(Some(Seen::default())) };
+        let later = match watched.state {
+            State::Nobody => return Ok(Some(watched.nothing())),
+            State::Watching(session) => self.ask(session, watched.look_period, true)?,
+            State::Asked(later) => later,
         };
-        self.stop()?;
-        Ok(seen)
+        let answer = later.poll();
+        watched.state = State::Asked(later);
+        let Ok(Some(answer)) = answer else {
+            self.watched = Some(watched);
+            return answer.map(|_| None).map_err(overdue);
+        };
+        let (watched, counts) = self.settle(watched, answer)?;
+        match counts {
+            None => Ok(Some(watched.nothing())),
+            Some(Err(error)) if error.is_gone() => Ok(Some(watched.nothing())),
+            Some(counts) => watched.seen(&self.roots, &counts?).map(Some),
+        }
     }
 
     fn has_kernel_threads(&self) -> bool {
@@ -123,26 +211,36 @@ impl RateTracker for Damon {
     }
 
     fn kdamond_targets(&self) -> Vec<i32> {
-        let session = self.watched.as_ref().and_then(|watched| watched.session.as_ref());
-        session.map_or_else(Vec::new, |session| session.points().iter().map(|points| points.pid).collect())
+        match &self.watched {
+            None | Some(Watched { state: State::Nobody, .. }) => Vec::new(),
+            Some(watched) => watched.by_process.iter().map(|points| points.pid).collect(),
+        }
     }
 
     fn kernel_cpu_time(&self) -> Duration {
-        self.cpu.total()
+        self.kernel_cpu
+    }
+
+    fn threads_cpu_time(&self) -> Duration {
+        self.threads_cpu
     }
 
     fn stop(&mut self) -> Result<()> {
-        if let Some(session) = self.watched.as_mut().and_then(|watched| watched.session.as_mut()) {
-            self.cpu.update(&self.roots, session.kdamond_pid().as_slice());
-            self.cpu.ended();
-            // Until it has ended, it stays known: the kernel thread would otherwise outlive whoever could end it.
-            match session.stop() {
-                Err(error) if !error.is_gone() => return Err(error),
-                _ => {}
+        let Some(mut watched) = self.watched.take() else { return Ok(()) };
+        let later = match watched.state {
+            State::Nobody => return Ok(()),
+            State::Watching(session) => self.ask(session, watched.look_period, false)?,
+            State::Asked(later) => later,
+        };
+        let answer = later.wait();
+        watched.state = State::Asked(later);
+        match answer {
+            Ok(answer) => self.settle(watched, answer).map(drop),
+            Err(late) => {
+                self.watched = Some(watched);
+                Err(overdue(late))
             }
         }
-        self.watched = None;
-        Ok(())
     }
 }
 

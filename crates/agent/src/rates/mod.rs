@@ -16,6 +16,13 @@
 //! most: right for memory much larger than what TLBs cover, too low for a small working set. Parts of a huge page that was
 //! split have translations of their own, which is another reason to split those that are accessed much.
 //!
+//! No call from outside a process makes its processors forget its translations without harm. `process_madvise(MADV_COLD)`
+//! flushes only what it has made old itself: a single page costs a single translation, and a flush of everything takes more
+//! young pages in one range than are flushed one by one (33 on x86), with all that lie between them. Each of these would be
+//! moved to the inactive list, from which reclaim takes first, and lose the very bit that is looked at. Writing 4 to
+//! `clear_refs` flushes the whole address space, and write-protects it: every page that is written faults once more, and
+//! what others (CRIU) know by the soft-dirty bits is gone. So the caveat stays, and is told.
+//!
 //! # Not beside ages
 //! A look marks pages idle anew. An age that another tracker keeps of the same page, by the same bits, then misses the
 //! accesses that were seen here. A job has rates or ages that are acted upon, never both.
@@ -29,6 +36,7 @@ use policy::slowdown::rate::Looks;
 
 pub mod blocks;
 pub mod damon;
+mod later;
 pub mod page_idle;
 pub mod sampler;
 pub mod selection;
@@ -94,11 +102,12 @@ pub trait RateTracker: fmt::Debug {
     /// When the kernel interface fails.
     fn look(&mut self) -> Result<()>;
 
-    /// Ends the watch, and tells what was seen.
+    /// Ends the watch, and tells what was seen. `None` where the kernel takes its time to tell: to be called again until it
+    /// has. Never waits.
     ///
     /// # Errors
-    /// When the kernel interface fails.
-    fn finish(&mut self) -> Result<Seen>;
+    /// When the kernel interface fails; `Busy` where it takes far too long.
+    fn finish(&mut self) -> Result<Option<Seen>>;
 
     /// Whether watching takes kernel threads, which outlive this process if it is killed. The processes watched must then
     /// be written down before [`RateTracker::watch`] ([`sampler::Sampler::pids`], [`crate::undo`]).
@@ -116,7 +125,12 @@ pub trait RateTracker: fmt::Debug {
         Duration::ZERO
     }
 
-    /// Ends a watch without a result, and leaves nothing behind in the kernel.
+    /// CPU time that threads of this process have spent beside the caller's, ever.
+    fn threads_cpu_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Ends a watch without a result, and leaves nothing behind in the kernel. Where a result is on its way, it is waited for.
     ///
     /// # Errors
     /// What could not be taken down.

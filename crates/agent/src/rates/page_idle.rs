@@ -171,13 +171,13 @@ impl RateTracker for PageIdle {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Seen> {
-        let Some(mut watched) = self.watched.take() else { return Ok(Seen::default()) };
+    fn finish(&mut self) -> Result<Option<Seen>> {
+        let Some(mut watched) = self.watched.take() else { return Ok(Some(Seen::default())) };
         watched.once.counts.pass(&self.idle, true, false)?;
         let mut looks = watched.often.seen(&self.bearers(&watched.often.points)?);
         looks.extend(watched.once.seen(&self.bearers(&watched.once.points)?));
         let window = watched.looked_at.saturating_duration_since(watched.marked_at).max(Duration::from_micros(1));
-        Ok(Seen { looks, window })
+        Ok(Some(Seen { looks, window }))
     }
 
     fn stop(&mut self) -> Result<()> {
@@ -266,14 +266,14 @@ mod tests {
             tracker.look().unwrap();
         }
         assert_eq!(machine.marked(), [1, 128, 129, 200, 512, 901, 1023], "what is looked at once is not marked again");
-        let seen = tracker.finish().unwrap();
+        let seen = tracker.finish().unwrap().unwrap();
         let want =
             [Some(1), Some(2), Some(1), Some(1), Some(1), Some(0), None].map(|count| count.map(|accessed| Looks { taken: 3, accessed }));
         assert_eq!(seen.looks[..7], want);
         let want = [1, 0, 0].map(|accessed| Some(Looks { taken: 1, accessed }));
         assert_eq!(seen.looks[7..], want);
         assert!(seen.window > Duration::ZERO);
-        assert_eq!(tracker.finish().unwrap(), Seen::default(), "it is over");
+        assert_eq!(tracker.finish().unwrap(), Some(Seen::default()), "it is over");
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
         tracker.look().unwrap();
         // Page 1 stays, 2 moves to another frame, 4 is gone.
         machine.put("proc/7/pagemap", [0, 1 << 63 | 1, 1 << 63 | 9].into_iter());
-        let looks = tracker.finish().unwrap().looks;
+        let looks = tracker.finish().unwrap().unwrap().looks;
         assert_eq!(looks, [Some(Looks { taken: 1, accessed: 0 }), None, None, None]);
     }
 }

@@ -35,6 +35,9 @@ pub use host::Host;
 pub use rated::Rated;
 use rated::{Counted, interval_us, micros};
 
+/// How soon a tracker that takes its time to tell what it saw is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
 /// The fewest parts of a slow block of small pages that are looked at: one alone could not stand for the others.
 const PARTS_MIN: usize = 2;
 
@@ -146,7 +149,7 @@ struct Slow {
 pub struct Sampler {
     settings: Settings,
     stage: Stage,
-    /// When to look next, and how often still; `None` between two stages.
+    /// When to look next, and how often still; with none left, when to ask what was seen. `None` between two stages.
     looking: Option<(Duration, u32)>,
     sampled: Vec<Sampled>,
     slow: Vec<Slow>,
@@ -246,15 +249,20 @@ impl Sampler {
             if now < *due {
                 return Ok(None);
             }
-            tracker.look()?;
-            self.round.looks += 1;
-            // One that comes late does not make the next come early.
-            *due = now + self.settings.look_period;
-            *left = left.saturating_sub(1);
+            if *left > 0 {
+                tracker.look()?;
+                self.round.looks += 1;
+                // One that comes late does not make the next come early.
+                *due = now + self.settings.look_period;
+                *left -= 1;
+            }
             if *left > 0 {
                 return Ok(None);
             }
-            let seen = tracker.finish()?;
+            let Some(seen) = tracker.finish()? else {
+                *due = now + ASK_AGAIN;
+                return Ok(None);
+            };
             self.looking = None;
             self.end_stage(&seen);
         }

@@ -63,6 +63,17 @@ struct Fake {
     /// Points looked at often and once, of each watch.
     watches: Vec<(usize, usize)>,
     refuses: bool,
+    /// How often it answers that it needs more time, each time that it is asked what it saw.
+    slow_to_tell: u32,
+    asked: u32,
+}
+
+impl Fake {
+    fn new(machine: &Rc<Machine>, points_max: usize) -> Self {
+        let machine = machine.clone();
+        let watches = Vec::new();
+        Self { machine, points_max, watched: None, taken: 0, looks_in_all: 0, watches, refuses: false, slow_to_tell: 0, asked: 0 }
+    }
 }
 
 impl std::fmt::Debug for Machine {
@@ -100,7 +111,12 @@ impl RateTracker for Fake {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Seen> {
+    fn finish(&mut self) -> Result<Option<Seen>> {
+        if self.asked < self.slow_to_tell {
+            self.asked += 1;
+            return Ok(None);
+        }
+        self.asked = 0;
         let machine = self.machine.clone();
         machine.watches.set(machine.watches.get() + 1);
         let (often, once) = self.watched.take().expect("watched");
@@ -109,7 +125,7 @@ impl RateTracker for Fake {
             (!machine.gone(point.pid)).then_some(Looks { taken, accessed: known.min(taken) })
         };
         let looks = often.iter().map(|point| found(point, self.taken)).chain(once.iter().map(|point| found(point, 1))).collect();
-        Ok(Seen { looks, window: SETTINGS.look_period * self.taken })
+        Ok(Some(Seen { looks, window: SETTINGS.look_period * self.taken }))
     }
 }
 
@@ -121,8 +137,7 @@ fn block(pid: i32, number: u64, huge: bool) -> Block {
 /// Runs a whole period.
 fn run(machine: Machine, points_max: usize, sampled: &[Block], slow: &[Block]) -> (Round, Fake) {
     let machine = Rc::new(machine);
-    let mut tracker =
-        Fake { machine: machine.clone(), points_max, watched: None, taken: 0, looks_in_all: 0, watches: Vec::new(), refuses: false };
+    let mut tracker = Fake::new(&machine, points_max);
     let mut sampler = Sampler::begin(sampled.to_vec(), slow.to_vec(), SETTINGS, 1, &tracker, &*machine);
     for _ in 0..100 {
         let now = sampler.due();
@@ -180,6 +195,25 @@ fn every_stages_counts_reach_the_right_block() {
     assert_eq!((round.split, round.lost, round.window), (vec![sampled[2]], Lost::default(), Duration::from_secs(30)));
     // What is slow at four points always; three huge pages; then the parts of one of them and small pages; then those touched.
     assert_eq!((tracker.watches, tracker.looks_in_all), (vec![(7, 0), (4, 515), (7, 0)], 30));
+}
+
+#[test]
+fn a_tracker_that_takes_its_time_to_tell_is_asked_again_and_looks_no_more_often() {
+    let (sampled, slow) = ([block(7, 1, true), block(7, 2, false)], [block(8, 8, true)]);
+    let period = |slow_to_tell: u32| {
+        let machine = Rc::new(Machine { accessed: [(BLOCK, 3), (2 * BLOCK, 2)].into(), ..Machine::default() });
+        let mut tracker = Fake { slow_to_tell, ..Fake::new(&machine, 10_000) };
+        let mut sampler = Sampler::begin(sampled.to_vec(), slow.to_vec(), SETTINGS, 1, &tracker, &*machine);
+        for turns in 1.. {
+            if let Some(round) = sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap() {
+                return (turns, tracker.looks_in_all, format!("{round:?}"));
+            }
+        }
+        panic!("no end");
+    };
+    let (prompt, late) = (period(0), period(4));
+    assert_eq!((late.0, late.1), (prompt.0 + 3 * 4, prompt.1), "turns and looks");
+    assert_eq!(late.2, prompt.2, "what it says is the same");
 }
 
 #[test]
@@ -261,8 +295,7 @@ fn a_period_cut_short_tells_what_was_split() {
     let mut machine = Machine::default();
     saturated(&mut machine, 1, &[(0, 10)]);
     let machine = Rc::new(machine);
-    let mut tracker =
-        Fake { machine: machine.clone(), points_max: 600, watched: None, taken: 0, looks_in_all: 0, watches: Vec::new(), refuses: false };
+    let mut tracker = Fake::new(&machine, 600);
     let mut sampler = Sampler::begin(vec![block(9, 1, true)], vec![block(7, 2, true)], SETTINGS, 1, &tracker, &*machine);
     assert_eq!(sampler.pids(), [7, 9]);
     while tracker.watches.len() < 2 {
