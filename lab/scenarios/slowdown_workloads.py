@@ -4,7 +4,8 @@ Redis with a hotspot, memcached and PostgreSQL with popularities by Zipf's law, 
 while it uses a small index. A guest has no slow memory: the slowdown is the accesses of the slow node per second times
 what one would take. The analytics job counts them itself; for the servers they are what the agent's estimator says,
 which `rate_estimator` compares with the truth. `overhead_ratio` is the agent's processor time by the time that passed,
-emulated, which makes it many times what it is on hardware.
+emulated, which makes it many times what it is on hardware; `sampling_cpu_ratio` is what of it the looks took, and
+`sampling_held_ratio` the share of the time for which huge pages were being split or put together.
 """
 
 from collections.abc import Callable
@@ -117,10 +118,13 @@ def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
         "slowdown_ratio": rate * slow.LATENCY_US / 1e6,
         "rate_is": counted,
         "overhead_ratio": costs["cpu_seconds"] / elapsed,
+        "sampling_cpu_ratio": costs["rates_cpu_ratio"],
+        "sampling_held_ratio": costs["rates_held_ratio"],
     }
     lab.say(
         f"{case.job} at {target:.0%}: {row['placed_ratio']:.1%} of {memory / MIB:.0f} MiB placed, slowdown "
-        f"{row['slowdown_ratio']:.2%} {counted}, agent {row['overhead_ratio']:.2%} of a CPU; {says['explanation']}"
+        f"{row['slowdown_ratio']:.2%} {counted}, agent {row['overhead_ratio']:.2%} of a CPU, looks "
+        f"{row['sampling_cpu_ratio']:.2%}; {says['explanation']}"
     )
     return row
 

@@ -132,6 +132,9 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     let seconds = [
         ("agent_cpu_seconds", "CPU time that the agent used", view.costs.cpu_seconds),
         ("agent_scan_cpu_seconds", "CPU time that scans used", view.costs.scan_cpu_seconds),
+        ("agent_rates_seconds", "Time for which access rates were looked at", view.costs.rates_seconds),
+        ("agent_rates_cpu_seconds", "CPU time that looks at access rates used", view.costs.rates_cpu_seconds),
+        ("agent_rates_held_seconds", "Time that splitting huge pages and putting them together took", view.costs.rates_held_seconds),
     ];
     for (name, help, value) in seconds {
         let counter = Counter::<f64, AtomicU64>::default();
@@ -140,6 +143,8 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     }
     let counts = [
         ("agent_scans", "Finished scans", view.costs.scans),
+        ("agent_rates_splits", "Huge pages that were split to be looked at in parts", view.costs.rates_splits),
+        ("agent_rates_collapses", "Huge pages that were put together again after that", view.costs.rates_collapses),
         ("swap_written_bytes", "Bytes written to swap devices, by anyone", view.tiers.written_bytes.0),
         ("swap_errors", "Requests to swap devices that failed, as far as the kernel has logged them", view.tiers.swap_errors),
         ("agent_late_scans", "Scans that began more than half a period late", view.costs.late_scans),
@@ -201,10 +206,17 @@ mod tests {
 
     #[test]
     fn a_scrape_has_base_units_and_totals() {
-        let view = View { saved_bytes: -4096, ..View::default() };
+        let costs = crate::node::Costs { rates_cpu_seconds: 2.5, rates_splits: 7, ..Default::default() };
+        let view = View { saved_bytes: -4096, costs, ..View::default() };
         let text = render(&view).unwrap();
-        for line in ["thermocline_saved_bytes -4096", "thermocline_agent_scans_total 0", "thermocline_swap_written_bytes_total 0", "# EOF"]
-        {
+        for line in [
+            "thermocline_saved_bytes -4096",
+            "thermocline_agent_scans_total 0",
+            "thermocline_swap_written_bytes_total 0",
+            "thermocline_agent_rates_cpu_seconds_total 2.5",
+            "thermocline_agent_rates_splits_total 7",
+            "# EOF",
+        ] {
             assert!(text.contains(line), "{line} in {text}");
         }
     }

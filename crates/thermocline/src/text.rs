@@ -36,6 +36,16 @@ pub(crate) fn status(view: &Value) -> String {
         let (free, total, latency) = (bytes(&slow["free_bytes"]), bytes(&slow["total_bytes"]), count(&slow["latency_ns"]));
         let from = slow["latency_from"].as_str().unwrap_or("?");
         let _ = writeln!(text, "slow memory: node {node}, {free} free of {total}, {latency} ns an access by {from}");
+        let costs = &view["costs"];
+        let percent = |key: &str| format!("{:.2}%", costs[key].as_f64().unwrap_or(0.0) * 100.0);
+        let _ = writeln!(
+            text,
+            "looks at it: {} of a processor; {} huge pages split, {} put together again, in {} of the time",
+            percent("rates_cpu_ratio"),
+            count(&costs["rates_splits"]),
+            count(&costs["rates_collapses"]),
+            percent("rates_held_ratio"),
+        );
     }
     let columns = ["policy", "class", "tier", "tracker", "memory", "working", "cold", "far", "saved", "older", "promotions", "stall"];
     text += &row("job", &columns.map(ToOwned::to_owned));

@@ -165,6 +165,20 @@ pub struct Costs {
     pub scan_cpu_seconds: f64,
     /// Bytes of page ages that all scans covered.
     pub scanned_bytes: Bytes,
+    /// Time for which access rates were looked at, for policy `slowdown`.
+    pub rates_seconds: f64,
+    /// Processor time that it took, the kernel's threads included.
+    pub rates_cpu_seconds: f64,
+    /// The same as a share of one processor over that time.
+    pub rates_cpu_ratio: f64,
+    /// Time that splitting huge pages and putting them together took; jobs waited for these pages so long at the most.
+    pub rates_held_seconds: f64,
+    /// The same as a share of the time of looking.
+    pub rates_held_ratio: f64,
+    /// Huge pages that were split to be looked at in parts.
+    pub rates_splits: u64,
+    /// Huge pages that were put together again after that.
+    pub rates_collapses: u64,
 }
 
 impl std::fmt::Debug for Agent {
@@ -364,6 +378,7 @@ impl Agent {
     /// Publishes a copy of the state for other threads.
     fn publish(&mut self) {
         self.costs.cpu_seconds = self.cpu_time().as_secs_f64();
+        self.slow.tell_costs(&mut self.costs);
         self.costs.rss_bytes = process::own_rss(&self.roots).unwrap_or_default();
         let mut view = {
             let tiers = self.tiers.view(self.clock.now());

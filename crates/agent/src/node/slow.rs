@@ -8,13 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use kernel::numa;
 use kernel::thp::Splitter;
+use kernel::{numa, process};
 use policy::slowdown::{self, Input, Runs, rate};
 use policy::units::{AccessRate, Bytes};
 use policy::veto::Veto;
 
-use super::{Agent, unix_ms};
+use super::{Agent, Costs, unix_ms};
 use crate::job::Job;
 use crate::journal::{Record, SlowRecord};
 use crate::rates::blocks::{self, Block};
@@ -22,8 +22,10 @@ use crate::rates::sampler::{Host, Memory, Rated, Round, Sampler, Settings};
 use crate::rates::{self, RateTracker, selection};
 use crate::slow::{self, SlowNode};
 
+mod looking;
 mod moves;
 
+use looking::{Changes, Looking};
 use moves::{Move, Moves};
 
 /// Blocks of one job that are known at once, at most: a tebibyte of huge pages. What a job has beyond that stays where it is.
@@ -44,6 +46,7 @@ pub(super) struct Placement {
     pub(super) node: Option<SlowNode>,
     under_way: Option<Period>,
     moves: Moves,
+    looking: Looking,
     /// Periods begun: what is sampled is chosen by their number.
     periods: u64,
     next: Duration,
@@ -80,6 +83,7 @@ impl Members {
 struct Given<'a> {
     host: Host<'a>,
     pids: &'a BTreeSet<i32>,
+    changes: &'a Changes,
 }
 
 impl Memory for Given<'_> {
@@ -88,14 +92,19 @@ impl Memory for Given<'_> {
     }
 
     fn split(&self, block: &Block) -> kernel::Result<bool> {
-        if self.pids.contains(&block.pid) { self.host.split(block) } else { Ok(false) }
+        if self.pids.contains(&block.pid) { self.changes.split(|| self.host.split(block)) } else { Ok(false) }
     }
 }
 
 impl Placement {
     /// CPU time that the kernel's threads have spent on looks, ever.
     pub(super) fn kernel_cpu_time(&self) -> Duration {
-        self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.kernel_cpu_time())
+        self.looking.kernel_cpu_time(self.tracker.as_deref())
+    }
+
+    /// Writes down what looks have cost.
+    pub(super) fn tell_costs(&self, costs: &mut Costs) {
+        self.looking.tell(self.tracker.as_deref(), costs);
     }
 }
 
@@ -105,18 +114,22 @@ impl Agent {
     pub(super) fn place_slow(&mut self) -> Option<Duration> {
         if !self.jobs.values().any(|job| job.slowed.is_some()) {
             self.stop_sampling();
+            self.slow.looking.pauses();
             return None;
         }
         let now = self.clock.now();
+        self.slow.looking.goes_on(now);
         if let Some(wait) = self.move_some() {
             return Some(wait);
         }
-        if now >= self.slow.next
-            && let Err(error) = self.look_at_slow(now)
-        {
-            self.stop_sampling();
-            self.slow.next = now + self.config.slow.period;
-            self.slow_trouble(error.to_string());
+        if now >= self.slow.next {
+            let used = process::thread_cpu_time().unwrap_or_default();
+            if let Err(error) = self.look_at_slow(now) {
+                self.stop_sampling();
+                self.slow.next = now + self.config.slow.period;
+                self.slow_trouble(error.to_string());
+            }
+            self.slow.looking.book(used);
         }
         Some(self.slow.next.saturating_sub(self.clock.now()))
     }
@@ -126,9 +139,12 @@ impl Agent {
         if self.slow.under_way.is_none() && !self.begin_period(now)? {
             return Ok(());
         }
-        let Placement { tracker: Some(tracker), splitter, under_way: Some(period), next, .. } = &mut self.slow else { return Ok(()) };
+        let Placement { tracker: Some(tracker), splitter, under_way: Some(period), next, looking, .. } = &mut self.slow else {
+            return Ok(());
+        };
         let host = Host { roots: &self.roots, splitter: splitter.as_ref() };
-        let round = period.sampler.tick(now, tracker.as_mut(), &Given { host, pids: &period.members.given })?;
+        let memory = Given { host, pids: &period.members.given, changes: &looking.changes };
+        let round = period.sampler.tick(now, tracker.as_mut(), &memory)?;
         *next = period.sampler.due();
         let latest = period.sampler.slow_by_last_stage();
         if let Some(round) = round {
@@ -211,11 +227,12 @@ impl Agent {
 
     fn begin_looks(&mut self, now: Duration, chosen: Chosen) -> kernel::Result<bool> {
         let Chosen { sampled, slow, members } = chosen;
-        let Placement { tracker: Some(tracker), splitter, periods, .. } = &mut self.slow else { return Ok(false) };
+        let Placement { tracker: Some(tracker), splitter, periods, looking, .. } = &mut self.slow else { return Ok(false) };
         let config = &self.config.slow;
         let settings = Settings { looks: config.looks / 3, look_period: config.look_period(), parts_max: config.parts };
         let host = Host { roots: &self.roots, splitter: splitter.as_ref() };
-        let sampler = Sampler::begin(sampled, slow, settings, *periods, tracker.as_ref(), &Given { host, pids: &members.given });
+        let memory = Given { host, pids: &members.given, changes: &looking.changes };
+        let sampler = Sampler::begin(sampled, slow, settings, *periods, tracker.as_ref(), &memory);
         if tracker.has_kernel_threads() {
             let path = self.config.agent.runtime_dir.join("undo.json");
             self.undo.set_kdamond_targets(&sampler.pids()).map_err(|source| kernel::Error::Io { path, op: "write", source })?;
@@ -238,7 +255,9 @@ impl Agent {
         }
         let Some(mut tracker) = self.slow.tracker.take() else { return };
         let kernel_threads = tracker.has_kernel_threads();
-        match tracker.stop() {
+        let stopped = tracker.stop();
+        self.slow.looking.keep(tracker.as_ref());
+        match stopped {
             // What could not be ended stays on the list, for the next start to end.
             Err(error) => log::error!("stopping looks at accessed bits: {error}; run `thermocline agent --restore`"),
             Ok(()) if kernel_threads => {

@@ -10,7 +10,7 @@ use policy::units::Bytes;
 use super::super::Agent;
 use super::super::act::{PACE_WAIT, SLICE};
 use crate::job::slowed::Moved;
-use crate::rates::blocks::{self, Block};
+use crate::rates::blocks::{self, BLOCK_BYTES, Block};
 
 /// A block on its way.
 #[derive(Clone, Debug)]
@@ -92,7 +92,10 @@ impl Agent {
     pub(super) fn collapse(&mut self, split: &[Block]) {
         for block in split {
             // What the kernel cannot collapse now, for want of a huge page say, khugepaged finds later.
-            let collapsed = PidFd::open(block.pid).and_then(|process| process.advise_collapse(&[block.range()]));
+            let collapsed = self.slow.looking.changes.collapse(|| {
+                let done = PidFd::open(block.pid).and_then(|process| process.advise_collapse(&[block.range()]))?;
+                Ok::<_, kernel::Error>(done.0 / BLOCK_BYTES)
+            });
             if let Err(error) = collapsed
                 && !error.is_gone()
             {
