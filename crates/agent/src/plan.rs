@@ -44,7 +44,7 @@ use self::account::{Account, Terms};
 use self::distribution::Distribution;
 pub use self::distribution::{CONFIDENCE, Spread};
 use self::machine::Together;
-pub use self::spending::Saving;
+pub use self::spending::{Cold, Saving};
 use crate::journal::{ReadError, Record, lines};
 
 /// What is asked.
@@ -107,8 +107,12 @@ pub struct MachinePlan {
     /// What jobs that are only observed would let go in all but the accepted share of the periods, before their
     /// compressed copies take their part. Not in the promise: it was never tried.
     pub firm_potential_bytes: Option<Bytes>,
-    /// The mean share of all jobs' memory that was in far memory, or would have been let go where it was only observed.
+    /// What of all jobs was in slow memory.
+    pub slow_bytes: Spread,
+    /// The mean share of all jobs' memory that was in far or slow memory, or would have been let go where it was only observed.
     pub cold_ratio: f64,
+    /// The same by where it was.
+    pub cold_ratio_by_tier: Cold<f64>,
     /// What slow memory for that share would save of the spending on DRAM, one per price asked for.
     pub spending: Vec<Saving>,
 }
@@ -134,7 +138,7 @@ pub struct JobPlan {
     pub at_limit_periods: u64,
     /// DRAM that it would have taken without far memory.
     pub without_far_memory_bytes: Spread,
-    /// DRAM that it took, its compressed pool included: `memory.current`.
+    /// What was charged to it, its compressed pool and what was in slow memory included: `memory.current`, which a limit is for.
     pub memory_bytes: Spread,
     /// Memory accessed within the minimum cold age.
     pub working_set_bytes: Spread,
@@ -146,7 +150,7 @@ pub struct JobPlan {
     pub promotion_rate_p99_ratio_per_min: Option<f64>,
     /// Share of time waited for memory, where it was measured: exceeded in 1 % of the periods.
     pub stall_p99_ratio: Option<f64>,
-    /// DRAM that covered it.
+    /// Memory that covered it.
     pub covered_bytes: Bytes,
     /// The most that came back within the reaction time.
     pub burst_bytes: Bytes,
@@ -158,8 +162,12 @@ pub struct JobPlan {
     pub risk_ratio: f64,
     /// Bound on that share for the time to come.
     pub risk_ratio_max: f64,
-    /// The mean share of its memory that was in far memory, or would have been let go where it was only observed.
+    /// What of it was in slow memory.
+    pub slow_bytes: Spread,
+    /// The mean share of its memory that was in far or slow memory, or would have been let go where it was only observed.
     pub cold_ratio: f64,
+    /// The same by where it was.
+    pub cold_ratio_by_tier: Cold<f64>,
     /// What slow memory for that share would save of the spending on DRAM, one per price asked for.
     pub spending: Vec<Saving>,
 }
@@ -255,7 +263,7 @@ impl Seen {
                 let moment = self.account(&period.job).period(&period, &terms);
                 self.together.add(&period.job, period.unix_ms, period.outcome.elapsed_ms, &moment);
             }
-            // Its memory is in the records of the job's other periods.
+            // What is placed is in the memory of the job's other periods.
             Record::Slow(_) | Record::Event { .. } => {}
         }
     }
@@ -341,7 +349,9 @@ impl Advice<'_> {
             recommended_limit_bytes: limit,
             risk_ratio: ratio(above, memory.samples()),
             risk_ratio_max: memory.share_max(above),
+            slow_bytes: seen.slow.spread(),
             cold_ratio: seen.cold.ratio(),
+            cold_ratio_by_tier: seen.cold.by_tier(),
             spending: seen.cold.savings(self.tier_costs),
         }
     }
@@ -366,7 +376,9 @@ impl Advice<'_> {
             risk_ratio: ratio(below, saved.samples()),
             risk_ratio_max: saved.share_max(below),
             firm_potential_bytes: (seen.potential.samples() > 0).then(|| self.firm(&seen.potential)),
+            slow_bytes: seen.slow.spread(),
             cold_ratio: seen.cold.ratio(),
+            cold_ratio_by_tier: seen.cold.by_tier(),
             spending: seen.cold.savings(self.tier_costs),
         }
     }

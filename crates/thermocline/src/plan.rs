@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use agent::plan::{self, JobPlan, MachinePlan, Options, Plan, Saving};
+use agent::plan::{self, Cold, JobPlan, MachinePlan, Options, Plan, Saving};
 use anyhow::Result;
 use config::Config;
 use kernel::{Roots, meminfo};
@@ -74,7 +74,7 @@ fn machine(plan: &Plan) -> String {
             "  jobs that are only observed would let go of {potential}, before what its compressed copies take; not promised"
         );
     }
-    if let Some(spending) = spending(machine.cold_ratio, &machine.spending) {
+    if let Some(spending) = spending(machine.cold_ratio, machine.cold_ratio_by_tier, &machine.spending) {
         let _ = writeln!(text, "  {spending}");
     }
     if machine.too_short {
@@ -129,7 +129,7 @@ fn remarks(job: &JobPlan, plan: &Plan) -> Vec<String> {
         let reaction = span(job.reaction_seconds);
         remarks.push(format!("took {}, and {} came back within {reaction}", job.covered_bytes, job.burst_bytes));
     }
-    remarks.extend(spending(job.cold_ratio, &job.spending));
+    remarks.extend(spending(job.cold_ratio, job.cold_ratio_by_tier, &job.spending));
     if job.starts > 1 {
         remarks.push(format!("{} jobs of that name, one after the other", job.starts));
     }
@@ -140,10 +140,16 @@ fn remarks(job: &JobPlan, plan: &Plan) -> Vec<String> {
 }
 
 /// What slow memory would save, where its price was given.
-fn spending(cold: f64, savings: &[Saving]) -> Option<String> {
+fn spending(cold: f64, by_tier: Cold<f64>, savings: &[Saving]) -> Option<String> {
     let one = |saving: &Saving| format!("{} at {} of DRAM's price", percent(saving.saved_ratio), percent(saving.tier_cost_ratio));
     let all: Vec<_> = savings.iter().map(one).collect();
-    (!all.is_empty()).then(|| format!("{} cold; in slow memory that would save of the spending on DRAM: {}", percent(cold), all.join(", ")))
+    let Cold { far, slow, potential } = by_tier;
+    let parts = [(far, "far"), (slow, "slow"), (potential, "would be let go")];
+    let parts: Vec<_> =
+        parts.into_iter().filter(|(share, _)| *share > 0.0).map(|(share, what)| format!("{} {what}", percent(share))).collect();
+    let parts = if parts.len() > 1 { format!(" ({})", parts.join(", ")) } else { String::new() };
+    (!all.is_empty())
+        .then(|| format!("{}{parts} cold; in slow memory that would save of the spending on DRAM: {}", percent(cold), all.join(", ")))
 }
 
 /// That periods tell less than their number promises.
@@ -181,6 +187,20 @@ mod tests {
         for (seconds, want) in [(0.0, "0.0 s"), (59.0, "59.0 s"), (90.0, "1.5 min"), (7_200.0, "2.0 h"), (1_000_000.0, "11.6 d")] {
             assert_eq!(span(seconds), want);
         }
+    }
+
+    #[test]
+    fn a_saving_says_where_the_cold_memory_is() {
+        let quarter = [Saving { tier_cost_ratio: 0.25, saved_ratio: 0.3 }];
+        let check = |by_tier: [f64; 3], want: &str| {
+            let [far, slow, potential] = by_tier;
+            let said = spending(0.4, Cold { far, slow, potential }, &quarter).unwrap();
+            assert_eq!(said, format!("40%{want} cold; in slow memory that would save of the spending on DRAM: 30% at 25% of DRAM's price"));
+        };
+        check([0.4, 0.0, 0.0], "");
+        check([0.1, 0.3, 0.0], " (10% far, 30% slow)");
+        check([0.0, 0.3, 0.1], " (30% slow, 10% would be let go)");
+        assert_eq!(spending(0.4, Cold::default(), &[]), None);
     }
 
     #[test]

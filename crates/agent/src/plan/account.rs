@@ -7,7 +7,7 @@ use policy::units::{Bytes, PageSize, Pages};
 use policy::veto::Veto;
 
 use super::distribution::{Distribution, Rounding};
-use super::spending::Share;
+use super::spending::{Cold, Share};
 use crate::job::ClosedPeriod;
 use crate::journal::{JobMemory, JobRecord, PeriodRecord, PressureRecord};
 
@@ -24,12 +24,14 @@ pub(super) struct Terms {
 pub(super) struct Moment {
     /// DRAM that it would have taken without far memory: everything in DRAM, uncompressed, and what has left it.
     pub(super) demand: Bytes,
-    /// DRAM that it took, its compressed pool included.
+    /// What was charged to it: the DRAM that it took, its compressed pool included, and what was in slow memory.
     pub(super) memory: Bytes,
     /// DRAM that the machine got back.
     pub(super) saved: Bytes,
-    /// What has left DRAM, uncompressed.
+    /// What has left memory, uncompressed.
     pub(super) far: Bytes,
+    /// What was in slow memory, which is loaded directly.
+    pub(super) slow: Bytes,
     /// Resident memory of an observed job that its controller would have let go; `None` where the job is acted upon,
     /// or warms up.
     pub(super) potential: Option<Bytes>,
@@ -37,13 +39,20 @@ pub(super) struct Moment {
 
 impl Moment {
     pub(super) fn of(memory: &JobMemory) -> Self {
-        let (saved, far) = (memory.saved(), memory.far + memory.file);
-        Self { demand: memory.current + far - memory.pool, memory: memory.current, saved, far, potential: None }
+        let (saved, far, slow) = (memory.saved(), memory.far + memory.file, memory.slow);
+        Self { demand: memory.current + far - memory.pool, memory: memory.current, saved, far, slow, potential: None }
     }
 
-    /// What could lie in slow memory.
-    pub(super) fn cold(&self) -> Bytes {
-        self.far + self.potential.unwrap_or_default()
+    /// DRAM that it took.
+    pub(super) fn dram(&self) -> Bytes {
+        self.memory - self.slow
+    }
+
+    /// What is cold of it, by where that is.
+    pub(super) fn cold(&self) -> Cold<Bytes> {
+        // What lies in slow memory is resident, and may be part of the potential: it counts once.
+        let potential = self.potential.unwrap_or_default() - self.slow;
+        Cold { far: self.far, slow: self.slow, potential }
     }
 
     /// Both at their worst: most needed, least gained.
@@ -53,6 +62,7 @@ impl Moment {
             memory: self.memory.max(other.memory),
             saved: self.saved.min(other.saved),
             far: self.far.min(other.far),
+            slow: self.slow.min(other.slow),
             potential: self.potential.or(other.potential),
         }
     }
@@ -114,6 +124,7 @@ pub(super) struct Account {
     pub(super) memory: Distribution,
     pub(super) working_set: Distribution,
     pub(super) saved: Distribution,
+    pub(super) slow: Distribution,
     pub(super) potential: Distribution,
     /// Promotions per minute, in millionths of the working set.
     pub(super) promotion_rate_ppm: Distribution,
@@ -163,6 +174,7 @@ impl Account {
         self.demand.add(moment.demand.0, Rounding::Up);
         self.memory.add(moment.memory.0, Rounding::Up);
         self.saved.add(moment.saved.0, Rounding::Down);
+        self.slow.add(moment.slow.0, Rounding::Down);
         self.cold.add(moment.cold(), moment.demand);
         self.working_set.add(period.step.working_set.to_bytes(terms.page_size).0, Rounding::Up);
         if let Some(potential) = moment.potential {

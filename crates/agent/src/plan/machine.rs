@@ -14,8 +14,10 @@ use policy::units::Bytes;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Together {
     pub(super) demand: Distribution,
+    /// DRAM, without what was in slow memory.
     pub(super) memory: Distribution,
     pub(super) saved: Distribution,
+    pub(super) slow: Distribution,
     pub(super) potential: Distribution,
     pub(super) cold: Share,
     pub(super) first_unix_ms: Option<u64>,
@@ -44,6 +46,7 @@ impl Together {
         self.jobs.insert(job.to_owned());
         self.sum.demand += moment.demand;
         self.sum.memory += moment.memory;
+        self.sum.slow += moment.slow;
         self.sum.saved += moment.saved;
         self.sum.far += moment.far;
         if let Some(potential) = moment.potential {
@@ -59,7 +62,8 @@ impl Together {
         self.jobs.clear();
         let sum = std::mem::take(&mut self.sum);
         self.demand.add(sum.demand.0, Rounding::Up);
-        self.memory.add(sum.memory.0, Rounding::Up);
+        self.memory.add(sum.dram().0, Rounding::Up);
+        self.slow.add(sum.slow.0, Rounding::Down);
         self.saved.add(sum.saved.0, Rounding::Down);
         self.cold.add(sum.cold(), sum.demand);
         if let Some(potential) = sum.potential {

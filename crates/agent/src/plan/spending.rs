@@ -2,8 +2,9 @@
 //!
 //! Slow memory that costs the share `c` of DRAM's price, byte for byte, saves `1 - c` of the price of what is put there.
 //! Where the share `s` of a job's memory is cold, `s (1 - c)` of the spending is saved (002 section 5.3, table 4). The share is
-//! the mean over all periods, as in the paper (section 5): what is in far memory, page cache that has left included, and
-//! what an observed job would let go, of what the job would take without far memory.
+//! the mean over all periods, as in the paper (section 5): what is in far memory, page cache that has left included, what
+//! policy `slowdown` has placed in slow memory, and what an observed job would let go, of what the job would take without
+//! far memory.
 //!
 //! The price of the servers, links and sockets that slow memory needs is not in it, nor what a slowdown costs in CPU time.
 
@@ -19,24 +20,52 @@ pub struct Saving {
     pub saved_ratio: f64,
 }
 
+/// Cold memory by where it is, or its shares of all memory as fractions of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Cold<T> {
+    /// In far memory: compressed, on a swap device, or page cache that was reclaimed and has not come back.
+    pub far: T,
+    /// In slow memory, which is loaded directly.
+    pub slow: T,
+    /// In DRAM, and would be let go by a job that is only observed.
+    pub potential: T,
+}
+
 /// Cold memory against all memory, summed over periods of equal weight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share {
-    cold: u128,
+    cold: Cold<u128>,
     all: u128,
 }
 
 impl Share {
     /// One period.
-    pub(super) fn add(&mut self, cold: Bytes, all: Bytes) {
-        self.cold += u128::from(cold.0.min(all.0));
+    pub(super) fn add(&mut self, cold: Cold<Bytes>, all: Bytes) {
+        let mut left = all;
+        let mut add = |sum: &mut u128, bytes: Bytes| {
+            let bytes = bytes.min(left);
+            left = left - bytes;
+            *sum += u128::from(bytes.0);
+        };
+        add(&mut self.cold.far, cold.far);
+        add(&mut self.cold.slow, cold.slow);
+        add(&mut self.cold.potential, cold.potential);
         self.all += u128::from(all.0);
     }
 
     /// The cold share, as a fraction of one; zero where there is no memory at all.
-    #[expect(clippy::cast_precision_loss, reason = "shown to people")]
     pub(super) fn ratio(self) -> f64 {
-        self.cold as f64 / self.all.max(1) as f64
+        self.of(self.cold.far + self.cold.slow + self.cold.potential)
+    }
+
+    /// The same by where it is.
+    pub(super) fn by_tier(self) -> Cold<f64> {
+        Cold { far: self.of(self.cold.far), slow: self.of(self.cold.slow), potential: self.of(self.cold.potential) }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "shown to people")]
+    fn of(self, part: u128) -> f64 {
+        part as f64 / self.all.max(1) as f64
     }
 
     /// The net saving at each of these prices.
@@ -75,10 +104,15 @@ mod tests {
     fn a_share_is_the_mean_over_time_and_never_more_than_all() {
         let mut share = Share::default();
         assert_eq!((share.ratio(), share.savings(&[RatioPpm(250_000)])[0].saved_ratio), (0.0, 0.0));
-        share.add(Bytes(10), Bytes(100));
-        share.add(Bytes(70), Bytes(100));
+        let far = |far| Cold { far: Bytes(far), ..Cold::default() };
+        share.add(far(10), Bytes(100));
+        share.add(far(70), Bytes(100));
         assert_eq!(share.ratio(), 0.4);
-        share.add(Bytes(u64::MAX), Bytes(u64::MAX - 1));
+        share.add(Cold { far: Bytes(50), slow: Bytes(30), potential: Bytes(90) }, Bytes(100));
+        share.add(Cold { slow: Bytes(40), ..Cold::default() }, Bytes(100));
+        assert_eq!(share.by_tier(), Cold { far: 0.325, slow: 0.175, potential: 0.05 });
+        assert_eq!(share.ratio(), 0.55);
+        share.add(far(u64::MAX), Bytes(u64::MAX - 1));
         assert!(share.ratio() <= 1.0);
     }
 }

@@ -17,12 +17,13 @@ use crate::journal::{AgentRecord, JobMemory, JobRecord, Journal, Outcome, Period
 const MIB: u64 = 1 << 20;
 const PERIOD_MS: u64 = 60_000;
 
-/// One control period of a job: megabytes in DRAM, of these compressed copies, and megabytes in far memory.
+/// One control period of a job: megabytes charged to it, of these compressed copies and slow memory, and megabytes in far memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Period {
     current: u64,
     pool: u64,
     far: u64,
+    slow: u64,
     promoted: u64,
     veto: Option<Veto>,
     /// Resident megabytes that are a scan old.
@@ -74,7 +75,7 @@ fn memory(period: &Period) -> JobMemory {
         far: Bytes(period.far * MIB),
         pool: Bytes(period.pool * MIB),
         file: Bytes::ZERO,
-        slow: Bytes::ZERO,
+        slow: Bytes(period.slow * MIB),
     }
 }
 
@@ -335,6 +336,32 @@ fn slow_memory_saves_what_is_cold_times_what_it_is_cheaper() {
     check("for half of the time", times(200, far).chain(times(200, current(100))).collect(), 0.2, [0.15, 0.1]);
     let observed = Period { cold: 40, veto: Some(Veto::ObserveOnly), ..current(100) };
     check("40 of 100 MiB lie still while nobody may act", times(400, observed).collect(), 0.4, [0.3, 0.2]);
+    let slow = Period { slow: 30, ..current(100) };
+    check("30 of 100 MiB are in slow memory", times(400, slow).collect(), 0.3, [0.225, 0.15]);
+    check("and another 50 far", times(400, Period { far: 50, pool: 0, ..slow }).collect(), 80.0 / 150.0, [0.4, 80.0 / 300.0]);
+    // What is slow is resident and cold: it is not what could be let go besides.
+    check("of 40 that lie still 30 are slow", times(400, Period { slow: 30, ..observed }).collect(), 0.4, [0.3, 0.2]);
+}
+
+#[test]
+fn what_is_in_slow_memory_is_charged_and_takes_no_dram() {
+    let slow = Period { current: 100, slow: 30, far: 50, ..Period::default() };
+    let plan = planned(&journal(times(400, slow)), &options(10_000));
+    let (job, machine) = (&plan.jobs[0], &plan.machine);
+    let all = |value: u64| Spread { p50: value * MIB, p95: value * MIB, p99: value * MIB, max: value * MIB };
+    assert_eq!((job.slow_bytes, machine.slow_bytes, machine.memory_bytes), (all(30), all(30), all(70)));
+    // A limit is for what is charged, wherever it is.
+    assert_eq!((job.memory_bytes, job.recommended_limit_bytes), (all(100), Bytes::mib(100)));
+    assert_eq!(
+        (job.firm_saved_bytes, machine.firm_saved_bytes, machine.promise_bytes),
+        (Bytes::mib(80), Bytes::mib(80), Some(Bytes::mib(1080)))
+    );
+    for by_tier in [job.cold_ratio_by_tier, machine.cold_ratio_by_tier] {
+        assert_eq!(by_tier, Cold { far: 50.0 / 150.0, slow: 0.2, potential: 0.0 });
+    }
+    let jobs = [agent(), period("/a", 0, &slow), period("/b", 0, &current(10))];
+    let by_tier = planned(&jobs, &options(10_000)).machine.cold_ratio_by_tier;
+    assert_eq!(by_tier, Cold { far: 50.0 / 160.0, slow: 30.0 / 160.0, potential: 0.0 });
 }
 
 #[test]
