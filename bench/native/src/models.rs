@@ -7,7 +7,7 @@ use std::num::NonZero;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use model::fleet::{Account, By, Label, Model, Source, run};
+use model::fleet::{Account, By, Label, Model, Source, all, run};
 use model::generate::Fleet;
 use model::grid::{Grid, Setup};
 use model::series::Series;
@@ -100,7 +100,7 @@ const SETUPS: [Setup; 1] = [Setup { promotion_rate_max: RatioPpm(2_000), minimum
 /// Replays a source on this thread; returns how many entries there were.
 fn replay<S: Source<Error: std::fmt::Debug>>(source: &S, grid: &Grid, thresholds: &Thresholds) -> u64 {
     let open = || Model::new(grid, &SETUPS, thresholds, By::Fleet).ok();
-    let model = run(source, NonZero::<usize>::MIN, open, |_| {}).ok().flatten();
+    let model = run(source, &all(source), NonZero::<usize>::MIN, open, |_| {}).ok().flatten();
     black_box(model).map_or(0, |model| model.whole().first().map_or(0, |tally| tally.base.entries))
 }
 
@@ -111,7 +111,7 @@ fn replay<S: Source<Error: std::fmt::Debug>>(source: &S, grid: &Grid, thresholds
 pub(crate) fn bench(machine: Machine, effort: Effort) -> Result<ModelReport> {
     let thresholds = Thresholds::log_spaced(32)?;
     let fleet = Fleet::new(1, JOBS, DAYS, thresholds);
-    let Ok(held) = run(&fleet, NonZero::<usize>::MIN, Held::default, |_| {});
+    let Ok(held) = run(&fleet, &all(&fleet), NonZero::<usize>::MIN, Held::default, |_| {});
     let (entries, bytes) = held.0.iter().fold((0u64, 0u64), |sum, (_, series)| (sum.0 + series.len() as u64, sum.1 + series.size() as u64));
     let hundred = grid(10, 10)?;
     let mut sum_up = || {

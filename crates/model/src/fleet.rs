@@ -9,7 +9,9 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use policy::thresholds::Thresholds;
+use serde::{Deserialize, Serialize};
 
+use crate::coverage::Part;
 use crate::grid::{Grid, Setup};
 use crate::replay::Replay;
 use crate::series::Series;
@@ -41,6 +43,12 @@ pub trait Source: Sync {
     fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Self::Error>;
 }
 
+/// A source whose pieces are known by more than their place in it.
+pub trait Named: Source {
+    /// What a piece is, wherever and in whatever order it is read.
+    fn part(&self, piece: usize) -> Part;
+}
+
 /// What is kept of the jobs.
 pub trait Account: Send {
     /// Takes a job into account.
@@ -48,6 +56,9 @@ pub trait Account: Send {
 
     /// Takes over what another thread has counted.
     fn merge(&mut self, other: Self);
+
+    /// Hears that all jobs of a piece have been taken into account.
+    fn piece_done(&mut self, _piece: usize) {}
 }
 
 /// Two accounts in one pass.
@@ -55,6 +66,11 @@ impl<A: Account, B: Account> Account for (A, B) {
     fn job(&mut self, label: &Label, series: &Series) {
         self.0.job(label, series);
         self.1.job(label, series);
+    }
+
+    fn piece_done(&mut self, piece: usize) {
+        self.0.piece_done(piece);
+        self.1.piece_done(piece);
     }
 
     fn merge(&mut self, other: Self) {
@@ -71,6 +87,12 @@ impl<A: Account> Account for Option<A> {
         }
     }
 
+    fn piece_done(&mut self, piece: usize) {
+        if let Some(account) = self {
+            account.piece_done(piece);
+        }
+    }
+
     fn merge(&mut self, other: Self) {
         match (self, other) {
             (Some(mine), Some(theirs)) => mine.merge(theirs),
@@ -79,12 +101,13 @@ impl<A: Account> Account for Option<A> {
     }
 }
 
-/// Reads a whole source into accounts made by `open`, on `threads` threads, and says after each piece how many are done.
+/// Reads pieces of a source into accounts made by `open`, on `threads` threads, and says after each how many are done.
 ///
 /// # Errors
 /// The first that a thread met; the others stop after the piece at hand.
 pub fn run<S: Source, A: Account>(
     source: &S,
+    pieces: &[usize],
     threads: NonZero<usize>,
     open: impl Fn() -> A + Sync,
     progress: impl Fn(usize) + Sync,
@@ -93,14 +116,14 @@ pub fn run<S: Source, A: Account>(
     let work = || {
         let mut account = open();
         loop {
-            let piece = next.fetch_add(1, Ordering::Relaxed);
-            if piece >= source.pieces() || failed.load(Ordering::Relaxed) {
+            let Some(&piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !failed.load(Ordering::Relaxed)) else {
                 return Ok(account);
-            }
+            };
             if let Err(error) = source.read(piece, &mut |label, series| account.job(label, series)) {
                 failed.store(true, Ordering::Relaxed);
                 return Err(error);
             }
+            account.piece_done(piece);
             progress(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
@@ -120,8 +143,13 @@ pub fn run<S: Source, A: Account>(
     })
 }
 
+/// All pieces of a source.
+pub fn all(source: &impl Source) -> Vec<usize> {
+    (0..source.pieces()).collect()
+}
+
 /// By what jobs are told apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum By {
     /// Not at all.
     #[default]
@@ -154,7 +182,7 @@ pub struct Model<'a> {
     /// There were more groups than [`GROUPS_MAX`], so jobs are missing.
     pub too_many_groups: bool,
     /// By group, then in the order of the setups.
-    pub groups: BTreeMap<String, Vec<Tally>>,
+    pub groups: Groups,
 }
 
 impl<'a> Model<'a> {
@@ -170,14 +198,35 @@ impl<'a> Model<'a> {
     /// The sums over all groups, in the order of the setups.
     #[must_use]
     pub fn whole(&self) -> Vec<Tally> {
-        let mut whole = vec![Tally::new(self.grid); self.replays.len()];
-        for tallies in self.groups.values() {
-            for (sum, tally) in whole.iter_mut().zip(tallies) {
-                sum.merge(tally);
-            }
-        }
-        whole
+        whole(self.grid, self.replays.len(), &self.groups)
     }
+}
+
+/// Tallies by group, and of each by setup.
+pub type Groups = BTreeMap<String, Vec<Tally>>;
+
+/// The sums over all groups, in the order of the setups.
+pub(crate) fn whole(grid: &Grid, setups: usize, groups: &Groups) -> Vec<Tally> {
+    let mut whole = vec![Tally::new(grid); setups];
+    for tallies in groups.values() {
+        add(&mut whole, tallies);
+    }
+    whole
+}
+
+fn add(mine: &mut [Tally], theirs: &[Tally]) {
+    mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| mine.merge(theirs));
+}
+
+/// Adds groups to groups; false where there are more than [`GROUPS_MAX`] then.
+pub(crate) fn merge(mine: &mut Groups, theirs: Groups) -> bool {
+    for (group, tallies) in theirs {
+        match mine.get_mut(&group) {
+            Some(sums) => add(sums, &tallies),
+            None => drop(mine.insert(group, tallies)),
+        }
+    }
+    mine.len() <= GROUPS_MAX
 }
 
 impl Account for Model<'_> {
@@ -198,12 +247,6 @@ impl Account for Model<'_> {
 
     fn merge(&mut self, other: Self) {
         self.too_many_groups |= other.too_many_groups;
-        for (group, theirs) in other.groups {
-            match self.groups.get_mut(&group) {
-                Some(mine) => mine.iter_mut().zip(&theirs).for_each(|(mine, theirs)| mine.merge(theirs)),
-                None => drop(self.groups.insert(group, theirs)),
-            }
-        }
-        self.too_many_groups |= self.groups.len() > GROUPS_MAX;
+        self.too_many_groups |= !merge(&mut self.groups, other.groups);
     }
 }

@@ -30,7 +30,8 @@ use policy::units::RatioPpm;
 pub use self::kinds::{KINDS, Kind};
 use self::life::{ENTRY_MINUTES, Life, Suffixes, Traits};
 use self::random::{log_normal, normal, shifted, stream};
-use crate::fleet::{Label, Source};
+use crate::coverage::{Part, fingerprint};
+use crate::fleet::{Label, Named, Source};
 use crate::series::{Facts, Series};
 
 /// Entries of a day.
@@ -180,6 +181,17 @@ impl Source for Fleet {
             self.slot(slot, &mut series, each);
         }
         Ok(())
+    }
+}
+
+impl Named for Fleet {
+    fn part(&self, piece: usize) -> Part {
+        let word = |number: u64| number.to_le_bytes();
+        let owner = fingerprint([b"generated".as_slice(), &word(self.seed), &word(piece as u64)]);
+        let ages: Vec<u8> = self.thresholds.as_slice().iter().map(|age| age.0).collect();
+        let slots = self.slots(piece as u64).count() as u64;
+        let listing = fingerprint([word(slots).as_slice(), &word(u64::from(self.entries)), &ages]);
+        Part { owner, listing, groups: 0..1, of: 1 }
     }
 }
 

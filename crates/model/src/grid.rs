@@ -2,6 +2,7 @@
 
 use policy::thresholds::Thresholds;
 use policy::units::{Age, RatioPpm};
+use serde::{Deserialize, Serialize};
 
 /// How many percentiles, and how many warm-ups, a grid may have.
 pub const AXIS_MAX: usize = 1_000;
@@ -74,7 +75,7 @@ impl Grid {
 }
 
 /// What holds for a whole pass: a change of it takes another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// P: promotions per minute allowed, as a share of the working set.
     pub promotion_rate_max: RatioPpm,
@@ -88,6 +89,12 @@ impl Setup {
     #[must_use]
     pub fn first(&self, thresholds: &Thresholds) -> Option<usize> {
         thresholds.as_slice().iter().position(|&age| age >= self.minimum_cold_age)
+    }
+}
+
+impl std::fmt::Display for Setup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "P {}, minimum age {} scans", self.promotion_rate_max, self.minimum_cold_age.0)
     }
 }
 

@@ -14,18 +14,23 @@
 //! - [`replay`] feeds a series through the cold-age controller, for all percentiles K and warm-ups S in one pass.
 //! - [`tally`] sums what came of it, exactly: however the work is split, the totals are the same to the bit.
 //! - [`front`] picks from the totals: the best pair within an objective, and what each margin costs.
+//! - [`partial`] is such sums as a file: the unit of more machines than one, and of work that is resumed ([`resume`]).
+//! - [`coverage`] says what was counted, so nothing is twice.
 //! - [`fleet`] spreads jobs over all cores.
 //! - [`survey`] shows a fleet as it is, before anything is moved.
 //! - [`waits`] asks the same of the policies that go by time lost: `pressure` and `slowdown`.
 //! - [`traces`] reads what agents recorded.
 //! - [`generate`] makes a fleet where none has been measured. It says so wherever it is shown.
 
+pub mod coverage;
 pub mod fleet;
 pub mod front;
 pub mod generate;
 pub mod grid;
+pub mod partial;
 pub mod rates;
 pub mod replay;
+pub mod resume;
 pub mod series;
 pub mod survey;
 pub mod tally;

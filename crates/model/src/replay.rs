@@ -226,6 +226,7 @@ impl Replay {
         let lasted_ms = last_age_ms - first_age_ms.unwrap_or(last_age_ms);
         tally.base.merge(&crate::tally::Base {
             jobs: 1,
+            jobs_assumed: u64::from(series.assumed),
             entries: series.len() as u64,
             used_page_ms,
             cold_page_ms,

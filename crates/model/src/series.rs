@@ -49,6 +49,8 @@ pub struct Series {
     pub start_unix_ms: u64,
     /// What its memory compresses to.
     pub facts: Facts,
+    /// Whether that was assumed, because nothing of it was ever compressed.
+    pub assumed: bool,
     ages_ms: Vec<u64>,
     windows_ms: Vec<u32>,
     promotions: Vec<u32>,
@@ -74,7 +76,7 @@ impl Series {
     pub fn new(thresholds: &Thresholds) -> Self {
         let facts = Facts { compressible: RatioPpm::ONE, compressed: RatioPpm(333_333) };
         let (ages_ms, windows_ms, promotions, cold) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { buckets: thresholds.len() + 1, start_unix_ms: 0, facts, ages_ms, windows_ms, promotions, cold }
+        Self { buckets: thresholds.len() + 1, start_unix_ms: 0, facts, assumed: false, ages_ms, windows_ms, promotions, cold }
     }
 
     /// Forgets the entries and keeps their room, for the next job.

@@ -5,23 +5,41 @@ use std::collections::BTreeMap;
 
 use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
 use policy::units::RatioPpm;
+use serde::{Deserialize, Serialize};
 
 use crate::fleet::{Account, Label};
 use crate::series::Series;
-use crate::tally::ratio;
+use crate::tally::{COUNT_MAX, PAGE_MS_MAX, ratio};
 
 /// Shares are counted in thousandths.
 const STEPS: usize = 1_000;
 
 /// Cold memory and accesses to it under every threshold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Curve {
     /// All pages, times milliseconds.
     pub used_page_ms: u128,
     /// Pages at or above each threshold, times milliseconds.
+    #[serde(with = "array")]
     pub cold_page_ms: [u128; THRESHOLDS_MAX],
     /// Accesses to pages of an age at or above each threshold.
+    #[serde(with = "array")]
     pub accesses: [u128; THRESHOLDS_MAX],
+}
+
+/// Arrays of more values than the library takes.
+mod array {
+    use policy::thresholds::THRESHOLDS_MAX;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(values: &[u128; THRESHOLDS_MAX], serializer: S) -> Result<S::Ok, S::Error> {
+        values.as_slice().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u128; THRESHOLDS_MAX], D::Error> {
+        let values = Vec::deserialize(deserializer)?;
+        values.try_into().map_err(|values: Vec<u128>| serde::de::Error::invalid_length(values.len(), &"one sum per threshold"))
+    }
 }
 
 impl Default for Curve {
@@ -71,7 +89,7 @@ impl Curve {
 }
 
 /// The account of a fleet as it is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
     /// The whole fleet.
     pub fleet: Curve,
@@ -128,6 +146,19 @@ impl Survey {
         let mut names: Vec<&str> = self.machines.keys().map(|(cluster, _)| cluster.as_str()).collect();
         names.dedup();
         names
+    }
+
+    /// Whether these can be the counts of a fleet: what is made of them does not overflow.
+    pub(crate) fn is_sound(&self) -> bool {
+        let curve = |curve: &Curve| {
+            let sums = [&curve.cold_page_ms, &curve.accesses].into_iter().flatten();
+            sums.chain([&curve.used_page_ms]).all(|&sum| sum <= PAGE_MS_MAX)
+        };
+        let counts = [&self.jobs, &self.compression];
+        let machines = self.machines.values().all(|&(used, cold)| used <= PAGE_MS_MAX && cold <= PAGE_MS_MAX);
+        let counted = counts.iter().all(|list| list.len() == STEPS + 1) && counts.into_iter().flatten().all(|&n| n <= COUNT_MAX);
+        let compressible = self.compressible_page_ms <= PAGE_MS_MAX;
+        counted && machines && compressible && curve(&self.fleet) && self.classes.values().all(curve)
     }
 
     /// The index of the first threshold of at least so many scans.

@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use policy::units::RatioPpm;
+use serde::{Deserialize, Serialize};
 
 use crate::grid::Grid;
 use crate::rates::{self, BINS};
@@ -23,10 +24,12 @@ pub struct Outcome {
 }
 
 /// Sums that do not depend on the parameters of the grid. Page-milliseconds: pages times how long they were there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
     /// Jobs.
     pub jobs: u64,
+    /// Of these, the ones whose compression was assumed.
+    pub jobs_assumed: u64,
     /// Their entries.
     pub entries: u64,
     /// All pages.
@@ -49,6 +52,7 @@ impl Base {
         self.start_unix_ms = if self.entries == 0 { other.start_unix_ms } else { self.start_unix_ms.min(other.start_unix_ms) };
         self.end_unix_ms = self.end_unix_ms.max(other.end_unix_ms);
         self.jobs += other.jobs;
+        self.jobs_assumed += other.jobs_assumed;
         self.entries += other.entries;
         self.used_page_ms += other.used_page_ms;
         self.cold_page_ms += other.cold_page_ms;
@@ -89,7 +93,8 @@ impl Sums {
 }
 
 /// The running sums of a group of jobs, for every pair of a grid.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "packed::Packed", into = "packed::Packed")]
 pub struct Tally {
     /// What does not depend on the pair.
     pub base: Base,
@@ -192,7 +197,7 @@ pub struct Total {
 
 impl Total {
     fn new(percentile: RatioPpm, warmup_ms: u64, base: Base, sums: Sums, bins: &[u64]) -> Self {
-        Self { percentile, warmup_ms, base, sums, entries_on: bins.iter().sum(), bins: bins.to_vec() }
+        Self { percentile, warmup_ms, base, sums, entries_on: bins.iter().fold(0, |sum: u64, &n| sum.wrapping_add(n)), bins: bins.to_vec() }
     }
 
     /// Promotions per minute as a share of the working set, at or below which this share of the entries lies that had
@@ -237,3 +242,7 @@ impl Total {
 pub fn ratio(part: u128, whole: u128) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
+
+mod packed;
+
+pub(crate) use packed::{COUNT_MAX, PAGE_MS_MAX};

@@ -12,26 +12,26 @@
 //! How many of the cold pages are incompressible: only what a sample of them shrinks to. A job whose sample takes more than
 //! [`SIZE_MAX`] of its size counts as incompressible, as in the agent. Without a sample, which compacted files leave out, what
 //! is in zswap says it; a job without either is taken to compress to a third (000 section 6.3), and counted in
-//! [`Traces::assumed`].
+//! [`crate::tally::Base::jobs_assumed`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::PathBuf;
 
 use policy::units::RatioPpm;
 use trace::check::{self, Kind};
 use trace::{Basis, Entry, Figures, JobId, Merge, Trace};
 
-use crate::fleet::{Label, Source};
+use self::files::File;
+use self::pieces::{Content, Piece};
+use crate::coverage::{Part, fingerprint};
+use crate::fleet::{Label, Named, Source};
 use crate::series::{Facts, RowError, Series};
 
 /// A page that takes more than this, compressed, is not stored: 2990 of 4096 bytes (000 section 5.1).
 pub const SIZE_MAX: RatioPpm = RatioPpm(730_000);
 /// What a job compresses to that was not sampled.
 const ASSUMED: RatioPpm = RatioPpm(333_333);
-/// A file is read in so many pieces at most: each opens it anew.
-const PIECES_PER_FILE: usize = 64;
 
 /// Why traces cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +50,15 @@ pub enum Error {
     /// A compacted file among others.
     #[error("{0} is compacted, and there are other files: a job could be in several; compact all of them into one")]
     Several(PathBuf),
+    /// Row groups that are not there.
+    #[error("row groups {}..{} were asked for, and {}", groups.start, groups.end,
+        if *of == 0 { "there are several files; name the one that they are of".to_owned() } else { format!("the file has 0..{of}") })]
+    Groups {
+        /// Which.
+        groups: Range<u32>,
+        /// How many there are; 0 where it is not one file.
+        of: u32,
+    },
     /// A file is no trace, a damaged one, or counts something else.
     #[error(transparent)]
     Trace(#[from] trace::Error),
@@ -67,23 +76,12 @@ pub enum Error {
     },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
-    /// Row groups of a file.
-    Groups(PathBuf, Range<usize>),
-    /// Row groups of a compacted file.
-    Compacted(PathBuf, Range<usize>),
-    /// Files of which one job may be in several.
-    Files(Vec<PathBuf>),
-}
-
 /// Trace files, opened.
 #[derive(Debug)]
 pub struct Traces {
     basis: Basis,
     pieces: Vec<Piece>,
     entries: u64,
-    assumed: AtomicU64,
 }
 
 impl Traces {
@@ -92,50 +90,61 @@ impl Traces {
     /// # Errors
     /// [`Error`], where a file cannot be read, is no trace, or counts something else than those before it.
     pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
-        let mut files = Vec::new();
-        for path in paths {
-            let before = files.len();
-            collect(path, &mut files)?;
-            if files.len() == before {
-                return Err(Error::None(path.clone()));
-            }
-        }
-        files.sort();
-        files.dedup();
+        let files = files::find(paths)?;
         let several = files.len() > 1;
-        let mut machines: BTreeMap<Option<String>, Vec<PathBuf>> = BTreeMap::new();
+        let mut machines: BTreeMap<Option<String>, Vec<File>> = BTreeMap::new();
         let mut pieces = Vec::new();
         let (mut basis, mut entries) = (None, 0);
         for path in files {
-            let found = match check::open(&path)? {
+            let mut file = File::look_at(path)?;
+            let found = match check::open(&file.path)? {
                 Kind::Trace(trace) => {
                     entries += trace.entries();
-                    machines.entry(machine(&path)).or_default().push(path.clone());
-                    *trace.basis()
+                    file.row_groups = trace.groups();
+                    let found = *trace.basis();
+                    machines.entry(files::machine(&file.path)).or_default().push(file.clone());
+                    found
                 }
-                Kind::Compacted(_) if several => return Err(Error::Several(path)),
+                Kind::Compacted(_) if several => return Err(Error::Several(file.path)),
                 Kind::Compacted(compacted) => {
                     entries = compacted.entries()?;
-                    pieces.extend(parts(compacted.groups()).map(|groups| Piece::Compacted(path.clone(), groups)));
+                    file.row_groups = compacted.groups();
+                    pieces.extend(pieces::of_file(&file, file.fingerprint()?, true));
                     *compacted.basis()
                 }
             };
             let expected = *basis.get_or_insert(found);
             if found != expected {
-                return Err(trace::Error::Basis { path, found: found.to_string(), expected: expected.to_string() }.into());
+                let (found, expected) = (found.to_string(), expected.to_string());
+                return Err(trace::Error::Basis { path: file.path, found, expected }.into());
             }
         }
-        for files in machines.into_values() {
-            match <[PathBuf; 1]>::try_from(files) {
-                Ok([file]) => {
-                    let groups = Trace::open(&file)?.groups();
-                    pieces.extend(parts(groups).map(|groups| Piece::Groups(file.clone(), groups)));
-                }
-                Err(files) => pieces.push(Piece::Files(files)),
+        for (machine, files) in machines {
+            let owner = match &machine {
+                Some(machine) => fingerprint([machine.as_bytes()]),
+                None => files::together(&files)?,
+            };
+            match files.as_slice() {
+                [file] => pieces.extend(pieces::of_file(file, owner, false)),
+                _ => pieces.push(pieces::of_files(&files, owner)),
             }
         }
         let basis = basis.ok_or_else(|| Error::None(paths.first().cloned().unwrap_or_default()))?;
-        Ok(Self { basis, pieces, entries, assumed: AtomicU64::new(0) })
+        Ok(Self { basis, pieces, entries })
+    }
+
+    /// The traces in a part of a file: those row groups of it, of which no job goes on in others.
+    ///
+    /// # Errors
+    /// As [`Traces::open`]; [`Error::Groups`] where it is not one file, or has no such row groups.
+    pub fn open_groups(paths: &[PathBuf], groups: Range<u32>) -> Result<Self, Error> {
+        let mut traces = Self::open(paths)?;
+        let of = traces.alone().ok_or(Error::Groups { groups: groups.clone(), of: 0 })?;
+        if groups.is_empty() || groups.end > of {
+            return Err(Error::Groups { groups, of });
+        }
+        traces.pieces = traces.pieces.into_iter().filter_map(|piece| piece.within(&groups)).collect();
+        Ok(traces)
     }
 
     /// What their histograms stand for.
@@ -149,64 +158,22 @@ impl Traces {
     pub fn entries(&self) -> u64 {
         self.entries
     }
+}
 
-    /// How many of the jobs read so far had no sample of what they compress to.
-    #[must_use]
-    pub fn assumed(&self) -> u64 {
-        self.assumed.load(Ordering::Relaxed)
+fn hand_over(job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) {
+    if job.series.is_empty() {
+        return;
     }
-
-    fn hand_over(&self, job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) {
-        if job.series.is_empty() {
-            return;
-        }
-        let sampled = job.sampled.0.checked_div(job.sampled.1).and_then(|mean| u32::try_from(mean).ok());
-        let sampled = sampled.or_else(|| RatioPpm::of(job.zswap.1, job.zswap.0).map(|ratio| ratio.0));
-        if sampled.is_none() {
-            self.assumed.fetch_add(1, Ordering::Relaxed);
-        }
-        job.series.facts = facts(sampled.map_or(ASSUMED, RatioPpm));
-        each(&job.label, &job.series);
-    }
+    let sampled = job.sampled.0.checked_div(job.sampled.1).and_then(|mean| u32::try_from(mean).ok());
+    let sampled = sampled.or_else(|| RatioPpm::of(job.zswap.1, job.zswap.0).map(|ratio| ratio.0));
+    job.series.assumed = sampled.is_none();
+    job.series.facts = facts(sampled.map_or(ASSUMED, RatioPpm));
+    each(&job.label, &job.series);
 }
 
 /// What a job with such a sample would keep in far memory.
 fn facts(sampled: RatioPpm) -> Facts {
     Facts { compressible: if sampled > SIZE_MAX { RatioPpm(0) } else { RatioPpm::ONE }, compressed: sampled.min(RatioPpm::ONE) }
-}
-
-/// Ranges of a file's row groups that are read together.
-fn parts(groups: usize) -> impl Iterator<Item = Range<usize>> {
-    let step = groups.div_ceil(PIECES_PER_FILE).max(1);
-    (0..groups).step_by(step).map(move |first| first..groups.min(first + step))
-}
-
-/// The machine that a path names, with its cluster.
-fn machine(path: &Path) -> Option<String> {
-    let named = |key: &str| {
-        path.components().filter_map(|part| part.as_os_str().to_str()).find(|part| part.starts_with(key)).map(ToOwned::to_owned)
-    };
-    Some(named("cluster=").unwrap_or_default() + "/" + &named("machine=")?)
-}
-
-/// Every trace file at or below a path.
-fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
-    let failed = |source| Error::Io { path: path.to_owned(), source };
-    if !std::fs::metadata(path).map_err(failed)?.is_dir() {
-        files.push(path.to_owned());
-        return Ok(());
-    }
-    for entry in std::fs::read_dir(path).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let (below, kind) = (entry.path(), entry.file_type().map_err(failed)?);
-        let hidden = entry.file_name().to_string_lossy().starts_with('.');
-        if kind.is_dir() {
-            collect(&below, files)?;
-        } else if !hidden && below.extension().is_some_and(|extension| extension == "parquet") {
-            files.push(below);
-        }
-    }
-    Ok(())
 }
 
 /// A job that is being read.
@@ -258,8 +225,8 @@ impl Source for Traces {
 
     fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Error> {
         let mut job = Job::new(&self.basis);
-        match &self.pieces[piece] {
-            Piece::Groups(file, groups) => {
+        match &self.pieces[piece].content {
+            Content::Groups(file, groups) => {
                 let trace = Trace::open(file)?;
                 for group in groups.clone() {
                     let rows = trace.group(group)?;
@@ -268,30 +235,40 @@ impl Source for Traces {
                         for row in run.rows.clone() {
                             job.push(&run.id, &rows.figures(row), rows.promotions(row), rows.cold(row))?;
                         }
-                        self.hand_over(&mut job, each);
+                        hand_over(&mut job, each);
                     }
                 }
             }
-            Piece::Compacted(file, groups) => compacted::read(self, file, groups.clone(), &mut job, each)?,
-            Piece::Files(files) => {
+            Content::Compacted(file, groups) => compacted::read(file, groups.clone(), &mut job, each)?,
+            Content::Files(files) => {
                 let mut last = None;
                 for entry in Merge::of(files.iter().cloned())? {
                     let Entry { id, labels, figures, cold_pages, promotions_pages } = entry?;
                     if last.as_ref() != Some(&id) {
-                        self.hand_over(&mut job, each);
+                        hand_over(&mut job, each);
                         job.begin(&id, labels.class, figures.start_unix_ms);
                     }
                     job.push(&id, &figures, &promotions_pages, &cold_pages)?;
                     last = Some(id);
                 }
-                self.hand_over(&mut job, each);
+                hand_over(&mut job, each);
             }
         }
         Ok(())
     }
 }
 
+impl Named for Traces {
+    fn part(&self, piece: usize) -> Part {
+        self.pieces[piece].part.clone()
+    }
+}
+
 mod compacted;
+mod files;
+mod pieces;
+
+pub use pieces::Share;
 
 #[cfg(test)]
 mod tests;

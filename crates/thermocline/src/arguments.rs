@@ -112,7 +112,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Trace(TraceCommand),
     /// Say what a fleet would save, and feel, under other parameters, from its traces; changes nothing
-    Model(Model),
+    Model(Box<Model>),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -331,11 +331,20 @@ pub(crate) struct TracesInto {
 }
 
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("source").required(true).args(["trace", "generate"])))]
+#[command(group(clap::ArgGroup::new("source").required(true).args(["trace", "trace_list", "generate", "merge"])))]
 pub(crate) struct Model {
     /// Trace files, or directories with all that is below them
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub(crate) trace: Vec<PathBuf>,
+    /// The same, from a file with a path on each line, or `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace_list: Option<PathBuf>,
+    /// Of the one file, only these row groups, as `--plan` gives them
+    #[arg(long, value_name = "FROM..TO", value_parser = row_groups, conflicts_with_all = ["generate", "merge"])]
+    pub(crate) groups: Option<std::ops::Range<u32>>,
+    /// Add up what `--tally` wrote, from any number of machines, and answer as of one run
+    #[arg(long, value_name = "TALLY", num_args = 1.., conflicts_with_all = ["percentiles", "warmups", "what_if", "by", "survey", "policy", "tier_latency"])]
+    pub(crate) merge: Vec<PathBuf>,
     /// Make up a fleet in which so many jobs run at any time, for trying things out
     #[arg(long, value_name = "JOBS", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) generate: Option<u64>,
@@ -381,8 +390,22 @@ pub(crate) struct Model {
     #[arg(long, value_name = "PRICE", value_parser = price)]
     pub(crate) dram_price_per_gib: Option<f64>,
     /// Threads [default: all cores]
-    #[arg(long)]
+    #[arg(long, conflicts_with = "merge")]
     pub(crate) threads: Option<std::num::NonZero<usize>>,
+    /// Write the exact sums into a file instead of an answer, for `--merge`
+    #[arg(long, value_name = "FILE", conflicts_with = "record")]
+    pub(crate) tally: Option<PathBuf>,
+    /// Keep what has been counted in a directory, and leave it out when started again with the same arguments
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["merge", "record", "plan"])]
+    pub(crate) resume: Option<PathBuf>,
+    /// Replay nothing; say what each of so many workers is to replay, so that no job is cut
+    #[arg(long, value_name = "WORKERS", conflicts_with_all = ["merge", "generate", "groups", "tally"])]
+    pub(crate) plan: Option<std::num::NonZero<usize>>,
+}
+
+fn row_groups(text: &str) -> Result<std::ops::Range<u32>, String> {
+    let range = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    range.ok_or_else(|| "write it as FROM..TO, such as 0..16".to_owned())
 }
 
 /// The policies that have a model.

@@ -1,24 +1,28 @@
 //! `thermocline model`: what a fleet would save, and feel, under other parameters.
 
 use std::num::NonZero;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use ::model::fleet::{self, Account, Model, Source};
+use ::model::coverage::Coverage;
+use ::model::fleet::{self, Account, By, Model, Named, Source};
 use ::model::front::{self, Objective};
 use ::model::generate::Fleet;
 use ::model::generate::fit::{self, Measured};
-use ::model::generate::record::{PAGE_BYTES, SCAN_PERIOD_MS};
 use ::model::grid::{Grid, Setup};
+use ::model::partial::{Partial, Setting};
+use ::model::resume::{self, Keeper, Kept};
 use ::model::survey::Survey;
 use ::model::tally::{Tally, Total};
 use ::model::traces::Traces;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use config::Config;
 use policy::thresholds::Thresholds;
 use policy::units::{Age, RatioPpm};
+use trace::Basis;
 
-use self::report::{Answer, FleetAsItIs, Group, Pair, Report};
+use self::report::{Answer, FleetAsItIs, Group, Pair, Report, Written};
 use crate::arguments::{self, Format};
 use crate::print;
 
@@ -26,94 +30,160 @@ mod report;
 mod text;
 mod waits;
 
-/// What the entries of a source stand for.
-#[derive(Clone, Copy, Debug)]
-struct Scale {
-    thresholds: Thresholds,
-    scan_period_ms: u64,
-    page_bytes: u64,
-}
-
 /// `thermocline model`.
 pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Model) -> Result<()> {
     let threads = match arguments.threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
     };
-    if let Some(jobs) = arguments.generate {
+    let partial = if !arguments.merge.is_empty() {
+        Partial::merged(&arguments.merge)?
+    } else if let Some(jobs) = arguments.generate {
         let thresholds = Thresholds::log_spaced(usize::try_from(config.cold_age.thresholds)?)?;
         let fleet = Fleet::new(arguments.seed, jobs, arguments.days, thresholds);
         if let Some(directory) = &arguments.record {
             return record(&fleet, directory, threads, format);
         }
-        let scale = Scale { thresholds, scan_period_ms: SCAN_PERIOD_MS, page_bytes: PAGE_BYTES };
+        let basis = fleet.basis();
         if arguments.policy != arguments::Modelled::ColdAge {
-            return waits::model(config, arguments, &fleet, scale.page_bytes, threads, format);
+            return waits::model(config, arguments, &fleet, basis.page_bytes, threads, format);
         }
-        let (mut report, accounts) = replay(config, arguments, &fleet, &scale, threads, format)?;
-        report.generated = true;
-        report.fleet = accounts.0.as_ref().map(|survey| FleetAsItIs::of(survey, &scale.thresholds, scale.scan_period_ms));
-        report.fit = accounts.0.as_ref().and_then(|survey| fitted(&report, survey, &scale, &accounts.1, config));
-        print(format, &report, || text::report(&report))
+        replay(config, arguments, &fleet, basis, threads, format)?
     } else {
-        let traces = Traces::open(&arguments.trace)?;
-        let basis = traces.basis();
-        let scale = Scale { thresholds: basis.thresholds, scan_period_ms: basis.scan_period_ms, page_bytes: basis.page_bytes };
-        if arguments.policy != arguments::Modelled::ColdAge {
-            return waits::model(config, arguments, &traces, scale.page_bytes, threads, format);
+        let paths = inputs(arguments)?;
+        let traces = match &arguments.groups {
+            Some(groups) => Traces::open_groups(&paths, groups.clone())?,
+            None => Traces::open(&paths)?,
+        };
+        if let Some(workers) = arguments.plan {
+            let shares = report::shares(&traces.shares(workers));
+            return print(format, &shares, || text::shares(&shares));
         }
-        let (mut report, accounts) = replay(config, arguments, &traces, &scale, threads, format)?;
-        report.jobs_without_sample = traces.assumed();
-        report.fleet = accounts.0.as_ref().map(|survey| FleetAsItIs::of(survey, &scale.thresholds, scale.scan_period_ms));
-        print(format, &report, || text::report(&report))
+        let basis = *traces.basis();
+        if arguments.policy != arguments::Modelled::ColdAge {
+            return waits::model(config, arguments, &traces, basis.page_bytes, threads, format);
+        }
+        replay(config, arguments, &traces, basis, threads, format)?
+    };
+    match &arguments.tally {
+        Some(file) => {
+            partial.write(file)?;
+            let written = Written::new(&partial, file)?;
+            print(format, &written, || text::written(&written))
+        }
+        None => {
+            let report = settle(config, arguments, &partial)?;
+            print(format, &report, || text::report(&report))
+        }
     }
 }
 
-/// The survey if one was asked for, and the totals under the configured limits.
-type Accounts = (Option<Survey>, Vec<Total>);
+/// The paths that were given, one way or the other.
+fn inputs(arguments: &arguments::Model) -> Result<Vec<PathBuf>> {
+    let Some(list) = &arguments.trace_list else { return Ok(arguments.trace.clone()) };
+    let text = if list.as_os_str() == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(list) };
+    let text = text.with_context(|| format!("cannot read {}", list.display()))?;
+    let paths: Vec<_> = text.lines().filter(|line| !line.is_empty()).map(PathBuf::from).collect();
+    if paths.is_empty() {
+        bail!("{} names no file; write one path on each line", list.display());
+    }
+    Ok(paths)
+}
 
-fn replay<S: Source<Error: std::error::Error + Sync + 'static>>(
+/// How long a thread counts before it keeps what it has: what a worker that dies loses, at most.
+const KEPT_EVERY: Duration = Duration::from_secs(15);
+
+/// Replays a source, or what is left of it.
+fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
     config: &Config,
     arguments: &arguments::Model,
     source: &S,
-    scale: &Scale,
+    basis: Basis,
     threads: NonZero<usize>,
     format: Format,
-) -> Result<(Report, Accounts)> {
+) -> Result<Partial> {
     let grid = grid(config, arguments)?;
-    let setups = setups(config, arguments, scale)?;
+    let setups = setups(config, arguments, &basis)?;
     let by = match arguments.by {
-        None => fleet::By::Fleet,
-        Some(arguments::By::Cluster) => fleet::By::Cluster,
-        Some(arguments::By::Class) => fleet::By::Class,
+        None => By::Fleet,
+        Some(arguments::By::Cluster) => By::Cluster,
+        Some(arguments::By::Class) => By::Class,
     };
+    let setting = Setting::new(basis, arguments.generate.is_some(), &grid, setups, by, arguments.survey);
+    let counted = || Model::new(&grid, &setting.setups, &basis.thresholds, by).map(|model| (arguments.survey.then(Survey::default), model));
     // Which setups have a threshold old enough does not depend on the thread.
-    if let Err(index) = Model::new(&grid, &setups, &scale.thresholds, by) {
-        bail!("no threshold is {} scans old; give a lower minimum_age", setups[index].minimum_cold_age.0);
-    }
-    let open = || (arguments.survey.then(Survey::default), Model::new(&grid, &setups, &scale.thresholds, by).ok());
-    let (survey, model) = read(source, threads, open, format)?;
-    let model = model.context("no account was kept")?;
+    let model = counted()
+        .map_err(|index| anyhow!("no threshold is {} scans old; give a lower minimum_age", setting.setups[index].minimum_cold_age.0))?;
+    let open = || counted().unwrap_or_else(|_| model.clone());
+    let found = arguments.resume.as_deref().map(|directory| resume::find(directory, source, &setting)).transpose()?;
+    let pieces = found.as_ref().map_or_else(|| fleet::all(source), |found| found.pieces.clone());
+    let (survey, model) = match (&arguments.resume, &found) {
+        (Some(directory), Some(found)) => {
+            told(directory, found, source.pieces());
+            let parts = (0..source.pieces()).map(|piece| source.part(piece)).collect();
+            let keeper = Keeper { directory, setting: &setting, parts, every: KEPT_EVERY };
+            let (counted, failed) = read(source, &pieces, threads, || Kept::new(&keeper, open), format)?.finish();
+            if let Some(error) = failed {
+                log::warn!("what was counted is complete, but not all of it was kept: {error}");
+            }
+            counted
+        }
+        _ => read(source, &pieces, threads, open, format)?,
+    };
     if model.too_many_groups {
         bail!("there are more than {} groups; leave out --by, or give the traces of fewer clusters", fleet::GROUPS_MAX);
     }
-    let objective =
-        Objective { percentile: arguments.objective_percentile, rate_max: arguments.objective.unwrap_or(config.cold_age.promotion_rate) };
-    let configured = (config.cold_age.percentile, millis(config.cold_age.warmup));
-    let whole = model.whole();
+    let mut coverage = Coverage::default();
+    pieces.iter().try_for_each(|&piece| coverage.add(&source.part(piece)))?;
+    let mut whole = found.map_or_else(|| Partial::empty(setting.clone()), |found| found.partial);
+    whole.merge(Partial::of(setting.clone(), coverage, survey, model))?;
+    Ok(whole)
+}
+
+/// Says what was found in a directory of work that goes on.
+fn told(directory: &Path, found: &resume::Found, pieces: usize) {
+    let kept = pieces - found.pieces.len();
+    if kept > 0 {
+        log::info!("{kept} of {pieces} pieces were counted before, says {}", directory.display());
+    }
+    if !found.stale.is_empty() {
+        log::info!("{} files in {} are of other files than are there now, and not used", found.stale.len(), directory.display());
+    }
+}
+
+/// What the sums answer.
+fn settle(config: &Config, arguments: &arguments::Model, partial: &Partial) -> Result<Report> {
+    let (setting, grid) = (&partial.setting, partial.setting.grid()?);
+    let basis = &setting.basis;
+    let question = Question {
+        grid: &grid,
+        objective: Objective {
+            percentile: arguments.objective_percentile,
+            rate_max: arguments.objective.unwrap_or(config.cold_age.promotion_rate),
+        },
+        configured: (config.cold_age.percentile, millis(config.cold_age.warmup)),
+        basis,
+        price: arguments.dram_price_per_gib,
+    };
+    let whole = partial.whole()?;
     let mut answers = Vec::new();
     let mut first = Vec::new();
-    for (index, (setup, tally)) in setups.iter().zip(&whole).enumerate() {
+    for (index, (setup, tally)) in setting.setups.iter().zip(&whole).enumerate() {
         let totals = tally.clone().finish(&grid);
-        let of_groups = model.groups.iter().filter(|_| arguments.by.is_some());
+        let of_groups = partial.groups.iter().filter(|_| setting.by != By::Fleet);
         let groups: Vec<(&str, &Tally)> = of_groups.map(|(name, tallies)| (name.as_str(), &tallies[index])).collect();
-        answers.push(answer(setup, &totals, &groups, &grid, &objective, configured, scale, arguments.dram_price_per_gib));
+        answers.push(question.answer(setup, &totals, &groups));
         if index == 0 {
             first = totals;
         }
     }
     let base = whole.first().map(|tally| tally.base).unwrap_or_default();
-    Ok((Report::new(&base, scale.page_bytes, objective, answers), (survey, first)))
+    let mut report = Report::new(&base, basis.page_bytes, question.objective, answers);
+    report.generated = setting.generated;
+    report.row_groups_missing = partial.coverage.missing();
+    report.fleet = partial.survey.as_ref().map(|survey| FleetAsItIs::of(survey, &basis.thresholds, basis.scan_period_ms));
+    report.fit = partial.survey.as_ref().filter(|_| setting.generated).and_then(|survey| question.fitted(survey, &first));
+    Ok(report)
 }
 
 fn grid(config: &Config, arguments: &arguments::Model) -> Result<Grid> {
@@ -125,13 +195,13 @@ fn grid(config: &Config, arguments: &arguments::Model) -> Result<Grid> {
 }
 
 /// The configured limits first, then one for each what-if.
-fn setups(config: &Config, arguments: &arguments::Model, scale: &Scale) -> Result<Vec<Setup>> {
+fn setups(config: &Config, arguments: &arguments::Model, basis: &Basis) -> Result<Vec<Setup>> {
     let mut setups = vec![Setup { promotion_rate_max: config.cold_age.promotion_rate, minimum_cold_age: Age(1) }];
     for limits in &arguments.what_if {
         // A page is at least as old as asked for: scans are rounded up.
-        let scans = limits.minimum_age.map_or(1, |age| millis(age).div_ceil(scale.scan_period_ms.max(1)).max(1));
+        let scans = limits.minimum_age.map_or(1, |age| millis(age).div_ceil(basis.scan_period_ms.max(1)).max(1));
         let Ok(scans) = u8::try_from(scans) else {
-            bail!("minimum_age is above 255 scans of {} ms; give a lower one", scale.scan_period_ms);
+            bail!("minimum_age is above 255 scans of {} ms; give a lower one", basis.scan_period_ms);
         };
         let promotion_rate_max = limits.promotion_rate.unwrap_or(config.cold_age.promotion_rate);
         setups.push(Setup { promotion_rate_max, minimum_cold_age: Age(scans) });
@@ -139,59 +209,65 @@ fn setups(config: &Config, arguments: &arguments::Model, scale: &Scale) -> Resul
     Ok(setups)
 }
 
-#[expect(clippy::too_many_arguments, reason = "what an answer rests on, each used once")]
-fn answer(
-    setup: &Setup,
-    totals: &[Total],
-    groups: &[(&str, &Tally)],
-    grid: &Grid,
-    objective: &Objective,
+/// What is asked of totals.
+struct Question<'a> {
+    grid: &'a Grid,
+    objective: Objective,
+    /// The configured percentile and warm-up.
     configured: (RatioPpm, u64),
-    scale: &Scale,
+    basis: &'a Basis,
     price: Option<f64>,
-) -> Answer {
-    let pair = |total: &Total| Pair::new(total, objective, scale.page_bytes, price);
-    let best = front::best(totals, objective);
-    let at =
-        |totals: &[Total], (k, s): (RatioPpm, u64)| totals.iter().find(|total| (total.percentile, total.warmup_ms) == (k, s)).map(pair);
-    let groups = groups.iter().map(|(name, tally)| {
-        let totals = (*tally).clone().finish(grid);
-        Group {
-            name: (*name).to_owned(),
-            jobs: tally.base.jobs,
-            at_fleets_best: best.and_then(|best| at(&totals, (best.percentile, best.warmup_ms))),
-            own_best: front::best(&totals, objective).map(pair),
-        }
-    });
-    Answer {
-        promotion_rate_max_ratio_per_min: setup.promotion_rate_max.as_f64(),
-        #[expect(clippy::cast_precision_loss, reason = "at most 255 scans")]
-        minimum_age_seconds: (u64::from(setup.minimum_cold_age.0) * scale.scan_period_ms) as f64 / 1e3,
-        configured: at(totals, configured),
-        best: best.map(pair),
-        front: front::front(totals, objective).into_iter().map(pair).collect(),
-        groups: groups.collect(),
-    }
 }
 
-/// How a generated fleet fits.
-fn fitted(report: &Report, survey: &Survey, scale: &Scale, totals: &[Total], config: &Config) -> Option<Vec<fit::Row>> {
-    let objective = report.objective();
-    let configured = (config.cold_age.percentile, millis(config.cold_age.warmup));
-    let hand_tuned = totals.iter().find(|total| (total.percentile, total.warmup_ms) == configured)?;
-    let best = front::best(totals, &objective);
-    Some(fit::rows(&Measured { survey, thresholds: &scale.thresholds, hand_tuned, best, objective }))
+impl Question<'_> {
+    fn pair(&self, total: &Total) -> Pair {
+        Pair::new(total, &self.objective, self.basis.page_bytes, self.price)
+    }
+
+    fn at(&self, totals: &[Total], (k, s): (RatioPpm, u64)) -> Option<Pair> {
+        totals.iter().find(|total| (total.percentile, total.warmup_ms) == (k, s)).map(|total| self.pair(total))
+    }
+
+    fn answer(&self, setup: &Setup, totals: &[Total], groups: &[(&str, &Tally)]) -> Answer {
+        let best = front::best(totals, &self.objective);
+        let groups = groups.iter().map(|(name, tally)| {
+            let totals = (*tally).clone().finish(self.grid);
+            Group {
+                name: (*name).to_owned(),
+                jobs: tally.base.jobs,
+                at_fleets_best: best.and_then(|best| self.at(&totals, (best.percentile, best.warmup_ms))),
+                own_best: front::best(&totals, &self.objective).map(|total| self.pair(total)),
+            }
+        });
+        Answer {
+            promotion_rate_max_ratio_per_min: setup.promotion_rate_max.as_f64(),
+            #[expect(clippy::cast_precision_loss, reason = "at most 255 scans")]
+            minimum_age_seconds: (u64::from(setup.minimum_cold_age.0) * self.basis.scan_period_ms) as f64 / 1e3,
+            configured: self.at(totals, self.configured),
+            best: best.map(|total| self.pair(total)),
+            front: front::front(totals, &self.objective).into_iter().map(|total| self.pair(total)).collect(),
+            groups: groups.collect(),
+        }
+    }
+
+    /// How a generated fleet fits.
+    fn fitted(&self, survey: &Survey, totals: &[Total]) -> Option<Vec<fit::Row>> {
+        let hand_tuned = totals.iter().find(|total| (total.percentile, total.warmup_ms) == self.configured)?;
+        let (best, objective) = (front::best(totals, &self.objective), self.objective);
+        Some(fit::rows(&Measured { survey, thresholds: &self.basis.thresholds, hand_tuned, best, objective }))
+    }
 }
 
 /// Reads a source and says how far it is.
 fn read<S: Source<Error: std::error::Error + Sync + 'static>, A: Account>(
     source: &S,
+    pieces: &[usize],
     threads: NonZero<usize>,
     open: impl Fn() -> A + Sync,
     format: Format,
 ) -> Result<A> {
-    let progress = Progress::new(source.pieces(), format);
-    let account = fleet::run(source, threads, open, |done| progress.show(done));
+    let progress = Progress::new(pieces.len(), format);
+    let account = fleet::run(source, pieces, threads, open, |done| progress.show(done));
     progress.end();
     Ok(account?)
 }
@@ -213,7 +289,7 @@ fn record(fleet: &Fleet, directory: &Path, threads: NonZero<usize>, format: Form
         }
     }
     let recorder = Recorder(fleet, directory, 0.into());
-    read(&recorder, threads, || None::<Survey>, format)?;
+    read(&recorder, &fleet::all(&recorder), threads, || None::<Survey>, format)?;
     let entries = recorder.2.into_inner();
     let done = serde_json::json!({ "generated": true, "directory": directory, "files": fleet.machines(), "entries": entries });
     print(format, &done, || format!("{entries} generated entries in {} files below {}\n", fleet.machines(), directory.display()))

@@ -74,12 +74,89 @@ fn a_recorded_fleet_is_read_back() {
 
 #[test]
 fn what_cannot_be_asked_is_told_with_its_remedy() {
-    check(&[], 2, &["--trace <PATH>...|--generate <JOBS>"]);
+    check(&[], 2, &["--trace <PATH>...|--trace-list <FILE>|--generate <JOBS>|--merge <TALLY>..."]);
     check(&["--trace", "/nonexistent"], 1, &["/nonexistent"]);
     check(&["--generate", "12", "--what-if", "k=1"], 2, &["there are promotion_rate and minimum_age"]);
     check(&["--generate", "12", "--what-if", "minimum_age=9h"], 1, &["give a lower one"]);
     check(&["--generate", "12", "--percentiles", "101%"], 1, &["100% is the highest"]);
     check(&["--generate", "12", "--dram-price-per-gib", "cheap"], 2, &["such as 3.50"]);
+}
+
+/// Runs `model` with `--format json`.
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&check(&[arguments, &["--format", "json"]].concat(), 0, &[])).unwrap()
+}
+
+/// Three machines for four days, as traces and as one file of two row groups.
+fn recorded() -> (tempfile::TempDir, String, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (traces, merged) = (path("traces"), path("week.parquet"));
+    check(&["--generate", "36", "--days", "4", "--record", &traces], 0, &["in 3 files below"]);
+    let ran = thermocline(&["trace", "merge", &traces, "--to", &merged]);
+    assert!(ran.status.success(), "{ran:?}");
+    (directory, traces, merged)
+}
+
+const QUESTION: [&str; 9] =
+    ["--percentiles", "90%,99.9%", "--warmups", "0s", "--by", "cluster", "--what-if", "promotion_rate=0.5%,minimum_age=240s", "--survey"];
+
+#[test]
+fn parts_of_a_fleet_answer_as_the_whole() {
+    let (directory, traces, merged) = recorded();
+    for (whole, workers) in [(&traces, "2"), (&merged, "3")] {
+        let want = json(&[&QUESTION[..], &["--trace", whole]].concat());
+        let mut tallies = Vec::new();
+        for (index, worker) in json(&["--trace", whole, "--plan", workers]).as_array().unwrap().iter().enumerate() {
+            let list: Vec<_> = worker["trace"].as_array().unwrap().iter().map(|path| path.as_str().unwrap()).collect();
+            let names = directory.path().join("names");
+            std::fs::write(&names, list.join("\n")).unwrap();
+            let tally = directory.path().join(format!("{index}.tally")).to_str().unwrap().to_owned();
+            let mut arguments = vec!["--trace-list", names.to_str().unwrap(), "--tally", &tally];
+            arguments.extend(worker["groups"].as_str().map(|groups| ["--groups", groups]).into_iter().flatten());
+            check(&[&QUESTION[..], &arguments].concat(), 0, &["add it to others with"]);
+            tallies.push(tally);
+        }
+        let merge: Vec<_> = std::iter::once("--merge").chain(tallies.iter().map(String::as_str)).collect();
+        assert_eq!(json(&merge), want);
+        // As a tree, too; and the sums of all are the sums of one run.
+        let (both, at_once) = (directory.path().join("both.tally"), directory.path().join("once.tally"));
+        check(&[&merge[..], &["--tally", both.to_str().unwrap()]].concat(), 0, &["jobs"]);
+        check(&[&QUESTION[..], &["--trace", whole, "--tally", at_once.to_str().unwrap()]].concat(), 0, &["jobs"]);
+        assert_eq!(json(&["--merge", both.to_str().unwrap()]), want);
+        if whole == &traces {
+            assert!(std::fs::read(both).unwrap() == std::fs::read(at_once).unwrap(), "the same bytes");
+        }
+        check(&["--merge", &tallies[0], &tallies[0]], 1, &[&tallies[0], "counted already"]);
+    }
+    check(&["--merge", &merged], 1, &["week.parquet: is no tally"]);
+}
+
+#[test]
+fn a_run_goes_on_where_the_last_one_stopped() {
+    let (directory, traces, _) = recorded();
+    let kept = directory.path().join("kept").to_str().unwrap().to_owned();
+    let want = json(&[&QUESTION[..], &["--trace", &traces]].concat());
+    let again = [&QUESTION[..], &["--trace", &traces, "--resume", &kept]].concat();
+    assert_eq!(json(&again), want);
+    // Of files that cannot be read any more, what was counted stays counted.
+    let files = std::fs::read_dir(&kept).unwrap().count();
+    let ran = thermocline(&[&["model"], &again[..], &["--format", "json"]].concat());
+    assert_eq!(serde_json::from_slice::<Value>(&ran.stdout).unwrap(), want);
+    assert!(String::from_utf8(ran.stderr).unwrap().contains("3 of 3 pieces were counted before"));
+    assert_eq!(std::fs::read_dir(&kept).unwrap().count(), files);
+    check(&["--trace", &traces, "--resume", &kept], 1, &["kept", ".tally", "percentiles"]);
+}
+
+#[test]
+fn row_groups_are_of_one_file() {
+    let (_directory, traces, merged) = recorded();
+    let some = ["--trace", &merged, "--groups", "0..1"];
+    check(&[&some[..], &SMALL[4..]].concat(), 0, &["1 row groups of the files are missing"]);
+    check(&["--trace", &merged, "--groups", "0..99"], 1, &["the file has 0..2"]);
+    check(&["--trace", &traces, "--groups", "0..1"], 1, &["there are several files"]);
+    check(&["--trace", &traces, "--groups", "1"], 2, &["such as 0..16"]);
+    check(&["--trace", &traces, "--plan", "9"], 0, &["--trace '", "machine=machine-0000002"]);
 }
 
 /// The journal of a real kernel, its periods taken for entries: every threshold is the one that the agent decided.

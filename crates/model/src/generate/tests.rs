@@ -1,7 +1,7 @@
 use std::num::NonZero;
 
 use super::*;
-use crate::fleet::{By, Model, run};
+use crate::fleet::{By, Model, all, run};
 use crate::grid::{Grid, Setup};
 use crate::survey::Survey;
 
@@ -74,7 +74,8 @@ fn threads_do_not_show_in_the_totals() {
     let setups = [Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: policy::units::Age(1) }];
     let on = |threads| {
         let threads = NonZero::new(threads).unwrap();
-        let model = run(&fleet, threads, || Model::new(&grid, &setups, fleet.thresholds(), By::Class).unwrap(), |_| {}).unwrap();
+        let model =
+            run(&fleet, &all(&fleet), threads, || Model::new(&grid, &setups, fleet.thresholds(), By::Class).unwrap(), |_| {}).unwrap();
         (model.groups.clone(), model.whole())
     };
     let (groups, whole) = on(1);
@@ -85,7 +86,7 @@ fn threads_do_not_show_in_the_totals() {
 #[test]
 fn the_fleet_is_about_as_cold_as_published() {
     let fleet = fleet(1, 1_000);
-    let survey = run(&fleet, NonZero::<usize>::MIN, Survey::default, |_| {}).unwrap();
+    let survey = run(&fleet, &all(&fleet), NonZero::<usize>::MIN, Survey::default, |_| {}).unwrap();
     let check = |what: &str, share: f64, low: f64, high: f64| assert!((low..high).contains(&share), "{what}: {share}");
     check("cold at 120 s (32 %)", survey.fleet.cold_ratio(0), 0.27, 0.37);
     check("accessed per minute at 120 s (15 %)", survey.fleet.accessed_per_minute(0), 0.11, 0.19);

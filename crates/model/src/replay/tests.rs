@@ -190,6 +190,7 @@ fn totals_are_those_of_the_entries_after_the_decisions() {
         totals[0].base,
         Base {
             jobs: 1,
+            jobs_assumed: 0,
             entries: 4,
             used_page_ms: 4 * 1_000_900 * minute,
             cold_page_ms: 4 * 900 * minute,

@@ -5,18 +5,12 @@ use std::path::Path;
 
 use trace::compact::{Compacted, Number, Unpacked};
 
-use super::{Error, Job, Traces};
+use super::{Error, Job, hand_over};
 use crate::fleet::Label;
 use crate::series::{RowError, Series};
 
 /// Hands over the jobs of some row groups. No job goes on in another group.
-pub(super) fn read(
-    traces: &Traces,
-    file: &Path,
-    groups: Range<usize>,
-    job: &mut Job,
-    each: &mut dyn FnMut(&Label, &Series),
-) -> Result<(), Error> {
+pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Error> {
     let compacted = Compacted::open(file)?;
     let mut unpacked = Unpacked::default();
     for group in groups {
@@ -33,7 +27,7 @@ pub(super) fn read(
             }
             let start = |entry: usize| day.day_unix_ms.saturating_add(u64::from(unpacked.number(entry, Number::StartMs)));
             if last.as_ref() != Some(&day.id) {
-                traces.hand_over(job, each);
+                hand_over(job, each);
                 job.begin(&day.id, day.class.clone(), if unpacked.is_empty() { day.day_unix_ms } else { start(0) });
                 last = Some(day.id.clone());
             }
@@ -50,7 +44,7 @@ pub(super) fn read(
                 pushed.map_err(|source| failed(start(entry), source))?;
             }
         }
-        traces.hand_over(job, each);
+        hand_over(job, each);
         job.series.clear();
     }
     Ok(())

@@ -1,14 +1,16 @@
 use std::num::NonZero;
+use std::path::Path;
 
 use policy::thresholds::Thresholds;
 use policy::units::Age;
 use trace::Writer;
 
 use super::*;
-use crate::fleet::{By, Model, run};
+use crate::fleet::{By, Model, all, run};
 use crate::generate::Fleet;
 use crate::grid::{Grid, Setup};
 use crate::tally::Tally;
+use crate::traces::files::collect;
 
 const SETUPS: [Setup; 1] = [Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: Age(1) }];
 
@@ -19,7 +21,7 @@ fn grid() -> Grid {
 fn totals(source: &impl Source<Error: std::fmt::Debug>, threads: usize, thresholds: &Thresholds) -> Tally {
     let grid = grid();
     let open = || Model::new(&grid, &SETUPS, thresholds, By::Fleet).unwrap();
-    run(source, NonZero::new(threads).unwrap(), open, |_| {}).unwrap().whole().remove(0)
+    run(source, &all(source), NonZero::new(threads).unwrap(), open, |_| {}).unwrap().whole().remove(0)
 }
 
 /// A fleet of four machines, generated and as read from the trace that was written of it.
@@ -40,7 +42,7 @@ fn a_recorded_fleet_comes_to_what_it_came_to() {
     let (as_recorded, read) = (totals(&Unsplit(&fleet), 1, &thresholds), totals(&traces, 2, &thresholds));
     assert_eq!(read, as_recorded);
     assert_eq!((read.base, traces.entries()), (totals(&fleet, 1, &thresholds).base, read.base.entries));
-    assert_eq!(traces.assumed(), 0);
+    assert_eq!(read.base.jobs_assumed, 0);
 }
 
 /// The fleet as its trace tells of it: what a sample compresses to, and not which share of it does not at all.
@@ -116,7 +118,7 @@ fn a_compacted_fleet_comes_to_the_same() {
     // Samples are left out of compacted files, so all jobs are taken to compress to a third.
     let (got, want) = (totals(&compacted, 2, &thresholds), totals(&Third(&fleet), 1, &thresholds));
     assert_eq!(got, want);
-    assert_eq!((compacted.entries(), compacted.assumed()), (traces.entries(), want.base.jobs));
+    assert_eq!((compacted.entries(), got.base.jobs_assumed), (traces.entries(), want.base.jobs));
     let error = Traces::open(&[packed.path().to_owned(), directory.path().to_owned()]).unwrap_err().to_string();
     assert!(error.contains("week.parquet is compacted"), "{error}");
 }
@@ -135,6 +137,7 @@ impl Source for Third<'_> {
         self.0.read(piece, &mut |label, series| {
             let mut series = series.clone();
             series.facts = facts(ASSUMED);
+            series.assumed = true;
             each(label, &series);
         })
     }

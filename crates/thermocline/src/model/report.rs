@@ -1,9 +1,14 @@
 //! What `thermocline model` answers, in base units: what programs get, and tables are made from.
 
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
 use model::front::Objective;
 use model::generate::fit;
+use model::partial::Partial;
 use model::survey::Survey;
 use model::tally::{Base, Total, ratio};
+use model::traces::Share;
 use policy::thresholds::Thresholds;
 use policy::units::RatioPpm;
 use serde::Serialize;
@@ -21,8 +26,8 @@ pub(crate) struct Report {
     pub(crate) cold_bytes: f64,
     /// Jobs whose compression was assumed, because it was never sampled.
     pub(crate) jobs_without_sample: u64,
-    #[serde(skip)]
-    objective: Objective,
+    /// Of files that were replayed in part: what is missing of them.
+    pub(crate) row_groups_missing: u64,
     pub(crate) objective_percentile_ratio: f64,
     pub(crate) objective_ratio_per_min: f64,
     /// The configured limits first, then each what-if.
@@ -43,8 +48,8 @@ impl Report {
             span_seconds: ratio(u128::from(base.span_ms()), 1_000),
             used_bytes: bytes(base.used_page_ms),
             cold_bytes: bytes(base.cold_page_ms),
-            jobs_without_sample: 0,
-            objective,
+            jobs_without_sample: base.jobs_assumed,
+            row_groups_missing: 0,
             objective_percentile_ratio: objective.percentile.as_f64(),
             objective_ratio_per_min: objective.rate_max.as_f64(),
             answers,
@@ -52,10 +57,40 @@ impl Report {
             fit: None,
         }
     }
+}
 
-    pub(crate) fn objective(&self) -> Objective {
-        self.objective
+/// What was written for others to merge.
+#[derive(Debug, Serialize)]
+pub(crate) struct Written {
+    pub(crate) tally: PathBuf,
+    pub(crate) bytes: u64,
+    pub(crate) jobs: u64,
+    pub(crate) entries: u64,
+}
+
+impl Written {
+    pub(crate) fn new(partial: &Partial, file: &Path) -> Result<Self> {
+        let base = partial.whole()?.first().map(|tally| tally.base).unwrap_or_default();
+        let bytes = std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.len();
+        Ok(Self { tally: file.to_owned(), bytes, jobs: base.jobs, entries: base.entries })
     }
+}
+
+/// What one worker is to replay.
+#[derive(Debug, Serialize)]
+pub(crate) struct Worker {
+    pub(crate) trace: Vec<PathBuf>,
+    /// `FROM..TO`, for `--groups`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) groups: Option<String>,
+}
+
+pub(crate) fn shares(shares: &[Share]) -> Vec<Worker> {
+    let worker = |share: &Share| Worker {
+        trace: share.files.clone(),
+        groups: share.groups.as_ref().map(|groups| format!("{}..{}", groups.start, groups.end)),
+    };
+    shares.iter().map(worker).collect()
 }
 
 /// What comes of one set of limits.

@@ -7,7 +7,7 @@ use config::quantity::print_duration;
 use model::generate::fit::{NOT_SHOWN, Row};
 use policy::units::Bytes;
 
-use super::report::{Answer, FleetAsItIs, Pair, Report};
+use super::report::{Answer, FleetAsItIs, Pair, Report, Worker, Written};
 
 /// The whole answer.
 pub(crate) fn report(report: &Report) -> String {
@@ -20,6 +20,9 @@ pub(crate) fn report(report: &Report) -> String {
     let _ = writeln!(text, "{} jobs, {} entries over {days:.1} d; {used} used, {cold} of it cold", report.jobs, report.entries);
     if report.jobs_without_sample > 0 {
         let _ = writeln!(text, "{} jobs were never sampled; they are taken to compress to a third", report.jobs_without_sample);
+    }
+    if report.row_groups_missing > 0 {
+        let _ = writeln!(text, "{} row groups of the files are missing, and what is in them", report.row_groups_missing);
     }
     let share = percent(report.objective_percentile_ratio, 0);
     let _ = writeln!(
@@ -45,11 +48,11 @@ fn answer(answer: &Answer) -> String {
     let worth = if answer.front.iter().any(|pair| pair.saved_worth.is_some()) { "worth" } else { "" };
     let headings = ["K", "S", "stored", "coverage", "saved", "of memory", "rate", "of all", "on", worth];
     text += &line("", &headings.map(ToOwned::to_owned));
-    let named = [("configured", &answer.configured), ("best", &answer.best)];
-    for (name, pair) in named {
+    let named = [("configured", &answer.configured, "is none of the pairs"), ("best", &answer.best, "none holds the objective")];
+    for (name, pair, otherwise) in named {
         match pair {
             Some(pair) => text += &line(name, &columns(pair)),
-            None => _ = writeln!(text, "{name:<WIDTH$} none holds the objective"),
+            None => _ = writeln!(text, "{name:<WIDTH$} {otherwise}"),
         }
     }
     let beyond = answer.front.iter().filter(|pair| !pair.holds).count();
@@ -61,6 +64,28 @@ fn answer(answer: &Answer) -> String {
             if let Some(pair) = pair {
                 text += &line(&format!("{}, {what}", group.name), &columns(pair));
             }
+        }
+    }
+    text
+}
+
+/// What was written for others to merge.
+pub(crate) fn written(written: &Written) -> String {
+    let (size, file) = (Bytes(written.bytes), written.tally.display());
+    format!("{} jobs, {} entries in {file} ({size}); add it to others with thermocline model --merge\n", written.jobs, written.entries)
+}
+
+/// What each worker is to replay, as arguments.
+pub(crate) fn shares(workers: &[Worker]) -> String {
+    let mut text = String::new();
+    for worker in workers {
+        text += "--trace";
+        for path in &worker.trace {
+            let _ = write!(text, " '{}'", path.to_string_lossy().replace('\'', "'\\''"));
+        }
+        match &worker.groups {
+            Some(groups) => _ = writeln!(text, " --groups {groups}"),
+            None => text += "\n",
         }
     }
     text

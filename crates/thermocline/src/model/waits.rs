@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::num::NonZero;
 
-use ::model::fleet::{Account, Label, Source};
+use ::model::fleet::{self, Account, Label, Source};
 use ::model::series::Series;
 use ::model::tally::ratio;
 use ::model::waits::{Controller, Setup, Waits};
@@ -100,13 +100,18 @@ pub(super) fn model<S: Source<Error: std::error::Error + Sync + 'static>>(
     threads: NonZero<usize>,
     format: Format,
 ) -> Result<()> {
-    if arguments.by.is_some() || arguments.survey || !arguments.what_if.is_empty() {
-        bail!("--by, --survey and --what-if are of policy cold_age; compare others by --set in two calls");
+    if arguments.by.is_some()
+        || arguments.survey
+        || !arguments.what_if.is_empty()
+        || arguments.tally.is_some()
+        || arguments.resume.is_some()
+    {
+        bail!("--by, --survey, --what-if, --tally and --resume are of policy cold_age; compare others by --set in two calls");
     }
     // Refused before anything is read.
     ByClass::new(config, arguments, page_bytes)?;
     let open = || ByClass::new(config, arguments, page_bytes).ok();
-    let accounts = read(source, threads, open, format)?.context("no account was kept")?;
+    let accounts = read(source, &fleet::all(source), threads, open, format)?.context("no account was kept")?;
     let mut latency_ns = 0;
     let rows = accounts.0.iter().filter(|(_, waits)| waits.jobs > 0).map(|(class, waits)| {
         latency_ns = waits.setup().latency_ns;

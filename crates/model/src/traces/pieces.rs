@@ -1,0 +1,124 @@
+//! How trace files are cut: into pieces that threads take, and into shares for machines of their own.
+
+use std::num::NonZero;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::Traces;
+use super::files::{File, listing};
+use crate::coverage::Part;
+
+/// A file is read in so many pieces at most: each opens it anew.
+const PIECES_PER_FILE: usize = 256;
+
+/// What is read at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) part: Part,
+    pub(super) content: Content,
+    /// How large it is, near enough to share work by.
+    bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Row groups of a file.
+    Groups(PathBuf, Range<usize>),
+    /// Row groups of a compacted file.
+    Compacted(PathBuf, Range<usize>),
+    /// Files of which one job may be in several.
+    Files(Vec<PathBuf>),
+}
+
+/// Pieces of a file that is its owner's only one.
+pub(super) fn of_file(file: &File, owner: u64, compacted: bool) -> impl Iterator<Item = Piece> {
+    let count = |groups: usize| u32::try_from(groups).unwrap_or(u32::MAX);
+    let (all, listing) = (file.row_groups, listing(std::slice::from_ref(file)));
+    let step = all.div_ceil(PIECES_PER_FILE).max(1);
+    (0..all).step_by(step).map(move |first| {
+        let groups = first..all.min(first + step);
+        let part = Part { owner, listing, groups: count(groups.start)..count(groups.end), of: count(all) };
+        let bytes = file.bytes / all.max(1) as u64 * groups.len() as u64;
+        let path = file.path.clone();
+        Piece { part, content: if compacted { Content::Compacted(path, groups) } else { Content::Groups(path, groups) }, bytes }
+    })
+}
+
+/// The piece that an owner's files are together.
+pub(super) fn of_files(files: &[File], owner: u64) -> Piece {
+    let part = Part { owner, listing: listing(files), groups: 0..1, of: 1 };
+    let paths = files.iter().map(|file| file.path.clone()).collect();
+    Piece { part, content: Content::Files(paths), bytes: files.iter().map(|file| file.bytes).sum() }
+}
+
+impl Piece {
+    /// What of it lies in some row groups, if any.
+    pub(super) fn within(mut self, groups: &Range<u32>) -> Option<Self> {
+        let (start, end) = (self.part.groups.start.max(groups.start), self.part.groups.end.min(groups.end));
+        if start >= end {
+            return None;
+        }
+        self.part.groups = start..end;
+        if let Content::Groups(_, range) | Content::Compacted(_, range) = &mut self.content {
+            *range = start as usize..end as usize;
+        }
+        Some(self)
+    }
+
+    fn files(&self) -> &[PathBuf] {
+        match &self.content {
+            Content::Groups(file, _) | Content::Compacted(file, _) => std::slice::from_ref(file),
+            Content::Files(files) => files,
+        }
+    }
+}
+
+/// What one of several workers replays: it opens these files, and no others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The files.
+    pub files: Vec<PathBuf>,
+    /// Of the one file, these row groups; `None` for all there is.
+    pub groups: Option<Range<u32>>,
+}
+
+impl Traces {
+    /// How many row groups the only file has; `None` where there are several files.
+    pub(super) fn alone(&self) -> Option<u32> {
+        let first = self.pieces.first()?;
+        let same = self.pieces.iter().all(|piece| piece.files() == first.files());
+        (same && first.files().len() == 1).then_some(first.part.of)
+    }
+
+    /// Cuts the traces into at most so many shares of about the same size. A machine's files stay together, and a file that
+    /// is alone is cut between row groups: no share cuts a job.
+    #[must_use]
+    pub fn shares(&self, workers: NonZero<usize>) -> Vec<Share> {
+        if let (Some(of), Some(file)) = (self.alone(), self.pieces.first().and_then(|piece| piece.files().first())) {
+            return cut(file, of, workers);
+        }
+        let whole: u64 = self.pieces.iter().map(|piece| piece.bytes).sum();
+        let mut shares: Vec<Share> = Vec::new();
+        let (mut before, mut last) = (0u64, None);
+        for piece in &self.pieces {
+            // Where the middle of a piece falls, of so many equal parts of the whole.
+            let middle = u128::from(before + piece.bytes / 2) * workers.get() as u128 / u128::from(whole.max(1));
+            let goes_on = shares.last().is_some_and(|share| share.files.last() == piece.files().last());
+            if !goes_on && last != Some(middle) {
+                shares.push(Share { files: Vec::new(), groups: None });
+                last = Some(middle);
+            }
+            if let Some(share) = shares.last_mut().filter(|_| !goes_on) {
+                share.files.extend_from_slice(piece.files());
+            }
+            before += piece.bytes;
+        }
+        shares
+    }
+}
+
+fn cut(file: &Path, of: u32, workers: NonZero<usize>) -> Vec<Share> {
+    let workers = u32::try_from(workers.get()).unwrap_or(u32::MAX).min(of.max(1));
+    let at = |worker: u32| u32::try_from(u64::from(of) * u64::from(worker) / u64::from(workers)).unwrap_or(of);
+    (0..workers).map(|worker| Share { files: vec![file.to_owned()], groups: Some(at(worker)..at(worker + 1)) }).collect()
+}
