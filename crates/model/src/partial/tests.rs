@@ -110,11 +110,12 @@ fn no_file_is_mistaken_or_makes_the_program_stop() {
     for end in (8..40).chain((40..bytes.len()).step_by(997)) {
         check(&bytes[..end], if end < 20 { "ends too early" } else { "checksum" });
     }
-    let mut sound = 0;
+    let (mut tried, mut sound) = (0, 0);
     for at in (12..100).chain((100..bytes.len() - 8).step_by(997)) {
         let mut changed = bytes.clone();
         changed[at] ^= 0x55;
         check(&changed, "checksum");
+        tried += 1;
         // Even with a good checksum it may be refused, and must not do harm.
         if let Ok(mut partial) = Partial::decode(&signed(changed), Path::new("x.tally")) {
             sound += 1;
@@ -124,7 +125,7 @@ fn no_file_is_mistaken_or_makes_the_program_stop() {
             let _ = partial.merge(count(&fleet, &setting(&fleet), &[1]));
         }
     }
-    assert!(sound < 20, "{sound} of them");
+    assert!(0 < sound && sound < tried, "{sound} of {tried}: some changes are of numbers, which any fleet could have");
 }
 
 /// A fleet of which some pieces cannot be read.
