@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import node
+from .errors import LabError
 from .guest import Guest
 from .truth import Workload
 
@@ -33,9 +34,9 @@ _DAMON_STAT = "/sys/module/damon_stat/parameters/enabled"
 def period_s(guest: Guest) -> int:
     """What stands for a period of 30 s: the shortest in which the guest's tracker can look as often.
 
-    A look by DAMON takes half a second at least, because it hands out its regions anew for each.
+    DAMON cannot look more often than every half second, and takes three looks more in each stage to tell what it saw.
     """
-    return LOOKS // 5 if guest.exists(_PAGE_IDLE) else LOOKS // 2
+    return LOOKS // 5 if guest.exists(_PAGE_IDLE) else (LOOKS + 9 + 1) // 2
 
 
 def budget_per_second(slowdown: float, latency_us: float = LATENCY_US) -> float:
@@ -82,6 +83,23 @@ def huge_bytes(workload: Workload) -> int:
     """Bytes of a workload in huge pages."""
     lines = workload.guest.read(f"/proc/{workload.pid}/smaps_rollup").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHugePages:"))
+
+
+def periods_ms(guest: Guest) -> list[int]:
+    """When each period so far has ended, by the journal."""
+    return [record["unix_ms"] for record in node.journal(guest) if record["record"] == "slow"]
+
+
+def pass_periods(workload: Workload, periods: int) -> None:
+    """Wait until so many periods more have ended. They take longer than they should on a host that is slow or busy."""
+    guest = workload.guest
+    end = len(periods_ms(guest)) + periods
+    patience = 4 * periods
+    while len(periods_ms(guest)) < end:
+        patience -= 1
+        if patience < 0:
+            raise LabError(f"{periods} periods of {period_s(guest)} s took more than four times as long")
+        pass_time(workload, period_s(guest))
 
 
 def pass_time(workload: Workload, seconds: float) -> None:

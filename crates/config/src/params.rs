@@ -73,12 +73,6 @@ impl Slow {
         u64::try_from(self.latency.as_nanos()).ok().filter(|&nanos| nanos > 0)
     }
 
-    /// The time from look to look.
-    #[must_use]
-    pub fn look_period(&self) -> Duration {
-        self.period / self.looks
-    }
-
     /// How much may be moved in a period.
     #[must_use]
     pub fn step_max(&self) -> Bytes {

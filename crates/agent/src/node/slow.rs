@@ -227,9 +227,10 @@ impl Agent {
 
     fn begin_looks(&mut self, now: Duration, chosen: Chosen) -> kernel::Result<bool> {
         let Chosen { sampled, slow, members } = chosen;
+        let look_period = self.look_period();
         let Placement { tracker: Some(tracker), splitter, periods, looking, .. } = &mut self.slow else { return Ok(false) };
         let config = &self.config.slow;
-        let settings = Settings { looks: config.looks / 3, look_period: config.look_period(), parts_max: config.parts };
+        let settings = Settings { looks: config.looks / 3, look_period, parts_max: config.parts };
         let host = Host { roots: &self.roots, splitter: splitter.as_ref() };
         let memory = Given { host, pids: &members.given, changes: &looking.changes };
         let sampler = Sampler::begin(sampled, slow, settings, *periods, tracker.as_ref(), &memory);
@@ -304,9 +305,15 @@ impl Agent {
 
     /// The highest rate of a block in the slow node that its looks of one period can tell.
     fn tellable(&self) -> AccessRate {
-        let least = self.slow.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.look_min());
-        let look_period = self.config.slow.look_period().max(least);
-        rate::tellable(self.config.slow.looks, u64::try_from(look_period.as_micros()).unwrap_or(u64::MAX))
+        rate::tellable(self.config.slow.looks, u64::try_from(self.look_period().as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// The time from look to look: so long that the three stages, with the time that the tracker takes to tell what it saw
+    /// after each, fit into the period; longer where the tracker cannot look as often.
+    fn look_period(&self) -> Duration {
+        let slow = &self.config.slow;
+        let (after, least) = self.slow.tracker.as_ref().map_or((0, Duration::ZERO), |tracker| (tracker.looks_after(), tracker.look_min()));
+        (slow.period / (slow.looks + 3 * after)).max(least)
     }
 
     /// Decides for one job, records it, and queues its moves. Returns how much is to be placed.

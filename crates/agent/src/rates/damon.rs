@@ -21,6 +21,9 @@ const POINTS_MAX: usize = 1 << 13;
 /// The shortest time from look to look that the kernel's interface allows for.
 const LOOK_MIN: Duration = Duration::from_millis(500);
 
+/// Looks that it takes the kernel to hand its counts out, as a rule.
+const HANDING_OUT: u32 = 3;
+
 /// Looks within which the kernel hands its counts out and ends its thread, on a machine that is not overloaded.
 const LOOKS_AFTER: u32 = 5;
 
@@ -166,6 +169,10 @@ impl RateTracker for Damon {
 
     fn look_min(&self) -> Duration {
         LOOK_MIN
+    }
+
+    fn looks_after(&self) -> u32 {
+        HANDING_OUT
     }
 
     fn watch(&mut self, watch: &Watch<'_>) -> Result<()> {

@@ -88,6 +88,11 @@ pub trait RateTracker: fmt::Debug {
         Duration::ZERO
     }
 
+    /// For how many looks more it takes its time to tell what was seen, once a watch has ended.
+    fn looks_after(&self) -> u32 {
+        0
+    }
+
     /// Begins to watch. What was watched before is forgotten.
     ///
     /// Those of [`Watch::often`] are looked at as often as [`RateTracker::look`] is called, or by the kernel itself.
