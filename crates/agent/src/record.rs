@@ -13,6 +13,7 @@ use trace::{Basis, Closed, Entry, Figures, JobId, Labels, Sink, Spool, calendar}
 
 use crate::job::{Job, millis};
 use crate::journal::{PeriodRecord, Record};
+use crate::node::unix_ms;
 
 /// Entries kept for the next attempt while the spool cannot be written to.
 const UNWRITTEN_MAX: usize = 10_000;
@@ -23,6 +24,8 @@ pub struct Recorder {
     cluster: String,
     machine: String,
     boot_id: String,
+    /// When this agent started, which tells its entries from those of the ones before it.
+    start_unix_ms: u64,
     entry_ms: u64,
     file_ms: u64,
     spool: Spool,
@@ -49,6 +52,8 @@ struct Recorded {
     scanned_at: Option<Duration>,
     /// Memory and I/O stall so far, in microseconds.
     stalled_us: Option<[u64; 2]>,
+    /// Processes that the out-of-memory killer has ended so far.
+    oom_killed: Option<u64>,
     entry: Option<Partial>,
 }
 
@@ -82,6 +87,7 @@ impl Recorder {
             cluster: wanted.cluster.clone(),
             machine,
             boot_id: boot_id.to_owned(),
+            start_unix_ms: unix_ms(),
             entry_ms: millis(wanted.entry_period).max(1),
             file_ms: millis(wanted.file_period).max(1),
             spool,
@@ -144,7 +150,7 @@ impl Recorder {
     }
 
     fn add(&mut self, period: &PeriodRecord, job: &Job) {
-        let Self { cluster, machine, boot_id, .. } = self;
+        let Self { cluster, machine, boot_id, start_unix_ms, .. } = self;
         if self.jobs.get(&period.job).is_some_and(|known| known.cgroup_id != period.id) {
             let before = self.jobs.remove(&period.job);
             self.unwritten.extend(before.and_then(Recorded::finish));
@@ -154,6 +160,7 @@ impl Recorder {
             cgroup_id: period.id,
             scanned_at: None,
             stalled_us: None,
+            oom_killed: None,
             entry: None,
         });
         // Entries of all jobs and machines end with the same minutes of the clock, to be compared.
@@ -163,7 +170,7 @@ impl Recorder {
         if due {
             self.unwritten.extend(known.finish_entry());
         }
-        known.add(period, job);
+        known.add(period, job, *start_unix_ms);
     }
 
     /// Writes what is finished to the spool, in the files that it belongs to.
@@ -236,7 +243,7 @@ fn dropped(closed: &Closed) -> Option<String> {
 }
 
 impl Recorded {
-    fn add(&mut self, period: &PeriodRecord, job: &Job) {
+    fn add(&mut self, period: &PeriodRecord, job: &Job, agent_start_unix_ms: u64) {
         let PeriodRecord { input, step, outcome, memory, .. } = period;
         let page = kernel::page_size();
         let scanned_at = job.scan.as_ref().map(|scan| scan.taken_at);
@@ -244,6 +251,7 @@ impl Recorded {
         let fresh = input.window_ms > 0 && scanned_at != self.scanned_at;
         self.scanned_at = scanned_at;
         let stalled_us = self.stalled_since(job);
+        let oom_kills = self.oom_killed_since(job);
         let zswapped = job.cgroup.stat().ok().and_then(|stat| stat.zswapped).unwrap_or_default().0.min(memory.far.0);
         let held = matches!(step.decision, Decision::Hold { .. });
         let far_on = memory.far > Bytes::ZERO || outcome.promoted > Pages::ZERO;
@@ -272,6 +280,8 @@ impl Recorded {
         sum.promoted_pages += outcome.promoted.0;
         sum.memory_stall_us += stalled_us[0];
         sum.io_stall_us += stalled_us[1];
+        sum.oom_kills += oom_kills;
+        sum.agent_start_unix_ms = agent_start_unix_ms;
         sum.threshold_scans = u64::from(step.threshold.unwrap_or(Age(0)).0);
         sum.held_periods += u64::from(held);
         sum.far_periods += u64::from(far_on);
@@ -288,6 +298,13 @@ impl Recorded {
         let now = [memory.some.total_us, job.cgroup.io_pressure().map_or(0, |io| io.some.total_us)];
         let before = self.stalled_us.replace(now).unwrap_or(now);
         [0, 1].map(|at| now[at].saturating_sub(before[at]))
+    }
+
+    /// Processes that the out-of-memory killer ended since the last call; none where the kernel does not tell.
+    fn oom_killed_since(&mut self, job: &Job) -> u64 {
+        let Ok(events) = job.cgroup.events() else { return 0 };
+        let before = self.oom_killed.replace(events.oom_kill).unwrap_or(events.oom_kill);
+        events.oom_kill.saturating_sub(before)
     }
 
     fn finish(mut self) -> Option<Entry> {

@@ -97,7 +97,10 @@ macro_rules! figures {
         pub const FIGURES: &[Figure] = &[$(Figure { name: stringify!($name), since: $since, meaning: $meaning },)*];
 
         /// The numbers of an entry. Levels are means over its control periods, rounded down; what flows is summed.
+        ///
+        /// An entry that an older agent left in its spool lacks what is newer: that was nothing to it.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
         pub struct Figures {
             $(#[doc = $meaning] pub $name: u64,)*
         }
@@ -133,6 +136,7 @@ figures! {
     slow_node_bytes since 2: "What it has in slow memory nodes, charged to it all the same. A mean.";
     file_out_bytes since 1: "Page cache that was reclaimed from it and has not come back. A mean.";
     sampled_compressed_ppm since 1: "What its sampled cold pages compress to, in millionths of their size; 0 where none was sampled.";
+    bundle_version since 3: "The version of the parameter bundle that the machine went by; 0 for its configuration file.";
     asked_pages since 1: "Pages that the kernel was asked to offload.";
     offloaded_pages since 1: "Pages that went to far memory.";
     promoted_pages since 1: "Pages that came back from it: actual promotions.";
@@ -141,6 +145,8 @@ figures! {
     threshold_scans since 1: "The threshold of the last decision, in scans; 0 where none qualified.";
     held_periods since 1: "Control periods in which nothing of it was to be offloaded.";
     far_periods since 1: "Control periods in which it had far memory, or some came back. Far memory was on where this is not 0.";
+    oom_kills since 3: "Processes of it that the out-of-memory killer ended (memory.events); 0 where the kernel does not tell.";
+    agent_start_unix_ms since 3: "When the agent started that summed it: another number is another start. 0 where that is not known.";
 }
 
 /// What one job did in one stretch of time.
@@ -187,7 +193,7 @@ mod tests {
     fn figures_keep_their_order() {
         let array = std::array::from_fn(|i| i as u64);
         assert_eq!(Figures::from_array(array).to_array(), array);
-        assert_eq!(Figures::from_array(array).far_periods, FIGURES.len() as u64 - 1);
+        assert_eq!(Figures::from_array(array).far_periods, 21);
         assert_eq!(FIGURES[0].name, "start_unix_ms");
     }
 }

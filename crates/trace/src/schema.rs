@@ -26,8 +26,8 @@ use crate::error::{Error, Result};
 
 /// The version of the schema. A reader takes older files, and refuses newer ones by name.
 ///
-/// Version 2 knows of slow memory nodes.
-pub const VERSION: u32 = 2;
+/// Version 2 knows of slow memory nodes; version 3 of parameter bundles, restarts of the agent and OOM kills.
+pub const VERSION: u32 = 3;
 
 /// Columns of words: the first three are the identity's, the others [`crate::Labels`]'s.
 pub(crate) const WORDS: [&str; 7] = ["cluster", "machine", "job", "class", "policy", "tracker", "decision"];

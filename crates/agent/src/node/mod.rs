@@ -430,7 +430,7 @@ fn job_record(job: &Job) -> Record {
     }))
 }
 
-fn unix_ms() -> u64 {
+pub(crate) fn unix_ms() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, crate::job::millis)
 }
 

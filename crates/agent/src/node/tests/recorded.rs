@@ -55,6 +55,7 @@ fn periods_are_summed_by_the_minutes_they_begin_in() {
             format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0", minute * 10);
         machine.set(JOB, "memory.pressure", &stalled);
         machine.set(JOB, "io.pressure", &stalled);
+        machine.set(JOB, "memory.events", &format!("low 0\nhigh 0\nmax 0\noom 0\noom_kill {}\noom_group_kill 0", 7 + minute / 6));
         let at = 1_000 + minute * 60;
         if minute % 2 == 1 {
             round(&mut agent, &machine, at, 60);
@@ -85,6 +86,10 @@ fn periods_are_summed_by_the_minutes_they_begin_in() {
     let want =
         [(minute(54), 2, MINUTE, 1_500, 10, 3), (minute(55), 5, 5 * MINUTE, 5_000, 50, 25), (minute(60), 5, 5 * MINUTE, 10_000, 50, 50)];
     assert_eq!(shown, want);
+    let killed: Vec<_> = entries.iter().map(|entry| entry.figures.oom_kills).collect();
+    assert_eq!(killed, [0, 1, 1], "those of minutes 6 and 12; what was before the agent looked is not its to tell");
+    assert!(entries.iter().all(|entry| entry.figures.agent_start_unix_ms == entries[0].figures.agent_start_unix_ms));
+    assert!(entries[0].figures.agent_start_unix_ms > 0);
     // Scans ended in minutes 1, 3, 5 ...; the first has no window.
     let windows: Vec<_> = entries.iter().map(|entry| entry.figures.window_ms).collect();
     assert_eq!(windows, [0, 360_000, 240_000]);
