@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::job::{JOB_KNOBS, JobRule};
@@ -17,23 +18,49 @@ const SYNTAX_PROBLEMS_MAX: usize = 10;
 /// Sets in `config` what `text` sets, and returns what is wrong with it, by line. Its rules for jobs go before those
 /// that are there, so that they are the first to match.
 pub(crate) fn apply(config: &mut Config, file: &Path, text: &str) -> Vec<Problem> {
-    let mut reader = Reader { config, file, text, jobs: Vec::new(), problems: Vec::new() };
-    let (table, errors) = DeTable::parse_recoverable(text);
-    if errors.is_empty() {
-        reader.top(table.get_ref());
-    } else {
-        // What follows an error may have been read as part of another table, so only the errors themselves are sure.
-        for error in errors.iter().take(SYNTAX_PROBLEMS_MAX) {
-            let line = error.span().map(|span| reader.line(span.start));
-            let message = format!("not TOML: {}", Problem::shown(error.message()));
-            let remedy = "lines look like `[agent]` and `scan_period = \"120s\"`";
-            reader.report(line, None, None, Invalid::new(message, remedy));
-        }
-    }
+    let table = match parse(file, text) {
+        Ok(table) => table,
+        Err(problems) => return problems,
+    };
+    let mut reader = Reader::new(config, file, text);
+    reader.top(table.get_ref());
     let Reader { jobs, mut problems, .. } = reader;
     config.jobs.splice(0..0, jobs.into_iter().map(|(_, rule)| rule));
     problems.sort_by_key(|problem| problem.line);
     problems
+}
+
+/// Sets in `config` what one table of `text` sets of its knobs. Returns which, each with its line, and what is wrong.
+pub(crate) fn apply_knobs(config: &mut Config, file: &Path, text: &str, table: &DeTable) -> (Vec<(usize, &'static Knob)>, Vec<Problem>) {
+    let mut reader = Reader::new(config, file, text);
+    for (key, value) in table {
+        reader.entry(key.get_ref(), line(text, key.span().start), value.get_ref());
+    }
+    (reader.set, reader.problems)
+}
+
+/// A text as TOML, or what of it is none.
+pub(crate) fn parse<'a>(file: &Path, text: &'a str) -> Result<Spanned<DeTable<'a>>, Vec<Problem>> {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        return Ok(table);
+    }
+    // What follows an error may have been read as part of another table, so only the errors themselves are sure.
+    let problem = |error: &toml::de::Error| Problem {
+        file: file.to_owned(),
+        line: error.span().map(|span| line(text, span.start)),
+        key: None,
+        value: None,
+        message: format!("not TOML: {}", Problem::shown(error.message())),
+        remedy: "lines look like `[agent]` and `scan_period = \"120s\"`".to_owned(),
+    };
+    Err(errors.iter().take(SYNTAX_PROBLEMS_MAX).map(problem).collect())
+}
+
+/// The line, from 1, of a byte of a text.
+pub(crate) fn line(text: &str, offset: usize) -> usize {
+    let before = &text.as_bytes()[..offset.min(text.len())];
+    1 + before.iter().filter(|byte| **byte == b'\n').count()
 }
 
 /// What to say of a key that is none.
@@ -54,14 +81,18 @@ struct Reader<'a> {
     text: &'a str,
     /// Each rule with its line.
     jobs: Vec<(usize, JobRule)>,
+    /// Each knob that was set, with its line.
+    set: Vec<(usize, &'static Knob)>,
     problems: Vec<Problem>,
 }
 
-impl Reader<'_> {
-    /// The line, from 1, of a byte of the text.
+impl<'a> Reader<'a> {
+    fn new(config: &'a mut Config, file: &'a Path, text: &'a str) -> Self {
+        Self { config, file, text, jobs: Vec::new(), set: Vec::new(), problems: Vec::new() }
+    }
+
     fn line(&self, offset: usize) -> usize {
-        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
-        1 + before.iter().filter(|byte| **byte == b'\n').count()
+        line(self.text, offset)
     }
 
     fn report(&mut self, line: Option<usize>, key: Option<&str>, value: Option<String>, invalid: Invalid) {
@@ -101,6 +132,7 @@ impl Reader<'_> {
         if let Some(knob) = knob(key) {
             if let Some(value) = self.checked(knob, key, line, value) {
                 self.config.set(knob, value);
+                self.set.push((line, knob));
             }
             return;
         }
@@ -198,7 +230,7 @@ fn raw(value: &DeValue) -> Raw {
     Raw { text, form }
 }
 
-fn shown(value: &DeValue) -> String {
+pub(crate) fn shown(value: &DeValue) -> String {
     match value {
         DeValue::String(text) => quoted(text),
         DeValue::Datetime(date) => Problem::shown(&date.to_string()),

@@ -6,6 +6,7 @@
 //! - A [`Config`] that exists is right: every value lies in its range, every pattern could match.
 //! - No text makes it panic, and everything that is wrong is reported together, with what to write instead.
 
+pub mod bundle;
 mod choice;
 mod document;
 mod job;
@@ -18,6 +19,7 @@ pub mod quantity;
 mod render;
 mod table;
 
+pub use bundle::{Arm, Bundle, Guidance, Told};
 pub use choice::{Actuator, AtLimit, Class, Kind, Policy, Tier, Tracker};
 pub use job::{JOB_KNOBS, JobRule};
 pub use knob::{Knob, Unit, Value};
@@ -25,6 +27,6 @@ pub use load::MAIN_FILE;
 pub use problem::{Invalid, Problem, Problems};
 pub use render::{example_toml, manual};
 pub use table::{
-    Agent, Aggressive, Classes, ColdAge, Config, Conservative, Guard, Incompressible, KNOBS, Pressure, Slow, Swap, TABLES, Tiers, Trace,
-    Zswap, knob,
+    Agent, Aggressive, Classes, ColdAge, Config, Conservative, Guard, Incompressible, KNOBS, Pressure, Rollout, Slow, Swap, TABLES, Tiers,
+    Trace, Zswap, knob,
 };

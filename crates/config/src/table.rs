@@ -289,6 +289,24 @@ knobs! {
             "How much may wait in `agent.state_dir` while the store is away; beyond it, the oldest files are lost.";
     }
 
+    /// Following a rollout: signed parameter bundles, and which machines go by them. See `docs/rollout.md`.
+    "rollout" => rollout: Rollout {
+        store: String = Unit::Store, "",
+            "Where bundles are published: a directory, or `s3://bucket/prefix` with credentials in the environment. Empty follows none.";
+        root: PathBuf = Unit::Path, "/etc/thermocline/root.json",
+            "The trusted root of the store's signatures, as `thermocline rollout init` has written it.";
+        poll: Duration = Unit::Duration, "5m" in "1s" ..= "24h",
+            "How often the store is asked, give or take a tenth.";
+        promotion_max: RatioPpm = Unit::Ratio, "300%" in "100%" ..= "4000%",
+            "The agent leaves a bundle when the 98th percentile of its jobs' promotion rates goes beyond this share of their objectives.";
+        stall_periods: u32 = Unit::Count, "10" in "2" ..= "1000",
+            "The agent leaves a bundle when a job with far memory stalls beyond its class's `stall_target` in so many control periods in a row.";
+        starts: u32 = Unit::Count, "3" in "2" ..= "100",
+            "The agent leaves a bundle when it has started so often with it, within `starts_within`, without having been stopped.";
+        starts_within: Duration = Unit::Duration, "10m" in "10s" ..= "24h",
+            "How long starts with a bundle are remembered; an agent that lives longer with it has come up well.";
+    }
+
     /// The last resort when pages come back faster than the machine has memory for (Lagar-Cavilla et al., section 4.2).
     "guard" => guard: Guard {
         enabled: bool = Unit::Bool, "false",
@@ -333,6 +351,8 @@ pub struct Config {
     pub incompressible: Incompressible,
     /// `[trace]`
     pub trace: Trace,
+    /// `[rollout]`
+    pub rollout: Rollout,
     /// `[guard]`
     pub guard: Guard,
     /// `[[job]]`: which jobs there are and how each is treated. The first rule that matches a cgroup holds.
