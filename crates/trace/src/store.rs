@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tempfile::NamedTempFile;
 use tokio::runtime::Runtime;
 
@@ -156,6 +156,52 @@ impl Store {
         Ok(Fetched { path: copy.path().to_owned(), _copy: Some(copy) })
     }
 
+    /// A small object's bytes; `None` where there is none under that path. To be waited for by [`Self::wait`].
+    ///
+    /// # Errors
+    /// [`Error::Store`] where it cannot be had, or is larger than `bytes_max`.
+    pub async fn read(&self, path: &str, bytes_max: u64) -> Result<Option<Vec<u8>>> {
+        let location = self.locate(path)?;
+        let got = match self.objects.get(&location).await {
+            Ok(got) => got,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(self.failed(&error)),
+        };
+        if got.meta.size > bytes_max {
+            return Err(failed(&self.url, format!("{path} has {} bytes, more than {bytes_max}", got.meta.size)));
+        }
+        // What a store says of an object's size need not be so.
+        let mut bytes = Vec::new();
+        let mut parts = got.into_stream();
+        while let Some(part) = parts.try_next().await.map_err(|error| self.failed(&error))? {
+            bytes.extend_from_slice(&part);
+            if bytes.len() as u64 > bytes_max {
+                return Err(failed(&self.url, format!("{path} has more than {bytes_max} bytes")));
+            }
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Writes a small object: whole, or not at all. Returns whether it did: with `only_new`, an object that is there under
+    /// that path stays. To be waited for by [`Self::wait`].
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn write(&self, path: &str, bytes: Vec<u8>, only_new: bool) -> Result<bool> {
+        let location = self.locate(path)?;
+        let mode = if only_new { PutMode::Create } else { PutMode::Overwrite };
+        match self.objects.put_opts(&location, PutPayload::from(bytes), mode.into()).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::AlreadyExists { .. }) if only_new => Ok(false),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// Waits for what takes time, in the runtime that the store's connections belong to.
+    pub fn wait<F: Future>(&self, what: F) -> F::Output {
+        self.runtime.block_on(what)
+    }
+
     fn locate(&self, path: &str) -> Result<ObjectPath> {
         let whole = if self.prefix.as_ref().is_empty() { path.to_owned() } else { format!("{}/{path}", self.prefix) };
         ObjectPath::parse(whole).map_err(|error| failed(&self.url, error.to_string()))
@@ -218,6 +264,20 @@ mod tests {
         std::fs::write(dir.path().join("store/of/traces/README"), "no trace").unwrap();
         want.sort();
         assert_eq!(store.list().unwrap(), want);
+    }
+
+    #[test]
+    fn small_objects_are_read_within_their_limit_and_written_over_only_where_wanted() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().to_str().unwrap()).unwrap();
+        let read = |path: &str, most| store.wait(store.read(path, most));
+        assert_eq!(read("a/1", 9).unwrap(), None);
+        for (bytes, only_new, done) in [("one", true, true), ("two", true, false), ("three", false, true)] {
+            assert_eq!(store.wait(store.write("a/1", bytes.into(), only_new)).unwrap(), done, "{bytes}");
+        }
+        assert_eq!(read("a/1", 5).unwrap().as_deref(), Some("three".as_bytes()));
+        assert!(read("a/1", 4).unwrap_err().to_string().contains("5 bytes, more than 4"));
+        assert!(read("../x", 4).is_err());
     }
 
     #[test]

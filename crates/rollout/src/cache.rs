@@ -1,0 +1,154 @@
+//! What a machine remembers of the rollout that it follows: a restart without the store goes by the same bundle.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use config::{Arm, Bundle, Guidance};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Refusal, Result};
+
+/// The version of the file. Any other is refused by name.
+const SCHEMA: u32 = 1;
+
+/// The largest file that is read.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// Versions of the metadata that were verified last. Nothing older is taken under the same root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    pub(crate) root: u64,
+    pub(crate) timestamp: u64,
+    pub(crate) snapshot: u64,
+    pub(crate) targets: u64,
+}
+
+impl Seen {
+    /// Whether something of `now` is older than it was. A new root may have been made because somebody had raised the
+    /// numbers out of reach with stolen keys; they begin anew with it.
+    pub(crate) fn goes_back_to(&self, now: &Self) -> bool {
+        let older = now.timestamp < self.timestamp || now.snapshot < self.snapshot || now.targets < self.targets;
+        now.root < self.root || now.root == self.root && older
+    }
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Contents {
+    schema: u32,
+    seen: Seen,
+    rollout: String,
+    stage: String,
+    arm: Arm,
+    bundle: Option<String>,
+    previous: Option<String>,
+}
+
+/// The file.
+pub(crate) fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join("rollout/followed")
+}
+
+/// Writes it, whole or not at all: the SHA-256 of what follows, then JSON.
+pub(crate) fn store(file: &Path, seen: Seen, guidance: &Guidance) -> Result<()> {
+    let Guidance { rollout, stage, arm, bundle, previous } = guidance;
+    let text = |bundle: &Option<Bundle>| bundle.as_ref().map(Bundle::to_toml);
+    let contents = Contents {
+        schema: SCHEMA,
+        seen,
+        rollout: rollout.clone(),
+        stage: stage.clone(),
+        arm: *arm,
+        bundle: text(bundle),
+        previous: text(previous),
+    };
+    let json = serde_json::to_string(&contents).map_err(|error| Error::io(file, "write")(error.into()))?;
+    replace(file, format!("{}\n{json}", hash(json.as_bytes())).as_bytes())
+}
+
+/// Reads it, if it is there.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Refused`] for a file that is damaged or of another program; [`Error::Bundle`].
+pub(crate) fn load(file: &Path) -> Result<Option<(Seen, Guidance)>> {
+    let damaged = |what: String| Error::refused(Refusal::Malformed, format!("{}: {what}", file.display()));
+    match std::fs::metadata(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Ok(found) if found.len() > BYTES_MAX => return Err(damaged(format!("{} bytes", found.len()))),
+        _ => {}
+    }
+    let text = String::from_utf8(std::fs::read(file).map_err(Error::io(file, "read"))?).unwrap_or_default();
+    let json = text.split_once('\n').filter(|(sum, json)| *sum == hash(json.as_bytes())).map(|(_, json)| json);
+    let json = json.ok_or_else(|| damaged("it is damaged".to_owned()))?;
+    let Contents { schema, seen, rollout, stage, arm, bundle, previous } =
+        serde_json::from_str(json).map_err(|error| damaged(error.to_string()))?;
+    if schema != SCHEMA {
+        return Err(damaged(format!("schema {schema}; this program knows {SCHEMA}")));
+    }
+    let read = |text: Option<String>| text.map(|text| Bundle::parse(&file.to_string_lossy(), &text)).transpose();
+    Ok(Some((seen, Guidance { rollout, stage, arm, bundle: read(bundle)?, previous: read(previous)? })))
+}
+
+fn hash(bytes: &[u8]) -> String {
+    digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Puts a file in the place of another, durably, with the directories above it.
+pub(crate) fn replace(file: &Path, bytes: &[u8]) -> Result<()> {
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(directory).map_err(Error::io(directory, "make"))?;
+    let mut beside = tempfile::NamedTempFile::new_in(directory).map_err(Error::io(directory, "make a file in"))?;
+    let written = beside.write_all(bytes).and_then(|()| beside.as_file().sync_all());
+    written.map_err(Error::io(file, "write"))?;
+    beside.persist(file).map_err(|error| Error::io(file, "replace")(error.error))?;
+    std::fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::io(directory, "sync"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guidance() -> Guidance {
+        let text = "schema = 1\nversion = 7\nid = \"x\"\ncreated = 2026-11-21T18:00:00Z\nexpires = 2026-12-21T18:00:00Z\n\
+                    [knobs.cold_age]\npercentile = \"97%\"\n";
+        let bundle = Some(Bundle::parse("7", text).unwrap());
+        Guidance { rollout: "r".into(), stage: "canary".into(), arm: Arm::Bundle, bundle, previous: None }
+    }
+
+    #[test]
+    fn what_is_remembered_is_whole_or_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = path(dir.path());
+        assert_eq!(load(&file).unwrap(), None);
+        let seen = Seen { root: 1, timestamp: 2, snapshot: 3, targets: 4 };
+        store(&file, seen, &guidance()).unwrap();
+        assert_eq!(load(&file).unwrap(), Some((seen, guidance())));
+        let whole = std::fs::read(&file).unwrap();
+        for cut in 0..whole.len() {
+            std::fs::write(&file, &whole[..cut]).unwrap();
+            assert_eq!(load(&file).unwrap_err().refusal(), Some(Refusal::Malformed), "cut at {cut}");
+        }
+        for at in (0..whole.len()).step_by(7) {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            std::fs::write(&file, &changed).unwrap();
+            assert!(load(&file).is_err(), "changed at {at}");
+        }
+    }
+
+    #[test]
+    fn numbers_go_up_until_the_root_does() {
+        let seen = Seen { root: 2, timestamp: 9, snapshot: 8, targets: 7 };
+        for (now, back) in [
+            (seen, false),
+            (Seen { timestamp: 10, ..seen }, false),
+            (Seen { timestamp: 8, ..seen }, true),
+            (Seen { snapshot: 7, ..seen }, true),
+            (Seen { targets: 6, ..seen }, true),
+            (Seen { root: 1, ..seen }, true),
+            (Seen { root: 3, timestamp: 1, snapshot: 1, targets: 1 }, false),
+        ] {
+            assert_eq!(seen.goes_back_to(&now), back, "{now:?}");
+        }
+    }
+}

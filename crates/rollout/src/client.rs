@@ -1,0 +1,179 @@
+//! Reading a repository of The Update Framework (specification 1.0): every byte that comes out of here was signed for.
+//!
+//! ```text
+//! metadata/1.root.json, 2.root.json, ...   keys and thresholds of all roles; each version signed by the one before
+//! metadata/timestamp.json                  which snapshot holds; the only file that is ever replaced
+//! metadata/5.snapshot.json                 which version of the targets
+//! metadata/5.targets.json                  hash and size of each target
+//! targets/HASH.assignment.json             who follows which bundle
+//! targets/HASH.bundle-7.toml               a bundle
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use config::Bundle;
+use tough::schema::{Root, Signed};
+use tough::{
+    ExpirationEnforcement, IntoVec, Limits, Repository, RepositoryLoader, TargetName, Transport, TransportError, TransportErrorKind,
+    TransportStream,
+};
+use trace::Store;
+use url::Url;
+
+use crate::assignment::Assignment;
+use crate::error::{Error, Refusal, Result};
+
+pub(crate) const METADATA: &str = "metadata";
+pub(crate) const TARGETS: &str = "targets";
+pub(crate) const TIMESTAMP: &str = "metadata/timestamp.json";
+pub(crate) const ASSIGNMENT: &str = "assignment.json";
+
+/// The largest file of a repository that is read.
+pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// How long one file may take.
+const FETCH_MAX: Duration = Duration::from_secs(20);
+
+/// How many versions of the root may be between the one that is known and the newest.
+const ROOTS_MAX: u64 = 64;
+
+/// The name of a bundle's target.
+pub(crate) fn bundle_name(version: u64) -> String {
+    format!("bundle-{version}.toml")
+}
+
+/// The version of the bundle that a target holds.
+pub(crate) fn bundle_version(name: &str) -> Option<u64> {
+    name.strip_prefix("bundle-")?.strip_suffix(".toml")?.parse().ok()
+}
+
+/// A store whose files are fetched for the library, and counted.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) store: Arc<Store>,
+    requests: Arc<AtomicU64>,
+}
+
+impl Files {
+    pub(crate) fn open(url: &str) -> Result<Self> {
+        Ok(Self { store: Arc::new(Store::open(url)?), requests: Arc::default() })
+    }
+
+    /// Requests so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// A file's bytes, if there is such a file.
+    pub(crate) async fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        match tokio::time::timeout(FETCH_MAX, self.store.read(path, FILE_BYTES_MAX)).await {
+            Ok(read) => Ok(read?),
+            Err(_) => Err(Error::Away { what: format!("{}: {path} did not come within {FETCH_MAX:?}", self.store.url()) }),
+        }
+    }
+}
+
+#[tough::async_trait]
+impl Transport for Files {
+    async fn fetch(&self, url: Url) -> Result<TransportStream, TransportError> {
+        let path = url.path().trim_start_matches('/');
+        match self.read(path).await {
+            Ok(Some(bytes)) => Ok(Box::pin(futures_util::stream::once(std::future::ready(Ok(bytes.into()))))),
+            Ok(None) => Err(TransportError::new(TransportErrorKind::FileNotFound, path)),
+            Err(error) => Err(TransportError::new_with_cause(TransportErrorKind::Other, path, error)),
+        }
+    }
+}
+
+/// Verifies what a store offers, from a root that is trusted. What was seen stays in the datastore, if there is one, so that
+/// nothing older is taken after it.
+///
+/// # Errors
+/// [`Error::Refused`] for what is not as it was signed; [`Error::Away`].
+pub(crate) async fn load(files: &Files, root: &[u8], datastore: Option<&Path>, expiration: ExpirationEnforcement) -> Result<Repository> {
+    let base = |folder: &str| Url::parse(&format!("store://repository/{folder}/"));
+    let (Ok(metadata), Ok(targets)) = (base(METADATA), base(TARGETS)) else {
+        return Err(Error::Away { what: "no URL".to_owned() });
+    };
+    let limits = Limits {
+        max_root_size: FILE_BYTES_MAX,
+        max_targets_size: FILE_BYTES_MAX,
+        max_timestamp_size: FILE_BYTES_MAX,
+        max_snapshot_size: FILE_BYTES_MAX,
+        max_root_updates: ROOTS_MAX,
+    };
+    let mut loader = RepositoryLoader::new(&root, metadata, targets).transport(files.clone()).limits(limits);
+    if let Some(datastore) = datastore {
+        loader = loader.datastore(datastore);
+    }
+    loader.expiration_enforcement(expiration).load().await.map_err(|error| Error::from_tough(&error))
+}
+
+/// A target's bytes; `None` where there is none of that name.
+pub(crate) async fn target(repository: &Repository, name: &str) -> Result<Option<Vec<u8>>> {
+    let name = TargetName::new(name).map_err(|error| Error::from_tough(&error))?;
+    let stream = repository.read_target(&name).await.map_err(|error| Error::from_tough(&error))?;
+    let Some(stream) = stream else { return Ok(None) };
+    stream.into_vec().await.map(Some).map_err(|error| Error::from_tough(&error))
+}
+
+/// The assignment, if there is one.
+pub(crate) async fn assignment(repository: &Repository) -> Result<Option<Assignment>> {
+    target(repository, ASSIGNMENT).await?.map(|bytes| Assignment::parse(&bytes)).transpose()
+}
+
+/// A bundle of this version.
+pub(crate) async fn bundle(repository: &Repository, version: u64) -> Result<Bundle> {
+    let name = bundle_name(version);
+    let bytes = target(repository, &name).await?;
+    let bytes = bytes.ok_or_else(|| Error::Away { what: format!("{name} is not published, or was revoked") })?;
+    let text = String::from_utf8(bytes).map_err(|_| Error::refused(Refusal::Malformed, format!("{name} is not UTF-8")))?;
+    let bundle = Bundle::parse(&name, &text)?;
+    if bundle.version != version {
+        return Err(Error::refused(Refusal::Mismatch, format!("{name} holds version {}", bundle.version)));
+    }
+    Ok(bundle)
+}
+
+/// Versions of the bundles that are published, oldest first.
+pub(crate) fn bundles(repository: &Repository) -> Vec<u64> {
+    let mut versions: Vec<_> = repository.targets().signed.targets.keys().filter_map(|name| bundle_version(name.raw())).collect();
+    versions.sort_unstable();
+    versions
+}
+
+/// The newest root that is known: of the file that the operator brought to the machine, and of the datastore, where the
+/// library keeps the last one that it verified. Without that, whoever holds the store could leave out newer roots and
+/// bring back keys that they revoked.
+///
+/// A file that is another than before begins anew: what was remembered under the old one is forgotten.
+pub(crate) fn trusted_root(file: &Path, datastore: &Path) -> Result<Vec<u8>> {
+    let given = std::fs::read(file).map_err(Error::io(file, "read"))?;
+    let version = |bytes: &[u8]| serde_json::from_slice::<Signed<Root>>(bytes).map(|root| root.signed.version.get());
+    let own = version(&given).map_err(|error| Error::refused(Refusal::Malformed, format!("{}: {error}", file.display())))?;
+    let (before, kept) = (datastore.join("given-root.json"), datastore.join("root.json"));
+    if std::fs::read(&before).ok().as_ref() != Some(&given) {
+        match std::fs::remove_dir_all(datastore) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::io(datastore, "clear")(error)),
+            _ => {}
+        }
+        std::fs::create_dir_all(datastore).map_err(Error::io(datastore, "make"))?;
+        crate::cache::replace(&before, &given)?;
+    }
+    let newer = std::fs::read(kept).ok().filter(|kept| version(kept).is_ok_and(|version| version > own));
+    Ok(newer.unwrap_or(given))
+}
+
+/// A directory to work in once.
+pub(crate) fn scratch() -> Result<tempfile::TempDir> {
+    tempfile::tempdir().map_err(Error::io(&std::env::temp_dir(), "make a directory in"))
+}
+
+/// Where a machine's datastore is.
+pub(crate) fn datastore(state_dir: &Path) -> PathBuf {
+    state_dir.join("rollout/seen")
+}

@@ -1,0 +1,342 @@
+//! The operator's side of a repository: what is published, and under which signatures.
+//!
+//! A change is made of new files under new names, and takes effect with the last of them, `timestamp.json`: a machine sees
+//! the repository before the change or after it. What an interrupted change leaves is passed over by the next.
+
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use config::Bundle;
+use jiff::Timestamp;
+use serde::Serialize;
+use tough::editor::RepositoryEditor;
+use tough::schema::{RoleType, Root, Target};
+use tough::{ExpirationEnforcement, Repository, TargetName};
+
+use crate::assignment::Assignment;
+use crate::client::{self, ASSIGNMENT, Files, METADATA, TARGETS, TIMESTAMP};
+use crate::error::{Error, Result};
+use crate::keys;
+
+pub mod root;
+
+/// How long signatures hold. Whoever keeps a store from being renewed can hide for this long what is newer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// Of `timestamp.json`: how long a machine may be kept from news.
+    pub timestamp: Duration,
+    /// Of what is signed with each change.
+    pub targets: Duration,
+    /// Of the root.
+    pub root: Duration,
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+impl Default for Validity {
+    fn default() -> Self {
+        Self { timestamp: 7 * DAY, targets: 90 * DAY, root: 365 * DAY }
+    }
+}
+
+/// How often a change is tried again under higher numbers, where other files have its own.
+const ATTEMPTS_MAX: u64 = 16;
+
+/// A repository, and keys to change it with.
+#[derive(Debug)]
+pub struct Operator {
+    files: Files,
+    /// The trusted root.
+    root: PathBuf,
+    /// Where the keys are.
+    keys: PathBuf,
+    validity: Validity,
+}
+
+/// A change to what is published.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Nothing but the signatures' times.
+    Refresh,
+    /// A new bundle. Nobody follows it yet.
+    Publish(&'a Bundle),
+    /// A bundle goes; whoever followed it goes back to what was before it, or to the configuration file.
+    Revoke(u64),
+    /// Who follows which bundle.
+    Assign(&'a Assignment),
+}
+
+/// What a repository holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Contents {
+    /// The roles' metadata.
+    pub roles: Vec<RoleView>,
+    /// Who follows which bundle.
+    pub assignment: Option<Assignment>,
+    /// The bundles, oldest first.
+    pub bundles: Vec<Bundle>,
+    /// Bundles that are signed and cannot be followed, and why.
+    pub troubles: Vec<String>,
+}
+
+/// The metadata of a role.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RoleView {
+    /// Its name.
+    pub role: String,
+    /// Its version.
+    pub version: u64,
+    /// When it expires, in seconds since the epoch.
+    pub expires_unix_s: u64,
+    /// Signatures that it needs.
+    pub threshold: u64,
+    /// Ids of the keys that may give them.
+    pub keys: Vec<String>,
+}
+
+/// What a change came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Changed {
+    /// The version of the metadata that brings it.
+    pub version: u64,
+    /// Targets that it adds or replaces.
+    pub put: Vec<String>,
+    /// Targets that it takes away.
+    pub removed: Vec<String>,
+    /// Whether it was only looked at.
+    pub dry_run: bool,
+}
+
+impl Operator {
+    /// Opens a repository at a store's URL, with the trusted root and the keys in a directory.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn open(store: &str, root: &Path, keys: &Path, validity: Validity) -> Result<Self> {
+        Ok(Self { files: Files::open(store)?, root: root.to_owned(), keys: keys.to_owned(), validity })
+    }
+
+    /// What is published, verified like a machine does. With `expired`, what has expired is shown all the same.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]; [`Error::Away`]; [`Error::Io`].
+    pub fn contents(&self, expired: bool) -> Result<Contents> {
+        let enforcement = ExpirationEnforcement::from(!expired);
+        self.files.store.wait(async {
+            let repository = self.load(enforcement).await?;
+            let (mut bundles, mut troubles) = (Vec::new(), Vec::new());
+            for version in client::bundles(&repository) {
+                match client::bundle(&repository, version).await {
+                    Ok(bundle) => bundles.push(bundle),
+                    Err(error) => troubles.push(error.to_string()),
+                }
+            }
+            let assignment = client::assignment(&repository).await?;
+            Ok(Contents { roles: roles(&repository), assignment, bundles, troubles })
+        })
+    }
+
+    /// Makes a change, or says what it would be.
+    ///
+    /// # Errors
+    /// [`Error::Publish`] where it would break what is there, or keys are missing; as [`Self::contents`].
+    pub fn change(&self, change: Change, dry_run: bool) -> Result<Changed> {
+        self.files.store.wait(async {
+            let repository = self.load(ExpirationEnforcement::Unsafe).await?;
+            let plan = plan(&repository, change).await?;
+            self.check_keys(&repository.root().signed)?;
+            let from = highest(&repository);
+            let mut changed = Changed { version: from + 1, put: plan.names(), removed: plan.remove.clone(), dry_run };
+            if !dry_run {
+                let root = serde_json::to_vec(repository.root()).map_err(|error| Error::publish(error.to_string(), "report this"))?;
+                changed.version = self.publish(&repository, &root, &plan, from).await?;
+            }
+            Ok(changed)
+        })
+    }
+
+    async fn load(&self, expiration: ExpirationEnforcement) -> Result<Repository> {
+        let root = std::fs::read(&self.root).map_err(Error::io(&self.root, "read"))?;
+        client::load(&self.files, &root, None, expiration).await
+    }
+
+    /// Whether the keys that must sign are there, before anything is written.
+    fn check_keys(&self, root: &Root) -> Result<()> {
+        for role in keys::ONLINE {
+            let allowed: Vec<_> = root.keys(role).collect();
+            let mut ours = 0;
+            for path in keys::of(&self.keys, role)? {
+                ours += u64::from(allowed.contains(&&keys::public(&path)?));
+            }
+            let needed = root.roles.get(&role).map_or(1, |keys| keys.threshold.get());
+            if ours < needed {
+                let what = format!("{} of the {needed} keys that must sign {role} are in {}", ours, self.keys.display());
+                return Err(Error::publish(what, "name the directory with the keys that the root names, by --keys"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Signs and writes, the timestamp last, under a root that machines take. Returns the version that it has become.
+    async fn publish(&self, repository: &Repository, root: &[u8], plan: &Plan, from: u64) -> Result<u64> {
+        let before = self.files.read(TIMESTAMP).await?;
+        let directory = client::scratch()?;
+        // The library reads both from files.
+        let root_file = directory.path().join("root.json");
+        std::fs::write(&root_file, root).map_err(Error::io(&root_file, "write"))?;
+        let mut targets = Vec::new();
+        for (name, bytes) in &plan.put {
+            let path = directory.path().join(name);
+            std::fs::write(&path, bytes).map_err(Error::io(&path, "write"))?;
+            let target = Target::from_path(&path).await.map_err(|error| Error::publish(error.to_string(), "try again"))?;
+            let hash: String = target.hashes.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+            self.files.store.write(&format!("{TARGETS}/{hash}.{name}"), bytes.clone(), false).await?;
+            targets.push((name, target));
+        }
+        for version in from + 1..=from + ATTEMPTS_MAX {
+            let mut editor = tough(RepositoryEditor::from_repo(&root_file, repository.clone()).await)?;
+            for (name, target) in &targets {
+                tough(editor.add_target(name.as_str(), target.clone()))?;
+            }
+            for name in &plan.remove {
+                tough(editor.remove_target(&tough(TargetName::new(name))?))?;
+            }
+            if self.sign_and_write(editor, directory.path(), version, before.as_deref()).await? {
+                return Ok(version);
+            }
+        }
+        let what = format!("versions {} to {} are taken", from + 1, from + ATTEMPTS_MAX);
+        Err(Error::publish(what, "see who else publishes to this store, and remove what they left under metadata/"))
+    }
+
+    /// Signs what was edited and writes it; `false` where its numbers are taken. `before` is the timestamp that this is to
+    /// follow.
+    async fn sign_and_write(&self, mut editor: RepositoryEditor, directory: &Path, version: u64, before: Option<&[u8]>) -> Result<bool> {
+        let number = NonZeroU64::new(version).unwrap_or(NonZeroU64::MIN);
+        let (targets, timestamp) = (until(self.validity.targets), until(self.validity.timestamp));
+        tough(editor.targets_version(number).and_then(|editor| editor.targets_expires(targets)))?;
+        editor.snapshot_version(number).snapshot_expires(targets).timestamp_version(number).timestamp_expires(timestamp);
+        let mut paths = Vec::new();
+        for role in keys::ONLINE {
+            paths.extend(keys::of(&self.keys, role)?);
+        }
+        let signed = tough(editor.sign(&keys::sources(&paths)).await)?;
+        let out = directory.join(format!("signed-{version}"));
+        tough(signed.write(&out).await)?;
+        let store = &self.files.store;
+        for role in ["targets", "snapshot"] {
+            let name = format!("{version}.{role}.json");
+            let bytes = read(&out.join(&name))?;
+            if !store.write(&format!("{METADATA}/{name}"), bytes, true).await? {
+                return Ok(false);
+            }
+        }
+        if self.files.read(TIMESTAMP).await?.as_deref() != before {
+            return Err(Error::publish("somebody else has published meanwhile, and their change stands", "look at it, and try again"));
+        }
+        store.write(TIMESTAMP, read(&out.join("timestamp.json"))?, false).await?;
+        Ok(true)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(Error::io(path, "read"))
+}
+
+/// An outcome of the library, in our terms.
+fn tough<T>(outcome: tough::error::Result<T>) -> Result<T> {
+    outcome.map_err(|error| Error::from_tough(&error))
+}
+
+/// A time from now on.
+fn until(duration: Duration) -> Timestamp {
+    // In whole seconds, as the specification has them.
+    let seconds = Timestamp::now().as_second().saturating_add(i64::try_from(duration.as_secs()).unwrap_or(i64::MAX));
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
+}
+
+/// The highest version of what is signed with each change.
+fn highest(repository: &Repository) -> u64 {
+    let versions = [repository.targets().signed.version, repository.snapshot().signed.version, repository.timestamp().signed.version];
+    versions.iter().map(|version| version.get()).max().unwrap_or(0)
+}
+
+/// Targets to put and to remove.
+#[derive(Debug, Default)]
+struct Plan {
+    put: Vec<(String, Vec<u8>)>,
+    remove: Vec<String>,
+}
+
+impl Plan {
+    fn names(&self) -> Vec<String> {
+        self.put.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    fn assign(&mut self, assignment: &Assignment) -> Result<()> {
+        assignment.check()?;
+        let bytes = serde_json::to_vec_pretty(assignment).map_err(|error| Error::Assignment { what: error.to_string() })?;
+        self.put.push((ASSIGNMENT.to_owned(), bytes));
+        Ok(())
+    }
+}
+
+/// What a change comes to, if it may be made.
+async fn plan(repository: &Repository, change: Change<'_>) -> Result<Plan> {
+    let published = client::bundles(repository);
+    let known = |version: u64| {
+        let versions: Vec<_> = published.iter().map(u64::to_string).collect();
+        let remedy = if versions.is_empty() { "publish one".to_owned() } else { format!("name one of {}", versions.join(", ")) };
+        if published.contains(&version) { Ok(()) } else { Err(Error::publish(format!("no bundle {version} is published"), remedy)) }
+    };
+    let mut plan = Plan::default();
+    match change {
+        Change::Refresh => {}
+        Change::Publish(bundle) => {
+            if let Some(last) = published.last().filter(|&&last| last >= bundle.version) {
+                let what = format!("version {} is not above {last}, which was published before", bundle.version);
+                return Err(Error::publish(what, format!("write version = {}", last.saturating_add(1))));
+            }
+            if bundle.expired(u64::try_from(Timestamp::now().as_second()).unwrap_or(0)) {
+                return Err(Error::publish("the bundle has expired already", "write a later `expires`"));
+            }
+            plan.put.push((client::bundle_name(bundle.version), bundle.to_toml().into_bytes()));
+        }
+        Change::Revoke(version) => {
+            known(version)?;
+            plan.remove.push(client::bundle_name(version));
+            if let Some(assignment) = client::assignment(repository).await? {
+                let keep = |named: Option<u64>| named.filter(|&named| named != version);
+                let without = Assignment { bundle: keep(assignment.bundle), previous: keep(assignment.previous), ..assignment.clone() };
+                if without != assignment {
+                    plan.assign(&without)?;
+                }
+            }
+        }
+        Change::Assign(assignment) => {
+            assignment.bundle.map_or(Ok(()), known)?;
+            assignment.previous.map_or(Ok(()), known)?;
+            plan.assign(assignment)?;
+        }
+    }
+    Ok(plan)
+}
+
+fn roles(repository: &Repository) -> Vec<RoleView> {
+    let root = &repository.root().signed;
+    let times = [
+        (RoleType::Root, root.version, root.expires),
+        (RoleType::Targets, repository.targets().signed.version, repository.targets().signed.expires),
+        (RoleType::Snapshot, repository.snapshot().signed.version, repository.snapshot().signed.expires),
+        (RoleType::Timestamp, repository.timestamp().signed.version, repository.timestamp().signed.expires),
+    ];
+    let view = |(role, version, expires): (RoleType, NonZeroU64, Timestamp)| RoleView {
+        role: role.to_string(),
+        version: version.get(),
+        expires_unix_s: u64::try_from(expires.as_second()).unwrap_or(0),
+        threshold: root.roles.get(&role).map_or(0, |keys| keys.threshold.get()),
+        keys: root.keys(role).map(keys::id).collect(),
+    };
+    times.map(view).to_vec()
+}

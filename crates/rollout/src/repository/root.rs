@@ -1,0 +1,130 @@
+//! The root: which keys may sign what, and how many of them must. It begins a repository and can be replaced.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::path::Path;
+
+use aws_lc_rs::rand::SystemRandom;
+use tough::ExpirationEnforcement;
+use tough::editor::RepositoryEditor;
+use tough::editor::signed::SignedRole;
+use tough::schema::{KeyHolder, RoleKeys, RoleType, Root};
+
+use super::{Changed, Operator, Plan, Validity, highest, tough, until};
+use crate::client::{self, METADATA, TIMESTAMP};
+use crate::error::{Error, Result};
+use crate::keys;
+
+impl Operator {
+    /// Begins a repository in an empty store, with the keys of a directory, and writes the root that machines are to trust
+    /// to the file that this was opened with.
+    ///
+    /// # Errors
+    /// [`Error::Publish`] where there is a repository already, or keys are missing; [`Error::Io`]; [`Error::Store`].
+    pub fn init(&self, root_threshold: u8, dry_run: bool) -> Result<Changed> {
+        self.files.store.wait(async {
+            if self.files.read(&root_name(1)).await?.is_some() || self.files.read(TIMESTAMP).await?.is_some() {
+                let what = format!("{} holds a repository already", self.files.store.url());
+                return Err(Error::publish(what, "name another store, or use the one that is there"));
+            }
+            if self.root.exists() {
+                let what = format!("{} is there already", self.root.display());
+                return Err(Error::publish(what, "name another file by --root: the root of a repository is never replaced by hand"));
+            }
+            let root = make_root(&self.keys, 1, root_threshold, &self.validity)?;
+            let signed = sign_root(&root, &[(&root, self.keys.as_path())]).await?;
+            let changed = Changed { version: 1, put: Vec::new(), removed: Vec::new(), dry_run };
+            if dry_run {
+                return Ok(changed);
+            }
+            let directory = client::scratch()?;
+            let path = directory.path().join("root.json");
+            std::fs::write(&path, signed.buffer()).map_err(Error::io(&path, "write"))?;
+            let editor = tough(RepositoryEditor::new(&path).await)?;
+            if !self.files.store.write(&root_name(1), signed.buffer().clone(), true).await? {
+                return Err(Error::publish("somebody else has begun a repository meanwhile", "use theirs, or name another store"));
+            }
+            if !self.sign_and_write(editor, directory.path(), 1, None).await? {
+                return Err(Error::publish("metadata/1.targets.json or its snapshot is there already", "name an empty store"));
+            }
+            crate::cache::replace(&self.root, signed.buffer())?;
+            Ok(changed)
+        })
+    }
+
+    /// Replaces the keys of all roles by those of another directory. The new root is signed by the old keys and by the new,
+    /// so that machines which trust the old one take it.
+    ///
+    /// # Errors
+    /// [`Error::Publish`] where keys are missing; as [`Operator::contents`].
+    pub fn rotate(&self, new_keys: &Path, root_threshold: u8, dry_run: bool) -> Result<Changed> {
+        self.files.store.wait(async {
+            let repository = self.load(ExpirationEnforcement::Unsafe).await?;
+            let old = &repository.root().signed;
+            let version = old.version.get() + 1;
+            let root = make_root(new_keys, version, root_threshold, &self.validity)?;
+            let renewed = Self { files: self.files.clone(), root: self.root.clone(), keys: new_keys.to_owned(), validity: self.validity };
+            renewed.check_keys(&root)?;
+            let signed = sign_root(&root, &[(old, self.keys.as_path()), (&root, new_keys)]).await?;
+            let from = highest(&repository);
+            let changed = Changed { version: from + 1, put: Vec::new(), removed: Vec::new(), dry_run };
+            if dry_run {
+                return Ok(changed);
+            }
+            if !self.files.store.write(&root_name(version), signed.buffer().clone(), true).await? {
+                let what = format!("version {version} of the root is there already");
+                return Err(Error::publish(what, "look at what is published, and try again"));
+            }
+            // From here on machines trust the new keys alone: what is published is signed anew by them.
+            let version = renewed.publish(&repository, signed.buffer(), &Plan::default(), from).await?;
+            Ok(Changed { version, ..changed })
+        })
+    }
+}
+
+/// Where a version of the root is.
+fn root_name(version: u64) -> String {
+    format!("{METADATA}/{version}.root.json")
+}
+
+/// A root that names the keys of a directory.
+fn make_root(directory: &Path, version: u64, threshold: u8, validity: &Validity) -> Result<Root> {
+    let (mut keys, mut roles) = (HashMap::new(), HashMap::new());
+    for role in [RoleType::Root, RoleType::Targets, RoleType::Snapshot, RoleType::Timestamp] {
+        let threshold = if role == RoleType::Root { threshold } else { 1 };
+        let mut keyids = Vec::new();
+        for path in keys::of(directory, role)? {
+            let key = keys::public(&path)?;
+            let id = key.key_id().map_err(|error| Error::publish(error.to_string(), "make new keys"))?;
+            keys.insert(id.clone(), key);
+            keyids.push(id);
+        }
+        let needed = NonZeroU64::new(u64::from(threshold)).filter(|needed| needed.get() <= keyids.len() as u64);
+        let Some(threshold) = needed else {
+            let what = format!("{} keys of {role} in {}, of which {threshold} shall have to sign", keyids.len(), directory.display());
+            return Err(Error::publish(what, "make keys with `thermocline rollout keygen`, or give a --root-threshold that they meet"));
+        };
+        roles.insert(role, RoleKeys { keyids, threshold, _extra: HashMap::new() });
+    }
+    let version = NonZeroU64::new(version).unwrap_or(NonZeroU64::MIN);
+    let spec_version = "1.0.0".to_owned();
+    Ok(Root { spec_version, consistent_snapshot: true, version, expires: until(validity.root), keys, roles, _extra: HashMap::new() })
+}
+
+/// Signs a root by the keys that each of these roots names for it, out of a directory each.
+async fn sign_root(root: &Root, signers: &[(&Root, &Path)]) -> Result<SignedRole<Root>> {
+    let mut signed: Option<SignedRole<Root>> = None;
+    for (by, directory) in signers {
+        let sources = keys::sources(&keys::of(directory, RoleType::Root)?);
+        let theirs = tough(SignedRole::new(root.clone(), &KeyHolder::Root((*by).clone()), &sources, &SystemRandom::new()).await)?;
+        let needed = by.roles.get(&RoleType::Root).map_or(1, |keys| keys.threshold.get());
+        let given = theirs.signed().signatures.len() as u64;
+        if given < needed {
+            let what = format!("{given} of the {needed} keys that must sign the root are in {}", directory.display());
+            return Err(Error::publish(what, "name the directory with the keys that the root names"));
+        }
+        let before = signed.take().map(|signed| signed.signed().signatures.clone()).unwrap_or_default();
+        signed = Some(tough(theirs.add_old_signatures(before))?);
+    }
+    signed.ok_or_else(|| Error::publish("nobody signs the root", "name keys"))
+}
