@@ -356,8 +356,10 @@ impl Job {
         Outcome { elapsed_ms, ..std::mem::take(&mut self.outcome) }
     }
 
-    /// Remembers a closed period, and counts it against the objective once far memory is on.
-    pub fn remember(&mut self, period: ClosedPeriod) {
+    /// Remembers a closed period, and counts it against the objective once far memory is on. Returns its promotion rate and
+    /// that objective where it was counted.
+    pub fn remember(&mut self, period: ClosedPeriod) -> Option<(u64, u64)> {
+        let mut counted = None;
         // A period in which everything came back ends without far memory, and is the worst of all.
         let far_memory_on = self.memory.far > Bytes::ZERO || period.outcome.promoted > Pages::ZERO;
         if let Some(rate) = period.promotion_rate_ppm()
@@ -365,12 +367,26 @@ impl Job {
             && period.job_age_ms >= self.params.warmup_ms
         {
             self.totals.periods += 1;
-            self.totals.slo_violations += u64::from(rate > self.objective_ppm(&period));
+            let objective = self.objective_ppm(&period);
+            self.totals.slo_violations += u64::from(rate > objective);
+            counted = Some((rate, objective));
         }
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
         }
         self.recent.push_back(period);
+        counted
+    }
+
+    /// Puts other parameters in force. What the controllers have learned stays.
+    pub fn set(&mut self, params: &Parameters) {
+        self.params = params.cold_age;
+        if let Some(pressed) = &mut self.pressed {
+            pressed.params = params.pressure;
+        }
+        if let Some(background) = &mut self.background {
+            background.params = params.background;
+        }
     }
 
     /// Promotions per minute that a period allowed, in millionths of the working set: by the rate's objective, or by the

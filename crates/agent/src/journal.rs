@@ -34,9 +34,9 @@ pub const VERSION: u32 = 3;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub enum Record {
-    /// An agent starts, or goes on in a new file.
+    /// An agent starts, or goes on in a new file or under other parameters.
     Agent(AgentRecord),
-    /// A job's controller starts, or goes on after a restart or in a new file.
+    /// A job's controller starts, or goes on after a restart, in a new file or under other parameters.
     Job(Box<JobRecord>),
     /// One control period of one job.
     Period(Box<PeriodRecord>),
@@ -74,6 +74,14 @@ pub struct AgentRecord {
     pub scan_period_ms: u64,
     /// The set of thresholds that all histograms are folded into.
     pub thresholds: Thresholds,
+    /// The version of the parameter bundle that the agent goes by; 0 for its configuration file.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bundle: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's way to ask")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What a job's controller starts from.
@@ -417,6 +425,7 @@ mod tests {
                 page_bytes: 4096,
                 scan_period_ms: 120_000,
                 thresholds,
+                bundle: 0,
             }),
             Record::Job(Box::new(JobRecord {
                 unix_ms: 0,

@@ -15,6 +15,7 @@ pub mod actuators;
 pub mod discover;
 pub mod doctor;
 pub mod far;
+pub mod following;
 pub mod history;
 pub mod job;
 pub mod journal;

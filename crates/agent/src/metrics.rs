@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::following::FollowingView;
 use crate::view::{JobView, Published, View};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -25,6 +26,11 @@ struct FlowLabels {
     job: String,
     tier: String,
     direction: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: String,
 }
 
 type RatioGauge = Gauge<f64, AtomicU64>;
@@ -42,6 +48,9 @@ pub fn render(view: &View) -> Result<String, std::fmt::Error> {
     job_rates(&mut registry, &view.jobs);
     flows(&mut registry, &view.jobs);
     whole_agent(&mut registry, view);
+    if let Some(rollout) = &view.rollout {
+        following(&mut registry, rollout);
+    }
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -164,6 +173,44 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     registry.register("reconcile_gap_ratio", "Disagreement of zswap's and memory.stat's count of stored bytes", gap);
 }
 
+fn following(registry: &mut Registry, rollout: &FollowingView) {
+    let gauges = [
+        ("rollout_bundle_version", "Version of the parameter bundle in force; 0 for the configuration file", rollout.bundle_version),
+        ("rollout_assigned_version", "Version that was assigned to this machine; 0 for the configuration file", rollout.assigned_version),
+        ("rollout_trouble", "1 while the last look at the store of bundles failed", u64::from(rollout.trouble.is_some())),
+        (
+            "rollout_checked_timestamp_seconds",
+            "When the store was last read and verified; 0 for never",
+            rollout.checked_unix_s.unwrap_or(0),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(signed(value));
+        registry.register(name, help, gauge);
+    }
+    let counts = [
+        ("rollout_polls", "Looks at the store of bundles", rollout.polls),
+        ("rollout_requests", "Requests to the store of bundles", rollout.requests),
+    ];
+    for (name, help, value) in counts {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
+    }
+    let by_reason = [
+        ("rollout_refused", "What the store offered and was refused, by reason", &rollout.refused),
+        ("rollout_reverts", "Bundles that the agent left of its own accord, by what hurt", &rollout.reverts),
+    ];
+    for (name, help, counts) in by_reason {
+        let family = Family::<ReasonLabels, Counter>::default();
+        for (reason, count) in counts {
+            family.get_or_create(&ReasonLabels { reason: (*reason).to_owned() }).inc_by(*count);
+        }
+        registry.register(name, help, family);
+    }
+}
+
 fn labels(job: &JobView) -> JobLabels {
     JobLabels { job: job.job.clone(), class: job.class.to_owned(), kind: job.kind.to_owned() }
 }
@@ -219,6 +266,27 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
+    }
+
+    #[test]
+    fn a_rollout_is_told_of_where_there_is_one() {
+        let rollout = FollowingView {
+            bundle_version: 7,
+            polls: 12,
+            refused: [("rollback", 3)].into(),
+            reverts: [("stall", 1)].into(),
+            ..FollowingView::default()
+        };
+        let text = render(&View { rollout: Some(rollout), ..View::default() }).unwrap();
+        for line in [
+            "thermocline_rollout_bundle_version 7",
+            "thermocline_rollout_polls_total 12",
+            "thermocline_rollout_refused_total{reason=\"rollback\"} 3",
+            "thermocline_rollout_reverts_total{reason=\"stall\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        assert!(!render(&View::default()).unwrap().contains("rollout"));
     }
 
     #[test]

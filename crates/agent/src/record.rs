@@ -40,6 +40,15 @@ pub struct Recorder {
     away: Option<String>,
 }
 
+/// The machine's name in traces and rollouts: the configured one, or its host name.
+#[must_use]
+pub fn machine_name(roots: &Roots, config: &Config) -> String {
+    if !config.trace.machine.is_empty() {
+        return config.trace.machine.clone();
+    }
+    kernel::file::read(&roots.proc.join("sys/kernel/hostname"), kernel::file::SMALL).unwrap_or_default().trim().to_owned()
+}
+
 /// Which file a time belongs to: files end with their period, and with the day.
 type FileTime = (u64, u64);
 
@@ -76,9 +85,7 @@ impl Recorder {
         if wanted.store.is_empty() {
             return Ok(None);
         }
-        let host =
-            || kernel::file::read(&roots.proc.join("sys/kernel/hostname"), kernel::file::SMALL).unwrap_or_default().trim().to_owned();
-        let machine = if wanted.machine.is_empty() { host() } else { wanted.machine.clone() };
+        let machine = machine_name(roots, config);
         let basis =
             Basis { thresholds: *thresholds, scan_period_ms: millis(config.agent.scan_period), page_bytes: kernel::page_size().bytes() };
         let (spool, left) = Spool::open(&config.agent.state_dir.join("trace"), basis, wanted.spool_size.0)?;
@@ -101,14 +108,14 @@ impl Recorder {
         Ok(Some((recorder, dropped(&left).into_iter().collect())))
     }
 
-    /// Takes in the periods among `records` of a round that ends at `unix_ms`. `jobs` are those that live; entries of others are finished. Returns what is to be
-    /// told.
-    pub fn take(&mut self, records: &[Record], jobs: &BTreeMap<String, Job>, unix_ms: u64) -> Vec<String> {
+    /// Takes in the periods among `records` of a round that ends at `unix_ms`, under a bundle of this version. `jobs` are
+    /// those that live; entries of others are finished. Returns what is to be told.
+    pub fn take(&mut self, records: &[Record], jobs: &BTreeMap<String, Job>, bundle: u64, unix_ms: u64) -> Vec<String> {
         for record in records {
             if let Record::Period(period) = record
                 && let Some(job) = jobs.get(&period.job)
             {
-                self.add(period, job);
+                self.add(period, job, bundle);
             }
         }
         let gone: Vec<_> =
@@ -149,7 +156,7 @@ impl Recorder {
         told
     }
 
-    fn add(&mut self, period: &PeriodRecord, job: &Job) {
+    fn add(&mut self, period: &PeriodRecord, job: &Job, bundle: u64) {
         let Self { cluster, machine, boot_id, start_unix_ms, .. } = self;
         if self.jobs.get(&period.job).is_some_and(|known| known.cgroup_id != period.id) {
             let before = self.jobs.remove(&period.job);
@@ -166,11 +173,15 @@ impl Recorder {
         // Entries of all jobs and machines end with the same minutes of the clock, to be compared.
         // A period belongs to the minutes that it begins in.
         let minutes = |start_unix_ms: u64| start_unix_ms / self.entry_ms;
-        let due = known.entry.as_ref().is_some_and(|entry| minutes(entry.figures.start_unix_ms) != minutes(begin(period)));
+        // And an entry is of one bundle, to be told from those of others.
+        let due = known
+            .entry
+            .as_ref()
+            .is_some_and(|entry| minutes(entry.figures.start_unix_ms) != minutes(begin(period)) || entry.figures.bundle_version != bundle);
         if due {
             self.unwritten.extend(known.finish_entry());
         }
-        known.add(period, job, *start_unix_ms);
+        known.add(period, job, bundle, *start_unix_ms);
     }
 
     /// Writes what is finished to the spool, in the files that it belongs to.
@@ -243,7 +254,7 @@ fn dropped(closed: &Closed) -> Option<String> {
 }
 
 impl Recorded {
-    fn add(&mut self, period: &PeriodRecord, job: &Job, agent_start_unix_ms: u64) {
+    fn add(&mut self, period: &PeriodRecord, job: &Job, bundle: u64, agent_start_unix_ms: u64) {
         let PeriodRecord { input, step, outcome, memory, .. } = period;
         let page = kernel::page_size();
         let scanned_at = job.scan.as_ref().map(|scan| scan.taken_at);
@@ -256,7 +267,7 @@ impl Recorded {
         let held = matches!(step.decision, Decision::Hold { .. });
         let far_on = memory.far > Bytes::ZERO || outcome.promoted > Pages::ZERO;
 
-        let entry = self.entry.get_or_insert_with(|| Partial::begin(period));
+        let entry = self.entry.get_or_insert_with(|| Partial::begin(period, bundle));
         entry.labels = Labels {
             class: job.treatment.class.to_string(),
             policy: job.treatment.policy.to_string(),
@@ -331,9 +342,9 @@ impl Recorded {
 }
 
 impl Partial {
-    fn begin(period: &PeriodRecord) -> Self {
+    fn begin(period: &PeriodRecord, bundle_version: u64) -> Self {
         let buckets = period.input.cold.buckets().len();
-        let figures = Figures { start_unix_ms: begin(period), ..Figures::default() };
+        let figures = Figures { start_unix_ms: begin(period), bundle_version, ..Figures::default() };
         Self { labels: Labels::default(), figures, cold: vec![0; buckets], promotions: vec![0; buckets] }
     }
 }

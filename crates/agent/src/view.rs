@@ -13,6 +13,7 @@ use policy::veto::Veto;
 use serde::Serialize;
 
 use crate::actuators::compact::Task;
+use crate::following::FollowingView;
 use crate::job::background::{Background, BackgroundPeriod};
 use crate::job::pressed::PressedPeriod;
 use crate::job::slowed::SlowPeriod;
@@ -43,6 +44,8 @@ pub struct View {
     pub slow: Option<SlowNode>,
     /// Why nothing can be placed there.
     pub slow_trouble: Option<String>,
+    /// The rollout that the machine follows, where it follows one.
+    pub rollout: Option<FollowingView>,
     /// What the agent itself costs.
     pub costs: Costs,
     /// DRAM that all jobs together gave back, minus the agent's own memory; negative while it costs more.
@@ -205,6 +208,7 @@ impl View {
             tiers,
             slow: None,
             slow_trouble: None,
+            rollout: None,
             costs,
             saved_bytes: signed(saved) - signed(costs.rss_bytes.0),
             totals_by_kind: totals_by_kind(&jobs, machine.total_bytes),
@@ -231,6 +235,7 @@ impl View {
             kernel: self.kernel.clone(),
             machine: self.machine.clone(),
             slow_trouble: self.slow_trouble.clone(),
+            rollout: self.rollout.clone(),
             jobs: self.jobs.iter().map(brief).collect(),
             ..*self
         }

@@ -46,13 +46,16 @@ impl Agent {
             }
         }
         self.look_at_background(now);
-        for what in self.recorder.as_mut().map(|recorder| recorder.take(&self.pending, &self.jobs, unix_ms())).unwrap_or_default() {
+        let bundle = self.following.version();
+        for what in self.recorder.as_mut().map(|recorder| recorder.take(&self.pending, &self.jobs, bundle, unix_ms())).unwrap_or_default() {
             self.event(None, what);
         }
         // The journal first: killed in between, the agent forgets a period of a job's history that the journal has,
         // and never the other way round.
         self.write_journal();
         self.store_history();
+        self.watch_those_that_live();
+        self.go_by();
     }
 
     /// Tells what went wrong with a job; once, while it stays the same.
@@ -109,7 +112,8 @@ impl Agent {
         let outcome = job.close_period(now);
         let memory = job.memory;
         let period = PeriodRecord { unix_ms: unix_ms(), job: job.path().to_owned(), id: job.cgroup.id(), input, step, outcome, memory };
-        job.remember(ClosedPeriod::from(&period));
+        let counted = job.remember(ClosedPeriod::from(&period));
+        self.watch(job, counted, outcome.elapsed_ms);
         self.pending.push(Record::Period(Box::new(period)));
         Ok(())
     }

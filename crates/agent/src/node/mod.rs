@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use config::Config;
+use config::{Config, Told};
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::lock::PidLock;
 use kernel::{Roots, process};
@@ -19,6 +19,7 @@ use policy::thresholds::Thresholds;
 use policy::units::Bytes;
 
 use crate::discover::Rules;
+use crate::following::Following;
 use crate::history::History;
 use crate::job::Job;
 use crate::journal::{self, Journal, Record};
@@ -34,6 +35,7 @@ mod act;
 mod afford;
 mod background;
 mod control;
+mod follow;
 mod guard;
 mod pressure;
 mod scan;
@@ -54,7 +56,7 @@ pub struct Options {
 }
 
 /// What others may tell the loop.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// End, and put everything back.
     Stop,
@@ -65,6 +67,8 @@ pub enum Message {
         /// The word.
         hint: Option<Hint>,
     },
+    /// What a look at the store of bundles brought.
+    Follow(Box<Told>),
 }
 
 /// Why the agent cannot go on.
@@ -111,7 +115,9 @@ impl Clock {
 /// The node agent.
 pub struct Agent {
     roots: Roots,
+    /// What is in force: the machine's own, with what a bundle sets over it.
     config: Config,
+    following: Following,
     options: Options,
     clock: Clock,
     thresholds: Thresholds,
@@ -227,6 +233,7 @@ impl Agent {
         until: Option<Duration>,
         after_round: &mut dyn FnMut(&Self, &View),
     ) -> Result<(), Error> {
+        self.go_by();
         let scan_period = self.config.agent.scan_period;
         let control_period = self.config.agent.control_period;
         let start = self.clock.now();
@@ -282,6 +289,10 @@ impl Agent {
                     self.take_hint(&job, hint);
                     self.publish();
                 }
+                Ok(Message::Follow(told)) => {
+                    self.follow(*told);
+                    self.publish();
+                }
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -292,6 +303,7 @@ impl Agent {
     /// Ends observation and puts everything back.
     fn stop(&mut self) {
         self.store_history();
+        self.following.stop();
         self.stop_sampling();
         self.bring_all_home();
         for tracker in self.trackers.values_mut() {
@@ -342,7 +354,8 @@ impl Agent {
 
     /// What every file of the journal begins with: the agent, and each job's controller as it is now.
     fn beginning(&self) -> Vec<Record> {
-        let agent = agent_record(&self.thresholds, &self.config, &self.boot_id, &self.kernel_release);
+        let bundle = self.following.version();
+        let agent = agent_record(&self.thresholds, &self.config, &self.boot_id, &self.kernel_release, bundle);
         std::iter::once(Record::Agent(agent)).chain(self.jobs.values().map(job_record)).collect()
     }
 
@@ -386,6 +399,7 @@ impl Agent {
         };
         view.slow = self.slow.node;
         view.slow_trouble.clone_from(&self.slow.trouble);
+        view.rollout = (!self.following.own().rollout.store.is_empty()).then(|| self.following.view());
         self.view.set(view);
     }
 }
@@ -396,7 +410,7 @@ fn after(deadline: Duration, period: Duration, now: Duration) -> Duration {
     if next < now { now + period } else { next }
 }
 
-fn agent_record(thresholds: &Thresholds, config: &Config, boot_id: &str, kernel: &str) -> journal::AgentRecord {
+fn agent_record(thresholds: &Thresholds, config: &Config, boot_id: &str, kernel: &str, bundle: u64) -> journal::AgentRecord {
     journal::AgentRecord {
         version: journal::VERSION,
         unix_ms: unix_ms(),
@@ -405,6 +419,7 @@ fn agent_record(thresholds: &Thresholds, config: &Config, boot_id: &str, kernel:
         page_bytes: kernel::page_size().bytes(),
         scan_period_ms: crate::job::millis(config.agent.scan_period),
         thresholds: *thresholds,
+        bundle,
     }
 }
 

@@ -8,7 +8,7 @@ use policy::units::Bytes;
 
 use super::{Agent, job_record};
 use crate::discover::Found;
-use crate::job::{Job, Parameters};
+use crate::job::Job;
 use crate::trackers::{self, Scan, Target, Tracker, damon, lru_gen, page_idle};
 
 /// Bounds on what one listing may return.
@@ -115,12 +115,7 @@ impl Agent {
             }
             return None;
         };
-        let params = Parameters {
-            cold_age: self.config.cold_age_for(treatment.class).params(),
-            pressure: self.config.pressure_for(treatment.class),
-            background: self.config.background.params(),
-            writes: self.config.swap.job_endurance(),
-        };
+        let params = super::follow::parameters(&self.config, treatment.class);
         let mut job = Job::new(cgroup, treatment, tracker, &params, now);
         let history = self.history.as_ref().and_then(|history| history.of(&found.path, job.cgroup.id()));
         if let Some(history) = history {

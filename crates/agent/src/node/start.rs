@@ -14,6 +14,7 @@ use policy::units::RatioPpm;
 
 use super::{Agent, Clock, Costs, Error, Options, agent_record};
 use crate::discover::Rules;
+use crate::following::Following;
 use crate::history::History;
 use crate::journal::{Journal, Record};
 use crate::machine::Machine;
@@ -50,7 +51,9 @@ impl Agent {
         let recorder = if options.ephemeral { None } else { Recorder::start(&roots, &config, &thresholds, &boot_id)? };
         let (recorder, lost) = recorder.unzip();
         let kernel_release = kernel::file::read(&roots.proc.join("sys/kernel/osrelease"), kernel::file::SMALL)?.trim().to_owned();
+        let following = Following::new(&config, (!options.ephemeral).then_some(config.agent.state_dir.as_path()));
         let mut agent = Self {
+            following,
             rate: ByteRate::new(config.agent.offload_rate, clock.now()),
             budget: CpuBudget::new(config.agent.cpu_budget, config.agent.control_period, clock.now(), cpu),
             lru: kernel::lru_gen::LruGen::probe(&roots).ok(),
@@ -84,7 +87,7 @@ impl Agent {
             boot_id,
             kernel_release,
         };
-        agent.pending.push(Record::Agent(agent_record(&agent.thresholds, &agent.config, &agent.boot_id, &agent.kernel_release)));
+        agent.pending.push(Record::Agent(agent_record(&agent.thresholds, &agent.config, &agent.boot_id, &agent.kernel_release, 0)));
         for what in left_behind.into_iter().chain(lost.into_iter().flatten()) {
             agent.event(None, what);
         }

@@ -11,6 +11,7 @@ use crate::job::ClosedPeriod;
 use crate::replay;
 use crate::testing::{FRAMES, Machine};
 
+mod followed;
 mod recorded;
 
 const JOB: &str = "/a";

@@ -51,6 +51,7 @@ fn agent_at(unix_ms: u64) -> Record {
         page_bytes: 4096,
         scan_period_ms: 120_000,
         thresholds: thresholds(),
+        bundle: 0,
     })
 }
 

@@ -69,7 +69,7 @@ fn periods_are_summed_by_the_minutes_they_begin_in() {
         // Begins when the last one ended, a little after the full minute.
         let unix_ms = T0 + 53 * MINUTE + minute * MINUTE + 100;
         let record = Record::Period(Box::new(PeriodRecord { unix_ms, outcome, ..*last.unwrap() }));
-        assert_eq!(recorder.take(&[record], &agent.jobs, unix_ms), [""; 0]);
+        assert_eq!(recorder.take(&[record], &agent.jobs, 0, unix_ms), [""; 0]);
     }
     assert_eq!(recorder.stop(T0 + 66 * MINUTE), [""; 0]);
 
@@ -131,14 +131,14 @@ fn a_store_that_is_away_is_told_of_once_and_when_it_is_back() {
     let records = journal::read(&Journal::path(&agent.config.agent.state_dir)).unwrap();
     let (mut recorder, _) = Recorder::start(&machine.roots, &traced(&machine), &agent.thresholds, "boot").unwrap().unwrap();
     let now = unix_ms();
-    recorder.take(&records, &agent.jobs, now);
+    recorder.take(&records, &agent.jobs, 0, now);
     // The job is gone, and the hour over: there is a file to send.
     let none = BTreeMap::new();
     let later = now + 120 * MINUTE;
     let mut told = |piece: &str| {
         let start = Instant::now();
         loop {
-            match recorder.take(&[], &none, later).as_slice() {
+            match recorder.take(&[], &none, 0, later).as_slice() {
                 [] => assert!(start.elapsed() < seconds(60), "never told: {piece}"),
                 [told] => return assert!(told.contains(piece), "{told}"),
                 more => panic!("{more:?}"),

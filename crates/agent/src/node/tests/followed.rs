@@ -1,0 +1,152 @@
+//! Bundles come and go between control periods, and neither histories nor the replay notice.
+
+use config::{Arm, Bundle, Guidance, Told};
+use trace::{Store, Trace};
+
+use super::*;
+
+fn bundle(version: u64, knobs: &str) -> Bundle {
+    let text = format!(
+        "schema = 1\nversion = {version}\nid = \"b{version}\"\ncreated = 2026-01-01T00:00:00Z\nexpires = 2226-01-01T00:00:00Z\n{knobs}"
+    );
+    Bundle::parse("test", &text).unwrap()
+}
+
+fn told(bundle: Option<Bundle>) -> Told {
+    let guidance = Guidance { rollout: "r".into(), stage: "canary".into(), arm: Arm::Bundle, bundle, previous: None };
+    Told { guidance: Some(guidance), ..Told::default() }
+}
+
+fn events(agent: &Agent) -> Vec<String> {
+    let records = journal::read(&Journal::path(&agent.config.agent.state_dir)).unwrap();
+    let what = |record| if let Record::Event { what, .. } = record { Some(what) } else { None };
+    records.into_iter().filter_map(what).collect()
+}
+
+const LOOSER: &str =
+    "[knobs.cold_age]\npromotion_rate = \"50%\"\nwarmup = \"24h\"\n[knobs.pressure]\nratio = \"1%\"\n[knobs.background]\nsettle = \"3s\"\n";
+
+#[test]
+fn a_bundle_holds_from_the_next_period_on_and_costs_no_history() {
+    let machine = machine_with_job();
+    let text = format!(
+        "policy = \"auto\"\n[cold_age]\nwarmup = \"0s\"\n[rollout]\nstore = \"/bundles\"\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n"
+    );
+    let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap();
+    for (at, accessed) in [(1_000, FRAMES), (1_120, 60), (1_240, 100)] {
+        round(&mut agent, &machine, at, accessed);
+    }
+    let (state, own) = (agent.jobs[JOB].state, agent.jobs[JOB].params);
+    agent.follow(told(Some(bundle(7, LOOSER))));
+    assert_eq!(agent.jobs[JOB].params, own, "not before the period is over");
+    round(&mut agent, &machine, 1_360, 100);
+    let job = &agent.jobs[JOB];
+    assert_eq!((job.params.promotion_rate_max.0, job.params.percentile), (500_000, own.percentile));
+    assert_eq!(job.pressed.as_ref().unwrap().params.ratio.0, 10_000);
+    assert_eq!(job.background.as_ref().unwrap().params.settle_ms, 3_000);
+    assert_ne!(state, policy::cold_age::State::default());
+    round(&mut agent, &machine, 1_480, 60);
+    agent.publish();
+    let view = agent.view().get().rollout.clone().unwrap();
+    assert_eq!((view.bundle_version, view.stage.as_str(), view.arm), (7, "canary", Some(Arm::Bundle)));
+    // And back again.
+    agent.follow(told(None));
+    round(&mut agent, &machine, 1_600, 60);
+    assert_eq!(agent.jobs[JOB].params, own);
+    round(&mut agent, &machine, 1_720, 60);
+    agent.stop();
+    let said = events(&agent);
+    for piece in ["goes by bundle 7 (b7)", "goes by the configuration file"] {
+        assert!(said.iter().any(|said| said.contains(piece)), "{piece} in {said:?}");
+    }
+    let records = journal::read(&Journal::path(&agent.config.agent.state_dir)).unwrap();
+    let bundles: Vec<_> = records.iter().filter_map(|r| if let Record::Agent(agent) = r { Some(agent.bundle) } else { None }).collect();
+    assert_eq!(bundles, [0, 7, 0]);
+    let replayed = replay::replay(&records);
+    assert_eq!((replayed.skipped, replayed.differing), (0, vec![]));
+    assert!(replayed.periods >= 7, "{}", replayed.periods);
+    // Without the records of the change, the replay would not come out.
+    let kept = records.iter().scan(0, |seen, record| {
+        *seen += u32::from(matches!(record, Record::Job(_)));
+        Some((*seen, record))
+    });
+    let unchanged: Vec<_> =
+        kept.filter(|(seen, record)| *seen < 2 || !matches!(record, Record::Job(_))).map(|(_, record)| record.clone()).collect();
+    assert!(!replay::replay(&unchanged).differing.is_empty());
+}
+
+#[test]
+fn entries_of_a_trace_are_of_one_bundle_each() {
+    let machine = machine_with_job();
+    machine.put("proc/sys/kernel/hostname", "fake\n");
+    let store = machine.path("store");
+    let text = format!("[trace]\nstore = {store:?}\n[cold_age]\nwarmup = \"0s\"\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n");
+    let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap();
+    round(&mut agent, &machine, 1_000, FRAMES);
+    round(&mut agent, &machine, 1_120, 60);
+    agent.follow(told(Some(bundle(9, LOOSER))));
+    round(&mut agent, &machine, 1_240, 60);
+    round(&mut agent, &machine, 1_360, 60);
+    agent.stop();
+    let store = Store::open(store.to_str().unwrap()).unwrap();
+    let mut periods = BTreeMap::new();
+    for object in store.list().unwrap() {
+        let trace = Trace::open(store.fetch(&object.path).unwrap().path()).unwrap();
+        for entry in trace.rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()) {
+            *periods.entry(entry.figures.bundle_version).or_insert(0) += entry.figures.periods;
+        }
+    }
+    assert_eq!(periods, BTreeMap::from([(0, 3), (9, 1)]));
+}
+
+#[test]
+fn a_bundle_that_makes_jobs_stall_is_left() {
+    let machine = machine_with_job();
+    let text = format!("[cold_age]\nwarmup = \"0s\"\n[rollout]\nstall_periods = 3\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n");
+    let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap();
+    machine.set(JOB, "memory.swap.current", &(40 * page()).to_string());
+    // Half of the time, now and before.
+    let stalled = |agent: &mut Agent, at: u64| {
+        let total = at * 500_000;
+        machine.set(
+            JOB,
+            "memory.pressure",
+            &format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0"),
+        );
+        round(agent, &machine, at, 60);
+    };
+    (0..6).for_each(|n| stalled(&mut agent, 1_000 + n * 120));
+    // The configuration file is the operator's to judge.
+    assert!(events(&agent).iter().all(|said| !said.contains("leaves")));
+    // A bundle that allows any stall: the objective is the configuration file's all the same.
+    agent.follow(told(Some(bundle(4, "[knobs.pressure]\nstall_target = \"50%\"\n"))));
+    let versions = (6..12).map(|n| {
+        stalled(&mut agent, 1_000 + n * 120);
+        agent.following.version()
+    });
+    let versions: Vec<_> = versions.collect();
+    assert_eq!(versions, [4, 4, 4, 4, 0, 0], "from the period that it holds for, and one to compare with");
+    assert!(events(&agent).iter().any(|said| said.contains("leaves bundle 4: /a has stalled beyond its target in 3 control periods")));
+}
+
+#[test]
+fn the_loop_takes_up_what_it_is_sent() {
+    let machine = machine_with_job();
+    let text = format!("control_period = \"100ms\"\n[cold_age]\nwarmup = \"0s\"\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n");
+    let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    sender.send(Message::Follow(Box::new(told(Some(bundle(7, LOOSER)))))).unwrap();
+    // Each round is a scan or a decision; the one after the decision that the bundle follows sees it.
+    let mut seen = Vec::new();
+    agent
+        .run(&receiver, None, &mut |agent, _| {
+            seen.push(agent.following.version());
+            if seen.ends_with(&[7]) {
+                sender.send(Message::Stop).unwrap();
+            }
+        })
+        .unwrap();
+    assert_eq!((seen.first(), seen.last()), (Some(&0), Some(&7)));
+    assert!(!machine.get("state/rollout/left.json").contains("unix_s"), "a stop is no crash");
+    assert!(machine.get("state/rollout/left.json").contains("\"starts\":null"));
+}
