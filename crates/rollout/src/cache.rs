@@ -95,7 +95,7 @@ fn hash(bytes: &[u8]) -> String {
 
 /// Puts a file in the place of another, durably, with the directories above it.
 pub(crate) fn replace(file: &Path, bytes: &[u8]) -> Result<()> {
-    let directory = file.parent().unwrap_or(Path::new("/"));
+    let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(directory).map_err(Error::io(directory, "make"))?;
     let mut beside = tempfile::NamedTempFile::new_in(directory).map_err(Error::io(directory, "make a file in"))?;
     let written = beside.write_all(bytes).and_then(|()| beside.as_file().sync_all());

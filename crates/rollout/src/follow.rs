@@ -93,7 +93,7 @@ impl Follower {
                 }
                 // What was verified before may have changed since.
                 self.verified = None;
-                trouble = Some(error.to_string());
+                trouble = Some(format!("{}: {error}", self.settings.store));
                 None
             }
         };
@@ -127,6 +127,9 @@ impl Follower {
         let Settings { root, state_dir, machine, cluster, .. } = &self.settings;
         let datastore = client::datastore(state_dir);
         let before = files.read(TIMESTAMP).await?;
+        if before.is_none() {
+            return Err(Error::Away { what: format!("no repository is there: {TIMESTAMP} is missing") });
+        }
         let trusted = client::trusted_root(root, &datastore)?;
         let repository = client::load(files, &trusted, Some(&datastore), ExpirationEnforcement::Safe).await?;
         let seen = seen(&repository);

@@ -158,6 +158,10 @@ impl Operator {
 
     async fn load(&self, expiration: ExpirationEnforcement) -> Result<Repository> {
         let root = std::fs::read(&self.root).map_err(Error::io(&self.root, "read"))?;
+        if self.files.read(TIMESTAMP).await?.is_none() {
+            let what = format!("{} holds no repository", self.files.store.url());
+            return Err(Error::publish(what, "begin one with `thermocline rollout init`, or name the store that does"));
+        }
         client::load(&self.files, &root, None, expiration).await
     }
 

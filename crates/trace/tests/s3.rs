@@ -157,5 +157,15 @@ fn with_credentials() {
     store.put("merged/large.parquet", &large).unwrap();
     let fetched = store.fetch("merged/large.parquet").unwrap();
     assert!(std::fs::read(fetched.path()).unwrap() == std::fs::read(&large).unwrap());
+    drop(fetched);
+
+    // Small objects.
+    let read = |path: &str, most| store.wait(store.read(path, most));
+    assert_eq!(read("small", 9).unwrap(), None);
+    for (bytes, only_new, done) in [("one", true, true), ("two", true, false), ("three", false, true)] {
+        assert_eq!(store.wait(store.write("small", bytes.into(), only_new)).unwrap(), done, "{bytes}");
+    }
+    assert_eq!(read("small", 5).unwrap().as_deref(), Some("three".as_bytes()));
+    assert!(read("small", 4).unwrap_err().to_string().contains("more than 4"));
     drop(server);
 }

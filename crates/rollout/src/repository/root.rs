@@ -1,6 +1,8 @@
 //! The root: which keys may sign what, and how many of them must. It begins a repository and can be replaced.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::num::NonZeroU64;
 use std::path::Path;
 
@@ -27,9 +29,12 @@ impl Operator {
                 let what = format!("{} holds a repository already", self.files.store.url());
                 return Err(Error::publish(what, "name another store, or use the one that is there"));
             }
-            if self.root.exists() {
+            let taken = || {
                 let what = format!("{} is there already", self.root.display());
-                return Err(Error::publish(what, "name another file by --root: the root of a repository is never replaced by hand"));
+                Error::publish(what, "name another file by --root: that of another repository is never replaced")
+            };
+            if self.root.exists() {
+                return Err(taken());
             }
             let root = make_root(&self.keys, 1, root_threshold, &self.validity)?;
             let signed = sign_root(&root, &[(&root, self.keys.as_path())]).await?;
@@ -37,19 +42,32 @@ impl Operator {
             if dry_run {
                 return Ok(changed);
             }
-            let directory = client::scratch()?;
-            let path = directory.path().join("root.json");
-            std::fs::write(&path, signed.buffer()).map_err(Error::io(&path, "write"))?;
-            let editor = tough(RepositoryEditor::new(&path).await)?;
-            if !self.files.store.write(&root_name(1), signed.buffer().clone(), true).await? {
-                return Err(Error::publish("somebody else has begun a repository meanwhile", "use theirs, or name another store"));
+            // The root first: a repository whose root nobody has is worth nothing.
+            let mut file = match File::create_new(&self.root) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(taken()),
+                file => file.map_err(Error::io(&self.root, "make"))?,
+            };
+            file.write_all(signed.buffer()).and_then(|()| file.sync_all()).map_err(Error::io(&self.root, "write"))?;
+            let begun = self.begin(&signed).await;
+            if begun.is_err() {
+                // Only what was just written goes, so that it can be tried again.
+                let _ = std::fs::remove_file(&self.root);
             }
-            if !self.sign_and_write(editor, directory.path(), 1, None).await? {
-                return Err(Error::publish("metadata/1.targets.json or its snapshot is there already", "name an empty store"));
-            }
-            crate::cache::replace(&self.root, signed.buffer())?;
-            Ok(changed)
+            begun.map(|()| changed)
         })
+    }
+
+    /// Writes the first metadata of a repository.
+    async fn begin(&self, root: &SignedRole<Root>) -> Result<()> {
+        let directory = client::scratch()?;
+        let editor = tough(RepositoryEditor::new(&self.root).await)?;
+        if !self.files.store.write(&root_name(1), root.buffer().clone(), true).await? {
+            return Err(Error::publish("somebody else has begun a repository meanwhile", "use theirs, or name another store"));
+        }
+        if !self.sign_and_write(editor, directory.path(), 1, None).await? {
+            return Err(Error::publish("metadata/1.targets.json or its snapshot is there already", "name an empty store"));
+        }
+        Ok(())
     }
 
     /// Replaces the keys of all roles by those of another directory. The new root is signed by the old keys and by the new,
