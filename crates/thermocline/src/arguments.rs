@@ -42,7 +42,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn duration(text: &str) -> Result<std::time::Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
     config::quantity::parse_duration(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))
 }
 
@@ -113,6 +113,9 @@ pub(crate) enum Command {
     Trace(TraceCommand),
     /// Say what a fleet would save, and feel, under other parameters, from its traces; changes nothing
     Model(Box<Model>),
+    /// Publish parameters for a fleet, signed, and say which machines follow them
+    #[command(subcommand)]
+    Rollout(crate::rollout::arguments::RolloutCommand),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -444,7 +447,7 @@ fn what_if(text: &str) -> Result<WhatIf, String> {
     Ok(limits)
 }
 
-fn ratio(text: &str) -> Result<RatioPpm, String> {
+pub(crate) fn ratio(text: &str) -> Result<RatioPpm, String> {
     config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))
 }
 

@@ -2,6 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command as Process, ExitCode};
+use std::sync::mpsc::SyncSender;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use agent::actuators::exact;
@@ -9,10 +10,11 @@ use agent::journal::{self, Journal};
 use agent::node::{Agent, Message, Options};
 use agent::{metrics, replay, socket};
 use anyhow::{Context, Result, bail};
-use config::{Class, Config, JobRule};
+use config::{Class, Config, Guidance, JobRule, Told};
 use kernel::Roots;
 use kernel::cgroup::{self, Cgroup, CgroupRoot};
 use policy::units::Age;
+use rollout::follow::{Follow, Follower, Settings};
 use serde_json::{Value, json};
 
 use crate::arguments::{AgentArguments, Explain, Format, Hint, Observe, Replay, Run};
@@ -26,7 +28,9 @@ pub(crate) fn agent(roots: Roots, config: Config, format: Format, arguments: &Ag
     let (sender, receiver) = signals::messages()?;
     let options = Options { dry_run: arguments.dry_run, ephemeral: false };
     let (runtime_dir, listen) = (config.agent.runtime_dir.clone(), config.agent.metrics_listen);
+    let following = follower(&roots, &config);
     let mut node = Agent::new(roots, config, options)?;
+    let _follow = following.map(|(follower, remembered)| follow(&mut node, follower, remembered, sender.clone())).transpose()?;
     socket::serve(&runtime_dir, node.view(), sender)
         .with_context(|| format!("cannot make the control socket in {}", runtime_dir.display()))?;
     if let Some(address) = listen {
@@ -42,6 +46,38 @@ pub(crate) fn agent(roots: Roots, config: Config, format: Format, arguments: &Ag
         }
     })?;
     Ok(())
+}
+
+/// Who follows the rollout that is configured, and what an earlier agent remembered of it.
+fn follower(roots: &Roots, config: &Config) -> Option<(Follower, rollout::Result<Option<Guidance>>)> {
+    let wanted = &config.rollout;
+    (!wanted.store.is_empty()).then(|| {
+        Follower::new(Settings {
+            store: wanted.store.clone(),
+            root: wanted.root.clone(),
+            poll: wanted.poll,
+            state_dir: config.agent.state_dir.clone(),
+            machine: agent::record::machine_name(roots, config),
+            cluster: config.trace.cluster.clone(),
+        })
+    })
+}
+
+/// Goes by what is remembered, and has a thread see what is new.
+fn follow(
+    node: &mut Agent,
+    follower: Follower,
+    remembered: rollout::Result<Option<Guidance>>,
+    sender: SyncSender<Message>,
+) -> Result<Follow> {
+    let (guidance, trouble) = match remembered {
+        Ok(guidance) => (guidance, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    node.follow(Told { guidance, trouble, ..Told::default() });
+    // The loop may have ended already.
+    let tell = move |told| drop(sender.send(Message::Follow(Box::new(told))));
+    Ok(rollout::follow::start(follower, tell)?)
 }
 
 /// `thermocline observe`.
@@ -122,7 +158,7 @@ fn run_in(
     command: &[std::ffi::OsString],
     node: &mut Agent,
     format: Format,
-    sender: std::sync::mpsc::SyncSender<Message>,
+    sender: SyncSender<Message>,
     receiver: &std::sync::mpsc::Receiver<Message>,
 ) -> Result<ExitCode> {
     let (program, arguments) = command.split_first().context("no command given")?;

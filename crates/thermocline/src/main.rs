@@ -13,6 +13,7 @@ mod emulate;
 mod model;
 mod plan;
 mod rates;
+mod rollout;
 mod signals;
 mod text;
 mod traces;
@@ -72,6 +73,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Chase { pages, threads } => ::emulate::chase::run(pages, threads)?,
         Command::Trace(trace) => return traces::run(&load()?, format, &trace),
         Command::Model(arguments) => model::model(&load()?, format, &arguments)?,
+        Command::Rollout(command) => return rollout::run(&load()?, format, &command),
         Command::Config(ConfigCommand::Check) => {
             let checked = Config::load(arguments.configuration.config.as_deref(), &arguments.configuration.overrides);
             return commands::check(format, checked);

@@ -47,6 +47,7 @@ pub(crate) fn status(view: &Value) -> String {
             percent("rates_held_ratio"),
         );
     }
+    text += &rollout(&view["rollout"]);
     let columns = ["policy", "class", "tier", "tracker", "memory", "working", "cold", "far", "saved", "older", "promotions", "stall"];
     text += &row("job", &columns.map(ToOwned::to_owned));
     for job in view["jobs"].as_array().into_iter().flatten() {
@@ -74,6 +75,30 @@ pub(crate) fn status(view: &Value) -> String {
         }
     }
     text + &totals(&view["totals_by_kind"])
+}
+
+/// What the agent goes by, where it follows a rollout.
+fn rollout(view: &Value) -> String {
+    if view.is_null() {
+        return String::new();
+    }
+    let by = match view["bundle_version"].as_u64().unwrap_or(0) {
+        0 => "the configuration file".to_owned(),
+        version => format!("bundle {version} ({})", view["bundle_id"].as_str().unwrap_or("?")),
+    };
+    let (name, stage) = (view["rollout"].as_str().unwrap_or(""), view["stage"].as_str().unwrap_or(""));
+    let mut text = format!("goes by {by}");
+    match view["arm"].as_str() {
+        Some(arm) if !name.is_empty() => drop(writeln!(text, ": rollout {name}, stage {stage}, among {arm}")),
+        Some(_) => text += ": no bundle is assigned\n",
+        None => text += ": nothing is known of the rollout yet\n",
+    }
+    for (key, what) in [("instead", "not as assigned"), ("trouble", "rollout")] {
+        if let Some(why) = view[key].as_str() {
+            let _ = writeln!(text, "{what}: {why}");
+        }
+    }
+    text
 }
 
 /// The width of a job's name; a longer one has a line of its own.

@@ -1,0 +1,205 @@
+//! `thermocline rollout`: what is published for a fleet, and who follows it.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ::rollout::assignment::{self, Assignment, SCHEMA, Which};
+use ::rollout::keys::{self, KeyFile};
+use ::rollout::repository::{Change, Changed, Contents, Operator, Validity};
+use anyhow::{Context, Result, bail};
+use config::bundle::{BYTES_MAX, rfc3339};
+use config::{Bundle, Config};
+use policy::units::RatioPpm;
+use serde_json::json;
+
+use crate::arguments::Format;
+use crate::print;
+
+pub(crate) mod arguments;
+
+use arguments::{Assign, Repository, RolloutCommand, Show, Signing};
+
+/// Runs a command.
+pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> Result<ExitCode> {
+    match command {
+        RolloutCommand::Keygen(arguments) => {
+            let made = keys::generate(&arguments.directory, arguments.root_keys, arguments.dry_run)?;
+            print(format, &made, || keys_text(&made, arguments.dry_run))?;
+        }
+        RolloutCommand::Init(arguments) => {
+            let signing = &arguments.signing;
+            let changed = operator(config, signing)?.init(arguments.root_threshold, signing.dry_run)?;
+            let root = root(config, &signing.repository);
+            told(format, &changed, &format!("machines are to trust {}: bring it to each, as rollout.root", root.display()))?;
+        }
+        RolloutCommand::Publish(arguments) => {
+            let bundle = read_bundle(&arguments.bundle)?;
+            let what = format!("bundle {} ({}), valid until {}", bundle.version, bundle.id, rfc3339(bundle.expires_unix_s));
+            change(config, format, &arguments.signing, Change::Publish(&bundle), &what)?;
+        }
+        RolloutCommand::Assign(arguments) => {
+            let assignment = assignment_of(arguments);
+            change(config, format, &arguments.signing, Change::Assign(&assignment), &assignment_text(&assignment))?;
+        }
+        RolloutCommand::Revoke(arguments) => {
+            let what = format!("bundle {} is taken back", arguments.version);
+            change(config, format, &arguments.signing, Change::Revoke(arguments.version), &what)?;
+        }
+        RolloutCommand::Refresh(signing) => change(config, format, signing, Change::Refresh, "signatures are renewed")?,
+        RolloutCommand::Rotate(arguments) => {
+            let signing = &arguments.signing;
+            let changed = operator(config, signing)?.rotate(&arguments.new_keys, arguments.root_threshold, signing.dry_run)?;
+            told(format, &changed, &format!("from now on {} signs; the old keys sign nothing any more", arguments.new_keys.display()))?;
+        }
+        RolloutCommand::List(repository) => {
+            let contents = reader(config, repository)?.contents(true)?;
+            print(format, &contents, || contents_text(&contents))?;
+        }
+        RolloutCommand::Show(arguments) => show(config, format, arguments)?,
+        RolloutCommand::Verify(repository) => {
+            let contents = reader(config, repository)?.contents(false)?;
+            let sound = contents.troubles.is_empty();
+            let first = contents.roles.iter().min_by_key(|role| role.expires_unix_s);
+            let until = first.map(|role| format!("; {} expires first, at {}", role.role, rfc3339(role.expires_unix_s))).unwrap_or_default();
+            print(format, &json!({ "ok": sound, "troubles": contents.troubles, "roles": contents.roles }), || {
+                let troubles: String = contents.troubles.iter().map(|trouble| format!("{trouble}\n")).collect();
+                format!("{troubles}{} bundles verified{until}\n", contents.bundles.len())
+            })?;
+            return Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        RolloutCommand::Which(arguments) => {
+            let contents = reader(config, &arguments.repository)?.contents(true)?;
+            let assignment = contents.assignment.context("nothing is assigned yet; see `thermocline rollout assign`")?;
+            let which = assignment::assigned(&assignment, &arguments.machine, &arguments.cluster);
+            let version = assignment.version(&arguments.machine, &arguments.cluster);
+            let place = assignment::place_ppm(&assignment.rollout, &arguments.machine);
+            let arm = match which {
+                Which::Bundle(_) => "bundle",
+                Which::Previous => "previous",
+                Which::Control => "control",
+            };
+            let shown =
+                json!({ "machine": arguments.machine, "cluster": arguments.cluster, "arm": arm, "version": version, "place_ppm": place });
+            print(format, &shown, || {
+                let by = version.map_or_else(|| "its configuration file".to_owned(), |version| format!("bundle {version}"));
+                format!("{} goes by {by}: among {arm}, at {} of the fleet\n", arguments.machine, RatioPpm(place))
+            })?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn store(config: &Config, repository: &Repository) -> Result<String> {
+    match &repository.store {
+        Some(store) => Ok(store.clone()),
+        None if config.rollout.store.is_empty() => bail!("name the store by --store; none is configured as rollout.store"),
+        None => Ok(config.rollout.store.clone()),
+    }
+}
+
+fn root(config: &Config, repository: &Repository) -> PathBuf {
+    repository.root.clone().unwrap_or_else(|| config.rollout.root.clone())
+}
+
+fn operator(config: &Config, signing: &Signing) -> Result<Operator> {
+    let validity = Validity { timestamp: signing.valid, ..Validity::default() };
+    let repository = &signing.repository;
+    Ok(Operator::open(&store(config, repository)?, &root(config, repository), &signing.keys, validity)?)
+}
+
+/// Who only looks needs no keys.
+fn reader(config: &Config, repository: &Repository) -> Result<Operator> {
+    let nowhere = PathBuf::new();
+    Ok(Operator::open(&store(config, repository)?, &root(config, repository), &nowhere, Validity::default())?)
+}
+
+fn change(config: &Config, format: Format, signing: &Signing, change: Change, what: &str) -> Result<()> {
+    let changed = operator(config, signing)?.change(change, signing.dry_run)?;
+    told(format, &changed, what)
+}
+
+fn told(format: Format, changed: &Changed, what: &str) -> Result<()> {
+    print(format, changed, || {
+        let (would, version) = (if changed.dry_run { "dry run, nothing is written: " } else { "" }, changed.version);
+        format!("{would}{what} (metadata version {version})\n")
+    })
+}
+
+fn read_bundle(path: &std::path::Path) -> Result<Bundle> {
+    let size = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
+    if size > BYTES_MAX as u64 {
+        bail!("{} has {size} bytes; a bundle has {BYTES_MAX} at most", path.display());
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(Bundle::parse(&path.to_string_lossy(), &text)?)
+}
+
+fn assignment_of(arguments: &Assign) -> Assignment {
+    Assignment {
+        schema: SCHEMA,
+        rollout: arguments.rollout.clone(),
+        bundle: arguments.bundle,
+        previous: arguments.previous,
+        stage: arguments.stage.clone(),
+        share_ppm: arguments.share.0,
+        control_ppm: arguments.control.0,
+        clusters: arguments.clusters.clone(),
+        pinned: arguments.pinned,
+    }
+}
+
+fn show(config: &Config, format: Format, arguments: &Show) -> Result<()> {
+    let contents = reader(config, &arguments.repository)?.contents(true)?;
+    let wanted = arguments.version;
+    let found = contents.bundles.iter().rfind(|bundle| wanted.is_none_or(|version| version == bundle.version));
+    let Some(bundle) = found else {
+        let known: Vec<_> = contents.bundles.iter().map(|bundle| bundle.version.to_string()).collect();
+        bail!("no such bundle is published; there are: {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") });
+    };
+    print(format, bundle, || bundle.to_toml())
+}
+
+fn keys_text(made: &[KeyFile], dry_run: bool) -> String {
+    let mut text = String::new();
+    for key in made {
+        let id = if dry_run { "would be made" } else { &key.id };
+        let _ = writeln!(text, "{:<10} {} {id}", key.role, key.path.display());
+    }
+    if !dry_run {
+        text += "they are not encrypted: keep the root's keys offline, and all of them from other users\n";
+    }
+    text
+}
+
+fn assignment_text(assignment: &Assignment) -> String {
+    let Assignment { rollout, bundle, previous, stage, share_ppm, control_ppm, clusters, pinned, .. } = assignment;
+    let version =
+        |version: &Option<u64>| version.map_or_else(|| "the configuration file".to_owned(), |version| format!("bundle {version}"));
+    let whose = if clusters.is_empty() { String::new() } else { format!(" of {}", clusters.join(", ")) };
+    let who = match bundle {
+        Some(_) => format!("{}{whose} go by {}, the others by {}", RatioPpm(*share_ppm), version(bundle), version(previous)),
+        None => format!("all go by {}", version(previous)),
+    };
+    let pinned = if *pinned { "; pinned" } else { "" };
+    format!("rollout {rollout}, stage {stage}: {who}; {} held back{pinned}", RatioPpm(*control_ppm))
+}
+
+fn contents_text(contents: &Contents) -> String {
+    let mut text = format!("{:>8}  {:<24} {:<21} {:<21} knobs\n", "version", "id", "created", "expires");
+    for bundle in &contents.bundles {
+        let (created, expires) = (rfc3339(bundle.created_unix_s), rfc3339(bundle.expires_unix_s));
+        let knobs: Vec<_> = bundle.knobs.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        let _ = writeln!(text, "{:>8}  {:<24} {created:<21} {expires:<21} {}", bundle.version, bundle.id, knobs.join(", "));
+    }
+    for trouble in &contents.troubles {
+        let _ = writeln!(text, "trouble: {trouble}");
+    }
+    let assigned = contents.assignment.as_ref().map_or_else(|| "nothing is assigned".to_owned(), assignment_text);
+    let _ = writeln!(text, "{assigned}");
+    for role in &contents.roles {
+        let (name, version, keys, expires) = (&role.role, role.version, role.keys.len(), rfc3339(role.expires_unix_s));
+        let _ = writeln!(text, "{name:<10} version {version}, {} of {keys} keys must sign, until {expires}", role.threshold);
+    }
+    text
+}

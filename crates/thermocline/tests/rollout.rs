@@ -1,0 +1,83 @@
+//! `thermocline rollout` as an operator meets it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Runs the program in a directory; what it says, and whether it was content.
+fn thermocline(directory: &Path, arguments: &str) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_thermocline"))
+        .args(arguments.split(' '))
+        .current_dir(directory)
+        .env_remove("THERMOCLINE_LOG")
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    (output.status.success(), text)
+}
+
+/// It does, and says all of these.
+fn check(directory: &Path, arguments: &str, pieces: &[&str]) {
+    let (done, text) = thermocline(directory, arguments);
+    assert!(done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
+}
+
+/// It refuses, and says all of these.
+fn refused(directory: &Path, arguments: &str, pieces: &[&str]) {
+    let (done, text) = thermocline(directory, arguments);
+    assert!(!done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
+}
+
+const BUNDLE: &str = "schema = 1\nversion = 7\nid = \"k98\"\ncreated = 2026-01-01T00:00:00Z\nexpires = 2226-01-01T00:00:00Z\n\
+                      [knobs.cold_age]\npercentile = \"98%\"\n";
+
+#[test]
+fn an_operators_day() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let (here, signed) = ("--store store --root root.json", "--store store --root root.json --keys keys");
+    std::fs::write(at.join("bundle.toml"), BUNDLE).unwrap();
+    std::fs::write(at.join("wrong.toml"), BUNDLE.replace("98%", "20%").replace("percentile", "percentil\" = 1\n\"x")).unwrap();
+
+    check(at, "rollout keygen keys --dry-run", &["root", "would be made"]);
+    assert!(!at.join("keys").exists());
+    check(at, "rollout keygen keys", &["keys/root-1.pk8", "keys/timestamp.pk8", "keep the root's keys offline"]);
+    refused(at, "rollout keygen keys", &["is there already"]);
+    refused(at, &format!("rollout list {here}"), &["root.json"]);
+    check(at, &format!("rollout init {signed}"), &["trust root.json"]);
+    refused(at, &format!("rollout init {signed}"), &["holds a repository already"]);
+
+    refused(at, &format!("rollout publish wrong.toml {signed}"), &["wrong.toml"]);
+    check(at, &format!("rollout publish bundle.toml {signed} --dry-run"), &["dry run, nothing is written: bundle 7 (k98)"]);
+    check(at, &format!("rollout list {here}"), &["nothing is assigned", "root       version 1, 1 of 1 keys"]);
+    check(at, &format!("rollout publish bundle.toml {signed}"), &["bundle 7 (k98), valid until 2226-01-01T00:00:00Z"]);
+    refused(at, &format!("rollout publish bundle.toml {signed}"), &["write version = 8"]);
+    check(at, &format!("rollout show {here}"), &["percentile = \"98%\"", "version = 7"]);
+    refused(at, &format!("rollout show 8 {here}"), &["there are: 7"]);
+
+    refused(at, &format!("rollout which m1 {here}"), &["nothing is assigned yet"]);
+    let assign = format!("rollout assign --rollout r --bundle 7 --share 100% --control 0% --stage fleet {signed}");
+    check(at, &assign, &["rollout r, stage fleet: 100% go by bundle 7, the others by the configuration file"]);
+    check(at, &format!("rollout which m1 {here}"), &["m1 goes by bundle 7: among bundle"]);
+    let (_, text) = thermocline(at, &format!("--format json rollout which m1 {here}"));
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["version"], 7);
+    check(at, &format!("rollout verify {here}"), &["1 bundles verified; timestamp expires first"]);
+    check(at, &format!("rollout refresh {signed}"), &["signatures are renewed"]);
+    check(at, &format!("rollout revoke 7 {signed}"), &["bundle 7 is taken back"]);
+    check(at, &format!("rollout which m1 {here}"), &["m1 goes by its configuration file"]);
+
+    check(at, "rollout keygen new", &["new/root-1.pk8"]);
+    check(at, &format!("rollout rotate --new-keys new {signed}"), &["the old keys sign nothing any more"]);
+    refused(at, &format!("rollout refresh {signed}"), &["0 of the 1 keys"]);
+    check(at, &format!("rollout refresh {here} --keys new"), &["signatures are renewed"]);
+    let (_, text) = thermocline(at, &format!("--format json rollout list {here}"));
+    let listed: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&listed["roles"][0]["version"], listed["bundles"].as_array().unwrap().len()), (&Value::from(2), 0));
+    // Somebody has been at the store.
+    let timestamp = at.join("store/metadata/timestamp.json");
+    let text = std::fs::read_to_string(&timestamp).unwrap();
+    std::fs::write(&timestamp, text.replace("\"version\": ", "\"version\": 1")).unwrap();
+    refused(at, &format!("rollout verify {here}"), &["refused for its signatures"]);
+}
