@@ -16,6 +16,7 @@ pub const JOB_KNOBS: &[Knob] = &[
         unit: Unit::Glob,
         default: "",
         range: None,
+        search: None,
         meaning: "Which cgroups the rule is for: a pattern for the path below the cgroup2 root, such as \"/system.slice/*.service\". \
                   `*` and `?` stand for any characters but /, `**` for any number of levels, `[ab]` for one of a few characters, \
                   `{a,b}` for one of several texts. Must be set, unless `container` or `annotation` is: then it is any.",
@@ -25,6 +26,7 @@ pub const JOB_KNOBS: &[Knob] = &[
         unit: Unit::NameGlob,
         default: "",
         range: None,
+        search: None,
         meaning: "Only containers of this name in their pod, such as \"istio-proxy\" or \"*-exporter\": what containerd or CRI-O has written down \
                   for cgroups that are named `cri-containerd-ID.scope` or `crio-ID.scope`.",
     },
@@ -33,6 +35,7 @@ pub const JOB_KNOBS: &[Knob] = &[
         unit: Unit::Annotation,
         default: "",
         range: None,
+        search: None,
         meaning: "Only containers with this annotation, a key and a pattern for its value, such as \"example.com/tier=batch*\". The runtime must hand \
                   it on: see `pod_annotations` of containerd, `allowed_annotations` of CRI-O.",
     },
@@ -41,6 +44,7 @@ pub const JOB_KNOBS: &[Knob] = &[
         unit: Unit::Choice(Class::NAMES),
         default: "observe",
         range: None,
+        search: None,
         meaning: "How the jobs are treated: `off` ignores them, `observe` watches and never acts, \
                   `conservative`, `standard` and `aggressive` act by the parameters of their class.",
     },
@@ -49,6 +53,7 @@ pub const JOB_KNOBS: &[Knob] = &[
         unit: Unit::Choice(Policy::NAMES),
         default: "",
         range: None,
+        search: None,
         meaning: "What decides for these jobs, where it shall be another than `agent.policy`.",
     },
     Knob {
@@ -56,6 +61,7 @@ pub const JOB_KNOBS: &[Knob] = &[
         unit: Unit::Choice(Tier::NAMES),
         default: "",
         range: None,
+        search: None,
         meaning: "Where their swap-backed memory goes, where it shall be another than `agent.tier`.",
     },
     Knob {
@@ -63,6 +69,7 @@ pub const JOB_KNOBS: &[Knob] = &[
         unit: Unit::Choice(Kind::NAMES),
         default: "application",
         range: None,
+        search: None,
         meaning: "What these jobs are for: `application`, or memory tax, `datacenter_tax` or `application_tax`. Savings are summed up by it, \
                   and tax is of class `aggressive` where the rule names no class.",
     },
@@ -71,6 +78,7 @@ pub const JOB_KNOBS: &[Knob] = &[
         unit: Unit::Choice(Tracker::NAMES),
         default: "",
         range: None,
+        search: None,
         meaning: "What observes these jobs, where it shall be another than `agent.tracker`.",
     },
 ];

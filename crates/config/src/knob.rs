@@ -23,8 +23,33 @@ pub struct Knob {
     pub default: &'static str,
     /// The smallest and the largest value allowed, as a user writes them.
     pub range: Option<(&'static str, &'static str)>,
+    /// Where to look for better values; `None` where that is not for a tuner to decide.
+    pub search: Option<Search>,
     /// What it does, in a sentence or two.
     pub meaning: &'static str,
+}
+
+/// The part of a knob's range in which better values may lie, as a user writes them, and how to look there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Search {
+    /// The smallest value to try.
+    pub low: &'static str,
+    /// The largest.
+    pub high: &'static str,
+    /// Which steps are alike.
+    pub scale: Scale,
+}
+
+/// Which steps between two values of a knob are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scale {
+    /// Equal differences.
+    Linear,
+    /// Equal factors.
+    Log,
+    /// Equal factors of what is left to the whole: from 90 % to 99 % as from 99 % to 99.9 %.
+    Tail,
 }
 
 /// What the values of a knob are, and so how they are written.
@@ -115,6 +140,21 @@ pub enum Value {
     Text(String),
     /// A [`Unit::Address`]; `None` is `off`.
     Address(Option<SocketAddr>),
+}
+
+impl Value {
+    /// The value as a number, in seconds, bytes, shares of one or whole numbers; `None` where it is no number.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "for searches and people; the value itself stays exact")]
+    pub fn as_number(&self) -> Option<f64> {
+        match self {
+            Self::Duration(duration) => Some(duration.as_secs_f64()),
+            Self::Bytes(bytes) | Self::BytesPerSecond(bytes) => Some(bytes.0 as f64),
+            Self::Ratio(ratio) => Some(ratio.as_f64()),
+            Self::Count(count) => Some(f64::from(*count)),
+            Self::Bool(_) | Self::Choice(_) | Self::Path(_) | Self::Text(_) | Self::Address(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Value {

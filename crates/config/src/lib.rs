@@ -22,7 +22,7 @@ mod table;
 pub use bundle::{Arm, Bundle, Guidance, Told};
 pub use choice::{Actuator, AtLimit, Class, Kind, Policy, Tier, Tracker};
 pub use job::{JOB_KNOBS, JobRule};
-pub use knob::{Knob, Unit, Value};
+pub use knob::{Knob, Scale, Search, Unit, Value};
 pub use load::MAIN_FILE;
 pub use problem::{Invalid, Problem, Problems};
 pub use render::{example_toml, manual};

@@ -11,14 +11,15 @@ use serde::{Serialize, Serializer};
 
 use crate::choice::{Actuator, AtLimit, Policy, Tier, Tracker};
 use crate::job::JobRule;
-use crate::knob::{Knob, Setting, Unit, Value};
+use crate::knob::{Knob, Scale, Search, Setting, Unit, Value};
 
 /// Writes out, from one list, a type per table of a configuration file, [`KNOBS`], and the way between the two.
 macro_rules! knobs {
     ($(
         $(#[doc = $about:literal])+
         $table:literal => $($path:ident).+: $group:ident {
-            $($name:ident: $type:ty = $unit:expr, $default:literal $(in $low:literal ..= $high:literal)?, $meaning:literal;)*
+            $($name:ident: $type:ty = $unit:expr, $default:literal $(in $low:literal ..= $high:literal)?,
+                $(search $from:literal ..= $to:literal $scale:ident,)? $meaning:literal;)*
         }
     )*) => {
         /// Every knob, table by table.
@@ -27,6 +28,7 @@ macro_rules! knobs {
             unit: $unit,
             default: $default,
             range: knobs!(@range $($low, $high)?),
+            search: knobs!(@search $($from, $to, $scale)?),
             meaning: $meaning,
         },)*)*];
 
@@ -78,6 +80,8 @@ macro_rules! knobs {
     };
     (@range) => { None };
     (@range $low:literal, $high:literal) => { Some(($low, $high)) };
+    (@search) => { None };
+    (@search $from:literal, $to:literal, $scale:ident) => { Some(Search { low: $from, high: $to, scale: Scale::$scale }) };
 }
 
 knobs! {
@@ -123,11 +127,11 @@ knobs! {
 
     /// The cold-age controller (Lagar-Cavilla et al., section 4.3): how old a page must be before it may leave DRAM.
     "cold_age" => cold_age: ColdAge {
-        promotion_rate: RatioPpm = Unit::RatioPerMinute, "0.2%" in "0%" ..= "100%",
+        promotion_rate: RatioPpm = Unit::RatioPerMinute, "0.2%" in "0%" ..= "100%", search "0.02%" ..= "2%" Log,
             "P: how much of a job's working set may come back from far memory each minute (Lagar-Cavilla et al., section 4.2).";
-        percentile: RatioPpm = Unit::Percentile, "99%" in "50%" ..= "100%",
+        percentile: RatioPpm = Unit::Percentile, "99%" in "50%" ..= "100%", search "50%" ..= "99.99%" Tail,
             "K: the threshold taken is at least as high as this share of those that would have been best in the past periods. Higher is safer and saves less.";
-        warmup: Duration = Unit::Duration, "600s" in "0s" ..= "24h",
+        warmup: Duration = Unit::Duration, "600s" in "0s" ..= "24h", search "1m" ..= "4h" Log,
             "S: nothing of a job is offloaded for this long after it was first seen, because too little is known of it.";
         thresholds: u32 = Unit::Count, "32" in "2" ..= "64",
             "How many thresholds there are to choose from, each about the same factor above the last, from 1 to 255 scan periods (Lagar-Cavilla et al., section 4.4).";
@@ -136,15 +140,15 @@ knobs! {
     /// The pressure controller (Weiner et al., section 3.3): reclaim, each period, `ratio` of the job's memory, less the
     /// closer its stall is to the target, and nothing at or above it.
     "pressure" => pressure: Pressure {
-        period: Duration = Unit::Duration, "6s" in "100ms" ..= "10m",
+        period: Duration = Unit::Duration, "6s" in "100ms" ..= "10m", search "1s" ..= "1m" Log,
             "How often a job is asked for memory: long enough for what was taken to be missed.";
-        ratio: RatioPpm = Unit::Ratio, "0.05%" in "0%" ..= "10%",
+        ratio: RatioPpm = Unit::Ratio, "0.05%" in "0%" ..= "10%", search "0.005%" ..= "1%" Log,
             "The share of a job's memory that is reclaimed each period while nothing stalls.";
-        stall_target: RatioPpm = Unit::Ratio, "0.1%" in "0%" ..= "50%",
+        stall_target: RatioPpm = Unit::Ratio, "0.1%" in "0%" ..= "50%", search "0.01%" ..= "2%" Log,
             "The share of time in which some task of the job may wait for memory. 0% reclaims nothing.";
-        io_stall_target: RatioPpm = Unit::Ratio, "0.1%" in "0%" ..= "100%",
+        io_stall_target: RatioPpm = Unit::Ratio, "0.1%" in "0%" ..= "100%", search "0.01%" ..= "5%" Log,
             "The same for I/O. A job that waits for its own I/O most of the time needs a higher one to be offloaded at all.";
-        step_max: RatioPpm = Unit::Ratio, "1%" in "0.01%" ..= "10%",
+        step_max: RatioPpm = Unit::Ratio, "1%" in "0.01%" ..= "10%", search "0.1%" ..= "10%" Log,
             "The most that is reclaimed in one period, as a share of the job's memory.";
         floor: Bytes = Unit::Bytes, "4MiB" in "0B" ..= "1TiB",
             "No job is made smaller than this, nor than the operator's own `memory.low` and `memory.min`.";
@@ -168,9 +172,9 @@ knobs! {
 
     /// Which tier a job's swap-backed memory goes to, where its rule says `auto`.
     "tier" => tier: Tiers {
-        compressed_max: RatioPpm = Unit::Ratio, "50%" in "1%" ..= "100%",
+        compressed_max: RatioPpm = Unit::Ratio, "50%" in "1%" ..= "100%", search "20%" ..= "90%" Linear,
             "A job whose sampled cold pages compress to more than this share of their size goes to the device rather than to zswap.";
-        latency_max: Duration = Unit::Duration, "5ms" in "1us" ..= "10s",
+        latency_max: Duration = Unit::Duration, "5ms" in "1us" ..= "10s", search "100us" ..= "50ms" Log,
             "A device whose reads take longer than this on average is not used.";
         swap_cost: RatioPpm = Unit::Ratio, "3%" in "0%" ..= "100%",
             "What a byte on the device costs, as a share of a byte of DRAM (Weiner et al., section 2.1).";
@@ -189,17 +193,17 @@ knobs! {
     /// Slow memory that is loaded and stored directly: a NUMA node such as CXL memory makes (Agarwal and Wenisch, 2017).
     /// Jobs under policy `slowdown` keep there what they access so seldom that it slows them by no more than is tolerable.
     "slow" => slow: Slow {
-        slowdown: RatioPpm = Unit::Ratio, "3%" in "0%" ..= "50%",
+        slowdown: RatioPpm = Unit::Ratio, "3%" in "0%" ..= "50%", search "0.5%" ..= "20%" Log,
             "How much slower a job may become by accesses to slow memory. 0% brings everything home (Agarwal and Wenisch, section 3.4).";
         latency: Duration = Unit::Duration, "0s" in "0s" ..= "1ms",
             "What one access to slow memory takes; 0s takes what the machine's firmware tells of the node (HMAT).";
         node: String = Unit::Word, "auto",
             "The number of the NUMA node that is slow memory; `auto` takes, of those without processors, the one that is farthest from them.";
-        period: Duration = Unit::Duration, "30s" in "1s" ..= "1h",
+        period: Duration = Unit::Duration, "30s" in "1s" ..= "1h", search "5s" ..= "5m" Log,
             "How often a part of a job's memory is sampled and placed anew (Agarwal and Wenisch, section 5).";
         looks: u32 = Unit::Count, "30" in "9" ..= "600",
             "How often a sampled page's accessed bit is looked at in a period; a third each for whole huge pages, for which of their parts are accessed at all, and for the rates of these.";
-        sample: RatioPpm = Unit::Ratio, "5%" in "0.1%" ..= "100%",
+        sample: RatioPpm = Unit::Ratio, "5%" in "0.1%" ..= "100%", search "1%" ..= "50%" Log,
             "How much of a job's memory is sampled in a period.";
         parts: u32 = Unit::Count, "50" in "5" ..= "512",
             "Of how many accessed parts of a huge page the rates are looked at (Agarwal and Wenisch, section 3.2).";
@@ -213,37 +217,37 @@ knobs! {
 
     /// What class `conservative` changes in `cold_age`, `pressure`, `tier` and `slow`: for jobs whose latency matters most.
     "class.conservative" => classes.conservative: Conservative {
-        promotion_rate: RatioPpm = Unit::RatioPerMinute, "0.05%" in "0%" ..= "100%",
+        promotion_rate: RatioPpm = Unit::RatioPerMinute, "0.05%" in "0%" ..= "100%", search "0.005%" ..= "0.5%" Log,
             "P for jobs of class `conservative`.";
-        percentile: RatioPpm = Unit::Percentile, "99.5%" in "50%" ..= "100%",
+        percentile: RatioPpm = Unit::Percentile, "99.5%" in "50%" ..= "100%", search "50%" ..= "99.99%" Tail,
             "K for jobs of class `conservative`.";
-        warmup: Duration = Unit::Duration, "30m" in "0s" ..= "24h",
+        warmup: Duration = Unit::Duration, "30m" in "0s" ..= "24h", search "1m" ..= "4h" Log,
             "S for jobs of class `conservative`.";
-        stall_target: RatioPpm = Unit::Ratio, "0.05%" in "0%" ..= "50%",
+        stall_target: RatioPpm = Unit::Ratio, "0.05%" in "0%" ..= "50%", search "0.005%" ..= "1%" Log,
             "`pressure.stall_target` for jobs of class `conservative`.";
-        io_stall_target: RatioPpm = Unit::Ratio, "0.05%" in "0%" ..= "100%",
+        io_stall_target: RatioPpm = Unit::Ratio, "0.05%" in "0%" ..= "100%", search "0.005%" ..= "2%" Log,
             "`pressure.io_stall_target` for jobs of class `conservative`.";
-        latency_max: Duration = Unit::Duration, "1ms" in "1us" ..= "10s",
+        latency_max: Duration = Unit::Duration, "1ms" in "1us" ..= "10s", search "100us" ..= "10ms" Log,
             "`tier.latency_max` for jobs of class `conservative`.";
-        slowdown: RatioPpm = Unit::Ratio, "1%" in "0%" ..= "50%",
+        slowdown: RatioPpm = Unit::Ratio, "1%" in "0%" ..= "50%", search "0.1%" ..= "5%" Log,
             "`slow.slowdown` for jobs of class `conservative`.";
     }
 
     /// What class `aggressive` changes in `cold_age`, `pressure`, `tier` and `slow`: for sidecars and other overhead of the machine itself.
     "class.aggressive" => classes.aggressive: Aggressive {
-        promotion_rate: RatioPpm = Unit::RatioPerMinute, "1%" in "0%" ..= "100%",
+        promotion_rate: RatioPpm = Unit::RatioPerMinute, "1%" in "0%" ..= "100%", search "0.1%" ..= "10%" Log,
             "P for jobs of class `aggressive`.";
-        percentile: RatioPpm = Unit::Percentile, "95%" in "50%" ..= "100%",
+        percentile: RatioPpm = Unit::Percentile, "95%" in "50%" ..= "100%", search "50%" ..= "99.99%" Tail,
             "K for jobs of class `aggressive`.";
-        warmup: Duration = Unit::Duration, "300s" in "0s" ..= "24h",
+        warmup: Duration = Unit::Duration, "300s" in "0s" ..= "24h", search "1m" ..= "4h" Log,
             "S for jobs of class `aggressive`.";
-        stall_target: RatioPpm = Unit::Ratio, "0.5%" in "0%" ..= "50%",
+        stall_target: RatioPpm = Unit::Ratio, "0.5%" in "0%" ..= "50%", search "0.05%" ..= "10%" Log,
             "`pressure.stall_target` for jobs of class `aggressive`.";
-        io_stall_target: RatioPpm = Unit::Ratio, "0.5%" in "0%" ..= "100%",
+        io_stall_target: RatioPpm = Unit::Ratio, "0.5%" in "0%" ..= "100%", search "0.05%" ..= "20%" Log,
             "`pressure.io_stall_target` for jobs of class `aggressive`.";
-        latency_max: Duration = Unit::Duration, "20ms" in "1us" ..= "10s",
+        latency_max: Duration = Unit::Duration, "20ms" in "1us" ..= "10s", search "1ms" ..= "500ms" Log,
             "`tier.latency_max` for jobs of class `aggressive`.";
-        slowdown: RatioPpm = Unit::Ratio, "10%" in "0%" ..= "50%",
+        slowdown: RatioPpm = Unit::Ratio, "10%" in "0%" ..= "50%", search "1%" ..= "40%" Log,
             "`slow.slowdown` for jobs of class `aggressive`.";
     }
 

@@ -5,7 +5,7 @@
 use std::fs;
 use std::time::Duration;
 
-use config::{AtLimit, Class, Config, JobRule, KNOBS, Kind, Policy, Problems, Tier, Tracker, Value, example_toml, knob};
+use config::{AtLimit, Class, Config, JobRule, KNOBS, Kind, Policy, Problems, Scale, Tier, Tracker, Value, example_toml, knob};
 use policy::units::{Bytes, RatioPpm};
 
 const GOOD: &str = r#"
@@ -241,6 +241,14 @@ fn every_knob_is_settable_within_its_range_and_no_further() {
             let set = [(knob.key.to_owned(), text.to_owned())];
             let config = Config::load(Some(std::path::Path::new("/dev/null")), &set).unwrap();
             assert_eq!(config.get(knob.key), Some(value), "{}", knob.key);
+        }
+        let number = |text: &str| knob.parse(text).unwrap().as_number().unwrap();
+        if let Some(search) = knob.search {
+            assert!(number(search.low) < number(search.high), "{}", knob.key);
+            let default = number(knob.default);
+            assert!(number(search.low) <= default && default <= number(search.high), "{}: the default is not looked at", knob.key);
+            assert!(search.scale != Scale::Log || number(search.low) > 0.0, "{}: nothing is a factor above 0", knob.key);
+            assert!(search.scale != Scale::Tail || number(search.high) < 1.0, "{}: nothing is left of the whole", knob.key);
         }
         let beyond = match knob.parse(high).unwrap() {
             Value::Duration(value) => Value::Duration(value + Duration::from_millis(1)),

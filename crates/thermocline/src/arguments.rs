@@ -461,4 +461,6 @@ pub(crate) enum ConfigCommand {
     Check,
     /// Print the configuration in effect, with what each knob means
     Show,
+    /// List what can be set: values, bounds, and where a tuner looks for better ones
+    Knobs,
 }

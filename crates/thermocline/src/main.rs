@@ -10,6 +10,7 @@ use kernel::Roots;
 mod arguments;
 mod commands;
 mod emulate;
+mod knobs;
 mod model;
 mod plan;
 mod rates;
@@ -82,6 +83,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             let config = load()?;
             print(format, &config, || config.to_toml())?;
         }
+        Command::Config(ConfigCommand::Knobs) => knobs::knobs(&load()?, format)?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "thermocline", &mut std::io::stdout());
         }

@@ -117,6 +117,12 @@ fn a_sound_configuration_is_told_from_a_bad_one() {
     assert_eq!(sound.json()["ok"], true);
     let shown = check(&["--config", &good, "config", "show", "--format", "json"], 0, &["scan_period"], &[]);
     assert!(shown.json().is_object());
+    let knobs = check(&["--config", &good, "config", "knobs", "--format", "json"], 0, &["scan_period"], &[]).json();
+    let knob = |key: &str| knobs.as_array().unwrap().iter().find(|knob| knob["key"] == key).unwrap().clone();
+    let rate = knob("cold_age.promotion_rate");
+    assert_eq!((&rate["value"], &rate["number"], &rate["search"]["scale"]), (&"0.2%".into(), &0.002.into(), &"log".into()));
+    assert!(rate["search"]["low"].as_f64() < rate["number"].as_f64() && knob("agent.state_dir")["search"].is_null());
+    check(&["--config", &good, "config", "knobs"], 0, &["where a tuner looks", "cold_age.promotion_rate", "0% to 100%"], &[]);
     // What is shown is itself a configuration, and says the same.
     let text = check(&["--config", &good, "config", "show"], 0, &["scan_period = \"30s\""], &[]).out;
     let again = file(directory.path(), "again.toml", &text);

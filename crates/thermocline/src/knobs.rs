@@ -1,0 +1,79 @@
+//! `thermocline config knobs`: what can be set, within which bounds, and where a tuner looks for better values.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use config::{Config, KNOBS, Knob, Scale, Unit};
+use serde::Serialize;
+
+use crate::arguments::Format;
+use crate::print;
+
+/// One knob. Values are written as in a configuration file; `number` and `search` are in seconds, bytes, shares of one
+/// or whole numbers.
+#[derive(Debug, Serialize)]
+struct Row {
+    key: &'static str,
+    unit: &'static str,
+    value: String,
+    default: &'static str,
+    low: Option<&'static str>,
+    high: Option<&'static str>,
+    choices: &'static [&'static str],
+    meaning: &'static str,
+    number: Option<f64>,
+    search: Option<Bounds>,
+}
+
+/// Where a tuner looks.
+#[derive(Debug, Serialize)]
+struct Bounds {
+    low: f64,
+    high: f64,
+    scale: Scale,
+}
+
+impl Row {
+    fn new(knob: &'static Knob, config: &Config) -> Self {
+        let value = config.get(knob.key);
+        let number = |text| knob.parse(text).ok().and_then(|value| value.as_number());
+        let search =
+            knob.search.and_then(|search| Some(Bounds { low: number(search.low)?, high: number(search.high)?, scale: search.scale }));
+        let choices = if let Unit::Choice(names) = knob.unit { names } else { &[] };
+        Self {
+            key: knob.key,
+            unit: knob.unit.name(),
+            number: value.as_ref().and_then(config::Value::as_number),
+            value: value.map(|value| value.to_string()).unwrap_or_default(),
+            default: knob.default,
+            low: knob.range.map(|(low, _)| low),
+            high: knob.range.map(|(_, high)| high),
+            choices,
+            meaning: knob.meaning,
+            search,
+        }
+    }
+
+    fn text(&self) -> String {
+        let allowed = match (self.low, self.high, self.choices) {
+            (Some(low), Some(high), _) => format!("{low} to {high}"),
+            (_, _, []) => self.unit.to_owned(),
+            (_, _, choices) => choices.join(", "),
+        };
+        let searched = KNOBS.iter().find(|knob| knob.key == self.key).and_then(|knob| knob.search);
+        let searched = searched.map(|search| format!("{} to {}", search.low, search.high)).unwrap_or_default();
+        let line = format!("{:<36} {:<14} {allowed:<28} {searched}", self.key, self.value);
+        line.trim_end().to_owned() + "\n"
+    }
+}
+
+/// Prints all of them.
+pub(crate) fn knobs(config: &Config, format: Format) -> Result<()> {
+    let rows: Vec<Row> = KNOBS.iter().map(|knob| Row::new(knob, config)).collect();
+    print(format, &rows, || {
+        let mut text = String::new();
+        let _ = writeln!(text, "{:<36} {:<14} {:<28} where a tuner looks", "key", "value", "allowed");
+        rows.iter().for_each(|row| text += &row.text());
+        text
+    })
+}
