@@ -17,12 +17,14 @@
 //! - [`partial`] is such sums as a file: the unit of more machines than one, and of work that is resumed ([`resume`]).
 //! - [`coverage`] says what was counted, so nothing is twice.
 //! - [`fleet`] spreads jobs over all cores.
+//! - [`detail`] tells of a single pair what it comes to by hour, machine and job.
 //! - [`survey`] shows a fleet as it is, before anything is moved.
 //! - [`waits`] asks the same of the policies that go by time lost: `pressure` and `slowdown`.
 //! - [`traces`] reads what agents recorded.
 //! - [`generate`] makes a fleet where none has been measured. It says so wherever it is shown.
 
 pub mod coverage;
+pub mod detail;
 pub mod fleet;
 pub mod front;
 pub mod generate;

@@ -389,6 +389,12 @@ pub(crate) struct Model {
     /// Show the fleet as it is: ages by threshold, machine and job; of a generated one, also how it fits what is published
     #[arg(long)]
     pub(crate) survey: bool,
+    /// With --format json: also tell what the configured pair comes to by hour, by machine and by job
+    #[arg(long, conflicts_with_all = ["merge", "tally", "plan"])]
+    pub(crate) detail: bool,
+    /// With --format json: tell every pair of percentile and warm-up, not only the best and the front
+    #[arg(long)]
+    pub(crate) pairs: bool,
     /// What a GiB of DRAM costs, in any currency
     #[arg(long, value_name = "PRICE", value_parser = price)]
     pub(crate) dram_price_per_gib: Option<f64>,

@@ -26,6 +26,7 @@ use self::report::{Answer, FleetAsItIs, Group, Pair, Report, Written};
 use crate::arguments::{self, Format};
 use crate::print;
 
+mod detail;
 mod report;
 mod text;
 mod waits;
@@ -36,6 +37,7 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         Some(threads) => threads,
         None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
     };
+    let mut in_detail = None;
     let partial = if !arguments.merge.is_empty() {
         Partial::merged(&arguments.merge)?
     } else if let Some(jobs) = arguments.generate {
@@ -47,6 +49,9 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         let basis = fleet.basis();
         if arguments.policy != arguments::Modelled::ColdAge {
             return waits::model(config, arguments, &fleet, basis.page_bytes, threads, format);
+        }
+        if arguments.detail {
+            in_detail = Some(detail::detailed(config, &fleet, &basis.thresholds, threads, format)?);
         }
         replay(config, arguments, &fleet, basis, threads, format)?
     } else {
@@ -63,6 +68,9 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         if arguments.policy != arguments::Modelled::ColdAge {
             return waits::model(config, arguments, &traces, basis.page_bytes, threads, format);
         }
+        if arguments.detail {
+            in_detail = Some(detail::detailed(config, &traces, &basis.thresholds, threads, format)?);
+        }
         replay(config, arguments, &traces, basis, threads, format)?
     };
     match &arguments.tally {
@@ -72,7 +80,8 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
             print(format, &written, || text::written(&written))
         }
         None => {
-            let report = settle(config, arguments, &partial)?;
+            let mut report = settle(config, arguments, &partial)?;
+            report.detail = in_detail;
             print(format, &report, || text::report(&report))
         }
     }
@@ -164,6 +173,7 @@ fn settle(config: &Config, arguments: &arguments::Model, partial: &Partial) -> R
         configured: (config.cold_age.percentile, millis(config.cold_age.warmup)),
         basis,
         price: arguments.dram_price_per_gib,
+        every_pair: arguments.pairs,
     };
     let whole = partial.whole()?;
     let mut answers = Vec::new();
@@ -217,6 +227,8 @@ struct Question<'a> {
     configured: (RatioPpm, u64),
     basis: &'a Basis,
     price: Option<f64>,
+    /// Whether every pair is told.
+    every_pair: bool,
 }
 
 impl Question<'_> {
@@ -228,6 +240,10 @@ impl Question<'_> {
         totals.iter().find(|total| (total.percentile, total.warmup_ms) == (k, s)).map(|total| self.pair(total))
     }
 
+    fn pairs(&self, totals: &[Total]) -> Vec<Pair> {
+        totals.iter().filter(|_| self.every_pair).map(|total| self.pair(total)).collect()
+    }
+
     fn answer(&self, setup: &Setup, totals: &[Total], groups: &[(&str, &Tally)]) -> Answer {
         let best = front::best(totals, &self.objective);
         let groups = groups.iter().map(|(name, tally)| {
@@ -237,6 +253,7 @@ impl Question<'_> {
                 jobs: tally.base.jobs,
                 at_fleets_best: best.and_then(|best| self.at(&totals, (best.percentile, best.warmup_ms))),
                 own_best: front::best(&totals, &self.objective).map(|total| self.pair(total)),
+                pairs: self.pairs(&totals),
             }
         });
         Answer {
@@ -246,6 +263,7 @@ impl Question<'_> {
             configured: self.at(totals, self.configured),
             best: best.map(|total| self.pair(total)),
             front: front::front(totals, &self.objective).into_iter().map(|total| self.pair(total)).collect(),
+            pairs: self.pairs(totals),
             groups: groups.collect(),
         }
     }

@@ -57,6 +57,18 @@ fn programs_get_base_units_and_threads_do_not_show() {
     let share = |key: &str| configured[key].as_f64().unwrap();
     assert!(share("coverage_ratio") > 0.02 && share("coverage_ratio") < 0.9, "{configured}");
     assert!(share("saved_bytes") < share("stored_bytes"));
+    let all = check(&[&SMALL[..], &["--pairs", "--format", "json", "--by", "class"]].concat(), 0, &[]);
+    let all: Value = serde_json::from_str(&all).unwrap();
+    let answer = &all["answers"][0];
+    let detailed = check(&[&SMALL[..], &["--detail", "--format", "json"]].concat(), 0, &[]);
+    let detailed: Value = serde_json::from_str(&detailed).unwrap();
+    let rows = |key: &str| detailed["detail"][key].as_array().unwrap().len();
+    assert_eq!((rows("machines"), rows("jobs"), report.get("detail")), (3, 100, None));
+    assert!(rows("hours") >= 24);
+    // Two percentiles and the configured one; no warm-up and the configured one.
+    assert_eq!((answer["pairs"].as_array().unwrap().len(), report["answers"][0].get("pairs")), (6, None));
+    assert!(answer["groups"].as_array().unwrap().iter().all(|group| group["pairs"].as_array().unwrap().len() == 6));
+    assert!(answer["pairs"].as_array().unwrap().contains(&answer["configured"]));
     let jobs: u64 = report["answers"][0]["groups"].as_array().unwrap().iter().map(|group| group["jobs"].as_u64().unwrap()).sum();
     assert_eq!(Value::from(jobs), report["jobs"]);
 }

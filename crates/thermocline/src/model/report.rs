@@ -13,6 +13,8 @@ use policy::thresholds::Thresholds;
 use policy::units::RatioPpm;
 use serde::Serialize;
 
+use super::detail::Detailed;
+
 /// The answer to one call.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -36,6 +38,8 @@ pub(crate) struct Report {
     pub(crate) fleet: Option<FleetAsItIs>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fit: Option<Vec<fit::Row>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) detail: Option<Detailed>,
 }
 
 impl Report {
@@ -55,6 +59,7 @@ impl Report {
             answers,
             fleet: None,
             fit: None,
+            detail: None,
         }
     }
 }
@@ -104,6 +109,9 @@ pub(crate) struct Answer {
     pub(crate) best: Option<Pair>,
     /// The pairs that none beats, most stored first.
     pub(crate) front: Vec<Pair>,
+    /// All pairs, where they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pairs: Vec<Pair>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) groups: Vec<Group>,
 }
@@ -161,6 +169,9 @@ pub(crate) struct Group {
     pub(crate) at_fleets_best: Option<Pair>,
     /// The pair that would be best for it alone.
     pub(crate) own_best: Option<Pair>,
+    /// All pairs, where they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pairs: Vec<Pair>,
 }
 
 /// The fleet before anything is moved.

@@ -1,0 +1,86 @@
+//! One pair in detail, as `--detail` prints it.
+
+use std::num::NonZero;
+
+use anyhow::{Context, Result};
+use config::Config;
+use model::detail::Detail;
+use model::fleet::Source;
+use model::grid::{Grid, Setup};
+use policy::thresholds::Thresholds;
+use policy::units::{Age, RatioPpm};
+use serde::Serialize;
+
+use crate::arguments::Format;
+
+/// The configured pair, by hour, machine and job.
+#[derive(Debug, Serialize)]
+pub(crate) struct Detailed {
+    /// By cluster and hour.
+    pub(crate) hours: Vec<HourRow>,
+    /// By machine.
+    pub(crate) machines: Vec<MachineRow>,
+    /// By share of the jobs, in percent: that many have no more than this rate.
+    pub(crate) jobs: Vec<JobsRow>,
+}
+
+/// 000 figure 5.
+#[derive(Debug, Serialize)]
+pub(crate) struct HourRow {
+    pub(crate) cluster: String,
+    /// When the hour began.
+    pub(crate) unix_seconds: u64,
+    pub(crate) coverage_ratio: f64,
+    /// The weight of the row among others: how much was cold, in pages on average over the hour.
+    pub(crate) cold_pages: f64,
+}
+
+/// 000 figure 6.
+#[derive(Debug, Serialize)]
+pub(crate) struct MachineRow {
+    pub(crate) cluster: String,
+    pub(crate) machine: String,
+    pub(crate) coverage_ratio: f64,
+}
+
+/// 000 figure 7.
+#[derive(Debug, Serialize)]
+pub(crate) struct JobsRow {
+    pub(crate) jobs_ratio: f64,
+    /// `null` where there is no bound: promotions without a working set.
+    pub(crate) rate_ratio_per_min: Option<f64>,
+}
+
+/// Replays a source under the configured parameters alone.
+pub(crate) fn detailed<S: Source<Error: std::error::Error + Sync + 'static>>(
+    config: &Config,
+    source: &S,
+    thresholds: &Thresholds,
+    threads: NonZero<usize>,
+    format: Format,
+) -> Result<Detailed> {
+    let cold_age = &config.cold_age;
+    let grid = Grid::new(vec![cold_age.percentile], vec![super::millis(cold_age.warmup)])?;
+    let setup = Setup { promotion_rate_max: cold_age.promotion_rate, minimum_cold_age: Age(1) };
+    let open = || Detail::new(&grid, &setup, thresholds);
+    let detail = super::read(source, &model::fleet::all(source), threads, open, format)?.context("no account was kept")?;
+    let hours = detail.hours.iter().flat_map(|(cluster, hours)| {
+        hours.iter().map(|(hour, share)| HourRow {
+            cluster: cluster.clone(),
+            unix_seconds: hour * 3_600,
+            coverage_ratio: share.coverage(),
+            cold_pages: model::tally::ratio(share.cold_page_ms, 3_600_000),
+        })
+    });
+    let machines = detail.machines.iter().map(|((cluster, machine), share)| MachineRow {
+        cluster: cluster.clone(),
+        machine: machine.clone(),
+        coverage_ratio: share.coverage(),
+    });
+    let jobs = (1..=100).map(|percent| {
+        let share = RatioPpm(percent * 10_000);
+        let rate = detail.rate_of_jobs(share).filter(|rate| rate.is_finite());
+        JobsRow { jobs_ratio: share.as_f64(), rate_ratio_per_min: rate }
+    });
+    Ok(Detailed { hours: hours.collect(), machines: machines.collect(), jobs: jobs.collect() })
+}
