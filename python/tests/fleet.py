@@ -1,0 +1,91 @@
+"""A stand-in for the program: answers as `thermocline` does, by a formula in place of a replay.
+
+Run as a program itself, because that is the boundary that the tuner knows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+KS, SS = (0.5, 0.9, 0.98, 0.99, 1.0), (0.0, 600.0, 3600.0)
+
+
+def pair(k: float, s: float, rate: float, week: int) -> dict[str, float | None]:
+    """Bolder (a higher P, a lower K) stores more and brings back more; a long warm-up stores a little less."""
+    boldness = rate / 0.002 * (1.6 - 0.6 * k)
+    coverage = 0.2 * boldness**0.5 * (1 - s / 100_000) * (1 + 0.01 * week)
+    back = 0.0017 * boldness * (1 - s / 50_000)
+    return {
+        "percentile_ratio": k, "warmup_seconds": s, "coverage_ratio": coverage, "saved_ratio": coverage / 5,
+        "stored_bytes": coverage * 1e12, "saved_bytes": coverage * 6e11, "rate_ratio_per_min": back,
+    }  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    count = Path(os.environ.get("FAKE_COUNT", os.devnull))
+    settings = {words[i + 1].split("=")[0]: words[i + 1].split("=")[1] for i, word in enumerate(words) if word == "--set"}
+    rate = float(settings.get("cold_age.promotion_rate", "0.2%").rstrip("%")) / 100
+    if "--version" in words:
+        print("thermocline 0.0-fake")
+    elif "knobs" in words:
+        search = {"low": 0.0002, "high": 0.02, "scale": "log"}
+        row = {"unit": "ratio per minute", "number": 0.002, "value": "0.2%", "search": search}
+        rows = [
+            {"key": "cold_age.promotion_rate", **row},
+            {
+                "key": "cold_age.percentile",
+                "unit": "percentile",
+                "number": 0.99,
+                "value": "99%",
+                "search": {"low": 0.5, "high": 0.9999, "scale": "tail"},
+            },
+            {
+                "key": "cold_age.warmup",
+                "unit": "duration",
+                "number": 600.0,
+                "value": "600s",
+                "search": {"low": 60.0, "high": 14400.0, "scale": "log"},
+            },
+            {"key": "cold_age.thresholds", "unit": "number", "number": 32, "value": "32", "search": None},
+            {
+                "key": "pressure.ratio",
+                "unit": "ratio",
+                "number": 0.0005,
+                "value": "0.05%",
+                "search": {"low": 0.00005, "high": 0.01, "scale": "log"},
+            },
+            {"key": "class.aggressive.promotion_rate", **row, "number": 0.01},
+        ]
+        print(json.dumps(rows))
+    elif "--survey" in words:
+        shift = float(os.environ.get("FAKE_SHIFT", "0"))
+        colds = (0.3 + shift, 0.2 + shift, 0.1)
+        ages = [
+            {"threshold_seconds": 120.0 * (i + 1), "cold_ratio": cold, "accessed_ratio_per_min": 0.1 / (i + 1)}
+            for i, cold in enumerate(colds)
+        ]
+        print(json.dumps({"fleet": {"ages": ages}}))
+    else:
+        if os.environ.get("FAKE_FAIL") == "always" or (os.environ.get("FAKE_FAIL") == "bold" and rate > 0.01):
+            print("thermocline: no such trace", file=sys.stderr)
+            return 1
+        with count.open("a") as file:
+            file.write("look\n")
+        week = int(words[words.index("--seed") + 1]) if "--seed" in words else 0
+        k, s = (
+            float(settings.get(f"cold_age.{name}", default).rstrip("%s")) for name, default in (("percentile", "99%"), ("warmup", "600s"))
+        )
+        pairs = [pair(k, s, rate, week) for k in KS for s in SS]
+        aggressive = [one | {"rate_ratio_per_min": (one["rate_ratio_per_min"] or 0.0) / 2} for one in pairs]
+        groups = [{"name": "aggressive", "pairs": aggressive}, {"name": "web", "pairs": pairs}] if "--by" in words else []
+        answer = {"configured": pair(k / 100, s, rate, week), "pairs": pairs, "groups": groups}
+        used = 2e12 + int(os.environ.get("FAKE_GROWTH", "0"))
+        print(json.dumps({"jobs": 10, "entries": 100, "span_seconds": 6e5, "used_bytes": used, "cold_bytes": 1e12, "answers": [answer]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

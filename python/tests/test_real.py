@@ -1,0 +1,65 @@
+"""The tuner over the real program, which `make test` and `make test-tune` name in THERMOCLINE."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from thermocline.tune import study
+from thermocline.tune.choose import Objective
+from thermocline.tune.cli import main
+from thermocline.tune.program import Failed, Program, Source
+from thermocline.tune.space import from_table
+
+PROGRAM = os.environ.get("THERMOCLINE", "")
+needs_program = pytest.mark.skipif(not PROGRAM, reason="name the program in THERMOCLINE")
+SMALL = Source(jobs=36, days=1)
+
+
+@needs_program
+def test_all_that_the_program_says_is_understood() -> None:
+    program = Program(PROGRAM)
+    table = program.knobs({"cold_age.percentile": "98.5%"})
+    rows = {row["key"]: row for row in table}
+    assert (rows["cold_age.percentile"]["number"], rows["cold_age.warmup"]["number"]) == (0.985, 600)
+    look = program.look(SMALL, {"cold_age.promotion_rate": "0.15%"}, Objective(0.002), by_class=True)
+    assert look.fleet.jobs > 36
+    assert (look.configured.percentile, look.configured.warmup_seconds) == (0.99, 600)
+    assert look.configured in look.pairs
+    stored = sum(
+        pair.stored_bytes for pairs in look.groups.values() for pair in pairs if pair.percentile == 0.99 and pair.warmup_seconds == 600
+    )
+    assert stored == pytest.approx(look.configured.stored_bytes)
+    assert program.version().startswith("thermocline ")
+    with pytest.raises(Failed, match="unknown key"):
+        program.look(SMALL, {"cold_age.nothing": "1"}, Objective(0.002), by_class=False)
+
+
+@needs_program
+def test_every_value_that_is_tried_is_one_that_the_program_takes() -> None:
+    """Both ends and the middle of every knob that may be searched, as the tuner writes them."""
+    program = Program(PROGRAM)
+    table = program.knobs({})
+    tables = sorted({row["key"].rpartition(".")[0] for row in table if row["search"]})
+    space = from_table(table, tables, {})
+    assert len(space) > 20
+    for share in (0.0, 0.5, 1.0):
+        point = space.at([share] * len(space))
+        numbers = {row["key"]: row["number"] for row in program.knobs(space.texts(point))}
+        assert {key: numbers[key] for key in point} == pytest.approx(point)
+
+
+@needs_program
+def test_what_is_found_is_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = str(tmp_path / "s")
+    words = ["run", "--study", where, "--program", PROGRAM, "--generate", "36", "--days", "1", "--designer", "random"]
+    assert main([*words, "--objective", "2%", "--trials", "2", "--probes", "0", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    fragment = tmp_path / "s" / "parameters.toml"
+    values = {row["key"]: row["value"] for row in Program(PROGRAM, str(fragment)).knobs({})}
+    again = {row["key"]: row["value"] for row in Program(PROGRAM).knobs(found["parameters"])}
+    assert values == again
+    assert study.read(tmp_path / "s").ages[0].seconds == 120

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from thermocline.tune.space import BadSpace, Knob, Space, from_json, from_table, to_json
+
+RATE = Knob("cold_age.promotion_rate", "ratio per minute", 0.0002, 0.02, "log")
+
+
+@pytest.mark.parametrize(
+    ("knob", "share", "value", "text"),
+    [
+        (RATE, 0.0, 0.0002, "0.02%"),
+        (RATE, 0.5, 0.002, "0.2%"),
+        (RATE, 0.51, 0.00209, "0.209%"),
+        (RATE, 2.0, 0.02, "2%"),
+        (Knob("k", "percentile", 0.5, 0.9999, "tail"), 1.0, 0.9999, "99.99%"),
+        (Knob("k", "percentile", 0.9, 0.999, "tail"), 0.5, 0.99, "99%"),
+        (Knob("s", "duration", 60, 14_400, "log"), 0.0, 60, "60s"),
+        (Knob("s", "duration", 0.1, 1), 0.5, 0.55, "550ms"),
+        (Knob("b", "size", 0, 2**20), 1.0, 2**20, "1048576B"),
+        (Knob("b", "size per second", 0, 100), 0.25, 25, "25B/s"),
+        (Knob("n", "number", 1, 9), 0.55, 5, "5"),
+        (Knob("l", "duration", 1, 4, levels=(1, 2, 4)), 0.5, 2, "2s"),
+        (Knob("l", "duration", 1, 4, levels=(1, 2, 4)), 1.0, 4, "4s"),
+    ],
+)
+def test_a_share_is_a_value_of_few_digits(knob: Knob, share: float, value: float, text: str) -> None:
+    assert knob.at(share) == pytest.approx(value, abs=1e-12)
+    assert knob.text(knob.at(share)) == text
+
+
+@pytest.mark.parametrize(
+    "knob", [RATE, Knob("k", "percentile", 0.5, 0.9999, "tail"), Knob("n", "number", 1, 1000), Knob("l", "x", 0, 9, levels=(0, 3, 9))]
+)
+def test_values_keep_their_place(knob: Knob) -> None:
+    values = [knob.at(step / 200) for step in range(201)]
+    assert values == sorted(values)
+    assert all(knob.low <= value <= knob.high for value in values)
+    # Of the digits that are kept, none is lost on the way to a share and back.
+    assert [knob.at(knob.share(value)) for value in values] == values
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: Knob("x", "ratio", 2, 1), "the lower first"),
+        (lambda: Knob("x", "ratio", 0, 1, "log"), "above 0"),
+        (lambda: Knob("x", "ratio", 0, 1, "tail"), "below 1"),
+        (lambda: Knob("x", "ratio", 0, 1, "round"), "linear, log and tail"),
+        (lambda: Knob("x", "ratio", 0, 1, levels=(1, 0)), "do not rise"),
+        (lambda: Space((RATE, RATE)), "name each once"),
+    ],
+)
+def test_what_is_no_space_is_refused(made: object, said: str) -> None:
+    assert callable(made)
+    with pytest.raises(BadSpace, match=said):
+        made()
+
+
+TABLE: list[dict[str, Any]] = [
+    {"key": "a.x", "unit": "ratio", "search": {"low": 0.1, "high": 0.5, "scale": "log"}},
+    {"key": "a.y", "unit": "path", "search": None},
+    {"key": "a.b.z", "unit": "number", "search": {"low": 1, "high": 3, "scale": "linear"}},
+]
+
+
+def test_spaces_come_from_the_table() -> None:
+    assert [knob.key for knob in from_table(TABLE, ["a"], {}).knobs] == ["a.x"]
+    both = from_table(TABLE, ["a.b", "a.x", "a"], {"a.x": (0.2, 0.3)})
+    assert [(knob.key, knob.low, knob.high, knob.scale) for knob in both.knobs] == [("a.b.z", 1, 3, "linear"), ("a.x", 0.2, 0.3, "log")]
+    for keys, bounds, said in (
+        (["a.y"], {}, "not for a tuner"),
+        (["c"], {}, "no table 'c'"),
+        (["a"], {"a.b.z": (1.0, 2.0)}, "not searched"),
+    ):
+        with pytest.raises(BadSpace, match=said):
+            from_table(TABLE, keys, bounds)
+
+
+def test_a_space_is_stored_and_read() -> None:
+    space = Space((RATE, Knob("l", "duration", 1, 4, levels=(1, 2, 4))))
+    assert from_json(to_json(space)) == space
+    with pytest.raises(BadSpace, match="not a space"):
+        from_json([{"key": "x"}])
+
+
+def test_points_that_can_be_counted_are() -> None:
+    space = Space((Knob("n", "number", 1, 3), Knob("l", "x", 0, 1, levels=(0, 1))))
+    points = list(space.all())
+    assert (space.size(), len(points), len({tuple(point.items()) for point in points})) == (6, 6, 6)
+    assert all(space.contains(point) for point in points)
+    assert Space((RATE,)).size() is None
+    assert not space.contains({"n": 1})
+    assert not space.contains({"n": 4, "l": 0})

@@ -1,0 +1,54 @@
+"""Quantities on the command line, as configuration files write them: `0.2%`, `10m`, `64MiB`."""
+
+from __future__ import annotations
+
+import argparse
+
+_UNITS = {
+    "%": 0.01, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0,
+    "B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
+}  # fmt: skip
+
+
+def number(text: str) -> float:
+    """A quantity in base units: shares of one, seconds, bytes."""
+    digits = text.strip().removesuffix("/s")
+    unit = digits.lstrip("0123456789.eE+-")
+    # The e of an exponent is none of a unit's, and no unit begins with one.
+    try:
+        value = float(digits.removesuffix(unit)) * (_UNITS[unit] if unit else 1.0)
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no quantity; write it like 0.2%, 10m, 64MiB or 0.002") from None
+    return value
+
+
+def ratio(text: str) -> float:
+    """A share of one."""
+    value = number(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share of one; write it like 0.2% or 0.002")
+    return value
+
+
+def duration(text: str) -> float:
+    """Seconds; a bare number is refused, because nobody should have to guess its unit."""
+    if text.strip()[-1:].isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} has no unit; write it like 90s, 10m or 7d")
+    return number(text)
+
+
+def bounds(text: str) -> tuple[str, tuple[float, float]]:
+    """`KEY=LOW..HIGH`."""
+    key, equals, both = text.partition("=")
+    low, dots, high = both.partition("..")
+    if not (equals and dots and key):
+        raise argparse.ArgumentTypeError(f"{text!r}; write it like cold_age.promotion_rate=0.1%..0.4%")
+    return key, (number(low), number(high))
+
+
+def setting(text: str) -> tuple[str, str]:
+    """`KEY=VALUE`, the value as a configuration file has it."""
+    key, equals, value = text.partition("=")
+    if not (equals and key):
+        raise argparse.ArgumentTypeError(f"{text!r}; write it as KEY=VALUE")
+    return key, value

@@ -1,0 +1,205 @@
+"""Search spaces: which knobs, between which bounds, and which steps between them are alike.
+
+They come from the program's one table of knobs (`thermocline config knobs`), so that a knob is described once. A
+designer sees a cube of side 1; a knob maps that to values and rounds them to what people can read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Point = Mapping[str, float]
+"""Values by the keys of their knobs: seconds, bytes, shares of one, or whole numbers."""
+
+_DIGITS = 3
+"""Significant digits of a value that is tried. More would not make a difference, and be read wrongly."""
+
+_DURATION, _RATIOS, _COUNT = "duration", ("ratio", "ratio per minute", "percentile", "whole percent"), "number"
+_SIZES = {"size": "B", "size per second": "B/s"}
+
+FINITE_MAX = 1_000_000
+"""Points that are ever listed one by one."""
+
+
+class BadSpace(ValueError):
+    """Knobs that make no space, and what to do about it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Knob:
+    """One axis of a space. Bounds are inclusive, and in the base unit: seconds, bytes, shares of one, whole numbers."""
+
+    key: str
+    unit: str
+    low: float
+    high: float
+    scale: str = "linear"
+    """Equal steps are equal differences (`linear`), factors (`log`), or factors of what is left to one (`tail`)."""
+    levels: tuple[float, ...] = ()
+    """The only values there are, rising; none for all between the bounds."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise BadSpace(f"{self.key}: low={self.low} is not below high={self.high}; give two bounds, the lower first")
+        if self.scale not in ("linear", "log", "tail"):
+            raise BadSpace(f"{self.key}: scale {self.scale!r} is not known; there are linear, log and tail")
+        if self.scale == "log" and self.low <= 0:
+            raise BadSpace(f"{self.key}: low={self.low} on a scale of factors; give a bound above 0")
+        if self.scale == "tail" and self.high >= 1:
+            raise BadSpace(f"{self.key}: high={self.high} leaves nothing of the whole; give a bound below 1")
+        if self.levels and (sorted(set(self.levels)) != list(self.levels) or len(self.levels) < 2):
+            raise BadSpace(f"{self.key}: levels {self.levels} do not rise; give at least two, each above the last")
+
+    def at(self, share: float) -> float:
+        """The value at a share of the way from the lower bound to the upper one."""
+        share = min(max(share, 0.0), 1.0)
+        if self.levels:
+            return self.levels[min(int(share * len(self.levels)), len(self.levels) - 1)]
+        low, high = self._scaled(self.low), self._scaled(self.high)
+        return self.rounded(self._plain(low + share * (high - low)))
+
+    def share(self, value: float) -> float:
+        """How far a value is from the lower bound to the upper one."""
+        if self.levels:
+            return (min(range(len(self.levels)), key=lambda i: abs(self.levels[i] - value)) + 0.5) / len(self.levels)
+        low, high = self._scaled(self.low), self._scaled(self.high)
+        inside = min(max(value, self.low), self.high)
+        return (self._scaled(inside) - low) / (high - low)
+
+    def rounded(self, value: float) -> float:
+        """A value as it is tried: of few digits, and between the bounds."""
+        if self.levels:
+            return self.at(self.share(value))
+        if self.unit == _COUNT:
+            value = round(value)
+        elif self.scale == "tail":
+            value = 1 - _short(1 - value)
+        else:
+            value = _short(value)
+        # The bounds themselves are as the table has them.
+        value = min(max(value, self.low), self.high)
+        return round(value, 6) if self.unit in _RATIOS else value
+
+    def text(self, value: float) -> str:
+        """A value as configuration files and `--set` take it."""
+        if self.unit == _DURATION:
+            millis = round(value * 1000)
+            return f"{millis // 1000}s" if millis % 1000 == 0 else f"{millis}ms"
+        if self.unit in _SIZES:
+            return f"{round(value)}{_SIZES[self.unit]}"
+        if self.unit in _RATIOS:
+            return f"{value * 100:.4f}".rstrip("0").rstrip(".") + "%"
+        return str(round(value)) if self.unit == _COUNT else repr(value)
+
+    def _scaled(self, value: float) -> float:
+        if self.scale == "log":
+            return math.log(value)
+        return -math.log(1 - value) if self.scale == "tail" else value
+
+    def _plain(self, scaled: float) -> float:
+        if self.scale == "log":
+            return math.exp(scaled)
+        return 1 - math.exp(-scaled) if self.scale == "tail" else scaled
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Space:
+    """Knobs, in the order of a point's coordinates."""
+
+    knobs: tuple[Knob, ...]
+
+    def __post_init__(self) -> None:
+        keys = [knob.key for knob in self.knobs]
+        if len(set(keys)) != len(keys):
+            raise BadSpace(f"a knob is named twice among {', '.join(keys)}; name each once")
+
+    def __len__(self) -> int:
+        return len(self.knobs)
+
+    def at(self, shares: Sequence[float]) -> dict[str, float]:
+        """The point at these coordinates of the cube."""
+        return {knob.key: knob.at(share) for knob, share in zip(self.knobs, shares, strict=True)}
+
+    def shares(self, point: Point) -> list[float]:
+        """The coordinates of a point."""
+        return [knob.share(point[knob.key]) for knob in self.knobs]
+
+    def contains(self, point: Point) -> bool:
+        """Whether a point has all the knobs and no other, each between its bounds."""
+        keys = {knob.key for knob in self.knobs}
+        return set(point) == keys and all(knob.low <= point[knob.key] <= knob.high for knob in self.knobs)
+
+    def texts(self, point: Point) -> dict[str, str]:
+        """The point's values as configuration files take them."""
+        return {knob.key: knob.text(point[knob.key]) for knob in self.knobs}
+
+    def size(self) -> int | None:
+        """How many points there are; None where they are not counted."""
+        counts = [len(knob.levels) or (int(knob.high - knob.low) + 1 if knob.unit == _COUNT else 0) for knob in self.knobs]
+        size = math.prod(counts)
+        return size if 0 < size <= FINITE_MAX else None
+
+    def all(self) -> Iterator[dict[str, float]]:
+        """Every point of a space that has a size."""
+        values = [knob.levels or tuple(float(n) for n in range(int(knob.low), int(knob.high) + 1)) for knob in self.knobs]
+        keys = [knob.key for knob in self.knobs]
+        return (dict(zip(keys, combination, strict=True)) for combination in itertools.product(*values))
+
+
+def identity(point: Point) -> tuple[tuple[str, float], ...]:
+    """What makes two points the same."""
+    return tuple(sorted(point.items()))
+
+
+def from_table(table: Sequence[Mapping[str, Any]], keys: Sequence[str], bounds: Mapping[str, tuple[float, float]]) -> Space:
+    """The space over the knobs named by `keys`, each a key or a whole table (`pressure`), of the program's own table.
+
+    `bounds` narrows or widens what the table says, in base units. A whole table stands for those of its knobs that are
+    for a tuner to decide; a key must be one of these.
+    """
+    rows = {str(row["key"]): row for row in table}
+    wanted: list[str] = []
+    for key in keys:
+        inside = [name for name, row in rows.items() if name.rpartition(".")[0] == key and row["search"]]
+        if key in rows and not rows[key]["search"]:
+            raise BadSpace(f"{key} is not for a tuner to decide; see the last column of `thermocline config knobs`")
+        if key not in rows and not inside:
+            raise BadSpace(f"there is no knob and no table {key!r} to search; see `thermocline config knobs`")
+        wanted += [key] if key in rows else inside
+    stray = set(bounds) - set(wanted)
+    if stray:
+        raise BadSpace(f"bounds for {', '.join(sorted(stray))}, which is not searched; name it among the knobs")
+    knobs = []
+    for key in dict.fromkeys(wanted):
+        search = rows[key]["search"]
+        low, high = bounds.get(key, (search["low"], search["high"]))
+        knobs.append(Knob(key, str(rows[key]["unit"]), float(low), float(high), str(search["scale"])))
+    return Space(tuple(knobs))
+
+
+def in_effect(table: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, float]:
+    """The values in effect of these knobs, in base units, out of the program's own table."""
+    numbers = {str(row["key"]): row["number"] for row in table}
+    return {key: float(numbers[key]) for key in keys}
+
+
+def to_json(space: Space) -> list[dict[str, Any]]:
+    """The space as stored with a study."""
+    return [dataclasses.asdict(knob) | {"levels": list(knob.levels)} for knob in space.knobs]
+
+
+def from_json(knobs: Sequence[Mapping[str, Any]]) -> Space:
+    """The space out of what `to_json` made."""
+    try:
+        return Space(tuple(Knob(**{**knob, "levels": tuple(knob["levels"])}) for knob in knobs))
+    except (TypeError, KeyError) as error:
+        raise BadSpace(f"not a space: {json.dumps(list(knobs))[:200]}: {error}") from error
