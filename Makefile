@@ -19,6 +19,7 @@ demo: toolchain lab-setup-idle venv ## the main job in a guest, with figures and
 test: toolchain venv lab-setup-stock ## everything that must pass: unit tests, harness tests, the main job on a stock kernel
 	cargo test --workspace --locked --exclude thermocline-bench
 	cd lab && ../$(PYTHON) -m pytest -q
+	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../$(PYTHON) -m pytest -q
 	$(THERMOLAB) run smoke --kernel 6.12
 
 .PHONY: test-trace
@@ -38,11 +39,17 @@ test-s3: toolchain ## traces in a real object store, with outages; builds its se
 	@command -v target/tools/bin/s3s-fs >/dev/null || cargo install s3s-fs --version 0.14.1 --locked --features binary --root target/tools
 	S3_SERVER=$(CURDIR)/target/tools/bin/s3s-fs cargo test --locked -p thermocline-trace --features s3 --test s3
 
+.PHONY: test-tune
+test-tune: toolchain venv-tune ## the tuner with every designer that it knows (0.3 GB of wheels)
+	cargo build --locked -p thermocline
+	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../target/venv-tune/bin/python -m pytest -q
+
 .PHONY: lint
 lint: toolchain venv ## formatting, clippy, ruff, mypy
 	cargo fmt --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cd lab && ../target/venv/bin/ruff format --check . && ../target/venv/bin/ruff check . && ../target/venv/bin/mypy
+	cd python && ../target/venv/bin/ruff format --check . && ../target/venv/bin/ruff check . && ../target/venv/bin/mypy
 
 .PHONY: bench
 bench: toolchain ## native benchmarks; figures in target/bench/native.json
@@ -51,6 +58,16 @@ bench: toolchain ## native benchmarks; figures in target/bench/native.json
 .PHONY: bench-model
 bench-model: toolchain ## the fleet model against reading the same memory; figures in target/bench/model.json
 	cargo run --release --locked -p thermocline-bench -- --model --runs 7 --out target/bench/model.json
+
+.PHONY: reproduce-tuner
+reproduce-tuner: toolchain venv-tune ## hand-tuned against autotuned on generated fleets; figures in target/reproduce/tuner.json
+	cargo build --release --locked -p thermocline
+	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.tuner --program target/release/thermocline
+
+.PHONY: reproduce-figures
+reproduce-figures: toolchain venv-tune ## coverage over time, by machine and by job, drawn; after reproduce-tuner
+	cargo build --release --locked -p thermocline
+	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.figures --program target/release/thermocline
 
 .PHONY: lab
 lab: toolchain venv ## list the lab's scenarios, or run one: make lab SCENARIO=redis_cold_age [KERNEL=6.12|7.2|6.12-idle|all]
@@ -72,6 +89,10 @@ lab-setup-idle:
 .PHONY: toolchain
 toolchain:
 	@tools/toolchain
+
+.PHONY: venv-tune
+venv-tune:
+	@tools/venv target/venv-tune python/requirements.txt
 
 .PHONY: venv
 venv: target/venv/.made

@@ -1,0 +1,127 @@
+"""The small pure parts: quantities, drift, plots, figures, the hand."""
+
+from __future__ import annotations
+
+import argparse
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from thermocline.report import figures, tuner
+from thermocline.report.figures import HAND, OFF, TUNED, Detail, Hour
+from thermocline.tune import designers
+from thermocline.tune.choose import Pair
+from thermocline.tune.designers import Done
+from thermocline.tune.drift import Incomparable, drift
+from thermocline.tune.plot import Mark, Plot, bars
+from thermocline.tune.program import Age
+from thermocline.tune.quantity import bounds, duration, number, ratio, setting
+from thermocline.tune.space import Knob, Space
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.2%", 0.002),
+        ("10m", 600),
+        ("500ms", 0.5),
+        ("64MiB", 2**26),
+        ("64MiB/s", 2**26),
+        ("0.002", 0.002),
+        ("1e-3", 0.001),
+        ("7d", 604_800),
+        ("-1", -1),
+    ],
+)
+def test_quantities_are_in_base_units(text: str, value: float) -> None:
+    assert number(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1x", "%", "1 2", "1mm", "--1"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="write it like"):
+        number(text)
+
+
+def test_arguments_are_taken_apart() -> None:
+    key, between = bounds("a.b=0.1%..10%")
+    assert key == "a.b"
+    assert between == pytest.approx((0.001, 0.1))
+    assert setting("a=b=c") == ("a", "b=c")
+    for take, text in ((bounds, "a=1"), (bounds, "1..2"), (setting, "a"), (setting, "=b"), (duration, "10"), (ratio, "120%")):
+        with pytest.raises(argparse.ArgumentTypeError):
+            take(text)
+
+
+def test_drift_is_what_would_have_to_move() -> None:
+    then = [Age(120, 0.3, 0.1), Age(240, 0.2, 0.05)]
+    assert drift(then, then).memory == drift(then, then).accesses == 0
+    # A tenth of all memory, young before, is as old as can be now; of the accesses, which were 2 to 1, all are old now.
+    now = [Age(120, 0.4, 0.05), Age(240, 0.3, 0.05 * 0.4 / 0.3)]
+    moved = drift(then, now)
+    assert moved.memory == pytest.approx(0.1)
+    assert moved.accesses == pytest.approx(1 - (0.2 * 0.05) / (0.3 * 0.1))
+    assert drift(now, then) == moved
+    nothing = [Age(120, 0.0, 0.0), Age(240, 0.0, 0.0)]
+    assert drift(nothing, nothing).memory == 0
+    for other in (then[:1], []):
+        with pytest.raises(Incomparable):
+            drift(then, other)
+
+
+def test_plots_are_well_formed_and_inside_their_frame() -> None:
+    plot = Plot("x <&>", "y")
+    plot.line([(0.0, 1.0), (10.0, 3.0)], "red")
+    plot.mark(Mark(5.0, 2.0, "blue", 'told "so"', "label"))
+    plot.upright(7.0, "here", "green", dashed=True)
+    root = ET.fromstring(plot.svg())  # noqa: S314 - our own text
+    circle = next(one for one in root if one.tag == "circle")
+    assert 0 < float(circle.attrib["cx"]) < float(root.attrib["width"])
+    assert 0 < float(circle.attrib["cy"]) < float(root.attrib["height"])
+    for steps in ([], [("a", 0.0, "red", True)], [("a<", 1.0, "red", True), ("b", 2.0, "red", False)]):
+        heights = [float(one.attrib["height"]) for one in ET.fromstring(bars(steps)) if one.tag == "rect"]  # noqa: S314
+        assert heights == sorted(heights) and len(heights) == len(steps)
+    for lonely in (0.0, 5.0, -3.0):
+        one = Plot("x", "y")
+        one.mark(Mark(lonely, lonely, "red", ""))
+        ET.fromstring(one.svg())  # noqa: S314
+
+
+def test_a_roll_out_goes_from_cluster_to_cluster() -> None:
+    stages = (1.0, 2.0, 3.0, 4.0)
+    told = [
+        (figures.in_force(day, place, stages)) for day, place in ((0.5, 0.5), (1.4, 0.5), (1.5, 0.5), (2.9, 1.0), (3.5, 0.5), (3.5, 1.0))
+    ]
+    assert told == [OFF, OFF, HAND, HAND, TUNED, HAND]
+
+    def fleet(coverage: float) -> Detail:
+        hours = tuple(Hour(cluster, day * 86_400, coverage, 10.0) for cluster in "ab" for day in range(8))
+        return Detail(hours, {"a": (coverage,), "b": (coverage,)}, tuple(coverage / 100 for _ in range(100)))
+
+    settings = {HAND: fleet(0.1), TUNED: fleet(0.2)}
+    series = figures.over_time(settings, stages=(1.0, 3.0, 5.0, 7.0))
+    assert [share for _, share in series] == pytest.approx([0, 0, 0.05, 0.1, 0.1, 0.1, 0.15, 0.2])
+    told_numbers = figures.numbers(settings, figures.over_time(settings))
+    assert told_numbers["figure_6"]["a"]["median"] == 0.2
+    assert told_numbers["figure_7"][HAND]["p98"] == 0.001
+
+
+def test_the_hand_breaks_the_objective_nowhere() -> None:
+    def group(rates: tuple[float, ...]) -> list[Pair]:
+        return [Pair(k, s, 0.3 - i / 100, 0.1, 30 - i, rate) for i, ((k, s), rate) in enumerate(zip(tuner.GUESSES, rates, strict=True))]
+
+    calm, wild = group((0.001,) * 5), group((0.003, 0.003, 0.0019, 0.001, 0.001))
+    assert tuner.choice_of_hand([calm, calm], 0.002) == tuner.GUESSES[0]
+    assert tuner.choice_of_hand([calm, wild], 0.002) == tuner.GUESSES[2]
+    assert tuner.choice_of_hand([group((0.003,) * 5)], 0.002) == tuner.GUESSES[-1]
+
+
+def test_looks_are_counted_until_enough_was_found() -> None:
+    space = Space((Knob("n", "number", 1, 50),))
+
+    def look(point: dict[str, float]) -> Done:
+        return Done(point, point["n"], point["n"] / 40 - 1)
+
+    counts = [tuner.needed(space, designers.at_random, look, 40, seed) for seed in range(20)]
+    assert 1 <= min(counts) < max(counts) <= 50
+    assert tuner.needed(space, designers.at_random, look, 41, 1) == 50
