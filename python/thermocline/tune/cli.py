@@ -18,8 +18,8 @@ from .study import BadStudy
 _EPILOG = """\
 A first study, on a fleet that is made up:
 
-  python -m thermocline.tune run --study /tmp/study --generate 300 --holdout-seed 2
-  python -m thermocline.tune report --study /tmp/study --page /tmp/study.html
+  python -m thermocline.tune run --study try --generate 300 --holdout-seed 2
+  python -m thermocline.tune report --study try --page try.html
 
 and of a fleet's own traces, last week's tuned on and this week's held out:
 

@@ -89,7 +89,9 @@ def retune(asked: argparse.Namespace) -> int:
     ages = program.ages(source, old.spec.fixed)
     rate = again.rate_now(old, program, source)
     why = again.reasons(old, drift(old.ages, ages), rate, now_unix=time.time(), every_seconds=asked.every, drift_max=asked.drift)
-    due = asked.force or any(reason.due for reason in why)
+    if asked.force:
+        why.append(again.Reason("asked", 1.0, 1.0, True, "asked for with --force"))
+    due = any(reason.due for reason in why)
     if not due or asked.dry_run:
         told = {
             "due": due,
