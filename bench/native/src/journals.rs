@@ -59,6 +59,7 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
         page_bytes: 4096,
         scan_period_ms: 120_000,
         thresholds: *thresholds,
+        bundle: 0,
     };
     let name = |id: u64| format!("/system.slice/job-{id}.service");
     let jobs = (0..JOBS).map(|id| {

@@ -149,7 +149,7 @@ pub fn assigned(assignment: &Assignment, machine: &str, cluster: &str) -> Which 
 pub fn place_ppm(rollout: &str, machine: &str) -> u32 {
     let hash = digest(&SHA256, [rollout.as_bytes(), b"\0", machine.as_bytes()].concat().as_slice());
     let head = hash.as_ref().iter().take(8).fold(0u64, |sum, &byte| sum << 8 | u64::from(byte));
-    u32::try_from(u128::from(head) * u128::from(ALL_PPM) >> 64).unwrap_or(ALL_PPM - 1)
+    u32::try_from((u128::from(head) * u128::from(ALL_PPM)) >> 64).unwrap_or(ALL_PPM - 1)
 }
 
 #[cfg(test)]

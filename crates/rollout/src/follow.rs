@@ -62,7 +62,6 @@ struct Verified {
 
 impl Follower {
     /// Follows from where an earlier one has left off, if one has. Says what was remembered, or why it cannot be used.
-    #[must_use]
     pub fn new(settings: Settings) -> (Self, Result<Option<Guidance>>) {
         let (seen, remembered) = match cache::load(&cache::path(&settings.state_dir)) {
             Ok(found) => {

@@ -219,7 +219,8 @@ impl Operator {
     async fn sign_and_write(&self, mut editor: RepositoryEditor, directory: &Path, version: u64, before: Option<&[u8]>) -> Result<bool> {
         let number = NonZeroU64::new(version).unwrap_or(NonZeroU64::MIN);
         let (targets, timestamp) = (until(self.validity.targets), until(self.validity.timestamp));
-        tough(editor.targets_version(number).and_then(|editor| editor.targets_expires(targets)))?;
+        tough(editor.targets_version(number))?;
+        tough(editor.targets_expires(targets))?;
         editor.snapshot_version(number).snapshot_expires(targets).timestamp_version(number).timestamp_expires(timestamp);
         let mut paths = Vec::new();
         for role in keys::ONLINE {
