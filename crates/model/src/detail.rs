@@ -140,7 +140,7 @@ mod tests {
             let model = fleet::Model::new(&grid, &[setup], &thresholds, fleet::By::Fleet).unwrap();
             (Detail::new(&grid, &setup, &thresholds).unwrap(), model)
         };
-        let (detail, model) = fleet::run(&source, NonZero::new(2).unwrap(), open, |_| {}).unwrap();
+        let (detail, model) = fleet::run(&source, &fleet::all(&source), NonZero::new(2).unwrap(), open, |_| {}).unwrap();
         let total = &model.whole()[0].clone().finish(&grid)[0];
         let sum = |shares: &mut dyn Iterator<Item = &Share>| {
             let mut whole = Share::default();
@@ -175,6 +175,6 @@ mod tests {
         assert!((machine.coverage() - 200.0 / 3_000.0).abs() < 1e-12);
         assert_eq!(detail.hours["a"].keys().copied().collect::<Vec<_>>(), [0]);
         let rate = detail.rate_of_jobs(RatioPpm::ONE).unwrap();
-        assert!(rate >= 1e-5 && rate <= 1.01e-5, "{rate}");
+        assert!((1e-5..=1.01e-5).contains(&rate), "{rate}");
     }
 }
