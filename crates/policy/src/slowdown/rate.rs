@@ -101,6 +101,22 @@ pub fn page(looks: Looks, interval_us: u64) -> Estimate {
     Estimate { mean, upper }
 }
 
+/// The rate where each access was counted, in an exposure of so many microseconds: without bits that saturate.
+///
+/// The exact Poisson bound on a mean of which `K` were counted is less than `K + z sqrt(K) + ln 20`, and just `ln 20` for none.
+#[must_use]
+pub fn counted(accesses: u64, exposure_us: u64) -> Estimate {
+    if exposure_us == 0 {
+        return Estimate::default();
+    }
+    let count = u128::from(accesses) * u128::from(ONE);
+    // In Q32, rounded up: the root of z^2 K 2^64, of which 10^6 has been taken out before the root.
+    let spread = (Z_SQUARED_PPM.saturating_mul(accesses.into()).saturating_mul(u128::from(ONE)) / 1_000_000 + 1).isqrt();
+    let spread = (spread + 1) * u128::from(ONE.isqrt());
+    let upper = count + spread + u128::from(LN_20);
+    Estimate { mean: per_second(count, exposure_us, u128::div_euclid), upper: Some(per_second(upper, exposure_us, u128::div_ceil)) }
+}
+
 /// The highest rate that so many looks at one page tell from any higher one in 95 % of cases: above it, all of them find the
 /// bit set in more than one case in twenty, which says no more than that the page is hot.
 #[must_use]

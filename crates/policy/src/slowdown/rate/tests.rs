@@ -18,6 +18,28 @@ fn upper(accessed: u32, taken: u32) -> f64 {
     page(looks(accessed, taken), SECOND).upper.map_or(f64::INFINITY, AccessRate::as_f64)
 }
 
+/// The chance that a Poisson count is `count`, given its mean.
+fn poisson(mean: f64, count: u32) -> f64 {
+    (f64::from(count) * mean.ln() - mean - (1..=count).map(|factor| f64::from(factor).ln()).sum::<f64>()).exp()
+}
+
+#[test]
+fn the_bound_on_what_was_counted_holds_in_95_percent_of_cases() {
+    for mean in [0.05, 0.5, 1.0, 2.9, 3.1, 7.0, 20.0, 150.0] {
+        let holds = |count: &u32| counted(u64::from(*count), SECOND).upper.is_some_and(|upper| upper.as_f64() >= mean);
+        let chance: f64 = (0..600).filter(holds).map(|count| poisson(mean, count)).sum();
+        assert!(chance >= 0.95, "{mean}: {chance}");
+    }
+    for (accesses, exposure_us, mean, upper) in [(0, SECOND, 0.0, 2.995_733), (100, 10 * SECOND, 10.0, 11.944_427)] {
+        let got = counted(accesses, exposure_us);
+        assert!((got.mean.as_f64() - mean).abs() < 1e-5 && (got.upper.unwrap().as_f64() - upper).abs() < 1e-4, "{accesses}: {got:?}");
+    }
+    assert_eq!(counted(7, 0), Estimate::default());
+    for extreme in [counted(u64::MAX, 1), counted(0, u64::MAX), counted(u64::MAX, u64::MAX)] {
+        assert!(extreme.upper.is_some_and(|upper| upper >= extreme.mean), "{extreme:?}");
+    }
+}
+
 #[test]
 fn one_page() {
     // The means are ln(n / (n - k)); the bounds are -ln(1 - p) at the p that leaves 5 %, found in floating point.
