@@ -36,6 +36,8 @@ pub struct Measured {
     pub chased: Chased,
     /// Accesses that the emulator counted.
     pub counted: u64,
+    /// Processor time of the program for each of them, in steps of 10 ms for all together.
+    pub cpu_ns: u64,
 }
 
 impl Measured {
@@ -67,7 +69,17 @@ impl Chase {
         let mut command = Command::new(program);
         command.args(arguments).arg(PAGES.to_string()).arg(threads.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let options = Options { share: RatioPpm(0), sample: RatioPpm::ONE, delay: Duration::ZERO, open: 64, seed: 0 };
+        let options = Options {
+            share: RatioPpm(0),
+            policy: None,
+            sample: RatioPpm::ONE,
+            delay: Duration::ZERO,
+            fault_cpu: Duration::ZERO,
+            open: 64,
+            seed: 0,
+            wait_for: None,
+            turns: None,
+        };
         let mut session = Session::start(command, options)?;
         let answers = session.child().stdout.take().ok_or_else(|| Error::Calibration("it has no output".to_owned()))?;
         let mut chase = Self { session, answers: BufReader::new(answers), threads, plain_ns: 0 };
@@ -79,13 +91,16 @@ impl Chase {
     /// Measures the floor.
     fn floor(&mut self, open: u64) -> Result<Measured> {
         let mut least = self.measure(None, open, ACCESSES / ROUNDS)?;
+        let mut cpu_ns = least.cpu_ns;
         for _ in 1..ROUNDS {
             let next = self.measure(None, open, ACCESSES / ROUNDS)?;
+            cpu_ns += next.cpu_ns;
             if next.floor_ns() < least.floor_ns() {
                 least = next;
             }
         }
-        Ok(least)
+        // Clock ticks are coarse: of all rounds together.
+        Ok(Measured { cpu_ns: cpu_ns / ROUNDS, ..least })
     }
 
     /// Measures accesses that are to cost a latency more, given the floor; or, without one, as little as can be.
@@ -93,9 +108,11 @@ impl Chase {
         let delay = latency.map(|(latency, floor)| latency.saturating_sub(floor)).unwrap_or_default();
         self.session.set(Duration::from_nanos(delay), open);
         self.session.survey()?;
-        let before = self.session.seen().counts.accesses;
+        let (before, cpu) = (self.session.seen().counts.accesses, self.session.cpu().unwrap_or_default());
         let chased = self.ask(accesses)?;
         let counted = self.session.seen().counts.accesses - before;
+        let cpu = self.session.cpu().unwrap_or_default().saturating_sub(cpu);
+        let cpu_ns = u64::try_from(cpu.as_nanos() / u128::from(counted.max(1))).unwrap_or(u64::MAX);
         Ok(Measured {
             threads: self.threads,
             open,
@@ -103,6 +120,7 @@ impl Chase {
             plain_ns: self.plain_ns,
             chased,
             counted,
+            cpu_ns,
         })
     }
 

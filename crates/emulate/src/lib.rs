@@ -6,6 +6,10 @@
 //! as many others have been opened after it: a page is charged once for a burst of accesses, like one that misses in
 //! the TLB (Thermostat, "Emulating slow memory", does the same in a modified kernel).
 //!
+//! Which blocks are slow is left to chance, or to the agent's policy `slowdown` by the accesses that are counted
+//! ([`placement`]). And the memory may be slow by turns, so that the program's own figures with and without can be compared
+//! within one run, whatever else the machine does.
+//!
 //! # Latencies below that of a fault
 //! A fault costs several microseconds by itself: the **floor**, measured at each start ([`floor`]). Slow memory of a
 //! latency `t` below it is emulated by parking only a share `s` of the slow pages at a time, drawn anew by chance every
@@ -24,6 +28,7 @@ pub mod chase;
 pub mod choice;
 pub mod floor;
 mod memory;
+pub mod placement;
 pub mod report;
 pub mod session;
 

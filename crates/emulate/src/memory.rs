@@ -11,6 +11,7 @@ use policy::units::RatioPpm;
 
 use crate::changes::Changes;
 use crate::choice::{BLOCK, PAGE, sampled, slow};
+use crate::placement::Placement;
 
 /// How long pages that the program gave back are left alone. The kernel tells of that before it takes the pages, and
 /// not when it is done: one that was parked in between would come back with its old content.
@@ -44,10 +45,12 @@ pub(crate) struct Memory {
     /// Blocks of private anonymous memory at the last survey.
     pub(crate) surveyed: u64,
     pub(crate) changes: Changes,
+    /// What says which blocks are slow, where it is not chance.
+    pub(crate) placement: Option<Placement>,
 }
 
 impl Memory {
-    pub(crate) fn new(pagemap: Pagemap) -> Self {
+    pub(crate) fn new(pagemap: Pagemap, placement: Option<Placement>) -> Self {
         Self {
             pagemap,
             blocks: BTreeMap::new(),
@@ -56,19 +59,24 @@ impl Memory {
             forks: 0,
             surveyed: 0,
             changes: Changes::default(),
+            placement,
         }
     }
 
     /// Slow blocks at present.
     pub(crate) fn slow_blocks(&self) -> u64 {
-        self.blocks.len() as u64
+        self.placement.as_ref().map_or(self.blocks.len() as u64, Placement::slow_blocks)
     }
 
     /// Books accesses to pages.
     pub(crate) fn book(&mut self, pages: &[u64]) {
         for page in pages {
-            if let Some(accesses) = self.blocks.get_mut(&(page & !(BLOCK - 1))) {
+            let block = page & !(BLOCK - 1);
+            if let Some(accesses) = self.blocks.get_mut(&block) {
                 *accesses += 1;
+            }
+            if let Some(placement) = &mut self.placement {
+                placement.book(block);
             }
         }
     }
@@ -78,9 +86,15 @@ impl Memory {
         self.blocks.values().filter(|accesses| **accesses > 0).count() as u64
     }
 
-    /// Registers slow blocks that have appeared, and parks what is to be parked. Returns the pages moved; `None` where
-    /// an event has to be dealt with first.
-    pub(crate) fn survey(&mut self, vmas: &[Vma], choice: Choice, resident: &mut Resident) -> kernel::Result<Option<u64>> {
+    /// Registers slow blocks that have appeared, at the beginning of a period or in its midst, and parks what is to be parked.
+    /// Returns the pages moved; `None` where an event has to be dealt with first.
+    pub(crate) fn survey(
+        &mut self,
+        vmas: &[Vma],
+        choice: Choice,
+        at_the_beginning: bool,
+        resident: &mut Resident,
+    ) -> kernel::Result<Option<u64>> {
         let found: Vec<u64> = vmas.iter().filter(|vma| fit(vma)).flat_map(blocks_of).filter(|block| !self.taken(*block)).collect();
         self.surveyed = found.len() as u64;
         let new: Vec<u64> = found
@@ -91,9 +105,19 @@ impl Memory {
             if self.adopt(block, resident)?.is_none() {
                 return Ok(None);
             }
+            if let Some(placement) = self.placement.as_mut().filter(|_| self.blocks.contains_key(&block)) {
+                placement.meet(block, at_the_beginning);
+            }
         }
         self.given_back.retain(|(_, since)| since.elapsed() < LEFT_ALONE);
         self.park(choice, resident)
+    }
+
+    /// Decides which blocks are slow from now on, after a period of so much of the program's own time.
+    pub(crate) fn end_period(&mut self, own: Duration, sample: RatioPpm) {
+        if let Some(placement) = &mut self.placement {
+            placement.end_period(own, sample, |block| self.blocks.contains_key(&block));
+        }
     }
 
     /// Whether this is where one of our blocks is parked.
@@ -118,7 +142,7 @@ impl Memory {
     }
 
     /// Parks the pages of this draw, and brings those home that are no longer in it.
-    fn park(&self, choice: Choice, resident: &mut Resident) -> kernel::Result<Option<u64>> {
+    fn park(&mut self, choice: Choice, resident: &mut Resident) -> kernel::Result<Option<u64>> {
         let open: HashSet<u64> = resident.open().into_iter().collect();
         let given_back = self.given_back();
         let is_given_back =
@@ -126,9 +150,14 @@ impl Memory {
         let mut moved = 0;
         let blocks: Vec<u64> = self.blocks.keys().copied().collect();
         for block in blocks {
-            let in_draw = |page: u64| sampled(choice.seed, choice.draw, page, choice.sample);
-            let out = runs(block, &self.entries(block)?, |page| in_draw(page) && !open.contains(&page) && !is_given_back(page));
-            let home = runs(block, &self.entries(parking(block))?, |page| !in_draw(page));
+            let (here, parked) = (self.entries(block)?, self.entries(parking(block))?);
+            let watched = self.placement.as_mut().is_none_or(|placement| {
+                placement.measure(block, here.iter().chain(&parked).filter(|entry| has_content(entry)).count() as u64);
+                placement.is_watched(block)
+            });
+            let in_draw = |page: u64| watched && sampled(choice.seed, choice.draw, page, choice.sample);
+            let out = runs(block, &here, |page| in_draw(page) && !open.contains(&page) && !is_given_back(page));
+            let home = runs(block, &parked, |page| !in_draw(page));
             let calls: Vec<Call> = (out.into_iter().map(|run| Call::move_pages(parking(run.start), run.start, run.end - run.start)))
                 .chain(home.into_iter().map(|run| Call::move_pages(run.start, parking(run.start), run.end - run.start)))
                 .collect();
@@ -202,13 +231,18 @@ fn blocks_of(vma: &Vma) -> impl Iterator<Item = u64> + use<> {
     (0..end.saturating_sub(start) / BLOCK).map(move |at| start + at * BLOCK)
 }
 
+/// Whether there is a page, in memory or swap.
+fn has_content(entry: &Entry) -> bool {
+    entry.present() || entry.swapped()
+}
+
 /// Pages that have content, in memory or swap, and pass the test, as runs of adjacent addresses. `entries` may be those
 /// of where the block is parked.
 fn runs(block: u64, entries: &[Entry], mut test: impl FnMut(u64) -> bool) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     let pages = (0..).map(|at| block + at * PAGE);
     for (page, entry) in pages.zip(entries) {
-        if !(entry.present() || entry.swapped()) || !test(page) {
+        if !has_content(entry) || !test(page) {
             continue;
         }
         match found.last_mut() {

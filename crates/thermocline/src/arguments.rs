@@ -46,6 +46,14 @@ pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
     config::quantity::parse_duration(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))
 }
 
+fn turn(text: &str) -> Result<std::time::Duration, String> {
+    let turn = duration(text)?;
+    if turn < std::time::Duration::from_secs(2) {
+        return Err("pages take up to a second to come and go; give 2s or more".to_owned());
+    }
+    Ok(turn)
+}
+
 fn size(text: &str) -> Result<Bytes, String> {
     config::quantity::parse_bytes(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))
 }
@@ -255,6 +263,18 @@ pub(crate) struct Emulate {
     /// The share of the command's anonymous memory that is slow, chosen by chance in blocks of 2 MiB
     #[arg(long, value_name = "RATIO", default_value = "50%", value_parser = share)]
     pub(crate) slow: RatioPpm,
+    /// In place of --slow: the least accessed blocks are slow, as many as this slowdown allows by what is counted (policy `slowdown`)
+    #[arg(long, value_name = "RATIO", value_parser = share, conflicts_with = "slow")]
+    pub(crate) slowdown: Option<RatioPpm>,
+    /// How long accesses are counted before --slowdown decides, each time anew
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = turn, requires = "slowdown")]
+    pub(crate) period: std::time::Duration,
+    /// Nothing is slow before this file exists: create it once the command has started and filled its memory
+    #[arg(long, value_name = "FILE")]
+    pub(crate) wait_for: Option<PathBuf>,
+    /// Slow for so long, then not for so long, and so on, to compare the command's own figures; the report says when
+    #[arg(long, value_name = "DURATION", value_parser = turn)]
+    pub(crate) turns: Option<std::time::Duration>,
     /// Pages that may be open at a time: an access to one of them costs nothing, as to a page that the TLB holds
     #[arg(long, value_name = "PAGES", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_535))]
     pub(crate) open: u64,

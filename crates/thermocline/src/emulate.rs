@@ -4,11 +4,13 @@ use std::fmt::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use ::emulate::floor::{self, Measured};
 use ::emulate::report::{self, Report};
-use ::emulate::session::{Options, Session};
+use ::emulate::session::{Options, Policy, Session};
 use anyhow::{Context, Result, bail};
+use policy::units::RatioPpm;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -30,21 +32,28 @@ pub(crate) fn emulate(format: Format, arguments: &Emulate) -> Result<ExitCode> {
     }
     let [program, rest @ ..] = arguments.command.as_slice() else { bail!("name the command to run") };
     let latency_ns = u64::try_from(arguments.latency.as_nanos())?;
-    let floor_ns = floor::measure(Path::new(SELF), &[CHASE], arguments.open)?.floor_ns();
+    let floor = floor::measure(Path::new(SELF), &[CHASE], arguments.open)?;
+    let floor_ns = floor.floor_ns();
     let sample = report::sample(latency_ns, floor_ns)?;
+    let policy = arguments.slowdown.map(|slowdown| Policy { slowdown, latency_ns, period: arguments.period });
     let options = Options {
-        share: arguments.slow,
+        // The policy chooses among all blocks.
+        share: if policy.is_some() { RatioPpm::ONE } else { arguments.slow },
+        policy,
         sample,
         delay: report::delay(latency_ns, floor_ns, sample),
+        fault_cpu: Duration::from_nanos(floor.cpu_ns),
         open: report::open(arguments.open, sample),
         seed: arguments.seed,
+        wait_for: arguments.wait_for.clone(),
+        turns: arguments.turns,
     };
     let mut command = Command::new(program);
     command.args(rest);
     let session = Session::start(command, options)?;
     forward_signals(session.pid())?;
     let (status, seen) = session.finish()?;
-    let report = Report::new(latency_ns, floor_ns, sample, &seen);
+    let report = Report::new(latency_ns, &floor, sample, &seen);
     let text = match format {
         Format::Text => report.to_text(),
         Format::Json => serde_json::to_string(&report)? + "\n",

@@ -66,6 +66,30 @@ fn memory_holds_what_was_written_to_it() {
 }
 
 #[test]
+fn a_tolerable_slowdown_makes_slow_what_is_not_used() {
+    let Some((python, _turn)) = able() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let filled = directory.path().join("filled");
+    let filled = filled.to_str().unwrap();
+    // So much is allowed that a short look suffices for what is not used; the eighth that is used has ten times as many accesses.
+    let options = ["--format", "json", "--latency", "100us", "--slowdown", "50%", "--period", "3s", "--turns", "2s", "--wait-for", filled];
+    let output = emulator(&options, &python, "uneven").arg(filled).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{}{told}", String::from_utf8_lossy(&output.stdout));
+    let report: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    let policy = &report["policy"];
+    assert_eq!(policy["budget_per_second"], 5000.0, "{report}");
+    let periods = policy["periods"].as_array().unwrap();
+    let last = periods.last().unwrap();
+    let share = last["slow_bytes"].as_f64().unwrap() / last["known_bytes"].as_f64().unwrap();
+    assert!((0.5..0.95).contains(&share), "{share}: {report}");
+    assert!(last["upper_per_second"].as_f64().unwrap() <= 5000.0, "{report}");
+    let turns = report["turns"].as_array().unwrap();
+    let slow: Vec<bool> = turns.iter().map(|turn| turn["slow"].as_bool().unwrap()).collect();
+    assert!(slow.len() >= 3 && slow.iter().zip(0..).all(|(slow, at)| *slow == (at % 2 == 0)), "{report}");
+}
+
+#[test]
 fn the_program_dies_with_its_emulator() {
     let Some((python, _turn)) = able() else { return };
     let (mut emulator, said, line) = started(&python, "wait");

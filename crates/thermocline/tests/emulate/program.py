@@ -1,7 +1,8 @@
 """A program that does to its memory what programs do, and checks that it holds what was written to it.
 
 Exit status 7: all was well. 1: something was not, which is said on standard output. With the argument `wait` it
-checks for ever; with `term` it waits for SIGTERM and ends with 9.
+checks for ever; with `term` it waits for SIGTERM and ends with 9; with `uneven FILE` it says so by making that file when its
+memory is full, and then uses an eighth of it for 14 s.
 """
 
 import mmap
@@ -121,6 +122,11 @@ def main() -> None:
         while True:
             signal.pause()
     memory = Memory(8 * 512)
+    if mode == "uneven":
+        memory.pages = 512
+        open(sys.argv[2], "x").close()
+        memory.churn(random.Random(5), 14.0, "in the eighth that is used")
+        sys.exit(7)
     if mode == "wait":
         print("ready", os.getpid(), flush=True)
         while True:
