@@ -20,6 +20,7 @@ test: toolchain venv lab-setup-stock ## everything that must pass: unit tests, h
 	cargo test --workspace --locked --exclude thermocline-bench
 	cd lab && ../$(PYTHON) -m pytest -q
 	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../$(PYTHON) -m pytest -q
+	cd bench && ../$(PYTHON) -m pytest -q emulate
 	$(THERMOLAB) run smoke --kernel 6.12
 
 .PHONY: test-trace
@@ -50,6 +51,8 @@ lint: toolchain venv ## formatting, clippy, ruff, mypy
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cd lab && ../target/venv/bin/ruff format --check . && ../target/venv/bin/ruff check . && ../target/venv/bin/mypy
 	cd python && ../target/venv/bin/ruff format --check . && ../target/venv/bin/ruff check . && ../target/venv/bin/mypy
+	target/venv/bin/ruff format --config lab/pyproject.toml --check bench && target/venv/bin/ruff check --config lab/pyproject.toml bench
+	cd bench && ../target/venv/bin/mypy --strict emulate
 
 .PHONY: bench
 bench: toolchain ## native benchmarks; figures in target/bench/native.json
@@ -68,6 +71,12 @@ reproduce-tuner: toolchain venv-tune ## hand-tuned against autotuned on generate
 reproduce-figures: toolchain venv-tune ## coverage over time, by machine and by job, drawn; after reproduce-tuner
 	cargo build --release --locked -p thermocline
 	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.figures --program target/release/thermocline
+
+.PHONY: bench-emulate
+bench-emulate: toolchain ## Redis, memcached, TPC-B and analytics on emulated slow memory, as root; an hour; target/bench/emulate.json
+	cargo build --release --locked -p thermocline -p thermocline-lab-guest
+	cd bench && python3 -m emulate --thermocline ../target/release/thermocline --load ../target/release/labguest \
+		--out ../target/bench/emulate.json
 
 .PHONY: lab
 lab: toolchain venv ## list the lab's scenarios, or run one: make lab SCENARIO=redis_cold_age [KERNEL=6.12|7.2|6.12-idle|all]
