@@ -44,6 +44,12 @@ pub enum Error {
     /// The store of bundles.
     #[error(transparent)]
     Store(#[from] trace::Error),
+    /// Traces that say nothing about what was asked.
+    #[error("{what}")]
+    Evidence {
+        /// Why.
+        what: String,
+    },
     /// A file of ours.
     #[error("cannot {op} {path}: {source}")]
     Io {

@@ -1,0 +1,301 @@
+//! What machines did, out of their traces: one value per machine and slot of time or group.
+//!
+//! Files are read once, each by itself, and what they sum to is kept by file: whoever looks again reads only what is new.
+//! A file that cannot be read is told and left out; a damaged file of one machine does not stop a fleet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Serialize;
+use trace::check::{self, Kind};
+use trace::{Basis, Figures, JobId, Object, Rows, Store, Trace, calendar};
+
+use crate::error::{Error, Result};
+use crate::metric::Sums;
+
+/// Starts of an agent that are told apart, per machine and slot.
+const STARTS_MAX: usize = 1_000;
+/// Files that cannot be read and are told by name; the others are counted.
+const UNREADABLE_TOLD_MAX: usize = 20;
+
+/// A machine among all.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct MachineId {
+    /// Its cluster.
+    pub cluster: String,
+    /// Its name.
+    pub machine: String,
+}
+
+/// What an entry is put into slots by.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight<'a> {
+    /// Whose it is.
+    pub id: &'a JobId,
+    /// How the job was treated.
+    pub class: &'a str,
+    /// Its numbers.
+    pub figures: &'a Figures,
+}
+
+/// What is wanted of the traces.
+pub struct Wanted<'a> {
+    /// How many slots there are.
+    pub slots: usize,
+    /// Which of them an entry belongs to, if any.
+    pub slot: &'a (dyn Fn(&Sight) -> Option<usize> + Sync),
+    /// Entries that begin before this, in milliseconds of Unix time, need not be looked at.
+    pub from_unix_ms: u64,
+    /// Nor those that begin at or after this.
+    pub until_unix_ms: u64,
+    /// The promotion rate that an entry should not exceed: per minute, as a share of the working set.
+    pub objective: f64,
+}
+
+/// What a machine did in a slot.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Slot {
+    /// Entries.
+    pub entries: u64,
+    /// Its figures.
+    pub sums: Sums,
+    /// When the first of them began.
+    pub first_unix_ms: u64,
+    /// When the last of them ended.
+    pub last_unix_ms: u64,
+    /// When the agents started that wrote them.
+    pub starts_unix_ms: BTreeSet<u64>,
+    /// Every bundle in force at the end of an entry; 0 is none.
+    pub bundles: BTreeSet<u64>,
+    /// That of the latest entry, and when it began.
+    pub latest_bundle: (u64, u64),
+}
+
+impl Slot {
+    fn add(&mut self, rows: &Rows, row: usize, figures: &Figures, basis: &Basis, objective: f64) {
+        let end = figures.start_unix_ms.saturating_add(figures.duration_ms);
+        self.first_unix_ms = if self.entries == 0 { figures.start_unix_ms } else { self.first_unix_ms.min(figures.start_unix_ms) };
+        self.last_unix_ms = self.last_unix_ms.max(end);
+        self.entries += 1;
+        self.sums.add(figures, rows.cold(row), rows.promotions(row), basis, objective);
+        if figures.agent_start_unix_ms > 0 && self.starts_unix_ms.len() < STARTS_MAX {
+            self.starts_unix_ms.insert(figures.agent_start_unix_ms);
+        }
+        self.bundles.insert(figures.bundle_version);
+        self.latest_bundle = self.latest_bundle.max((figures.start_unix_ms, figures.bundle_version));
+    }
+
+    fn merge(&mut self, other: &Self) {
+        if other.entries == 0 {
+            return;
+        }
+        self.first_unix_ms = if self.entries == 0 { other.first_unix_ms } else { self.first_unix_ms.min(other.first_unix_ms) };
+        self.last_unix_ms = self.last_unix_ms.max(other.last_unix_ms);
+        self.entries += other.entries;
+        self.sums.merge(&other.sums);
+        let room = STARTS_MAX.saturating_sub(self.starts_unix_ms.len());
+        self.starts_unix_ms.extend(other.starts_unix_ms.iter().take(room));
+        self.bundles.extend(&other.bundles);
+        self.latest_bundle = self.latest_bundle.max(other.latest_bundle);
+    }
+}
+
+/// What was found of each machine, in as many slots as were wanted.
+pub type Machines = BTreeMap<MachineId, Vec<Slot>>;
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Evidence {
+    /// By machine.
+    pub machines: Machines,
+    /// Files looked at.
+    pub files: usize,
+    /// Files that could not be read, the first twenty with the reason.
+    pub unreadable: Vec<String>,
+    /// How many there are in all.
+    pub unreadable_total: usize,
+}
+
+/// What files sum to, by path and size: a file of a store never changes.
+#[derive(Debug, Default)]
+pub struct Reader {
+    read: BTreeMap<Object, std::result::Result<Machines, String>>,
+}
+
+impl Reader {
+    /// Sums up what is in a store. The same `wanted` must be given each time; for another one, begin with a new reader.
+    ///
+    /// # Errors
+    /// [`Error::Store`] where the store cannot be listed. Files that cannot be read are told in [`Evidence::unreadable`].
+    pub fn read(&mut self, store: &Store, wanted: &Wanted) -> Result<Evidence> {
+        let objects: Vec<Object> = store.list()?.into_iter().filter(|object| may_hold(&object.path, wanted)).collect();
+        let new: Vec<&Object> = objects.iter().filter(|object| !self.read.contains_key(object)).collect();
+        let found = read_all(store, &new, wanted);
+        self.read.extend(new.into_iter().cloned().zip(found));
+        let mut evidence = Evidence { files: objects.len(), ..Evidence::default() };
+        for object in &objects {
+            match self.read.get(object) {
+                Some(Ok(machines)) => merge(&mut evidence.machines, machines, wanted.slots),
+                Some(Err(what)) => evidence.tell(what.clone()),
+                None => {}
+            }
+        }
+        Ok(evidence)
+    }
+}
+
+impl Evidence {
+    fn tell(&mut self, what: String) {
+        self.unreadable_total += 1;
+        if self.unreadable.len() < UNREADABLE_TOLD_MAX {
+            self.unreadable.push(what);
+        }
+    }
+}
+
+fn merge(into: &mut Machines, from: &Machines, slots: usize) {
+    for (id, found) in from {
+        let known = into.entry(id.clone()).or_insert_with(|| vec![Slot::default(); slots]);
+        known.iter_mut().zip(found).for_each(|(known, found)| known.merge(found));
+    }
+}
+
+/// Whether a file can hold what is wanted, by the date of its partition. Entries lie in the partition of the day that they begin in.
+fn may_hold(path: &str, wanted: &Wanted) -> bool {
+    let date = path.split('/').find_map(|part| part.strip_prefix("date="));
+    let (first, last) = (calendar::date(wanted.from_unix_ms), calendar::date(wanted.until_unix_ms));
+    // Dates beyond the year 9999 do not sort as text; nothing is left out by them.
+    date.is_none_or(|date| {
+        date.len() != 10 || ((first.len() != 10 || date >= first.as_str()) && (last.len() != 10 || date <= last.as_str()))
+    })
+}
+
+/// Every file by itself, on all cores; in the order of `objects`.
+fn read_all(store: &Store, objects: &[&Object], wanted: &Wanted) -> Vec<std::result::Result<Machines, String>> {
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(BTreeMap::new());
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(objects.len());
+    let work = || {
+        while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)).copied() {
+            let sums = read(store, &object.path, wanted).map_err(|error| format!("{}: {error}", object.path));
+            found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(object, sums);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    objects.iter().map(|object| found.remove(object).unwrap_or_else(|| Err(format!("{}: not read", object.path)))).collect()
+}
+
+fn read(store: &Store, path: &str, wanted: &Wanted) -> Result<Machines> {
+    let fetched = store.fetch(path)?;
+    let Kind::Trace(trace) = check::open(fetched.path())? else {
+        return Err(Error::Evidence {
+            what: "compacted, which leaves out what groups are told apart by; give the traces it was made of".to_owned(),
+        });
+    };
+    sums(&trace, wanted)
+}
+
+/// What one file sums to.
+fn sums(trace: &Trace, wanted: &Wanted) -> Result<Machines> {
+    let mut machines = Machines::new();
+    for rows in trace.rows() {
+        let rows = rows?;
+        for run in &rows.runs {
+            let machine = MachineId { cluster: run.id.cluster.clone(), machine: run.id.machine.clone() };
+            for row in run.rows.clone() {
+                let figures = rows.figures(row);
+                if !(wanted.from_unix_ms..wanted.until_unix_ms).contains(&figures.start_unix_ms) {
+                    continue;
+                }
+                let labels = rows.labels(row);
+                let sight = Sight { id: &run.id, class: &labels.class, figures: &figures };
+                let Some(slot) = (wanted.slot)(&sight).filter(|&slot| slot < wanted.slots) else { continue };
+                if !machines.contains_key(&machine) {
+                    machines.insert(machine.clone(), vec![Slot::default(); wanted.slots]);
+                }
+                if let Some(slots) = machines.get_mut(&machine) {
+                    slots[slot].add(&rows, row, &figures, trace.basis(), wanted.objective);
+                }
+            }
+        }
+    }
+    Ok(machines)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use policy::thresholds::Thresholds;
+    use trace::{Entry, Labels, Writer};
+
+    use super::*;
+
+    const DAY: u64 = 1_795_132_800_000;
+    const HOUR: u64 = 3_600_000;
+
+    fn entry(machine: &str, job: &str, start_unix_ms: u64, bundle_version: u64, agent: u64) -> Entry {
+        let figures = Figures {
+            start_unix_ms,
+            duration_ms: 300_000,
+            periods: 5,
+            window_ms: 300_000,
+            working_set_bytes: 10 * 4096,
+            memory_bytes: 20 * 4096,
+            bundle_version,
+            agent_start_unix_ms: agent,
+            ..Figures::default()
+        };
+        let labels = Labels { class: "standard".to_owned(), ..Labels::default() };
+        Entry { id: JobId::new("c", machine, job, "boot", 1), labels, figures, cold_pages: vec![10, 5, 5], promotions_pages: vec![1, 2, 3] }
+    }
+
+    fn write(dir: &Path, path: &str, entries: &[Entry]) {
+        let basis = Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: 120_000, page_bytes: 4096 };
+        let mut writer = Writer::create(&dir.join(path), basis).unwrap();
+        entries.iter().for_each(|entry| writer.push(entry).unwrap());
+        writer.finish().unwrap();
+    }
+
+    fn by_time(sight: &Sight) -> Option<usize> {
+        Some(usize::from(sight.figures.start_unix_ms >= DAY + HOUR))
+    }
+
+    fn wanted() -> Wanted<'static> {
+        Wanted { slots: 2, slot: &by_time, from_unix_ms: DAY, until_unix_ms: DAY + 3 * HOUR, objective: 0.002 }
+    }
+
+    #[test]
+    fn machines_are_summed_by_slot_and_files_are_read_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().to_str().unwrap()).unwrap();
+        let mut reader = Reader::default();
+        write(
+            dir.path(),
+            "cluster=c/date=2026-11-20/machine=m/1.parquet",
+            &[entry("m", "/a", DAY, 0, 9), entry("m", "/a", DAY + HOUR, 0, 9), entry("m", "/b", DAY + HOUR, 7, 10)],
+        );
+        write(dir.path(), "cluster=c/date=2026-11-19/machine=m/0.parquet", &[entry("m", "/a", DAY - HOUR, 0, 9)]);
+        let first = reader.read(&store, &wanted()).unwrap();
+        assert_eq!((first.files, first.unreadable_total), (1, 0), "the day before is not looked at");
+        // What is already known is not read again: even if it could not be.
+        std::fs::write(dir.path().join("cluster=c/date=2026-11-20/machine=m/2.parquet"), "rubbish").unwrap();
+        write(dir.path(), "cluster=c/date=2026-11-20/machine=n/1.parquet", &[entry("n", "/a", DAY + 3 * HOUR, 0, 9)]);
+        write(dir.path(), "cluster=c/date=2026-11-20/machine=m/3.parquet", &[entry("m", "/a", DAY + 2 * HOUR, 8, 9)]);
+        let second = reader.read(&store, &wanted()).unwrap();
+        assert_eq!((second.files, second.unreadable_total, second.machines.len()), (4, 1, 1), "{second:?}");
+        assert!(second.unreadable[0].contains("2.parquet"), "{second:?}");
+        let slots = second.machines.values().next().unwrap();
+        assert_eq!((slots[0].entries, slots[1].entries), (1, 3));
+        assert_eq!((slots[1].first_unix_ms, slots[1].last_unix_ms), (DAY + HOUR, DAY + 2 * HOUR + 300_000));
+        assert_eq!(slots[1].starts_unix_ms, BTreeSet::from([9, 10]));
+        assert_eq!((&slots[1].bundles, slots[1].latest_bundle.1), (&BTreeSet::from([0, 7, 8]), 8));
+        assert_eq!(Reader::default().read(&store, &wanted()).unwrap(), second, "whoever begins now finds the same");
+    }
+}

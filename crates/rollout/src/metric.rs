@@ -1,0 +1,379 @@
+//! What two groups of machines are compared by: figures of a machine's trace that add up.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use trace::{Basis, Figures};
+
+use crate::contrast::Part;
+
+/// Which way a figure should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    /// Less of it is better.
+    Lower,
+    /// More of it is better.
+    Higher,
+}
+
+/// How a figure is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// A share of one.
+    Ratio,
+    /// A share of the working set, each minute.
+    RatioPerMinute,
+    /// Events in a day of one job.
+    PerJobDay,
+    /// Whatever a query of the operator's counts.
+    Query,
+}
+
+/// A figure by which groups are compared.
+#[derive(Debug)]
+pub struct Metric {
+    /// As in configuration and reports.
+    pub name: &'static str,
+    /// In a sentence.
+    pub meaning: &'static str,
+    /// How it is read.
+    pub unit: Unit,
+    /// Which way it should go.
+    pub better: Better,
+    part: fn(&Sums) -> (f64, f64),
+}
+
+impl Metric {
+    /// The metric of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        METRICS.iter().find(|metric| metric.name == name)
+    }
+
+    /// A machine's part in its group's figure.
+    #[must_use]
+    pub fn part(&self, sums: &Sums) -> Part {
+        let (numerator, denominator) = (self.part)(sums);
+        Part { numerator, denominator }
+    }
+}
+
+/// Every metric.
+pub const METRICS: &[Metric] = &[
+    Metric {
+        name: "coverage",
+        meaning: "far memory as a share of cold memory",
+        unit: Unit::Ratio,
+        better: Better::Higher,
+        part: |sums| (sums.far, sums.cold),
+    },
+    Metric {
+        name: "saved",
+        meaning: "DRAM that far memory gave back, as a share of what the jobs would take without it",
+        unit: Unit::Ratio,
+        better: Better::Higher,
+        part: |sums| (sums.saved, sums.memory + sums.saved),
+    },
+    Metric {
+        name: "promotion_rate_over",
+        meaning: "share of the entries with far memory on whose promotion rate is over the objective: 2% of them are a 98th \
+                  percentile that just meets it",
+        unit: Unit::Ratio,
+        better: Better::Lower,
+        part: |sums| (sums.over, sums.rates.total()),
+    },
+    Metric {
+        name: "promotion_rate",
+        meaning: "promotions as a share of the working set, each minute",
+        unit: Unit::RatioPerMinute,
+        better: Better::Lower,
+        part: |sums| (sums.promoted, sums.working_set_minutes),
+    },
+    Metric {
+        name: "memory_stall",
+        meaning: "share of a job's time in which some task waited for memory",
+        unit: Unit::Ratio,
+        better: Better::Lower,
+        part: |sums| (sums.memory_stall_us, sums.time_ms * 1e3),
+    },
+    Metric {
+        name: "io_stall",
+        meaning: "share of a job's time in which some task waited for I/O",
+        unit: Unit::Ratio,
+        better: Better::Lower,
+        part: |sums| (sums.io_stall_us, sums.time_ms * 1e3),
+    },
+    Metric {
+        name: "evictions",
+        meaning: "processes that the out-of-memory killer ended, per job and day",
+        unit: Unit::PerJobDay,
+        better: Better::Lower,
+        part: |sums| (sums.oom_kills, sums.time_ms / 86_400_000.0),
+    },
+    Metric {
+        name: "cold",
+        meaning: "cold memory as a share of all that has an age",
+        unit: Unit::Ratio,
+        better: Better::Higher,
+        part: |sums| (sums.cold, sums.cold + sums.working_set),
+    },
+    Metric {
+        name: "cold_accesses",
+        meaning: "accesses to pages older than the minimum cold age, as a share of the working set, each minute: what would \
+                  come back if all cold memory were far",
+        unit: Unit::RatioPerMinute,
+        better: Better::Lower,
+        part: |sums| (sums.cold_accesses, sums.working_set_minutes),
+    },
+];
+
+/// What a machine's entries of some time sum to. Levels are weighted with time, in bytes times milliseconds.
+///
+/// Sums of bytes times time pass 64 bits; an `f64` holds them to 16 digits, and they are added in the order of files and rows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sums {
+    /// Time of all its jobs together.
+    pub time_ms: f64,
+    /// Charged to the jobs.
+    pub memory: f64,
+    /// DRAM given back.
+    pub saved: f64,
+    /// In far memory.
+    pub far: f64,
+    /// Older than the minimum cold age.
+    pub cold: f64,
+    /// Younger.
+    pub working_set: f64,
+    /// Pages of the working set, times minutes.
+    pub working_set_minutes: f64,
+    /// Pages.
+    pub promoted: f64,
+    /// Pages, in the time that the histograms cover, scaled to all of it.
+    pub cold_accesses: f64,
+    /// Microseconds.
+    pub memory_stall_us: f64,
+    /// Microseconds.
+    pub io_stall_us: f64,
+    /// Processes.
+    pub oom_kills: f64,
+    /// Entries with far memory on whose promotion rate is over the objective.
+    pub over: f64,
+    /// The rates of all entries with far memory on.
+    pub rates: Rates,
+}
+
+impl Sums {
+    /// Takes an entry in. `objective` is a promotion rate per minute, as a share of the working set.
+    pub fn add(&mut self, figures: &Figures, cold_pages: &[u64], promotions_pages: &[u64], basis: &Basis, objective: f64) {
+        let time = float(figures.duration_ms);
+        let page = float(basis.page_bytes.max(1));
+        let far = float(figures.zswap_stored_bytes) + float(figures.swap_bytes);
+        let beside = float(figures.file_out_bytes) + float(figures.slow_node_bytes);
+        let working_pages = float(figures.working_set_bytes) / page;
+        self.time_ms += time;
+        self.memory += float(figures.memory_bytes) * time;
+        self.saved += (far + beside - float(figures.zswap_pool_bytes)) * time;
+        self.far += far * time;
+        self.cold += pages(cold_pages) * page * time;
+        self.working_set += float(figures.working_set_bytes) * time;
+        self.working_set_minutes += working_pages * time / 60_000.0;
+        self.promoted += float(figures.promoted_pages);
+        if figures.window_ms > 0 {
+            self.cold_accesses += pages(promotions_pages) * time / float(figures.window_ms);
+        }
+        self.memory_stall_us += float(figures.memory_stall_us);
+        self.io_stall_us += float(figures.io_stall_us);
+        self.oom_kills += float(figures.oom_kills);
+        if figures.far_periods > 0 && time > 0.0 {
+            // What came back to a job without a working set was not cold.
+            let promoted = float(figures.promoted_pages) * 60_000.0 / time;
+            let rate = if promoted == 0.0 { 0.0 } else { promoted / working_pages };
+            self.rates.add(rate);
+            self.over += f64::from(u8::from(rate > objective));
+        }
+    }
+
+    /// Takes in what another part of the same machine's entries sums to.
+    pub fn merge(&mut self, other: &Self) {
+        let Self { time_ms, memory, saved, far, cold, working_set, working_set_minutes, promoted, .. } = other;
+        let Self { cold_accesses, memory_stall_us, io_stall_us, oom_kills, over, rates, .. } = other;
+        for (sum, part) in [
+            (&mut self.time_ms, time_ms),
+            (&mut self.memory, memory),
+            (&mut self.saved, saved),
+            (&mut self.far, far),
+            (&mut self.cold, cold),
+            (&mut self.working_set, working_set),
+            (&mut self.working_set_minutes, working_set_minutes),
+            (&mut self.promoted, promoted),
+            (&mut self.cold_accesses, cold_accesses),
+            (&mut self.memory_stall_us, memory_stall_us),
+            (&mut self.io_stall_us, io_stall_us),
+            (&mut self.oom_kills, oom_kills),
+            (&mut self.over, over),
+        ] {
+            *sum += part;
+        }
+        self.rates.merge(rates);
+    }
+}
+
+/// All but the youngest.
+fn pages(histogram: &[u64]) -> f64 {
+    float(histogram.iter().skip(1).fold(0, |sum: u64, &count| sum.saturating_add(count)))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "16 digits of a size are enough")]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+/// Promotion rates in bins that add up: 64 to an octave (1.1 % wide each) from 2^-20 (0.0001 %/min) to 1. A machine has few of
+/// them, so only those are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rates(BTreeMap<u16, u32>);
+
+const PER_OCTAVE: f64 = 64.0;
+const OCTAVES: f64 = 20.0;
+/// The bin of rates above one. The bin 0 holds all at or below the least.
+const ABOVE: u16 = 20 * 64 + 1;
+
+impl Rates {
+    /// Counts a rate.
+    pub fn add(&mut self, rate: f64) {
+        self.add_many(rate, 1);
+    }
+
+    /// Counts a rate so many times.
+    pub fn add_many(&mut self, rate: f64, times: u32) {
+        let above = (rate.log2() + OCTAVES) * PER_OCTAVE;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the bins; what is no number is 0")]
+        let bin = if rate > 0.0 { above.ceil().clamp(0.0, f64::from(ABOVE)) as u16 } else { 0 };
+        let counted = self.0.entry(bin).or_default();
+        *counted = counted.saturating_add(times);
+    }
+
+    /// Counts those of another.
+    pub fn merge(&mut self, other: &Self) {
+        for (bin, more) in &other.0 {
+            let counted = self.0.entry(*bin).or_default();
+            *counted = counted.saturating_add(*more);
+        }
+    }
+
+    /// How many were counted.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.0.values().copied().map(f64::from).sum()
+    }
+
+    /// The rate that this share of all does not exceed, by its bin's upper edge; infinite above one, `None` of nothing.
+    #[must_use]
+    pub fn percentile(&self, share: f64) -> Option<f64> {
+        Self::percentile_of([self], share)
+    }
+
+    /// The same of all of several together.
+    #[must_use]
+    pub fn percentile_of<'a>(all: impl IntoIterator<Item = &'a Self>, share: f64) -> Option<f64> {
+        let mut counts = [0u32; ABOVE as usize + 1];
+        for rates in all {
+            rates.0.iter().for_each(|(&bin, &times)| counts[usize::from(bin)] = counts[usize::from(bin)].saturating_add(times));
+        }
+        let rank = (share * counts.iter().copied().map(f64::from).sum::<f64>()).ceil().max(1.0);
+        let mut seen = 0.0;
+        let (bin, _) = (0..=ABOVE).zip(&counts).find(|&(_, &count)| {
+            seen += f64::from(count);
+            seen >= rank
+        })?;
+        Some(if bin == ABOVE { f64::INFINITY } else { (f64::from(bin) / PER_OCTAVE - OCTAVES).exp2() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::thresholds::Thresholds;
+
+    use super::*;
+
+    fn basis() -> Basis {
+        Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: 120_000, page_bytes: 4096 }
+    }
+
+    fn figures() -> Figures {
+        Figures {
+            duration_ms: 300_000,
+            periods: 5,
+            window_ms: 240_000,
+            working_set_bytes: 1_000 * 4096,
+            memory_bytes: 1_300 * 4096,
+            zswap_stored_bytes: 300 * 4096,
+            zswap_pool_bytes: 100 * 4096,
+            promoted_pages: 50,
+            memory_stall_us: 3_000_000,
+            oom_kills: 2,
+            far_periods: 5,
+            ..Figures::default()
+        }
+    }
+
+    #[test]
+    fn by_hand() {
+        let mut sums = Sums::default();
+        sums.add(&figures(), &[1_000, 500, 100], &[900, 5, 3], &basis(), 0.002);
+        let check = |name: &str, want: f64| {
+            let Part { numerator, denominator } = Metric::named(name).unwrap().part(&sums);
+            assert!((numerator / denominator / want - 1.0).abs() < 1e-12, "{name}: {numerator}/{denominator}, not {want}");
+        };
+        check("coverage", 0.5);
+        check("saved", 200.0 / 1_500.0);
+        check("promotion_rate_over", 1.0);
+        check("promotion_rate", 0.01);
+        check("memory_stall", 0.01);
+        check("evictions", 2.0 * 288.0);
+        check("cold", 600.0 / 1_600.0);
+        check("cold_accesses", 0.002);
+        assert_eq!(Metric::named("nonesuch").map(|metric| metric.name), None);
+    }
+
+    #[test]
+    fn parts_merge_to_the_whole() {
+        let all: Vec<Figures> = (1..=9).map(|n| Figures { promoted_pages: n * n, oom_kills: n, ..figures() }).collect();
+        let sum = |entries: &[Figures]| {
+            let mut sums = Sums::default();
+            entries.iter().for_each(|figures| sums.add(figures, &[1_000, 9, 0], &[1, 2, 3], &basis(), 0.002));
+            sums
+        };
+        let mut parts = sum(&all[..4]);
+        parts.merge(&sum(&all[4..]));
+        assert_eq!(parts, sum(&all));
+    }
+
+    #[test]
+    fn a_job_without_a_working_set_has_the_highest_rate() {
+        let mut sums = Sums::default();
+        sums.add(&Figures { working_set_bytes: 0, ..figures() }, &[], &[], &basis(), 0.002);
+        assert_eq!((sums.over, sums.rates.percentile(0.98)), (1.0, Some(f64::INFINITY)));
+        sums.add(&Figures { promoted_pages: 0, working_set_bytes: 0, ..figures() }, &[], &[], &basis(), 0.002);
+        sums.add(&Figures { far_periods: 0, ..figures() }, &[], &[], &basis(), 0.002);
+        assert_eq!((sums.over, sums.rates.total()), (1.0, 2.0));
+    }
+
+    #[test]
+    fn percentiles_are_upper_edges() {
+        let mut rates = Rates::default();
+        assert_eq!(rates.percentile(0.98), None);
+        (0..98).for_each(|_| rates.add(0.001));
+        (0..2).for_each(|_| rates.add(0.5));
+        let p98 = rates.percentile(0.98).unwrap();
+        assert!((0.001..0.00102).contains(&p98), "{p98}");
+        assert_eq!((rates.percentile(0.99), rates.percentile(0.0).map(|edge| edge < 0.0011)), (Some(0.5), Some(true)));
+        for (rate, want) in [(0.0, 2f64.powi(-20)), (f64::NAN, 2f64.powi(-20)), (1.0, 1.0), (1.01, f64::INFINITY)] {
+            let mut one = Rates::default();
+            one.add(rate);
+            assert_eq!(one.percentile(0.98), Some(want), "{rate}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! One value per machine, by an instant query to Prometheus' HTTP API (`/api/v1/query`).
+//!
+//! What comes back is bounded and checked: it is somebody else's. A query that fails is no evidence, and holds the rollout.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::guard::Values;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How large it may be.
+const BYTES_MAX: u64 = 64 << 20;
+
+#[derive(Deserialize)]
+struct Answer {
+    status: String,
+    error: Option<String>,
+    data: Option<Data>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Data {
+    result_type: String,
+    #[serde(default)]
+    result: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+struct Sample {
+    metric: BTreeMap<String, String>,
+    /// When, and the value as text.
+    value: (f64, String),
+}
+
+/// Asks for the values of now. `$since` in the query becomes the time since the stage began, of a second at least.
+#[must_use]
+pub fn ask(url: &str, query: &str, machine_label: &str, since: Duration) -> Values {
+    let query = query.replace("$since", &format!("{}s", since.as_secs().max(1)));
+    let agent: ureq::Agent =
+        ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).max_redirects(0).build().into();
+    let address = format!("{}/api/v1/query", url.trim_end_matches('/'));
+    let mut response = agent.get(&address).query("query", &query).call().map_err(|error| format!("{address}: {error}"))?;
+    let status = response.status();
+    let body = response.body_mut().with_config().limit(BYTES_MAX).read_to_vec().map_err(|error| format!("{address}: {error}"))?;
+    values(&body, machine_label).map_err(|what| format!("{address}: HTTP {status}: {what}"))
+}
+
+/// The values in an answer, by machine.
+fn values(body: &[u8], machine_label: &str) -> Values {
+    let answer: Answer = serde_json::from_slice(body).map_err(|error| format!("no answer of Prometheus: {error}"))?;
+    if answer.status != "success" {
+        return Err(answer.error.unwrap_or_else(|| format!("status {:?}", answer.status)));
+    }
+    let data = answer.data.ok_or("an answer without data")?;
+    if data.result_type != "vector" {
+        return Err(format!("a {} where one value per machine is needed; ask for an instant vector", data.result_type));
+    }
+    let samples: Vec<Sample> = serde_json::from_value(data.result).map_err(|error| format!("no answer of Prometheus: {error}"))?;
+    let mut values = BTreeMap::new();
+    for Sample { metric, value: (_, text) } in samples {
+        let name = metric
+            .get(machine_label)
+            .ok_or_else(|| format!("a value without the label {machine_label}; keep it by `sum by ({machine_label})`"))?;
+        // An instance is a machine and a port; an IPv6 address is in brackets.
+        let machine = match name.rsplit_once(':') {
+            Some((machine, port)) if port.chars().all(|c| c.is_ascii_digit()) => machine,
+            _ => name,
+        };
+        let value: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+        if values.insert(machine.to_owned(), value).is_some() {
+            return Err(format!("several values for {machine}; sum them by `sum by ({machine_label})`"));
+        }
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const ANSWER: &str = r#"{"status":"success","data":{"resultType":"vector","result":[
+        {"metric":{"instance":"web-1:9100"},"value":[1795201200.5,"0.25"]},
+        {"metric":{"instance":"web-2"},"value":[1795201200.5,"NaN"]}]}}"#;
+
+    #[test]
+    fn answers_are_one_value_per_machine() {
+        let found = values(ANSWER.as_bytes(), "instance").unwrap();
+        assert_eq!(found.get("web-1"), Some(&0.25));
+        assert!(found["web-2"].is_nan() && found.len() == 2);
+    }
+
+    #[test]
+    fn what_is_no_such_answer_is_told() {
+        let check = |body: &str, piece: &str| {
+            let told = values(body.as_bytes(), "instance").unwrap_err();
+            assert!(told.contains(piece), "{told}");
+        };
+        check("<html>", "no answer of Prometheus");
+        check(r#"{"status":"error","errorType":"bad_data","error":"parse error at char 3"}"#, "parse error at char 3");
+        check(r#"{"status":"success"}"#, "without data");
+        check(r#"{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}"#, "a scalar where");
+        check(&ANSWER.replace("web-2", "web-1"), "several values for web-1");
+        check(&ANSWER.replace("instance", "node"), "without the label instance");
+        check(&ANSWER.replace("0.25", "much"), "\"much\" is no number");
+        for end in 0..ANSWER.len() {
+            assert!(values(&ANSWER.as_bytes()[..end], "instance").is_err());
+        }
+    }
+
+    /// A server that answers once, and what it was asked.
+    fn served(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                asked.push(byte[0]);
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+            String::from_utf8(asked).unwrap()
+        });
+        (url, server)
+    }
+
+    #[test]
+    fn a_server_is_asked_with_the_time_since_the_stage_began() {
+        let (url, server) = served(
+            "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"status\":\"success\",\"data\":{\"resultType\":\"vector\",\"result\":[]}}",
+        );
+        assert_eq!(ask(&url, "rate(e{a=\"b\"}[$since])", "instance", Duration::from_secs(90)), Ok(BTreeMap::new()));
+        let asked = server.join().unwrap();
+        assert!(asked.starts_with("GET /api/v1/query?query=rate(e%7Ba%3D%22b%22%7D%5B90s%5D) HTTP/1.1\r\n"), "{asked}");
+    }
+
+    #[test]
+    fn a_server_in_trouble_is_told() {
+        let (url, server) = served("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\nstarting");
+        let told = ask(&url, "up", "instance", Duration::ZERO).unwrap_err();
+        assert!(told.contains("503") && told.contains(&url), "{told}");
+        server.join().unwrap();
+        let gone = ask("http://127.0.0.1:1", "up", "instance", Duration::ZERO).unwrap_err();
+        assert!(gone.contains("127.0.0.1:1"), "{gone}");
+    }
+}
