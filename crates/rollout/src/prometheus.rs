@@ -37,7 +37,6 @@ struct Sample {
 }
 
 /// Asks for the values of now. `$since` in the query becomes the time since the stage began, of a second at least.
-#[must_use]
 pub fn ask(url: &str, query: &str, machine_label: &str, since: Duration) -> Values {
     let query = query.replace("$since", &format!("{}s", since.as_secs().max(1)));
     let agent: ureq::Agent =
