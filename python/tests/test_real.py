@@ -11,7 +11,7 @@ import pytest
 from thermocline.tune import study
 from thermocline.tune.choose import Objective
 from thermocline.tune.cli import main
-from thermocline.tune.program import Failed, Program, Source
+from thermocline.tune.program import Failed, Program, Source, run
 from thermocline.tune.space import from_table
 
 PROGRAM = os.environ.get("THERMOCLINE", "")
@@ -63,3 +63,19 @@ def test_what_is_found_is_a_configuration(tmp_path: Path, capsys: pytest.Capture
     again = {row["key"]: row["value"] for row in Program(PROGRAM).knobs(found["parameters"])}
     assert values == again
     assert study.read(tmp_path / "s").ages[0].seconds == 120
+
+
+@needs_program
+def test_a_bundle_is_one_that_a_rollout_publishes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where, bundle, keys = str(tmp_path / "week"), str(tmp_path / "bundle.toml"), str(tmp_path / "keys")
+    words = ["run", "--study", where, "--program", PROGRAM, "--generate", "36", "--days", "1", "--designer", "grid", "--objective", "2%"]
+    assert main([*words, "--trials", "1", "--probes", "0"]) == 0
+    assert main(["bundle", "--study", where, "--to", bundle, "--version", "1"]) == 0
+    capsys.readouterr()
+    there = ["--store", str(tmp_path / "store"), "--root", str(tmp_path / "root.json"), "--keys", keys]
+    run([PROGRAM, "rollout", "keygen", keys], 60)
+    run([PROGRAM, "rollout", "init", *there], 60)
+    run([PROGRAM, "rollout", "publish", *there, "--dry-run", bundle], 60)
+    Path(bundle).write_text(Path(bundle).read_text().replace("percentile", "percentil"))
+    with pytest.raises(Failed, match="percentil"):
+        run([PROGRAM, "rollout", "publish", *there, "--dry-run", bundle], 60)

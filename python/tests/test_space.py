@@ -20,6 +20,7 @@ RATE = Knob("cold_age.promotion_rate", "ratio per minute", 0.0002, 0.02, "log")
         (Knob("k", "percentile", 0.9, 0.999, "tail"), 0.5, 0.99, "99%"),
         (Knob("s", "duration", 60, 14_400, "log"), 0.0, 60, "60s"),
         (Knob("s", "duration", 0.1, 1), 0.5, 0.55, "550ms"),
+        (Knob("s", "duration", 1e-4, 0.05, "log"), 0.0, 1e-4, "100us"),
         (Knob("b", "size", 0, 2**20), 1.0, 2**20, "1048576B"),
         (Knob("b", "size per second", 0, 100), 0.25, 25, "25B/s"),
         (Knob("n", "number", 1, 9), 0.55, 5, "5"),

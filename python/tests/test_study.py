@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,14 @@ def test_a_study_finds_more_and_says_so(tune: Callable[..., Any], tmp_path: Path
     provenance = json.loads((tmp_path / "s" / "parameters.json").read_text())
     assert provenance["parameters"] == found["parameters"]
     assert provenance["findings"]["holdout"] == holdout
+    bundle = tmp_path / "bundle.toml"
+    tune("bundle", "--study", where, "--to", str(bundle), "--version", "7", "--lasts", "30d")
+    told = tomllib.loads(bundle.read_text())
+    assert (told["schema"], told["version"], told["id"]) == (1, 7, "s")
+    assert told["expires"] - told["created"] == datetime.timedelta(days=30)
+    assert told["knobs"]["cold_age"]["promotion_rate"] == found["parameters"]["cold_age.promotion_rate"]
+    assert set(told["knobs"]["class"]) == {"aggressive"}
+    assert "above that of the last" in tune("bundle", "--study", where, "--to", str(bundle), "--version", "0", code=1)
     text = tune("report", "--study", where, "--page", str(tmp_path / "page.html"))
     assert "not tuned on, after" in text and "each knob moved alone" in text
     html = (tmp_path / "page.html").read_text()

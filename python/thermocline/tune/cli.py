@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
             "tune again where it is time or the fleet has changed, and explain what changed",
         )
     )
+    _bundle(_command(kinds, "bundle", commands.bundle, "make a bundle of what a study has found, for a roll-out to sign and publish"))
     suggest = _command(
         kinds,
         "suggest",
@@ -217,6 +218,16 @@ def _run(of: argparse.ArgumentParser) -> None:
 def _report(of: argparse.ArgumentParser) -> None:
     of.add_argument("--study", required=True, type=Path, metavar="DIR", help="the study's directory")
     of.add_argument("--page", type=Path, metavar="FILE", help="also write a page of HTML that needs nothing else")
+
+
+def _bundle(of: argparse.ArgumentParser) -> None:
+    of.add_argument("--study", required=True, type=Path, metavar="DIR", help="the study's directory")
+    of.add_argument("--to", required=True, type=Path, metavar="FILE", help="the bundle to write")
+    of.add_argument("--version", required=True, type=int, metavar="N", help="its number, above all that were published before")
+    of.add_argument("--id", metavar="NAME", help="its name, for people (default: the study's directory)")
+    of.add_argument(
+        "--lasts", type=duration, default=60 * 86_400.0, metavar="DURATION", help="machines go by it for so long (default: 60d)"
+    )  # fmt: skip
 
 
 def _retune(of: argparse.ArgumentParser) -> None:

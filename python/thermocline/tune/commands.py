@@ -72,6 +72,19 @@ def report(asked: argparse.Namespace) -> int:
     return 0
 
 
+def bundle(asked: argparse.Namespace) -> int:
+    """`bundle`."""
+    of = study.read(asked.study)
+    given = parameters.chosen(of)
+    if given is None:
+        raise BadStudy(f"{asked.study} has found nothing that holds the objective, so there is nothing to bring to the machines")
+    about = parameters.about(findings(of), asked.version, asked.id or asked.study.resolve().name, time.time(), asked.lasts)
+    parameters.write_whole(asked.to, given.bundle(about))
+    told = {"written": str(asked.to), "version": about.version, "id": about.id, "parameters": dict(given.values)}
+    _print(asked, told, f"wrote {asked.to}: bundle {about.version}, {about.id}; sign and publish it with `thermocline rollout publish`\n")
+    return 0
+
+
 def compare(asked: argparse.Namespace) -> int:
     """`compare`."""
     rows = comparing.compare([findings(study.read(directory)) for directory in asked.studies])

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import json
 import os
@@ -23,6 +24,12 @@ CLASSES = ("conservative", "standard", "aggressive")
 """Those that have parameters; `standard` has the general ones."""
 
 PROVENANCE_VERSION = 1
+
+BUNDLE_SCHEMA = 1
+"""The version of the bundle format that is written."""
+
+_WORD_MAX = 128
+"""Bytes of a bundle's id, as its readers have it."""
 
 _K = Knob(PERCENTILE, "percentile", 0.0, 1.0)
 _S = Knob(WARMUP, "duration", 0.0, 86_400.0)
@@ -56,13 +63,67 @@ class Parameters:
     def toml(self, head: str) -> str:
         """The fragment, with `head` as its comment."""
         lines = [f"# {line}".rstrip() for line in head.splitlines()]
+        return "\n".join([*lines, *self._tables("")]) + "\n"
+
+    def bundle(self, about: About) -> str:
+        """A bundle of these parameters, as `thermocline rollout publish` takes it."""
+        lines = [
+            f"schema = {BUNDLE_SCHEMA}",
+            f"version = {about.version}",
+            f"id = {json.dumps(about.id)}",
+            f"created = {_rfc3339(about.created_unix)}",
+            f"expires = {_rfc3339(about.expires_unix)}",
+            "",
+            "[provenance]",
+            f"study = {json.dumps(about.id)}",
+            f"trace = {json.dumps(about.trace)}",
+            f"margin = {json.dumps(about.margin)}",
+        ]
+        return "\n".join([*lines, *self._tables("knobs.")]) + "\n"
+
+    def _tables(self, prefix: str) -> list[str]:
         tables: dict[str, list[str]] = {}
         for key, text in self.values.items():
             table, _, name = key.rpartition(".")
             tables.setdefault(table, []).append(f"{name} = {_toml(text)}")
-        for table, settings in sorted(tables.items()):
-            lines += ["", f"[{table}]", *settings]
-        return "\n".join(lines) + "\n"
+        return [line for table, settings in sorted(tables.items()) for line in ("", f"[{prefix}{table}]", *settings)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class About:
+    """What a bundle says of itself."""
+
+    version: int
+    """Above all that were published before."""
+    id: str
+    created_unix: float
+    expires_unix: float
+    """From then on machines go by their configuration file."""
+    trace: str
+    """Which memory was tuned on."""
+    margin: str
+    """What is left under the objective."""
+
+    def __post_init__(self) -> None:
+        if self.version < 1:
+            raise ValueError(f"version {self.version}; give a number above that of the last bundle, 1 for the first")
+        if not 1 <= len(self.id.encode()) <= _WORD_MAX or not self.id.isprintable():
+            raise ValueError(f"id {self.id!r}; give 1 to {_WORD_MAX} bytes on one line")
+        if self.expires_unix <= self.created_unix:
+            raise ValueError("a bundle that has expired before it is made; give a time above 0")
+
+
+def about(found: Mapping[str, Any], version: int, name: str, now_unix: float, lasts_seconds: float) -> About:
+    """What a bundle of these findings says of itself."""
+    week = (found["holdout"] or found)["after"]
+    margin = "not known" if week["margin_left"] is None else f"{week['margin_left']:.1%} of the objective"
+    # What the model counted tells one trace from another, wherever its files lie.
+    fingerprint = hashlib.sha256(json.dumps([found["source"], found["fleet"]]).encode()).hexdigest()[:16]
+    return About(version, name, now_unix, now_unix + lasts_seconds, fingerprint, margin)
+
+
+def _rfc3339(unix: float) -> str:
+    return datetime.datetime.fromtimestamp(int(unix), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _toml(text: str) -> str:
@@ -145,8 +206,8 @@ def write(study: Study, given: Parameters, findings: Mapping[str, Any], to: Path
     beside = to.with_suffix(".json")
     if beside == to:
         raise ValueError(f"{to}: the fragment is TOML and its provenance goes beside it as .json; name a .toml file")
-    _whole(to, fragment)
-    _whole(beside, json.dumps(provenance, indent=1) + "\n")
+    write_whole(to, fragment)
+    write_whole(beside, json.dumps(provenance, indent=1) + "\n")
     return to, beside
 
 
@@ -155,7 +216,8 @@ _KEPT = (
 )  # fmt: skip
 
 
-def _whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8") as file:

@@ -88,8 +88,9 @@ class Knob:
     def text(self, value: float) -> str:
         """A value as configuration files and `--set` take it."""
         if self.unit == _DURATION:
-            millis = round(value * 1000)
-            return f"{millis // 1000}s" if millis % 1000 == 0 else f"{millis}ms"
+            micros = round(value * 1e6)
+            unit, size = next((unit, size) for unit, size in (("s", 1_000_000), ("ms", 1000), ("us", 1)) if micros % size == 0)
+            return f"{micros // size}{unit}"
         if self.unit in _SIZES:
             return f"{round(value)}{_SIZES[self.unit]}"
         if self.unit in _RATIOS:
