@@ -150,3 +150,25 @@ fn the_loop_takes_up_what_it_is_sent() {
     assert!(!machine.get("state/rollout/left.json").contains("unix_s"), "a stop is no crash");
     assert!(machine.get("state/rollout/left.json").contains("\"starts\":null"));
 }
+
+#[test]
+fn a_bundle_that_brings_too_much_back_is_left() {
+    let check = |policy: &str, left: bool| {
+        let machine = machine_with_job();
+        let text = format!("policy = \"{policy}\"\n[cold_age]\nwarmup = \"0s\"\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n");
+        let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap();
+        machine.set(JOB, "memory.swap.current", &(40 * page()).to_string());
+        // Half of the working set comes back each minute, as the bundle allows and the configuration file does not.
+        agent.follow(told(Some(bundle(4, "[knobs.cold_age]\npromotion_rate = \"100%\"\n"))));
+        for n in 0..60u64 {
+            machine.set(JOB, "memory.stat", &format!("anon 0\nzswpin {}\npswpin 0\nzswpout 0", n * 60));
+            round(&mut agent, &machine, 1_000 + n * 120, 60);
+        }
+        assert_eq!(agent.following.version() == 0, left, "{policy}");
+        let said = events(&agent);
+        assert_eq!(said.iter().any(|said| said.contains("leaves bundle 4: promotion rates reach")), left, "{said:?}");
+    };
+    check("cold_age", true);
+    // What comes back is no measure of a policy that goes by stalls.
+    check("pressure", false);
+}
