@@ -45,7 +45,7 @@ const TABLES: [&str; 8] =
     ["cold_age", "pressure", "background", "tier", "slow", "incompressible", "class.conservative", "class.aggressive"];
 
 /// Knobs of these tables that it may not.
-const OWN: [&str; 4] = ["cold_age.thresholds", "slow.node", "slow.latency", "slow.manage"];
+const OWN: [&str; 5] = ["cold_age.thresholds", "slow.node", "slow.latency", "slow.manage", "slow.split"];
 
 /// A checked bundle: every value is in its range.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -20,6 +20,9 @@ use crate::error::{Error, Refusal, Result};
 /// How long the same bytes of `timestamp.json` may stand for all the rest.
 const WHOLE_EVERY_S: u64 = 3_600;
 
+/// How soon a poll that failed is made again; twice as long each time, up to the usual.
+const RETRY: Duration = Duration::from_secs(10);
+
 /// What to follow, and as whom.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -191,6 +194,12 @@ fn expires(repository: &Repository) -> u64 {
     times.iter().map(|time| u64::try_from(time.as_second()).unwrap_or(0)).min().unwrap_or(0)
 }
 
+/// How long to wait after so many polls in a row that failed, with a random number from 0 to 1.
+fn next_poll(poll: Duration, failures: u32, random: f64) -> Duration {
+    let wait = if failures == 0 { poll } else { RETRY.saturating_mul(1 << (failures - 1).min(16)).min(poll) };
+    wait.mul_f64(0.9 + random.clamp(0.0, 1.0) / 5.0)
+}
+
 /// The thread. It ends when this is dropped; a poll that is under way is not waited for.
 #[derive(Debug)]
 pub struct Follow {
@@ -209,12 +218,31 @@ pub fn start(mut follower: Follower, tell: impl Fn(Told) + Send + 'static) -> Re
         let poll = follower.settings.poll;
         // Machines that start together shall not ask together.
         let mut wait = poll.mul_f64(fastrand::f64() / 10.0);
+        let mut failures = 0;
         while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-            tell(follower.poll(now));
-            wait = poll.mul_f64(0.9 + fastrand::f64() / 5.0);
+            let told = follower.poll(now);
+            failures = if told.trouble.is_some() { failures + 1 } else { 0 };
+            tell(told);
+            wait = next_poll(poll, failures, fastrand::f64());
         }
     };
     let thread = std::thread::Builder::new().name("rollout".to_owned()).spawn(run);
     Ok(Follow { _stop: stop, _thread: thread.map_err(Error::io(&directory, "start a thread for"))? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polls_that_fail_are_made_again_sooner_and_ever_more_seldom() {
+        let poll = Duration::from_secs(300);
+        let middle = |failures| next_poll(poll, failures, 0.5).as_secs();
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 7, 100, u32::MAX].map(middle), [300, 10, 20, 40, 80, 160, 300, 300, 300, 300]);
+        for (random, want) in [(0.0, 270), (1.0, 330), (f64::MAX, 330)] {
+            assert_eq!(next_poll(poll, 0, random).as_secs(), want);
+        }
+        assert!(next_poll(Duration::from_secs(1), 1, 1.0) <= Duration::from_millis(1_100), "never later than usual");
+    }
 }

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use config::{Arm, Bundle, Guidance, Told};
+use config::{Arm, Bundle, Guidance, Told, Value};
+use policy::units::RatioPpm;
 use rollout::assignment::{ALL_PPM, Assignment, SCHEMA};
 use rollout::follow::{Follower, Settings};
 use rollout::repository::{Change, Operator, Validity};
@@ -172,6 +173,30 @@ fn a_restart_without_the_store_goes_by_the_same_bundle() {
 }
 
 #[test]
+fn a_machine_killed_while_it_wrote_goes_on() {
+    let world = World::new();
+    let old = std::fs::read(world.store("metadata/timestamp.json")).unwrap();
+    world.machine().poll(now());
+    world.change(Change::Assign(&everybody(Some(1), None)));
+    assert_eq!(version(&world.machine().poll(now())), Some(1));
+    let new = std::fs::read(world.store("metadata/timestamp.json")).unwrap();
+    let notes: Vec<_> = std::fs::read_dir(world.path("state/rollout/seen")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(notes.len() >= 5, "{notes:?}");
+    for note in notes {
+        for part in [0, 1, 2] {
+            let whole = std::fs::read(&note).unwrap();
+            std::fs::write(&note, &whole[..whole.len() * part / 2]).unwrap();
+            // What an old note would have forbidden is forbidden without it.
+            std::fs::write(world.store("metadata/timestamp.json"), &old).unwrap();
+            refused(&mut world.machine(), now(), Refusal::Rollback, &format!("{} cut to {part} halves", note.display()));
+            std::fs::write(world.store("metadata/timestamp.json"), &new).unwrap();
+            let mut machine = world.machine();
+            assert_eq!(machine.poll(now()).trouble, None, "{} cut to {part} halves", note.display());
+        }
+    }
+}
+
+#[test]
 fn no_file_of_the_store_can_be_changed() {
     for (folder, ending) in [
         ("metadata", "timestamp.json"),
@@ -333,6 +358,42 @@ fn copy(from: &Path, to: &Path) {
             std::fs::copy(entry.path(), to).unwrap();
         }
     }
+}
+
+#[test]
+fn what_is_signed_and_wrong_is_refused_all_the_same() {
+    // Signed by the right keys, with what no check of the program that published it has seen.
+    let check = |change: fn(&mut Bundle), piece: &str| {
+        let world = World::new();
+        let mut machine = world.machine();
+        assert_eq!(version(&machine.poll(now())), Some(2));
+        let mut wrong = bundle(3);
+        change(&mut wrong);
+        world.change(Change::Publish(&wrong));
+        world.change(Change::Assign(&everybody(Some(3), Some(2))));
+        let told = machine.poll(now());
+        assert_eq!((&told.guidance, told.refused["out_of_range"]), (&None, 1), "{told:?}");
+        assert!(told.trouble.as_ref().is_some_and(|told| told.contains(piece)), "{told:?}");
+        // Back to one that is right.
+        world.change(Change::Assign(&everybody(Some(1), None)));
+        assert_eq!(version(&machine.poll(now())), Some(1));
+    };
+    check(|bundle| drop(bundle.knobs.insert("cold_age.percentile", Value::Ratio(RatioPpm(1)))), "out of range");
+    check(|bundle| drop(bundle.knobs.insert("agent.state_dir", Value::Path("/tmp".into()))), "belongs to each machine");
+    check(|bundle| bundle.knobs.clear(), "knobs: missing");
+}
+
+#[test]
+fn a_bundle_past_its_day_is_counted_and_told_with_its_day() {
+    let world = World::new();
+    let mut machine = world.machine();
+    assert_eq!(machine.poll(now()).refused["expired"], 0);
+    // The bundles of this test hold for a day, and signatures for a week.
+    let later = now() + 2 * 86_400;
+    let (told, again) = (machine.poll(later), machine.poll(later + 300));
+    assert_eq!((told.refused["expired"], again.refused["expired"], told.trouble), (1, 2, None));
+    let (_, remembered) = world.restarted();
+    assert!(remembered.unwrap().unwrap().bundle.unwrap().expired(later), "whoever goes by it has to look");
 }
 
 #[test]
