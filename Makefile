@@ -45,6 +45,12 @@ test-tune: toolchain venv-tune ## the tuner with every designer that it knows (0
 	cargo build --locked -p thermocline
 	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../target/venv-tune/bin/python -m pytest -q
 
+.PHONY: test-ray
+test-ray: toolchain ## the model on a local Ray cluster, one of whose workers is killed (0.5 GB of wheels)
+	cargo build --locked -p thermocline
+	@tools/venv target/venv-ray python/requirements-ray.txt
+	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../target/venv-ray/bin/python -m pytest -q tests/test_cluster.py tests/test_ray.py
+
 .PHONY: lint
 lint: toolchain venv ## formatting, clippy, ruff, mypy
 	cargo fmt --check

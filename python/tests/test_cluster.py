@@ -1,0 +1,58 @@
+"""The parts of the cluster run that need no engine; `thermocline` is a stand-in here, and `test_ray.py` has the real one."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from thermocline.cluster import Killed, Model, Refused, Share, add_up
+
+
+def test_every_part_is_added_once() -> None:
+    for count in range(1, 30):
+        for fan_in in (2, 3, 8):
+            sizes: list[int] = []
+
+            def add(group: list[frozenset[int]], sizes: list[int] = sizes) -> frozenset[int]:
+                sizes.append(len(group))
+                assert sum(map(len, group)) == len(frozenset.union(*group))
+                return frozenset.union(*group)
+
+            whole = add_up([frozenset({part}) for part in range(count)], add, fan_in)
+            assert whole == frozenset(range(count))
+            assert all(1 < size <= fan_in for size in sizes)
+    with pytest.raises(ValueError, match="never ends"):
+        add_up([1, 2], sum, fan_in=1)
+    with pytest.raises(ValueError, match="nothing to add up"):
+        add_up(list[int](), sum)
+
+
+def stand_in(path: Path, script: str) -> str:
+    """A program that runs a shell script."""
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_share_is_named_and_its_tally_comes_back(tmp_path: Path) -> None:
+    # It writes its arguments and its standard input where the tally is to be.
+    script = 'for last; do :; done\n{ echo "$*"; cat; } > "$(echo "$*" | sed "s/.*--tally \\([^ ]*\\).*/\\1/")"\n'
+    model = Model(stand_in(tmp_path / "p", script), ("--by", "class"))
+    told = model.count(Share(("a.parquet", "b c.parquet"), "0..4"), threads=3).decode()
+    assert told.startswith("model --trace-list - --groups 0..4 --threads 3 --tally ")
+    assert told.endswith("--by class\na.parquet\nb c.parquet")
+    assert "--groups" not in model.count(Share(("a",))).decode()
+
+
+def test_a_plan_is_what_the_program_says(tmp_path: Path) -> None:
+    shares = [{"trace": ["a", "b"]}, {"trace": ["c"], "groups": "0..2"}]
+    model = Model(stand_in(tmp_path / "p", f"echo '{json.dumps(shares)}'"))
+    assert model.plan(["x"], 2) == [Share(("a", "b")), Share(("c",), "0..2")]
+
+
+def test_a_refusal_is_told_from_a_death(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no such thing"):
+        Model(stand_in(tmp_path / "p", "echo no such thing >&2; exit 1")).plan(["x"], 1)
+    with pytest.raises(Killed, match="signal 9"):
+        Model(stand_in(tmp_path / "q", "kill -9 $$")).plan(["x"], 1)
