@@ -233,7 +233,17 @@ def test_a_command_measures_what_the_model_does_not(tune: Callable[..., Any], tm
     assert found["parameters"]["pressure.ratio"] == f"{found['after']['value']:g}%"
     script.write_text("print('done')\n")
     assert "the last line" in tune(
-        "run", "--study", str(tmp_path / "t"), "--knob", "pressure", "--command", sys.executable, str(script), code=1
+        "run",
+        "--study",
+        str(tmp_path / "t"),
+        "--knob",
+        "pressure",
+        "--designer",
+        "random",
+        "--command",
+        sys.executable,
+        str(script),
+        code=1,
     )
 
 
