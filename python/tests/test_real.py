@@ -66,6 +66,21 @@ def test_what_is_found_is_a_configuration(tmp_path: Path, capsys: pytest.Capture
 
 
 @needs_program
+@pytest.mark.parametrize(("policy", "latency"), [("pressure", "30us"), ("slowdown", "300ns")])
+def test_policies_that_are_judged_by_time(policy: str, latency: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "--study", str(tmp_path / "s"), "--program", PROGRAM, "--generate", "36", "--days", "1", "--designer", "random"]
+    code = main([*words, "--policy", policy, "--tier-latency", latency, "--trials", "4", "--probes", "0", "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == (0 if found["parameters"] else 3)
+    values = [(row["value"], row["excess"]) for row in found["trials"]]
+    assert len(values) == 5 and len(set(values)) > 1, "what is searched makes a difference"
+    assert all(0 < value < 1 for value, _ in values)
+    best = max((value for value, excess in values if excess <= 0), default=None)
+    assert (found["after"] or {"value": None})["value"] == best
+    assert all(key.startswith(("pressure.", "slow.")) for key in found["parameters"])
+
+
+@needs_program
 def test_a_bundle_is_one_that_a_rollout_publishes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where, bundle, keys = str(tmp_path / "week"), str(tmp_path / "bundle.toml"), str(tmp_path / "keys")
     words = ["run", "--study", where, "--program", PROGRAM, "--generate", "36", "--days", "1", "--designer", "grid", "--objective", "2%"]

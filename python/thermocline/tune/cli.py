@@ -174,7 +174,8 @@ def _run(of: argparse.ArgumentParser) -> None:
         "--objective",
         type=ratio,
         metavar="RATIO",
-        help="what may come back a minute, as a share of the working set (default: cold_age.promotion_rate)",
+        help="what is promised: what may come back a minute, as a share of the working set, or the share of time that may be lost "
+        "(default: cold_age.promotion_rate, pressure.stall_target or slow.slowdown)",
     )
     of.add_argument(
         "--objective-percentile",
@@ -206,6 +207,13 @@ def _run(of: argparse.ArgumentParser) -> None:
         "--percentiles", default=_PERCENTILES, metavar="RATIO,...", help="percentiles K to try (default: 20 from 50%% to 100%%)"
     )
     of.add_argument("--warmups", metavar="DURATION,...", help="warm-ups S to try, in place of the model's own list")
+    of.add_argument(
+        "--policy", choices=("cold_age", "pressure", "slowdown"), default="cold_age", help="which policy the model replays; the last two "
+        "are judged by the time that far memory would cost (default: %(default)s)"
+    )  # fmt: skip
+    of.add_argument(
+        "--tier-latency", default="", metavar="DURATION", help="for these two: what the return of a page, or one slow access, takes"
+    )
     of.add_argument("--told", action="store_true", help="look at nothing; looks are taken elsewhere, see suggest and tell")
     _program(of)
     of.add_argument(

@@ -27,8 +27,18 @@ Act = Callable[[argparse.Namespace], int]
 NOTHING_HOLDS = 3
 """The exit code where no point holds the objective."""
 
-_MODELLED = "cold_age."
-"""The tables whose knobs the model replays."""
+_MODELLED = {"cold_age": "cold_age", "pressure": "pressure", "slowdown": "slow"}
+"""The table whose knobs the model replays, by policy."""
+
+_PROMISED = {"cold_age": "promotion_rate", "pressure": "stall_target", "slowdown": "slowdown"}
+"""The knob of that table which says what jobs are promised; classes have one of the same name."""
+
+_SEARCHED = {
+    "cold_age": ["cold_age"],
+    "pressure": ["pressure.ratio", "pressure.stall_target"],
+    "slowdown": ["slow.slowdown", "slow.sample"],
+}
+"""What is searched where nothing else is asked for."""
 
 _FREE = (parameters.PERCENTILE, parameters.WARMUP)
 """Never searched where the model looks: every look answers for all of them."""
@@ -158,20 +168,23 @@ def _spec(asked: argparse.Namespace, program: Program) -> Spec:
     source = None if measured else _source(asked)
     of_space = _space(asked, table, measured=measured)
     searched = {knob.key for knob in of_space.knobs}
+    if asked.by_class and (measured or asked.policy != "cold_age"):
+        raise BadSpace("--by-class is of policy cold_age, whose K and S the model tells for each class; leave it out")
     both = searched & set(given)
     if both:
         raise BadSpace(f"{', '.join(sorted(both))} is both searched and set; do one of the two")
     # What a configuration file says now is kept, so that the study does not change when the file does.
-    modelled = {str(row["key"]): str(row["value"]) for row in table if str(row["key"]).startswith(_MODELLED)}
+    modelled = {str(row["key"]): str(row["value"]) for row in table if str(row["key"]).startswith(_MODELLED[asked.policy] + ".")}
     fixed = given if measured else {key: text for key, text in modelled.items() if key not in searched} | given
-    numbers = space.in_effect(table, ["cold_age.promotion_rate", *_FREE, *sorted(searched)])
+    promised = f"{_MODELLED[asked.policy]}.{_PROMISED[asked.policy]}"
+    numbers = space.in_effect(table, [promised, *_FREE, *sorted(searched)])
     rates = {
         str(row["key"]).split(".")[1]: float(row["number"])
         for row in table
-        if str(row["key"]).endswith(".promotion_rate") and str(row["key"]).startswith("class.")
+        if str(row["key"]).endswith("." + _PROMISED[asked.policy]) and str(row["key"]).startswith("class.")
     }
     objective = Objective(
-        numbers["cold_age.promotion_rate"] if asked.objective is None else asked.objective,
+        numbers[promised] if asked.objective is None else asked.objective,
         asked.objective_percentile,
         asked.margin,
     )
@@ -180,7 +193,7 @@ def _spec(asked: argparse.Namespace, program: Program) -> Spec:
         space=of_space,
         objective=objective,
         base={knob.key: numbers[knob.key] for knob in of_space.knobs},
-        base_pair=None if measured else (numbers[_FREE[0]], numbers[_FREE[1]]),
+        base_pair=None if measured or asked.policy != "cold_age" else (numbers[_FREE[0]], numbers[_FREE[1]]),
         source=source,
         holdout=None if measured else _holdout(asked),
         command=tuple(asked.command),
@@ -188,6 +201,8 @@ def _spec(asked: argparse.Namespace, program: Program) -> Spec:
         class_limits=rates,
         by_class=asked.by_class,
         grid=tuple(grid),
+        policy=asked.policy,
+        tier_latency=asked.tier_latency,
         designer=asked.designer,
         seed=asked.seed,
         program=program.version(),
@@ -200,11 +215,14 @@ def _space(asked: argparse.Namespace, table: list[dict[str, Any]], *, measured: 
         if not asked.knob:
             raise BadSpace("name what to search with --knob, such as --knob pressure")
         return space.from_table(table, asked.knob, dict(asked.bounds))
-    whole = space.from_table(table, asked.knob or ["cold_age"], dict(asked.bounds))
+    whole = space.from_table(table, asked.knob or _SEARCHED[asked.policy], dict(asked.bounds))
     searched = tuple(knob for knob in whole.knobs if knob.key not in _FREE)
-    unknown = [knob.key for knob in searched if not knob.key.startswith(_MODELLED)]
+    unknown = [knob.key for knob in searched if not knob.key.startswith(_MODELLED[asked.policy] + ".")]
     if unknown:
-        raise BadSpace(f"the model does not replay {', '.join(unknown)}; measure with --command, or take looks elsewhere with --told")
+        raise BadSpace(
+            f"the model does not replay {', '.join(unknown)} under policy {asked.policy}; give another --policy, measure with "
+            "--command, or take looks elsewhere with --told"
+        )
     if not searched:
         raise BadSpace("K and S alone need no search: `thermocline model` answers for all of them in one pass")
     return Space(searched)

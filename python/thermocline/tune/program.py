@@ -76,6 +76,19 @@ class Look:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Waits:
+    """What a policy comes to that is judged by the time that far memory costs, in one class of jobs."""
+
+    of_class: str
+    far_bytes: float
+    """On average over the trace, like all bytes."""
+    cold_bytes: float
+    lost: float | None
+    """Share of their time that jobs lose, at the objective's percentile of the entries with far memory; None where
+    there are none, or it is all of it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Age:
     """A cold-age threshold, and what of a fleet lies at or above it."""
 
@@ -123,6 +136,16 @@ class Program:
             return Look(fleet, choose.pairs([answer["configured"]])[0], choose.pairs(answer["pairs"]), groups)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise Failed(f"{self.path} model answered otherwise than expected ({error!r}); is it of this version?") from error
+
+    def waits(self, source: Source, settings: Mapping[str, str], policy: str, tier_latency: str, percentile: float) -> list[Waits]:
+        """What `pressure` or `slowdown` would come to under `settings`, by class."""
+        asked = ["model", *source.arguments, "--policy", policy, "--objective-percentile", repr(percentile)]
+        report = self._json(asked + (["--tier-latency", tier_latency] if tier_latency else []), settings)
+        try:
+            fields = ("class", "far_bytes", "cold_bytes", "lost_ratio")
+            return [Waits(*(row[field] for field in fields)) for row in report["classes"]]
+        except (KeyError, TypeError) as error:
+            raise Failed(f"{self.path} model --policy {policy} answered otherwise than expected ({error!r})") from error
 
     def ages(self, source: Source, settings: Mapping[str, str]) -> list[Age]:
         """How old a fleet's memory is, before anything is moved."""

@@ -65,7 +65,7 @@ def reasons(of: Study, drifted: Drift, rate: float | None, *, now_unix: float, e
 def in_effect(of: Study) -> tuple[dict[str, float], tuple[float, float]]:
     """The point, and the K and S, that a study gave the fleet: those before it where it found nothing that holds."""
     if of.spec.base_pair is None:
-        raise BadStudy(f"{of.directory} was measured by a command; only what the model replays is tuned again by itself")
+        raise BadStudy(f"{of.directory} is not of policy cold_age; only such studies are tuned again by themselves, begin a new one")
     winner = of.best()
     if winner is None or winner.outcome is None or winner.outcome.pair is None:
         return dict(of.spec.base), of.spec.base_pair

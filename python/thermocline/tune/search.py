@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from . import choose, program, study
 from .choose import Pair
 from .designers import Designer, Exhausted
-from .program import Failed, Program, Source
+from .program import Failed, Program, Source, Waits
 from .space import Knob, Point, identity
 from .study import Entry, Kind, Log, Outcome, Spec, Study
 
@@ -116,12 +116,25 @@ def look(spec: Spec, of: Program, point: Point, source: Source | None) -> Outcom
             raise Failed("this study's looks are told, not run; see `suggest` and `tell`")
         measured = program.measure(spec.command, settings, of.timeout_seconds)
         return Outcome(measured.value, measured.excess)
+    if spec.policy != "cold_age":
+        return _by_waits(spec, of.waits(source, settings, spec.policy, spec.tier_latency, spec.objective.percentile))
     found = of.look(source, settings, spec.objective, grid=spec.grid, by_class=spec.by_class)
     limit = spec.objective.limit
     calm = choose.calmest(found.pairs)
     pair = choose.best(found.pairs, limit) or calm
     excess = _excess(calm, limit)
     return Outcome(pair.coverage, excess, pair, found.pairs, found.groups, found.fleet)
+
+
+def _by_waits(spec: Spec, rows: Sequence[Waits]) -> Outcome:
+    """Coverage over all classes, and the excess of the class that is worst off against what it was promised."""
+    cold = sum(row.cold_bytes for row in rows)
+    excess = -1.0
+    for row in rows:
+        limit = spec.class_limits.get(row.of_class, spec.objective.rate_max) * (1 - spec.objective.margin)
+        lost = row.lost if row.lost is not None else 0.0 if row.far_bytes == 0 else EXCESS_MAX
+        excess = max(excess, min(lost / limit - 1, EXCESS_MAX) if limit else EXCESS_MAX)
+    return Outcome(sum(row.far_bytes for row in rows) / cold if cold else 0.0, excess)
 
 
 def _excess(calm: Pair, limit: float) -> float:

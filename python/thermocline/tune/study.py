@@ -45,7 +45,7 @@ class Spec:
     base: Mapping[str, float]
     """The point in effect when the study began."""
     base_pair: tuple[float, float] | None
-    """K and S in effect; None where a command measures and they are knobs like others."""
+    """K and S in effect; None where they do not matter: under another policy, or where a command measures."""
     source: Source | None
     """What the model replays; None where a command measures."""
     holdout: Source | None = None
@@ -57,6 +57,10 @@ class Spec:
     """Where classes get K and S of their own: what each has been promised, per minute, of those known to the configuration."""
     by_class: bool = False
     grid: tuple[str, ...] = ()
+    policy: str = "cold_age"
+    """What the model replays: `cold_age`, or `pressure` or `slowdown` by the time that far memory would cost."""
+    tier_latency: str = ""
+    """What the return of a page, or one access to slow memory, takes, for these two."""
     designer: str = "egobox"
     seed: int = 1
     program: str = ""
