@@ -160,6 +160,8 @@ def _figure_7(pyplot: Any, settings: Mapping[str, Detail]) -> Any:
     axes.axvline(0.2, color="#b3261e", linewidth=1, linestyle="--")
     axes.annotate("objective", (0.2, 5), textcoords="offset points", xytext=(-4, 0), ha="right", color="#b3261e")
     axes.set(xlabel="promotions, % of the working set a minute", ylabel="jobs, %", xscale="log", ylim=(0, 100))
+    axes.set_xticks([0.05, 0.1, 0.2], labels=["0.05", "0.1", "0.2"])
+    axes.minorticks_off()
     axes.legend(frameon=False, loc="upper left")
     return figure
 
@@ -172,13 +174,14 @@ def main(arguments: Sequence[str]) -> int:
         "--tuner", type=Path, default=Path("target/reproduce/tuner.json"), help="what reproduce-tuner left (default: %(default)s)"
     )
     made.add_argument("--out", type=Path, default=Path("target/reproduce/figures"), metavar="DIR", help="default: %(default)s")
+    made.add_argument("--jobs", type=int, metavar="N", help="jobs that run at any time (default: as many as reproduce-tuner had)")
     asked = made.parse_args(arguments)
     try:
         tuner = json.loads(asked.tuner.read_text(encoding="utf-8"))
     except FileNotFoundError:
         print(f"{asked.tuner} is not there; run `make reproduce-tuner` first", file=sys.stderr)
         return 1
-    week = Source(jobs=tuner["jobs"], days=tuner["days"], seed=tuner["weeks"][0]["seed"])
+    week = Source(jobs=asked.jobs or tuner["jobs"], days=tuner["days"], seed=tuner["weeks"][0]["seed"])
     hand = pair_texts(tuner["hand"]["percentile"], tuner["hand"]["warmup_seconds"])
     program = Program(asked.program)
     settings = {}
