@@ -36,9 +36,9 @@ test-trace-spark: toolchain ## the same by Spark (0.5 GB of jars; needs Java)
 	THERMOCLINE=$(CURDIR)/target/debug/thermocline target/venv-spark/bin/python -m pytest -q lab/traces/test_spark.py
 
 .PHONY: test-s3
-test-s3: toolchain ## traces in a real object store, with outages; builds its server, some minutes at first
+test-s3: toolchain ## traces and rollouts in a real object store, with outages; builds its server, some minutes at first
 	@command -v target/tools/bin/s3s-fs >/dev/null || cargo install s3s-fs --version 0.14.1 --locked --features binary --root target/tools
-	S3_SERVER=$(CURDIR)/target/tools/bin/s3s-fs cargo test --locked -p thermocline-trace --features s3 --test s3
+	S3_SERVER=$(CURDIR)/target/tools/bin/s3s-fs cargo test --locked -p thermocline-trace -p thermocline-rollout --features s3 --test s3
 
 .PHONY: test-tune
 test-tune: toolchain venv-tune ## the tuner with every designer that it knows (0.3 GB of wheels)
