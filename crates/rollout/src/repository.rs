@@ -76,7 +76,7 @@ pub struct Contents {
     pub assignment: Option<Assignment>,
     /// The bundles, oldest first.
     pub bundles: Vec<Bundle>,
-    /// Bundles that are signed and cannot be followed, and why.
+    /// Bundles that are signed or assigned and cannot be followed, and why.
     pub troubles: Vec<String>,
 }
 
@@ -133,6 +133,8 @@ impl Operator {
                 }
             }
             let assignment = client::assignment(&repository).await?;
+            let named = assignment.iter().flat_map(|assignment| [assignment.bundle, assignment.previous]).flatten();
+            troubles.extend(named.filter_map(|version| unfit(&bundles, version)));
             Ok(Contents { roles: roles(&repository), assignment, bundles, troubles })
         })
     }
@@ -249,6 +251,20 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(Error::io(path, "read"))
 }
 
+/// Why machines that are assigned a version cannot go by it.
+fn unfit(bundles: &[Bundle], version: u64) -> Option<String> {
+    let Some(bundle) = bundles.iter().find(|bundle| bundle.version == version) else {
+        return Some(format!("bundle {version} is assigned, and not there to be followed"));
+    };
+    bundle
+        .expired(now_unix_s())
+        .then(|| format!("bundle {version} is assigned, and has expired: its machines go by their configuration file"))
+}
+
+fn now_unix_s() -> u64 {
+    u64::try_from(Timestamp::now().as_second()).unwrap_or(0)
+}
+
 /// An outcome of the library, in our terms.
 fn tough<T>(outcome: tough::error::Result<T>) -> Result<T> {
     outcome.map_err(|error| Error::from_tough(&error))
@@ -303,7 +319,7 @@ async fn plan(repository: &Repository, change: Change<'_>) -> Result<Plan> {
                 let what = format!("version {} is not above {last}, which was published before", bundle.version);
                 return Err(Error::publish(what, format!("write version = {}", last.saturating_add(1))));
             }
-            if bundle.expired(u64::try_from(Timestamp::now().as_second()).unwrap_or(0)) {
+            if bundle.expired(now_unix_s()) {
                 return Err(Error::publish("the bundle has expired already", "write a later `expires`"));
             }
             plan.put.push((client::bundle_name(bundle.version), bundle.to_toml().into_bytes()));

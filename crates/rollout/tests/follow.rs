@@ -81,6 +81,13 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
+/// Waits until the clock shows a time.
+fn wait_for(unix_s: u64) {
+    while now() < unix_s {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn bundle(version: u64) -> Bundle {
     let (created, expires) = (config::bundle::rfc3339(now()), config::bundle::rfc3339(now() + 86_400));
     let text = format!(
@@ -272,7 +279,7 @@ fn a_store_that_stands_still_is_told_from_one_without_news() {
     let mut machine = world.machine();
     assert_eq!(version(&machine.poll(now())), Some(2));
     // The library takes the time from the system: it has to pass.
-    std::thread::sleep(Duration::from_secs(3));
+    wait_for(now() + 3);
     refused(&mut machine, now(), Refusal::Expired, "freeze");
     assert!(world.operator().contents(false).is_err() && world.operator().contents(true).is_ok());
     world.change(Change::Refresh);
@@ -392,6 +399,15 @@ fn a_bundle_past_its_day_is_counted_and_told_with_its_day() {
     let later = now() + 2 * 86_400;
     let (told, again) = (machine.poll(later), machine.poll(later + 300));
     assert_eq!((told.refused["expired"], again.refused["expired"], told.trouble), (1, 2, None));
+    // The operator is told, too, once the day has come.
+    let mut short = bundle(3);
+    short.expires_unix_s = now() + 2;
+    world.change(Change::Publish(&short));
+    world.change(Change::Assign(&everybody(Some(3), Some(2))));
+    assert_eq!(world.operator().contents(false).unwrap().troubles, [""; 0]);
+    wait_for(short.expires_unix_s);
+    let troubles = world.operator().contents(false).unwrap().troubles;
+    assert!(matches!(troubles.as_slice(), [one] if one.contains("bundle 3 is assigned, and has expired")), "{troubles:?}");
     let (_, remembered) = world.restarted();
     assert!(remembered.unwrap().unwrap().bundle.unwrap().expired(later), "whoever goes by it has to look");
 }
