@@ -182,6 +182,9 @@ pub fn judge(guard: &Guard, witnesses: &[Witness], values: Option<&Values>, look
     if let Some(Err(what)) = values {
         return told(Verdict::Hold, format!("the query failed: {what}"), None);
     }
+    if look.multiplier().is_infinite() {
+        return told(Verdict::Hold, "the stage has no evidence yet".to_owned(), None);
+    }
     let values = values.and_then(|values| values.as_ref().ok());
     let mut units: Vec<Unit> = witnesses.iter().map(|witness| unit(guard, witness, values)).collect();
     let heard =

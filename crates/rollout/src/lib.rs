@@ -23,6 +23,7 @@ pub mod evidence;
 pub mod experiment;
 pub mod follow;
 pub mod guard;
+pub mod journal;
 pub mod keys;
 pub mod look;
 pub mod metric;

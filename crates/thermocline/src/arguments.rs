@@ -121,6 +121,9 @@ pub(crate) enum Command {
     Trace(TraceCommand),
     /// Say what a fleet would save, and feel, under other parameters, from its traces; changes nothing
     Model(Box<Model>),
+    /// Compare two groups of machines by their traces: what differs, how sure that is, and how much would differ by chance;
+    /// changes nothing
+    Experiment(Experiment),
     /// Publish parameters for a fleet, signed, and say which machines follow them
     #[command(subcommand)]
     Rollout(crate::rollout::arguments::RolloutCommand),
@@ -479,6 +482,47 @@ pub(crate) fn ratio(text: &str) -> Result<RatioPpm, String> {
 
 fn price(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|price: &f64| price.is_finite() && *price >= 0.0).ok_or_else(|| "write a number, such as 3.50".to_owned())
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Experiment {
+    /// Where traces are: a directory, or s3://bucket/prefix [default: the configured trace.store]
+    #[arg(long, value_name = "URL")]
+    pub(crate) trace: Option<String>,
+    /// The group that is compared with: terms that all hold, of bundle=VERSION, cluster=PATTERN, class=CLASS, machine=PATTERN and
+    /// hash=FROM..UNTIL[@SALT], such as cluster=eu-*,hash=0%..50%
+    #[arg(long, value_name = "TERM,...", value_parser = group)]
+    pub(crate) a: rollout::experiment::Group,
+    /// The other group, the same way
+    #[arg(long, value_name = "TERM,...", value_parser = group)]
+    pub(crate) b: rollout::experiment::Group,
+    /// Only what happened since then, such as 2026-11-20T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) from: Option<u64>,
+    /// Only what happened before then
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) until: Option<u64>,
+    /// Take off what machines were like for so long before --from, which makes intervals narrower
+    #[arg(long, value_name = "DURATION", requires = "from", value_parser = duration)]
+    pub(crate) before: Option<std::time::Duration>,
+    /// The promotion rate that an entry should not exceed [default: cold_age.promotion_rate]
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    pub(crate) objective: Option<RatioPpm>,
+    /// The seed of every draw
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+fn group(text: &str) -> Result<rollout::experiment::Group, String> {
+    rollout::experiment::Group::parse(text)
+}
+
+/// A time, as milliseconds since the epoch.
+fn time(text: &str) -> Result<u64, String> {
+    let time: Result<jiff::Timestamp, _> = text.parse();
+    time.ok()
+        .and_then(|time| u64::try_from(time.as_millisecond()).ok())
+        .ok_or_else(|| "write a date and time with its zone, such as 2026-11-20T12:00:00Z".to_owned())
 }
 
 #[derive(Debug, Subcommand)]

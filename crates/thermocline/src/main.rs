@@ -10,6 +10,7 @@ use kernel::Roots;
 mod arguments;
 mod commands;
 mod emulate;
+mod experiment;
 mod knobs;
 mod model;
 mod plan;
@@ -74,6 +75,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Chase { pages, threads } => ::emulate::chase::run(pages, threads)?,
         Command::Trace(trace) => return traces::run(&load()?, format, &trace),
         Command::Model(arguments) => model::model(&load()?, format, &arguments)?,
+        Command::Experiment(arguments) => experiment::experiment(&load()?, format, &arguments)?,
         Command::Rollout(command) => return rollout::run(&load()?, format, &command),
         Command::Config(ConfigCommand::Check) => {
             let checked = Config::load(arguments.configuration.config.as_deref(), &arguments.configuration.overrides);

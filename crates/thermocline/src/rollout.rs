@@ -17,7 +17,11 @@ use crate::arguments::Format;
 use crate::print;
 
 pub(crate) mod arguments;
+mod steps;
+mod words;
 
+use ::rollout::stage::Action;
+use arguments::StepCommand;
 use arguments::{Assign, Repository, RolloutCommand, Show, Signing};
 
 /// Runs a command.
@@ -52,6 +56,7 @@ pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> 
             let changed = operator(config, signing)?.rotate(&arguments.new_keys, arguments.root_threshold, signing.dry_run)?;
             told(format, &changed, &format!("from now on {} signs; the old keys sign nothing any more", arguments.new_keys.display()))?;
         }
+        RolloutCommand::Steps(command) => step(config, format, command)?,
         RolloutCommand::List(repository) => {
             let contents = reader(config, repository)?.contents(true)?;
             print(format, &contents, || contents_text(&contents))?;
@@ -88,6 +93,21 @@ pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> 
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a command of a bundle's way to the machines.
+fn step(config: &Config, format: Format, command: &StepCommand) -> Result<()> {
+    match command {
+        StepCommand::Plan(arguments) => steps::plan(format, arguments),
+        StepCommand::Start(arguments) => steps::start(config, format, arguments),
+        StepCommand::Step(driver) => steps::step(config, format, driver),
+        StepCommand::Run(arguments) => steps::run(config, format, arguments),
+        StepCommand::Status(arguments) => steps::status(config, format, arguments),
+        StepCommand::Pin(arguments) => steps::act(config, format, Action::Pin, arguments),
+        StepCommand::Stop(arguments) => steps::act(config, format, Action::Stop, arguments),
+        StepCommand::Resume(arguments) => steps::act(config, format, Action::Resume, arguments),
+        StepCommand::Rollback(arguments) => steps::act(config, format, Action::RollBack, arguments),
+    }
 }
 
 fn store(config: &Config, repository: &Repository) -> Result<String> {

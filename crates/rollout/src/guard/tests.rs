@@ -65,6 +65,18 @@ fn verdicts_follow_the_bounds() {
 }
 
 #[test]
+fn before_there_is_evidence_nothing_is_said() {
+    let fleet = stalled(0.01, 0.9, [50, 20]);
+    let witnesses: Vec<Witness> = fleet
+        .machines
+        .iter()
+        .map(|(id, side, before, since, failure)| Witness { id, side: *side, before, since, failure: *failure })
+        .collect();
+    let found = judge(&stall(), &witnesses, None, Look { alpha: 0.01, elapsed: 0.0 }, 3);
+    assert!(found.verdict == Verdict::Hold && found.measured.is_none(), "{found:?}");
+}
+
+#[test]
 fn three_machines_without_spread_prove_nothing() {
     let found = Fleet::of([3, 3], |side, _, _, since| {
         since.sums.time_ms = 1e6;

@@ -32,6 +32,112 @@ pub(crate) enum RolloutCommand {
     Verify(Repository),
     /// Say what a machine is to follow
     Which(Which),
+    #[command(flatten)]
+    Steps(StepCommand),
+}
+
+/// A bundle's way to the machines, stage by stage.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StepCommand {
+    /// Print the default plan of stages and guardrails, to be changed, or check one
+    Plan(PlanArguments),
+    /// Begin to bring a published bundle to the machines, stage by stage
+    Start(Box<Start>),
+    /// Look once: compare the machines with the bundle with those held back, and promote, hold or roll back
+    Step(Driver),
+    /// Look again and again, until the rollout is over
+    Run(RunArguments),
+    /// Show where a rollout is, and why
+    Status(StatusArguments),
+    /// Keep a rollout in its stage; guards still roll it back
+    Pin(Act),
+    /// Decide nothing any more: machines keep what they have
+    Stop(Act),
+    /// Go on after a pin or a stop
+    Resume(Act),
+    /// Take the bundle back from all machines
+    Rollback(Act),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArguments {
+    /// A plan to check
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// What every step takes.
+#[derive(Debug, Args)]
+pub(crate) struct Driver {
+    #[command(flatten)]
+    pub(crate) signing: Signing,
+    /// Where the machines' traces are: a directory, or s3://bucket/prefix [default: the configured trace.store]
+    #[arg(long, value_name = "URL")]
+    pub(crate) trace: Option<String>,
+    /// Where every step is logged, with its evidence [default: the store of bundles]
+    #[arg(long, value_name = "URL")]
+    pub(crate) log: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Start {
+    /// The bundle's version
+    pub(crate) version: u64,
+    /// The plan [default: that which `thermocline rollout plan` prints]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plan: Option<PathBuf>,
+    /// The rollout's id: machines draw their places by it, anew for another id [default: the bundle and the time]
+    #[arg(long, value_parser = id)]
+    pub(crate) id: Option<String>,
+    /// The version that all others follow [default: what they follow now]
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) previous: Option<u64>,
+    #[command(flatten)]
+    pub(crate) driver: Driver,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// How often
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = every)]
+    pub(crate) every: Duration,
+    #[command(flatten)]
+    pub(crate) driver: Driver,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArguments {
+    #[command(flatten)]
+    pub(crate) repository: Repository,
+    /// Where its steps are logged [default: the store of bundles]
+    #[arg(long, value_name = "URL")]
+    pub(crate) log: Option<String>,
+    /// How many of the last steps to show
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) last: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Act {
+    /// Why, for whoever reads the log
+    #[arg(long)]
+    pub(crate) why: Option<String>,
+    #[command(flatten)]
+    pub(crate) driver: Driver,
+}
+
+fn id(text: &str) -> Result<String, String> {
+    let sound =
+        (1..=100).contains(&text.len()) && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !text.starts_with('.');
+    if sound { Ok(text.to_owned()) } else { Err("give 1 to 100 letters, digits, '-', '_' and '.', not beginning with '.'".to_owned()) }
+}
+
+fn every(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    let (least, most) = (Duration::from_secs(1), Duration::from_secs(86_400));
+    if !(least..=most).contains(&time) {
+        return Err("give a time from 1s to 1d, such as 5m".to_owned());
+    }
+    Ok(time)
 }
 
 #[derive(Debug, Args)]

@@ -1,0 +1,295 @@
+//! What became of a rollout, step by step: its state, and the evidence for every decision.
+//!
+//! One JSON line per object, in a store, beside what is published or elsewhere:
+//!
+//! ```text
+//! log/head.json                           the rollout, and the number of a record that is there: where to begin to look
+//! log/bundle-7-20261121/00000000.json     how it began, with its plan
+//! log/bundle-7-20261121/00000001.json     a look, what each guard said, what was decided, and the state after it
+//! ```
+//!
+//! # Invariants
+//! - A record is written once, under a number that nobody else has written: of two programs that look at the same time, one
+//!   fails and changes nothing.
+//! - The state is that of the last record. It is written before it is published; who finds another assignment published
+//!   publishes the state's.
+//!
+//! Records are not signed. Whoever can write them, or the traces, can make a rollout go on or back; no one can make machines
+//! follow what was not published under the keys.
+
+use serde::{Deserialize, Serialize};
+use trace::Store;
+
+use crate::error::{Error, Result};
+use crate::look::Seen;
+use crate::plan::Plan;
+use crate::stage::{Action, Decision, Phase, State};
+
+/// The version of a record. A newer one is refused by name.
+const SCHEMA: u32 = 1;
+const HEAD: &str = "log/head.json";
+/// The largest record that is read.
+const BYTES_MAX: u64 = 1 << 20;
+/// Records that may be newer than the head says: it is written after each.
+const AHEAD_MAX: u64 = 1_000;
+
+/// One step of a rollout.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// [`SCHEMA`] at the time of writing.
+    schema: u32,
+    /// Its number within the rollout, from 0.
+    pub number: u64,
+    /// When, in milliseconds of Unix time.
+    pub unix_ms: u64,
+    /// What happened.
+    pub event: Event,
+    /// The state after it.
+    pub after: State,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// It began.
+    Started {
+        /// How it is to go.
+        plan: Plan,
+    },
+    /// It was looked at.
+    Looked {
+        /// What was decided.
+        decision: Decision,
+        /// On which evidence.
+        seen: Seen,
+        /// Trace files that the evidence is from.
+        files: usize,
+        /// Those that could not be read, some of them by name.
+        unreadable: Vec<String>,
+    },
+    /// A human acted.
+    Acted {
+        /// How.
+        action: Action,
+        /// Who, as far as the system knows.
+        by: String,
+        /// Why, as they told.
+        why: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    rollout: String,
+    number: u64,
+}
+
+/// The newest rollout of a log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Latest {
+    /// How it is to go.
+    pub plan: Plan,
+    /// Its last record.
+    pub record: Record,
+}
+
+/// A log.
+#[derive(Debug)]
+pub struct Journal {
+    store: Store,
+}
+
+impl Journal {
+    /// Opens the log of a store.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn open(url: &str) -> Result<Self> {
+        Ok(Self { store: Store::open(url)? })
+    }
+
+    /// The newest rollout; `None` where there has been none.
+    ///
+    /// # Errors
+    /// [`Error::Store`]; [`Error::Evidence`] for what is no record, or a newer program's.
+    pub fn latest(&self) -> Result<Option<Latest>> {
+        let Some(head) = self.store.wait(self.store.read(HEAD, BYTES_MAX))? else { return Ok(None) };
+        let Head { rollout, number } = parse(HEAD, &head)?;
+        let mut record =
+            self.record(&rollout, number)?.ok_or_else(|| damaged(&path(&rollout, number), "it is missing, and log/head.json names it"))?;
+        for number in number + 1..=number.saturating_add(AHEAD_MAX) {
+            let Some(next) = self.record(&rollout, number)? else { break };
+            record = next;
+        }
+        let first = path(&rollout, 0);
+        match self.record(&rollout, 0)?.map(|record| record.event) {
+            Some(Event::Started { plan }) => Ok(Some(Latest { plan, record })),
+            _ => Err(damaged(&first, "it does not say how the rollout began")),
+        }
+    }
+
+    /// The last records of a rollout, oldest first: at most so many, up to the one of this number.
+    ///
+    /// # Errors
+    /// As [`Self::latest`].
+    pub fn records(&self, rollout: &str, last: u64, many: u64) -> Result<Vec<Record>> {
+        let first = (last + 1).saturating_sub(many);
+        let records = (first..=last).map(|number| self.record(rollout, number)).collect::<Result<Vec<_>>>()?;
+        Ok(records.into_iter().flatten().collect())
+    }
+
+    /// Begins a rollout.
+    ///
+    /// # Errors
+    /// [`Error::Publish`] where one is going on, or there has been one of that id; [`Error::Store`].
+    pub fn start(&self, state: &State, plan: &Plan) -> Result<Record> {
+        if let Some(Latest { record, .. }) = self.latest()?
+            && matches!(record.after.phase, Phase::Running | Phase::Stopped)
+        {
+            let what = format!("rollout {} of bundle {} is going on", record.after.rollout, record.after.bundle);
+            return Err(Error::publish(what, "wait until it is finished, or end it by `thermocline rollout rollback`"));
+        }
+        let event = Event::Started { plan: plan.clone() };
+        let record = Record { schema: SCHEMA, number: 0, unix_ms: state.started_unix_ms, event, after: state.clone() };
+        self.write(&record)?;
+        Ok(record)
+    }
+
+    /// Adds a step.
+    ///
+    /// # Errors
+    /// [`Error::Publish`] where another program added one meanwhile; [`Error::Store`].
+    pub fn append(&self, last: &Record, unix_ms: u64, event: Event, after: State) -> Result<Record> {
+        let record = Record { schema: SCHEMA, number: last.number + 1, unix_ms, event, after };
+        self.write(&record)?;
+        Ok(record)
+    }
+
+    fn write(&self, record: &Record) -> Result<()> {
+        let (rollout, number) = (&record.after.rollout, record.number);
+        let path = path(rollout, number);
+        if !self.store.wait(self.store.write(&path, line(&path, record)?, true))? {
+            let remedy = if number == 0 { "give the rollout another id" } else { "one program at a time should look; try again" };
+            return Err(Error::publish(format!("{path} is there already"), remedy));
+        }
+        self.store.wait(self.store.write(HEAD, line(HEAD, &Head { rollout: rollout.clone(), number })?, false))?;
+        Ok(())
+    }
+
+    fn record(&self, rollout: &str, number: u64) -> Result<Option<Record>> {
+        let path = path(rollout, number);
+        let Some(bytes) = self.store.wait(self.store.read(&path, BYTES_MAX))? else { return Ok(None) };
+        #[derive(Deserialize)]
+        struct Version {
+            schema: u32,
+        }
+        let Version { schema } = parse(&path, &bytes)?;
+        if schema != SCHEMA {
+            return Err(damaged(&path, &format!("schema {schema}; this program knows {SCHEMA}; use the program that wrote it")));
+        }
+        let record: Record = parse(&path, &bytes)?;
+        if record.number != number || record.after.rollout != rollout {
+            return Err(damaged(&path, "it is the record of another place"));
+        }
+        Ok(Some(record))
+    }
+}
+
+fn path(rollout: &str, number: u64) -> String {
+    format!("log/{rollout}/{number:08}.json")
+}
+
+fn line(path: &str, value: &impl Serialize) -> Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(value).map_err(|error| damaged(path, &error.to_string()))?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn parse<'a, T: Deserialize<'a>>(path: &str, bytes: &'a [u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| damaged(path, &error.to_string()))
+}
+
+fn damaged(path: &str, what: &str) -> Error {
+    Error::Evidence { what: format!("{path}: {what}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: u64 = 1_795_132_800_000;
+
+    fn open(dir: &std::path::Path) -> Journal {
+        Journal::open(dir.to_str().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn steps_are_read_back_and_the_last_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = open(dir.path());
+        assert_eq!(journal.latest().unwrap(), None);
+        let (plan, state) = (Plan::default(), State::start("r-1", 7, Some(6), T));
+        let mut last = journal.start(&state, &plan).unwrap();
+        for minute in 1..=3 {
+            let decision = Decision::Hold { why: format!("look {minute}") };
+            let event = Event::Looked { decision, seen: Seen::default(), files: 1, unreadable: Vec::new() };
+            last = journal.append(&last, T + minute, event, state.clone()).unwrap();
+        }
+        let stopped = State { phase: Phase::Stopped, ..state };
+        let event = Event::Acted { action: Action::Stop, by: "ann".to_owned(), why: "the weekend".to_owned() };
+        last = journal.append(&last, T + 4, event, stopped.clone()).unwrap();
+        let latest = open(dir.path()).latest().unwrap().unwrap();
+        assert_eq!((latest.record.clone(), latest.plan), (last, plan));
+        assert_eq!(journal.records("r-1", 4, 2).unwrap().iter().map(|record| record.number).collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(journal.records("r-1", 4, 100).unwrap().len(), 5);
+        // A head that was not written does not hide a record.
+        std::fs::write(dir.path().join(HEAD), r#"{"rollout":"r-1","number":1}"#).unwrap();
+        assert_eq!(journal.latest().unwrap().unwrap().record, latest.record);
+        let text = std::fs::read_to_string(dir.path().join("log/r-1/00000004.json")).unwrap();
+        assert!(text.ends_with("}\n") && text.lines().count() == 1, "{text}");
+    }
+
+    #[test]
+    fn of_two_that_look_at_once_one_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (open(dir.path()), open(dir.path()));
+        let state = State::start("r-1", 7, None, T);
+        let first = one.start(&state, &Plan::default()).unwrap();
+        let event = || Event::Acted { action: Action::Pin, by: String::new(), why: String::new() };
+        one.append(&first, T + 1, event(), state.clone()).unwrap();
+        let told = other.append(&first, T + 1, event(), state.clone()).unwrap_err().to_string();
+        assert!(told.contains("00000001.json is there already") && told.contains("try again"), "{told}");
+        let told = one.start(&State::start("r-2", 8, None, T), &Plan::default()).unwrap_err().to_string();
+        assert!(told.contains("rollout r-1 of bundle 7 is going on") && told.contains("rollback"), "{told}");
+        let last = one.latest().unwrap().unwrap().record;
+        one.append(&last, T + 2, event(), State { phase: Phase::RolledBack, ..state.clone() }).unwrap();
+        let told = one.start(&state, &Plan::default()).unwrap_err().to_string();
+        assert!(told.contains("another id"), "{told}");
+        one.start(&State::start("r-2", 8, None, T), &Plan::default()).unwrap();
+        assert_eq!(one.latest().unwrap().unwrap().record.after.rollout, "r-2");
+    }
+
+    #[test]
+    fn what_is_no_record_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = open(dir.path());
+        journal.start(&State::start("r", 7, None, T), &Plan::default()).unwrap();
+        let path = dir.path().join("log/r/00000000.json");
+        let sound = std::fs::read_to_string(&path).unwrap();
+        let check = |text: &str, piece: &str| {
+            std::fs::write(&path, text).unwrap();
+            let told = journal.latest().unwrap_err().to_string();
+            assert!(told.contains("00000000.json") && told.contains(piece), "{told}");
+        };
+        check("rubbish", "expected");
+        check(&sound.replace("\"schema\":1,\"number\"", "\"schema\":2,\"number\""), "schema 2; this program knows 1");
+        check(&sound.replace("\"number\":0", "\"number\":3"), "another place");
+        for end in (0..sound.len() - 1).step_by(7) {
+            std::fs::write(&path, &sound[..end]).unwrap();
+            assert!(journal.latest().is_err(), "{end}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(journal.latest().unwrap_err().to_string().contains("missing"));
+    }
+}

@@ -1,0 +1,290 @@
+//! `thermocline rollout start|step|run|status|pin|stop|resume|rollback|plan`: a bundle's way to the machines, stage by stage.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant, SystemTime};
+
+use ::rollout::evidence::{Reader, Sight, Wanted};
+use ::rollout::guard::{Values, Watched};
+use ::rollout::journal::{Event, Journal, Latest, Record};
+use ::rollout::look::{self, Seen};
+use ::rollout::plan::Plan;
+use ::rollout::prometheus;
+use ::rollout::repository::{Change, Operator};
+use ::rollout::stage::{self, Action, Decision, Phase, State};
+use anyhow::{Context, Result, bail};
+use config::Config;
+use serde::Serialize;
+use trace::{Store, calendar};
+
+use super::arguments::{Act, Driver, PlanArguments, RunArguments, Start, StatusArguments};
+use super::{operator, reader, store, words};
+use crate::arguments::Format;
+use crate::{print, signals};
+
+/// A look that decides nothing renews the signatures when so much of their time, or less, is left.
+const RENEW_AT: f64 = 0.5;
+
+/// What a step came to.
+#[derive(Debug, Serialize)]
+pub(super) struct Stepped {
+    pub(super) rollout: String,
+    pub(super) bundle: u64,
+    pub(super) place: String,
+    pub(super) decision: Decision,
+    pub(super) seen: Option<Seen>,
+    pub(super) after: State,
+    pub(super) published: bool,
+    pub(super) dry_run: bool,
+    pub(super) unreadable: Vec<String>,
+}
+
+/// `start`: a bundle that is published begins its way.
+pub(super) fn start(config: &Config, format: Format, arguments: &Start) -> Result<()> {
+    let driver = &arguments.driver;
+    let plan = plan_of(arguments.plan.as_deref())?;
+    let operator = operator(config, &driver.signing)?;
+    let contents = operator.contents(true)?;
+    let version = arguments.version;
+    let Some(bundle) = contents.bundles.iter().find(|bundle| bundle.version == version) else {
+        let known: Vec<_> = contents.bundles.iter().map(|bundle| bundle.version.to_string()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        bail!("bundle {version} is not published; there are: {known}; see `thermocline rollout publish`");
+    };
+    let now = now();
+    if bundle.expires_unix_s <= now / 1_000 {
+        bail!("bundle {version} expired on {}; publish a new one", calendar::time(bundle.expires_unix_s.saturating_mul(1_000)));
+    }
+    // What everybody follows who takes no part: of a rollout that is finished its bundle, of one that is not what was before.
+    let before = contents
+        .assignment
+        .as_ref()
+        .and_then(|last| if last.share_ppm >= 1_000_000 { last.bundle.or(last.previous) } else { last.previous });
+    let previous = arguments.previous.or(before).filter(|&previous| previous != version);
+    let named = || format!("bundle-{version}-{}", calendar::time(now).replace([' ', ':'], "-"));
+    let state = State::start(&arguments.id.clone().unwrap_or_else(named), version, previous, now);
+    let assignment = state.assignment(&plan);
+    assignment.check()?;
+    if !driver.signing.dry_run {
+        journal(config, driver)?.start(&state, &plan)?;
+    }
+    operator.change(Change::Assign(&assignment), driver.signing.dry_run)?;
+    let place = stage::place(&plan, &state);
+    let told = serde_json::json!({ "rollout": state.rollout, "place": place, "after": state, "dry_run": driver.signing.dry_run });
+    print(format, &told, || {
+        let would = if driver.signing.dry_run { "dry run, nothing is written: " } else { "" };
+        format!("{would}rollout {} of bundle {version} begins in {place}\n", state.rollout)
+    })
+}
+
+/// `step`: one look.
+pub(super) fn step(config: &Config, format: Format, driver: &Driver) -> Result<()> {
+    let stepped = Looker::new(config, driver)?.look()?;
+    print(format, &stepped, || words::stepped(&stepped))
+}
+
+/// `run`: a look every so often, until it is over or somebody stops it. A look that fails is told, and the next one tries again.
+pub(super) fn run(config: &Config, format: Format, arguments: &RunArguments) -> Result<()> {
+    let (_sender, receiver) = signals::messages()?;
+    let mut looker = Looker::new(config, &arguments.driver)?;
+    loop {
+        let began = Instant::now();
+        match looker.look() {
+            Ok(stepped) => {
+                print(format, &stepped, || format!("{} {}", calendar::time(now()), words::stepped(&stepped)))?;
+                if matches!(stepped.after.phase, Phase::Finished | Phase::RolledBack) {
+                    return Ok(());
+                }
+            }
+            Err(error) => log::error!("this look failed, the next one tries again: {}", crate::in_words(&error)),
+        }
+        match receiver.recv_timeout(arguments.every.saturating_sub(began.elapsed())) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+/// `pin`, `stop`, `resume`, `rollback`.
+pub(super) fn act(config: &Config, format: Format, action: Action, arguments: &Act) -> Result<()> {
+    let driver = &arguments.driver;
+    let dry_run = driver.signing.dry_run;
+    let journal = journal(config, driver)?;
+    let Latest { plan, record } = latest(&journal)?;
+    let now = now();
+    let after = stage::act(&plan, &record.after, action, now)
+        .map_err(|what| anyhow::anyhow!("rollout {} of bundle {}: {what}", record.after.rollout, record.after.bundle))?;
+    let operator = operator(config, &driver.signing)?;
+    let assignment = after.assignment(&plan);
+    if !dry_run {
+        let event = Event::Acted { action, by: user(), why: arguments.why.clone().unwrap_or_default() };
+        journal.append(&record, now, event, after.clone())?;
+    }
+    operator.change(Change::Assign(&assignment), dry_run)?;
+    let place = stage::place(&plan, &after);
+    let told = serde_json::json!({ "rollout": after.rollout, "place": place, "after": after, "dry_run": dry_run });
+    print(format, &told, || {
+        let would = if dry_run { "dry run, nothing is written: " } else { "" };
+        format!("{would}rollout {} of bundle {}: {}, in {place}\n", after.rollout, after.bundle, words::phase(&after))
+    })
+}
+
+/// `status`.
+pub(super) fn status(config: &Config, format: Format, arguments: &StatusArguments) -> Result<()> {
+    let url = log_url(arguments.log.as_deref(), store(config, &arguments.repository))?;
+    let journal = Journal::open(&url)?;
+    let Latest { plan, record } = latest(&journal)?;
+    let records = journal.records(&record.after.rollout, record.number, arguments.last)?;
+    let published = reader(config, &arguments.repository).and_then(|operator| Ok(operator.contents(true)?.assignment));
+    let agrees = published.as_ref().ok().map(|published| published.as_ref() == Some(&record.after.assignment(&plan)));
+    let place = stage::place(&plan, &record.after);
+    let shown = serde_json::json!({
+        "state": record.after, "place": place, "published_agrees": agrees, "records": records, "plan": plan,
+    });
+    print(format, &shown, || words::status(&plan, &record.after, &place, agrees, &records))
+}
+
+/// `plan`.
+pub(super) fn plan(format: Format, arguments: &PlanArguments) -> Result<()> {
+    let plan = plan_of(arguments.file.as_deref())?;
+    print(format, &plan, || match &arguments.file {
+        None => Plan::example().to_owned(),
+        Some(file) => format!("{} is sound: {} stages, {} guards\n", file.display(), plan.stages.len(), plan.guards.len()),
+    })
+}
+
+fn plan_of(file: Option<&Path>) -> Result<Plan> {
+    let Some(file) = file else { return Ok(Plan::default()) };
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    Plan::parse(&text).map_err(|wrong| anyhow::anyhow!("{}: {wrong}", file.display()))
+}
+
+/// Where the log is: beside what is published, if nowhere else.
+fn log_url(log: Option<&str>, store: Result<String>) -> Result<String> {
+    log.map_or(store, |log| Ok(log.to_owned()))
+}
+
+fn journal(config: &Config, driver: &Driver) -> Result<Journal> {
+    Ok(Journal::open(&log_url(driver.log.as_deref(), store(config, &driver.signing.repository))?)?)
+}
+
+fn latest(journal: &Journal) -> Result<Latest> {
+    journal.latest()?.context("there has been no rollout; `thermocline rollout start VERSION` begins one")
+}
+
+/// Who is at the keyboard, as far as the environment says.
+fn user() -> String {
+    ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default()
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Looks, again and again: what traces sum to is kept from one look to the next.
+struct Looker {
+    journal: Journal,
+    operator: Operator,
+    traces: Store,
+    dry_run: bool,
+    valid: Duration,
+    reader: Reader,
+    /// The rollout, stage and time that the reader's sums are of.
+    read_for: Option<(String, u64)>,
+}
+
+impl Looker {
+    fn new(config: &Config, driver: &Driver) -> Result<Self> {
+        let traces = match &driver.trace {
+            Some(url) => url,
+            None if config.trace.store.is_empty() => bail!("name the traces by --trace; none are configured as trace.store"),
+            None => &config.trace.store,
+        };
+        Ok(Self {
+            journal: journal(config, driver)?,
+            operator: operator(config, &driver.signing)?,
+            traces: Store::open(traces)?,
+            dry_run: driver.signing.dry_run,
+            valid: driver.signing.valid,
+            reader: Reader::default(),
+            read_for: None,
+        })
+    }
+
+    fn look(&mut self) -> Result<Stepped> {
+        let Latest { plan, record } = latest(&self.journal)?;
+        let state = &record.after;
+        let now = now();
+        let (seen, files, unreadable) = if state.phase == Phase::Running { self.see(&plan, state, now)? } else { (None, 0, Vec::new()) };
+        let (after, decision) = stage::step(&plan, state, &seen.clone().unwrap_or_default(), now);
+        let next = match &seen {
+            Some(seen) if !self.dry_run => {
+                let event = Event::Looked { decision: decision.clone(), seen: seen.clone(), files, unreadable: unreadable.clone() };
+                self.journal.append(&record, now, event, after.clone())?
+            }
+            _ => Record { after: after.clone(), ..record.clone() },
+        };
+        let published = self.publish(&plan, &next.after, now)?;
+        Ok(Stepped {
+            rollout: after.rollout.clone(),
+            bundle: after.bundle,
+            place: stage::place(&plan, &after),
+            decision,
+            seen,
+            after,
+            published,
+            dry_run: self.dry_run,
+            unreadable,
+        })
+    }
+
+    /// The evidence, judged.
+    fn see(&mut self, plan: &Plan, state: &State, now: u64) -> Result<(Option<Seen>, usize, Vec<String>)> {
+        let read_for = (state.rollout.clone(), state.since_unix_ms);
+        if self.read_for.as_ref() != Some(&read_for) {
+            self.reader = Reader::default();
+            self.read_for = Some(read_for);
+        }
+        let slot = |sight: &Sight| look::slot(plan, state, sight);
+        let wanted = Wanted {
+            slots: look::SLOTS,
+            slot: &slot,
+            from_unix_ms: look::baseline_begins(plan, state),
+            until_unix_ms: u64::MAX,
+            objective: plan.objective,
+        };
+        let evidence = self.reader.read(&self.traces, &wanted)?;
+        let since = Duration::from_millis(now.saturating_sub(look::begins(plan, state)));
+        let answers = plan.guards.iter().filter_map(|guard| match &guard.watched {
+            Watched::Query { url, query, machine_label, .. } => {
+                Some((guard.name.clone(), prometheus::ask(url, query, machine_label, since)))
+            }
+            Watched::Metric(_) | Watched::AgentFailures => None,
+        });
+        let answers: BTreeMap<String, Values> = answers.collect();
+        let seen = look::look(plan, state, &evidence, &answers);
+        let mut unreadable = evidence.unreadable;
+        if evidence.unreadable_total > unreadable.len() {
+            unreadable.push(format!("and {} more", evidence.unreadable_total - unreadable.len()));
+        }
+        Ok((Some(seen), evidence.files, unreadable))
+    }
+
+    /// Publishes what the state says, where something else is published, and renews signatures that run out.
+    fn publish(&self, plan: &Plan, after: &State, now: u64) -> Result<bool> {
+        let contents = self.operator.contents(true)?;
+        let assignment = after.assignment(plan);
+        if contents.assignment.as_ref() != Some(&assignment) {
+            self.operator.change(Change::Assign(&assignment), self.dry_run)?;
+            return Ok(!self.dry_run);
+        }
+        let left =
+            contents.roles.iter().filter(|role| role.role == "timestamp").map(|role| role.expires_unix_s.saturating_sub(now / 1_000)).min();
+        if left.is_some_and(|left| Duration::from_secs(left) < self.valid.mul_f64(RENEW_AT)) {
+            self.operator.change(Change::Refresh, self.dry_run)?;
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,123 @@
+//! A rollout's steps, for people.
+
+use std::fmt::Write;
+
+use ::rollout::guard::{Judgement, Verdict};
+use ::rollout::journal::{Event, Record};
+use ::rollout::look::Seen;
+use ::rollout::plan::Plan;
+use ::rollout::stage::{Decision, Phase, State};
+use trace::calendar;
+
+use super::steps::Stepped;
+
+/// A decision in a few words.
+pub(super) fn decision(decision: &Decision) -> String {
+    match decision {
+        Decision::Promote { to } => format!("promote: on to {to}"),
+        Decision::Finish => "finish: all stages are done".to_owned(),
+        Decision::Hold { why } => format!("hold: {why}"),
+        Decision::RollBack { why } => format!("roll back: {why}"),
+        Decision::Rest { why } => format!("nothing to decide: {why}"),
+    }
+}
+
+/// What a rollout is doing.
+pub(super) fn phase(state: &State) -> &'static str {
+    match state.phase {
+        Phase::Running if state.pinned => "running, pinned",
+        Phase::Running => "running",
+        Phase::Stopped => "stopped",
+        Phase::RolledBack => "rolled back",
+        Phase::Finished => "finished",
+    }
+}
+
+pub(super) fn stepped(stepped: &Stepped) -> String {
+    let Stepped { rollout, bundle, place, seen, dry_run, published, unreadable, .. } = stepped;
+    let would = if *dry_run { "dry run, nothing is written: " } else { "" };
+    let mut text = format!("{would}rollout {rollout} of bundle {bundle}: {}\n", decision(&stepped.decision));
+    if let Some(seen) = seen {
+        text += &judged(seen);
+    }
+    for file in unreadable {
+        let _ = writeln!(text, "unreadable: {file}");
+    }
+    let _ = writeln!(text, "now in {place}{}", if *published { "; published" } else { "" });
+    text
+}
+
+fn judged(seen: &Seen) -> String {
+    let Seen { treated_machines, control_machines, covered_ms, following, judgements } = seen;
+    let mut text = format!(
+        "{treated_machines} machines with the bundle ({:.0} % seen to have it), {control_machines} of control; evidence covers {}.{} h\n",
+        following * 100.0,
+        covered_ms / 3_600_000,
+        covered_ms % 3_600_000 / 360_000,
+    );
+    let _ = writeln!(
+        text,
+        "  {:<7} {:<16} {:>11} {:>11} {:>25} {:>11}  why",
+        "", "guard", "control", "bundle", "harm, surely within", "allowed"
+    );
+    judgements.iter().for_each(|judgement| text += &row(judgement));
+    text
+}
+
+fn row(judgement: &Judgement) -> String {
+    let verdict = match judgement.verdict {
+        Verdict::Pass => "pass",
+        Verdict::Hold => "hold",
+        Verdict::Breach => "BREACH",
+    };
+    let Judgement { guard, why, measured, .. } = judgement;
+    let [control, treated, within, allowed] = measured.map_or_else(
+        || ["-", "-", "-", "-"].map(ToOwned::to_owned),
+        |m| [number(m.control), number(m.treated), format!("{} to {}", number(m.harm_lower), number(m.harm_upper)), number(m.margin)],
+    );
+    format!("  {verdict:<7} {guard:<16} {control:>11} {treated:>11} {within:>25} {allowed:>11}  {why}\n")
+}
+
+/// Three digits that count.
+fn number(value: f64) -> String {
+    if value == 0.0 || (0.001..1e6).contains(&value.abs()) { format!("{value:.4}") } else { format!("{value:.2e}") }
+}
+
+pub(super) fn status(plan: &Plan, state: &State, place: &str, agrees: Option<bool>, records: &[Record]) -> String {
+    let State { rollout, bundle, since_unix_ms, .. } = state;
+    let mut text = format!("rollout {rollout} of bundle {bundle}: {}, in {place} since {}\n", phase(state), calendar::time(*since_unix_ms));
+    if agrees == Some(false) {
+        text += "what is published says something else; the next `thermocline rollout step` publishes it again\n";
+    }
+    for (at, stage) in plan.stages.iter().enumerate() {
+        let mark = if at == state.stage { ">" } else { " " };
+        let clusters = if stage.clusters.is_empty() { String::new() } else { format!(" of {}", stage.clusters.join(", ")) };
+        let share = ::rollout::plan::share(stage.share_ppm);
+        let _ = writeln!(
+            text,
+            "{mark} {:<16} {share:>6}{clusters}, {} h at least{}",
+            stage.name,
+            stage.least_ms / 3_600_000,
+            if stage.proof { ", with proof" } else { "" }
+        );
+    }
+    let mut last_seen = None;
+    for record in records {
+        let what = match &record.event {
+            Event::Started { .. } => "started".to_owned(),
+            Event::Looked { decision: decided, seen, .. } => {
+                last_seen = Some(seen);
+                decision(decided)
+            }
+            Event::Acted { action, by, why } => {
+                let because = if why.is_empty() { String::new() } else { format!(": {why}") };
+                format!("{action:?} by {}{because}", if by.is_empty() { "somebody" } else { by })
+            }
+        };
+        let _ = writeln!(text, "{} {what}", calendar::time(record.unix_ms));
+    }
+    if let Some(seen) = last_seen {
+        text += &judged(seen);
+    }
+    text
+}

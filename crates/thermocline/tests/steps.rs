@@ -1,0 +1,229 @@
+//! `thermocline rollout start` and what follows, as an operator meets it: a bundle's way to the machines of a small fleet.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::path::Path;
+use std::process::Command;
+
+use policy::thresholds::Thresholds;
+use rollout::assignment::place_ppm;
+use serde_json::Value;
+use trace::{Basis, Entry, Figures, JobId, Labels, Writer};
+
+const BUNDLE: &str = "schema = 1\nversion = 7\nid = \"k98\"\ncreated = 2026-01-01T00:00:00Z\nexpires = 2226-01-01T00:00:00Z\n\
+                      [knobs.cold_age]\npercentile = \"98%\"\n";
+
+const PLAN: &str = r#"
+control = "40%"
+machines_min = 3
+settle = "1s"
+baseline = "1h"
+silence = "1d"
+[[stage]]
+name = "first"
+share = "30%"
+least = "10m"
+[[stage]]
+name = "all"
+share = "100%"
+least = "10m"
+proof = true
+[[guard]]
+name = "stall"
+metric = "memory_stall"
+margin = "1%"
+proof = true
+[[guard]]
+name = "agents"
+metric = "agent_failures"
+margin = "20%"
+"#;
+
+const SIGNED: &str = "--store store --root root.json --keys keys";
+
+/// Runs the program in a directory; what it says, and whether it was content.
+fn thermocline(directory: &Path, arguments: &str) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_thermocline"))
+        .args(arguments.split(' '))
+        .current_dir(directory)
+        .env_remove("THERMOCLINE_LOG")
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    (output.status.success(), text)
+}
+
+/// It does, and says all of these.
+fn check(directory: &Path, arguments: &str, pieces: &[&str]) -> String {
+    let (done, text) = thermocline(directory, arguments);
+    assert!(done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
+    text
+}
+
+/// It refuses, and says all of these.
+fn refused(directory: &Path, arguments: &str, pieces: &[&str]) {
+    let (done, text) = thermocline(directory, arguments);
+    assert!(!done && pieces.iter().all(|piece| text.contains(piece)), "{arguments}: {text}");
+}
+
+fn json(directory: &Path, arguments: &str) -> Value {
+    serde_json::from_str(&check(directory, &format!("--format json {arguments}"), &[])).unwrap()
+}
+
+/// A repository with one bundle.
+fn published(at: &Path) {
+    std::fs::write(at.join("bundle.toml"), BUNDLE).unwrap();
+    std::fs::write(at.join("plan.toml"), PLAN).unwrap();
+    check(at, "rollout keygen keys", &[]);
+    check(at, &format!("rollout init {SIGNED}"), &[]);
+    check(at, &format!("rollout publish bundle.toml {SIGNED}"), &[]);
+}
+
+/// Half an hour of forty machines from `from_unix_ms` on: those below a share have bundle 7, and stall for this share of the time.
+fn traced(at: &Path, rollout: &str, from_unix_ms: u64, share_ppm: u32, stall: f64) {
+    let basis = Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: 120_000, page_bytes: 4096 };
+    for machine in 0..40u64 {
+        let name = format!("m{machine:02}");
+        let place = place_ppm(rollout, &name);
+        let treated = place < share_ppm.min(600_000);
+        let mut writer = Writer::create(&at.join(format!("traces/machine={name}/{from_unix_ms}.parquet")), basis).unwrap();
+        for entry in 0..6 {
+            let own = 0.01 + 0.0001 * ((machine * 7 + entry * 3) % 11) as f64;
+            let stalled = if treated { own + stall } else { own };
+            let figures = Figures {
+                start_unix_ms: from_unix_ms + entry * 300_000,
+                duration_ms: 300_000,
+                periods: 5,
+                window_ms: 300_000,
+                working_set_bytes: 10 * 4096,
+                memory_bytes: 20 * 4096,
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of five minutes")]
+                memory_stall_us: (stalled * 3e8) as u64,
+                bundle_version: if treated { 7 } else { 0 },
+                agent_start_unix_ms: 1,
+                ..Figures::default()
+            };
+            let id = JobId::new("c", &name, "/j", "boot", 1);
+            writer
+                .push(&Entry { id, labels: Labels::default(), figures, cold_pages: vec![10, 5, 5], promotions_pages: vec![1, 1, 1] })
+                .unwrap();
+        }
+        writer.finish().unwrap();
+    }
+}
+
+fn since(at: &Path) -> u64 {
+    json(at, "rollout status --store store --root root.json")["state"]["since_unix_ms"].as_u64().unwrap()
+}
+
+#[test]
+fn a_good_bundle_goes_all_the_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    published(at);
+    let step = format!("rollout step {SIGNED} --trace traces");
+    refused(at, &step, &["there has been no rollout"]);
+    refused(at, &format!("rollout start 8 {SIGNED}"), &["bundle 8 is not published; there are: 7"]);
+    check(at, "rollout plan plan.toml", &["plan.toml is sound: 2 stages, 2 guards"]);
+    std::fs::write(at.join("default.toml"), check(at, "rollout plan", &["qualification"])).unwrap();
+    check(at, "rollout plan default.toml", &["default.toml is sound"]);
+    let start = format!("rollout start 7 --plan plan.toml --id r {SIGNED}");
+    check(at, &format!("{start} --dry-run"), &["dry run, nothing is written: rollout r of bundle 7 begins in first (30% of the machines)"]);
+    check(at, "rollout list --store store --root root.json", &["nothing is assigned"]);
+    check(at, &start, &["begins in first (30% of the machines)"]);
+    refused(at, &start, &["rollout r of bundle 7 is going on"]);
+    check(at, "rollout list --store store --root root.json", &["rollout r, stage first: 30% go by bundle 7"]);
+
+    check(at, &step, &["hold: evidence covers 0.0 h of 0.1 h", "0 machines with the bundle"]);
+    let began = since(at);
+    traced(at, "r", began - 1_800_000, 0, 0.0);
+    traced(at, "r", began + 2_000, 300_000, 0.001);
+    check(at, &format!("rollout pin --why looking {SIGNED}"), &["running, pinned, in first"]);
+    check(at, &step, &["hold: pinned in first", "100 % seen to have it", "pass    stall"]);
+    check(at, &format!("rollout resume {SIGNED}"), &["running, in first"]);
+    check(at, &format!("{step} --dry-run"), &["dry run, nothing is written", "promote: on to all"]);
+    check(at, &step, &["promote: on to all", "now in all (100% of the machines); published"]);
+    check(at, "rollout list --store store --root root.json", &["stage all: 100% go by bundle 7", "40% held back"]);
+    traced(at, "r", since(at) + 2_000, 600_000, 0.001);
+    check(at, &step, &["finish: all stages are done"]);
+    check(at, "rollout which m01 --store store --root root.json", &["goes by bundle 7"]);
+    let status =
+        check(at, "rollout status --store store --root root.json", &["finished", "Pin by", "looking", "promote: on to all", "finish"]);
+    assert!(!status.contains("publishes it again"), "{status}");
+    check(at, &step, &["nothing to decide: finished"]);
+    // Every step is a line with its evidence.
+    let log = std::fs::read_to_string(at.join("store/log/r/00000005.json")).unwrap();
+    assert!(log.contains("harm_lower") && log.contains("\"promote\"") && log.lines().count() == 1, "{log}");
+    refused(at, &format!("rollout stop {SIGNED}"), &["it is finished"]);
+    check(at, &format!("rollout rollback --why regret {SIGNED}"), &["rolled back"]);
+    check(at, "rollout which m01 --store store --root root.json", &["goes by its configuration file"]);
+}
+
+#[test]
+fn a_bad_bundle_is_taken_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    published(at);
+    check(at, &format!("rollout start 7 --plan plan.toml --id r {SIGNED}"), &[]);
+    traced(at, "r", since(at) + 2_000, 300_000, 0.2);
+    // The loop looks, rolls back, and ends.
+    check(
+        at,
+        &format!("rollout run --every 1s {SIGNED} --trace traces"),
+        &["roll back: stall: worse than allowed", "BREACH  stall", "rolled back"],
+    );
+    check(at, "rollout which m01 --store store --root root.json", &["goes by its configuration file"]);
+    refused(at, &format!("rollout resume {SIGNED}"), &["start a new rollout"]);
+    // Somebody assigns by hand: the next look puts it right.
+    check(at, &format!("rollout assign --rollout r --bundle 7 --share 100% --control 0% {SIGNED}"), &[]);
+    check(at, "rollout status --store store --root root.json", &["publishes it again"]);
+    check(at, &format!("rollout step {SIGNED} --trace traces"), &["nothing to decide", "published"]);
+    check(at, "rollout which m01 --store store --root root.json", &["goes by its configuration file"]);
+}
+
+/// A generated fleet, of which those of the upper half by hash have so much more of their cold memory in far memory.
+fn generated(at: &Path) {
+    check(at, "model --generate 240 --days 1 --seed 3 --record plain", &["files below plain"]);
+    let store = trace::Store::open(at.join("plain").to_str().unwrap()).unwrap();
+    for object in store.list().unwrap() {
+        let read = trace::Trace::open(store.fetch(&object.path).unwrap().path()).unwrap();
+        let mut writer = Writer::create(&at.join("changed").join(&object.path), *read.basis()).unwrap();
+        for mut entry in read.rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()) {
+            let share = if place_ppm("s", &entry.id.machine) < 500_000 { 30 } else { 40 };
+            let cold: u64 = entry.cold_pages.iter().skip(1).sum();
+            entry.figures.zswap_stored_bytes = cold * 4096 * share / 100;
+            writer.push(&entry).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+}
+
+#[test]
+fn experiments_find_what_differs_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    generated(at);
+    let row = |arguments: &str, metric: &str| {
+        let report = json(at, &format!("experiment {arguments}"));
+        let rows = report["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["metric"] == metric).unwrap_or_else(|| panic!("no {metric} in {report}")).clone()
+    };
+    let number = |row: &Value, key: &str| row[key].as_f64().unwrap();
+    // A/B: ten points more, and no other difference.
+    let changed = row("--trace changed --a hash=0%..50%@s --b hash=50%..100%@s", "coverage");
+    assert_eq!(changed["finding"], "better", "{changed}");
+    assert!((number(&changed, "difference") - 0.1).abs() < 0.001 && number(&changed, "lower") > 0.09, "{changed}");
+    check(at, "experiment --trace changed --a hash=0%..50%@s --b hash=50%..100%@s", &["B is better", "A/A noise", "+-"]);
+    // A/A: other halves differ by chance only.
+    let within = (0..6).filter(|salt| {
+        let halves = format!("--trace plain --a hash=0%..50%@{salt} --b hash=50%..100%@{salt}");
+        row(&halves, "cold")["finding"] == "within_noise"
+    });
+    assert!(within.count() >= 5);
+    // One group of jobs against another, on the same machines.
+    let classes = check(at, "experiment --trace plain --a class=service --b class=cache", &["machines are in both"]);
+    assert!(classes.contains("cold"), "{classes}");
+    refused(at, "experiment --trace plain --a class=service --b cluster=*", &["are in both groups"]);
+    refused(at, "experiment --trace plain --a machine=none --b cluster=*", &["0 machines in group machine=none"]);
+    refused(at, "experiment --trace plain --a colour=red --b cluster=*", &["there are bundle=VERSION"]);
+    refused(at, "experiment --trace plain --a cluster=* --b class=web --from yesterday", &["2026-11-20T12:00:00Z"]);
+}
