@@ -18,7 +18,7 @@ const PERIODS: usize = 1024;
 /// Measures the controller, after making sure that it allocates nothing.
 pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     let thresholds = Thresholds::log_spaced(32)?;
-    let params = Params { promotion_rate_max: RatioPpm(2_000), percentile: RatioPpm(980_000), warmup_ms: 120_000 };
+    let params = Params::new(RatioPpm(2_000), RatioPpm(980_000), 120_000);
     let inputs = life(&thresholds);
     let mut state = State::default();
     let mut work = || {

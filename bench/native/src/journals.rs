@@ -19,7 +19,7 @@ const JOBS: u64 = 200;
 /// Rounds in the journal that is replayed.
 const ROUNDS: u64 = 10;
 
-const PARAMS: Params = Params { promotion_rate_max: RatioPpm(2_000), percentile: RatioPpm(980_000), warmup_ms: 120_000 };
+const PARAMS: Params = Params::new(RatioPpm(2_000), RatioPpm(980_000), 120_000);
 
 /// Measures appending a round of all jobs, and reading and replaying what was appended.
 pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {

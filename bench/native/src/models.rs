@@ -13,7 +13,7 @@ use model::grid::{Grid, Setup};
 use model::series::Series;
 use model::traces::Traces;
 use policy::thresholds::Thresholds;
-use policy::units::{Age, RatioPpm};
+use policy::units::RatioPpm;
 use serde::Serialize;
 use trace::compact::Compactor;
 use trace::{Basis, Merge, Store};
@@ -95,7 +95,7 @@ fn grid(percentiles: u32, warmups: u32) -> Result<Grid> {
     Ok(Grid::new(ks, ss)?)
 }
 
-const SETUPS: [Setup; 1] = [Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: Age(1) }];
+const SETUPS: [Setup; 1] = [Setup::new(RatioPpm(2_000))];
 
 /// Replays a source on this thread; returns how many entries there were.
 fn replay<S: Source<Error: std::fmt::Debug>>(source: &S, grid: &Grid, thresholds: &Thresholds) -> u64 {

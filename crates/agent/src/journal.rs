@@ -411,7 +411,7 @@ mod tests {
     use policy::histogram::{AgeCounts, Histogram};
     use policy::units::{Age, RatioPpm};
 
-    const PARAMS: cold_age::Params = cold_age::Params { promotion_rate_max: RatioPpm(2_000), percentile: RatioPpm(980_000), warmup_ms: 0 };
+    const PARAMS: cold_age::Params = cold_age::Params::new(RatioPpm(2_000), RatioPpm(980_000), 0);
 
     /// A short life of one job, as an agent would write it.
     fn life() -> Vec<Record> {

@@ -26,14 +26,14 @@ impl Config {
     /// The cold-age parameters for jobs of a class.
     #[must_use]
     pub fn cold_age_for(&self, class: Class) -> ColdAge {
-        let ColdAge { promotion_rate, percentile, warmup, thresholds } = self.cold_age;
+        let ColdAge { promotion_rate, percentile, warmup, .. } = self.cold_age;
         let (promotion_rate, percentile, warmup) = self.by_class(
             class,
             (promotion_rate, percentile, warmup),
             |class| (class.promotion_rate, class.percentile, class.warmup),
             |class| (class.promotion_rate, class.percentile, class.warmup),
         );
-        ColdAge { promotion_rate, percentile, warmup, thresholds }
+        ColdAge { promotion_rate, percentile, warmup, ..self.cold_age }
     }
 
     /// The pressure controller's parameters for jobs of a class.
@@ -113,7 +113,13 @@ impl ColdAge {
     /// As the controller takes them.
     #[must_use]
     pub fn params(&self) -> policy::cold_age::Params {
-        policy::cold_age::Params { promotion_rate_max: self.promotion_rate, percentile: self.percentile, warmup_ms: whole_ms(self.warmup) }
+        policy::cold_age::Params {
+            promotion_rate_max: self.promotion_rate,
+            percentile: self.percentile,
+            warmup_ms: whole_ms(self.warmup),
+            half_life_ms: whole_ms(self.half_life),
+            spikes: self.spikes,
+        }
     }
 }
 

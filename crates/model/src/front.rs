@@ -56,7 +56,6 @@ pub fn front<'a>(totals: &'a [Total], objective: &Objective) -> Vec<&'a Total> {
 #[cfg(test)]
 mod tests {
     use policy::thresholds::Thresholds;
-    use policy::units::Age;
 
     use super::*;
     use crate::grid::{Grid, Setup};
@@ -72,7 +71,7 @@ mod tests {
             series.push(60_000 * (index as u64 + 1), 60_000, &[0, promoted, 0], &[1_000_000, 900, 100]).unwrap();
         }
         let grid = Grid::new(percentiles.iter().map(|&k| RatioPpm(k)).collect(), vec![0]).unwrap();
-        let setup = Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: Age(1) };
+        let setup = Setup::new(RatioPpm(2_000));
         let mut tally = Tally::new(&grid);
         Replay::new(&grid, &setup, &thresholds).unwrap().job(&series, &mut tally);
         tally.finish(&grid)

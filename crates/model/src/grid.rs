@@ -82,9 +82,19 @@ pub struct Setup {
     /// No page younger than this may leave DRAM, and what is younger is the working set. In scans; the traces' own first
     /// threshold where it is older.
     pub minimum_cold_age: Age,
+    /// After how long a past best counts half, in milliseconds; 0 where all count alike.
+    pub half_life_ms: u64,
+    /// Whether a best above the percentile is the threshold.
+    pub spikes: bool,
 }
 
 impl Setup {
+    /// The traces' own minimum age, every best counting alike, and the rule for spikes.
+    #[must_use]
+    pub const fn new(promotion_rate_max: RatioPpm) -> Self {
+        Self { promotion_rate_max, minimum_cold_age: Age(1), half_life_ms: 0, spikes: true }
+    }
+
     /// The index of the first threshold that may be chosen; `None` where the set has none that old.
     #[must_use]
     pub fn first(&self, thresholds: &Thresholds) -> Option<usize> {
@@ -94,7 +104,8 @@ impl Setup {
 
 impl std::fmt::Display for Setup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "P {}, minimum age {} scans", self.promotion_rate_max, self.minimum_cold_age.0)
+        let (age, half_life) = (self.minimum_cold_age.0, self.half_life_ms);
+        write!(f, "P {}, minimum age {age} scans, half-life {half_life} ms, spikes {}", self.promotion_rate_max, self.spikes)
     }
 }
 
@@ -121,7 +132,7 @@ mod tests {
     #[test]
     fn a_minimum_age_is_rounded_up_to_a_threshold() {
         let thresholds = Thresholds::try_from(vec![1, 4, 10]).unwrap();
-        let first = |age| Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: Age(age) }.first(&thresholds);
+        let first = |age| Setup { minimum_cold_age: Age(age), ..Setup::new(RatioPpm(2_000)) }.first(&thresholds);
         assert_eq!([0, 1, 2, 4, 10, 11].map(first), [Some(0), Some(0), Some(1), Some(1), Some(2), None]);
     }
 }

@@ -9,7 +9,7 @@
 //! 1. Find the best once, and count it in the pool: one counter per threshold.
 //! 2. Of the pool, a percentile is a bucket, and each bucket serves the whole range of percentiles between the shares
 //!    of bests below and up to it. Walk the occupied buckets above the best from the oldest down; every percentile that
-//!    is left at the best, or would lie below it, takes the best (the rule for spikes).
+//!    is left at the best, or would lie below it, takes the best (the rule for spikes, where it is on).
 //! 3. What the next entry comes to under a bucket is one lookup in its suffix sums, added for the range ([`crate::tally`]).
 //! 4. S only says from which entry on a job counts: an entry is added once, to the last warm-up that has passed.
 //!
@@ -23,7 +23,7 @@
 
 use std::ops::Range;
 
-use policy::cold_age;
+use policy::cold_age::{self, Fading};
 use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
 use policy::units::{Pages, RatioPpm};
 
@@ -48,6 +48,8 @@ pub struct Controller {
     /// over after as many steps as the unit holds percentiles.
     below_unit: Vec<usize>,
     rate_max: RatioPpm,
+    half_life_ms: u64,
+    spikes: bool,
     first: usize,
     len: usize,
     /// How often each threshold was best; the last counts "none".
@@ -55,6 +57,7 @@ pub struct Controller {
     /// Bit i: `bests[i]` is not zero.
     occupied: u128,
     total: u64,
+    fading: Fading,
     spans: Vec<Span>,
 }
 
@@ -84,11 +87,14 @@ impl Controller {
             percentiles,
             below_unit,
             rate_max: setup.promotion_rate_max,
+            half_life_ms: setup.half_life_ms,
+            spikes: setup.spikes,
             first: setup.first(thresholds)?,
             len: thresholds.len(),
             bests: [0; THRESHOLDS_MAX + 1],
             occupied: 0,
             total: 0,
+            fading: Fading::default(),
             spans: Vec::with_capacity(THRESHOLDS_MAX + 1),
         })
     }
@@ -98,6 +104,7 @@ impl Controller {
         self.bests = [0; THRESHOLDS_MAX + 1];
         self.occupied = 0;
         self.total = 0;
+        self.fading = Fading::default();
         self.spans.clear();
     }
 
@@ -109,42 +116,54 @@ impl Controller {
 
     /// Takes one entry into account: its working set, window, and promotions at or above each threshold.
     #[inline]
-    fn step(&mut self, working_set: u64, window_ms: u32, promotions: &Suffix) {
+    fn step(&mut self, working_set: u64, row: &Row<'_>, promotions: &Suffix) {
         self.spans.clear();
-        if window_ms == 0 {
+        if row.window_ms == 0 {
             return;
         }
-        let allowed = cold_age::promotions_allowed(self.rate_max, Pages(working_set), u64::from(window_ms)).0;
+        let allowed = cold_age::promotions_allowed(self.rate_max, Pages(working_set), u64::from(row.window_ms)).0;
         // Suffix sums fall, so the thresholds with too many promotions are the first so many.
         let best = promotions[..self.len].iter().filter(|&&promoted| promoted > allowed).count().max(self.first);
-        let Some(counter) = self.bests.get_mut(best) else { return };
-        if *counter < u32::MAX {
-            *counter += 1;
-            self.total += 1;
+        let before = self.fading;
+        let whole = self.fading.fade(&mut self.bests, self.half_life_ms, row.age_ms);
+        if self.fading != before {
+            self.count_anew();
         }
+        let Some(counter) = self.bests.get_mut(best) else { return };
+        let more = counter.saturating_add(whole);
+        self.total += u64::from(more - *counter);
+        *counter = more;
         self.occupied |= 1 << best;
-        self.decide(best);
+        // Where spikes do not count, the lowest bucket takes what is left.
+        self.decide(if self.spikes { best } else { self.occupied.trailing_zeros() as usize });
     }
 
-    /// Spreads the percentiles over the buckets.
+    /// Finds the sums over all counters again.
+    #[cold]
+    fn count_anew(&mut self) {
+        self.total = self.bests.iter().map(|&n| u64::from(n)).sum();
+        self.occupied = self.bests.iter().enumerate().fold(0, |bits, (bucket, &n)| bits | u128::from(n > 0) << bucket);
+    }
+
+    /// Spreads the percentiles over the buckets; none gets one below `lowest`, which is occupied.
     #[inline]
-    fn decide(&mut self, best: usize) {
+    fn decide(&mut self, lowest: usize) {
         let mut end = self.percentiles.len();
         // Bests in buckets up to and including the one at hand.
         let mut up_to = self.total;
-        let mut above = self.occupied >> best >> 1;
+        let mut above = self.occupied >> lowest >> 1;
         while above != 0 && end > 0 {
             let highest = 127 - above.leading_zeros() as usize;
             above ^= 1 << highest;
-            let bucket = best + 1 + highest;
+            let bucket = lowest + 1 + highest;
             let below = up_to - u64::from(self.bests[bucket]);
             // A percentile's rank is ceil(total * K), and a lower bucket serves it if its rank is `below` at most; for whole
-            // numbers that is K <= below / total, rounded down. At least one best lies below: the one of this entry.
+            // numbers that is K <= below / total, rounded down. At least one best lies below: `lowest` is occupied.
             let start = self.at_or_below(below * 1_000_000 / self.total).min(end);
             self.push(start..end, bucket);
             (end, up_to) = (start, below);
         }
-        self.push(0..end, best);
+        self.push(0..end, lowest);
     }
 
     /// How many percentiles are at or below a share in millionths.
@@ -215,7 +234,7 @@ impl Replay {
                     tally.add(span.percentiles.clone(), warm, &series.facts, (row.window_ms, working_set), outcome);
                 }
             }
-            self.controller.step(working_set, row.window_ms, &promotions);
+            self.controller.step(working_set, &row, &promotions);
             while self.warmups_ms.get(warm).is_some_and(|&warmup_ms| row.age_ms >= warmup_ms) {
                 warm += 1;
             }

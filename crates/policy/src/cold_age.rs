@@ -12,6 +12,10 @@
 //! 3. T = max(percentile, best): a spike above the percentile counts at once.
 //! 4. Nothing is offloaded during the first S seconds of the job, nor where T is "none".
 //!
+//! Two parameters change 2 and 3, and are off unless asked for. With a half-life, bests count the less the longer ago
+//! they were, by halves (as in Autopilot, EuroSys 2020, and in the Vertical Pod Autoscaler after it); without one, all count
+//! alike. Without the rule for spikes, T is the percentile.
+//!
 //! The pool of past bests is one counter per threshold, because only the set's members can be a best: a step reads
 //! two histograms and the counters once, costs the same however long the job has run, and allocates nothing.
 //!
@@ -38,18 +42,84 @@ pub struct Params {
     pub percentile: RatioPpm,
     /// S: how long a job runs before anything of it is offloaded, in milliseconds.
     pub warmup_ms: u64,
+    /// After how long a past best counts half, in milliseconds; 0 where all count alike.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub half_life_ms: u64,
+    /// Whether a best above the percentile is the threshold: rule 3.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub spikes: bool,
+}
+
+impl Params {
+    /// The parameters of the paper, and nothing beside them.
+    #[must_use]
+    pub const fn new(promotion_rate_max: RatioPpm, percentile: RatioPpm, warmup_ms: u64) -> Self {
+        Self { promotion_rate_max, percentile, warmup_ms, half_life_ms: 0, spikes: true }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks this way")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks this way")]
+fn is_yes(flag: &bool) -> bool {
+    *flag
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Everything that a controller remembers of a job: one counter per threshold, and one for "none".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<u32>", into = "Vec<u32>")]
+#[serde(try_from = "stored::Stored", into = "stored::Stored")]
 pub struct State {
     bests: [u32; THRESHOLDS_MAX + 1],
+    fading: Fading,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { bests: [0; THRESHOLDS_MAX + 1] }
+        Self { bests: [0; THRESHOLDS_MAX + 1], fading: Fading::default() }
+    }
+}
+
+/// How far the bests of a pool have faded.
+///
+/// The model keeps pools of its own, and lets them fade by this.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fading {
+    /// The half-life in milliseconds, and how often it had passed at the job's last step; `None` where bests do not fade.
+    passed: Option<(u64, u64)>,
+}
+
+impl Fading {
+    /// What a best counts that does fade: halves of it are told apart six times.
+    const WHOLE: u32 = 64;
+
+    /// Lets a pool fade to this age of the job, and says what a best counts in it from now on.
+    ///
+    /// All counters are halved, rounded down, each time another half-life has passed. Percentiles are ratios, so a pool
+    /// that has just begun to fade, or stopped, decides as before.
+    #[must_use]
+    #[inline]
+    pub fn fade(&mut self, bests: &mut [u32], half_life_ms: u64, job_age_ms: u64) -> u32 {
+        let due = job_age_ms.checked_div(half_life_ms).map(|passed| (half_life_ms, passed));
+        match (self.passed, due) {
+            (None, None) => return 1,
+            (None, Some(_)) => bests.iter_mut().for_each(|n| *n = n.saturating_mul(Self::WHOLE)),
+            (Some(_), None) => bests.iter_mut().for_each(|n| *n = n.div_ceil(Self::WHOLE)),
+            (Some((before, passed)), Some((now, due))) if before == now && due > passed => {
+                let halves = u32::try_from(due - passed).unwrap_or(u32::MAX);
+                bests.iter_mut().for_each(|n| *n = n.checked_shr(halves).unwrap_or(0));
+            }
+            // Another half-life is configured, or the job is counted anew: from now on.
+            (Some(_), Some(_)) => {}
+        }
+        self.passed = due;
+        if due.is_some() { Self::WHOLE } else { 1 }
     }
 }
 
@@ -161,9 +231,10 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
 
     let best = best_index(thresholds, &input.promotions, promotions_max);
     let mut next = *state;
-    next.bests[best] = next.bests[best].saturating_add(1);
+    let whole = next.fading.fade(&mut next.bests, params.half_life_ms, input.job_age_ms);
+    next.bests[best] = next.bests[best].saturating_add(whole);
     let percentile = percentile_index(&next, params.percentile);
-    let chosen = percentile.max(best);
+    let chosen = if params.spikes { percentile.max(best) } else { percentile };
     let threshold = thresholds.get(chosen);
 
     let decision = match (hold(params, input, threshold), threshold) {
@@ -172,7 +243,7 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
         (None, Some(threshold)) => match input.resident.at_or_above(chosen) {
             Pages::ZERO => Decision::Hold { reason: Hold::NothingCold },
             pages => {
-                let reason = if best > percentile { Reason::Spike } else { Reason::Percentile };
+                let reason = if chosen > percentile { Reason::Spike } else { Reason::Percentile };
                 Decision::Offload { threshold, pages, reason }
             }
         },
@@ -236,35 +307,9 @@ fn percentile_index(state: &State, percentile: RatioPpm) -> usize {
     THRESHOLDS_MAX
 }
 
-/// A pool with more counters than a set has thresholds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolSizeError(usize);
+mod stored;
 
-impl std::fmt::Display for PoolSizeError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a pool of {} counters; there may be {}", self.0, THRESHOLDS_MAX + 1)
-    }
-}
-
-impl std::error::Error for PoolSizeError {}
-
-impl TryFrom<Vec<u32>> for State {
-    type Error = PoolSizeError;
-
-    fn try_from(list: Vec<u32>) -> Result<Self, PoolSizeError> {
-        let mut state = Self::default();
-        state.bests.get_mut(..list.len()).ok_or(PoolSizeError(list.len()))?.copy_from_slice(&list);
-        Ok(state)
-    }
-}
-
-impl From<State> for Vec<u32> {
-    /// Without the zeros at the end, which most sets never use.
-    fn from(state: State) -> Self {
-        let used = state.bests.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
-        state.bests[..used].to_vec()
-    }
-}
+pub use stored::PoolSizeError;
 
 #[cfg(test)]
 mod tests;

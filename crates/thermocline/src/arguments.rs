@@ -391,7 +391,7 @@ pub(crate) struct Model {
     #[arg(long, value_name = "DURATION,...", value_delimiter = ',', value_parser = duration,
         default_value = "0s,5m,10m,20m,30m,1h,2h,4h")]
     pub(crate) warmups: Vec<std::time::Duration>,
-    /// Compare with other limits, such as promotion_rate=0.5%,minimum_age=240s; may be given again
+    /// Compare with other limits: promotion_rate=0.5%,minimum_age=240s,half_life=24h,spikes=false; may be given again
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = what_if)]
     pub(crate) what_if: Vec<WhatIf>,
     /// What the fleet must hold: promotions per minute, as a share of the working set [default: cold_age.promotion_rate]
@@ -461,6 +461,8 @@ pub(crate) enum By {
 pub(crate) struct WhatIf {
     pub(crate) promotion_rate: Option<RatioPpm>,
     pub(crate) minimum_age: Option<std::time::Duration>,
+    pub(crate) half_life: Option<std::time::Duration>,
+    pub(crate) spikes: Option<bool>,
 }
 
 fn what_if(text: &str) -> Result<WhatIf, String> {
@@ -470,7 +472,9 @@ fn what_if(text: &str) -> Result<WhatIf, String> {
         match key.as_str() {
             "promotion_rate" => limits.promotion_rate = Some(ratio(&value)?),
             "minimum_age" => limits.minimum_age = Some(duration(&value)?),
-            _ => return Err(format!("{key:?} is not known; there are promotion_rate and minimum_age")),
+            "half_life" => limits.half_life = Some(duration(&value)?),
+            "spikes" => limits.spikes = Some(value.parse().map_err(|_| "spikes is true or false".to_owned())?),
+            _ => return Err(format!("{key:?} is not known; there are promotion_rate, minimum_age, half_life and spikes")),
         }
     }
     Ok(limits)

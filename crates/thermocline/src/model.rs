@@ -14,10 +14,10 @@ use ::model::grid::{Grid, Setup};
 use ::model::partial::{Partial, Setting};
 use ::model::resume::{self, Keeper, Kept};
 use ::model::survey::Survey;
-use ::model::tally::{Tally, Total};
+use ::model::tally::{Tally, Total, ratio};
 use ::model::traces::Traces;
 use anyhow::{Context, Result, anyhow, bail};
-use config::Config;
+use config::{ColdAge, Config};
 use policy::thresholds::Thresholds;
 use policy::units::{Age, RatioPpm};
 use trace::Basis;
@@ -206,15 +206,21 @@ fn grid(config: &Config, arguments: &arguments::Model) -> Result<Grid> {
 
 /// The configured limits first, then one for each what-if.
 fn setups(config: &Config, arguments: &arguments::Model, basis: &Basis) -> Result<Vec<Setup>> {
-    let mut setups = vec![Setup { promotion_rate_max: config.cold_age.promotion_rate, minimum_cold_age: Age(1) }];
+    let ColdAge { promotion_rate, half_life, spikes, .. } = config.cold_age;
+    let configured = Setup { half_life_ms: millis(half_life), spikes, ..Setup::new(promotion_rate) };
+    let mut setups = vec![configured];
     for limits in &arguments.what_if {
         // A page is at least as old as asked for: scans are rounded up.
         let scans = limits.minimum_age.map_or(1, |age| millis(age).div_ceil(basis.scan_period_ms.max(1)).max(1));
         let Ok(scans) = u8::try_from(scans) else {
             bail!("minimum_age is above 255 scans of {} ms; give a lower one", basis.scan_period_ms);
         };
-        let promotion_rate_max = limits.promotion_rate.unwrap_or(config.cold_age.promotion_rate);
-        setups.push(Setup { promotion_rate_max, minimum_cold_age: Age(scans) });
+        setups.push(Setup {
+            promotion_rate_max: limits.promotion_rate.unwrap_or(configured.promotion_rate_max),
+            minimum_cold_age: Age(scans),
+            half_life_ms: limits.half_life.map_or(configured.half_life_ms, millis),
+            spikes: limits.spikes.unwrap_or(configured.spikes),
+        });
     }
     Ok(setups)
 }
@@ -260,6 +266,8 @@ impl Question<'_> {
             promotion_rate_max_ratio_per_min: setup.promotion_rate_max.as_f64(),
             #[expect(clippy::cast_precision_loss, reason = "at most 255 scans")]
             minimum_age_seconds: (u64::from(setup.minimum_cold_age.0) * self.basis.scan_period_ms) as f64 / 1e3,
+            half_life_seconds: ratio(u128::from(setup.half_life_ms), 1_000),
+            spikes: setup.spikes,
             configured: self.at(totals, self.configured),
             best: best.map(|total| self.pair(total)),
             front: front::front(totals, &self.objective).into_iter().map(|total| self.pair(total)).collect(),

@@ -9,7 +9,6 @@ use model::grid::{Grid, Setup};
 use model::replay::Replay;
 use model::series::Series;
 use model::tally::Tally;
-use policy::units::Age;
 use serde_json::Value;
 
 fn thermocline(arguments: &[&str]) -> Output {
@@ -39,6 +38,13 @@ fn a_generated_fleet_gives_a_front_and_says_that_it_is_generated() {
         0,
         &["P 0.2%/min, minimum age 120 s", "P 0.5%/min, minimum age 240 s"],
     );
+    let (set, what_if) = (["--set", "cold_age.half_life=6h"], ["--what-if", "spikes=false", "--what-if", "half_life=0s"]);
+    let told =
+        check(&with(&[&set[..], &what_if[..]].concat()), 0, &["minimum age 120 s, half-life 6h\n", "half-life 6h, without spikes\n"]);
+    // Forgetting and spikes each change what the same pair comes to; what-if takes the rest from the configuration.
+    let configured: Vec<&str> = told.lines().filter(|line| line.starts_with("configured")).collect();
+    assert!(configured.len() == 3 && configured[0] != configured[1] && configured[0] != configured[2], "{told}");
+    assert!(told.ends_with('\n') && check(&with(&[]), 0, &[configured[2]]).contains("minimum age 120 s\n"), "{told}");
     check(&with(&["--by", "class", "--objective", "1%", "--dram-price-per-gib", "3.50"]), 0, &["sidecar, fleet's best", "worth"]);
     check(&with(&["--objective", "100%", "--threads", "1"]), 0, &["at or below 100%/min"]);
 }
@@ -88,7 +94,7 @@ fn a_recorded_fleet_is_read_back() {
 fn what_cannot_be_asked_is_told_with_its_remedy() {
     check(&[], 2, &["--trace <PATH>...|--trace-list <FILE>|--generate <JOBS>|--merge <TALLY>..."]);
     check(&["--trace", "/nonexistent"], 1, &["/nonexistent"]);
-    check(&["--generate", "12", "--what-if", "k=1"], 2, &["there are promotion_rate and minimum_age"]);
+    check(&["--generate", "12", "--what-if", "k=1"], 2, &["there are promotion_rate, minimum_age, half_life and spikes"]);
     check(&["--generate", "12", "--what-if", "minimum_age=9h"], 1, &["give a lower one"]);
     check(&["--generate", "12", "--percentiles", "101%"], 1, &["100% is the highest"]);
     check(&["--generate", "12", "--dram-price-per-gib", "cheap"], 2, &["such as 3.50"]);
@@ -193,7 +199,8 @@ fn a_journals_periods_give_the_agents_thresholds() {
             }
         }
         let grid = Grid::new(vec![job.params.percentile], vec![job.params.warmup_ms]).unwrap();
-        let setup = Setup { promotion_rate_max: job.params.promotion_rate_max, minimum_cold_age: Age(1) };
+        let (half_life_ms, spikes) = (job.params.half_life_ms, job.params.spikes);
+        let setup = Setup { half_life_ms, spikes, ..Setup::new(job.params.promotion_rate_max) };
         let mut modelled = Vec::new();
         Replay::new(&grid, &setup, &thresholds).unwrap().watched(&series, &mut Tally::new(&grid), &mut |_, spans, warm| {
             modelled.push((spans.first().and_then(|span| thresholds.get(span.threshold)), warm > 0));

@@ -7,7 +7,7 @@ use crate::testing::Machine;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn params() -> cold_age::Params {
-    cold_age::Params { promotion_rate_max: RatioPpm(2_000), percentile: RatioPpm(980_000), warmup_ms: 60_000 }
+    cold_age::Params::new(RatioPpm(2_000), RatioPpm(980_000), 60_000)
 }
 
 fn treatment() -> Treatment {

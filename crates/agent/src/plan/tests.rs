@@ -62,7 +62,7 @@ fn job(name: &str, warmup_ms: u64) -> Record {
         id: 1,
         class: Class::Standard,
         tracker: "page_idle".into(),
-        params: cold_age::Params { promotion_rate_max: RatioPpm(2_000), percentile: RatioPpm(980_000), warmup_ms },
+        params: cold_age::Params::new(RatioPpm(2_000), RatioPpm(980_000), warmup_ms),
         state: cold_age::State::default(),
         policy: Policy::ColdAge,
         pressure: None,

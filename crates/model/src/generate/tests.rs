@@ -71,7 +71,7 @@ fn histograms_are_those_of_a_job_that_lives() {
 fn threads_do_not_show_in_the_totals() {
     let fleet = fleet(7, 120);
     let grid = Grid::new(vec![RatioPpm(900_000), RatioPpm(980_000), RatioPpm::ONE], vec![0, 600_000]).unwrap();
-    let setups = [Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: policy::units::Age(1) }];
+    let setups = [Setup::new(RatioPpm(2_000))];
     let on = |threads| {
         let threads = NonZero::new(threads).unwrap();
         let model =

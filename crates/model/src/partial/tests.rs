@@ -20,7 +20,7 @@ fn fleet() -> Fleet {
 
 fn setting(fleet: &Fleet) -> Setting {
     let grid = Grid::new(vec![RatioPpm(900_000), RatioPpm(990_000)], vec![0, 3_600_000]).unwrap();
-    let setup = |rate, age| Setup { promotion_rate_max: RatioPpm(rate), minimum_cold_age: Age(age) };
+    let setup = |rate, age| Setup { minimum_cold_age: Age(age), ..Setup::new(RatioPpm(rate)) };
     Setting::new(fleet.basis(), true, &grid, vec![setup(2_000, 1), setup(5_000, 2)], By::Class, true)
 }
 

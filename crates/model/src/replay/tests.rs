@@ -31,11 +31,12 @@ fn cases() -> impl Strategy<Value = Case> {
         let ks = proptest::collection::vec(0u32..=1_000_000, 1..12);
         let ss = proptest::collection::vec(0u64..20_000_000, 1..6);
         let facts = (0u32..=1_000_000, 0u32..=1_000_000);
-        (proptest::collection::vec(entry, 0..80), ks, ss, 0u32..200_000, 0u8..40, facts).prop_map(
-            move |(entries, ks, ss, rate, minimum, facts)| {
+        let pool = (prop_oneof![2 => Just(0u64), 1 => 1u64..500_000, 2 => 500_000u64..40_000_000], any::<bool>());
+        (proptest::collection::vec(entry, 0..80), ks, ss, 0u32..200_000, 0u8..40, facts, pool).prop_map(
+            move |(entries, ks, ss, rate, minimum, facts, (half_life_ms, spikes))| {
                 let thresholds = Thresholds::log_spaced(n).unwrap();
                 let grid = Grid::new(ks.into_iter().map(RatioPpm).collect(), ss).unwrap();
-                let setup = Setup { promotion_rate_max: RatioPpm(rate), minimum_cold_age: Age(minimum) };
+                let setup = Setup { promotion_rate_max: RatioPpm(rate), minimum_cold_age: Age(minimum), half_life_ms, spikes };
                 let mut series = series_of(&thresholds, &entries);
                 series.facts = Facts { compressible: RatioPpm(facts.0), compressed: RatioPpm(facts.1) };
                 Case { thresholds, grid, setup, series }
@@ -67,7 +68,8 @@ fn folded(thresholds: &Thresholds, first: usize, buckets: &[u32]) -> (Thresholds
 /// The agent's own controller over the same entries, for one pair.
 fn agent(case: &Case, percentile: RatioPpm, warmup_ms: u64) -> Vec<Step> {
     let first = case.setup.first(&case.thresholds).unwrap();
-    let params = Params { promotion_rate_max: case.setup.promotion_rate_max, percentile, warmup_ms };
+    let Setup { promotion_rate_max, half_life_ms, spikes, .. } = case.setup;
+    let params = Params { promotion_rate_max, percentile, warmup_ms, half_life_ms, spikes };
     let mut state = State::default();
     let rows = case.series.rows().map(|row| {
         let (thresholds, cold) = folded(&case.thresholds, first, row.cold);
@@ -167,7 +169,7 @@ fn job(promotions: &[[u32; 3]]) -> Case {
         series.push((index as u64 + 1) * 60_000, *window_ms, &widen(promotions), &widen(cold)).unwrap();
     }
     let grid = Grid::new(vec![RatioPpm(500_000), RatioPpm::ONE], vec![0, 120_000]).unwrap();
-    let setup = Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: Age(1) };
+    let setup = Setup::new(RatioPpm(2_000));
     Case { thresholds, grid, setup, series }
 }
 

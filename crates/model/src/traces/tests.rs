@@ -2,7 +2,6 @@ use std::num::NonZero;
 use std::path::Path;
 
 use policy::thresholds::Thresholds;
-use policy::units::Age;
 use trace::Writer;
 
 use super::*;
@@ -12,7 +11,7 @@ use crate::grid::{Grid, Setup};
 use crate::tally::Tally;
 use crate::traces::files::collect;
 
-const SETUPS: [Setup; 1] = [Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: Age(1) }];
+const SETUPS: [Setup; 1] = [Setup::new(RatioPpm(2_000))];
 
 fn grid() -> Grid {
     Grid::new(vec![RatioPpm(900_000), RatioPpm(990_000)], vec![0, 3_600_000]).unwrap()

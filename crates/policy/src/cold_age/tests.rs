@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::histogram::AgeCounts;
 
-const PARAMS: Params = Params { promotion_rate_max: RatioPpm(2_000), percentile: RatioPpm(980_000), warmup_ms: 0 };
+const PARAMS: Params = Params::new(RatioPpm(2_000), RatioPpm(980_000), 0);
 
 fn set() -> Thresholds {
     Thresholds::log_spaced(32).unwrap()
@@ -172,7 +172,7 @@ proptest! {
     ) {
         let inputs: Vec<_> = minutes.iter().map(|&(a, n, b, m)| minute(&[(a, n), (b, m)])).collect();
         let at = |rate: u32| {
-            let params = Params { promotion_rate_max: RatioPpm(rate), percentile: RatioPpm(k), warmup_ms: 0 };
+            let params = Params::new(RatioPpm(rate), RatioPpm(k), 0);
             // "No threshold" is stricter than every threshold.
             run(&params, &inputs).iter().map(|s| s.threshold.map_or(256, |age| u16::from(age.0))).collect::<Vec<_>>()
         };
@@ -189,7 +189,7 @@ proptest! {
 
     #[test]
     fn any_input_is_answered(window in any::<u64>(), ws in any::<u64>(), promoted in any::<u64>(), rate in any::<u32>(), k in any::<u32>()) {
-        let params = Params { promotion_rate_max: RatioPpm(rate), percentile: RatioPpm(k), warmup_ms: 0 };
+        let params = Params::new(RatioPpm(rate), RatioPpm(k), 0);
         let cold = histogram(&[(0, ws), (255, promoted)]);
         let input = Input { job_age_ms: window, window_ms: window, cold, resident: cold, promotions: cold, allowance: None, veto: None };
         prop_assert_eq!(run(&params, &[input]).len(), 1);
@@ -232,4 +232,82 @@ fn an_allowance_takes_the_place_of_the_rate() {
         step(&PARAMS, &thresholds, &State::default(), &input).1.best
     };
     assert_eq!((best(None), best(Some(Pages(299))), best(Some(Pages(300)))), (Some(Age(5)), Some(Age(5)), Some(Age(1))));
+}
+
+/// The thresholds of periods of a minute, each with so many accesses to pages of nine scans; `None` skips ten minutes.
+fn thresholds_of(params: &Params, accesses: &[Option<u64>]) -> Vec<u8> {
+    let mut job_age_ms = 0;
+    let mut inputs = Vec::new();
+    for &accesses in accesses {
+        job_age_ms += if accesses.is_some() { 60_000 } else { 600_000 };
+        inputs.extend(accesses.map(|accesses| Input { job_age_ms, ..minute(&[(9, accesses)]) }));
+    }
+    run(params, &inputs).iter().map(|step| step.threshold.map_or(0, |age| age.0)).collect()
+}
+
+#[test]
+fn what_was_long_ago_is_forgotten() {
+    // One period in five brings back too much, and then none does.
+    let restless = [Some(0), Some(0), Some(0), Some(0), Some(201)].repeat(4);
+    let calm = vec![Some(0); 15];
+    let check = |half_life_ms, gap: &[Option<u64>], want: &[u8]| {
+        let accesses = [&restless[..], gap, &calm].concat();
+        let params = Params { half_life_ms, percentile: RatioPpm(900_000), ..PARAMS };
+        let got = thresholds_of(&params, &accesses);
+        assert_eq!(&got[restless.len()..], want, "{half_life_ms} {gap:?}");
+    };
+    // Four of 20 to 35 bests are a tenth of them for as long as this looks.
+    check(0, &[], &[10; 15]);
+    check(0, &[None], &[10; 15]);
+    // Halved at 10 and 20 minutes, the four count 2.25 of 8.25; halved again at 30, 1.125 of 9.6, and two minutes later of 11.6.
+    check(600_000, &[], &[&[10; 11][..], &[1; 4]].concat());
+    // Nothing was observed meanwhile, but time has passed: 1.125 of 5.1 to 12.1.
+    check(600_000, &[None], &[&[10; 7][..], &[1; 8]].concat());
+}
+
+#[test]
+fn a_spike_counts_at_once_only_where_it_may() {
+    let accesses: Vec<_> = (0..60).map(|minute| Some(if minute == 50 { 201 } else { 0 })).collect();
+    let check = |spikes, want| assert_eq!(thresholds_of(&Params { spikes, ..PARAMS }, &accesses)[50..53], want);
+    check(true, [10, 1, 1]);
+    check(false, [1, 1, 1]);
+    let step = run(&Params { spikes: false, ..PARAMS }, &[minute(&[(9, 201)])])[0];
+    assert_eq!(step.decision, offload(10, Reason::Percentile), "the only best there is");
+}
+
+#[test]
+fn a_pool_that_begins_to_fade_or_stops_decides_as_before() {
+    let mut fading = Fading::default();
+    let mut bests = [5, 0, 3, u32::MAX];
+    let mut check = |half_life_ms, age_ms, whole, want| {
+        assert_eq!(fading.fade(&mut bests, half_life_ms, age_ms), whole);
+        assert_eq!(bests, want, "half-life {half_life_ms}, age {age_ms}");
+    };
+    check(0, 100, 1, [5, 0, 3, u32::MAX]);
+    check(10, 100, 64, [320, 0, 192, u32::MAX]);
+    check(10, 109, 64, [320, 0, 192, u32::MAX]);
+    check(10, 110, 64, [160, 0, 96, u32::MAX / 2]);
+    // A job that is counted anew, and another half-life: neither is time that has passed.
+    check(10, 5, 64, [160, 0, 96, u32::MAX / 2]);
+    check(1, 5, 64, [160, 0, 96, u32::MAX / 2]);
+    check(0, 5, 1, [3, 0, 2, u32::MAX / 128 + 1]);
+    check(1, 0, 64, [192, 0, 128, (u32::MAX / 128 + 1) * 64]);
+    check(1, 1_000, 64, [0; 4]);
+    assert_eq!(fading.passed, Some((1, 1_000)));
+}
+
+#[test]
+fn older_journals_and_pools_read_as_they_were_meant() {
+    let params: Params = serde_json::from_str(r#"{"promotion_rate_max":2000,"percentile":980000,"warmup_ms":0}"#).unwrap();
+    assert_eq!(params, PARAMS);
+    assert_eq!(serde_json::to_string(&PARAMS).unwrap(), r#"{"promotion_rate_max":2000,"percentile":980000,"warmup_ms":0}"#);
+    let check = |text: &str, half_lives| {
+        let state: State = serde_json::from_str(text).unwrap();
+        assert_eq!((state.bests[..3].to_vec(), state.fading.passed), (vec![1, 0, 7], half_lives));
+        assert_eq!(serde_json::to_string(&state).unwrap(), text);
+    };
+    check("[1,0,7]", None);
+    check(r#"{"bests":[1,0,7],"half_life_ms":60000,"half_lives":3}"#, Some((60_000, 3)));
+    let long = serde_json::to_string(&vec![1; THRESHOLDS_MAX + 2]).unwrap();
+    assert!(serde_json::from_str::<State>(&long).is_err());
 }

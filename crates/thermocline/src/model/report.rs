@@ -103,6 +103,9 @@ pub(crate) fn shares(shares: &[Share]) -> Vec<Worker> {
 pub(crate) struct Answer {
     pub(crate) promotion_rate_max_ratio_per_min: f64,
     pub(crate) minimum_age_seconds: f64,
+    /// 0 where nothing is forgotten.
+    pub(crate) half_life_seconds: f64,
+    pub(crate) spikes: bool,
     /// The configured pair.
     pub(crate) configured: Option<Pair>,
     /// The pair that stores most within the objective.

@@ -44,7 +44,12 @@ pub(crate) fn report(report: &Report) -> String {
 
 fn answer(answer: &Answer) -> String {
     let rate = percent(answer.promotion_rate_max_ratio_per_min, 3);
-    let mut text = format!("\nP {rate}/min, minimum age {} s\n", answer.minimum_age_seconds);
+    let mut text = format!("\nP {rate}/min, minimum age {} s", answer.minimum_age_seconds);
+    if answer.half_life_seconds > 0.0 {
+        text += ", half-life ";
+        text += &duration(answer.half_life_seconds);
+    }
+    text += if answer.spikes { "\n" } else { ", without spikes\n" };
     let worth = if answer.front.iter().any(|pair| pair.saved_worth.is_some()) { "worth" } else { "" };
     let headings = ["K", "S", "stored", "coverage", "saved", "of memory", "rate", "of all", "on", worth];
     text += &line("", &headings.map(ToOwned::to_owned));
@@ -109,7 +114,7 @@ fn columns(pair: &Pair) -> [String; 10] {
     let per_minute = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| fixed(rate, 3) + "/min");
     [
         percent(pair.percentile_ratio, 2),
-        Duration::try_from_secs_f64(pair.warmup_seconds).map_or_else(|_| "-".to_owned(), print_duration),
+        duration(pair.warmup_seconds),
         bytes(pair.stored_bytes),
         fixed(pair.coverage_ratio, 2),
         bytes(pair.saved_bytes),
@@ -170,6 +175,10 @@ fn percent(ratio: f64, digits: usize) -> String {
     let digits = format!("{:.digits$}", ratio * 100.0);
     let short = if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
     format!("{short}%")
+}
+
+fn duration(seconds: f64) -> String {
+    Duration::try_from_secs_f64(seconds).map_or_else(|_| "-".to_owned(), print_duration)
 }
 
 fn bytes(bytes: f64) -> String {
