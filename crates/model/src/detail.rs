@@ -123,7 +123,6 @@ impl Account for Detail {
 mod tests {
     use std::num::NonZero;
 
-    use policy::units::Age;
 
     use super::*;
     use crate::fleet;
@@ -135,7 +134,7 @@ mod tests {
         let thresholds = Thresholds::log_spaced(32).unwrap();
         let source = Fleet::new(3, 60, 1, thresholds);
         let grid = Grid::new(vec![RatioPpm(980_000)], vec![600_000]).unwrap();
-        let setup = Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: Age(1) };
+        let setup = Setup::new(RatioPpm(2_000));
         let open = || {
             let model = fleet::Model::new(&grid, &[setup], &thresholds, fleet::By::Fleet).unwrap();
             (Detail::new(&grid, &setup, &thresholds).unwrap(), model)
@@ -160,7 +159,7 @@ mod tests {
     fn a_job_is_rated_by_what_its_threshold_let_out() {
         let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
         let grid = Grid::new(vec![RatioPpm::ONE], vec![0]).unwrap();
-        let setup = Setup { promotion_rate_max: RatioPpm(2_000), minimum_cold_age: Age(1) };
+        let setup = Setup::new(RatioPpm(2_000));
         let mut series = Series::new(&thresholds);
         // 500 accesses to pages of one to three scans, one to older ones; a working set of 100,000: T is 4 scans.
         for entry in 1..=3 {

@@ -204,10 +204,15 @@ fn grid(config: &Config, arguments: &arguments::Model) -> Result<Grid> {
     Ok(Grid::new(percentiles, warmups)?)
 }
 
+/// The configured limits.
+fn configured(config: &Config) -> Setup {
+    let ColdAge { promotion_rate, half_life, spikes, .. } = config.cold_age;
+    Setup { half_life_ms: millis(half_life), spikes, ..Setup::new(promotion_rate) }
+}
+
 /// The configured limits first, then one for each what-if.
 fn setups(config: &Config, arguments: &arguments::Model, basis: &Basis) -> Result<Vec<Setup>> {
-    let ColdAge { promotion_rate, half_life, spikes, .. } = config.cold_age;
-    let configured = Setup { half_life_ms: millis(half_life), spikes, ..Setup::new(promotion_rate) };
+    let configured = configured(config);
     let mut setups = vec![configured];
     for limits in &arguments.what_if {
         // A page is at least as old as asked for: scans are rounded up.

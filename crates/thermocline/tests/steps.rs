@@ -213,12 +213,13 @@ fn experiments_find_what_differs_and_nothing_else() {
     assert_eq!(changed["finding"], "better", "{changed}");
     assert!((number(&changed, "difference") - 0.1).abs() < 0.001 && number(&changed, "lower") > 0.09, "{changed}");
     check(at, "experiment --trace changed --a hash=0%..50%@s --b hash=50%..100%@s", &["B is better", "A/A noise", "+-"]);
-    // A/A: other halves differ by chance only.
-    let within = (0..6).filter(|salt| {
+    // A/A: other halves differ by chance only. At 95 %, four of ten are outside in one of a thousand sets of ten.
+    let within = (0..10).filter(|salt| {
         let halves = format!("--trace plain --a hash=0%..50%@{salt} --b hash=50%..100%@{salt}");
         row(&halves, "cold")["finding"] == "within_noise"
     });
-    assert!(within.count() >= 5);
+    let within = within.count();
+    assert!(within >= 7, "{within} of 10");
     // One group of jobs against another, on the same machines.
     let classes = check(at, "experiment --trace plain --a class=service --b class=cache", &["machines are in both"]);
     assert!(classes.contains("cold"), "{classes}");

@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use config::Config;
 use model::detail::Detail;
 use model::fleet::Source;
-use model::grid::{Grid, Setup};
+use model::grid::Grid;
 use policy::thresholds::Thresholds;
-use policy::units::{Age, RatioPpm};
+use policy::units::RatioPpm;
 use serde::Serialize;
 
 use crate::arguments::Format;
@@ -61,7 +61,7 @@ pub(crate) fn detailed<S: Source<Error: std::error::Error + Sync + 'static>>(
 ) -> Result<Detailed> {
     let cold_age = &config.cold_age;
     let grid = Grid::new(vec![cold_age.percentile], vec![super::millis(cold_age.warmup)])?;
-    let setup = Setup { promotion_rate_max: cold_age.promotion_rate, minimum_cold_age: Age(1) };
+    let setup = super::configured(config);
     let open = || Detail::new(&grid, &setup, thresholds);
     let detail = super::read(source, &model::fleet::all(source), threads, open, format)?.context("no account was kept")?;
     let hours = detail.hours.iter().flat_map(|(cluster, hours)| {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ::rollout::evidence::{Reader, Sight, Wanted};
 use ::rollout::guard::{Values, Watched};
-use ::rollout::journal::{Event, Journal, Latest, Record};
+use ::rollout::journal::{Event, Journal, Latest};
 use ::rollout::look::{self, Seen};
 use ::rollout::plan::Plan;
 use ::rollout::prometheus;
@@ -219,14 +219,11 @@ impl Looker {
         let now = now();
         let (seen, files, unreadable) = if state.phase == Phase::Running { self.see(&plan, state, now)? } else { (None, 0, Vec::new()) };
         let (after, decision) = stage::step(&plan, state, &seen.clone().unwrap_or_default(), now);
-        let next = match &seen {
-            Some(seen) if !self.dry_run => {
-                let event = Event::Looked { decision: decision.clone(), seen: seen.clone(), files, unreadable: unreadable.clone() };
-                self.journal.append(&record, now, event, after.clone())?
-            }
-            _ => Record { after: after.clone(), ..record.clone() },
-        };
-        let published = self.publish(&plan, &next.after, now)?;
+        if let Some(seen) = seen.as_ref().filter(|_| !self.dry_run) {
+            let event = Event::Looked { decision: decision.clone(), seen: seen.clone(), files, unreadable: unreadable.clone() };
+            self.journal.append(&record, now, event, after.clone())?;
+        }
+        let published = self.publish(&plan, &after, now)?;
         Ok(Stepped {
             rollout: after.rollout.clone(),
             bundle: after.bundle,
