@@ -6,12 +6,14 @@ parameters of each policy; then each policy runs, for as long, and what it reall
 """
 
 import json
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from thermolab import loads, node, numa, offload, services, slow, swap, truth
 from thermolab.guest import Guest
 from thermolab.lab import Lab
-from thermolab.qemu import MIB
+from thermolab.qemu import GIB, MIB, SwapDisk
 
 KERNELS = ("6.12-idle",)
 
@@ -27,7 +29,7 @@ _LATENCY = "100us"
 
 def run(lab: Lab) -> dict[str, Any]:
     """Observed first; then each policy, predicted and run."""
-    with lab.guest(numa.two_nodes(768, 384)) as guest:
+    with lab.guest(replace(numa.two_nodes(768, 384), swap=SwapDisk(GIB))) as guest:
         truth.tick(guest, 20)
         server = services.redis(guest)
         mix = ("--hot-fraction", "0.05", "--hot-share", "0.95", "--write-share", "0.05")
@@ -45,7 +47,7 @@ def run(lab: Lab) -> dict[str, Any]:
     return figures
 
 
-def _judge(guest: Guest, load: loads.Requests, policy: str) -> dict[str, float]:
+def _judge(guest: Guest, load: loads.Requests, policy: str) -> dict[str, Any]:
     settings: node.Settings = {"agent.policy": policy, "agent.tier": "zswap", **offload.PRESSURE_SETTINGS}
     if policy == "slowdown":
         period = f"{slow.period_s(guest)}s"
@@ -65,6 +67,8 @@ def _judge(guest: Guest, load: loads.Requests, policy: str) -> dict[str, float]:
         "error_ratio": (predicted - real) / real if real else 0.0,
         "memory_bytes": sum(entry["duration_ms"] * entry["memory_bytes"] for entry in entries) / max(1, time),
         "entries": len(entries),
+        # What the agent decided last in each: where it held back, the model must have been too bold.
+        "decisions": dict(Counter(entry["decision"] for entry in entries)),
     }
 
 
@@ -93,4 +97,6 @@ def _run(guest: Guest, load: loads.Requests, name: str, settings: node.Settings,
     agent = node.start(guest)
     guest.run(["sleep", str(SECONDS)], timeout_s=SECONDS + 120)
     agent.stop()
+    guest.run(["cp", f"{node.STATE}/journal", f"/run/{name}-journal"])
+    guest.keep(f"/run/{name}-journal")
     guest.wait_exit(busy, timeout_s=120)

@@ -21,12 +21,12 @@ from .guest import Guest
 from .paths import LAB, TREE
 
 _VERSION = "0.14.1"
-_BUCKET = "fleet"
+BUCKET = "fleet"
 _KEY, _SECRET = "thermocline-lab", "a-secret-of-the-lab-alone"
 _GUEST_ADDRESS, _GUEST_PORT = "10.0.2.100", 9000
 _PATIENCE_SECONDS = 60.0
 
-URL = f"s3://{_BUCKET}/traces"
+URL = f"s3://{BUCKET}/traces"
 
 
 class ObjectStore:
@@ -34,8 +34,8 @@ class ObjectStore:
 
     def __init__(self) -> None:
         self._program = _program()
-        self._directory = Path(tempfile.mkdtemp(prefix="thermolab-store-"))
-        (self._directory / _BUCKET).mkdir()
+        self.directory = Path(tempfile.mkdtemp(prefix="thermolab-store-"))
+        (self.directory / BUCKET).mkdir()
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
@@ -48,12 +48,12 @@ class ObjectStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def start(self) -> None:
         """Serve; what was stored before is still there."""
         argv = [str(self._program), "--host", "127.0.0.1", "--port", str(self.port)]
-        argv += ["--access-key", _KEY, "--secret-key", _SECRET, str(self._directory)]
+        argv += ["--access-key", _KEY, "--secret-key", _SECRET, str(self.directory)]
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *argv],
             stdin=subprocess.DEVNULL,
@@ -103,7 +103,7 @@ class ObjectStore:
 
     def objects(self) -> list[str]:
         """Paths of all objects below the traces' prefix."""
-        root = self._directory / _BUCKET / "traces"
+        root = self.directory / BUCKET / "traces"
         return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
     def run(self, program: Path, *arguments: str) -> str:
