@@ -99,12 +99,15 @@ def test_the_start_does_not_matter_to_what_is_learnt(designer: Designer) -> None
     assert identity(point) not in {identity(one.point) for one in given}
 
 
-def test_it_comes_near_the_constrained_optimum(designer: Designer) -> None:
-    """The learning ones find nearly all of it in 24 looks, the others much of it in 80."""
-    learning = designer not in (designers.at_random, designers.on_a_grid)
-    found = [designers.best(run(designer, toy, 24 if learning else 80, seed)) for seed in (1, 2, 3)]
+NEAR = {"egobox": (24, 0.97), "optuna": (40, 0.95), "random": (80, 0.9), "grid": (80, 0.9)}
+"""In so many looks, that share of the optimum: half of the seeds."""
+
+
+def test_it_comes_near_the_constrained_optimum(designer: Designer, request: pytest.FixtureRequest) -> None:
+    looks, share = NEAR[request.node.callspec.params["designer"]]
+    found = [designers.best(run(designer, toy, looks, seed)) for seed in (1, 2, 3)]
     reached = sorted((one.value or 0.0) / optimum() if one else 0.0 for one in found)
-    assert reached[1] > (0.97 if learning else 0.9), reached
+    assert reached[1] > share, reached
 
 
 def test_the_learning_one_needs_fewer_looks_than_chance() -> None:
