@@ -18,6 +18,7 @@ mod machine;
 mod measure;
 mod models;
 mod pages;
+mod resolution;
 mod traces;
 
 use measure::{Effort, Report};
@@ -36,6 +37,9 @@ struct Arguments {
     /// Measure the fleet model instead of what runs on a machine
     #[arg(long)]
     model: bool,
+    /// Measure instead what entries of several periods hide, in this journal and in a generated fleet
+    #[arg(long, value_name = "JOURNAL", conflicts_with = "model")]
+    resolution: Option<PathBuf>,
     /// Runs of each benchmark; the median of an odd number is one of them
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1001))]
     runs: u32,
@@ -44,11 +48,14 @@ struct Arguments {
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let effort = Effort { runs: arguments.runs };
-    if arguments.model {
-        let report = models::bench(machine::describe()?, effort)?;
-        let json = serde_json::to_string_pretty(&report)? + "\n";
-        print!("{json}");
-        write(&arguments.out, &json)?;
+    let json = match &arguments.resolution {
+        Some(journal) => Some(serde_json::to_string_pretty(&resolution::bench(journal)?)?),
+        None if arguments.model => Some(serde_json::to_string_pretty(&models::bench(machine::describe()?, effort)?)?),
+        None => None,
+    };
+    if let Some(json) = json {
+        println!("{json}");
+        write(&arguments.out, &(json + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut report = Report::new(machine::describe()?);

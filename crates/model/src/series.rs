@@ -1,5 +1,7 @@
 //! What is known of one job over time: columns, one row per trace entry.
 
+use std::num::NonZero;
+
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
 use policy::units::RatioPpm;
@@ -139,6 +141,26 @@ impl Series {
         self.push(age_ms, window_ms, promotions.buckets(), cold.buckets())
     }
 
+    /// The same job as longer entries would tell of it: so many in a row as one, as agents sum their control periods.
+    /// Promotions and windows are added up, pages are means, rounded down.
+    ///
+    /// # Errors
+    /// [`RowError::Count`] where promotions add up past 32 bits.
+    pub fn summed(&self, entries: NonZero<usize>) -> Result<Self, RowError> {
+        let empty = Self { ages_ms: Vec::new(), windows_ms: Vec::new(), promotions: Vec::new(), cold: Vec::new(), ..*self };
+        let rows: Vec<Row<'_>> = self.rows().collect();
+        rows.chunks(entries.get()).try_fold(empty, |mut summed, rows| {
+            let sum = |columns: for<'a> fn(&Row<'a>) -> &'a [u32]| {
+                let bucket = |bucket| rows.iter().map(|row| u64::from(columns(row)[bucket])).sum::<u64>();
+                (0..self.buckets).map(bucket).collect::<Vec<u64>>()
+            };
+            let cold: Vec<u64> = sum(|row| row.cold).into_iter().map(|pages| pages / rows.len() as u64).collect();
+            let window_ms = rows.iter().fold(0u32, |sum, row| sum.saturating_add(row.window_ms));
+            summed.push(rows.last().map_or(0, |row| row.age_ms), window_ms, &sum(|row| row.promotions), &cold)?;
+            Ok(summed)
+        })
+    }
+
     /// How many entries there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -193,6 +215,12 @@ mod tests {
         check(2_000, &[7, 8, 9], &[0, 0, u64::from(u32::MAX)], Ok(()));
         let rows: Vec<_> = series.rows().map(|row| (row.age_ms, row.promotions.to_vec(), row.cold.to_vec())).collect();
         assert_eq!(rows, [(1_000, vec![1, 2, 3], vec![4, 5, 6]), (2_000, vec![7, 8, 9], vec![0, 0, u32::MAX])]);
+        let summed = series.summed(NonZero::new(2).unwrap()).unwrap();
+        let rows: Vec<_> = summed.rows().map(|row| (row.age_ms, row.window_ms, row.promotions.to_vec(), row.cold.to_vec())).collect();
+        assert_eq!(rows, [(2_000, 2_000, vec![8, 10, 12], vec![2, 2, (u32::MAX - 1) / 2 + 3])]);
+        // What is left over is an entry, too.
+        assert_eq!(series.summed(NonZero::new(3).unwrap()).unwrap().columns(), summed.columns());
+        assert_eq!(series.summed(NonZero::<usize>::MIN).unwrap().columns(), series.columns());
         series.clear();
         assert!(series.is_empty() && series.push(1, 1, &[0; 3], &[0; 3]).is_ok());
     }
