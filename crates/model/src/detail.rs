@@ -123,7 +123,6 @@ impl Account for Detail {
 mod tests {
     use std::num::NonZero;
 
-
     use super::*;
     use crate::fleet;
     use crate::generate::Fleet;
