@@ -24,7 +24,7 @@ from thermolab.paths import TREE
 from thermolab.qemu import MIB, Machine
 from thermolab.store import URL, ObjectStore
 
-KERNELS = ("6.12-idle",)
+KERNELS = ("6.12",)
 FEATURES = ("s3",)
 MORE_IS_BETTER = ("far_bytes_after",)
 
