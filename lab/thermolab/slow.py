@@ -1,5 +1,6 @@
 """The agent under policy `slowdown` in a lab's time: what it is told, and what it says it did."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ SETTINGS: node.Settings = {
     "slow.manage": True,
 }
 
+_DAMON_LOOK_S = 0.5
+_HANDING_OUT_LOOKS = 3
 _PAGE_IDLE = "/sys/kernel/mm/page_idle/bitmap"
 _DAMON_STAT = "/sys/module/damon_stat/parameters/enabled"
 
@@ -36,7 +39,9 @@ def period_s(guest: Guest) -> int:
 
     DAMON cannot look more often than every half second, and takes three looks more in each stage to tell what it saw.
     """
-    return LOOKS // 5 if guest.exists(_PAGE_IDLE) else (LOOKS + 9 + 1) // 2
+    if guest.exists(_PAGE_IDLE):
+        return LOOKS // 5
+    return math.ceil((LOOKS + 3 * _HANDING_OUT_LOOKS) * _DAMON_LOOK_S)
 
 
 def budget_per_second(slowdown: float, latency_us: float = LATENCY_US) -> float:

@@ -52,7 +52,7 @@ pub struct Assignment {
     /// The clusters whose machines take part; none listed are all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<String>,
-    /// A human holds the rollout where it is: whoever decides about stages leaves it alone.
+    /// A human holds the rollout where it is: no stage is begun. What breaks a guard is rolled back all the same.
     #[serde(default)]
     pub pinned: bool,
 }
