@@ -34,14 +34,14 @@ _PAGE_IDLE = "/sys/kernel/mm/page_idle/bitmap"
 _DAMON_STAT = "/sys/module/damon_stat/parameters/enabled"
 
 
-def period_s(guest: Guest) -> int:
-    """What stands for a period of 30 s: the shortest in which the guest's tracker can look as often.
+def period_s(guest: Guest, looks: int = LOOKS) -> int:
+    """What stands for a period of 30 s: the shortest in which the guest's tracker can look so often.
 
     DAMON cannot look more often than every half second, and takes three looks more in each stage to tell what it saw.
     """
     if guest.exists(_PAGE_IDLE):
-        return LOOKS // 5
-    return math.ceil((LOOKS + 3 * _HANDING_OUT_LOOKS) * _DAMON_LOOK_S)
+        return math.ceil(looks / 5)
+    return math.ceil((looks + 3 * _HANDING_OUT_LOOKS) * _DAMON_LOOK_S)
 
 
 def budget_per_second(slowdown: float, latency_us: float = LATENCY_US) -> float:

@@ -306,7 +306,7 @@ knobs! {
         poll: Duration = Unit::Duration, "5m" in "1s" ..= "24h",
             "How often the store is asked, give or take a tenth.";
         promotion_max: RatioPpm = Unit::Ratio, "300%" in "100%" ..= "4000%",
-            "The agent leaves a bundle when the 98th percentile of its jobs' promotion rates goes beyond this share of their objectives.";
+            "The agent leaves a bundle when far more than 2% of its jobs' control periods have promotion rates beyond this share of their objectives.";
         stall_periods: u32 = Unit::Count, "10" in "2" ..= "1000",
             "The agent leaves a bundle when a job with far memory stalls beyond its class's `stall_target` in so many control periods in a row.";
         starts: u32 = Unit::Count, "3" in "2" ..= "100",

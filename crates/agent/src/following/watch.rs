@@ -3,35 +3,64 @@
 //! It is coarse, for one machine sees little: it stops what clearly hurts within minutes, and leaves fine judgement to the
 //! rollout, which compares many machines. The objectives are those of the configuration file, which no bundle moves.
 
-use std::collections::{BTreeMap, VecDeque};
+//! # Promotions
+//! The objective is a percentile: 98 % of a job's minutes keep it, so 2 % need not. Whether far more do not is told by a cumulative
+//! sum (Page, Biometrika 1954) over the periods of all jobs. A period beyond the limit adds `ln(q / p)` to it, any other
+//! `ln((1 - q) / (1 - p))`, which is less than nothing, with p = 2 % and q = 25 %; below zero it starts again. Under a bundle that
+//! keeps the percentile, this passes h once in e^h periods or less often (Lorden, Annals of Mathematical Statistics 1971): at the
+//! h here, once in 10^8, which is 700 days for a machine of a hundred jobs and periods of a minute. A bundle under which all
+//! periods are beyond passes it with the eighth.
+//!
+//! The history of a young job is too short for its own percentile K, whatever the bundle: of n periods, the worst says no more
+//! than that one in n + 1 is worse. A job's promotions count from the period on that leaves it 1 / (1 - K) of them
+//! ([`periods_to_know`]).
+
+use std::collections::BTreeMap;
 
 use config::Rollout;
+use policy::units::RatioPpm;
 
 /// By what a bundle may hurt.
 pub const KINDS: [&str; 3] = ["promotions", "stall", "starts"];
 
-/// The fewest periods of jobs that the percentile is taken of: the lower bound on its 98th is then the worst but one.
-const PERIODS_MIN: usize = 50;
+/// What a period beyond the limit adds to the evidence, in thousandths: `ln(0.25 / 0.02)`.
+const BEYOND: u64 = 2_526;
 
-/// The most: beyond, the oldest go.
-const PERIODS_MAX: usize = 500;
+/// What any other takes from it: `ln(0.98 / 0.75)`.
+const WITHIN: u64 = 267;
+
+/// How much evidence is enough: `ln(10^8)`.
+const ENOUGH: u64 = 18_421;
+
+/// The most periods that a job is young for, where K is close to all of them.
+const YOUNG_MAX: u64 = 500;
 
 /// What was seen under a bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
-    /// Promotion rates of jobs' periods with far memory, in millionths of their objectives, oldest first.
-    rates: VecDeque<u64>,
+    /// Against the bundle, by its promotions, in thousandths of a natural logarithm.
+    evidence: u64,
+    /// Since the evidence was last nothing: periods, and those of them that were beyond the limit.
+    periods: u64,
+    beyond: u64,
     /// Of jobs that stall beyond their target, in how many control periods in a row.
     stalled: BTreeMap<String, u32>,
     /// Stall of each job so far, in microseconds.
     stall_us: BTreeMap<String, u64>,
 }
 
+/// How many periods with far memory a job must have had before it says something of this percentile.
+#[must_use]
+pub fn periods_to_know(percentile: RatioPpm) -> u64 {
+    let rest = 1_000_000_u64.saturating_sub(u64::from(percentile.0));
+    1_000_000_u64.checked_div(rest).unwrap_or(YOUNG_MAX).min(YOUNG_MAX)
+}
+
 /// One period of a job, as it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Felt {
     /// Its promotion rate and the operator's objective for it, in millionths of the working set a minute; `None` where it had
-    /// no far memory, or nothing to divide by.
+    /// no far memory, or nothing to divide by, or is young.
     pub promotions_ppm: Option<(u64, u64)>,
     /// Whether it has far memory.
     pub far: bool,
@@ -44,15 +73,11 @@ pub struct Felt {
 }
 
 impl Watch {
-    /// Takes in a period of a job.
-    pub fn note(&mut self, job: &str, felt: &Felt) {
+    /// Takes in a period of a job, and what its promotion rate may be, as a share of its objective.
+    pub fn note(&mut self, job: &str, felt: &Felt, promotion_max: RatioPpm) {
         if let Some((rate, objective)) = felt.promotions_ppm {
-            // Where nothing may come back, whatever does is beyond all measure.
-            let share = (u128::from(rate) * 1_000_000).checked_div(u128::from(objective)).unwrap_or(u128::from(rate) << 64);
-            if self.rates.len() == PERIODS_MAX {
-                self.rates.pop_front();
-            }
-            self.rates.push_back(u64::try_from(share).unwrap_or(u64::MAX));
+            let limit = u128::from(objective) * u128::from(promotion_max.0) / 1_000_000;
+            self.weigh(u128::from(rate) > limit);
         }
         let before = self.stall_us.insert(job.to_owned(), felt.stall_us);
         // A counter that went back is another cgroup's.
@@ -72,27 +97,24 @@ impl Watch {
         self.stall_us.retain(|job, _| lives(job));
     }
 
-    /// The 98th percentile of the rates, in millionths of the objectives, once there are enough.
-    #[must_use]
-    pub fn p98_ppm(&self) -> Option<u64> {
-        if self.rates.len() < PERIODS_MIN {
-            return None;
+    fn weigh(&mut self, beyond: bool) {
+        self.evidence = if beyond { self.evidence.saturating_add(BEYOND) } else { self.evidence.saturating_sub(WITHIN) };
+        if self.evidence == 0 {
+            (self.periods, self.beyond) = (0, 0);
+        } else {
+            self.periods += 1;
+            self.beyond += u64::from(beyond);
         }
-        let mut rates: Vec<_> = self.rates.iter().copied().collect();
-        // Nearest rank, rounded down: of fifty the worst alone says nothing.
-        let at = rates.len() * 98 / 100 - 1;
-        Some(*rates.select_nth_unstable(at).1)
     }
 
     /// What breaks the guardrail, if something does: its kind, and why.
     #[must_use]
     pub fn breach(&self, limits: &Rollout) -> Option<(&'static str, String)> {
-        if let Some(p98) = self.p98_ppm().filter(|&p98| p98 > u64::from(limits.promotion_max.0)) {
-            let (percent, periods) = (p98 / 10_000, self.rates.len());
-            let allowed = limits.promotion_max;
+        if self.evidence >= ENOUGH {
+            let (beyond, periods, limit) = (self.beyond, self.periods, limits.promotion_max);
             return Some((
                 KINDS[0],
-                format!("promotion rates reach {percent}% of their objectives (98th percentile of {periods} periods, {allowed} allowed)"),
+                format!("{beyond} of the last {periods} periods of its jobs had promotion rates beyond {limit} of their objectives"),
             ));
         }
         let worst = self.stalled.iter().max_by_key(|(_, periods)| **periods)?;
@@ -103,12 +125,12 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use policy::units::RatioPpm;
-
     use super::*;
 
+    const LIMIT: RatioPpm = RatioPpm(3_000_000);
+
     fn limits() -> Rollout {
-        Rollout { promotion_max: RatioPpm(3_000_000), stall_periods: 3, ..Rollout::default() }
+        Rollout { promotion_max: LIMIT, stall_periods: 3, ..Rollout::default() }
     }
 
     const QUIET: Felt = Felt { promotions_ppm: None, far: true, stall_us: 0, elapsed_ms: 60_000, stall_target_ppm: 1_000 };
@@ -117,40 +139,72 @@ mod tests {
         Felt { promotions_ppm: Some((rate, 2_000)), ..QUIET }
     }
 
+    /// The first period at which the guardrail is broken, of periods that are beyond the limit or not.
+    fn broken_at(beyond: impl IntoIterator<Item = bool>) -> Option<usize> {
+        let mut watch = Watch::default();
+        beyond.into_iter().position(|beyond| {
+            watch.weigh(beyond);
+            watch.breach(&limits()).is_some()
+        })
+    }
+
     #[test]
-    fn promotions_break_it_by_their_percentile() {
-        // Of so many periods so many are above the limit.
-        let check = |periods: usize, above: usize, broken: bool| {
-            let mut watch = Watch::default();
-            for at in 0..periods {
-                watch.note("/a", &rated(if at < above { 6_001 } else { 2_000 }));
-            }
-            assert_eq!(watch.breach(&limits()).map(|(kind, _)| kind), broken.then_some("promotions"), "{above} of {periods}");
-        };
-        check(49, 49, false);
-        check(50, 1, false);
-        check(50, 2, true);
-        check(500, 10, false);
-        check(500, 11, true);
-        // What is long past does not count.
-        check(1_000, 400, false);
+    fn promotions_break_it_when_far_more_than_two_in_a_hundred_are_beyond() {
+        let every = |n: usize| (0..10_000).map(move |at| at % n == 0);
+        assert_eq!(broken_at([true; 10]), Some(7));
+        assert_eq!(broken_at(every(2)), Some(16));
+        assert_eq!(broken_at(every(4)), Some(40));
+        assert_eq!(broken_at(every(20)), None);
+        // A disturbance that passes: six periods of one job, once a day.
+        assert_eq!(broken_at((0..100_000).map(|at| at % 1_440 < 6)), None);
+        // What went well for long does not count for what comes then.
+        assert_eq!(broken_at((0..2_000).map(|at| at >= 1_000)), Some(1_007));
+    }
+
+    #[test]
+    fn what_keeps_its_percentile_is_left_alone() {
+        let mut random = fastrand::Rng::with_seed(8);
+        assert_eq!(broken_at((0..2_000_000).map(|_| random.f64() < 0.02)), None);
+        let found: Vec<_> = (0..200).map(|_| broken_at((0..2_000).map(|_| random.f64() < 0.25)).unwrap()).collect();
+        assert!(found.iter().sum::<usize>() / found.len() < 80, "{found:?}");
+    }
+
+    #[test]
+    fn what_is_told_counts_the_periods() {
         let mut watch = Watch::default();
-        (0..60).for_each(|_| watch.note("/a", &rated(6_000)));
-        assert_eq!((watch.p98_ppm(), watch.breach(&limits())), (Some(3_000_000), None), "at the limit is within it");
+        (0..50).for_each(|_| watch.note("/a", &rated(1), LIMIT));
+        (0..9).for_each(|at| watch.note("/a", &rated(if at == 3 { 0 } else { 9_000 }), LIMIT));
+        let (kind, why) = watch.breach(&limits()).unwrap();
+        assert_eq!(
+            (kind, why.as_str()),
+            ("promotions", "8 of the last 9 periods of its jobs had promotion rates beyond 300% of their objectives")
+        );
+        // At the limit is within it.
         let mut watch = Watch::default();
-        (0..60).for_each(|_| watch.note("/a", &Felt { promotions_ppm: Some((1, 0)), ..QUIET }));
-        assert!(watch.breach(&limits()).is_some(), "nothing is allowed");
+        (0..50).for_each(|_| watch.note("/a", &rated(6_000), LIMIT));
+        assert_eq!(watch.evidence, 0);
+        // Where nothing may come back, whatever does is too much.
+        let mut watch = Watch::default();
+        (0..8).for_each(|_| watch.note("/a", &Felt { promotions_ppm: Some((1, 0)), ..QUIET }, LIMIT));
+        assert!(watch.breach(&limits()).is_some());
+    }
+
+    #[test]
+    fn a_job_is_young_until_its_percentile_means_something() {
+        for (percentile, periods) in [(500_000, 2), (980_000, 50), (990_000, 100), (999_000, 500), (1_000_000, 500)] {
+            assert_eq!(periods_to_know(RatioPpm(percentile)), periods, "{percentile} ppm");
+        }
     }
 
     #[test]
     fn a_stall_breaks_it_when_it_lasts() {
         let check = |what: &str, periods: &[(u64, bool)], broken: bool| {
             let (mut watch, mut total) = (Watch::default(), 500);
-            watch.note("/a", &Felt { stall_us: total, ..QUIET });
+            watch.note("/a", &Felt { stall_us: total, ..QUIET }, LIMIT);
             for &(stall, far) in periods {
                 total += stall;
-                watch.note("/a", &Felt { stall_us: total, far, ..QUIET });
-                watch.note("/b", &QUIET);
+                watch.note("/a", &Felt { stall_us: total, far, ..QUIET }, LIMIT);
+                watch.note("/b", &QUIET, LIMIT);
             }
             assert_eq!(watch.breach(&limits()).map(|(kind, _)| kind), broken.then_some("stall"), "{what}");
         };
@@ -160,7 +214,7 @@ mod tests {
         check("interrupted", &[over, over, at, over, over], false);
         check("without far memory", &[(90_000, false); 9], false);
         let mut watch = Watch::default();
-        (1..9).for_each(|at| watch.note("/a", &Felt { stall_us: at * 90_000, ..QUIET }));
+        (1..9).for_each(|at| watch.note("/a", &Felt { stall_us: at * 90_000, ..QUIET }, LIMIT));
         watch.keep(|job| job != "/a");
         assert_eq!(watch, Watch::default());
     }

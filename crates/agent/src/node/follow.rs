@@ -4,7 +4,7 @@ use config::{Class, Config, Policy, Told};
 use policy::units::Bytes;
 
 use super::{Agent, unix_ms};
-use crate::following::watch::Felt;
+use crate::following::watch::{Felt, periods_to_know};
 use crate::job::{Job, Parameters};
 
 impl Agent {
@@ -40,21 +40,23 @@ impl Agent {
         let (own, class) = (self.following.own(), job.treatment.class);
         let slo = u64::from(own.cold_age_for(class).promotion_rate.0);
         let stall_target_ppm = own.pressure_for(class).stall_target.0;
+        let (known_from, promotion_max) = (periods_to_know(own.cold_age_for(class).percentile), own.rollout.promotion_max);
         let Some(watch) = self.following.watch() else { return };
-        let promotions_ppm = promotions_ppm.and_then(|(rate, in_force)| match job.treatment.policy {
-            Policy::ColdAge => Some((rate, slo)),
-            // The stall target takes its place, and that too is the operator's own. Where nothing is known yet, it is none.
-            Policy::Auto => {
-                let target = job.pressed.as_ref().map_or(0, |pressed| pressed.params.stall_target.0);
-                let own = (u128::from(in_force) * u128::from(stall_target_ppm)).checked_div(u128::from(target))?;
-                u64::try_from(own).ok().filter(|&own| own > 0).map(|own| (rate, own))
-            }
-            // What comes back is no measure of these.
-            Policy::Pressure | Policy::Background | Policy::Slowdown => None,
-        });
+        let promotions_ppm =
+            promotions_ppm.filter(|_| job.totals.periods > known_from).and_then(|(rate, in_force)| match job.treatment.policy {
+                Policy::ColdAge => Some((rate, slo)),
+                // The stall target takes its place, and that too is the operator's own. Where nothing is known yet, it is none.
+                Policy::Auto => {
+                    let target = job.pressed.as_ref().map_or(0, |pressed| pressed.params.stall_target.0);
+                    let own = (u128::from(in_force) * u128::from(stall_target_ppm)).checked_div(u128::from(target))?;
+                    u64::try_from(own).ok().filter(|&own| own > 0).map(|own| (rate, own))
+                }
+                // What comes back is no measure of these.
+                Policy::Pressure | Policy::Background | Policy::Slowdown => None,
+            });
         let stall_us = job.cgroup.pressure().map_or(0, |memory| memory.some.total_us);
         let far = job.memory.far > Bytes::ZERO;
-        watch.note(job.path(), &Felt { promotions_ppm, far, stall_us, elapsed_ms, stall_target_ppm });
+        watch.note(job.path(), &Felt { promotions_ppm, far, stall_us, elapsed_ms, stall_target_ppm }, promotion_max);
     }
 
     /// Has the guardrail forget jobs that have ended.
