@@ -65,8 +65,11 @@ bench: toolchain ## native benchmarks; figures in target/bench/native.json
 	cargo run --release --locked -p thermocline-bench -- --out target/bench/native.json
 
 .PHONY: bench-model
-bench-model: toolchain ## the fleet model against reading the same memory; figures in target/bench/model.json
+bench-model: toolchain ## the fleet model against reading the same memory, and numpy, numba and DuckDB; target/bench/model.json
 	cargo run --release --locked -p thermocline-bench -- --model --runs 7 --out target/bench/model.json
+	cargo build --release --locked -p thermocline
+	@tools/venv target/venv-peers bench/peers/requirements.txt
+	cd bench && ../target/venv-peers/bin/python -m peers --program ../target/release/thermocline --into ../target/bench/model.json
 
 .PHONY: reproduce-tuner
 reproduce-tuner: toolchain venv-tune ## hand-tuned against autotuned on generated fleets; figures in target/reproduce/tuner.json

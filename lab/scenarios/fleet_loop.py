@@ -3,6 +3,9 @@
 Redis, memcached and PostgreSQL, each in a guest of its own, under careful parameters set by hand. Their traces are
 compacted and tuned on; what the tuner finds is published as a signed bundle, goes to one machine first and then to all,
 and is in the journal and the trace of each. Far memory before and after is what the kernel's counters say.
+
+Most requests of each program are for a small part of its data, so that some parameters do hold the objective: where all
+pages are as likely as each other, a threshold that was good in a history of minutes is broken in the next, whatever it is.
 """
 
 import contextlib
@@ -29,11 +32,12 @@ FEATURES = ("s3",)
 MORE_IS_BETTER = ("far_bytes_after",)
 
 _POLL_S = 3
-_RECORDED_S = 150
+_RECORDED_S = 240
 _AFTER_S = 90
 _PATIENCE_S = 120
 # One who is careful: what comes back is a fifth of what may, and nothing is touched for minutes.
 _BY_HAND: node.Settings = {"cold_age.percentile": "100%", "cold_age.warmup": "60s"}
+_MIX = ("--hot-fraction", "0.1", "--hot-share", "0.98")
 _TRACE: node.Settings = {"trace.store": URL, "trace.entry_period": "6s", "trace.file_period": "18s"}
 
 
@@ -131,7 +135,7 @@ def _start(
 
 def _redis(guest: Guest) -> str:
     server = services.redis(guest)
-    load = loads.Requests(server, "redis", keys=50_000, mix=("--hot-fraction", "0.05", "--hot-share", "0.9"))
+    load = loads.Requests(server, "redis", keys=50_000, mix=_MIX)
     load.fill()
     load.start(3600, 100)
     return "/redis"
@@ -139,7 +143,7 @@ def _redis(guest: Guest) -> str:
 
 def _memcached(guest: Guest) -> str:
     server = services.memcached(guest, memory_mib=128, options=["-o", "no_lru_crawler"])
-    load = loads.Requests(server, "memcached", keys=40_000)
+    load = loads.Requests(server, "memcached", keys=40_000, mix=_MIX)
     load.fill()
     load.start(3600, 100)
     return "/memcached"
@@ -149,7 +153,7 @@ def _postgres(guest: Guest) -> str:
     server = services.postgres(guest, shared_buffers_mib=96)
     load = loads.Pgbench(server, scale=4)
     load.fill()
-    load.start(3600, 10)
+    load.start(3600, 2)
     return "/postgres"
 
 
@@ -180,8 +184,8 @@ def _tune(lab: Lab, store: ObjectStore, directory: Path) -> dict[str, dict[str, 
     argv += ["--study", str(study), "--trace", str(compacted), "--out", str(out), "--designer", "grid", "--trials", "5"]
     argv += ["--knob", "cold_age.promotion_rate", "--objective", f"{node.SLO_RATIO_PER_MIN:.0%}"]
     argv += ["--bounds", "cold_age.promotion_rate=4%..20%", "--warmups", "0s,10s,20s,60s"]
-    # Of two dozen entries a job, in each of which a young history may set a record, a 98th percentile is the worst.
-    argv += ["--objective-percentile", "80%"]
+    # Of forty entries a job, a 98th percentile is the worst of all, and those of a young history set records.
+    argv += ["--objective-percentile", "90%"]
     env = {**os.environ, "PYTHONPATH": str(TREE / "python")}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:

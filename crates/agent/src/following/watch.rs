@@ -141,10 +141,10 @@ mod tests {
 
     /// The first period at which the guardrail is broken, of periods that are beyond the limit or not.
     fn broken_at(beyond: impl IntoIterator<Item = bool>) -> Option<usize> {
-        let mut watch = Watch::default();
+        let (mut watch, limits) = (Watch::default(), limits());
         beyond.into_iter().position(|beyond| {
             watch.weigh(beyond);
-            watch.breach(&limits()).is_some()
+            watch.breach(&limits).is_some()
         })
     }
 
