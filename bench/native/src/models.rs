@@ -134,7 +134,8 @@ pub(crate) fn bench(machine: Machine, effort: Effort) -> Result<ModelReport> {
     for (k, s) in [(10, 10), (100, 1), (1, 100), (100, 100)] {
         eprintln!("measuring {k} x {s} pairs");
         let many = grid(k, s)?;
-        let (_, rate, speed) = measure::compare(effort, &mut || replay(&held, &many, &thresholds), &mut || replay(&held, &one, &thresholds))?;
+        let (_, rate, speed) =
+            measure::compare(effort, &mut || replay(&held, &many, &thresholds), &mut || replay(&held, &one, &thresholds))?;
         cost_ratios.insert(format!("{k}x{s}"), 1.0 / speed);
         rates_of_one.push(rate);
     }
