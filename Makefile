@@ -40,6 +40,10 @@ test-s3: toolchain ## traces and rollouts in a real object store, with outages; 
 	@command -v target/tools/bin/s3s-fs >/dev/null || cargo install s3s-fs --version 0.14.1 --locked --features binary --root target/tools
 	S3_SERVER=$(CURDIR)/target/tools/bin/s3s-fs cargo test --locked -p thermocline-trace -p thermocline-rollout --features s3 --test s3
 
+.PHONY: test-fleet
+test-fleet: toolchain ## a thousand agents follow a rollout from stage to stage; some minutes
+	cargo test --release --locked -p thermocline --test thousand -- --ignored --nocapture
+
 .PHONY: test-tune
 test-tune: toolchain venv-tune ## the tuner with every designer that it knows (0.3 GB of wheels)
 	cargo build --locked -p thermocline

@@ -25,6 +25,7 @@ SETTLE_PERIODS = 12
 JUDGED_PERIODS = 3
 SLOWDOWN_MAX_RATIO = 1.1
 PLACED_MIN_RATIO = 0.05
+_SCAN_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Case:
     """Keeps it busy for so many seconds; the pid of what does."""
     workload: Workload | None = None
     """Itself, if it counts its own accesses."""
+    cycle_s: int = 0
+    """After how long it does the same again: what is judged is at least that."""
 
 
 def _redis(guest: Guest) -> Case:
@@ -63,12 +66,12 @@ def _postgres(guest: Guest) -> Case:
 def _analytics(guest: Guest) -> Case:
     regions = [
         Region("index", 16, {"zipf": {"exponent": 0.8, "touches_per_s": 2000}}, kind="huge"),
-        # A scan of 48 MiB is 12288 accesses.
-        Region("table", 48, {"period_ms": 60_000}, kind="huge"),
+        # A scan of 48 MiB is 12288 accesses at once, 205 a second on average.
+        Region("table", 48, {"period_ms": 1000 * _SCAN_S}, kind="huge"),
         Region("history", 96, {"never": True}, kind="huge"),
     ]
     workload = Workload(guest, regions, "analytics")
-    return Case(workload.job, lambda _: None, workload)
+    return Case(workload.job, lambda _: None, workload, _SCAN_S)
 
 
 _CASES = {"redis": _redis, "memcached": _memcached, "postgres": _postgres, "analytics": _analytics}
@@ -93,7 +96,8 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
-    settle_s, judged_s = (periods * slow.period_s(guest) for periods in (SETTLE_PERIODS, JUDGED_PERIODS))
+    settle_s = SETTLE_PERIODS * slow.period_s(guest)
+    judged_s = max(JUDGED_PERIODS * slow.period_s(guest), case.cycle_s)
     load = case.busy(settle_s + judged_s)
     watch = None if case.workload is None else numa.Watch(case.workload)
     agent = slow.start(guest, [case.job], target)

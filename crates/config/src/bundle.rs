@@ -108,7 +108,7 @@ pub struct Told {
 }
 
 /// A part of a fleet in a rollout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arm {
     /// Follows the bundle that is rolled out.
