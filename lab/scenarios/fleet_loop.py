@@ -4,8 +4,8 @@ Redis, memcached and PostgreSQL, each in a guest of its own, under careful param
 compacted and tuned on; what the tuner finds is published as a signed bundle, goes to one machine first and then to all,
 and is in the journal and the trace of each. Far memory before and after is what the kernel's counters say.
 
-Most requests of each program are for a small part of its data, so that some parameters do hold the objective: where all
-pages are as likely as each other, a threshold that was good in a history of minutes is broken in the next, whatever it is.
+Most requests of each program are for a small part of its data, so that some parameters do hold the objective: where
+all pages are as likely as each other, a threshold that was good in a history of minutes is broken in the next.
 """
 
 import contextlib
