@@ -359,10 +359,11 @@ pub(crate) struct TracesInto {
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("source").required(true).args(["trace", "trace_list", "generate", "merge"])))]
 pub(crate) struct Model {
-    /// Trace files, or directories with all that is below them
-    #[arg(long, value_name = "PATH", num_args = 1..)]
-    pub(crate) trace: Vec<PathBuf>,
-    /// The same, from a file with a path on each line, or `-` for standard input
+    /// Trace files, directories or s3://bucket/prefix, with all that is below them; an object store's files are copied to this
+    /// machine for the run
+    #[arg(long, value_name = "PATH|URL", num_args = 1..)]
+    pub(crate) trace: Vec<String>,
+    /// The same, from a file with one on each line, or `-` for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) trace_list: Option<PathBuf>,
     /// Of the one file, only these row groups, as `--plan` gives them

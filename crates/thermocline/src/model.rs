@@ -25,6 +25,7 @@ use trace::Basis;
 use self::report::{Answer, FleetAsItIs, Group, Pair, Report, Written};
 use crate::arguments::{self, Format};
 use crate::print;
+use crate::traces::inputs::{Inputs, Local};
 
 mod detail;
 mod report;
@@ -55,7 +56,9 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         }
         replay(config, arguments, &fleet, basis, threads, format)?
     } else {
-        let paths = inputs(arguments)?;
+        let given = inputs(arguments)?;
+        // Copies last as long as this.
+        let (paths, _copies) = bring(arguments, given)?;
         let traces = match &arguments.groups {
             Some(groups) => Traces::open_groups(&paths, groups.clone())?,
             None => Traces::open(&paths)?,
@@ -87,12 +90,29 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
     }
 }
 
-/// The paths that were given, one way or the other.
-fn inputs(arguments: &arguments::Model) -> Result<Vec<PathBuf>> {
+/// Paths on this machine of all that was given, and the copies among them.
+fn bring(arguments: &arguments::Model, given: Vec<String>) -> Result<(Vec<PathBuf>, Vec<Local>)> {
+    let (urls, paths): (Vec<_>, Vec<_>) = given.into_iter().partition(|given| given.contains("://"));
+    if urls.is_empty() {
+        return Ok((paths.into_iter().map(PathBuf::from).collect(), Vec::new()));
+    }
+    if arguments.plan.is_some() || arguments.resume.is_some() {
+        let url = &urls[0];
+        bail!(
+            "--plan and --resume need files that stay where they are; make one of {url} with `thermocline trace compact {url} --to FILE`"
+        );
+    }
+    let copies = Inputs::find(&urls)?.all_local()?;
+    let paths = paths.into_iter().map(PathBuf::from).chain(copies.iter().map(|copy| copy.path().to_owned())).collect();
+    Ok((paths, copies))
+}
+
+/// What was given to read, one way or the other.
+fn inputs(arguments: &arguments::Model) -> Result<Vec<String>> {
     let Some(list) = &arguments.trace_list else { return Ok(arguments.trace.clone()) };
     let text = if list.as_os_str() == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(list) };
     let text = text.with_context(|| format!("cannot read {}", list.display()))?;
-    let paths: Vec<_> = text.lines().filter(|line| !line.is_empty()).map(PathBuf::from).collect();
+    let paths: Vec<_> = text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
     if paths.is_empty() {
         bail!("{} names no file; write one path on each line", list.display());
     }

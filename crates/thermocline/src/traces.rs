@@ -17,7 +17,7 @@ use trace::{Basis, Entry, FIGURES, Merge, Writer, Written, calendar, schema};
 use crate::arguments::{Format, TraceCommand, Traces, TracesInto};
 use crate::print;
 
-mod inputs;
+pub(crate) mod inputs;
 mod show;
 
 use inputs::{Inputs, Local, Progress};

@@ -88,11 +88,14 @@ fn a_recorded_fleet_is_read_back() {
     assert!(!text.contains("generated") && !told.contains("configured"), "{text}");
     let entries = told.split(' ').next().unwrap();
     assert!(text.contains(&format!("{entries} entries")), "{told}{text}");
+    let url = format!("file://{path}");
+    assert_eq!(check(&["--trace", &url], 0, &[]), text);
+    check(&["--trace", &url, "--plan", "2"], 1, &["--plan and --resume need files that stay where they are", "trace compact"]);
 }
 
 #[test]
 fn what_cannot_be_asked_is_told_with_its_remedy() {
-    check(&[], 2, &["--trace <PATH>...|--trace-list <FILE>|--generate <JOBS>|--merge <TALLY>..."]);
+    check(&[], 2, &["--trace <PATH|URL>...|--trace-list <FILE>|--generate <JOBS>|--merge <TALLY>..."]);
     check(&["--trace", "/nonexistent"], 1, &["/nonexistent"]);
     check(&["--generate", "12", "--what-if", "k=1"], 2, &["there are promotion_rate, minimum_age, half_life and spikes"]);
     check(&["--generate", "12", "--what-if", "minimum_age=9h"], 1, &["give a lower one"]);

@@ -1,7 +1,7 @@
 //! A thousand agents, each with the loop, the journal, the trace and the rollout's follower of production, on machines whose
 //! kernel files are made up: who follows a rollout from stage to stage, and what that asks of the store.
 //!
-//! `make test-fleet`. A poll each 10 s stands for one each 5 min, thirty times as often.
+//! `make test-fleet`. A poll each 20 s stands for one each 5 min, fifteen times as often.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test that measures")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ use rollout::repository::{Change, Operator, Validity};
 use trace::{Store, Trace};
 
 const AGENTS: usize = 1_000;
-const POLL: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_secs(20);
 /// What a poll stands for.
 const POLLS_PER_HOUR: f64 = 12.0;
 const CONTROL_PPM: u32 = 50_000;
@@ -82,9 +82,9 @@ fn start(number: usize, at: &Path, store: &Path, root_of_trust: &Path) -> Runnin
     machine(&home);
     let (state, run, bundles, traces) = (home.join("state"), home.join("run"), store.join("rollout"), store.join("traces"));
     let text = format!(
-        "[agent]\nstate_dir = {state:?}\nruntime_dir = {run:?}\nscan_period = \"5s\"\ncontrol_period = \"5s\"\nmetrics_listen = \"off\"\n\
+        "[agent]\nstate_dir = {state:?}\nruntime_dir = {run:?}\nscan_period = \"20s\"\ncontrol_period = \"20s\"\nmetrics_listen = \"off\"\n\
          [rollout]\nstore = {bundles:?}\nroot = {root_of_trust:?}\npoll = \"{}s\"\n\
-         [trace]\nstore = {traces:?}\ncluster = \"c\"\nmachine = \"m{number}\"\nentry_period = \"10s\"\nfile_period = \"30s\"\n\
+         [trace]\nstore = {traces:?}\ncluster = \"c\"\nmachine = \"m{number}\"\nentry_period = \"40s\"\nfile_period = \"80s\"\n\
          [[job]]\ncgroup = \"/job\"\nclass = \"observe\"\n",
         POLL.as_secs()
     );

@@ -24,19 +24,19 @@ enum Place {
 }
 
 /// The files, and the stores that they are in.
-pub(super) struct Inputs {
+pub(crate) struct Inputs {
     stores: Vec<Store>,
     pub(super) files: Vec<Input>,
 }
 
 /// A file that is on this machine while it is used.
-pub(super) enum Local {
+pub(crate) enum Local {
     File(PathBuf),
     Fetched(Fetched),
 }
 
 impl Local {
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         match self {
             Self::File(path) => path,
             Self::Fetched(fetched) => fetched.path(),
@@ -46,7 +46,7 @@ impl Local {
 
 impl Inputs {
     /// Every trace that `urls` name.
-    pub(super) fn find(urls: &[String]) -> Result<Self> {
+    pub(crate) fn find(urls: &[String]) -> Result<Self> {
         let mut inputs = Self { stores: Vec::new(), files: Vec::new() };
         for url in urls {
             let path = Path::new(url);
@@ -68,6 +68,16 @@ impl Inputs {
             bail!("no trace in {}; agents write them where trace.store says, each hour", urls.join(", "));
         }
         Ok(inputs)
+    }
+
+    /// All of them, brought to this machine where they are not there.
+    pub(crate) fn all_local(&self) -> Result<Vec<Local>> {
+        let mut progress = Progress::new("files brought", self.files.len());
+        let brought = self.files.iter().map(|input| {
+            progress.step();
+            self.local(input).with_context(|| format!("cannot bring {} here", input.name))
+        });
+        brought.collect()
     }
 
     /// A file, brought to this machine if it is not there.
