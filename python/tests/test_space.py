@@ -81,6 +81,20 @@ def test_spaces_come_from_the_table() -> None:
             from_table(TABLE, keys, bounds)
 
 
+def test_what_is_off_is_looked_at_beside_the_others() -> None:
+    search = {"low": 3600.0, "high": 36_000.0, "scale": "log"}
+    table = [
+        {"key": "a.off", "unit": "duration", "default": "0s", "search": search},
+        {"key": "a.on", "unit": "duration", "default": "2h", "search": search},
+        {"key": "a.flag", "unit": "true or false", "default": "true", "search": {"low": 0, "high": 1, "scale": "linear"}},
+    ]
+    off, on, flag = from_table(table, ["a"], {}).knobs
+    assert (off.levels[:2], off.levels[-1], len(off.levels), on.levels) == ((0, 3600), 36_000, 9, ())
+    assert [off.text(off.at(share)) for share in (0, 0.12, 1)] == ["0s", "3600s", "36000s"]
+    assert [flag.text(flag.at(share)) for share in (0, 0.4, 0.6, 1)] == ["false", "false", "true", "true"]
+    assert (off.share(0), flag.share(1)) == (0.5 / 9, 0.75)
+
+
 def test_a_space_is_stored_and_read() -> None:
     space = Space((RATE, Knob("l", "duration", 1, 4, levels=(1, 2, 4))))
     assert from_json(to_json(space)) == space

@@ -143,7 +143,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The value as a number, in seconds, bytes, shares of one or whole numbers; `None` where it is no number.
+    /// The value as a number, in seconds, bytes, shares of one or whole numbers, 1 for true; `None` where it is no number.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "for searches and people; the value itself stays exact")]
     pub fn as_number(&self) -> Option<f64> {
@@ -152,7 +152,8 @@ impl Value {
             Self::Bytes(bytes) | Self::BytesPerSecond(bytes) => Some(bytes.0 as f64),
             Self::Ratio(ratio) => Some(ratio.as_f64()),
             Self::Count(count) => Some(f64::from(*count)),
-            Self::Bool(_) | Self::Choice(_) | Self::Path(_) | Self::Text(_) | Self::Address(_) => None,
+            Self::Bool(on) => Some(f64::from(u8::from(*on))),
+            Self::Choice(_) | Self::Path(_) | Self::Text(_) | Self::Address(_) => None,
         }
     }
 }

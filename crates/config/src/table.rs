@@ -133,9 +133,9 @@ knobs! {
             "K: the threshold taken is at least as high as this share of those that would have been best in the past periods. Higher is safer and saves less.";
         warmup: Duration = Unit::Duration, "600s" in "0s" ..= "24h", search "1m" ..= "4h" Log,
             "S: nothing of a job is offloaded for this long after it was first seen, because too little is known of it.";
-        half_life: Duration = Unit::Duration, "0s" in "0s" ..= "90d",
+        half_life: Duration = Unit::Duration, "0s" in "0s" ..= "90d", search "6h" ..= "60d" Log,
             "After this long a past period's best threshold counts half, after twice as long a quarter, and so on: what a job did long ago is forgotten. 0s forgets nothing.";
-        spikes: bool = Unit::Bool, "true",
+        spikes: bool = Unit::Bool, "true", search "false" ..= "true" Linear,
             "Whether a period whose best threshold lies above the percentile raises the threshold at once. Without it, only the percentile counts.";
         thresholds: u32 = Unit::Count, "32" in "2" ..= "64",
             "How many thresholds there are to choose from, each about the same factor above the last, from 1 to 255 scan periods (Lagar-Cavilla et al., section 4.4).";

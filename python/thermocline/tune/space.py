@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .quantity import duration
+
 Point = Mapping[str, float]
 """Values by the keys of their knobs: seconds, bytes, shares of one, or whole numbers."""
 
@@ -20,7 +22,11 @@ _DIGITS = 3
 """Significant digits of a value that is tried. More would not make a difference, and be read wrongly."""
 
 _DURATION, _RATIOS, _COUNT = "duration", ("ratio", "ratio per minute", "percentile", "whole percent"), "number"
+_FLAG = "true or false"
 _SIZES = {"size": "B", "size per second": "B/s"}
+
+_STEPS_BESIDE_OFF = 8
+"""Values of a knob that are tried beside none at all."""
 
 FINITE_MAX = 1_000_000
 """Points that are ever listed one by one."""
@@ -95,6 +101,8 @@ class Knob:
             return f"{round(value)}{_SIZES[self.unit]}"
         if self.unit in _RATIOS:
             return f"{value * 100:.4f}".rstrip("0").rstrip(".") + "%"
+        if self.unit == _FLAG:
+            return "true" if value else "false"
         return str(round(value)) if self.unit == _COUNT else repr(value)
 
     def _scaled(self, value: float) -> float:
@@ -183,8 +191,21 @@ def from_table(table: Sequence[Mapping[str, Any]], keys: Sequence[str], bounds: 
     for key in dict.fromkeys(wanted):
         search = rows[key]["search"]
         low, high = bounds.get(key, (search["low"], search["high"]))
-        knobs.append(Knob(key, str(rows[key]["unit"]), float(low), float(high), str(search["scale"])))
+        knobs.append(_knob(rows[key], float(low), float(high)))
     return Space(tuple(knobs))
+
+
+def _knob(row: Mapping[str, Any], low: float, high: float) -> Knob:
+    key, unit, scale = str(row["key"]), str(row["unit"]), str(row["search"]["scale"])
+    if unit == _FLAG:
+        return Knob(key, unit, low, high, levels=(low, high))
+    within = Knob(key, unit, low, high, scale)
+    if unit == _DURATION and duration(str(row["default"])) == 0 < low:
+        # Unless asked for, the knob is off, which no factor leads to from any other value.
+        steps = (within.at(step / (_STEPS_BESIDE_OFF - 1)) for step in range(_STEPS_BESIDE_OFF))
+        levels = (0.0, *dict.fromkeys(steps))
+        return Knob(key, unit, 0.0, levels[-1], levels=levels)
+    return within
 
 
 def in_effect(table: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, float]:
