@@ -9,6 +9,7 @@ use kernel::Roots;
 
 mod arguments;
 mod commands;
+mod doctor;
 mod emulate;
 mod experiment;
 mod knobs;
@@ -50,11 +51,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     let format = arguments.format;
     let load = || -> Result<Config> { Ok(Config::load(arguments.configuration.config.as_deref(), &arguments.configuration.overrides)?) };
     match arguments.command {
-        Command::Doctor => {
-            let report = agent::doctor::examine(&roots);
-            print(format, &report, || report.to_text())?;
-            return Ok(if report.able { ExitCode::SUCCESS } else { ExitCode::from(2) });
-        }
+        Command::Doctor => return doctor::doctor(&roots, load(), format),
         Command::Observe(observe) => commands::observe(roots, load()?, format, &observe)?,
         Command::Run(run) => return commands::run(roots, load()?, format, &run),
         Command::Agent(agent) if agent.restore => {

@@ -129,7 +129,7 @@ fn operator(config: &Config, signing: &Signing) -> Result<Operator> {
 }
 
 /// Who only looks needs no keys.
-fn reader(config: &Config, repository: &Repository) -> Result<Operator> {
+pub(crate) fn reader(config: &Config, repository: &Repository) -> Result<Operator> {
     let nowhere = PathBuf::new();
     Ok(Operator::open(&store(config, repository)?, &root(config, repository), &nowhere, Validity::default())?)
 }

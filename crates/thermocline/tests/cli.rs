@@ -176,6 +176,32 @@ fn doctor_says_what_is_missing_and_its_exit_code_agrees() {
 }
 
 #[test]
+fn doctor_looks_at_the_stores_that_are_configured() {
+    let directory = tempfile::tempdir().unwrap();
+    let (traces, bundles, root) = (directory.path().join("traces"), directory.path().join("bundles"), directory.path().join("root.json"));
+    let found = |text: &str, name: &str| {
+        let ran = thermocline(&["--config", &file(directory.path(), "own.toml", text), "doctor", "--format", "json"]);
+        let report = ran.json();
+        let checks = report["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["name"] == name).map(|check| (check["status"].as_str().unwrap().to_owned(), check.to_string()))
+    };
+    let stores = format!("[trace]\nstore = {traces:?}\n[rollout]\nstore = {bundles:?}\nroot = {root:?}\n");
+    assert_eq!(found("", "traces").or(found("", "rollout")), None, "nothing is configured");
+    assert_eq!(found(&stores, "traces").unwrap().0, "ok");
+    let (status, said) = found(&stores, "rollout").unwrap();
+    assert!(status == "missing" && said.contains("root.json") && said.contains("rollout init"), "{said}");
+    let keys = directory.path().join("keys");
+    let words = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    check(&["rollout", "keygen", &words(&keys)], 0, &["targets"], &[]);
+    let made = thermocline(&["rollout", "init", "--store", &words(&bundles), "--root", &words(&root), "--keys", &words(&keys)]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let (status, said) = found(&stores, "rollout").unwrap();
+    assert!(status == "ok" && said.contains("0 bundles verified, nothing is assigned"), "{said}");
+    let (status, said) = found("[trace]\nstor = 1\n", "configuration").unwrap();
+    assert!(status == "missing" && said.contains("stor") && said.contains("config check"), "{said}");
+}
+
+#[test]
 fn without_an_agent_the_remedy_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let set = format!("agent.runtime_dir={}", directory.path().display());

@@ -1,0 +1,64 @@
+//! `thermocline doctor`: what the machine can do, and whether the stores that it is configured for can be reached.
+
+use std::process::ExitCode;
+
+use agent::doctor::{Check, Status, examine};
+use anyhow::Result;
+use config::Config;
+use kernel::Roots;
+use rollout::repository::Contents;
+use trace::Store;
+
+use crate::arguments::Format;
+use crate::rollout::arguments::Repository;
+use crate::{in_words, print};
+
+/// Looks at the machine and, where the configuration can be read, at what it names. Changes nothing.
+pub(crate) fn doctor(roots: &Roots, config: Result<Config>, format: Format) -> Result<ExitCode> {
+    let mut report = examine(roots);
+    match config {
+        Ok(config) => report.checks.extend([traces(&config), bundles(&config)].into_iter().flatten()),
+        Err(error) => report.checks.push(missing("configuration", &error, "see `thermocline config check`")),
+    }
+    print(format, &report, || report.to_text())?;
+    Ok(if report.able { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
+fn missing(name: &'static str, error: &anyhow::Error, remedy: &str) -> Check {
+    Check { name, status: Status::Missing, found: in_words(error), remedy: remedy.to_owned() }
+}
+
+/// Whether the store of traces answers. What it holds is not listed: that may be a whole fleet's.
+fn traces(config: &Config) -> Option<Check> {
+    let url = &config.trace.store;
+    let answers = || -> Result<()> {
+        let store = Store::open(url)?;
+        store.wait(store.read("thermocline-doctor", 1))?;
+        Ok(())
+    };
+    (!url.is_empty()).then(|| match answers() {
+        Ok(()) => Check { name: "traces", status: Status::Ok, found: format!("{url} can be read"), remedy: String::new() },
+        Err(error) => missing("traces", &error, "until it answers, traces wait in agent.state_dir, trace.spool_size of them at most"),
+    })
+}
+
+/// Whether the store of bundles answers, and holds what the machine's root trusts.
+fn bundles(config: &Config) -> Option<Check> {
+    let url = &config.rollout.store;
+    let own = Repository { store: None, root: None };
+    let found = || -> Result<Contents> { Ok(crate::rollout::reader(config, &own)?.contents(false)?) };
+    (!url.is_empty()).then(|| match found() {
+        Ok(contents) if contents.troubles.is_empty() => {
+            let assigned = contents.assignment.as_ref().map_or("nothing is assigned".to_owned(), |told| format!("stage {:?}", told.stage));
+            let found = format!("{url}: {} bundles verified, {assigned}", contents.bundles.len());
+            Check { name: "rollout", status: Status::Ok, found, remedy: String::new() }
+        }
+        Ok(contents) => {
+            let remedy = "see `thermocline rollout verify`; machines go by the last bundle that was sound".to_owned();
+            Check { name: "rollout", status: Status::Missing, found: contents.troubles.join("; "), remedy }
+        }
+        Err(error) => {
+            missing("rollout", &error, "give the machine the root.json of `thermocline rollout init`, and credentials of the store")
+        }
+    })
+}
