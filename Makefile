@@ -40,6 +40,11 @@ test-s3: toolchain ## traces and rollouts in a real object store, with outages; 
 	@command -v target/tools/bin/s3s-fs >/dev/null || cargo install s3s-fs --version 0.14.1 --locked --features binary --root target/tools
 	S3_SERVER=$(CURDIR)/target/tools/bin/s3s-fs cargo test --locked -p thermocline-trace -p thermocline-rollout --features s3 --test s3
 
+.PHONY: test-prometheus
+test-prometheus: toolchain ## queries of a rollout's guards to a real Prometheus, which is unpacked and not installed
+	@command -v target/tools/prometheus/usr/bin/prometheus >/dev/null || tools/prometheus target/tools/prometheus
+	PROMETHEUS=$(CURDIR)/target/tools/prometheus/usr/bin/prometheus cargo test --locked -p thermocline-rollout --test prometheus -- --ignored
+
 .PHONY: test-fleet
 test-fleet: toolchain ## a thousand agents follow a rollout from stage to stage; some minutes
 	cargo test --release --locked -p thermocline --test thousand -- --ignored --nocapture
