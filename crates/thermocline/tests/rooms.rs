@@ -14,6 +14,8 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-config", 1),
     ("thermocline-kernel", 1),
     ("thermocline-trace", 1),
+    // Below `placement`, which sees its rows.
+    ("thermocline-vmtrace", 0),
     ("thermocline-placement", 1),
     ("thermocline-agent", 2),
     ("thermocline-emulate", 2),
