@@ -6,6 +6,8 @@ pub const CORES_MAX: u32 = 1 << 16;
 pub const MEMORY_BYTES_MAX: u64 = 1 << 50;
 /// How far from its beginning a trace may tell of: 34,000 years either way.
 pub const SECONDS_MAX: i64 = 1 << 40;
+/// How much faster one may run by slower memory, which can only be noise.
+pub const SLOWDOWN_MIN: f64 = -0.99;
 /// How much slower a VM may run: 1,000 times.
 pub const SLOWDOWN_MAX: f64 = 1000.0;
 
@@ -72,6 +74,13 @@ impl Vm {
         {
             return fault("departure", format!("{departure} s"), "it must not come before the arrival, nor after 2^40 seconds");
         }
+        for (field, number) in [("id", Some(self.id)), ("customer", self.customer)] {
+            if let Some(number) = number
+                && i64::try_from(number).is_err()
+            {
+                return fault(field, number.to_string(), "it must be below 2^63");
+            }
+        }
         if !(1..=CORES_MAX).contains(&self.cores) {
             return fault("cores", self.cores.to_string(), "it must be 1 to 65536");
         }
@@ -85,9 +94,9 @@ impl Vm {
         }
         for (field, slowdown) in [("slowdown_64ns", self.slowdown_64ns), ("slowdown_140ns", self.slowdown_140ns)] {
             if let Some(slowdown) = slowdown
-                && !(slowdown > -1.0 && slowdown <= SLOWDOWN_MAX)
+                && !(slowdown >= SLOWDOWN_MIN && slowdown <= SLOWDOWN_MAX)
             {
-                return fault(field, slowdown.to_string(), "it must be above -1 (at no time at all) and up to 1000");
+                return fault(field, slowdown.to_string(), "it must be -0.99 to 1000");
             }
         }
         Ok(())
@@ -124,6 +133,8 @@ mod tests {
         check(|vm| vm.departure = Some(i64::MAX), Some("departure"));
         check(|vm| vm.arrival = i64::MIN, Some("arrival"));
         check(|vm| (vm.arrival, vm.departure) = (-900, Some(-300)), None);
+        check(|vm| vm.id = u64::MAX, Some("id"));
+        check(|vm| vm.customer = Some(1 << 63), Some("customer"));
         check(|vm| vm.cores = 0, Some("cores"));
         check(|vm| vm.cores = CORES_MAX + 1, Some("cores"));
         check(|vm| vm.memory_bytes = 0, Some("memory_bytes"));

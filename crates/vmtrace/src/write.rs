@@ -1,0 +1,135 @@
+//! Writing VM traces: one file, sorted by arrival.
+
+use std::fs::{File, Permissions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::data_type::Int64Type;
+use parquet::errors::ParquetError;
+use parquet::file::writer::SerializedFileWriter;
+use tempfile::NamedTempFile;
+
+use crate::about::About;
+use crate::error::{Error, Result};
+use crate::schema::{self, COLUMNS};
+use crate::vm::Vm;
+
+/// VMs of a row group: what the writer holds in memory, some 14 MB.
+pub const GROUP_VMS: usize = 1 << 17;
+
+/// A trace file that is being written. It appears under its name, whole, when it is finished.
+pub struct Writer {
+    path: PathBuf,
+    file: SerializedFileWriter<BufWriter<NamedTempFile>>,
+    columns: Vec<Vec<i64>>,
+    last: Option<(i64, u64)>,
+    written: Written,
+}
+
+/// What a finished file holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// VMs.
+    pub vms: u64,
+    /// The file's size.
+    pub bytes: u64,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("path", &self.path).field("written", &self.written).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Begins the file that will be `path`; its directory is made.
+    ///
+    /// # Errors
+    /// Any error of making files there.
+    pub fn create(path: &Path) -> Result<Self> {
+        let failed = Error::parquet(path);
+        let (schema, properties) = (schema::schema().map_err(&failed)?, schema::properties().map_err(&failed)?);
+        let file = SerializedFileWriter::new(BufWriter::new(temporary_for(path)?), schema, Arc::new(properties)).map_err(&failed)?;
+        Ok(Self { path: path.to_owned(), file, columns: vec![Vec::new(); COLUMNS.len()], last: None, written: Written::default() })
+    }
+
+    /// Adds a VM. They come sorted by [`Vm::order`].
+    ///
+    /// # Errors
+    /// [`Error::Order`], also where an id comes twice in a row; [`Error::Damaged`] for what [`Vm::check`] refuses; any
+    /// error of writing.
+    pub fn push(&mut self, vm: &Vm) -> Result<()> {
+        vm.check().map_err(|fault| Error::damaged(&self.path, format!("VM {}: {fault}", vm.id)))?;
+        if self.last.is_some_and(|last| last >= vm.order()) {
+            return Err(Error::Order { path: self.path.clone(), id: vm.id, arrival: vm.arrival });
+        }
+        self.last = Some(vm.order());
+        for (column, number) in self.columns.iter_mut().zip(schema::row(vm)) {
+            column.push(number);
+        }
+        self.written.vms += 1;
+        if self.columns[0].len() >= GROUP_VMS { self.end_group() } else { Ok(()) }
+    }
+
+    fn end_group(&mut self) -> Result<()> {
+        if !self.columns[0].is_empty() {
+            write_group(&mut self.file, &self.columns).map_err(Error::parquet(&self.path))?;
+            self.columns.iter_mut().for_each(Vec::clear);
+        }
+        Ok(())
+    }
+
+    /// Ends the file: it is on the disk, under its name.
+    ///
+    /// # Errors
+    /// Any error of writing; there is no file then.
+    pub fn finish(mut self, about: &About) -> Result<Written> {
+        self.end_group()?;
+        for pair in schema::metadata(&self.path, about)? {
+            self.file.append_key_value_metadata(pair);
+        }
+        let buffered = self.file.into_inner().map_err(Error::parquet(&self.path))?;
+        let bytes = persist(&self.path, buffered)?;
+        Ok(Written { bytes, ..self.written })
+    }
+}
+
+fn write_group(file: &mut SerializedFileWriter<BufWriter<NamedTempFile>>, columns: &[Vec<i64>]) -> Result<(), ParquetError> {
+    let mut group = file.next_row_group()?;
+    for column in columns {
+        let next = group.next_column()?;
+        let mut writer = next.ok_or_else(|| ParquetError::General("fewer columns than the schema has".to_owned()))?;
+        writer.typed::<Int64Type>().write_batch(column, None, None)?;
+        writer.close()?;
+    }
+    group.close()?;
+    Ok(())
+}
+
+/// A file beside `path` that becomes it when it is whole. Others may read it, as they may what a shell writes.
+fn temporary_for(path: &Path) -> Result<NamedTempFile> {
+    let directory = directory_of(path);
+    std::fs::create_dir_all(directory).map_err(Error::io(directory, "make"))?;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".unfinished-").permissions(Permissions::from_mode(0o666));
+    builder.tempfile_in(directory).map_err(Error::io(directory, "make a file in"))
+}
+
+/// The directory that a file is in.
+pub(crate) fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes a written file durable and gives it its name. Returns its size in bytes.
+fn persist(path: &Path, buffered: BufWriter<NamedTempFile>) -> Result<u64> {
+    let mut temporary = buffered.into_inner().map_err(|error| Error::io(path, "write")(error.into_error()))?;
+    temporary.flush().and_then(|()| temporary.as_file().sync_all()).map_err(Error::io(path, "write"))?;
+    let bytes = temporary.as_file().metadata().map_err(Error::io(path, "look at"))?.len();
+    temporary.persist(path).map_err(|error| Error::io(path, "make")(error.error))?;
+    // The name is durable when the directory is.
+    let directory = directory_of(path);
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::io(directory, "write"))?;
+    Ok(bytes)
+}
