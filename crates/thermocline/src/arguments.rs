@@ -54,7 +54,7 @@ fn turn(text: &str) -> Result<std::time::Duration, String> {
     Ok(turn)
 }
 
-fn size(text: &str) -> Result<Bytes, String> {
+pub(crate) fn size(text: &str) -> Result<Bytes, String> {
     config::quantity::parse_bytes(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))
 }
 
@@ -127,6 +127,9 @@ pub(crate) enum Command {
     /// Publish parameters for a fleet, signed, and say which machines follow them
     #[command(subcommand)]
     Rollout(crate::rollout::arguments::RolloutCommand),
+    /// Say what sharing memory between machines would save: VM traces, and the DRAM that they strand
+    #[command(subcommand)]
+    Pool(crate::pool::arguments::PoolCommand),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -15,6 +15,8 @@ mod experiment;
 mod knobs;
 mod model;
 mod plan;
+mod pool;
+mod progress;
 mod rates;
 mod rollout;
 mod signals;
@@ -74,6 +76,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Model(arguments) => model::model(&load()?, format, &arguments)?,
         Command::Experiment(arguments) => experiment::experiment(&load()?, format, &arguments)?,
         Command::Rollout(command) => return rollout::run(&load()?, format, &command),
+        Command::Pool(command) => return pool::run(format, &command),
         Command::Config(ConfigCommand::Check) => {
             let checked = Config::load(arguments.configuration.config.as_deref(), &arguments.configuration.overrides);
             return commands::check(format, checked);

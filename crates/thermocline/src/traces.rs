@@ -16,11 +16,12 @@ use trace::{Basis, Entry, FIGURES, Merge, Writer, Written, calendar, schema};
 
 use crate::arguments::{Format, TraceCommand, Traces, TracesInto};
 use crate::print;
+use crate::progress::Progress;
 
 pub(crate) mod inputs;
 mod show;
 
-use inputs::{Inputs, Local, Progress};
+use inputs::{Inputs, Local};
 
 /// Runs a command over traces.
 pub(crate) fn run(config: &Config, format: Format, command: &TraceCommand) -> Result<ExitCode> {

@@ -11,6 +11,9 @@ pub struct About {
     pub generated: bool,
     /// The last second that it tells of. A VM without a departure ran then, or its departure is unknown.
     pub ends: i64,
+    /// Whether seconds count from 1970 (UTC); otherwise from some instant of the trace's own.
+    #[serde(default)]
+    pub unix_time: bool,
     /// The words behind the numbers of its VMs.
     #[serde(flatten)]
     pub words: Words,

@@ -12,9 +12,11 @@
 
 mod about;
 mod error;
+pub mod import;
 mod read;
 pub mod schema;
 mod sort;
+pub mod stranding;
 mod vm;
 mod write;
 

@@ -94,7 +94,7 @@ impl Vm {
         }
         for (field, slowdown) in [("slowdown_64ns", self.slowdown_64ns), ("slowdown_140ns", self.slowdown_140ns)] {
             if let Some(slowdown) = slowdown
-                && !(slowdown >= SLOWDOWN_MIN && slowdown <= SLOWDOWN_MAX)
+                && !(SLOWDOWN_MIN..=SLOWDOWN_MAX).contains(&slowdown)
             {
                 return fault(field, slowdown.to_string(), "it must be -0.99 to 1000");
             }

@@ -1,8 +1,6 @@
-//! Which files a command is about, and how far it has come.
+//! Which files a command is about.
 
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use trace::{Fetched, Store};
@@ -103,43 +101,4 @@ pub(super) fn put<T>(to: &str, make: impl FnOnce(&Path) -> Result<T>) -> Result<
     let made = make(&file)?;
     Store::open(store)?.put(name, &file)?;
     Ok(made)
-}
-
-/// Tells on standard error how far a long command has come, if somebody watches.
-pub(super) struct Progress {
-    what: &'static str,
-    total: usize,
-    done: usize,
-    told: Instant,
-    watched: bool,
-}
-
-const TOLD_EVERY: Duration = Duration::from_millis(200);
-
-impl Progress {
-    pub(super) fn new(what: &'static str, total: usize) -> Self {
-        Self { what, total, done: 0, told: Instant::now(), watched: std::io::stderr().is_terminal() }
-    }
-
-    /// One more is done.
-    pub(super) fn step(&mut self) {
-        self.done += 1;
-        if self.watched && self.told.elapsed() >= TOLD_EVERY {
-            self.told = Instant::now();
-            if self.total > 0 {
-                eprint!("\r{} of {} {} ", self.done, self.total, self.what);
-            } else {
-                eprint!("\r{} {} ", self.done, self.what);
-            }
-            let _ = std::io::stderr().flush();
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.watched {
-            eprint!("\r\x1b[K");
-        }
-    }
 }

@@ -1,0 +1,120 @@
+//! AzureTracesForPacking2020: a SQLite database of VMs and their types.
+//!
+//! `vm` has a VM per row: type, tenant, and start and end in fractional days (negative for what ran before; no end for what ran
+//! on for 90 days). `vmType` says which share of a machine a type takes, for each of several machines. A share is of a
+//! machine of [`super::Options::machine_cores`] and `machine_memory_bytes`; of the machines that could hold a type, the one with the
+//! lowest id is taken.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags, Row};
+
+use super::{Sink, bytes_of};
+use crate::error::{Error, Result};
+use crate::vm::Vm;
+
+const DAY_SECONDS: f64 = 86_400.0;
+/// Types that are told apart.
+const TYPES_MAX: usize = 1 << 16;
+
+/// Cores and memory in bytes of a type.
+type Types = HashMap<String, (u32, u64)>;
+
+/// Reads the database.
+pub(super) fn read(path: &Path, sink: &mut Sink<'_>) -> Result<()> {
+    let failed = |error: rusqlite::Error| Error::damaged(path, format!("cannot be read as AzureTracesForPacking2020: {error}"));
+    let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(failed)?;
+    let types = types(path, &database, sink).map_err(failed)?;
+    let count: i64 = database.query_row("SELECT COUNT(*) FROM vm", [], |row| row.get(0)).map_err(failed)?;
+    let count = u64::try_from(count).unwrap_or(0);
+    let mut statement = database.prepare("SELECT vmTypeId, tenantId, starttime, endtime FROM vm").map_err(failed)?;
+    let mut rows = statement.query([]).map_err(failed)?;
+    let mut number = 0;
+    while let Some(row) = rows.next().map_err(failed)? {
+        number += 1;
+        sink.row(number, count);
+        let place = || format!("{} vm row {number}", path.display());
+        match vm(row, &types, sink) {
+            Ok((vm, last_seen)) => sink.vm(&place, vm, last_seen)?,
+            Err(what) => sink.bad(&format!("{}: {what}", place())),
+        }
+    }
+    Ok(())
+}
+
+fn types(path: &Path, database: &Connection, sink: &mut Sink<'_>) -> Result<Types, rusqlite::Error> {
+    let mut types = Types::new();
+    let mut statement = database.prepare("SELECT vmTypeId, core, memory FROM vmType ORDER BY vmTypeId, machineId")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let name = text(row.get_ref(0)?);
+        if types.contains_key(&name) || types.len() >= TYPES_MAX {
+            continue;
+        }
+        let share = |at: usize| Ok::<_, rusqlite::Error>(real(row.get_ref(at)?).filter(|share| *share > 0.0 && *share <= 1.0));
+        let (Some(core), Some(memory)) = (share(1)?, share(2)?) else {
+            sink.bad(&format!(
+                "{} type {name}: it takes {} of a machine's cores and {} of its memory; a share is above 0 and up to 1",
+                path.display(),
+                text(row.get_ref(1)?),
+                text(row.get_ref(2)?)
+            ));
+            continue;
+        };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the machine's")]
+        let cores = libm::round(core * f64::from(sink.options.machine_cores)).max(1.0) as u32;
+        #[expect(clippy::cast_precision_loss, reason = "a share of it is taken")]
+        if let Some(bytes) = bytes_of(memory, sink.options.machine_memory_bytes as f64) {
+            types.insert(name, (cores, bytes));
+        }
+    }
+    Ok(types)
+}
+
+fn vm(row: &Row<'_>, types: &Types, sink: &mut Sink<'_>) -> Result<(Vm, i64), String> {
+    let field = |at: usize| row.get_ref(at).map_err(|error| error.to_string());
+    let name = text(field(0)?);
+    let &(cores, memory_bytes) = types.get(&name).ok_or_else(|| format!("its type {name} is not in vmType, or cannot be used"))?;
+    let arrival = seconds("starttime", field(2)?)?;
+    let departure = match field(3)? {
+        ValueRef::Null => None,
+        end => Some(seconds("endtime", end)?),
+    };
+    let vm = Vm {
+        arrival,
+        departure,
+        cores,
+        memory_bytes,
+        customer: Some(sink.customer(&text(field(1)?))),
+        vm_type: sink.vm_type(&name),
+        ..Vm::default()
+    };
+    Ok((vm, departure.unwrap_or(arrival)))
+}
+
+/// Fractional days as seconds.
+fn seconds(name: &str, days: ValueRef<'_>) -> Result<i64, String> {
+    let seconds = real(days).map(|days| libm::round(days * DAY_SECONDS)).filter(|seconds| seconds.abs() < 1e12);
+    #[expect(clippy::cast_possible_truncation, reason = "within bounds")]
+    seconds.map(|seconds| seconds as i64).ok_or_else(|| format!("{name} is {}, no number of days that it can be", text(days)))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "days and shares")]
+fn real(value: ValueRef<'_>) -> Option<f64> {
+    match value {
+        ValueRef::Integer(number) => Some(number as f64),
+        ValueRef::Real(number) => Some(number),
+        _ => None,
+    }
+}
+
+fn text(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Null => "NULL".to_owned(),
+        ValueRef::Integer(number) => number.to_string(),
+        ValueRef::Real(number) => number.to_string(),
+        ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text).chars().take(40).collect(),
+    }
+}

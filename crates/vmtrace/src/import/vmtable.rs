@@ -1,0 +1,93 @@
+//! `vmtable` of the public Azure traces V1 (2017) and V2 (2019): 11 columns without a header.
+//!
+//! VM id, subscription, deployment, second created, second deleted, three figures of CPU use, category, cores and memory
+//! in GB. V2 has buckets of the last two: `8` holds more than the bucket before it and up to 8, `>24` what is above. A bucket is
+//! read as its upper end, and one above all others as the next power of two.
+//!
+//! A trace takes 30 days. A VM that was there before has been created at 0, one that was there after deleted at the last
+//! five minutes: the latter is read as still running.
+
+use super::{GIB, Lines, Sink, memory, number};
+use crate::error::Result;
+use crate::vm::Vm;
+
+const COLUMNS: usize = 11;
+/// From here on "deleted" means that the trace ended.
+const LAST_SECONDS: i64 = 30 * 86_400 - 300;
+
+/// Whether this may be a row of it.
+pub(super) fn is_row(line: &str) -> bool {
+    parts(line).is_ok()
+}
+
+struct Parts<'a> {
+    subscription: &'a str,
+    created: i64,
+    deleted: i64,
+    cores: u32,
+    memory_bytes: u64,
+    size: String,
+}
+
+fn parts(line: &str) -> Result<Parts<'_>, String> {
+    let fields: Vec<_> = line.split(',').map(|field| field.trim().trim_matches('"')).collect();
+    let [_, subscription, _, created, deleted, _, _, _, _, cores, memory_gb] = fields.as_slice() else {
+        return Err(format!("it has {} fields; there are {COLUMNS}", fields.len()));
+    };
+    Ok(Parts {
+        subscription,
+        created: number("vmcreated", created)?,
+        deleted: number("vmdeleted", deleted)?,
+        cores: number("vmcorecount", &end_of_bucket(cores))?,
+        memory_bytes: memory("vmmemory", &end_of_bucket(memory_gb), GIB)?,
+        size: format!("{cores} cores, {memory_gb} GB"),
+    })
+}
+
+/// `>24` as 32; all else as it is.
+fn end_of_bucket(field: &str) -> String {
+    let above = field.strip_prefix('>').and_then(|above| above.trim().parse::<u32>().ok());
+    let power = above.and_then(|above| above.checked_add(1)).and_then(u32::checked_next_power_of_two);
+    power.map_or_else(|| field.to_owned(), |power| power.to_string())
+}
+
+/// Reads the rows.
+pub(super) fn read(lines: &mut Lines, sink: &mut Sink<'_>) -> Result<()> {
+    while let Some(line) = lines.next()? {
+        sink.row(lines.done_bytes(), lines.bytes);
+        let line = line.unwrap_or_else(|_| String::new());
+        match parts(&line) {
+            Ok(parts) => {
+                let departure = Some(parts.deleted).filter(|&deleted| deleted < LAST_SECONDS);
+                let vm = Vm {
+                    arrival: parts.created,
+                    departure,
+                    cores: parts.cores,
+                    memory_bytes: parts.memory_bytes,
+                    customer: Some(sink.customer(parts.subscription)),
+                    vm_type: sink.vm_type(&parts.size),
+                    ..Vm::default()
+                };
+                sink.vm(&|| lines.place(), vm, parts.deleted.max(parts.created))?;
+            }
+            Err(what) => sink.bad(&format!("{}: {what}", lines.place())),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_read_as_their_upper_end() {
+        let check = |field: &str, want: &str| assert_eq!(end_of_bucket(field), want);
+        check("8", "8");
+        check("1.75", "1.75");
+        check(">24", "32");
+        check(">64", "128");
+        check(">x", ">x");
+        check(">4294967295", ">4294967295");
+    }
+}

@@ -1,0 +1,118 @@
+//! Packing by hand, and what must hold of any.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::about::About;
+use crate::write::Writer;
+
+const GIB: u64 = 1 << 30;
+
+fn vm(id: u64, hours: (i64, Option<i64>), cores: u32, gib: u64) -> Vm {
+    let (arrival, departure) = (hours.0 * 3_600, hours.1.map(|hour| hour * 3_600));
+    Vm { id, arrival, departure, cores, memory_bytes: gib * GIB, ..Vm::default() }
+}
+
+fn trace(vms: &[Vm], ends_hours: i64) -> (tempfile::TempDir, Trace) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.parquet");
+    let mut writer = Writer::create(&path).unwrap();
+    vms.iter().for_each(|vm| writer.push(vm).unwrap());
+    writer.finish(&About { ends: ends_hours * 3_600, ..About::default() }).unwrap();
+    let trace = Trace::open(&path).unwrap();
+    (dir, trace)
+}
+
+fn shape(cores: u32, gib_per_core: u64) -> Shape {
+    Shape { cores, dram_per_core_bytes: gib_per_core * GIB, peak_fill: 1.0 }
+}
+
+fn packed(vms: &[Vm], ends_hours: i64, shape: Shape) -> (Demand, Stranding) {
+    let (_dir, trace) = trace(vms, ends_hours);
+    let demand = Demand::of(&trace, &mut || ()).unwrap();
+    let stranding = stranding(&trace, &demand, shape, &mut || ()).unwrap();
+    (demand, stranding)
+}
+
+#[test]
+fn memory_behind_rented_cores_is_stranded() {
+    // One server of 4 cores and 16 GiB, full of cores from hour 0 to 2 with 6 GiB free; half full after, and then the VMs of the
+    // trace, of 4 GiB a core at most, could still rent it all.
+    let vms = [vm(0, (0, Some(3)), 2, 8), vm(1, (0, None), 2, 2)];
+    let (demand, of) = packed(&vms, 5, shape(4, 4));
+    assert_eq!((demand.vms, demand.least_cores, demand.most_cores, demand.most_bytes_per_core), (2, 2, 2, 4 * GIB));
+    assert_eq!(demand.peaks, BTreeMap::from([(0, (4, 10 * GIB))]));
+    assert_eq!((of.clusters, of.servers, of.looks), (1, 1, 5));
+    let told: Vec<_> = of.bins.iter().map(|bin| (bin.scheduled_ratio, bin.looks, bin.stranded_median)).collect();
+    // 14 GiB free, of which 2 cores rent 8: 6 of 16.
+    assert_eq!(told, [(0.5, 3, 0.375), (1.0, 2, 0.375)]);
+    // A VM may still take more per core: nothing is stranded before the last core is rented.
+    let hungry = [vm(0, (0, Some(3)), 2, 8), vm(1, (0, None), 2, 2), vm(2, (4, Some(4)), 1, 14)];
+    let (_, of) = packed(&hungry, 5, shape(4, 4));
+    assert_eq!(of.bins.iter().map(|bin| (bin.looks, bin.stranded_median)).collect::<Vec<_>>(), [(3, 0.0), (2, 0.375)]);
+}
+
+#[test]
+fn a_vm_lies_where_it_fits_best() {
+    let mut servers = Servers::new(3, 8, 32 * GIB);
+    let first = servers.place(6, 8 * GIB).unwrap();
+    // Two cores are left there: a VM of two goes there, one of three does not.
+    servers.place(2, 8 * GIB).unwrap();
+    assert_eq!(servers.place(3, 24 * GIB).map(|placed| placed.server), Ok(1));
+    // The fewest free cores, if there is memory; else the next.
+    assert_eq!(servers.place(1, 9 * GIB).map(|placed| placed.server), Ok(2));
+    assert_eq!(servers.place(1, 8 * GIB).map(|placed| placed.server), Ok(1));
+    assert_eq!(servers.place(9, GIB), Err(Refused::Cores));
+    assert_eq!(servers.place(1, 33 * GIB), Err(Refused::Memory));
+    servers.free(first);
+    assert_eq!(servers.place(6, 24 * GIB).map(|placed| placed.server), Ok(0));
+}
+
+#[test]
+fn what_finds_no_place_is_counted() {
+    // Two servers for a peak of 8 cores; memory for half of it.
+    let vms = [vm(0, (0, None), 4, 8), vm(1, (0, None), 2, 5), vm(2, (1, None), 2, 2), vm(3, (2, None), 1, 9)];
+    let (_, of) = packed(&vms, 9, Shape { peak_fill: 0.9, ..shape(4, 2) });
+    assert_eq!((of.servers, of.refused_for_cores, of.refused_for_memory), (3, 0, 1));
+    let (_dir, trace) = trace(&vms, 9);
+    let demand = Demand::of(&trace, &mut || ()).unwrap();
+    let error = stranding(&trace, &demand, shape(3, 4), &mut || ()).unwrap_err().to_string();
+    assert!(error.contains("has 4 cores; servers of 3"), "{error}");
+}
+
+#[test]
+fn clusters_do_not_share() {
+    let vms = [vm(0, (0, None), 4, 1), Vm { cluster: 9, ..vm(1, (0, None), 2, 8) }];
+    let (demand, of) = packed(&vms, 2, shape(4, 4));
+    assert_eq!(demand.peaks.len(), 2);
+    assert_eq!((of.clusters, of.servers, of.looks), (2, 2, 4));
+    assert_eq!(of.bins.iter().map(|bin| bin.looks).collect::<Vec<_>>(), [2, 2]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever comes and goes, no server rents more than it has, and in the end all is free again.
+    #[test]
+    fn nothing_is_rented_twice(asked in prop::collection::vec((1_u32..9, 1_u64..40, any::<bool>()), 1..60)) {
+        let mut servers = Servers::new(3, 8, 32 * GIB);
+        let mut placed = Vec::new();
+        for (cores, gib, leave) in asked {
+            if leave && !placed.is_empty() {
+                servers.free(placed.remove(0));
+            }
+            placed.extend(servers.place(cores, gib * GIB));
+            let rented: u32 = placed.iter().map(|placed| placed.cores).sum();
+            prop_assert!((servers.scheduled_ratio() - f64::from(rented) / 24.0).abs() < 1e-9);
+            for server in 0..3 {
+                let here = || placed.iter().filter(|placed| placed.server == server);
+                prop_assert!(here().map(|placed| placed.cores).sum::<u32>() <= 8);
+                prop_assert!(here().map(|placed| placed.bytes).sum::<u64>() <= 32 * GIB);
+            }
+            let all_stranded = servers.stranded_ratio(0);
+            prop_assert!((0.0..=1.0).contains(&all_stranded) && servers.stranded_ratio(GIB) <= all_stranded);
+        }
+        placed.into_iter().for_each(|placed| servers.free(placed));
+        prop_assert_eq!((servers.scheduled_ratio(), servers.stranded_ratio(4 * GIB)), (0.0, 0.0));
+    }
+}
