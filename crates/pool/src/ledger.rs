@@ -1,0 +1,413 @@
+//! The ledger: what every slice does, who has which, and how commands change that.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::command::{Cause, Command, Effect, Refusal};
+use crate::slice::{EmcId, HostId, Ns, SliceId, State, Turn, VmId};
+
+mod audit;
+
+pub use audit::Broken;
+
+/// What a pool is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// Slices behind each EMC.
+    pub emc_slices: Vec<u32>,
+    /// Hosts that are wired to all of them.
+    pub hosts: u16,
+    /// Slices that are promised to nobody, so that VMs need not wait for those that are being released.
+    pub buffer_slices: u32,
+    /// How long a host, or who zeroes, may take to answer about one slice.
+    pub answer_within: Ns,
+    /// How long a stuck slice is left alone before its host is asked again.
+    pub ask_again_after: Ns,
+}
+
+/// How many slices are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Nobody's, and zeroed.
+    pub free: u32,
+    /// VMs'.
+    pub online: u32,
+    /// Being taken offline.
+    pub offlining: u32,
+    /// Not to be had offline.
+    pub stuck: u32,
+    /// Of hosts that died while the manager was away.
+    pub orphaned: u32,
+    /// Being zeroed.
+    pub scrubbing: u32,
+    /// Behind an EMC that does not work.
+    pub failed: u32,
+}
+
+impl Counts {
+    /// All slices there are.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.in_use() + self.free + self.failed
+    }
+
+    /// What no other VM can have: VMs' slices, and those on their way back.
+    #[must_use]
+    pub fn in_use(&self) -> u32 {
+        self.online + self.releasing()
+    }
+
+    /// On their way back, however far they are.
+    #[must_use]
+    pub fn releasing(&self) -> u32 {
+        self.offlining + self.stuck + self.orphaned + self.scrubbing
+    }
+
+    fn of(&mut self, state: State) -> &mut u32 {
+        match state {
+            State::Free => &mut self.free,
+            State::Online { .. } => &mut self.online,
+            State::Offlining { .. } => &mut self.offlining,
+            State::Stuck { .. } => &mut self.stuck,
+            State::Orphaned { .. } => &mut self.orphaned,
+            State::Scrubbing { .. } => &mut self.scrubbing,
+            State::Failed => &mut self.failed,
+        }
+    }
+}
+
+/// A slice as the ledger has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    state: State,
+    turn: Turn,
+    /// When the last VM that had it gave it back.
+    returned: Option<Ns>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Emc {
+    works: bool,
+    slices: Vec<Record>,
+    /// Free slices, the one that has been free for longest in front: that leaves releases the most time.
+    free: VecDeque<u32>,
+}
+
+/// What a VM has: slices of one EMC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Lease {
+    host: HostId,
+    emc: EmcId,
+    slices: Vec<u32>,
+}
+
+/// The pool. Starts with all slices free and all hosts up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    config: Config,
+    manager_works: bool,
+    hosts_up: Vec<bool>,
+    emcs: Vec<Emc>,
+    leases: BTreeMap<VmId, Lease>,
+    counts: Counts,
+}
+
+impl Pool {
+    /// A pool that nobody uses yet.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let record = Record { state: State::Free, turn: Turn(0), returned: None };
+        let emc = |&slices: &u32| Emc { works: true, slices: vec![record; slices as usize], free: (0..slices).collect() };
+        let emcs: Vec<Emc> = config.emc_slices.iter().map(emc).collect();
+        let counts = Counts { free: config.emc_slices.iter().sum(), ..Counts::default() };
+        Self { manager_works: true, hosts_up: vec![true; usize::from(config.hosts)], emcs, leases: BTreeMap::new(), counts, config }
+    }
+
+    /// How many slices are in which state.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// The most slices that one VM could be given now.
+    #[must_use]
+    pub fn grantable(&self) -> u32 {
+        if !self.manager_works {
+            return 0;
+        }
+        let unpromised = self.counts.free + self.counts.releasing();
+        self.roomiest().map_or(0, |(_, free)| free).min(unpromised.saturating_sub(self.config.buffer_slices))
+    }
+
+    /// Whether the manager works.
+    #[must_use]
+    pub fn manager_works(&self) -> bool {
+        self.manager_works
+    }
+
+    /// How many slices a VM has.
+    #[must_use]
+    pub fn slices_of(&self, vm: VmId) -> u32 {
+        self.leases.get(&vm).map_or(0, |lease| u32::try_from(lease.slices.len()).unwrap_or(u32::MAX))
+    }
+
+    /// What a slice does.
+    #[must_use]
+    pub fn state(&self, slice: SliceId) -> Option<State> {
+        self.record(slice).ok().map(|record| record.state)
+    }
+
+    /// When the last VM that had a slice gave it back; none if no VM has had it yet.
+    #[must_use]
+    pub fn returned(&self, slice: SliceId) -> Option<Ns> {
+        self.record(slice).ok()?.returned
+    }
+
+    /// The permission table of an EMC: which host may access each slice (section 4.1).
+    #[must_use]
+    pub fn permissions(&self, emc: EmcId) -> Option<impl Iterator<Item = Option<HostId>> + '_> {
+        let emc = self.emcs.get(usize::from(emc.0))?;
+        Some(emc.slices.iter().map(|record| record.state.owner()))
+    }
+
+    /// Follows a command: changes the ledger, and adds to `effects` what must be done for it.
+    ///
+    /// # Errors
+    /// Why it was not followed; the ledger is as before then.
+    pub fn apply(&mut self, now: Ns, command: Command, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        use Command as C;
+        // What fails, fails without a manager too.
+        match command {
+            C::EmcFailed(emc) => return self.emc_failed(emc, effects),
+            C::HostFailed(host) => return self.host_failed(now, host, effects),
+            C::ManagerFailed => {
+                self.manager_works = false;
+                return Ok(());
+            }
+            C::ManagerBack => {
+                self.manager_back(now, effects);
+                return Ok(());
+            }
+            _ if !self.manager_works => return Err(Refusal::ManagerAway),
+            _ => {}
+        }
+        match command {
+            C::Assign { vm, host, slices } => self.assign(vm, host, slices, effects),
+            C::Return { vm } => self.give_back(now, vm, effects),
+            C::Offlined { slice, turn } => self.offlined(now, slice, turn, effects),
+            C::OfflineFailed { slice, turn } => self.offline_failed(now, slice, turn),
+            C::Scrubbed { slice, turn } => self.scrubbed(slice, turn),
+            C::EmcRepaired(emc) => self.emc_repaired(now, emc, effects),
+            C::HostBack(host) => {
+                *self.hosts_up.get_mut(usize::from(host.0)).ok_or(Refusal::NoHost(host))? = true;
+                Ok(())
+            }
+            C::Tick => {
+                self.tick(now, effects);
+                Ok(())
+            }
+            C::EmcFailed(_) | C::HostFailed(_) | C::ManagerFailed | C::ManagerBack => Ok(()),
+        }
+    }
+
+    /// The working EMC with the most free slices, the first of equals.
+    fn roomiest(&self) -> Option<(EmcId, u32)> {
+        let mut best: Option<(EmcId, u32)> = None;
+        for (index, emc) in (0u16..).zip(&self.emcs) {
+            let free = u32::try_from(emc.free.len()).unwrap_or(u32::MAX);
+            if emc.works && best.is_none_or(|(_, most)| free > most) {
+                best = Some((EmcId(index), free));
+            }
+        }
+        best
+    }
+
+    fn record(&self, slice: SliceId) -> Result<&Record, Refusal> {
+        let emc = self.emcs.get(usize::from(slice.emc.0)).ok_or(Refusal::NoEmc(slice.emc))?;
+        emc.slices.get(slice.index as usize).ok_or(Refusal::Stale(slice))
+    }
+
+    /// Moves a slice to another state. Every change goes through here, so that the counts are right.
+    fn to(&mut self, slice: SliceId, state: State) {
+        let emc = self.emcs.get_mut(usize::from(slice.emc.0));
+        let Some(record) = emc.and_then(|emc| emc.slices.get_mut(slice.index as usize)) else { return };
+        *self.counts.of(record.state) -= 1;
+        *self.counts.of(state) += 1;
+        record.state = state;
+    }
+
+    fn assign(&mut self, vm: VmId, host: HostId, slices: u32, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        if slices == 0 {
+            return Err(Refusal::Nothing);
+        }
+        if self.leases.contains_key(&vm) {
+            return Err(Refusal::VmKnown(vm));
+        }
+        if !self.hosts_up.get(usize::from(host.0)).is_some_and(|&up| up) {
+            return Err(Refusal::NoHost(host));
+        }
+        let short = Refusal::Short { wanted: slices, grantable: self.grantable(), releasing: self.counts.releasing() };
+        let Some((emc, _)) = self.roomiest().filter(|_| slices <= self.grantable()) else { return Err(short) };
+        let Some(of) = self.emcs.get_mut(usize::from(emc.0)) else { return Err(short) };
+        let mut taken = Vec::with_capacity(slices as usize);
+        for index in of.free.drain(..slices as usize) {
+            if let Some(record) = of.slices.get_mut(index as usize) {
+                record.state = State::Online { host, vm };
+                record.turn = Turn(record.turn.0.wrapping_add(1));
+                effects.push(Effect::Online { host, slice: SliceId { emc, index }, turn: record.turn });
+            }
+            taken.push(index);
+        }
+        self.counts.free -= slices;
+        self.counts.online += slices;
+        self.leases.insert(vm, Lease { host, emc, slices: taken });
+        Ok(())
+    }
+
+    fn give_back(&mut self, now: Ns, vm: VmId, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        let Lease { host, emc, slices } = self.leases.remove(&vm).ok_or(Refusal::VmUnknown(vm))?;
+        for index in slices {
+            let slice = SliceId { emc, index };
+            self.to(slice, State::Offlining { host, since: now });
+            let record = self.emcs.get_mut(usize::from(emc.0)).and_then(|emc| emc.slices.get_mut(index as usize));
+            if let Some(record) = record {
+                record.returned = Some(now);
+                effects.push(Effect::Offline { host, slice, turn: record.turn });
+            }
+        }
+        Ok(())
+    }
+
+    fn offlined(&mut self, now: Ns, slice: SliceId, turn: Turn, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        let record = self.record(slice)?;
+        // A late answer of a host that was given up on is welcome all the same.
+        if record.turn != turn || !matches!(record.state, State::Offlining { .. } | State::Stuck { .. }) {
+            return Err(Refusal::Stale(slice));
+        }
+        self.scrub(now, slice, effects);
+        Ok(())
+    }
+
+    fn offline_failed(&mut self, now: Ns, slice: SliceId, turn: Turn) -> Result<(), Refusal> {
+        match *self.record(slice)? {
+            Record { state: State::Offlining { host, .. }, turn: asked, .. } if asked == turn => {
+                self.to(slice, State::Stuck { host, since: now });
+                Ok(())
+            }
+            _ => Err(Refusal::Stale(slice)),
+        }
+    }
+
+    fn scrub(&mut self, now: Ns, slice: SliceId, effects: &mut Vec<Effect>) {
+        self.to(slice, State::Scrubbing { since: now });
+        if let Ok(record) = self.record(slice) {
+            effects.push(Effect::Scrub { slice, turn: record.turn });
+        }
+    }
+
+    fn scrubbed(&mut self, slice: SliceId, turn: Turn) -> Result<(), Refusal> {
+        let record = self.record(slice)?;
+        if record.turn != turn || !matches!(record.state, State::Scrubbing { .. }) {
+            return Err(Refusal::Stale(slice));
+        }
+        self.to(slice, State::Free);
+        if let Some(emc) = self.emcs.get_mut(usize::from(slice.emc.0)) {
+            emc.free.push_back(slice.index);
+        }
+        Ok(())
+    }
+
+    /// Every slice with its state.
+    fn all(&self) -> Vec<(SliceId, State)> {
+        let slices = (0u16..)
+            .zip(&self.emcs)
+            .flat_map(|(emc, of)| (0u32..).zip(&of.slices).map(move |(index, record)| (SliceId { emc: EmcId(emc), index }, record.state)));
+        slices.collect()
+    }
+
+    fn emc_failed(&mut self, emc: EmcId, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        let Some(of) = self.emcs.get_mut(usize::from(emc.0)) else { return Err(Refusal::NoEmc(emc)) };
+        of.works = false;
+        of.free.clear();
+        let slices = u32::try_from(of.slices.len()).unwrap_or(u32::MAX);
+        for index in 0..slices {
+            self.to(SliceId { emc, index }, State::Failed);
+        }
+        self.leases.retain(|&vm, lease| {
+            if lease.emc == emc {
+                effects.push(Effect::Lost { vm, host: lease.host, cause: Cause::Emc });
+            }
+            lease.emc != emc
+        });
+        Ok(())
+    }
+
+    fn emc_repaired(&mut self, now: Ns, emc: EmcId, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        let Some(of) = self.emcs.get_mut(usize::from(emc.0)) else { return Err(Refusal::NoEmc(emc)) };
+        if of.works {
+            return Ok(());
+        }
+        of.works = true;
+        for record in &mut of.slices {
+            // What was asked before the failure is not answered by what is asked now.
+            record.turn = Turn(record.turn.0.wrapping_add(1));
+        }
+        let slices = u32::try_from(of.slices.len()).unwrap_or(u32::MAX);
+        for index in 0..slices {
+            self.scrub(now, SliceId { emc, index }, effects);
+        }
+        Ok(())
+    }
+
+    fn host_failed(&mut self, now: Ns, host: HostId, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        *self.hosts_up.get_mut(usize::from(host.0)).ok_or(Refusal::NoHost(host))? = false;
+        self.leases.retain(|&vm, lease| {
+            if lease.host == host {
+                effects.push(Effect::Lost { vm, host, cause: Cause::Host });
+            }
+            lease.host != host
+        });
+        for (slice, state) in self.all() {
+            if state.owner() != Some(host) {
+                continue;
+            }
+            if self.manager_works {
+                self.scrub(now, slice, effects);
+            } else {
+                self.to(slice, State::Orphaned { host });
+            }
+        }
+        Ok(())
+    }
+
+    fn manager_back(&mut self, now: Ns, effects: &mut Vec<Effect>) {
+        self.manager_works = true;
+        for (slice, state) in self.all() {
+            if matches!(state, State::Orphaned { .. }) {
+                self.scrub(now, slice, effects);
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Ns, effects: &mut Vec<Effect>) {
+        let (answer_within, ask_again_after) = (self.config.answer_within.0, self.config.ask_again_after.0);
+        let older = |since: Ns, span: u64| now.0.saturating_sub(since.0) >= span;
+        for (slice, state) in self.all() {
+            match state {
+                State::Offlining { host, since } if older(since, answer_within) => self.to(slice, State::Stuck { host, since: now }),
+                State::Stuck { host, since } if older(since, ask_again_after) => {
+                    self.to(slice, State::Offlining { host, since: now });
+                    if let Ok(record) = self.record(slice) {
+                        effects.push(Effect::Offline { host, slice, turn: record.turn });
+                    }
+                }
+                State::Scrubbing { since } if older(since, answer_within) => self.scrub(now, slice, effects),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
