@@ -1,0 +1,149 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::Strategy as Named;
+
+const SHAPE: Shape = Shape { nodes: 2, node_cores: 8, node_mib: 16_384 };
+const GIB: u32 = 1_024;
+
+fn vm(id: u64, cores: u32, local_gib: u32, pool_slices: u32) -> Request {
+    Request { id, cores, local_mib: local_gib * GIB, pool_slices }
+}
+
+fn rooms(grantable: &[u32]) -> Vec<Room> {
+    grantable.iter().map(|&grantable| Room { grantable, capacity: 16 }).collect()
+}
+
+#[test]
+fn policies_prefer_what_they_say() {
+    // Four servers in two pools: one nearly full, one short of memory, one short of cores, one empty.
+    let mut fleet = Fleet::new(SHAPE, 4, 2).unwrap();
+    for (server, cores, gib) in [(0, 5, 12), (0, 5, 12), (1, 1, 12), (2, 6, 2)] {
+        let placement = fleet.place_on(server, &vm(0, cores, gib, 0)).unwrap();
+        assert!(fleet.take(&placement));
+    }
+    let check = |policy: Named, request: Request, pools: &[u32], want: Option<u32>| {
+        let got = fleet.choose(&request, &rooms(pools), &policy);
+        assert_eq!(got.map(|placement| placement.server), want, "{policy} {request:?}");
+    };
+    check(Named::FirstFit, vm(1, 2, 2, 0), &[16, 16], Some(0));
+    check(Named::BestFit, vm(1, 2, 2, 0), &[16, 16], Some(0));
+    check(Named::WorstFit, vm(1, 2, 2, 0), &[16, 16], Some(3));
+    check(Named::Alignment, vm(1, 8, 1, 0), &[16, 16], Some(3));
+    // Server 2 has cores to spare against its memory, server 1 the reverse.
+    check(Named::Balance, vm(1, 1, 10, 0), &[16, 16], Some(2));
+    check(Named::Balance, vm(1, 6, 1, 0), &[16, 16], Some(1));
+    // The pool is a dimension like the others.
+    check(Named::FirstFit, vm(1, 2, 2, 3), &[2, 16], Some(2));
+    check(Named::FirstFit, vm(1, 2, 2, 3), &[2, 2], None);
+    check(Named::FirstFit, vm(1, 2, 2, 3), &[], None);
+    // Not spanning comes before every preference.
+    check(Named::FirstFit, vm(1, 4, 2, 0), &[16, 16], Some(1));
+    check(Named::FirstFit, vm(1, 17, 2, 0), &[16, 16], None);
+    let lots: std::collections::BTreeSet<_> =
+        (0..64).filter_map(|id| fleet.choose(&vm(id, 1, 1, 0), &rooms(&[16, 16]), &Named::Random { seed: 7 })).map(|p| p.server).collect();
+    assert_eq!(lots.len(), 4, "every server has its turn");
+}
+
+#[test]
+fn a_vm_fits_one_node_where_it_can() {
+    let check = |taken: &[(u32, u32)], request: Request, want: &[(u32, u32)]| {
+        let mut fleet = Fleet::new(SHAPE, 1, 1).unwrap();
+        let mut nodes = [Node::default(); NODES_MAX];
+        for (node, &(cores, gib)) in nodes.iter_mut().zip(taken) {
+            *node = Node { cores, mib: gib * GIB };
+        }
+        assert!(fleet.take(&Placement { server: 0, nodes }));
+        let got = fleet.place_on(0, &request).map(|placement| placement.nodes.map(|node| (node.cores, node.mib / GIB)));
+        assert_eq!(got.as_ref().map(|nodes| &nodes[..2]), (!want.is_empty()).then_some(want), "{taken:?} {request:?}");
+    };
+    check(&[], vm(1, 4, 8, 0), &[(4, 8), (0, 0)]);
+    check(&[(0, 0), (2, 0)], vm(1, 4, 8, 0), &[(0, 0), (4, 8)]);
+    check(&[(0, 12), (6, 0)], vm(1, 2, 8, 0), &[(0, 0), (2, 8)]);
+    // All cores on one node, a little memory from the other.
+    check(&[(0, 12), (6, 0)], vm(1, 4, 8, 0), &[(4, 4), (0, 4)]);
+    // More cores than a node has.
+    check(&[(0, 0), (2, 0)], vm(1, 12, 20, 0), &[(8, 16), (4, 4)]);
+    check(&[(8, 0), (1, 0)], vm(1, 8, 1, 0), &[]);
+    check(&[(0, 16), (0, 9)], vm(1, 1, 8, 0), &[]);
+}
+
+#[test]
+fn odd_shapes_are_refused_and_servers_that_are_down_are_left_out() {
+    for (nodes, pool_servers) in [(0, 1), (5, 1), (2, 0)] {
+        assert_eq!(Fleet::new(Shape { nodes, ..SHAPE }, 1, pool_servers), None);
+    }
+    let mut fleet = Fleet::new(SHAPE, 3, 2).unwrap();
+    assert_eq!((fleet.pools(), fleet.pool_of(2)), (2, (1, 0)));
+    fleet.set_up(0, false);
+    assert_eq!(fleet.choose(&vm(1, 1, 1, 0), &rooms(&[0, 0]), &Named::FirstFit).map(|p| p.server), Some(1));
+    assert_eq!((fleet.free(0), fleet.free(1)), ((0, 0), (16, 32_768)));
+    fleet.set_up(0, true);
+    assert_eq!(fleet.choose(&vm(1, 1, 1, 0), &rooms(&[0, 0]), &Named::FirstFit).map(|p| p.server), Some(0));
+}
+
+#[test]
+fn policies_are_known_by_their_names() {
+    for name in Named::NAMES {
+        assert_eq!(Named::named(name, 1).unwrap().to_string(), name);
+    }
+    assert!(Named::named("tetris", 1).unwrap_err().to_string().contains("best_fit"));
+}
+
+fn any_request() -> impl Strategy<Value = (Request, bool)> {
+    let request = (0u64..1000, 1u32..20, 0u32..40_000, 0u32..6);
+    (request.prop_map(|(id, cores, local_mib, pool_slices)| Request { id, cores, local_mib, pool_slices }), any::<bool>())
+}
+
+fn any_policy() -> impl Strategy<Value = Named> {
+    proptest::sample::select(&Named::NAMES[..]).prop_map(|name| Named::named(name, 3).unwrap())
+}
+
+proptest! {
+    #[test]
+    fn no_node_is_oversubscribed_and_what_is_given_back_was_taken(
+        requests in proptest::collection::vec(any_request(), 0..60), policy in any_policy(),
+    ) {
+        let empty = Fleet::new(SHAPE, 4, 2).unwrap();
+        let (mut fleet, mut placed) = (empty.clone(), Vec::<Placement>::new());
+        let pools = rooms(&[4, 2]);
+        for (request, leaves) in requests {
+            let chosen = fleet.choose(&request, &pools, &policy);
+            prop_assert_eq!(chosen, fleet.clone().choose(&request, &pools, &policy), "the same again");
+            if let Some(placement) = chosen {
+                let nodes = placement.nodes.iter().fold((0, 0), |sum, node| (sum.0 + node.cores, sum.1 + node.mib));
+                prop_assert_eq!(nodes, (request.cores, request.local_mib), "all of it is placed");
+                prop_assert!(pools[fleet.pool_of(placement.server).0 as usize].grantable >= request.pool_slices);
+                prop_assert!(fleet.take(&placement), "what was chosen has room");
+                placed.push(placement);
+            } else {
+                let fits = |server| {
+                    let (cores, mib) = fleet.free(server);
+                    cores >= request.cores && mib >= u64::from(request.local_mib)
+                        && pools[fleet.pool_of(server).0 as usize].grantable >= request.pool_slices
+                };
+                prop_assert!(!(0..4).any(fits), "refused with room");
+            }
+            if leaves && let Some(placement) = placed.pop() {
+                fleet.give_back(&placement);
+            }
+        }
+        placed.iter().for_each(|placement| fleet.give_back(placement));
+        prop_assert_eq!(fleet, empty);
+    }
+
+    #[test]
+    fn nobody_spans_who_need_not(requests in proptest::collection::vec(any_request(), 0..40), policy in any_policy()) {
+        let mut fleet = Fleet::new(SHAPE, 3, 1).unwrap();
+        let pools = rooms(&[16, 16, 16]);
+        for (request, _) in requests {
+            let Some(placement) = fleet.choose(&request, &pools, &policy) else { continue };
+            if placement.spans() {
+                prop_assert!(!fleet.servers.iter().any(|server| server.has_room(&request) && server.one_node(&request).is_some()));
+            } else {
+                prop_assert_eq!(placement.remote_mib(), 0);
+            }
+            fleet.take(&placement);
+        }
+    }
+}
