@@ -219,6 +219,24 @@ impl Fleet {
         fits
     }
 
+    /// Gives a VM more local memory on its server, near most of its cores first. Returns whether there was room; if not,
+    /// nothing has changed.
+    pub fn grow(&mut self, placement: &mut Placement, mib: u32) -> bool {
+        let home = placement.home();
+        let Some(server) = self.servers.get_mut(placement.server as usize).filter(|server| server.mib >= u64::from(mib)) else {
+            return false;
+        };
+        let mut missing = mib;
+        for at in std::iter::once(home).chain((0..NODES_MAX).filter(|&at| at != home)) {
+            let here = missing.min(server.free[at].mib);
+            server.free[at].mib -= here;
+            placement.nodes[at].mib += here;
+            missing -= here;
+        }
+        server.mib -= u64::from(mib);
+        true
+    }
+
     /// Takes a VM away from where it was.
     pub fn give_back(&mut self, placement: &Placement) {
         let Some(server) = self.servers.get_mut(placement.server as usize) else { return };

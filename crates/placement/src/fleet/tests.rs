@@ -69,6 +69,27 @@ fn a_vm_fits_one_node_where_it_can() {
 }
 
 #[test]
+fn a_vm_grows_where_its_cores_are() {
+    let check = |taken_gib: u32, grows_gib: u32, want: Option<(u32, u32)>| {
+        let mut fleet = Fleet::new(SHAPE, 1, 1).unwrap();
+        let mut nodes = [Node::default(); NODES_MAX];
+        nodes[1] = Node { cores: 4, mib: taken_gib * GIB };
+        let mut placement = Placement { server: 0, nodes };
+        assert!(fleet.take(&placement));
+        let before = (fleet.clone(), placement);
+        let grew = fleet.grow(&mut placement, grows_gib * GIB);
+        assert_eq!(grew.then_some((placement.nodes[0].mib / GIB, placement.nodes[1].mib / GIB)), want);
+        assert!(grew || (fleet.clone(), placement) == before);
+        fleet.give_back(&placement);
+        assert_eq!(fleet, Fleet::new(SHAPE, 1, 1).unwrap());
+    };
+    check(4, 8, Some((0, 12)));
+    check(12, 8, Some((4, 16)));
+    check(12, 20, Some((16, 16)));
+    check(12, 21, None);
+}
+
+#[test]
 fn odd_shapes_are_refused_and_servers_that_are_down_are_left_out() {
     for (nodes, pool_servers) in [(0, 1), (5, 1), (2, 0)] {
         assert_eq!(Fleet::new(Shape { nodes, ..SHAPE }, 1, pool_servers), None);

@@ -1,0 +1,173 @@
+use fastrand::Rng;
+use proptest::prelude::*;
+
+use super::*;
+use crate::faults::Faults;
+use crate::memory::{Predict, Prediction};
+use crate::oracle::{Accuracy, Oracle};
+use crate::study::{self, Deal, Servers};
+use crate::tally::saved;
+
+const GIB: u64 = SLICE_BYTES;
+
+/// VMs that come and go by chance, all of which have left in the end.
+fn vms(seed: u64, count: u64, seconds: i64) -> Vec<Vm> {
+    let mut random = Rng::with_seed(seed);
+    let mut vms: Vec<Vm> = (0..count)
+        .map(|id| {
+            let arrival = random.i64(0..seconds);
+            let cores = 1 << random.u32(0..4);
+            Vm {
+                id,
+                arrival,
+                departure: Some(arrival + random.i64(0..seconds)),
+                cores,
+                memory_bytes: u64::from(cores) * random.u64(1..9) * GIB / 2,
+                untouched_ratio: Some(random.f64()),
+                slowdown_64ns: Some(random.f64() * 0.12),
+                slowdown_140ns: Some(random.f64() * 0.25),
+                ..Vm::default()
+            }
+        })
+        .collect();
+    vms.sort_by_key(Vm::order);
+    vms
+}
+
+fn cluster(vms: Vec<Vm>, site: &Site) -> Cluster {
+    let ends = vms.iter().filter_map(|vm| vm.departure).max().unwrap_or(0);
+    study::clusters(vms, ends, Deal::AsTraced, Servers::BusyPpm(800_000), site).remove(0)
+}
+
+fn setup(pool_sockets: u32, memory: Memory<'_>) -> Setup<'_> {
+    Setup { pool_sockets, memory, added_ns: 64 }
+}
+
+const HALF: Memory<'static> = Memory::Static { share_ppm: 500_000, seed: 1 };
+
+/// A site on which faults come by the hour.
+fn troubled(seed: u64) -> Site {
+    let second = |n: u64| Some(Ns(n * SECOND));
+    let faults = Faults {
+        emc_every: second(20_000),
+        host_every: second(40_000),
+        manager_every: second(10_000),
+        back_after: Ns(600 * SECOND),
+        stuck_ppm: 50_000,
+    };
+    Site { seed, emcs: 2, buffer_slices: 3, faults, ..Site::default() }
+}
+
+#[test]
+fn a_pool_of_one_server_saves_nothing_and_larger_ones_more() {
+    // Released at once: slices on their way back are memory that is needed, too.
+    let site = Site { offline: (Ns(0), Ns(0)), scrub: Ns(0), ..Site::default() };
+    let cluster = cluster(vms(1, 6_000, 100_000), &site);
+    let without = baseline(&site, &cluster).unwrap();
+    assert_eq!(without.tally.rejected, 0);
+    let savings = |pool_sockets, memory| {
+        let tally = simulate(&site, setup(pool_sockets, memory), &cluster, &without, Capacity::Ample).unwrap();
+        assert_eq!((tally.started, tally.rejected, tally.moved, tally.fell_back), (6_000, 0, 0, 0));
+        saved(tally.required.bytes(), without.tally.required.bytes())
+    };
+    assert_eq!(savings(16, Memory::AllLocal).to_bits(), 0f64.to_bits());
+    let by_size = [2, 8, 32].map(|pool_sockets| savings(pool_sockets, HALF));
+    assert!(by_size[0].abs() < 0.02, "{by_size:?}: whole slices cost a little, or gain a little");
+    assert!(by_size[1] > by_size[0] + 0.02 && by_size[2] > by_size[1], "{by_size:?}");
+    let some = savings(32, Memory::Static { share_ppm: 100_000, seed: 1 });
+    assert!(some > 0.0 && some < by_size[2] / 2.0, "{some} of {by_size:?}");
+}
+
+#[test]
+fn what_was_measured_is_enough() {
+    let site = Site { buffer_slices: 2, ..Site::default() };
+    let cluster = cluster(vms(2, 3_000, 100_000), &site);
+    let without = baseline(&site, &cluster).unwrap();
+    let measured = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Ample).unwrap();
+    let just: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak + 2).collect();
+    let again = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Slices(&just)).unwrap();
+    assert_eq!((again.rejected, again.moved, again.fell_back, again.pool_peaks), (0, 0, 0, measured.pool_peaks.clone()));
+    assert!(again.release_gib_per_s_max > 0.0 && again.starts_above_1_gib_per_s < again.started / 20);
+    // Half of it is not: VMs go elsewhere, but they run.
+    let half: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak / 2).collect();
+    let short = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Slices(&half)).unwrap();
+    assert!(short.moved + short.fell_back > 0 && short.started == again.started, "{short:?}");
+}
+
+#[test]
+fn slow_vms_are_noticed_and_moved_as_far_as_allowed() {
+    struct Pooled;
+    impl Predict for Pooled {
+        fn predict(&self, _: &Vm) -> Prediction {
+            Prediction { insensitive: true, untouched_ratio: 0.0 }
+        }
+    }
+    let check = |mitigated_ppm: u32, noticed_after: u64, want: &dyn Fn(&Tally) -> bool| {
+        let site = Site { mitigated_ppm, noticed_after: Ns(noticed_after * SECOND), ..Site::default() };
+        let cluster = cluster(vms(3, 2_000, 100_000), &site);
+        let without = baseline(&site, &cluster).unwrap();
+        let tally = simulate(&site, setup(16, Memory::Pond(&Pooled)), &cluster, &without, Capacity::Ample).unwrap();
+        assert!(tally.mispredicted > 1_000 && want(&tally), "{tally:?}");
+    };
+    check(0, 60, &|tally| tally.mitigated == 0 && tally.left_slow > 1_000);
+    check(1_000_000, 60, &|tally| tally.mitigated > 1_000 && tally.left_slow < 10 && tally.pool_ratio() < 0.6);
+    check(10_000, 60, &|tally| tally.mitigated == 20);
+    check(1_000_000, 1 << 30, &|tally| tally.mitigated == 0 && tally.left_slow == 0);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_outcome_on_any_number_of_threads() {
+    let site = troubled(7);
+    let vms = vms(4, 3_000, 60_000);
+    let ends = vms.iter().filter_map(|vm| vm.departure).max().unwrap();
+    let oracle = Oracle::new(&vms, &Accuracy::AT_182, 64, 0.05, 3);
+    let deal = Deal::Into(std::num::NonZero::new(3).unwrap());
+    let clusters = study::clusters(vms, ends, deal, Servers::BusyPpm(800_000), &site);
+    assert_eq!(clusters.len(), 3);
+    let setups: Vec<_> = [2, 16].into_iter().flat_map(|size| [setup(size, HALF), setup(size, Memory::Pond(&oracle))]).collect();
+    let told = |threads: usize| {
+        let threads = std::num::NonZero::new(threads).unwrap();
+        let without = study::baselines(&site, &clusters, threads, |_| {}).unwrap();
+        format!("{:?}", study::run(&site, &clusters, &without, &setups, true, threads, |_| {}).unwrap())
+    };
+    assert_eq!(told(1), told(3));
+    let others = Site { seed: 8, ..site.clone() };
+    let threads = std::num::NonZero::new(2).unwrap();
+    let without = study::baselines(&others, &clusters, threads, |_| {}).unwrap();
+    assert_ne!(format!("{:?}", study::run(&others, &clusters, &without, &setups, true, threads, |_| {}).unwrap()), told(2));
+}
+
+#[test]
+fn servers_that_cannot_be_are_refused() {
+    let site = Site { shape: placement::Shape { nodes: 5, ..Site::default().shape }, ..Site::default() };
+    let clusters = [Cluster { vms: vec![], servers: 1, ends: 0 }];
+    assert_eq!(study::baselines(&site, &clusters, std::num::NonZero::<usize>::MIN, |_| {}).err(), Some(study::Error::Servers));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    // The laws of conservation, after every event, with everything failing.
+    #[test]
+    fn whatever_fails_no_memory_is_lost_and_all_of_it_comes_back(seed in 0u64..1_000_000, pool_sockets in 1u32..40, bounded in any::<bool>()) {
+        let site = troubled(seed);
+        let cluster = cluster(vms(seed, 400, 40_000), &site);
+        let without = baseline(&site, &cluster).unwrap();
+        let small = vec![40; cluster.servers as usize];
+        let capacity = if bounded { Capacity::Slices(&small) } else { Capacity::Ample };
+        let mut run = Run::new(&site, setup(pool_sockets, HALF), &cluster, Some(&without), capacity).unwrap();
+        while run.step().is_some() {
+            for (pool, running) in run.pools().iter().zip(run.slices_in_use()) {
+                prop_assert_eq!(pool.audit(), Ok(()));
+                // What a manager was not told yet it still counts as in use; VMs never have more than it knows of.
+                prop_assert!(running <= pool.counts().online);
+                prop_assert!(!pool.manager_works() || running == pool.counts().online);
+            }
+        }
+        for pool in run.pools() {
+            prop_assert_eq!(pool.counts().free, pool.counts().total(), "every VM that left returned what it had");
+        }
+        let tally = run.finish();
+        prop_assert!(tally.started + tally.rejected == without.tally.started);
+        prop_assert!(tally.faults > 0);
+    }
+}

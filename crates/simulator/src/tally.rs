@@ -1,0 +1,164 @@
+//! What came out of a run, and what would have to be bought.
+
+use pool::SLICE_BYTES;
+use serde::Serialize;
+
+/// What happened in a run. Tallies of clusters add up.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Tally {
+    /// Events that were handled.
+    pub events: u64,
+    /// VMs that started.
+    pub started: u64,
+    /// VMs that no server had room for.
+    pub rejected: u64,
+    /// VMs on another server than without a pool, because their own had no room for them.
+    pub moved: u64,
+    /// VMs that got all local memory because no pool had room for them.
+    pub fell_back: u64,
+    /// VMs with cores or memory on more than one NUMA node of their server.
+    pub spanning: u64,
+    /// VMs with pool memory.
+    pub pooled: u64,
+    /// VMs that would exceed the margin with what they were given: scheduling mispredictions (004 section 6.4.3).
+    pub mispredicted: u64,
+    /// Of these, moved to local memory.
+    pub mitigated: u64,
+    /// Of these, noticed too late or too many to move, or without room on their server.
+    pub left_slow: u64,
+    /// VMs that died with their host.
+    pub lost_with_host: u64,
+    /// VMs that died with an EMC.
+    pub lost_with_emc: u64,
+    /// Hosts, EMCs and managers that failed.
+    pub faults: u64,
+    /// Messages that a pool manager could not take when they came.
+    pub deferred: u64,
+    /// Memory of all VMs over their lives.
+    pub memory_gib_hours: f64,
+    /// What of it was on pools.
+    pub pool_gib_hours: f64,
+    /// Local memory on another node than the VM's cores.
+    pub remote_gib_hours: f64,
+    /// VM starts for which slices had to be released faster than 1 GiB/s (004 finding 10).
+    pub starts_above_1_gib_per_s: u64,
+    /// The same with 10 GiB/s.
+    pub starts_above_10_gib_per_s: u64,
+    /// The fastest that slices had to be released for one VM start.
+    pub release_gib_per_s_max: f64,
+    /// What would have to be bought.
+    pub required: Required,
+    /// The most each server needed at once, in MiB.
+    #[serde(skip)]
+    pub server_peaks_mib: Vec<u64>,
+    /// The most slices of each pool that were not to be had at once: VMs', and those on their way back.
+    #[serde(skip)]
+    pub pool_peaks: Vec<u32>,
+}
+
+/// DRAM that must be bought for a run, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Required {
+    /// Every server and every pool as much as it ever needed (004 sections 3.1 and 6.5): local memory.
+    pub local_bytes: u64,
+    /// The same rule: pools, with their buffers.
+    pub pool_bytes: u64,
+    /// All servers of a cluster alike, as machines are bought: each as much as the one that needed most.
+    pub uniform_local_bytes: u64,
+    /// All pools of a cluster alike. A pool of fewer servers than the others gets its part.
+    pub uniform_pool_bytes: u64,
+}
+
+impl Required {
+    /// By the paper's rule.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.local_bytes + self.pool_bytes
+    }
+
+    /// With all servers and all pools of a cluster alike.
+    #[must_use]
+    pub fn uniform_bytes(&self) -> u64 {
+        self.uniform_local_bytes + self.uniform_pool_bytes
+    }
+
+    /// From the peaks of one cluster, whose pools have so many servers each.
+    #[must_use]
+    pub fn of(server_peaks_mib: &[u64], pool_peaks: &[u32], buffer_slices: u32, pool_servers: u32) -> Self {
+        let of_pools = || pool_peaks.iter().map(|&peak| u64::from(peak + if peak > 0 { buffer_slices } else { 0 }) * SLICE_BYTES);
+        let servers = server_peaks_mib.len() as u64;
+        let most = of_pools().max().unwrap_or(0);
+        Self {
+            local_bytes: server_peaks_mib.iter().sum::<u64>() << 20,
+            pool_bytes: of_pools().sum(),
+            uniform_local_bytes: (server_peaks_mib.iter().max().copied().unwrap_or(0) * servers) << 20,
+            uniform_pool_bytes: u64::try_from(u128::from(most) * u128::from(servers) / u128::from(pool_servers.max(1))).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl Tally {
+    /// Adds another cluster's. Peaks of single servers and pools stay behind; what they make up is in [`Tally::required`].
+    pub fn add(&mut self, other: &Self) {
+        let Self { events, started, rejected, moved, fell_back, spanning, pooled, mispredicted, mitigated, left_slow, .. } = other;
+        let Self { lost_with_host, lost_with_emc, faults, deferred, starts_above_1_gib_per_s, starts_above_10_gib_per_s, .. } = other;
+        for (sum, more) in [
+            (&mut self.events, events),
+            (&mut self.started, started),
+            (&mut self.rejected, rejected),
+            (&mut self.moved, moved),
+            (&mut self.fell_back, fell_back),
+            (&mut self.spanning, spanning),
+            (&mut self.pooled, pooled),
+            (&mut self.mispredicted, mispredicted),
+            (&mut self.mitigated, mitigated),
+            (&mut self.left_slow, left_slow),
+            (&mut self.lost_with_host, lost_with_host),
+            (&mut self.lost_with_emc, lost_with_emc),
+            (&mut self.faults, faults),
+            (&mut self.deferred, deferred),
+            (&mut self.starts_above_1_gib_per_s, starts_above_1_gib_per_s),
+            (&mut self.starts_above_10_gib_per_s, starts_above_10_gib_per_s),
+            (&mut self.required.local_bytes, &other.required.local_bytes),
+            (&mut self.required.pool_bytes, &other.required.pool_bytes),
+            (&mut self.required.uniform_local_bytes, &other.required.uniform_local_bytes),
+            (&mut self.required.uniform_pool_bytes, &other.required.uniform_pool_bytes),
+        ] {
+            *sum += more;
+        }
+        self.memory_gib_hours += other.memory_gib_hours;
+        self.pool_gib_hours += other.pool_gib_hours;
+        self.remote_gib_hours += other.remote_gib_hours;
+        self.release_gib_per_s_max = self.release_gib_per_s_max.max(other.release_gib_per_s_max);
+    }
+
+    /// The share of all VMs' memory that was on pools, over time.
+    #[must_use]
+    pub fn pool_ratio(&self) -> f64 {
+        if self.memory_gib_hours > 0.0 { self.pool_gib_hours / self.memory_gib_hours } else { 0.0 }
+    }
+}
+
+/// What one amount saves against another, as a share of the other; nothing of nothing.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a ratio")]
+pub fn saved(required: u64, reference: u64) -> f64 {
+    if reference == 0 { 0.0 } else { 1.0 - required as f64 / reference as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_bought_is_what_was_needed_at_once() {
+        let required = Required::of(&[1_024, 3_072, 2_048, 0], &[4, 2], 1, 2);
+        let gib = |n: u64| n * SLICE_BYTES;
+        assert_eq!((required.local_bytes, required.pool_bytes), (gib(6), gib(8)));
+        assert_eq!((required.uniform_local_bytes, required.uniform_pool_bytes), (gib(12), gib(10)));
+        // The last pool has one server of two.
+        assert_eq!(Required::of(&[0, 0, 0], &[4, 2], 0, 2).uniform_pool_bytes, gib(6));
+        assert_eq!(Required::of(&[1_024], &[0], 5, 1).pool_bytes, 0, "no pool, no buffer");
+        assert_eq!((saved(75, 100), saved(1, 0)), (0.25, 0.0));
+    }
+}
