@@ -299,7 +299,7 @@ pub(crate) struct Emulate {
 }
 
 /// A latency: unlike other durations it may be as short as a nanosecond.
-fn latency(text: &str) -> Result<std::time::Duration, String> {
+pub(crate) fn latency(text: &str) -> Result<std::time::Duration, String> {
     let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000)];
     let parsed = units.iter().find_map(|(unit, ns)| {
         let number: f64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
@@ -310,7 +310,7 @@ fn latency(text: &str) -> Result<std::time::Duration, String> {
         .ok_or_else(|| "write a latency from 1ns to 1000ms, such as 300ns, 1us or 2.5us".to_owned())
 }
 
-fn share(text: &str) -> Result<RatioPpm, String> {
+pub(crate) fn share(text: &str) -> Result<RatioPpm, String> {
     let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
     if ratio > RatioPpm::ONE {
         return Err("there is no more than all of it; give at most 100%".to_owned());

@@ -14,6 +14,7 @@ use vmtrace::stranding::{Demand, Shape, Stranding};
 
 pub(crate) mod arguments;
 mod show;
+mod simulate;
 
 use crate::arguments::Format;
 use crate::print;
@@ -26,6 +27,7 @@ pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Import(arguments) => return import(format, arguments),
         PoolCommand::Show(arguments) => show::show(&arguments.trace, format)?,
         PoolCommand::Stranding(arguments) => stranding(format, arguments)?,
+        PoolCommand::Simulate(arguments) => simulate::simulate(format, arguments)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -16,6 +16,9 @@ pub(crate) enum PoolCommand {
     Show(Show),
     /// Tell how much DRAM is stranded behind rented cores when a VM trace is packed onto servers
     Stranding(Stranding),
+    /// Tell what sharing memory between servers would save: a VM trace on servers with pools of several sizes, under
+    /// several policies; changes nothing
+    Simulate(Box<super::simulate::arguments::Simulate>),
 }
 
 #[derive(Debug, Args)]
