@@ -17,6 +17,7 @@ const ROOMS: &[(&str, u8)] = &[
     // Below `placement`, which sees its rows.
     ("thermocline-vmtrace", 0),
     ("thermocline-placement", 1),
+    ("thermocline-predict", 1),
     ("thermocline-agent", 2),
     ("thermocline-emulate", 2),
     ("thermocline-model", 2),
