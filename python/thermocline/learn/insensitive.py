@@ -17,6 +17,9 @@ PDM = 0.05
 
 FOLDS = 100
 
+TREES = 100
+"""scikit-learn's default."""
+
 HEURISTICS = ("DRAM_Bound", "Memory_Bound")
 
 Say = Callable[[str], None]
@@ -56,11 +59,11 @@ def labels(of: Workloads, latency: float, pdm: float) -> Any:
     return of.slowdowns[:, LATENCIES.index(latency)] <= pdm
 
 
-def fit(values: Any, insensitive: Any, seed: int) -> Any:
+def fit(values: Any, insensitive: Any, seed: int, trees: int = TREES) -> Any:
     """scikit-learn's forest with its defaults, in one thread."""
     from sklearn.ensemble import RandomForestClassifier
 
-    return RandomForestClassifier(n_jobs=1, random_state=seed).fit(values, insensitive)
+    return RandomForestClassifier(n_estimators=trees, n_jobs=1, random_state=seed).fit(values, insensitive)
 
 
 def scores(forest: Any, values: Any) -> Any:
@@ -124,7 +127,16 @@ def train(of: Workloads, latency: float, target: float, *, seed: int, say: Say, 
     # No threshold keeps to the target: above 1 nothing is ever insensitive.
     threshold = expected.setting if expected.gain > 0 else 2.0
     forest = fit(of.values, insensitive, seed)
-    return Trained(forest, of.counters, of.values.min(axis=0), of.values.max(axis=0), threshold, latency, pdm, expected)
+    return Trained(forest, of.counters, *ranges(of.values), threshold, latency, pdm, expected)
+
+
+def ranges(values: Any) -> tuple[Any, Any]:
+    """Where a counter may lie for the forest to speak: as far again beyond what training has seen as that reaches.
+
+    A few hundred workloads do not show how far counters go; of a new one's forty, one or two are beyond what they have shown.
+    """
+    low, high = values.min(axis=0), values.max(axis=0)
+    return low - (high - low), high + (high - low)
 
 
 def _held_out_scores(of: Workloads, insensitive: Any, *, seed: int, say: Say, folds: int) -> list[tuple[Any, Any]]:

@@ -20,6 +20,8 @@ QUANTILES = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2)
 """Settings that are tried: about what share of VMs touches more."""
 
 TRAINED_DAYS = 14
+ROUNDS = 100
+"""Trees of a model: LightGBM's default."""
 CHOICE_DAYS = 3
 """How many past days the setting for tomorrow is chosen by."""
 
@@ -65,7 +67,7 @@ def in_range(inputs: Any, low: Any, high: Any) -> Any:
     return ((inputs >= low) & (inputs <= high)).all(axis=1)
 
 
-def train(of: features.Known, quantile: float, until: int) -> Trained:
+def train(of: features.Known, quantile: float, until: int, rounds: int = ROUNDS) -> Trained:
     """A model of what had ended by a time (seconds) and had begun in the two weeks before.
 
     Raises:
@@ -77,11 +79,11 @@ def train(of: features.Known, quantile: float, until: int) -> Trained:
     able = features.answerable(ended, inputs)
     if able.sum() < 200:
         raise ValueError(f"{int(able.sum())} VMs with history had ended by day {until / DAY:.1f}; the model needs 200 to learn from")
-    booster = fit(inputs[able], ended.vms.untouched_ratio[able], quantile)
+    booster = fit(inputs[able], ended.vms.untouched_ratio[able], quantile, rounds)
     return Trained(booster, by, inputs[able].min(axis=0), inputs[able].max(axis=0), quantile, until, int(able.sum()))
 
 
-def fit(inputs: Any, labels: Any, quantile: float) -> Any:
+def fit(inputs: Any, labels: Any, quantile: float, rounds: int = ROUNDS) -> Any:
     """LightGBM with its defaults, in one thread, the same every time."""
     import lightgbm
 
@@ -89,7 +91,7 @@ def fit(inputs: Any, labels: Any, quantile: float) -> Any:
         "objective": "quantile", "alpha": quantile, "num_threads": 1, "deterministic": True, "force_row_wise": True,
         "seed": 1, "verbosity": -1,
     }  # fmt: skip
-    booster = lightgbm.train(settings, lightgbm.Dataset(inputs.astype(np.float64), labels), num_boost_round=100)
+    booster = lightgbm.train(settings, lightgbm.Dataset(inputs.astype(np.float64), labels), num_boost_round=rounds)
     return lightgbm.Booster(model_str=in_floats(booster.model_to_string()))
 
 

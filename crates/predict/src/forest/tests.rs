@@ -55,7 +55,7 @@ fn what_is_wrong_with_a_tree_is_named() {
     check(|of| of.op_type = "Softmax".to_owned(), "\"Softmax\"");
     check(|of| attribute(of, "n_targets").i = 2, "n_targets");
     check(|of| attribute(of, "nodes_treeids").ints.clear(), "0 nodes");
-    check(|of| drop(attribute(of, "nodes_values").floats.pop()), "nodes_values has 4 entries");
+    check(|of| attribute(of, "nodes_values").floats.truncate(4), "nodes_values has 4 entries");
     check(|of| attribute(of, "nodes_nodeids").ints[1] = 0, "there twice");
     check(|of| attribute(of, "nodes_truenodeids").ints[0] = 9, "leads to node 9");
     check(|of| attribute(of, "nodes_truenodeids").ints[2] = 1, "reached from two");

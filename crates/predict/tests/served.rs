@@ -1,0 +1,234 @@
+//! Real models: what the trainer answers, and what happens to those who tamper with their files.
+#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use predict::{Decision, Error, Insensitive, Latency, Predictor, Reason, Request, SLICE_BYTES, Unsaid, Untouched};
+use proptest::prelude::*;
+use serde::Deserialize;
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name)
+}
+
+#[derive(Deserialize)]
+struct Ended {
+    ended: Vec<(u64, i64, f64)>,
+}
+
+#[derive(Deserialize)]
+struct Vm {
+    request: Request,
+    untouched_ratio: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Workload {
+    counters: BTreeMap<String, f32>,
+    score: Option<f64>,
+}
+
+/// VMs that have ended, in the order in which they did, and VMs that are asked for, in the order of arrival.
+fn vms() -> (Vec<(u64, i64, f64)>, Vec<Vm>) {
+    let text = std::fs::read_to_string(testdata("untouched.jsonl")).unwrap();
+    let mut lines = text.lines();
+    let ended: Ended = serde_json::from_str(lines.next().unwrap()).unwrap();
+    (ended.ended, lines.map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+fn workloads() -> Vec<Workload> {
+    let text = std::fs::read_to_string(testdata("insensitive.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn untouched_memory_is_what_the_trainer_says() {
+    let model = Untouched::load(&testdata("untouched.onnx")).unwrap();
+    let (ended, asked) = vms();
+    let (mut history, mut ended) = (model.history(), ended.into_iter().peekable());
+    let mut answered = 0;
+    for vm in &asked {
+        while let Some((customer, when, ratio)) = ended.next_if(|record| record.1 <= vm.request.arrival) {
+            history.record(customer, when, ratio);
+        }
+        let told = model.predict(&vm.request, history.recent(vm.request.customer.unwrap(), vm.request.arrival));
+        match (vm.untouched_ratio, told) {
+            (Some(trainer), Ok(served)) => {
+                assert!((trainer - served).abs() < 1e-5, "{:?}: the trainer says {trainer}, not {served}", vm.request);
+                answered += 1;
+            }
+            (None, Err(Unsaid::NoHistory | Unsaid::Drifted | Unsaid::UnseenCategory)) => {}
+            other => panic!("{:?}: {other:?}", vm.request),
+        }
+    }
+    assert!(answered > 100, "{answered} of {} answered", asked.len());
+}
+
+#[test]
+fn insensitivity_is_what_the_trainer_says() {
+    let model = Insensitive::load(&testdata("insensitive.onnx")).unwrap();
+    let mut scores = Vec::new();
+    for workload in workloads() {
+        match (workload.score, model.predict(&workload.counters)) {
+            (Some(trainer), Ok(served)) => {
+                assert!((trainer - served).abs() < 1e-5, "the trainer says {trainer}, not {served}");
+                scores.push(served);
+            }
+            (None, Err(Unsaid::Drifted)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(scores.iter().any(|&score| model.takes(score)) && scores.iter().any(|&score| !model.takes(score)));
+    assert_eq!(model.trained_for(), (1.82, 0.05));
+}
+
+fn predictor() -> Predictor {
+    Predictor::load(&testdata("untouched.onnx"), Some(&testdata("insensitive.onnx")))
+}
+
+/// A VM that the model may speak of, with a history of its own.
+fn known() -> Request {
+    let (_, asked) = vms();
+    let mut request = asked.into_iter().find(|vm| vm.untouched_ratio.is_some() && vm.request.memory_bytes >= 64 << 30).unwrap().request;
+    request.history = Some((0..100u8).map(|at| 0.4 + 0.004 * f32::from(at)).collect());
+    request
+}
+
+#[test]
+fn what_a_model_may_not_speak_of_stays_local_and_is_counted() {
+    let predictor = predictor();
+    let check = |change: &dyn Fn(&mut Request), want: Reason| {
+        let mut request = known();
+        change(&mut request);
+        let before = predictor.counts().tally().of(want);
+        let decision = predictor.decide(&request);
+        assert_eq!(decision.reason, want, "{request:?}");
+        assert_eq!(decision.pool_bytes == 0, want.is_safe_answer());
+        assert_eq!(predictor.counts().tally().of(want), before + 1);
+    };
+    check(&|_| (), Reason::Untouched);
+    check(&|request| request.history = None, Reason::NoHistory);
+    check(&|request| (request.history, request.customer) = (None, None), Reason::NoHistory);
+    check(&|request| request.history = Some(vec![0.5; 2]), Reason::NoHistory);
+    check(&|request| request.vm_type = Some("Z9".to_owned()), Reason::UnseenCategory);
+    check(&|request| request.vm_type = None, Reason::UnseenCategory);
+    check(&|request| request.location = Some(String::new()), Reason::UnseenCategory);
+    check(&|request| request.cores = 4096, Reason::Drifted);
+    check(&|request| request.memory_bytes = u64::MAX, Reason::Drifted);
+    check(&|request| request.history = Some(vec![f32::NAN; 9]), Reason::Drifted);
+    check(&|request| request.history = Some(vec![-0.5; 9]), Reason::Drifted);
+    check(&|request| request.arrival += 4 * 86_400, Reason::StaleModel);
+    check(&|request| request.arrival -= 4 * 86_400, Reason::StaleModel);
+    check(&|request| request.arrival = i64::MIN, Reason::StaleModel);
+    check(&|request| request.cores = 0, Reason::BadRequest);
+    check(&|request| request.memory_bytes = 0, Reason::BadRequest);
+}
+
+#[test]
+fn a_workload_that_notices_nothing_is_wholly_on_the_pool() {
+    let predictor = predictor();
+    let model = Insensitive::load(&testdata("insensitive.onnx")).unwrap();
+    let ask = |workload: &Workload| {
+        let mut request = known();
+        request.memory_bytes += 1;
+        request.counters = Some(workload.counters.clone());
+        (request.memory_bytes, predictor.decide(&request))
+    };
+    let workloads = workloads();
+    let find = |wanted: bool| workloads.iter().find(|workload| workload.score.is_some_and(|score| model.takes(score) == wanted)).unwrap();
+    let (memory, decision) = ask(find(true));
+    assert_eq!((decision.reason, decision.pool_bytes), (Reason::Insensitive, memory / SLICE_BYTES * SLICE_BYTES));
+    let (_, decision) = ask(find(false));
+    assert!(matches!(decision, Decision { reason: Reason::Untouched, latency: Latency::Sensitive(_), .. }), "{decision:?}");
+    let mut lacking = Workload { counters: find(true).counters.clone(), score: None };
+    lacking.counters.remove("DRAM_Bound");
+    assert_eq!(ask(&lacking).1.latency, Latency::Unsaid(Unsaid::NoHistory));
+    lacking.counters.insert("DRAM_Bound".to_owned(), f32::NAN);
+    assert_eq!(ask(&lacking).1.latency, Latency::Unsaid(Unsaid::Drifted));
+}
+
+#[test]
+fn a_model_that_cannot_be_used_is_a_reason_and_not_a_failure() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("model.onnx");
+    let check = |bytes: Option<&[u8]>, want: Reason, words: &str| {
+        if let Some(bytes) = bytes {
+            std::fs::write(&file, bytes).unwrap();
+        }
+        let predictor = Predictor::load(&file, None);
+        assert_eq!(predictor.decide(&known()).reason, want);
+        let error = predictor.faults().next().unwrap().to_string();
+        assert!(error.contains(words) && error.contains("model.onnx"), "{error:?} does not say {words:?}");
+    };
+    check(None, Reason::NoModel, "cannot read");
+    check(Some(b""), Reason::BadModel, "metadata");
+    check(Some(b"not a model at all"), Reason::BadModel, "not an ONNX model");
+    check(Some(&std::fs::read(testdata("insensitive.onnx")).unwrap()), Reason::BadModel, "kind \"insensitive\"");
+    let newer = replaced("untouched.onnx", "\"schema\": 1", "\"schema\": 2");
+    check(Some(&newer), Reason::BadModel, "metadata of version 2");
+    check(Some(&replaced("untouched.onnx", "\"history_p5\"", "\"history_p6\"")), Reason::BadModel, "\"history_p6\" stands where");
+    check(Some(&replaced("untouched.onnx", "BRANCH_LEQ", "BRANCH_GTE")), Reason::BadModel, "BRANCH_GTE");
+}
+
+/// A model's bytes with every occurrence of a text replaced by one of the same length.
+fn replaced(name: &str, from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let mut bytes = std::fs::read(testdata(name)).unwrap();
+    let places: Vec<usize> = bytes.windows(from.len()).enumerate().filter(|(_, seen)| *seen == from.as_bytes()).map(|(at, _)| at).collect();
+    assert!(!places.is_empty(), "{name} does not hold {from:?}");
+    for at in places {
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+    bytes
+}
+
+/// Whatever is read, is served without a panic.
+fn serve(bytes: &[u8]) -> Result<(), Error> {
+    let model = Untouched::parse(bytes, Path::new("hostile.onnx"))?;
+    let request = known();
+    let recent = request.history.clone().unwrap();
+    if let Ok(ratio) = model.predict(&request, recent) {
+        assert!((0.0..=1.0).contains(&ratio), "{ratio}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_model_that_is_cut_anywhere_is_an_error() {
+    let bytes = std::fs::read(testdata("untouched.onnx")).unwrap();
+    for end in 0..bytes.len() {
+        // The metadata stands near the end: without all of it, nothing is served.
+        if end % 7 == 0 || end + 2000 > bytes.len() {
+            let cut = serve(&bytes[..end]);
+            assert!(cut.is_err() || end + 64 > bytes.len(), "the first {end} of {} bytes are served", bytes.len());
+        }
+    }
+    serve(&bytes).unwrap();
+}
+
+proptest! {
+    #[test]
+    fn a_model_that_was_tampered_with_never_panics(changes in prop::collection::vec((0usize..1 << 20, any::<u8>()), 1..6)) {
+        let mut bytes = std::fs::read(testdata("untouched.onnx")).unwrap();
+        for (at, value) in changes {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        let _ = serve(&bytes);
+    }
+
+    #[test]
+    fn bytes_of_any_kind_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        prop_assert!(serve(&bytes).is_err());
+    }
+
+    #[test]
+    fn no_decision_takes_more_than_was_asked_for(
+        memory_bytes in any::<u64>(), cores in any::<u32>(), arrival in any::<i64>(), history in prop::collection::vec(any::<f32>(), 0..300),
+    ) {
+        let request = Request { memory_bytes, cores, arrival, history: Some(history), ..known() };
+        let decision = predictor().decide(&request);
+        prop_assert!(decision.pool_bytes <= memory_bytes && decision.pool_bytes.is_multiple_of(SLICE_BYTES));
+    }
+}
