@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 OVERPREDICTED_AND_SLOW = 0.25
@@ -102,9 +103,7 @@ def solve_for_slow(insensitive: Sequence[Point], untouched: Sequence[Point], slo
     return _most(pairs, slow_max + MITIGATED_MAX, lambda one: one.pool, lambda one: one.slow)
 
 
-def _most(
-    pairs: Iterable[Solution], limit: float, value: Callable[[Solution], float], cost: Callable[[Solution], float]
-) -> Solution:
+def _most(pairs: Iterable[Solution], limit: float, value: Callable[[Solution], float], cost: Callable[[Solution], float]) -> Solution:
     held = (one for one in pairs if cost(one) <= limit)
     return max(held, key=lambda one: (value(one), -cost(one)), default=Solution(NOTHING, NOTHING))
 
@@ -122,7 +121,7 @@ def wrong_at(points: Iterable[Point], gain: float) -> float:
         ValueError: no point gains as much.
     """
     kept = front(points)
-    for low, high in zip(kept, kept[1:], strict=False):
+    for low, high in itertools.pairwise(kept):
         if low.gain <= gain <= high.gain:
             return low.wrong + (high.wrong - low.wrong) * (gain - low.gain) / (high.gain - low.gain)
     raise ValueError(f"the curve ends at a gain of {kept[-1].gain:.3f}, before {gain:.3f}")

@@ -63,7 +63,9 @@ def insensitive_model(of: insensitive.Trained, target: float) -> Any:
 
     shape = [("counters", FloatTensorType([None, len(of.counters)]))]
     with _quiet():
-        model = convert_sklearn(of.forest, initial_types=shape, options={id(of.forest): {"zipmap": False}}, target_opset={"": _OPSET, "ai.onnx.ml": 3})
+        model = convert_sklearn(
+            of.forest, initial_types=shape, options={id(of.forest): {"zipmap": False}}, target_opset={"": _OPSET, "ai.onnx.ml": 3}
+        )
     return _with_metadata(
         model,
         {

@@ -67,13 +67,13 @@ def in_range(inputs: Any, low: Any, high: Any) -> Any:
     return ((inputs >= low) & (inputs <= high)).all(axis=1)
 
 
-def train(of: features.Known, quantile: float, until: int, rounds: int = ROUNDS) -> Trained:
-    """A model of what had ended by a time (seconds) and had begun in the two weeks before.
+def train(of: features.Known, quantile: float, until: int, *, days: int = TRAINED_DAYS, rounds: int = ROUNDS) -> Trained:
+    """A model of what had ended by a time (seconds) and had begun at most so many days before.
 
     Raises:
         ValueError: too few VMs to learn from.
     """
-    ended = of.where((of.vms.departure <= until) & (of.vms.arrival >= until - TRAINED_DAYS * DAY))
+    ended = of.where((of.vms.departure <= until) & (of.vms.arrival >= until - days * DAY))
     by = features.encoding(ended.vms)
     inputs = features.matrix(ended, by)
     able = features.answerable(ended, inputs)
@@ -105,9 +105,10 @@ def in_floats(model: str) -> str:
     for line in model.splitlines():
         key, _, values = line.partition("=")
         if key == "threshold" and values:
-            line = "threshold=" + " ".join(repr(float(one)) for one in float_below(np.array(values.split(), dtype=np.float64)))
+            below = float_below(np.array(values.split(), dtype=np.float64))
+            lines.append("threshold=" + " ".join(repr(float(one)) for one in below))
         # How long each tree's text was: without it, the library finds them by itself.
-        if key != "tree_sizes":
+        elif key != "tree_sizes":
             lines.append(line)
     return "\n".join(lines) + "\n"
 

@@ -83,7 +83,9 @@ def read(path: Path) -> Vms:
     columns = {name: np.asarray(table[name].to_numpy(), dtype=np.int64) for name in _COLUMNS}
     known = (columns["customer"] != _UNKNOWN) & (columns["untouched_ppm"] != _UNKNOWN)
     if not known.any():
-        raise BadTrace(f"{path}: of no VM both customer and untouched memory are known; `thermocline pool generate` makes up traces with both")
+        raise BadTrace(
+            f"{path}: of no VM both customer and untouched memory are known; `thermocline pool generate` makes up traces with both"
+        )
     columns = {name: column[known] for name, column in columns.items()}
     lives = columns["lifetime_seconds"]
     return by_arrival(

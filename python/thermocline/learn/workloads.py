@@ -43,7 +43,7 @@ COUNTERS = (
 
 _EXPOSURE = 0.75
 """How far the time that a wait for DRAM costs lies from the slots it is counted in: a core overlaps some waits and not others."""
-_HIDDEN = 0.05
+_HIDDEN = 0.06
 """Share of workloads whose waits hardly show in DRAM_Bound (finding 4): stores, page walks, rare but serial misses."""
 
 
@@ -96,16 +96,17 @@ def _counters(chance: np.random.Generator, waits: Any) -> Any:
     dram = np.where(hidden, np.minimum(dram, 0.02 * chance.random(count) + 0.001), dram)
     store = np.where(hidden, 0.5 * waits * spread(0.6), 0.01 * spread(1.0))
     # Waits that overlap are waits for bandwidth, those that do not are waits for latency: this tells some of the exposure.
-    latency_share = 1 / (1 + np.exp(-(0.9 * exposure + chance.normal(0, 0.8, size=count))))
+    latency_share = 1 / (1 + np.exp(-(0.9 * exposure + chance.normal(0, 0.4, size=count))))
     l1, l2, l3 = 0.05 * spread(0.9), 0.02 * spread(0.9), 0.04 * spread(1.0)
     memory = np.clip(dram + store + l1 + l2 + l3, 0, 0.85)
     rest = 1 - memory
     parts = chance.dirichlet((5, 1.0, 1.5, 2), size=count) * rest[:, None]
     retiring, speculation, frontend, core = parts.T
-    mlp = np.exp(0.8 - 0.35 * exposure) * spread(0.25)
+    mlp = np.exp(0.8 - 0.35 * exposure) * spread(0.15)
     bandwidth = dram * (1 - latency_share)
     told = {
-        "Retiring": retiring, "Bad_Speculation": speculation, "Frontend_Bound": frontend, "Backend_Bound": memory + core, "Core_Bound": core,
+        "Retiring": retiring, "Bad_Speculation": speculation, "Frontend_Bound": frontend, "Backend_Bound": memory + core,
+        "Core_Bound": core,
         "Memory_Bound": memory, "L1_Bound": l1, "L2_Bound": l2, "L3_Bound": l3, "DRAM_Bound": dram, "Store_Bound": store,
         "MEM_Bandwidth": bandwidth, "MEM_Latency": dram * latency_share, "DTLB_Load": 0.02 * spread(1.0) + np.where(hidden, 0.1 * waits, 0),
         "DTLB_Store": 0.005 * spread(1.0), "Store_Latency": store * 0.6 * spread(0.4), "FB_Full": bandwidth * spread(0.7),
