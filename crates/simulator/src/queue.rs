@@ -53,7 +53,7 @@ impl<E> Queue<E> {
     }
 
     /// The next event, with its time.
-    pub fn next(&mut self) -> Option<(Ns, E)> {
+    pub fn pop(&mut self) -> Option<(Ns, E)> {
         self.planned.pop().map(|Reverse(planned)| (planned.at, planned.event))
     }
 }
@@ -68,7 +68,7 @@ mod tests {
         for (at, event) in [(5, 'a'), (3, 'b'), (5, 'c'), (3, 'd'), (4, 'e'), (5, 'f')] {
             queue.plan(Ns(at), event);
         }
-        let order: String = std::iter::from_fn(|| queue.next()).map(|(_, event)| event).collect();
+        let order: String = std::iter::from_fn(|| queue.pop()).map(|(_, event)| event).collect();
         assert_eq!(order, "bdeacf");
     }
 }

@@ -200,7 +200,7 @@ impl<'a> Run<'a> {
 
     /// Handles the next event. `None` when nothing more happens; else which VM started where, if one did.
     pub fn step(&mut self) -> Option<Option<(u32, u32)>> {
-        let (now, event) = self.queue.next()?;
+        let (now, event) = self.queue.pop()?;
         self.now = now;
         self.tally.events += 1;
         match event {

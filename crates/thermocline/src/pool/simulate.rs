@@ -102,7 +102,7 @@ fn site(arguments: &Simulate) -> Result<Site> {
         host_every: arguments.host_fails.map(nanos),
         manager_every: arguments.manager_fails.map(nanos),
         back_after: nanos(arguments.back_after),
-        stuck_ppm: u32::try_from(arguments.stuck.0)?,
+        stuck_ppm: arguments.stuck.0,
     };
     Ok(Site {
         shape: Shape {
@@ -118,7 +118,7 @@ fn site(arguments: &Simulate) -> Result<Site> {
         faults,
         seed: arguments.seed,
         margin: arguments.margin.as_f64(),
-        mitigated_ppm: u32::try_from(arguments.mitigated.0)?,
+        mitigated_ppm: arguments.mitigated.0,
         ..Site::default()
     })
 }
@@ -140,7 +140,7 @@ fn clusters(trace: &Trace, site: &Site, arguments: &Simulate) -> Result<Vec<Clus
     }
     let servers = match arguments.servers {
         Some(servers) => Servers::Count(servers),
-        None => Servers::BusyPpm(u32::try_from(arguments.peak_fill.0)?),
+        None => Servers::BusyPpm(arguments.peak_fill.0),
     };
     let deal = arguments.clusters.map_or(Deal::AsTraced, Deal::Into);
     Ok(study::clusters(vms, trace.about().ends, deal, servers, site))
@@ -172,7 +172,7 @@ fn published(added_ns: u32) -> Accuracy {
 impl Planned {
     fn setup(&self, seed: u64) -> Setup<'_> {
         let memory = match (self.split, &self.oracle) {
-            (Split::Static(share), _) => Memory::Static { share_ppm: u32::try_from(share.0).unwrap_or(u32::MAX), seed },
+            (Split::Static(share), _) => Memory::Static { share_ppm: share.0, seed },
             (Split::Pond, Some(oracle)) => Memory::Pond(oracle),
             (Split::AllLocal | Split::Pond, _) => Memory::AllLocal,
         };

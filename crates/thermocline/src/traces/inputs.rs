@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use trace::{Fetched, Store};
 
+use crate::progress::Progress;
+
 /// A file, wherever it came from.
 pub(super) struct Input {
     /// As people know it.
