@@ -63,6 +63,8 @@ struct Recorded {
     stalled_us: Option<[u64; 2]>,
     /// Processes that the out-of-memory killer has ended so far.
     oom_killed: Option<u64>,
+    /// When its latest entry began, in milliseconds since the epoch.
+    begun_unix_ms: u64,
     entry: Option<Partial>,
 }
 
@@ -168,20 +170,23 @@ impl Recorder {
             scanned_at: None,
             stalled_us: None,
             oom_killed: None,
+            begun_unix_ms: 0,
             entry: None,
         });
         // Entries of all jobs and machines end with the same minutes of the clock, to be compared.
         // A period belongs to the minutes that it begins in.
         let minutes = |start_unix_ms: u64| start_unix_ms / self.entry_ms;
         // And an entry is of one bundle, to be told from those of others.
-        let due = known
-            .entry
-            .as_ref()
-            .is_some_and(|entry| minutes(entry.figures.start_unix_ms) != minutes(begin(period)) || entry.figures.bundle_version != bundle);
+        // The clock may be set back; entries go on in the order in which they were, for readers sort by their beginnings.
+        let begins = begin(period).max(known.begun_unix_ms + 1);
+        let due = known.entry.as_ref().is_some_and(|entry| {
+            let sum = &entry.figures;
+            minutes(sum.start_unix_ms) != minutes(begins) || sum.bundle_version != bundle || sum.duration_ms >= 2 * self.entry_ms
+        });
         if due {
             self.unwritten.extend(known.finish_entry());
         }
-        known.add(period, job, bundle, *start_unix_ms);
+        known.add(period, job, begins, bundle, *start_unix_ms);
     }
 
     /// Writes what is finished to the spool, in the files that it belongs to.
@@ -254,7 +259,7 @@ fn dropped(closed: &Closed) -> Option<String> {
 }
 
 impl Recorded {
-    fn add(&mut self, period: &PeriodRecord, job: &Job, bundle: u64, agent_start_unix_ms: u64) {
+    fn add(&mut self, period: &PeriodRecord, job: &Job, begins_unix_ms: u64, bundle: u64, agent_start_unix_ms: u64) {
         let PeriodRecord { input, step, outcome, memory, .. } = period;
         let page = kernel::page_size();
         let scanned_at = job.scan.as_ref().map(|scan| scan.taken_at);
@@ -267,7 +272,10 @@ impl Recorded {
         let held = matches!(step.decision, Decision::Hold { .. });
         let far_on = memory.far > Bytes::ZERO || outcome.promoted > Pages::ZERO;
 
-        let entry = self.entry.get_or_insert_with(|| Partial::begin(period, bundle));
+        let entry = self.entry.get_or_insert_with(|| {
+            self.begun_unix_ms = begins_unix_ms;
+            Partial::begin(period, begins_unix_ms, bundle)
+        });
         entry.labels = Labels {
             class: job.treatment.class.to_string(),
             policy: job.treatment.policy.to_string(),
@@ -342,9 +350,9 @@ impl Recorded {
 }
 
 impl Partial {
-    fn begin(period: &PeriodRecord, bundle_version: u64) -> Self {
+    fn begin(period: &PeriodRecord, start_unix_ms: u64, bundle_version: u64) -> Self {
         let buckets = period.input.cold.buckets().len();
-        let figures = Figures { start_unix_ms: begin(period), bundle_version, ..Figures::default() };
+        let figures = Figures { start_unix_ms, bundle_version, ..Figures::default() };
         Self { labels: Labels::default(), figures, cold: vec![0; buckets], promotions: vec![0; buckets] }
     }
 }

@@ -21,6 +21,8 @@ const LOW_CHANGE_PARTS: u64 = 8;
 impl Agent {
     /// One control period of all jobs.
     pub(super) fn control(&mut self, now: Duration) {
+        // The same moment on both clocks: how long a period took and when it ended belong together.
+        let at_unix_ms = unix_ms();
         let before = self.machine.no_far_memory;
         self.read_machine();
         match self.machine.no_far_memory {
@@ -36,7 +38,7 @@ impl Agent {
         self.budget_spent = self.budget.spent(now, cpu);
         let paths: Vec<String> = self.jobs.keys().cloned().collect();
         for path in paths {
-            if let Err(error) = self.control_job(&path, now)
+            if let Err(error) = self.control_job(&path, now, at_unix_ms)
                 && !error.is_gone()
             {
                 if let Some(job) = self.jobs.get_mut(&path) {
@@ -82,15 +84,15 @@ impl Agent {
         }
     }
 
-    fn control_job(&mut self, path: &str, now: Duration) -> kernel::Result<()> {
+    fn control_job(&mut self, path: &str, now: Duration, at_unix_ms: u64) -> kernel::Result<()> {
         // Taken out and put back, so that the job and the agent can be used side by side.
         let Some(mut job) = self.jobs.remove(path) else { return Ok(()) };
-        let done = self.step_job(&mut job, now);
+        let done = self.step_job(&mut job, now, at_unix_ms);
         self.jobs.insert(path.to_owned(), job);
         done
     }
 
-    fn step_job(&mut self, job: &mut Job, now: Duration) -> kernel::Result<()> {
+    fn step_job(&mut self, job: &mut Job, now: Duration, at_unix_ms: u64) -> kernel::Result<()> {
         let came_back = job.read_counters()?;
         let returned = job.far.promoted(came_back);
         job.note_promotions(&returned);
@@ -111,7 +113,7 @@ impl Agent {
         }
         let outcome = job.close_period(now);
         let memory = job.memory;
-        let period = PeriodRecord { unix_ms: unix_ms(), job: job.path().to_owned(), id: job.cgroup.id(), input, step, outcome, memory };
+        let period = PeriodRecord { unix_ms: at_unix_ms, job: job.path().to_owned(), id: job.cgroup.id(), input, step, outcome, memory };
         let counted = job.remember(ClosedPeriod::from(&period));
         self.watch(job, counted, outcome.elapsed_ms);
         self.pending.push(Record::Period(Box::new(period)));

@@ -151,3 +151,29 @@ fn a_store_that_is_away_is_told_of_once_and_when_it_is_back() {
     told("takes files again");
     assert_eq!(entries_of(&machine), 1);
 }
+
+#[test]
+fn a_clock_that_is_set_back_does_not_reorder_entries() {
+    let machine = machine_with_job();
+    machine.put("proc/sys/kernel/hostname", "fake\n");
+    let mut agent = agent(&machine);
+    let (mut recorder, _) = Recorder::start(&machine.roots, &traced(&machine), &agent.thresholds, "boot").unwrap().unwrap();
+    round(&mut agent, &machine, 1_000, 60);
+    let records = journal::read(&Journal::path(&agent.config.agent.state_dir)).unwrap();
+    let last = records.into_iter().rev().find_map(|record| if let Record::Period(period) = record { Some(period) } else { None }).unwrap();
+    // Set back by half an hour after five minutes, and a period that was noted late, after a long stop.
+    for minute in 1..=60u64 {
+        let back = if minute > 5 { 30 * MINUTE } else { 0 };
+        let late = if minute == 20 { 5 * MINUTE } else { 0 };
+        let unix_ms = T0 + minute * MINUTE + late - back;
+        let mut period = PeriodRecord { unix_ms, outcome: Outcome { elapsed_ms: MINUTE, ..Outcome::default() }, ..*last.clone() };
+        period.input.job_age_ms = minute * MINUTE;
+        assert_eq!(recorder.take(&[Record::Period(Box::new(period))], &agent.jobs, 0, unix_ms), [""; 0]);
+    }
+    recorder.stop(T0 + 30 * MINUTE);
+    let (entries, _) = entries_in(&machine.path("store"));
+    let ages: Vec<_> = entries.iter().map(|entry| entry.figures.job_age_ms / MINUTE).collect();
+    assert!(ages.is_sorted() && ages.last() == Some(&60) && entries.len() > 6, "{ages:?}");
+    assert_eq!(entries.iter().map(|entry| entry.figures.periods).sum::<u64>(), 60);
+    assert!(entries.iter().all(|entry| entry.figures.duration_ms <= 10 * MINUTE));
+}
