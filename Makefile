@@ -6,6 +6,8 @@ PYTHON := target/venv/bin/python
 THERMOLAB := cd lab && ../$(PYTHON) -m thermolab
 SCENARIO ?=
 KERNEL ?=
+TRACE ?=
+SIMULATE ?=
 
 .PHONY: help
 help: ## list the targets
@@ -80,6 +82,10 @@ bench-model: toolchain ## the fleet model against reading the same memory, and n
 	@tools/venv target/venv-peers bench/peers/requirements.txt
 	cd bench && ../target/venv-peers/bin/python -m peers --program ../target/release/thermocline --into ../target/bench/model.json
 
+.PHONY: bench-pool
+bench-pool: toolchain ## the pooling simulator against its queue alone; figures in target/bench/pool.json
+	cargo run --release --locked -p thermocline-bench -- --pool --runs 7 --out target/bench/pool.json
+
 .PHONY: reproduce-tuner
 reproduce-tuner: toolchain venv-tune ## hand-tuned against autotuned on generated fleets; figures in target/reproduce/tuner.json
 	cargo build --release --locked -p thermocline
@@ -89,6 +95,12 @@ reproduce-tuner: toolchain venv-tune ## hand-tuned against autotuned on generate
 reproduce-figures: toolchain venv-tune ## coverage over time, by machine and by job, drawn; after reproduce-tuner
 	cargo build --release --locked -p thermocline
 	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.figures --program target/release/thermocline
+
+.PHONY: reproduce-pond-pool
+reproduce-pond-pool: toolchain venv-tune ## Pond's figures 3 and 21 on a VM trace: make reproduce-pond-pool TRACE=FILE [SIMULATE="--clusters 100"]; target/reproduce/pond.json
+	@test -n "$(TRACE)" || { echo "name a VM trace of 'thermocline pool import' or 'generate': make reproduce-pond-pool TRACE=vms.parquet" >&2; exit 1; }
+	cargo build --release --locked -p thermocline
+	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.pooling --program target/release/thermocline --trace $(TRACE) --plots -- $(SIMULATE)
 
 .PHONY: bench-emulate
 bench-emulate: toolchain ## Redis, memcached, TPC-B and analytics on emulated slow memory, as root; an hour; target/bench/emulate.json

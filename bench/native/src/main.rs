@@ -18,6 +18,7 @@ mod machine;
 mod measure;
 mod models;
 mod pages;
+mod pools;
 mod resolution;
 mod traces;
 
@@ -37,6 +38,9 @@ struct Arguments {
     /// Measure the fleet model instead of what runs on a machine
     #[arg(long)]
     model: bool,
+    /// Measure the pooling simulator instead
+    #[arg(long, conflicts_with_all = ["model", "resolution"])]
+    pool: bool,
     /// Measure instead what entries of several periods hide, in this journal and in a generated fleet
     #[arg(long, value_name = "JOURNAL", conflicts_with = "model")]
     resolution: Option<PathBuf>,
@@ -51,6 +55,7 @@ fn main() -> Result<ExitCode> {
     let json = match &arguments.resolution {
         Some(journal) => Some(serde_json::to_string_pretty(&resolution::bench(journal)?)?),
         None if arguments.model => Some(serde_json::to_string_pretty(&models::bench(machine::describe()?, effort)?)?),
+        None if arguments.pool => Some(serde_json::to_string_pretty(&pools::bench(machine::describe()?, effort)?)?),
         None => None,
     };
     if let Some(json) = json {

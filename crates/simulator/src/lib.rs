@@ -17,6 +17,7 @@
 //!   what it had.
 //! - A pool of one server saves nothing; without pooled memory nothing is saved.
 
+pub mod assumed;
 pub mod faults;
 pub mod latency;
 pub mod memory;

@@ -36,6 +36,8 @@ struct Told<'a> {
     vms: u64,
     clusters: usize,
     servers: u64,
+    /// VMs that were given untouched memory or slowdowns as published for others, because the trace does not tell theirs.
+    assumed: u64,
     /// VMs that no server had room for; they are left out of everything else.
     rejected: u64,
     /// VMs on more than one NUMA node, without pools.
@@ -81,7 +83,7 @@ struct Planned {
 pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let site = site(arguments)?;
     let trace = Trace::open(&arguments.trace)?;
-    let clusters = clusters(&trace, &site, arguments)?;
+    let (clusters, assumed) = clusters(&trace, &site, arguments)?;
     let threads = match arguments.threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
@@ -92,7 +94,7 @@ pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let tasks = setups.len() * clusters.len();
     let outcomes = watched("runs", tasks, |done| study::run(&site, &clusters, &baselines, &setups, arguments.confirm, threads, done))?;
     let rows = planned.iter().zip(outcomes).map(|(planned, outcome)| row(planned, outcome)).collect();
-    let told = told(&arguments.trace, &trace, &site, &clusters, &baselines, rows);
+    let told = Told { assumed, ..told(&arguments.trace, &trace, &site, &clusters, &baselines, rows) };
     print(format, &told, || text(&told, arguments.confirm))
 }
 
@@ -127,11 +129,16 @@ fn nanos(duration: Duration) -> Ns {
     Ns(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn clusters(trace: &Trace, site: &Site, arguments: &Simulate) -> Result<Vec<Cluster>> {
+/// The clusters, and of how many VMs something was assumed.
+fn clusters(trace: &Trace, site: &Site, arguments: &Simulate) -> Result<(Vec<Cluster>, u64)> {
     let mut progress = Progress::new("VMs read", usize::try_from(trace.len())?);
-    let mut vms = Vec::new();
+    let (mut vms, mut assumed) = (Vec::new(), 0);
     for vm in trace.vms() {
-        vms.push(vm?);
+        let mut vm = vm?;
+        if arguments.assume_published {
+            assumed += u64::from(simulator::assumed::assume(&mut vm, arguments.seed));
+        }
+        vms.push(vm);
         progress.step();
     }
     drop(progress);
@@ -143,7 +150,7 @@ fn clusters(trace: &Trace, site: &Site, arguments: &Simulate) -> Result<Vec<Clus
         None => Servers::BusyPpm(arguments.peak_fill.0),
     };
     let deal = arguments.clusters.map_or(Deal::AsTraced, Deal::Into);
-    Ok(study::clusters(vms, trace.about().ends, deal, servers, site))
+    Ok((study::clusters(vms, trace.about().ends, deal, servers, site), assumed))
 }
 
 /// Every pool size with every policy at every latency.
@@ -213,6 +220,7 @@ fn told<'a>(path: &'a Path, trace: &'a Trace, site: &'a Site, clusters: &[Cluste
         vms: trace.len(),
         clusters: clusters.len(),
         servers: clusters.iter().map(|cluster| u64::from(cluster.servers)).sum(),
+        assumed: 0,
         rejected: without.rejected,
         spanning_ratio: without.spanning as f64 / without.started.max(1) as f64,
         remote_ratio: without.remote_gib_hours / without.memory_gib_hours.max(f64::MIN_POSITIVE),

@@ -38,6 +38,9 @@ pub(crate) struct Simulate {
     /// VMs that may be moved to local memory where they exceed the margin
     #[arg(long, value_name = "RATIO", default_value = "1%", value_parser = share)]
     pub(crate) mitigated: RatioPpm,
+    /// Give each VM, by lot, what the trace does not tell of it: untouched memory and slowdowns as published for others
+    #[arg(long)]
+    pub(crate) assume_published: bool,
     /// Deal the trace's VMs to so many clusters, by customer [default: the trace's own clusters]
     #[arg(long, value_name = "N")]
     pub(crate) clusters: Option<NonZero<u32>>,

@@ -1,0 +1,111 @@
+//! The pooling simulator against its own queue of events and nothing else.
+
+use std::hint::black_box;
+
+use anyhow::{Context, Result};
+use fastrand::Rng;
+use serde::Serialize;
+use simulator::memory::Memory;
+use simulator::oracle::{Accuracy, Oracle};
+use simulator::queue::Queue;
+use simulator::run::{Capacity, baseline, simulate};
+use simulator::site::Cluster;
+use simulator::study::{self, Deal, Servers};
+use simulator::{Setup, Site};
+use vmtrace::Vm;
+
+use crate::machine::Machine;
+use crate::measure::{self, Effort};
+
+/// VMs of the cluster that is simulated, over so many seconds: some 120 servers at its peak.
+const VMS: u64 = 100_000;
+const SECONDS: i64 = 1_000_000;
+/// Seconds that a VM lives, on average.
+const LIFE: i64 = 10_000;
+
+/// The figures of `make bench-pool`. All are per second of processor time, so per core.
+#[derive(Debug, Serialize)]
+pub(crate) struct PoolReport {
+    machine: Machine,
+    vms: u64,
+    servers: u32,
+    /// Pond with pools of 16 sockets, every VM on the server that it had without a pool: what a study mostly does.
+    events_per_second_per_core: f64,
+    /// Every VM's server chosen among all, by best fit, without pools: what a study does once for each cluster.
+    events_per_second_per_core_placing: f64,
+    /// As many arrivals and departures through the queue of events, and nothing done about them.
+    bound: f64,
+    /// The first by the third: runs one after the other.
+    ratio_to_bound: f64,
+}
+
+/// VMs of 1 to 16 cores with 1 to 8 GiB for each.
+fn cluster(site: &Site) -> Result<Cluster> {
+    let mut random = Rng::with_seed(1);
+    let mut vms: Vec<Vm> = (0..VMS)
+        .map(|id| {
+            let (arrival, cores) = (random.i64(0..SECONDS), 1 << random.u32(0..5));
+            Vm {
+                id,
+                arrival,
+                departure: Some(arrival + random.i64(0..2 * LIFE)),
+                cores,
+                memory_bytes: u64::from(cores) * random.u64(1..=8) * pool::SLICE_BYTES,
+                untouched_ratio: Some(random.f64()),
+                slowdown_64ns: Some(random.f64() * 0.12),
+                ..Vm::default()
+            }
+        })
+        .collect();
+    vms.sort_by_key(Vm::order);
+    let clusters = study::clusters(vms, SECONDS, Deal::AsTraced, Servers::BusyPpm(850_000), site);
+    clusters.into_iter().next().context("a trace without VMs")
+}
+
+/// Arrivals and departures through the queue, as the simulator plans them.
+fn through_the_queue(cluster: &Cluster) -> u64 {
+    let at = |second: i64| pool::Ns(u64::try_from(second).unwrap_or(0).saturating_mul(1_000_000_000));
+    let mut queue = Queue::default();
+    let mut events = 0;
+    let mut vms = cluster.vms.iter();
+    let mut next = vms.next();
+    if let Some(vm) = next {
+        queue.plan(at(vm.arrival), true);
+    }
+    while let Some((_, arrives)) = queue.next() {
+        events += 1;
+        let Some(vm) = next.filter(|_| arrives) else { continue };
+        queue.plan(at(vm.departure.unwrap_or(vm.arrival)), false);
+        next = vms.next();
+        if let Some(vm) = next {
+            queue.plan(at(vm.arrival), true);
+        }
+    }
+    black_box(events)
+}
+
+/// Measures the simulator.
+///
+/// # Errors
+/// When the kernel does not tell the processor time.
+pub(crate) fn bench(machine: Machine, effort: Effort) -> Result<PoolReport> {
+    let site = Site::default();
+    let cluster = cluster(&site)?;
+    let without = baseline(&site, &cluster).context("servers that cannot be")?;
+    let oracle = Oracle::new(&cluster.vms, &Accuracy::AT_182, 64, site.margin, 1);
+    let setup = Setup { pool_sockets: 16, memory: Memory::Pond(&oracle), added_ns: 64 };
+    let mut pond = || simulate(&site, setup, &cluster, &without, Capacity::Ample).map_or(0, |tally| black_box(tally).events);
+    eprintln!("measuring {VMS} VMs on {} servers", cluster.servers);
+    let (events_per_second_per_core, bound, ratio_to_bound) = measure::compare(effort, &mut pond, &mut || through_the_queue(&cluster))?;
+    let few = Effort { runs: effort.runs.min(3) };
+    let placing = measure::median_rate(few, &mut || baseline(&site, &cluster).map_or(0, |without| black_box(without).tally.events))?;
+    Ok(PoolReport {
+        machine,
+        vms: VMS,
+        servers: cluster.servers,
+        events_per_second_per_core,
+        events_per_second_per_core_placing: placing,
+        bound,
+        ratio_to_bound,
+    })
+}
