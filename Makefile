@@ -4,6 +4,7 @@
 SHELL := /bin/bash
 PYTHON := target/venv/bin/python
 THERMOLAB := cd lab && ../$(PYTHON) -m thermolab
+BITBRAINS ?=
 SCENARIO ?=
 KERNEL ?=
 TRACE ?=
@@ -56,6 +57,11 @@ test-tune: toolchain venv-tune ## the tuner with every designer that it knows (0
 	cargo build --locked -p thermocline
 	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../target/venv-tune/bin/python -m pytest -q
 
+.PHONY: test-learn
+test-learn: toolchain venv-learn ## the pool's predictions: trained, written as ONNX, served by the program (0.9 GB of wheels)
+	cargo build --locked -p thermocline
+	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../target/venv-learn/bin/python -m pytest -q tests/test_learn.py tests/test_learn_parts.py tests/test_learn_curves.py
+
 .PHONY: test-ray
 test-ray: toolchain ## the model on a local Ray cluster, one of whose workers is killed (0.5 GB of wheels)
 	cargo build --locked -p thermocline
@@ -102,6 +108,10 @@ reproduce-pond-pool: toolchain venv-tune ## Pond's figures 3 and 21 on a VM trac
 	cargo build --release --locked -p thermocline
 	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.pooling --program target/release/thermocline --trace $(TRACE) --plots -- $(SIMULATE)
 
+.PHONY: reproduce-pond
+reproduce-pond: toolchain venv-learn ## 004 figures 17 to 20 on made-up VMs and workloads; BITBRAINS=FILE.parquet adds real memory use; target/reproduce/pond.json
+	PYTHONPATH=python target/venv-learn/bin/python -m thermocline.report.pond $(if $(BITBRAINS),--bitbrains $(BITBRAINS))
+
 .PHONY: bench-emulate
 bench-emulate: toolchain ## Redis, memcached, TPC-B and analytics on emulated slow memory, as root; an hour; target/bench/emulate.json
 	cargo build --release --locked -p thermocline -p thermocline-lab-guest
@@ -136,6 +146,10 @@ toolchain:
 .PHONY: venv-tune
 venv-tune:
 	@tools/venv target/venv-tune python/requirements.txt
+
+.PHONY: venv-learn
+venv-learn:
+	@tools/venv target/venv-learn python/requirements-learn.txt
 
 .PHONY: venv
 venv: target/venv/.made

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from thermocline.learn import export, features, generate, insensitive, untouched, workloads
+from thermocline.learn.curves import Point
 from thermocline.learn.vms import DAY, RUNNING, Vms
 
 TO = Path(__file__).resolve().parents[2] / "crates/predict/testdata"
@@ -47,7 +48,7 @@ def insensitive_cases() -> tuple[Any, list[dict[str, Any]]]:
     of = workloads.generate(158, seed=5)
     truth = insensitive.labels(of, 1.82, insensitive.PDM)
     forest = insensitive.fit(of.values, truth, 5, trees=12)
-    point = insensitive.Point(0.02, 0.3, 0.75)
+    point = Point(0.02, 0.3, 0.75)
     trained = insensitive.Trained(forest, of.counters, *insensitive.ranges(of.values), 0.75, 1.82, insensitive.PDM, point)
     others = workloads.generate(WORKLOADS, seed=6)
     scores = insensitive.scores(forest, others.values)

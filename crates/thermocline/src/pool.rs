@@ -13,6 +13,7 @@ use vmtrace::import::{self, Options};
 use vmtrace::stranding::{Demand, Shape, Stranding};
 
 pub(crate) mod arguments;
+mod predict;
 mod show;
 mod simulate;
 
@@ -28,6 +29,7 @@ pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Show(arguments) => show::show(&arguments.trace, format)?,
         PoolCommand::Stranding(arguments) => stranding(format, arguments)?,
         PoolCommand::Simulate(arguments) => simulate::simulate(format, arguments)?,
+        PoolCommand::Predict(arguments) => predict::predict(format, arguments)?,
     }
     Ok(ExitCode::SUCCESS)
 }

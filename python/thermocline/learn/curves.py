@@ -124,4 +124,6 @@ def wrong_at(points: Iterable[Point], gain: float) -> float:
     for low, high in itertools.pairwise(kept):
         if low.gain <= gain <= high.gain:
             return low.wrong + (high.wrong - low.wrong) * (gain - low.gain) / (high.gain - low.gain)
+    if kept[-1].gain == gain:
+        return kept[-1].wrong
     raise ValueError(f"the curve ends at a gain of {kept[-1].gain:.3f}, before {gain:.3f}")

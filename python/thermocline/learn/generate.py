@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def generate(spec: Spec, *, seed: int) -> Vms:
     weights = np.array([1 / (1 + cores) for _, cores, _ in _TYPES])
     kind_type = chance.choice(len(_TYPES), size=kinds, p=weights / weights.sum())
     kind_system = chance.integers(len(_SYSTEMS), size=kinds)
-    kind_location = np.repeat(chance.integers(len(_LOCATIONS), size=spec.customers), groups)
+    kind_location: Any = np.repeat(chance.integers(len(_LOCATIONS), size=spec.customers), groups)
     arrival = _arrivals(chance, count, spec.days)
     departure = arrival + _lives(chance, count)
     latent = (
@@ -113,13 +114,13 @@ def fit(vms: Vms) -> list[Fitted]:
     ]
 
 
-def _popularity(customers: int) -> np.ndarray:
+def _popularity(customers: int) -> Any:
     """Few customers have many VMs."""
     weights = 1 / (np.arange(customers) + 3.0) ** 0.9
     return weights / weights.sum()
 
 
-def _arrivals(chance: np.random.Generator, count: int, days: int) -> np.ndarray:
+def _arrivals(chance: np.random.Generator, count: int, days: int) -> Any:
     """Seconds, more of them at noon than at night and fewer on two days in seven."""
     hours = np.arange(days * 24)
     weights = 1 + 0.4 * np.sin((hours % 24 - 6) / 24 * 2 * math.pi)
@@ -128,12 +129,12 @@ def _arrivals(chance: np.random.Generator, count: int, days: int) -> np.ndarray:
     return np.asarray(hour * 3600 + chance.integers(3600, size=count), dtype=np.int64)
 
 
-def _lives(chance: np.random.Generator, count: int) -> np.ndarray:
+def _lives(chance: np.random.Generator, count: int) -> Any:
     """Seconds: hours at the median, weeks for a few."""
     return np.asarray(np.clip(np.exp(chance.normal(math.log(3 * 3600), 1.8, size=count)), 300, 90 * DAY), dtype=np.int64)
 
 
-def _wander(chance: np.random.Generator, spec: Spec) -> np.ndarray:
+def _wander(chance: np.random.Generator, spec: Spec) -> Any:
     """How far each customer's habits have moved by each day; one in a hundred changes them altogether in a week."""
     steps = chance.normal(0, _DRIFT, size=(spec.customers, spec.days))
     turns = chance.random((spec.customers, spec.days)) < 0.01 / 7

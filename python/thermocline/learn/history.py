@@ -32,8 +32,8 @@ def percentiles(vms: Vms, percents: Sequence[int] = PERCENTILES) -> tuple[Any, A
     Returns:
         Counts, and an array of shape (VMs, percents) that is not a number where the count is 0.
     """
-    counts = np.zeros(len(vms), dtype=np.int64)
-    taken = np.full((len(vms), len(percents)), np.nan)
+    counts: Any = np.zeros(len(vms), dtype=np.int64)
+    taken: Any = np.full((len(vms), len(percents)), np.nan)
     by_customer = np.argsort(vms.customer, kind="stable")
     starts = np.flatnonzero(np.diff(vms.customer[by_customer], prepend=-1))
     for members in np.split(by_customer, starts[1:]):
@@ -44,7 +44,7 @@ def percentiles(vms: Vms, percents: Sequence[int] = PERCENTILES) -> tuple[Any, A
         first = np.searchsorted(when, vms.arrival[members] - WINDOW_SECONDS, side="right")
         first = np.maximum(first, last - ENTRIES_MAX)
         counts[members] = last - first
-        for vm, low, high in zip(members, first, last, strict=True):
+        for vm, low, high in zip(members.tolist(), first.tolist(), last.tolist(), strict=True):
             if high > low:
                 ordered = np.sort(left[low:high])
                 taken[vm] = ordered[[(high - low - 1) * percent // 100 for percent in percents]]

@@ -96,7 +96,7 @@ def _counters(chance: np.random.Generator, waits: Any) -> Any:
     dram = np.where(hidden, np.minimum(dram, 0.02 * chance.random(count) + 0.001), dram)
     store = np.where(hidden, 0.5 * waits * spread(0.6), 0.01 * spread(1.0))
     # Waits that overlap are waits for bandwidth, those that do not are waits for latency: this tells some of the exposure.
-    latency_share = 1 / (1 + np.exp(-(0.9 * exposure + chance.normal(0, 0.4, size=count))))
+    latency_share = 1 / (1 + np.exp(-(1.5 * exposure + chance.normal(0, 0.5, size=count))))
     l1, l2, l3 = 0.05 * spread(0.9), 0.02 * spread(0.9), 0.04 * spread(1.0)
     memory = np.clip(dram + store + l1 + l2 + l3, 0, 0.85)
     rest = 1 - memory

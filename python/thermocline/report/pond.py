@@ -259,6 +259,12 @@ def _figure_bitbrains(pyplot: Any, told: Mapping[str, Any]) -> Any:
     return figure
 
 
+def keep(path: Path, told: Mapping[str, Any]) -> None:
+    """Writes what there is so far, so that a long run that is stopped has not been for nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(merged(path, told), indent=1) + "\n", encoding="utf-8")
+
+
 def merged(path: Path, told: Mapping[str, Any]) -> dict[str, Any]:
     """What a file holds already, with these figures in place of older ones: other parts of the report write it, too."""
     try:
@@ -277,13 +283,14 @@ def main(arguments: Sequence[str]) -> int:
     told: dict[str, Any] = {}
     if asked.bitbrains:
         told["bitbrains"], _ = commands.bitbrains_report(asked.bitbrains, say)
+        keep(asked.out, told)
     of = workloads.generate(asked.workloads, seed=asked.seed)
     figures_17 = {latency: insensitive_figures(of, latency, asked.folds, asked.seed, say) for latency in workloads.LATENCIES}
     told["figure_17"] = numbers_17(figures_17, workloads.fit(of))
+    keep(asked.out, told)
     figures_19 = untouched_figures(generate.Spec(vms=asked.vms, days=asked.days), asked.nights, asked.seed, say)
-    told |= {"figure_19": numbers_19(figures_19), "figure_20": numbers_20(figures_19), "figure_18": numbers_18(figures_17, figures_19)}
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(merged(asked.out, told), indent=1) + "\n", encoding="utf-8")
+    told |= {"figure_18": numbers_18(figures_17, figures_19), "figure_19": numbers_19(figures_19), "figure_20": numbers_20(figures_19)}
+    keep(asked.out, told)
     written = draw(told, {latency: one.half_interval for latency, one in figures_17.items()}, asked.out.parent / "figures")
     sys.stdout.write(json.dumps(_headlines(told), indent=1) + "\n")
     say(f"wrote {asked.out}; drew {', '.join(str(path) for path in written)}")

@@ -19,6 +19,8 @@ pub(crate) enum PoolCommand {
     /// Tell what sharing memory between servers would save: a VM trace on servers with pools of several sizes, under
     /// several policies; changes nothing
     Simulate(Box<super::simulate::arguments::Simulate>),
+    /// Tell how much of a VM's memory would come from the pool, by models of what it will touch and notice
+    Predict(super::predict::Predict),
 }
 
 #[derive(Debug, Args)]

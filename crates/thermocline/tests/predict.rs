@@ -1,0 +1,62 @@
+//! `thermocline pool predict`, as an operator runs it.
+#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/testdata").join(name)
+}
+
+fn predict(model: &Path, requests: &str) -> Output {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("requests.json");
+    std::fs::write(&file, requests).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_thermocline"));
+    command.args(["--format", "json", "pool", "predict", "--model"]).arg(model).arg("--request").arg(&file);
+    command.output().unwrap()
+}
+
+/// A request of the model's own test data, with a history.
+fn request() -> Value {
+    let text = std::fs::read_to_string(testdata("untouched.jsonl")).unwrap();
+    let mut rows = text.lines().skip(1).map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut request = rows.find(|row| row["untouched_ratio"].is_number()).unwrap()["request"].take();
+    request["history"] = serde_json::json!(vec![0.75; 20]);
+    request
+}
+
+#[test]
+fn every_request_gets_a_decision_with_a_reason() {
+    let (known, mut unknown) = (request(), request());
+    unknown["vm_type"] = "Z9".into();
+    let check = |model: &Path, want: [&str; 2]| {
+        let output = predict(model, &format!("{known}\n{unknown}"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        for (at, want) in want.into_iter().enumerate() {
+            let decision = &told["decisions"][at];
+            assert_eq!(decision["reason"], want);
+            assert!(decision["pool_bytes"].as_u64().unwrap() <= known["memory_bytes"].as_u64().unwrap());
+            assert!(told["counts"][want].as_u64().unwrap() >= 1);
+        }
+    };
+    check(&testdata("untouched.onnx"), ["untouched", "unseen_category"]);
+    check(Path::new("/nowhere/model.onnx"), ["no_model", "no_model"]);
+    check(&testdata("untouched.jsonl"), ["bad_model", "bad_model"]);
+}
+
+#[test]
+fn a_request_that_cannot_be_read_is_named() {
+    let check = |requests: &str, words: &str| {
+        let output = predict(&testdata("untouched.onnx"), requests);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && told.contains(words), "{told:?} does not say {words:?}");
+    };
+    check("", "holds no request");
+    check("{\"cores\": 1}", "request 1");
+    check(&format!("{} {{\"core\": 1}}", request()), "request 2");
+    check("[1]", "request 1");
+}

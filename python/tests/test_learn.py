@@ -1,0 +1,173 @@
+"""The models themselves: needs the extra `learn` (`make test-learn`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lightgbm")
+np = pytest.importorskip("numpy")
+
+from thermocline.learn import cli, export, features, generate, history, insensitive, untouched, vms, workloads  # noqa: E402
+from thermocline.learn.commands import DIFFERENCE_MAX  # noqa: E402
+from thermocline.report import pond  # noqa: E402
+
+SPEC = generate.Spec(vms=6000, days=9, customers=60)
+DAY = vms.DAY
+
+
+@pytest.fixture(scope="module")
+def known() -> features.Known:
+    return features.known(generate.generate(SPEC, seed=3))
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def test_onnx_says_what_the_trainers_say(known: features.Known) -> None:
+    trained = untouched.train(known, 0.05, 8 * DAY)
+    later = known.where(known.vms.arrival >= 8 * DAY)
+    inputs = features.matrix(later, trained.encoding)
+    inputs = inputs[features.answerable(later, inputs)]
+    told = trained.booster.predict(inputs.astype(np.float64), num_threads=1)
+    assert np.abs(told - export.run(export.untouched_model(trained, 0.05), inputs)).max() < DIFFERENCE_MAX
+    of = workloads.generate(158, seed=3)
+    forest = insensitive.train(of, 1.82, 0.02, seed=3, say=quiet, folds=10)
+    others = workloads.generate(500, seed=4).values
+    assert (
+        np.abs(insensitive.scores(forest.forest, others) - export.run(export.insensitive_model(forest, 0.02), others)).max()
+        < DIFFERENCE_MAX
+    )
+
+
+def test_the_model_overpredicts_less_than_a_static_share(known: features.Known) -> None:
+    nights = untouched.roll(known, (7, 8), quiet, (0.05,))
+    (model,) = untouched.curve(nights, (0.05,))
+    (static,) = untouched.static_curve(nights, (model.gain,))
+    assert model.gain > 0.1
+    assert model.wrong < static.wrong / 2
+
+
+def test_tomorrow_is_not_learned_from(known: features.Known) -> None:
+    trained = untouched.train(known, 0.05, 7 * DAY)
+    past = known.vms.where(known.vms.departure <= 7 * DAY)
+    again = untouched.train(features.known(past), 0.05, 7 * DAY)
+    assert trained.booster.model_to_string() == again.booster.model_to_string()
+
+
+def test_a_forest_tells_workloads_apart() -> None:
+    of = workloads.generate(158, seed=3)
+    told = insensitive.validate(of, 1.82, seed=3, say=quiet, folds=5)
+    gains = {name: max(point.gain for point in insensitive.curve(folds) if point.wrong <= 0.05) for name, folds in told.items()}
+    assert gains["RandomForest"] > gains["Memory_Bound"]
+    same = workloads.Workloads(of.names, of.counters, of.values, np.full_like(of.slowdowns, 0.5))
+    with pytest.raises(ValueError, match="one side of a margin"):
+        insensitive.validate(same, 1.82, seed=3, say=quiet, folds=2)
+
+
+def run(*words: str | Path) -> int:
+    return cli.main([str(word) for word in words])
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_from_nothing_to_a_solution_and_to_what_the_scheduler_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, samples = tmp_path / "vms.parquet", tmp_path / "samples.jsonl"
+    model, forest = tmp_path / "untouched.onnx", tmp_path / "insensitive.onnx"
+    curve, other = tmp_path / "u.json", tmp_path / "i.json"
+    assert run("generate", "vms", "--vms", "6000", "--days", "9", "--customers", "60", "--out", trace) == 0
+    assert run("generate", "workloads", "--out", samples) == 0
+    assert run("train", "untouched", "--trace", trace, "--out", model) == 0
+    assert run("train", "insensitive", "--samples", samples, "--folds", "10", "--out", forest) == 0
+    assert run("evaluate", "untouched", "--trace", trace, "--days", "1", "--curve", curve) == 0
+    assert run("evaluate", "insensitive", "--samples", samples, "--folds", "3", "--curve", other) == 0
+    capsys.readouterr()
+    assert run("solve", "--untouched", curve, "--insensitive", other, "--tp", "95%", "--format", "json") == 0
+    solved = printed(capsys)
+    assert solved["insensitive"]["false_positive_ratio"] + solved["untouched"]["overpredicted_ratio"] <= 0.05
+    assert 0 < solved["pool_ratio"] < 1
+    about = export.metadata(model)
+    assert (about["kind"], [one["name"] for one in about["features"]]) == ("untouched", list(features.NAMES))
+    if program := os.environ.get("THERMOCLINE"):
+        served(program, trace, model, forest, about)
+
+
+def served(program: str, trace: Path, model: Path, forest: Path, about: dict[str, Any]) -> None:
+    """The program that serves answers as the trainer does."""
+    known = features.known(vms.read(trace))
+    trained = untouched.train(known, about["quantile"], about["trained_until"])
+    last = known.where(np.arange(len(known.vms)) >= len(known.vms) - 50)
+    requests = []
+    for at in range(50):
+        words = {name: str(getattr(last.vms, name)[at]) for name in ("vm_type", "guest_os", "location")}
+        numbers = {name: int(getattr(last.vms, name)[at]) for name in ("cores", "memory_bytes")}
+        # Asked for at the very end of the training, so that the model is not too young.
+        requests.append(json.dumps(words | numbers | {"arrival": about["trained_until"], "history": [0.25, 0.5, 0.5, 0.75, 0.8]}))
+    file = trace.with_name("requests.json")
+    file.write_text("\n".join(requests), encoding="utf-8")
+    words = [program, "--format", "json", "pool", "predict", "--model", model, "--insensitive", forest, "--request", file]
+    told = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    ordered = [0.25, 0.5, 0.5, 0.75, 0.8]
+    shares = np.array([[history.percentile(ordered, percent) for percent in history.PERCENTILES]] * 50)
+    asked = features.Known(dataclasses.replace(last.vms, arrival=np.full(50, about["trained_until"])), np.full(50, 5), shares)
+    wanted = trained.answers(asked)
+    answered = 0
+    for want, decision in zip(wanted, told["decisions"], strict=True):
+        if decision["untouched_ratio"] is not None:
+            assert decision["untouched_ratio"] == pytest.approx(want, abs=1e-5)
+            answered += 1
+    assert answered >= 25, told["counts"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("train", "untouched", "--trace", "{empty}", "--out", "{out}"), "not a Parquet file"),
+        (("train", "untouched", "--trace", "{missing}", "--out", "{out}"), "missing"),
+        (("train", "insensitive", "--samples", "{empty}", "--out", "{out}"), "0 samples"),
+        (("evaluate", "insensitive", "--samples", "{wrong}"), "line 1"),
+        (("solve", "--untouched", "{wrong}", "--insensitive", "{wrong}"), "not a curve"),
+        (("evaluate", "bitbrains", "--data", "{empty}"), "wants the columns"),
+        (("generate", "vms", "--vms", "1", "--out", "{out}"), "cannot make 1 VMs"),
+    ],
+)
+def test_what_cannot_be_done_is_said(words: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {"empty": "", "wrong": '{"name": "x"}\n'}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    places = {name: tmp_path / name for name in ("empty", "wrong", "missing", "out")}
+    assert run(*(word.format(**places) for word in words)) == 1
+    assert told in capsys.readouterr().err
+    assert not places["out"].exists()
+
+
+def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
+    made = generate.generate(SPEC, seed=2)
+    vms.write(made, tmp_path / "t.parquet", "a test", SPEC.days * DAY)
+    back = vms.read(tmp_path / "t.parquet")
+    for name in ("id", "arrival", "departure", "cores", "memory_bytes", "customer", "vm_type", "guest_os", "location"):
+        assert (getattr(back, name) == getattr(made, name)).all(), name
+    assert np.abs(back.untouched_ratio - made.untouched_ratio).max() < 1e-6
+
+
+def test_the_report_leaves_what_others_wrote(tmp_path: Path) -> None:
+    out = tmp_path / "pond.json"
+    out.write_text('{"figure_21": {"kept": true}}', encoding="utf-8")
+    words = ["--out", out, "--vms", "6000", "--days", "9", "--nights", "1", "--folds", "2"]
+    made = subprocess.run([sys.executable, "-m", "thermocline.report.pond", *map(str, words)], check=True, capture_output=True, text=True)
+    told = json.loads(out.read_text(encoding="utf-8"))
+    assert told["figure_21"] == {"kept": True}
+    assert {"figure_17", "figure_18", "figure_19", "figure_20"} <= told.keys()
+    assert "figure_19" in json.loads(made.stdout)
+    assert len(list((tmp_path / "figures").glob("pond*.svg"))) == 4
+    assert pond.merged(out, {"figure_21": 1})["figure_21"] == 1

@@ -1,0 +1,171 @@
+"""What needs numpy alone: made-up VMs and workloads, history, features, lives of the Bitbrains trace."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from thermocline.learn import bitbrains, features, generate, history, insensitive, untouched, workloads  # noqa: E402
+from thermocline.learn.vms import DAY, GIB, RUNNING, Vms  # noqa: E402
+
+SPEC = generate.Spec(vms=3000, days=9, customers=30)
+
+
+def vms(rows: list[tuple[int, int, int, float]], **more: Any) -> Vms:
+    """VMs by customer, arrival, departure and untouched share."""
+    count = len(rows)
+    columns = {
+        "id": np.arange(count), "customer": np.array([row[0] for row in rows]), "arrival": np.array([row[1] for row in rows]),
+        "departure": np.array([row[2] for row in rows]), "untouched_ratio": np.array([row[3] for row in rows]),
+        "cores": np.full(count, 4), "memory_bytes": np.full(count, 16 * GIB), "vm_type": np.full(count, "D4"),
+        "guest_os": np.full(count, "linux"), "location": np.full(count, "here"),
+    }  # fmt: skip
+    return Vms(**(columns | more))
+
+
+def test_the_same_seed_makes_the_same_vms_that_fit_what_is_published() -> None:
+    made = generate.generate(SPEC, seed=4)
+    again = generate.generate(SPEC, seed=4)
+    other = generate.generate(SPEC, seed=5)
+    assert all((getattr(made, field.name) == getattr(again, field.name)).all() for field in dataclasses.fields(made))
+    assert (made.untouched_ratio != other.untouched_ratio).any()
+    assert (np.diff(made.arrival) >= 0).all()
+    median, fifth, sixth, worst = generate.fit(made)
+    for one in (median, fifth, sixth):
+        assert one.measured == pytest.approx(one.published, abs=0.002), one.name
+    assert worst.measured > worst.published
+
+
+@pytest.mark.parametrize("wrong", [{"vms": 10}, {"days": 1}, {"customers": 0}, {"vms": 100, "customers": 101}])
+def test_vms_that_cannot_be_made_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="cannot make"):
+        generate.Spec(**wrong)
+
+
+def test_workloads_fit_both_latencies() -> None:
+    for seed in range(3):
+        *shares, contrary = workloads.fit(workloads.generate(400, seed=seed))
+        for one in shares:
+            assert one.measured == pytest.approx(one.published, abs=0.02), one.name
+        assert contrary.measured >= contrary.published
+
+
+def test_history_is_what_had_ended_in_the_week_before() -> None:
+    week = history.WINDOW_SECONDS
+    of = vms(
+        [
+            (1, 0, 100, 0.10),
+            (1, 50, 200, 0.20),
+            (2, 60, 110, 0.90),
+            (1, 150, RUNNING, 0.30),
+            (1, 200, 300, 0.40),
+            (1, 100 + week - 1, RUNNING, 0.50),
+            (1, 100 + week, RUNNING, 0.60),
+        ]
+    )
+    counts, shares = history.percentiles(of, (0, 50, 100))
+    assert counts.tolist() == [0, 0, 0, 1, 2, 3, 2]
+    assert np.isnan(shares[0]).all()
+    assert shares[3].tolist() == [0.10] * 3
+    assert shares[4].tolist() == [0.10, 0.10, 0.20]
+    assert shares[5].tolist() == [0.10, 0.20, 0.40]
+    assert shares[6].tolist() == [0.20, 0.20, 0.40]
+
+
+def test_history_keeps_the_latest() -> None:
+    many = history.ENTRIES_MAX + 10
+    of = vms([(1, at, at + 1, at / many) for at in range(many)] + [(1, many + 5, RUNNING, 0.0)])
+    counts, shares = history.percentiles(of, (0, 100))
+    assert counts[-1] == history.ENTRIES_MAX
+    assert shares[-1].tolist() == [10 / many, (many - 1) / many]
+
+
+@pytest.mark.parametrize("percent", [0, 1, 37, 50, 99, 100])
+def test_a_percentile_is_one_of_the_values(percent: int) -> None:
+    for count in range(1, 12):
+        ordered = [value / 7 for value in range(count)]
+        taken = history.percentile(ordered, percent)
+        assert taken in ordered
+        assert sum(value < taken for value in ordered) <= count * percent / 100
+
+
+def test_a_category_that_was_seldom_seen_is_not_spoken_of() -> None:
+    rows = [(1, at, at + 1, 0.5) for at in range(features.SEEN_MIN)] + [(1, 1000 + at, 2000, 0.25) for at in range(features.SEEN_MIN - 1)]
+    types = np.array(["often"] * features.SEEN_MIN + ["seldom"] * (features.SEEN_MIN - 1))
+    known = features.known(vms(rows, vm_type=types))
+    by = features.encoding(known.vms)
+    assert by.means["vm_type"] == {"often": 0.5}
+    inputs = features.matrix(known, by)
+    assert inputs.shape == (len(rows), len(features.NAMES))
+    assert inputs.dtype == np.float32
+    able = features.answerable(known, inputs)
+    assert able.tolist() == [at >= history.ENTRIES_MIN and kind == "often" for at, kind in enumerate(types)]
+
+
+def test_a_threshold_goes_down_to_a_float_and_no_comparison_changes() -> None:
+    chance = np.random.default_rng(1)
+    thresholds = chance.random(2000)
+    below = untouched.float_below(thresholds)
+    assert (below <= thresholds).all()
+    for inputs in (np.nextafter(below, np.float32(2)), below, np.nextafter(below, np.float32(-1))):
+        assert ((inputs <= thresholds) == (inputs <= below)).all()
+
+
+def test_the_boldest_setting_that_held_is_taken() -> None:
+    of = vms([(1, at, DAY, at / 1000) for at in range(1000)])
+    promised = np.array([np.full(1000, 0.01), np.full(1000, 0.03), np.full(1000, 0.2)])
+    night = untouched.Night(0, of, promised)
+    settings = (0.01, 0.02, 0.05)
+    assert untouched.choose([], 0.04, DAY, settings) == 1
+    assert untouched.choose([night], 0.04, DAY, settings) == 1
+    assert untouched.choose([night], 0.3, DAY, settings) == 2
+    assert untouched.choose([night], 0.001, DAY, settings) == 0
+    # Nothing has ended yet, so nothing is known.
+    assert untouched.choose([night], 0.3, DAY - 1, settings) == 2
+
+
+def test_whole_slices_are_never_more_than_was_promised() -> None:
+    chance = np.random.default_rng(2)
+    memory = chance.integers(1, 64, size=500) * GIB // 2
+    promised = chance.random(500)
+    sliced = untouched.in_slices(promised, memory)
+    assert (sliced <= promised).all()
+    assert ((promised - sliced) * memory < GIB).all()
+
+
+def test_false_positives_are_counted_in_the_order_of_the_score() -> None:
+    wrong = insensitive.wrong_by_count(np.array([0.9, 0.1, 0.8, 0.5]), np.array([True, False, False, True]))
+    assert wrong.tolist() == [0.0, 0.0, 0.25, 0.25, 0.5]
+    curve = insensitive.curve([insensitive.Fold(wrong), insensitive.Fold(np.array([0, 0.25, 0.25, 0.25, 0.5]))])
+    assert [point.gain for point in curve] == [0, 0.25, 0.5, 0.75, 1.0]
+    assert [point.wrong for point in curve] == [0, 0.125, 0.25, 0.25, 0.5]
+
+
+def test_every_split_is_in_halves_that_share_nothing() -> None:
+    for train, test in insensitive.splits(159, 10, seed=3):
+        assert sorted([*train, *test]) == list(range(159))
+        assert abs(len(train) - len(test)) <= 1
+
+
+def test_days_of_a_vm_are_lives() -> None:
+    vm = np.array([5, 5, 5, 5, 6, 6, 7])
+    day = np.array([0, 0, 1, 1, 0, 1, 0])
+    cores = np.array([2, 2, 2, 2, 1, 1, 0])
+    provisioned = np.array([1024, 1024, 1024, 2048, 512, 512, 0])
+    active = np.array([256, 512, 0, 0, 1024, 128, 0])
+    made, counted = bitbrains.lives(vm, day, cores, provisioned, active)
+    assert counted == {"vm_days": 5, "resized": 1, "without_memory": 1, "used": 3}
+    rows = zip(made.customer.tolist(), made.arrival.tolist(), made.untouched_ratio.tolist(), strict=True)
+    assert list(rows) == [(5, 0, 0.5), (6, 0, 0.0), (6, DAY, 0.75)]
+
+
+def test_a_longer_life_leaves_the_least_of_its_days() -> None:
+    made, _ = bitbrains.lives(*(np.array(column) for column in zip(*((1, at, 1, 100, 10 * (at % 4)) for at in range(6)), strict=True)))
+    longer = bitbrains.lasting(features.known(made), 3).vms
+    assert (longer.arrival // DAY).tolist() == [0, 1, 2, 3]
+    assert longer.untouched_ratio == pytest.approx([0.8, 0.7, 0.7, 0.7])
+    assert (longer.departure - longer.arrival == 3 * DAY).all()
