@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use serde::Serialize;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 mod controller;
@@ -19,6 +20,7 @@ mod measure;
 mod models;
 mod pages;
 mod pools;
+mod predictions;
 mod resolution;
 mod traces;
 
@@ -38,7 +40,7 @@ struct Arguments {
     /// Measure the fleet model instead of what runs on a machine
     #[arg(long)]
     model: bool,
-    /// Measure the pooling simulator instead
+    /// Measure the pooling simulator instead, and one prediction on the VM request path
     #[arg(long, conflicts_with_all = ["model", "resolution"])]
     pool: bool,
     /// Measure instead what entries of several periods hide, in this journal and in a generated fleet
@@ -55,7 +57,7 @@ fn main() -> Result<ExitCode> {
     let json = match &arguments.resolution {
         Some(journal) => Some(serde_json::to_string_pretty(&resolution::bench(journal)?)?),
         None if arguments.model => Some(serde_json::to_string_pretty(&models::bench(machine::describe()?, effort)?)?),
-        None if arguments.pool => Some(serde_json::to_string_pretty(&pools::bench(machine::describe()?, effort)?)?),
+        None if arguments.pool => Some(serde_json::to_string_pretty(&pool(effort)?)?),
         None => None,
     };
     if let Some(json) = json {
@@ -76,6 +78,20 @@ fn main() -> Result<ExitCode> {
         eprintln!("{line}");
     }
     Ok(if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The figures of `make bench-pool`.
+#[derive(Serialize)]
+struct PoolFigures {
+    #[serde(flatten)]
+    simulator: pools::PoolReport,
+    #[serde(flatten)]
+    predictions: predictions::Predictions,
+}
+
+fn pool(effort: Effort) -> Result<PoolFigures> {
+    let simulator = pools::bench(machine::describe()?, effort)?;
+    Ok(PoolFigures { simulator, predictions: predictions::predict_bench(Path::new(""))? })
 }
 
 fn write(out: &Path, json: &str) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The untouched-memory model: from what is known of a VM to the share of its memory that it will not touch (Pond, figure 14).
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use serde::Serialize;
@@ -58,6 +59,12 @@ impl Untouched {
         Ok(Self { says, forest })
     }
 
+    /// The arrivals, in seconds, for which it is believed: from the end of its training until it is stale.
+    #[must_use]
+    pub fn valid(&self) -> RangeInclusive<i64> {
+        self.says.trained_until..=self.says.trained_until.saturating_add(self.says.valid_seconds)
+    }
+
     /// An empty history of the shape that this model was trained with.
     #[must_use]
     pub fn history(&self) -> History {
@@ -70,8 +77,7 @@ impl Untouched {
     /// # Errors
     /// [`Unsaid`].
     pub fn predict(&self, request: &Request, recent: impl IntoIterator<Item = f32>) -> Result<f64, Unsaid> {
-        let age = request.arrival.saturating_sub(self.says.trained_until);
-        if !(0..=self.says.valid_seconds).contains(&age) {
+        if !self.valid().contains(&request.arrival) {
             return Err(Unsaid::StaleModel);
         }
         let inputs = self.features(request, recent)?;

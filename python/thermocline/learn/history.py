@@ -40,8 +40,8 @@ def percentiles(vms: Vms, percents: Sequence[int] = PERCENTILES) -> tuple[Any, A
         ended = members[vms.departure[members] != RUNNING]
         ended = ended[np.lexsort((vms.id[ended], vms.departure[ended]))]
         when, left = vms.departure[ended], vms.untouched_ratio[ended]
-        last = np.searchsorted(when, vms.arrival[members], side="right")
-        first = np.searchsorted(when, vms.arrival[members] - WINDOW_SECONDS, side="right")
+        last: Any = np.searchsorted(when, vms.arrival[members], side="right")
+        first: Any = np.searchsorted(when, vms.arrival[members] - WINDOW_SECONDS, side="right")
         first = np.maximum(first, last - ENTRIES_MAX)
         counts[members] = last - first
         for vm, low, high in zip(members.tolist(), first.tolist(), last.tolist(), strict=True):

@@ -279,7 +279,6 @@ def merged(path: Path, told: Mapping[str, Any]) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """Trains, validates, solves, draws, and writes the figures."""
     asked = _parser().parse_args(arguments)
-    say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731 - one line
     told: dict[str, Any] = {}
     if asked.bitbrains:
         told["bitbrains"], _ = commands.bitbrains_report(asked.bitbrains, say)
@@ -295,6 +294,11 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write(json.dumps(_headlines(told), indent=1) + "\n")
     say(f"wrote {asked.out}; drew {', '.join(str(path) for path in written)}")
     return 0
+
+
+def say(text: str) -> None:
+    """Progress, for people."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _headlines(told: Mapping[str, Any]) -> dict[str, Any]:
