@@ -72,7 +72,7 @@ fn through_the_queue(cluster: &Cluster) -> u64 {
     if let Some(vm) = next {
         queue.plan(at(vm.arrival), true);
     }
-    while let Some((_, arrives)) = queue.next() {
+    while let Some((_, arrives)) = queue.pop() {
         events += 1;
         let Some(vm) = next.filter(|_| arrives) else { continue };
         queue.plan(at(vm.departure.unwrap_or(vm.arrival)), false);

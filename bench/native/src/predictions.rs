@@ -101,7 +101,8 @@ fn measure(predictor: &Predictor, requests: &[Request]) -> Result<Vec<f64>> {
     }
     seconds.sort_unstable_by(f64::total_cmp);
     let now = predictor.counts().tally();
-    let safe = |tally: &predict::Tally| predict::Reason::ALL.into_iter().filter(|one| one.is_safe_answer()).map(|one| tally.of(one)).sum::<u64>();
+    let safe =
+        |tally: &predict::Tally| predict::Reason::ALL.into_iter().filter(|one| one.is_safe_answer()).map(|one| tally.of(one)).sum::<u64>();
     let unanswered = safe(&now) - safe(&before);
     ensure!(unanswered * 10 <= DECISIONS as u64, "{unanswered} of {DECISIONS} requests were not answered, so nothing was measured");
     Ok(seconds)
