@@ -45,6 +45,7 @@ def main(words: list[str]) -> int:
             {
                 "key": "cold_age.warmup",
                 "unit": "duration",
+                "default": "600s",
                 "number": 600.0,
                 "value": "600s",
                 "search": {"low": 60.0, "high": 14400.0, "scale": "log"},
