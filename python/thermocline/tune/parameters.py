@@ -127,8 +127,8 @@ def _rfc3339(unix: float) -> str:
 
 
 def _toml(text: str) -> str:
-    """Whole numbers as they are, all else in quotes: what the agent's reader takes."""
-    return text if text.isdigit() else json.dumps(text)
+    """Whole numbers, true and false as they are, all else in quotes: what the agent's reader takes."""
+    return text if text.isdigit() or text in ("true", "false") else json.dumps(text)
 
 
 def pair_texts(percentile: float, warmup_seconds: float) -> dict[str, str]:
