@@ -182,7 +182,8 @@ def _followers(hosts: list[Host], version: int, wanted: int) -> set[str]:
 def _tune(lab: Lab, store: ObjectStore, directory: Path) -> dict[str, dict[str, str]]:
     """What the tuner makes of the traces so far; knobs by table."""
     program = lab.program("thermocline")
-    compacted, study, out = directory / "fleet.compacted.parquet", directory / "study", directory / "tuned.toml"
+    # What was tuned on stays, to be looked at.
+    compacted, study, out = lab.directory / "fleet.compacted.parquet", directory / "study", directory / "tuned.toml"
     store.run(program, "trace", "compact", URL, "--to", str(compacted))
     argv = [sys.executable, "-m", "thermocline.tune", "run", "--format", "json", "--program", str(program)]
     argv += ["--study", str(study), "--trace", str(compacted), "--out", str(out), "--designer", "grid", "--trials", "5"]
