@@ -52,6 +52,10 @@ test-prometheus: toolchain ## queries of a rollout's guards to a real Prometheus
 test-fleet: toolchain ## a thousand agents follow a rollout from stage to stage; some minutes
 	cargo test --release --locked -p thermocline --test thousand -- --ignored --nocapture
 
+.PHONY: test-sqlite
+test-sqlite: toolchain ## importing AzureTracesForPacking2020; needs libsqlite3-dev
+	cargo test --locked -p thermocline-vmtrace --features sqlite packing
+
 .PHONY: test-tune
 test-tune: toolchain venv-tune ## the tuner with every designer that it knows (0.3 GB of wheels)
 	cargo build --locked -p thermocline
@@ -111,6 +115,14 @@ reproduce-pond-pool: toolchain venv-tune ## Pond's figures 3 and 21 on a VM trac
 .PHONY: reproduce-pond
 reproduce-pond: toolchain venv-learn ## 004 figures 17 to 20 on made-up VMs and workloads; BITBRAINS=FILE.parquet adds real memory use; target/reproduce/pond.json
 	PYTHONPATH=python target/venv-learn/bin/python -m thermocline.report.pond $(if $(BITBRAINS),--bitbrains $(BITBRAINS))
+
+.PHONY: reproduce-stranding
+reproduce-stranding: toolchain venv-tune ## 004 figure 2 on a generated trace of a million VMs, or TRACE=FILE; target/reproduce/stranding.json, and drawn
+	cargo build --release --locked -p thermocline
+	mkdir -p target/reproduce
+	test -n "$(TRACE)" || target/release/thermocline pool generate --out target/reproduce/vms.parquet
+	target/release/thermocline pool stranding --trace $(or $(TRACE),target/reproduce/vms.parquet) --format json > target/reproduce/stranding.json
+	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.stranding --told target/reproduce/stranding.json
 
 .PHONY: bench-emulate
 bench-emulate: toolchain ## Redis, memcached, TPC-B and analytics on emulated slow memory, as root; an hour; target/bench/emulate.json

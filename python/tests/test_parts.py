@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
-from thermocline.report import figures, tuner
+from thermocline.report import figures, stranding, tuner
 from thermocline.report.figures import HAND, OFF, TUNED, Detail, Hour
 from thermocline.tune import designers
 from thermocline.tune.choose import Pair
@@ -48,7 +49,14 @@ def test_arguments_are_taken_apart() -> None:
     assert key == "a.b"
     assert between == pytest.approx((0.001, 0.1))
     assert setting("a=b=c") == ("a", "b=c")
-    for take, text in ((bounds, "a=1"), (bounds, "1..2"), (setting, "a"), (setting, "=b"), (duration, "10"), (ratio, "120%")):
+    for take, text in (
+        (bounds, "a=1"),
+        (bounds, "1..2"),
+        (setting, "a"),
+        (setting, "=b"),
+        (duration, "10"),
+        (ratio, "120%"),
+    ):
         with pytest.raises(argparse.ArgumentTypeError):
             take(text)
 
@@ -125,3 +133,30 @@ def test_looks_are_counted_until_enough_was_found() -> None:
     counts = [tuner.needed(space, designers.at_random, look, 40, seed) for seed in range(20)]
     assert 1 <= min(counts) < max(counts) <= 50
     assert tuner.needed(space, designers.at_random, look, 41, 1) == 50
+
+
+def test_stranding_draws_what_has_percentiles(tmp_path: Path) -> None:
+    """Bins of few looks are left out, and an amount of DRAM with no others."""
+
+    def looked(cores: float, looks: int) -> dict[str, float]:
+        return {
+            "scheduled_ratio": cores,
+            "looks": looks,
+            "stranded_p5": 0.01,
+            "stranded_median": 0.02,
+            "stranded_p95": 0.05,
+            "stranded_most": 0.06,
+        }
+
+    told = {
+        "results": [
+            {"shape": {"dram_per_core_bytes": 2 * 2**30}, "bins": [looked(0.5, 4), looked(0.75, 5)]},
+            {"shape": {"dram_per_core_bytes": 4 * 2**30}, "bins": [looked(0.5, 1)]},
+        ]
+    }
+    assert [(title, [row["scheduled_ratio"] for row in bins]) for title, bins in stranding.panels(told)] == [("2.00 GiB per core", [0.75])]
+    written = stranding.draw(told, tmp_path / "made" / "figure.svg")
+    assert [path.suffix for path in written] == [".svg", ".png"]
+    assert ET.parse(written[0]).getroot().tag.endswith("svg")  # noqa: S314 - our own file
+    with pytest.raises(ValueError, match="too short to draw"):
+        stranding.draw({"results": told["results"][1:]}, tmp_path / "none.svg")

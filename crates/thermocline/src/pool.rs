@@ -14,6 +14,7 @@ use vmtrace::stranding::{Demand, Shape, Stranding};
 
 pub(crate) mod arguments;
 mod predict;
+mod generate;
 mod show;
 mod simulate;
 
@@ -26,6 +27,7 @@ use arguments::PoolCommand;
 pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
     match command {
         PoolCommand::Import(arguments) => return import(format, arguments),
+        PoolCommand::Generate(arguments) => generate::generate(format, arguments)?,
         PoolCommand::Show(arguments) => show::show(&arguments.trace, format)?,
         PoolCommand::Stranding(arguments) => stranding(format, arguments)?,
         PoolCommand::Simulate(arguments) => simulate::simulate(format, arguments)?,

@@ -111,9 +111,9 @@ impl Sink<'_> {
         }
         vm.id = self.next_id;
         self.next_id += 1;
-        let seen = last_seen.max(vm.departure.unwrap_or(vm.arrival));
-        self.ends = Some(self.ends.map_or(seen, |ends| ends.max(seen)));
+        self.ends = Some(self.ends.map_or(last_seen, |ends| ends.max(last_seen)));
         self.report.vms += 1;
+        self.report.still_running += u64::from(vm.departure.is_none());
         self.sorter.push(vm)
     }
 
@@ -153,13 +153,20 @@ impl Sink<'_> {
     }
 }
 
-/// Makes the trace `to` of all sources, whose times count from the same instant. `progress` is told bytes read, and how many
-/// there are, of the source at hand.
+/// Makes the trace `to` of all sources, whose times count from the same instant. `progress` is told bytes (or rows) read, and how
+/// many there are, of the source at hand.
 ///
 /// # Errors
 /// [`Error::Damaged`] for a file of no known format or one that ends within itself, for sources whose times do not count from
 /// the same instant, and where no row can be used; any error of reading or writing. No file is made then.
 pub fn import(from: &[PathBuf], to: &Path, options: &Options, progress: &mut dyn FnMut(u64, u64)) -> Result<Report> {
+    let (sink, about) = gather(from, to, options, progress)?;
+    let Written { vms, bytes } = sink.sorter.finish(&about)?;
+    Ok(Report { vms, bytes, ..sink.report })
+}
+
+/// Reads all sources.
+fn gather<'a>(from: &[PathBuf], to: &Path, options: &'a Options, progress: &'a mut dyn FnMut(u64, u64)) -> Result<(Sink<'a>, About)> {
     let mut sink = Sink {
         sorter: Sorter::new(to),
         options,
@@ -171,37 +178,37 @@ pub fn import(from: &[PathBuf], to: &Path, options: &Options, progress: &mut dyn
         progress,
         customers: HashMap::new(),
     };
-    let mut first: Option<(PathBuf, Epoch)> = None;
+    let mut first: Option<(&Path, Epoch)> = None;
+    let mut all_tell_lifetimes = true;
     for path in from {
         let source = read(path, &mut sink)?;
-        if let Some((other, epoch)) = &first
-            && *epoch != source.epoch
+        if let Some((other, epoch)) = first
+            && epoch != source.epoch
         {
-            let (ours, theirs) = (since(source.epoch), since(*epoch));
+            let (ours, theirs) = (since(source.epoch), since(epoch));
             return Err(Error::damaged(path, format!("its times count {ours}, those of {} {theirs}: import them apart", other.display())));
         }
-        if options.lifetimes.is_some() && source.lifetimes && from.len() == 1 {
-            return Err(Error::damaged(path, "it has lifetimes of its own; give others only for a source that has none"));
-        }
-        first.get_or_insert((path.clone(), source.epoch));
+        first.get_or_insert((path, source.epoch));
+        all_tell_lifetimes &= source.lifetimes;
         sink.report.formats.push(source.format);
+    }
+    let (named, epoch) = first.unwrap_or((Path::new("nothing"), Epoch::Trace));
+    if options.lifetimes.is_some() && all_tell_lifetimes {
+        return Err(Error::damaged(named, "it has lifetimes of its own; others are drawn only for a source that has none"));
     }
     if sink.report.vms == 0 {
         let first = sink.report.bad_rows.first().map_or_else(|| "it has no rows".to_owned(), |bad| format!("the first is bad: {bad}"));
-        let named = from.first().map_or(Path::new("nothing"), PathBuf::as_path);
         return Err(Error::damaged(named, format!("no VM in it; {first}")));
     }
     let names: Vec<_> = from.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy()).collect();
-    let unix = first.is_some_and(|(_, epoch)| epoch == Epoch::Unix);
     let about = About {
         origin: format!("{} ({})", names.join(", "), sink.report.formats.join(", ")),
         generated: false,
         ends: sink.ends.unwrap_or(0),
-        unix_time: unix,
-        words: sink.words,
+        unix_time: epoch == Epoch::Unix,
+        words: std::mem::take(&mut sink.words),
     };
-    let Written { vms, bytes } = sink.sorter.finish(&about)?;
-    Ok(Report { vms, bytes, ..sink.report })
+    Ok((sink, about))
 }
 
 fn since(epoch: Epoch) -> &'static str {
@@ -271,3 +278,6 @@ fn shortened(field: &str) -> String {
 const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * KIB;
 const GIB: f64 = 1024.0 * MIB;
+
+#[cfg(test)]
+mod tests;

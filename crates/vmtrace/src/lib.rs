@@ -12,6 +12,7 @@
 
 mod about;
 mod error;
+pub mod generate;
 pub mod import;
 mod read;
 pub mod schema;

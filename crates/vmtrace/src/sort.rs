@@ -57,7 +57,7 @@ impl Sorter {
             }
         };
         let path = scratch.path().join(format!("run-{}.parquet", self.runs.len()));
-        let mut writer = Writer::create(&path)?;
+        let mut writer = Writer::scratch(&path)?;
         self.held.sort_unstable_by_key(Vm::order);
         for vm in self.held.drain(..) {
             writer.push(&vm)?;

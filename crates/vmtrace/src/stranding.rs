@@ -105,7 +105,7 @@ impl Demand {
         self.most_cores = self.most_cores.max(vm.cores);
         self.most_bytes_per_core = self.most_bytes_per_core.max(vm.memory_bytes.div_ceil(u64::from(vm.cores)));
         self.begins = self.begins.min(vm.arrival);
-        let seconds = (vm.departure.unwrap_or(ends).max(vm.arrival) - vm.arrival) as f64;
+        let seconds = (vm.departure.unwrap_or(ends).min(ends).max(vm.arrival) - vm.arrival) as f64;
         self.core_seconds += seconds * f64::from(vm.cores);
         self.byte_seconds += seconds * vm.memory_bytes as f64;
     }

@@ -26,6 +26,7 @@ pub struct Writer {
     columns: Vec<Vec<i64>>,
     last: Option<(i64, u64)>,
     written: Written,
+    durable: bool,
 }
 
 /// What a finished file holds.
@@ -49,10 +50,20 @@ impl Writer {
     /// # Errors
     /// Any error of making files there.
     pub fn create(path: &Path) -> Result<Self> {
+        Self::begin(path, true)
+    }
+
+    /// Begins a file that nobody will miss after a crash.
+    pub(crate) fn scratch(path: &Path) -> Result<Self> {
+        Self::begin(path, false)
+    }
+
+    fn begin(path: &Path, durable: bool) -> Result<Self> {
         let failed = Error::parquet(path);
         let (schema, properties) = (schema::schema().map_err(&failed)?, schema::properties().map_err(&failed)?);
         let file = SerializedFileWriter::new(BufWriter::new(temporary_for(path)?), schema, Arc::new(properties)).map_err(&failed)?;
-        Ok(Self { path: path.to_owned(), file, columns: vec![Vec::new(); COLUMNS.len()], last: None, written: Written::default() })
+        let columns = vec![Vec::new(); COLUMNS.len()];
+        Ok(Self { path: path.to_owned(), file, columns, last: None, written: Written::default(), durable })
     }
 
     /// Adds a VM. They come sorted by [`Vm::order`].
@@ -91,7 +102,7 @@ impl Writer {
             self.file.append_key_value_metadata(pair);
         }
         let buffered = self.file.into_inner().map_err(Error::parquet(&self.path))?;
-        let bytes = persist(&self.path, buffered)?;
+        let bytes = persist(&self.path, buffered, self.durable)?;
         Ok(Written { bytes, ..self.written })
     }
 }
@@ -122,14 +133,19 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Makes a written file durable and gives it its name. Returns its size in bytes.
-fn persist(path: &Path, buffered: BufWriter<NamedTempFile>) -> Result<u64> {
+/// Gives a written file its name, once it is on the disk if it is to be durable. Returns its size in bytes.
+fn persist(path: &Path, buffered: BufWriter<NamedTempFile>, durable: bool) -> Result<u64> {
     let mut temporary = buffered.into_inner().map_err(|error| Error::io(path, "write")(error.into_error()))?;
-    temporary.flush().and_then(|()| temporary.as_file().sync_all()).map_err(Error::io(path, "write"))?;
+    temporary.flush().map_err(Error::io(path, "write"))?;
+    if durable {
+        temporary.as_file().sync_all().map_err(Error::io(path, "write"))?;
+    }
     let bytes = temporary.as_file().metadata().map_err(Error::io(path, "look at"))?.len();
     temporary.persist(path).map_err(|error| Error::io(path, "make")(error.error))?;
-    // The name is durable when the directory is.
-    let directory = directory_of(path);
-    File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::io(directory, "write"))?;
+    if durable {
+        // The name is durable when the directory is.
+        let directory = directory_of(path);
+        File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::io(directory, "write"))?;
+    }
     Ok(bytes)
 }

@@ -12,6 +12,8 @@ pub(crate) enum PoolCommand {
     /// Make a VM trace of what others publish: Azure V1 and V2 vmtable, AzureTracesForPacking2020, Bitbrains; formats are
     /// recognised
     Import(Import),
+    /// Make up a VM trace that looks like what is published of a cloud's, for trying things out, and tell how well it fits
+    Generate(Generate),
     /// Show what is in a VM trace: VMs, sizes, lifetimes, and what it does not tell
     Show(Show),
     /// Tell how much DRAM is stranded behind rented cores when a VM trace is packed onto servers
@@ -46,6 +48,25 @@ pub(crate) struct Import {
     /// Exit with 1 where any row could not be used
     #[arg(long)]
     pub(crate) strict: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Generate {
+    /// VMs that arrive, about
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) vms: u64,
+    /// Clusters, five to a region
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) clusters: u32,
+    /// Days
+    #[arg(long, value_name = "N", default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..=3_650))]
+    pub(crate) days: u32,
+    /// Which of all traces that could be generated
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// The Parquet file to make
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
 }
 
 #[derive(Debug, Args)]

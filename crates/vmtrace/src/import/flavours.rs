@@ -66,9 +66,13 @@ fn row(line: &str, columns: &Columns, sink: &mut Sink<'_>) -> Result<(Vm, i64), 
     };
     let vm_type = sink.vm_type(field(columns.flavour)?.trim());
     let (departure, last_seen) = match life {
+        // What was drawn says nothing of how far the trace reaches.
         None => (sink.drawn_departure(vm_type, arrival), arrival),
         Some((true, low, _)) => (None, arrival.saturating_add(low)),
-        Some((false, low, high)) => (Some(arrival.saturating_add(low.midpoint(high))), arrival),
+        Some((false, low, high)) => {
+            let departure = arrival.saturating_add(low.midpoint(high));
+            (Some(departure), departure)
+        }
     };
     Ok((Vm { arrival, departure, cores, memory_bytes, vm_type, ..Vm::default() }, last_seen))
 }

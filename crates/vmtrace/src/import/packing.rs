@@ -118,3 +118,60 @@ fn text(value: ValueRef<'_>) -> String {
         ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text).chars().take(40).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Options, Report, import};
+    use super::*;
+    use crate::read::Trace;
+
+    const SCHEMA: &str =
+        "CREATE TABLE vmType (id INTEGER, vmTypeId INTEGER, machineId INTEGER, core REAL, memory REAL, hdd REAL, ssd REAL, nic REAL);
+        CREATE TABLE vm (vmId INTEGER, tenantId INTEGER, vmTypeId INTEGER, priority INTEGER, starttime REAL, endtime REAL);
+        INSERT INTO vmType VALUES (0, 7, 1, 0.5, 0.5, 0, 0, 0), (1, 7, 0, 0.25, 0.125, 0, 0, 0), (2, 8, 0, 0.001, 0.01, 0, 0, 0);";
+
+    fn imported(rows: &str) -> crate::Result<(Report, Vec<Vm>)> {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("packing.sqlite"), dir.path().join("out.parquet"));
+        let database = Connection::open(&from).unwrap();
+        database.execute_batch(&format!("{SCHEMA}{rows}")).unwrap();
+        database.close().unwrap();
+        let options = Options { machine_cores: 64, machine_memory_bytes: 512 << 30, ..Options::default() };
+        let report = import(&[from], &to, &options, &mut |_, _| ())?;
+        Ok((report, Trace::open(&to).unwrap().vms().map(crate::Result::unwrap).collect()))
+    }
+
+    #[test]
+    fn shares_of_a_machine_become_cores_and_memory() {
+        let (report, vms) = imported("INSERT INTO vm VALUES (1, 3, 7, 0, -0.5, 2.5), (2, 3, 8, 1, 1, NULL);").unwrap();
+        assert_eq!((report.formats.as_slice(), report.bad_rows_total), (["AzureTracesForPacking2020"].as_slice(), 0));
+        let first = Vm {
+            arrival: -43_200,
+            departure: Some(216_000),
+            cores: 16,
+            memory_bytes: 64 << 30,
+            customer: Some(0),
+            vm_type: Some(0),
+            ..Vm::default()
+        };
+        // A share below one core is one.
+        let second = Vm { id: 1, arrival: 86_400, departure: None, cores: 1, memory_bytes: 5_497_558_139, vm_type: Some(1), ..first };
+        assert_eq!(vms, [first, second]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let check = |rows: &str, want: &str| {
+            let rows = format!("INSERT INTO vm VALUES (1, 3, 7, 0, 0, 1); {rows}");
+            let report = imported(&rows).unwrap().0;
+            assert_eq!(report.bad_rows_total, 1, "{report:?}");
+            assert!(report.bad_rows[0].contains(want), "{report:?}");
+        };
+        check("INSERT INTO vm VALUES (1, 3, 99, 0, 0, 1);", "vm row 2: its type 99 is not in vmType");
+        check("INSERT INTO vm VALUES (1, 3, 7, 0, 'noon', 1);", "starttime is noon");
+        check("INSERT INTO vm VALUES (1, 3, 7, 0, 2, 1);", "departure is 86400 s");
+        check("INSERT INTO vmType VALUES (3, 9, 0, 1.5, 0.5, 0, 0, 0);", "type 9: it takes 1.5 of a machine's cores");
+        let error = imported("DROP TABLE vm;").unwrap_err().to_string();
+        assert!(error.contains("AzureTracesForPacking2020") && error.contains("vm"), "{error}");
+    }
+}

@@ -55,8 +55,7 @@ fn end_of_bucket(field: &str) -> String {
 pub(super) fn read(lines: &mut Lines, sink: &mut Sink<'_>) -> Result<()> {
     while let Some(line) = lines.next()? {
         sink.row(lines.done_bytes(), lines.bytes);
-        let line = line.unwrap_or_else(|_| String::new());
-        match parts(&line) {
+        match line.as_deref().map_err(Clone::clone).and_then(parts) {
             Ok(parts) => {
                 let departure = Some(parts.deleted).filter(|&deleted| deleted < LAST_SECONDS);
                 let vm = Vm {

@@ -1,0 +1,79 @@
+//! `thermocline pool generate`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Result;
+use policy::units::Bytes;
+use serde::Serialize;
+use vmtrace::Trace;
+use vmtrace::generate::fit::{NOT_SHOWN, Row};
+use vmtrace::generate::{self, Settings};
+use vmtrace::stranding::{Demand, Shape, stranding};
+
+use super::arguments::Generate;
+use super::mebibytes;
+use crate::arguments::Format;
+use crate::print;
+use crate::progress::Progress;
+
+/// Servers that the fit of stranding is made on.
+const SERVER_CORES: u32 = 48;
+/// Their DRAM per core, by what the trace rents with one.
+const DRAM: f64 = 1.1;
+const PEAK_FILL: f64 = 0.95;
+
+#[derive(Debug, Serialize)]
+struct Made<'a> {
+    generated: bool,
+    trace: &'a Path,
+    #[serde(flatten)]
+    settings: Settings,
+    written_vms: u64,
+    bytes: u64,
+    stranding_dram_per_core_bytes: u64,
+    fit: Vec<Row>,
+}
+
+/// Generates a trace, and tells how it fits what is published.
+pub(super) fn generate(format: Format, arguments: &Generate) -> Result<()> {
+    let Generate { vms, clusters, days, seed, out } = arguments;
+    let settings = Settings { seed: *seed, vms: *vms, clusters: *clusters, days: *days };
+    // Written once, then read twice for figure 2.
+    let mut progress = Progress::new("VMs", usize::try_from(*vms).unwrap_or(usize::MAX).saturating_mul(3));
+    let (written, tally) = generate::generate(&settings, out, &mut || progress.step())?;
+    let trace = Trace::open(out)?;
+    let demand = Demand::of(&trace, &mut || progress.step())?;
+    let dram_per_core_bytes = mebibytes(demand.bytes_per_core() * DRAM);
+    let shape = Shape { cores: SERVER_CORES, dram_per_core_bytes, peak_fill: PEAK_FILL };
+    let stranded = stranding(&trace, &demand, shape, &mut || progress.step())?;
+    drop(progress);
+    let made = Made {
+        generated: true,
+        trace: out,
+        settings,
+        written_vms: written.vms,
+        bytes: written.bytes,
+        stranding_dram_per_core_bytes: dram_per_core_bytes,
+        fit: tally.rows(Some(&stranded)),
+    };
+    print(format, &made, || text(&made))
+}
+
+fn text(made: &Made<'_>) -> String {
+    let Made { trace, written_vms, bytes, fit, .. } = made;
+    let mut text = format!("{}: {written_vms} generated VMs, {}; nothing in it was measured\n", trace.display(), Bytes(*bytes));
+    let dram = Bytes(made.stranding_dram_per_core_bytes);
+    let _ = writeln!(text, "stranding on servers of {SERVER_CORES} cores with {dram} of DRAM per core, see `pool stranding`");
+    let _ = writeln!(text, "\n{:<4} {:<52} {:>13} {:>10} {:>6}", "id", "published figure", "published", "generated", "ratio");
+    for row in fit {
+        let (low, high) = row.published;
+        let published = if (low - high).abs() < 1e-9 { format!("{low:.3}") } else { format!("{low:.3}-{high:.3}") };
+        let _ = writeln!(text, "{:<4} {:<52} {published:>13} {:>10.4} {:>6.2}", row.id, row.what, row.generated, row.ratio);
+    }
+    text += "\nnot shown:\n";
+    for (ids, why) in NOT_SHOWN {
+        let _ = writeln!(text, "  {ids}: {why}");
+    }
+    text
+}
