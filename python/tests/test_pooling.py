@@ -19,6 +19,7 @@ def row(memory: str, added_ns: int, sockets: int, saved: float, *, confirmed: bo
         "pool_sockets": sockets,
         "pool_ratio": 0.4,
         "saved_ratio": saved,
+        "online_saved_ratio": saved,
         "uniform_saved_ratio": saved * 2,
         "mispredicted_ratio": 0.02,
         "saved_ratio_by_cluster": [saved / 2, saved, saved * 2],

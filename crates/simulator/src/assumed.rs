@@ -29,6 +29,15 @@ pub fn assume(vm: &mut Vm, seed: u64) -> bool {
     missing
 }
 
+/// Moves a VM's arrival and departure by lot within so many seconds, each for itself: for traces whose times are so coarse.
+/// Where all that happens within five minutes happens at once, every pool holds what just left and what just came.
+pub fn spread(vm: &mut Vm, seconds: i64, seed: u64) {
+    let mut random = Rng::with_seed(seed ^ vm.id.wrapping_mul(0x8ebc_6af0_9c88_c6e3));
+    let (arrival, departure) = (random.i64(0..seconds.max(1)), random.i64(0..seconds.max(1)));
+    vm.arrival = vm.arrival.saturating_add(arrival);
+    vm.departure = vm.departure.map(|left| left.saturating_add(departure).max(vm.arrival));
+}
+
 /// The value at a share of the population.
 fn at(quantiles: &Quantiles, share: f64) -> f64 {
     let mut values = quantiles.iter().zip(quantiles.iter().skip(1));
@@ -62,6 +71,16 @@ mod tests {
             check(|vm| vm.slowdown_140ns, value, want);
         }
         assert!(vms.iter().all(|vm| vm.slowdown_64ns <= vm.slowdown_140ns), "more latency, more slowdown");
+    }
+
+    #[test]
+    fn times_move_within_what_they_are_spread_over_and_stay_in_order() {
+        for id in 0..1_000 {
+            let mut vm = Vm { id, arrival: 600, departure: (id % 3 > 0).then_some(600), ..Vm::default() };
+            spread(&mut vm, 300, 5);
+            assert!((600..900).contains(&vm.arrival) && vm.departure.is_none_or(|left| (vm.arrival..900).contains(&left)), "{vm:?}");
+            assert_eq!(vm.departure.is_some(), id % 3 > 0);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::faults::{self, Thing};
 use crate::memory::{Memory, exceeds, mib};
 use crate::queue::Queue;
 use crate::site::{Cluster, Setup, Site};
-use crate::tally::{Required, Tally};
+use crate::tally::{PoolPeak, Required, Tally};
 
 mod exchange;
 
@@ -163,7 +163,11 @@ impl<'a> Run<'a> {
             answers: Answers::default(),
             used_mib: vec![0; cluster.servers as usize],
             now: Ns(0),
-            tally: Tally { server_peaks_mib: vec![0; cluster.servers as usize], pool_peaks: vec![0; pools.len()], ..Tally::default() },
+            tally: Tally {
+                server_peaks_mib: vec![0; cluster.servers as usize],
+                pool_peaks: vec![PoolPeak::default(); pools.len()],
+                ..Tally::default()
+            },
             bounded: matches!(capacity, Capacity::Slices(_)),
             servers: baseline.map(|baseline| &baseline.servers[..]),
             site,

@@ -99,7 +99,9 @@ pub struct Outcome {
     pub confirmed: Option<Tally>,
     /// DRAM saved, by the paper's rule, over all clusters together.
     pub saved_ratio: f64,
-    /// The same with all servers and pools of a cluster alike.
+    /// The same if slices came back at once.
+    pub online_saved_ratio: f64,
+    /// The first with all servers and pools of a cluster alike.
     pub uniform_saved_ratio: f64,
     /// The first by cluster, in ascending order.
     pub saved_ratio_by_cluster: Vec<f64>,
@@ -163,7 +165,7 @@ pub fn run(
     let task = |number: usize| {
         let (setup, cluster, baseline) = (setups[number / pairs], &clusters[number % pairs], &baselines[number % pairs]);
         let measured = simulate(site, setup, cluster, baseline, Capacity::Ample)?;
-        let just: Vec<u32> = measured.pool_peaks.iter().map(|&peak| peak.saturating_add(site.buffer_slices)).collect();
+        let just: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use.saturating_add(site.buffer_slices)).collect();
         let confirmed = if confirm { Some(simulate(site, setup, cluster, baseline, Capacity::Slices(&just))?) } else { None };
         Some((measured, confirmed))
     };
@@ -191,6 +193,7 @@ fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Ba
     let pool_servers = setup.pool_servers(&site.shape);
     Outcome {
         saved_ratio: saved(measured.required.bytes(), reference.required.bytes()),
+        online_saved_ratio: saved(measured.required.online_bytes(), reference.required.bytes()),
         uniform_saved_ratio: saved(measured.required.uniform_bytes(), reference.required.uniform_bytes()),
         saved_ratio_by_cluster: by_cluster,
         pools_not_full: clusters.iter().map(|cluster| u32::from(cluster.servers % pool_servers != 0)).sum(),

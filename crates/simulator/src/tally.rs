@@ -51,9 +51,18 @@ pub struct Tally {
     /// The most each server needed at once, in MiB.
     #[serde(skip)]
     pub server_peaks_mib: Vec<u64>,
-    /// The most slices of each pool that were not to be had at once: VMs', and those on their way back.
+    /// The most that each pool needed at once.
     #[serde(skip)]
-    pub pool_peaks: Vec<u32>,
+    pub pool_peaks: Vec<PoolPeak>,
+}
+
+/// The most slices of a pool at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolPeak {
+    /// That were not to be had: VMs', and those on their way back.
+    pub in_use: u32,
+    /// That VMs had.
+    pub online: u32,
 }
 
 /// DRAM that must be bought for a run, in bytes.
@@ -63,6 +72,8 @@ pub struct Required {
     pub local_bytes: u64,
     /// The same rule: pools, with their buffers.
     pub pool_bytes: u64,
+    /// What pools would need if slices came back at once: VMs' slices only.
+    pub online_pool_bytes: u64,
     /// All servers of a cluster alike, as machines are bought: each as much as the one that needed most.
     pub uniform_local_bytes: u64,
     /// All pools of a cluster alike. A pool of fewer servers than the others gets its part.
@@ -76,6 +87,12 @@ impl Required {
         self.local_bytes + self.pool_bytes
     }
 
+    /// By the paper's rule, if slices came back at once, which the paper's simulator does not tell from this.
+    #[must_use]
+    pub fn online_bytes(&self) -> u64 {
+        self.local_bytes + self.online_pool_bytes
+    }
+
     /// With all servers and all pools of a cluster alike.
     #[must_use]
     pub fn uniform_bytes(&self) -> u64 {
@@ -84,13 +101,16 @@ impl Required {
 
     /// From the peaks of one cluster, whose pools have so many servers each.
     #[must_use]
-    pub fn of(server_peaks_mib: &[u64], pool_peaks: &[u32], buffer_slices: u32, pool_servers: u32) -> Self {
-        let of_pools = || pool_peaks.iter().map(|&peak| u64::from(peak + if peak > 0 { buffer_slices } else { 0 }) * SLICE_BYTES);
+    pub fn of(server_peaks_mib: &[u64], pool_peaks: &[PoolPeak], buffer_slices: u32, pool_servers: u32) -> Self {
+        let bytes = |slices: u32| u64::from(slices) * SLICE_BYTES;
+        let with_buffer = |peak: &PoolPeak| if peak.in_use > 0 { peak.in_use.saturating_add(buffer_slices) } else { 0 };
+        let of_pools = || pool_peaks.iter().map(|peak| bytes(with_buffer(peak)));
         let servers = server_peaks_mib.len() as u64;
         let most = of_pools().max().unwrap_or(0);
         Self {
             local_bytes: server_peaks_mib.iter().sum::<u64>() << 20,
             pool_bytes: of_pools().sum(),
+            online_pool_bytes: pool_peaks.iter().map(|peak| bytes(peak.online)).sum(),
             uniform_local_bytes: (server_peaks_mib.iter().max().copied().unwrap_or(0) * servers) << 20,
             uniform_pool_bytes: u64::try_from(u128::from(most) * u128::from(servers) / u128::from(pool_servers.max(1))).unwrap_or(u64::MAX),
         }
@@ -121,6 +141,7 @@ impl Tally {
             (&mut self.starts_above_10_gib_per_s, starts_above_10_gib_per_s),
             (&mut self.required.local_bytes, &other.required.local_bytes),
             (&mut self.required.pool_bytes, &other.required.pool_bytes),
+            (&mut self.required.online_pool_bytes, &other.required.online_pool_bytes),
             (&mut self.required.uniform_local_bytes, &other.required.uniform_local_bytes),
             (&mut self.required.uniform_pool_bytes, &other.required.uniform_pool_bytes),
         ] {
@@ -152,13 +173,15 @@ mod tests {
 
     #[test]
     fn what_is_bought_is_what_was_needed_at_once() {
-        let required = Required::of(&[1_024, 3_072, 2_048, 0], &[4, 2], 1, 2);
+        let peaks = [4, 2].map(|in_use| PoolPeak { in_use, online: in_use - 1 });
+        let required = Required::of(&[1_024, 3_072, 2_048, 0], &peaks, 1, 2);
         let gib = |n: u64| n * SLICE_BYTES;
+        assert_eq!(required.online_bytes(), gib(10));
         assert_eq!((required.local_bytes, required.pool_bytes), (gib(6), gib(8)));
         assert_eq!((required.uniform_local_bytes, required.uniform_pool_bytes), (gib(12), gib(10)));
         // The last pool has one server of two.
-        assert_eq!(Required::of(&[0, 0, 0], &[4, 2], 0, 2).uniform_pool_bytes, gib(6));
-        assert_eq!(Required::of(&[1_024], &[0], 5, 1).pool_bytes, 0, "no pool, no buffer");
+        assert_eq!(Required::of(&[0, 0, 0], &peaks, 0, 2).uniform_pool_bytes, gib(6));
+        assert_eq!(Required::of(&[1_024], &[PoolPeak::default()], 5, 1).pool_bytes, 0, "no pool, no buffer");
         assert_eq!((saved(75, 100), saved(1, 0)), (0.25, 0.0));
     }
 }

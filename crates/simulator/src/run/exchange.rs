@@ -171,7 +171,8 @@ impl Run<'_> {
     fn pool_changed(&mut self, pool: u32) {
         let at = pool as usize;
         let counts = self.pools[at].counts();
-        self.tally.pool_peaks[at] = self.tally.pool_peaks[at].max(counts.in_use());
+        let peak = &mut self.tally.pool_peaks[at];
+        (peak.in_use, peak.online) = (peak.in_use.max(counts.in_use()), peak.online.max(counts.online));
         if counts.stuck > 0 && !self.ticks[at] {
             self.ticks[at] = true;
             self.queue.plan(Ns(self.now.0.saturating_add(self.site.ask_again_after.0.max(1))), Event::Tick { pool });

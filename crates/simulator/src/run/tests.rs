@@ -84,12 +84,12 @@ fn what_was_measured_is_enough() {
     let cluster = cluster(vms(2, 3_000, 100_000), &site);
     let without = baseline(&site, &cluster).unwrap();
     let measured = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Ample).unwrap();
-    let just: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak + 2).collect();
+    let just: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use + 2).collect();
     let again = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Slices(&just)).unwrap();
     assert_eq!((again.rejected, again.moved, again.fell_back, again.pool_peaks), (0, 0, 0, measured.pool_peaks.clone()));
     assert!(again.release_gib_per_s_max > 0.0 && again.starts_above_1_gib_per_s < again.started / 20);
     // Half of it is not: VMs go elsewhere, but they run.
-    let half: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak / 2).collect();
+    let half: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use / 2).collect();
     let short = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Slices(&half)).unwrap();
     assert!(short.moved + short.fell_back > 0 && short.started == again.started, "{short:?}");
 }

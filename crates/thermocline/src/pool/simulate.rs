@@ -138,10 +138,15 @@ fn clusters(trace: &Trace, site: &Site, arguments: &Simulate) -> Result<(Vec<Clu
         if arguments.assume_published {
             assumed += u64::from(simulator::assumed::assume(&mut vm, arguments.seed));
         }
+        if let Some(over) = arguments.spread {
+            simulator::assumed::spread(&mut vm, i64::try_from(over.as_secs())?, arguments.seed);
+        }
         vms.push(vm);
         progress.step();
     }
     drop(progress);
+    // Spread, they come in another order.
+    vms.sort_by_key(vmtrace::Vm::order);
     if vms.is_empty() {
         bail!("{} has no VMs; there is nothing to simulate", arguments.trace.display());
     }
@@ -260,19 +265,20 @@ fn text(told: &Told<'_>, confirmed: bool) -> String {
     );
     let _ = writeln!(
         text,
-        "\n{:<12} {:>7} {:>7} {:>8} {:>7} {:>14} {:>9} {:>8} {:>6} {:>7}",
-        "memory", "latency", "sockets", "on pools", "saved", "all alike", "too slow", "moved", "local", "lost"
+        "\n{:<12} {:>7} {:>7} {:>8} {:>7} {:>8} {:>10} {:>9} {:>8} {:>6} {:>7}",
+        "memory", "latency", "sockets", "on pools", "saved", "at once", "all alike", "too slow", "moved", "local", "lost"
     );
     for row in &told.results {
         let measured = &row.outcome.measured;
         let _ = writeln!(
             text,
-            "{:<12} {:>7} {:>7} {:>8} {:>7} {:>14} {:>9} {:>8} {:>6} {:>7}",
+            "{:<12} {:>7} {:>7} {:>8} {:>7} {:>8} {:>10} {:>9} {:>8} {:>6} {:>7}",
             row.memory,
             format!("{} ns", row.added_ns),
             row.pool_sockets,
             percent(row.pool_ratio),
             percent(row.outcome.saved_ratio),
+            percent(row.outcome.online_saved_ratio),
             percent(row.outcome.uniform_saved_ratio),
             format!("{:.2}%", row.mispredicted_ratio * 100.0),
             measured.moved,

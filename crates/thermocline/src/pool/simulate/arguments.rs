@@ -41,6 +41,9 @@ pub(crate) struct Simulate {
     /// Give each VM, by lot, what the trace does not tell of it: untouched memory and slowdowns as published for others
     #[arg(long)]
     pub(crate) assume_published: bool,
+    /// Spread arrivals and departures by lot over so long, for traces whose times are that coarse: 5m for those of Azure
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) spread: Option<Duration>,
     /// Deal the trace's VMs to so many clusters, by customer [default: the trace's own clusters]
     #[arg(long, value_name = "N")]
     pub(crate) clusters: Option<NonZero<u32>>,
