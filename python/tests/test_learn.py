@@ -163,7 +163,7 @@ def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
 def test_the_report_leaves_what_others_wrote(tmp_path: Path) -> None:
     out = tmp_path / "pond.json"
     out.write_text('{"figure_21": {"kept": true}}', encoding="utf-8")
-    words = ["--out", out, "--vms", "6000", "--days", "9", "--nights", "1", "--folds", "2"]
+    words = ["--out", out, "--vms", "6000", "--days", "9", "--nights", "4", "--folds", "2"]
     made = subprocess.run([sys.executable, "-m", "thermocline.report.pond", *map(str, words)], check=True, capture_output=True, text=True)
     told = json.loads(out.read_text(encoding="utf-8"))
     assert told["figure_21"] == {"kept": True}

@@ -174,9 +174,12 @@ def choose(nights: Sequence[Night], target: float, now: int, quantiles: Sequence
 
 
 def nightly(nights: Sequence[Night], target: float, quantiles: Sequence[float] = QUANTILES) -> list[tuple[int, Point]]:
-    """What each day came to with the setting that the days before it had chosen: 004 figure 20."""
+    """What each day came to with the setting that the days before it had chosen: 004 figure 20.
+
+    The first `CHOICE_DAYS` are chosen by and not told.
+    """
     told = []
-    for at, night in enumerate(nights):
+    for at, night in list(enumerate(nights))[CHOICE_DAYS:]:
         chosen = choose(nights[:at], target, night.day * DAY, quantiles)
         vms = night.vms
         told.append((night.day, point(night.promised[chosen], vms.untouched_ratio, vms.memory_bytes, quantiles[chosen])))

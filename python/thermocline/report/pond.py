@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,20 +115,28 @@ def pool_curve(first: Sequence[Point], second: Sequence[Point]) -> list[list[flo
 
 def numbers_19(of: Untouched) -> dict[str, Any]:
     """Figure 19: overpredictions by untouched memory; the paper's are 2.5 % and 12 % at 20 %, and 25 % at 4 %."""
-    model, static = curves.wrong_at(of.model, 0.2), curves.wrong_at(of.static, 0.2)
+    model, static = _wrong_at(of.model, 0.2), _wrong_at(of.static, 0.2)
     return {
         "generated": True,
         "vms": of.vms,
         "fit": [dataclasses.asdict(one) for one in of.fit],
         "overpredicted_at_20%_untouched": model,
         "static_overpredicted_at_20%_untouched": static,
-        "times_better_at_20%_untouched": static / model,
-        "overpredicted_at_25%_untouched": curves.wrong_at(of.model, 0.25),
+        "times_better_at_20%_untouched": static / model if static and model else None,
+        "overpredicted_at_25%_untouched": _wrong_at(of.model, 0.25),
         "untouched_at_4%_overpredicted": curves.gain_at(of.model, 0.04).gain,
         "model": _pairs(of.model),
         "model_in_slices": _pairs(of.sliced),
         "static": _pairs(of.static),
     }
+
+
+def _wrong_at(curve: Sequence[Point], gain: float) -> float | None:
+    """What is wrong at a gain, where the curve gets there."""
+    try:
+        return curves.wrong_at(curve, gain)
+    except ValueError:
+        return None
 
 
 def numbers_20(of: Untouched) -> dict[str, Any]:
@@ -136,8 +145,8 @@ def numbers_20(of: Untouched) -> dict[str, Any]:
     return {
         "generated": True,
         "target_ratio": TARGET,
-        "mean_overpredicted_ratio": sum(point.wrong for point in days) / len(days),
-        "mean_untouched_ratio": sum(point.gain for point in days) / len(days),
+        "mean_overpredicted_ratio": statistics.fmean(point.wrong for point in days),
+        "mean_untouched_ratio": statistics.fmean(point.gain for point in days),
         "worst_overpredicted_ratio": max(point.wrong for point in days),
         "days": [
             {"day": day, "overpredicted_ratio": point.wrong, "untouched_ratio": point.gain, "quantile": point.setting}
@@ -213,7 +222,7 @@ def _figure_18(pyplot: Any, told: Mapping[str, Any]) -> Any:
         axes.axhline(2, color="#b3261e", linewidth=1, linestyle="--")
         axes.set(xlabel="DRAM on the pool, %", xlim=(0, 70), ylim=(0, 6), title=f"{latency} of local latency")
     both[0].set_ylabel("scheduling mispredictions, % of VMs")
-    both[0].legend(frameon=False, loc="upper left")
+    both[1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
@@ -324,11 +333,18 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--bitbrains", type=Path, metavar="FILE.parquet", help="the Bitbrains trace; without it, that part is left out")
     made.add_argument("--vms", type=int, default=60_000, metavar="N", help="VMs that are made up (default: %(default)s)")
     made.add_argument("--days", type=int, default=28, metavar="N", help="over how many days (default: %(default)s)")
-    made.add_argument("--nights", type=int, default=14, metavar="N", help="nights of training, the last (default: %(default)s)")
+    made.add_argument("--nights", type=_nights, default=14, metavar="N", help="nights of training, the last (default: %(default)s)")
     made.add_argument("--workloads", type=int, default=158, metavar="N", help="workloads that are made up (default: %(default)s)")
     made.add_argument("--folds", type=int, default=insensitive.FOLDS, metavar="N", help="splits of the validation (default: %(default)s)")
     made.add_argument("--seed", type=int, default=1, metavar="N", help="of all that is made up (default: %(default)s)")
     return made
+
+
+def _nights(text: str) -> int:
+    least = untouched.CHOICE_DAYS + 1
+    if not text.isdigit() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {least} or more: the first {least - 1} are what figure 20 is chosen by")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -18,14 +18,15 @@ const REQUESTS_MAX: usize = 1_000_000;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A request is a JSON object; a file holds one or many. Untouched shares of the customer's VMs that ended in the past week are its
-history, and counters of earlier VMs of the same workload may follow:
+A request is a JSON object; a file holds one or many:
 
-  {\"customer\": 7, \"vm_type\": \"D4\", \"guest_os\": \"linux-a\", \"location\": \"region-a\", \"cores\": 4,
-   \"memory_bytes\": 17179869184, \"arrival\": 1209600, \"history\": [0.5, 0.42, 0.61], \"counters\": {\"DRAM_Bound\": 0.01}}
+  {\"customer\": 7, \"vm_type\": \"D4\", \"guest_os\": \"linux-a\", \"location\": \"region-a\",
+   \"cores\": 4, \"memory_bytes\": 17179869184, \"arrival\": 1209600,
+   \"history\": [0.5, 0.42, 0.61], \"counters\": {\"DRAM_Bound\": 0.01}}
 
-What a model may not speak of (no history, an unseen category, a feature out of range, a model that is missing, damaged or too
-old) stays local, and the reason is told and counted.")]
+The history are untouched shares of the customer's VMs that ended in the past week, the counters those of earlier VMs of the \
+same workload; both may be left out. What a model may not speak of stays local: without history, of an unseen category, with a \
+feature out of range, or by a model that is missing, damaged or too old. The reason is told and counted.")]
 pub(crate) struct Predict {
     /// The untouched-memory model, as `python -m thermocline.learn train untouched` writes it
     #[arg(long, value_name = "FILE.onnx")]
