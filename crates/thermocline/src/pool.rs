@@ -13,8 +13,8 @@ use vmtrace::import::{self, Options};
 use vmtrace::stranding::{Demand, Shape, Stranding};
 
 pub(crate) mod arguments;
-mod predict;
 mod generate;
+mod predict;
 mod show;
 mod simulate;
 
