@@ -47,8 +47,10 @@ def draw(told: Mapping[str, Any], to: Path) -> list[Path]:
     figure, axes = pyplot.subplots(1, len(drawn), figsize=(3.2 * len(drawn), 3), sharey=True, squeeze=False)
     for panel, (title, bins) in zip(axes[0], drawn, strict=True):
         _panel(panel, title, bins)
+    # All panels share it: set once everything is drawn, or the first would cut the others off.
+    axes[0][0].set_ylim(0, None)
     axes[0][0].set_ylabel("DRAM stranded, %")
-    axes[0][-1].legend(frameon=False, loc="upper left", fontsize=8)
+    axes[0][0].legend(frameon=False, loc="upper left", fontsize=8)
     to.parent.mkdir(parents=True, exist_ok=True)
     written = []
     for kind in ("svg", "png"):
@@ -80,7 +82,7 @@ def _panel(panel: Any, title: str, bins: Sequence[Mapping[str, Any]]) -> None:
     panel.plot(cores, percent("stranded_most"), "o", color="#9aa7b5", markersize=2.5, label="most")
     x, y = zip(*PUBLISHED, strict=True)
     panel.plot([at * 100 for at in x], [at * 100 for at in y], "x", color="#b3261e", label="median, published")
-    panel.set(title=title, xlabel="cores scheduled, %", ylim=(0, None), xlim=(0, 100))
+    panel.set(title=title, xlabel="cores scheduled, %", xlim=(0, 100))
 
 
 def main(arguments: Sequence[str]) -> int:
