@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from decimal import Decimal, InvalidOperation
 
 _UNITS = {
-    "%": 0.01, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0,
-    "B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
+    "%": "0.01", "us": "1e-6", "ms": "1e-3", "s": 1, "m": 60, "h": 3600, "d": 86_400,
+    "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
 
 
@@ -16,8 +17,9 @@ def number(text: str) -> float:
     unit = digits.lstrip("0123456789.eE+-")
     # The e of an exponent is none of a unit's, and no unit begins with one.
     try:
-        value = float(digits.removesuffix(unit)) * (_UNITS[unit] if unit else 1.0)
-    except (ValueError, KeyError):
+        # As decimal numbers: 95 hundredths are 0.95, and not 0.9500000000000001.
+        value = float(Decimal(digits.removesuffix(unit)) * Decimal(_UNITS[unit] if unit else 1))
+    except (InvalidOperation, KeyError):
         raise argparse.ArgumentTypeError(f"{text!r} is no quantity; write it like 0.2%, 10m, 64MiB or 0.002") from None
     return value
 

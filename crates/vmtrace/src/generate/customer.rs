@@ -10,7 +10,7 @@ const DEPLOYMENTS: f64 = 40.0;
 /// The share of deployments by somebody who never came before and never will again.
 const PASSING: f64 = 0.08;
 /// The share of customers whose VMs touch all that they rent.
-const TOUCH_ALL: f64 = 0.06;
+const TOUCH_ALL: f64 = 0.08;
 /// Workloads of a customer.
 const WORKLOADS: u64 = 3;
 /// How much the untouched share differs between customers, and between the workloads of one, as standard deviations of log odds.

@@ -39,7 +39,9 @@ fn it_fits_what_is_published() {
         let mut tally = Tally::new(40);
         Stream::new(Settings { seed, vms: 60_000, clusters: 40, days: 40 }).for_each(|drawn| tally.count(&drawn));
         for row in tally.rows(None) {
-            assert!((0.75..=1.33).contains(&row.ratio), "seed {seed}: {row:?}");
+            // What is published as a lower bound is only to be reached.
+            let (least, most) = if row.what.ends_with(", over") { (1.0, 1.9) } else { (0.75, 1.33) };
+            assert!((least..=most).contains(&row.ratio), "seed {seed}: {row:?}");
         }
     }
 }
