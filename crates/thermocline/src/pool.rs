@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use policy::units::Bytes;
 use serde::Serialize;
 use vmtrace::Trace;
@@ -37,6 +37,11 @@ pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
 }
 
 fn import(format: Format, arguments: &arguments::Import) -> Result<ExitCode> {
+    let out = arguments.out.canonicalize().ok();
+    let sources = arguments.from.iter().chain(&arguments.lifetimes);
+    if let Some(source) = sources.into_iter().find(|source| out.is_some() && source.canonicalize().ok() == out) {
+        bail!("--out is {}, which is also read: it would be replaced; name another file", source.display());
+    }
     let lifetimes = arguments.lifetimes.as_deref().map(|path| Ok::<_, anyhow::Error>(Lifetimes::of(&Trace::open(path)?)?)).transpose()?;
     let options = Options {
         lifetimes,
