@@ -17,10 +17,8 @@ use crate::arguments::Format;
 use crate::print;
 use crate::progress::Progress;
 
-/// Servers that the fit of stranding is made on.
+/// Servers that the fit of stranding is made on; they have as much DRAM per core as the trace rents with one.
 const SERVER_CORES: u32 = 48;
-/// Their DRAM per core, by what the trace rents with one.
-const DRAM: f64 = 1.1;
 const PEAK_FILL: f64 = 0.95;
 
 #[derive(Debug, Serialize)]
@@ -44,7 +42,7 @@ pub(super) fn generate(format: Format, arguments: &Generate) -> Result<()> {
     let (written, tally) = generate::generate(&settings, out, &mut || progress.step())?;
     let trace = Trace::open(out)?;
     let demand = Demand::of(&trace, &mut || progress.step())?;
-    let dram_per_core_bytes = mebibytes(demand.bytes_per_core() * DRAM);
+    let dram_per_core_bytes = mebibytes(demand.bytes_per_core());
     let shape = Shape { cores: SERVER_CORES, dram_per_core_bytes, peak_fill: PEAK_FILL };
     let stranded = stranding(&trace, &demand, shape, &mut || progress.step())?;
     drop(progress);
