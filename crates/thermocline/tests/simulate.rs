@@ -1,0 +1,72 @@
+//! `thermocline pool simulate` on a generated trace: what pooling saves, the same however it is run.
+#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_thermocline")).args(arguments).output().unwrap()
+}
+
+/// A small generated trace.
+fn trace(directory: &Path) -> String {
+    let path = directory.join("vms.parquet").to_str().unwrap().to_owned();
+    let made = run(&["pool", "generate", "--vms", "3000", "--clusters", "2", "--days", "10", "--out", &path]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    path
+}
+
+fn simulate(trace: &str, more: &[&str]) -> Value {
+    let mut arguments = vec!["pool", "simulate", "--format", "json", "--trace", trace, "--pool-sizes", "2,16"];
+    arguments.extend(more);
+    let done = run(&arguments);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    serde_json::from_slice(&done.stdout).unwrap()
+}
+
+#[test]
+fn larger_pools_save_more_and_threads_change_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = trace(directory.path());
+    let asked = ["--memory", "all_local,static=50%,pond", "--latency", "64ns", "--confirm"];
+    let told = simulate(&trace, &[&asked[..], &["--threads", "1"]].concat());
+    assert_eq!(told, simulate(&trace, &[&asked[..], &["--threads", "3"]].concat()));
+    let saved = |row: usize| told["results"][row]["saved_ratio"].as_f64().unwrap();
+    assert_eq!(told["results"].as_array().unwrap().len(), 6);
+    assert_eq!((saved(0).to_bits(), saved(1).to_bits()), (0, 0), "nothing pooled, nothing saved");
+    assert!(saved(3) > saved(2), "{told:#}");
+    let pond = &told["results"][5];
+    assert!(pond["accuracy"]["untouched"] == 0.25 && pond["pool_ratio"].as_f64() > Some(0.2), "{pond:#}");
+    assert_eq!((&pond["confirmed"]["moved"], &pond["confirmed"]["rejected"]), (&Value::from(0), &Value::from(0)));
+}
+
+#[test]
+fn faults_come_from_the_seed() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = trace(directory.path());
+    let asked = |seed| ["--memory", "static=50%", "--host-fails", "20d", "--emc-fails", "20d", "--manager-fails", "5d", "--seed", seed];
+    let told = simulate(&trace, &asked("7"));
+    assert_eq!(told, simulate(&trace, &asked("7")));
+    assert_ne!(told, simulate(&trace, &asked("8")));
+    let measured = &told["results"][1]["measured"];
+    let lost = |key: &str| measured[key].as_u64().unwrap();
+    assert!(lost("faults") > 0 && lost("lost_with_host") > 0 && lost("lost_with_emc") > 0, "{measured:#}");
+}
+
+#[test]
+fn nonsense_is_refused_in_words() {
+    let check = |arguments: &[&str], words: &str| {
+        let done = run(&[&["pool", "simulate", "--trace", "/nowhere/vms.parquet"], arguments].concat());
+        let told = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && told.contains(words), "{arguments:?}: {told}");
+    };
+    check(&[], "/nowhere/vms.parquet");
+    check(&["--memory", "dynamic"], "static=SHARE");
+    check(&["--latency", "182%"], "by_pool_size");
+    check(&["--placement", "tetris"], "best_fit");
+    check(&["--accuracy", "luck=1%"], "overpredictions");
+    check(&["--buffer", "1500MiB"], "whole GiB");
+    check(&["--offline", "2s..1s"], "shorter time first");
+}
