@@ -115,7 +115,8 @@ def served(program: str, trace: Path, model: Path, forest: Path, about: dict[str
         requests.append(json.dumps(words | numbers | {"arrival": about["trained_until"], "history": [0.25, 0.5, 0.5, 0.75, 0.8]}))
     file = trace.with_name("requests.json")
     file.write_text("\n".join(requests), encoding="utf-8")
-    command = [program, "--format", "json", "pool", "predict", "--model", model, "--insensitive", forest, "--request", file]
+    paths = ("--model", str(model), "--insensitive", str(forest), "--request", str(file))
+    command = [program, "--format", "json", "pool", "predict", *paths]
     told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     ordered = [0.25, 0.5, 0.5, 0.75, 0.8]
     shares = np.array([[history.percentile(ordered, percent) for percent in history.PERCENTILES]] * 50)
