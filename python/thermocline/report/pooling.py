@@ -72,7 +72,10 @@ def figure(told: Report, published: Mapping[str, Mapping[int, float]]) -> Report
 
 def _point(row: Report) -> Report:
     by_cluster = row["saved_ratio_by_cluster"]
-    point = {name: row[name] for name in ("pool_sockets", "pool_ratio", "saved_ratio", "online_saved_ratio", "uniform_saved_ratio", "mispredicted_ratio")}
+    point = {
+        name: row[name]
+        for name in ("pool_sockets", "pool_ratio", "saved_ratio", "online_saved_ratio", "uniform_saved_ratio", "mispredicted_ratio")
+    }
     point |= {name: row["measured"][name] for name in ("started", "moved", "fell_back", "mitigated", "left_slow")}
     point |= {"least_cluster": by_cluster[0], "median_cluster": by_cluster[len(by_cluster) // 2], "most_cluster": by_cluster[-1]}
     if row["confirmed"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from decimal import Decimal, InvalidOperation
 
-_UNITS = {
+_UNITS: dict[str, int | str] = {
     "%": "0.01", "us": "1e-6", "ms": "1e-3", "s": 1, "m": 60, "h": 3600, "d": 86_400,
     "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
