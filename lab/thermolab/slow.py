@@ -2,6 +2,7 @@
 
 import math
 import os
+import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,7 +106,7 @@ def emulation_ratio(guest: Guest) -> float | None:
             host_s.append(time.process_time() - begins)
     except OSError:
         return None
-    return min(guest_s) / min(host_s)
+    return statistics.median(guest_s) / statistics.median(host_s)
 
 
 def view(agent: node.Agent, job: str) -> dict[str, Any]:
