@@ -62,7 +62,7 @@ test-tune: toolchain venv-tune ## the tuner with every designer that it knows (0
 	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../target/venv-tune/bin/python -m pytest -q
 
 .PHONY: test-learn
-test-learn: toolchain venv-learn ## the pool's predictions: trained, written as ONNX, served by the program (0.9 GB of wheels)
+test-learn: toolchain venv-learn ## the pool's predictions: trained, written as ONNX, served by the program (0.7 GB of wheels)
 	cargo build --locked -p thermocline
 	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../target/venv-learn/bin/python -m pytest -q tests/test_learn.py tests/test_learn_parts.py tests/test_learn_curves.py
 
