@@ -36,11 +36,11 @@ _POLL_S = 3
 _RECORDED_S = 330
 _AFTER_S = 90
 _PATIENCE_S = 120
-# One who is careful: a twelfth of the objective, held in the worst period so far, and nothing is touched for a minute.
+# One who is careful: a twelfth of the objective, held in the worst period so far, and nothing is touched for minutes.
 _BY_HAND: node.Settings = {
     "cold_age.promotion_rate": "1%",
     "cold_age.percentile": "100%",
-    "cold_age.warmup": "60s",
+    "cold_age.warmup": "180s",
 }
 _MIX = ("--hot-fraction", "0.02", "--hot-share", "0.6", "--warm-fraction", "0.07", "--cold-touches-per-s", "0.5")
 _TRACE: node.Settings = {"trace.store": URL, "trace.entry_period": "6s", "trace.file_period": "18s"}
