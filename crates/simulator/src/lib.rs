@@ -8,7 +8,8 @@
 //! As in Pond (ASPLOS 2023), sections 3.1 and 6.5. [`run::baseline`] places every VM with all its memory local. Then each
 //! [`Setup`] is run with every VM on the same server, its memory split by the policy, and the most that any server and any
 //! pool ever needed at once is what would have to be bought ([`tally::Required`]). A VM whose pool has no room goes to
-//! another server, or gets all local memory.
+//! another server, or gets all local memory. [`provision`] asks the other way round: how little may be bought, all servers
+//! alike, so that VMs still find room when they may go to another server.
 //!
 //! # Properties
 //! Each is a test of that name.
@@ -22,6 +23,7 @@ pub mod faults;
 pub mod latency;
 pub mod memory;
 pub mod oracle;
+pub mod provision;
 pub mod queue;
 pub mod run;
 pub mod site;

@@ -3,6 +3,7 @@
 use fastrand::Rng;
 use placement::{Fleet, Placement, Request, Room};
 use pool::{Command, HostId, Ns, Pool, SLICE_BYTES, VmId};
+use serde::Serialize;
 use vmtrace::Vm;
 
 use crate::faults::{self, Thing};
@@ -35,8 +36,19 @@ const AMPLE_LEAST: u64 = 256;
 pub enum Capacity<'a> {
     /// Large enough for anything: what they need is to be found out. Servers have as much local memory as they need, too.
     Ample,
-    /// So many slices each.
+    /// So many slices each; servers as before.
     Slices(&'a [u32]),
+    /// All servers alike, and all pools: what was bought is what there is.
+    Bought(Bought),
+}
+
+/// What servers and pools have, if all of them are alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Bought {
+    /// Local memory of a NUMA node, in MiB.
+    pub node_mib: u32,
+    /// Slices of a pool for each of its servers.
+    pub slices_per_server: u32,
 }
 
 /// What may happen.
@@ -136,7 +148,9 @@ impl<'a> Run<'a> {
     ) -> Option<Self> {
         let pool_servers = setup.pool_servers(&site.shape);
         let mut shape = site.shape;
-        if baseline.is_some() {
+        if let Capacity::Bought(bought) = capacity {
+            shape.node_mib = bought.node_mib;
+        } else if baseline.is_some() {
             // What servers need is to be found out; what is free is never the limit. Halved, so that sums do not overflow.
             shape.node_mib = u32::MAX / 2;
         }
@@ -147,6 +161,10 @@ impl<'a> Run<'a> {
             let slices = match capacity {
                 Capacity::Ample => ample(baseline, pool, pool_servers),
                 Capacity::Slices(slices) => slices.get(pool as usize).copied().unwrap_or(0),
+                Capacity::Bought(bought) => {
+                    let servers = pool_servers.min(cluster.servers - pool * pool_servers);
+                    bought.slices_per_server.saturating_mul(servers)
+                }
             };
             exchange::pool_of(site, slices, pool_servers)
         });
@@ -168,7 +186,7 @@ impl<'a> Run<'a> {
                 pool_peaks: vec![PoolPeak::default(); pools.len()],
                 ..Tally::default()
             },
-            bounded: matches!(capacity, Capacity::Slices(_)),
+            bounded: !matches!(capacity, Capacity::Ample),
             servers: baseline.map(|baseline| &baseline.servers[..]),
             site,
             setup,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use thiserror::Error;
 use vmtrace::Vm;
 
+use crate::provision::{Provisioned, provision};
 use crate::run::{Baseline, Capacity, baseline, simulate};
 use crate::site::{Cluster, Setup, Site};
 use crate::tally::{Tally, saved};
@@ -105,6 +106,8 @@ pub struct Outcome {
     pub uniform_saved_ratio: f64,
     /// The first by cluster, in ascending order.
     pub saved_ratio_by_cluster: Vec<f64>,
+    /// The least that could be bought, all servers and pools alike; none unless it was asked for.
+    pub provisioned: Option<Provisioned>,
     /// Pools that have fewer servers than they could.
     pub pools_not_full: u32,
 }
@@ -147,8 +150,23 @@ pub fn baselines(site: &Site, clusters: &[Cluster], threads: NonZero<usize>, don
     all.into_iter().collect()
 }
 
-/// Every setup on every cluster, one task for each pair. With `confirm`, each is run again with pools just as large as the
-/// first run needed.
+/// What is asked of every setup beside what it needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Also {
+    /// Run it again with pools just as large as it needed.
+    pub confirm: bool,
+    /// Find the least that could be bought.
+    pub provision: bool,
+}
+
+/// What came out of one setup on one cluster.
+struct Pair {
+    measured: Tally,
+    confirmed: Option<Tally>,
+    provisioned: Option<Provisioned>,
+}
+
+/// Every setup on every cluster, one task for each pair.
 ///
 /// # Errors
 /// When servers cannot be simulated.
@@ -157,7 +175,7 @@ pub fn run(
     clusters: &[Cluster],
     baselines: &[Baseline],
     setups: &[Setup<'_>],
-    confirm: bool,
+    also: Also,
     threads: NonZero<usize>,
     done: impl Fn(usize) + Sync,
 ) -> Result<Vec<Outcome>, Error> {
@@ -166,11 +184,12 @@ pub fn run(
         let (setup, cluster, baseline) = (setups[number / pairs], &clusters[number % pairs], &baselines[number % pairs]);
         let measured = simulate(site, setup, cluster, baseline, Capacity::Ample)?;
         let just: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use.saturating_add(site.buffer_slices)).collect();
-        let confirmed = if confirm { Some(simulate(site, setup, cluster, baseline, Capacity::Slices(&just))?) } else { None };
-        Some((measured, confirmed))
+        let confirmed = if also.confirm { Some(simulate(site, setup, cluster, baseline, Capacity::Slices(&just))?) } else { None };
+        let provisioned = if also.provision { Some(provision(site, setup, cluster, baseline)?) } else { None };
+        Some(Pair { measured, confirmed, provisioned })
     };
     let results = each(setups.len() * pairs, threads, task, done);
-    let results: Vec<(Tally, Option<Tally>)> = results.into_iter().map(|result| result.ok_or(Error::Servers)).collect::<Result<_, _>>()?;
+    let results: Vec<Pair> = results.into_iter().map(|result| result.ok_or(Error::Servers)).collect::<Result<_, _>>()?;
     let outcomes = setups.iter().enumerate().map(|(at, setup)| {
         let of_clusters = results.get(at * pairs..(at + 1) * pairs).unwrap_or_default();
         outcome(site, setup, clusters, baselines, of_clusters)
@@ -178,14 +197,18 @@ pub fn run(
     Ok(outcomes.collect())
 }
 
-fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Baseline], results: &[(Tally, Option<Tally>)]) -> Outcome {
+fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Baseline], results: &[Pair]) -> Outcome {
     let (mut reference, mut measured, mut confirmed) = (Tally::default(), Tally::default(), None::<Tally>);
     let mut by_cluster = Vec::with_capacity(results.len());
-    for (baseline, (of_cluster, again)) in baselines.iter().zip(results) {
+    let mut provisioned = None::<Provisioned>;
+    for (baseline, Pair { measured: of_cluster, confirmed: again, provisioned: least }) in baselines.iter().zip(results) {
         reference.add(&baseline.tally);
         measured.add(of_cluster);
         if let Some(again) = again {
             confirmed.get_or_insert_default().add(again);
+        }
+        if let Some(least) = least {
+            provisioned.get_or_insert_default().add(least);
         }
         by_cluster.push(saved(of_cluster.required.bytes(), baseline.tally.required.bytes()));
     }
@@ -199,5 +222,6 @@ fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Ba
         pools_not_full: clusters.iter().map(|cluster| u32::from(cluster.servers % pool_servers != 0)).sum(),
         measured,
         confirmed,
+        provisioned,
     }
 }

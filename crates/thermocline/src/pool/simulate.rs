@@ -16,7 +16,7 @@ use simulator::memory::Memory;
 use simulator::oracle::{Accuracy, Oracle};
 use simulator::run::Baseline;
 use simulator::site::Cluster;
-use simulator::study::{self, Deal, Outcome, Servers};
+use simulator::study::{self, Also, Deal, Outcome, Servers};
 use simulator::{Setup, Site};
 use vmtrace::Trace;
 
@@ -92,7 +92,8 @@ pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let planned = plan(arguments, &clusters);
     let setups: Vec<Setup<'_>> = planned.iter().map(|planned| planned.setup(arguments.seed)).collect();
     let tasks = setups.len() * clusters.len();
-    let outcomes = watched("runs", tasks, |done| study::run(&site, &clusters, &baselines, &setups, arguments.confirm, threads, done))?;
+    let also = Also { confirm: arguments.confirm, provision: arguments.provision };
+    let outcomes = watched("runs", tasks, |done| study::run(&site, &clusters, &baselines, &setups, also, threads, done))?;
     let rows = planned.iter().zip(outcomes).map(|(planned, outcome)| row(planned, outcome)).collect();
     let told = Told { assumed, ..told(&arguments.trace, &trace, &site, &clusters, &baselines, rows) };
     print(format, &told, || text(&told, arguments.confirm))
@@ -285,6 +286,21 @@ fn text(told: &Told<'_>, confirmed: bool) -> String {
             measured.fell_back,
             measured.lost_with_host + measured.lost_with_emc,
         );
+    }
+    if told.results.iter().any(|row| row.outcome.provisioned.is_some()) {
+        text += "\nthe least with which 999 of 1,000 VMs find room, all servers and pools of a cluster alike:\n";
+        let _ = writeln!(
+            text,
+            "{:<12} {:>7} {:>7} {:>12} {:>12} {:>12} {:>7}",
+            "memory", "latency", "sockets", "no pools", "local", "pools", "saved"
+        );
+        for (row, least) in told.results.iter().filter_map(|row| Some((row, row.outcome.provisioned.as_ref()?))) {
+            let latency = format!("{} ns", row.added_ns);
+            let [without, local, pools] = [least.local_only_bytes, least.bytes - least.pool_bytes, least.pool_bytes].map(gib);
+            let saved = percent(simulator::tally::saved(least.bytes, least.local_only_bytes));
+            let _ =
+                writeln!(text, "{:<12} {latency:>7} {:>7} {without:>12} {local:>12} {pools:>12} {saved:>7}", row.memory, row.pool_sockets);
+        }
     }
     if confirmed {
         text += "\nagain, with pools just as large:\n";
