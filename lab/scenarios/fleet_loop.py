@@ -2,7 +2,9 @@
 
 Redis, memcached and PostgreSQL, each in a guest of its own, under careful parameters set by hand. Their traces are
 compacted and tuned on; what the tuner finds is published as a signed bundle, goes to one machine first and then to all,
-and is in the journal and the trace of each. Far memory before and after is what the kernel's counters say.
+and is in the journal and the trace of each. Far memory before and after is what the kernel's counters say; `rate_after` is
+what really came back under the bundle, by the traces. More far memory is not asked for: in a job's first minutes more is
+out than ought to be, and comes back.
 
 Most requests of each program are for a small part of its data, so that some parameters do hold the objective: where
 all pages are as likely as each other, a threshold that was good in a history of minutes is broken in the next.
@@ -30,6 +32,8 @@ from thermolab.store import URL, ObjectStore
 KERNELS = ("6.12",)
 FEATURES = ("s3",)
 MORE_IS_BETTER = ("far_bytes_after",)
+
+FAR_MIN_BYTES = 16 * MIB
 
 _POLL_S = 3
 # In the first minutes of a job any threshold is broken: its pages have not been old before.
@@ -89,7 +93,9 @@ def run(lab: Lab) -> dict[str, Any]:
         for host in hosts:
             host.agent.stop()
         entries = store.entries(lab.program("thermocline"))
-    traced = {entry["machine"] for entry in entries if entry["bundle_version"] == version}
+    under = [entry for entry in entries if entry["bundle_version"] == version]
+    traced = {entry["machine"] for entry in under}
+    rates = [_rate(entry) for entry in under if entry["far_periods"] and entry["working_set_bytes"]]
     figures = {
         "entries": len(entries),
         "machines": len({entry["machine"] for entry in entries}),
@@ -99,16 +105,26 @@ def run(lab: Lab) -> dict[str, Any]:
         "machines_in_trace_with_bundle": len(traced),
         "far_bytes_before": sum(before),
         "far_bytes_after": sum(after),
+        "rate_after": node.percentile(rates, _PERCENTILE),
     }
     lab.say(", ".join(f"{name} {value}" for name, value in figures.items()))
     lab.holds("canary", canary == {names[0]}, f"{canary} follow at the canary stage, not {names[0]} alone")
     lab.at_least("fleet_machines", len(everybody), len(hosts))
     lab.at_least("machines_in_trace_with_bundle", len(traced), len(hosts))
-    lab.at_least("far_bytes_after", sum(after), sum(before) + 1 * MIB)
+    lab.at_least("far_bytes_after", sum(after), FAR_MIN_BYTES)
+    lab.at_most("rate_after", figures["rate_after"], node.SLO_RATIO_PER_MIN)
     return figures
 
 
 _CANARY = 0.3
+# Of some dozen entries a job, a 98th percentile is the worst of all.
+_PERCENTILE = 0.95
+
+
+def _rate(entry: dict[str, Any]) -> float:
+    """What came back per minute of an entry, as a share of the working set."""
+    pages = entry["working_set_bytes"] / 4096
+    return float(entry["promoted_pages"] * 60_000 / entry["duration_ms"] / pages)
 
 
 def _names(operator: fleet.Operator) -> list[str]:
@@ -190,8 +206,7 @@ def _tune(lab: Lab, store: ObjectStore, directory: Path) -> dict[str, dict[str, 
     argv += ["--study", str(study), "--trace", str(compacted), "--out", str(out), "--designer", "grid", "--trials", "5"]
     argv += ["--knob", "cold_age.promotion_rate", "--objective", f"{node.SLO_RATIO_PER_MIN:.0%}"]
     argv += ["--bounds", "cold_age.promotion_rate=4%..20%", "--warmups", "0s,60s,120s,180s,240s,300s"]
-    # Of some dozen entries a job, a 98th percentile is the worst of all.
-    argv += ["--objective-percentile", "95%"]
+    argv += ["--objective-percentile", f"{_PERCENTILE:.0%}"]
     env = {**os.environ, "PYTHONPATH": str(TREE / "python")}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
