@@ -2,14 +2,15 @@
 //!
 //! It is coarse, for one machine sees little: it stops what clearly hurts within minutes, and leaves fine judgement to the
 //! rollout, which compares many machines. The objectives are those of the configuration file, which no bundle moves.
-
+//!
 //! # Promotions
 //! The objective is a percentile: 98 % of a job's minutes keep it, so 2 % need not. Whether far more do not is told by a cumulative
 //! sum (Page, Biometrika 1954) over the periods of all jobs. A period beyond the limit adds `ln(q / p)` to it, any other
 //! `ln((1 - q) / (1 - p))`, which is less than nothing, with p = 2 % and q = 25 %; below zero it starts again. Under a bundle that
 //! keeps the percentile, this passes h once in e^h periods or less often (Lorden, Annals of Mathematical Statistics 1971): at the
-//! h here, once in 10^8, which is 700 days for a machine of a hundred jobs and periods of a minute. A bundle under which all
-//! periods are beyond passes it with the eighth.
+//! h here, once in 10^8, which is 700 days for a machine of a hundred jobs and periods of a minute. That is for periods that are
+//! independent. Those of one job's burst are not; what is left for them is that the limit is `rollout.promotion_max` times the
+//! objective. A bundle under which all periods are beyond passes h with the eighth.
 //!
 //! The history of a young job is too short for its own percentile K, whatever the bundle: of n periods, the worst says no more
 //! than that one in n + 1 is worse. A job's promotions count from the period on that leaves it 1 / (1 - K) of them
