@@ -9,7 +9,7 @@ use futures_util::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 use tokio::runtime::Runtime;
 
 use crate::error::{Error, Result};
@@ -43,8 +43,8 @@ pub struct Object {
 #[derive(Debug)]
 pub struct Fetched {
     path: PathBuf,
-    /// Removes it.
-    _copy: Option<NamedTempFile>,
+    /// Removes it. Closed, for a model holds the copies of a whole fleet at once.
+    _copy: Option<TempPath>,
 }
 
 impl Fetched {
@@ -153,7 +153,8 @@ impl Store {
             }
             Ok(())
         })?;
-        Ok(Fetched { path: copy.path().to_owned(), _copy: Some(copy) })
+        let copy = copy.into_temp_path();
+        Ok(Fetched { path: copy.to_path_buf(), _copy: Some(copy) })
     }
 
     /// A small object's bytes; `None` where there is none under that path. To be waited for by [`Self::wait`].
