@@ -27,17 +27,15 @@ pub const BINS: usize = (OCTAVES << MANTISSA_BITS) + 2;
 #[must_use]
 #[inline]
 pub fn bin(promotions: u64, working_set: u64, window_ms: u64) -> usize {
-    if promotions == 0 {
-        return 0;
-    }
+    // Without a branch: whether a rate is nothing at all is hard to foresee. A working set of nothing counts as one page for a
+    // millisecond, of which any promotion is more than the highest bin begins with.
+    let page_ms = working_set.saturating_mul(window_ms).max(1);
     #[expect(clippy::cast_precision_loss, reason = "exact below 2^53, and rounded alike everywhere above")]
-    let rate = promotions.saturating_mul(60_000) as f64 / working_set.saturating_mul(window_ms) as f64;
-    if rate <= LOWEST {
-        return 0;
-    }
-    // A rate on an edge belongs to the bin below it, which that edge closes: hence one bit less than its own.
-    let index = ((rate.to_bits() - 1) >> SHIFT) - OFFSET + 1;
-    usize::try_from(index).map_or(BINS - 1, |index| index.min(BINS - 1))
+    let rate = promotions.saturating_mul(60_000) as f64 / page_ms as f64;
+    // A rate on an edge belongs to the bin below it, which that edge closes: hence one bit less than its own. Lower rates than the
+    // lowest edge come out below zero.
+    let index = ((rate.to_bits().cast_signed() - 1) >> SHIFT) - OFFSET.cast_signed() + 1;
+    usize::try_from(index.max(0)).map_or(BINS - 1, |index| index.min(BINS - 1))
 }
 
 /// The highest rate that a bin holds, per minute; infinite for the last.

@@ -44,9 +44,9 @@ pub struct Span {
 #[derive(Clone, Debug)]
 pub struct Controller {
     percentiles: Vec<u64>,
-    /// By share in units of 2^10 millionths: how many percentiles lie below that unit. A search begins there, and is
-    /// over after as many steps as the unit holds percentiles.
-    below_unit: Vec<usize>,
+    /// By bucket: how many percentiles lay below it when that was last asked. One best more moves few, so a search that begins
+    /// there is over at once; it needs no division, and its branches are foreseen.
+    starts: [usize; THRESHOLDS_MAX + 1],
     rate_max: RatioPpm,
     half_life_ms: u64,
     spikes: bool,
@@ -61,20 +61,22 @@ pub struct Controller {
     spans: Vec<Span>,
 }
 
-/// Millionths to a unit of [`Controller::below_unit`], as a power of two.
-const UNIT_SHIFT: u32 = 10;
-
 /// Suffix sums of a histogram's buckets: at i, pages at or above threshold i.
 type Suffix = [u64; THRESHOLDS_MAX];
 
-/// Fills `suffix` from the buckets of a histogram.
+/// Fills both from a row's histograms, in one go: each sum waits for the one before it, and neither for the other's. Returns
+/// for how many thresholds more promotions came than `allowed`: the sums fall, so these are the first so many.
 #[inline]
-fn sum_up(buckets: &[u32], suffix: &mut Suffix) {
-    let mut sum = 0;
-    for (slot, &count) in suffix.iter_mut().zip(&buckets[1..]).rev() {
-        sum += u64::from(count);
-        *slot = sum;
+fn sum_up(row: &Row<'_>, allowed: u64, promotions: &mut Suffix, cold: &mut Suffix) -> usize {
+    let (mut promoted, mut pages, mut too_many) = (0, 0, 0);
+    let buckets = row.promotions[1..].iter().zip(&row.cold[1..]);
+    for ((promotions, cold), (&more_promoted, &more_pages)) in promotions.iter_mut().zip(cold).zip(buckets).rev() {
+        promoted += u64::from(more_promoted);
+        pages += u64::from(more_pages);
+        (*promotions, *cold) = (promoted, pages);
+        too_many += usize::from(promoted > allowed);
     }
+    too_many
 }
 
 impl Controller {
@@ -82,10 +84,9 @@ impl Controller {
     #[must_use]
     pub fn new(grid: &Grid, setup: &Setup, thresholds: &Thresholds) -> Option<Self> {
         let percentiles: Vec<u64> = grid.percentiles().iter().map(|k| u64::from(k.0)).collect();
-        let below_unit = (0..=1_000_000 >> UNIT_SHIFT).map(|unit| percentiles.partition_point(|k| k >> UNIT_SHIFT < unit)).collect();
         Some(Self {
             percentiles,
-            below_unit,
+            starts: [0; THRESHOLDS_MAX + 1],
             rate_max: setup.promotion_rate_max,
             half_life_ms: setup.half_life_ms,
             spikes: setup.spikes,
@@ -114,16 +115,20 @@ impl Controller {
         &self.spans
     }
 
-    /// Takes one entry into account: its working set, window, and promotions at or above each threshold.
+    /// Promotions that an entry may have.
     #[inline]
-    fn step(&mut self, working_set: u64, row: &Row<'_>, promotions: &Suffix) {
+    fn allowed(&self, working_set: u64, row: &Row<'_>) -> u64 {
+        cold_age::promotions_allowed(self.rate_max, Pages(working_set), u64::from(row.window_ms)).0
+    }
+
+    /// Takes one entry into account, for which the first `too_many` thresholds would not have met the objective.
+    #[inline]
+    fn step(&mut self, row: &Row<'_>, too_many: usize) {
         self.spans.clear();
         if row.window_ms == 0 {
             return;
         }
-        let allowed = cold_age::promotions_allowed(self.rate_max, Pages(working_set), u64::from(row.window_ms)).0;
-        // Suffix sums fall, so the thresholds with too many promotions are the first so many.
-        let best = promotions[..self.len].iter().filter(|&&promoted| promoted > allowed).count().max(self.first);
+        let best = too_many.max(self.first);
         let before = self.fading;
         let whole = self.fading.fade(&mut self.bests, self.half_life_ms, row.age_ms);
         if self.fading != before {
@@ -157,23 +162,27 @@ impl Controller {
             above ^= 1 << highest;
             let bucket = lowest + 1 + highest;
             let below = up_to - u64::from(self.bests[bucket]);
-            // A percentile's rank is ceil(total * K), and a lower bucket serves it if its rank is `below` at most; for whole
-            // numbers that is K <= below / total, rounded down. At least one best lies below: `lowest` is occupied.
-            let start = self.at_or_below(below * 1_000_000 / self.total).min(end);
+            // A percentile's rank is ceil(total * K), and a lower bucket serves it if its rank is `below` at most: for whole
+            // numbers, if total * K <= below. At least one best lies below: `lowest` is occupied.
+            let start = self.at_or_below(bucket, below).min(end);
             self.push(start..end, bucket);
             (end, up_to) = (start, below);
         }
         self.push(0..end, lowest);
     }
 
-    /// How many percentiles are at or below a share in millionths.
+    /// How many percentiles are at or below the share that so many bests are of all: those below a bucket.
     #[inline]
-    fn at_or_below(&self, share: u64) -> usize {
-        let unit = usize::try_from(share >> UNIT_SHIFT).unwrap_or(usize::MAX);
-        let mut count = self.below_unit.get(unit).copied().unwrap_or(self.percentiles.len());
-        while self.percentiles.get(count).is_some_and(|&k| k <= share) {
+    fn at_or_below(&mut self, bucket: usize, bests: u64) -> usize {
+        let share = bests * 1_000_000;
+        let mut count = self.starts[bucket];
+        while self.percentiles.get(count).is_some_and(|&k| k * self.total <= share) {
             count += 1;
         }
+        while count > 0 && self.percentiles[count - 1] * self.total > share {
+            count -= 1;
+        }
+        self.starts[bucket] = count;
         count
     }
 
@@ -221,20 +230,19 @@ impl Replay {
         let mut warm = 0;
         let (mut first_age_ms, mut last_age_ms) = (None, 0);
         for row in series.rows() {
-            sum_up(row.promotions, &mut promotions);
-            sum_up(row.cold, &mut cold);
             let working_set = row.cold[..self.working_buckets].iter().map(|&n| u64::from(n)).sum::<u64>();
+            let too_many = sum_up(&row, self.controller.allowed(working_set, &row), &mut promotions, &mut cold);
             let window = u128::from(row.window_ms);
             used_page_ms += u128::from(u64::from(row.cold[0]) + cold[0]) * window;
             cold_page_ms += u128::from(cold[0]) * window;
             cold_accesses += u128::from(promotions[0]);
             if warm > 0 && row.window_ms > 0 {
-                for span in &self.controller.spans {
-                    let outcome = Outcome { cold: cold[span.threshold], promotions: promotions[span.threshold] };
-                    tally.add(span.percentiles.clone(), warm, &series.facts, (row.window_ms, working_set), outcome);
-                }
+                let spans = self.controller.spans.iter().map(|Span { percentiles, threshold }| {
+                    (percentiles.clone(), Outcome { cold: cold[*threshold], promotions: promotions[*threshold] })
+                });
+                tally.add(spans, warm, &series.facts, (row.window_ms, working_set));
             }
-            self.controller.step(working_set, &row, &promotions);
+            self.controller.step(&row, too_many);
             while self.warmups_ms.get(warm).is_some_and(|&warmup_ms| row.age_ms >= warmup_ms) {
                 warm += 1;
             }

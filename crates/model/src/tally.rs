@@ -113,29 +113,58 @@ impl Tally {
         Self { base: Base::default(), warmups: grid.warmups_ms().len(), sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] }
     }
 
-    /// Adds what an entry came to for a range of percentiles and the first `warm` warm-ups, of which there is at least one.
+    /// Adds what an entry came to, by ranges of percentiles, for the first `warm` warm-ups, of which there is at least one.
+    ///
+    /// The ranges come from the highest percentiles down, and each ends where the one before it began: what ends and what begins
+    /// there is one change.
     #[inline]
-    pub(crate) fn add(&mut self, percentiles: Range<usize>, warm: usize, facts: &Facts, entry: (u32, u64), outcome: Outcome) {
-        let (window_ms, working_set) = entry;
-        let stored = facts.compressible.share_of(outcome.cold);
-        let pool = facts.compressed.share_of(stored);
+    pub(crate) fn add(
+        &mut self,
+        ranges: impl Iterator<Item = (Range<usize>, Outcome)>,
+        warm: usize,
+        facts: &Facts,
+        (window_ms, working_set): (u32, u64),
+    ) {
         let window = u128::from(window_ms);
-        let sums = Sums {
-            stored_page_ms: u128::from(stored) * window,
-            pool_page_ms: u128::from(pool) * window,
-            promotions: u128::from(outcome.promotions),
-        };
-        let bin = rates::bin(outcome.promotions, working_set, u64::from(window_ms));
-        let first = percentiles.start * self.warmups + warm - 1;
-        self.sums[first].add(&sums);
-        let slot = &mut self.bins[first * BINS + bin];
-        *slot = slot.wrapping_add(1);
-        let end = percentiles.end * self.warmups + warm - 1;
-        if let Some(past) = self.sums.get_mut(end) {
-            past.subtract(&sums);
-            let slot = &mut self.bins[end * BINS + bin];
-            *slot = slot.wrapping_sub(1);
+        // The range before: where it begins, and what it came to.
+        let mut above: Option<(usize, Sums, usize)> = None;
+        for (percentiles, outcome) in ranges {
+            let stored = facts.compressible.share_of(outcome.cold);
+            let pool = facts.compressed.share_of(stored);
+            let sums = Sums {
+                stored_page_ms: u128::from(stored) * window,
+                pool_page_ms: u128::from(pool) * window,
+                promotions: u128::from(outcome.promotions),
+            };
+            let bin = rates::bin(outcome.promotions, working_set, u64::from(window_ms));
+            let end = percentiles.end * self.warmups + warm - 1;
+            debug_assert!(above.is_none_or(|(start, ..)| start == end), "ranges follow each other");
+            if let Some(slot) = self.sums.get_mut(end) {
+                slot.subtract(&sums);
+                if let Some((_, sums, _)) = &above {
+                    slot.add(sums);
+                }
+                let before = above.map(|(_, _, bin)| bin);
+                if before != Some(bin) {
+                    self.count(end, bin, u64::MAX);
+                    if let Some(before) = before {
+                        self.count(end, before, 1);
+                    }
+                }
+            }
+            above = Some((percentiles.start * self.warmups + warm - 1, sums, bin));
         }
+        if let Some((start, sums, bin)) = above {
+            self.sums[start].add(&sums);
+            self.count(start, bin, 1);
+        }
+    }
+
+    /// Adds to a bin, modulo 2^64.
+    #[inline]
+    fn count(&mut self, index: usize, bin: usize, more: u64) {
+        let slot = &mut self.bins[index * BINS + bin];
+        *slot = slot.wrapping_add(more);
     }
 
     /// Adds the sums of another part of the same work.
