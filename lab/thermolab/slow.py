@@ -123,6 +123,16 @@ def periods_ms(guest: Guest) -> list[int]:
     return [record["unix_ms"] for record in node.journal(guest) if record["record"] == "slow"]
 
 
+def rates_per_second(guest: Guest, job: str) -> list[float]:
+    """How often the job accessed slow memory in each period so far, as the agent estimates it, by the journal."""
+    # The journal counts millionths.
+    return [
+        record["step"]["rate"] / 1e6
+        for record in node.journal(guest)
+        if record["record"] == "slow" and record["job"] == job
+    ]
+
+
 def pass_periods(workload: Workload, periods: int) -> None:
     """Wait until so many periods more have ended. They take longer than they should on a host that is slow or busy."""
     guest = workload.guest
