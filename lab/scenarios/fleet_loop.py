@@ -11,6 +11,7 @@ all pages are as likely as each other, a threshold that was good in a history of
 """
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -93,6 +94,7 @@ def run(lab: Lab) -> dict[str, Any]:
         for host in hosts:
             host.agent.stop()
         entries = store.entries(lab.program("thermocline"))
+        (lab.directory / "entries.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     under = [entry for entry in entries if entry["bundle_version"] == version]
     traced = {entry["machine"] for entry in under}
     rates = [_rate(entry) for entry in under if entry["far_periods"] and entry["working_set_bytes"]]

@@ -62,15 +62,28 @@ impl PageIdle {
 
     /// The frames whose bits tell of the points; `None` of a page that is absent, or not on an LRU list and so without a bit.
     fn bearers(&self, points: &[Point]) -> Result<Vec<Option<u64>>> {
-        translate::entries(&self.roots, points)?.into_iter().map(|entry| self.bearer(entry)).collect()
+        let own: Vec<Option<u64>> = translate::entries(&self.roots, points)?.into_iter().map(Entry::pfn).collect();
+        let mut frames: Vec<u64> = own.iter().copied().flatten().collect();
+        frames.sort_unstable();
+        frames.dedup();
+        let mut bearers = Vec::with_capacity(frames.len());
+        // Flags of frames that are close together are read together.
+        for near in frames.chunk_by(|one, next| one / PFNS_PER_WORD == next / PFNS_PER_WORD) {
+            let mut flags = [0; u64::BITS as usize];
+            let index = |frame: u64| usize::try_from(frame - near[0]).unwrap_or(0);
+            self.flags.read_chunk(near[0], &mut flags[..=index(near[near.len() - 1])])?;
+            for &frame in near {
+                bearers.push(self.bearer(frame, flags[index(frame)])?);
+            }
+        }
+        let bearer = |frame: Option<u64>| frame.and_then(|frame| bearers[frames.binary_search(&frame).ok()?]);
+        Ok(own.into_iter().map(bearer).collect())
     }
 
-    fn bearer(&self, entry: Entry) -> Result<Option<u64>> {
-        let Some(frame) = entry.pfn() else { return Ok(None) };
-        let mut own = [0];
-        self.flags.read_chunk(frame, &mut own)?;
-        if own[0] & KPF_COMPOUND_TAIL == 0 {
-            return Ok((own[0] & KPF_LRU != 0).then_some(frame));
+    /// The frame whose bit tells of this one, which has these flags.
+    fn bearer(&self, frame: u64, own: u64) -> Result<Option<u64>> {
+        if own & KPF_COMPOUND_TAIL == 0 {
+            return Ok((own & KPF_LRU != 0).then_some(frame));
         }
         let mut flags = [0; COMPOUND_MAX];
         let first = frame - frame % COMPOUND_MAX as u64;
