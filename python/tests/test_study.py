@@ -59,6 +59,9 @@ def test_a_study_finds_more_and_says_so(tune: Callable[..., Any], tmp_path: Path
     classes = {row["class"]: row for row in found["classes"]}
     assert (classes["aggressive"]["limit"], classes["aggressive"]["known"], classes["web"]["known"]) == (0.01 * 0.97, True, False)
     assert classes["aggressive"]["coverage"] > classes["web"]["coverage"]
+    for row in classes.values():
+        assert row["coverage_at_holdout"] == pytest.approx(row["coverage"] * 1.02 / 1.01)
+        assert row["holds_at_holdout"] == (row["rate_at_holdout"] <= row["limit"] / 0.97)
     fragment = (tmp_path / "s" / "parameters.toml").read_text()
     assert "[class.aggressive]" in fragment and "[class.web]" not in fragment
     assert f'promotion_rate = "{found["parameters"]["cold_age.promotion_rate"]}"' in fragment
@@ -74,7 +77,7 @@ def test_a_study_finds_more_and_says_so(tune: Callable[..., Any], tmp_path: Path
     assert set(told["knobs"]["class"]) == {"aggressive"}
     assert "above that of the last" in tune("bundle", "--study", where, "--to", str(bundle), "--version", "0", code=1)
     text = tune("report", "--study", where, "--page", str(tmp_path / "page.html"))
-    assert "not tuned on, after" in text and "each knob moved alone" in text
+    assert "not tuned on, after" in text and "each knob moved alone" in text and "; not tuned on: " in text
     html = (tmp_path / "page.html").read_text()
     assert "<svg" in html and "http" not in html and "Sensitivity" in html
 

@@ -19,6 +19,7 @@ mod random;
 
 pub mod fit;
 pub mod record;
+pub mod resample;
 
 use std::convert::Infallible;
 use std::ops::Range;

@@ -361,6 +361,7 @@ pub(crate) struct TracesInto {
 
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("source").required(true).args(["trace", "trace_list", "generate", "merge"])))]
+#[command(group(clap::ArgGroup::new("made").args(["generate", "resample"])))]
 pub(crate) struct Model {
     /// Trace files, directories or s3://bucket/prefix, with all that is below them; an object store's files are copied to this
     /// machine for the run
@@ -378,11 +379,16 @@ pub(crate) struct Model {
     /// Make up a fleet in which so many jobs run at any time, for trying things out
     #[arg(long, value_name = "JOBS", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) generate: Option<u64>,
-    /// Days of the generated fleet
-    #[arg(long, default_value_t = 7, requires = "generate", value_parser = clap::value_parser!(u32).range(1..=3_650))]
+    /// Instead of the traces, replay so many jobs that are drawn from theirs: each follows one of them, an eighth of its time at
+    /// a time, in an order drawn at random. The traces' jobs are held in memory
+    #[arg(long, value_name = "JOBS", value_parser = clap::value_parser!(u64).range(1..=100_000_000),
+        conflicts_with_all = ["generate", "merge", "plan", "record"])]
+    pub(crate) resample: Option<u64>,
+    /// Days of the generated or resampled fleet
+    #[arg(long, default_value_t = 7, requires = "made", value_parser = clap::value_parser!(u32).range(1..=3_650))]
     pub(crate) days: u32,
-    /// Which of all fleets that could be generated
-    #[arg(long, default_value_t = 1, requires = "generate")]
+    /// Which of all fleets that could be generated, or drawn
+    #[arg(long, default_value_t = 1, requires = "made")]
     pub(crate) seed: u64,
     /// Write the generated fleet as trace files into a directory, and do no more
     #[arg(long, value_name = "DIRECTORY", requires = "generate")]

@@ -10,6 +10,7 @@ use ::model::fleet::{self, Account, By, Model, Named, Source};
 use ::model::front::{self, Objective};
 use ::model::generate::Fleet;
 use ::model::generate::fit::{self, Measured};
+use ::model::generate::resample::{Originals, Resampled};
 use ::model::grid::{Grid, Setup};
 use ::model::partial::{Partial, Setting};
 use ::model::resume::{self, Keeper, Kept};
@@ -38,23 +39,15 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         Some(threads) => threads,
         None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
     };
-    let mut in_detail = None;
-    let partial = if !arguments.merge.is_empty() {
-        Partial::merged(&arguments.merge)?
+    let found = if !arguments.merge.is_empty() {
+        Some((Partial::merged(&arguments.merge)?, None))
     } else if let Some(jobs) = arguments.generate {
         let thresholds = Thresholds::log_spaced(usize::try_from(config.cold_age.thresholds)?)?;
         let fleet = Fleet::new(arguments.seed, jobs, arguments.days, thresholds);
         if let Some(directory) = &arguments.record {
             return record(&fleet, directory, threads, format);
         }
-        let basis = fleet.basis();
-        if arguments.policy != arguments::Modelled::ColdAge {
-            return waits::model(config, arguments, &fleet, basis.page_bytes, threads, format);
-        }
-        if arguments.detail {
-            in_detail = Some(detail::detailed(config, &fleet, &basis.thresholds, threads, format)?);
-        }
-        replay(config, arguments, &fleet, basis, threads, format)?
+        modelled(config, arguments, &fleet, fleet.basis(), threads, format)?
     } else {
         let given = inputs(arguments)?;
         // Copies last as long as this.
@@ -68,14 +61,18 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
             return print(format, &shares, || text::shares(&shares));
         }
         let basis = *traces.basis();
-        if arguments.policy != arguments::Modelled::ColdAge {
-            return waits::model(config, arguments, &traces, basis.page_bytes, threads, format);
+        match arguments.resample {
+            None => modelled(config, arguments, &traces, basis, threads, format)?,
+            Some(jobs) => {
+                let originals = read(&traces, &fleet::all(&traces), threads, Originals::default, format)?;
+                let fleet = Resampled::new(originals, basis.thresholds, arguments.seed, jobs, arguments.days);
+                let fleet = fleet.context("the traces hold no job, so that there is nothing to draw from")?;
+                modelled(config, arguments, &fleet, basis, threads, format)?
+            }
         }
-        if arguments.detail {
-            in_detail = Some(detail::detailed(config, &traces, &basis.thresholds, threads, format)?);
-        }
-        replay(config, arguments, &traces, basis, threads, format)?
     };
+    // Other policies have said what they had to say.
+    let Some((partial, in_detail)) = found else { return Ok(()) };
     match &arguments.tally {
         Some(file) => {
             partial.write(file)?;
@@ -105,6 +102,25 @@ fn bring(arguments: &arguments::Model, given: Vec<String>) -> Result<(Vec<PathBu
     let copies = Inputs::find(&urls)?.all_local()?;
     let paths = paths.into_iter().map(PathBuf::from).chain(copies.iter().map(|copy| copy.path().to_owned())).collect();
     Ok((paths, copies))
+}
+
+/// What the grid of K and S comes to over a source, and the configured pair in detail where that was asked for; `None` of the other
+/// policies, which answer for themselves.
+fn modelled<S: Named<Error: std::error::Error + Sync + 'static>>(
+    config: &Config,
+    arguments: &arguments::Model,
+    source: &S,
+    basis: Basis,
+    threads: NonZero<usize>,
+    format: Format,
+) -> Result<Option<(Partial, Option<detail::Detailed>)>> {
+    if arguments.policy != arguments::Modelled::ColdAge {
+        waits::model(config, arguments, source, basis.page_bytes, threads, format)?;
+        return Ok(None);
+    }
+    let detailed = || detail::detailed(config, source, &basis.thresholds, threads, format);
+    let in_detail = arguments.detail.then(detailed).transpose()?;
+    Ok(Some((replay(config, arguments, source, basis, threads, format)?, in_detail)))
 }
 
 /// What was given to read, one way or the other.
@@ -138,7 +154,7 @@ fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
         Some(arguments::By::Cluster) => By::Cluster,
         Some(arguments::By::Class) => By::Class,
     };
-    let setting = Setting::new(basis, arguments.generate.is_some(), &grid, setups, by, arguments.survey);
+    let setting = Setting::new(basis, arguments.generate.is_some() || arguments.resample.is_some(), &grid, setups, by, arguments.survey);
     let counted = || Model::new(&grid, &setting.setups, &basis.thresholds, by).map(|model| (arguments.survey.then(Survey::default), model));
     // Which setups have a threshold old enough does not depend on the thread.
     let model = counted()

@@ -90,6 +90,12 @@ fn a_recorded_fleet_is_read_back() {
     assert!(text.contains(&format!("{entries} entries")), "{told}{text}");
     let url = format!("file://{path}");
     assert_eq!(check(&["--trace", &url], 0, &[]), text);
+    // Drawn from it: as many jobs as are wanted, for as long, and the same each time.
+    let drawn = ["--trace", path, "--resample", "60", "--days", "2"];
+    let text = check(&drawn, 0, &["a generated fleet: nothing here was measured", "60 jobs", "over 2.0 d", "34560 entries"]);
+    assert_eq!(check(&[&drawn[..], &["--threads", "1"]].concat(), 0, &[]), text);
+    assert_ne!(check(&[&drawn[..], &["--seed", "2"]].concat(), 0, &[]), text);
+    check(&["--trace", path, "--days", "2"], 2, &["--days", "--resample"]);
     check(&["--trace", &url, "--plan", "2"], 1, &["--plan and --resume need files that stay where they are", "trace compact"]);
 }
 

@@ -45,7 +45,7 @@ def findings(study: Study) -> dict[str, Any]:
         "sensitivity": _sensitivity(study, winner) if winner else [],
         "front": _front(study),
         "trials": _trials(study),
-        "classes": [_class(one) for one in parameters.classes(study)],
+        "classes": [_class(study, one) for one in parameters.classes(study)],
     }
     given = parameters.chosen(study)
     found["parameters"] = dict(given.values) if given else {}
@@ -203,7 +203,10 @@ def _rounded(point: Point) -> dict[str, float]:
     return {key: round(value, 9) for key, value in point.items()}
 
 
-def _class(one: parameters.OfClass) -> dict[str, Any]:
+def _class(study: Study, one: parameters.OfClass) -> dict[str, Any]:
+    there = [entry.outcome.groups for entry in study.of("holdout") if entry.outcome and identity(entry.point) == identity(one.point)]
+    pairs = there[0].get(one.name, ()) if there else ()
+    holdout = choose.at(pairs, one.pair.percentile, one.pair.warmup_seconds)
     return {
         "class": one.name,
         "known": one.known,
@@ -215,4 +218,8 @@ def _class(one: parameters.OfClass) -> dict[str, Any]:
         "rate": one.pair.rate,
         "coverage_at_fleets": one.at_fleets.coverage if one.at_fleets else None,
         "rate_at_fleets": one.at_fleets.rate if one.at_fleets else None,
+        # None where there is no such week, or no such job in it.
+        "coverage_at_holdout": holdout.coverage if holdout else None,
+        "rate_at_holdout": holdout.rate if holdout else None,
+        "holds_at_holdout": holdout.holds(one.limit / (1 - study.spec.objective.margin)) if holdout else None,
     }

@@ -202,12 +202,21 @@ def _classes(rows: Sequence[Mapping[str, Any]]) -> str:
         (
             row["class"], "" if row["promotion_rate"] is None else f"{row['promotion_rate']:.3%}", f"{row['percentile']:.2%}",
             f"{row['warmup_seconds']:.0f} s", f"{row['coverage']:.2%}", _rate(row["rate"]), f"{row['limit']:.4%}",
-            "-" if row["coverage_at_fleets"] is None else f"{row['coverage_at_fleets']:.2%}", "set" if row["known"] else "told only",
+            "-" if row["coverage_at_fleets"] is None else f"{row['coverage_at_fleets']:.2%}", _there(row),
+            "set" if row["known"] else "told only",
         )
         for row in rows
     ]  # fmt: skip
-    heads = ("class", "P", "K", "S", "coverage", "rate", "limit", "with the fleet's pair", "")
+    heads = ("class", "P", "K", "S", "coverage", "rate", "limit", "with the fleet's pair", "not tuned on", "")
     return "<h2>By class</h2>" + _rows(heads, told)
+
+
+def _there(row: Mapping[str, Any]) -> str:
+    """What a class's parameters come to in the week that was not tuned on."""
+    if row["coverage_at_holdout"] is None:
+        return "-"
+    held = "" if row["holds_at_holdout"] else ", broken"
+    return f"{row['coverage_at_holdout']:.2%} at {_rate(row['rate_at_holdout'])}{held}"
 
 
 def _table(found: Mapping[str, Any]) -> str:

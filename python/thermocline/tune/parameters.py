@@ -16,7 +16,7 @@ from typing import Any
 
 from . import choose
 from .choose import Pair
-from .space import Knob
+from .space import Knob, Point
 from .study import Entry, Study
 
 PERCENTILE, WARMUP, RATE = "cold_age.percentile", "cold_age.warmup", "cold_age.promotion_rate"
@@ -50,6 +50,8 @@ class OfClass:
     """What the fleet's own pair comes to in it."""
     known: bool
     """Whether the configuration has such a class; of others there is only to tell."""
+    point: Point
+    """Where that was found."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def classes(study: Study) -> list[OfClass]:
         holding = [(entry, pair) for entry, pair in options if pair is not None]
         if holding:
             entry, pair = max(holding, key=lambda option: option[1].stored_bytes)
-            found.append(OfClass(name, limit, entry.point.get(RATE), pair, fleets, name in CLASSES))
+            found.append(OfClass(name, limit, entry.point.get(RATE), pair, fleets, name in CLASSES, entry.point))
     return found
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from . import choose, program, study
+from . import choose, parameters, program, study
 from .choose import Pair
 from .designers import Designer, Exhausted
 from .program import Failed, Program, Source, Waits
@@ -81,11 +81,13 @@ class Searcher:
         winner, base = of.best(), of.of("base")[0]
         if of.spec.holdout is None:
             return of
-        for entry in (base, winner):
+        # A class may be best off at another P than the fleet.
+        points = [base.point, *([] if winner is None else [winner.point]), *(one.point for one in parameters.classes(of))]
+        for point in points:
             seen = {identity(one.point) for one in of.of("holdout")}
-            if entry is not None and identity(entry.point) not in seen:
+            if identity(point) not in seen:
                 self.say("looking at the week that was not tuned on")
-                of = self._look(of, log, "holdout", entry.point, of.spec.holdout)
+                of = self._look(of, log, "holdout", point, of.spec.holdout)
         return of
 
     def _look(self, of: Study, log: Log, kind: Kind, point: Point, source: Source | None) -> Study:

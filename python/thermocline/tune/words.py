@@ -112,9 +112,13 @@ def _classes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         rate = "-" if row["rate"] is None else f"{row['rate']:.4%}"
         fleets = "" if row["coverage_at_fleets"] is None else f"{row['coverage_at_fleets']:.2%} at {row['rate_at_fleets'] or 0:.4%}"
         unknown = "" if row["known"] else "   not a class of the configuration: told, not set"
+        there = ""
+        if row["coverage_at_holdout"] is not None:
+            broken = "" if row["holds_at_holdout"] else " (BROKEN)"
+            there = f"; not tuned on: {row['coverage_at_holdout']:.2%} at {row['rate_at_holdout'] or 0:.4%}{broken}"
         lines.append(
             f"{row['class']:<16} {p:>8} {row['percentile']:>7.2%} {row['warmup_seconds']:>6.0f}s {row['coverage']:>9.2%} {rate:>12} "
-            f"{row['limit']:>10.4%}   {fleets}{unknown}"
+            f"{row['limit']:>10.4%}   {fleets}{there}{unknown}"
         )
     return lines
 

@@ -119,7 +119,7 @@ pub(super) fn model<S: Source<Error: std::error::Error + Sync + 'static>>(
     });
     let classes: Vec<Row> = rows.collect();
     let policy = if arguments.policy == Modelled::Pressure { "pressure" } else { "slowdown" };
-    let generated = arguments.generate.is_some();
+    let generated = arguments.generate.is_some() || arguments.resample.is_some();
     let report = Report { generated, policy, tier_latency_seconds: ratio(u128::from(latency_ns), 1_000_000_000), classes };
     print(format, &report, || text(&report, arguments.objective_percentile))
 }

@@ -1,0 +1,222 @@
+//! A larger and longer fleet, drawn from the jobs of a trace: what the trace does not show, it does not show either.
+//!
+//! # Algorithm
+//! A circular block bootstrap (Politis and Romano 1992). Each job of the new fleet follows one job of the trace, each as likely as
+//! any other: first from its beginning, as the young are different, then block by block, each from a place drawn at random and past
+//! its end from its beginning. Within a block, entries follow each other as they did; that is what the controller's pool of past
+//! bests and its spikes live by. Blocks are an eighth of a job, so that what happens once in its life stays rare.
+//!
+//! # Properties
+//! The same seed gives the same fleet; every row is one of the source; time goes on as the rows' did; a longer fleet begins with
+//! the shorter one.
+
+use std::convert::Infallible;
+use std::hash::Hasher;
+
+use policy::thresholds::Thresholds;
+use twox_hash::XxHash64;
+
+use super::SLOTS_PER_MACHINE;
+use super::random::stream;
+use crate::coverage::{Part, fingerprint};
+use crate::fleet::{Account, Label, Named, Source};
+use crate::series::{Row, Series};
+
+/// A job is cut into so many blocks.
+const BLOCKS: usize = 8;
+const DAY_MS: u64 = 86_400_000;
+
+/// The jobs of a trace, held in memory. An account, so that any source fills it.
+#[derive(Debug, Default)]
+pub struct Originals(Vec<(Label, Series)>);
+
+impl Account for Originals {
+    fn job(&mut self, label: &Label, series: &Series) {
+        if !series.is_empty() {
+            self.0.push((label.clone(), series.clone()));
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+}
+
+impl Originals {
+    /// How many jobs there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let mut hasher = XxHash64::with_seed(0);
+        for (label, series) in &self.0 {
+            for word in [&label.cluster, &label.machine, &label.class] {
+                hasher.write(word.as_bytes());
+                hasher.write_u8(0);
+            }
+            for row in series.rows() {
+                hasher.write_u64(row.age_ms);
+                hasher.write_u32(row.window_ms);
+                row.promotions.iter().chain(row.cold).for_each(|&count| hasher.write_u32(count));
+            }
+        }
+        hasher.finish()
+    }
+}
+
+/// A fleet to be drawn.
+#[derive(Debug)]
+pub struct Resampled {
+    originals: Originals,
+    thresholds: Thresholds,
+    seed: u64,
+    jobs: u64,
+    days: u32,
+    fingerprint: u64,
+}
+
+impl Resampled {
+    /// A fleet of `jobs` jobs that all run for `days` days; `None` where there is nothing to draw from.
+    #[must_use]
+    pub fn new(mut originals: Originals, thresholds: Thresholds, seed: u64, jobs: u64, days: u32) -> Option<Self> {
+        if originals.is_empty() {
+            return None;
+        }
+        // Which thread read which job does not show.
+        originals.0.sort_by(|one, other| {
+            (&one.0, one.1.start_unix_ms, one.1.columns()).cmp(&(&other.0, other.1.start_unix_ms, other.1.columns()))
+        });
+        let fingerprint = originals.fingerprint();
+        Some(Self { originals, thresholds, seed, jobs, days, fingerprint })
+    }
+
+    /// Draws the job of one slot into `series`.
+    fn draw(&self, slot: u64, series: &mut Series) -> Label {
+        let random = &mut stream(self.seed, slot);
+        let (label, original) = &self.originals.0[random.usize(0..self.originals.len())];
+        series.clear();
+        (series.start_unix_ms, series.facts, series.assumed) = (original.start_unix_ms, original.facts, original.assumed);
+        let rows: Vec<Row<'_>> = original.rows().collect();
+        let block = rows.len().div_ceil(BLOCKS);
+        let (mut at, mut left, mut lasted_ms) = (0, block, 0);
+        while lasted_ms < u64::from(self.days) * DAY_MS {
+            let row = &rows[at];
+            // The first row of a trace may be of a job that had run before: only its own length is taken from it.
+            let step_ms = at.checked_sub(1).map_or(u64::from(row.window_ms), |before| row.age_ms - rows[before].age_ms).max(1);
+            lasted_ms += step_ms;
+            let pushed = series.push_counts(lasted_ms, row.window_ms, row.promotions, row.cold);
+            debug_assert!(pushed.is_ok(), "rows of the same trace, and time goes on");
+            (at, left) = ((at + 1) % rows.len(), left - 1);
+            if left == 0 {
+                (at, left) = (random.usize(0..rows.len()), block);
+            }
+        }
+        Label { machine: format!("resampled-{:07}", slot / SLOTS_PER_MACHINE), ..label.clone() }
+    }
+
+    fn slots(&self, piece: usize) -> std::ops::Range<u64> {
+        let first = (piece as u64).saturating_mul(SLOTS_PER_MACHINE).min(self.jobs);
+        first..first.saturating_add(SLOTS_PER_MACHINE).min(self.jobs)
+    }
+}
+
+impl Source for Resampled {
+    type Error = Infallible;
+
+    fn pieces(&self) -> usize {
+        usize::try_from(self.jobs.div_ceil(SLOTS_PER_MACHINE)).unwrap_or(usize::MAX)
+    }
+
+    fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Infallible> {
+        let mut series = Series::new(&self.thresholds);
+        for slot in self.slots(piece) {
+            let label = self.draw(slot, &mut series);
+            each(&label, &series);
+        }
+        Ok(())
+    }
+}
+
+impl Named for Resampled {
+    fn part(&self, piece: usize) -> Part {
+        let word = |number: u64| number.to_le_bytes();
+        let owner = fingerprint([b"resampled".as_slice(), &word(self.seed), &word(piece as u64)]);
+        let slots = self.slots(piece).count() as u64;
+        let listing = fingerprint([word(slots).as_slice(), &word(u64::from(self.days)), &word(self.fingerprint)]);
+        Part { owner, listing, groups: 0..1, of: 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Two jobs: of 40 entries of a minute, and of 3 of ten, each row with a number of its own.
+    fn originals(thresholds: &Thresholds) -> Originals {
+        let job = |name: &str, entries: u32, minutes: u32, first: u64| {
+            let mut series = Series::new(thresholds);
+            for entry in 0..entries {
+                let age_ms = u64::from((entry + 1) * minutes) * 60_000;
+                series.push(age_ms, minutes * 60_000, &[0, u64::from(entry), 0], &[first + u64::from(entry), 7, 9]).unwrap();
+            }
+            (Label { class: name.to_owned(), ..Label::default() }, series)
+        };
+        Originals(vec![job("long", 40, 1, 1_000), job("short", 3, 10, 2_000)])
+    }
+
+    fn drawn(seed: u64, days: u32) -> Vec<(Label, Series)> {
+        let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
+        let fleet = Resampled::new(originals(&thresholds), thresholds, seed, 100, days).unwrap();
+        let mut jobs = Vec::new();
+        for piece in 0..fleet.pieces() {
+            fleet.read(piece, &mut |label, series| jobs.push((label.clone(), series.clone()))).unwrap();
+        }
+        jobs
+    }
+
+    #[test]
+    fn every_row_is_one_of_the_source_and_time_goes_on() {
+        let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
+        let sources = originals(&thresholds);
+        let jobs = drawn(1, 1);
+        assert_eq!(jobs.len(), 100);
+        assert_eq!(jobs.iter().map(|(label, _)| &label.class).collect::<BTreeSet<_>>().len(), 2, "both are drawn");
+        for (label, series) in &jobs {
+            let (_, original) = sources.0.iter().find(|(of, _)| of.class == label.class).unwrap();
+            let known: Vec<_> = original.rows().map(|row| (row.window_ms, row.promotions, row.cold)).collect();
+            let rows: Vec<_> = series.rows().collect();
+            assert!(rows.iter().all(|row| known.contains(&(row.window_ms, row.promotions, row.cold))));
+            assert!(rows.windows(2).all(|pair| pair[1].age_ms - pair[0].age_ms == u64::from(pair[1].window_ms)));
+            let lasted = rows.last().unwrap().age_ms;
+            assert!((DAY_MS..DAY_MS + 600_000).contains(&lasted), "{lasted}");
+            // Its youth is the source's, and what came once in 40 entries comes about as often.
+            assert_eq!(rows[0].cold, known[0].2);
+            let seen = rows.iter().filter(|row| row.cold == known[1].2).count();
+            assert!((rows.len() / known.len() / 3..=3 * rows.len() / known.len()).contains(&seen), "{seen} of {}", rows.len());
+        }
+    }
+
+    #[test]
+    fn a_seed_is_a_fleet_and_a_longer_one_begins_with_it() {
+        let columns = |jobs: &[(Label, Series)]| jobs.iter().map(|(_, series)| series.columns().1.to_vec()).collect::<Vec<_>>();
+        let (one, again, other, longer) = (drawn(1, 1), drawn(1, 1), drawn(2, 1), drawn(1, 2));
+        assert_eq!(columns(&one), columns(&again));
+        assert_ne!(columns(&one), columns(&other));
+        assert!(columns(&one).iter().zip(&columns(&longer)).all(|(short, long)| long.starts_with(short)));
+    }
+
+    #[test]
+    fn nothing_comes_of_nothing() {
+        assert!(Resampled::new(Originals::default(), Thresholds::try_from(vec![1, 4]).unwrap(), 1, 10, 1).is_none());
+    }
+}
