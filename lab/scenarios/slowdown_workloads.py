@@ -6,8 +6,8 @@ what one would take. The analytics job counts them itself; for the servers they 
 which `rate_estimator` compares with the truth: its mean over a minute of periods.
 
 `overhead_ratio` is the agent's processor time by the time that passed, emulated, which makes it many times what it is
-on hardware; `sampling_cpu_ratio` is what of it the looks took, and `sampling_held_ratio` the share of the time for which
-huge pages were being split or put together. `sampling_estimate_ratio` is what the looks would take on the host's
+on hardware; `sampling_cpu_ratio` is what of it the looks took, and `sampling_held_ratio` the share of the time for
+which huge pages were being split or put together. `sampling_estimate_ratio` is what the looks would take on the host's
 processor in periods of 30 s, if they cost as many times more in the guest as reading the flags of page frames does: an
 estimate, where nothing can be measured.
 """
