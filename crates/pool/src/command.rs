@@ -37,6 +37,13 @@ pub enum Command {
         /// Of the request.
         turn: Turn,
     },
+    /// Nobody uses a slice any more, though its host never said so: it was given but not taken, or who used it died unseen.
+    Abandoned {
+        /// Which.
+        slice: SliceId,
+        /// Of the assignment.
+        turn: Turn,
+    },
     /// A slice has been zeroed.
     Scrubbed {
         /// Which.

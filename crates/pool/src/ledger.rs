@@ -8,8 +8,10 @@ use crate::command::{Cause, Command, Effect, Refusal};
 use crate::slice::{EmcId, HostId, Ns, SliceId, State, Turn, VmId};
 
 mod audit;
+mod kept;
 
 pub use audit::Broken;
+pub use kept::Kept;
 
 /// What a pool is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,11 +81,13 @@ impl Counts {
 
 /// A slice as the ledger has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
-    state: State,
-    turn: Turn,
+pub struct Record {
+    /// What it does.
+    pub state: State,
+    /// For the how-manieth owner.
+    pub turn: Turn,
     /// When the last VM that had it gave it back.
-    returned: Option<Ns>,
+    pub returned: Option<Ns>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,10 +100,13 @@ struct Emc {
 
 /// What a VM has: slices of one EMC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Lease {
-    host: HostId,
-    emc: EmcId,
-    slices: Vec<u32>,
+pub struct Lease {
+    /// Where the VM runs.
+    pub host: HostId,
+    /// Which EMC its slices are behind.
+    pub emc: EmcId,
+    /// Their places there.
+    pub slices: Vec<u32>,
 }
 
 /// The pool. Starts with all slices free and all hosts up.
@@ -164,6 +171,31 @@ impl Pool {
         self.record(slice).ok()?.returned
     }
 
+    /// Every slice and what the ledger has of it, EMC by EMC.
+    pub fn slices(&self) -> impl Iterator<Item = (SliceId, &Record)> {
+        (0u16..)
+            .zip(&self.emcs)
+            .flat_map(|(emc, of)| (0u32..).zip(&of.slices).map(move |(index, record)| (SliceId { emc: EmcId(emc), index }, record)))
+    }
+
+    /// What every VM has.
+    #[must_use]
+    pub fn leases(&self) -> &BTreeMap<VmId, Lease> {
+        &self.leases
+    }
+
+    /// Whether an EMC works; none if there is no such EMC.
+    #[must_use]
+    pub fn emc_works(&self, emc: EmcId) -> Option<bool> {
+        self.emcs.get(usize::from(emc.0)).map(|emc| emc.works)
+    }
+
+    /// What this pool is made of.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// The permission table of an EMC: which host may access each slice (section 4.1).
     #[must_use]
     pub fn permissions(&self, emc: EmcId) -> Option<impl Iterator<Item = Option<HostId>> + '_> {
@@ -197,6 +229,7 @@ impl Pool {
             C::Return { vm } => self.give_back(now, vm, effects),
             C::Offlined { slice, turn } => self.offlined(now, slice, turn, effects),
             C::OfflineFailed { slice, turn } => self.offline_failed(now, slice, turn),
+            C::Abandoned { slice, turn } => self.abandoned(now, slice, turn, effects),
             C::Scrubbed { slice, turn } => self.scrubbed(slice, turn),
             C::EmcRepaired(emc) => self.emc_repaired(now, emc, effects),
             C::HostBack(host) => {
@@ -299,6 +332,25 @@ impl Pool {
         }
     }
 
+    fn abandoned(&mut self, now: Ns, slice: SliceId, turn: Turn, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        let record = self.record(slice)?;
+        if record.turn != turn || record.state.owner().is_none() {
+            return Err(Refusal::Stale(slice));
+        }
+        if let State::Online { vm, .. } = record.state {
+            // The VM's other slices may still be in use.
+            if let Some(lease) = self.leases.get_mut(&vm) {
+                lease.slices.retain(|&index| index != slice.index);
+            }
+            self.leases.retain(|_, lease| !lease.slices.is_empty());
+            if let Some(record) = self.emcs.get_mut(usize::from(slice.emc.0)).and_then(|emc| emc.slices.get_mut(slice.index as usize)) {
+                record.returned = Some(now);
+            }
+        }
+        self.scrub(now, slice, effects);
+        Ok(())
+    }
+
     fn scrub(&mut self, now: Ns, slice: SliceId, effects: &mut Vec<Effect>) {
         self.to(slice, State::Scrubbing { since: now });
         if let Ok(record) = self.record(slice) {
@@ -320,10 +372,7 @@ impl Pool {
 
     /// Every slice with its state.
     fn all(&self) -> Vec<(SliceId, State)> {
-        let slices = (0u16..)
-            .zip(&self.emcs)
-            .flat_map(|(emc, of)| (0u32..).zip(&of.slices).map(move |(index, record)| (SliceId { emc: EmcId(emc), index }, record.state)));
-        slices.collect()
+        self.slices().map(|(slice, record)| (slice, record.state)).collect()
     }
 
     fn emc_failed(&mut self, emc: EmcId, effects: &mut Vec<Effect>) -> Result<(), Refusal> {

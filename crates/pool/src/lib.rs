@@ -13,6 +13,8 @@
 //!     |                  |                 Stuck --+                   |
 //!     |                  |                   |                         |
 //!     |                  +---- HostFailed ---+-------------------------+  (the manager away: Orphaned until it is back)
+//!                        |  Abandoned, from whatever has a host       |
+//!                        +--------------------------------------------+
 //!     +-- Scrubbing <-- EmcRepaired -- Failed <-- EmcFailed, from anywhere
 //! ```
 //! Offlining takes a host 10 to 100 ms per GiB (section 4.2) and no VM waits for it: VMs get slices that are free
@@ -40,7 +42,7 @@ mod ledger;
 mod slice;
 
 pub use command::{Cause, Command, Effect, Refusal};
-pub use ledger::{Broken, Config, Counts, Pool};
+pub use ledger::{Broken, Config, Counts, Kept, Lease, Pool, Record};
 pub use slice::{EmcId, HostId, Ns, SliceId, State, Turn, VmId};
 
 /// Bytes of a slice: 1 GiB, the granularity of section 4.1.

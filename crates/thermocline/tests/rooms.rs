@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Every package with its floor. A package may know those of lower floors, never those of its own or above:
-/// `agent`, `model`, `rollout` and `pool` do not know each other, nor do `config` and `kernel`.
+/// `agent`, `model`, `rollout` and `manager` do not know each other, nor do `config` and `kernel`.
 const ROOMS: &[(&str, u8)] = &[
     ("thermocline-policy", 0),
     ("thermocline-config", 1),
@@ -22,8 +22,9 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-emulate", 2),
     ("thermocline-model", 2),
     ("thermocline-rollout", 2),
-    ("thermocline-pool", 2),
+    ("thermocline-pool", 1),
     ("thermocline-simulator", 3),
+    ("thermocline-manager", 2),
     ("thermocline", 4),
     ("thermocline-bindings", 4),
     // Above everything: it measures whatever it likes, and nobody may depend on it.

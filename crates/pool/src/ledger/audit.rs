@@ -34,6 +34,16 @@ pub enum Broken {
         /// What is online.
         online: u32,
     },
+    /// What was kept is of another pool.
+    #[error("EMC {} has {found} slices in what was kept, and {wanted} by the configuration; a pool can grow, and nothing else", emc.0)]
+    Shape {
+        /// The EMC.
+        emc: EmcId,
+        /// As kept.
+        found: usize,
+        /// As configured.
+        wanted: u32,
+    },
     /// The free slices are not those that are free.
     #[error("the free list of EMC {} is wrong", .0.0)]
     FreeList(EmcId),

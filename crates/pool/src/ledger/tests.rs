@@ -153,6 +153,21 @@ fn who_does_not_answer_is_asked_again() {
     assert_eq!(pool.state(slice(0)), Some(State::Scrubbing { since: Ns(9_000 * MS) }));
 }
 
+#[test]
+fn what_nobody_uses_comes_back_slice_by_slice() {
+    let mut pool = Pool::new(config(&[4], 0));
+    after(&mut pool, &[assign(1, 0, 2), assign(2, 1, 1), Command::Return { vm: VmId(2) }]);
+    let abandoned = |index, turn| Command::Abandoned { slice: SliceId { emc: EmcId(0), index }, turn: Turn(turn) };
+    let (effects, refusals) = after(&mut pool, &[abandoned(0, 1), abandoned(2, 1)]);
+    assert_eq!((effects.len(), refusals.len()), (2, 0));
+    assert_eq!((pool.slices_of(VmId(1)), pool.counts().scrubbing), (1, 2));
+    after(&mut pool, &[abandoned(1, 1)]);
+    assert_eq!((pool.leases().len(), pool.counts().scrubbing), (0, 3), "a VM that has nothing left is forgotten");
+    let slice = SliceId { emc: EmcId(0), index: 0 };
+    let (_, refusals) = after(&mut pool, &[abandoned(0, 1), Command::Scrubbed { slice, turn: Turn(1) }, abandoned(0, 1), abandoned(3, 0)]);
+    assert_eq!(refusals.len(), 3, "it is nobody's already");
+}
+
 /// Anything that may be said to a pool of two EMCs of six slices, sense or nonsense.
 fn any_command() -> impl Strategy<Value = Command> {
     let slice = || (0u16..2, 0u32..6, 0u32..5).prop_map(|(emc, index, turn)| (SliceId { emc: EmcId(emc), index }, Turn(turn)));
@@ -162,6 +177,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         4 => slice().prop_map(|(slice, turn)| Command::Offlined { slice, turn }),
         2 => slice().prop_map(|(slice, turn)| Command::OfflineFailed { slice, turn }),
         4 => slice().prop_map(|(slice, turn)| Command::Scrubbed { slice, turn }),
+        2 => slice().prop_map(|(slice, turn)| Command::Abandoned { slice, turn }),
         2 => Just(Command::Tick),
         1 => (0u16..3).prop_map(|emc| Command::EmcFailed(EmcId(emc))),
         1 => (0u16..3).prop_map(|emc| Command::EmcRepaired(EmcId(emc))),

@@ -1,0 +1,126 @@
+//! A pool that begins where another process left off.
+
+use std::collections::BTreeMap;
+
+use super::{Broken, Config, Counts, Emc, Lease, Pool, Record};
+use crate::slice::{EmcId, Ns, State, VmId};
+
+/// All of a pool that must outlive its process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Whether each EMC works.
+    pub works: Vec<bool>,
+    /// The slices of each EMC.
+    pub slices: Vec<Vec<Record>>,
+    /// What each VM has.
+    pub leases: BTreeMap<VmId, Lease>,
+}
+
+impl Pool {
+    /// What must be kept of this pool.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        Kept {
+            works: self.emcs.iter().map(|emc| emc.works).collect(),
+            slices: self.emcs.iter().map(|emc| emc.slices.clone()).collect(),
+            leases: self.leases.clone(),
+        }
+    }
+
+    /// A pool from what was kept of it. The configuration may have more EMCs and slices by now, never fewer; new slices
+    /// are free. Free slices are in the order in which they came back.
+    ///
+    /// # Errors
+    /// What cannot be.
+    pub fn restore(config: Config, kept: Kept) -> Result<Self, Broken> {
+        let wanted = |emc: usize| config.emc_slices.get(emc).copied().unwrap_or(0);
+        for (index, slices) in (0u16..).zip(&kept.slices) {
+            let wanted = wanted(usize::from(index));
+            if slices.len() > wanted as usize {
+                return Err(Broken::Shape { emc: EmcId(index), found: slices.len(), wanted });
+            }
+        }
+        let mut pool = Self::new(config);
+        for (index, (emc, slices)) in pool.emcs.iter_mut().zip(kept.slices).enumerate() {
+            emc.works = kept.works.get(index).copied().unwrap_or(true);
+            for (record, was) in emc.slices.iter_mut().zip(slices) {
+                *record = was;
+            }
+            if !emc.works {
+                // What has been added to an EMC that does not work does not work either.
+                let new = emc.slices.iter_mut().filter(|record| record.state == State::Free);
+                new.for_each(|record| record.state = State::Failed);
+            }
+            emc.line_up();
+        }
+        pool.leases = kept.leases;
+        let mut counts = Counts::default();
+        for (_, state) in pool.all() {
+            *counts.of(state) += 1;
+        }
+        pool.counts = counts;
+        pool.audit().map(|()| pool)
+    }
+}
+
+impl Emc {
+    /// Makes the free list anew.
+    fn line_up(&mut self) {
+        let free = (0u32..).zip(&self.slices).filter(|(_, record)| record.state == State::Free);
+        let mut free: Vec<(Option<Ns>, u32)> = free.map(|(index, record)| (record.returned, index)).collect();
+        free.sort_unstable();
+        self.free = free.into_iter().map(|(_, index)| index).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::*;
+    use super::*;
+    use crate::slice::{HostId, SliceId, Turn};
+
+    fn config(emc_slices: &[u32]) -> Config {
+        Config { emc_slices: emc_slices.to_vec(), hosts: 2, buffer_slices: 0, answer_within: Ns(1), ask_again_after: Ns(1) }
+    }
+
+    fn used() -> Pool {
+        let mut pool = Pool::new(config(&[4, 2]));
+        let mut effects = Vec::new();
+        let slice = |index| SliceId { emc: EmcId(0), index };
+        for command in [
+            Command::Assign { vm: VmId(1), host: HostId(0), slices: 2 },
+            Command::Assign { vm: VmId(2), host: HostId(1), slices: 1 },
+            Command::Return { vm: VmId(1) },
+            Command::Offlined { slice: slice(0), turn: Turn(1) },
+            Command::Scrubbed { slice: slice(0), turn: Turn(1) },
+            Command::EmcFailed(EmcId(1)),
+        ] {
+            pool.apply(Ns(5), command, &mut effects).unwrap();
+        }
+        pool
+    }
+
+    #[test]
+    fn what_is_kept_is_the_pool() {
+        let pool = used();
+        let restored = Pool::restore(config(&[4, 2]), pool.kept()).unwrap();
+        assert_eq!(restored.kept(), pool.kept());
+        assert_eq!(restored, pool, "the free list too: slice 3 was never used, slice 0 came back last");
+    }
+
+    #[test]
+    fn a_pool_may_grow_and_not_shrink() {
+        let kept = used().kept();
+        let grown = Pool::restore(config(&[5, 3, 2]), kept.clone()).unwrap();
+        assert_eq!((grown.counts().free, grown.counts().failed), (5, 3), "{:?}", grown.counts());
+        assert_eq!(Pool::restore(config(&[3, 2]), kept.clone()), Err(Broken::Shape { emc: EmcId(0), found: 4, wanted: 3 }));
+        assert_eq!(Pool::restore(config(&[4]), kept), Err(Broken::Shape { emc: EmcId(1), found: 2, wanted: 0 }));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let mut kept = used().kept();
+        kept.leases.clear();
+        assert_eq!(Pool::restore(config(&[4, 2]), kept), Err(Broken::Unowned { leased: 0, online: 1 }));
+    }
+}
