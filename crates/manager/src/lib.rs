@@ -17,5 +17,18 @@
 //! nothing, or a file that nobody else will ever see ([`claim`]).
 
 pub mod api;
+pub mod book;
 pub mod claim;
 pub mod client;
+mod files;
+mod keeper;
+pub mod layout;
+mod ledger;
+mod metrics;
+pub mod openapi;
+mod routes;
+mod server;
+pub mod service;
+pub mod settings;
+mod tls;
+mod writer;

@@ -165,6 +165,12 @@ impl Pool {
         self.record(slice).ok().map(|record| record.state)
     }
 
+    /// For the how-manieth owner a slice is.
+    #[must_use]
+    pub fn turn(&self, slice: SliceId) -> Option<Turn> {
+        self.record(slice).ok().map(|record| record.turn)
+    }
+
     /// When the last VM that had a slice gave it back; none if no VM has had it yet.
     #[must_use]
     pub fn returned(&self, slice: SliceId) -> Option<Ns> {

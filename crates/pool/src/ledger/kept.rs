@@ -76,7 +76,6 @@ impl Emc {
 #[cfg(test)]
 mod tests {
     use super::super::*;
-    use super::*;
     use crate::slice::{HostId, SliceId, Turn};
 
     fn config(emc_slices: &[u32]) -> Config {

@@ -1,0 +1,59 @@
+//! Where slices are: a directory for each EMC, a file for each slice and turn.
+
+use std::path::{Path, PathBuf};
+
+use pool::{EmcId, SliceId, Turn};
+
+use crate::api::Slice;
+
+/// The files of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Where the directories of the EMCs are.
+    pub directory: PathBuf,
+    /// The size of each file.
+    pub slice_bytes: u64,
+}
+
+impl Layout {
+    /// The directory of an EMC.
+    #[must_use]
+    pub fn emc(&self, emc: EmcId) -> PathBuf {
+        self.directory.join(format!("emc-{}", emc.0))
+    }
+
+    /// The file of a slice in the hands of one owner.
+    #[must_use]
+    pub fn path(&self, slice: SliceId, turn: Turn) -> PathBuf {
+        self.emc(slice.emc).join(format!("slice-{:06}.{}", slice.index, turn.0))
+    }
+
+    /// The place and the turn that a file's name tells; none if it is no slice's.
+    #[must_use]
+    pub fn parse(name: &Path) -> Option<(u32, Turn)> {
+        let (index, turn) = name.to_str()?.strip_prefix("slice-")?.split_once('.')?;
+        Some((index.parse().ok()?, Turn(turn.parse().ok()?)))
+    }
+
+    /// A slice as hosts are told of it.
+    #[must_use]
+    pub fn slice(&self, slice: SliceId, turn: Turn) -> Slice {
+        Slice { emc: slice.emc.0, index: slice.index, turn: turn.0, path: self.path(slice, turn), bytes: self.slice_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let layout = Layout { directory: PathBuf::from("/pool"), slice_bytes: 1 << 30 };
+        let path = layout.path(SliceId { emc: EmcId(1), index: 12 }, Turn(7));
+        assert_eq!(path, Path::new("/pool/emc-1/slice-000012.7"));
+        assert_eq!(Layout::parse(Path::new(path.file_name().unwrap())), Some((12, Turn(7))));
+        for other in ["slice-000012", "slice-x.7", "slice-1.y", "lost+found", ".slice-000012.7"] {
+            assert_eq!(Layout::parse(Path::new(other)), None, "{other}");
+        }
+    }
+}
