@@ -129,7 +129,7 @@ impl Ledger {
         let path = self.path.clone();
         match source {
             redb::Error::DatabaseAlreadyOpen => Error::InUse { path },
-            redb::Error::Io(ref io) if io.kind() == std::io::ErrorKind::StorageFull => Error::Full { path, source },
+            redb::Error::Io(ref io) if is_full(io.kind()) => Error::Full { path, source },
             source => Error::Store { path, source },
         }
     }
@@ -156,6 +156,12 @@ impl Ledger {
             self.error(error)
         })
     }
+}
+
+/// No room on the disk, within the quota, or within the limit of file sizes.
+fn is_full(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind as K;
+    matches!(kind, K::StorageFull | K::QuotaExceeded | K::FileTooLarge)
 }
 
 fn write(database: &Database, before: Option<&Book>, after: &Book) -> Result<(), redb::Error> {

@@ -18,6 +18,7 @@
 
 pub mod api;
 pub mod book;
+pub mod certificates;
 pub mod claim;
 pub mod client;
 mod files;

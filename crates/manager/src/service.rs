@@ -1,7 +1,6 @@
 //! Starting and stopping a manager.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
@@ -146,6 +145,7 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
         None if insecure_loopback && settings.listen.ip().is_loopback() => None,
         None => return Err(Error::Insecure { listen: settings.listen }),
     };
+    begin(settings)?;
     let listener = TcpListener::bind(settings.listen).map_err(system(&format!("listen on {}", settings.listen)))?;
     let address = listener.local_addr().map_err(system("tell the address"))?;
     let clock = Clock::start();
@@ -176,6 +176,18 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
         others: vec![clock, keeper, ledger],
         handle: Some(handle),
     })
+}
+
+/// A pool that is not there yet is made. One whose ledger is there and whose files are not has lost its memory file system.
+fn begin(settings: &Settings) -> Result<(), Error> {
+    if !settings.ledger.exists() {
+        let made = init(settings, false)?;
+        log::info!("a new pool of {} slices, {} bytes in all", made.slices, made.capacity_bytes);
+    } else if !settings.pool_dir.exists() {
+        let why = format!("there is no {}; mount it, and say `thermocline pool manager init`", settings.pool_dir.display());
+        return Err(Error::Unfit { path: settings.ledger.display().to_string(), why });
+    }
+    Ok(())
 }
 
 /// The server in a thread of its own.
@@ -225,10 +237,4 @@ impl Drop for Manager {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Where a configuration is looked for.
-#[must_use]
-pub fn default_path() -> &'static Path {
-    Path::new("/etc/thermocline/pool-manager.toml")
 }

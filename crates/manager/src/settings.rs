@@ -138,9 +138,19 @@ impl Settings {
     /// # Errors
     /// All that is wrong with them.
     pub fn parse(path: &Path, text: &str) -> Result<Self, Problems> {
-        let settings: Self = toml::from_str(text).map_err(|error| Problems { path: path.to_owned(), problems: vec![error.to_string()] })?;
+        let mut settings: Self =
+            toml::from_str(text).map_err(|error| Problems { path: path.to_owned(), problems: vec![error.to_string()] })?;
+        settings.resolve(path.parent().unwrap_or(Path::new("")));
         let problems = settings.problems();
         if problems.is_empty() { Ok(settings) } else { Err(Problems { path: path.to_owned(), problems }) }
+    }
+
+    /// Paths count from where the file is.
+    fn resolve(&mut self, directory: &Path) {
+        let tls = self.tls.iter_mut().flat_map(|tls| [&mut tls.cert, &mut tls.key, &mut tls.client_ca]);
+        for path in tls.chain([&mut self.ledger, &mut self.pool_dir]) {
+            *path = directory.join(&*path);
+        }
     }
 
     fn problems(&self) -> Vec<String> {
@@ -239,6 +249,15 @@ mod tests {
         assert_eq!((settings.slice_size, settings.capacity(), settings.mode()), (1 << 30, 8 << 30, Some(0o600)));
         assert_eq!((settings.lease, settings.answer_within, settings.ask_again_after), (ten_seconds(), half_a_minute(), minute()));
         assert_eq!((settings.buffer_slices, settings.operators.len(), settings.tls.is_none()), (0, 0, true));
+    }
+
+    #[test]
+    fn paths_count_from_the_file() {
+        let text = GOOD.replace("/var/lib/thermocline/", "") + "[tls]\ncert = \"m.pem\"\nkey = \"/keys/m.key\"\nclient_ca = \"ca.pem\"";
+        let settings = Settings::parse(Path::new("/etc/t/pool.toml"), &text).unwrap();
+        let tls = settings.tls.unwrap();
+        assert_eq!([settings.ledger, tls.cert, tls.key], ["/etc/t/pool.redb", "/etc/t/m.pem", "/keys/m.key"].map(PathBuf::from));
+        assert_eq!(settings.pool_dir, Path::new("/run/pool"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `thermocline pool`: memory that machines share. Traces of VMs, and what they strand.
+//! `thermocline pool`: memory that machines share. Traces of VMs, what they strand, and the manager of a pool.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,9 +14,11 @@ use vmtrace::stranding::{Demand, Shape, Stranding};
 
 pub(crate) mod arguments;
 mod generate;
+mod manager;
 mod predict;
 mod show;
 mod simulate;
+mod status;
 
 use crate::arguments::Format;
 use crate::print;
@@ -32,6 +34,10 @@ pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Stranding(arguments) => stranding(format, arguments)?,
         PoolCommand::Simulate(arguments) => simulate::simulate(format, arguments)?,
         PoolCommand::Predict(arguments) => predict::predict(format, arguments)?,
+        PoolCommand::Manager(arguments) => manager::manager(format, arguments)?,
+        PoolCommand::Certificates(arguments) => manager::certificates(format, arguments)?,
+        PoolCommand::Status(arguments) => status::status(format, arguments)?,
+        PoolCommand::Emc(command) => status::emc(format, command)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -23,6 +23,15 @@ pub(crate) enum PoolCommand {
     Simulate(Box<super::simulate::arguments::Simulate>),
     /// Tell how much of a VM's memory would come from the pool, by models of what it will touch and notice
     Predict(super::predict::Predict),
+    /// Serve a pool of memory to hosts: who has which slice, in a ledger that survives
+    Manager(super::manager::Manager),
+    /// Make certificates for a manager, its hosts and its operators, signed by an authority of their own
+    Certificates(super::manager::Certificates),
+    /// Show a running manager's pool: slices, hosts and their leases, what does not come back
+    Status(super::status::Status),
+    /// Take an EMC of a running manager out of use, and back
+    #[command(subcommand)]
+    Emc(super::status::Emc),
 }
 
 #[derive(Debug, Args)]

@@ -1,0 +1,109 @@
+//! Who is let in, and what he may ask, by certificates of our own making.
+#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use manager::api::{AssignRequest, Code};
+use manager::certificates::{self, Wanted};
+use manager::client::{Client, Error, Identity};
+use manager::service::{self, Manager};
+use manager::settings::Settings;
+
+fn wanted(hosts: &[&str]) -> Wanted {
+    Wanted {
+        servers: vec!["localhost".to_owned(), "127.0.0.1".to_owned()],
+        hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
+        operators: vec!["op".to_owned()],
+        days: 2,
+    }
+}
+
+fn start(directory: &Path) -> Manager {
+    let text = "listen = \"127.0.0.1:0\"\nledger = \"ledger.redb\"\npool_dir = \"pool\"\nslice_size = \"128MiB\"\n\
+                emcs = [{ slices = 2 }]\nhosts = [\"a\", \"b\"]\noperators = [\"op\"]\n\
+                [tls]\ncert = \"certs/manager.pem\"\nkey = \"certs/manager.key\"\nclient_ca = \"certs/ca.pem\"\n";
+    let settings = Settings::parse(&directory.join("pool.toml"), text).unwrap();
+    service::start(&settings, false).unwrap()
+}
+
+fn client(manager: &Manager, certificates: &Path, name: &str) -> Client {
+    let file = |ending: &str| certificates.join(format!("{name}.{ending}"));
+    let identity = Identity { ca: certificates.join("ca.pem"), cert: file("pem"), key: file("key") };
+    Client::new(&format!("https://localhost:{}", manager.address.port()), Some(&identity), Duration::from_secs(20)).unwrap()
+}
+
+#[test]
+fn a_host_speaks_for_itself_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let certs = directory.path().join("certs");
+    certificates::make(&certs, &wanted(&["a", "b", "stranger"])).unwrap();
+    let manager = start(directory.path());
+    let [a, b, op, stranger] = ["a", "b", "op", "stranger"].map(|name| client(&manager, &certs, name));
+    let lease = a.lease("a", "a-1").unwrap();
+    let forbidden = |answer: Result<(), Error>| assert_eq!(answer.unwrap_err().code(), Some(Code::Forbidden));
+    forbidden(a.lease("b", "a-1").map(drop));
+    forbidden(b.renew("a", lease.epoch).map(drop));
+    forbidden(op.renew("a", lease.epoch).map(drop));
+    let ask = AssignRequest { epoch: lease.epoch, request: "r".to_owned(), vm: "vm".to_owned(), slices: 1 };
+    forbidden(b.assign("a", &ask).map(drop));
+    a.assign("a", &ask).unwrap();
+    forbidden(a.emc_failed(0));
+    op.emc_failed(0).unwrap();
+    assert_eq!(op.pool().unwrap().slices.failed, 2);
+    // Signed by the same authority, and no part of this pool.
+    forbidden(stranger.pool().map(drop));
+    assert_eq!(stranger.lease("stranger", "s-1").unwrap_err().code(), Some(Code::NotFound));
+}
+
+#[test]
+fn who_is_not_certified_is_not_let_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let certs = directory.path().join("certs");
+    certificates::make(&certs, &wanted(&["a"])).unwrap();
+    let manager = start(directory.path());
+    // Another authority says that this is host a.
+    let others = directory.path().join("others");
+    certificates::make(&others, &wanted(&["a"])).unwrap();
+    std::fs::copy(certs.join("ca.pem"), others.join("ca.pem")).unwrap();
+    assert!(matches!(client(&manager, &others, "a").pool(), Err(Error::Unreachable { .. })));
+    // The manager's own pair is for servers.
+    assert!(matches!(client(&manager, &certs, "manager").pool(), Err(Error::Unreachable { .. })));
+    // A client does not speak to a manager that another authority has signed.
+    std::fs::copy(certs.join("a.pem"), others.join("b.pem")).unwrap();
+    std::fs::copy(certs.join("a.key"), others.join("b.key")).unwrap();
+    certificates::make(&directory.path().join("third"), &wanted(&["a"])).unwrap();
+    std::fs::copy(directory.path().join("third/ca.pem"), others.join("ca.pem")).unwrap();
+    assert!(matches!(client(&manager, &others, "b").pool(), Err(Error::Unreachable { .. })));
+    let plain = Client::new(&format!("http://{}", manager.address), None, Duration::from_secs(20)).unwrap();
+    assert!(plain.pool().is_err());
+    client(&manager, &certs, "a").pool().unwrap();
+}
+
+#[test]
+fn a_host_can_be_added_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let certs = directory.path().join("certs");
+    certificates::make(&certs, &wanted(&["a"])).unwrap();
+    let key = std::fs::read(certs.join("a.key")).unwrap();
+    let made = certificates::make(&certs, &wanted(&["a", "b"])).unwrap();
+    let kept: Vec<_> = made.iter().map(|pair| (pair.name.as_str(), pair.kept)).collect();
+    assert_eq!(kept, [("ca", true), ("manager", true), ("a", true), ("b", false), ("op", true)]);
+    assert_eq!(std::fs::read(certs.join("a.key")).unwrap(), key);
+    let manager = start(directory.path());
+    client(&manager, &certs, "b").lease("b", "b-1").unwrap();
+    assert_eq!(std::fs::metadata(certs.join("b.key")).unwrap().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn without_certificates_only_this_machine_is_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = |listen: &str| {
+        let text = format!("listen = \"{listen}\"\nledger = \"l\"\npool_dir = \"p\"\nemcs = [{{ slices = 1 }}]\nhosts = [\"a\"]");
+        Settings::parse(&directory.path().join("pool.toml"), &text).unwrap()
+    };
+    let told = service::start(&settings("0.0.0.0:0"), true).unwrap_err().to_string();
+    assert!(told.contains("--insecure-loopback"), "{told}");
+    assert!(service::start(&settings("127.0.0.1:0"), false).is_err());
+}

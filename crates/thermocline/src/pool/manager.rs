@@ -1,0 +1,130 @@
+//! `thermocline pool manager`, `pool certificates`: a pool's manager, and who may speak to it.
+
+use std::path::{Path, PathBuf};
+
+use ::manager::certificates::{self, Wanted};
+use ::manager::openapi;
+use ::manager::service;
+use ::manager::settings::Settings;
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use policy::units::Bytes;
+use serde_json::json;
+
+use crate::arguments::Format;
+use crate::{print, signals};
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Manager {
+    #[command(subcommand)]
+    command: Option<ManagerCommand>,
+    #[command(flatten)]
+    serve: Serve,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    file: File,
+    /// Do without certificates; only for a manager that listens on a loopback address
+    #[arg(long)]
+    insecure_loopback: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct File {
+    /// The manager's configuration
+    #[arg(long, value_name = "FILE", default_value = "/etc/thermocline/pool-manager.toml")]
+    config: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ManagerCommand {
+    /// Make the ledger of a pool and the files of its slices, or those that are missing; what is there is left alone
+    Init(Init),
+    /// Print the description of the manager's API, in OpenAPI 3
+    Openapi,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    #[command(flatten)]
+    file: File,
+    /// Allow a pool that is larger than its file system; guests that touch all of it will be killed
+    #[arg(long)]
+    overcommit: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Certificates {
+    /// Where to put them
+    #[arg(value_name = "DIRECTORY")]
+    directory: PathBuf,
+    /// A host that may use the pool; may be repeated
+    #[arg(long = "host", value_name = "NAME", required = true)]
+    hosts: Vec<String>,
+    /// Somebody who may look at the pool and take its EMCs out of use; may be repeated
+    #[arg(long = "operator", value_name = "NAME", default_value = "operator")]
+    operators: Vec<String>,
+    /// A name or address by which hosts reach the manager; may be repeated
+    #[arg(long = "server", value_name = "NAME", default_values = ["localhost", "127.0.0.1"])]
+    servers: Vec<String>,
+    /// How many days they last
+    #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=3_650))]
+    days: u32,
+}
+
+/// `thermocline pool manager`.
+pub(crate) fn manager(format: Format, arguments: &Manager) -> Result<()> {
+    match &arguments.command {
+        None => serve(&arguments.serve),
+        Some(ManagerCommand::Init(init)) => {
+            let settings = Settings::load(&init.file.config)?;
+            let made = service::init(&settings, init.overcommit)?;
+            print(format, &made, || {
+                let directory = settings.pool_dir.display();
+                format!("{directory}: {} slices, {}; {} files were made\n", made.slices, Bytes(made.capacity_bytes), made.files)
+            })
+        }
+        Some(ManagerCommand::Openapi) => print(Format::Json, &openapi::describe(), String::new),
+    }
+}
+
+fn serve(arguments: &Serve) -> Result<()> {
+    let (_sender, receiver) = signals::messages()?;
+    let settings = Settings::load(&arguments.file.config)?;
+    let manager = service::start(&settings, arguments.insecure_loopback)?;
+    // Nothing but the end is ever sent.
+    receiver.recv().context("nobody can tell the manager to stop any more")?;
+    log::info!("the pool manager stops; guests go on");
+    manager.stop();
+    Ok(())
+}
+
+/// `thermocline pool certificates`.
+pub(crate) fn certificates(format: Format, arguments: &Certificates) -> Result<()> {
+    let Certificates { directory, hosts, operators, servers, days } = arguments;
+    let wanted = Wanted { servers: servers.clone(), hosts: hosts.clone(), operators: operators.clone(), days: *days };
+    let made = certificates::make(directory, &wanted)?;
+    print(format, &json!({ "made": made }), || {
+        let mut text = String::new();
+        for pair in &made {
+            let kept = if pair.kept { ", which was there" } else { "" };
+            text += &format!("{:<16} {} and {}{kept}\n", pair.name, pair.cert.display(), pair.key.display());
+        }
+        text + &told(directory)
+    })
+}
+
+fn told(directory: &Path) -> String {
+    let place = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
+    let path = |name: &str| place.join(name).display().to_string();
+    format!(
+        "\nthe manager's configuration needs:\n[tls]\ncert = {:?}\nkey = {:?}\nclient_ca = {:?}\n\n\
+         bring each host its own pair and ca.pem; whoever has ca.key can be any host\n",
+        path("manager.pem"),
+        path("manager.key"),
+        path("ca.pem")
+    )
+}

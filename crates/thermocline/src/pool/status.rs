@@ -1,0 +1,118 @@
+//! `thermocline pool status`, `pool emc`: a running manager, looked at and told.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ::manager::api::PoolStatus;
+use ::manager::client::{Client, Identity};
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use policy::units::Bytes;
+use serde_json::json;
+
+use crate::arguments::Format;
+use crate::print;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a manager is reached.
+#[derive(Debug, Args)]
+pub(crate) struct Reach {
+    /// Where the manager is
+    #[arg(long, value_name = "URL", default_value = "https://localhost:7443")]
+    manager: String,
+    /// Who asks: a path without its ending, of a certificate (.pem) and its key (.key), with the authority's ca.pem beside them
+    #[arg(long, value_name = "PATH", default_value = "/etc/thermocline/pool/operator")]
+    identity: PathBuf,
+}
+
+impl Reach {
+    pub(crate) fn client(&self) -> Result<Client> {
+        let with = |ending: &str| self.identity.with_added_extension(ending);
+        let identity = Identity { ca: self.identity.with_file_name("ca.pem"), cert: with("pem"), key: with("key") };
+        let secure = self.manager.starts_with("https://");
+        Ok(Client::new(&self.manager, secure.then_some(&identity), PATIENCE)?)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Emc {
+    /// Say that an EMC has failed: its slices are nobody's, VMs that had some are given up
+    Failed(EmcNumber),
+    /// Say that an EMC works again: its slices are made zero and given out
+    Repaired(EmcNumber),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EmcNumber {
+    /// Its number
+    emc: u16,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// `thermocline pool status`.
+pub(crate) fn status(format: Format, arguments: &Status) -> Result<()> {
+    let status = arguments.reach.client()?.pool()?;
+    print(format, &status, || text(&status))
+}
+
+/// `thermocline pool emc`.
+pub(crate) fn emc(format: Format, command: &Emc) -> Result<()> {
+    let (number, what) = match command {
+        Emc::Failed(number) => {
+            number.reach.client()?.emc_failed(number.emc)?;
+            (number.emc, "failed")
+        }
+        Emc::Repaired(number) => {
+            number.reach.client()?.emc_repaired(number.emc)?;
+            (number.emc, "repaired")
+        }
+    };
+    print(format, &json!({ "emc": number, "is": what }), || format!("EMC {number} is {what}\n"))
+}
+
+fn text(status: &PoolStatus) -> String {
+    let PoolStatus { slice_bytes, slices, grantable, buffer_slices, trouble, emcs, hosts, stuck } = status;
+    let mut text = String::new();
+    if let Some(trouble) = trouble {
+        let _ = writeln!(text, "nothing changes hands: {trouble}");
+    }
+    let total = slices.free + slices.online + slices.offlining + slices.stuck + slices.scrubbing + slices.failed;
+    let size = Bytes(*slice_bytes);
+    let _ = writeln!(text, "{total} slices of {size}; a VM can be given {grantable}; {buffer_slices} are promised to nobody\n");
+    let _ =
+        writeln!(text, "{:<6} {:>6} {:>7} {:>10} {:>6} {:>10} {:>7}", "EMC", "free", "online", "offlining", "stuck", "scrubbing", "failed");
+    for of in emcs {
+        let counts = of.slices;
+        let name = format!("{}{}", of.emc, if of.works { "" } else { " *" });
+        let _ = writeln!(
+            text,
+            "{name:<6} {:>6} {:>7} {:>10} {:>6} {:>10} {:>7}",
+            counts.free, counts.online, counts.offlining, counts.stuck, counts.scrubbing, counts.failed
+        );
+    }
+    let _ = writeln!(text, "\n{:<24} {:>6} {:>7} {:>6} {:>12}  instance", "host", "VMs", "slices", "epoch", "lease left");
+    for host in hosts {
+        let left = host.lease_left_seconds.map_or_else(|| "none".to_owned(), |left| format!("{left:.1} s"));
+        let _ = writeln!(text, "{:<24} {:>6} {:>7} {:>6} {left:>12}  {}", host.host, host.vms, host.slices, host.epoch, host.instance);
+    }
+    for slice in stuck {
+        let who = slice.host.as_deref().unwrap_or("a process without a lease");
+        let why = slice.why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "\nslice {}/{} has been on its way back for {:.0} s; {who} holds it, and has failed {} times{why}",
+            slice.emc, slice.index, slice.since_seconds, slice.failures
+        );
+    }
+    text
+}
