@@ -29,6 +29,7 @@ pub mod process;
 pub mod psi;
 pub mod resident;
 mod roots;
+pub mod smaps;
 pub mod swap;
 mod text;
 pub mod thp;

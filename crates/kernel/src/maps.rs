@@ -98,7 +98,7 @@ pub fn parse(text: &str) -> Result<Vec<Vma>, Malformed> {
     text::lines(text).map(|(line, row)| parse_line(row, line)).collect()
 }
 
-fn parse_line(row: &str, line: usize) -> Result<Vma, Malformed> {
+pub(crate) fn parse_line(row: &str, line: usize) -> Result<Vma, Malformed> {
     let malformed = |expected| Malformed::new(line, row, expected);
     // The path is all that follows the fifth field, blanks included.
     let mut fields = row.splitn(6, ' ');

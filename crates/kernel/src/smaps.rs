@@ -1,0 +1,111 @@
+//! What of a process's mappings is in memory, and what was accessed lately: `/proc/PID/smaps` and `/proc/PID/clear_refs`
+//! (`Documentation/filesystems/proc.rst`).
+//!
+//! ```text
+//! 7f1e30000000-7f1e40000000 rw-s 00000000 00:30 48                         /dev/shm/pool/slice-000000
+//! Size:             262144 kB
+//! Rss:              108976 kB
+//! Referenced:       101408 kB
+//! VmFlags: rd wr sh mr mw me ms sd
+//! ```
+
+use serde::Serialize;
+
+use crate::maps::{self, Vma};
+use crate::{Malformed, Result, Roots, file, text};
+
+/// A mapping, and how much of it is where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mapping {
+    /// As `/proc/PID/maps` has it.
+    pub vma: Vma,
+    /// Bytes that this process's page tables hold.
+    pub rss: u64,
+    /// Bytes of those whose accessed bit is set: since [`clear_referenced`], or since they came.
+    pub referenced: u64,
+}
+
+/// Reads the text of `/proc/PID/smaps`. Keys that are not listed here pass: every kernel adds some.
+///
+/// # Errors
+/// [`Malformed`] where a mapping's line or one of its figures does not read.
+pub fn parse(text: &str) -> Result<Vec<Mapping>, Malformed> {
+    let mut mappings: Vec<Mapping> = Vec::new();
+    for (line, row) in text::lines(text) {
+        // `Rss:` and its like against `7f1e30000000-7f1e40000000`.
+        let Some((key, value)) = row.split_once(':').filter(|(key, _)| !key.contains('-')) else {
+            let vma = maps::parse_line(row, line)?;
+            mappings.push(Mapping { vma, rss: 0, referenced: 0 });
+            continue;
+        };
+        let Some(mapping) = mappings.last_mut() else { return Err(Malformed::new(line, row, "a mapping in front of its figures")) };
+        let figure = match key {
+            "Rss" => &mut mapping.rss,
+            "Referenced" => &mut mapping.referenced,
+            _ => continue,
+        };
+        let kib: u64 = text::number(value.trim_end().strip_suffix("kB"), line, "a figure in kB")?;
+        *figure = kib.saturating_mul(1024);
+    }
+    Ok(mappings)
+}
+
+/// Reads `/proc/PID/smaps`. The kernel walks all of the process's page tables for that: 10 ms per GiB in small pages, about.
+///
+/// # Errors
+/// [`crate::Error::Gone`]; [`crate::Error::Parse`]; [`crate::Error::Io`], `EACCES` without `CAP_SYS_PTRACE`.
+pub fn read(roots: &Roots, pid: i32) -> Result<Vec<Mapping>> {
+    let path = roots.of_process(pid, "smaps");
+    parse(&file::read(&path, file::LARGE)?).map_err(|malformed| malformed.at(&path))
+}
+
+/// Forgets which pages a process has accessed. The kernel's reclaim and other observers of accessed bits forget with it.
+///
+/// # Errors
+/// [`crate::Error::Gone`]; [`crate::Error::Io`].
+pub fn clear_referenced(roots: &Roots, pid: i32) -> Result<()> {
+    file::write(&roots.of_process(pid, "clear_refs"), "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, tree};
+
+    const CAPTURED: &str = include_str!("testdata/smaps");
+
+    #[test]
+    fn what_a_virtual_machine_holds_reads() {
+        let (_keep, roots) = tree(&[("proc/7/smaps", CAPTURED)]);
+        let mappings = read(&roots, 7).unwrap();
+        let found: Vec<_> = mappings.iter().map(|m| (m.vma.path.as_str(), m.vma.inode, m.rss, m.referenced)).collect();
+        let expected = [
+            ("/dev/shm/pool/slice-000001", 48, 0, 0),
+            ("/dev/shm/pool/slice-000000", 47, 108_976 << 10, 101_408 << 10),
+            ("/memfd:memory-backend-memfd (deleted)", 1028, 523_820 << 10, 196_540 << 10),
+            ("[vsyscall]", 0, 0, 0),
+        ];
+        assert_eq!(found, expected);
+        cut_everywhere(CAPTURED, parse);
+    }
+
+    #[test]
+    fn figures_without_a_mapping_or_a_unit_are_refused() {
+        let check = |text: &str| assert!(parse(text).is_err(), "{text:?}");
+        check("Rss: 4 kB\n");
+        check("00400000-00401000 r-xp 00000000 00:00 0\nRss: 4\n");
+        check("00400000-00401000 r-xp 00000000 00:00 0\nReferenced: x kB\n");
+    }
+
+    #[test]
+    fn our_own_accesses_show() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let roots = Roots::host();
+        clear_referenced(&roots, me).unwrap();
+        let mappings = read(&roots, me).unwrap();
+        assert!(mappings.iter().any(|mapping| mapping.rss > 0));
+        // What runs right now is accessed.
+        assert!(mappings.iter().any(|mapping| mapping.vma.perms.execute && mapping.referenced > 0));
+        assert!(read(&roots, i32::MAX).unwrap_err().is_gone());
+    }
+}
