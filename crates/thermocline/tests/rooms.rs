@@ -25,6 +25,8 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-pool", 1),
     ("thermocline-simulator", 3),
     ("thermocline-manager", 2),
+    // Beside `simulator`: it knows the manager's messages.
+    ("thermocline-hypervisor", 3),
     ("thermocline", 4),
     ("thermocline-bindings", 4),
     // Above everything: it measures whatever it likes, and nobody may depend on it.

@@ -1,0 +1,178 @@
+//! What a host asks of its hypervisor.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use manager::api::Slice;
+use serde::{Deserialize, Serialize};
+
+/// A guest as its hypervisor sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its name, which names its files too.
+    pub name: String,
+    /// Its cores.
+    pub cores: u32,
+    /// Memory beside its cores: node 0.
+    pub local_bytes: u64,
+    /// Memory in slices of the pool: node 1, without cores. None, and it has one node.
+    pub slices: Vec<Slice>,
+    /// What is added to the hypervisor's command line: disks, networks, kernels.
+    pub arguments: Vec<String>,
+}
+
+impl Machine {
+    /// All of node 1.
+    #[must_use]
+    pub fn pool_bytes(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.bytes).sum()
+    }
+}
+
+/// A process, named for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its id.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot: another process of this id has another time.
+    pub starttime: u64,
+    /// The how-manieth process of this guest it is; a guest that was moved has its second.
+    pub generation: u32,
+}
+
+/// What a guest holds, as seen from outside. Bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Ever touched, of the slices.
+    pub pool_touched_bytes: u64,
+    /// Accessed since the last look, of the slices.
+    pub pool_accessed_bytes: u64,
+    /// Ever touched, of node 0.
+    pub local_touched_bytes: u64,
+    /// Accessed since the last look, of node 0.
+    pub local_accessed_bytes: u64,
+}
+
+/// What a guest says of itself, where it has a balloon's driver. Bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inside {
+    /// What its kernel manages.
+    pub total_bytes: u64,
+    /// What it could give to a new program without swapping.
+    pub available_bytes: u64,
+}
+
+/// What became of taking a slice away from a running guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Offline {
+    /// The guest does without it, and the hypervisor has let go of its file.
+    Done,
+    /// The guest said no.
+    Refused(String),
+    /// The guest is still at it; it may end well later.
+    NotYet(String),
+}
+
+/// A guest's move to local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The new process.
+    pub process: Process,
+    /// How long the guest stood still, as the hypervisor measures it.
+    pub pause_seconds: f64,
+    /// How long it took in all.
+    pub total_seconds: f64,
+    /// What was copied.
+    pub copied_bytes: u64,
+}
+
+/// What went wrong with a hypervisor.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It did not start.
+    #[error("{program} did not start guest {guest}: {why}")]
+    Start {
+        /// The hypervisor's program.
+        program: PathBuf,
+        /// Whose.
+        guest: String,
+        /// Its words.
+        why: String,
+    },
+    /// It does not do as it is told.
+    #[error(transparent)]
+    Qmp(#[from] crate::qmp::Error),
+    /// The kernel does not tell of it.
+    #[error(transparent)]
+    Kernel(#[from] kernel::Error),
+    /// A file of ours.
+    #[error("cannot {op} {path}: {source}")]
+    Io {
+        /// What was attempted.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The guest could not be moved; it runs on where it was.
+    #[error("guest {guest} was not moved to local memory and runs on as before: {why}")]
+    Move {
+        /// Whose.
+        guest: String,
+        /// What happened.
+        why: String,
+    },
+}
+
+/// A hypervisor. Calls block; those about one guest are never made at the same time.
+pub trait Driver: Send + Sync {
+    /// Starts a guest. `held` are the opened and locked files of its slices, in their order: they stay locked as long as the
+    /// guest's process can touch them, whatever becomes of the caller.
+    ///
+    /// # Errors
+    /// [`enum@Error`]; no process is left then.
+    fn start(&self, machine: &Machine, held: Vec<File>) -> Result<Process, Error>;
+
+    /// Takes over a guest that an earlier caller has left, who may have died at any moment: before it knew of the process that
+    /// it started, or in the midst of a move. Of two processes only the one that the guest is in is left.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    fn resume(&self, machine: &Machine, known: Option<Process>) -> Result<Option<Process>, Error>;
+
+    /// Whether it still runs.
+    fn is_alive(&self, process: &Process) -> bool;
+
+    /// Looks at what a guest holds, and forgets what it accessed.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    fn usage(&self, machine: &Machine, process: &Process) -> Result<Usage, Error>;
+
+    /// What the guest says of itself; none where it says nothing.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    fn inside(&self, machine: &Machine, process: &Process) -> Result<Option<Inside>, Error>;
+
+    /// Takes a slice away from a running guest, and waits for it.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    fn offline(&self, machine: &Machine, process: &Process, slice: &Slice, within: Duration) -> Result<Offline, Error>;
+
+    /// Moves a running guest to memory that is all local, on this host. What it sees stays as it is. After that, no process
+    /// holds its slices.
+    ///
+    /// # Errors
+    /// [`enum@Error`]; it runs on where it was.
+    fn to_local(&self, machine: &Machine, process: &Process, within: Duration) -> Result<Moved, Error>;
+
+    /// Ends a guest: asks it to switch itself off, and after `grace` ends its process.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    fn stop(&self, machine: &Machine, process: &Process, grace: Duration) -> Result<(), Error>;
+}

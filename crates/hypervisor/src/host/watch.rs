@@ -1,0 +1,87 @@
+//! The monitor's round: a look at every guest with pool memory, a verdict, a repair.
+
+use super::{Held, Host, now};
+use crate::monitor::{self, Verdict};
+use crate::vm::State;
+
+impl Host {
+    /// Looks at every guest once.
+    pub(super) fn watch(&self) {
+        for name in self.names() {
+            let Ok(mut held) = self.hold(&name, "being looked at") else { continue };
+            if held.state == State::Running && !held.mapped.is_empty() {
+                self.look(&mut held);
+            }
+        }
+    }
+
+    fn look(&self, held: &mut Held<'_>) {
+        let Some(process) = held.process else { return };
+        let usage = match self.driver.usage(&held.machine, &process) {
+            Ok(usage) => usage,
+            // Its end is noticed elsewhere.
+            Err(error) => {
+                log::warn!("guest {}: {error}", held.request.name);
+                return;
+            }
+        };
+        let first = held.usage.replace(usage).is_none();
+        let guest = monitor::Guest {
+            // What is being taken away already needs no repair.
+            pool_bytes: if held.assigned { held.pool_bytes() } else { 0 },
+            insensitive: held.share.insensitive,
+            repaired: held.repaired,
+            failures: held.repair_failures,
+        };
+        // The first look sees accesses of all its life.
+        let verdict = if first { Verdict::AsPredicted } else { self.judge(held, &guest, &usage) };
+        if held.verdict.replace(verdict) != Some(verdict) {
+            let (touched, pool) = (usage.pool_touched_bytes, guest.pool_bytes);
+            let (accessed, local) = (usage.pool_accessed_bytes, usage.local_accessed_bytes);
+            held.note(format!("{verdict:?}: touched {touched} of {pool} bytes in the pool, accessed {accessed} there and {local} local"));
+        }
+        held.try_save();
+        if verdict == Verdict::Repair {
+            self.repair(held);
+        }
+    }
+
+    fn judge(&self, held: &Held<'_>, guest: &monitor::Guest, usage: &crate::driver::Usage) -> Verdict {
+        let table = self.table();
+        let rested = table.totals.last_repair.is_none_or(|last| now() - last >= self.settings.rest.as_secs_f64());
+        let host = monitor::Host {
+            started: table.totals.started,
+            repaired: table.totals.repaired,
+            rested,
+            free_local_bytes: self.settings.local_bytes.saturating_sub(table.local_bytes()),
+            guest_bytes: held.request.memory_bytes,
+        };
+        monitor::judge(&self.settings.monitor, guest, usage, &host)
+    }
+
+    /// Moves a guest to local memory, once.
+    fn repair(&self, held: &mut Held<'_>) {
+        let Some(process) = held.process else { return };
+        match self.driver.to_local(&held.machine, &process, self.settings.repair_within) {
+            Ok(moved) => {
+                held.process = Some(moved.process);
+                held.repaired = true;
+                held.mapped.clear();
+                let pause = moved.pause_seconds;
+                let (seconds, bytes) = (moved.total_seconds, moved.copied_bytes);
+                held.note(format!("moved to local memory: paused for {pause:.3} s, {seconds:.3} s in all, {bytes} bytes copied"));
+                held.try_save();
+                self.count(|totals| {
+                    totals.repaired += 1;
+                    totals.last_repair = Some(now());
+                });
+                self.settle(held);
+            }
+            Err(error) => {
+                held.repair_failures += 1;
+                held.note(error.to_string());
+                held.try_save();
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The driver of QEMU, 7.2 or newer.
+//!
+//! A slice is a pc-dimm on node 1, which has no cores and nothing else. It is added before the guest's first instruction, so
+//! that the guest finds it while it boots and brings it online by its own rule (`memhp_default_state`, or a udev rule). A node
+//! that is there from the start would need nothing of the guest, but boot allocations begin at the end of memory, and so in the
+//! pool: 91 and 145 MiB of 256 MiB were touched before the first program ran, on Linux 6.12.
+//!
+//! QEMU opens a slice by path, and maps it. What is handed over beside it (`getfd`) is the open file that holds the lock; QEMU
+//! keeps it until `closefd` or its end, also over the end of the conversation.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kernel::{Roots, process, smaps};
+use manager::api::Slice;
+use serde_json::{Value, json};
+
+use crate::driver::{Driver, Error, Inside, Machine, Moved, Offline, Process, Usage};
+use crate::qmp::Qmp;
+
+mod arguments;
+mod dimm;
+mod migrate;
+
+pub use arguments::Settings;
+
+/// How long a process may take to be gone after it was told to end. Unmapping tmpfs takes a second per some GiB.
+const GONE_WITHIN: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How often the balloon's driver in a guest is asked, in seconds, and how old its word may be.
+const BALLOON_SECONDS: u64 = 2;
+const BALLOON_OLD_SECONDS: u64 = 30;
+const BALLOON: &str = "/machine/peripheral/balloon";
+
+/// Starts and drives QEMU processes.
+#[derive(Debug)]
+pub struct Qemu {
+    settings: Settings,
+    runtime: PathBuf,
+    roots: Roots,
+}
+
+impl Qemu {
+    /// A driver that keeps sockets and pid files in `runtime`, a directory that exists.
+    #[must_use]
+    pub fn new(settings: Settings, runtime: PathBuf) -> Self {
+        Self { settings, runtime, roots: Roots::host() }
+    }
+
+    fn path(&self, name: &str, generation: u32, what: &str) -> PathBuf {
+        self.runtime.join(format!("{name}.{generation}.{what}"))
+    }
+
+    fn connect(&self, machine: &Machine, process: &Process) -> Result<Qmp, Error> {
+        Ok(Qmp::connect(&self.path(&machine.name, process.generation, "qmp"))?)
+    }
+
+    /// Starts QEMU, which goes into the background once it is set up, and does not run the guest yet.
+    fn spawn(&self, machine: &Machine, generation: u32, more: &[String]) -> Result<Process, Error> {
+        let failed = |why: String| Error::Start { program: self.settings.program.clone(), guest: machine.name.clone(), why };
+        let pid_file = self.path(&machine.name, generation, "pid");
+        let files = arguments::Files {
+            pid: pid_file.clone(),
+            qmp: self.path(&machine.name, generation, "qmp"),
+            log: self.path(&machine.name, generation, "log"),
+        };
+        // Of an earlier guest of this name: its process is gone.
+        for left in [&files.pid, &files.qmp] {
+            match std::fs::remove_file(left) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::Io { op: "remove", path: left.clone(), source });
+                }
+                _ => {}
+            }
+        }
+        let mut argv = arguments::of(&self.settings, machine, &files);
+        argv.extend_from_slice(more);
+        argv.extend(machine.arguments.iter().cloned());
+        let output = Command::new(&self.settings.program)
+            .args(&argv)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| failed(format!("{error}; install it, or name another program")))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(failed(format!("{}: {}", output.status, said.trim())));
+        }
+        self.read_pid(&pid_file, generation).ok_or_else(|| failed("it has left no pid file, or ended at once".to_owned()))
+    }
+
+    fn read_pid(&self, path: &Path, generation: u32) -> Option<Process> {
+        let pid = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
+        let stat = process::stat(&self.roots, pid).ok()?;
+        let process = Process { pid, starttime: stat.starttime, generation };
+        // The id may be another process's by now.
+        let ours = std::fs::read(self.roots.proc.join(pid.to_string()).join("cmdline")).ok()?;
+        let path = path.as_os_str().as_encoded_bytes();
+        (ours.split(|&byte| byte == 0).any(|word| word == path) && self.is_alive(&process)).then_some(process)
+    }
+
+    /// Waits for the end of a process; false if it does not end.
+    fn gone(&self, process: &Process, within: Duration) -> bool {
+        let deadline = Instant::now() + within;
+        while self.is_alive(process) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        true
+    }
+
+    fn kill(&self, process: &Process) {
+        if self.is_alive(process) {
+            process::signal(process.pid, 9);
+            if !self.gone(process, GONE_WITHIN) {
+                log::error!("process {} does not end, though it was killed", process.pid);
+            }
+        }
+    }
+
+    /// Adds the slices and has the guest run.
+    fn set_up(&self, machine: &Machine, process: &Process, held: Vec<File>) -> Result<(), Error> {
+        let mut qmp = self.connect(machine, process)?;
+        for (slice, file) in machine.slices.iter().zip(held) {
+            dimm::add(&mut qmp, slice, file.as_fd())?;
+        }
+        if self.settings.balloon {
+            let interval = json!({ "path": BALLOON, "property": "guest-stats-polling-interval", "value": BALLOON_SECONDS });
+            qmp.ask("qom-set", &interval)?;
+        }
+        qmp.ask("cont", &json!({}))?;
+        Ok(())
+    }
+}
+
+impl Driver for Qemu {
+    fn start(&self, machine: &Machine, held: Vec<File>) -> Result<Process, Error> {
+        let process = self.spawn(machine, 1, &["-S".to_owned()])?;
+        if let Err(error) = self.set_up(machine, &process, held) {
+            self.kill(&process);
+            return Err(error);
+        }
+        Ok(process)
+    }
+
+    fn resume(&self, machine: &Machine, known: Option<Process>) -> Result<Option<Process>, Error> {
+        let find = |generation| self.read_pid(&self.path(&machine.name, generation, "pid"), generation);
+        let first = known.filter(|process| process.generation == 1 && self.is_alive(process)).or_else(|| find(1));
+        match (first, find(2)) {
+            (Some(first), Some(second)) => migrate::settle(self, machine, first, second).map(Some),
+            (first, second) => Ok(second.or(first)),
+        }
+    }
+
+    fn is_alive(&self, process: &Process) -> bool {
+        process::stat(&self.roots, process.pid).is_ok_and(|stat| stat.starttime == process.starttime && !matches!(stat.state, 'Z' | 'X'))
+    }
+
+    fn usage(&self, machine: &Machine, process: &Process) -> Result<Usage, Error> {
+        let mut usage = Usage::default();
+        for mapping in smaps::read(&self.roots, process.pid)? {
+            if machine.slices.iter().any(|slice| slice.path == Path::new(&mapping.vma.path)) {
+                usage.pool_accessed_bytes += mapping.referenced;
+                // Not what is mapped now: the kernel may have taken pages out of the page tables that the file still has.
+                usage.pool_touched_bytes += touched(Path::new(&mapping.vma.path)).unwrap_or(mapping.rss);
+            } else if arguments::is_local_memory(&mapping.vma.path) {
+                usage.local_accessed_bytes += mapping.referenced;
+                usage.local_touched_bytes += mapping.rss;
+            }
+        }
+        smaps::clear_referenced(&self.roots, process.pid)?;
+        Ok(usage)
+    }
+
+    fn inside(&self, machine: &Machine, process: &Process) -> Result<Option<Inside>, Error> {
+        if !self.settings.balloon {
+            return Ok(None);
+        }
+        let told = self.connect(machine, process)?.ask("qom-get", &json!({ "path": BALLOON, "property": "guest-stats" }))?;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Ok(inside(&told, now))
+    }
+
+    fn offline(&self, machine: &Machine, process: &Process, slice: &Slice, within: Duration) -> Result<Offline, Error> {
+        Ok(dimm::remove(&mut self.connect(machine, process)?, slice, Instant::now() + within)?)
+    }
+
+    fn to_local(&self, machine: &Machine, process: &Process, within: Duration) -> Result<Moved, Error> {
+        migrate::to_local(self, machine, process, within)
+    }
+
+    fn stop(&self, machine: &Machine, process: &Process, grace: Duration) -> Result<(), Error> {
+        if !self.is_alive(process) {
+            return Ok(());
+        }
+        // A monitor that does not answer must not keep a guest alive.
+        let asked = self.connect(machine, process).and_then(|mut qmp| {
+            if !grace.is_zero() {
+                qmp.ask("system_powerdown", &json!({}))?;
+                if self.gone(process, grace) {
+                    return Ok(());
+                }
+            }
+            Ok(qmp.ask("quit", &json!({})).map(drop)?)
+        });
+        if let Err(error) = asked {
+            log::warn!("guest {}: {error}", machine.name);
+        } else if self.gone(process, GONE_WITHIN) {
+            return Ok(());
+        }
+        self.kill(process);
+        Ok(())
+    }
+}
+
+/// Bytes of a slice's file that anybody has touched since it was scrubbed.
+fn touched(path: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|about| about.blocks().saturating_mul(512))
+}
+
+/// What the balloon's driver said, if it said it lately.
+fn inside(told: &Value, now: u64) -> Option<Inside> {
+    let said_at = told.get("last-update")?.as_u64()?;
+    if said_at == 0 || now.saturating_sub(said_at) > BALLOON_OLD_SECONDS {
+        return None;
+    }
+    // A figure that the driver does not tell is -1.
+    let figure = |name: &str| told.get("stats")?.get(name)?.as_u64().filter(|&bytes| bytes != u64::MAX);
+    Some(Inside { total_bytes: figure("stat-total-memory")?, available_bytes: figure("stat-available-memory")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_balloon_is_believed_while_it_speaks() {
+        let check = |update: u64, available: u64, now: u64, want: Option<u64>| {
+            let told = json!({ "stats": { "stat-total-memory": 800, "stat-available-memory": available }, "last-update": update });
+            assert_eq!(inside(&told, now).map(|inside| inside.available_bytes), want, "{update} {available} {now}");
+        };
+        check(1000, 300, 1002, Some(300));
+        check(1000, 300, 1031, None);
+        // QEMU's answer before any guest has spoken.
+        check(0, u64::MAX, 1000, None);
+        check(1000, u64::MAX, 1000, None);
+        assert_eq!(inside(&json!({}), 1000), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! Guests as they are asked for, and as they are remembered.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use manager::api::Slice;
+use serde::{Deserialize, Serialize};
+
+use crate::driver::{Machine, Process, Usage};
+use crate::monitor::Verdict;
+use crate::room::Room;
+use crate::share::Share;
+
+/// The longest name: it is part of the paths of sockets, which are short.
+pub const NAME_MAX: usize = 32;
+const CORES_MAX: u32 = 512;
+const ARGUMENTS_MAX: usize = 256;
+/// Events that are kept of each guest.
+const EVENTS_MAX: usize = 100;
+
+/// A guest that is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// Letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
+    pub name: String,
+    /// Its cores.
+    pub cores: u32,
+    /// Its memory, in all.
+    pub memory_bytes: u64,
+    /// How much of that from the pool; none: as predicted.
+    #[serde(default)]
+    pub pool_bytes: Option<u64>,
+    /// What a prediction goes by.
+    #[serde(default)]
+    pub about: About,
+    /// What is added to the hypervisor's command line: disks, networks, kernels.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+}
+
+/// What is known of a guest before it starts; see `predict::Request`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct About {
+    /// Whose it is.
+    #[serde(default)]
+    pub customer: Option<u64>,
+    /// Its type.
+    #[serde(default)]
+    pub vm_type: Option<String>,
+    /// Its guest operating system.
+    #[serde(default)]
+    pub guest_os: Option<String>,
+    /// Its region.
+    #[serde(default)]
+    pub location: Option<String>,
+    /// When it is asked for, by the clock of the models' trace; now, in Unix time, if it is not told.
+    #[serde(default)]
+    pub arrival: Option<i64>,
+    /// Untouched shares of the customer's VMs that ended in the past week.
+    #[serde(default)]
+    pub history: Option<Vec<f32>>,
+    /// Counters of earlier VMs of the same workload.
+    #[serde(default)]
+    pub counters: Option<BTreeMap<String, f32>>,
+}
+
+impl Request {
+    /// What is wrong with it.
+    ///
+    /// # Errors
+    /// Which value, and what is allowed.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { name, cores, memory_bytes, arguments, .. } = self;
+        let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+        if !first || name.len() > NAME_MAX || !name.chars().all(letter) {
+            return Err(format!("name {name:?}: give 1 to {NAME_MAX} letters, digits, -, _ and ., the first a letter or digit"));
+        }
+        if !(1..=CORES_MAX).contains(cores) {
+            return Err(format!("cores = {cores}: give 1 to {CORES_MAX}"));
+        }
+        if *memory_bytes < 64 << 20 || *memory_bytes > 1 << 46 || memory_bytes % (1 << 20) != 0 {
+            return Err(format!("memory of {memory_bytes} bytes: give 64MiB to 64TiB, in whole MiB"));
+        }
+        if arguments.len() > ARGUMENTS_MAX {
+            return Err(format!("{} arguments: give at most {ARGUMENTS_MAX}", arguments.len()));
+        }
+        // A second set of these would undo what the first is for.
+        let ours = ["-m", "-numa", "-incoming", "-S", "-daemonize", "-pidfile", "-qmp", "-smp", "-name", "-machine", "-accel", "-cpu"];
+        if let Some(bad) = arguments.iter().find(|argument| ours.contains(&argument.as_str())) {
+            return Err(format!("argument {bad} is not for a guest to give: memory, nodes and monitor are the host's affair"));
+        }
+        Ok(())
+    }
+
+    /// As the models want it.
+    #[must_use]
+    pub fn to_predict(&self, unix_seconds: i64) -> predict::Request {
+        let About { customer, vm_type, guest_os, location, arrival, history, counters } = self.about.clone();
+        predict::Request {
+            customer,
+            vm_type,
+            guest_os,
+            location,
+            cores: self.cores,
+            memory_bytes: self.memory_bytes,
+            arrival: arrival.unwrap_or(unix_seconds),
+            history,
+            counters,
+        }
+    }
+}
+
+/// What a guest does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Its slices are being had, or its hypervisor started.
+    Starting,
+    /// It runs.
+    Running,
+    /// It is being ended.
+    Stopping,
+    /// It has ended, and the pool does not know yet.
+    Ended,
+}
+
+/// Something that happened to a guest, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in seconds of Unix time.
+    pub at: f64,
+    /// What, and why.
+    pub what: String,
+}
+
+/// A guest as it is remembered, on disk too.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// As it was asked for.
+    pub request: Request,
+    /// What it does.
+    pub state: State,
+    /// How its memory was divided when it started, and why.
+    pub share: Share,
+    /// As it was started. Its slices here are those it began with.
+    pub machine: Machine,
+    /// Its process; none before it has one.
+    pub process: Option<Process>,
+    /// Slices that its process still maps.
+    pub mapped: Vec<Slice>,
+    /// Whether the pool still counts its slices as its.
+    pub assigned: bool,
+    /// It was moved to local memory.
+    pub repaired: bool,
+    /// Attempts to do so that failed.
+    pub repair_failures: u32,
+    /// The last look at what it holds.
+    pub usage: Option<Usage>,
+    /// What the monitor said of that.
+    pub verdict: Option<Verdict>,
+    /// What was found when somebody last wanted its pool memory back.
+    pub room: Option<Room>,
+    /// What happened, the latest last.
+    pub events: VecDeque<Event>,
+}
+
+impl Record {
+    /// A guest that is about to start.
+    #[must_use]
+    pub fn new(request: Request, share: Share) -> Self {
+        let machine = Machine {
+            name: request.name.clone(),
+            cores: request.cores,
+            local_bytes: share.local_bytes,
+            slices: Vec::new(),
+            arguments: request.arguments.clone(),
+        };
+        Self {
+            request,
+            state: State::Starting,
+            share,
+            machine,
+            process: None,
+            mapped: Vec::new(),
+            assigned: false,
+            repaired: false,
+            repair_failures: 0,
+            usage: None,
+            verdict: None,
+            room: None,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Local memory that it holds.
+    #[must_use]
+    pub fn local_bytes(&self) -> u64 {
+        if self.repaired { self.request.memory_bytes } else { self.machine.local_bytes }
+    }
+
+    /// Pool memory that it holds.
+    #[must_use]
+    pub fn pool_bytes(&self) -> u64 {
+        self.mapped.iter().map(|slice| slice.bytes).sum()
+    }
+
+    /// Remembers what happened, and logs it.
+    pub fn note(&mut self, at: f64, what: impl Into<String>) {
+        let what = what.into();
+        log::info!("guest {}: {what}", self.request.name);
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(Event { at, what });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_checked_before_anything_is_done() {
+        let good = Request {
+            name: "redis-1".to_owned(),
+            cores: 2,
+            memory_bytes: 1 << 30,
+            pool_bytes: None,
+            about: About::default(),
+            arguments: vec!["-kernel".to_owned(), "bzImage".to_owned()],
+        };
+        let check = |request: Request, wrong: Option<&str>| match (request.check(), wrong) {
+            (Ok(()), None) => {}
+            (Err(found), Some(wrong)) => assert!(found.contains(wrong), "{found}"),
+            (found, _) => panic!("{request:?}: {found:?}"),
+        };
+        check(good.clone(), None);
+        for name in ["", "a/b", "-a", ".", "a b", "ä", &"a".repeat(NAME_MAX + 1)] {
+            check(Request { name: name.to_owned(), ..good.clone() }, Some("name"));
+        }
+        check(Request { cores: 0, ..good.clone() }, Some("cores = 0"));
+        check(Request { memory_bytes: 1 << 20, ..good.clone() }, Some("1048576 bytes"));
+        check(Request { memory_bytes: (1 << 30) + 1, ..good.clone() }, Some("whole MiB"));
+        check(Request { arguments: vec!["-numa".to_owned(), "node".to_owned()], ..good.clone() }, Some("-numa"));
+        check(Request { arguments: vec![String::new(); 257], ..good }, Some("at most 256"));
+    }
+
+    #[test]
+    fn a_request_without_a_time_is_made_now() {
+        let text = r#"{"name": "a", "cores": 1, "memory_bytes": 1073741824, "about": {"customer": 7}}"#;
+        let mut request: Request = serde_json::from_str(text).unwrap();
+        assert_eq!((request.to_predict(99).arrival, request.to_predict(99).customer), (99, Some(7)));
+        request.about.arrival = Some(5);
+        assert_eq!(request.to_predict(99).arrival, 5);
+        assert!(serde_json::from_str::<Request>(r#"{"name": "a", "cores": 1, "memory_bytes": 1, "core": 2}"#).is_err());
+    }
+}
