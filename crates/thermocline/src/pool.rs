@@ -14,11 +14,13 @@ use vmtrace::stranding::{Demand, Shape, Stranding};
 
 pub(crate) mod arguments;
 mod generate;
+mod host;
 mod manager;
 mod predict;
 mod show;
 mod simulate;
 mod status;
+mod vm;
 
 use crate::arguments::Format;
 use crate::print;
@@ -38,6 +40,8 @@ pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Certificates(arguments) => manager::certificates(format, arguments)?,
         PoolCommand::Status(arguments) => status::status(format, arguments)?,
         PoolCommand::Emc(command) => status::emc(format, command)?,
+        PoolCommand::Host(arguments) => host::host(format, arguments)?,
+        PoolCommand::Vm(arguments) => vm::vm(format, arguments)?,
     }
     Ok(ExitCode::SUCCESS)
 }

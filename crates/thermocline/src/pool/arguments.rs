@@ -32,6 +32,10 @@ pub(crate) enum PoolCommand {
     /// Take an EMC of a running manager out of use, and back
     #[command(subcommand)]
     Emc(super::status::Emc),
+    /// Run a host of a pool: start guests with pool memory, watch them, and repair wrong guesses
+    Host(super::host::Host),
+    /// Guests of the host that runs here
+    Vm(super::vm::Vm),
 }
 
 #[derive(Debug, Args)]

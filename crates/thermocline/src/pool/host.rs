@@ -1,0 +1,76 @@
+//! `thermocline pool host`: the daemon of one host of a pool.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use hypervisor::capacity::Remote;
+use hypervisor::host::{self, Store};
+use hypervisor::qemu::Qemu;
+use kernel::lock::PidLock;
+use manager::client::Client;
+use predict::Predictor;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::arguments::Format;
+use crate::print;
+
+mod settings;
+
+pub(super) use settings::Settings;
+
+/// How long a request to the manager may take. It answers within milliseconds; a guest that starts waits for this at most.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub(crate) struct Host {
+    /// The host's configuration, in TOML; docs/pool-hosts.md has one to begin with
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Read the configuration and the models, tell what was found, and do nothing
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs the command.
+pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
+    let settings = Settings::load(&arguments.config)?;
+    let predictor = settings.predict.as_ref().map(|models| Predictor::load(&models.untouched, models.insensitive.as_deref()));
+    let faults: Vec<String> = predictor.iter().flat_map(Predictor::faults).map(ToString::to_string).collect();
+    for fault in &faults {
+        log::warn!("{fault}; guests it would have spoken of get no pool memory");
+    }
+    let client = Client::new(&settings.manager.url, settings.manager.identity.as_ref(), PATIENCE)?;
+    if arguments.check {
+        let checked = serde_json::json!({ "host": settings.host.name, "manager": client.url(), "faults": faults });
+        return print(format, &checked, || format!("{}: host {}, manager {}\n", arguments.config.display(), settings.host.name, client.url()));
+    }
+    for directory in [&settings.runtime, &settings.state] {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    }
+    let _lock = PidLock::acquire(&settings.runtime.join("pool-host.pid"))?;
+    let instance = format!("process {}", std::process::id());
+    let capacity = Remote::new(client, settings.host.name.clone(), instance);
+    let driver = Qemu::new(settings.qemu.clone(), settings.runtime.clone());
+    let store = Store::open(&settings.state)?;
+    let host = host::Host::new(settings.host.clone(), Box::new(driver), Box::new(capacity), predictor, store)?;
+    let host = Arc::new(host);
+    let (stop, stopped) = sync_channel(1);
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for _ in signals.forever() {
+            if stop.send(()).is_err() {
+                break;
+            }
+        }
+    })?;
+    hypervisor::socket::serve(&settings.runtime, Arc::clone(&host)).context("cannot make the control socket")?;
+    log::info!("host {} is up; its guests outlive it", settings.host.name);
+    host::run(&host, &stopped);
+    log::info!("host {} stops; its guests go on", settings.host.name);
+    Ok(())
+}
