@@ -135,6 +135,26 @@ pub struct Event {
     pub what: String,
 }
 
+/// What was seen of a guest in many looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Looks {
+    /// How many.
+    pub count: u64,
+    /// Bytes in the pool that it accessed in a period, summed over all periods.
+    pub pool_accessed_bytes: u64,
+    /// The same of its local memory.
+    pub local_accessed_bytes: u64,
+}
+
+impl Looks {
+    /// Adds one.
+    pub fn add(&mut self, usage: &Usage) {
+        self.count += 1;
+        self.pool_accessed_bytes = self.pool_accessed_bytes.saturating_add(usage.pool_accessed_bytes);
+        self.local_accessed_bytes = self.local_accessed_bytes.saturating_add(usage.local_accessed_bytes);
+    }
+}
+
 /// A guest as it is remembered, on disk too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -158,7 +178,9 @@ pub struct Record {
     pub repair_failures: u32,
     /// The last look at what it holds.
     pub usage: Option<Usage>,
-    /// What the monitor said of that.
+    /// All looks but the first, which sees the boot.
+    pub looks: Looks,
+    /// What the monitor said of the last one.
     pub verdict: Option<Verdict>,
     /// What was found when somebody last wanted its pool memory back.
     pub room: Option<Room>,
@@ -188,6 +210,7 @@ impl Record {
             repaired: false,
             repair_failures: 0,
             usage: None,
+            looks: Looks::default(),
             verdict: None,
             room: None,
             events: VecDeque::new(),

@@ -10,6 +10,7 @@ mod inspect;
 mod latencies;
 mod linux;
 mod load;
+mod marks;
 mod rounding;
 mod sessions;
 mod workload;
@@ -47,6 +48,8 @@ enum Command {
     Accesses(workload::AccessesArguments),
     /// Tell, again and again, on which NUMA nodes a workload's memory is and how often it was accessed there.
     Nodes(workload::NodesArguments),
+    /// Hold marks in memory, or look for them in a node's physical memory.
+    Marks(marks::Arguments),
     /// Tell which limits, zswap parameters and DAMON threads are set on this machine.
     Inspect(inspect::Arguments),
 }
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Residency(arguments) => workload::residency(&arguments),
         Command::Accesses(arguments) => workload::accesses(&arguments),
         Command::Nodes(arguments) => workload::nodes(&arguments),
+        Command::Marks(arguments) => marks::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
     };
     match done {

@@ -53,7 +53,9 @@ impl Store {
     pub(super) fn remove(&self, name: &str) -> Result<(), Refused> {
         let path = self.of(name);
         match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Refused(format!("cannot remove {}: {error}", path.display()))),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Refused(format!("cannot remove {}: {error}", path.display())))
+            }
             _ => Ok(()),
         }
     }

@@ -26,6 +26,9 @@ impl Host {
             }
         };
         let first = held.usage.replace(usage).is_none();
+        if !first {
+            held.looks.add(&usage);
+        }
         let guest = monitor::Guest {
             // What is being taken away already needs no repair.
             pool_bytes: if held.assigned { held.pool_bytes() } else { 0 },

@@ -130,13 +130,8 @@ mod tests {
     #[test]
     fn the_second_process_has_the_modules_where_they_were() {
         let slice = |index| Slice { emc: 0, index, turn: 4, path: "/pool/a".into(), bytes: 1 << 28 };
-        let machine = Machine {
-            name: "vm".to_owned(),
-            cores: 1,
-            local_bytes: 1 << 29,
-            slices: vec![slice(3), slice(1)],
-            arguments: Vec::new(),
-        };
+        let machine =
+            Machine { name: "vm".to_owned(), cores: 1, local_bytes: 1 << 29, slices: vec![slice(3), slice(1)], arguments: Vec::new() };
         let places = [("slice0-1".to_owned(), 0x1_1000_0000, 1), ("slice0-3".to_owned(), 0x1_0000_0000, 0)];
         let line = waiting_with(&machine, &places).unwrap().join(" ");
         assert_eq!(

@@ -47,7 +47,9 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     let client = Client::new(&settings.manager.url, settings.manager.identity.as_ref(), PATIENCE)?;
     if arguments.check {
         let checked = serde_json::json!({ "host": settings.host.name, "manager": client.url(), "faults": faults });
-        return print(format, &checked, || format!("{}: host {}, manager {}\n", arguments.config.display(), settings.host.name, client.url()));
+        return print(format, &checked, || {
+            format!("{}: host {}, manager {}\n", arguments.config.display(), settings.host.name, client.url())
+        });
     }
     for directory in [&settings.runtime, &settings.state] {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;

@@ -187,7 +187,8 @@ mod tests {
     fn the_helps_example_is_a_guest() {
         let help = <crate::arguments::Arguments as clap::CommandFactory>::command();
         let start = ["pool", "vm", "start"].iter().try_fold(&help, |command, name| command.find_subcommand(name)).unwrap();
-        let example: Vec<_> = start.get_after_help().unwrap().to_string().lines().filter_map(|line| line.strip_prefix("  ")).map(str::to_owned).collect();
+        let example: Vec<_> =
+            start.get_after_help().unwrap().to_string().lines().filter_map(|line| line.strip_prefix("  ")).map(str::to_owned).collect();
         let request = parse(&example.join("\n")).unwrap();
         assert_eq!((request.pool_bytes, request.about.customer), (Some(1 << 30), Some(7)));
     }

@@ -1,4 +1,4 @@
-//! Where pages are among the machine's memory nodes (`move_pages(2)`).
+//! Where pages are among the machine's memory nodes (`move_pages(2)`), and where new ones go (`set_mempolicy(2)`).
 
 use std::io;
 
@@ -24,6 +24,18 @@ pub(crate) fn nodes_of(pid: i32, addresses: &[u64]) -> io::Result<Vec<Option<u32
         nodes.extend(status[..batch.len()].iter().map(|&status| u32::try_from(status).ok()));
     }
     Ok(nodes)
+}
+
+/// Takes new memory of this thread from one node alone.
+///
+/// # Errors
+/// `EINVAL` when there is no such node, or it has no memory.
+pub(crate) fn bind_to(node: u32) -> io::Result<()> {
+    const NODES_MAX: u32 = u64::BITS;
+    let mask = 1_u64.checked_shl(node).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: `mask` has as many bits as the kernel is told, and it only reads them. It counts one more than there are.
+    let done = unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_BIND, &raw const mask, u64::from(NODES_MAX) + 1) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -1,0 +1,87 @@
+"""A guest that is full keeps its pool memory: the release is refused before it starts, with the reason, and nothing in it is ended.
+
+A guest that is asked for memory it has no room for neither refuses nor complies: its kernel ends programs. So the host reckons
+first, by what the guest says through its balloon's driver, or without one by what it ever touched. Once there is room, the
+same release goes through.
+"""
+
+from typing import Any
+
+from thermolab import znuma
+from thermolab.lab import Lab
+from thermolab.pool import SLICE_MIB, Pool, PoolGuest, Refused, Vm, Watch
+from thermolab.qemu import MIB
+
+KERNELS = ("6.12",)
+
+SLICES = 3
+LOCAL_MIB = 640
+FULL_MIB = 600
+"""With what the guest's kernel and programs take, more than is left without the pool."""
+BALLOON_SECONDS = 30.0
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Fill, ask, empty, ask."""
+    movable = "memhp_default_state=online_movable"
+    with Pool(lab, SLICES) as pool:
+        host = pool.host("host-a", Watch(attempts=0))
+        with PoolGuest(host, Vm("full", LOCAL_MIB, SLICES * SLICE_MIB, cmdline=movable)) as guest:
+            balloon = guest.run(["modprobe", "virtio_balloon"], check=False).status == 0
+            marks = znuma.hold(guest, 1, FULL_MIB)
+            lab.say(f"the guest holds {FULL_MIB} MiB; it {'has' if balloon else 'has no'} balloon driver")
+            reason, asked = _refused(host, "full"), host.explain("full")
+            damaged, killed = marks.damaged_bytes(), znuma.out_of_memory(guest)
+            alive, before = marks.is_alive(), znuma.node_bytes(guest, 1)
+            marks.drop()
+            begin = pool.counts()["free"]
+            released = _until_released(lab, host, guest)
+            free_seconds = pool.until_free(SLICES)
+            after = znuma.node_bytes(guest, 1)
+            killed += znuma.out_of_memory(guest) - killed
+    lab.say(f"refused: {reason}")
+    figures = {
+        "refused_by": asked["room"]["by"],
+        "used_bytes": asked["room"]["used_bytes"],
+        "left_bytes": asked["room"]["left_bytes"],
+        "oom_kills": killed,
+        "damaged_bytes": damaged,
+        "node_before_bytes": before,
+        "node_after_bytes": after,
+        "release_seconds_per_gib": released["seconds"] / (SLICES * SLICE_MIB * MIB) * (1 << 30),
+        "free_after_release_seconds": free_seconds,
+    }
+    lab.holds("reason", "must stay free" in reason, f"the refusal does not say why: {reason}")
+    lab.holds("nothing was asked", begin == 0, f"{begin} slices were given back although the release was refused")
+    lab.holds("program", alive, "the program that fills the guest was ended")
+    lab.at_most("oom_kills", killed, 0)
+    lab.at_most("damaged_bytes", damaged, 0)
+    lab.at_least("node_before_bytes", before, SLICES * SLICE_MIB * MIB)
+    lab.at_most("node_after_bytes", after, 0)
+    return figures
+
+
+def _refused(host: Any, name: str) -> str:
+    """Why a release is refused."""
+    try:
+        host.vm("release", name)
+    except Refused as refused:
+        return str(refused)
+    return "it was not refused"
+
+
+def _until_released(lab: Lab, host: Any, guest: PoolGuest) -> dict[str, Any]:
+    """Releases once the guest has room by what the host goes by."""
+    uptime = float(guest.read("/proc/uptime").split()[0])
+    while True:
+        try:
+            record = host.vm("release", "full")
+            break
+        except Refused as refused:
+            now = float(guest.read("/proc/uptime").split()[0])
+            if now - uptime > BALLOON_SECONDS:
+                raise
+            lab.say(f"not yet: {refused}")
+            guest.run(["sleep", "1"])
+    seconds = [float(event["what"].split(" in ")[1].split()[0]) for event in record["events"] if "went offline" in event["what"]]
+    return {"seconds": sum(seconds), "slices": len(seconds)}

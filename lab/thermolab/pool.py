@@ -1,0 +1,479 @@
+"""A memory pool on this machine: its manager, hosts, and guests that the hosts start.
+
+All of it is as users have it, but for the slices, which are small, and for the guests' processors, which are emulated.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from . import initrd, rootfs
+from .channel import Channel
+from .errors import GuestTimeout, LabError
+from .guest import BOOT_SECONDS_MAX, Guest
+from .lab import Lab
+from .qemu import MIB, Machine
+
+SLICE_MIB = 128
+"""The smallest slice there is: a block of memory that Linux brings online."""
+
+_MEMORY = Path("/dev/shm")
+_UP_SECONDS = 30.0
+_STOP_SECONDS = 90.0
+_LOOK_SECONDS = 0.05
+
+
+class Refused(LabError):
+    """A command of the pool's ended with an error; the text is what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How a host judges its guests."""
+
+    period: str = "2s"
+    touched: str = "5%"
+    accessed: str = "0.5%"
+    budget: str = "1%"
+    attempts: int = 3
+    """None: guests are looked at, and never moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vm:
+    """A guest to be started."""
+
+    name: str
+    local_mib: int
+    pool_mib: int | None
+    """As asked; `None`: as predicted, of `local_mib` in all."""
+    cmdline: str = "memhp_default_state=online"
+    cpus: int = 2
+    about: Mapping[str, object] = field(default_factory=dict)
+
+
+class Pool:
+    """A pool that is up within a `with` block; all its processes are gone, however the block is left."""
+
+    def __init__(self, lab: Lab, slices: int, hosts: Sequence[str] = ("host-a",)) -> None:
+        self.lab = lab
+        self.slices = slices
+        self._names = tuple(hosts)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._stack = contextlib.ExitStack()
+        self.directory = Path()
+        """Where slices are: `emc-0`; and certificates, configurations, logs."""
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="thermolab-pool-", dir=_MEMORY))
+        self._stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        named = [f"--host={name}" for name in self._names]
+        self.command("pool", "certificates", str(self.directory / "tls"), *named)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port: int = probe.getsockname()[1]
+        tls = self.directory / "tls"
+        self._write(
+            "manager.toml",
+            {
+                "listen": f"127.0.0.1:{self._port}",
+                "ledger": str(self.directory / "ledger.redb"),
+                "pool_dir": str(self.directory / "slices"),
+                "slice_size": f"{SLICE_MIB}MiB",
+                "hosts": list(self._names),
+                "lease": "5s",
+                "answer_within": "40s",
+                "ask_again_after": "5s",
+            },
+            f'[tls]\ncert = "{tls}/manager.pem"\nkey = "{tls}/manager.key"\nclient_ca = "{tls}/ca.pem"\n'
+            f"[[emcs]]\nslices = {self.slices}\n",
+        )
+        config = str(self.directory / "manager.toml")
+        self.command("pool", "manager", "init", "--config", config)
+        self.manager = self.spawn("manager", "pool", "manager", "--config", config)
+        self._until("the manager answers", self._answers)
+
+    def host(self, name: str, watch: Watch = Watch(), *, local_mib: int = 4096, models: Path | None = None) -> "Host":  # noqa: B008 -- frozen
+        """Starts a host; it ends with the pool."""
+        home = self.directory / name
+        home.mkdir()
+        tls = self.directory / "tls"
+        top = {"name": name, "local_memory": f"{local_mib}MiB", "least_local_memory": "256MiB"}
+        top |= {"state": str(home / "state"), "runtime": str(home)}
+        predict = "" if models is None else f'[predict]\nuntouched = "{models}"\n'
+        self._write(
+            f"{name}.toml",
+            top,
+            f'[manager]\nurl = "https://127.0.0.1:{self._port}"\nca = "{tls}/ca.pem"\n'
+            f'cert = "{tls}/{name}.pem"\nkey = "{tls}/{name}.key"\n'
+            '[qemu]\naccelerator = "tcg,thread=multi"\ncpu = "max,la57=off"\n'
+            f'[monitor]\nperiod = "{watch.period}"\ntouched = "{watch.touched}"\naccessed = "{watch.accessed}"\n'
+            f'budget = "{watch.budget}"\nrest = "1s"\nattempts = {watch.attempts}\n'
+            f'[release]\nleast_margin = "32MiB"\nwithin = "60s"\n{predict}',
+        )
+        return Host(self, name, home)
+
+    def command(self, *argv: str, timeout_s: float = 120.0) -> str:
+        """What a command of the program prints.
+
+        Raises:
+            Refused: it failed.
+        """
+        program = str(self.lab.program("thermocline"))
+        done = subprocess.run([program, *argv], capture_output=True, text=True, timeout=timeout_s, check=False)
+        if done.returncode != 0:
+            raise Refused(f"`thermocline {' '.join(argv)}`: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def spawn(self, log: str, *argv: str) -> subprocess.Popen[bytes]:
+        """Starts a daemon that ends with the pool, and with this process."""
+        program = str(self.lab.program("thermocline"))
+        with (self.lab.directory / f"{log}.log").open("ab") as out:
+            process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", program, *argv], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+        self._stack.callback(_end, process)
+        return process
+
+    def on_exit(self, guest: "PoolGuest") -> None:
+        """Ends a guest with the pool, at the latest."""
+        self._stack.callback(guest.destroy)
+
+    def status(self) -> dict[str, Any]:
+        """The pool, as its manager tells."""
+        told: dict[str, Any] = json.loads(self._status())
+        return told
+
+    def counts(self) -> dict[str, int]:
+        """Slices by state."""
+        counts: dict[str, int] = self.status()["slices"]
+        return counts
+
+    def until_free(self, slices: int, timeout_s: float = 60.0) -> float:
+        """Waits until so many slices are free, and tells how long that took."""
+        begin = time.monotonic()
+        self._until(f"{slices} slices are free", lambda: self.counts()["free"] == slices, timeout_s)
+        return time.monotonic() - begin
+
+    def files(self) -> list[Path]:
+        """Files of all slices."""
+        return sorted((self.directory / "slices").glob("emc-*/slice-*"))
+
+    def _status(self) -> str:
+        tls = self.directory / "tls"
+        return self.command(
+            *("pool", "status", "--manager", f"https://127.0.0.1:{self._port}", "--ca", f"{tls}/ca.pem"),
+            *("--cert", f"{tls}/operator.pem", "--key", f"{tls}/operator.key", "--format", "json"),
+        )
+
+    def _answers(self) -> bool:
+        if self.manager.poll() is not None:
+            raise LabError(f"the pool's manager has ended; see {self.lab.directory}/manager.log")
+        with contextlib.suppress(Refused):
+            self._status()
+            return True
+        return False
+
+    def _write(self, name: str, values: Mapping[str, object], more: str) -> None:
+        lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        (self.directory / name).write_text("\n".join(lines) + "\n" + more)
+
+    def _until(self, what: str, holds: Any, timeout_s: float = _UP_SECONDS) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            if time.monotonic() > deadline:
+                raise LabError(f"{what}: not within {timeout_s:g} s")
+            time.sleep(_LOOK_SECONDS)
+
+
+class Host:
+    """A host's daemon."""
+
+    def __init__(self, pool: Pool, name: str, home: Path) -> None:
+        self.pool = pool
+        self.name = name
+        self.home = home
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, again if need be, and waits until it has a lease."""
+        config = str(self.pool.directory / f"{self.name}.toml")
+        self.process = self.pool.spawn(self.name, "pool", "host", "--config", config)
+        self.pool._until(f"{self.name} is up", self._is_up)
+
+    def kill(self) -> None:
+        """Ends the daemon as a fault would; its guests go on."""
+        self.process.kill()
+        self.process.wait()
+
+    def vm(self, *argv: str, timeout_s: float = 300.0) -> Any:
+        """What a command about guests answers.
+
+        Raises:
+            Refused: the host will not.
+        """
+        runtime = ("--runtime", str(self.home), "--format", "json")
+        return json.loads(self.pool.command("pool", "vm", *argv, *runtime, timeout_s=timeout_s))
+
+    def explain(self, name: str) -> dict[str, Any]:
+        """All about a guest."""
+        told: dict[str, Any] = self.vm("explain", name)
+        return told
+
+    def event(self, name: str, text: str, timeout_s: float) -> dict[str, Any]:
+        """The first event of a guest that contains a text.
+
+        Raises:
+            GuestTimeout: none came in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for event in self.explain(name)["events"]:
+                if text in event["what"]:
+                    found: dict[str, Any] = event
+                    return found
+            time.sleep(_LOOK_SECONDS)
+        raise GuestTimeout(f"guest {name}: {text!r} did not happen within {timeout_s:g} s")
+
+    def looks(self, name: str, count: int, timeout_s: float = 120.0) -> dict[str, int]:
+        """What so many more looks of the monitor saw, summed."""
+        before = self.explain(name)["looks"]
+        deadline = time.monotonic() + timeout_s
+        while (now := self.explain(name)["looks"])["count"] < before["count"] + count:
+            if time.monotonic() > deadline:
+                raise GuestTimeout(f"guest {name} was not looked at {count} times within {timeout_s:g} s")
+            time.sleep(_LOOK_SECONDS)
+        return {key: now[key] - before[key] for key in now}
+
+    def _is_up(self) -> bool:
+        if self.process.poll() is not None:
+            raise LabError(f"{self.name} has ended; see {self.pool.lab.directory}/{self.name}.log")
+        hosts = {host["host"]: host for host in self.pool.status()["hosts"]}
+        leased = hosts.get(self.name, {}).get("lease_left_seconds") is not None
+        with contextlib.suppress(Refused):
+            return leased and self.vm("list")["trouble"] is None
+        return False
+
+
+class PoolGuest(Guest):
+    """A guest that a host of a pool starts."""
+
+    def __init__(self, host: Host, vm: Vm) -> None:
+        lab = host.pool.lab
+        console = lab.directory / f"{lab.kernel.name}-{vm.name}-console.log"
+        console.unlink(missing_ok=True)
+        memory = (vm.local_mib + (vm.pool_mib or 0)) * MIB
+        machine = Machine(memory_bytes=memory, cpus=vm.cpus, swap=None)
+        binaries = {"labguest": lab.program("labguest")}
+        super().__init__(lab.kernel, machine, root=rootfs.image(), binaries=binaries, console=console)
+        self.host = host
+        self.vm = vm
+        self.ticks = Ticks()
+        """Lines that the guest wrote to its second port, with the time when they came."""
+        self._listener: socket.socket | None = None
+        self._pid = 0
+        host.pool.on_exit(self)
+
+    @property
+    def pid(self) -> int:
+        """QEMU's process id."""
+        return self._pid
+
+    def follow(self) -> None:
+        """Speaks to the process that the guest was moved to."""
+        listener = self._listener
+        if listener is None:
+            raise LabError("the guest is not up: use it in a `with` block")
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = Channel(listener.accept()[0])
+        self._pid = self.host.explain(self.vm.name)["process"]["pid"]
+
+    def _start(self) -> None:
+        self._temporary = Path(tempfile.mkdtemp(prefix="thermolab-"))
+        ramdisk = self._temporary / "initrd"
+        ramdisk.write_bytes(initrd.base(self.kernel).read_bytes() + initrd.programs(self._binaries))
+        # A guest that moves has its disk open twice, so that it cannot be a snapshot of one process.
+        root = self._temporary / "root"
+        subprocess.run(["cp", "--sparse=always", str(self._root), str(root)], check=True)
+        lab, ticks = self._temporary / "lab", self._temporary / "ticks"
+        self._listener = _listener(lab)
+        self.ticks.listen(ticks)
+        time_now = int(time.time())
+        cmdline = f"console=ttyS0 panic=-1 loglevel=4 mitigations=off no_timer_check lab.time={time_now} {self.vm.cmdline}"
+        argv = ["-no-reboot", "-kernel", str(self.kernel.image), "-initrd", str(ramdisk), "-append", cmdline]
+        argv += ["-chardev", f"file,id=console,path={self.console},append=on", "-serial", "chardev:console"]
+        argv += ["-device", "virtio-serial-pci", "-device", "virtio-rng-pci"]
+        for name, path in (("lab", lab), ("ticks", ticks)):
+            argv += ["-chardev", f"socket,id={name},path={path}", "-device", f"virtserialport,chardev={name},name={name}"]
+        argv += ["-drive", f"if=none,id=root,format=raw,file={root}", "-device", "virtio-blk-pci,drive=root,serial=root"]
+        written = {"name": self.vm.name, "cores": self.vm.cpus, "memory": f"{self.machine.memory_bytes // MIB}MiB"}
+        if self.vm.pool_mib is not None:
+            written["pool"] = f"{self.vm.pool_mib}MiB"
+        lines = [f"{key} = {json.dumps(value)}" for key, value in {**written, "arguments": argv}.items()]
+        lines += ["[about]", *(f"{key} = {json.dumps(value)}" for key, value in self.vm.about.items())]
+        file = self._temporary / "vm.toml"
+        file.write_text("\n".join(lines) + "\n")
+        begin = time.monotonic()
+        started = self.host.vm("start", str(file))
+        self.start_seconds = time.monotonic() - begin
+        """From the request to a guest that runs: slices and all, but for its boot."""
+        self._pid = started["process"]["pid"]
+        self._listener.settimeout(BOOT_SECONDS_MAX)
+        self._channel = Channel(self._listener.accept()[0])
+        ready = self._channel.event("boot", lambda event: event["event"] == "ready", BOOT_SECONDS_MAX)
+        self.boot_seconds = time.monotonic() - begin
+        self.release = str(ready["kernel"])
+
+    def _stop(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._pid:
+            with contextlib.suppress(Refused):
+                self.host.vm("stop", self.vm.name, "--now", timeout_s=_STOP_SECONDS)
+        self.destroy()
+
+    def destroy(self) -> None:
+        """Ends its processes even where its host cannot."""
+        for file in self.host.home.glob(f"{self.vm.name}.*.pid"):
+            _kill_guest(file)
+        self._pid = 0
+        self.ticks.close()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        self._remove_temporary()
+
+
+class Ticks:
+    """Lines from a guest with the times when they came, over all the processes that it is ever in."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[float, str]] = []
+        self._listener: socket.socket | None = None
+
+    def listen(self, path: Path) -> None:
+        """Takes lines at a socket."""
+        self._listener = listener = _listener(path)
+        threading.Thread(target=self._accept, args=(listener,), name="ticks", daemon=True).start()
+
+    def close(self) -> None:
+        """Takes no more."""
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+
+    def gap_seconds(self, begin: float, end: float) -> float:
+        """The longest time without a line between two times of `time.monotonic`."""
+        at = [when for when, _ in self.lines if begin <= when <= end]
+        return max((after - before for before, after in zip(at, at[1:], strict=False)), default=end - begin)
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=self._read, args=(connection,), name="ticks", daemon=True).start()
+
+    def _read(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection, connection.makefile("r", errors="replace") as lines:
+            for line in lines:
+                self.lines.append((time.monotonic(), line.strip()))
+
+
+def owners(files: Sequence[Path], hosts: Sequence[Host]) -> dict[str, list[int]]:
+    """Which processes of guests map each slice."""
+    found: dict[str, list[int]] = {str(file): [] for file in files}
+    for host in hosts:
+        for pid in _guests(host):
+            with contextlib.suppress(OSError):
+                maps = Path(f"/proc/{pid}/maps").read_text()
+                for path in {line.split(maxsplit=5)[5] for line in maps.splitlines() if "/slice-" in line}:
+                    found.setdefault(path, []).append(pid)
+    return found
+
+
+class OwnersWatch:
+    """Looks all the time at who maps which slice."""
+
+    def __init__(self, pool: Pool, hosts: Sequence[Host]) -> None:
+        self.most = 0
+        self.looks = 0
+        self._pool, self._hosts = pool, hosts
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="owners", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(_LOOK_SECONDS):
+            found = owners(self._pool.files(), self._hosts)
+            self.most = max(self.most, *(len(set(pids)) for pids in found.values()))
+            self.looks += 1
+
+
+def _guests(host: Host) -> Iterator[int]:
+    for file in host.home.glob("*.pid"):
+        with contextlib.suppress(OSError, ValueError):
+            if not file.name.startswith("pool-host"):
+                yield int(file.read_text())
+
+
+def _kill_guest(file: Path) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(file.read_text())
+        # The number may be another process's by now.
+        if str(file).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
+
+
+def _listener(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(4)
+    return listener
