@@ -226,7 +226,7 @@ impl Reader {
 
     fn ratio(&mut self, key: &str, text: &str) -> u32 {
         let part = ratio(text).and_then(|part| if part > RatioPpm::ONE { Err("give at most 100%".to_owned()) } else { Ok(part) });
-        self.take(key, part).and_then(|part| u32::try_from(part.0).ok()).unwrap_or(0)
+        self.take(key, part).map_or(0, |part| part.0)
     }
 }
 
