@@ -1,8 +1,8 @@
-"""A guest that is full keeps its pool memory: the release is refused before it starts, with the reason, and nothing in it is ended.
+"""A guest that is full keeps its pool memory: the release is refused before it starts, and nothing in it is ended.
 
-A guest that is asked for memory it has no room for neither refuses nor complies: its kernel ends programs. So the host reckons
-first, by what the guest says through its balloon's driver, or without one by what it ever touched. Once there is room, the
-same release goes through.
+A guest that is asked for memory it has no room for neither refuses nor complies: its kernel ends programs. So the host
+reckons first, by what the guest says through its balloon's driver, or without one by what it ever touched. Once there
+is room, the same release goes through.
 """
 
 from typing import Any
@@ -16,8 +16,9 @@ KERNELS = ("6.12",)
 
 SLICES = 3
 LOCAL_MIB = 640
-FULL_MIB = 600
-"""With what the guest's kernel and programs take, more than is left without the pool."""
+LOCAL_HELD_MIB, POOL_HELD_MIB = 360, 320
+"""With what the guest's kernel and programs take, more than is left without the pool. Each is bound to its node: a program
+that spills into memory that its kernel may not use itself is ended for want of page tables, release or not."""
 BALLOON_SECONDS = 30.0
 
 
@@ -28,17 +29,17 @@ def run(lab: Lab) -> dict[str, Any]:
         host = pool.host("host-a", Watch(attempts=0))
         with PoolGuest(host, Vm("full", LOCAL_MIB, SLICES * SLICE_MIB, cmdline=movable)) as guest:
             balloon = guest.run(["modprobe", "virtio_balloon"], check=False).status == 0
-            marks = znuma.hold(guest, 1, FULL_MIB)
-            lab.say(f"the guest holds {FULL_MIB} MiB; it {'has' if balloon else 'has no'} balloon driver")
+            marks = [znuma.hold(guest, node, mib, node=node) for node, mib in ((0, LOCAL_HELD_MIB), (1, POOL_HELD_MIB))]
+            lab.say(f"the guest holds {LOCAL_HELD_MIB + POOL_HELD_MIB} MiB; it {'has' if balloon else 'has no'} balloon driver")
             reason, asked = _refused(host, "full"), host.explain("full")
-            damaged, killed = marks.damaged_bytes(), znuma.out_of_memory(guest)
-            alive, before = marks.is_alive(), znuma.node_bytes(guest, 1)
-            marks.drop()
+            damaged, killed = sum(held.damaged_bytes() for held in marks), znuma.out_of_memory(guest)
+            alive, before = all(held.is_alive() for held in marks), znuma.node_bytes(guest, 1)
+            marks[0].drop()
             begin = pool.counts()["free"]
             released = _until_released(lab, host, guest)
             free_seconds = pool.until_free(SLICES)
-            after = znuma.node_bytes(guest, 1)
-            killed += znuma.out_of_memory(guest) - killed
+            after, damaged = znuma.node_bytes(guest, 1), damaged + marks[1].damaged_bytes()
+            killed, alive = znuma.out_of_memory(guest), alive and marks[1].is_alive()
     lab.say(f"refused: {reason}")
     figures = {
         "refused_by": asked["room"]["by"],
@@ -53,7 +54,7 @@ def run(lab: Lab) -> dict[str, Any]:
     }
     lab.holds("reason", "must stay free" in reason, f"the refusal does not say why: {reason}")
     lab.holds("nothing was asked", begin == 0, f"{begin} slices were given back although the release was refused")
-    lab.holds("program", alive, "the program that fills the guest was ended")
+    lab.holds("program", alive, "a program that fills the guest was ended")
     lab.at_most("oom_kills", killed, 0)
     lab.at_most("damaged_bytes", damaged, 0)
     lab.at_least("node_before_bytes", before, SLICES * SLICE_MIB * MIB)
@@ -83,5 +84,9 @@ def _until_released(lab: Lab, host: Any, guest: PoolGuest) -> dict[str, Any]:
                 raise
             lab.say(f"not yet: {refused}")
             guest.run(["sleep", "1"])
-    seconds = [float(event["what"].split(" in ")[1].split()[0]) for event in record["events"] if "went offline" in event["what"]]
+    seconds = [
+        float(event["what"].split(" in ")[1].split()[0])
+        for event in record["events"]
+        if "went offline" in event["what"]
+    ]
     return {"seconds": sum(seconds), "slices": len(seconds)}

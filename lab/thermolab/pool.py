@@ -9,12 +9,15 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,7 +32,7 @@ from .qemu import MIB, Machine
 SLICE_MIB = 128
 """The smallest slice there is: a block of memory that Linux brings online."""
 
-_MEMORY = Path("/dev/shm")
+_MEMORY = Path("/dev/shm")  # noqa: S108 -- a memory file system is what it is about
 _UP_SECONDS = 30.0
 _STOP_SECONDS = 90.0
 _LOOK_SECONDS = 0.05
@@ -106,6 +109,7 @@ class Pool:
                 "pool_dir": str(self.directory / "slices"),
                 "slice_size": f"{SLICE_MIB}MiB",
                 "hosts": list(self._names),
+                "operators": ["operator"],
                 "lease": "5s",
                 "answer_within": "40s",
                 "ask_again_after": "5s",
@@ -129,8 +133,7 @@ class Pool:
         self._write(
             f"{name}.toml",
             top,
-            f'[manager]\nurl = "https://127.0.0.1:{self._port}"\nca = "{tls}/ca.pem"\n'
-            f'cert = "{tls}/{name}.pem"\nkey = "{tls}/{name}.key"\n'
+            f'[manager]\nurl = "https://127.0.0.1:{self._port}"\nidentity = "{tls}/{name}"\n'
             '[qemu]\naccelerator = "tcg,thread=multi"\ncpu = "max,la57=off"\n'
             f'[monitor]\nperiod = "{watch.period}"\ntouched = "{watch.touched}"\naccessed = "{watch.accessed}"\n'
             f'budget = "{watch.budget}"\nrest = "1s"\nattempts = {watch.attempts}\n'
@@ -174,6 +177,15 @@ class Pool:
         counts: dict[str, int] = self.status()["slices"]
         return counts
 
+    def slices_by_state(self) -> list[dict[str, Any]]:
+        """Every slice, as the manager's API tells."""
+        tls = self.directory / "tls"
+        context = ssl.create_default_context(cafile=str(tls / "ca.pem"))
+        context.load_cert_chain(str(tls / "operator.pem"), str(tls / "operator.key"))
+        with urllib.request.urlopen(f"https://127.0.0.1:{self._port}/v1/slices", context=context) as answer:  # noqa: S310
+            told: list[dict[str, Any]] = json.load(answer)["slices"]
+        return told
+
     def until_free(self, slices: int, timeout_s: float = 60.0) -> float:
         """Waits until so many slices are free, and tells how long that took."""
         begin = time.monotonic()
@@ -185,11 +197,8 @@ class Pool:
         return sorted((self.directory / "slices").glob("emc-*/slice-*"))
 
     def _status(self) -> str:
-        tls = self.directory / "tls"
-        return self.command(
-            *("pool", "status", "--manager", f"https://127.0.0.1:{self._port}", "--ca", f"{tls}/ca.pem"),
-            *("--cert", f"{tls}/operator.pem", "--key", f"{tls}/operator.key", "--format", "json"),
-        )
+        reach = ("--manager", f"https://127.0.0.1:{self._port}", "--identity", str(self.directory / "tls" / "operator"))
+        return self.command("pool", "status", *reach, "--format", "json")
 
     def _answers(self) -> bool:
         if self.manager.poll() is not None:
@@ -325,13 +334,25 @@ class PoolGuest(Guest):
         self._listener = _listener(lab)
         self.ticks.listen(ticks)
         time_now = int(time.time())
-        cmdline = f"console=ttyS0 panic=-1 loglevel=4 mitigations=off no_timer_check lab.time={time_now} {self.vm.cmdline}"
+        cmdline = (
+            f"console=ttyS0 panic=-1 loglevel=4 mitigations=off no_timer_check lab.time={time_now} {self.vm.cmdline}"
+        )
         argv = ["-no-reboot", "-kernel", str(self.kernel.image), "-initrd", str(ramdisk), "-append", cmdline]
         argv += ["-chardev", f"file,id=console,path={self.console},append=on", "-serial", "chardev:console"]
         argv += ["-device", "virtio-serial-pci", "-device", "virtio-rng-pci"]
         for name, path in (("lab", lab), ("ticks", ticks)):
-            argv += ["-chardev", f"socket,id={name},path={path}", "-device", f"virtserialport,chardev={name},name={name}"]
-        argv += ["-drive", f"if=none,id=root,format=raw,file={root}", "-device", "virtio-blk-pci,drive=root,serial=root"]
+            argv += [
+                "-chardev",
+                f"socket,id={name},path={path}",
+                "-device",
+                f"virtserialport,chardev={name},name={name}",
+            ]
+        argv += [
+            "-drive",
+            f"if=none,id=root,format=raw,file={root}",
+            "-device",
+            "virtio-blk-pci,drive=root,serial=root",
+        ]
         written = {"name": self.vm.name, "cores": self.vm.cpus, "memory": f"{self.machine.memory_bytes // MIB}MiB"}
         if self.vm.pool_mib is not None:
             written["pool"] = f"{self.vm.pool_mib}MiB"
@@ -394,7 +415,7 @@ class Ticks:
     def gap_seconds(self, begin: float, end: float) -> float:
         """The longest time without a line between two times of `time.monotonic`."""
         at = [when for when, _ in self.lines if begin <= when <= end]
-        return max((after - before for before, after in zip(at, at[1:], strict=False)), default=end - begin)
+        return max((after - before for before, after in pairwise(at)), default=end - begin)
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):

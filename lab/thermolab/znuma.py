@@ -72,7 +72,7 @@ class Marks:
             self.guest.run(["sleep", "0.2"])
             lines = self.guest.read(self.out).splitlines()
         found = [json.loads(line) for line in lines if line.endswith("}")]
-        return max(line.get("damaged_bytes", 0) for line in found)
+        return max(int(line.get("damaged_bytes", 0)) for line in found)
 
     def is_alive(self) -> bool:
         """Whether nobody has ended its holder."""

@@ -47,7 +47,8 @@ impl Host {
                 table.guests.iter().find(|(_, guest)| maps(&guest.record)).map(|(name, _)| name.clone())
             };
             let done = match owner {
-                // It is asked for again.
+                // Busy with that very thing, most of the time; and it is asked for again.
+                Some(name) if self.table().guests.get(&name).is_some_and(|guest| guest.busy.is_some()) => Ok(()),
                 Some(name) => self.hold(&name, "giving up slices").and_then(|mut held| {
                     if held.assigned {
                         // The manager has lost patience with a guest that is still to have it: the guest's end settles that.

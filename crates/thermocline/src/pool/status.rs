@@ -1,7 +1,7 @@
 //! `thermocline pool status`, `pool emc`: a running manager, looked at and told.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::manager::api::PoolStatus;
@@ -30,11 +30,14 @@ pub(crate) struct Reach {
 
 impl Reach {
     pub(crate) fn client(&self) -> Result<Client> {
-        let with = |ending: &str| self.identity.with_added_extension(ending);
-        let identity = Identity { ca: self.identity.with_file_name("ca.pem"), cert: with("pem"), key: with("key") };
         let secure = self.manager.starts_with("https://");
-        Ok(Client::new(&self.manager, secure.then_some(&identity), PATIENCE)?)
+        Ok(Client::new(&self.manager, secure.then(|| identity(&self.identity)).as_ref(), PATIENCE)?)
     }
+}
+
+/// The files that a path without its ending stands for.
+pub(super) fn identity(path: &Path) -> Identity {
+    Identity { ca: path.with_file_name("ca.pem"), cert: path.with_added_extension("pem"), key: path.with_added_extension("key") }
 }
 
 #[derive(Debug, Args)]

@@ -10,6 +10,7 @@ use policy::units::{Bytes, RatioPpm};
 use serde::Deserialize;
 
 use crate::arguments::{duration, ratio, size};
+use crate::pool::status::identity;
 
 /// A host, as it is to run.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,9 +76,8 @@ fn runtime() -> PathBuf {
 #[serde(deny_unknown_fields)]
 struct RawManager {
     url: String,
-    ca: Option<PathBuf>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
+    /// As `pool status --identity` has it.
+    identity: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -188,18 +188,10 @@ impl Settings {
         if qemu.distance <= 10 || qemu.distance == u8::MAX {
             read.wrong.push(format!("qemu.distance: {} is no distance of another node; give 11 to 254", qemu.distance));
         }
-        let identity = match (raw.manager.ca, raw.manager.cert, raw.manager.key) {
-            (Some(ca), Some(cert), Some(key)) => Some(Identity { ca, cert, key }),
-            (None, None, None) => None,
-            _ => {
-                read.wrong.push("manager: give all of ca, cert and key, or none of them".to_owned());
-                None
-            }
-        };
         if !read.wrong.is_empty() {
             bail!("{}", read.wrong.join("\n  "));
         }
-        let manager = Manager { url: raw.manager.url, identity };
+        let manager = Manager { url: raw.manager.url, identity: raw.manager.identity.as_deref().map(identity) };
         Ok(Self { host, qemu, manager, predict: raw.predict, state: raw.state, runtime: raw.runtime })
     }
 }
@@ -253,7 +245,6 @@ mod tests {
                 assert!(told.contains(word), "{word} in {told}");
             }
         };
-        check("cert = \"a.pem\"\n", &["ca, cert and key"]);
         check("[monitor]\nperiod = \"0s\"\nbudget = \"200%\"\n[qemu]\ndistance = 10\n", &["monitor.period", "monitor.budget", "11 to 254"]);
         check("[release]\nmargin = \"10\"\nwithin = \"x\"\n", &["release.margin", "release.within"]);
         check("[monitor]\nperiods = \"1m\"\n", &["periods"]);
