@@ -55,6 +55,11 @@ pub trait Policy {
     fn any_will_do(&self) -> bool {
         false
     }
+
+    /// Whether two servers of a pool with the same free resources may cost differently.
+    fn tells_servers_apart(&self) -> bool {
+        false
+    }
 }
 
 /// The policies there are.
@@ -153,6 +158,10 @@ impl Policy for Strategy {
 
     fn any_will_do(&self) -> bool {
         matches!(self, Self::FirstFit)
+    }
+
+    fn tells_servers_apart(&self) -> bool {
+        matches!(self, Self::Random { .. })
     }
 }
 

@@ -153,6 +153,30 @@ proptest! {
         prop_assert_eq!(fleet, empty);
     }
 
+    /// What is skipped to be quick is never what would have been taken.
+    #[test]
+    fn the_cheapest_server_is_taken_and_of_equals_the_first(
+        requests in proptest::collection::vec(any_request(), 1..40), policy in any_policy(), empty in 1_u32..200,
+    ) {
+        let mut fleet = Fleet::new(SHAPE, 6 + empty, 100).unwrap();
+        let pools = rooms(&[4, 2, 16]);
+        for (request, _) in requests {
+            let candidates = (0..fleet.servers()).filter_map(|server| {
+                let (free, room) = (fleet.free(server), pools[fleet.pool_of(server).0 as usize]);
+                let placement = fleet.place_on(server, &request).filter(|_| room.grantable >= request.pool_slices)?;
+                let spans = fleet.servers[server as usize].one_node(&request).is_none();
+                let cost = policy.cost(&Candidate { request: &request, shape: &SHAPE, server, free, room, spans });
+                Some(((spans, cost, server), placement))
+            });
+            let want = candidates.min_by_key(|(order, _)| *order).map(|(_, placement)| placement);
+            let chosen = fleet.choose(&request, &pools, &policy);
+            prop_assert_eq!(chosen, want);
+            if let Some(placement) = chosen {
+                fleet.take(&placement);
+            }
+        }
+    }
+
     #[test]
     fn nobody_spans_who_need_not(requests in proptest::collection::vec(any_request(), 0..40), policy in any_policy()) {
         let mut fleet = Fleet::new(SHAPE, 3, 1).unwrap();
