@@ -19,6 +19,7 @@ pub mod lru_gen;
 pub mod madvise;
 pub mod maps;
 pub mod meminfo;
+pub mod mempolicy;
 pub mod move_pages;
 pub mod numa;
 pub mod page_idle;
