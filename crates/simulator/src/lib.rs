@@ -20,6 +20,7 @@
 
 pub mod assumed;
 pub mod faults;
+pub mod foretold;
 pub mod latency;
 pub mod memory;
 pub mod oracle;

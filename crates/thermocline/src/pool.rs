@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use placement::Strategy;
 use policy::units::Bytes;
 use serde::Serialize;
 use vmtrace::Trace;
@@ -13,6 +14,7 @@ use vmtrace::import::{self, Options};
 use vmtrace::stranding::{Demand, Shape, Stranding};
 
 pub(crate) mod arguments;
+mod characterise;
 mod generate;
 mod host;
 mod manager;
@@ -35,6 +37,7 @@ pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Show(arguments) => show::show(&arguments.trace, format)?,
         PoolCommand::Stranding(arguments) => stranding(format, arguments)?,
         PoolCommand::Simulate(arguments) => simulate::simulate(format, arguments)?,
+        PoolCommand::Characterise(arguments) => characterise::characterise(format, arguments)?,
         PoolCommand::Predict(arguments) => predict::predict(format, arguments)?,
         PoolCommand::Manager(arguments) => manager::manager(format, arguments)?,
         PoolCommand::Certificates(arguments) => manager::certificates(format, arguments)?,
@@ -91,7 +94,6 @@ struct Told<'a> {
     /// What the trace rents with a core, on average over time.
     rented_bytes_per_core: f64,
     most_bytes_per_core: u64,
-    packing: &'static str,
     results: Vec<Stranding>,
 }
 
@@ -108,9 +110,11 @@ fn stranding(format: Format, arguments: &arguments::Stranding) -> Result<()> {
     if ratios.is_empty() {
         ratios = SWEEP.iter().map(|factor| mebibytes(demand.bytes_per_core() * factor)).collect();
     }
+    let strategy = Strategy::named(&arguments.placement, arguments.seed)?;
     let mut results = Vec::new();
     for dram_per_core_bytes in ratios {
-        let shape = Shape { cores: arguments.server_cores, dram_per_core_bytes, peak_fill: f64::from(arguments.peak_fill.0) / 1e6 };
+        let shape =
+            Shape { cores: arguments.server_cores, dram_per_core_bytes, peak_fill: f64::from(arguments.peak_fill.0) / 1e6, strategy };
         results.push(vmtrace::stranding::stranding(&trace, &demand, shape, &mut || progress.step())?);
     }
     drop(progress);
@@ -122,7 +126,6 @@ fn stranding(format: Format, arguments: &arguments::Stranding) -> Result<()> {
         vms: demand.vms,
         rented_bytes_per_core: demand.bytes_per_core(),
         most_bytes_per_core: demand.most_bytes_per_core,
-        packing: "best fit",
         results,
     };
     print(format, &told, || text(&told))

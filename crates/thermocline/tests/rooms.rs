@@ -14,9 +14,9 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-config", 1),
     ("thermocline-kernel", 1),
     ("thermocline-trace", 1),
-    // Below `placement`, which sees its rows.
-    ("thermocline-vmtrace", 0),
-    ("thermocline-placement", 1),
+    ("thermocline-placement", 0),
+    // What a trace strands is seen by placing its VMs.
+    ("thermocline-vmtrace", 1),
     ("thermocline-predict", 1),
     ("thermocline-agent", 2),
     ("thermocline-emulate", 2),

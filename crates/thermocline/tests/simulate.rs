@@ -56,6 +56,51 @@ fn faults_come_from_the_seed() {
 }
 
 #[test]
+fn models_of_other_vms_keep_everything_local_and_say_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = trace(directory.path());
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/testdata");
+    let asked = ["--memory", "static=50%,models", "--latency", "64ns", "--models", models.to_str().unwrap()];
+    let told = simulate(&trace, &asked);
+    // The model's training ended with its eighth day; what has left by then is not simulated.
+    assert_eq!(told["begins"], 8 * 86_400);
+    let all = simulate(&trace, &["--memory", "all_local"]);
+    assert!(told["vms"].as_u64() < all["vms"].as_u64() && told["vms"].as_u64() > Some(100), "{told:#}");
+    let of_models = &told["results"][2];
+    assert_eq!((&of_models["memory"], of_models["pool_ratio"].as_f64()), (&Value::from("models"), Some(0.0)));
+    // It knows none of this trace's types and regions.
+    let foretold = &of_models["foretold"];
+    let safe = |reason: &str| foretold["reasons"][reason].as_u64().unwrap();
+    assert_eq!(foretold["vms"], told["vms"]);
+    assert_eq!(safe("unseen_category") + safe("no_history"), foretold["vms"].as_u64().unwrap());
+    assert!(safe("unseen_category") > 0 && !foretold["alerts"].as_array().unwrap().is_empty(), "{foretold:#}");
+    assert_eq!(told["results"][0]["foretold"], Value::Null);
+}
+
+#[test]
+fn a_trace_that_does_not_tell_the_truth_is_no_ground_for_pond() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, trace) = (directory.path().join("dev.csv"), directory.path().join("dev.parquet"));
+    let header = "arrival_s,batch,flavor,cores,memory_gb,censored,dur_bin,dur_lo_s,dur_hi_s";
+    let rows: String = (0..40).map(|vm| format!("{},{vm},g,4,8,0,36,86400,86400\n", 300 * vm)).collect();
+    std::fs::write(&source, format!("{header}\n{rows}")).unwrap();
+    let trace = trace.to_str().unwrap();
+    assert!(run(&["pool", "import", source.to_str().unwrap(), "--out", trace]).status.success());
+    let asked = |arguments: &[&str]| run(&[&["pool", "simulate", "--trace", trace, "--format", "json"], arguments].concat());
+    let check = |arguments: &[&str], done: bool, words: &str| {
+        let output = asked(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() == done && said.contains(words), "{arguments:?}: {said}");
+    };
+    check(&["--memory", "pond"], false, "neither untouched memory nor slowdowns");
+    check(&["--memory", "pond"], false, "--assume-published");
+    check(&["--memory", "static=15%"], true, "40 of 40 VMs have no known slowdown");
+    check(&["--memory", "pond", "--assume-published"], true, "");
+    let told: Value = serde_json::from_slice(&asked(&["--memory", "static=15%"]).stdout).unwrap();
+    assert_eq!(told["lacking"], serde_json::json!({"untouched_vms": 40, "slowdown_vms": 40, "customer_vms": 40}));
+}
+
+#[test]
 fn nonsense_is_refused_in_words() {
     let check = |arguments: &[&str], words: &str| {
         let done = run(&[&["pool", "simulate", "--trace", "/nowhere/vms.parquet"], arguments].concat());
@@ -67,6 +112,17 @@ fn nonsense_is_refused_in_words() {
     check(&["--latency", "182%"], "by_pool_size");
     check(&["--placement", "tetris"], "best_fit");
     check(&["--accuracy", "luck=1%"], "overpredictions");
+    check(&["--counters", "c.jsonl"], "--models");
     check(&["--buffer", "1500MiB"], "whole GiB");
     check(&["--offline", "2s..1s"], "shorter time first");
+    let directory = tempfile::tempdir().unwrap();
+    let trace = trace(directory.path());
+    let check = |arguments: &[&str], words: &str| {
+        let done = run(&[&["pool", "simulate", "--trace", &trace], arguments].concat());
+        let told = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && told.contains(words), "{arguments:?}: {told}");
+    };
+    check(&["--memory", "models"], "--models");
+    check(&["--models", directory.path().to_str().unwrap()], "train nights");
+    check(&["--models", "/nowhere"], "/nowhere");
 }

@@ -1,7 +1,8 @@
 //! DRAM that is stranded: nobody can rent it, because the cores of its server are rented (004 section 3.1, figure 2).
 //!
 //! # Method
-//! The trace's VMs are packed onto servers of a stated shape, cluster by cluster, as they come and go ([`servers`]). Once an hour,
+//! The trace's VMs are packed onto servers of a stated shape by the scheduler's own `placement`, cluster by cluster, as they come and
+//! go ([`servers`]). Once an hour,
 //! each cluster is looked at: the share of its cores that are scheduled, and the share of its DRAM that is stranded. The
 //! looks are sorted into bins by the first, and each bin's distribution of the second is told.
 //!
@@ -17,6 +18,7 @@ pub mod servers;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use placement::Strategy;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -29,7 +31,7 @@ use servers::{Placed, Refused, Servers};
 /// Seconds between two looks.
 pub const LOOK_SECONDS: i64 = 3_600;
 /// Servers of all clusters.
-const SERVERS_MAX: u64 = 1 << 24;
+const SERVERS_MAX: u32 = 1 << 24;
 
 /// What the trace's VMs are packed onto.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -40,6 +42,8 @@ pub struct Shape {
     pub dram_per_core_bytes: u64,
     /// The share of a cluster's cores that its peak fills; the number of servers follows.
     pub peak_fill: f64,
+    /// Which server a VM goes to.
+    pub strategy: Strategy,
 }
 
 /// What a trace asks for, by cluster.
@@ -117,10 +121,10 @@ impl Demand {
     }
 
     /// How many servers each cluster has.
-    fn servers(&self, shape: &Shape) -> BTreeMap<u32, usize> {
+    fn servers(&self, shape: &Shape) -> BTreeMap<u32, u32> {
         #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of servers")]
         let servers =
-            |cores: u64| libm::ceil(cores as f64 / (shape.peak_fill * f64::from(shape.cores))).clamp(1.0, SERVERS_MAX as f64) as usize;
+            |cores: u64| libm::ceil(cores as f64 / (shape.peak_fill * f64::from(shape.cores))).clamp(1.0, f64::from(SERVERS_MAX)) as u32;
         self.peaks.iter().map(|(&cluster, &(cores, _))| (cluster, servers(cores))).collect()
     }
 }
@@ -133,7 +137,7 @@ pub struct Stranding {
     /// Clusters.
     pub clusters: usize,
     /// Servers of all clusters.
-    pub servers: usize,
+    pub servers: u64,
     /// VMs that found no server with enough free cores.
     pub refused_for_cores: u64,
     /// VMs that found servers with enough free cores, and none of them with enough free DRAM.
@@ -154,12 +158,14 @@ pub fn stranding(trace: &Trace, demand: &Demand, shape: Shape, step: &mut dyn Fn
         return Err(Error::damaged(trace.path(), what));
     }
     let numbers = demand.servers(&shape);
-    let servers: usize = numbers.values().sum();
-    if servers as u64 > SERVERS_MAX {
+    let servers: u64 = numbers.values().map(|&servers| u64::from(servers)).sum();
+    if servers > u64::from(SERVERS_MAX) {
         return Err(Error::damaged(trace.path(), format!("its peak takes {servers} servers; there may be {SERVERS_MAX}")));
     }
     let dram = shape.dram_per_core_bytes.saturating_mul(u64::from(shape.cores));
-    let clusters = numbers.iter().map(|(&cluster, &count)| (cluster, Servers::new(count, shape.cores, dram))).collect();
+    let clusters = numbers.iter().map(|(&cluster, &count)| Some((cluster, Servers::new(count, shape.cores, dram, shape.strategy)?)));
+    let too_much = || Error::damaged(trace.path(), format!("it cannot be packed onto servers of {dram} bytes; give less than 4 PiB"));
+    let clusters = clusters.collect::<Option<_>>().ok_or_else(too_much)?;
     let mut run = Run { clusters, leaving: BinaryHeap::new(), next_look: first_look(demand.begins), bins: Bins::default(), demand };
     let mut refused = (0, 0);
     for vm in trace.vms() {
@@ -223,7 +229,7 @@ impl Run<'_> {
 
     fn arrive(&mut self, vm: &Vm) -> Result<(), Refused> {
         let servers = self.clusters.get_mut(&vm.cluster).ok_or(Refused::Cores)?;
-        let placed = servers.place(vm.cores, vm.memory_bytes)?;
+        let placed = servers.place(vm.id, vm.cores, vm.memory_bytes)?;
         if let Some(departure) = vm.departure {
             self.leaving.push(Reverse((departure, vm.cluster, placed)));
         }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use placement::Strategy;
 use policy::units::{Bytes, RatioPpm};
 
 use crate::arguments::{ratio, size};
@@ -21,6 +23,8 @@ pub(crate) enum PoolCommand {
     /// Tell what sharing memory between servers would save: a VM trace on servers with pools of several sizes, under
     /// several policies; changes nothing
     Simulate(Box<super::simulate::arguments::Simulate>),
+    /// Measure a workload on local and on slow memory, with its counters: a sample to learn from who minds slow memory
+    Characterise(super::characterise::Characterise),
     /// Tell how much of a VM's memory would come from the pool, by models of what it will touch and notice
     Predict(super::predict::Predict),
     /// Serve a pool of memory to hosts: who has which slice, in a ledger that survives
@@ -103,6 +107,12 @@ pub(crate) struct Stranding {
     /// How much of a cluster's cores its peak fills: the fewer, the more servers
     #[arg(long, value_name = "RATIO", default_value = "95%", value_parser = fill)]
     pub(crate) peak_fill: RatioPpm,
+    /// Which server a VM goes to
+    #[arg(long, value_name = "POLICY", default_value = "best_fit", value_parser = PossibleValuesParser::new(Strategy::NAMES))]
+    pub(crate) placement: String,
+    /// Which of all placements by lot, for `--placement random`
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(crate) seed: u64,
 }
 
 fn dram(text: &str) -> Result<Bytes, String> {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
+use placement::Strategy;
 use policy::units::Bytes;
 use serde::Serialize;
 use vmtrace::Trace;
@@ -43,7 +44,7 @@ pub(super) fn generate(format: Format, arguments: &Generate) -> Result<()> {
     let trace = Trace::open(out)?;
     let demand = Demand::of(&trace, &mut || progress.step())?;
     let dram_per_core_bytes = mebibytes(demand.bytes_per_core());
-    let shape = Shape { cores: SERVER_CORES, dram_per_core_bytes, peak_fill: PEAK_FILL };
+    let shape = Shape { cores: SERVER_CORES, dram_per_core_bytes, peak_fill: PEAK_FILL, strategy: Strategy::BestFit };
     let stranded = stranding(&trace, &demand, shape, &mut || progress.step())?;
     drop(progress);
     let made = Made {

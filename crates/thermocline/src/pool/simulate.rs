@@ -1,5 +1,6 @@
 //! `thermocline pool simulate`: what pooling would save, at which pool size, at what risk.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::num::NonZero;
 use std::path::Path;
@@ -11,6 +12,7 @@ use placement::{Shape, Strategy};
 use pool::Ns;
 use serde::Serialize;
 use simulator::faults::Faults;
+use simulator::foretold::{Foretold, Quality};
 use simulator::latency::Latency;
 use simulator::memory::Memory;
 use simulator::oracle::{Accuracy, Oracle};
@@ -18,14 +20,18 @@ use simulator::run::Baseline;
 use simulator::site::Cluster;
 use simulator::study::{self, Also, Deal, Outcome, Servers};
 use simulator::{Setup, Site};
-use vmtrace::Trace;
+use vmtrace::{Trace, Vm};
 
 pub(crate) mod arguments;
+mod lacking;
+mod models;
 
 use crate::arguments::Format;
 use crate::print;
 use crate::progress::Progress;
 use arguments::{Simulate, Split};
+use lacking::Lacking;
+use models::Asking;
 
 /// What `simulate` tells.
 #[derive(Debug, Serialize)]
@@ -33,7 +39,14 @@ struct Told<'a> {
     trace: &'a Path,
     origin: &'a str,
     generated: bool,
+    /// The second of the trace that what is simulated begins with, where that is not all of it: when the first model came.
+    begins: Option<i64>,
+    /// What is wrong with models that were left out.
+    model_faults: &'a [String],
+    /// VMs that are simulated.
     vms: u64,
+    /// VMs of which the trace does not tell something.
+    lacking: Lacking,
     clusters: usize,
     servers: u64,
     /// VMs that were given untouched memory or slowdowns as published for others, because the trace does not tell theirs.
@@ -51,17 +64,21 @@ struct Told<'a> {
     site: &'a Site,
     /// Events of all runs.
     events: u64,
-    results: Vec<Row>,
+    /// Of these, events of the runs without pools.
+    events_without_pools: u64,
+    results: Vec<Row<'a>>,
 }
 
 /// One configuration.
 #[derive(Debug, Serialize)]
-struct Row {
+struct Row<'a> {
     pool_sockets: u32,
     memory: String,
     added_ns: u32,
     /// How good the predictions were to be; none but for pond.
     accuracy: Option<Accuracy>,
+    /// How good the predictions of trained models were; none but for models.
+    foretold: Option<&'a Quality>,
     /// The share of memory that was on pools, over time.
     pool_ratio: f64,
     /// The share of VMs that would exceed the margin.
@@ -71,31 +88,46 @@ struct Row {
 }
 
 /// A configuration before its memory policy is put together: oracles are kept beside.
-struct Planned {
+struct Planned<'a> {
     pool_sockets: u32,
     split: Split,
     added_ns: u32,
     accuracy: Option<Accuracy>,
     oracle: Option<Oracle>,
+    foretold: Option<&'a Foretold>,
 }
 
 /// Runs `thermocline pool simulate`.
 pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let site = site(arguments)?;
     let trace = Trace::open(&arguments.trace)?;
-    let (clusters, assumed) = clusters(&trace, &site, arguments)?;
+    let asking = Asking::of(arguments)?;
+    let (vms, assumed) = vms(&trace, arguments)?;
+    let foretold = asking.as_ref().map(|asking| asking.foretell(&vms, &trace, arguments)).unwrap_or_default();
+    let vms = match &asking {
+        Some(asking) => asking.since_then(vms)?,
+        None => vms,
+    };
+    let clusters = clusters(vms, &trace, &site, arguments);
+    let lacking = lacking::check(&clusters, arguments)?;
     let threads = match arguments.threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
     };
     let baselines = watched("clusters placed", clusters.len(), |done| study::baselines(&site, &clusters, threads, done))?;
-    let planned = plan(arguments, &clusters);
+    let planned = plan(arguments, &clusters, &foretold);
     let setups: Vec<Setup<'_>> = planned.iter().map(|planned| planned.setup(arguments.seed)).collect();
     let tasks = setups.len() * clusters.len();
     let also = Also { confirm: arguments.confirm, provision: arguments.provision };
     let outcomes = watched("runs", tasks, |done| study::run(&site, &clusters, &baselines, &setups, also, threads, done))?;
     let rows = planned.iter().zip(outcomes).map(|(planned, outcome)| row(planned, outcome)).collect();
-    let told = Told { assumed, ..told(&arguments.trace, &trace, &site, &clusters, &baselines, rows) };
+    let told = Told {
+        assumed,
+        lacking,
+        begins: asking.as_ref().map(Asking::begins),
+        model_faults: asking.as_ref().map_or(&[], Asking::faults),
+        ..told(&arguments.trace, &trace, &site, &clusters, &baselines, rows)
+    };
     print(format, &told, || text(&told, arguments.confirm))
 }
 
@@ -130,8 +162,8 @@ fn nanos(duration: Duration) -> Ns {
     Ns(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The clusters, and of how many VMs something was assumed.
-fn clusters(trace: &Trace, site: &Site, arguments: &Simulate) -> Result<(Vec<Cluster>, u64)> {
+/// The VMs by arrival, and of how many of them something was assumed.
+fn vms(trace: &Trace, arguments: &Simulate) -> Result<(Vec<Vm>, u64)> {
     let mut progress = Progress::new("VMs read", usize::try_from(trace.len())?);
     let (mut vms, mut assumed) = (Vec::new(), 0);
     for vm in trace.vms() {
@@ -145,22 +177,25 @@ fn clusters(trace: &Trace, site: &Site, arguments: &Simulate) -> Result<(Vec<Clu
         vms.push(vm);
         progress.step();
     }
-    drop(progress);
     // Spread, they come in another order.
-    vms.sort_by_key(vmtrace::Vm::order);
+    vms.sort_by_key(Vm::order);
     if vms.is_empty() {
         bail!("{} has no VMs; there is nothing to simulate", arguments.trace.display());
     }
+    Ok((vms, assumed))
+}
+
+fn clusters(vms: Vec<Vm>, trace: &Trace, site: &Site, arguments: &Simulate) -> Vec<Cluster> {
     let servers = match arguments.servers {
         Some(servers) => Servers::Count(servers),
         None => Servers::BusyPpm(arguments.peak_fill.0),
     };
     let deal = arguments.clusters.map_or(Deal::AsTraced, Deal::Into);
-    Ok((study::clusters(vms, trace.about().ends, deal, servers, site), assumed))
+    study::clusters(vms, trace.about().ends, deal, servers, site)
 }
 
 /// Every pool size with every policy at every latency.
-fn plan(arguments: &Simulate, clusters: &[Cluster]) -> Vec<Planned> {
+fn plan<'a>(arguments: &Simulate, clusters: &[Cluster], foretold: &'a BTreeMap<u32, Foretold>) -> Vec<Planned<'a>> {
     let margin = arguments.margin.as_f64();
     let mut planned = Vec::new();
     for &latency in &arguments.latency {
@@ -170,7 +205,8 @@ fn plan(arguments: &Simulate, clusters: &[Cluster]) -> Vec<Planned> {
                 let accuracy = (split == Split::Pond).then(|| arguments.accuracy.unwrap_or(published(added_ns)));
                 let vms = || clusters.iter().flat_map(|cluster| &cluster.vms);
                 let oracle = accuracy.map(|accuracy| Oracle::new(vms(), &accuracy, added_ns, margin, arguments.seed));
-                planned.push(Planned { pool_sockets, split, added_ns, accuracy, oracle });
+                let foretold = foretold.get(&added_ns).filter(|_| split == Split::Models);
+                planned.push(Planned { pool_sockets, split, added_ns, accuracy, oracle, foretold });
             }
         }
     }
@@ -182,12 +218,13 @@ fn published(added_ns: u32) -> Accuracy {
     if added_ns <= 102 { Accuracy::AT_182 } else { Accuracy::AT_222 }
 }
 
-impl Planned {
+impl Planned<'_> {
     fn setup(&self, seed: u64) -> Setup<'_> {
-        let memory = match (self.split, &self.oracle) {
-            (Split::Static(share), _) => Memory::Static { share_ppm: share.0, seed },
-            (Split::Pond, Some(oracle)) => Memory::Pond(oracle),
-            (Split::AllLocal | Split::Pond, _) => Memory::AllLocal,
+        let memory = match (self.split, &self.oracle, self.foretold) {
+            (Split::Static(share), ..) => Memory::Static { share_ppm: share.0, seed },
+            (Split::Pond, Some(oracle), _) => Memory::Pond(oracle),
+            (Split::Models, _, Some(foretold)) => Memory::Pond(foretold),
+            (Split::AllLocal | Split::Pond | Split::Models, ..) => Memory::AllLocal,
         };
         Setup { pool_sockets: self.pool_sockets, memory, added_ns: self.added_ns }
     }
@@ -197,17 +234,19 @@ impl Planned {
             Split::AllLocal => "all_local".to_owned(),
             Split::Static(share) => format!("static={}%", share.as_f64() * 100.0),
             Split::Pond => "pond".to_owned(),
+            Split::Models => "models".to_owned(),
         }
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "ratios")]
-fn row(planned: &Planned, outcome: Outcome) -> Row {
+fn row<'a>(planned: &Planned<'a>, outcome: Outcome) -> Row<'a> {
     Row {
         pool_sockets: planned.pool_sockets,
         memory: planned.name(),
         added_ns: planned.added_ns,
         accuracy: planned.accuracy,
+        foretold: planned.foretold.map(|foretold| &foretold.quality),
         pool_ratio: outcome.measured.pool_ratio(),
         mispredicted_ratio: outcome.measured.mispredicted as f64 / outcome.measured.started.max(1) as f64,
         outcome,
@@ -215,15 +254,25 @@ fn row(planned: &Planned, outcome: Outcome) -> Row {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "ratios")]
-fn told<'a>(path: &'a Path, trace: &'a Trace, site: &'a Site, clusters: &[Cluster], baselines: &[Baseline], results: Vec<Row>) -> Told<'a> {
+fn told<'a>(
+    path: &'a Path,
+    trace: &'a Trace,
+    site: &'a Site,
+    clusters: &[Cluster],
+    baselines: &[Baseline],
+    results: Vec<Row<'a>>,
+) -> Told<'a> {
     let mut without = simulator::tally::Tally::default();
     baselines.iter().for_each(|baseline| without.add(&baseline.tally));
-    let of_runs = |row: &Row| row.outcome.measured.events + row.outcome.confirmed.as_ref().map_or(0, |again| again.events);
+    let of_runs = |row: &Row<'_>| row.outcome.measured.events + row.outcome.confirmed.as_ref().map_or(0, |again| again.events);
     Told {
         trace: path,
         origin: &trace.about().origin,
         generated: trace.about().generated,
-        vms: trace.len(),
+        lacking: Lacking::default(),
+        begins: None,
+        model_faults: &[],
+        vms: clusters.iter().map(|cluster| cluster.vms.len() as u64).sum(),
         clusters: clusters.len(),
         servers: clusters.iter().map(|cluster| u64::from(cluster.servers)).sum(),
         assumed: 0,
@@ -233,6 +282,7 @@ fn told<'a>(path: &'a Path, trace: &'a Trace, site: &'a Site, clusters: &[Cluste
         required_bytes: without.required.bytes(),
         uniform_required_bytes: without.required.uniform_bytes(),
         site,
+        events_without_pools: without.events,
         events: without.events + results.iter().map(of_runs).sum::<u64>(),
         results,
     }
@@ -287,6 +337,7 @@ fn text(told: &Told<'_>, confirmed: bool) -> String {
             measured.lost_with_host + measured.lost_with_emc,
         );
     }
+    models::text(&mut text, &told.results);
     if told.results.iter().any(|row| row.outcome.provisioned.is_some()) {
         text += "\nthe least with which 999 of 1,000 VMs find room, all servers and pools of a cluster alike:\n";
         let _ = writeln!(

@@ -1,5 +1,6 @@
 //! Packing by hand, and what must hold of any.
 
+use placement::Strategy as Named;
 use proptest::prelude::*;
 
 use super::*;
@@ -24,7 +25,7 @@ fn trace(vms: &[Vm], ends_hours: i64) -> (tempfile::TempDir, Trace) {
 }
 
 fn shape(cores: u32, gib_per_core: u64) -> Shape {
-    Shape { cores, dram_per_core_bytes: gib_per_core * GIB, peak_fill: 1.0 }
+    Shape { cores, dram_per_core_bytes: gib_per_core * GIB, peak_fill: 1.0, strategy: Named::BestFit }
 }
 
 fn packed(vms: &[Vm], ends_hours: i64, shape: Shape) -> (Demand, Stranding) {
@@ -54,18 +55,18 @@ fn memory_behind_rented_cores_is_stranded() {
 
 #[test]
 fn a_vm_lies_where_it_fits_best() {
-    let mut servers = Servers::new(3, 8, 32 * GIB);
-    let first = servers.place(6, 8 * GIB).unwrap();
+    let mut servers = Servers::new(3, 8, 32 * GIB, Named::BestFit).unwrap();
+    let first = servers.place(0, 6, 8 * GIB).unwrap();
     // Two cores are left there: a VM of two goes there, one of three does not.
-    servers.place(2, 8 * GIB).unwrap();
-    assert_eq!(servers.place(3, 24 * GIB).map(|placed| placed.server), Ok(1));
+    servers.place(0, 2, 8 * GIB).unwrap();
+    assert_eq!(servers.place(0, 3, 24 * GIB).map(|placed| placed.server), Ok(1));
     // The fewest free cores, if there is memory; else the next.
-    assert_eq!(servers.place(1, 9 * GIB).map(|placed| placed.server), Ok(2));
-    assert_eq!(servers.place(1, 8 * GIB).map(|placed| placed.server), Ok(1));
-    assert_eq!(servers.place(9, GIB), Err(Refused::Cores));
-    assert_eq!(servers.place(1, 33 * GIB), Err(Refused::Memory));
+    assert_eq!(servers.place(0, 1, 9 * GIB).map(|placed| placed.server), Ok(2));
+    assert_eq!(servers.place(0, 1, 8 * GIB).map(|placed| placed.server), Ok(1));
+    assert_eq!(servers.place(0, 9, GIB), Err(Refused::Cores));
+    assert_eq!(servers.place(0, 1, 33 * GIB), Err(Refused::Memory));
     servers.free(first);
-    assert_eq!(servers.place(6, 24 * GIB).map(|placed| placed.server), Ok(0));
+    assert_eq!(servers.place(0, 6, 24 * GIB).map(|placed| placed.server), Ok(0));
 }
 
 #[test]
@@ -95,19 +96,19 @@ proptest! {
     /// Whatever comes and goes, no server rents more than it has, and in the end all is free again.
     #[test]
     fn nothing_is_rented_twice(asked in prop::collection::vec((1_u32..9, 1_u64..40, any::<bool>()), 1..60)) {
-        let mut servers = Servers::new(3, 8, 32 * GIB);
+        let mut servers = Servers::new(3, 8, 32 * GIB, Named::BestFit).unwrap();
         let mut placed = Vec::new();
         for (cores, gib, leave) in asked {
             if leave && !placed.is_empty() {
                 servers.free(placed.remove(0));
             }
-            placed.extend(servers.place(cores, gib * GIB));
+            placed.extend(servers.place(0, cores, gib * GIB));
             let rented: u32 = placed.iter().map(|placed| placed.cores).sum();
             prop_assert!((servers.scheduled_ratio() - f64::from(rented) / 24.0).abs() < 1e-9);
             for server in 0..3 {
                 let here = || placed.iter().filter(|placed| placed.server == server);
                 prop_assert!(here().map(|placed| placed.cores).sum::<u32>() <= 8);
-                prop_assert!(here().map(|placed| placed.bytes).sum::<u64>() <= 32 * GIB);
+                prop_assert!(here().map(|placed| u64::from(placed.mib)).sum::<u64>() <= 32 * 1024);
             }
             let all_stranded = servers.stranded_ratio(0);
             prop_assert!((0.0..=1.0).contains(&all_stranded) && servers.stranded_ratio(GIB) <= all_stranded);

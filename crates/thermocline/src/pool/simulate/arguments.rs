@@ -21,7 +21,8 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "SOCKETS,...", value_delimiter = ',', default_value = "2,4,8,16,32,64",
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) pool_sizes: Vec<u32>,
-    /// How memory is split: all_local, static=SHARE, or pond
+    /// How memory is split: all_local, static=SHARE, pond, by predictions that are as good as --accuracy says, or models, which
+    /// is Pond by the trained models of --models
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_value = "static=15%,pond")]
     pub(crate) memory: Vec<Split>,
     /// What pool memory adds to an access: such as 64ns (182 % of local latency) and 140ns (222 %), by_pool_size, or
@@ -32,6 +33,14 @@ pub(crate) struct Simulate {
     /// insensitive=25%,false_positives=1%,untouched=25%,overpredictions=4% [default: as published, by latency]
     #[arg(long, value_name = "KEY=RATIO,...", value_parser = accuracy)]
     pub(crate) accuracy: Option<Accuracy>,
+    /// Trained models, as `python -m thermocline.learn train nights` and `train insensitive` write them. All policies are then
+    /// simulated from the first night on, with the VMs that run by then
+    #[arg(long, value_name = "DIR")]
+    pub(crate) models: Option<PathBuf>,
+    /// Give each VM the counters of the sample that slow memory slows as much, as `generate workloads` writes them: a trace has
+    /// none, and without them the models cannot tell who is insensitive
+    #[arg(long, value_name = "FILE.jsonl", requires = "models")]
+    pub(crate) counters: Option<PathBuf>,
     /// How much slower than with local memory a VM may be
     #[arg(long, value_name = "RATIO", default_value = "5%", value_parser = ratio)]
     pub(crate) margin: RatioPpm,
@@ -113,6 +122,7 @@ pub(crate) enum Split {
     AllLocal,
     Static(RatioPpm),
     Pond,
+    Models,
 }
 
 impl FromStr for Split {
@@ -122,8 +132,9 @@ impl FromStr for Split {
         match text.split_once('=') {
             None if text == "all_local" => Ok(Self::AllLocal),
             None if text == "pond" => Ok(Self::Pond),
+            None if text == "models" => Ok(Self::Models),
             Some(("static", part)) => Ok(Self::Static(share(part)?)),
-            _ => Err("write all_local, pond, or static=SHARE such as static=15%".to_owned()),
+            _ => Err("write all_local, pond, models, or static=SHARE such as static=15%".to_owned()),
         }
     }
 }
@@ -200,6 +211,7 @@ mod tests {
         let split = |text: &str| text.parse::<Split>().ok();
         assert_eq!(split("static=15%"), Some(Split::Static(RatioPpm(150_000))));
         assert_eq!((split("pond"), split("all_local")), (Some(Split::Pond), Some(Split::AllLocal)));
+        assert_eq!((split("models"), split("models=1%")), (Some(Split::Models), None));
         assert_eq!((split("static=101%"), split("static"), split("dynamic")), (None, None, None));
         assert_eq!((added("64ns"), added("by_pool_size")), (Ok(Latency::AddedNs(64)), Ok(Latency::ByPoolSize)));
         assert!(added("182%").is_err());

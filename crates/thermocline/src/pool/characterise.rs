@@ -1,0 +1,208 @@
+//! `thermocline pool characterise`: what a workload's counters show on local memory, and what slow memory costs it.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use kernel::Roots;
+use serde::Serialize;
+
+use crate::arguments::Format;
+use crate::print;
+
+mod counters;
+mod slow;
+
+use counters::{Counters, NoCounters};
+use slow::Slow;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The command runs on local memory and on slow memory in turn, and must do the same work each time. Slow memory is a NUMA node \
+without processors where there is one; elsewhere it is emulated: accesses to the command's pages are sampled and counted, which \
+sees those that miss the TLB and takes hits in caches for accesses. Emulation wants the program itself, not a script that runs it.
+
+Counters are the processor's top-down metrics as `perf stat` tells them. Virtual machines mostly have none, and a row without \
+counters teaches nothing: it is not written.")]
+pub(crate) struct Characterise {
+    /// Append the workload to this file, as a sample for `python -m thermocline.learn train insensitive`
+    #[arg(long, value_name = "FILE.jsonl")]
+    out: Option<PathBuf>,
+    /// What the workload is called there [default: the command's name]
+    #[arg(long)]
+    name: Option<String>,
+    /// How often it runs on either; medians count
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=101))]
+    runs: u32,
+    /// Latency of the slow node as a multiple of local [default: what firmware tells of it]
+    #[arg(long, value_name = "RATIO", value_parser = multiple)]
+    ratio: Option<f64>,
+    /// Emulate slow memory even where there is some
+    #[arg(long, conflicts_with = "ratio")]
+    emulate: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+fn multiple(text: &str) -> Result<f64, String> {
+    let ratio = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok()).map(|percent| percent / 100.0);
+    ratio.filter(|ratio| (1.05..=20.0).contains(ratio)).ok_or_else(|| "give 105% to 2000%, such as 182%".to_owned())
+}
+
+/// A workload, as the trainer reads it.
+#[derive(Debug, Serialize)]
+struct Sample<'a> {
+    name: &'a str,
+    counters: &'a Counters,
+    /// At 182 % and 222 % of local latency.
+    slowdowns: [f64; 2],
+    /// How that was found out; the trainer does not look at it.
+    measured: &'a Measured,
+}
+
+/// How a slowdown was found out.
+#[derive(Debug, Serialize)]
+struct Measured {
+    runs: u32,
+    /// Median wall time on local memory.
+    local_seconds: f64,
+    /// Median wall time on the slow node; none of emulated memory, whose faults take time of their own.
+    slow_seconds: Option<f64>,
+    slow: Slow,
+}
+
+/// What the command tells.
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    sample: Sample<'a>,
+    /// Why there are no counters.
+    no_counters: Option<&'a str>,
+    written: Option<&'a Path>,
+}
+
+/// Runs the command.
+pub(super) fn characterise(format: Format, arguments: &Characterise) -> Result<()> {
+    let roots = Roots::host();
+    let slow = Slow::find(&roots, arguments.ratio, arguments.emulate)?;
+    let program = Path::new(&arguments.command[0]).file_name().unwrap_or(&arguments.command[0]).to_string_lossy();
+    let name = arguments.name.as_deref().unwrap_or(&program);
+    let counters = counters::count(&roots, || command(&arguments.command))?;
+    let (counters, no_counters) = match counters {
+        Ok(counters) => (counters, None),
+        Err(NoCounters(why)) => {
+            log::warn!("no counters: {why}");
+            (Counters::new(), Some(why))
+        }
+    };
+    if arguments.out.is_some() && no_counters.is_some() {
+        bail!(
+            "nothing was written: a sample without counters teaches nothing; run it where the processor has counters, or leave --out out"
+        );
+    }
+    let (mut local, mut slowed, mut slowdowns) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..arguments.runs {
+        let mut on_local = command(&arguments.command)?;
+        slow.keep_local(&mut on_local)?;
+        local.push(timed(&mut on_local)?);
+        let (seconds, slowdown) = slow.run(command(&arguments.command)?)?;
+        slowed.push(seconds);
+        slowdowns.push(slowdown);
+    }
+    let local_seconds = median(&mut local);
+    let slow_seconds = slow.is_node().then(|| median(&mut slowed));
+    let slowdown = slow_seconds.map_or_else(|| median(&mut slowdowns), |seconds| seconds / local_seconds - 1.0);
+    let measured = Measured { runs: arguments.runs, local_seconds, slow_seconds, slow };
+    let sample = Sample { name, counters: &counters, slowdowns: measured.slow.at_published(slowdown), measured: &measured };
+    if let Some(out) = &arguments.out {
+        append(out, &sample)?;
+    }
+    let told = Told { sample, no_counters: no_counters.as_deref(), written: arguments.out.as_deref() };
+    print(format, &told, || text(&told))
+}
+
+/// The command, whose output does not mix with ours.
+fn command(words: &[OsString]) -> Result<Command> {
+    let [program, rest @ ..] = words else { bail!("name the command to run") };
+    let mut command = Command::new(program);
+    let output = std::io::stderr().as_fd().try_clone_to_owned().context("cannot pass the command's output on")?;
+    command.args(rest).stdin(Stdio::null()).stdout(output);
+    Ok(command)
+}
+
+/// Wall time of a command, in seconds.
+fn timed(command: &mut Command) -> Result<f64> {
+    let began = Instant::now();
+    let status = command.status().with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+    let seconds = began.elapsed().as_secs_f64();
+    succeeded(status)?;
+    Ok(seconds)
+}
+
+/// A command that fails has not done its work, and its time says nothing.
+fn succeeded(status: ExitStatus) -> Result<()> {
+    if !status.success() {
+        bail!("the command failed ({status}), so that its time says nothing; nothing was written");
+    }
+    Ok(())
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = values.get(middle).copied().unwrap_or(0.0);
+    if values.len() % 2 == 1 { upper } else { f64::midpoint(upper, values.get(middle.wrapping_sub(1)).copied().unwrap_or(upper)) }
+}
+
+fn append(out: &Path, sample: &Sample<'_>) -> Result<()> {
+    let fail = || format!("cannot write {}", out.display());
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(out).with_context(fail)?;
+    let line = serde_json::to_string(sample)? + "\n";
+    file.write_all(line.as_bytes()).with_context(fail)
+}
+
+fn text(told: &Told<'_>) -> String {
+    let Sample { name, counters, slowdowns: [at_182, at_222], measured } = &told.sample;
+    let percent = |share: &f64| format!("{:.1} %", share * 100.0);
+    let mut text = format!("{name}: {} slower at 182 % of local latency, {} at 222 %\n", percent(at_182), percent(at_222));
+    let _ = writeln!(text, "median of {} runs on local memory: {:.3} s; {}", measured.runs, measured.local_seconds, measured.slow.words());
+    if let Some(seconds) = measured.slow_seconds {
+        let _ = writeln!(text, "the same there: {seconds:.3} s");
+    }
+    match told.no_counters {
+        Some(why) => {
+            let _ = writeln!(text, "no counters: {why}");
+        }
+        None => {
+            for (name, value) in *counters {
+                let _ = writeln!(text, "{value:>12.4}  {name}");
+            }
+        }
+    }
+    if let Some(out) = told.written {
+        let _ = writeln!(text, "appended to {}", out.display());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_multiples() {
+        let check = |mut values: Vec<f64>, want: f64| assert!((median(&mut values) - want).abs() < 1e-12, "{values:?}");
+        check(vec![3.0], 3.0);
+        check(vec![3.0, 1.0], 2.0);
+        check(vec![9.0, 1.0, 2.0], 2.0);
+        assert_eq!((multiple("182%"), multiple("200 %")), (Ok(1.82), Ok(2.0)));
+        assert!(multiple("100%").is_err() && multiple("1.82").is_err() && multiple("").is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! Slow memory for a workload: a node of the machine, or emulated.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use emulate::floor;
+use emulate::report::{self, Report};
+use emulate::session::{Options, Session};
+use kernel::{Roots, mempolicy, numa};
+use policy::units::RatioPpm;
+use serde::Serialize;
+
+use super::{succeeded, timed};
+use crate::emulate::CHASE;
+
+/// The latencies that a sample tells of, as multiples of local, and in nanoseconds more than local (Pond, section 6.1).
+const RATIOS: [f64; 2] = [1.82, 2.22];
+const ADDED_NS: [f64; 2] = [64.0, 140.0];
+
+/// The latency that is emulated: well above what the emulator itself costs. What shorter ones cost is in proportion, because
+/// accesses are counted.
+const EMULATED_NS: u64 = 1_000;
+/// Pages that may be open at a time, as a TLB holds them: the default of `thermocline emulate`.
+const OPEN: u64 = 64;
+
+/// Slow memory.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Slow {
+    /// A node without processors.
+    Node {
+        /// Its number.
+        node: u32,
+        /// The node with processors that is nearest to it, whose memory is local.
+        local: u32,
+        /// Processors of that.
+        #[serde(skip)]
+        cpus: Vec<u32>,
+        /// Its latency as a multiple of local.
+        ratio: f64,
+    },
+    /// None: every anonymous page is slow by emulation.
+    Emulated {
+        /// The added latency that is emulated.
+        latency_ns: u64,
+    },
+}
+
+impl Slow {
+    /// What this machine has, unless it is to be emulated.
+    pub(super) fn find(roots: &Roots, ratio: Option<f64>, emulated: bool) -> Result<Self> {
+        let nodes = if emulated { Vec::new() } else { numa::nodes(roots)? };
+        let Some(slow) = numa::slow_nodes(&nodes).first().copied() else {
+            if ratio.is_some() {
+                bail!("--ratio is of a slow NUMA node, and this machine has none; leave it out, and slow memory is emulated");
+            }
+            return Ok(Self::Emulated { latency_ns: EMULATED_NS });
+        };
+        let Some(local) = numa::home_node(&nodes, slow) else { bail!("no node has both processors and memory") };
+        #[expect(clippy::cast_precision_loss, reason = "nanoseconds")]
+        let told = slow.read_latency_ns().zip(local.read_latency_ns()).map(|(slow, local)| slow as f64 / local.max(1) as f64);
+        let Some(ratio) = ratio.or(told).filter(|ratio| *ratio > 1.0) else {
+            bail!("firmware does not tell how much slower node {} is than node {}; say so by --ratio", slow.id, local.id);
+        };
+        Ok(Self::Node { node: slow.id, local: local.id, cpus: local.cpus.clone(), ratio })
+    }
+
+    pub(super) fn is_node(&self) -> bool {
+        matches!(self, Self::Node { .. })
+    }
+
+    /// Binds a command to local memory, where there is other.
+    pub(super) fn keep_local(&self, command: &mut Command) -> Result<()> {
+        if let Self::Node { local, cpus, .. } = self {
+            mempolicy::bind(command, *local, cpus)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a command on slow memory: how long it took, in seconds, and the slowdown that was counted, where it is emulated.
+    pub(super) fn run(&self, mut command: Command) -> Result<(f64, f64)> {
+        match self {
+            Self::Node { node, cpus, .. } => {
+                mempolicy::bind(&mut command, *node, cpus)?;
+                Ok((timed(&mut command)?, 0.0))
+            }
+            Self::Emulated { latency_ns } => emulated(command, *latency_ns),
+        }
+    }
+
+    /// A slowdown here brought to the two latencies of a sample: in proportion to the latency added.
+    pub(super) fn at_published(&self, slowdown: f64) -> [f64; 2] {
+        match self {
+            Self::Node { ratio, .. } => RATIOS.map(|at| slowdown * (at - 1.0) / (ratio - 1.0)),
+            #[expect(clippy::cast_precision_loss, reason = "nanoseconds")]
+            Self::Emulated { latency_ns } => ADDED_NS.map(|added| slowdown * added / *latency_ns as f64),
+        }
+    }
+
+    pub(super) fn words(&self) -> String {
+        match self {
+            Self::Node { node, ratio, .. } => format!("slow memory is node {node}, at {:.0} % of local latency", ratio * 100.0),
+            Self::Emulated { .. } => "slow memory was emulated, for this machine has none".to_owned(),
+        }
+    }
+}
+
+/// A run with all anonymous memory slow; the slowdown is what its counted accesses cost, as a share of its processor time.
+fn emulated(command: Command, latency_ns: u64) -> Result<(f64, f64)> {
+    let floor = floor::measure(Path::new("/proc/self/exe"), &[CHASE], OPEN)?;
+    let sample = report::sample(latency_ns, floor.floor_ns())?;
+    let options = Options {
+        share: RatioPpm::ONE,
+        policy: None,
+        sample,
+        delay: report::delay(latency_ns, floor.floor_ns(), sample),
+        fault_cpu: Duration::from_nanos(floor.cpu_ns),
+        open: report::open(OPEN, sample),
+        seed: 1,
+        wait_for: None,
+        turns: None,
+    };
+    let began = std::time::Instant::now();
+    let (status, seen) = Session::start(command, options)?.finish()?;
+    succeeded(status)?;
+    let report = Report::new(latency_ns, &floor, sample, &seen);
+    if report.replaced {
+        bail!("the command replaced itself by another program, which was not emulated; name that program itself");
+    }
+    if report.slow_bytes == 0 {
+        bail!("no memory of the command was ever slow: it ended too soon, or has less than a block of 2 MiB; give it more to do");
+    }
+    Ok((began.elapsed().as_secs_f64(), report.slowdown_of_cpu_ratio))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slowdown_is_in_proportion_to_the_latency() {
+        let check = |slow: &Slow, slowdown: f64, want: [f64; 2]| {
+            let got = slow.at_published(slowdown);
+            assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-9), "{slow:?}: {got:?}");
+        };
+        let node = |ratio| Slow::Node { node: 1, local: 0, cpus: vec![0], ratio };
+        check(&node(1.82), 0.05, [0.05, 0.05 * 1.22 / 0.82]);
+        check(&node(2.22), 0.05, [0.05 * 0.82 / 1.22, 0.05]);
+        check(&Slow::Emulated { latency_ns: 1_000 }, 1.0, [0.064, 0.14]);
+    }
+
+    #[test]
+    fn where_there_is_no_slow_node_it_is_emulated() {
+        let directory = tempfile::tempdir().unwrap();
+        let roots = |files: &[(&str, &str)]| {
+            for (file, text) in files {
+                let path = directory.path().join("sys/devices/system/node").join(file);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            Roots::under(directory.path())
+        };
+        let meminfo = |node: u32| format!("Node {node} MemTotal: 1048576 kB\nNode {node} MemFree: 1048576 kB\n");
+        let (first, second) = (meminfo(0), meminfo(1));
+        let one = roots(&[("online", "0\n"), ("node0/meminfo", &first), ("node0/cpulist", "0-1\n"), ("node0/distance", "10\n")]);
+        assert_eq!(Slow::find(&one, None, false).unwrap(), Slow::Emulated { latency_ns: EMULATED_NS });
+        assert!(Slow::find(&one, Some(1.82), false).unwrap_err().to_string().contains("--ratio"));
+        let two = [
+            ("online", "0-1\n"),
+            ("node0/distance", "10 20\n"),
+            ("node1/meminfo", &second),
+            ("node1/cpulist", "\n"),
+            ("node1/distance", "20 10\n"),
+        ];
+        let two = roots(&two);
+        assert!(Slow::find(&two, None, false).unwrap_err().to_string().contains("firmware"));
+        let found = Slow::Node { node: 1, local: 0, cpus: vec![0, 1], ratio: 1.82 };
+        assert_eq!(Slow::find(&two, Some(1.82), false).unwrap(), found);
+        assert_eq!(Slow::find(&two, None, true).unwrap(), Slow::Emulated { latency_ns: EMULATED_NS });
+    }
+}
