@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.cluster import Killed, Model, Refused, Share, add_up
+from thermocline.cluster import Killed, Model, Part, Refused, Share, Simulation, add_up, sweep
 
 
 def test_every_part_is_added_once() -> None:
@@ -56,3 +56,29 @@ def test_a_refusal_is_told_from_a_death(tmp_path: Path) -> None:
         Model(stand_in(tmp_path / "p", "echo no such thing >&2; exit 1")).plan(["x"], 1)
     with pytest.raises(Killed, match="signal 9"):
         Model(stand_in(tmp_path / "q", "kill -9 $$")).plan(["x"], 1)
+
+
+def test_every_configuration_is_in_one_part() -> None:
+    for sizes, memory, latency in (((2, 4, 8, 16, 32), ("a", "b", "c"), ("64ns", "140ns")), ((2,), ("a",), ("64ns",))):
+        simulation = Simulation("t", sizes, memory, latency)
+        wanted = [(size, policy, added) for added in latency for policy in memory for size in sizes]
+        for tasks in range(1, 40):
+            parts = simulation.plan(tasks)
+            # In the order in which one run of all tells them.
+            assert [(size, part.memory[0], part.latency[0]) for part in parts for size in part.pool_sizes] == wanted
+        assert len(simulation.plan(len(wanted))) == len(wanted)
+
+
+def test_parts_are_put_together_and_must_be_of_one_trace(tmp_path: Path) -> None:
+    # It tells its own number of sockets, and ten events that every part has.
+    script = """for word; do case $last in --pool-sizes) sizes=$word;; esac; last=$word; done
+echo '{"events": '$((10 + sizes))', "events_without_pools": 10, "vms": 7, "results": [{"pool_sockets": '$sizes'}]}'
+"""
+    simulation = Simulation("t", (2, 16), ("pond",), ("64ns",), stand_in(tmp_path / "p", script), ("--seed", "3"))
+    told = sweep(simulation, 2)
+    assert told == {"events": 28, "events_without_pools": 10, "vms": 7, "results": [{"pool_sockets": 2}, {"pool_sockets": 16}]}
+    assert simulation.arguments(Part((2, 4), ("a", "b"), ("64ns",)))[2:] == [
+        *("--trace", "t", "--pool-sizes", "2,4", "--memory", "a,b", "--latency", "64ns", "--seed", "3", "--format", "json")
+    ]
+    with pytest.raises(Refused, match="differ in vms"):
+        simulation.whole([told, told | {"vms": 8}])

@@ -1,5 +1,6 @@
 """The model on a local Ray cluster of several processes. Run by `make test-ray`, which says in THERMOCLINE where the program is."""
 
+import json
 import os
 import signal
 import stat
@@ -14,7 +15,7 @@ import pytest
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
 pytest.importorskip("ray", reason="make test-ray brings it")
 
-from thermocline.cluster import Model, Refused, Share, on_ray
+from thermocline.cluster import Model, Refused, Share, Simulation, on_ray, sweep
 
 QUESTION = ("--percentiles", "90%,99%,99.9%", "--warmups", "0s,1h", "--by", "cluster", "--survey")
 
@@ -91,3 +92,17 @@ def test_what_the_program_refuses_is_told_at_once(program: str, traces: str) -> 
     # The same machines in two shares.
     with pytest.raises(Refused, match="counted already"):
         on_ray.replay(Model(program, QUESTION), [Share((traces,)), Share((traces,))])
+
+
+def test_a_cluster_simulates_what_one_machine_does(program: str, tmp_path: Path) -> None:
+    trace = str(tmp_path / "vms.parquet")
+    made = [program, "pool", "generate", "--vms", "3000", "--clusters", "2", "--days", "10", "--out", trace]
+    subprocess.run(made, check=True, capture_output=True)
+    question = ("--confirm", "--emc-fails", "5d", "--seed", "3")
+    simulation = Simulation(trace, (2, 8, 16), ("all_local", "static=30%", "pond"), ("64ns", "by_pool_size"), program, question)
+    at_once = json.loads(subprocess.run([program, *simulation.arguments(simulation.all())], check=True, capture_output=True).stdout)
+    assert len(at_once["results"]) == 18 and at_once["events"] > 18 * at_once["vms"]
+    for tasks in (1, 6, 18):
+        assert sweep(simulation, tasks, on_ray.simulate) == at_once
+    with pytest.raises(Refused, match="/nonexistent"):
+        sweep(Simulation("/nonexistent", (2, 4), ("pond",), ("64ns",), program), 2, on_ray.simulate)

@@ -70,13 +70,23 @@ class Model:
         return report
 
     def _run(self, *arguments: str, stdin: str | None = None) -> str:
-        ran = subprocess.run([self.program, "model", *arguments], input=stdin, capture_output=True, text=True, check=False)
-        told = ran.stderr.strip()
-        if ran.returncode < 0:
-            raise Killed(f"{self.program} was killed by signal {-ran.returncode}: {told}")
-        if ran.returncode > 0:
-            raise Refused(told or f"{self.program} ended with {ran.returncode}")
-        return ran.stdout
+        return run(self.program, "model", *arguments, stdin=stdin)
+
+
+def run(program: str, *arguments: str, stdin: str | None = None) -> str:
+    """What a command prints.
+
+    Raises:
+        Killed: it was killed; another try may succeed.
+        Refused: it ended with a complaint.
+    """
+    ran = subprocess.run([program, *arguments], input=stdin, capture_output=True, text=True, check=False)
+    told = ran.stderr.strip()
+    if ran.returncode < 0:
+        raise Killed(f"{program} was killed by signal {-ran.returncode}: {told}")
+    if ran.returncode > 0:
+        raise Refused(told or f"{program} ended with {ran.returncode}")
+    return ran.stdout
 
 
 def _written(directory: Path, tallies: tuple[bytes, ...]) -> list[str]:

@@ -17,7 +17,11 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import ray
 
 from .kernel import Killed, Model, Share
+from .simulation import Part, Simulation, Told
 from .tree import add_up
+
+Progress = Callable[[int, int], None]
+"""Hears how many of how many tasks are done."""
 
 RETRIES = 5
 """How often a task is run again whose worker dies."""
@@ -42,7 +46,7 @@ def _add(model: Model, *tallies: bytes) -> bytes:
     return model.add(*tallies)
 
 
-def replay(model: Model, shares: list[Share], threads: int = 1, progress: Callable[[int, int], None] | None = None) -> bytes:
+def replay(model: Model, shares: list[Share], threads: int = 1, progress: Progress | None = None) -> bytes:
     """The tally of all shares, counted on the Ray cluster that this process is connected to.
 
     `threads` is how many cores a share takes. `progress` hears how many of the shares are done. What the command refuses is raised
@@ -54,16 +58,40 @@ def replay(model: Model, shares: list[Share], threads: int = 1, progress: Callab
     add: Any = ray.remote(num_cpus=1, **again)(_add)
     tasks = [count.remote(model, share, threads) for share in shares]
     whole = add_up([tally for _, tally in tasks], lambda group: add.remote(model, *group))
-    waiting = [size for size, _ in tasks]
+    _wait([size for size, _ in tasks], progress)
+    try:
+        tally: bytes = ray.get(whole)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    return tally
+
+
+def _wait(tasks: list[Any], progress: Progress | None) -> None:
+    """Waits for tasks; where one is refused, ends the others and raises what it said."""
+    waiting = tasks
     try:
         while waiting:
             done, waiting = ray.wait(waiting)
             ray.get(done)
             if progress is not None:
                 progress(len(tasks) - len(waiting), len(tasks))
-        tally: bytes = ray.get(whole)
     except ray.exceptions.RayTaskError as error:
-        for size in waiting:
-            ray.cancel(size, force=True)
+        for task in waiting:
+            ray.cancel(task, force=True)
         raise error.cause from None
-    return tally
+
+
+def _simulate(simulation: Simulation, part: Part, threads: int) -> Told:
+    return simulation.run(part, threads)
+
+
+def simulate(simulation: Simulation, parts: list[Part], threads: int = 1, progress: Progress | None = None) -> list[Told]:
+    """What parts of a simulation tell, in their order: the `Each` of `simulation.sweep` for a cluster.
+
+    Each part is a task of the Ray cluster that this process is connected to, on so many cores.
+    """
+    run: Any = ray.remote(num_cpus=threads, max_retries=RETRIES, retry_exceptions=[Killed])(_simulate)
+    tasks = [run.remote(simulation, part, threads) for part in parts]
+    _wait(tasks, progress)
+    told: list[Told] = ray.get(tasks)
+    return told
