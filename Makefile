@@ -3,6 +3,9 @@
 
 SHELL := /bin/bash
 PYTHON := target/venv/bin/python
+# Where cargo builds: programs are found there whatever CARGO_TARGET_DIR says.
+BUILT := $(abspath $(or $(CARGO_TARGET_DIR),target))
+LEARN := PYTHONPATH=python target/venv-learn/bin/python -m thermocline
 THERMOLAB := cd lab && ../$(PYTHON) -m thermolab
 BITBRAINS ?=
 SCENARIO ?=
@@ -22,7 +25,7 @@ demo: toolchain lab-setup-idle venv ## the main job in a guest, with figures and
 test: toolchain venv lab-setup-stock ## everything that must pass: unit tests, harness tests, the main job on a stock kernel
 	cargo test --workspace --locked --exclude thermocline-bench
 	cd lab && ../$(PYTHON) -m pytest -q
-	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../$(PYTHON) -m pytest -q
+	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../$(PYTHON) -m pytest -q
 	cd bench && ../$(PYTHON) -m pytest -q emulate
 	$(THERMOLAB) run smoke --kernel 6.12
 
@@ -30,13 +33,13 @@ test: toolchain venv lab-setup-stock ## everything that must pass: unit tests, h
 test-trace: toolchain ## traces as others read them: pyarrow, DuckDB, Polars (0.5 GB of wheels); the queries of the manual
 	cargo build --locked -p thermocline
 	@tools/venv target/venv-trace lab/traces/requirements.txt
-	THERMOCLINE=$(CURDIR)/target/debug/thermocline target/venv-trace/bin/python -m pytest -q lab/traces
+	THERMOCLINE=$(BUILT)/debug/thermocline target/venv-trace/bin/python -m pytest -q lab/traces
 
 .PHONY: test-trace-spark
 test-trace-spark: toolchain ## the same by Spark (0.5 GB of jars; needs Java)
 	cargo build --locked -p thermocline
 	@tools/venv target/venv-spark lab/traces/requirements-spark.txt
-	THERMOCLINE=$(CURDIR)/target/debug/thermocline target/venv-spark/bin/python -m pytest -q lab/traces/test_spark.py
+	THERMOCLINE=$(BUILT)/debug/thermocline target/venv-spark/bin/python -m pytest -q lab/traces/test_spark.py
 
 .PHONY: test-s3
 test-s3: toolchain ## traces and rollouts in a real object store, with outages; builds its server, some minutes at first
@@ -59,18 +62,18 @@ test-sqlite: toolchain ## importing AzureTracesForPacking2020; needs libsqlite3-
 .PHONY: test-tune
 test-tune: toolchain venv-tune ## the tuner with every designer that it knows (0.3 GB of wheels)
 	cargo build --locked -p thermocline
-	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../target/venv-tune/bin/python -m pytest -q
+	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../target/venv-tune/bin/python -m pytest -q
 
 .PHONY: test-learn
 test-learn: toolchain venv-learn ## the pool's predictions: trained, written as ONNX, served by the program (0.7 GB of wheels)
 	cargo build --locked -p thermocline
-	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../target/venv-learn/bin/python -m pytest -q tests/test_learn.py tests/test_learn_parts.py tests/test_learn_curves.py
+	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../target/venv-learn/bin/python -m pytest -q tests/test_learn.py tests/test_learn_parts.py tests/test_learn_curves.py
 
 .PHONY: test-ray
 test-ray: toolchain ## the model on a local Ray cluster, one of whose workers is killed (0.5 GB of wheels)
 	cargo build --locked -p thermocline
 	@tools/venv target/venv-ray python/requirements-ray.txt
-	cd python && THERMOCLINE=$(CURDIR)/target/debug/thermocline ../target/venv-ray/bin/python -m pytest -q tests/test_cluster.py tests/test_ray.py
+	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../target/venv-ray/bin/python -m pytest -q tests/test_cluster.py tests/test_ray.py
 
 .PHONY: lint
 lint: toolchain venv ## formatting, clippy, ruff, mypy
@@ -90,7 +93,7 @@ bench-model: toolchain ## the fleet model against reading the same memory, and n
 	cargo run --release --locked -p thermocline-bench -- --model --runs 7 --out target/bench/model.json
 	cargo build --release --locked -p thermocline
 	@tools/venv target/venv-peers bench/peers/requirements.txt
-	cd bench && ../target/venv-peers/bin/python -m peers --program ../target/release/thermocline --into ../target/bench/model.json
+	cd bench && ../target/venv-peers/bin/python -m peers --program $(BUILT)/release/thermocline --into ../target/bench/model.json
 
 .PHONY: bench-pool
 bench-pool: toolchain ## the pooling simulator against its queue alone; figures in target/bench/pool.json
@@ -99,35 +102,54 @@ bench-pool: toolchain ## the pooling simulator against its queue alone; figures 
 .PHONY: reproduce-tuner
 reproduce-tuner: toolchain venv-tune ## hand-tuned against autotuned on generated fleets; figures in target/reproduce/tuner.json
 	cargo build --release --locked -p thermocline
-	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.tuner --program target/release/thermocline
+	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.tuner --program $(BUILT)/release/thermocline
 
 .PHONY: reproduce-figures
 reproduce-figures: toolchain venv-tune ## coverage over time, by machine and by job, drawn; after reproduce-tuner
 	cargo build --release --locked -p thermocline
-	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.figures --program target/release/thermocline
+	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.figures --program $(BUILT)/release/thermocline
 
 .PHONY: reproduce-pond-pool
 reproduce-pond-pool: toolchain venv-tune ## Pond's figures 3 and 21 on a VM trace: make reproduce-pond-pool TRACE=FILE [SIMULATE="--clusters 100"]; target/reproduce/pond.json
 	@test -n "$(TRACE)" || { echo "name a VM trace of 'thermocline pool import' or 'generate': make reproduce-pond-pool TRACE=vms.parquet" >&2; exit 1; }
 	cargo build --release --locked -p thermocline
-	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.pooling --program target/release/thermocline --trace $(TRACE) --plots -- $(SIMULATE)
+	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.pooling --program $(BUILT)/release/thermocline --trace $(TRACE) --plots -- $(SIMULATE)
+
+POND := target/reproduce/pond
+VMS ?= 100000
+CLUSTERS ?= 10
+# The last three weeks of 75 days are those that trained models are simulated on.
+FIRST_DAY ?= 54
 
 .PHONY: reproduce-pond
-reproduce-pond: toolchain venv-learn ## 004 figures 17 to 20 on made-up VMs and workloads; BITBRAINS=FILE.parquet adds real memory use; target/reproduce/pond.json
-	PYTHONPATH=python target/venv-learn/bin/python -m thermocline.report.pond $(if $(BITBRAINS),--bitbrains $(BITBRAINS))
+reproduce-pond: toolchain venv-learn ## 004 figures 2, 3 and 17 to 21 on generated VMs (VMS=, CLUSTERS=); BITBRAINS=FILE.parquet adds real memory use; target/reproduce/pond.json, and drawn
+	cargo build --release --locked -p thermocline
+	rm -rf $(POND)
+	mkdir -p $(POND)
+	$(BUILT)/release/thermocline pool generate --vms $(VMS) --clusters $(CLUSTERS) --out $(POND)/vms.parquet
+	$(BUILT)/release/thermocline pool stranding --trace $(POND)/vms.parquet --format json > $(POND)/stranding.json
+	$(LEARN).report.stranding --told $(POND)/stranding.json --into target/reproduce/pond.json --out target/reproduce/figures/pond2.svg
+	$(LEARN).report.pond $(if $(BITBRAINS),--bitbrains $(BITBRAINS))
+	$(LEARN).learn generate workloads --out $(POND)/workloads.jsonl
+	$(LEARN).learn generate workloads --count 5000 --seed 2 --out $(POND)/counters.jsonl
+	for latency in 182 222; do $(LEARN).learn train insensitive --samples $(POND)/workloads.jsonl --latency $$latency% \
+		--out $(POND)/models/insensitive-$$latency.onnx || exit 1; done
+	$(LEARN).learn train nights --trace $(POND)/vms.parquet --first-day $(FIRST_DAY) --out $(POND)/models
+	$(LEARN).report.pooling --program $(BUILT)/release/thermocline --trace $(POND)/vms.parquet \
+		--models $(POND)/models --counters $(POND)/counters.jsonl --plots
 
 .PHONY: reproduce-stranding
 reproduce-stranding: toolchain venv-tune ## 004 figure 2 on a generated trace of a million VMs, or TRACE=FILE; target/reproduce/stranding.json, and drawn
 	cargo build --release --locked -p thermocline
 	mkdir -p target/reproduce
-	test -n "$(TRACE)" || target/release/thermocline pool generate --out target/reproduce/vms.parquet
-	target/release/thermocline pool stranding --trace $(or $(TRACE),target/reproduce/vms.parquet) --format json > target/reproduce/stranding.json
+	test -n "$(TRACE)" || $(BUILT)/release/thermocline pool generate --out target/reproduce/vms.parquet
+	$(BUILT)/release/thermocline pool stranding --trace $(or $(TRACE),target/reproduce/vms.parquet) --format json > target/reproduce/stranding.json
 	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.stranding --told target/reproduce/stranding.json
 
 .PHONY: bench-emulate
 bench-emulate: toolchain ## Redis, memcached, TPC-B and analytics on emulated slow memory, as root; an hour; target/bench/emulate.json
 	cargo build --release --locked -p thermocline -p thermocline-lab-guest
-	cd bench && python3 -m emulate --thermocline ../target/release/thermocline --load ../target/release/labguest \
+	cd bench && python3 -m emulate --thermocline $(BUILT)/release/thermocline --load $(BUILT)/release/labguest \
 		--out ../target/bench/emulate.json
 
 .PHONY: bench-resolution

@@ -17,7 +17,7 @@ np = pytest.importorskip("numpy")
 
 from thermocline.learn import cli, export, features, generate, history, insensitive, untouched, vms, workloads  # noqa: E402
 from thermocline.learn.commands import DIFFERENCE_MAX  # noqa: E402
-from thermocline.report import pond  # noqa: E402
+from thermocline.report import into  # noqa: E402
 
 SPEC = generate.Spec(vms=6000, days=9, customers=60)
 DAY = vms.DAY
@@ -135,6 +135,7 @@ def served(program: str, trace: Path, model: Path, forest: Path, about: dict[str
     [
         (("train", "untouched", "--trace", "{empty}", "--out", "{out}"), "not a Parquet file"),
         (("train", "untouched", "--trace", "{missing}", "--out", "{out}"), "missing"),
+        (("train", "nights", "--trace", "{empty}", "--out", "{out}"), "not a Parquet file"),
         (("train", "insensitive", "--samples", "{empty}", "--out", "{out}"), "0 samples"),
         (("evaluate", "insensitive", "--samples", "{wrong}"), "line 1"),
         (("solve", "--untouched", "{wrong}", "--insensitive", "{wrong}"), "not a curve"),
@@ -150,6 +151,37 @@ def test_what_cannot_be_done_is_said(words: tuple[str, ...], told: str, tmp_path
     assert run(*(word.format(**places) for word in words)) == 1
     assert told in capsys.readouterr().err
     assert not places["out"].exists()
+
+
+@pytest.mark.skipif("THERMOCLINE" not in os.environ, reason="make test-learn says where the program is")
+def test_the_simulator_asks_models_of_every_night(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program, trace, models, samples = os.environ["THERMOCLINE"], tmp_path / "vms.parquet", tmp_path / "models", tmp_path / "w.jsonl"
+    made = [program, "pool", "generate", "--vms", "12000", "--clusters", "2", "--days", "12", "--out", str(trace)]
+    subprocess.run(made, check=True, capture_output=True)
+    assert run("generate", "workloads", "--out", samples) == 0
+    assert run("train", "insensitive", "--samples", samples, "--folds", "10", "--out", models / "insensitive-182.onnx") == 0
+    capsys.readouterr()
+    assert run("train", "nights", "--trace", trace, "--first-day", "9", "--out", models, "--format", "json") == 0
+    nights = printed(capsys)["nights"]
+    assert [night["trained_until"] for night in nights] == [9 * DAY, 10 * DAY, 11 * DAY]
+    command = [program, "--format", "json", "pool", "simulate", "--trace", str(trace), "--models", str(models), "--counters", str(samples)]
+    command += ["--memory", "models", "--latency", "64ns", "--pool-sizes", "16"]
+    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    foretold = told["results"][0]["foretold"]
+    assert (told["begins"], told["model_faults"]) == (9 * DAY, [])
+    # What the trainer itself says of the VMs that came after the first night, by the models of their nights.
+    known = features.known(vms.read(trace))
+    promised, overpredicted = 0.0, 0
+    for night in nights:
+        of = known.where((known.vms.arrival >= night["trained_until"]) & (known.vms.arrival < night["trained_until"] + DAY))
+        answers = untouched.train(known, night["quantile"], night["trained_until"]).answers(of)
+        overpredicted += int((answers > of.vms.untouched_ratio).sum())
+        promised += float((answers * of.vms.memory_bytes).sum())
+    # Those that run when the first model comes are asked about, too, and the insensitive are not asked about untouched memory.
+    assert 0 < foretold["overpredicted_ratio"] * foretold["vms"] < overpredicted * 1.5
+    assert promised > 0 and foretold["untouched_ratio"] > 0.02
+    assert foretold["insensitive_ratio"] > 0.05
+    assert told["results"][0]["pool_ratio"] > 0.1
 
 
 def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -171,4 +203,8 @@ def test_the_report_leaves_what_others_wrote(tmp_path: Path) -> None:
     assert {"figure_17", "figure_18", "figure_19", "figure_20"} <= told.keys()
     assert "figure_19" in json.loads(made.stdout)
     assert len(list((tmp_path / "figures").glob("pond*.svg"))) == 4
-    assert pond.merged(out, {"figure_21": 1})["figure_21"] == 1
+    assert len(told["figure_17"]["latency_182%"]["half_interval"]) == len(told["figure_17"]["latency_182%"]["RandomForest"]["curve"])
+    before = (tmp_path / "figures" / "pond17.svg").read_bytes()
+    subprocess.run([sys.executable, "-m", "thermocline.report.pond", "--out", str(out), "--draw"], check=True, capture_output=True)
+    assert (tmp_path / "figures" / "pond17.svg").read_bytes() == before
+    assert into.merged(out, {"figure_21": 1})["figure_21"] == 1

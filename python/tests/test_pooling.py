@@ -17,6 +17,7 @@ def row(memory: str, added_ns: int, sockets: int, saved: float, *, confirmed: bo
         "memory": memory,
         "added_ns": added_ns,
         "pool_sockets": sockets,
+        "foretold": {"vms": 190} if memory == "models" else None,
         "pool_ratio": 0.4,
         "saved_ratio": saved,
         "online_saved_ratio": saved,
@@ -29,7 +30,7 @@ def row(memory: str, added_ns: int, sockets: int, saved: float, *, confirmed: bo
 
 
 def told(*rows: dict[str, Any]) -> dict[str, Any]:
-    about = {"command": ["pool"], "elapsed_seconds": 1.0, "events": 9, "origin": "a test", "generated": True}
+    about = {"command": ["pool"], "elapsed_seconds": 1.0, "events": 9, "origin": "a test", "generated": True, "begins": None}
     return about | {"vms": 200, "assumed": 0, "rejected": 0, "clusters": 3, "servers": 12, "spanning_ratio": 0.0, "results": list(rows)}
 
 
@@ -53,8 +54,8 @@ def test_the_report_keeps_what_others_wrote(tmp_path: Path, monkeypatch: pytest.
     answers = iter([told(row("static=50%", 64, 32, 0.11)), told(row("pond", 64, 16, 0.08))])
     asked: list[list[str]] = []
 
-    def simulate(program: str, trace: Path, seed: int, options: list[str]) -> dict[str, Any]:
-        asked.append([program, str(trace), str(seed), *options])
+    def simulate(program: str, trace: Path, seed: int, question: pooling.Question, *_: object) -> dict[str, Any]:
+        asked.append([program, str(trace), str(seed), *question.more])
         return next(answers)
 
     monkeypatch.setattr(pooling, "simulate", simulate)
@@ -67,9 +68,30 @@ def test_the_report_keeps_what_others_wrote(tmp_path: Path, monkeypatch: pytest.
     assert "--confirm" in asked[1] and "--confirm" not in asked[0]
 
 
+def test_trained_models_are_asked_for_beside_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    asked: list[pooling.Question] = []
+
+    def simulate(*arguments: Any) -> dict[str, Any]:
+        asked.append(arguments[3])
+        return told(row("pond", 64, 16, 0.08), row("models", 64, 16, 0.05))
+
+    monkeypatch.setattr(pooling, "simulate", simulate)
+    out = tmp_path / "made" / "pond.json"
+    assert pooling.main(["--trace", "t.parquet", "--out", str(out), "--models", "m", "--counters", "c.jsonl", "--plots"]) == 0
+    assert [question.memory[-1] for question in asked] == ["static=50%", "pond", "models"]
+    assert asked[2].more[-4:] == ("--models", "m", "--counters", "c.jsonl")
+    assert "--models" not in asked[1].more
+    figure = json.loads(out.read_text())["figure_21_models"]
+    assert list(figure["curves"]) == ["pond, 64 ns", "models, 64 ns"]
+    assert figure["foretold"] == {"models, 64 ns": {"vms": 190}}
+    drawn = sorted(path.name for path in (tmp_path / "made" / "figures").iterdir())
+    assert drawn == sorted(f"pond{name}.{kind}" for name in ("3", "21", "21-models") for kind in ("png", "svg"))
+
+
 def test_a_failure_of_the_simulator_is_told(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho no such trace >&2\nexit 1\n")
     program.chmod(0o755)
     with pytest.raises(SystemExit, match="no such trace"):
-        pooling.simulate(str(program), tmp_path / "t.parquet", 1, [])
+        pooling.simulate(str(program), tmp_path / "t.parquet", 1, pooling.FIGURE_3)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from thermocline.tune.quantity import number, ratio
 
-from . import commands, generate, insensitive, workloads
+from . import commands, generate, insensitive, untouched, workloads
 from .commands import Failed
 from .vms import BadTrace
 from .workloads import BadSamples
@@ -100,6 +100,13 @@ def _train(kinds: Kinds[argparse.ArgumentParser]) -> None:
     made.add_argument("--trace", required=True, type=Path, metavar="FILE.parquet", help="a VM trace with customers and untouched memory")
     made.add_argument("--target", type=ratio, default=0.04, metavar="RATIO", help="VMs that may be overpredicted (default: 4%%)")
     made.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="where the model goes")
+    made = _command(kinds, "nights", commands.train_nights, "train that model for every night of a trace, for `pool simulate --models`")
+    made.add_argument("--trace", required=True, type=Path, metavar="FILE.parquet", help="a VM trace with customers and untouched memory")
+    made.add_argument("--target", type=ratio, default=0.04, metavar="RATIO", help="VMs that may be overpredicted (default: 4%%)")
+    made.add_argument(
+        "--first-day", type=_day, default=untouched.TRAINED_DAYS, metavar="N", help="the day after the first night (default: %(default)s)"
+    )
+    made.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the models go, a file a night")
     made = _command(kinds, "insensitive", commands.train_insensitive, "train the latency-insensitivity model on samples")
     _samples(made)
     made.add_argument("--target", type=ratio, default=0.02, metavar="RATIO", help="workloads that may be false positives (default: 2%%)")
@@ -143,6 +150,12 @@ def _latency(text: str) -> float:
         if math.isclose(value, known):
             return known
     raise argparse.ArgumentTypeError(f"{text!r} is neither 182% nor 222%")
+
+
+def _day(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more: a night has a day before it")
+    return int(text)
 
 
 def _folds(text: str) -> int:

@@ -61,15 +61,41 @@ def train_untouched(asked: argparse.Namespace) -> int:
     nights = untouched.roll(known, days, _say)
     quantile = untouched.QUANTILES[untouched.choose(nights, asked.target, now)]
     _say(f"training with quantile {quantile} on what had ended by second {now}")
+    told = _train_untouched(known, quantile, now, asked.target, asked.out)
+    words = f"quantile {quantile} of {told['trained_on']} VMs, within {told['difference_max']:.1g} of the trainer as ONNX"
+    _print(asked, told, f"wrote {asked.out}: {words}\n")
+    return 0
+
+
+def train_nights(asked: argparse.Namespace) -> int:
+    """`train nights`."""
+    _say(f"reading {asked.trace}")
+    known = features.known(vms.read(asked.trace))
+    last = int(known.vms.arrival.max()) // vms.DAY
+    if asked.first_day > last:
+        raise Failed(f"{asked.trace} ends on day {last}; --first-day {asked.first_day} is after that, and there is no night to train for")
+    # The nights before the first are those that its setting is chosen by.
+    began = max(1, asked.first_day - untouched.CHOICE_DAYS)
+    nights: list[untouched.Night] = []
+    written = []
+    for day in range(began, last + 1):
+        if day >= asked.first_day:
+            quantile = untouched.QUANTILES[untouched.choose(nights, asked.target, day * vms.DAY)]
+            written.append(_train_untouched(known, quantile, day * vms.DAY, asked.target, asked.out / f"untouched-{day:04}.onnx"))
+        nights = [*nights[1 - untouched.CHOICE_DAYS :], *untouched.roll(known, [day], _say)]
+    _print(asked, {"nights": written}, f"wrote the models of {len(written)} nights to {asked.out}\n")
+    return 0
+
+
+def _train_untouched(known: features.Known, quantile: float, now: int, target: float, out: Path) -> dict[str, Any]:
+    """Trains on what had ended by a time, writes the model, and tells how it went."""
     trained = untouched.train(known, quantile, now)
-    model = export.untouched_model(trained, asked.target)
+    model = export.untouched_model(trained, target)
     inputs = features.matrix(known.where(np.arange(len(known.vms)) >= len(known.vms) - _CHECKED), trained.encoding)
     inputs = inputs[~np.isnan(inputs).any(axis=1)]
     difference = _difference(trained.booster.predict(inputs.astype(np.float64), num_threads=1), export.run(model, inputs))
-    told = {"written": str(asked.out), "bytes": export.write(model, asked.out), "quantile": quantile, "trained_on": trained.vms,
+    return {"written": str(out), "bytes": export.write(model, out), "quantile": quantile, "trained_on": trained.vms,
             "trained_until": now, "difference_max": difference}  # fmt: skip
-    _print(asked, told, f"wrote {asked.out}: quantile {quantile} of {trained.vms} VMs, within {difference:.1g} of the trainer as ONNX\n")
-    return 0
 
 
 def train_insensitive(asked: argparse.Namespace) -> int:

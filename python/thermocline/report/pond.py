@@ -18,6 +18,8 @@ from typing import Any
 from thermocline.learn import commands, curves, features, generate, insensitive, untouched, workloads
 from thermocline.learn.curves import Point
 
+from .into import keep, merged
+
 FOREST, DRAM, MEMORY, STATIC = "#1f77b4", "#e08a00", "#9aa7b5", "#9aa7b5"
 
 BUDGETS = tuple(share / 1000 for share in (0, 1, 2, 3, 5, 7.5, 10, 12.5, 15, 17.5, 20, 25, 30, 40, 50, 60, 80, 100))
@@ -25,6 +27,17 @@ BUDGETS = tuple(share / 1000 for share in (0, 1, 2, 3, 5, 7.5, 10, 12.5, 15, 17.
 
 TARGET = 0.04
 """Overpredictions that the nightly model of figure 20 is to stay below."""
+
+LATENCIES = tuple(f"{latency:.0%}" for latency in workloads.LATENCIES)
+
+PUBLISHED_17 = ((0.30, 0.02),)
+"""Insensitive and false positives of the forest at 182 % (section 6.4.1)."""
+PUBLISHED_18: Mapping[str, tuple[float, float]] = {"182%": (0.44, 0.02), "222%": (0.35, 0.02)}
+"""DRAM on pools and mispredictions of both models together (section 6.4.3)."""
+PUBLISHED_19 = ((0.20, 0.025), (0.25, 0.04))
+"""Untouched memory and overpredictions of the model (section 6.4.2)."""
+PUBLISHED_19_STATIC = ((0.20, 0.12),)
+"""The same of a static share."""
 
 Say = untouched.Say
 
@@ -80,7 +93,7 @@ def numbers_17(of: Mapping[float, Insensitive], fit: Sequence[generate.Fitted]) 
         told[f"latency_{latency:.0%}"] = {
             name: {key: curves.gain_at(curve, limit).gain for key, limit in limits.items()} | {"curve": _pairs(curve)}
             for name, curve in one.curves.items()
-        }
+        } | {"half_interval": [round(half, 6) for half in one.half_interval]}
     return told
 
 
@@ -160,15 +173,15 @@ def _pairs(curve: Sequence[Point]) -> list[list[float]]:
     return [[round(point.gain, 6), round(point.wrong, 6)] for point in curve]
 
 
-def draw(told: Mapping[str, Any], half: Mapping[float, Sequence[float]], to: Path) -> list[Path]:
-    """Draws what there is, each figure as SVG."""
+def draw(told: Mapping[str, Any], to: Path) -> list[Path]:
+    """Draws figures 17 to 20, and Bitbrains where it is told, as SVG and PNG, with what is published as crosses."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
     pyplot.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10, "svg.hashsalt": "thermocline"})
-    drawn = {"pond17": _figure_17(pyplot, told["figure_17"], half), "pond18": _figure_18(pyplot, told["figure_18"])}
+    drawn = {"pond17": _figure_17(pyplot, told["figure_17"]), "pond18": _figure_18(pyplot, told["figure_18"])}
     drawn |= {"pond19": _figure_19(pyplot, told["figure_19"]), "pond20": _figure_20(pyplot, told["figure_20"])}
     if "bitbrains" in told:
         drawn["pond-bitbrains"] = _figure_bitbrains(pyplot, told["bitbrains"])
@@ -188,10 +201,29 @@ def _line(axes: Any, pairs: Sequence[Sequence[float]], label: str, colour: str, 
     axes.plot([x * 100 for x, _ in pairs], [y * 100 for _, y in pairs], label=label, color=colour, **more)
 
 
-def _figure_17(pyplot: Any, told: Mapping[str, Any], half: Mapping[float, Sequence[float]]) -> Any:
+def _published(axes: Any, points: Sequence[Sequence[float]], colour: str) -> None:
+    """Points that the paper gives, in the colour of the curve that they are of."""
+    _line(axes, points, "", colour, marker="x", markersize=8, markeredgewidth=2, linestyle="", zorder=3)
+
+
+def _legend(axes: Any, **where: Any) -> None:
+    """The curves, and what crosses are."""
+    axes.plot([], [], "x", color="#5f6b7a", markersize=8, markeredgewidth=2, label="published, in the curve's colour")
+    handles, labels = axes.get_legend_handles_labels()
+    named = [(handle, label) for handle, label in zip(handles, labels, strict=True) if label]
+    axes.legend(*zip(*named, strict=True), frameon=False, loc="upper left", **where)
+
+
+def _target(axes: Any, at: float, text: str) -> None:
+    """A dashed line, with what it is above its left end."""
+    axes.axhline(at, color="#b3261e", linewidth=1, linestyle="--")
+    axes.annotate(text, (0, at), xycoords=("axes fraction", "data"), textcoords="offset points", xytext=(3, 3), color="#b3261e", fontsize=8)
+
+
+def _figure_17(pyplot: Any, told: Mapping[str, Any]) -> Any:
     figure, both = pyplot.subplots(1, 2, figsize=(9, 3.2), sharey=True)
-    for axes, latency in zip(both, half, strict=True):
-        of = told[f"latency_{latency:.0%}"]
+    for axes, latency in zip(both, LATENCIES, strict=True):
+        of = told[f"latency_{latency}"]
         for name, label, colour in (
             ("RandomForest", "random forest", FOREST),
             ("DRAM_Bound", "DRAM bound", DRAM),
@@ -199,19 +231,21 @@ def _figure_17(pyplot: Any, told: Mapping[str, Any], half: Mapping[float, Sequen
         ):
             if name in of:
                 _line(axes, of[name]["curve"], label, colour)
-        pairs = of["RandomForest"]["curve"]
-        low, high = ([max(0.0, y + sign * h) * 100 for (_, y), h in zip(pairs, half[latency], strict=True)] for sign in (-1, 1))
-        axes.fill_between([x * 100 for x, _ in pairs], low, high, color=FOREST, alpha=0.2, linewidth=0)
-        axes.axhline(2, color="#b3261e", linewidth=1, linestyle="--")
-        axes.set(xlabel="marked as insensitive, % of workloads", xlim=(0, 60), ylim=(0, 12), title=f"{latency:.0%} of local latency")
+        pairs, half = of["RandomForest"]["curve"], of.get("half_interval", [])
+        if half:
+            low, high = ([max(0.0, y + sign * h) * 100 for (_, y), h in zip(pairs, half, strict=True)] for sign in (-1, 1))
+            axes.fill_between([x * 100 for x, _ in pairs], low, high, color=FOREST, alpha=0.2, linewidth=0)
+        _target(axes, 2, "target")
+        axes.set(xlabel="marked as insensitive, % of workloads", xlim=(0, 60), ylim=(0, 12), title=f"{latency} of local latency")
+    _published(both[0], PUBLISHED_17, FOREST)
     both[0].set_ylabel("false positives, % of workloads")
-    both[0].legend(frameon=False, loc="upper left")
+    _legend(both[1], bbox_to_anchor=(1, 1))
     return figure
 
 
 def _figure_18(pyplot: Any, told: Mapping[str, Any]) -> Any:
     figure, both = pyplot.subplots(1, 2, figsize=(9, 3.2), sharey=True)
-    for axes, latency in zip(both, ("182%", "222%"), strict=True):
+    for axes, latency in zip(both, LATENCIES, strict=True):
         of = told[f"latency_{latency}"]
         for key, label, colour in (
             ("curve", "both models", FOREST),
@@ -219,10 +253,11 @@ def _figure_18(pyplot: Any, told: Mapping[str, Any]) -> Any:
             ("insensitive_alone", "insensitivity alone", MEMORY),
         ):
             _line(axes, [(pool, wrong) for wrong, pool in of[key]], label, colour, marker="o", markersize=3)
-        axes.axhline(2, color="#b3261e", linewidth=1, linestyle="--")
+        _target(axes, 2, "target")
+        _published(axes, [PUBLISHED_18[latency]], FOREST)
         axes.set(xlabel="DRAM on the pool, %", xlim=(0, 70), ylim=(0, 6), title=f"{latency} of local latency")
     both[0].set_ylabel("scheduling mispredictions, % of VMs")
-    both[1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    _legend(both[1], bbox_to_anchor=(1, 1))
     return figure
 
 
@@ -231,8 +266,10 @@ def _figure_19(pyplot: Any, told: Mapping[str, Any]) -> Any:
     _line(axes, told["model"], "model of the night before", FOREST, marker="o", markersize=3)
     _line(axes, told["model_in_slices"], "the same in whole GiB", FOREST, linestyle=":")
     _line(axes, told["static"], "static share", STATIC, marker="o", markersize=3)
+    _published(axes, PUBLISHED_19, FOREST)
+    _published(axes, PUBLISHED_19_STATIC, STATIC)
     axes.set(xlabel="untouched memory promised, % of all", ylabel="overpredicted, % of VMs", xlim=(0, 40), ylim=(0, 30))
-    axes.legend(frameon=False, loc="upper left")
+    _legend(axes)
     return figure
 
 
@@ -241,11 +278,15 @@ def _figure_20(pyplot: Any, told: Mapping[str, Any]) -> Any:
     days = [row["day"] for row in told["days"]]
     axes.plot(days, [row["untouched_ratio"] * 100 for row in told["days"]], color=FOREST, marker="o", markersize=3)
     axes.plot(days, [row["overpredicted_ratio"] * 100 for row in told["days"]], color=DRAM, marker="o", markersize=3)
-    axes.axhline(told["target_ratio"] * 100, color="#b3261e", linewidth=1, linestyle="--")
+    _target(axes, told["target_ratio"] * 100, "target of overpredictions")
     last = told["days"][-1]
-    for value, text in ((last["untouched_ratio"], "untouched memory\npromised"), (last["overpredicted_ratio"], "overpredicted VMs")):
+    for value, text in (
+        (last["untouched_ratio"], "untouched memory\npromised, of all"),
+        (last["overpredicted_ratio"], "\noverpredicted VMs"),
+    ):
         axes.annotate(text, (days[-1], value * 100), textcoords="offset points", xytext=(8, 0), va="center", annotation_clip=False)
-    axes.set(xlabel="day", ylabel="%", ylim=(0, None))
+    most = max(max(row["untouched_ratio"], row["overpredicted_ratio"]) for row in told["days"])
+    axes.set(xlabel="day", ylabel="%", ylim=(0, most * 115))
     return figure
 
 
@@ -268,26 +309,8 @@ def _figure_bitbrains(pyplot: Any, told: Mapping[str, Any]) -> Any:
     return figure
 
 
-def keep(path: Path, told: Mapping[str, Any]) -> None:
-    """Writes what there is so far, so that a long run that is stopped has not been for nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(merged(path, told), indent=1) + "\n", encoding="utf-8")
-
-
-def merged(path: Path, told: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file holds already, with these figures in place of older ones: other parts of the report write it, too."""
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        before = {}
-    if not isinstance(before, dict):
-        raise ValueError(f"{path} holds no figures by name; move it away")
-    return {**before, **told}
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Trains, validates, solves, draws, and writes the figures."""
-    asked = _parser().parse_args(arguments)
+def _measured(asked: argparse.Namespace) -> dict[str, Any]:
+    """Trains, validates and solves; writes each figure's numbers as soon as there are any."""
     told: dict[str, Any] = {}
     if asked.bitbrains:
         told["bitbrains"], _ = commands.bitbrains_report(asked.bitbrains, say)
@@ -299,9 +322,16 @@ def main(arguments: Sequence[str]) -> int:
     figures_19 = untouched_figures(generate.Spec(vms=asked.vms, days=asked.days), asked.nights, asked.seed, say)
     told |= {"figure_18": numbers_18(figures_17, figures_19), "figure_19": numbers_19(figures_19), "figure_20": numbers_20(figures_19)}
     keep(asked.out, told)
-    written = draw(told, {latency: one.half_interval for latency, one in figures_17.items()}, asked.out.parent / "figures")
+    return told
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Trains, validates, solves, draws, and writes the figures."""
+    asked = _parser().parse_args(arguments)
+    told: dict[str, Any] = merged(asked.out, {}) if asked.draw else _measured(asked)
+    written = draw(told, asked.out.parent / "figures")
     sys.stdout.write(json.dumps(_headlines(told), indent=1) + "\n")
-    say(f"wrote {asked.out}; drew {', '.join(str(path) for path in written)}")
+    say(f"figures in {asked.out}; drew {', '.join(str(path) for path in written)}")
     return 0
 
 
@@ -330,6 +360,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="figures of others in it are kept (default: %(default)s)",
     )
+    made.add_argument("--draw", action="store_true", help="measure nothing; draw what the report holds")
     made.add_argument("--bitbrains", type=Path, metavar="FILE.parquet", help="the Bitbrains trace; without it, that part is left out")
     made.add_argument("--vms", type=int, default=60_000, metavar="N", help="VMs that are made up (default: %(default)s)")
     made.add_argument("--days", type=int, default=28, metavar="N", help="over how many days (default: %(default)s)")
