@@ -69,6 +69,18 @@ test-learn: toolchain venv-learn ## the pool's predictions: trained, written as 
 	cargo build --locked -p thermocline
 	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../target/venv-learn/bin/python -m pytest -q tests/test_learn.py tests/test_learn_parts.py tests/test_learn_curves.py
 
+.PHONY: test-pool-faults
+test-pool-faults: toolchain ## the pool manager killed fifty times under load, and a full disk under its ledger (as root); a minute
+	cargo test --locked -p thermocline-manager --test faults -- --include-ignored --nocapture --test-threads 1
+
+.PHONY: test-stranger
+test-stranger: toolchain ## a client in Python, generated from docs/pool-api.json, runs a pool slice's whole cycle
+	cargo build --locked -p thermocline
+	@tools/venv target/venv-stranger lab/stranger/requirements.txt
+	rm -rf target/stranger && mkdir -p target/stranger
+	cd target/stranger && ../venv-stranger/bin/openapi-python-client generate --path ../../docs/pool-api.json --meta none --output-path pool_client
+	THERMOCLINE=$(CURDIR)/target/debug/thermocline PYTHONPATH=target/stranger target/venv-stranger/bin/python -m pytest -q lab/stranger
+
 .PHONY: test-ray
 test-ray: toolchain ## the model on a local Ray cluster, one of whose workers is killed (0.5 GB of wheels)
 	cargo build --locked -p thermocline
@@ -96,7 +108,7 @@ bench-model: toolchain ## the fleet model against reading the same memory, and n
 	cd bench && ../target/venv-peers/bin/python -m peers --program $(BUILT)/release/thermocline --into ../target/bench/model.json
 
 .PHONY: bench-pool
-bench-pool: toolchain ## the pooling simulator against its queue alone; figures in target/bench/pool.json
+bench-pool: toolchain ## the pooling simulator against its queue alone, the pool manager under load; figures in target/bench/pool.json
 	cargo run --release --locked -p thermocline-bench -- --pool --runs 7 --out target/bench/pool.json
 
 .PHONY: reproduce-tuner

@@ -15,6 +15,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 mod controller;
 mod histograms;
 mod journals;
+mod ledgers;
 mod machine;
 mod measure;
 mod models;
@@ -40,7 +41,7 @@ struct Arguments {
     /// Measure the fleet model instead of what runs on a machine
     #[arg(long)]
     model: bool,
-    /// Measure the pooling simulator instead, and one prediction on the VM request path
+    /// Measure the pooling simulator instead, one prediction on the VM request path, and the pool manager under load
     #[arg(long, conflicts_with_all = ["model", "resolution"])]
     pool: bool,
     /// Measure instead what entries of several periods hide, in this journal and in a generated fleet
@@ -57,7 +58,7 @@ fn main() -> Result<ExitCode> {
     let json = match &arguments.resolution {
         Some(journal) => Some(serde_json::to_string_pretty(&resolution::bench(journal)?)?),
         None if arguments.model => Some(serde_json::to_string_pretty(&models::bench(machine::describe()?, effort)?)?),
-        None if arguments.pool => Some(serde_json::to_string_pretty(&pool(effort)?)?),
+        None if arguments.pool => Some(serde_json::to_string_pretty(&pool(effort, &arguments.out)?)?),
         None => None,
     };
     if let Some(json) = json {
@@ -87,11 +88,15 @@ struct PoolFigures {
     simulator: pools::PoolReport,
     #[serde(flatten)]
     predictions: predictions::Predictions,
+    #[serde(flatten)]
+    ledgers: ledgers::LedgerReport,
 }
 
-fn pool(effort: Effort) -> Result<PoolFigures> {
+/// `beside` is where figures go: the ledger is measured on that disk.
+fn pool(effort: Effort, beside: &Path) -> Result<PoolFigures> {
+    let ledgers = ledgers::bench(beside.parent().unwrap_or(Path::new("")))?;
     let simulator = pools::bench(machine::describe()?, effort)?;
-    Ok(PoolFigures { simulator, predictions: predictions::predict_bench(Path::new(""))? })
+    Ok(PoolFigures { simulator, predictions: predictions::predict_bench(Path::new(""))?, ledgers })
 }
 
 fn write(out: &Path, json: &str) -> Result<()> {

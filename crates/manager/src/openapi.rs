@@ -50,8 +50,22 @@ pub fn describe() -> Value {
         },
         "servers": [{ "url": "https://pool-manager:7443", "description": "Certificates on both sides." }],
         "paths": paths,
-        "components": { "schemas": generator.take_definitions(true) },
+        "components": { "schemas": generator.take_definitions(true).into_iter().map(|(name, schema)| (name, plain(schema))).collect::<Map<_, _>>() },
     })
+}
+
+/// A choice among words as one list of words, which generators of clients make one type of; what each means goes into the
+/// description.
+fn plain(schema: Value) -> Value {
+    let Some(choices) = schema.get("oneOf").and_then(Value::as_array) else { return schema };
+    let word = |choice: &Value| choice.pointer("/enum/0").and_then(Value::as_str).map(str::to_owned);
+    let text = |of: &Value| of.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let Some(words) = choices.iter().map(word).collect::<Option<Vec<String>>>() else { return schema };
+    let mut told = text(&schema);
+    for (word, choice) in words.iter().zip(choices) {
+        told += &format!("\n- `{word}`: {}", text(choice));
+    }
+    json!({ "type": "string", "enum": words, "description": told })
 }
 
 fn who(who: Who) -> &'static str {
@@ -72,4 +86,25 @@ fn parameters(route: &Route) -> Value {
         json!({ "name": name, "in": place, "required": true, "schema": schema })
     });
     shown.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_and_every_type_is_described() {
+        let described = describe();
+        for route in ROUTES {
+            let operation = &described["paths"][route.path][route.method.to_lowercase()];
+            assert_eq!(operation["operationId"], route.name, "{}", route.path);
+        }
+        assert_eq!(described["components"]["schemas"]["Action"]["enum"], json!(["offline"]));
+        // Whatever is referred to is there.
+        let text = described.to_string();
+        for reference in text.split("\"#/components/schemas/").skip(1) {
+            let name = reference.split('"').next().unwrap_or_default();
+            assert!(described["components"]["schemas"][name].is_object(), "{name} is not described");
+        }
+    }
 }

@@ -272,8 +272,14 @@ fn kills(kills: u32, seed: u64) {
         .collect();
     let mut random = Rng::with_seed(seed);
     for _ in 0..kills {
-        // Somewhere between a start that is not over and hundreds of requests.
-        std::thread::sleep(Duration::from_millis(random.u64(1..150)));
+        // Most after some work, at any instruction of it; some before the start is over.
+        if random.u32(0..4) > 0 {
+            let goal = seen.cycles.load(Ordering::Relaxed) + random.u64(1..8);
+            while seen.cycles.load(Ordering::Relaxed) < goal {
+                std::thread::sleep(Duration::from_micros(random.u64(1..2_000)));
+            }
+        }
+        std::thread::sleep(Duration::from_micros(random.u64(1..100_000)));
         site.kill();
         site.again();
     }

@@ -73,7 +73,7 @@ fn the_description_in_the_manual_is_the_one_that_is_served() {
     let described = json(&["pool", "manager", "openapi"]);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pool-api.json");
     let written: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    assert_eq!(described, written, "write it anew: thermocline pool manager openapi | python3 -m json.tool > docs/pool-api.json");
+    assert!(described == written, "write it anew: thermocline pool manager openapi | python3 -m json.tool > docs/pool-api.json");
 }
 
 #[test]
