@@ -1,6 +1,6 @@
 """A client that was generated from the published description of the pool manager's API runs a slice's whole cycle.
 
-Run by `make test-stranger`, which says in THERMOCLINE where the program is, and has put the client where it can be imported.
+Run by `make test-stranger`, which says in THERMOCLINE where the program is, and puts the client where it is found.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ def lease(of: Client, host: str) -> Lease:
 
 
 def test_a_whole_cycle(manager: tuple[str, Path]) -> None:
+    """Lease, slices, another host that is refused, a guest that is full, release, and the next owner."""
     a, b = client(manager, "a"), client(manager, "b")
     epoch = lease(a, "a").epoch
     body = AssignRequest(epoch=epoch, request="1", vm="vm one", slices=2)
