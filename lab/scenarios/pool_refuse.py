@@ -19,7 +19,6 @@ LOCAL_MIB = 640
 LOCAL_HELD_MIB, POOL_HELD_MIB = 360, 320
 """With what the guest's kernel and programs take, more than is left without the pool. Each is bound to its node: a program
 that spills into memory that its kernel may not use itself is ended for want of page tables, release or not."""
-BALLOON_SECONDS = 30.0
 
 
 def run(lab: Lab) -> dict[str, Any]:
@@ -28,15 +27,17 @@ def run(lab: Lab) -> dict[str, Any]:
     with Pool(lab, SLICES) as pool:
         host = pool.host("host-a", Watch(attempts=0))
         with PoolGuest(host, Vm("full", LOCAL_MIB, SLICES * SLICE_MIB, cmdline=movable)) as guest:
-            balloon = guest.run(["modprobe", "virtio_balloon"], check=False).status == 0
+            balloon = znuma.balloon(guest)
             marks = [znuma.hold(guest, node, mib, node=node) for node, mib in ((0, LOCAL_HELD_MIB), (1, POOL_HELD_MIB))]
-            lab.say(f"the guest holds {LOCAL_HELD_MIB + POOL_HELD_MIB} MiB; it {'has' if balloon else 'has no'} balloon driver")
+            lab.say(
+                f"the guest holds {LOCAL_HELD_MIB + POOL_HELD_MIB} MiB; it {'has' if balloon else 'has no'} balloon driver"
+            )
             reason, asked = _refused(host, "full"), host.explain("full")
             damaged, killed = sum(held.damaged_bytes() for held in marks), znuma.out_of_memory(guest)
             alive, before = all(held.is_alive() for held in marks), znuma.node_bytes(guest, 1)
             marks[0].drop()
             begin = pool.counts()["free"]
-            released = _until_released(lab, host, guest)
+            released = znuma.release(host, guest)
             free_seconds = pool.until_free(SLICES)
             after, damaged = znuma.node_bytes(guest, 1), damaged + marks[1].damaged_bytes()
             killed, alive = znuma.out_of_memory(guest), alive and marks[1].is_alive()
@@ -49,7 +50,7 @@ def run(lab: Lab) -> dict[str, Any]:
         "damaged_bytes": damaged,
         "node_before_bytes": before,
         "node_after_bytes": after,
-        "release_seconds_per_gib": released["seconds"] / (SLICES * SLICE_MIB * MIB) * (1 << 30),
+        "release_seconds_per_gib": released / (SLICES * SLICE_MIB / 1024),
         "free_after_release_seconds": free_seconds,
     }
     lab.holds("reason", "must stay free" in reason, f"the refusal does not say why: {reason}")
@@ -69,24 +70,3 @@ def _refused(host: Any, name: str) -> str:
     except Refused as refused:
         return str(refused)
     return "it was not refused"
-
-
-def _until_released(lab: Lab, host: Any, guest: PoolGuest) -> dict[str, Any]:
-    """Releases once the guest has room by what the host goes by."""
-    uptime = float(guest.read("/proc/uptime").split()[0])
-    while True:
-        try:
-            record = host.vm("release", "full")
-            break
-        except Refused as refused:
-            now = float(guest.read("/proc/uptime").split()[0])
-            if now - uptime > BALLOON_SECONDS:
-                raise
-            lab.say(f"not yet: {refused}")
-            guest.run(["sleep", "1"])
-    seconds = [
-        float(event["what"].split(" in ")[1].split()[0])
-        for event in record["events"]
-        if "went offline" in event["what"]
-    ]
-    return {"seconds": sum(seconds), "slices": len(seconds)}

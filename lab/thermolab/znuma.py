@@ -1,11 +1,16 @@
 """What a guest makes of pool memory, seen from its host."""
 
 import json
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from .pool import Host, PoolGuest
+from .pool import Host, PoolGuest, Refused
 from .qemu import MIB
+
+_BALLOON_SECONDS = 30.0
+"""Until a guest has said how much it uses; it is asked every two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,26 @@ def find(guest: PoolGuest, marks: list[int], node: int) -> tuple[list[int], int]
     return told["found_bytes"], told["looked_bytes"]
 
 
+def balloon(guest: PoolGuest) -> bool:
+    """Whether the guest has a driver by which it tells how much it uses; loads it if need be."""
+    return guest.run(["modprobe", "virtio_balloon"], check=False).status == 0
+
+
+def release(host: Host, guest: PoolGuest) -> float:
+    """Takes back a guest's pool memory as soon as it says that it has the room; seconds that its slices took, in all."""
+    deadline = time.monotonic() + _BALLOON_SECONDS
+    while True:
+        try:
+            record = host.vm("release", guest.vm.name)
+            break
+        except Refused:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+    took = (event["what"].split(" in ")[1].split()[0] for event in record["events"] if "went offline" in event["what"])
+    return sum(float(seconds) for seconds in took)
+
+
 def out_of_memory(guest: PoolGuest) -> int:
     """How many programs the guest's kernel has ended for want of memory."""
     return guest.flat_keyed("/proc/vmstat")["oom_kill"]
@@ -105,3 +130,15 @@ def node_bytes(guest: PoolGuest, node: int) -> int:
         return 0
     line = next(line for line in guest.read(path).splitlines() if "MemTotal" in line)
     return int(line.split()[3]) * 1024
+
+
+def resident_bytes(guest: PoolGuest) -> int:
+    """What a guest of local memory alone has ever touched of it, by its process's page tables."""
+    text = Path(f"/proc/{guest.pid}/smaps").read_text()
+    within, total = False, 0
+    for line in text.splitlines():
+        if line.startswith("Rss:") and within:
+            total += int(line.split()[1]) * 1024
+        elif "-" in line.split(" ")[0]:
+            within = "memfd:memory-backend-memfd" in line
+    return total

@@ -1,0 +1,136 @@
+"""Real programs in guests whose pool memory is what they leave untouched: how much of their memory and accesses lies in the pool.
+
+004 figures 10, 15 and 16. Each program runs in a guest of local memory alone first, which tells what it leaves untouched. Then in
+one of the same size whose pool memory is that, in whole slices; and in ones with too much of it, so that 10, 25, 50 and 75 % of
+what the program touched cannot be local. Accesses are those that accessed bits show in periods of two seconds: of all pages
+accessed in each, those that lie in the pool. Nothing here tells what an access costs: emulated memory is equally fast everywhere.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from thermolab import loads, services, znuma
+from thermolab.lab import Lab
+from thermolab.pool import SLICE_MIB, Host, Pool, PoolGuest, Vm, Watch
+from thermolab.qemu import MIB
+
+KERNELS = ("6.12",)
+
+MEMORY_MIB = 1280
+SPARE_MIB = 48
+"""Local memory that a kernel keeps free before it goes to another node, and what two runs of a program differ by."""
+LOOKS = 10
+SPILLS = (0.1, 0.25, 0.5, 0.75)
+SPILLED = ("redis", "analytics")
+LEAST_LOCAL_MIB = 256
+ACCESSED_MAX_RATIO = 0.005
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Something to be at work in a guest."""
+
+    name: str
+    start: Callable[[PoolGuest], None]
+    """Returns once it is busy, and has touched what it will."""
+
+
+def run(lab: Lab) -> Figures:
+    """Measure, size, run; then size wrongly."""
+    programs = (
+        Program("redis", _redis),
+        Program("postgres", _postgres),
+        Program("files", _files),
+        Program("analytics", _analytics),
+    )
+    figures: Figures = {}
+    with Pool(lab, MEMORY_MIB // SLICE_MIB) as pool:
+        host = pool.host("host-a", Watch(attempts=0))
+        for program in programs:
+            touched = _alone(host, program)
+            right = max(0, int((MEMORY_MIB * MIB - touched) / MIB - SPARE_MIB) // SLICE_MIB)
+            lab.say(f"{program.name} touches {touched // MIB} of {MEMORY_MIB} MiB: {right} slices are for the pool")
+            row = {"touched_bytes": touched, **_with(host, program, right)}
+            lab.say(f"{program.name}, rightly sized: {row}")
+            figures[program.name] = row
+            lab.at_most(f"{program.name}.pool_accessed_ratio", row["pool_accessed_ratio"], ACCESSED_MAX_RATIO)
+            lab.at_least(f"{program.name}.pool_bytes", row["pool_bytes"], SLICE_MIB * MIB)
+            for spill in SPILLS if program.name in SPILLED else ():
+                # So much of what it touched is beyond local memory.
+                local = max(LEAST_LOCAL_MIB, int(touched / MIB * (1 - spill)))
+                slices = min((MEMORY_MIB - LEAST_LOCAL_MIB) // SLICE_MIB, -(-(MEMORY_MIB - local) // SLICE_MIB))
+                wrong = _with(host, program, slices)
+                lab.say(f"{program.name}, {spill:.0%} too much: {wrong}")
+                row[f"spilled_{round(spill * 100)}"] = wrong
+        _shown(lab, host, figures)
+    return figures
+
+
+def _alone(host: Host, program: Program) -> int:
+    """What a program touches in a guest of local memory alone."""
+    with PoolGuest(host, Vm("alone", MEMORY_MIB, 0)) as guest:
+        program.start(guest)
+        return znuma.resident_bytes(guest)
+
+
+def _with(host: Host, program: Program, slices: int) -> Figures:
+    """What is seen of it with so many slices of its memory from the pool."""
+    pool_mib = slices * SLICE_MIB
+    with PoolGuest(host, Vm(program.name, MEMORY_MIB - pool_mib, pool_mib)) as guest:
+        program.start(guest)
+        return {**znuma.see(host, guest, LOOKS).figures(), "oom_kills": znuma.out_of_memory(guest)}
+
+
+def _shown(lab: Lab, host: Host, figures: Figures) -> None:
+    """What the guest itself sees: figure 10."""
+    with PoolGuest(host, Vm("shown", 512, 2 * SLICE_MIB)) as guest:
+        node = "/sys/devices/system/node"
+        cores, distance = guest.read(f"{node}/node1/cpulist").strip(), guest.read(f"{node}/node1/distance").split()
+        memory = znuma.node_bytes(guest, 1)
+    figures["node"] = {"bytes": memory, "distance": int(distance[0])}
+    lab.holds("node", cores == "", f"the pool's node has cores {cores}")
+    lab.holds("distance", distance == ["28", "10"], f"the pool's node is at {distance}")
+    lab.at_least("node.bytes", memory, 2 * SLICE_MIB * MIB)
+
+
+_SECONDS = 600.0
+"""Longer than anybody looks."""
+
+
+def _redis(guest: PoolGuest) -> None:
+    load = loads.Requests(services.redis(guest), "redis", keys=150_000)
+    load.fill()
+    load.start(_SECONDS, 400)
+    _settle(guest)
+
+
+def _postgres(guest: PoolGuest) -> None:
+    load = loads.Pgbench(services.postgres(guest, shared_buffers_mib=128), scale=12)
+    load.fill()
+    load.start(_SECONDS, 60)
+    _settle(guest)
+
+
+def _files(guest: PoolGuest) -> None:
+    load = loads.Requests(services.nginx(guest), "http", keys=8_000)
+    load.fill()
+    load.start(_SECONDS, 150)
+    _settle(guest)
+
+
+def _analytics(guest: PoolGuest) -> None:
+    """Sorts and sums a table again and again, all of it in memory."""
+    table, out = "/dev/shm/table", "/run/analytics.out"  # noqa: S108 -- the guest's
+    rows = f"seq 1 3000000 | awk '{{ print ($1 * 7919) % 100003, $1 % 97, $1 }}' >{table}"
+    guest.run(["sh", "-c", rows], timeout_s=180)
+    query = f"sort -n -S 200M -T /dev/shm {table} | awk '{{ sum[$2] += $1 }} END {{ for (k in sum) print k, sum[k] }}' | wc -l"
+    guest.spawn(["sh", "-c", f"while :; do {query}; done"], stdout=out, stderr=out)
+    guest.expect(out, "97", timeout_s=300)
+
+
+def _settle(guest: PoolGuest) -> None:
+    """Lets a server be busy for a while."""
+    guest.run(["sleep", "10"], timeout_s=60)
