@@ -191,7 +191,7 @@ fn blocks(system: &Path, node: u32) -> Result<(Vec<u64>, u64)> {
     for entry in entries {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !name.strip_prefix("memory").is_some_and(|rest| rest.parse::<u64>().is_ok()) {
+        if name.strip_prefix("memory").is_none_or(|rest| rest.parse::<u64>().is_err()) {
             continue;
         }
         if fs::read_to_string(path.join("state")).is_ok_and(|state| state.trim() == "online") {
