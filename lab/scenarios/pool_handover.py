@@ -30,6 +30,8 @@ class Turns:
     leaked_bytes: int = 0
     looked_bytes: int = 0
     damaged_bytes: int = 0
+    control_ratio: float = 0.0
+    """Of a mark that is there, what is found."""
     free_dirty: int = 0
     """Free slices that held data."""
 
@@ -89,6 +91,7 @@ def run(lab: Lab) -> dict[str, Any]:
         "owner_looks": owners.looks,
         "leaked_bytes": turns.leaked_bytes,
         "looked_bytes": turns.looked_bytes,
+        "own_marks_found_ratio": turns.control_ratio,
         "damaged_bytes": turns.damaged_bytes,
         "free_slices_with_data": turns.free_dirty,
         "handovers": turns.marks - 2,
@@ -101,6 +104,7 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.at_least("owner_looks", owners.looks, 100)
     lab.at_most("leaked_bytes", turns.leaked_bytes, 0)
     lab.at_least("looked_bytes", turns.looked_bytes, (1 + 3 + 2 + 4 + 4) * SLICE_MIB * MIB)
+    lab.at_least("own_marks_found_ratio", turns.control_ratio, 1.0)
     lab.at_most("damaged_bytes", turns.damaged_bytes, 0)
     lab.at_most("free_slices_with_data", turns.free_dirty, 0)
     lab.at_most("slices left", left, 0)
@@ -115,7 +119,12 @@ def _enter(turns: Turns, guest: PoolGuest) -> znuma.Marks:
     turns.looked_bytes += looked
     turns.marks += 1
     pool_mib = guest.vm.pool_mib or 0
-    return znuma.hold(guest, turns.marks, round(pool_mib * MARKED_RATIO), node=1)
+    marks = znuma.hold(guest, turns.marks, round(pool_mib * MARKED_RATIO), node=1)
+    if turns.marks == 1:
+        # Who finds nothing must be one who would.
+        own, _ = znuma.find(guest, [turns.marks], 1)
+        turns.control_ratio = own[0] / marks.held_bytes
+    return marks
 
 
 def _refused(host: Host, name: str) -> str:

@@ -18,17 +18,20 @@ from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
 
-LOCAL_MIB, POOL_MIB = 640, 384
+LOCAL_MIB, POOL_MIB = 448, 256
 SLICES = POOL_MIB // SLICE_MIB
 TOLERATED_RATIO = 0.05
 PERIOD_SECONDS = 3
 QUIET_LOOKS = 3
-SMALL_MIB = 64
+SMALL_MIB = 32
 """Within what was predicted."""
-LARGE_MIB = 600
+LARGE_MIB = 420
 DETECTED_MAX_PERIODS = 2.5
 """The period in which it began is not over, and the look itself takes its time."""
 PAUSE_MAX_SECONDS = 1.0
+TICKS_MIN = 50
+TICKS_GAP_MAX_SECONDS = 15.0
+"""An emulated guest whose memory is being filled stands still for seconds, moved or not."""
 
 _TICKER = """
 port=$(grep -l '^ticks$' /sys/class/virtio-ports/*/name); port=/dev/$(basename $(dirname $port))
@@ -40,9 +43,10 @@ def run(lab: Lab) -> dict[str, Any]:
     """Predict, start, misbehave, detect, mitigate."""
     watch = Watch(period=f"{PERIOD_SECONDS}s")
     with Pool(lab, SLICES) as pool:
-        host = pool.host("host-a", watch)
-        with PoolGuest(host, Vm("wrong", LOCAL_MIB, POOL_MIB)) as guest:
-            guest.spawn(["sh", "-c", _TICKER])
+        # An emulator of several threads loses writes of a guest that it moves: QEMU 7.2, 1 of 3 times on a busy machine.
+        host = pool.host("host-a", watch, threads="single")
+        with PoolGuest(host, Vm("wrong", LOCAL_MIB, POOL_MIB, cpus=1)) as guest:
+            guest.spawn(["sh", "-c", _TICKER], stdout="/run/ticker.out", stderr="/run/ticker.out")
             small = znuma.hold(guest, 1, SMALL_MIB)
             quiet = znuma.see(host, guest, QUIET_LOOKS)
             before = host.explain("wrong")["verdict"]
@@ -56,13 +60,14 @@ def run(lab: Lab) -> dict[str, Any]:
             moved = host.event("wrong", "moved to local memory", 120)
             guest.follow()
             settled = pool.until_free(SLICES)
-            guest.expect("/run/marks.2", "damaged_bytes", 60)
+            guest.expect("/run/marks.2", "damaged_bytes", 120)
             marks = znuma.Marks(guest, large, LARGE_MIB * MIB, "/run/marks.2")
             damaged = small.damaged_bytes() + marks.damaged_bytes()
             alive = small.is_alive() and marks.is_alive()
             record = host.explain("wrong")
             end = time.monotonic()
-            ticks = guest.ticks.lines
+            ticks = list(guest.ticks.lines)
+            lab.say(f"{len(ticks)} ticks; {guest.read('/run/ticker.out')}")
             gap = guest.ticks.gap_seconds(begin, end)
             nodes = [znuma.node_bytes(guest, node) for node in (0, 1)]
             killed = znuma.out_of_memory(guest)
@@ -82,6 +87,7 @@ def run(lab: Lab) -> dict[str, Any]:
         "move_seconds": total,
         "copied_bytes": copied,
         "ticks_gap_seconds": gap,
+        "ticks": len(numbers),
         "ticks_lost": lost,
         "slices_back_seconds": settled,
         "damaged_bytes": damaged,
@@ -91,6 +97,8 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.holds("quiet", before == "as_predicted", f"before it misbehaved it was {before}")
     lab.at_most("detected_seconds", figures["detected_seconds"], DETECTED_MAX_PERIODS * PERIOD_SECONDS)
     lab.at_most("pause_seconds", pause, PAUSE_MAX_SECONDS)
+    lab.at_least("ticks", figures["ticks"], TICKS_MIN)
+    lab.at_most("ticks_gap_seconds", gap, TICKS_GAP_MAX_SECONDS)
     lab.at_most("ticks_lost", lost, 0)
     lab.at_most("damaged_bytes", damaged, 0)
     lab.at_most("oom_kills", killed, 0)

@@ -17,8 +17,8 @@ KERNELS = ("6.12",)
 SLICES = 3
 LOCAL_MIB = 640
 LOCAL_HELD_MIB, POOL_HELD_MIB = 360, 320
-"""With what the guest's kernel and programs take, more than is left without the pool. Each is bound to its node: a program
-that spills into memory that its kernel may not use itself is ended for want of page tables, release or not."""
+"""With what the guest's kernel and programs take, more than is left without the pool. Each is bound to its node: a
+program that spills into memory that its kernel may not use itself is ended for want of page tables, release or not."""
 
 
 def run(lab: Lab) -> dict[str, Any]:
@@ -28,7 +28,8 @@ def run(lab: Lab) -> dict[str, Any]:
         host = pool.host("host-a", Watch(attempts=0))
         with PoolGuest(host, Vm("full", LOCAL_MIB, SLICES * SLICE_MIB, cmdline=movable)) as guest:
             balloon = znuma.balloon(guest)
-            marks = [znuma.hold(guest, node, mib, node=node) for node, mib in ((0, LOCAL_HELD_MIB), (1, POOL_HELD_MIB))]
+            held_mib = (LOCAL_HELD_MIB, POOL_HELD_MIB)
+            marks = [znuma.hold(guest, node, mib, node=node) for node, mib in enumerate(held_mib)]
             lab.say(
                 f"the guest holds {LOCAL_HELD_MIB + POOL_HELD_MIB} MiB; it {'has' if balloon else 'has no'} balloon driver"
             )

@@ -122,22 +122,21 @@ class Pool:
         self.manager = self.spawn("manager", "pool", "manager", "--config", config)
         self._until("the manager answers", self._answers)
 
-    def host(self, name: str, watch: Watch = Watch(), *, local_mib: int = 4096, models: Path | None = None) -> "Host":  # noqa: B008 -- frozen
-        """Starts a host; it ends with the pool."""
+    def host(self, name: str, watch: Watch = Watch(), *, local_mib: int = 4096, threads: str = "multi") -> "Host":  # noqa: B008 -- frozen
+        """Starts a host; it ends with the pool. `threads` is `single` where its guests are to be moved."""
         home = self.directory / name
         home.mkdir()
         tls = self.directory / "tls"
         top = {"name": name, "local_memory": f"{local_mib}MiB", "least_local_memory": "256MiB"}
         top |= {"state": str(home / "state"), "runtime": str(home)}
-        predict = "" if models is None else f'[predict]\nuntouched = "{models}"\n'
         self._write(
             f"{name}.toml",
             top,
             f'[manager]\nurl = "https://127.0.0.1:{self._port}"\nidentity = "{tls}/{name}"\n'
-            '[qemu]\naccelerator = "tcg,thread=multi"\ncpu = "max,la57=off"\n'
+            f'[qemu]\naccelerator = "tcg,thread={threads}"\ncpu = "max,la57=off"\n'
             f'[monitor]\nperiod = "{watch.period}"\ntouched = "{watch.touched}"\naccessed = "{watch.accessed}"\n'
             f'budget = "{watch.budget}"\nrest = "1s"\nattempts = {watch.attempts}\n'
-            f'[release]\nleast_margin = "32MiB"\nwithin = "60s"\n{predict}',
+            f'[release]\nleast_margin = "32MiB"\nwithin = "60s"\n',
         )
         return Host(self, name, home)
 
@@ -182,7 +181,7 @@ class Pool:
         tls = self.directory / "tls"
         context = ssl.create_default_context(cafile=str(tls / "ca.pem"))
         context.load_cert_chain(str(tls / "operator.pem"), str(tls / "operator.key"))
-        with urllib.request.urlopen(f"https://127.0.0.1:{self._port}/v1/slices", context=context) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"https://127.0.0.1:{self._port}/v1/slices", context=context) as answer:
             told: list[dict[str, Any]] = json.load(answer)["slices"]
         return told
 

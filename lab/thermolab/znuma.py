@@ -104,7 +104,7 @@ def balloon(guest: PoolGuest) -> bool:
 
 
 def release(host: Host, guest: PoolGuest) -> float:
-    """Takes back a guest's pool memory as soon as it says that it has the room; seconds that its slices took, in all."""
+    """Takes back a guest's pool memory once it says that it has the room; seconds that its slices took in all."""
     deadline = time.monotonic() + _BALLOON_SECONDS
     while True:
         try:
@@ -114,8 +114,8 @@ def release(host: Host, guest: PoolGuest) -> float:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
-    took = (event["what"].split(" in ")[1].split()[0] for event in record["events"] if "went offline" in event["what"])
-    return sum(float(seconds) for seconds in took)
+    words = (event["what"] for event in record["events"])
+    return sum(float(what.split(" in ")[1].split()[0]) for what in words if "went offline" in what)
 
 
 def out_of_memory(guest: PoolGuest) -> int:

@@ -44,6 +44,11 @@ impl Paper {
         self.0.lock().unwrap()
     }
 
+    fn said_and_offlining(&self) -> (usize, usize) {
+        let world = self.world();
+        (world.said.len(), world.offlining.len())
+    }
+
     fn path(&self, index: u32) -> std::path::PathBuf {
         self.1.join(format!("slice-{index}"))
     }
@@ -191,8 +196,12 @@ fn bench(directory: &Path) -> (Host, Paper) {
 
 /// The host's next run.
 fn again(paper: &Paper) -> Host {
+    with(paper, settings(), None)
+}
+
+fn with(paper: &Paper, settings: Settings, predictor: Option<Predictor>) -> Host {
     let store = Store::open(&paper.1.join("state")).unwrap();
-    Host::new(settings(), Box::new(paper.clone()), Box::new(paper.clone()), None, store).unwrap()
+    Host::new(settings, Box::new(paper.clone()), Box::new(paper.clone()), predictor, store).unwrap()
 }
 
 fn asks(name: &str, memory_mib: u64, pool_mib: Option<u64>) -> Request {
@@ -271,7 +280,7 @@ fn a_guest_that_is_full_is_asked_for_nothing() {
     paper.world().usage = Usage { local_touched_bytes: 760 * MIB, pool_touched_bytes: 100 * MIB, ..Usage::default() };
     let refused = host.release("a").unwrap_err().0;
     assert!(refused.contains("by what it ever touched") && refused.contains("end its own programs"), "{refused}");
-    assert_eq!((paper.world().said.len(), paper.world().offlining.len()), (0, 0));
+    assert_eq!(paper.said_and_offlining(), (0, 0));
     // It has given most of it up since, and says so.
     paper.world().inside = Some(Inside { total_bytes: 1000 * MIB, available_bytes: 600 * MIB });
     assert_eq!(host.release("a").unwrap().pool_bytes(), 0);
@@ -374,7 +383,8 @@ fn guests_outlive_their_host() {
     host.look_after();
     let names: Vec<_> = host.list().guests.into_iter().map(|line| (line.name, line.state)).collect();
     assert_eq!(names, [("a".to_owned(), State::Running)]);
-    assert_eq!((paper.world().free, paper.world().alive.len(), host.list().totals.started), (7, 1, 3));
+    assert_eq!((paper.world().free, host.list().totals.started), (7, 3));
+    assert_eq!(paper.world().alive.len(), 1);
 }
 
 #[test]
@@ -400,7 +410,8 @@ fn what_the_manager_counts_and_nobody_has_goes_back() {
         .map(|(vm, slices)| manager::api::Assignment { vm: vm.clone(), asked: 1, slices: slices.clone() })
         .collect();
     host.reconcile(&assignments);
-    assert_eq!((paper.world().free, paper.world().assigned.len()), (7, 1));
+    assert_eq!(paper.world().free, 7);
+    assert_eq!(paper.world().assigned.len(), 1);
 }
 
 #[test]
@@ -426,4 +437,42 @@ fn damaged_memories_are_told_and_not_guessed_at() {
     let store = Store::open(&directory.path().join("state")).unwrap();
     let failed = Host::new(settings(), Box::new(paper.clone()), Box::new(paper.clone()), None, store);
     assert!(failed.err().unwrap().0.contains("a.guest.json is damaged"));
+}
+
+#[test]
+fn a_prediction_decides_where_nobody_asks() {
+    let directory = tempfile::tempdir().unwrap();
+    let (host, paper) = bench(directory.path());
+    drop(host);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/testdata/untouched.onnx");
+    let host = with(&paper, Settings { local_bytes: 16 << 30, ..settings() }, Some(Predictor::load(&model, None)));
+    let known = About {
+        customer: Some(5),
+        vm_type: Some("F2".to_owned()),
+        guest_os: Some("linux-c".to_owned()),
+        location: Some("region-e".to_owned()),
+        arrival: Some(731_454),
+        history: Some(vec![0.6, 0.5, 0.6, 0.4, 0.6, 0.6, 0.6, 0.6]),
+        counters: None,
+    };
+    let check = |name: &str, about: About, slices: u32, why: crate::share::Why| {
+        let record = host.start(Request { about, ..asks(name, 4096, None) }).unwrap();
+        assert_eq!((record.share.slices, record.share.why), (slices, why), "{}", told(&host, name));
+        assert_eq!(record.local_bytes() + u64::from(slices) * SLICE, 4096 * MIB);
+        host.stop(name, Duration::ZERO).unwrap();
+    };
+    // 21 % of 4 GiB, in whole slices.
+    check("known", known.clone(), 6, crate::share::Why::Untouched);
+    check("unknown", About::default(), 0, crate::share::Why::NoPrediction);
+    paper.world().free = 5;
+    check("short", known.clone(), 0, crate::share::Why::PoolShort);
+    paper.world().free = 8;
+    paper.world().manager_away = true;
+    let record = host.start(Request { about: known, ..asks("away", 4096, None) }).unwrap();
+    assert_eq!((record.share.slices, record.share.why), (0, crate::share::Why::NoManager));
+    // It may have been heard all the same, so that it is given back.
+    assert!(record.assigned);
+    paper.world().manager_away = false;
+    host.look_after();
+    assert!(!host.explain("away").unwrap().assigned);
 }
