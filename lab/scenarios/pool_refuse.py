@@ -30,9 +30,8 @@ def run(lab: Lab) -> dict[str, Any]:
             balloon = znuma.balloon(guest)
             held_mib = (LOCAL_HELD_MIB, POOL_HELD_MIB)
             marks = [znuma.hold(guest, node, mib, node=node) for node, mib in enumerate(held_mib)]
-            lab.say(
-                f"the guest holds {LOCAL_HELD_MIB + POOL_HELD_MIB} MiB; it {'has' if balloon else 'has no'} balloon driver"
-            )
+            driver = "a balloon driver" if balloon else "no balloon driver"
+            lab.say(f"the guest holds {LOCAL_HELD_MIB + POOL_HELD_MIB} MiB, and has {driver}")
             reason, asked = _refused(host, "full"), host.explain("full")
             damaged, killed = sum(held.damaged_bytes() for held in marks), znuma.out_of_memory(guest)
             alive, before = all(held.is_alive() for held in marks), znuma.node_bytes(guest, 1)

@@ -117,10 +117,18 @@ class Pool:
             f'[tls]\ncert = "{tls}/manager.pem"\nkey = "{tls}/manager.key"\nclient_ca = "{tls}/ca.pem"\n'
             f"[[emcs]]\nslices = {self.slices}\n",
         )
-        config = str(self.directory / "manager.toml")
-        self.command("pool", "manager", "init", "--config", config)
-        self.manager = self.spawn("manager", "pool", "manager", "--config", config)
+        self.command("pool", "manager", "init", "--config", str(self.directory / "manager.toml"))
+        self.start_manager()
+
+    def start_manager(self) -> None:
+        """Starts the manager, again if need be, and waits until it answers."""
+        self.manager = self.spawn("manager", "pool", "manager", "--config", str(self.directory / "manager.toml"))
         self._until("the manager answers", self._answers)
+
+    def kill_manager(self) -> None:
+        """Ends the manager as a fault would."""
+        self.manager.kill()
+        self.manager.wait()
 
     def host(self, name: str, watch: Watch = Watch(), *, local_mib: int = 4096, threads: str = "multi") -> "Host":  # noqa: B008 -- frozen
         """Starts a host; it ends with the pool. `threads` is `single` where its guests are to be moved."""
@@ -252,6 +260,27 @@ class Host:
         """All about a guest."""
         told: dict[str, Any] = self.vm("explain", name)
         return told
+
+    def start_bare(self, name: str, local_mib: int, pool_mib: int) -> None:
+        """Starts a guest without anything to boot, which has its memory all the same.
+
+        Raises:
+            Refused: it does not start, or nobody was left to say so.
+        """
+        file = self.home / f"{name}.toml"
+        file.write_text(f'name = "{name}"\ncores = 1\nmemory = "{local_mib + pool_mib}MiB"\npool = "{pool_mib}MiB"\n')
+        self.vm("start", str(file))
+
+    def names(self) -> list[str]:
+        """Its guests."""
+        return [line["name"] for line in self.vm("list")["guests"]]
+
+    def kill_guest(self, name: str) -> bool:
+        """Ends a guest's process as a fault would; whether there was one."""
+        files = list(self.home.glob(f"{name}.*.pid"))
+        for file in files:
+            _kill_guest(file)
+        return bool(files)
 
     def event(self, name: str, text: str, timeout_s: float) -> dict[str, Any]:
         """The first event of a guest that contains a text.
