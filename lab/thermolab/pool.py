@@ -135,7 +135,7 @@ class Pool:
         home = self.directory / name
         home.mkdir()
         tls = self.directory / "tls"
-        top = {"name": name, "local_memory": f"{local_mib}MiB", "least_local_memory": "256MiB"}
+        top = {"name": name, "local_memory": f"{local_mib}MiB", "least_local_memory": "128MiB"}
         top |= {"state": str(home / "state"), "runtime": str(home)}
         self._write(
             f"{name}.toml",

@@ -9,9 +9,10 @@
 //! keeps it until `closefd` or its end, also over the end of the conversation.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kernel::{Roots, process, smaps};
@@ -29,6 +30,9 @@ pub use arguments::Settings;
 
 /// How long a process may take to be gone after it was told to end. Unmapping tmpfs takes a second per some GiB.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
+/// How long QEMU may take until it is ready to run a guest, and how much of its complaints is read.
+const SET_UP_WITHIN: Duration = Duration::from_secs(60);
+const SAID_MAX: u64 = 16 << 10;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// How often the balloon's driver in a guest is asked, in seconds, and how old its word may be.
@@ -80,14 +84,18 @@ impl Qemu {
         let mut argv = arguments::of(&self.settings, machine, &files);
         argv.extend_from_slice(more);
         argv.extend(machine.arguments.iter().cloned());
-        let output = Command::new(&self.settings.program)
+        let mut child = Command::new(&self.settings.program)
             .args(&argv)
             .stdin(Stdio::null())
-            .output()
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
             .map_err(|error| failed(format!("{error}; install it, or name another program")))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(failed(format!("{}: {}", output.status, said.trim())));
+        if let Err(why) = set_up(&mut child) {
+            if let Some(process) = self.read_pid(&pid_file, generation) {
+                self.kill(&process);
+            }
+            return Err(failed(why));
         }
         self.read_pid(&pid_file, generation).ok_or_else(|| failed("it has left no pid file, or ended at once".to_owned()))
     }
@@ -218,6 +226,30 @@ impl Driver for Qemu {
     }
 }
 
+/// Waits until QEMU is in the background; otherwise tells why it is not, and leaves no child.
+fn set_up(child: &mut Child) -> Result<(), String> {
+    let deadline = Instant::now() + SET_UP_WITHIN;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => {
+                let mut said = String::new();
+                if let Some(errors) = child.stderr.take() {
+                    // What cannot be read is not told.
+                    let _ = errors.take(SAID_MAX).read_to_string(&mut said);
+                }
+                return Err(format!("{status}: {}", said.trim()));
+            }
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
+            Ok(None) => {
+                let _ = child.kill().and_then(|()| child.wait());
+                return Err(format!("it was not set up within {} s; does anybody listen where it connects?", SET_UP_WITHIN.as_secs()));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
 /// Bytes of a slice's file that anybody has touched since it was scrubbed.
 fn touched(path: &Path) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
@@ -238,6 +270,41 @@ fn inside(told: &Value, now: u64) -> Option<Inside> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A program in QEMU's place.
+    fn qemu(directory: &Path, script: &str) -> Qemu {
+        use std::os::unix::fs::PermissionsExt;
+        let program = directory.join("qemu");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let settings = Settings {
+            program,
+            accelerator: "kvm".to_owned(),
+            cpu: "host".to_owned(),
+            distance: 28,
+            balloon: false,
+            pause: Duration::from_millis(50),
+        };
+        Qemu::new(settings, directory.to_owned())
+    }
+
+    #[test]
+    fn why_a_guest_does_not_start_is_told_in_qemus_words() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = Machine { name: "a".to_owned(), cores: 1, local_bytes: 1 << 28, slices: Vec::new(), arguments: Vec::new() };
+        let check = |script: &str, why: &str| {
+            let told = qemu(directory.path(), script).start(&machine, Vec::new()).unwrap_err().to_string();
+            assert!(told.contains(why), "{told}");
+        };
+        check("echo 'qemu: no KVM here' >&2; exit 1", "exit status: 1: qemu: no KVM here");
+        check("exit 0", "has left no pid file");
+        // The number of a process that is not its.
+        check(&format!("echo {} > {}/a.1.pid", std::process::id(), directory.path().display()), "has left no pid file");
+        let nobody =
+            Qemu::new(Settings { program: "/nowhere/qemu".into(), ..qemu(directory.path(), "").settings }, directory.path().to_owned());
+        assert!(nobody.start(&machine, Vec::new()).unwrap_err().to_string().contains("install it"));
+        assert_eq!(nobody.resume(&machine, None).unwrap(), None);
+    }
 
     #[test]
     fn a_balloon_is_believed_while_it_speaks() {
