@@ -66,23 +66,28 @@ class Requests:
 
 
 class Pgbench:
-    """`pgbench` on PostgreSQL: reads of single accounts, of which the first ones are the most popular."""
+    """`pgbench` on PostgreSQL: reads of single accounts, of which the first ones are the most popular.
+
+    By Zipf's law, or with `asked_share` the first share of them alike and the rest never: a table's history.
+    """
 
     _BIN = f"/usr/lib/postgresql/{POSTGRESQL}/bin/pgbench"
     _SCRIPT = "/run/pgbench.sql"
     _CHECKPOINT = "/run/checkpoint.sql"
     _LOG = "/run/pgbench.log"
 
-    def __init__(self, server: Service, *, scale: int, exponent: float = 1.1) -> None:
+    def __init__(self, server: Service, *, scale: int, exponent: float = 1.1, asked_share: float | None = None) -> None:
         self.name = "postgres"
         self._guest = server.guest
         self._connect = ["--host", server.address, "--username", "postgres"]
         self._scale = scale
         accounts = 100_000 * scale
+        draw = f"random_zipfian(1, {accounts}, {exponent:g})"
+        if asked_share is not None:
+            draw = f"random(1, {round(accounts * asked_share)})"
         self._guest.write(
             self._SCRIPT,
-            f"\\set aid random_zipfian(1, {accounts}, {exponent:g})\n"
-            "SELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n",
+            f"\\set aid {draw}\nSELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n",
         )
 
     def fill(self) -> None:
