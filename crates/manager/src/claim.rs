@@ -52,6 +52,9 @@ pub enum Unclaimed {
 /// Opens and locks the file of a slice that the manager has given. Hand this very open file, not its path, to the process
 /// that maps it: the slice is in use until the last copy of it is closed.
 ///
+/// A slice may be in use for a moment only, while the manager looks whether it is: it does so after a lease was over. Try again
+/// for a second.
+///
 /// # Errors
 /// [`Unclaimed`]; nothing is held then.
 pub fn claim(slice: &Slice) -> Result<File, Unclaimed> {
