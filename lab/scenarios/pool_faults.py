@@ -21,7 +21,7 @@ KERNELS = ("6.12",)
 
 SLICES = 4
 STEADY_SLICES = 2
-ROUNDS = 18
+ROUNDS = 12
 SEED = 4
 MOMENTS_SECONDS = 1.2
 """A start takes about so long on a busy machine, so that a fault falls before, into or after it."""
