@@ -43,7 +43,7 @@ def run(lab: Lab) -> dict[str, Any]:
     """Predict, start, misbehave, detect, mitigate."""
     watch = Watch(period=f"{PERIOD_SECONDS}s")
     with Pool(lab, SLICES) as pool:
-        # With several threads QEMU 7.2 loses writes of a guest that it moves: one of three died, on a busy machine.
+        # With several threads one of three guests had lost writes when QEMU 7.2 had moved it.
         host = pool.host("host-a", watch, threads="single")
         with PoolGuest(host, Vm("wrong", LOCAL_MIB, POOL_MIB, cpus=1)) as guest:
             guest.spawn(["sh", "-c", _TICKER], stdout="/run/ticker.out", stderr="/run/ticker.out")
