@@ -213,6 +213,8 @@ knobs! {
             "Of how many accessed parts of a huge page the rates are looked at (Agarwal and Wenisch, section 3.2).";
         split: bool = Unit::Bool, "true",
             "Split sampled huge pages whose accesses are too frequent to be told apart as a whole, for a third of a period or two. Without it such pages stay in fast memory.";
+        access_sampling: bool = Unit::Bool, "false",
+            "Take rates from the processor's own samples of memory accesses (PEBS, IBS) and not from accessed bits. Not tested on such a processor.";
         move_rate: Bytes = Unit::BytesPerSecond, "30MiB/s" in "1MiB/s" ..= "16GiB/s",
             "How much memory is moved between the nodes, both ways, on average over a period and all jobs.";
         manage: bool = Unit::Bool, "false",

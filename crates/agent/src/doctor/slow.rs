@@ -191,12 +191,12 @@ fn rates(roots: &Roots) -> Check {
     }
 }
 
-/// Processors that sample accesses need no accessed bits. It is said that they are there, and that nobody asks them.
+/// Processors that sample accesses need no accessed bits. It is said that they are there, and how to ask them.
 fn access_sampling(roots: &Roots) -> Check {
     const NAME: &str = "access_sampling";
     match perf::access_sampling(roots) {
         Ok(found) if found.is_empty() => check(NAME, Status::Ok, "this processor samples no memory accesses; none are needed", ""),
-        Ok(found) => check(NAME, Status::Ok, format!("{} is there, and is not used: rates come from accessed bits", found.join(", ")), ""),
+        Ok(found) => check(NAME, Status::Ok, format!("{} is there; slow.access_sampling uses it (not tested)", found.join(", ")), ""),
         Err(error) => as_advice(from_error(NAME, &error)),
     }
 }
@@ -255,7 +255,12 @@ mod tests {
         check(&[("sys/kernel/debug/split_huge_pages", "")], "split_huge_pages", Status::Ok, &[]);
         check(&[], "access_rates", Status::Advice, &["CONFIG_DAMON_VADDR"]);
         check(&[("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n")], "access_rates", Status::Ok, &["DAMON"]);
-        check(&[("sys/bus/event_source/devices/ibs_op/type", "9\n")], "access_sampling", Status::Ok, &["ibs_op is there, and is not used"]);
+        check(
+            &[("sys/bus/event_source/devices/ibs_op/type", "9\n")],
+            "access_sampling",
+            Status::Ok,
+            &["ibs_op is there; slow.access_sampling uses it"],
+        );
         check(&[], "access_sampling", Status::Ok, &["samples no memory accesses"]);
         check(&[("sys/bus/dax/devices/dax0.0/size", "4096\n")], "dax", Status::Ok, &["dax0.0: 4.0 KiB"]);
     }

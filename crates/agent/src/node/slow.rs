@@ -185,7 +185,7 @@ impl Agent {
         let node = SlowNode::find(&self.roots, &self.config.slow)?;
         self.slow.node = Some(node);
         if self.slow.tracker.is_none() {
-            self.slow.tracker = Some(rates::choose(&self.roots)?);
+            self.slow.tracker = Some(rates::choose(&self.roots, self.config.slow.access_sampling)?);
         }
         if self.slow.splitter.is_none() && self.config.slow.split {
             // Without it huge pages are told apart as far as they can be as a whole; the doctor says so.

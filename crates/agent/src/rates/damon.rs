@@ -6,7 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use config::Tracker as Kind;
 use kernel::damon::{Counts, Damon as Admin, PointSession, Points};
 use kernel::{Error, Result, Roots, process};
 use policy::slowdown::rate::Looks;
@@ -159,8 +158,8 @@ fn accessed_at(points: &[Points], accessed: &[Option<Vec<u32>>], point: &Point) 
 }
 
 impl RateTracker for Damon {
-    fn kind(&self) -> Kind {
-        Kind::Damon
+    fn name(&self) -> &'static str {
+        "damon"
     }
 
     fn points_max(&self) -> usize {

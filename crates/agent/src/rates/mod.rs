@@ -1,12 +1,13 @@
 //! How often memory is accessed: looks at the accessed bits of single pages, and what they say of whole blocks.
 //!
 //! A *block* is what is placed as a whole: up to 2 MiB of one mapping of one process, one huge page or its base pages
-//! ([`blocks`]). A *point* is one page whose accessed bit is looked at. Two trackers look, behind one trait:
+//! ([`blocks`]). A *point* is one page whose accessed bit is looked at. Trackers look, behind one trait:
 //!
 //! | tracker | looks at | sees | cannot see |
 //! |---|---|---|---|
 //! | [`page_idle`] | page frames | accesses by every process, and by the kernel for it | parts of a huge page |
 //! | [`damon`] | addresses of a process | accesses of that process | accesses while DAMON starts or hands its counts out |
+//! | [`perf`], if asked for | samples of accesses by the processor | also what the TLB holds, and parts of huge pages | most single accesses |
 //!
 //! [`sampler`] says which points to look at in the three stages of a period, and makes rates of what was seen.
 //!
@@ -30,7 +31,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use config::Tracker as Kind;
 use kernel::{Error, Result, Roots};
 use policy::slowdown::rate::Looks;
 
@@ -38,6 +38,7 @@ pub mod blocks;
 pub mod damon;
 mod later;
 pub mod page_idle;
+pub mod perf;
 pub mod sampler;
 pub mod selection;
 pub mod survey;
@@ -77,8 +78,8 @@ pub struct Seen {
 
 /// Looks at accessed bits. There is one watch at a time.
 pub trait RateTracker: fmt::Debug {
-    /// Which one it is.
-    fn kind(&self) -> Kind;
+    /// Which one it is, as people are told.
+    fn name(&self) -> &'static str;
 
     /// The most points that one watch may have.
     fn points_max(&self) -> usize;
@@ -144,11 +145,15 @@ pub trait RateTracker: fmt::Debug {
     }
 }
 
-/// The best tracker of rates that this kernel offers: idle page tracking, which sees every access, else DAMON.
+/// The best tracker of rates that this kernel offers: idle page tracking, which sees every access, else DAMON. The processor's own
+/// samples only where they are asked for, and nothing in their place where there are none.
 ///
 /// # Errors
-/// `Busy` where there is but DAMON, and somebody uses it; `Unsupported` with the remedy where there is neither.
-pub fn choose(roots: &Roots) -> Result<Box<dyn RateTracker>> {
+/// `Busy` where there is but DAMON, and somebody uses it; `Unsupported` with the remedy where there is neither, or no samples.
+pub fn choose(roots: &Roots, access_sampling: bool) -> Result<Box<dyn RateTracker>> {
+    if access_sampling {
+        return Ok(Box::new(perf::Perf::open(roots)?));
+    }
     let without = match page_idle::PageIdle::open(roots) {
         Ok(tracker) => return Ok(Box::new(tracker)),
         Err(error) if error.is_unsupported() => error,

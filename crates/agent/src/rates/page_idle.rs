@@ -11,7 +11,6 @@
 
 use std::time::{Duration, Instant};
 
-use config::Tracker as Kind;
 use kernel::page_idle::{IdleBitmap, KPF_COMPOUND_TAIL, KPF_LRU, KPageFlags, PFNS_PER_WORD};
 use kernel::pagemap::Entry;
 use kernel::{Result, Roots};
@@ -157,8 +156,8 @@ impl Counts {
 }
 
 impl RateTracker for PageIdle {
-    fn kind(&self) -> Kind {
-        Kind::PageIdle
+    fn name(&self) -> &'static str {
+        "page_idle"
     }
 
     fn points_max(&self) -> usize {

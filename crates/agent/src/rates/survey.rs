@@ -120,7 +120,7 @@ pub fn survey(
     if !undo.is_empty() {
         log::warn!("an agent that died has left settings behind; `thermocline agent --restore` puts them back");
     }
-    let mut tracker = super::choose(roots)?;
+    let mut tracker = super::choose(roots, config.slow.access_sampling)?;
     let splitter = if options.split { Some(Splitter::open(roots)?) } else { None };
     let found = blocks::find(roots, pids, BLOCKS_MAX)?;
     let sampled = selection::sampled(&found.blocks, options.share, options.seed);
@@ -149,7 +149,7 @@ pub fn survey(
         }
     };
     stopped?;
-    Ok(Some(Survey { skipped: found.skipped, ..tell(tracker.kind().as_str(), &round, bytes, options.latency) }))
+    Ok(Some(Survey { skipped: found.skipped, ..tell(tracker.name(), &round, bytes, options.latency) }))
 }
 
 /// Looks until the round is over; `None` where it is not to go on.

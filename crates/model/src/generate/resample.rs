@@ -80,6 +80,8 @@ pub struct Resampled {
     seed: u64,
     jobs: u64,
     days: u32,
+    /// When all of its jobs begin: with the first of the trace.
+    start_unix_ms: u64,
     fingerprint: u64,
 }
 
@@ -95,7 +97,8 @@ impl Resampled {
             (&one.0, one.1.start_unix_ms, one.1.columns()).cmp(&(&other.0, other.1.start_unix_ms, other.1.columns()))
         });
         let fingerprint = originals.fingerprint();
-        Some(Self { originals, thresholds, seed, jobs, days, fingerprint })
+        let start_unix_ms = originals.0.iter().map(|(_, series)| series.start_unix_ms).min().unwrap_or(0);
+        Some(Self { originals, thresholds, seed, jobs, days, start_unix_ms, fingerprint })
     }
 
     /// Draws the job of one slot into `series`.
@@ -103,7 +106,7 @@ impl Resampled {
         let random = &mut stream(self.seed, slot);
         let (label, original) = &self.originals.0[random.usize(0..self.originals.len())];
         series.clear();
-        (series.start_unix_ms, series.facts, series.assumed) = (original.start_unix_ms, original.facts, original.assumed);
+        (series.start_unix_ms, series.facts, series.assumed) = (self.start_unix_ms, original.facts, original.assumed);
         let rows: Vec<Row<'_>> = original.rows().collect();
         let block = rows.len().div_ceil(BLOCKS);
         let (mut at, mut left, mut lasted_ms) = (0, block, 0);

@@ -112,8 +112,8 @@ mod tests {
     struct Costly;
 
     impl RateTracker for Costly {
-        fn kind(&self) -> config::Tracker {
-            config::Tracker::Damon
+        fn name(&self) -> &'static str {
+            "costly"
         }
         fn points_max(&self) -> usize {
             0

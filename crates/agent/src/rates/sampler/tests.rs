@@ -3,7 +3,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use config::Tracker as Kind;
 use kernel::Error;
 use policy::slowdown::rate::Parts;
 use policy::units::{AccessRate, Bytes};
@@ -83,8 +82,8 @@ impl std::fmt::Debug for Machine {
 }
 
 impl RateTracker for Fake {
-    fn kind(&self) -> Kind {
-        Kind::PageIdle
+    fn name(&self) -> &'static str {
+        "fake"
     }
 
     fn points_max(&self) -> usize {
