@@ -377,9 +377,9 @@ fn pass(mut from: TcpStream, mut to: TcpStream, cut: Arc<AtomicBool>) {
 
 #[test]
 fn a_host_behind_a_partition_keeps_what_runs_and_cannot_come_back_for_more() {
-    let site = Site::start("1s");
+    let site = Site::start("5s");
     let relay = Relay::to(site.port);
-    let cut_off = Client::new(&format!("http://127.0.0.1:{}", relay.port), None, Duration::from_millis(500)).unwrap();
+    let cut_off = Client::new(&format!("http://127.0.0.1:{}", relay.port), None, Duration::from_secs(3)).unwrap();
     let near = site.client(PATIENCE);
     let lease = cut_off.lease("a", "a-1").unwrap();
     let ask = |epoch, vm: &str, slices| AssignRequest { epoch, request: vm.to_owned(), vm: vm.to_owned(), slices };

@@ -11,7 +11,7 @@ use manager::client::{Client, Error};
 use manager::service::{self, Manager};
 use manager::settings::Settings;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn settings(directory: &Path, more: &str) -> Settings {
     let root = directory.display();
@@ -110,7 +110,7 @@ fn slices_go_from_host_to_host() {
 #[test]
 fn a_host_without_a_lease_keeps_what_it_uses_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
-    let (_manager, client) = start(&settings(directory.path(), "lease = \"1s\""));
+    let (_manager, client) = start(&settings(directory.path(), "lease = \"5s\""));
     let old = client.lease("a", "a-1").unwrap();
     let used = client.assign("a", &ask(&old, "r1", "runs", 2)).unwrap();
     let unused: Assignment = client.assign("a", &ask(&old, "r2", "never started", 3)).unwrap();
