@@ -41,7 +41,7 @@ FAR_MIN_BYTES = 16 * MIB
 _POLL_S = 3
 # In the first minutes of a job any threshold is broken: its pages have not been old before.
 _RECORDED_S = 330
-_AFTER_S = 90
+_AFTER_S = 240
 _PATIENCE_S = 120
 # One who is careful: a twelfth of the objective, held in the worst period so far, and nothing is touched for minutes.
 _BY_HAND: node.Settings = {
@@ -177,9 +177,9 @@ def _memcached(guest: Guest) -> str:
 
 def _postgres(guest: Guest) -> str:
     server = services.postgres(guest, shared_buffers_mib=96)
-    load = loads.Pgbench(server, scale=4, asked_share=0.05)
+    load = loads.Pgbench(server, scale=4, asked_share=0.1)
     load.fill()
-    load.start(3600, 60)
+    load.start(3600, 200)
     return "/postgres"
 
 
