@@ -471,7 +471,7 @@ fn slow_points(blocks: Vec<Block>, settings: Settings, points_max: usize, seed: 
         // A process that ended or a file that cannot be read: nothing is seen of the block.
         let mut points = if block.huge { vec![block.first] } else { memory.present(&block).unwrap_or_default() };
         let of = count(points.iter());
-        selection::some_of(&mut points, each, seed);
+        selection::some_of_stretches(&mut points, each, seed);
         if points.is_empty() {
             lost.changed += 1;
             continue;

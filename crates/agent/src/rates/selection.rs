@@ -26,6 +26,15 @@ pub fn sampled(blocks: &[Block], share: RatioPpm, period: u64) -> Vec<Block> {
     order[cut(piece)..cut(piece + 1)].iter().map(|&(_, block)| block).collect()
 }
 
+/// Keeps some of the addresses, `wanted` at most, each as likely as any other; in order.
+pub(super) fn some_of(addresses: &mut Vec<u64>, wanted: usize, seed: u64) {
+    if addresses.len() > wanted {
+        addresses.sort_unstable_by_key(|&address| (mix(seed, address), address));
+        addresses.truncate(wanted);
+    }
+    addresses.sort_unstable();
+}
+
 /// Keeps some of the addresses, `wanted` at most, in order: of [`STRETCHES`] stretches, chosen at random, pages chosen at random;
 /// of more stretches only where these have too few.
 ///
@@ -34,7 +43,7 @@ pub fn sampled(blocks: &[Block], share: RatioPpm, period: u64) -> Vec<Block> {
 /// as all 512. A stretch is as likely as any other, and so is a page where stretches are equally full. Where neighbours are
 /// alike, few stretches tell less than as many pages from everywhere: their variance grows by `1 + (pages of a stretch - 1) r`,
 /// with `r` the correlation within stretches (Cochran 1977, section 9.4), which the bound on the rate does not know of.
-pub(super) fn some_of(addresses: &mut Vec<u64>, wanted: usize, seed: u64) {
+pub(super) fn some_of_stretches(addresses: &mut Vec<u64>, wanted: usize, seed: u64) {
     if addresses.len() > wanted {
         let stretch = |address: u64| mix(!seed, address / STRETCH_BYTES);
         addresses.sort_unstable_by_key(|&address| (stretch(address), address));
@@ -46,10 +55,8 @@ pub(super) fn some_of(addresses: &mut Vec<u64>, wanted: usize, seed: u64) {
             taken += pages.len();
         }
         addresses.truncate(taken);
-        addresses.sort_unstable_by_key(|&address| (mix(seed, address), address));
-        addresses.truncate(wanted);
     }
-    addresses.sort_unstable();
+    some_of(addresses, wanted, seed);
 }
 
 fn pid_bits(pid: i32) -> u64 {
@@ -142,7 +149,7 @@ mod tests {
     fn parts_come_from_few_stretches_each_as_likely() {
         const PAGE: u64 = 4096;
         let chosen = |mut addresses: Vec<u64>, seed| {
-            some_of(&mut addresses, 50, seed);
+            some_of_stretches(&mut addresses, 50, seed);
             addresses
         };
         let stretches = |addresses: &[u64]| addresses.iter().map(|address| address / STRETCH_BYTES).collect::<BTreeSet<_>>();
