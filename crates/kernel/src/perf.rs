@@ -47,7 +47,7 @@ pub fn access_sampling(roots: &Roots) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Samples of the memory accesses of all processes, on all processors. Ends when it is dropped.
+/// Samples of the memory accesses of all processes, on all processors, while it is resumed. Ends when it is dropped.
 pub struct AccessSampler {
     samplers: Vec<Sampler>,
     every: u64,
@@ -60,7 +60,7 @@ impl fmt::Debug for AccessSampler {
 }
 
 impl AccessSampler {
-    /// Begins to sample one of `every` accesses.
+    /// Prepares to sample one of `every` accesses.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where this processor or kernel cannot, or will not let us; [`Error::Io`].
@@ -97,9 +97,7 @@ impl AccessSampler {
             let mut builder = Builder::new(event.clone());
             builder.any_pid().one_cpu(processor).include_kernel().exclude_hv(true).precise_ip(SampleSkid::RequestZero);
             builder.sample_period(every).sample(SampleFlag::TID).sample(SampleFlag::ADDR);
-            let mut sampler = builder.build()?.sampled(BUFFER_BYTES)?;
-            sampler.enable()?;
-            samplers.push(sampler);
+            samplers.push(builder.build()?.sampled(BUFFER_BYTES)?);
         }
         Ok(Self { samplers, every: every.max(1) })
     }
@@ -108,6 +106,27 @@ impl AccessSampler {
     #[must_use]
     pub fn every(&self) -> u64 {
         self.every
+    }
+
+    /// Begins to sample, or goes on.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where a processor's counter cannot be switched on.
+    pub fn resume(&mut self) -> Result<()> {
+        self.switch(|sampler| sampler.enable())
+    }
+
+    /// Samples nothing until it is resumed: nobody is interrupted, and no buffer overflows.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where a processor's counter cannot be switched off.
+    pub fn pause(&mut self) -> Result<()> {
+        self.switch(|sampler| sampler.disable())
+    }
+
+    fn switch(&mut self, each: impl FnMut(&mut Sampler) -> io::Result<()>) -> Result<()> {
+        let switched = self.samplers.iter_mut().try_for_each(each);
+        switched.map_err(|source| Error::Io { path: "perf_event_open".into(), op: "switch", source })
     }
 
     /// Takes all samples since the last call: the process, and the address. Returns how many the kernel had no room for.
@@ -168,10 +187,14 @@ mod tests {
             }
             Err(error) => panic!("{error}"),
         };
-        sampler.drain(&mut |_, _| {});
+        let unwatched = Mapping::new(PAGES);
+        (0..PAGES).for_each(|page| unwatched.touch(page));
+        sampler.drain(&mut |pid, _| assert_ne!(pid, own_pid(), "nothing is sampled before it is resumed"));
+        sampler.resume().unwrap();
         let memory = Mapping::new(PAGES);
         let range = memory.range(0..PAGES);
         (0..PAGES).for_each(|page| memory.touch(page));
+        sampler.pause().unwrap();
         let mut seen = std::collections::BTreeSet::new();
         let lost = sampler.drain(&mut |pid, address| {
             if pid == own_pid() && range.contains(&address) {

@@ -35,6 +35,9 @@ trait Samples: std::fmt::Debug {
     /// For how many accesses each stands.
     fn every(&self) -> u64;
 
+    /// Samples are taken from now on, or no more.
+    fn switch(&mut self, on: bool) -> Result<()>;
+
     /// Those since the last call, by process and address; returns how many were lost.
     fn drain(&mut self, each: &mut dyn FnMut(i32, u64)) -> u64;
 }
@@ -42,6 +45,10 @@ trait Samples: std::fmt::Debug {
 impl Samples for AccessSampler {
     fn every(&self) -> u64 {
         Self::every(self)
+    }
+
+    fn switch(&mut self, on: bool) -> Result<()> {
+        if on { self.resume() } else { self.pause() }
     }
 
     fn drain(&mut self, each: &mut dyn FnMut(i32, u64)) -> u64 {
@@ -156,8 +163,10 @@ impl RateTracker for Perf {
     fn watch(&mut self, watch: &Watch<'_>) -> Result<()> {
         let points = [watch.often, watch.once].concat();
         let huge = self.huge(&points)?;
-        // What came before this watch is nobody's.
+        // What came before this watch is nobody's. Between watches nothing is sampled: it would interrupt for nothing, and what a full
+        // buffer lost would be told in the next watch, as lost there.
         self.samples.drain(&mut |_, _| {});
+        self.samples.switch(true)?;
         self.watched = Some(Watched::new(&points, &huge, watch.often.len(), Instant::now()));
         Ok(())
     }
@@ -171,6 +180,7 @@ impl RateTracker for Perf {
 
     fn finish(&mut self) -> Result<Option<Seen>> {
         let Some(watched) = self.watched.take() else { return Ok(Some(Seen::default())) };
+        self.samples.switch(false)?;
         if watched.lost > 0 {
             log::warn!("{} samples of memory accesses were lost; nothing is told of this look", watched.lost);
         }
@@ -179,7 +189,7 @@ impl RateTracker for Perf {
 
     fn stop(&mut self) -> Result<()> {
         self.watched = None;
-        Ok(())
+        self.samples.switch(false)
     }
 }
 
@@ -198,6 +208,10 @@ mod tests {
     impl Samples for Told {
         fn every(&self) -> u64 {
             100
+        }
+
+        fn switch(&mut self, _: bool) -> Result<()> {
+            Ok(())
         }
 
         fn drain(&mut self, each: &mut dyn FnMut(i32, u64)) -> u64 {
