@@ -124,6 +124,15 @@ enum Progress {
     Lost,
 }
 
+/// Looks of a stage that are still to be taken.
+#[derive(Debug)]
+struct Looking {
+    /// `None` until the first tick after the watch began: to split what is watched and to mark it takes time, and a look that
+    /// came right after would find idle what nobody had time to access.
+    due: Option<Duration>,
+    left: u32,
+}
+
 /// A sampled block.
 #[derive(Debug)]
 struct Sampled {
@@ -150,7 +159,7 @@ pub struct Sampler {
     settings: Settings,
     stage: Stage,
     /// When to look next, and how often still; with none left, when to ask what was seen. `None` between two stages.
-    looking: Option<(Duration, u32)>,
+    looking: Option<Looking>,
     sampled: Vec<Sampled>,
     slow: Vec<Slow>,
     /// What the parts that are looked at are chosen by.
@@ -224,7 +233,7 @@ impl Sampler {
     /// When to call [`Sampler::tick`] next.
     #[must_use]
     pub fn due(&self) -> Duration {
-        self.looking.map_or(Duration::ZERO, |(due, _)| due)
+        self.looking.as_ref().and_then(|looking| looking.due).unwrap_or(Duration::ZERO)
     }
 
     /// The slow blocks by the looks of the last stage alone, once after each stage: what has turned hot shows there first.
@@ -245,22 +254,26 @@ impl Sampler {
     /// # Errors
     /// Those of the tracker, and of the kernel's files. The period cannot go on then: [`Sampler::abandon`] it.
     pub fn tick(&mut self, now: Duration, tracker: &mut dyn RateTracker, memory: &dyn Memory) -> Result<Option<Round>> {
-        if let Some((due, left)) = &mut self.looking {
-            if now < *due {
+        if let Some(Looking { due, left }) = &mut self.looking {
+            // One that comes late does not make the next come early.
+            let next = Some(now + self.settings.look_period);
+            let Some(time) = *due else {
+                *due = next;
+                return Ok(None);
+            };
+            if now < time {
                 return Ok(None);
             }
             if *left > 0 {
                 tracker.look()?;
                 self.round.looks += 1;
-                // One that comes late does not make the next come early.
-                *due = now + self.settings.look_period;
-                *left -= 1;
+                (*due, *left) = (next, *left - 1);
             }
             if *left > 0 {
                 return Ok(None);
             }
             let Some(seen) = tracker.finish()? else {
-                *due = now + ASK_AGAIN;
+                *due = Some(now + ASK_AGAIN);
                 return Ok(None);
             };
             self.looking = None;
@@ -270,7 +283,7 @@ impl Sampler {
             if self.stage == Stage::Touched {
                 self.split_saturated(memory)?;
             }
-            if self.begin_stage(now, tracker)? {
+            if self.begin_stage(tracker)? {
                 return Ok(None);
             }
             self.end_stage(&Seen::default());
@@ -279,7 +292,7 @@ impl Sampler {
     }
 
     /// Watches what this stage is about; `false` where there is nothing.
-    fn begin_stage(&mut self, now: Duration, tracker: &mut dyn RateTracker) -> Result<bool> {
+    fn begin_stage(&mut self, tracker: &mut dyn RateTracker) -> Result<bool> {
         let Settings { looks, look_period, .. } = self.settings;
         let mut often: Vec<Point> = self.slow.iter().flat_map(|slow| points(&slow.block, &slow.points)).collect();
         let mut once = Vec::new();
@@ -295,7 +308,7 @@ impl Sampler {
             return Ok(false);
         }
         tracker.watch(&Watch { often: &often, once: &once, look_period, looks })?;
-        self.looking = Some((now + look_period, looks.max(1)));
+        self.looking = Some(Looking { due: None, left: looks.max(1) });
         Ok(true)
     }
 

@@ -197,6 +197,22 @@ fn every_stages_counts_reach_the_right_block() {
 }
 
 #[test]
+fn the_first_look_comes_a_whole_period_after_all_is_marked() {
+    let machine = Rc::new(Machine::default());
+    let mut tracker = Fake::new(&machine, 10);
+    let mut sampler = Sampler::begin(vec![block(7, 1, true)], Vec::new(), SETTINGS, 1, &tracker, &*machine);
+    let mut tick = |second, due| {
+        assert!(sampler.tick(Duration::from_secs(second), &mut tracker, &*machine).unwrap().is_none());
+        assert_eq!(sampler.due(), Duration::from_secs(due), "at {second} s");
+        tracker.looks_in_all
+    };
+    assert_eq!(tick(100, 0), 0);
+    // To mark it has taken longer than a period.
+    assert_eq!(tick(103, 104), 0);
+    assert_eq!(tick(104, 105), 1);
+}
+
+#[test]
 fn a_tracker_that_takes_its_time_to_tell_is_asked_again_and_looks_no_more_often() {
     let (sampled, slow) = ([block(7, 1, true), block(7, 2, false)], [block(8, 8, true)]);
     let period = |slow_to_tell: u32| {
