@@ -82,14 +82,13 @@ impl Account for Detail {
         let mut threshold: Option<usize> = None;
         let mut began_ms = None;
         self.replay.watched(series, &mut self.tally, &mut |row, spans, warm| {
-            let at_or_above = |index: usize| row.cold[index + 1..].iter().map(|&pages| u64::from(pages)).sum::<u64>();
+            let at_or_above = |index: usize| u64::from(row.cold[index + 1]);
             let window = u128::from(row.window_ms);
             let mut share = Share { stored_page_ms: 0, cold_page_ms: u128::from(at_or_above(0)) * window };
             if let Some(index) = threshold {
                 share.stored_page_ms = u128::from(series.facts.compressible.share_of(at_or_above(index))) * window;
-                promotions += row.promotions[index + 1..].iter().map(|&accesses| u64::from(accesses)).sum::<u64>();
-                let used: u64 = row.cold.iter().map(|&pages| u64::from(pages)).sum();
-                working_set_ms += u128::from(used - at_or_above(0)) * window;
+                promotions += u64::from(row.promotions[index + 1]);
+                working_set_ms += u128::from(row.cold[0] - row.cold[1]) * window;
                 on_ms += u64::from(row.window_ms);
             }
             let ended_ms = row.age_ms.saturating_sub(*began_ms.get_or_insert(row.age_ms.saturating_sub(u64::from(row.window_ms))));
@@ -162,7 +161,7 @@ mod tests {
         let mut series = Series::new(&thresholds);
         // 500 accesses to pages of one to three scans, one to older ones; a working set of 100,000: T is 4 scans.
         for entry in 1..=3 {
-            series.push(60_000 * entry, 60_000, &[0, 500, 1], &[100_000, 900, 100]).unwrap();
+            series.push(60_000 * entry, 60_000, &[0u64, 500, 1], &[100_000, 900, 100]).unwrap();
         }
         let mut detail = Detail::new(&grid, &setup, &thresholds).unwrap();
         let label = Label { cluster: "a".to_owned(), machine: "m".to_owned(), class: String::new() };

@@ -61,22 +61,12 @@ pub struct Controller {
     spans: Vec<Span>,
 }
 
-/// Suffix sums of a histogram's buckets: at i, pages at or above threshold i.
-type Suffix = [u64; THRESHOLDS_MAX];
-
-/// Fills both from a row's histograms, in one go: each sum waits for the one before it, and neither for the other's. Returns
-/// for how many thresholds more promotions came than `allowed`: the sums fall, so these are the first so many.
+/// For how many thresholds more promotions came than `allowed`: the sums fall, so these are the first so many. Without a branch,
+/// and several at a time: a search would be foreseen badly.
 #[inline]
-fn sum_up(row: &Row<'_>, allowed: u64, promotions: &mut Suffix, cold: &mut Suffix) -> usize {
-    let (mut promoted, mut pages, mut too_many) = (0, 0, 0);
-    let buckets = row.promotions[1..].iter().zip(&row.cold[1..]);
-    for ((promotions, cold), (&more_promoted, &more_pages)) in promotions.iter_mut().zip(cold).zip(buckets).rev() {
-        promoted += u64::from(more_promoted);
-        pages += u64::from(more_pages);
-        (*promotions, *cold) = (promoted, pages);
-        too_many += usize::from(promoted > allowed);
-    }
-    too_many
+fn too_many(row: &Row<'_>, allowed: u64) -> usize {
+    let allowed = u32::try_from(allowed).unwrap_or(u32::MAX);
+    row.promotions[1..].iter().map(|&promotions| u32::from(promotions > allowed)).sum::<u32>() as usize
 }
 
 impl Controller {
@@ -199,7 +189,7 @@ impl Controller {
 pub struct Replay {
     controller: Controller,
     warmups_ms: Vec<u64>,
-    /// What is younger than the minimum age is this many of a histogram's buckets.
+    /// What is younger than the minimum age is not in this sum of a histogram, and in the ones before it.
     working_buckets: usize,
 }
 
@@ -224,21 +214,21 @@ impl Replay {
         if series.is_empty() || series.buckets() != self.controller.len + 1 {
             return;
         }
-        let (mut promotions, mut cold) = ([0; THRESHOLDS_MAX], [0; THRESHOLDS_MAX]);
         let (mut used_page_ms, mut cold_page_ms, mut cold_accesses) = (0u128, 0u128, 0u128);
         // How many warm-ups had passed at the last decision, and the next one's length.
         let mut warm = 0;
         let (mut first_age_ms, mut last_age_ms) = (None, 0);
         for row in series.rows() {
-            let working_set = row.cold[..self.working_buckets].iter().map(|&n| u64::from(n)).sum::<u64>();
-            let too_many = sum_up(&row, self.controller.allowed(working_set, &row), &mut promotions, &mut cold);
+            let working_set = u64::from(row.cold[0] - row.cold[self.working_buckets]);
+            let too_many = too_many(&row, self.controller.allowed(working_set, &row));
             let window = u128::from(row.window_ms);
-            used_page_ms += u128::from(u64::from(row.cold[0]) + cold[0]) * window;
-            cold_page_ms += u128::from(cold[0]) * window;
-            cold_accesses += u128::from(promotions[0]);
+            used_page_ms += u128::from(row.cold[0]) * window;
+            cold_page_ms += u128::from(row.cold[1]) * window;
+            cold_accesses += u128::from(row.promotions[1]);
             if warm > 0 && row.window_ms > 0 {
                 let spans = self.controller.spans.iter().map(|Span { percentiles, threshold }| {
-                    (percentiles.clone(), Outcome { cold: cold[*threshold], promotions: promotions[*threshold] })
+                    let (cold, promotions) = (row.cold[threshold + 1].into(), row.promotions[threshold + 1].into());
+                    (percentiles.clone(), Outcome { cold, promotions })
                 });
                 tally.add(spans, warm, &series.facts, (row.window_ms, working_set));
             }

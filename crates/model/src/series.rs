@@ -26,8 +26,8 @@ pub enum RowError {
         /// How many the columns have.
         wanted: usize,
     },
-    /// A bucket past 32 bits.
-    #[error("{0} pages in one bucket; the model counts up to 4294967295 of them (16 TiB of 4 KiB pages)")]
+    /// A histogram past 32 bits.
+    #[error("{0} pages in one histogram; the model counts up to 4294967295 of them (16 TiB of 4 KiB pages)")]
     Count(u64),
     /// Time does not go on.
     #[error("an entry that ends at a job age of {now_ms} ms after one that ends at {last_ms} ms; entries must be sorted by time")]
@@ -41,8 +41,8 @@ pub enum RowError {
 
 /// One job's entries in order of time.
 ///
-/// Histograms lie row by row and 32 bits to a bucket: an entry of 32 thresholds is 276 bytes, and reading them is the
-/// bound of the whole model.
+/// Histograms lie row by row as suffix sums, which is what all questions are about, of 32 bits each: an entry of 32 thresholds
+/// is 276 bytes, and reading them is the bound of the whole model.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Buckets of a histogram: one more than there are thresholds.
@@ -59,17 +59,24 @@ pub struct Series {
     cold: Vec<u32>,
 }
 
-/// One row, borrowed.
+/// One row, borrowed. Of both histograms, the first figure counts all pages, and the one after that of threshold i, those at or
+/// above it: none is greater than the one before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     /// The job's age at the end of the entry.
     pub age_ms: u64,
     /// How long the entry is.
     pub window_ms: u32,
-    /// Accesses in the window by the page's age at the access.
+    /// Accesses in the window, by the least age of the page at the access.
     pub promotions: &'a [u32],
-    /// Pages by age at its end, resident and far.
+    /// Pages, by least age at its end, resident and far.
     pub cold: &'a [u32],
+}
+
+/// The histogram's buckets that these sums are of.
+pub fn buckets(sums: &[u32]) -> impl Iterator<Item = u32> {
+    let above = sums.iter().skip(1).chain(std::iter::once(&0));
+    sums.iter().zip(above).map(|(sum, above)| sum - above)
 }
 
 impl Series {
@@ -89,48 +96,56 @@ impl Series {
         self.cold.clear();
     }
 
-    /// Adds an entry.
+    /// Adds an entry, by its histograms' buckets.
     ///
     /// # Errors
     /// [`RowError`]; the series stays as it was.
-    pub fn push(&mut self, age_ms: u64, window_ms: u32, promotions: &[u64], cold: &[u64]) -> Result<(), RowError> {
-        for histogram in [promotions, cold] {
-            if histogram.len() != self.buckets {
-                return Err(RowError::Buckets { found: histogram.len(), wanted: self.buckets });
-            }
-            if let Some(&count) = histogram.iter().find(|&&count| count > u64::from(u32::MAX)) {
-                return Err(RowError::Count(count));
-            }
+    pub fn push<T: Copy + Into<u64>>(&mut self, age_ms: u64, window_ms: u32, promotions: &[T], cold: &[T]) -> Result<(), RowError> {
+        self.check(age_ms, [promotions.len(), cold.len()])?;
+        let begin = self.cold.len();
+        self.promotions.resize(begin + self.buckets, 0);
+        self.cold.resize(begin + self.buckets, 0);
+        // Both in one go: each sum waits for the one before it, and neither for the other's.
+        let (mut promoted, mut pages) = (0u64, 0u64);
+        let sums = self.promotions[begin..].iter_mut().zip(&mut self.cold[begin..]);
+        for ((promoted_from, pages_from), (&promotions, &cold)) in sums.zip(promotions.iter().zip(cold)).rev() {
+            promoted = promoted.saturating_add(promotions.into());
+            pages = pages.saturating_add(cold.into());
+            #[expect(clippy::cast_possible_truncation, reason = "refused below")]
+            let sums = (promoted as u32, pages as u32);
+            (*promoted_from, *pages_from) = sums;
         }
-        self.push_times(age_ms, window_ms)?;
-        let narrow = |&count: &u64| u32::try_from(count).unwrap_or(u32::MAX);
-        self.promotions.extend(promotions.iter().map(narrow));
-        self.cold.extend(cold.iter().map(narrow));
-        Ok(())
-    }
-
-    /// Adds an entry whose counts are 32 bits already.
-    ///
-    /// # Errors
-    /// As [`Series::push`].
-    pub fn push_counts(&mut self, age_ms: u64, window_ms: u32, promotions: &[u32], cold: &[u32]) -> Result<(), RowError> {
-        if let Some(other) = [promotions, cold].into_iter().find(|histogram| histogram.len() != self.buckets) {
-            return Err(RowError::Buckets { found: other.len(), wanted: self.buckets });
-        }
-        self.push_times(age_ms, window_ms)?;
-        self.promotions.extend_from_slice(promotions);
-        self.cold.extend_from_slice(cold);
-        Ok(())
-    }
-
-    fn push_times(&mut self, age_ms: u64, window_ms: u32) -> Result<(), RowError> {
-        match self.ages_ms.last() {
-            Some(&last_ms) if last_ms >= age_ms => return Err(RowError::Order { now_ms: age_ms, last_ms }),
-            _ => {}
+        if let Some(sum) = [promoted, pages].into_iter().find(|&sum| sum > u64::from(u32::MAX)) {
+            self.promotions.truncate(begin);
+            self.cold.truncate(begin);
+            return Err(RowError::Count(sum));
         }
         self.ages_ms.push(age_ms);
         self.windows_ms.push(window_ms);
         Ok(())
+    }
+
+    /// Adds a row of another series, at another time.
+    ///
+    /// # Errors
+    /// As [`Series::push`].
+    pub fn push_row(&mut self, age_ms: u64, row: &Row<'_>) -> Result<(), RowError> {
+        self.check(age_ms, [row.promotions.len(), row.cold.len()])?;
+        self.promotions.extend_from_slice(row.promotions);
+        self.cold.extend_from_slice(row.cold);
+        self.ages_ms.push(age_ms);
+        self.windows_ms.push(row.window_ms);
+        Ok(())
+    }
+
+    fn check(&self, age_ms: u64, lengths: [usize; 2]) -> Result<(), RowError> {
+        if let Some(found) = lengths.into_iter().find(|&found| found != self.buckets) {
+            return Err(RowError::Buckets { found, wanted: self.buckets });
+        }
+        match self.ages_ms.last() {
+            Some(&last_ms) if last_ms >= age_ms => Err(RowError::Order { now_ms: age_ms, last_ms }),
+            _ => Ok(()),
+        }
     }
 
     /// Adds an entry from the controller's own histograms.
@@ -150,9 +165,12 @@ impl Series {
         let empty = Self { ages_ms: Vec::new(), windows_ms: Vec::new(), promotions: Vec::new(), cold: Vec::new(), ..*self };
         let rows: Vec<Row<'_>> = self.rows().collect();
         rows.chunks(entries.get()).try_fold(empty, |mut summed, rows| {
-            let sum = |columns: for<'a> fn(&Row<'a>) -> &'a [u32]| {
-                let bucket = |bucket| rows.iter().map(|row| u64::from(columns(row)[bucket])).sum::<u64>();
-                (0..self.buckets).map(bucket).collect::<Vec<u64>>()
+            let sum = |column: for<'a> fn(&Row<'a>) -> &'a [u32]| {
+                let mut sums = vec![0u64; self.buckets];
+                for row in rows {
+                    sums.iter_mut().zip(buckets(column(row))).for_each(|(sum, count)| *sum += u64::from(count));
+                }
+                sums
             };
             let cold: Vec<u64> = sum(|row| row.cold).into_iter().map(|pages| pages / rows.len() as u64).collect();
             let window_ms = rows.iter().fold(0u32, |sum, row| sum.saturating_add(row.window_ms));
@@ -210,18 +228,21 @@ mod tests {
         let mut check = |age_ms, promotions: &[u64], cold: &[u64], want| assert_eq!(series.push(age_ms, 1_000, promotions, cold), want);
         check(1_000, &[1, 2, 3], &[4, 5, 6], Ok(()));
         check(2_000, &[1, 2], &[4, 5, 6], Err(RowError::Buckets { found: 2, wanted: 3 }));
-        check(2_000, &[1, 2, 3], &[4, 5, 1 << 32], Err(RowError::Count(1 << 32)));
+        check(2_000, &[1, 2, 3], &[4, 5, (1 << 32) - 9], Err(RowError::Count(1 << 32)));
+        check(2_000, &[1, u64::MAX, 3], &[4, 5, 6], Err(RowError::Count(u64::MAX)));
         check(1_000, &[1, 2, 3], &[4, 5, 6], Err(RowError::Order { now_ms: 1_000, last_ms: 1_000 }));
-        check(2_000, &[7, 8, 9], &[0, 0, u64::from(u32::MAX)], Ok(()));
+        check(2_000, &[7, 8, 9], &[0, 1, u64::from(u32::MAX) - 1], Ok(()));
         let rows: Vec<_> = series.rows().map(|row| (row.age_ms, row.promotions.to_vec(), row.cold.to_vec())).collect();
-        assert_eq!(rows, [(1_000, vec![1, 2, 3], vec![4, 5, 6]), (2_000, vec![7, 8, 9], vec![0, 0, u32::MAX])]);
+        assert_eq!(rows, [(1_000, vec![6, 5, 3], vec![15, 11, 6]), (2_000, vec![24, 17, 9], vec![u32::MAX, u32::MAX, u32::MAX - 1])]);
+        assert_eq!(buckets(&rows[1].2).collect::<Vec<_>>(), [0, 1, u32::MAX - 1]);
         let summed = series.summed(NonZero::new(2).unwrap()).unwrap();
         let rows: Vec<_> = summed.rows().map(|row| (row.age_ms, row.window_ms, row.promotions.to_vec(), row.cold.to_vec())).collect();
-        assert_eq!(rows, [(2_000, 2_000, vec![8, 10, 12], vec![2, 2, (u32::MAX - 1) / 2 + 3])]);
+        let half = u32::MAX / 2;
+        assert_eq!(rows, [(2_000, 2_000, vec![30, 22, 12], vec![half + 8, half + 6, half + 3])]);
         // What is left over is an entry, too.
         assert_eq!(series.summed(NonZero::new(3).unwrap()).unwrap().columns(), summed.columns());
         assert_eq!(series.summed(NonZero::<usize>::MIN).unwrap().columns(), series.columns());
         series.clear();
-        assert!(series.is_empty() && series.push(1, 1, &[0; 3], &[0; 3]).is_ok());
+        assert!(series.is_empty() && series.push(1, 1, &[0u32; 3], &[0; 3]).is_ok());
     }
 }

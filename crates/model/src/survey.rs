@@ -53,14 +53,13 @@ impl Curve {
         let mut curve = Self::default();
         for row in series.rows() {
             let window = u128::from(row.window_ms);
-            let (mut cold, mut accesses) = (0u128, 0u128);
-            for index in (1..row.cold.len()).rev() {
-                cold += u128::from(row.cold[index]);
-                accesses += u128::from(row.promotions[index]);
-                curve.cold_page_ms[index - 1] += cold * window;
-                curve.accesses[index - 1] += accesses;
+            for (sum, &cold) in curve.cold_page_ms.iter_mut().zip(&row.cold[1..]) {
+                *sum += u128::from(cold) * window;
             }
-            curve.used_page_ms += (cold + u128::from(row.cold[0])) * window;
+            for (sum, &accesses) in curve.accesses.iter_mut().zip(&row.promotions[1..]) {
+                *sum += u128::from(accesses);
+            }
+            curve.used_page_ms += u128::from(row.cold[0]) * window;
         }
         curve
     }

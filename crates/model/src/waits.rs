@@ -92,16 +92,11 @@ impl Curve {
     /// The curve of an entry. Point 0 is nothing far; the last one is all that is cold.
     fn of(row: &Row<'_>) -> Self {
         let mut points = [(0, 0); THRESHOLDS_MAX + 1];
-        let (mut pages, mut accesses, mut len) = (0, 0, 1);
-        for (&cold, &promoted) in row.cold.iter().zip(row.promotions).skip(1).rev() {
-            pages += u64::from(cold);
-            accesses += u64::from(promoted);
-            if let Some(point) = points.get_mut(len) {
-                *point = (pages, accesses);
-                len += 1;
-            }
+        let cold = row.cold.iter().zip(row.promotions).skip(1);
+        for (point, (&pages, &accesses)) in points[1..].iter_mut().zip(cold.rev()) {
+            *point = (u64::from(pages), u64::from(accesses));
         }
-        Self { points, len }
+        Self { points, len: row.cold.len().min(points.len()) }
     }
 
     /// All pages that may be far.
@@ -134,7 +129,7 @@ impl Curve {
 
 /// All pages of a job.
 fn pages(row: &Row<'_>) -> u64 {
-    row.cold.iter().map(|&n| u64::from(n)).sum()
+    row.cold.first().copied().map_or(0, u64::from)
 }
 
 /// `part / whole` of `of`, rounded down; none of nothing.
@@ -258,7 +253,7 @@ impl Waits {
         self.entries += 1;
         self.window_ms += window;
         self.used_page_ms += u128::from(pages) * window;
-        self.cold_page_ms += u128::from(pages - u64::from(row.cold.first().copied().unwrap_or(0))) * window;
+        self.cold_page_ms += u128::from(row.cold.get(1).copied().unwrap_or(0)) * window;
         self.far_page_ms += u128::from(far) * window;
         if self.setup.compressed {
             self.pool_page_ms += u128::from(facts.compressed.share_of(far)) * window;

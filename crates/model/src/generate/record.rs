@@ -6,7 +6,7 @@ use trace::{Basis, Entry, Figures, JobId, Labels, Written};
 
 use super::{ENTRY_MS, Fleet, START_UNIX_MS};
 use crate::fleet::Label;
-use crate::series::Series;
+use crate::series::{Series, buckets};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
@@ -58,7 +58,7 @@ fn entries(id: &JobId, label: &Label, series: &Series) -> impl Iterator<Item = E
     let sampled_compressed_ppm = super::whole((compressible * compressed + 1.0 - compressible) * 1e6);
     let start = series.start_unix_ms;
     series.rows().zip(0u64..).map(move |(row, index)| {
-        let widen = |counts: &[u32]| counts.iter().map(|&count| u64::from(count)).collect::<Vec<_>>();
+        let widen = |sums: &[u32]| buckets(sums).map(u64::from).collect::<Vec<_>>();
         let (cold_pages, promotions_pages) = (widen(row.cold), widen(row.promotions));
         let figures = Figures {
             start_unix_ms: start + index * u64::from(ENTRY_MS),

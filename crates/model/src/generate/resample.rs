@@ -115,7 +115,7 @@ impl Resampled {
             // The first row of a trace may be of a job that had run before: only its own length is taken from it.
             let step_ms = at.checked_sub(1).map_or(u64::from(row.window_ms), |before| row.age_ms - rows[before].age_ms).max(1);
             lasted_ms += step_ms;
-            let pushed = series.push_counts(lasted_ms, row.window_ms, row.promotions, row.cold);
+            let pushed = series.push_row(lasted_ms, row);
             debug_assert!(pushed.is_ok(), "rows of the same trace, and time goes on");
             (at, left) = ((at + 1) % rows.len(), left - 1);
             if left == 0 {

@@ -3,6 +3,7 @@ use std::num::NonZero;
 use super::*;
 use crate::fleet::{By, Model, all, run};
 use crate::grid::{Grid, Setup};
+use crate::series::buckets;
 use crate::survey::Survey;
 
 fn fleet(seed: u64, jobs: u64) -> Fleet {
@@ -16,8 +17,9 @@ type Job = (Label, u64, Facts, Vec<u32>, Vec<u32>);
 fn slot(fleet: &Fleet, slot: u64) -> Vec<Job> {
     let mut jobs = Vec::new();
     fleet.slot(slot, &mut Series::new(fleet.thresholds()), &mut |label, series| {
-        let (promotions, cold) = series.columns();
-        jobs.push((label.clone(), series.start_unix_ms, series.facts, promotions.to_vec(), cold.to_vec()));
+        let promotions = series.rows().flat_map(|row| buckets(row.promotions)).collect();
+        let cold = series.rows().flat_map(|row| buckets(row.cold)).collect();
+        jobs.push((label.clone(), series.start_unix_ms, series.facts, promotions, cold));
     });
     jobs
 }

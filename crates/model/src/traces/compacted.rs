@@ -40,7 +40,7 @@ pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut 
                     age_ms => u64::from(age_ms),
                 };
                 job.in_zswap(u64::from(number(Number::ZswapStoredPages)), u64::from(number(Number::ZswapPoolPages)));
-                let pushed = job.series.push_counts(age_ms, number(Number::WindowMs), promotions, cold);
+                let pushed = job.series.push(age_ms, number(Number::WindowMs), promotions, cold);
                 pushed.map_err(|source| failed(start(entry), source))?;
             }
         }
