@@ -8,8 +8,9 @@
 //! The best threshold of an entry, and with it the pool of past bests, depends on neither K nor S. So:
 //! 1. Find the best once, and count it in the pool: one counter per threshold.
 //! 2. Of the pool, a percentile is a bucket, and each bucket serves the whole range of percentiles between the shares
-//!    of bests below and up to it. Walk the occupied buckets above the best from the oldest down; every percentile that
-//!    is left at the best, or would lie below it, takes the best (the rule for spikes, where it is on).
+//!    of bests below and up to it. Walk the occupied buckets from that of the highest percentile, which seldom moves,
+//!    down to the best; every percentile that is left there, or would lie below it, takes the best (the rule for spikes,
+//!    where it is on).
 //! 3. What the next entry comes to under a bucket is one lookup in its suffix sums, added for the range ([`crate::tally`]).
 //! 4. S only says from which entry on a job counts: an entry is added once, to the last warm-up that has passed.
 //!
@@ -29,7 +30,7 @@ use policy::units::{Pages, RatioPpm};
 
 use crate::grid::{Grid, Setup};
 use crate::series::{Row, Series};
-use crate::tally::{Outcome, Tally};
+use crate::tally::{Outcome, Running, Tally};
 
 /// Percentiles, as indices of the grid, that have the same threshold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +58,10 @@ pub struct Controller {
     /// Bit i: `bests[i]` is not zero.
     occupied: u128,
     total: u64,
+    /// The bucket that the highest percentile had, and how many bests lie above it. One best more seldom moves it, and what lies
+    /// above it is nobody's.
+    top: usize,
+    above_top: u64,
     fading: Fading,
     spans: Vec<Span>,
 }
@@ -85,6 +90,8 @@ impl Controller {
             bests: [0; THRESHOLDS_MAX + 1],
             occupied: 0,
             total: 0,
+            top: 0,
+            above_top: 0,
             fading: Fading::default(),
             spans: Vec::with_capacity(THRESHOLDS_MAX + 1),
         })
@@ -95,6 +102,7 @@ impl Controller {
         self.bests = [0; THRESHOLDS_MAX + 1];
         self.occupied = 0;
         self.total = 0;
+        (self.top, self.above_top) = (0, 0);
         self.fading = Fading::default();
         self.spans.clear();
     }
@@ -126,9 +134,12 @@ impl Controller {
         }
         let Some(counter) = self.bests.get_mut(best) else { return };
         let more = counter.saturating_add(whole);
-        self.total += u64::from(more - *counter);
+        let added = u64::from(more - *counter);
         *counter = more;
+        self.total += added;
+        self.above_top += if best > self.top { added } else { 0 };
         self.occupied |= 1 << best;
+        self.find_top();
         // Where spikes do not count, the lowest bucket takes what is left.
         self.decide(if self.spikes { best } else { self.occupied.trailing_zeros() as usize });
     }
@@ -137,7 +148,28 @@ impl Controller {
     #[cold]
     fn count_anew(&mut self) {
         self.total = self.bests.iter().map(|&n| u64::from(n)).sum();
+        (self.top, self.above_top) = (0, self.total - u64::from(self.bests[0]));
         self.occupied = self.bests.iter().enumerate().fold(0, |bits, (bucket, &n)| bits | u128::from(n > 0) << bucket);
+    }
+
+    /// Moves `top` to where the highest percentile lies now.
+    #[inline]
+    fn find_top(&mut self) {
+        let Some(rank) = self.percentiles.last().map(|k| k * self.total) else { return };
+        while rank > (self.total - self.above_top) * 1_000_000 {
+            // A percentile is of all bests: there is one above.
+            self.top += 1 + (self.occupied >> self.top >> 1).trailing_zeros() as usize;
+            self.above_top -= u64::from(self.bests[self.top]);
+        }
+        loop {
+            let below = self.total - self.above_top - u64::from(self.bests[self.top]);
+            if below == 0 || rank > below * 1_000_000 {
+                break;
+            }
+            self.above_top += u64::from(self.bests[self.top]);
+            let lower = self.occupied & ((1 << self.top) - 1);
+            self.top = 127 - lower.leading_zeros() as usize;
+        }
     }
 
     /// Spreads the percentiles over the buckets; none gets one below `lowest`, which is occupied.
@@ -145,10 +177,13 @@ impl Controller {
     fn decide(&mut self, lowest: usize) {
         let mut end = self.percentiles.len();
         // Bests in buckets up to and including the one at hand.
-        let mut up_to = self.total;
-        let mut above = self.occupied >> lowest >> 1;
+        let mut up_to = self.total - self.above_top;
+        // Occupied ones above the lowest, and of these the ones up to the top.
+        #[expect(clippy::cast_possible_truncation, reason = "of 65 buckets, 64 are above another")]
+        let above = (self.occupied >> lowest >> 1) as u64;
+        let mut above = self.top.checked_sub(lowest + 1).map_or(0, |last| above & (u64::MAX >> (63 - last)));
         while above != 0 && end > 0 {
-            let highest = 127 - above.leading_zeros() as usize;
+            let highest = 63 - above.leading_zeros() as usize;
             above ^= 1 << highest;
             let bucket = lowest + 1 + highest;
             let below = up_to - u64::from(self.bests[bucket]);
@@ -188,6 +223,7 @@ impl Controller {
 #[derive(Clone, Debug)]
 pub struct Replay {
     controller: Controller,
+    running: Running,
     warmups_ms: Vec<u64>,
     /// What is younger than the minimum age is not in this sum of a histogram, and in the ones before it.
     working_buckets: usize,
@@ -199,7 +235,7 @@ impl Replay {
     pub fn new(grid: &Grid, setup: &Setup, thresholds: &Thresholds) -> Option<Self> {
         let controller = Controller::new(grid, setup, thresholds)?;
         let working_buckets = controller.first + 1;
-        Some(Self { controller, warmups_ms: grid.warmups_ms().to_vec(), working_buckets })
+        Some(Self { controller, running: Running::new(grid), warmups_ms: grid.warmups_ms().to_vec(), working_buckets })
     }
 
     /// Adds what a job came to.
@@ -230,7 +266,7 @@ impl Replay {
                     let (cold, promotions) = (row.cold[threshold + 1].into(), row.promotions[threshold + 1].into());
                     (percentiles.clone(), Outcome { cold, promotions })
                 });
-                tally.add(spans, warm, &series.facts, (row.window_ms, working_set));
+                tally.add(&mut self.running, spans, warm, &series.facts, (row.window_ms, working_set));
             }
             self.controller.step(&row, too_many);
             while self.warmups_ms.get(warm).is_some_and(|&warmup_ms| row.age_ms >= warmup_ms) {
@@ -240,6 +276,7 @@ impl Replay {
             last_age_ms = row.age_ms;
             watch(&row, &self.controller.spans, warm);
         }
+        tally.settle(&mut self.running);
         let lasted_ms = last_age_ms - first_age_ms.unwrap_or(last_age_ms);
         tally.base.merge(&crate::tally::Base {
             jobs: 1,

@@ -6,6 +6,9 @@ use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
 use policy::units::RatioPpm;
 
+/// The longest window of an entry, in milliseconds: 24 days. What claims a longer one is no entry; it stands for it.
+pub(crate) const WINDOW_MS_MAX: u32 = i32::MAX.cast_unsigned();
+
 /// What of a job's cold memory a compressed pool would keep, and how small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -121,7 +124,7 @@ impl Series {
             return Err(RowError::Count(sum));
         }
         self.ages_ms.push(age_ms);
-        self.windows_ms.push(window_ms);
+        self.windows_ms.push(window_ms.min(WINDOW_MS_MAX));
         Ok(())
     }
 

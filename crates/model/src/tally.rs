@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grid::Grid;
 use crate::rates::{self, BINS};
-use crate::series::Facts;
+use crate::series::{Facts, WINDOW_MS_MAX};
 
 /// What an entry would have had under one threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,11 +84,32 @@ impl Sums {
         self.pool_page_ms = self.pool_page_ms.wrapping_add(other.pool_page_ms);
         self.promotions = self.promotions.wrapping_add(other.promotions);
     }
+}
 
-    fn subtract(&mut self, other: &Self) {
-        self.stored_page_ms = self.stored_page_ms.wrapping_sub(other.stored_page_ms);
-        self.pool_page_ms = self.pool_page_ms.wrapping_sub(other.pool_page_ms);
-        self.promotions = self.promotions.wrapping_sub(other.promotions);
+/// What a job came to since it was last settled, under one number of warm-ups: by percentile, in 64 bits: half as much to
+/// write for each entry.
+///
+/// These are enough for [`WINDOW_MS_MAX`] milliseconds: pages, and promotions in an entry, are below 2^32, an entry is no shorter than a
+/// millisecond, and one bit is the sign of a difference.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    /// Differences as in [`Tally`], one more than there are percentiles, modulo 2^64.
+    sums: Vec<[u64; 3]>,
+    warm: usize,
+    window_ms: u64,
+}
+
+impl Running {
+    /// Nothing yet.
+    pub(crate) fn new(grid: &Grid) -> Self {
+        Self { sums: vec![[0; 3]; grid.percentiles().len() + 1], warm: 0, window_ms: 0 }
+    }
+
+    #[inline]
+    fn change(&mut self, percentile: usize, more: [u64; 3], less: [u64; 3]) {
+        for (slot, (more, less)) in self.sums[percentile].iter_mut().zip(more.into_iter().zip(less)) {
+            *slot = slot.wrapping_add(more.wrapping_sub(less));
+        }
     }
 }
 
@@ -120,50 +141,64 @@ impl Tally {
     #[inline]
     pub(crate) fn add(
         &mut self,
+        running: &mut Running,
         ranges: impl Iterator<Item = (Range<usize>, Outcome)>,
         warm: usize,
         facts: &Facts,
         (window_ms, working_set): (u32, u64),
     ) {
-        let window = u128::from(window_ms);
-        // The range before: where it begins, and what it came to.
-        let mut above: Option<(usize, Sums, usize)> = None;
+        if running.warm != warm || running.window_ms + u64::from(window_ms) > u64::from(WINDOW_MS_MAX) {
+            self.settle(running);
+            running.warm = warm;
+        }
+        running.window_ms += u64::from(window_ms);
+        let window = u64::from(window_ms);
+        // The range before: what it came to, and its bin.
+        let mut above = ([0; 3], None);
+        let mut begins = 0;
         for (percentiles, outcome) in ranges {
             let stored = facts.compressible.share_of(outcome.cold);
             let pool = facts.compressed.share_of(stored);
-            let sums = Sums {
-                stored_page_ms: u128::from(stored) * window,
-                pool_page_ms: u128::from(pool) * window,
-                promotions: u128::from(outcome.promotions),
-            };
-            let bin = rates::bin(outcome.promotions, working_set, u64::from(window_ms));
-            let end = percentiles.end * self.warmups + warm - 1;
-            debug_assert!(above.is_none_or(|(start, ..)| start == end), "ranges follow each other");
-            if let Some(slot) = self.sums.get_mut(end) {
-                slot.subtract(&sums);
-                if let Some((_, sums, _)) = &above {
-                    slot.add(sums);
+            let sums = [stored.wrapping_mul(window), pool.wrapping_mul(window), outcome.promotions];
+            let bin = rates::bin(outcome.promotions, working_set, window);
+            running.change(percentiles.end, above.0, sums);
+            if above.1 != Some(bin) {
+                if let Some(before) = above.1 {
+                    self.count(percentiles.end, warm, before, 1);
                 }
-                let before = above.map(|(_, _, bin)| bin);
-                if before != Some(bin) {
-                    self.count(end, bin, u64::MAX);
-                    if let Some(before) = before {
-                        self.count(end, before, 1);
-                    }
+                if percentiles.end * self.warmups < self.sums.len() {
+                    self.count(percentiles.end, warm, bin, u64::MAX);
                 }
             }
-            above = Some((percentiles.start * self.warmups + warm - 1, sums, bin));
+            above = (sums, Some(bin));
+            begins = percentiles.start;
         }
-        if let Some((start, sums, bin)) = above {
-            self.sums[start].add(&sums);
-            self.count(start, bin, 1);
+        if let (sums, Some(bin)) = above {
+            running.change(begins, sums, [0; 3]);
+            self.count(begins, warm, bin, 1);
+        }
+    }
+
+    /// Takes over what a job came to so far.
+    pub(crate) fn settle(&mut self, running: &mut Running) {
+        running.window_ms = 0;
+        if running.warm == 0 {
+            return;
+        }
+        for (percentile, changes) in running.sums.iter_mut().enumerate() {
+            let [stored_page_ms, pool_page_ms, promotions] =
+                std::mem::take(changes).map(|change| i128::from(change.cast_signed()).cast_unsigned());
+            // Nobody asks about what lies above the highest percentile.
+            if let Some(slot) = self.sums.get_mut(percentile * self.warmups + running.warm - 1) {
+                slot.add(&Sums { stored_page_ms, pool_page_ms, promotions });
+            }
         }
     }
 
     /// Adds to a bin, modulo 2^64.
     #[inline]
-    fn count(&mut self, index: usize, bin: usize, more: u64) {
-        let slot = &mut self.bins[index * BINS + bin];
+    fn count(&mut self, percentile: usize, warm: usize, bin: usize, more: u64) {
+        let slot = &mut self.bins[(percentile * self.warmups + warm - 1) * BINS + bin];
         *slot = slot.wrapping_add(more);
     }
 

@@ -208,7 +208,6 @@ impl Job {
             self.sampled = (self.sampled.0.saturating_add(figures.sampled_compressed_ppm), self.sampled.1 + 1);
         }
         self.in_zswap(figures.zswap_stored_bytes, figures.zswap_pool_bytes);
-        // A window of more than seven weeks is none of an entry; the longest that can be held stands for it.
         let window_ms = u32::try_from(figures.window_ms).unwrap_or(u32::MAX);
         let pushed = self.series.push(figures.job_age_ms, window_ms, promotions, cold);
         let (job, machine, start_unix_ms) = (&id.job, &id.machine, figures.start_unix_ms);
