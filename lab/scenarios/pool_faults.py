@@ -1,102 +1,258 @@
-"""Manager, host and guests are killed while guests come and go: no slice has two owners, and none is lost.
+"""Whatever fails of a pool while guests come and go: no slice has two owners, and none is lost. As root.
 
 One guest runs all the time, with a mark in its pool memory that it looks at again and again. Beside it others are
-started and stopped; in each round the manager, the host's daemon or the other guest's process is killed, at a random
-moment of that. Then all is started again. The steady guest must not notice, and once the others are gone all slices but
-its own are free and clean. The manager alone is killed more often, under more load, by a test of its own crate.
+started and stopped. First the disk under the ledger is full. Then the manager, the host's daemon or the other guest's
+process is killed in each of some rounds, at a random moment; the steady guest's host is cut off from its manager for
+longer than its lease, in a network namespace; and files of slices are removed, or cut to nothing, by somebody who
+should not have. The steady guest must not notice any of it, and once the others are gone all slices but its own are
+free and clean. The manager alone is killed more often, under more load, by a test of its own crate.
 """
 
 import contextlib
 import random
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 from thermolab import znuma
 from thermolab.errors import LabError
 from thermolab.lab import Lab
-from thermolab.pool import SLICE_MIB, Host, OwnersWatch, Pool, PoolGuest, Refused, Vm, Watch
+from thermolab.outages import Wire, need_root
+from thermolab.owners import OwnersWatch
+from thermolab.pool import LEASE_SECONDS, SLICE_MIB, Host, Pool, PoolGuest, Refused, Vm, Watch
+from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
 
 SLICES = 4
 STEADY_SLICES = 2
+OTHERS = SLICES - STEADY_SLICES
 ROUNDS = 12
 SEED = 4
 MOMENTS_SECONDS = 1.2
 """A start takes about so long on a busy machine, so that a fault falls before, into or after it."""
 BACK_SECONDS = 40.0
-"""For the others' slices to be free again: the lease of 5 s, and patience with a busy machine."""
+"""For the others' slices to be free again: the lease, and patience with a busy machine."""
+DISK_MIB = 4
+FULL_TRIES = 60
+"""Guests started and stopped until the ledger has used what room its file had."""
+PARTITION_SECONDS = 3 * LEASE_SECONDS
+
+
+@dataclass(slots=True)
+class Site:
+    """A pool, the steady guest's host, which is afar, and one that is near its manager."""
+
+    lab: Lab
+    pool: Pool
+    steady: Host
+    near: Host
+    marks: znuma.Marks
+    figures: dict[str, Any] = field(default_factory=dict)
+    lost: int = 0
+
+    def others_back(self, what: str) -> float:
+        """Ends all guests but the steady one; how long it takes until their slices are free."""
+        begin = time.monotonic()
+        for host in (self.steady, self.near):
+            _stop_others(host)
+        try:
+            self.pool.until_free(OTHERS, BACK_SECONDS)
+        except LabError as error:
+            self.lab.say(f"{what}: {error}")
+            self.lost = max(self.lost, OTHERS - self.pool.counts()["free"])
+        self.lab.holds(what, self.marks.is_alive(), "the steady guest's program has ended")
+        return time.monotonic() - begin
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Rounds of coming, going and faults."""
-    chance = random.Random(SEED)  # noqa: S311 -- to be the same again
-    kills = {"manager": 0, "host": 0, "guest": 0}
-    back: list[float] = []
-    lost = dirty = 0
-    with Pool(lab, SLICES) as pool:
-        host = pool.host("host-a", Watch(attempts=0))
+    """Each kind of fault in its turn."""
+    need_root()
+    hosts = ("host-a", "host-b")
+    with Wire() as wire, Pool(lab, SLICES, hosts, wire=wire, disk_mib=DISK_MIB) as pool:
+        steady = pool.host("host-a", Watch(attempts=0), afar=True)
+        near = pool.host("host-b", Watch(attempts=0))
         vm = Vm("steady", 448, STEADY_SLICES * SLICE_MIB, cmdline="memhp_default_state=online_movable", cpus=1)
-        with PoolGuest(host, vm) as guest, OwnersWatch(pool, [host]) as owners:
+        with PoolGuest(steady, vm) as guest, OwnersWatch([steady, near]) as owners:
             marks = znuma.hold(guest, 1, STEADY_SLICES * SLICE_MIB // 2, node=1)
-            for number in range(ROUNDS):
-                whom = ("manager", "host", "guest")[number % 3]
-                lab.say(f"round {number}: the {whom} is killed")
-                comes = threading.Thread(target=_come, args=(host, f"other-{number}"), daemon=True)
-                comes.start()
-                time.sleep(chance.uniform(0, MOMENTS_SECONDS))
-                kills[whom] += _kill(pool, host, whom, f"other-{number}")
-                comes.join()
-                begin = time.monotonic()
-                _stop_others(host)
-                try:
-                    pool.until_free(SLICES - STEADY_SLICES, BACK_SECONDS)
-                except LabError as error:
-                    lab.say(str(error))
-                    lost = max(lost, SLICES - STEADY_SLICES - pool.counts()["free"])
-                back.append(time.monotonic() - begin)
-            held = {slice_["path"] for slice_ in host.explain("steady")["mapped"]}
+            site = Site(lab, pool, steady, near, marks)
+            # First, as a ledger that has been used for a while has room within its file.
+            _full_disk(site)
+            _kills(site)
+            _partition(site, wire)
+            _lost_files(site)
+            held = {slice_["path"] for slice_ in steady.explain("steady")["mapped"]}
             dirty = sum(file.stat().st_blocks > 0 for file in pool.files() if str(file) not in held)
             damaged, alive = marks.damaged_bytes(), marks.is_alive()
     figures = {
-        "kills": sum(kills.values()),
-        **{f"kills_of_{whom}": count for whom, count in kills.items()},
+        **site.figures,
         "double_owned": max(0, owners.most - 1),
+        "owners_max": owners.most,
         "owner_looks": owners.looks,
-        "lost_slices": lost,
+        "lost_slices": site.lost,
         "free_slices_with_data": dirty,
         "damaged_bytes": damaged,
-        "back_max_seconds": max(back),
     }
     lab.say(str(figures))
-    lab.at_least("kills", sum(kills.values()), ROUNDS * 2 // 3)
+    lab.at_least("kills", figures["kills"], ROUNDS * 2 // 3)
+    lab.at_least("owners_max", owners.most, 1)
     lab.at_most("double_owned", figures["double_owned"], 0)
-    lab.at_most("lost_slices", lost, 0)
+    lab.at_most("lost_slices", site.lost, 0)
     lab.at_most("free_slices_with_data", dirty, 0)
     lab.at_most("damaged_bytes", damaged, 0)
     lab.holds("steady", alive, "the steady guest's program has ended")
     return figures
 
 
+def _kills(site: Site) -> None:
+    """Rounds of coming, going and killing."""
+    chance = random.Random(SEED)  # noqa: S311 -- to be the same again
+    kills = {"manager": 0, "host": 0, "guest": 0}
+    back: list[float] = []
+    for number in range(ROUNDS):
+        whom = ("manager", "host", "guest")[number % 3]
+        site.lab.say(f"round {number}: the {whom} is killed")
+        comes = threading.Thread(target=_come, args=(site.steady, f"other-{number}"), daemon=True)
+        comes.start()
+        time.sleep(chance.uniform(0, MOMENTS_SECONDS))
+        kills[whom] += _kill(site, whom, f"other-{number}")
+        comes.join()
+        back.append(site.others_back(f"round {number}"))
+    site.figures |= {
+        "kills": sum(kills.values()),
+        **{f"kills_of_{whom}": count for whom, count in kills.items()},
+        "back_max_seconds": max(back),
+    }
+
+
+def _full_disk(site: Site) -> None:
+    """Guests are refused with the reason, those that run go on, and all goes on by itself once there is room."""
+    lab, pool = site.lab, site.pool
+    lab.say("the disk under the ledger is full")
+    pool.disk.fill()
+    refused = ""
+    with contextlib.suppress(Refused):
+        for number in range(FULL_TRIES):
+            name = f"full-{number}"
+            try:
+                site.near.start_bare(name, 256, SLICE_MIB)
+            except Refused as error:
+                refused = str(error)
+                break
+            site.near.vm("stop", name, "--now")
+    lab.holds("full_disk", "full" in refused, f"a guest was not refused for want of room on the disk: {refused!r}")
+    pool.disk.make_room()
+    begin = time.monotonic()
+    pool.until("the manager writes again", lambda: pool.status()["trouble"] is None, BACK_SECONDS)
+    site.figures["full_disk_again_seconds"] = time.monotonic() - begin
+    site.figures["full_disk_refused"] = int(bool(refused))
+    site.others_back("full disk")
+    site.near.start_bare("after", 256, SLICE_MIB * OTHERS)
+    site.others_back("after the full disk")
+
+
+def _partition(site: Site, wire: Wire) -> None:
+    """What nobody uses afar is another host's before the wire is whole again, and stays that host's after it."""
+    lab, pool = site.lab, site.pool
+    site.steady.start_bare("cut-off", 256, SLICE_MIB * OTHERS)
+    lab.say(f"the way to the steady guest's host is cut, for {PARTITION_SECONDS} s; a guest there dies")
+    begin = time.monotonic()
+    wire.cut()
+    site.steady.kill_guest("cut-off")
+    back = 0.0
+    try:
+        back = pool.until_free(OTHERS, LEASE_SECONDS + BACK_SECONDS)
+        site.near.start_bare("taker", 256, SLICE_MIB * OTHERS)
+    except LabError as error:
+        lab.say(str(error))
+        site.lost = max(site.lost, OTHERS - pool.counts()["free"])
+    try:
+        site.near.start_bare("beyond", 256, SLICE_MIB)
+        lab.holds("partition", False, "the cut-off host's slices were given away")
+    except Refused as error:
+        lab.holds("partition.refused", "slices" in str(error), f"another guest was refused for a wrong reason: {error}")
+    time.sleep(max(0.0, begin + PARTITION_SECONDS - time.monotonic()))
+    wire.heal()
+    healed = time.monotonic()
+    site.steady.until_up(BACK_SECONDS)
+    site.figures |= {
+        "partition_seconds": healed - begin,
+        "partition_back_seconds": back,
+        "partition_lease_again_seconds": time.monotonic() - healed,
+    }
+    hosts = {host["host"]: host["slices"] for host in pool.status()["hosts"]}
+    want = {"host-a": STEADY_SLICES, "host-b": OTHERS}
+    lab.holds("partition.owners", hosts == want, f"slices by host are {hosts}, and should be {want}")
+    lab.at_most("partition_back_seconds", back, LEASE_SECONDS * 2)
+    site.others_back("partition")
+
+
+def _lost_files(site: Site) -> None:
+    """Files of slices vanish or are cut to nothing: free ones, assigned ones, and at last one of the steady guest's."""
+    lab, pool, host = site.lab, site.pool, site.near
+    refused = 0
+    for number, (harm, assigned) in enumerate((harm, held) for held in (False, True) for harm in ("removed", "cut")):
+        what = f"a file of {'an assigned' if assigned else 'a free'} slice is {harm}"
+        lab.say(what)
+        victim = pool.free_files()[0]
+        if assigned:
+            host.start_bare(f"owner-{number}", 256, SLICE_MIB * OTHERS)
+        if harm == "removed":
+            victim.unlink()
+        else:
+            with victim.open("r+b") as file:
+                file.truncate(0)
+        site.others_back(what)
+        refused += _until_all_start(site, what)
+    own = next(slice_["path"] for slice_ in site.steady.explain("steady")["mapped"])
+    lab.say("a file of the steady guest's is removed")
+    next(file for file in pool.files() if str(file) == own).unlink()
+    _until_all_start(site, "a file of the steady guest's is removed")
+    site.figures |= {"files_harmed": 5, "files_refused": refused}
+
+
+def _until_all_start(site: Site, what: str) -> int:
+    """Starts a guest on all slices but the steady one's, and ends it; how often it was refused before that."""
+    refused = 0
+    deadline = time.monotonic() + BACK_SECONDS
+    while True:
+        try:
+            site.near.start_bare(f"again-{refused}", 256, SLICE_MIB * OTHERS)
+            break
+        except Refused as error:
+            refused += 1
+            if time.monotonic() > deadline:
+                site.lab.holds(what, False, f"no guest starts after that: {error}")
+                break
+            time.sleep(0.5)
+    site.others_back(what)
+    whole = SLICE_MIB * MIB
+    sizes = {file.stat().st_size for file in site.pool.free_files()}
+    site.lab.holds(
+        f"{what}: size", sizes == {whole}, f"free slices have files of {sizes} bytes, and should have {whole}"
+    )
+    return refused
+
+
 def _come(host: Host, name: str) -> None:
     """Starts a guest; a fault may keep it from that."""
     with contextlib.suppress(Refused):
-        host.start_bare(name, 256, SLICE_MIB * (SLICES - STEADY_SLICES))
+        host.start_bare(name, 256, SLICE_MIB * OTHERS)
 
 
-def _kill(pool: Pool, host: Host, whom: str, name: str) -> int:
+def _kill(site: Site, whom: str, name: str) -> int:
     """Kills, and starts again what does not start again by itself; how many were killed."""
     if whom == "manager":
-        pool.kill_manager()
+        site.pool.kill_manager()
         time.sleep(0.2)
-        pool.start_manager()
+        site.pool.start_manager()
         return 1
     if whom == "host":
-        host.kill()
-        host.start()
+        site.steady.kill()
+        site.steady.start()
         return 1
-    return int(host.kill_guest(name))
+    return int(site.steady.kill_guest(name))
 
 
 def _stop_others(host: Host) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from thermolab import znuma
 from thermolab.lab import Lab
-from thermolab.pool import SLICE_MIB, Host, OwnersWatch, Pool, PoolGuest, Refused, Vm, Watch
+from thermolab.owners import OwnersWatch
+from thermolab.pool import SLICE_MIB, Host, Pool, PoolGuest, Refused, Vm, Watch
 from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
@@ -48,7 +49,7 @@ def run(lab: Lab) -> dict[str, Any]:
     with Pool(lab, SLICES, ("host-a", "host-b")) as pool:
         hosts = [pool.host(name, Watch(attempts=0)) for name in ("host-a", "host-b")]
         a, b = hosts
-        with OwnersWatch(pool, hosts) as owners:
+        with OwnersWatch(hosts) as owners:
             lab.say("t0: a has three slices, b one")
             with PoolGuest(b, vm("b1", 1)) as b1:
                 b1_marks = _enter(turns, b1)

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -27,10 +27,14 @@ from .channel import Channel
 from .errors import GuestTimeout, LabError
 from .guest import BOOT_SECONDS_MAX, Guest
 from .lab import Lab
+from .outages import SmallDisk, Wire
 from .qemu import MIB, Machine
 
 SLICE_MIB = 128
 """The smallest slice there is: a block of memory that Linux brings online."""
+
+LEASE_SECONDS = 5
+"""How long a host may be silent."""
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 -- a memory file system is what it is about
 _UP_SECONDS = 30.0
@@ -70,10 +74,16 @@ class Vm:
 class Pool:
     """A pool that is up within a `with` block; all its processes are gone, however the block is left."""
 
-    def __init__(self, lab: Lab, slices: int, hosts: Sequence[str] = ("host-a",)) -> None:
+    def __init__(
+        self, lab: Lab, slices: int, hosts: Sequence[str] = ("host-a",), *, wire: Wire | None = None, disk_mib: int = 0
+    ) -> None:
         self.lab = lab
         self.slices = slices
         self._names = tuple(hosts)
+        self._wire = wire
+        """By which some hosts reach the manager; the others are on its side."""
+        self._disk_mib = disk_mib
+        """Of a disk for the ledger alone; 0: it has none of its own."""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stack = contextlib.ExitStack()
         self.directory = Path()
@@ -95,7 +105,14 @@ class Pool:
     def _start(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="thermolab-pool-", dir=_MEMORY))
         self._stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        ledger = self.directory
+        if self._disk_mib:
+            self.disk = SmallDisk(self.directory / "disk", self._disk_mib)
+            self._stack.callback(self.disk.unmount)
+            ledger = self.disk.directory
         named = [f"--host={name}" for name in self._names]
+        addresses = ["127.0.0.1"] + ([self._wire.near] if self._wire else [])
+        named += [f"--server={address}" for address in addresses]
         self.command("pool", "certificates", str(self.directory / "tls"), *named)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -104,13 +121,13 @@ class Pool:
         self._write(
             "manager.toml",
             {
-                "listen": f"127.0.0.1:{self._port}",
-                "ledger": str(self.directory / "ledger.redb"),
+                "listen": f"{'0.0.0.0' if self._wire else '127.0.0.1'}:{self._port}",  # noqa: S104 -- with certificates
+                "ledger": str(ledger / "ledger.redb"),
                 "pool_dir": str(self.directory / "slices"),
                 "slice_size": f"{SLICE_MIB}MiB",
                 "hosts": list(self._names),
                 "operators": ["operator"],
-                "lease": "5s",
+                "lease": f"{LEASE_SECONDS}s",
                 "answer_within": "40s",
                 "ask_again_after": "5s",
             },
@@ -123,15 +140,27 @@ class Pool:
     def start_manager(self) -> None:
         """Starts the manager, again if need be, and waits until it answers."""
         self.manager = self.spawn("manager", "pool", "manager", "--config", str(self.directory / "manager.toml"))
-        self._until("the manager answers", self._answers)
+        self.until("the manager answers", self._answers)
 
     def kill_manager(self) -> None:
         """Ends the manager as a fault would."""
         self.manager.kill()
         self.manager.wait()
 
-    def host(self, name: str, watch: Watch = Watch(), *, local_mib: int = 4096, threads: str = "multi") -> "Host":  # noqa: B008 -- frozen
-        """Starts a host; it ends with the pool. `threads` is `single` where its guests are to be moved."""
+    def host(
+        self,
+        name: str,
+        watch: Watch = Watch(),  # noqa: B008 -- frozen
+        *,
+        local_mib: int = 4096,
+        threads: str = "multi",
+        afar: bool = False,
+    ) -> "Host":
+        """Starts a host; it ends with the pool.
+
+        `threads` is `single` where its guests are to be moved. A host that is `afar` lives behind the pool's wire.
+        """
+        near = self._wire.near if afar and self._wire else "127.0.0.1"
         home = self.directory / name
         home.mkdir()
         tls = self.directory / "tls"
@@ -140,13 +169,13 @@ class Pool:
         self._write(
             f"{name}.toml",
             top,
-            f'[manager]\nurl = "https://127.0.0.1:{self._port}"\nidentity = "{tls}/{name}"\n'
+            f'[manager]\nurl = "https://{near}:{self._port}"\nidentity = "{tls}/{name}"\n'
             f'[qemu]\naccelerator = "tcg,thread={threads}"\ncpu = "max,la57=off"\n'
             f'[monitor]\nperiod = "{watch.period}"\ntouched = "{watch.touched}"\naccessed = "{watch.accessed}"\n'
             f'budget = "{watch.budget}"\nrest = "1s"\nattempts = {watch.attempts}\n'
             f'[release]\nleast_margin = "32MiB"\nwithin = "60s"\n',
         )
-        return Host(self, name, home)
+        return Host(self, name, home, self._wire.prefix if afar and self._wire else ())
 
     def command(self, *argv: str, timeout_s: float = 120.0) -> str:
         """What a command of the program prints.
@@ -160,13 +189,12 @@ class Pool:
             raise Refused(f"`thermocline {' '.join(argv)}`: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
-    def spawn(self, log: str, *argv: str) -> subprocess.Popen[bytes]:
+    def spawn(self, log: str, *argv: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         """Starts a daemon that ends with the pool, and with this process."""
         program = str(self.lab.program("thermocline"))
+        line = ["setpriv", "--pdeathsig", "KILL", *prefix, program, *argv]
         with (self.lab.directory / f"{log}.log").open("ab") as out:
-            process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", program, *argv], stdin=subprocess.DEVNULL, stdout=out, stderr=out
-            )
+            process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         self._stack.callback(_end, process)
         return process
 
@@ -196,8 +224,13 @@ class Pool:
     def until_free(self, slices: int, timeout_s: float = 60.0) -> float:
         """Waits until so many slices are free, and tells how long that took."""
         begin = time.monotonic()
-        self._until(f"{slices} slices are free", lambda: self.counts()["free"] == slices, timeout_s)
+        self.until(f"{slices} slices are free", lambda: self.counts()["free"] == slices, timeout_s)
         return time.monotonic() - begin
+
+    def free_files(self) -> list[Path]:
+        """Files of the slices that are free."""
+        free = {(slice_["emc"], slice_["index"]) for slice_ in self.slices_by_state() if slice_["state"] == "free"}
+        return [file for file in self.files() if slice_of(file) in free]
 
     def files(self) -> list[Path]:
         """Files of all slices."""
@@ -219,7 +252,12 @@ class Pool:
         lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
         (self.directory / name).write_text("\n".join(lines) + "\n" + more)
 
-    def _until(self, what: str, holds: Any, timeout_s: float = _UP_SECONDS) -> None:
+    def until(self, what: str, holds: Callable[[], bool], timeout_s: float = _UP_SECONDS) -> None:
+        """Waits until something holds.
+
+        Raises:
+            LabError: it did not in time.
+        """
         deadline = time.monotonic() + timeout_s
         while not holds():
             if time.monotonic() > deadline:
@@ -230,17 +268,22 @@ class Pool:
 class Host:
     """A host's daemon."""
 
-    def __init__(self, pool: Pool, name: str, home: Path) -> None:
+    def __init__(self, pool: Pool, name: str, home: Path, prefix: Sequence[str] = ()) -> None:
         self.pool = pool
         self.name = name
         self.home = home
+        self._prefix = tuple(prefix)
         self.start()
 
     def start(self) -> None:
         """Starts it, again if need be, and waits until it has a lease."""
         config = str(self.pool.directory / f"{self.name}.toml")
-        self.process = self.pool.spawn(self.name, "pool", "host", "--config", config)
-        self.pool._until(f"{self.name} is up", self._is_up)
+        self.process = self.pool.spawn(self.name, "pool", "host", "--config", config, prefix=self._prefix)
+        self.until_up()
+
+    def until_up(self, timeout_s: float = _UP_SECONDS) -> None:
+        """Waits until it has a lease, and knows of no trouble."""
+        self.pool.until(f"{self.name} is up", self._is_up, timeout_s)
 
     def kill(self) -> None:
         """Ends the daemon as a fault would; its guests go on."""
@@ -274,6 +317,13 @@ class Host:
     def names(self) -> list[str]:
         """Its guests."""
         return [line["name"] for line in self.vm("list")["guests"]]
+
+    def guest_pids(self) -> Iterator[int]:
+        """Processes of its guests, of those too that it does not know any more."""
+        for file in self.home.glob("*.pid"):
+            with contextlib.suppress(OSError, ValueError):
+                if not file.name.startswith("pool-host"):
+                    yield int(file.read_text())
 
     def kill_guest(self, name: str) -> bool:
         """Ends a guest's process as a fault would; whether there was one."""
@@ -420,6 +470,11 @@ class PoolGuest(Guest):
         self._remove_temporary()
 
 
+def slice_of(file: Path) -> tuple[int, int]:
+    """EMC and index of the slice that a file is, or was, of; the turn, which changes with the owner, is left out."""
+    return int(file.parent.name.removeprefix("emc-")), int(file.name.removeprefix("slice-").split(".")[0])
+
+
 class Ticks:
     """Lines from a guest with the times when they came, over all the processes that it is ever in."""
 
@@ -455,52 +510,6 @@ class Ticks:
         with contextlib.suppress(OSError), connection, connection.makefile("r", errors="replace") as lines:
             for line in lines:
                 self.lines.append((time.monotonic(), line.strip()))
-
-
-def owners(files: Sequence[Path], hosts: Sequence[Host]) -> dict[str, list[int]]:
-    """Which processes of guests map each slice."""
-    found: dict[str, list[int]] = {str(file): [] for file in files}
-    for host in hosts:
-        for pid in _guests(host):
-            with contextlib.suppress(OSError):
-                maps = Path(f"/proc/{pid}/maps").read_text()
-                for path in {line.split(maxsplit=5)[5] for line in maps.splitlines() if "/slice-" in line}:
-                    found.setdefault(path, []).append(pid)
-    return found
-
-
-class OwnersWatch:
-    """Looks all the time at who maps which slice."""
-
-    def __init__(self, pool: Pool, hosts: Sequence[Host]) -> None:
-        self.most = 0
-        self.looks = 0
-        self._pool, self._hosts = pool, hosts
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="owners", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._end.wait(_LOOK_SECONDS):
-            found = owners(self._pool.files(), self._hosts)
-            self.most = max(self.most, *(len(set(pids)) for pids in found.values()))
-            self.looks += 1
-
-
-def _guests(host: Host) -> Iterator[int]:
-    for file in host.home.glob("*.pid"):
-        with contextlib.suppress(OSError, ValueError):
-            if not file.name.startswith("pool-host"):
-                yield int(file.read_text())
 
 
 def _kill_guest(file: Path) -> None:
