@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capacity::Capacity;
 use crate::driver::Driver;
+use crate::metrics::Counts;
 use crate::vm::Record;
 use crate::{monitor, room};
 
@@ -85,6 +86,7 @@ pub struct Host {
     capacity: Box<dyn Capacity>,
     predictor: Option<Predictor>,
     store: Store,
+    counts: Counts,
     table: Mutex<Table>,
 }
 
@@ -125,7 +127,7 @@ impl Host {
         let (records, totals) = store.load()?;
         let guests = records.into_iter().map(|record| (record.request.name.clone(), Guest { record, busy: None })).collect();
         let table = Mutex::new(Table { guests, totals, trouble: None });
-        let host = Self { settings, driver, capacity, predictor, store, table };
+        let host = Self { settings, driver, capacity, predictor, store, counts: Counts::default(), table };
         host.adopt()?;
         Ok(host)
     }
@@ -149,6 +151,16 @@ impl Host {
         let record = guest.record.clone();
         drop(table);
         Ok(Held { host: self, record, removed: false })
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Guests that may still be repaired, of those that were started.
+    pub(crate) fn repairs_left(&self) -> u64 {
+        let totals = self.table().totals;
+        monitor::repairs_left(&self.settings.monitor, totals.started, totals.repaired)
     }
 
     fn names(&self) -> Vec<String> {

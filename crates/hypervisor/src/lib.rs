@@ -19,6 +19,7 @@
 pub mod capacity;
 pub mod driver;
 pub mod host;
+pub mod metrics;
 pub mod monitor;
 pub mod qemu;
 pub mod qmp;

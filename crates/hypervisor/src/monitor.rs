@@ -99,7 +99,7 @@ pub fn judge(settings: &Settings, guest: &Guest, usage: &Usage, host: &Host) -> 
     if guest.failures >= settings.attempts {
         return Verdict::AttemptsSpent;
     }
-    if host.repaired > 0 && over(host.repaired + 1, host.started, settings.budget_ppm) {
+    if repairs_left(settings, host.started, host.repaired) == 0 {
         return Verdict::BudgetSpent;
     }
     if !host.rested {
@@ -109,6 +109,13 @@ pub fn judge(settings: &Settings, guest: &Guest, usage: &Usage, host: &Host) -> 
         return Verdict::NoLocalMemory;
     }
     Verdict::Repair
+}
+
+/// How many more guests may be repaired. The first is always within the budget.
+#[must_use]
+pub fn repairs_left(settings: &Settings, started: u64, repaired: u64) -> u64 {
+    let allowed = u128::from(started) * u128::from(settings.budget_ppm) / 1_000_000;
+    u64::try_from(allowed).unwrap_or(u64::MAX).max(1).saturating_sub(repaired)
 }
 
 /// Whether `part` is more than so many millionths of `whole`.

@@ -14,6 +14,7 @@ mod emulate;
 mod experiment;
 mod knobs;
 mod model;
+mod notify;
 mod plan;
 mod pool;
 mod progress;

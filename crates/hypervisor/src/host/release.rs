@@ -5,6 +5,7 @@ use manager::api::{Slice, Work};
 use super::{Held, Host, Refused, now};
 use crate::capacity::is_settled;
 use crate::driver::Offline;
+use crate::metrics::Event;
 use crate::room::{self, By, Room};
 use crate::vm::{Record, State};
 
@@ -19,7 +20,7 @@ impl Host {
         if held.state != State::Running || held.mapped.is_empty() {
             return Err(Refused(format!("guest {name} has no pool memory to give back")));
         }
-        self.must_have_room(&mut held)?;
+        self.must_have_room(&mut held).inspect_err(|_| self.counts.count(Event::Release, "no_room"))?;
         if held.assigned {
             self.capacity.give_back(&format!("release {name} {}", now()), name).map_err(Refused::because)?;
             held.assigned = false;
@@ -32,6 +33,7 @@ impl Host {
                 kept.push(why.0);
             }
         }
+        self.counts.count(Event::Release, if kept.is_empty() { "ok" } else { "kept" });
         match kept.is_empty() {
             true => Ok(held.record.clone()),
             false => Err(Refused(format!("guest {name} has kept slices, and will be asked again: {}", kept.join("; ")))),
@@ -99,6 +101,7 @@ impl Host {
         let (emc, index) = (slice.emc, slice.index);
         let why = match told {
             Ok(Offline::Done) => {
+                self.counts.count(Event::Offline, "ok");
                 held.mapped.retain(|mapped| (mapped.emc, mapped.index) != (emc, index));
                 held.note(format!("slice {emc}/{index} went offline in {:.3} s", begun.elapsed().as_secs_f64()));
                 held.try_save();
@@ -108,6 +111,7 @@ impl Host {
             Ok(Offline::NotYet(why)) => format!("{why} after {:.0} s", begun.elapsed().as_secs_f64()),
             Err(error) => error.to_string(),
         };
+        self.counts.count(Event::Offline, "failed");
         held.note(format!("slice {emc}/{index} stays: {why}"));
         held.try_save();
         self.tell_failed(slice, &why);

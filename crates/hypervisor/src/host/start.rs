@@ -8,6 +8,7 @@ use manager::client::Error;
 
 use super::{GUESTS_MAX, Guest, Held, Host, Refused, now};
 use crate::capacity::is_clean;
+use crate::metrics::Event;
 use crate::share::{self, Share, Why};
 use crate::vm::{Record, Request, State};
 
@@ -18,6 +19,12 @@ impl Host {
     /// # Errors
     /// Why it does not run. Nothing is left of it then.
     pub fn start(&self, request: Request) -> Result<Record, Refused> {
+        let started = self.start_checked(request);
+        self.counts.count(Event::Start, if started.is_ok() { "ok" } else { "refused" });
+        started
+    }
+
+    fn start_checked(&self, request: Request) -> Result<Record, Refused> {
         request.check().map_err(Refused)?;
         let share = self.share(&request)?;
         let mut held = self.reserve(request, share)?;

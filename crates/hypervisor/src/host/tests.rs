@@ -476,3 +476,50 @@ fn a_prediction_decides_where_nobody_asks() {
     host.look_after();
     assert!(!host.explain("away").unwrap().assigned);
 }
+
+#[test]
+fn a_scrape_tells_what_is_and_what_has_happened() {
+    let directory = tempfile::tempdir().unwrap();
+    let (host, paper) = bench(directory.path());
+    host.start(asks("a", 1024, Some(256))).unwrap();
+    assert!(host.start(asks("b", 1024, Some(100))).is_err());
+    paper.world().usage = Usage { local_touched_bytes: 760 * MIB, pool_touched_bytes: 100 * MIB, ..Usage::default() };
+    assert!(host.release("a").is_err());
+    host.watch();
+    let check = |lines: &[&str]| {
+        let text = crate::metrics::render(&host).unwrap();
+        for line in lines {
+            assert!(text.lines().any(|found| found == format!("thermocline_pool_host_{line}")), "{line}: {text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    };
+    check(&[
+        "guests{state=\"running\"} 1",
+        "starts_total{outcome=\"ok\"} 1",
+        "starts_total{outcome=\"refused\"} 1",
+        "releases_total{outcome=\"no_room\"} 1",
+        "verdicts_total{outcome=\"as_predicted\"} 1",
+        "pool_bytes 268435456",
+        "pool_touched_bytes 104857600",
+        "local_bytes 2147483648",
+        "local_used_bytes 805306368",
+        "repairs_left 1",
+        "guests_suffering 0",
+        "manager_in_trouble 0",
+    ]);
+    paper.world().usage.pool_accessed_bytes = 100 * MIB;
+    paper.world().move_fails = true;
+    host.watch();
+    check(&["repairs_total{outcome=\"failed\"} 1", "guests_suffering 1", "verdicts_total{outcome=\"repair\"} 1"]);
+    paper.world().move_fails = false;
+    host.watch();
+    check(&[
+        "repairs_total{outcome=\"ok\"} 1",
+        "guests_repaired_total 1",
+        "guests_started_total 1",
+        "repairs_left 0",
+        "repair_pause_seconds_count 1",
+        "pool_bytes 0",
+        "guests_suffering 0",
+    ]);
+}

@@ -1,6 +1,7 @@
 //! The monitor's round: a look at every guest with pool memory, a verdict, a repair.
 
 use super::{Held, Host, now};
+use crate::metrics::{Event, word};
 use crate::monitor::{self, Verdict};
 use crate::vm::State;
 
@@ -38,6 +39,7 @@ impl Host {
         };
         // The first look sees accesses of all its life.
         let verdict = if first { Verdict::AsPredicted } else { self.judge(held, &guest, &usage) };
+        self.counts.count(Event::Verdict, word(verdict));
         if held.verdict.replace(verdict) != Some(verdict) {
             let (touched, pool) = (usage.pool_touched_bytes, guest.pool_bytes);
             let (accessed, local) = (usage.pool_accessed_bytes, usage.local_accessed_bytes);
@@ -71,6 +73,8 @@ impl Host {
                 held.repaired = true;
                 held.mapped.clear();
                 let pause = moved.pause_seconds;
+                self.counts.count(Event::Repair, "ok");
+                self.counts.paused(pause);
                 let (seconds, bytes) = (moved.total_seconds, moved.copied_bytes);
                 held.note(format!("moved to local memory: paused for {pause:.3} s, {seconds:.3} s in all, {bytes} bytes copied"));
                 held.try_save();
@@ -81,6 +85,7 @@ impl Host {
                 self.settle(held);
             }
             Err(error) => {
+                self.counts.count(Event::Repair, "failed");
                 held.repair_failures += 1;
                 held.note(error.to_string());
                 held.try_save();

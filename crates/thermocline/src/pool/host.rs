@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::Format;
-use crate::print;
+use crate::{notify, print};
 
 mod settings;
 
@@ -71,6 +71,11 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
         }
     })?;
     hypervisor::socket::serve(&settings.runtime, Arc::clone(&host)).context("cannot make the control socket")?;
+    if let Some(address) = settings.metrics {
+        let bound = hypervisor::metrics::serve(address, Arc::clone(&host)).with_context(|| format!("cannot serve metrics at {address}"))?;
+        log::info!("metrics are at http://{bound}/metrics");
+    }
+    notify::ready();
     log::info!("host {} is up; its guests outlive it", settings.host.name);
     host::run(&host, &stopped);
     log::info!("host {} stops; its guests go on", settings.host.name);

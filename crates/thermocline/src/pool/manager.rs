@@ -12,7 +12,7 @@ use policy::units::Bytes;
 use serde_json::json;
 
 use crate::arguments::Format;
-use crate::{print, signals};
+use crate::{notify, print, signals};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -95,6 +95,7 @@ fn serve(arguments: &Serve) -> Result<()> {
     let (_sender, receiver) = signals::messages()?;
     let settings = Settings::load(&arguments.file.config)?;
     let manager = service::start(&settings, arguments.insecure_loopback)?;
+    notify::ready();
     // Nothing but the end is ever sent.
     receiver.recv().context("nobody can tell the manager to stop any more")?;
     log::info!("the pool manager stops; guests go on");

@@ -1,5 +1,6 @@
 //! A host's configuration file.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(in crate::pool) struct Settings {
     pub(super) predict: Option<Models>,
     pub(super) state: PathBuf,
     pub(in crate::pool) runtime: PathBuf,
+    /// Where metrics are served; nowhere if it is not told.
+    pub(super) metrics: Option<SocketAddr>,
 }
 
 /// Where the manager is, and who we are to it.
@@ -50,6 +53,7 @@ struct Raw {
     state: PathBuf,
     #[serde(default = "runtime")]
     runtime: PathBuf,
+    metrics: Option<SocketAddr>,
     manager: RawManager,
     #[serde(default)]
     qemu: RawQemu,
@@ -192,7 +196,7 @@ impl Settings {
             bail!("{}", read.wrong.join("\n  "));
         }
         let manager = Manager { url: raw.manager.url, identity: raw.manager.identity.as_deref().map(identity) };
-        Ok(Self { host, qemu, manager, predict: raw.predict, state: raw.state, runtime: raw.runtime })
+        Ok(Self { host, qemu, manager, predict: raw.predict, state: raw.state, runtime: raw.runtime, metrics: raw.metrics })
     }
 }
 

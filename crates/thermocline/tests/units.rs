@@ -1,0 +1,62 @@
+//! The systemd units in `deploy/`: what they start exists, and what they promise of guests holds.
+#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+const UNITS: [&str; 2] = ["thermocline-pool-manager.service", "thermocline-pool-host.service"];
+
+fn unit(name: &str) -> String {
+    std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)).unwrap()
+}
+
+/// The values of a key, in their order.
+fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
+    unit.lines().filter_map(|line| line.split_once('=')).filter(|(found, _)| *found == key).map(|(_, value)| value).collect()
+}
+
+#[test]
+fn what_units_start_is_a_command_of_this_program() {
+    for name in UNITS {
+        let text = unit(name);
+        let [start] = values(&text, "ExecStart")[..] else { panic!("{name}: {text}") };
+        let mut words = start.split(' ');
+        assert_eq!(words.next(), Some("/usr/bin/thermocline"), "{name}");
+        // What comes before is read first, and refused if it is not known.
+        let output = Command::new(env!("CARGO_BIN_EXE_thermocline")).args(words).arg("--help").output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        // Both tell when they are ready.
+        assert_eq!(values(&text, "Type"), ["notify"], "{name}");
+    }
+}
+
+#[test]
+fn guests_outlive_their_hosts_service() {
+    let text = unit(UNITS[1]);
+    for (key, value) in [("KillMode", "process"), ("RuntimeDirectoryPreserve", "yes"), ("OOMPolicy", "continue")] {
+        assert_eq!(values(&text, key), [value], "{key}");
+    }
+    // A file system of the service's own would be another one for the next run, and for guests of the one before.
+    for key in ["PrivateTmp", "ProtectSystem", "PrivateDevices", "ProtectHome", "DynamicUser"] {
+        assert!(values(&text, key).is_empty(), "{key}");
+    }
+}
+
+#[test]
+fn systemd_knows_every_line() {
+    let Ok(version) = Command::new("systemd-analyze").arg("--version").output() else {
+        println!("skipped: systemd-analyze is not installed");
+        return;
+    };
+    assert!(version.status.success());
+    let directory = tempfile::tempdir().unwrap();
+    for name in UNITS {
+        // The program need not be installed to be verified.
+        let text = unit(name).replace("/usr/bin/thermocline", env!("CARGO_BIN_EXE_thermocline"));
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains(name), "{name}: {said}");
+    }
+}
