@@ -12,6 +12,11 @@ use serde::Serialize;
 
 use crate::{Error, Malformed, Result, Roots, file};
 
+pub mod mailbox;
+mod topology;
+
+pub use topology::{Dax, Memory, Region, Topology, Window, topology};
+
 /// A memory expander, a region, or a DAX device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Device {
