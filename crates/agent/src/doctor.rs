@@ -226,7 +226,7 @@ fn virtual_machines(roots: &Roots) -> Option<Check> {
 
 impl Check {
     /// A line for a terminal, with the remedy below it.
-    fn write_to(&self, text: &mut String) {
+    pub fn write_to(&self, text: &mut String) {
         use std::fmt::Write;
         let mark = match self.status {
             Status::Ok => "ok     ",

@@ -15,6 +15,7 @@ use vmtrace::stranding::{Demand, Shape, Stranding};
 
 pub(crate) mod arguments;
 mod characterise;
+mod doctor;
 mod generate;
 mod host;
 mod manager;
@@ -32,6 +33,7 @@ use arguments::PoolCommand;
 /// Runs a command about pools.
 pub(crate) fn run(format: Format, command: &PoolCommand) -> Result<ExitCode> {
     match command {
+        PoolCommand::Doctor => return doctor::doctor(format),
         PoolCommand::Import(arguments) => return import(format, arguments),
         PoolCommand::Generate(arguments) => generate::generate(format, arguments)?,
         PoolCommand::Show(arguments) => show::show(&arguments.trace, format)?,

@@ -11,6 +11,9 @@ use crate::arguments::{ratio, size};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
+    /// Check whether this machine has memory that a pool can be made of: CXL devices, regions, nodes without cores; name the
+    /// commands that are next. Exits with 2 where it has none
+    Doctor,
     /// Make a VM trace of what others publish: Azure V1 and V2 vmtable, AzureTracesForPacking2020, Bitbrains; formats are
     /// recognised
     Import(Import),
