@@ -73,13 +73,17 @@ test-learn: toolchain venv-learn ## the pool's predictions: trained, written as 
 test-pool-faults: toolchain ## the pool manager killed fifty times under load, and a full disk under its ledger (as root); a minute
 	cargo test --locked -p thermocline-manager --test faults -- --include-ignored --nocapture --test-threads 1
 
+.PHONY: test-cxl
+test-cxl: toolchain venv lab-setup-stock ## a CXL device becomes pool memory as `pool doctor` says, in a guest of a newer QEMU (fetched, 50 MB); minutes
+	$(THERMOLAB) run pool_cxl
+
 .PHONY: test-stranger
 test-stranger: toolchain ## a client in Python, generated from docs/pool-api.json, runs a pool slice's whole cycle
 	cargo build --locked -p thermocline
 	@tools/venv target/venv-stranger lab/stranger/requirements.txt
 	rm -rf target/stranger && mkdir -p target/stranger
 	cd target/stranger && ../venv-stranger/bin/openapi-python-client generate --path ../../docs/pool-api.json --meta none --output-path pool_client
-	THERMOCLINE=$(CURDIR)/target/debug/thermocline PYTHONPATH=target/stranger target/venv-stranger/bin/python -m pytest -q lab/stranger
+	THERMOCLINE=$(BUILT)/debug/thermocline PYTHONPATH=target/stranger target/venv-stranger/bin/python -m pytest -q lab/stranger
 
 .PHONY: test-ray
 test-ray: toolchain ## the model on a local Ray cluster, one of whose workers is killed (0.5 GB of wheels)

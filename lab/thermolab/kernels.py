@@ -43,12 +43,18 @@ _EXTRA_MODULES = (
 )
 
 
+# Kernels with more modules than others, which only the scenarios that name them fetch: whose packages, and what more.
+VARIANTS = {
+    "6.12-cxl": ("6.12", ("cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "cxl_core", "dax_cxl", "device_dax", "kmem")),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A kernel ready to boot."""
 
     name: str
-    """One of `NAMES`."""
+    """One of `NAMES`, or of a variant that only some scenarios ask for."""
     image: Path
     """The bzImage."""
     release: str
@@ -66,9 +72,9 @@ def kernel(name: str) -> Kernel:
     if name == IDLE:
         image = _idle_image()
         return Kernel(name, image, release_of(image.read_bytes()), None)
-    if name not in _PACKAGES:
-        raise LabError(f"no kernel is named {name!r}: choose one of {', '.join(NAMES)}")
-    directory = cache() / "kernels" / f"{name}-{_recipe()}"
+    if name not in (*_PACKAGES, *VARIANTS):
+        raise LabError(f"no kernel is named {name!r}: choose one of {', '.join((*NAMES, *VARIANTS))}")
+    directory = cache() / "kernels" / f"{name}-{_recipe(name)}"
     made(directory, f"fetching Debian's kernel {name}", lambda into: _fetch(name, into))
     image = directory / "vmlinuz"
     return Kernel(name, image, release_of(image.read_bytes()), directory / "modules")
@@ -78,7 +84,7 @@ def is_ready(name: str) -> bool:
     """Whether `kernel(name)` needs neither network nor compiler."""
     if name == IDLE:
         return _ready_idle_image() is not None
-    return is_made(cache() / "kernels" / f"{name}-{_recipe()}")
+    return is_made(cache() / "kernels" / f"{name}-{_recipe(name)}")
 
 
 def release_of(image: bytes) -> str:
@@ -123,14 +129,16 @@ def module_name(path: str) -> str:
     return Path(path).name.split(".", 1)[0].replace("-", "_")
 
 
-def _recipe() -> str:
-    return digest(repr(_PACKAGES), repr(BOOT_MODULES), repr(_EXTRA_MODULES))
+def _recipe(name: str) -> str:
+    more = [repr(VARIANTS[name])] if name in VARIANTS else []
+    return digest(repr(_PACKAGES), repr(BOOT_MODULES), repr(_EXTRA_MODULES), *more)
 
 
 def _fetch(name: str, into: Path) -> None:
     archive = Archive(cache() / "apt")
     unpacked = into / "unpacked"
-    for pattern in _PACKAGES[name]:
+    of, more = VARIANTS.get(name, (name, ()))
+    for pattern in _PACKAGES[of]:
         package = newest(archive.names(pattern))
         if package is None:
             raise LabError(f"the Debian archive has no package {pattern}: name another mirror, or update this recipe")
@@ -140,16 +148,16 @@ def _fetch(name: str, into: Path) -> None:
         raise LabError(f"the packages of kernel {name} hold {len(images)} images, not one: {images}")
     shutil.copyfile(images[0], into / "vmlinuz")
     release = release_of(images[0].read_bytes())
-    _keep_modules(unpacked, release, into / "modules")
+    _keep_modules(unpacked, release, more, into / "modules")
     shutil.rmtree(unpacked)
 
 
-def _keep_modules(unpacked: Path, release: str, into: Path) -> None:
+def _keep_modules(unpacked: Path, release: str, more: tuple[str, ...], into: Path) -> None:
     """Copy what guests may load, uncompressed, with the dependencies and aliases that modprobe needs."""
     call(["depmod", "-b", unpacked / "usr", release])
     tree = unpacked / "usr" / "lib" / "modules" / release
     dependencies = (tree / "modules.dep").read_text()
-    kept = closure(dependencies, (*BOOT_MODULES, *_EXTRA_MODULES))
+    kept = closure(dependencies, (*BOOT_MODULES, *_EXTRA_MODULES, *more))
     for path in kept:
         target = into / plain(path)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,10 @@ class Machine:
     """Added to the kernel's command line."""
     qemu_args: tuple[str, ...] = ()
     """Added to QEMU's command line, for topologies (NUMA nodes, HMAT)."""
+    emulator: tuple[str, ...] = ("qemu-system-x86_64",)
+    """QEMU itself, and what its command line begins with."""
+    cpu: str = "max,la57=off"
+    """5-level page tables (`la57`) would cost a memory access more per emulated page walk."""
 
     def __post_init__(self) -> None:
         if self.memory_bytes < 256 * MIB or self.memory_bytes % MIB:
@@ -46,8 +50,7 @@ def command(
     """
     # panic=-1 with -no-reboot ends QEMU when the guest's kernel dies, so that nobody waits for it.
     cmdline = f"console=ttyS0 panic=-1 loglevel=4 mitigations=off no_timer_check lab.time={int(time.time())}"
-    # 5-level page tables would cost a memory access more per emulated page walk.
-    argv = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", str(machine.cpus)]
+    argv = [*machine.emulator, "-accel", "tcg,thread=multi", "-cpu", machine.cpu, "-smp", str(machine.cpus)]
     argv += ["-m", f"{machine.memory_bytes // MIB}M"]
     argv += ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-monitor", "none"]
     argv += ["-kernel", str(image), "-initrd", str(initrd), "-append", f"{cmdline} {machine.cmdline}".strip()]

@@ -51,7 +51,7 @@ def _make(into: Path) -> None:
             *("mmdebstrap", "--variant=essential", "--architectures=amd64", "--format=tar"),
             f"--include={','.join(_PACKAGES)}",
             *(f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED),
-            *_proxy_options(),
+            *proxy_options(),
             *(_SUITE, archive, source_line(_SUITE)),
         ]
     )
@@ -72,7 +72,7 @@ def _make(into: Path) -> None:
     shutil.rmtree(tree)
 
 
-def _proxy_options() -> list[str]:
+def proxy_options() -> list[str]:
     """The machine's own apt proxies, as mmdebstrap options; mmdebstrap reads no apt.conf."""
     options = []
     for scheme in ("http", "https"):

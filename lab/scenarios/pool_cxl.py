@@ -1,0 +1,160 @@
+"""A bare CXL device becomes pool memory by the commands that `thermocline pool doctor` names, one after the other.
+
+The guest has QEMU's CXL type 3 device. What the doctor says is compared, at each stage, with what the device was given:
+before its drivers are loaded, with them, after `cxl create-region`, and once its memory is a node without cores. A
+second guest's device has dynamic capacity as well, which Linux does not support: the doctor must say so, and go on with
+the rest.
+"""
+
+import json
+from typing import Any
+
+from thermolab import cxl
+from thermolab.guest import Guest
+from thermolab.lab import Lab
+from thermolab.qemu import MIB
+
+KERNELS = (cxl.KERNEL,)
+
+LOCAL_MIB = 1024
+CXL_MIB = 512
+DYNAMIC_MIB = 256
+STAGES_MAX = 12
+NODE_SECONDS = 20.0
+WRITTEN_MIB = 64
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Both guests, one after the other."""
+    with lab.guest(cxl.machine(LOCAL_MIB, CXL_MIB)) as guest:
+        lab.say(f"up in {guest.boot_seconds:.1f} s: Linux {guest.release}, {CXL_MIB} MiB of CXL memory")
+        figures = _from_device_to_pool(lab, guest)
+        figures |= _slices_lie_there(lab, guest)
+        figures |= _back(lab, guest)
+        figures["boot_seconds"] = guest.boot_seconds
+    with lab.guest(cxl.machine(LOCAL_MIB, CXL_MIB, dynamic_mib=DYNAMIC_MIB)) as guest:
+        lab.say(f"a device with {DYNAMIC_MIB} MiB of dynamic capacity")
+        figures |= _dynamic(lab, guest)
+    return figures
+
+
+def _doctor(guest: Guest) -> tuple[int | None, dict[str, Any]]:
+    done = guest.run(["thermocline", "pool", "doctor", "--format", "json"], check=False)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return done.status, told
+
+
+def _keep(lab: Lab, guest: Guest, stage: str) -> None:
+    text = guest.run(["thermocline", "pool", "doctor"], check=False).stdout
+    (lab.directory / f"doctor-{stage}.txt").write_text(text)
+
+
+def _from_device_to_pool(lab: Lab, guest: Guest) -> dict[str, Any]:
+    """Gives the commands that are next until there are none."""
+    cxl.give_programs(guest)
+    status, told = _doctor(guest)
+    _keep(lab, guest, "bare")
+    lab.holds("bare.status", status == 2, f"the doctor ended with {status} on a device without drivers")
+    lab.holds(
+        "bare.idle_pci", len(told["idle_pci"]) == 1, f"found {told['idle_pci']} idle on the PCI bus, not one device"
+    )
+    given: list[str] = []
+    regions_before: int | None = None
+    for _ in range(STAGES_MAX):
+        if not told["next"]:
+            break
+        for command in told["next"]:
+            if "create-region" in command:
+                regions_before = len(told["regions"])
+                _keep(lab, guest, "driven")
+                found = [memory["ram"] for memory in told["expanders"]]
+                lab.holds(
+                    "expanders", found == [CXL_MIB * MIB], f"expanders of {found} bytes, not one of {CXL_MIB} MiB"
+                )
+            lab.say(command)
+            cxl.shell(guest, command)
+            given.append(command)
+        _wait_for_node(guest, told)
+        status, told = _doctor(guest)
+    _keep(lab, guest, "ready")
+    region = [region["size"] for region in told["regions"]]
+    dax = [(device["size"], device["mode"], device["online"]) for device in told["dax"]]
+    whole = CXL_MIB * MIB
+    nodes = told["far_nodes"]
+    lab.holds("status", status == 0 and told["able"], f"the doctor ended with {status}: {told['checks']}")
+    lab.holds("created", regions_before == 0, f"the doctor knew {regions_before} regions before one was created")
+    lab.holds("regions", region == [whole], f"regions of {region} bytes, not one of {CXL_MIB} MiB")
+    lab.holds("dax", dax == [(whole, "system-ram", whole)], f"DAX devices: {dax}")
+    lab.holds("far_nodes", len(nodes) == 1, f"{len(nodes)} nodes without cores: {nodes}")
+    total = sum(node["total"] for node in nodes)
+    lab.at_least("node_bytes", total, whole * 0.95)
+    lab.at_most("node_bytes", total, whole)
+    distances = [distance for node in nodes for other, distance in node["distances"] if other == 0]
+    return {
+        "commands": len(given),
+        "region_bytes": sum(region),
+        "node_bytes": total,
+        "node_distance": distances[0] if distances else 0,
+    }
+
+
+def _wait_for_node(guest: Guest, before: dict[str, Any]) -> None:
+    """The node comes a moment after the region: the doctor is to look after that."""
+    if before["far_nodes"] or not any("create-region" in command for command in before["next"]):
+        return
+    tries = int(NODE_SECONDS * 5)
+    waits = f"for n in $(seq {tries}); do test -d /sys/devices/system/node/node1 && exit 0; sleep 0.2; done; exit 0"
+    guest.run(["sh", "-c", waits], timeout_s=NODE_SECONDS * 3)
+
+
+def _slices_lie_there(lab: Lab, guest: Guest) -> dict[str, Any]:
+    """A file below the directory that the doctor named is memory of the far node."""
+    place = "/run/thermocline-pool"
+    before = _node_free(guest)
+    guest.run(["dd", "if=/dev/zero", f"of={place}/slice", "bs=1M", f"count={WRITTEN_MIB}"], timeout_s=300)
+    taken = before - _node_free(guest)
+    lab.at_least("slice_on_node_bytes", taken, WRITTEN_MIB * MIB)
+    guest.run(["rm", f"{place}/slice"])
+    return {"slice_on_node_bytes": taken}
+
+
+def _node_free(guest: Guest) -> int:
+    text = guest.read("/sys/devices/system/node/node1/meminfo")
+    return int(next(line for line in text.splitlines() if "MemFree" in line).split()[3]) * 1024
+
+
+def _back(lab: Lab, guest: Guest) -> dict[str, Any]:
+    """The way back, by the tools' own commands; the doctor is where it was."""
+    for command in (
+        "umount /run/thermocline-pool",
+        "daxctl offline-memory dax0.0",
+        "cxl disable-region region0",
+        "cxl destroy-region -f region0",
+    ):
+        lab.say(command)
+        cxl.shell(guest, command)
+    status, told = _doctor(guest)
+    lab.holds("back.status", status == 2, f"the doctor ended with {status} after the region was destroyed")
+    lab.holds(
+        "back.regions", not told["regions"] and not told["far_nodes"], f"left: {told['regions']}, {told['far_nodes']}"
+    )
+    return {}
+
+
+def _dynamic(lab: Lab, guest: Guest) -> dict[str, Any]:
+    _, told = _doctor(guest)
+    for command in told["next"]:
+        guest.run(command.split())
+    _, told = _doctor(guest)
+    _keep(lab, guest, "dynamic")
+    asked = [(expander["dynamic_capacity"], expander["multi_headed"]) for expander in told["expanders"]]
+    lab.holds(
+        "dynamic",
+        asked == [(True, False)],
+        f"the device says {asked} of dynamic capacity and heads: {told['expanders']}",
+    )
+    said = [check["found"] for check in told["checks"] if check["name"] == "cxl_special"]
+    lab.holds("dynamic.told", len(said) == 1 and "not supported" in said[0], f"the doctor said {said}")
+    static = [expander["ram"] for expander in told["expanders"]]
+    lab.holds("dynamic.static", static == [CXL_MIB * MIB], f"static memory of {static} bytes")
+    return {"dynamic_capacity_seen": int(asked == [(True, False)])}
