@@ -27,6 +27,7 @@ def argv(machine: Machine, console: str = "/out/console.log") -> str:
         ),
         (Machine(cmdline="numa=fake=2"), " numa=fake=2 -chardev", "serial=none"),
         (Machine(qemu_args=("-numa", "node,nodeid=1")), "-numa node,nodeid=1", "serial=none"),
+        (Machine(emulator=("env", "A=b", "/t/qemu"), cpu="max"), "env A=b /t/qemu -accel tcg", "la57"),
     ],
 )
 def test_machines(machine: Machine, present: str, absent: str) -> None:

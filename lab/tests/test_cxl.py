@@ -1,0 +1,42 @@
+"""The hardware of guests with CXL memory, and who maps which slice: from values, without any guest."""
+
+from pathlib import Path
+
+import pytest
+
+from thermolab import cxl, kernels
+from thermolab.pool import slice_of
+
+
+@pytest.mark.parametrize(
+    ("dynamic_mib", "present", "absent"),
+    [
+        (0, "sn=0x7e4,volatile-memdev=static", "num-dc-regions"),
+        (256, "volatile-memdev=static,volatile-dc-memdev=dynamic,num-dc-regions=1", "readonly=off"),
+    ],
+)
+def test_an_expander_as_qemu_is_told(
+    monkeypatch: pytest.MonkeyPatch, dynamic_mib: int, present: str, absent: str
+) -> None:
+    monkeypatch.setattr(cxl, "tree", lambda: Path("/a,tree"))
+    machine = cxl.machine(1024, 512, dynamic_mib=dynamic_mib)
+    line = " ".join(machine.qemu_args)
+    assert present in line
+    assert absent not in line
+    for always in ("id=static,share=on,size=512M", "maxmem=5120M", "path=/a,,tree,security_model=none,readonly=on"):
+        assert always in line
+    assert machine.emulator[-5:] == (
+        "/a,tree/usr/bin/qemu-system-x86_64",
+        *("-L", "/a,tree/usr/share/qemu", "-L", "/a,tree/usr/share/seabios"),
+    )
+    assert "-hypervisor" in machine.cpu
+
+
+def test_a_variant_is_another_kernel_to_fetch() -> None:
+    assert cxl.KERNEL in kernels.VARIANTS
+    assert kernels._recipe(cxl.KERNEL) != kernels._recipe("6.12") == kernels._recipe("7.2")
+
+
+@pytest.mark.parametrize("name", ["slice-000012.7", "slice-000012.7 (deleted)", "slice-000012.8.new"])
+def test_a_slice_is_the_same_whatever_its_file(name: str) -> None:
+    assert slice_of(Path("/dev/shm/p/slices/emc-3") / name) == (3, 12)
