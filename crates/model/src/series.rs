@@ -108,20 +108,24 @@ impl Series {
         let begin = self.cold.len();
         self.promotions.resize(begin + self.buckets, 0);
         self.cold.resize(begin + self.buckets, 0);
-        // Both in one go: each sum waits for the one before it, and neither for the other's.
-        let (mut promoted, mut pages) = (0u64, 0u64);
+        // Both in one go: each sum waits for the one before it, and neither for the other's. Where a count is past 32 bits, sums
+        // may have overflown; where none is, they cannot.
+        let (mut promoted, mut pages, mut bits) = (0u64, 0u64, 0u64);
         let sums = self.promotions[begin..].iter_mut().zip(&mut self.cold[begin..]);
         for ((promoted_from, pages_from), (&promotions, &cold)) in sums.zip(promotions.iter().zip(cold)).rev() {
-            promoted = promoted.saturating_add(promotions.into());
-            pages = pages.saturating_add(cold.into());
+            let (promotions, cold) = (promotions.into(), cold.into());
+            bits |= promotions | cold;
+            promoted = promoted.wrapping_add(promotions);
+            pages = pages.wrapping_add(cold);
             #[expect(clippy::cast_possible_truncation, reason = "refused below")]
             let sums = (promoted as u32, pages as u32);
             (*promoted_from, *pages_from) = sums;
         }
-        if let Some(sum) = [promoted, pages].into_iter().find(|&sum| sum > u64::from(u32::MAX)) {
+        if (bits | promoted | pages) >> u32::BITS != 0 {
             self.promotions.truncate(begin);
             self.cold.truncate(begin);
-            return Err(RowError::Count(sum));
+            let sum = |counts: &[T]| counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count.into()));
+            return Err(RowError::Count(sum(promotions).max(sum(cold))));
         }
         self.ages_ms.push(age_ms);
         self.windows_ms.push(window_ms.min(WINDOW_MS_MAX));

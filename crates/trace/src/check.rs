@@ -126,6 +126,7 @@ fn check_compacted(compacted: &Compacted) -> Result<Report> {
     for group in 0..compacted.groups() {
         let mut first_of_group = true;
         for day in compacted.group(group)? {
+            let day = day?;
             let at = || format!("{} of {} on {}", day.id.job, day.id.machine, calendar::date(day.day_unix_ms));
             let same_job = last.as_ref().is_some_and(|(id, _)| *id == day.id);
             report.jobs += u64::from(!same_job);

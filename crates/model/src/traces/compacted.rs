@@ -16,6 +16,7 @@ pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut 
     for group in groups {
         let mut last = None;
         for day in compacted.group(group)? {
+            let day = day?;
             day.unpack(compacted.path(), compacted.basis(), &mut unpacked)?;
             let failed = |start_unix_ms, source| {
                 let (job, machine) = (day.id.job.clone(), day.id.machine.clone());

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 
-use parquet::column::reader::ColumnReader;
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::ByteArrayType;
 use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 
@@ -26,8 +27,43 @@ impl std::fmt::Debug for Compacted {
     }
 }
 
-/// The days of a row group, sorted by job, then by day. No job goes on in another group of the file.
-pub type Days = Vec<JobDay>;
+/// The days of a row group, sorted by job, then by day, and read as they are asked for: one page of the file is in memory at a time.
+/// No job goes on in another group of the file.
+pub struct Days<'a> {
+    file: &'a Compacted,
+    /// What is small of all days, by column.
+    words: Vec<Vec<ByteArray>>,
+    numbers: Vec<Vec<i64>>,
+    tiles: ColumnReaderImpl<ByteArrayType>,
+    rows: std::ops::Range<usize>,
+}
+
+impl std::fmt::Debug for Days<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Days").field("rows", &self.rows).finish_non_exhaustive()
+    }
+}
+
+impl Iterator for Days<'_> {
+    type Item = Result<JobDay>;
+
+    fn next(&mut self) -> Option<Result<JobDay>> {
+        let row = self.rows.next()?;
+        let Self { file, words, numbers, tiles, .. } = self;
+        let read = guarded(&file.path, || {
+            let mut values = Vec::new();
+            let read = tiles.read_records(1, None, None, &mut values);
+            read.map_err(Error::parquet(&file.path))?;
+            let tiles = values.pop().ok_or_else(|| Error::damaged(&file.path, format!("the entries end before row {row}")))?;
+            file.day(row, words, numbers, tiles)
+        });
+        // Nothing can be told of what comes after damage.
+        if read.is_err() {
+            self.rows.start = self.rows.end;
+        }
+        Some(read)
+    }
+}
 
 impl Compacted {
     /// Opens a file and reads what it says of itself.
@@ -98,8 +134,8 @@ impl Compacted {
     /// Reads one row group. Its entries are still packed.
     ///
     /// # Errors
-    /// [`Error::Parquet`] and [`Error::Damaged`] where it does not hold what the schema says.
-    pub fn group(&self, index: usize) -> Result<Days> {
+    /// [`Error::Parquet`] and [`Error::Damaged`] where it does not hold what the schema says, here or when a day is read.
+    pub fn group(&self, index: usize) -> Result<Days<'_>> {
         guarded(&self.path, || {
             let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
             let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
@@ -107,9 +143,11 @@ impl Compacted {
             let (numbers, tiles) = rest.split_at(NUMBERS.len());
             let words: Vec<_> = words.iter().map(|&at| self.bytes(group.as_ref(), at, rows)).collect::<Result<_>>()?;
             let numbers: Vec<_> = numbers.iter().map(|&at| self.numbers(group.as_ref(), at, rows)).collect::<Result<_>>()?;
-            let tiles = self.bytes(group.as_ref(), tiles[0], rows)?;
-            let days = tiles.into_iter().enumerate().map(|(row, tiles)| self.day(row, &words, &numbers, tiles));
-            days.collect()
+            let tiles = match group.get_column_reader(tiles[0]).map_err(Error::parquet(&self.path))? {
+                ColumnReader::ByteArrayColumnReader(reader) => reader,
+                _ => return Err(Error::damaged(&self.path, "the entries are no bytes".to_owned())),
+            };
+            Ok(Days { file: self, words, numbers, tiles, rows: 0..rows })
         })
     }
 

@@ -25,7 +25,7 @@ fn what_a_replay_needs_is_kept() {
         let given = compact(&path, thresholds);
         let file = Compacted::open(&path).unwrap();
         assert_eq!((file.basis(), file.groups()), (&basis(thresholds), 1));
-        let days = file.group(0).unwrap();
+        let days: Vec<JobDay> = file.group(0).unwrap().collect::<Result<_>>().unwrap();
         let shown: Vec<_> = days.iter().map(|day| (&*day.id.job, day.day_unix_ms, day.entries, day.page_shift)).collect();
         // 5 << 33 has 36 bits; it is of the first day of the second job.
         let day = |at: u64| DAY + at * 86_400_000;
@@ -69,7 +69,7 @@ fn damage_is_found() {
     let path = dir.path().join("compacted.parquet");
     compact(&path, 2);
     let file = Compacted::open(&path).unwrap();
-    let mut day = file.group(0).unwrap().remove(0);
+    let mut day = file.group(0).unwrap().next().unwrap().unwrap();
     let unpack = |day: &JobDay| day.unpack(file.path(), file.basis(), &mut Unpacked::default()).map_err(|error| error.to_string());
     assert_eq!(unpack(&day), Ok(()));
     for entries in [1_000, usize::MAX] {

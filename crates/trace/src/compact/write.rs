@@ -23,6 +23,9 @@ pub(super) const TILES: &str = "tiles";
 
 /// Bytes of tiles after which a row group ends with its last job.
 const GROUP_BYTES: usize = 16 << 20;
+
+/// How many bytes of entries make a page of the file, about: what is read at a time stays in a processor's cache until it is unpacked.
+const PAGE_BYTES: usize = 128 << 10;
 /// Days that one row group may have.
 pub(super) const GROUP_DAYS_MAX: usize = 1 << 20;
 
@@ -143,7 +146,10 @@ fn properties(basis: &Basis) -> WriterProperties {
         .set_compression(Compression::UNCOMPRESSED)
         .set_statistics_enabled(EnabledStatistics::None)
         .set_dictionary_enabled(false)
-        .set_offset_index_disabled(true);
+        .set_offset_index_disabled(true)
+        .set_data_page_size_limit(PAGE_BYTES)
+        // The limit is looked at after so many values.
+        .set_write_batch_size(4);
     for name in WORDS {
         builder = builder.set_column_dictionary_enabled(ColumnPath::from(name), true);
     }
