@@ -36,7 +36,8 @@ pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     report
         .measure(effort, Bench { name: "trace_compacted_file", unit: "entries", work: &mut from_file, limit: None, required: Some(8e6) })?;
 
-    let days: Vec<_> = (0..compacted.groups()).map(|group| compacted.group(group)).collect::<Result<Vec<_>, _>>()?.concat();
+    let groups = (0..compacted.groups()).map(|group| compacted.group(group)?.collect::<Result<Vec<_>, _>>());
+    let days = groups.collect::<Result<Vec<_>, _>>()?.concat();
     let mut unpacked = Unpacked::default();
     let mut in_memory = || {
         let mut entries = 0;
@@ -60,7 +61,7 @@ pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
 fn unpack(compacted: &Compacted, unpacked: &mut Unpacked) -> u64 {
     let mut entries = 0;
     for group in 0..compacted.groups() {
-        for day in compacted.group(group).unwrap_or_default() {
+        for day in compacted.group(group).into_iter().flatten().flatten() {
             if day.unpack(compacted.path(), compacted.basis(), unpacked).is_ok() {
                 entries += black_box(&*unpacked).len() as u64;
             }
