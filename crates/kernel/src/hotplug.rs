@@ -66,20 +66,38 @@ pub fn hotplug(roots: &Roots) -> Result<Option<Hotplug>> {
     Ok(Some(Hotplug { block: size, auto_online: policy }))
 }
 
+/// Memory that is online.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Online {
+    /// All of it.
+    pub all: Bytes,
+    /// Of that, what holds nothing but what can be moved away (`ZONE_MOVABLE`), so that it can go offline again.
+    pub movable: Bytes,
+}
+
 /// Of the memory from `start` on, what is online, in whole blocks. Blocks that the kernel does not know are not.
 ///
 /// # Errors
 /// [`crate::Error::Gone`] where a block goes meanwhile; [`crate::Error::Io`].
-pub fn online(roots: &Roots, hotplug: &Hotplug, start: u64, size: Bytes) -> Result<Bytes> {
+pub fn online(roots: &Roots, hotplug: &Hotplug, start: u64, size: Bytes) -> Result<Online> {
     let block = hotplug.block.0;
     let (first, end) = (start.div_ceil(block), start.saturating_add(size.0) / block);
-    let mut found = 0;
+    let mut online = Online::default();
     for number in first..end {
-        let path = roots.sys.join(format!("devices/system/memory/memory{number}/state"));
-        let state = file::read_optional(&path, file::SMALL)?;
-        found += u64::from(state.is_some_and(|state| state.trim() == "online"));
+        let directory = roots.sys.join(format!("devices/system/memory/memory{number}"));
+        let says = |name, word: &str| {
+            let text = file::read_optional(&directory.join(name), file::SMALL)?;
+            // A block that is online shows the zone that it is in.
+            Ok::<_, crate::Error>(text.is_some_and(|text| text.split_ascii_whitespace().next() == Some(word)))
+        };
+        if says("state", "online")? {
+            online.all = Bytes(online.all.0.saturating_add(block));
+            if says("valid_zones", "Movable")? {
+                online.movable = Bytes(online.movable.0.saturating_add(block));
+            }
+        }
     }
-    Ok(Bytes(found.saturating_mul(block)))
+    Ok(online)
 }
 
 #[cfg(test)]
@@ -110,19 +128,25 @@ mod tests {
 
     #[test]
     fn blocks_within_a_range_are_counted() {
-        let state = |number: u32, state| (format!("sys/devices/system/memory/memory{number}/state"), state);
-        let files = [state(47, "online\n"), state(48, "online\n"), state(49, "offline\n"), state(50, "online\n"), state(52, "online\n")];
+        let of = |number: u32, name, text| (format!("sys/devices/system/memory/memory{number}/{name}"), text);
+        let state = |number, text| of(number, "state", text);
+        let zone = |number, text| of(number, "valid_zones", text);
+        let states = [state(47, "online\n"), state(48, "online\n"), state(49, "offline\n"), state(50, "online\n"), state(52, "online\n")];
+        // One that is offline shows the zones that it could be in.
+        let zones = [zone(47, "Normal\n"), zone(48, "Movable\n"), zone(49, "Movable Normal\n"), zone(50, "Normal\n")];
+        let files = [&states[..], &zones].concat();
         let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
         let (_keep, roots) = tree(&files);
         let plug = Hotplug { block: Bytes::mib(128), auto_online: AutoOnline::Offline };
-        let check = |start_mib: u64, size_mib, want| {
-            assert_eq!(online(&roots, &plug, start_mib << 20, Bytes::mib(size_mib)).unwrap(), Bytes::mib(want), "{start_mib} {size_mib}");
+        let check = |start_mib: u64, size_mib, all, movable| {
+            let want = Online { all: Bytes::mib(all), movable: Bytes::mib(movable) };
+            assert_eq!(online(&roots, &plug, start_mib << 20, Bytes::mib(size_mib)).unwrap(), want, "{start_mib} {size_mib}");
         };
-        check(48 * 128, 4 * 128, 256);
-        check(47 * 128, 2 * 128, 256);
+        check(48 * 128, 4 * 128, 256, 128);
+        check(47 * 128, 2 * 128, 256, 128);
         // A range that begins or ends within a block does not have it.
-        check(47 * 128 + 1, 2 * 128, 128);
-        check(48 * 128, 127, 0);
-        check(60 * 128, 4 * 128, 0);
+        check(47 * 128 + 1, 2 * 128, 128, 128);
+        check(48 * 128, 127, 0, 0);
+        check(60 * 128, 4 * 128, 0, 0);
     }
 }

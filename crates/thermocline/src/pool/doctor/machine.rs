@@ -2,10 +2,9 @@
 
 use anyhow::Result;
 use kernel::cxl::{self, Dax, Memory, Region, Topology, Window, mailbox};
-use kernel::hotplug::{self, Hotplug};
+use kernel::hotplug::{self, Hotplug, Online};
 use kernel::numa::{self, Node};
 use kernel::{Roots, file, modules};
-use policy::units::Bytes;
 use serde::Serialize;
 
 /// A driver on the way from a device to memory of a node: its module, where it shows itself, what it is built by.
@@ -59,7 +58,7 @@ pub(super) struct Device {
     /// `system-ram` or `devdax`, as `daxctl` has it; `None` where no driver holds it.
     pub(super) mode: Option<&'static str>,
     /// Memory of it that is online; `None` where the kernel does not tell where it is.
-    pub(super) online: Option<Bytes>,
+    pub(super) online: Option<Online>,
 }
 
 /// This machine.

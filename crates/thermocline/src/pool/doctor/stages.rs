@@ -1,7 +1,7 @@
 //! The way from a device to pool memory, stage by stage: how each stands, and the commands that lead on. Pure.
 
 use agent::doctor::{Check, Status};
-use kernel::hotplug::AutoOnline;
+use kernel::hotplug::{AutoOnline, Online};
 use kernel::numa::Node;
 use policy::units::Bytes;
 
@@ -226,16 +226,24 @@ fn dax(device: &Device) -> Found {
             let found = text + ", mode devdax: one program's own, and no memory of a node";
             to_do(NAME, Status::Advice, found, vec![format!("daxctl reconfigure-device --mode=system-ram {name}")])
         }
-        Some(mode) => match device.online {
-            Some(Bytes::ZERO) => to_do(
-                NAME,
-                Status::Missing,
-                format!("{text}, mode {mode}, all of it offline"),
-                vec![format!("daxctl online-memory {name}")],
-            ),
-            Some(online) => good(NAME, format!("{text}, mode {mode}, {online} online")),
-            None => good(NAME, format!("{text}, mode {mode}")),
-        },
+        Some(mode) => system_ram(name, device.online.as_ref(), format!("{text}, mode {mode}")),
+    }
+}
+
+fn system_ram(name: &str, online: Option<&Online>, text: String) -> Found {
+    const NAME: &str = "dax";
+    match online {
+        None => good(NAME, text),
+        Some(Online { all: Bytes::ZERO, .. }) => {
+            to_do(NAME, Status::Missing, text + ", all of it offline", vec![format!("daxctl online-memory {name}")])
+        }
+        Some(Online { all, movable }) if movable < all => {
+            let found =
+                format!("{text}, {all} online; only {movable} of it is sure to go again: in the rest the kernel may have put its own");
+            let remedy = format!("daxctl offline-memory {name}, which may fail, then daxctl online-memory {name}");
+            told(NAME, Status::Advice, found, remedy)
+        }
+        Some(Online { all, .. }) => good(NAME, format!("{text}, {all} online, which can go again")),
     }
 }
 

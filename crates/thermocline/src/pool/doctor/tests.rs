@@ -78,7 +78,8 @@ fn mapped() -> Files {
 fn ready() -> Files {
     let mut all = mapped();
     for block in 48..56 {
-        all.push((format!("sys/devices/system/memory/memory{block}/state"), "online\n".to_owned()));
+        let of = |name: &str| format!("sys/devices/system/memory/memory{block}/{name}");
+        all.extend([(of("state"), "online\n".to_owned()), (of("valid_zones"), "Movable\n".to_owned())]);
     }
     all.extend(files(&[
         ("sys/devices/system/node/node0/distance", "10 20\n"),
@@ -169,6 +170,8 @@ fn what_stands_in_the_way_is_told() {
     check(&with(mapped(), &begun), false, "cxl_region", Missing, &["not finished"], &["cxl destroy-region -f region0"]);
     let no_device = [("sys/bus/dax/devices/dax0.0", "gone")];
     check(&with(mapped(), &no_device), false, "cxl_region", Missing, &["no DAX device", "cxl enable-region region0"], &[]);
+    let normal = [("sys/devices/system/memory/memory50/valid_zones", "Normal\n"), ("proc/mounts", "x /pool tmpfs mpol=bind:1 0 0\n")];
+    check(&with(ready(), &normal), true, "dax", Advice, &["1.0 GiB online; only 896.0 MiB of it is sure to go again"], &[]);
     let driver = format!("{DAX}/driver");
     let own = [(driver.as_str(), "-> ../../../../../../../bus/dax/drivers/device_dax")];
     let mode = ["daxctl reconfigure-device --mode=system-ram dax0.0"];
