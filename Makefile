@@ -85,6 +85,11 @@ test-stranger: toolchain ## a client in Python, generated from docs/pool-api.jso
 	cd target/stranger && ../venv-stranger/bin/openapi-python-client generate --path ../../docs/pool-api.json --meta none --output-path pool_client
 	THERMOCLINE=$(BUILT)/debug/thermocline PYTHONPATH=target/stranger target/venv-stranger/bin/python -m pytest -q lab/stranger
 
+.PHONY: test-libvirt
+test-libvirt: toolchain venv lab-setup-stock ## a pool's guest by libvirt, as root: installs it, runs a libvirtd of its own beside any other
+	tools/libvirt
+	$(THERMOLAB) run pool_libvirt --kernel 6.12
+
 .PHONY: test-ray
 test-ray: toolchain ## the model on a local Ray cluster, one of whose workers is killed (0.5 GB of wheels)
 	cargo build --locked -p thermocline

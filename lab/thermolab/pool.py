@@ -155,12 +155,16 @@ class Pool:
         local_mib: int = 4096,
         threads: str = "multi",
         afar: bool = False,
+        hypervisor: str = "",
+        more: str = "",
     ) -> "Host":
         """Starts a host; it ends with the pool.
 
         `threads` is `single` where its guests are to be moved. A host that is `afar` lives behind the pool's wire.
+        `hypervisor` is the part of its configuration about that; QEMU, if it is not told. `more` are other parts.
         """
         near = self._wire.near if afar and self._wire else "127.0.0.1"
+        hypervisor = hypervisor or f'[qemu]\naccelerator = "tcg,thread={threads}"\ncpu = "max,la57=off"\n'
         home = self.directory / name
         home.mkdir()
         tls = self.directory / "tls"
@@ -170,10 +174,10 @@ class Pool:
             f"{name}.toml",
             top,
             f'[manager]\nurl = "https://{near}:{self._port}"\nidentity = "{tls}/{name}"\n'
-            f'[qemu]\naccelerator = "tcg,thread={threads}"\ncpu = "max,la57=off"\n'
+            f"{hypervisor}"
             f'[monitor]\nperiod = "{watch.period}"\ntouched = "{watch.touched}"\naccessed = "{watch.accessed}"\n'
             f'budget = "{watch.budget}"\nrest = "1s"\nattempts = {watch.attempts}\n'
-            f'[release]\nleast_margin = "32MiB"\nwithin = "60s"\n',
+            f'[release]\nleast_margin = "32MiB"\nwithin = "60s"\n{more}',
         )
         return Host(self, name, home, self._wire.prefix if afar and self._wire else ())
 
@@ -195,8 +199,12 @@ class Pool:
         line = ["setpriv", "--pdeathsig", "KILL", *prefix, program, *argv]
         with (self.lab.directory / f"{log}.log").open("ab") as out:
             process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        self._stack.callback(_end, process)
+        self.on_end(end_process, process)
         return process
+
+    def on_end(self, end: Callable[[subprocess.Popen[bytes]], None], process: subprocess.Popen[bytes]) -> None:
+        """Ends a process with the pool, before all that was there when it started."""
+        self._stack.callback(end, process)
 
     def on_exit(self, guest: "PoolGuest") -> None:
         """Ends a guest with the pool, at the latest."""
@@ -431,10 +439,15 @@ class PoolGuest(Guest):
             "-device",
             "virtio-blk-pci,drive=root,serial=root",
         ]
-        written = {"name": self.vm.name, "cores": self.vm.cpus, "memory": f"{self.machine.memory_bytes // MIB}MiB"}
+        written: dict[str, object] = {
+            "name": self.vm.name,
+            "cores": self.vm.cpus,
+            "memory": f"{self.machine.memory_bytes // MIB}MiB",
+        }
         if self.vm.pool_mib is not None:
             written["pool"] = f"{self.vm.pool_mib}MiB"
-        lines = [f"{key} = {json.dumps(value)}" for key, value in {**written, "arguments": argv}.items()]
+        written |= self._hypervisor(argv, self._temporary)
+        lines = [f"{key} = {json.dumps(value)}" for key, value in written.items()]
         lines += ["[about]", *(f"{key} = {json.dumps(value)}" for key, value in self.vm.about.items())]
         file = self._temporary / "vm.toml"
         file.write_text("\n".join(lines) + "\n")
@@ -448,6 +461,11 @@ class PoolGuest(Guest):
         ready = self._channel.event("boot", lambda event: event["event"] == "ready", BOOT_SECONDS_MAX)
         self.boot_seconds = time.monotonic() - begin
         self.release = str(ready["kernel"])
+
+    def _hypervisor(self, argv: Sequence[str], directory: Path) -> dict[str, object]:
+        """What a guest's file says so that QEMU gets such arguments; other files go into `directory`, where it is."""
+        del directory
+        return {"arguments": list(argv)}
 
     def _stop(self) -> None:
         if self._channel is not None:
@@ -520,7 +538,8 @@ def _kill_guest(file: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process, kindly at first."""
     if process.poll() is None:
         process.terminate()
         try:

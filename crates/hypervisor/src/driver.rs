@@ -2,10 +2,15 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use kernel::{Roots, process};
 use manager::api::Slice;
 use serde::{Deserialize, Serialize};
+
+/// How long a process may take to be gone after it was told to end. Unmapping tmpfs takes a second per some GiB.
+pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A guest as its hypervisor sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +25,9 @@ pub struct Machine {
     pub slices: Vec<Slice>,
     /// What is added to the hypervisor's command line: disks, networks, kernels.
     pub arguments: Vec<String>,
+    /// The domain that it is made from, where libvirt starts it: XML.
+    #[serde(default)]
+    pub domain: Option<String>,
 }
 
 impl Machine {
@@ -39,6 +47,47 @@ pub struct Process {
     pub starttime: u64,
     /// The how-manieth process of this guest it is; a guest that was moved has its second.
     pub generation: u32,
+}
+
+impl Process {
+    /// The process of this id, if it runs and has such an argument: its id may be another's by now.
+    pub(crate) fn with_argument(roots: &Roots, pid: i32, generation: u32, is_its: impl Fn(&[u8]) -> bool) -> Option<Self> {
+        let stat = process::stat(roots, pid).ok()?;
+        let process = Self { pid, starttime: stat.starttime, generation };
+        let line = std::fs::read(roots.proc.join(pid.to_string()).join("cmdline")).ok()?;
+        (line.split(|&byte| byte == 0).any(is_its) && process.is_alive(roots)).then_some(process)
+    }
+
+    pub(crate) fn is_alive(&self, roots: &Roots) -> bool {
+        process::stat(roots, self.pid).is_ok_and(|stat| stat.starttime == self.starttime && !matches!(stat.state, 'Z' | 'X'))
+    }
+
+    /// Waits for its end; false if it does not end.
+    pub(crate) fn gone(&self, roots: &Roots, within: Duration) -> bool {
+        let deadline = Instant::now() + within;
+        while self.is_alive(roots) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        true
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&self, roots: &Roots) {
+        if self.is_alive(roots) {
+            process::signal(self.pid, 9);
+            if !self.gone(roots, GONE_WITHIN) {
+                log::error!("process {} does not end, though it was killed", self.pid);
+            }
+        }
+    }
+}
+
+/// Whether a mapping of this path is memory that QEMU made for its guest, of no file that anybody else has.
+pub(crate) fn is_memfd(path: &str) -> bool {
+    path.starts_with("/memfd:memory-backend-memfd")
 }
 
 /// What a guest holds, as seen from outside. Bytes.
@@ -103,6 +152,14 @@ pub enum Error {
     /// It does not do as it is told.
     #[error(transparent)]
     Qmp(#[from] crate::qmp::Error),
+    /// libvirt does not do as it is told.
+    #[error("libvirt refuses {asked}: {said}")]
+    Libvirt {
+        /// What was asked.
+        asked: String,
+        /// Its words.
+        said: String,
+    },
     /// The kernel does not tell of it.
     #[error(transparent)]
     Kernel(#[from] kernel::Error),

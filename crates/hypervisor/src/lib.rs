@@ -5,7 +5,7 @@
 //!
 //! # Map
 //! [`host`] is the daemon: requests from its socket, a lease with the manager, a look at every guest each period. It acts
-//! through a [`driver::Driver`], of which [`qemu`] is the one there is, and asks a [`capacity::Capacity`] for slices. What it
+//! through a [`driver::Driver`], which is [`qemu`] or [`libvirt`], and asks a [`capacity::Capacity`] for slices. What it
 //! decides is pure: [`share`] (how much of a guest comes from the pool), [`monitor`] (whether that was wrong), [`room`] (whether
 //! a guest can do without).
 //!
@@ -19,6 +19,7 @@
 pub mod capacity;
 pub mod driver;
 pub mod host;
+pub mod libvirt;
 pub mod metrics;
 pub mod monitor;
 pub mod qemu;

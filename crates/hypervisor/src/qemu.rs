@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kernel::{Roots, process, smaps};
+use kernel::{Roots, smaps};
 use manager::api::Slice;
 use serde_json::{Value, json};
 
-use crate::driver::{Driver, Error, Inside, Machine, Moved, Offline, Process, Usage};
+use crate::driver::{Driver, Error, GONE_WITHIN, Inside, Machine, Moved, Offline, Process, Usage, is_memfd};
 use crate::qmp::Qmp;
 
 mod arguments;
@@ -28,8 +28,6 @@ mod migrate;
 
 pub use arguments::Settings;
 
-/// How long a process may take to be gone after it was told to end. Unmapping tmpfs takes a second per some GiB.
-const GONE_WITHIN: Duration = Duration::from_secs(60);
 /// How long QEMU may take until it is ready to run a guest, and how much of its complaints is read.
 const SET_UP_WITHIN: Duration = Duration::from_secs(60);
 const SAID_MAX: u64 = 16 << 10;
@@ -66,6 +64,9 @@ impl Qemu {
     /// Starts QEMU, which goes into the background once it is set up, and does not run the guest yet.
     fn spawn(&self, machine: &Machine, generation: u32, more: &[String]) -> Result<Process, Error> {
         let failed = |why: String| Error::Start { program: self.settings.program.clone(), guest: machine.name.clone(), why };
+        if machine.domain.is_some() {
+            return Err(failed("its file names a domain, which is libvirt's; give QEMU arguments".to_owned()));
+        }
         let pid_file = self.path(&machine.name, generation, "pid");
         let files = arguments::Files {
             pid: pid_file.clone(),
@@ -93,7 +94,7 @@ impl Qemu {
             .map_err(|error| failed(format!("{error}; install it, or name another program")))?;
         if let Err(why) = set_up(&mut child) {
             if let Some(process) = self.read_pid(&pid_file, generation) {
-                self.kill(&process);
+                process.kill(&self.roots);
             }
             return Err(failed(why));
         }
@@ -102,33 +103,8 @@ impl Qemu {
 
     fn read_pid(&self, path: &Path, generation: u32) -> Option<Process> {
         let pid = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
-        let stat = process::stat(&self.roots, pid).ok()?;
-        let process = Process { pid, starttime: stat.starttime, generation };
-        // The id may be another process's by now.
-        let ours = std::fs::read(self.roots.proc.join(pid.to_string()).join("cmdline")).ok()?;
         let path = path.as_os_str().as_encoded_bytes();
-        (ours.split(|&byte| byte == 0).any(|word| word == path) && self.is_alive(&process)).then_some(process)
-    }
-
-    /// Waits for the end of a process; false if it does not end.
-    fn gone(&self, process: &Process, within: Duration) -> bool {
-        let deadline = Instant::now() + within;
-        while self.is_alive(process) {
-            if Instant::now() >= deadline {
-                return false;
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        true
-    }
-
-    fn kill(&self, process: &Process) {
-        if self.is_alive(process) {
-            process::signal(process.pid, 9);
-            if !self.gone(process, GONE_WITHIN) {
-                log::error!("process {} does not end, though it was killed", process.pid);
-            }
-        }
+        Process::with_argument(&self.roots, pid, generation, |word| word == path)
     }
 
     /// Adds the slices and has the guest run.
@@ -150,7 +126,7 @@ impl Driver for Qemu {
     fn start(&self, machine: &Machine, held: Vec<File>) -> Result<Process, Error> {
         let process = self.spawn(machine, 1, &["-S".to_owned()])?;
         if let Err(error) = self.set_up(machine, &process, held) {
-            self.kill(&process);
+            process.kill(&self.roots);
             return Err(error);
         }
         Ok(process)
@@ -166,7 +142,7 @@ impl Driver for Qemu {
     }
 
     fn is_alive(&self, process: &Process) -> bool {
-        process::stat(&self.roots, process.pid).is_ok_and(|stat| stat.starttime == process.starttime && !matches!(stat.state, 'Z' | 'X'))
+        process.is_alive(&self.roots)
     }
 
     fn usage(&self, machine: &Machine, process: &Process) -> Result<Usage, Error> {
@@ -176,7 +152,7 @@ impl Driver for Qemu {
                 usage.pool_accessed_bytes += mapping.referenced;
                 // Not what is mapped now: the kernel may have taken pages out of the page tables that the file still has.
                 usage.pool_touched_bytes += touched(Path::new(&mapping.vma.path)).unwrap_or(mapping.rss);
-            } else if arguments::is_local_memory(&mapping.vma.path) {
+            } else if is_memfd(&mapping.vma.path) {
                 usage.local_accessed_bytes += mapping.referenced;
                 usage.local_touched_bytes += mapping.rss;
             }
@@ -210,7 +186,7 @@ impl Driver for Qemu {
         let asked = self.connect(machine, process).and_then(|mut qmp| {
             if !grace.is_zero() {
                 qmp.ask("system_powerdown", &json!({}))?;
-                if self.gone(process, grace) {
+                if process.gone(&self.roots, grace) {
                     return Ok(());
                 }
             }
@@ -218,10 +194,10 @@ impl Driver for Qemu {
         });
         if let Err(error) = asked {
             log::warn!("guest {}: {error}", machine.name);
-        } else if self.gone(process, GONE_WITHIN) {
+        } else if process.gone(&self.roots, GONE_WITHIN) {
             return Ok(());
         }
-        self.kill(process);
+        process.kill(&self.roots);
         Ok(())
     }
 }
@@ -291,7 +267,8 @@ mod tests {
     #[test]
     fn why_a_guest_does_not_start_is_told_in_qemus_words() {
         let directory = tempfile::tempdir().unwrap();
-        let machine = Machine { name: "a".to_owned(), cores: 1, local_bytes: 1 << 28, slices: Vec::new(), arguments: Vec::new() };
+        let machine =
+            Machine { name: "a".to_owned(), cores: 1, local_bytes: 1 << 28, slices: Vec::new(), arguments: Vec::new(), domain: None };
         let check = |script: &str, why: &str| {
             let told = qemu(directory.path(), script).start(&machine, Vec::new()).unwrap_err().to_string();
             assert!(told.contains(why), "{told}");
@@ -304,6 +281,8 @@ mod tests {
             Qemu::new(Settings { program: "/nowhere/qemu".into(), ..qemu(directory.path(), "").settings }, directory.path().to_owned());
         assert!(nobody.start(&machine, Vec::new()).unwrap_err().to_string().contains("install it"));
         assert_eq!(nobody.resume(&machine, None).unwrap(), None);
+        let domain = Machine { domain: Some("<domain/>".to_owned()), ..machine };
+        assert!(nobody.start(&domain, Vec::new()).unwrap_err().to_string().contains("which is libvirt's"));
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::share::Share;
 pub const NAME_MAX: usize = 32;
 const CORES_MAX: u32 = 512;
 const ARGUMENTS_MAX: usize = 256;
+/// Bytes of a domain.
+const DOMAIN_MAX: usize = 256 << 10;
 /// Events that are kept of each guest.
 const EVENTS_MAX: usize = 100;
 
@@ -36,6 +38,9 @@ pub struct Request {
     /// What is added to the hypervisor's command line: disks, networks, kernels.
     #[serde(default)]
     pub arguments: Vec<String>,
+    /// The domain that it is made from, where libvirt starts it: XML.
+    #[serde(default)]
+    pub domain: Option<String>,
 }
 
 /// What is known of a guest before it starts; see `predict::Request`.
@@ -71,7 +76,7 @@ impl Request {
     /// # Errors
     /// Which value, and what is allowed.
     pub fn check(&self) -> Result<(), String> {
-        let Self { name, cores, memory_bytes, arguments, .. } = self;
+        let Self { name, cores, memory_bytes, arguments, domain, .. } = self;
         let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
         if !first || name.len() > NAME_MAX || !name.chars().all(letter) {
@@ -85,6 +90,9 @@ impl Request {
         }
         if arguments.len() > ARGUMENTS_MAX {
             return Err(format!("{} arguments: give at most {ARGUMENTS_MAX}", arguments.len()));
+        }
+        if let Some(bytes) = domain.as_ref().map(String::len).filter(|&bytes| bytes > DOMAIN_MAX) {
+            return Err(format!("a domain of {bytes} bytes: give at most {DOMAIN_MAX}"));
         }
         // A second set of these would undo what the first is for.
         let ours = ["-m", "-numa", "-incoming", "-S", "-daemonize", "-pidfile", "-qmp", "-smp", "-name", "-machine", "-accel", "-cpu"];
@@ -198,6 +206,7 @@ impl Record {
             local_bytes: share.local_bytes,
             slices: Vec::new(),
             arguments: request.arguments.clone(),
+            domain: request.domain.clone(),
         };
         Self {
             request,
@@ -253,6 +262,7 @@ mod tests {
             pool_bytes: None,
             about: About::default(),
             arguments: vec!["-kernel".to_owned(), "bzImage".to_owned()],
+            domain: None,
         };
         let check = |request: Request, wrong: Option<&str>| match (request.check(), wrong) {
             (Ok(()), None) => {}
@@ -267,7 +277,8 @@ mod tests {
         check(Request { memory_bytes: 1 << 20, ..good.clone() }, Some("1048576 bytes"));
         check(Request { memory_bytes: (1 << 30) + 1, ..good.clone() }, Some("whole MiB"));
         check(Request { arguments: vec!["-numa".to_owned(), "node".to_owned()], ..good.clone() }, Some("-numa"));
-        check(Request { arguments: vec![String::new(); 257], ..good }, Some("at most 256"));
+        check(Request { arguments: vec![String::new(); 257], ..good.clone() }, Some("at most 256"));
+        check(Request { domain: Some(" ".repeat((256 << 10) + 1)), ..good }, Some("at most 262144"));
     }
 
     #[test]

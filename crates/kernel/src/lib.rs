@@ -24,6 +24,7 @@ pub mod mempolicy;
 pub mod modules;
 pub mod move_pages;
 pub mod numa;
+pub mod numa_maps;
 pub mod page_idle;
 pub mod pagemap;
 pub mod perf;

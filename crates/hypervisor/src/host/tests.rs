@@ -212,6 +212,7 @@ fn asks(name: &str, memory_mib: u64, pool_mib: Option<u64>) -> Request {
         pool_bytes: pool_mib.map(|mib| mib * MIB),
         about: About::default(),
         arguments: Vec::new(),
+        domain: None,
     }
 }
 

@@ -31,11 +31,6 @@ pub(super) struct Files {
 /// The name of node 0's memory, by which a moved guest's is found again.
 pub(super) const LOCAL: &str = "local";
 
-/// Whether a mapping of this path is memory that QEMU made for its guest.
-pub(super) fn is_local_memory(path: &str) -> bool {
-    path.starts_with("/memfd:memory-backend-memfd")
-}
-
 /// All but what hangs on how the guest begins. Slices are added later.
 pub(super) fn of(settings: &Settings, machine: &Machine, files: &Files) -> Vec<String> {
     let mut argv: Vec<String> = Vec::new();
@@ -95,6 +90,7 @@ mod tests {
             local_bytes: 3 << 30,
             slices: (0..slices).map(slice).collect(),
             arguments: Vec::new(),
+            domain: None,
         };
         let files = Files { pid: "/run/vm.pid".into(), qmp: "/run/a,b.qmp".into(), log: "/run/vm.log".into() };
         of(&settings, &machine, &files).join(" ")

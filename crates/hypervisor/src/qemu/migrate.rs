@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{GONE_WITHIN, Qemu, arguments, dimm};
-use crate::driver::{Driver, Error, Machine, Moved, Process};
+use super::{Qemu, arguments, dimm};
+use crate::driver::{Driver, Error, GONE_WITHIN, Machine, Moved, Process};
 use crate::qmp::{self, Qmp};
 
 /// No limit that memory could reach, in bytes per second.
@@ -34,7 +34,7 @@ pub(super) fn to_local(qemu: &Qemu, machine: &Machine, from: &Process, within: D
         }
         Err(error) => {
             // Only one of the two may ever run, so the second ends before the first goes on.
-            qemu.kill(&to);
+            to.kill(&qemu.roots);
             if let Err(worse) = go_on(&mut source) {
                 return Err(failed(format!("{error}; and then: {worse}")));
             }
@@ -46,10 +46,10 @@ pub(super) fn to_local(qemu: &Qemu, machine: &Machine, from: &Process, within: D
 /// Ends a move that somebody has left: the second process has the guest if it runs it.
 pub(super) fn settle(qemu: &Qemu, machine: &Machine, first: Process, second: Process) -> Result<Process, Error> {
     if qemu.connect(machine, &second).and_then(|mut target| Ok(runs(&mut target)?)).unwrap_or(false) {
-        qemu.kill(&first);
+        first.kill(&qemu.roots);
         return Ok(second);
     }
-    qemu.kill(&second);
+    second.kill(&qemu.roots);
     go_on(&mut qemu.connect(machine, &first)?)?;
     Ok(first)
 }
@@ -130,8 +130,14 @@ mod tests {
     #[test]
     fn the_second_process_has_the_modules_where_they_were() {
         let slice = |index| Slice { emc: 0, index, turn: 4, path: "/pool/a".into(), bytes: 1 << 28 };
-        let machine =
-            Machine { name: "vm".to_owned(), cores: 1, local_bytes: 1 << 29, slices: vec![slice(3), slice(1)], arguments: Vec::new() };
+        let machine = Machine {
+            name: "vm".to_owned(),
+            cores: 1,
+            local_bytes: 1 << 29,
+            slices: vec![slice(3), slice(1)],
+            arguments: Vec::new(),
+            domain: None,
+        };
         let places = [("slice0-1".to_owned(), 0x1_1000_0000, 1), ("slice0-3".to_owned(), 0x1_0000_0000, 0)];
         let line = waiting_with(&machine, &places).unwrap().join(" ");
         assert_eq!(

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use hypervisor::capacity::Remote;
 use hypervisor::host::{self, Store};
+use hypervisor::libvirt::Libvirt;
 use hypervisor::qemu::Qemu;
 use kernel::lock::PidLock;
 use manager::client::Client;
@@ -21,6 +22,7 @@ use crate::{notify, print};
 
 mod settings;
 
+use settings::Driver;
 pub(super) use settings::Settings;
 
 /// How long a request to the manager may take. It answers within milliseconds; a guest that starts waits for this at most.
@@ -44,6 +46,11 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     for fault in &faults {
         log::warn!("{fault}; guests it would have spoken of get no pool memory");
     }
+    if let Driver::Libvirt(libvirt) = &settings.driver {
+        let known = kernel::numa::nodes(&kernel::Roots::host())?.into_iter().map(|node| node.id).collect::<Vec<_>>();
+        let node = libvirt.pool_node;
+        ensure!(known.contains(&node), "{}: libvirt.pool_node: this host has no node {node}; it has {known:?}", arguments.config.display());
+    }
     let client = Client::new(&settings.manager.url, settings.manager.identity.as_ref(), PATIENCE)?;
     if arguments.check {
         let checked = serde_json::json!({ "host": settings.host.name, "manager": client.url(), "faults": faults });
@@ -57,9 +64,12 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     let _lock = PidLock::acquire(&settings.runtime.join("pool-host.pid"))?;
     let instance = format!("process {}", std::process::id());
     let capacity = Remote::new(client, settings.host.name.clone(), instance);
-    let driver = Qemu::new(settings.qemu.clone(), settings.runtime.clone());
+    let driver: Box<dyn hypervisor::driver::Driver> = match settings.driver.clone() {
+        Driver::Qemu(qemu) => Box::new(Qemu::new(qemu, settings.runtime.clone())),
+        Driver::Libvirt(libvirt) => Box::new(Libvirt::new(libvirt)),
+    };
     let store = Store::open(&settings.state)?;
-    let host = host::Host::new(settings.host.clone(), Box::new(driver), Box::new(capacity), predictor, store)?;
+    let host = host::Host::new(settings.host.clone(), driver, Box::new(capacity), predictor, store)?;
     let host = Arc::new(host);
     let (stop, stopped) = sync_channel(1);
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;

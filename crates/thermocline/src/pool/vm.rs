@@ -34,7 +34,8 @@ A guest is a TOML file:
   cores = 2
   memory = \"4GiB\"
   pool = \"1GiB\"          # left out: as predicted
-  arguments = [\"-drive\", \"file=redis-1.qcow2,if=virtio\"]   # to QEMU, as they are
+  arguments = [\"-drive\", \"file=redis-1.qcow2,if=virtio\"]   # to QEMU, as they are; on a host of libvirt in place of them
+                          # domain = \"redis-1.xml\": a domain, of which name, memory, cores and nodes are replaced
   [about]                 # what a prediction goes by; see `thermocline pool predict --help`
   customer = 7
   vm_type = \"D4\"
@@ -107,17 +108,23 @@ struct Written {
     pool: Option<String>,
     #[serde(default)]
     arguments: Vec<String>,
+    domain: Option<PathBuf>,
     #[serde(default)]
     about: About,
 }
 
 fn request(path: &Path) -> Result<Request> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    parse(&text).with_context(|| format!("{} is no guest", path.display()))
+    parse(&text, path.parent().unwrap_or(Path::new(""))).with_context(|| format!("{} is no guest", path.display()))
 }
 
-fn parse(text: &str) -> Result<Request> {
-    let Written { name, cores, memory, pool, arguments, about } = toml::from_str(text)?;
+/// A guest, and the domain that its file names, from the directory where that file is.
+fn parse(text: &str, directory: &Path) -> Result<Request> {
+    let Written { name, cores, memory, pool, arguments, domain, about } = toml::from_str(text)?;
+    let read = |name: PathBuf| {
+        let path = directory.join(name);
+        std::fs::read_to_string(&path).with_context(|| format!("domain: cannot read {}", path.display()))
+    };
     let bytes = |key: &str, text: &str| size(text).map(|bytes| bytes.0).map_err(|why| anyhow::anyhow!("{key}: {why}"));
     let request = Request {
         name,
@@ -126,6 +133,7 @@ fn parse(text: &str) -> Result<Request> {
         pool_bytes: pool.map(|pool| bytes("pool", &pool)).transpose()?,
         about,
         arguments,
+        domain: domain.map(read).transpose()?,
     };
     request.check().map_err(anyhow::Error::msg)?;
     Ok(request)
@@ -189,19 +197,20 @@ mod tests {
         let start = ["pool", "vm", "start"].iter().try_fold(&help, |command, name| command.find_subcommand(name)).unwrap();
         let example: Vec<_> =
             start.get_after_help().unwrap().to_string().lines().filter_map(|line| line.strip_prefix("  ")).map(str::to_owned).collect();
-        let request = parse(&example.join("\n")).unwrap();
+        let request = parse(&example.join("\n"), Path::new("")).unwrap();
         assert_eq!((request.pool_bytes, request.about.customer), (Some(1 << 30), Some(7)));
     }
 
     #[test]
     fn what_is_wrong_with_a_guest_is_told() {
         let check = |text: &str, wrong: &str| {
-            let told = format!("{:#}", parse(text).unwrap_err());
+            let told = format!("{:#}", parse(text, Path::new("/nowhere")).unwrap_err());
             assert!(told.contains(wrong), "{told}");
         };
         check("name = \"a\"\ncores = 1\nmemory = \"4\"\n", "memory");
         check("name = \"a\"\ncores = 0\nmemory = \"1GiB\"\n", "cores = 0");
         check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\npool = \"lots\"\n", "pool");
+        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\ndomain = \"a.xml\"\n", "cannot read /nowhere/a.xml");
         check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nmemories = 2\n", "memories");
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use hypervisor::{host, monitor, qemu, room};
+use hypervisor::{host, libvirt, monitor, qemu, room};
 use manager::client::Identity;
 use policy::units::{Bytes, RatioPpm};
 use serde::Deserialize;
@@ -13,17 +13,27 @@ use serde::Deserialize;
 use crate::arguments::{duration, ratio, size};
 use crate::pool::status::identity;
 
+/// How often a guest's repair may fail, where guests can be repaired.
+const ATTEMPTS: u32 = 3;
+
 /// A host, as it is to run.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::pool) struct Settings {
     pub(super) host: host::Settings,
-    pub(super) qemu: qemu::Settings,
+    pub(super) driver: Driver,
     pub(super) manager: Manager,
     pub(super) predict: Option<Models>,
     pub(super) state: PathBuf,
     pub(in crate::pool) runtime: PathBuf,
     /// Where metrics are served; nowhere if it is not told.
     pub(super) metrics: Option<SocketAddr>,
+}
+
+/// By what guests are started.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Driver {
+    Qemu(qemu::Settings),
+    Libvirt(libvirt::Settings),
 }
 
 /// Where the manager is, and who we are to it.
@@ -55,8 +65,8 @@ struct Raw {
     runtime: PathBuf,
     metrics: Option<SocketAddr>,
     manager: RawManager,
-    #[serde(default)]
-    qemu: RawQemu,
+    qemu: Option<RawQemu>,
+    libvirt: Option<RawLibvirt>,
     predict: Option<Models>,
     #[serde(default)]
     monitor: RawMonitor,
@@ -110,6 +120,32 @@ impl Default for RawQemu {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+struct RawLibvirt {
+    program: PathBuf,
+    uri: String,
+    pids: PathBuf,
+    pool_node: Option<u32>,
+    local_nodes: Option<String>,
+    distance: u8,
+    balloon: bool,
+}
+
+impl Default for RawLibvirt {
+    fn default() -> Self {
+        Self {
+            program: "virsh".into(),
+            uri: "qemu:///system".to_owned(),
+            pids: "/run/libvirt/qemu".into(),
+            pool_node: None,
+            local_nodes: None,
+            distance: 28,
+            balloon: true,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 struct RawMonitor {
     period: String,
     touched: String,
@@ -117,7 +153,7 @@ struct RawMonitor {
     budget: String,
     rest: String,
     within: String,
-    attempts: u32,
+    attempts: Option<u32>,
 }
 
 impl Default for RawMonitor {
@@ -130,7 +166,7 @@ impl Default for RawMonitor {
             budget: text("1%"),
             rest: text("10m"),
             within: text("2m"),
-            attempts: 3,
+            attempts: None,
         }
     }
 }
@@ -159,6 +195,7 @@ impl Settings {
     fn parse(text: &str) -> Result<Self> {
         let raw: Raw = toml::from_str(text)?;
         let mut read = Reader::default();
+        let driver = read.driver(raw.qemu, raw.libvirt, raw.monitor.attempts);
         let host = host::Settings {
             name: raw.name.clone(),
             local_bytes: read.size("local_memory", &raw.local_memory),
@@ -168,7 +205,7 @@ impl Settings {
                 touched_ppm: read.ratio("monitor.touched", &raw.monitor.touched),
                 accessed_ppm: read.ratio("monitor.accessed", &raw.monitor.accessed),
                 budget_ppm: read.ratio("monitor.budget", &raw.monitor.budget),
-                attempts: raw.monitor.attempts,
+                attempts: raw.monitor.attempts.unwrap_or(if matches!(driver, Driver::Libvirt(_)) { 0 } else { ATTEMPTS }),
             },
             rest: read.duration("monitor.rest", &raw.monitor.rest),
             repair_within: read.duration("monitor.within", &raw.monitor.within),
@@ -178,25 +215,14 @@ impl Settings {
             },
             release_within: read.duration("release.within", &raw.release.within),
         };
-        let qemu = qemu::Settings {
-            program: raw.qemu.program,
-            accelerator: raw.qemu.accelerator,
-            cpu: raw.qemu.cpu,
-            distance: raw.qemu.distance,
-            balloon: raw.qemu.balloon,
-            pause: read.duration("qemu.pause", &raw.qemu.pause),
-        };
         if raw.name.is_empty() {
             read.wrong.push("name: give the name in this host's certificate".to_owned());
-        }
-        if qemu.distance <= 10 || qemu.distance == u8::MAX {
-            read.wrong.push(format!("qemu.distance: {} is no distance of another node; give 11 to 254", qemu.distance));
         }
         if !read.wrong.is_empty() {
             bail!("{}", read.wrong.join("\n  "));
         }
         let manager = Manager { url: raw.manager.url, identity: raw.manager.identity.as_deref().map(identity) };
-        Ok(Self { host, qemu, manager, predict: raw.predict, state: raw.state, runtime: raw.runtime, metrics: raw.metrics })
+        Ok(Self { host, driver, manager, predict: raw.predict, state: raw.state, runtime: raw.runtime, metrics: raw.metrics })
     }
 }
 
@@ -209,6 +235,63 @@ struct Reader {
 impl Reader {
     fn take<T>(&mut self, key: &str, read: Result<T, String>) -> Option<T> {
         read.map_err(|why| self.wrong.push(format!("{key}: {why}"))).ok()
+    }
+
+    fn driver(&mut self, qemu: Option<RawQemu>, libvirt: Option<RawLibvirt>, attempts: Option<u32>) -> Driver {
+        match (qemu, libvirt) {
+            (Some(_), Some(_)) => self.wrong.push("qemu, libvirt: guests are started by one of the two; leave the other out".to_owned()),
+            (None, Some(raw)) => return Driver::Libvirt(self.libvirt(raw, attempts)),
+            (qemu, None) => return Driver::Qemu(self.qemu(qemu.unwrap_or_default())),
+        }
+        Driver::Qemu(self.qemu(RawQemu::default()))
+    }
+
+    fn qemu(&mut self, raw: RawQemu) -> qemu::Settings {
+        qemu::Settings {
+            program: raw.program,
+            accelerator: raw.accelerator,
+            cpu: raw.cpu,
+            distance: self.distance("qemu.distance", raw.distance),
+            balloon: raw.balloon,
+            pause: self.duration("qemu.pause", &raw.pause),
+        }
+    }
+
+    fn libvirt(&mut self, raw: RawLibvirt, attempts: Option<u32>) -> libvirt::Settings {
+        if raw.pool_node.is_none() {
+            let why = "libvirt.pool_node: give the NUMA node of this host that is the pool. A pool whose memory is files, a file for each slice, \
+                       is for QEMU alone ([qemu] in place of [libvirt]): libvirt has no way to say which file a guest's memory is";
+            self.wrong.push(why.to_owned());
+        }
+        if attempts.is_some_and(|attempts| attempts > 0) {
+            self.wrong.push("monitor.attempts: libvirt moves no guest within its host; leave it out, or give 0".to_owned());
+        }
+        if let Some(nodes) = &raw.local_nodes {
+            match kernel::numa::parse_list(nodes) {
+                Ok(nodes) if nodes.iter().any(|&node| Some(node) == raw.pool_node) => {
+                    self.wrong
+                        .push(format!("libvirt.local_nodes: the pool's node is among {nodes:?}; local memory would come from the pool"));
+                }
+                Ok(nodes) if !nodes.is_empty() => {}
+                _ => self.wrong.push(format!("libvirt.local_nodes: {nodes:?} is no list of nodes; give one such as \"0-1\"")),
+            }
+        }
+        libvirt::Settings {
+            program: raw.program,
+            uri: raw.uri,
+            pids: raw.pids,
+            pool_node: raw.pool_node.unwrap_or_default(),
+            local_nodes: raw.local_nodes,
+            distance: self.distance("libvirt.distance", raw.distance),
+            balloon: raw.balloon,
+        }
+    }
+
+    fn distance(&mut self, key: &str, distance: u8) -> u8 {
+        if distance <= 10 || distance == u8::MAX {
+            self.wrong.push(format!("{key}: {distance} is no distance of another node; give 11 to 254"));
+        }
+        distance
     }
 
     fn size(&mut self, key: &str, text: &str) -> u64 {
@@ -237,7 +320,9 @@ mod tests {
         let settings = Settings::parse(LEAST).unwrap();
         assert_eq!((settings.host.local_bytes, settings.host.period), (64 << 30, Duration::from_secs(1800)));
         assert_eq!(settings.host.monitor.budget_ppm, 10_000);
-        assert_eq!((settings.qemu.accelerator.as_str(), settings.qemu.distance), ("kvm", 28));
+        assert_eq!(settings.host.monitor.attempts, 3);
+        let Driver::Qemu(qemu) = settings.driver else { panic!("QEMU is what there is unless another is named") };
+        assert_eq!((qemu.accelerator.as_str(), qemu.distance), ("kvm", 28));
         assert_eq!(settings.manager.identity, None);
     }
 
@@ -252,6 +337,19 @@ mod tests {
         check("[monitor]\nperiod = \"0s\"\nbudget = \"200%\"\n[qemu]\ndistance = 10\n", &["monitor.period", "monitor.budget", "11 to 254"]);
         check("[release]\nmargin = \"10\"\nwithin = \"x\"\n", &["release.margin", "release.within"]);
         check("[monitor]\nperiods = \"1m\"\n", &["periods"]);
+        check("[libvirt]\nuri = \"qemu:///system\"\n", &["libvirt.pool_node", "a file for each slice"]);
+        check("[libvirt]\npool_node = 1\nlocal_nodes = \"0-1\"\n", &["the pool's node is among"]);
+        check("[libvirt]\npool_node = 1\nlocal_nodes = \"a\"\ndistance = 9\n", &["no list of nodes", "libvirt.distance"]);
+        check("[libvirt]\npool_node = 1\n[qemu]\n", &["one of the two"]);
+        check("[libvirt]\npool_node = 1\n[monitor]\nattempts = 1\n", &["monitor.attempts"]);
+    }
+
+    #[test]
+    fn libvirt_is_taken_where_it_is_named() {
+        let settings = Settings::parse(&format!("{LEAST}[libvirt]\npool_node = 2\nlocal_nodes = \"0-1\"\n")).unwrap();
+        assert_eq!(settings.host.monitor.attempts, 0);
+        let Driver::Libvirt(libvirt) = settings.driver else { panic!("libvirt was asked for") };
+        assert_eq!((libvirt.uri.as_str(), libvirt.pool_node, libvirt.local_nodes.as_deref()), ("qemu:///system", 2, Some("0-1")));
     }
 
     #[test]

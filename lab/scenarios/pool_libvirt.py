@@ -1,0 +1,105 @@
+"""A host of libvirt: its guest sees a node without cores of the pool's memory, and gives it back while it runs.
+
+The pool is a NUMA node of the host, as CXL memory is one, and each slice a right to so much of it. This machine may
+have one node only, which is then the pool as well: that a guest's modules come from the node they should is what their
+policy says (`/proc/PID/numa_maps`), by which the host tells pool from local memory. Slices' files hold nothing but
+their locks. `make test-libvirt` installs libvirt and runs this; it runs a libvirtd of its own and leaves none behind.
+"""
+
+import fcntl
+from pathlib import Path
+from typing import Any
+
+from thermolab import znuma
+from thermolab.lab import Lab
+from thermolab.libvirt import Libvirt, LibvirtGuest
+from thermolab.pool import SLICE_MIB, Host, Pool, Vm, Watch
+from thermolab.qemu import MIB
+
+KERNELS = ("6.12",)
+
+SLICES = 2
+LOCAL_MIB = 448
+HELD_MIB = 100
+"""What a program holds in the pool."""
+CELL_MIB = 4
+"""What libvirt gives the node before any slice."""
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Start, look, lose the daemon, release, stop."""
+    movable = "memhp_default_state=online_movable"
+    with Pool(lab, SLICES) as pool:
+        libvirt = Libvirt(pool)
+        lab.say(f"{libvirt.version}")
+        host = pool.host("host-a", Watch(attempts=0), hypervisor=libvirt.host())
+        with LibvirtGuest(host, Vm("guest", LOCAL_MIB, SLICES * SLICE_MIB, cmdline=movable), libvirt) as guest:
+            node = "/sys/devices/system/node/node1"
+            cores, distance = guest.read(f"{node}/cpulist").strip(), guest.read(f"{node}/distance").split()
+            before, boot = znuma.node_bytes(guest, 1), znuma.see(host, guest, 1)
+            marks = znuma.hold(guest, 1, HELD_MIB, node=1)
+            seen = znuma.see(host, guest, 3)
+            locked, locks = _locked(pool), _locks(pool, guest.pid)
+            host.kill()
+            alone = _locked(pool)
+            host.start()
+            lab.say("the host's daemon was killed and is back")
+            znuma.balloon(guest)
+            released = znuma.release(host, guest)
+            free_seconds = pool.until_free(SLICES)
+            record, xml = host.explain("guest"), libvirt.virsh("dumpxml", "guest")
+            after, damaged = znuma.node_bytes(guest, 1), marks.damaged_bytes()
+            killed = znuma.out_of_memory(guest)
+            written = sum(file.stat().st_blocks for file in pool.files())
+            _ended(host)
+        left = libvirt.virsh("list", "--all", "--name").split()
+    figures = {
+        "libvirt": libvirt.version,
+        "start_seconds": guest.start_seconds,
+        "node_before_bytes": before,
+        "node_after_bytes": after,
+        "boot_pool_touched_bytes": boot.pool_touched_bytes,
+        "pool_touched_bytes": seen.pool_touched_bytes,
+        "pool_accessed_ratio": seen.pool_accessed_ratio,
+        "release_seconds_per_gib": released / (SLICES * SLICE_MIB / 1024),
+        "free_after_release_seconds": free_seconds,
+        "damaged_bytes": damaged,
+        "oom_kills": killed,
+    }
+    lab.say(f"{figures}")
+    lab.holds("node", cores == "", f"the pool's node has cores {cores}")
+    lab.holds("distance", distance == ["28", "10"], f"the pool's node is at {distance}")
+    lab.at_least("node_before_bytes", before, SLICES * SLICE_MIB * MIB)
+    lab.at_most("node_after_bytes", after, CELL_MIB * MIB)
+    lab.at_least("pool_touched_bytes", seen.pool_touched_bytes, boot.pool_touched_bytes + HELD_MIB * MIB)
+    lab.holds("locks", (locks, locked, alone) == (SLICES, SLICES, SLICES), f"{locks} held, {locked} and {alone} locked")
+    lab.holds("by", record["room"]["by"] == "balloon", f"the room was reckoned by {record['room']['by']}")
+    lab.holds("modules", "ua-slice" not in xml, "libvirt still has modules that were released")
+    lab.holds("files", written == 0, "slices' files were written to")
+    lab.at_most("damaged_bytes", damaged, 0)
+    lab.at_most("oom_kills", killed, 0)
+    lab.holds("left", left == [], f"libvirt still knows {left}")
+    return figures
+
+
+def _locks(pool: Pool, pid: int) -> int:
+    """Slices' files that a process has open."""
+    files = {str(file) for file in pool.files()}
+    return sum(str(link.readlink()) in files for link in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def _locked(pool: Pool) -> int:
+    """Slices that somebody holds the lock of."""
+    count = 0
+    for path in pool.files():
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                count += 1
+    return count
+
+
+def _ended(host: Host) -> None:
+    """Ends the guest as a user does."""
+    host.vm("stop", "guest", "--grace", "1s")
