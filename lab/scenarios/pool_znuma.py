@@ -5,6 +5,10 @@ untouched. Then in one of the same size whose pool memory is that, in whole slic
 little local memory that 10, 25 and 50 % of what it touched cannot be there. Accesses are those that accessed bits show
 in periods of two seconds: of all pages accessed in each, those that lie in the pool. Nothing here tells what an access
 costs: emulated memory is equally fast everywhere.
+
+Linux spreads pages of files that are being written over all nodes, so that none has more than its share of dirty
+ones, however much room the first one has. A server's data is therefore looked at as it was left by those who wrote it,
+for the record, and judged once it has been written out and is read from disk again, as after the guest's next start.
 """
 
 from collections.abc import Callable
@@ -37,14 +41,16 @@ class Program:
     name: str
     start: Callable[[PoolGuest], None]
     """Returns once it is busy, and has touched what it will."""
+    on_files: bool = False
+    """Whether its data are files, which it has just written."""
 
 
 def run(lab: Lab) -> Figures:
     """Measure, size, run; then size wrongly."""
     programs = (
         Program("redis", _redis),
-        Program("postgres", _postgres),
-        Program("files", _files),
+        Program("postgres", _postgres, on_files=True),
+        Program("files", _files, on_files=True),
         Program("analytics", _analytics),
     )
     figures: Figures = {}
@@ -76,6 +82,9 @@ def _alone(host: Host, program: Program) -> int:
         program.start(guest)
         # As long as it is to be watched later: what it touches in that time counts, too.
         guest.run(["sleep", str(LOOKS * PERIOD_SECONDS)])
+        if program.on_files:
+            _read_again(guest)
+            guest.run(["sleep", str(LOOKS * PERIOD_SECONDS)])
         return znuma.resident_bytes(guest)
 
 
@@ -84,7 +93,11 @@ def _with(host: Host, program: Program, slices: int, local_mib: int | None = Non
     pool_mib = slices * SLICE_MIB
     with PoolGuest(host, Vm(program.name, local_mib or MEMORY_MIB - pool_mib, pool_mib)) as guest:
         program.start(guest)
-        return {**znuma.see(host, guest, LOOKS).figures(), "oom_kills": znuma.out_of_memory(guest)}
+        figures: Figures = {}
+        if program.on_files:
+            figures["as_written"] = znuma.see(host, guest, LOOKS).figures()
+            _read_again(guest)
+        return {**figures, **znuma.see(host, guest, LOOKS).figures(), "oom_kills": znuma.out_of_memory(guest)}
 
 
 def _shown(lab: Lab, host: Host, figures: Figures) -> None:
@@ -133,6 +146,12 @@ def _analytics(guest: PoolGuest) -> None:
     query = f"sort -n -S 100M -T /dev/shm {table} | {summed}"
     guest.spawn(["sh", "-c", f"while :; do {query}; done"], stdout=out, stderr=out)
     guest.expect(out, "97", timeout_s=300)
+
+
+def _read_again(guest: PoolGuest) -> None:
+    """Has files read from the disk again, by those who use them."""
+    guest.run(["sh", "-c", "sync; echo 3 >/proc/sys/vm/drop_caches"], timeout_s=120)
+    _settle(guest)
 
 
 def _settle(guest: PoolGuest) -> None:
