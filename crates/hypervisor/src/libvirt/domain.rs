@@ -91,10 +91,10 @@ fn devices(machine: &Machine, settings: &Settings) -> String {
     let mut xml = String::new();
     for slice in &machine.slices {
         let (alias, size, node) = (alias(slice), slice.bytes >> 10, settings.pool_node);
-        let _ = write!(
+        let _ = writeln!(
             xml,
             "<memory model='dimm' access='shared'><alias name='{alias}'/><source><nodemask>{node}</nodemask></source>\
-             <target><size unit='KiB'>{size}</size><node>1</node></target></memory>\n"
+             <target><size unit='KiB'>{size}</size><node>1</node></target></memory>"
         );
     }
     if settings.balloon {
