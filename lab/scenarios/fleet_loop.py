@@ -49,8 +49,8 @@ _BY_HAND: node.Settings = {
     "cold_age.percentile": "100%",
     "cold_age.warmup": "180s",
 }
-# PostgreSQL looks for something to vacuum once a minute: half of the scan period that this scenario shrinks to 2 s. At its own pace
-# that would be once in an hour, by pages that are long out and come back all at once.
+# PostgreSQL looks for something to vacuum once a minute: half of the scan period that this scenario shrinks to 2 s. At
+# its own pace that would be once in an hour, by pages that are long out and come back all at once.
 _NAP_S = 1
 _MIX = ("--hot-fraction", "0.02", "--hot-share", "0.6", "--warm-fraction", "0.07", "--cold-touches-per-s", "0.5")
 _TRACE: node.Settings = {"trace.store": URL, "trace.entry_period": "6s", "trace.file_period": "18s"}
@@ -184,8 +184,8 @@ def _postgres(guest: Guest) -> str:
     server = services.postgres(guest, shared_buffers_mib=96, options=["-c", f"autovacuum_naptime={_NAP_S}s"])
     load = loads.Pgbench(server, scale=4, asked_share=0.3)
     load.fill()
-    # Each page that is asked for at all is so every three seconds. A smaller working set would make an hourly chore of the server,
-    # which touches a hundred pages, a tenth of it.
+    # Each page that is asked for at all is so every three seconds. A smaller working set would make an hourly chore of
+    # the server, which touches a hundred pages, a tenth of it.
     load.start(3600, 600)
     return "/postgres"
 
