@@ -133,7 +133,7 @@ def _postgres(guest: PoolGuest) -> None:
 def _files(guest: PoolGuest) -> None:
     load = loads.Requests(services.nginx(guest), "http", keys=3_000)
     load.fill()
-    load.start(_SECONDS, 150)
+    load.start(_SECONDS, 400)
     _settle(guest)
 
 
