@@ -118,7 +118,11 @@ fn lock(slice: &Slice) -> String {
 
 impl Driver for Libvirt {
     fn start(&self, machine: &Machine, held: Vec<File>) -> Result<Process, Error> {
-        // One that is there already, and not ours, is not touched: it is libvirt that refuses the second of its name.
+        // One that is there already is not touched, whosever it is: what is ended below is what was half started here.
+        if self.running(&machine.name).is_ok() {
+            let why = "libvirt has a domain of that name, which runs; stop it, or choose another name".to_owned();
+            return Err(Error::Start { program: self.settings.program.clone(), guest: machine.name.clone(), why });
+        }
         let process = match self.create(machine) {
             Err(error) => {
                 if self.running(&machine.name).is_ok_and(|running| running.ours) {
