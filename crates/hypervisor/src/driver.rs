@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kernel::{Roots, process};
 use manager::api::Slice;
@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 /// How long a process may take to be gone after it was told to end. Unmapping tmpfs takes a second per some GiB.
 pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How old a balloon's word may be, in seconds.
+pub(crate) const BALLOON_OLD_SECONDS: u64 = 30;
 
 /// A guest as its hypervisor sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +90,11 @@ impl Process {
 /// Whether a mapping of this path is memory that QEMU made for its guest, of no file that anybody else has.
 pub(crate) fn is_memfd(path: &str) -> bool {
     path.starts_with("/memfd:memory-backend-memfd")
+}
+
+/// What time it is, in seconds since 1970: what balloons tell is dated so.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// What a guest holds, as seen from outside. Bytes.

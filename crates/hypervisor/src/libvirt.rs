@@ -15,15 +15,13 @@ use kernel::{Roots, numa_maps, smaps};
 use manager::api::Slice;
 use serde_json::json;
 
-use crate::driver::{Driver, Error, Inside, Machine, Moved, Offline, Process, Usage, is_memfd};
+use crate::driver::{BALLOON_OLD_SECONDS, Driver, Error, Inside, Machine, Moved, Offline, Process, Usage, is_memfd, unix_seconds};
 
 mod domain;
 mod virsh;
 
 use virsh::Virsh;
 
-/// How old a balloon's word may be, in seconds.
-const BALLOON_OLD_SECONDS: u64 = 30;
 /// A guest that found a module while it booted may not hear the first time that it is to give it up.
 const ASK_AGAIN_EVERY: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -177,8 +175,7 @@ impl Driver for Libvirt {
             return Ok(None);
         }
         let told = self.virsh.ask(&["dommemstat", &machine.name])?;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Ok(virsh::inside(&told, now, BALLOON_OLD_SECONDS))
+        Ok(virsh::inside(&told, unix_seconds(), BALLOON_OLD_SECONDS))
     }
 
     fn offline(&self, machine: &Machine, _: &Process, slice: &Slice, within: Duration) -> Result<Offline, Error> {

@@ -19,7 +19,9 @@ use kernel::{Roots, smaps};
 use manager::api::Slice;
 use serde_json::{Value, json};
 
-use crate::driver::{Driver, Error, GONE_WITHIN, Inside, Machine, Moved, Offline, Process, Usage, is_memfd};
+use crate::driver::{
+    BALLOON_OLD_SECONDS, Driver, Error, GONE_WITHIN, Inside, Machine, Moved, Offline, Process, Usage, is_memfd, unix_seconds,
+};
 use crate::qmp::Qmp;
 
 mod arguments;
@@ -33,9 +35,8 @@ const SET_UP_WITHIN: Duration = Duration::from_secs(60);
 const SAID_MAX: u64 = 16 << 10;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// How often the balloon's driver in a guest is asked, in seconds, and how old its word may be.
+/// How often the balloon's driver in a guest is asked, in seconds.
 const BALLOON_SECONDS: u64 = 2;
-const BALLOON_OLD_SECONDS: u64 = 30;
 const BALLOON: &str = "/machine/peripheral/balloon";
 
 /// Starts and drives QEMU processes.
@@ -166,8 +167,7 @@ impl Driver for Qemu {
             return Ok(None);
         }
         let told = self.connect(machine, process)?.ask("qom-get", &json!({ "path": BALLOON, "property": "guest-stats" }))?;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Ok(inside(&told, now))
+        Ok(inside(&told, unix_seconds()))
     }
 
     fn offline(&self, machine: &Machine, process: &Process, slice: &Slice, within: Duration) -> Result<Offline, Error> {

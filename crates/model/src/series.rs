@@ -6,7 +6,7 @@ use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
 use policy::units::RatioPpm;
 
-/// The longest window of an entry, in milliseconds: 24 days. What claims a longer one is no entry; it stands for it.
+/// The longest window of an entry, in milliseconds: 24 days. It stands for any that claims to be longer.
 pub(crate) const WINDOW_MS_MAX: u32 = i32::MAX.cast_unsigned();
 
 /// What of a job's cold memory a compressed pool would keep, and how small.
@@ -217,7 +217,7 @@ impl Series {
         self.len() * (size_of::<u64>() + size_of::<u32>() + 2 * self.buckets * size_of::<u32>())
     }
 
-    /// The histograms' columns: promotions and cold ages, row by row.
+    /// The histograms' columns: promotions and cold ages, row by row, as sums like those of a [`Row`].
     #[must_use]
     pub fn columns(&self) -> (&[u32], &[u32]) {
         (&self.promotions, &self.cold)
