@@ -40,12 +40,15 @@ pub enum RowError {
         /// That of the row before.
         last_ms: u64,
     },
+    /// Suffix sums that cannot be any.
+    #[error("a histogram with more pages above an age than above a younger one")]
+    Rising,
 }
 
 /// One job's entries in order of time.
 ///
-/// Histograms lie row by row as suffix sums, which is what all questions are about, of 32 bits each: an entry of 32 thresholds
-/// is 276 bytes, and reading them is the bound of the whole model.
+/// Histograms lie row by row as suffix sums, which is what all questions are about, of 32 bits each, cold ages before promotions:
+/// an entry of 32 thresholds is 276 bytes, and reading them is the bound of the whole model.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Buckets of a histogram: one more than there are thresholds.
@@ -58,8 +61,7 @@ pub struct Series {
     pub assumed: bool,
     ages_ms: Vec<u64>,
     windows_ms: Vec<u32>,
-    promotions: Vec<u32>,
-    cold: Vec<u32>,
+    sums: Vec<u32>,
 }
 
 /// One row, borrowed. Of both histograms, the first figure counts all pages, and the one after that of threshold i, those at or
@@ -87,16 +89,15 @@ impl Series {
     #[must_use]
     pub fn new(thresholds: &Thresholds) -> Self {
         let facts = Facts { compressible: RatioPpm::ONE, compressed: RatioPpm(333_333) };
-        let (ages_ms, windows_ms, promotions, cold) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { buckets: thresholds.len() + 1, start_unix_ms: 0, facts, assumed: false, ages_ms, windows_ms, promotions, cold }
+        let (ages_ms, windows_ms, sums) = (Vec::new(), Vec::new(), Vec::new());
+        Self { buckets: thresholds.len() + 1, start_unix_ms: 0, facts, assumed: false, ages_ms, windows_ms, sums }
     }
 
     /// Forgets the entries and keeps their room, for the next job.
     pub fn clear(&mut self) {
         self.ages_ms.clear();
         self.windows_ms.clear();
-        self.promotions.clear();
-        self.cold.clear();
+        self.sums.clear();
     }
 
     /// Adds an entry, by its histograms' buckets.
@@ -105,13 +106,13 @@ impl Series {
     /// [`RowError`]; the series stays as it was.
     pub fn push<T: Copy + Into<u64>>(&mut self, age_ms: u64, window_ms: u32, promotions: &[T], cold: &[T]) -> Result<(), RowError> {
         self.check(age_ms, [promotions.len(), cold.len()])?;
-        let begin = self.cold.len();
-        self.promotions.resize(begin + self.buckets, 0);
-        self.cold.resize(begin + self.buckets, 0);
+        let begin = self.sums.len();
+        self.sums.resize(begin + 2 * self.buckets, 0);
+        let (cold_sums, promotions_sums) = self.sums[begin..].split_at_mut(self.buckets);
         // Both in one go: each sum waits for the one before it, and neither for the other's. Where a count is past 32 bits, sums
         // may have overflown; where none is, they cannot.
         let (mut promoted, mut pages, mut bits) = (0u64, 0u64, 0u64);
-        let sums = self.promotions[begin..].iter_mut().zip(&mut self.cold[begin..]);
+        let sums = promotions_sums.iter_mut().zip(cold_sums);
         for ((promoted_from, pages_from), (&promotions, &cold)) in sums.zip(promotions.iter().zip(cold)).rev() {
             let (promotions, cold) = (promotions.into(), cold.into());
             bits |= promotions | cold;
@@ -122,11 +123,26 @@ impl Series {
             (*promoted_from, *pages_from) = sums;
         }
         if (bits | promoted | pages) >> u32::BITS != 0 {
-            self.promotions.truncate(begin);
-            self.cold.truncate(begin);
+            self.sums.truncate(begin);
             let sum = |counts: &[T]| counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count.into()));
             return Err(RowError::Count(sum(promotions).max(sum(cold))));
         }
+        self.ages_ms.push(age_ms);
+        self.windows_ms.push(window_ms.min(WINDOW_MS_MAX));
+        Ok(())
+    }
+
+    /// Adds an entry by the suffix sums of both histograms, cold ages before promotions.
+    ///
+    /// # Errors
+    /// [`RowError`]; the series stays as it was.
+    pub fn push_sums(&mut self, age_ms: u64, window_ms: u32, sums: &[u32]) -> Result<(), RowError> {
+        self.check(age_ms, [sums.len() / 2, sums.len().div_ceil(2)])?;
+        let (cold, promotions) = sums.split_at(self.buckets);
+        if rises(cold) || rises(promotions) {
+            return Err(RowError::Rising);
+        }
+        self.sums.extend_from_slice(sums);
         self.ages_ms.push(age_ms);
         self.windows_ms.push(window_ms.min(WINDOW_MS_MAX));
         Ok(())
@@ -138,8 +154,8 @@ impl Series {
     /// As [`Series::push`].
     pub fn push_row(&mut self, age_ms: u64, row: &Row<'_>) -> Result<(), RowError> {
         self.check(age_ms, [row.promotions.len(), row.cold.len()])?;
-        self.promotions.extend_from_slice(row.promotions);
-        self.cold.extend_from_slice(row.cold);
+        self.sums.extend_from_slice(row.cold);
+        self.sums.extend_from_slice(row.promotions);
         self.ages_ms.push(age_ms);
         self.windows_ms.push(row.window_ms);
         Ok(())
@@ -169,7 +185,7 @@ impl Series {
     /// # Errors
     /// [`RowError::Count`] where promotions add up past 32 bits.
     pub fn summed(&self, entries: NonZero<usize>) -> Result<Self, RowError> {
-        let empty = Self { ages_ms: Vec::new(), windows_ms: Vec::new(), promotions: Vec::new(), cold: Vec::new(), ..*self };
+        let empty = Self { ages_ms: Vec::new(), windows_ms: Vec::new(), sums: Vec::new(), ..*self };
         let rows: Vec<Row<'_>> = self.rows().collect();
         rows.chunks(entries.get()).try_fold(empty, |mut summed, rows| {
             let sum = |column: for<'a> fn(&Row<'a>) -> &'a [u32]| {
@@ -206,9 +222,11 @@ impl Series {
 
     /// The entries in order of time.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
-        let histograms = self.promotions.chunks_exact(self.buckets).zip(self.cold.chunks_exact(self.buckets));
         let times = self.ages_ms.iter().zip(&self.windows_ms);
-        times.zip(histograms).map(|((&age_ms, &window_ms), (promotions, cold))| Row { age_ms, window_ms, promotions, cold })
+        times.zip(self.sums.chunks_exact(2 * self.buckets)).map(|((&age_ms, &window_ms), sums)| {
+            let (cold, promotions) = sums.split_at(self.buckets);
+            Row { age_ms, window_ms, promotions, cold }
+        })
     }
 
     /// Bytes that a pass reads.
@@ -217,11 +235,21 @@ impl Series {
         self.len() * (size_of::<u64>() + size_of::<u32>() + 2 * self.buckets * size_of::<u32>())
     }
 
-    /// The histograms' columns: promotions and cold ages, row by row, as sums like those of a [`Row`].
+    /// The sums of all rows, one row after the other.
     #[must_use]
-    pub fn columns(&self) -> (&[u32], &[u32]) {
-        (&self.promotions, &self.cold)
+    pub fn sums(&self) -> &[u32] {
+        &self.sums
     }
+}
+
+/// Whether any figure is greater than the one before it.
+#[inline]
+fn rises(sums: &[u32]) -> bool {
+    // Where no figure has its highest bit, a difference has it just where it is below zero. That takes no comparison, which
+    // old vector units have for signed numbers alone.
+    let last = sums.last().copied().unwrap_or(0);
+    let bits = sums.iter().zip(&sums[1..]).fold(last, |bits, (&sum, &above)| bits | sum | sum.wrapping_sub(above));
+    bits > i32::MAX.cast_unsigned() && !sums.is_sorted_by(|sum, above| sum >= above)
 }
 
 #[cfg(test)]
@@ -247,8 +275,17 @@ mod tests {
         let half = u32::MAX / 2;
         assert_eq!(rows, [(2_000, 2_000, vec![30, 22, 12], vec![half + 8, half + 6, half + 3])]);
         // What is left over is an entry, too.
-        assert_eq!(series.summed(NonZero::new(3).unwrap()).unwrap().columns(), summed.columns());
-        assert_eq!(series.summed(NonZero::<usize>::MIN).unwrap().columns(), series.columns());
+        assert_eq!(series.summed(NonZero::new(3).unwrap()).unwrap().sums(), summed.sums());
+        assert_eq!(series.summed(NonZero::<usize>::MIN).unwrap().sums(), series.sums());
+        let mut same = Series::new(&thresholds);
+        let mut check = |age_ms, sums: &[u32], want| assert_eq!(same.push_sums(age_ms, 1_000, sums), want);
+        check(1_000, &[15, 11, 6, 6, 5, 3], Ok(()));
+        check(2_000, &[15, 11, 6, 6, 5], Err(RowError::Buckets { found: 2, wanted: 3 }));
+        check(1_000, &[15, 11, 6, 6, 5, 3], Err(RowError::Order { now_ms: 1_000, last_ms: 1_000 }));
+        check(2_000, &[15, 11, 12, 6, 5, 3], Err(RowError::Rising));
+        check(2_000, &[15, 11, 6, 6, 5, u32::MAX], Err(RowError::Rising));
+        check(2_000, &[u32::MAX, u32::MAX, u32::MAX - 1, 24, 17, 9], Ok(()));
+        assert_eq!(same.sums(), series.sums());
         series.clear();
         assert!(series.is_empty() && series.push(1, 1, &[0u32; 3], &[0; 3]).is_ok());
     }

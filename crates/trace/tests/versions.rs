@@ -1,16 +1,23 @@
 //! Files that programs of the past wrote still read, and say the same.
 //!
-//! `tests/trace-v1.parquet` was written by the first program that wrote traces. It is never written anew: a version of
-//! the schema that comes later gets a file of its own, by `NEW_VERSION=1 cargo test -p thermocline-trace --test versions`.
+//! `tests/trace-v1.parquet` was written by the first program that wrote traces, `compact-v1.parquet` by the first that compacted
+//! them. They are never written anew: a version that comes later gets a file of its own, by
+//! `NEW_VERSION=1 cargo test -p thermocline-trace --test versions`.
 #![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::path::{Path, PathBuf};
 
 use policy::thresholds::Thresholds;
+use trace::compact::{self, Compacted, Compactor, Number, Unpacked};
 use trace::{Basis, Entry, FIGURES, Figures, JobId, Labels, Trace, Writer, schema};
 
-fn fixture(version: u32) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/trace-v{version}.parquet"))
+fn fixture(form: &str, version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{form}-v{version}.parquet"))
+}
+
+/// Whether such a file is to be written: the latest version has none yet, and one is asked for.
+fn is_new(path: &Path, version: u32, latest: u32) -> bool {
+    version == latest && std::env::var_os("NEW_VERSION").is_some() && !path.exists()
 }
 
 /// Two machines, two jobs each, an hour of five minutes. Every number differs from every other of its entry, and is
@@ -49,8 +56,8 @@ fn basis() -> Basis {
 #[test]
 fn every_version_reads() {
     for version in 1..=schema::VERSION {
-        let path = fixture(version);
-        if version == schema::VERSION && std::env::var_os("NEW_VERSION").is_some() && !path.exists() {
+        let path = fixture("trace", version);
+        if is_new(&path, version, schema::VERSION) {
             let mut writer = Writer::create(&path, basis()).unwrap();
             given(version).for_each(|entry| writer.push(&entry).unwrap());
             writer.finish().unwrap();
@@ -60,4 +67,37 @@ fn every_version_reads() {
         let read: Vec<_> = trace.rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()).collect();
         assert!(read.into_iter().eq(given(version)), "version {version}");
     }
+}
+
+#[test]
+fn every_compacted_version_reads() {
+    // Whatever version of the schema the traces have.
+    let given: Vec<_> = given(1).collect();
+    for version in 1..=compact::VERSION {
+        let path = fixture("compact", version);
+        if is_new(&path, version, compact::VERSION) {
+            let mut compactor = Compactor::create(&path, basis()).unwrap();
+            given.iter().for_each(|entry| compactor.push(entry.clone()).unwrap());
+            compactor.finish().unwrap();
+        }
+        let file = Compacted::open(&path).unwrap();
+        let mut unpacked = Unpacked::default();
+        let mut rest = given.iter();
+        for day in (0..file.groups()).flat_map(|group| file.group(group).unwrap()) {
+            let day = day.unwrap();
+            day.unpack(&path, file.basis(), &mut unpacked).unwrap();
+            for (at, entry) in rest.by_ref().take(day.entries).enumerate() {
+                let want: Vec<u64> = [&entry.cold_pages, &entry.promotions_pages].into_iter().flat_map(|counts| sums(counts)).collect();
+                assert!(unpacked.sums(at).iter().copied().map(u64::from).eq(want), "version {version}");
+                assert_eq!(u64::from(unpacked.number(at, Number::WindowMs)), entry.figures.window_ms);
+                assert_eq!(u64::from(unpacked.number(at, Number::IoStallUs)), entry.figures.io_stall_us);
+            }
+        }
+        assert_eq!(rest.next(), None, "version {version}");
+    }
+}
+
+/// How many are in a bucket or in those after it.
+fn sums(counts: &[u64]) -> Vec<u64> {
+    (0..counts.len()).map(|bucket| counts[bucket..].iter().sum()).collect()
 }

@@ -93,9 +93,9 @@ impl Resampled {
             return None;
         }
         // Which thread read which job does not show.
-        originals.0.sort_by(|one, other| {
-            (&one.0, one.1.start_unix_ms, one.1.columns()).cmp(&(&other.0, other.1.start_unix_ms, other.1.columns()))
-        });
+        originals
+            .0
+            .sort_by(|one, other| (&one.0, one.1.start_unix_ms, one.1.sums()).cmp(&(&other.0, other.1.start_unix_ms, other.1.sums())));
         let fingerprint = originals.fingerprint();
         let start_unix_ms = originals.0.iter().map(|(_, series)| series.start_unix_ms).min().unwrap_or(0);
         Some(Self { originals, thresholds, seed, jobs, days, start_unix_ms, fingerprint })
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_fleet_and_a_longer_one_begins_with_it() {
-        let columns = |jobs: &[(Label, Series)]| jobs.iter().map(|(_, series)| series.columns().1.to_vec()).collect::<Vec<_>>();
+        let columns = |jobs: &[(Label, Series)]| jobs.iter().map(|(_, series)| series.sums().to_vec()).collect::<Vec<_>>();
         let (one, again, other, longer) = (drawn(1, 1), drawn(1, 1), drawn(2, 1), drawn(1, 2));
         assert_eq!(columns(&one), columns(&again));
         assert_ne!(columns(&one), columns(&other));

@@ -34,14 +34,13 @@ pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut 
             }
             for entry in 0..unpacked.len() {
                 let number = |number| unpacked.number(entry, number);
-                let (cold, promotions) = unpacked.histograms(entry);
                 let age_ms = match number(Number::JobAgeMs) {
                     // Beyond what 32 bits hold, it goes on as time does: longer than any warm-up, it makes no difference.
                     u32::MAX => u64::from(u32::MAX) + start(entry).saturating_sub(job.series.start_unix_ms),
                     age_ms => u64::from(age_ms),
                 };
                 job.in_zswap(u64::from(number(Number::ZswapStoredPages)), u64::from(number(Number::ZswapPoolPages)));
-                let pushed = job.series.push(age_ms, number(Number::WindowMs), promotions, cold);
+                let pushed = job.series.push_sums(age_ms, number(Number::WindowMs), unpacked.sums(entry));
                 pushed.map_err(|source| failed(start(entry), source))?;
             }
         }

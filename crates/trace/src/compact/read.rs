@@ -15,6 +15,7 @@ use crate::schema;
 /// An open compacted file.
 pub struct Compacted {
     path: PathBuf,
+    version: u32,
     basis: Basis,
     reader: SerializedFileReader<File>,
     /// Where the columns are that this version has: words, numbers, tiles.
@@ -76,7 +77,7 @@ impl Compacted {
             let file = File::open(path).map_err(Error::io(path, "open"))?;
             let reader = SerializedFileReader::new(file).map_err(Error::parquet(path))?;
             let metadata = reader.metadata().file_metadata();
-            let (_, basis) = schema::parse_metadata(path, metadata.key_value_metadata(), KEY_VERSION, "compacted trace", VERSION)?;
+            let (version, basis) = schema::parse_metadata(path, metadata.key_value_metadata(), KEY_VERSION, "compacted trace", VERSION)?;
             let mut columns = Vec::new();
             for name in WORDS.iter().chain(&NUMBERS).chain([&TILES]) {
                 let described = metadata.schema_descr().columns();
@@ -91,7 +92,7 @@ impl Compacted {
                     ));
                 }
             }
-            Ok(Self { path: path.to_owned(), basis, columns, reader })
+            Ok(Self { path: path.to_owned(), version, basis, columns, reader })
         })
     }
 
@@ -164,6 +165,7 @@ impl Compacted {
             day_unix_ms: count(1)?,
             entries: usize::try_from(count(2)?).unwrap_or(usize::MAX),
             page_shift: u32::try_from(count(3)?).unwrap_or(u32::MAX),
+            version: self.version,
             checksum: numbers[4][row],
             tiles,
         })

@@ -44,10 +44,12 @@ fn what_a_replay_needs_is_kept() {
             day.unpack(file.path(), file.basis(), &mut unpacked).unwrap();
             assert_eq!(unpacked.len(), day.entries);
             for (at, entry) in rest.by_ref().take(day.entries).enumerate() {
-                let (cold, promotions) = unpacked.histograms(at);
-                let pages = |numbers: &[u32]| numbers.iter().map(|&n| u64::from(n) << day.page_shift).collect::<Vec<_>>();
-                let rounded = |numbers: &[u64]| numbers.iter().map(|n| n >> day.page_shift << day.page_shift).collect::<Vec<_>>();
-                assert_eq!((pages(cold), pages(promotions)), (rounded(&entry.cold_pages), rounded(&entry.promotions_pages)));
+                let (cold, promotions) = unpacked.sums(at).split_at(thresholds + 1);
+                let sums = |counts: &[u64]| -> Vec<u64> {
+                    (0..counts.len()).map(|bucket| counts[bucket..].iter().sum::<u64>() >> day.page_shift).collect()
+                };
+                let found = |sums: &[u32]| sums.iter().copied().map(u64::from).collect::<Vec<_>>();
+                assert_eq!((found(cold), found(promotions)), (sums(&entry.cold_pages), sums(&entry.promotions_pages)));
                 let number = |number| u64::from(unpacked.number(at, number));
                 let figures = &entry.figures;
                 assert_eq!(day.day_unix_ms + number(Number::StartMs), figures.start_unix_ms);
@@ -61,6 +63,17 @@ fn what_a_replay_needs_is_kept() {
     check(32);
     check(2);
     check(64);
+}
+
+#[test]
+fn counters_of_version_1_are_summed_up_or_refused() {
+    let check = |counts: &[u32], sums: Option<&[u32]>| {
+        let mut found = counts.to_vec();
+        assert_eq!(sum_up(&mut found).map(|()| &found[..]), sums);
+    };
+    check(&[1, 2, 3], Some(&[6, 5, 3]));
+    check(&[0, 1, u32::MAX - 1], Some(&[u32::MAX, u32::MAX, u32::MAX - 1]));
+    check(&[1, 1, u32::MAX - 1], None);
 }
 
 #[test]
