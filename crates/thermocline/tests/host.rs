@@ -50,7 +50,7 @@ impl Drop for Daemon {
 fn ready(notify: &UnixDatagram) {
     let mut heard = [0; 64];
     let length = notify.recv(&mut heard).unwrap();
-    assert_eq!(&heard[..length], b"READY=1");
+    assert_eq!(&heard[..length], b"READY=1\n");
 }
 
 fn get(address: &str, path: &str) -> String {
