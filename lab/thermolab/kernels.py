@@ -39,7 +39,7 @@ _EXTRA_MODULES = (
     *("lz4", "lz4hc", "zstd", "842", "deflate", "crc32c_generic", "crc32c_cryptoapi"),
     # memory and block devices for topologies
     *("zsmalloc", "zram", "null_blk", "loop", "dm-delay"),
-    *("virtio_net", "virtio_balloon", "9pnet_virtio", "9p", "overlay", "virtiofs"),
+    *("virtio_net", "virtio_balloon", "virtio_mem", "9pnet_virtio", "9p", "overlay", "virtiofs"),
 )
 
 

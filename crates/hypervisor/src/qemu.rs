@@ -1,7 +1,8 @@
 //! The driver of QEMU, 7.2 or newer.
 //!
-//! A slice is a pc-dimm on node 1, which has no cores and nothing else. It is added before the guest's first instruction, so
-//! that the guest finds it while it boots and brings it online by its own rule (`memhp_default_state`, or a udev rule). A node
+//! A slice is a memory device on node 1, which has no cores and nothing else: a pc-dimm, or a virtio-mem device, as the host is
+//! configured when the guest starts; a guest that runs is asked for what QEMU says it has. It is added before the guest's first
+//! instruction, so that the guest finds it while it boots and brings it online by its own rule (`memhp_default_state`, or a udev rule). A node
 //! that is there from the start would need nothing of the guest, but boot allocations begin at the end of memory, and so in the
 //! pool: 91 and 145 MiB of 256 MiB were touched before the first program ran, on Linux 6.12.
 //!
@@ -27,8 +28,11 @@ use crate::qmp::Qmp;
 mod arguments;
 mod dimm;
 mod migrate;
+mod slices;
+mod virtio_mem;
 
 pub use arguments::Settings;
+pub use slices::Way;
 
 /// How long QEMU may take until it is ready to run a guest, and how much of its complaints is read.
 const SET_UP_WITHIN: Duration = Duration::from_secs(60);
@@ -63,10 +67,17 @@ impl Qemu {
     }
 
     /// Starts QEMU, which goes into the background once it is set up, and does not run the guest yet.
-    fn spawn(&self, machine: &Machine, generation: u32, more: &[String]) -> Result<Process, Error> {
+    fn spawn(&self, machine: &Machine, generation: u32, way: Way, more: &[String]) -> Result<Process, Error> {
         let failed = |why: String| Error::Start { program: self.settings.program.clone(), guest: machine.name.clone(), why };
         if machine.domain.is_some() {
             return Err(failed("its file names a domain, which is libvirt's; give QEMU arguments".to_owned()));
+        }
+        let (slices, most) = (machine.slices.len(), virtio_mem::SLICES_MAX);
+        if way == Way::VirtioMem && slices > most {
+            return Err(failed(format!(
+                "{slices} slices as virtio-mem devices, of which a guest can have {most}; give it less of the pool, have a pool of larger \
+                 slices, or set qemu.slices = \"dimm\""
+            )));
         }
         let pid_file = self.path(&machine.name, generation, "pid");
         let files = arguments::Files {
@@ -83,7 +94,7 @@ impl Qemu {
                 _ => {}
             }
         }
-        let mut argv = arguments::of(&self.settings, machine, &files);
+        let mut argv = arguments::of(&self.settings, machine, way, &files);
         argv.extend_from_slice(more);
         argv.extend(machine.arguments.iter().cloned());
         let mut child = Command::new(&self.settings.program)
@@ -111,8 +122,15 @@ impl Qemu {
     /// Adds the slices and has the guest run.
     fn set_up(&self, machine: &Machine, process: &Process, held: Vec<File>) -> Result<(), Error> {
         let mut qmp = self.connect(machine, process)?;
-        for (slice, file) in machine.slices.iter().zip(held) {
-            dimm::add(&mut qmp, slice, file.as_fd())?;
+        let way = self.settings.slices;
+        if way == Way::VirtioMem
+            && !held.is_empty()
+            && let Some(why) = virtio_mem::lacking(&mut qmp)?
+        {
+            return Err(Error::Start { program: self.settings.program.clone(), guest: machine.name.clone(), why });
+        }
+        for (ordinal, (slice, file)) in machine.slices.iter().zip(held).enumerate() {
+            slices::add(&mut qmp, way, ordinal, slice, file.as_fd())?;
         }
         if self.settings.balloon {
             let interval = json!({ "path": BALLOON, "property": "guest-stats-polling-interval", "value": BALLOON_SECONDS });
@@ -125,7 +143,7 @@ impl Qemu {
 
 impl Driver for Qemu {
     fn start(&self, machine: &Machine, held: Vec<File>) -> Result<Process, Error> {
-        let process = self.spawn(machine, 1, &["-S".to_owned()])?;
+        let process = self.spawn(machine, 1, self.settings.slices, &["-S".to_owned()])?;
         if let Err(error) = self.set_up(machine, &process, held) {
             process.kill(&self.roots);
             return Err(error);
@@ -171,7 +189,7 @@ impl Driver for Qemu {
     }
 
     fn offline(&self, machine: &Machine, process: &Process, slice: &Slice, within: Duration) -> Result<Offline, Error> {
-        Ok(dimm::remove(&mut self.connect(machine, process)?, slice, Instant::now() + within)?)
+        Ok(slices::remove(&mut self.connect(machine, process)?, slice, Instant::now() + within)?)
     }
 
     fn to_local(&self, machine: &Machine, process: &Process, within: Duration) -> Result<Moved, Error> {
@@ -259,6 +277,7 @@ mod tests {
             cpu: "host".to_owned(),
             distance: 28,
             balloon: false,
+            slices: Way::Dimm,
             pause: Duration::from_millis(50),
         };
         Qemu::new(settings, directory.to_owned())
@@ -281,6 +300,12 @@ mod tests {
             Qemu::new(Settings { program: "/nowhere/qemu".into(), ..qemu(directory.path(), "").settings }, directory.path().to_owned());
         assert!(nobody.start(&machine, Vec::new()).unwrap_err().to_string().contains("install it"));
         assert_eq!(nobody.resume(&machine, None).unwrap(), None);
+        let slice = |index| Slice { emc: 0, index, turn: 1, path: "/pool/a".into(), bytes: 1 << 30 };
+        let large = Machine { slices: (0..65).map(slice).collect(), ..machine.clone() };
+        let mut many = qemu(directory.path(), "exit 0");
+        many.settings.slices = Way::VirtioMem;
+        let told = many.start(&large, Vec::new()).unwrap_err().to_string();
+        assert!(told.contains("65 slices") && told.contains("can have 64") && told.contains("qemu.slices = \"dimm\""), "{told}");
         let domain = Machine { domain: Some("<domain/>".to_owned()), ..machine };
         assert!(nobody.start(&domain, Vec::new()).unwrap_err().to_string().contains("which is libvirt's"));
     }

@@ -215,4 +215,4 @@ impl Qmp {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,11 +1,10 @@
-//! Slices as memory modules of a guest: added by QMP, taken away by the guest's consent.
+//! Slices as memory modules. A guest is asked for one as a whole, and cannot be asked to forget that.
 
-use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use manager::api::Slice;
 use serde_json::{Value, json};
 
+use super::slices::Names;
 use crate::driver::Offline;
 use crate::qmp::{Error, Event, Qmp};
 
@@ -15,45 +14,14 @@ const OF_EJECTION: u64 = 3;
 const SUCCESS: u64 = 0;
 const IN_PROGRESS: u64 = 0x84;
 
-/// QEMU lets go of memory a moment after its device is gone.
-const LET_GO_WITHIN: Duration = Duration::from_secs(5);
-const LET_GO_EVERY: Duration = Duration::from_millis(20);
-
-/// The names of a slice's device, its memory, and the file that holds its lock.
-pub(super) struct Names {
-    pub(super) device: String,
-    pub(super) memory: String,
-    lock: String,
+/// What `device_add` is told.
+pub(super) fn device(Names { device, memory, .. }: &Names) -> Value {
+    json!({ "driver": "pc-dimm", "id": device, "memdev": memory, "node": 1 })
 }
 
-impl Names {
-    pub(super) fn of(slice: &Slice) -> Self {
-        let name = |what: &str| format!("{what}{}-{}", slice.emc, slice.index);
-        Self { device: name("slice"), memory: name("memory"), lock: name("lock") }
-    }
-}
-
-/// Adds a slice to node 1. QEMU gets the lock before it maps.
-pub(super) fn add(qmp: &mut Qmp, slice: &Slice, file: BorrowedFd<'_>) -> Result<(), Error> {
-    let Names { device, memory, lock } = Names::of(slice);
-    qmp.hand_over(&lock, file)?;
-    let backend = json!({
-        "qom-type": "memory-backend-file", "id": memory, "mem-path": slice.path, "size": slice.bytes,
-        "share": true, "prealloc": false, "dump": false,
-    });
-    qmp.ask("object-add", &backend)?;
-    qmp.ask("device_add", &json!({ "driver": "pc-dimm", "id": device, "memdev": memory, "node": 1 }))?;
-    Ok(())
-}
-
-/// Where a guest's modules are: `(device, address, slot)`.
-pub(super) fn places(qmp: &mut Qmp) -> Result<Vec<(String, u64, u64)>, Error> {
-    let told = qmp.ask("query-memory-devices", &json!({}))?;
-    let place = |device: &Value| {
-        let data = device.get("data")?;
-        Some((data.get("id")?.as_str()?.to_owned(), data.get("addr")?.as_u64()?, data.get("slot")?.as_u64()?))
-    };
-    Ok(told.as_array().into_iter().flatten().filter_map(place).collect())
+/// The same module in a process that a guest is moved to.
+pub(super) fn placed(Names { device, memory, .. }: &Names, address: u64, slot: u64) -> String {
+    format!("pc-dimm,id={device},memdev={memory},node=1,addr={address},slot={slot}")
 }
 
 /// What an event says about the ejection of a device.
@@ -85,37 +53,19 @@ fn said(event: &Event, device: &str) -> Option<Said> {
     }
 }
 
-/// Takes a slice away, and has QEMU let go of its file. May be said again after a failure.
-pub(super) fn remove(qmp: &mut Qmp, slice: &Slice, deadline: Instant) -> Result<Offline, Error> {
-    let names = Names::of(slice);
-    if places(qmp)?.iter().any(|(device, ..)| *device == names.device) {
-        let mut state = "the guest has not answered";
-        qmp.ask("device_del", &json!({ "id": names.device }))?;
-        loop {
-            match qmp.wait(deadline, |event| said(event, &names.device))? {
-                Some(Said::Gone) => break,
-                Some(Said::No(why)) => return Ok(Offline::Refused(why)),
-                Some(Said::Progress) => state = "the guest is moving its pages",
-                // A guest that found a module while it booted answers for that first, and to nothing else at that time.
-                Some(Said::NotHeard) => drop(qmp.ask("device_del", &json!({ "id": names.device }))?),
-                None => return Ok(Offline::NotYet(state.to_owned())),
-            }
-        }
-    }
-    let until = Instant::now() + LET_GO_WITHIN;
+/// Takes the module away.
+pub(super) fn take(qmp: &mut Qmp, device: &str, deadline: Instant) -> Result<Offline, Error> {
+    let mut state = "the guest has not answered";
+    qmp.ask("device_del", &json!({ "id": device }))?;
     loop {
-        match qmp.ask("object-del", &json!({ "id": names.memory })) {
-            Ok(_) => break,
-            // Said before.
-            Err(Error::Refused { said, .. }) if said.contains("not found") => break,
-            Err(Error::Refused { .. }) if Instant::now() < until => std::thread::sleep(LET_GO_EVERY),
-            Err(error) => return Err(error),
+        match qmp.wait(deadline, |event| said(event, device))? {
+            Some(Said::Gone) => return Ok(Offline::Done),
+            Some(Said::No(why)) => return Ok(Offline::Refused(why)),
+            Some(Said::Progress) => state = "the guest is moving its pages",
+            // A guest that found a module while it booted answers for that first, and to nothing else at that time.
+            Some(Said::NotHeard) => drop(qmp.ask("device_del", &json!({ "id": device }))?),
+            None => return Ok(Offline::NotYet(state.to_owned())),
         }
-    }
-    match qmp.close(&names.lock) {
-        Ok(()) => Ok(Offline::Done),
-        Err(Error::Refused { said, .. }) if said.contains("not found") => Ok(Offline::Done),
-        Err(error) => Err(error),
     }
 }
 

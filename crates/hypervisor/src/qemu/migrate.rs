@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Qemu, arguments, dimm};
+use super::{Qemu, arguments, slices};
 use crate::driver::{Driver, Error, GONE_WITHIN, Machine, Moved, Process};
 use crate::qmp::{self, Qmp};
 
@@ -22,8 +22,12 @@ pub(super) fn to_local(qemu: &Qemu, machine: &Machine, from: &Process, within: D
         return Err(failed("it was moved before".to_owned()));
     }
     let mut source = qemu.connect(machine, from)?;
-    let more = waiting_with(machine, &dimm::places(&mut source)?).ok_or_else(|| failed("its slices are not where they were".to_owned()))?;
-    let to = qemu.spawn(machine, 2, &more)?;
+    let devices = slices::devices(&mut source)?;
+    let (way, devices) =
+        slices::waiting_with(machine, &devices).ok_or_else(|| failed(format!("QEMU does not have its slices, but {devices:?}")))?;
+    let mut more = vec!["-incoming".to_owned(), "defer".to_owned()];
+    more.extend(devices);
+    let to = qemu.spawn(machine, 2, way, &more)?;
     let moved = transfer(qemu, machine, &mut source, &to, begun + within);
     match moved {
         Ok(stats) => {
@@ -52,18 +56,6 @@ pub(super) fn settle(qemu: &Qemu, machine: &Machine, first: Process, second: Pro
     second.kill(&qemu.roots);
     go_on(&mut qemu.connect(machine, &first)?)?;
     Ok(first)
-}
-
-/// A process that waits for a guest with modules in these places.
-fn waiting_with(machine: &Machine, places: &[(String, u64, u64)]) -> Option<Vec<String>> {
-    let mut argv = vec!["-incoming".to_owned(), "defer".to_owned()];
-    for slice in &machine.slices {
-        let dimm::Names { device, memory, .. } = dimm::Names::of(slice);
-        let (_, address, slot) = places.iter().find(|(known, ..)| *known == device)?;
-        argv.extend(["-object".to_owned(), format!("memory-backend-memfd,id={memory},size={},share=on", slice.bytes)]);
-        argv.extend(["-device".to_owned(), format!("pc-dimm,id={device},memdev={memory},node=1,addr={address},slot={slot}")]);
-    }
-    Some(argv)
 }
 
 fn transfer(qemu: &Qemu, machine: &Machine, source: &mut Qmp, to: &Process, deadline: Instant) -> Result<Moved, Error> {
@@ -118,35 +110,5 @@ fn go_on(source: &mut Qmp) -> Result<(), qmp::Error> {
             Err(error) if Instant::now() >= until => return Err(error),
             _ => std::thread::sleep(LOOK_EVERY),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use manager::api::Slice;
-
-    use super::*;
-
-    #[test]
-    fn the_second_process_has_the_modules_where_they_were() {
-        let slice = |index| Slice { emc: 0, index, turn: 4, path: "/pool/a".into(), bytes: 1 << 28 };
-        let machine = Machine {
-            name: "vm".to_owned(),
-            cores: 1,
-            local_bytes: 1 << 29,
-            slices: vec![slice(3), slice(1)],
-            arguments: Vec::new(),
-            domain: None,
-        };
-        let places = [("slice0-1".to_owned(), 0x1_1000_0000, 1), ("slice0-3".to_owned(), 0x1_0000_0000, 0)];
-        let line = waiting_with(&machine, &places).unwrap().join(" ");
-        assert_eq!(
-            line,
-            "-incoming defer -object memory-backend-memfd,id=memory0-3,size=268435456,share=on \
-             -device pc-dimm,id=slice0-3,memdev=memory0-3,node=1,addr=4294967296,slot=0 \
-             -object memory-backend-memfd,id=memory0-1,size=268435456,share=on \
-             -device pc-dimm,id=slice0-1,memdev=memory0-1,node=1,addr=4563402752,slot=1"
-        );
-        assert_eq!(waiting_with(&machine, &places[..1]), None);
     }
 }

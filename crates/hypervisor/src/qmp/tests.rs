@@ -9,7 +9,7 @@ const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2,
 
 /// A QEMU that answers each command with the next of `answers`, in which `ID` stands for the command's number, and then ends.
 /// Returns what it was told.
-fn qemu(path: &Path, answers: &'static [&'static str]) -> JoinHandle<Vec<String>> {
+pub(crate) fn qemu(path: &Path, answers: &'static [&'static str]) -> JoinHandle<Vec<String>> {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();

@@ -102,6 +102,7 @@ struct RawQemu {
     cpu: String,
     distance: u8,
     balloon: bool,
+    slices: qemu::Way,
     pause: String,
 }
 
@@ -113,6 +114,7 @@ impl Default for RawQemu {
             cpu: "host".to_owned(),
             distance: 28,
             balloon: true,
+            slices: qemu::Way::Dimm,
             pause: "50ms".to_owned(),
         }
     }
@@ -253,6 +255,7 @@ impl Reader {
             cpu: raw.cpu,
             distance: self.distance("qemu.distance", raw.distance),
             balloon: raw.balloon,
+            slices: raw.slices,
             pause: self.duration("qemu.pause", &raw.pause),
         }
     }
@@ -321,8 +324,8 @@ mod tests {
         assert_eq!((settings.host.local_bytes, settings.host.period), (64 << 30, Duration::from_secs(1800)));
         assert_eq!(settings.host.monitor.budget_ppm, 10_000);
         assert_eq!(settings.host.monitor.attempts, 3);
-        let Driver::Qemu(qemu) = settings.driver else { panic!("QEMU is what there is unless another is named") };
-        assert_eq!((qemu.accelerator.as_str(), qemu.distance), ("kvm", 28));
+        let Driver::Qemu(driver) = settings.driver else { panic!("QEMU is what there is unless another is named") };
+        assert_eq!((driver.accelerator.as_str(), driver.distance, driver.slices), ("kvm", 28, qemu::Way::Dimm));
         assert_eq!(settings.manager.identity, None);
     }
 
@@ -337,11 +340,18 @@ mod tests {
         check("[monitor]\nperiod = \"0s\"\nbudget = \"200%\"\n[qemu]\ndistance = 10\n", &["monitor.period", "monitor.budget", "11 to 254"]);
         check("[release]\nmargin = \"10\"\nwithin = \"x\"\n", &["release.margin", "release.within"]);
         check("[monitor]\nperiods = \"1m\"\n", &["periods"]);
+        check("[qemu]\nslices = \"virtio\"\n", &["slices = \"virtio\"", "`dimm` or `virtio-mem`"]);
         check("[libvirt]\nuri = \"qemu:///system\"\n", &["libvirt.pool_node", "a file for each slice"]);
         check("[libvirt]\npool_node = 1\nlocal_nodes = \"0-1\"\n", &["the pool's node is among"]);
         check("[libvirt]\npool_node = 1\nlocal_nodes = \"a\"\ndistance = 9\n", &["no list of nodes", "libvirt.distance"]);
         check("[libvirt]\npool_node = 1\n[qemu]\n", &["one of the two"]);
         check("[libvirt]\npool_node = 1\n[monitor]\nattempts = 1\n", &["monitor.attempts"]);
+    }
+
+    #[test]
+    fn slices_come_as_it_is_said() {
+        let settings = Settings::parse(&format!("{LEAST}[qemu]\nslices = \"virtio-mem\"\n")).unwrap();
+        assert!(matches!(settings.driver, Driver::Qemu(driver) if driver.slices == qemu::Way::VirtioMem));
     }
 
     #[test]

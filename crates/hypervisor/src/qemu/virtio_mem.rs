@@ -1,0 +1,205 @@
+//! Slices as virtio-mem devices, for which QEMU 8.1 and a guest's driver are needed (Linux 5.16).
+//!
+//! Each slice is a device of its own on a PCI Express root port of its own: a device can only be taken away as a whole, and only
+//! from such a port. QEMU before 8.1 takes none away, so that a slice would stay mapped by a guest that has no use for it.
+//!
+//! A guest is asked for a slice by a requested size of zero. It gives its blocks one after the other, and what it has given, QEMU
+//! punches out of the slice's file. When time is up, the request is taken back and the guest gets again what it gave: the pool
+//! has no use for a part of a slice, and a guest that has become short of memory is not to be asked on and on. Once it has given
+//! all of it, only the empty device is left; the request for that stays, because it asks the guest for nothing that it uses.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::slices::{self, Names, Place};
+use crate::driver::Offline;
+use crate::qmp::{Error, Event, Qmp};
+
+/// Slices of one guest: each takes one of the eight functions of a place on the root bus, from this place on.
+pub(super) const SLICES_MAX: usize = 64;
+const FIRST_PLACE: usize = 0x10;
+const FUNCTIONS: usize = 8;
+
+/// The first QEMU that takes such devices away: major and minor.
+const LEAST_VERSION: (u64, u64) = (8, 1);
+
+/// QEMU tells of changed sizes once a second at most; it is asked more often.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A guest may not hear the first time that a device is to go.
+const ASK_AGAIN_EVERY: Duration = Duration::from_secs(5);
+
+fn port(ordinal: usize) -> String {
+    format!("slices{ordinal}")
+}
+
+/// The root ports of so many slices.
+pub(super) fn ports(slices: usize) -> impl Iterator<Item = String> {
+    (0..slices).map(|ordinal| {
+        let (place, function) = (FIRST_PLACE + ordinal / FUNCTIONS, ordinal % FUNCTIONS);
+        let first = if function == 0 { ",multifunction=on" } else { "" };
+        // The devices have no I/O ports, of which there are few.
+        format!("pcie-root-port,id={},chassis={},addr={place:x}.{function}{first},io-reserve=0", port(ordinal), ordinal + 1)
+    })
+}
+
+/// Why this QEMU cannot do it, if it cannot.
+pub(super) fn lacking(qmp: &mut Qmp) -> Result<Option<String>, Error> {
+    let told = qmp.ask("query-version", &json!({}))?;
+    let number = |key: &str| told.get("qemu").and_then(|version| version.get(key)).and_then(Value::as_u64).unwrap_or_default();
+    let version = (number("major"), number("minor"));
+    let (major, minor) = LEAST_VERSION;
+    Ok((version < LEAST_VERSION).then(|| {
+        format!(
+            "QEMU {}.{} never takes a virtio-mem device away from a guest; install {major}.{minor} or newer, or set qemu.slices = \"dimm\"",
+            version.0, version.1
+        )
+    }))
+}
+
+/// What `device_add` is told.
+pub(super) fn device(names: &Names, ordinal: usize, bytes: u64) -> Value {
+    json!({
+        "driver": "virtio-mem-pci", "id": names.device, "memdev": names.memory, "node": 1, "bus": port(ordinal), "requested-size": bytes,
+        // Otherwise QEMU does not take it away: a guest might read what it has given.
+        "unplugged-inaccessible": "on",
+    })
+}
+
+/// The same device in a process that a guest is moved to. How much of it the guest has comes with the guest.
+pub(super) fn placed(names: &Names, ordinal: usize, address: u64, block_bytes: u64) -> String {
+    let (Names { device, memory, .. }, port) = (names, port(ordinal));
+    format!(
+        "virtio-mem-pci,id={device},memdev={memory},node=1,bus={port},memaddr={address},block-size={block_bytes},unplugged-inaccessible=on"
+    )
+}
+
+/// Takes a slice of so many bytes away from the guest, device and all.
+pub(super) fn take(qmp: &mut Qmp, device: &str, bytes: u64, deadline: Instant) -> Result<Offline, Error> {
+    request(qmp, device, 0)?;
+    loop {
+        let Some(Place::VirtioMem { plugged_bytes, .. }) = slices::device(qmp, device)? else { return Ok(Offline::Done) };
+        if plugged_bytes == 0 {
+            return eject(qmp, device, deadline);
+        }
+        if Instant::now() >= deadline {
+            request(qmp, device, bytes)?;
+            return Ok(Offline::NotYet(format!(
+                "the guest still has {plugged_bytes} of its {bytes} bytes; the request is taken back, and it gets the others again"
+            )));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn request(qmp: &mut Qmp, device: &str, bytes: u64) -> Result<(), Error> {
+    let path = format!("/machine/peripheral/{device}");
+    qmp.ask("qom-set", &json!({ "path": path, "property": "requested-size", "value": bytes })).map(drop)
+}
+
+/// Takes the device away that is empty.
+fn eject(qmp: &mut Qmp, device: &str, deadline: Instant) -> Result<Offline, Error> {
+    let mut state = "the guest has given all of it, and does not let go of the empty device".to_owned();
+    loop {
+        match qmp.ask("device_del", &json!({ "id": device })) {
+            // Refused while the last word is still with the guest.
+            Err(Error::Refused { said, .. }) if slices::device(qmp, device)?.is_some() => {
+                state = format!("the guest has given all of it, and its empty device stays: {said}");
+            }
+            Err(Error::Refused { .. }) => return Ok(Offline::Done),
+            asked => drop(asked?),
+        }
+        let until = deadline.min(Instant::now() + ASK_AGAIN_EVERY);
+        match qmp.wait(until, |event| said(event, device))? {
+            Some(outcome) => return Ok(outcome),
+            None if Instant::now() >= deadline => return Ok(Offline::NotYet(state)),
+            None => {}
+        }
+    }
+}
+
+fn said(event: &Event, device: &str) -> Option<Offline> {
+    if event.text(&["device"]) != Some(device) {
+        return None;
+    }
+    match event.name.as_str() {
+        "DEVICE_DELETED" => Some(Offline::Done),
+        "DEVICE_UNPLUG_GUEST_ERROR" => Some(Offline::Refused("the guest keeps the empty device".to_owned())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qmp::tests::qemu;
+
+    const BYTES: u64 = 256 << 20;
+    const YES: &str = r#"{"return": {}, "id": ID}"#;
+    const SOME: &str = r#"{"return": [{"type": "virtio-mem", "data": {"id": "slice0-1", "memaddr": 4294967296, "block-size": 2097152, "size": 4194304, "max-size": 268435456, "requested-size": 0, "node": 1, "memdev": "/objects/memory0-1"}}], "id": ID}"#;
+    const EMPTY: &str = r#"{"return": [{"type": "virtio-mem", "data": {"id": "slice0-1", "memaddr": 4294967296, "block-size": 2097152, "size": 0, "max-size": 268435456, "requested-size": 0, "node": 1, "memdev": "/objects/memory0-1"}}], "id": ID}"#;
+    const NONE: &str = r#"{"return": [], "id": ID}"#;
+    const GONE: &str = "{\"return\": {}, \"id\": ID}\n{\"event\": \"DEVICE_DELETED\", \"data\": {\"device\": \"slice0-1\"}}";
+    const KEPT: &str = "{\"return\": {}, \"id\": ID}\n{\"event\": \"DEVICE_UNPLUG_GUEST_ERROR\", \"data\": {\"device\": \"slice0-1\"}}";
+    const BUSY: &str = r#"{"id": ID, "error": {"class": "GenericError", "desc": "Device slice0-1 is already in the process of unplug"}}"#;
+
+    /// What becomes of a slice when QEMU answers so, and what QEMU was told: the commands and what they set.
+    fn take_with(answers: &'static [&'static str], within: Duration) -> (Offline, Vec<String>) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("qmp");
+        let server = qemu(&path, answers);
+        let mut qmp = Qmp::connect(&path).unwrap();
+        let taken = take(&mut qmp, "slice0-1", BYTES, Instant::now() + within).unwrap();
+        drop(qmp);
+        let short = |line: String| {
+            let command: Value = serde_json::from_str(&line).unwrap();
+            let value = &command["arguments"]["value"];
+            format!("{}{}", command["execute"].as_str().unwrap(), if value.is_null() { String::new() } else { format!(" {value}") })
+        };
+        (taken, server.join().unwrap().into_iter().skip(1).map(short).collect())
+    }
+
+    #[test]
+    fn a_guest_is_asked_until_it_has_given_all() {
+        let check = |answers, want: Offline, told: &[&str]| {
+            assert_eq!(take_with(answers, Duration::from_secs(30)), (want, told.iter().map(ToString::to_string).collect()));
+        };
+        let look = "query-memory-devices";
+        check(&[YES, SOME, SOME, EMPTY, GONE], Offline::Done, &["qom-set 0", look, look, look, "device_del"]);
+        // It had given all before, and QEMU has asked for the device.
+        check(&[YES, NONE], Offline::Done, &["qom-set 0", look]);
+        check(&[YES, EMPTY, BUSY, NONE], Offline::Done, &["qom-set 0", look, "device_del", look]);
+        let kept = Offline::Refused("the guest keeps the empty device".to_owned());
+        check(&[YES, EMPTY, KEPT], kept, &["qom-set 0", look, "device_del"]);
+    }
+
+    #[test]
+    fn a_request_is_taken_back_when_time_is_up() {
+        let check = |answers, why: &str, told: &[&str]| {
+            let (taken, said) = take_with(answers, Duration::ZERO);
+            assert!(matches!(&taken, Offline::NotYet(state) if state.contains(why)), "{why}: {taken:?}");
+            assert_eq!(said, told);
+        };
+        let look = "query-memory-devices";
+        check(&[YES, SOME, YES], "still has 4194304 of its 268435456 bytes", &["qom-set 0", look, "qom-set 268435456"]);
+        // What is empty is not given back: nothing in the guest uses it.
+        check(&[YES, EMPTY, YES], "does not let go of the empty device", &["qom-set 0", look, "device_del"]);
+        check(&[YES, EMPTY, BUSY, EMPTY], "already in the process of unplug", &["qom-set 0", look, "device_del", look]);
+    }
+
+    #[test]
+    fn a_qemu_that_never_takes_such_devices_away_is_known() {
+        let check = |answer: &'static [&'static str], want: Option<&str>| {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("qmp");
+            let server = qemu(&path, answer);
+            let why = lacking(&mut Qmp::connect(&path).unwrap()).unwrap();
+            assert_eq!(why.as_deref().map(|why| why.split(" never").next().unwrap()), want);
+            server.join().unwrap();
+        };
+        check(&[r#"{"return": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "id": ID}"#], Some("QEMU 7.2"));
+        check(&[r#"{"return": {"qemu": {"micro": 5, "minor": 0, "major": 8}, "package": ""}, "id": ID}"#], Some("QEMU 8.0"));
+        check(&[r#"{"return": {"qemu": {"micro": 0, "minor": 1, "major": 8}, "package": ""}, "id": ID}"#], None);
+        check(&[r#"{"return": {"qemu": {"micro": 3, "minor": 0, "major": 10}, "package": ""}, "id": ID}"#], None);
+    }
+}
