@@ -9,7 +9,7 @@ from typing import Any
 
 from thermolab import znuma
 from thermolab.lab import Lab
-from thermolab.pool import SLICE_MIB, Pool, PoolGuest, Refused, Vm, Watch
+from thermolab.pool import SLICE_MIB, Pool, PoolGuest, Vm, Watch
 from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
@@ -32,7 +32,7 @@ def run(lab: Lab) -> dict[str, Any]:
             marks = [znuma.hold(guest, node, mib, node=node) for node, mib in enumerate(held_mib)]
             driver = "a balloon driver" if balloon else "no balloon driver"
             lab.say(f"the guest holds {LOCAL_HELD_MIB + POOL_HELD_MIB} MiB, and has {driver}")
-            reason, asked = _refused(host, "full"), host.explain("full")
+            reason, asked = znuma.refused(host, "full"), host.explain("full")
             damaged, killed = sum(held.damaged_bytes() for held in marks), znuma.out_of_memory(guest)
             alive, before = all(held.is_alive() for held in marks), znuma.node_bytes(guest, 1)
             marks[0].drop()
@@ -61,12 +61,3 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.at_least("node_before_bytes", before, SLICES * SLICE_MIB * MIB)
     lab.at_most("node_after_bytes", after, 0)
     return figures
-
-
-def _refused(host: Any, name: str) -> str:
-    """Why a release is refused."""
-    try:
-        host.vm("release", name)
-    except Refused as refused:
-        return str(refused)
-    return "it was not refused"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from thermolab import cxl, kernels
+from thermolab import cxl, emulator, kernels
 from thermolab.pool import slice_of
 
 
@@ -18,7 +18,7 @@ from thermolab.pool import slice_of
 def test_an_expander_as_qemu_is_told(
     monkeypatch: pytest.MonkeyPatch, dynamic_mib: int, present: str, absent: str
 ) -> None:
-    monkeypatch.setattr(cxl, "tree", lambda: Path("/a,tree"))
+    monkeypatch.setattr(emulator, "tree", lambda: Path("/a,tree"))
     machine = cxl.machine(1024, 512, dynamic_mib=dynamic_mib)
     line = " ".join(machine.qemu_args)
     assert present in line

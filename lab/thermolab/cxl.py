@@ -1,54 +1,19 @@
-"""CXL memory in a guest: a QEMU that emulates it at a usable speed, and the programs that set it up.
+"""CXL memory in a guest, by a QEMU that emulates it at a usable speed, and the programs that set it up."""
 
-QEMU 10 and older emulate each access to CXL memory as one to a device, some two hundred times slower than memory. A
-newer one is unpacked beside the machine's, with all of its libraries, and nothing is installed.
-"""
-
-from pathlib import Path
-
-from .cache import call, digest, made
-from .debian import SUITES, source_line
+from . import emulator
 from .guest import Guest
-from .paths import cache
 from .qemu import MIB, Machine
-from .rootfs import proxy_options
 
 KERNEL = "6.12-cxl"
 """Debian's 6.12 with its modules for CXL, which other guests need not carry."""
 
-_PACKAGES = ("qemu-system-x86", "cxl", "daxctl")
-_LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info")
-_LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _PROGRAMS = ("cxl", "daxctl")
 _TAG = "programs"
 
 
-def tree() -> Path:
-    """Directory with the programs and all that they need, fetched if need be (about 50 MB)."""
-    directory = cache() / "cxl" / digest(repr((SUITES, _PACKAGES, _LEFT_OUT)))
-
-    def make(into: Path) -> None:
-        archive = into / "tree.tar"
-        sources = [source_line(suite) for suite in SUITES]
-        options = ["--variant=extract", "--architectures=amd64", "--format=tar", f"--include={','.join(_PACKAGES)}"]
-        # Backports are not taken unless they are asked for, each with all that it needs of them.
-        options.append(f'--aptopt=APT::Default-Release "{SUITES[-1]}"')
-        call(["mmdebstrap", *options, *proxy_options(), SUITES[0], archive, *sources])
-        excluded = [f"--exclude=./{path}" for path in (*_LEFT_OUT, "dev")]
-        call(["tar", "--extract", "--no-same-owner", *excluded, "--file", archive, "--directory", into])
-        archive.unlink()
-
-    return made(directory, "fetching a QEMU that emulates CXL memory, and the tools for it", make)
-
-
 def machine(memory_mib: int, cxl_mib: int, *, dynamic_mib: int = 0) -> Machine:
     """A guest's hardware: memory beside its CPUs, and one expander, of which `dynamic_mib` more is dynamic capacity."""
-    base = tree()
-    libraries, share = base / _LIBRARIES, base / "usr" / "share"
-    # By the tree's own loader and libraries: the machine's may be older than those that this QEMU was built with.
-    emulator = ["env", f"QEMU_MODULE_DIR={libraries / 'qemu'}", str(base / "usr/lib64/ld-linux-x86-64.so.2")]
-    emulator += ["--library-path", str(libraries), str(base / "usr/bin/qemu-system-x86_64")]
-    emulator += ["-L", str(share / "qemu"), "-L", str(share / "seabios")]
+    base = emulator.tree()
     window = 4096
     argv = ["-machine", "q35,cxl=on", "-m", f"maxmem={memory_mib + window}M,slots=8"]
     argv += ["-object", f"memory-backend-ram,id=static,share=on,size={cxl_mib}M"]
@@ -64,7 +29,9 @@ def machine(memory_mib: int, cxl_mib: int, *, dynamic_mib: int = 0) -> Machine:
     argv += ["-device", f"virtio-9p-pci,bus=pcie.0,fsdev=tree,mount_tag={_TAG}"]
     # Linux makes no region where it knows that it is in a virtual machine: it could not flush the real caches.
     cpu = "max,la57=off,-hypervisor"
-    return Machine(memory_bytes=memory_mib * MIB, swap=None, cpu=cpu, emulator=tuple(emulator), qemu_args=tuple(argv))
+    return Machine(
+        memory_bytes=memory_mib * MIB, swap=None, cpu=cpu, emulator=tuple(emulator.command(base)), qemu_args=tuple(argv)
+    )
 
 
 def give_programs(guest: Guest) -> None:
@@ -80,7 +47,7 @@ def give_programs(guest: Guest) -> None:
     for name in _PROGRAMS:
         guest.write(
             f"/run/bin/{name}",
-            f'#!/bin/sh\nLD_LIBRARY_PATH=/run/tree/{_LIBRARIES} exec /run/tree/usr/bin/{name} "$@"\n',
+            f'#!/bin/sh\nLD_LIBRARY_PATH=/run/tree/{emulator.LIBRARIES} exec /run/tree/usr/bin/{name} "$@"\n',
         )
         guest.run(["chmod", "755", f"/run/bin/{name}"])
 

@@ -9,6 +9,7 @@ from typing import Any
 from .pool import Host, PoolGuest, Refused
 from .qemu import MIB
 
+_COPIED_MIB = 128
 _BALLOON_SECONDS = 30.0
 """Until a guest has said how much it uses; it is asked every two."""
 
@@ -116,6 +117,29 @@ def release(host: Host, guest: PoolGuest) -> float:
             time.sleep(0.5)
     words = (event["what"] for event in record["events"])
     return sum(float(what.split(" in ")[1].split()[0]) for what in words if "went offline" in what)
+
+
+def refused(host: Host, name: str) -> str:
+    """Why a release is refused."""
+    try:
+        host.vm("release", name)
+    except Refused as refusal:
+        return str(refusal)
+    return "it was not refused"
+
+
+def copy_seconds_per_gib(guest: PoolGuest) -> float:
+    """What a guest takes to copy its own memory: what is emulated is told as a multiple of that."""
+    there = "/dev/shm/from"  # noqa: S108 -- the guest's own
+    guest.run(["dd", "if=/dev/zero", f"of={there}", "bs=1M", f"count={_COPIED_MIB}"], timeout_s=120)
+    # Over itself, so that no page has to be made first.
+    again = ["dd", f"if={there}", f"of={there}.copy", "bs=1M", "conv=notrunc"]
+    guest.run(again, timeout_s=120)
+    begin = time.monotonic()
+    guest.run(again, timeout_s=120)
+    took = time.monotonic() - begin
+    guest.run(["rm", there, f"{there}.copy"])
+    return took / (_COPIED_MIB / 1024)
 
 
 def out_of_memory(guest: PoolGuest) -> int:
