@@ -1,9 +1,10 @@
 """Slices as virtio-mem devices: they come and go as memory modules do, and guests that have them are repaired.
 
 A host of that setting starts a guest, which fills its far node with a mark, is refused a release while it has no room
-for what it holds there, and gives its slices once it has. The daemon is restarted with the other setting before that: a
-guest that runs is asked for what it has. The next guest looks for the marks of the first in all of its pool memory,
-and gives its slices unused. A third one is predicted wrong and moved to local memory, slices and all, as it runs.
+for what it holds there, and gives its slices once it has. Before that the daemon dies in the midst of a release, and is
+started with the other setting: it takes the request back, and a guest that runs is asked for what it has. The next
+guest looks for the marks of the first in all of its pool memory, and gives its slices unused. A third one is predicted
+wrong and moved to local memory, slices and all, as it runs.
 """
 
 from typing import Any
@@ -54,6 +55,9 @@ def _fill_and_give(lab: Lab, host: Host) -> dict[str, Any]:
         distance = guest.read("/sys/devices/system/node/node1/distance").split()[0]
         znuma.balloon(guest)
         copied = znuma.copy_seconds_per_gib(guest)
+        virtio_mem.leave_request(host, guest)
+        virtio_mem.restart(host, "dimm")
+        virtio_mem.until_online(guest)
         local, pool = (
             znuma.hold(guest, node + 1, mib, node=node) for node, mib in enumerate((LOCAL_HELD_MIB, POOL_HELD_MIB))
         )
@@ -62,7 +66,6 @@ def _fill_and_give(lab: Lab, host: Host) -> dict[str, Any]:
         begun = host.pool.counts()["free"]
         alive, damaged = local.is_alive() and pool.is_alive(), local.damaged_bytes() + pool.damaged_bytes()
         local.drop()
-        virtio_mem.restart(host, "dimm")
         released = znuma.release(host, guest)
         free_seconds = host.pool.until_free(SLICES)
         after, damaged = znuma.node_bytes(guest, 1), damaged + pool.damaged_bytes()

@@ -6,6 +6,7 @@ from . import emulator, znuma
 from .errors import GuestTimeout
 from .pool import Host, Pool, PoolGuest, Watch
 from .qemu import MIB
+from .qmp import Qmp
 
 WAYS = ("dimm", "virtio-mem")
 """As a host's configuration has them, `qemu.slices`."""
@@ -35,8 +36,26 @@ def drive(guest: PoolGuest) -> float:
     """Loads the guest's driver; seconds until its kernel has all of its slices."""
     begin = time.monotonic()
     guest.run(["modprobe", "virtio_mem"])
+    until_online(guest)
+    return time.monotonic() - begin
+
+
+def until_online(guest: PoolGuest) -> None:
+    """Waits until the guest's kernel has all of its slices."""
+    deadline = time.monotonic() + _ONLINE_SECONDS
     wanted = (guest.vm.pool_mib or 0) * MIB
     while znuma.node_bytes(guest, 1) < wanted:
-        if time.monotonic() - begin > _ONLINE_SECONDS:
+        if time.monotonic() > deadline:
             raise GuestTimeout(f"{znuma.node_bytes(guest, 1)} of {wanted} B are online after {_ONLINE_SECONDS:g} s")
-    return time.monotonic() - begin
+
+
+def leave_request(host: Host, guest: PoolGuest) -> None:
+    """Asks the guest for its first slice, as a daemon that dies right after that, and waits until it has given some."""
+    with Qmp(host.home / f"{guest.vm.name}.1.qmp") as qmp:
+        device = qmp.ask("query-memory-devices", {})[0]["data"]
+        path = f"/machine/peripheral/{device['id']}"
+        qmp.ask("qom-set", {"path": path, "property": "requested-size", "value": 0})
+        deadline = time.monotonic() + _ONLINE_SECONDS
+        while qmp.ask("query-memory-devices", {})[0]["data"]["size"] == device["max-size"]:
+            if time.monotonic() > deadline:
+                raise GuestTimeout(f"nothing of {device['id']} is given after {_ONLINE_SECONDS:g} s")

@@ -139,6 +139,19 @@ impl Qemu {
         qmp.ask("cont", &json!({}))?;
         Ok(())
     }
+
+    /// Has a guest keep what a caller that died had asked it for. Who still wants it asks again, once there is room.
+    fn take_back(&self, machine: &Machine, process: &Process) {
+        if machine.slices.is_empty() {
+            return;
+        }
+        let taken = self.connect(machine, process).and_then(|mut qmp| Ok(virtio_mem::take_back(&mut qmp, &machine.slices)?));
+        match taken {
+            Ok(0) => {}
+            Ok(slices) => log::info!("guest {}: the request for {slices} slices is taken back", machine.name),
+            Err(error) => log::warn!("guest {}: {error}; it may still be asked for slices", machine.name),
+        }
+    }
 }
 
 impl Driver for Qemu {
@@ -154,10 +167,14 @@ impl Driver for Qemu {
     fn resume(&self, machine: &Machine, known: Option<Process>) -> Result<Option<Process>, Error> {
         let find = |generation| self.read_pid(&self.path(&machine.name, generation, "pid"), generation);
         let first = known.filter(|process| process.generation == 1 && self.is_alive(process)).or_else(|| find(1));
-        match (first, find(2)) {
-            (Some(first), Some(second)) => migrate::settle(self, machine, first, second).map(Some),
-            (first, second) => Ok(second.or(first)),
+        let found = match (first, find(2)) {
+            (Some(first), Some(second)) => Some(migrate::settle(self, machine, first, second)?),
+            (first, second) => second.or(first),
+        };
+        if let Some(process) = &found {
+            self.take_back(machine, process);
         }
+        Ok(found)
     }
 
     fn is_alive(&self, process: &Process) -> bool {

@@ -52,7 +52,7 @@ pub(super) struct Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Dimm { address: u64, slot: u64 },
-    VirtioMem { address: u64, block_bytes: u64, plugged_bytes: u64 },
+    VirtioMem { address: u64, block_bytes: u64, requested_bytes: u64, plugged_bytes: u64 },
 }
 
 impl Place {
@@ -75,9 +75,12 @@ fn read(told: &Value) -> Vec<Device> {
         let number = |key: &str| data.get(key)?.as_u64();
         let place = match device.get("type")?.as_str()? {
             "dimm" => Place::Dimm { address: number("addr")?, slot: number("slot")? },
-            "virtio-mem" => {
-                Place::VirtioMem { address: number("memaddr")?, block_bytes: number("block-size")?, plugged_bytes: number("size")? }
-            }
+            "virtio-mem" => Place::VirtioMem {
+                address: number("memaddr")?,
+                block_bytes: number("block-size")?,
+                requested_bytes: number("requested-size")?,
+                plugged_bytes: number("size")?,
+            },
             _ => return None,
         };
         Some(Device { name: data.get("id")?.as_str()?.to_owned(), place })
@@ -180,7 +183,8 @@ mod tests {
             "surprise",
         ]);
         let dimm = Place::Dimm { address: 0x1_0000_0000, slot: 2 };
-        let virtio_mem = Place::VirtioMem { address: 0x1_1000_0000, block_bytes: 1 << 21, plugged_bytes: 1 << 22 };
+        let virtio_mem =
+            Place::VirtioMem { address: 0x1_1000_0000, block_bytes: 1 << 21, requested_bytes: 1 << 28, plugged_bytes: 1 << 22 };
         let device = |name: &str, place| Device { name: name.to_owned(), place };
         assert_eq!(read(&told), [device("slice0-3", dimm), device("slice0-1", virtio_mem)]);
         assert_eq!(read(&json!({ "a": 1 })), []);
@@ -202,7 +206,10 @@ mod tests {
         const NO: &str = r#"{"id": ID, "error": {"class": "GenericError", "desc": "object 'memory0-1' not found"}}"#;
         const NONE: &str = r#"{"return": [], "id": ID}"#;
         const DIMM: &str = r#"{"return": [{"type": "dimm", "data": {"id": "slice0-1", "addr": 4294967296, "slot": 0}}], "id": ID}"#;
-        const VIRTIO_MEM: &str = r#"{"return": [{"type": "virtio-mem", "data": {"id": "slice0-1", "memaddr": 4294967296, "block-size": 2097152, "size": 0}}], "id": ID}"#;
+        const VIRTIO_MEM: &str = concat!(
+            r#"{"return": [{"type": "virtio-mem", "data": {"id": "slice0-1", "memaddr": 4294967296, "#,
+            r#""block-size": 2097152, "requested-size": 0, "size": 0}}], "id": ID}"#
+        );
         const GONE: &str = "{\"return\": {}, \"id\": ID}\n{\"event\": \"DEVICE_DELETED\", \"data\": {\"device\": \"slice0-1\"}}";
         let look = "query-memory-devices";
         check(&[DIMM, GONE, YES, YES], &[look, "device_del", "object-del", "closefd"]);
@@ -227,7 +234,7 @@ mod tests {
             assert_eq!(told, want.map(|(way, line)| (way, line.to_owned())));
         };
         let dimm = |slot| Place::Dimm { address: 0x1_0000_0000 + slot * 0x1000_0000, slot };
-        let virtio_mem = Place::VirtioMem { address: 0x1_1000_0000, block_bytes: 1 << 21, plugged_bytes: 0 };
+        let virtio_mem = Place::VirtioMem { address: 0x1_1000_0000, block_bytes: 1 << 21, requested_bytes: 1 << 28, plugged_bytes: 0 };
         check(
             &[("slice0-1", dimm(1)), ("slice0-3", dimm(0)), ("another", dimm(2))],
             Some((

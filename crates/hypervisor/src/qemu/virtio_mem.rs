@@ -10,6 +10,7 @@
 
 use std::time::{Duration, Instant};
 
+use manager::api::Slice;
 use serde_json::{Value, json};
 
 use super::slices::{self, Names, Place};
@@ -77,19 +78,51 @@ pub(super) fn placed(names: &Names, ordinal: usize, address: u64, block_bytes: u
 /// Takes a slice of so many bytes away from the guest, device and all.
 pub(super) fn take(qmp: &mut Qmp, device: &str, bytes: u64, deadline: Instant) -> Result<Offline, Error> {
     request(qmp, device, 0)?;
-    loop {
-        let Some(Place::VirtioMem { plugged_bytes, .. }) = slices::device(qmp, device)? else { return Ok(Offline::Done) };
-        if plugged_bytes == 0 {
-            return eject(qmp, device, deadline);
-        }
-        if Instant::now() >= deadline {
+    match left(qmp, device, deadline) {
+        Ok(None) => Ok(Offline::Done),
+        Ok(Some(0)) => eject(qmp, device, deadline),
+        Ok(Some(left)) => {
             request(qmp, device, bytes)?;
-            return Ok(Offline::NotYet(format!(
-                "the guest still has {plugged_bytes} of its {bytes} bytes; the request is taken back, and it gets the others again"
-            )));
+            Ok(Offline::NotYet(format!(
+                "the guest still has {left} of its {bytes} bytes; the request is taken back, and it gets the others again"
+            )))
+        }
+        Err(error) => {
+            // Whether QEMU hears that is not known, as little as whether it hears anything.
+            let _ = request(qmp, device, bytes);
+            Err(error)
+        }
+    }
+}
+
+/// Waits until the guest has given all of a device; how much it still has by then. None if the device is gone.
+fn left(qmp: &mut Qmp, device: &str, deadline: Instant) -> Result<Option<u64>, Error> {
+    loop {
+        let Some(Place::VirtioMem { plugged_bytes, .. }) = slices::device(qmp, device)? else { return Ok(None) };
+        if plugged_bytes == 0 || Instant::now() >= deadline {
+            return Ok(Some(plugged_bytes));
         }
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Takes back requests that nobody waits for any more: whoever made them has died meanwhile. Returns for how many slices.
+pub(super) fn take_back(qmp: &mut Qmp, slices: &[Slice]) -> Result<usize, Error> {
+    let devices = slices::devices(qmp)?;
+    let mut taken = 0;
+    for slice in slices {
+        let Names { device, .. } = Names::of(slice);
+        let asked = devices.iter().any(|found| {
+            let Place::VirtioMem { requested_bytes, plugged_bytes, .. } = found.place else { return false };
+            // One that is empty is not missed.
+            found.name == device && plugged_bytes > 0 && requested_bytes < slice.bytes
+        });
+        if asked {
+            request(qmp, &device, slice.bytes)?;
+            taken += 1;
+        }
+    }
+    Ok(taken)
 }
 
 fn request(qmp: &mut Qmp, device: &str, bytes: u64) -> Result<(), Error> {
@@ -134,10 +167,24 @@ mod tests {
     use super::*;
     use crate::qmp::tests::qemu;
 
+    /// QEMU's word of a device of which the guest has so many bytes, and is to have so many.
+    macro_rules! device_with {
+        ($plugged:literal, $requested:literal) => {
+            concat!(
+                r#"{"return": [{"type": "virtio-mem", "data": {"id": "slice0-1", "memaddr": 4294967296, "block-size": 2097152, "size": "#,
+                $plugged,
+                r#", "requested-size": "#,
+                $requested,
+                r#", "max-size": 268435456, "node": 1, "memdev": "/objects/memory0-1"}}], "id": ID}"#
+            )
+        };
+    }
+
     const BYTES: u64 = 256 << 20;
     const YES: &str = r#"{"return": {}, "id": ID}"#;
-    const SOME: &str = r#"{"return": [{"type": "virtio-mem", "data": {"id": "slice0-1", "memaddr": 4294967296, "block-size": 2097152, "size": 4194304, "max-size": 268435456, "requested-size": 0, "node": 1, "memdev": "/objects/memory0-1"}}], "id": ID}"#;
-    const EMPTY: &str = r#"{"return": [{"type": "virtio-mem", "data": {"id": "slice0-1", "memaddr": 4294967296, "block-size": 2097152, "size": 0, "max-size": 268435456, "requested-size": 0, "node": 1, "memdev": "/objects/memory0-1"}}], "id": ID}"#;
+    const SOME: &str = device_with!(4194304, 0);
+    const EMPTY: &str = device_with!(0, 0);
+    const WHOLE: &str = device_with!(2097152, 268435456);
     const NONE: &str = r#"{"return": [], "id": ID}"#;
     const GONE: &str = "{\"return\": {}, \"id\": ID}\n{\"event\": \"DEVICE_DELETED\", \"data\": {\"device\": \"slice0-1\"}}";
     const KEPT: &str = "{\"return\": {}, \"id\": ID}\n{\"event\": \"DEVICE_UNPLUG_GUEST_ERROR\", \"data\": {\"device\": \"slice0-1\"}}";
@@ -185,6 +232,25 @@ mod tests {
         // What is empty is not given back: nothing in the guest uses it.
         check(&[YES, EMPTY, YES], "does not let go of the empty device", &["qom-set 0", look, "device_del"]);
         check(&[YES, EMPTY, BUSY, EMPTY], "already in the process of unplug", &["qom-set 0", look, "device_del", look]);
+    }
+
+    #[test]
+    fn requests_that_somebody_has_left_are_taken_back() {
+        let check = |answers: &'static [&'static str], taken: usize| {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("qmp");
+            let server = qemu(&path, answers);
+            let slice = |index| Slice { emc: 0, index, turn: 1, path: "/pool/a".into(), bytes: BYTES };
+            let mut qmp = Qmp::connect(&path).unwrap();
+            assert_eq!(take_back(&mut qmp, &[slice(1), slice(2)]).unwrap(), taken);
+            drop(qmp);
+            let said = server.join().unwrap();
+            assert_eq!(said.iter().filter(|line| line.contains("qom-set") && line.contains("268435456")).count(), taken, "{said:?}");
+        };
+        check(&[SOME, YES], 1);
+        check(&[EMPTY], 0);
+        check(&[NONE], 0);
+        check(&[WHOLE], 0);
     }
 
     #[test]
