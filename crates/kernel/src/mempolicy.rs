@@ -1,17 +1,105 @@
-//! Where a program's memory comes from: `set_mempolicy(2)` and `sched_setaffinity(2)`, as `numactl --membind --physcpubind`.
+//! Where memory comes from: `set_mempolicy(2)` and `sched_setaffinity(2)`, as `numactl --membind --physcpubind`, for a program that
+//! is yet to be started; `mbind(2)` for memory that a running process shares.
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::{Error, Result};
+use crate::maps::Vma;
+use crate::{Error, Result, Roots};
 
-/// `MPOL_BIND` of `include/uapi/linux/mempolicy.h`: memory of these nodes and no other.
-const MPOL_BIND: libc::c_long = 2;
+/// Modes and a flag of `include/uapi/linux/mempolicy.h`.
+const MPOL_BIND: libc::c_int = 2;
+const MPOL_PREFERRED_MANY: libc::c_int = 5;
+const MPOL_F_STATIC_NODES: libc::c_int = 1 << 15;
 
 /// Nodes that a mask may name: the largest `CONFIG_NODES_SHIFT` of any architecture is 10.
 const NODES_MAX: usize = 1024;
+
+/// One bit for each node.
+type Mask = [libc::c_ulong; NODES_MAX / libc::c_ulong::BITS as usize];
+
+/// How nodes are chosen from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// These and no other.
+    Bind,
+    /// These as long as they have memory (Linux 5.15).
+    PreferMany,
+}
+
+/// Where pages come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// How.
+    pub mode: Mode,
+    /// Of which nodes.
+    pub nodes: Vec<u32>,
+    /// With `MPOL_F_STATIC_NODES`: these very nodes, whatever becomes of anybody's cpuset. `numa_maps` shows it.
+    pub is_static: bool,
+}
+
+/// Sets where pages come from that nobody has touched yet, of shared memory that the process maps at `vma` (tmpfs, memfd). The
+/// policy belongs to the memory, not to who maps it: whoever touches a page first gets it from there. Nothing moves.
+///
+/// The memory is opened by `/proc/PID/map_files` and mapped here for the time of the call, so that nothing in it can be read or
+/// written.
+///
+/// # Errors
+/// [`Error::Gone`] where the process has ended or maps nothing there any more; [`Error::Unsupported`] where the mapping is
+/// private, the nodes have no memory, or the kernel does not know the mode; [`Error::Io`], `EPERM` without
+/// `CAP_CHECKPOINT_RESTORE`.
+pub fn set_shared(roots: &Roots, pid: i32, vma: &Vma, policy: &Policy) -> Result<()> {
+    let path = roots.of_process(pid, "map_files").join(format!("{:x}-{:x}", vma.start, vma.end));
+    if vma.private() {
+        let what = format!("{} is private memory, whose policy only process {pid} itself can set", path.display());
+        return Err(Error::unsupported(what, "name shared memory"));
+    }
+    let nodes = mask(&policy.nodes)?;
+    let flags = if policy.is_static { MPOL_F_STATIC_NODES } else { 0 };
+    let mode = flags
+        | match policy.mode {
+            Mode::Bind => MPOL_BIND,
+            Mode::PreferMany => MPOL_PREFERRED_MANY,
+        };
+    let fail = |op, source| Error::from_io(&path, op, source);
+    let file = File::open(&path).map_err(|source| fail("open", source))?;
+    let beyond = |_| fail("map", io::Error::from_raw_os_error(libc::EOVERFLOW));
+    let length = usize::try_from(vma.len()).map_err(beyond)?;
+    let offset = libc::off_t::try_from(vma.offset).map_err(beyond)?;
+    // SAFETY: a new mapping at an address of the kernel's choice, which nobody can read or write, touches no other memory.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, libc::MAP_SHARED, file.as_raw_fd(), offset) };
+    if start == libc::MAP_FAILED {
+        return Err(fail("map", io::Error::last_os_error()));
+    }
+    // SAFETY: the mapping is ours; the mask lives as long as the call, and has as many bits as it is told, of which the kernel
+    // ignores the last.
+    let set = unsafe { libc::syscall(libc::SYS_mbind, start, length, mode, nodes.as_ptr(), NODES_MAX as libc::c_ulong + 1, 0) };
+    let error = io::Error::last_os_error();
+    // SAFETY: the mapping is ours, and nobody holds a reference into it.
+    unsafe { libc::munmap(start, length) };
+    match error {
+        _ if set == 0 => Ok(()),
+        error if error.raw_os_error() == Some(libc::EINVAL) => Err(Error::unsupported(
+            format!("the kernel does not take {mode:#x} with nodes {:?} as a policy", policy.nodes),
+            "name nodes that have memory, and boot Linux 5.15 or newer to prefer several",
+        )),
+        error => Err(fail("set the policy of", error)),
+    }
+}
+
+fn mask(nodes: &[u32]) -> Result<Mask> {
+    let mut mask: Mask = [0; NODES_MAX / libc::c_ulong::BITS as usize];
+    for node in nodes {
+        let (word, bit) = (node / libc::c_ulong::BITS, node % libc::c_ulong::BITS);
+        let none = || Error::unsupported(format!("there is no node {node} to bind to"), "name one of /sys/devices/system/node");
+        *mask.get_mut(word as usize).ok_or_else(none)? |= 1 << bit;
+    }
+    Ok(mask)
+}
 
 /// Binds a program that is yet to be started, and all that it starts, to the memory of one node and to some processors.
 /// Where it has no more memory on that node, it is killed, as the kernel's rule is.
@@ -19,10 +107,7 @@ const NODES_MAX: usize = 1024;
 /// # Errors
 /// [`Error::Unsupported`] for a node or processor that no kernel has. What the kernel refuses shows when it is started.
 pub fn bind(command: &mut Command, node: u32, cpus: &[u32]) -> Result<()> {
-    let mut nodes = [0 as libc::c_ulong; NODES_MAX / libc::c_ulong::BITS as usize];
-    let (word, bit) = (node / libc::c_ulong::BITS, node % libc::c_ulong::BITS);
-    let none = || Error::unsupported(format!("there is no node {node} to bind to"), "name one of /sys/devices/system/node");
-    *nodes.get_mut(word as usize).ok_or_else(none)? |= 1 << bit;
+    let nodes = mask(&[node])?;
     // SAFETY: an all-zero cpu_set_t is an empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for &cpu in cpus {
@@ -47,8 +132,11 @@ pub fn bind(command: &mut Command, node: u32, cpus: &[u32]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::FromRawFd;
+
     use super::*;
-    use crate::{Roots, numa};
+    use crate::testing::own_pid;
+    use crate::{maps, numa, numa_maps};
 
     #[test]
     fn a_program_is_bound_to_a_node() {
@@ -62,6 +150,57 @@ mod tests {
         let told = String::from_utf8(command.output().unwrap().stdout).unwrap();
         assert!(told.contains(&format!("bind:{}", home.id)), "{told}");
         assert!(told.contains(&format!("Cpus_allowed_list:\t{}\n", home.cpus[0])), "{told}");
+    }
+
+    /// Shared memory of this process without a name in any file system, and where it is mapped.
+    fn shared_memory(bytes: usize) -> (File, Vma) {
+        // SAFETY: the name is a string that ends; the descriptor is new and nobody else's.
+        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"mempolicy".as_ptr(), libc::MFD_CLOEXEC)) };
+        file.set_len(bytes as u64).unwrap();
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory. It stays for the test's life.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let vmas = maps::read(&Roots::host(), own_pid()).unwrap();
+        let vma = vmas.into_iter().find(|vma| vma.start == start.addr() as u64).unwrap();
+        (file, vma)
+    }
+
+    #[test]
+    fn shared_memory_has_the_policy_that_anybody_sets() {
+        let roots = Roots::host();
+        let Some(home) = numa::nodes(&roots).unwrap().into_iter().find(|node| !node.cpus.is_empty()) else {
+            println!("SKIPPED: this kernel shows no NUMA nodes");
+            return;
+        };
+        let (file, vma) = shared_memory(1 << 16);
+        let find = || numa_maps::read(&roots, own_pid()).unwrap().unwrap().into_iter().find(|policy| policy.start == vma.start).unwrap();
+        assert_eq!((find().bound, find().is_static), (vec![], false));
+        let check =
+            |mode, is_static, bound: &[u32]| match set_shared(&roots, own_pid(), &vma, &Policy { mode, nodes: vec![home.id], is_static }) {
+                Err(error) if error.errno() == Some(libc::EPERM) => println!("SKIPPED: {error}"),
+                other => {
+                    other.unwrap();
+                    assert_eq!((&find().bound[..], find().is_static), (bound, is_static));
+                }
+            };
+        check(Mode::Bind, false, &[home.id]);
+        check(Mode::PreferMany, true, &[]);
+        check(Mode::Bind, true, &[home.id]);
+        drop(file);
+    }
+
+    #[test]
+    fn what_has_no_policy_to_set_is_named() {
+        let roots = Roots::host();
+        let policy = |node| Policy { mode: Mode::Bind, nodes: vec![node], is_static: false };
+        let (_file, vma) = shared_memory(1 << 12);
+        let stack = maps::read(&roots, own_pid()).unwrap().into_iter().find(Vma::private).unwrap();
+        assert!(set_shared(&roots, own_pid(), &stack, &policy(0)).unwrap_err().to_string().contains("is private memory"));
+        assert!(set_shared(&roots, i32::MAX, &vma, &policy(0)).unwrap_err().is_gone());
+        assert!(set_shared(&roots, own_pid(), &vma, &policy(1024)).unwrap_err().is_unsupported());
+        let gone = Vma { start: 1 << 12, end: 2 << 12, ..vma };
+        assert!(set_shared(&roots, own_pid(), &gone, &policy(0)).unwrap_err().is_gone());
     }
 
     #[test]

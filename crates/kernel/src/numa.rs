@@ -30,6 +30,8 @@ pub struct Node {
     pub total: Bytes,
     /// Memory of it that nothing uses.
     pub free: Bytes,
+    /// Memory of it with pages of files, most of which the kernel can do without.
+    pub files: Bytes,
     /// Every node and how far it is, 10 for itself (ACPI SLIT).
     pub distances: Vec<(u32, u32)>,
     /// What its memory is like from the nearest processors; `None` where firmware has no HMAT, or does not tell.
@@ -107,24 +109,38 @@ pub fn parse_list(text: &str) -> Result<Vec<u32>, Malformed> {
     Ok(list)
 }
 
-/// Reads `total` and `free` of a node's `meminfo`, whose lines are `Node 0 MemTotal:  2014332 kB`.
+/// A node's memory, as its `meminfo` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// All of it.
+    pub total: Bytes,
+    /// What nothing uses.
+    pub free: Bytes,
+    /// Pages of files.
+    pub files: Bytes,
+}
+
+/// Reads a node's `meminfo`, whose lines are `Node 0 MemTotal:  2014332 kB`.
 ///
 /// # Errors
-/// [`Malformed`] where one of the two is missing or not a number of kB.
-pub fn parse_meminfo(text: &str) -> Result<(Bytes, Bytes), Malformed> {
-    let (mut total, mut free) = (None, None);
+/// [`Malformed`] where `MemTotal` or `MemFree` is missing, or a figure is not a number of kB.
+pub fn parse_meminfo(text: &str) -> Result<Memory, Malformed> {
+    let (mut total, mut free, mut active, mut inactive) = (None, None, None, None);
     for (line, row) in text::lines(text) {
         let (key, value) = row.split_once(':').ok_or_else(|| Malformed::new(line, row, "a key and a colon"))?;
         let slot = match key.rsplit(' ').next() {
             Some("MemTotal") => &mut total,
             Some("MemFree") => &mut free,
+            Some("Active(file)") => &mut active,
+            Some("Inactive(file)") => &mut inactive,
             _ => continue,
         };
         let kib: u64 = text::number(value.trim().strip_suffix(" kB"), line, "a number of kB")?;
         *slot = Some(Bytes(kib.saturating_mul(1024)));
     }
     let required = |slot: Option<Bytes>, expected| slot.ok_or_else(|| Malformed::new(0, "end of file", expected));
-    Ok((required(total, "MemTotal")?, required(free, "MemFree")?))
+    let files = [active, inactive].into_iter().flatten().fold(0, |sum: u64, bytes| sum.saturating_add(bytes.0));
+    Ok(Memory { total: required(total, "MemTotal")?, free: required(free, "MemFree")?, files: Bytes(files) })
 }
 
 /// Reads a node's `distance`: one number for each of `nodes`, in their order.
@@ -151,7 +167,7 @@ pub fn nodes(roots: &Roots) -> Result<Vec<Node>> {
 }
 
 fn node(directory: &Path, id: u32, ids: &[u32]) -> Result<Node> {
-    let (total, free) = parsed(&directory.join("meminfo"), parse_meminfo)?;
+    let Memory { total, free, files } = parsed(&directory.join("meminfo"), parse_meminfo)?;
     let initiators = directory.join("access0/initiators");
     let told = |name| {
         let path = initiators.join(name);
@@ -171,6 +187,7 @@ fn node(directory: &Path, id: u32, ids: &[u32]) -> Result<Node> {
         cpus: parsed(&directory.join("cpulist"), parse_list)?,
         total,
         free,
+        files,
         distances: parsed(&directory.join("distance"), |text| parse_distances(text, ids))?,
         access: Some(access).filter(|access| *access != Access::default()),
     })

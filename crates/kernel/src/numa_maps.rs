@@ -1,4 +1,4 @@
-//! Which NUMA nodes a process's mappings are bound to: `/proc/PID/numa_maps` (`numa(7)`).
+//! Which NUMA nodes a process's mappings are bound to, and on which their pages are: `/proc/PID/numa_maps` (`numa(7)`).
 //!
 //! ```text
 //! 7f2365a7a000 bind:1 file=/memfd:memory-backend-memfd\040(deleted) dirty=27244 active=0 N1=27244 kernelpagesize_kB=4
@@ -7,35 +7,65 @@
 
 use crate::{Malformed, Result, Roots, file, numa, text};
 
-/// One mapping's policy.
+/// One mapping: where its pages come from, and where they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The first byte of the mapping.
     pub start: u64,
     /// Nodes that its pages may come from and no others; none where the kernel is free to choose.
     pub bound: Vec<u32>,
+    /// Whether the policy has the flag `MPOL_F_STATIC_NODES`.
+    pub is_static: bool,
+    /// Bytes that the process's page tables hold of it, by node. Pages in swap are on none.
+    pub resident: Vec<(u32, u64)>,
+}
+
+impl Policy {
+    /// Bytes of it that lie on a node.
+    #[must_use]
+    pub fn on(&self, node: u32) -> u64 {
+        self.resident.iter().filter(|(on, _)| *on == node).map(|(_, bytes)| bytes).sum()
+    }
 }
 
 /// Reads the text of `/proc/PID/numa_maps`.
 ///
 /// # Errors
-/// [`Malformed`] where a line has no address, no policy, or a strange list of nodes.
+/// [`Malformed`] where a line has no address, no policy, a strange list of nodes, or pages of no size.
 pub fn parse(text: &str) -> Result<Vec<Policy>, Malformed> {
-    let policy = |(line, row): (usize, &str)| {
-        let mut words = row.split(' ');
-        let start = text::hexadecimal(words.next(), line, "the address of a mapping")?;
-        let name = words.next().filter(|name| !name.is_empty()).ok_or_else(|| Malformed::new(line, row, "a policy"))?;
-        // A mode may have flags: `bind=static:1`.
-        let bound = match name.split_once(':') {
-            Some((mode, nodes)) if mode == "bind" || mode.starts_with("bind=") => numa::parse_list(nodes).map_err(|mut malformed| {
-                malformed.line = line;
-                malformed
-            })?,
-            _ => Vec::new(),
-        };
-        Ok(Policy { start, bound })
+    text::lines(text).map(|(line, row)| parse_line(line, row)).collect()
+}
+
+fn parse_line(line: usize, row: &str) -> Result<Policy, Malformed> {
+    let mut words = row.split(' ').peekable();
+    let start = text::hexadecimal(words.next(), line, "the address of a mapping")?;
+    let name = words.next().filter(|name| !name.is_empty()).ok_or_else(|| Malformed::new(line, row, "a policy"))?;
+    // One mode has a blank in its name, and modes may have flags: `bind=static:1`, `prefer (many)=static|balancing:0-1`.
+    let mode = words.next_if(|word| name == "prefer" && word.starts_with("(many)")).unwrap_or(name);
+    let (mode, nodes) = mode.split_once(':').unwrap_or((mode, ""));
+    let (mode, flags) = mode.split_once('=').unwrap_or((mode, ""));
+    let bound = if mode == "bind" {
+        numa::parse_list(nodes).map_err(|mut malformed| {
+            malformed.line = line;
+            malformed
+        })?
+    } else {
+        Vec::new()
     };
-    text::lines(text).map(policy).collect()
+    let (mut pages, mut kib) = (Vec::new(), None);
+    for (key, value) in words.filter_map(|word| word.split_once('=')) {
+        if let Some(node) = key.strip_prefix('N').and_then(|node| node.parse::<u32>().ok()) {
+            pages.push((node, text::number::<u64>(Some(value), line, "a number of pages")?));
+        } else if key == "kernelpagesize_kB" {
+            kib = Some(text::number::<u64>(Some(value), line, "the size of a page in kB")?);
+        }
+    }
+    let kib = match kib {
+        None if !pages.is_empty() => return Err(Malformed::new(line, row, "the size of its pages, kernelpagesize_kB")),
+        kib => kib.unwrap_or_default(),
+    };
+    let resident = pages.into_iter().map(|(node, pages)| (node, pages.saturating_mul(kib).saturating_mul(1024))).collect();
+    Ok(Policy { start, bound, is_static: flags.split('|').any(|flag| flag == "static"), resident })
 }
 
 /// Reads `/proc/PID/numa_maps`; `None` where the kernel was built without NUMA.
@@ -77,7 +107,7 @@ mod tests {
             let found = parse(row).map(|policies| policies[0].bound.clone()).map_err(drop);
             assert_eq!(found, want, "{row}");
         };
-        check("7f00 bind:1-2,5 anon=1 N1=1", Ok(vec![1, 2, 5]));
+        check("7f00 bind:1-2,5 anon=1 N1=1 kernelpagesize_kB=4", Ok(vec![1, 2, 5]));
         check("7f00 bind=static:3", Ok(vec![3]));
         check("7f00 prefer:1 anon=1", Ok(vec![]));
         check("7f00 prefer (many):1-2", Ok(vec![]));
@@ -85,6 +115,26 @@ mod tests {
         check("7f00", Err(()));
         check("xyz default", Err(()));
         check("7f00 bind:a", Err(()));
+    }
+
+    #[test]
+    fn pages_are_counted_by_node_and_policies_of_ours_are_known() {
+        let check = |row: &str, is_static: bool, resident: &[(u32, u64)]| {
+            let policy = parse(row).unwrap().remove(0);
+            assert_eq!((policy.is_static, &policy.resident[..]), (is_static, resident), "{row}");
+        };
+        check(
+            "7f00 bind=static:0 file=/memfd:a\\040(deleted) dirty=3 active=0 N0=1 N1=2 kernelpagesize_kB=4",
+            true,
+            &[(0, 4096), (1, 8192)],
+        );
+        check("7f00 prefer (many)=static:0-1 file=/memfd:a N1=2 kernelpagesize_kB=2048", true, &[(1, 4 << 20)]);
+        check("7f00 prefer (many)=relative|static:0", true, &[]);
+        check("7f00 prefer (many):0", false, &[]);
+        check("7f00 bind:0 Nx=1 file=/N0=static", false, &[]);
+        assert!(parse("7f00 bind:0 N0=1").is_err() && parse("7f00 bind:0 N0=a kernelpagesize_kB=4").is_err());
+        let policy = parse("7f00 default N0=1 N2=3 kernelpagesize_kB=4").unwrap().remove(0);
+        assert_eq!((policy.on(2), policy.on(1)), (3 << 12, 0));
     }
 
     #[test]

@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{cut_everywhere, put, tree};
 
 const MEMINFO: &str = "Node 1 MemTotal:        2048 kB\nNode 1 MemFree:         1024 kB\nNode 1 MemUsed:         1024 kB\n\
-                       Node 1 HugePages_Total:     0\n";
+                       Node 1 Active(file):      12 kB\nNode 1 Inactive(file):    20 kB\nNode 1 HugePages_Total:     0\n";
 
 /// Writes the files of a node.
 fn put_node(roots: &Roots, id: u32, cpus: &str, kib: u64, distance: &str, latency: Option<&str>) {
@@ -26,7 +26,10 @@ fn lists_tables_and_distances_read() {
     for text in ["2-1", "a", "1-", "-1", "0-4294967295", "1;2"] {
         assert!(parse_list(text).is_err(), "{text:?}");
     }
-    assert_eq!(parse_meminfo(MEMINFO).unwrap(), (Bytes::mib(2), Bytes::mib(1)));
+    let memory = Memory { total: Bytes::mib(2), free: Bytes::mib(1), files: Bytes(32 << 10) };
+    assert_eq!(parse_meminfo(MEMINFO).unwrap(), memory);
+    let without = MEMINFO.replace("Active(file)", "Active").replace("Inactive(file)", "Inactive");
+    assert_eq!(parse_meminfo(&without).unwrap(), Memory { files: Bytes::ZERO, ..memory });
     assert_eq!(parse_meminfo(&MEMINFO.replace("MemFree", "Free")).unwrap_err().expected, "MemFree");
     assert_eq!(parse_distances("10 21\n", &[0, 3]).unwrap(), [(0, 10), (3, 21)]);
     cut_everywhere("0-2,5\n", parse_list);
