@@ -125,7 +125,15 @@ mod tests {
 
     fn node(id: u32, cpus: &[u32], distances: &[(u32, u32)], read_latency_ns: Option<u64>) -> Node {
         let access = read_latency_ns.map(|latency| Access { read_latency_ns: Some(latency), ..Access::default() });
-        Node { id, cpus: cpus.to_vec(), total: Bytes::mib(100), free: Bytes::mib(50), files: Bytes::ZERO, distances: distances.to_vec(), access }
+        Node {
+            id,
+            cpus: cpus.to_vec(),
+            total: Bytes::mib(100),
+            free: Bytes::mib(50),
+            files: Bytes::ZERO,
+            distances: distances.to_vec(),
+            access,
+        }
     }
 
     fn nodes(latency_ns: Option<u64>) -> Vec<Node> {

@@ -47,7 +47,7 @@ pub struct Process {
     pub pid: i32,
     /// When it started, in clock ticks since boot: another process of this id has another time.
     pub starttime: u64,
-    /// The how-manieth process of this guest it is; a guest that was moved has its second.
+    /// 1 as it started, 2 after it was moved: a second process, or the same one with other memory.
     pub generation: u32,
 }
 
@@ -133,13 +133,13 @@ pub enum Offline {
 /// A guest's move to local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Moved {
-    /// The new process.
+    /// What the guest runs in now.
     pub process: Process,
-    /// How long the guest stood still, as the hypervisor measures it.
+    /// How long the guest stood still, as the hypervisor measures it; nothing where it never stands still as a whole.
     pub pause_seconds: f64,
     /// How long it took in all.
     pub total_seconds: f64,
-    /// What was copied.
+    /// What was copied, or migrated.
     pub copied_bytes: u64,
 }
 
@@ -226,6 +226,9 @@ pub trait Driver: Send + Sync {
     /// # Errors
     /// [`enum@Error`]
     fn offline(&self, machine: &Machine, process: &Process, slice: &Slice, within: Duration) -> Result<Offline, Error>;
+
+    /// How much local memory a move takes, beside what the guest has of it.
+    fn repair_bytes(&self, machine: &Machine) -> u64;
 
     /// Moves a running guest to memory that is all local, on this host. What it sees stays as it is. After that, no process
     /// holds its slices.

@@ -3,6 +3,7 @@
 //! libvirt's XML has no place for a slice's file, so that here a slice is a right and no memory: for each that a guest has it gets a
 //! module of that size, bound to the pool's node. The slice's file stays empty. What stays as it is everywhere is its lock, which
 //! the hypervisor's process is handed before the guest's first instruction, and holds as long as it can touch the memory.
+//! A guest that is repaired stays in its process, and its modules become local memory: as long as it lives, they are as large.
 //!
 //! A guest's domain is transient: with its process it is gone from libvirt, and what it was is remembered here.
 
@@ -18,6 +19,7 @@ use serde_json::json;
 use crate::driver::{BALLOON_OLD_SECONDS, Driver, Error, Inside, Machine, Moved, Offline, Process, Usage, is_memfd, unix_seconds};
 
 mod domain;
+mod local;
 mod virsh;
 
 use virsh::Virsh;
@@ -103,6 +105,15 @@ impl Libvirt {
         }
     }
 
+    /// Has a guest's process close the file of a slice, by which it holds the lock.
+    fn let_go(&self, name: &str, slice: &Slice) -> Result<(), Error> {
+        match self.virsh.monitor(name, &json!({ "execute": "closefd", "arguments": { "fdname": lock(slice) } }), None) {
+            // Said before.
+            Err(Error::Libvirt { said, .. }) if said.contains("not found") => Ok(()),
+            other => other,
+        }
+    }
+
     fn running(&self, name: &str) -> Result<domain::Running, Error> {
         let xml = self.virsh.ask(&["dumpxml", name])?;
         domain::running(&xml).map_err(|said| Error::Libvirt { asked: "dumpxml".to_owned(), said })
@@ -138,15 +149,16 @@ impl Driver for Libvirt {
     }
 
     fn resume(&self, machine: &Machine, known: Option<Process>) -> Result<Option<Process>, Error> {
-        if let Some(known) = known {
-            return Ok(self.is_alive(&known).then_some(known));
-        }
-        match self.running(&machine.name) {
-            Ok(running) if running.ours => Ok(self.find(&machine.name)),
-            Ok(_) => Ok(None),
-            Err(error) if virsh::is_unknown(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let found = match known {
+            Some(known) => self.is_alive(&known).then_some(known),
+            None => match self.running(&machine.name) {
+                Ok(running) if running.ours => self.find(&machine.name),
+                Ok(_) => None,
+                Err(error) if virsh::is_unknown(&error) => None,
+                Err(error) => return Err(error),
+            },
+        };
+        found.map(|process| local::settle(self, machine, process)).transpose()
     }
 
     fn is_alive(&self, process: &Process) -> bool {
@@ -155,7 +167,9 @@ impl Driver for Libvirt {
 
     fn usage(&self, _: &Machine, process: &Process) -> Result<Usage, Error> {
         let policies = numa_maps::read(&self.roots, process.pid)?.unwrap_or_default();
-        let of_pool = |start| policies.iter().any(|policy| policy.start == start && policy.bound == [self.settings.pool_node]);
+        // Memory that was moved is local, once that has come to its end.
+        let here = |policy: &numa_maps::Policy| process.generation == 1 && local::is_module(policy, self.settings.pool_node);
+        let of_pool = |start| policies.iter().any(|policy| policy.start == start && here(policy));
         let mut usage = Usage::default();
         for mapping in smaps::read(&self.roots, process.pid)?.iter().filter(|mapping| is_memfd(&mapping.vma.path)) {
             if of_pool(mapping.vma.start) {
@@ -198,15 +212,15 @@ impl Driver for Libvirt {
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        match self.virsh.monitor(name, &json!({ "execute": "closefd", "arguments": { "fdname": lock(slice) } }), None) {
-            // Said before.
-            Err(Error::Libvirt { said, .. }) if said.contains("not found") => Ok(Offline::Done),
-            other => other.map(|()| Offline::Done),
-        }
+        self.let_go(name, slice).map(|()| Offline::Done)
     }
 
-    fn to_local(&self, machine: &Machine, _: &Process, _: Duration) -> Result<Moved, Error> {
-        Err(Error::Move { guest: machine.name.clone(), why: "libvirt moves no guest within its host".to_owned() })
+    fn repair_bytes(&self, machine: &Machine) -> u64 {
+        machine.pool_bytes()
+    }
+
+    fn to_local(&self, machine: &Machine, process: &Process, within: Duration) -> Result<Moved, Error> {
+        local::to_local(self, machine, process, within)
     }
 
     fn stop(&self, machine: &Machine, process: &Process, grace: Duration) -> Result<(), Error> {

@@ -42,10 +42,11 @@ pub struct Host {
     pub repaired: u64,
     /// Whether the last repair was long enough ago.
     pub rested: bool,
-    /// Local memory that no guest has. A guest needs as much as it has in all, for the time of its move.
+    /// Local memory that no guest has.
     pub free_local_bytes: u64,
-    /// What this guest has in all.
-    pub guest_bytes: u64,
+    /// What of it the repair of this guest takes: as much as it has in all, for the time of its move to another process, or
+    /// what it has in the pool, where its pages move under it.
+    pub repair_bytes: u64,
 }
 
 /// What is to be done about a guest.
@@ -105,7 +106,7 @@ pub fn judge(settings: &Settings, guest: &Guest, usage: &Usage, host: &Host) -> 
     if !host.rested {
         return Verdict::Resting;
     }
-    if host.free_local_bytes < host.guest_bytes {
+    if host.free_local_bytes < host.repair_bytes {
         return Verdict::NoLocalMemory;
     }
     Verdict::Repair
@@ -131,7 +132,7 @@ mod tests {
 
     const SETTINGS: Settings = Settings { touched_ppm: 50_000, accessed_ppm: 5_000, budget_ppm: 10_000, attempts: 2 };
     const GUEST: Guest = Guest { pool_bytes: 1000, insensitive: false, repaired: false, failures: 0 };
-    const HOST: Host = Host { started: 500, repaired: 3, rested: true, free_local_bytes: 5000, guest_bytes: 4000 };
+    const HOST: Host = Host { started: 500, repaired: 3, rested: true, free_local_bytes: 5000, repair_bytes: 4000 };
 
     fn usage(touched: u64, accessed: u64, local: u64) -> Usage {
         Usage { pool_touched_bytes: touched, pool_accessed_bytes: accessed, local_accessed_bytes: local, local_touched_bytes: 3000 }

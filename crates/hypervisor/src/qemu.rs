@@ -209,6 +209,11 @@ impl Driver for Qemu {
         Ok(slices::remove(&mut self.connect(machine, process)?, slice, Instant::now() + within)?)
     }
 
+    fn repair_bytes(&self, machine: &Machine) -> u64 {
+        // For the time of the move there are two of it.
+        machine.local_bytes + machine.pool_bytes()
+    }
+
     fn to_local(&self, machine: &Machine, process: &Process, within: Duration) -> Result<Moved, Error> {
         migrate::to_local(self, machine, process, within)
     }

@@ -92,6 +92,10 @@ impl Driver for Paper {
         Ok(if world.keeps_slices { Offline::NotYet("the guest is moving its pages".to_owned()) } else { Offline::Done })
     }
 
+    fn repair_bytes(&self, machine: &Machine) -> u64 {
+        machine.local_bytes + machine.pool_bytes()
+    }
+
     fn to_local(&self, machine: &Machine, process: &Process, _: Duration) -> Result<Moved, Error> {
         let mut world = self.world();
         world.said.push(format!("move {}", machine.name));

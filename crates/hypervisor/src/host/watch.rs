@@ -59,7 +59,7 @@ impl Host {
             repaired: table.totals.repaired,
             rested,
             free_local_bytes: self.settings.local_bytes.saturating_sub(table.local_bytes()),
-            guest_bytes: held.request.memory_bytes,
+            repair_bytes: self.driver.repair_bytes(&held.machine),
         };
         monitor::judge(&self.settings.monitor, guest, usage, &host)
     }

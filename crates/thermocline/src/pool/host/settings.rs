@@ -13,9 +13,6 @@ use serde::Deserialize;
 use crate::arguments::{duration, ratio, size};
 use crate::pool::status::identity;
 
-/// How often a guest's repair may fail, where guests can be repaired.
-const ATTEMPTS: u32 = 3;
-
 /// A host, as it is to run.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::pool) struct Settings {
@@ -155,7 +152,7 @@ struct RawMonitor {
     budget: String,
     rest: String,
     within: String,
-    attempts: Option<u32>,
+    attempts: u32,
 }
 
 impl Default for RawMonitor {
@@ -168,7 +165,7 @@ impl Default for RawMonitor {
             budget: text("1%"),
             rest: text("10m"),
             within: text("2m"),
-            attempts: None,
+            attempts: 3,
         }
     }
 }
@@ -197,7 +194,7 @@ impl Settings {
     fn parse(text: &str) -> Result<Self> {
         let raw: Raw = toml::from_str(text)?;
         let mut read = Reader::default();
-        let driver = read.driver(raw.qemu, raw.libvirt, raw.monitor.attempts);
+        let driver = read.driver(raw.qemu, raw.libvirt);
         let host = host::Settings {
             name: raw.name.clone(),
             local_bytes: read.size("local_memory", &raw.local_memory),
@@ -207,7 +204,7 @@ impl Settings {
                 touched_ppm: read.ratio("monitor.touched", &raw.monitor.touched),
                 accessed_ppm: read.ratio("monitor.accessed", &raw.monitor.accessed),
                 budget_ppm: read.ratio("monitor.budget", &raw.monitor.budget),
-                attempts: raw.monitor.attempts.unwrap_or(if matches!(driver, Driver::Libvirt(_)) { 0 } else { ATTEMPTS }),
+                attempts: raw.monitor.attempts,
             },
             rest: read.duration("monitor.rest", &raw.monitor.rest),
             repair_within: read.duration("monitor.within", &raw.monitor.within),
@@ -239,10 +236,10 @@ impl Reader {
         read.map_err(|why| self.wrong.push(format!("{key}: {why}"))).ok()
     }
 
-    fn driver(&mut self, qemu: Option<RawQemu>, libvirt: Option<RawLibvirt>, attempts: Option<u32>) -> Driver {
+    fn driver(&mut self, qemu: Option<RawQemu>, libvirt: Option<RawLibvirt>) -> Driver {
         match (qemu, libvirt) {
             (Some(_), Some(_)) => self.wrong.push("qemu, libvirt: guests are started by one of the two; leave the other out".to_owned()),
-            (None, Some(raw)) => return Driver::Libvirt(self.libvirt(raw, attempts)),
+            (None, Some(raw)) => return Driver::Libvirt(self.libvirt(raw)),
             (qemu, None) => return Driver::Qemu(self.qemu(qemu.unwrap_or_default())),
         }
         Driver::Qemu(self.qemu(RawQemu::default()))
@@ -260,14 +257,11 @@ impl Reader {
         }
     }
 
-    fn libvirt(&mut self, raw: RawLibvirt, attempts: Option<u32>) -> libvirt::Settings {
+    fn libvirt(&mut self, raw: RawLibvirt) -> libvirt::Settings {
         if raw.pool_node.is_none() {
             let why = "libvirt.pool_node: give the NUMA node of this host that is the pool. A pool whose memory is files, a file for each slice, \
                        is for QEMU alone ([qemu] in place of [libvirt]): libvirt has no way to say which file a guest's memory is";
             self.wrong.push(why.to_owned());
-        }
-        if attempts.is_some_and(|attempts| attempts > 0) {
-            self.wrong.push("monitor.attempts: libvirt moves no guest within its host; leave it out, or give 0".to_owned());
         }
         if let Some(nodes) = &raw.local_nodes {
             match kernel::numa::parse_list(nodes) {
@@ -345,7 +339,6 @@ mod tests {
         check("[libvirt]\npool_node = 1\nlocal_nodes = \"0-1\"\n", &["the pool's node is among"]);
         check("[libvirt]\npool_node = 1\nlocal_nodes = \"a\"\ndistance = 9\n", &["no list of nodes", "libvirt.distance"]);
         check("[libvirt]\npool_node = 1\n[qemu]\n", &["one of the two"]);
-        check("[libvirt]\npool_node = 1\n[monitor]\nattempts = 1\n", &["monitor.attempts"]);
     }
 
     #[test]
@@ -357,7 +350,7 @@ mod tests {
     #[test]
     fn libvirt_is_taken_where_it_is_named() {
         let settings = Settings::parse(&format!("{LEAST}[libvirt]\npool_node = 2\nlocal_nodes = \"0-1\"\n")).unwrap();
-        assert_eq!(settings.host.monitor.attempts, 0);
+        assert_eq!(settings.host.monitor.attempts, 3);
         let Driver::Libvirt(libvirt) = settings.driver else { panic!("libvirt was asked for") };
         assert_eq!((libvirt.uri.as_str(), libvirt.pool_node, libvirt.local_nodes.as_deref()), ("qemu:///system", 2, Some("0-1")));
     }
