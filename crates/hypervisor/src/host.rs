@@ -12,6 +12,7 @@ use predict::Predictor;
 use serde::{Deserialize, Serialize};
 
 use crate::capacity::Capacity;
+use crate::counters::Perf;
 use crate::driver::Driver;
 use crate::metrics::Counts;
 use crate::vm::Record;
@@ -85,6 +86,8 @@ pub struct Host {
     driver: Box<dyn Driver>,
     capacity: Box<dyn Capacity>,
     predictor: Option<Predictor>,
+    /// What counts, and for how long at a time.
+    perf: Option<(Perf, Duration)>,
     store: Store,
     counts: Counts,
     table: Mutex<Table>,
@@ -127,9 +130,17 @@ impl Host {
         let (records, totals) = store.load()?;
         let guests = records.into_iter().map(|record| (record.request.name.clone(), Guest { record, busy: None })).collect();
         let table = Mutex::new(Table { guests, totals, trouble: None });
-        let host = Self { settings, driver, capacity, predictor, store, counts: Counts::default(), table };
+        let host = Self { settings, driver, capacity, predictor, perf: None, store, counts: Counts::default(), table };
         host.adopt()?;
         Ok(host)
+    }
+
+    /// The same, which judges guests by the processor's counters too, where there is a model for that. Those of a guest that
+    /// accesses more of the pool than it should are looked at for `time`.
+    #[must_use]
+    pub fn with_counters(mut self, perf: Perf, time: Duration) -> Self {
+        self.perf = self.predictor.as_ref().is_some_and(Predictor::knows_latency).then_some((perf, time));
+        self
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

@@ -5,7 +5,8 @@
 //!
 //! # Map
 //! [`host`] is the daemon: requests from its socket, a lease with the manager, a look at every guest each period. It acts
-//! through a [`driver::Driver`], which is [`qemu`] or [`libvirt`], and asks a [`capacity::Capacity`] for slices. What it
+//! through a [`driver::Driver`], which is [`qemu`] or [`libvirt`], asks a [`capacity::Capacity`] for slices, and the processor for
+//! [`counters`] of a guest that the models shall judge. What it
 //! decides is pure: [`share`] (how much of a guest comes from the pool), [`monitor`] (whether that was wrong), [`room`] (whether
 //! a guest can do without).
 //!
@@ -17,6 +18,7 @@
 //! - A guest is repaired at most once, and every decision about it carries its reason.
 
 pub mod capacity;
+pub mod counters;
 pub mod driver;
 pub mod host;
 pub mod libvirt;

@@ -24,6 +24,8 @@ pub(crate) enum Event {
     Start,
     /// The monitor has judged a guest.
     Verdict,
+    /// The processor's counters of a guest were asked for.
+    Counters,
     /// A guest was to be moved to local memory.
     Repair,
     /// A guest was asked for all of its pool memory.
@@ -33,9 +35,10 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    const ALL: [(Self, &'static str, &'static str); 5] = [
+    const ALL: [(Self, &'static str, &'static str); 6] = [
         (Self::Start, "starts", "Guests that were to start, by outcome"),
         (Self::Verdict, "verdicts", "What the monitor said at each look at each guest"),
+        (Self::Counters, "counters", "Looks at the processor's counters of guests that access the pool, by what the model said"),
         (Self::Repair, "repairs", "Moves of guests to local memory, by outcome"),
         (Self::Release, "releases", "Guests asked for all of their pool memory, by outcome; no_room: refused before the guest heard of it"),
         (Self::Offline, "slices_offlined", "Slices that were to be taken from running guests, by outcome"),

@@ -25,7 +25,7 @@ pub struct Settings {
 pub struct Guest {
     /// Its memory in the pool; none any more once it was repaired.
     pub pool_bytes: u64,
-    /// The model says that it does not notice.
+    /// The model says that it does not notice: by its counters of now, where there are any, else by those that it was started by.
     pub insensitive: bool,
     /// It was repaired.
     pub repaired: bool,
@@ -84,15 +84,8 @@ impl Verdict {
 /// Judges a guest by what it touched and, in the last period, accessed.
 #[must_use]
 pub fn judge(settings: &Settings, guest: &Guest, usage: &Usage, host: &Host) -> Verdict {
-    if guest.pool_bytes == 0 || guest.repaired {
-        return Verdict::NoPool;
-    }
-    if !over(usage.pool_touched_bytes, guest.pool_bytes, settings.touched_ppm) {
-        return Verdict::AsPredicted;
-    }
-    let accessed = usage.pool_accessed_bytes.saturating_add(usage.local_accessed_bytes);
-    if !over(usage.pool_accessed_bytes, accessed, settings.accessed_ppm) {
-        return Verdict::TouchedOnce;
+    if let Some(verdict) = at_ease(settings, guest, usage) {
+        return verdict;
     }
     if guest.insensitive {
         return Verdict::Insensitive;
@@ -110,6 +103,19 @@ pub fn judge(settings: &Settings, guest: &Guest, usage: &Usage, host: &Host) -> 
         return Verdict::NoLocalMemory;
     }
     Verdict::Repair
+}
+
+/// The verdict on a guest that hardly accesses the pool, whatever it would notice; none on one that does.
+#[must_use]
+pub fn at_ease(settings: &Settings, guest: &Guest, usage: &Usage) -> Option<Verdict> {
+    if guest.pool_bytes == 0 || guest.repaired {
+        return Some(Verdict::NoPool);
+    }
+    if !over(usage.pool_touched_bytes, guest.pool_bytes, settings.touched_ppm) {
+        return Some(Verdict::AsPredicted);
+    }
+    let accessed = usage.pool_accessed_bytes.saturating_add(usage.local_accessed_bytes);
+    (!over(usage.pool_accessed_bytes, accessed, settings.accessed_ppm)).then_some(Verdict::TouchedOnce)
 }
 
 /// How many more guests may be repaired. The first is always within the budget.

@@ -163,6 +163,19 @@ impl Looks {
     }
 }
 
+/// What the processor's counters showed of a guest, and what the model said to that.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counted {
+    /// When, in seconds of Unix time.
+    pub at: f64,
+    /// The probability that the guest does not notice slow memory; none where the model says nothing.
+    pub score: Option<f64>,
+    /// Whether that counts as insensitive.
+    pub insensitive: bool,
+    /// The counters. In a request they are those of an earlier VM of the same workload.
+    pub counters: BTreeMap<String, f64>,
+}
+
 /// A guest as it is remembered, on disk too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -188,6 +201,9 @@ pub struct Record {
     pub usage: Option<Usage>,
     /// All looks but the first, which sees the boot.
     pub looks: Looks,
+    /// The processor's counters, when it last accessed more of the pool than predicted; none where nothing counts.
+    #[serde(default)]
+    pub counted: Option<Counted>,
     /// What the monitor said of the last one.
     pub verdict: Option<Verdict>,
     /// What was found when somebody last wanted its pool memory back.
@@ -220,6 +236,7 @@ impl Record {
             repair_failures: 0,
             usage: None,
             looks: Looks::default(),
+            counted: None,
             verdict: None,
             room: None,
             events: VecDeque::new(),

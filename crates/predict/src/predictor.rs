@@ -1,5 +1,6 @@
 //! From a request to how much of a VM's memory comes from the pool (Pond, section 4.4 A and figure 13).
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
@@ -173,7 +174,7 @@ impl Predictor {
         if request.cores == 0 || request.memory_bytes == 0 {
             return local(Reason::BadRequest, Latency::NoModel);
         }
-        let latency = self.latency(request);
+        let latency = self.latency(request.counters.as_ref());
         if matches!(latency, Latency::Insensitive(_)) {
             // What is no whole slice stays local.
             let pool_bytes = request.memory_bytes / SLICE_BYTES * SLICE_BYTES;
@@ -199,14 +200,22 @@ impl Predictor {
         }
     }
 
-    fn latency(&self, request: &Request) -> Latency {
+    /// Whether a workload with these counters would notice slow memory.
+    #[must_use]
+    pub fn latency(&self, counters: Option<&BTreeMap<String, f32>>) -> Latency {
         let Some(Ok(model)) = &self.insensitive else { return Latency::NoModel };
-        let Some(counters) = &request.counters else { return Latency::Unsaid(Unsaid::NoHistory) };
+        let Some(counters) = counters else { return Latency::Unsaid(Unsaid::NoHistory) };
         match model.predict(counters) {
             Err(why) => Latency::Unsaid(why),
             Ok(score) if model.takes(score) => Latency::Insensitive(score),
             Ok(score) => Latency::Sensitive(score),
         }
+    }
+
+    /// Whether there is a model to ask by [`Self::latency`].
+    #[must_use]
+    pub fn knows_latency(&self) -> bool {
+        matches!(self.insensitive, Some(Ok(_)))
     }
 }
 

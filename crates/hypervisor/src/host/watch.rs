@@ -1,9 +1,12 @@
 //! The monitor's round: a look at every guest with pool memory, a verdict, a repair.
 
+use predict::Latency;
+
 use super::{Held, Host, now};
+use crate::driver::Process;
 use crate::metrics::{Event, word};
 use crate::monitor::{self, Verdict};
-use crate::vm::State;
+use crate::vm::{Counted, State};
 
 impl Host {
     /// Looks at every guest once.
@@ -30,25 +33,62 @@ impl Host {
         if !first {
             held.looks.add(&usage);
         }
-        let guest = monitor::Guest {
+        let mut guest = monitor::Guest {
             // What is being taken away already needs no repair.
             pool_bytes: if held.assigned { held.pool_bytes() } else { 0 },
             insensitive: held.share.insensitive,
             repaired: held.repaired,
             failures: held.repair_failures,
         };
+        if !first
+            && monitor::at_ease(&self.settings.monitor, &guest, &usage).is_none()
+            && let Some(insensitive) = self.counted(held, &process)
+        {
+            guest.insensitive = insensitive;
+        }
         // The first look sees accesses of all its life.
         let verdict = if first { Verdict::AsPredicted } else { self.judge(held, &guest, &usage) };
         self.counts.count(Event::Verdict, word(verdict));
         if held.verdict.replace(verdict) != Some(verdict) {
             let (touched, pool) = (usage.pool_touched_bytes, guest.pool_bytes);
             let (accessed, local) = (usage.pool_accessed_bytes, usage.local_accessed_bytes);
-            held.note(format!("{verdict:?}: touched {touched} of {pool} bytes in the pool, accessed {accessed} there and {local} local"));
+            let score = held.counted.as_ref().and_then(|counted| counted.score);
+            let by = score.map_or_else(String::new, |score| format!("; by its counters, insensitive with probability {score:.2}"));
+            held.note(format!(
+                "{verdict:?}: touched {touched} of {pool} bytes in the pool, accessed {accessed} there and {local} local{by}"
+            ));
         }
         held.try_save();
         if verdict == Verdict::Repair {
             self.repair(held);
         }
+    }
+
+    /// Whether a guest notices the pool, by what the processor's counters show of it now and the model says to that. None where
+    /// nothing counts, or nothing is said.
+    fn counted(&self, held: &mut Held<'_>, process: &Process) -> Option<bool> {
+        let (perf, time) = self.perf.as_ref()?;
+        let predictor = self.predictor.as_ref()?;
+        let (outcome, counted) = match perf.of_process(process.pid, *time) {
+            Ok(counters) => {
+                #[expect(clippy::cast_possible_truncation, reason = "the model takes no more digits")]
+                let values = counters.iter().map(|(name, &value)| (name.clone(), value as f32)).collect();
+                let latency = predictor.latency(Some(&values));
+                let (outcome, score) = match latency {
+                    Latency::Insensitive(score) => ("insensitive", Some(score)),
+                    Latency::Sensitive(score) => ("sensitive", Some(score)),
+                    Latency::Unsaid(_) | Latency::NoModel => ("unsaid", None),
+                };
+                (outcome, Some(Counted { at: now(), score, insensitive: matches!(latency, Latency::Insensitive(_)), counters }))
+            }
+            Err(why) => {
+                log::warn!("guest {}: no counters: {why}", held.request.name);
+                ("failed", None)
+            }
+        };
+        self.counts.count(Event::Counters, outcome);
+        held.counted = counted;
+        held.counted.as_ref().filter(|counted| counted.score.is_some()).map(|counted| counted.insensitive)
     }
 
     fn judge(&self, held: &Held<'_>, guest: &monitor::Guest, usage: &crate::driver::Usage) -> Verdict {

@@ -10,16 +10,15 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use hypervisor::counters::{Counters, Perf};
 use kernel::Roots;
 use serde::Serialize;
 
 use crate::arguments::Format;
 use crate::print;
 
-mod counters;
 mod slow;
 
-use counters::{Counters, NoCounters};
 use slow::Slow;
 
 #[derive(Debug, Args)]
@@ -94,12 +93,13 @@ pub(super) fn characterise(format: Format, arguments: &Characterise) -> Result<(
     let slow = Slow::find(&roots, arguments.ratio, arguments.emulate)?;
     let program = Path::new(&arguments.command[0]).file_name().unwrap_or(&arguments.command[0]).to_string_lossy();
     let name = arguments.name.as_deref().unwrap_or(&program);
-    let counters = counters::count(&roots, || command(&arguments.command))?;
-    let (counters, no_counters) = match counters {
+    let wanted = command(&arguments.command)?;
+    // A command that fails will do so again below, where it counts.
+    let (counters, no_counters) = match Perf::find(&roots, "perf").and_then(|perf| perf.of_command(&wanted)) {
         Ok(counters) => (counters, None),
-        Err(NoCounters(why)) => {
+        Err(why) => {
             log::warn!("no counters: {why}");
-            (Counters::new(), Some(why))
+            (Counters::new(), Some(why.to_string()))
         }
     };
     if arguments.out.is_some() && no_counters.is_some() {

@@ -8,9 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use hypervisor::capacity::Remote;
+use hypervisor::counters::Perf;
 use hypervisor::host::{self, Store};
 use hypervisor::libvirt::Libvirt;
 use hypervisor::qemu::Qemu;
+use kernel::Roots;
 use kernel::lock::PidLock;
 use manager::client::Client;
 use predict::Predictor;
@@ -38,6 +40,19 @@ pub(crate) struct Host {
     check: bool,
 }
 
+/// The host, which looks at the processor's counters where there are any, and a model to judge them.
+fn with_counters(host: host::Host, settings: &Settings) -> host::Host {
+    let has_model = settings.predict.as_ref().is_some_and(|models| models.insensitive.is_some());
+    let Some(time) = settings.counters.filter(|_| has_model) else { return host };
+    match Perf::find(&Roots::host(), "perf") {
+        Ok(perf) => host.with_counters(perf, time),
+        Err(why) => {
+            log::info!("guests are judged by what they access alone: {why}");
+            host
+        }
+    }
+}
+
 /// Runs the command.
 pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     let settings = Settings::load(&arguments.config)?;
@@ -47,7 +62,7 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
         log::warn!("{fault}; guests it would have spoken of get no pool memory");
     }
     if let Driver::Libvirt(libvirt) = &settings.driver {
-        let known = kernel::numa::nodes(&kernel::Roots::host())?.into_iter().map(|node| node.id).collect::<Vec<_>>();
+        let known = kernel::numa::nodes(&Roots::host())?.into_iter().map(|node| node.id).collect::<Vec<_>>();
         let node = libvirt.pool_node;
         ensure!(known.contains(&node), "{}: libvirt.pool_node: this host has no node {node}; it has {known:?}", arguments.config.display());
     }
@@ -70,7 +85,7 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     };
     let store = Store::open(&settings.state)?;
     let host = host::Host::new(settings.host.clone(), driver, Box::new(capacity), predictor, store)?;
-    let host = Arc::new(host);
+    let host = Arc::new(with_counters(host, &settings));
     let (stop, stopped) = sync_channel(1);
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {

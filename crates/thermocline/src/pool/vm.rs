@@ -175,6 +175,14 @@ fn explained(record: &Record) -> String {
     for slice in &record.mapped {
         let _ = writeln!(text, "  slice {}/{}, turn {}: {}", slice.emc, slice.index, slice.turn, slice.path.display());
     }
+    if let Some(counted) = &record.counted {
+        let score = counted.score.map_or_else(|| "nothing".to_owned(), |score| format!("insensitive with probability {score:.2}"));
+        let _ = writeln!(
+            text,
+            "{} counters when it last accessed more of the pool than predicted; the model says to them: {score}",
+            counted.counters.len()
+        );
+    }
     if let Some(verdict) = record.verdict {
         let _ = writeln!(text, "last verdict: {verdict:?}");
     }

@@ -20,6 +20,8 @@ pub(in crate::pool) struct Settings {
     pub(super) driver: Driver,
     pub(super) manager: Manager,
     pub(super) predict: Option<Models>,
+    /// How long the processor's counters of a guest are looked at; not at all if it is not told.
+    pub(super) counters: Option<Duration>,
     pub(super) state: PathBuf,
     pub(in crate::pool) runtime: PathBuf,
     /// Where metrics are served; nowhere if it is not told.
@@ -152,6 +154,7 @@ struct RawMonitor {
     budget: String,
     rest: String,
     within: String,
+    counters: String,
     attempts: u32,
 }
 
@@ -165,6 +168,7 @@ impl Default for RawMonitor {
             budget: text("1%"),
             rest: text("10m"),
             within: text("2m"),
+            counters: text("5s"),
             attempts: 3,
         }
     }
@@ -214,6 +218,7 @@ impl Settings {
             },
             release_within: read.duration("release.within", &raw.release.within),
         };
+        let counters = read.counters(&raw.monitor.counters);
         if raw.name.is_empty() {
             read.wrong.push("name: give the name in this host's certificate".to_owned());
         }
@@ -221,7 +226,7 @@ impl Settings {
             bail!("{}", read.wrong.join("\n  "));
         }
         let manager = Manager { url: raw.manager.url, identity: raw.manager.identity.as_deref().map(identity) };
-        Ok(Self { host, driver, manager, predict: raw.predict, state: raw.state, runtime: raw.runtime, metrics: raw.metrics })
+        Ok(Self { host, driver, manager, predict: raw.predict, counters, state: raw.state, runtime: raw.runtime, metrics: raw.metrics })
     }
 }
 
@@ -291,6 +296,18 @@ impl Reader {
         distance
     }
 
+    /// No longer than a guest may be kept from what else is to be done about it.
+    fn counters(&mut self, text: &str) -> Option<Duration> {
+        if text == "off" {
+            return None;
+        }
+        let some = duration(text).and_then(|time| match time.as_secs_f64() {
+            0.1..=60.0 => Ok(time),
+            _ => Err("give 100ms to 1m, or \"off\"".to_owned()),
+        });
+        self.take("monitor.counters", some)
+    }
+
     fn size(&mut self, key: &str, text: &str) -> u64 {
         self.take(key, size(text)).unwrap_or(Bytes(0)).0
     }
@@ -320,7 +337,8 @@ mod tests {
         assert_eq!(settings.host.monitor.attempts, 3);
         let Driver::Qemu(driver) = settings.driver else { panic!("QEMU is what there is unless another is named") };
         assert_eq!((driver.accelerator.as_str(), driver.distance, driver.slices), ("kvm", 28, qemu::Way::Dimm));
-        assert_eq!(settings.manager.identity, None);
+        assert_eq!((settings.manager.identity, settings.counters), (None, Some(Duration::from_secs(5))));
+        assert_eq!(Settings::parse(&format!("{LEAST}[monitor]\ncounters = \"off\"\n")).unwrap().counters, None);
     }
 
     #[test]
@@ -334,6 +352,7 @@ mod tests {
         check("[monitor]\nperiod = \"0s\"\nbudget = \"200%\"\n[qemu]\ndistance = 10\n", &["monitor.period", "monitor.budget", "11 to 254"]);
         check("[release]\nmargin = \"10\"\nwithin = \"x\"\n", &["release.margin", "release.within"]);
         check("[monitor]\nperiods = \"1m\"\n", &["periods"]);
+        check("[monitor]\ncounters = \"2m\"\n", &["monitor.counters: give 100ms to 1m, or \"off\""]);
         check("[qemu]\nslices = \"virtio\"\n", &["slices = \"virtio\"", "`dimm` or `virtio-mem`"]);
         check("[libvirt]\nuri = \"qemu:///system\"\n", &["libvirt.pool_node", "a file for each slice"]);
         check("[libvirt]\npool_node = 1\nlocal_nodes = \"0-1\"\n", &["the pool's node is among"]);
