@@ -66,6 +66,25 @@ fn what_a_replay_needs_is_kept() {
 }
 
 #[test]
+fn entries_lie_in_pages_of_a_size_that_is_read_at_a_time() {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("compacted.parquet");
+    let mut compactor = Compactor::create(&path, basis(32)).unwrap();
+    let entries = entries("m", 30, 288, 33);
+    let one = JobDay::pack(&entries[..288], DAY, &basis(32)).unwrap().tiles.len();
+    entries.into_iter().for_each(|entry| compactor.push(entry).unwrap());
+    compactor.finish().unwrap();
+    let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
+    let group = reader.get_row_group(0).unwrap();
+    let sizes: Vec<usize> = group.get_column_page_reader(10).unwrap().map(|page| page.unwrap().buffer().len()).collect();
+    assert!(sizes.len() > 3, "{sizes:?}");
+    // Its size is looked at after so many days.
+    let most = write::PAGE_BYTES + write::PAGE_LOOK_DAYS * (one + one / 10);
+    assert!(sizes.iter().all(|&size| size <= most), "{sizes:?} of at most {most}");
+}
+
+#[test]
 fn counters_of_version_1_are_summed_up_or_refused() {
     let check = |counts: &[u32], sums: Option<&[u32]>| {
         let mut found = counts.to_vec();

@@ -26,7 +26,9 @@ const GROUP_BYTES: usize = 16 << 20;
 
 /// How many bytes of entries make a page of the file, about: what is read at a time stays in a processor's cache until it is unpacked.
 /// Half of it and twice of it were slower.
-const PAGE_BYTES: usize = 256 << 10;
+pub(super) const PAGE_BYTES: usize = 256 << 10;
+/// How many days are written between two looks at a page's size.
+pub(super) const PAGE_LOOK_DAYS: usize = 4;
 /// Days that one row group may have.
 pub(super) const GROUP_DAYS_MAX: usize = 1 << 20;
 
@@ -149,8 +151,7 @@ fn properties(basis: &Basis) -> WriterProperties {
         .set_dictionary_enabled(false)
         .set_offset_index_disabled(true)
         .set_data_page_size_limit(PAGE_BYTES)
-        // The limit is looked at after so many values.
-        .set_write_batch_size(4);
+        .set_write_batch_size(PAGE_LOOK_DAYS);
     for name in WORDS {
         builder = builder.set_column_dictionary_enabled(ColumnPath::from(name), true);
     }
