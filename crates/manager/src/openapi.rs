@@ -4,7 +4,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::api::{Code, Refused};
-use crate::routes::{ROUTES, Route, Who};
+use crate::routes::{Operation, ROUTES, Route, Who};
 
 /// What any request may be refused for.
 const ALWAYS: [Code; 4] = [Code::BadRequest, Code::Forbidden, Code::NotFound, Code::Busy];
@@ -26,10 +26,13 @@ pub fn describe() -> Value {
             operation
                 .insert("requestBody".to_owned(), json!({ "required": true, "content": { "application/json": { "schema": schema } } }));
         }
-        let answer = route.answer.map(|answer| json!({ "application/json": { "schema": answer(&mut generator).to_value() } }));
-        let text = json!({ "text/plain": { "schema": { "type": "string" } } });
+        let answer = match (route.answer, route.operation) {
+            (Some(answer), _) => json!({ "application/json": { "schema": answer(&mut generator).to_value() } }),
+            (None, Operation::Description) => json!({ "application/json": { "schema": { "type": "object" } } }),
+            (None, _) => json!({ "text/plain": { "schema": { "type": "string" } } }),
+        };
         let mut responses = Map::new();
-        responses.insert("200".to_owned(), json!({ "description": "Done.", "content": answer.unwrap_or(text) }));
+        responses.insert("200".to_owned(), json!({ "description": "Done.", "content": answer }));
         for code in ALWAYS.iter().chain(route.refusals) {
             let shown = json!({ "description": "Refused; nothing has changed.", "content": { "application/json": { "schema": refused } } });
             responses.insert(code.status().to_string(), shown);
