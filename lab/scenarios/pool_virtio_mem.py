@@ -21,8 +21,8 @@ POOL_MIB = 256
 SLICES = POOL_MIB // SLICE_MIB
 GIB = POOL_MIB / 1024
 MOVABLE = "memhp_default_state=online_movable"
-FULL_MIB, LOCAL_MIB = 640, 448
-"""Beside the cores of the first guest, and of the others."""
+CALM_MIB, WRONG_MIB = 640, 448
+"""Beside the cores of guests that are asked for slices, and of the one that is moved."""
 LOCAL_HELD_MIB, POOL_HELD_MIB = 400, 205
 """With what the guest's kernel and programs take, more than is left without the pool."""
 PERIOD_SECONDS = 3
@@ -49,13 +49,14 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _fill_and_give(lab: Lab, host: Host) -> dict[str, Any]:
-    with PoolGuest(host, Vm("first", FULL_MIB, POOL_MIB, cmdline=MOVABLE, cpus=1)) as guest:
+    with PoolGuest(host, Vm("first", CALM_MIB, POOL_MIB, cmdline=MOVABLE, cpus=1)) as guest:
         online = virtio_mem.drive(guest)
         before, cores = znuma.node_bytes(guest, 1), guest.read("/sys/devices/system/node/node1/cpulist").strip()
         distance = guest.read("/sys/devices/system/node/node1/distance").split()[0]
         znuma.balloon(guest)
         copied = znuma.copy_seconds_per_gib(guest)
         virtio_mem.leave_request(host, guest)
+        half = znuma.node_bytes(guest, 1)
         virtio_mem.restart(host, "dimm")
         virtio_mem.until_online(guest)
         local, pool = (
@@ -71,6 +72,7 @@ def _fill_and_give(lab: Lab, host: Host) -> dict[str, Any]:
         after, damaged = znuma.node_bytes(guest, 1), damaged + pool.damaged_bytes()
         killed, alive = znuma.out_of_memory(guest), alive and pool.is_alive()
     lab.say(f"refused: {reason}")
+    lab.at_most("node_half_given_bytes", half, before - SLICE_MIB * MIB // 4)
     lab.at_least("node_bytes", before, POOL_MIB * MIB)
     lab.holds("node", (cores, distance) == ("", "28"), f"its cores are {cores!r}, its distance is {distance}")
     lab.at_least("own_marks_found_ratio", own[0] / pool.held_bytes, 1.0)
@@ -94,7 +96,7 @@ def _fill_and_give(lab: Lab, host: Host) -> dict[str, Any]:
 
 
 def _give_unused(lab: Lab, host: Host) -> dict[str, Any]:
-    with PoolGuest(host, Vm("second", LOCAL_MIB, POOL_MIB, cmdline=MOVABLE, cpus=1)) as guest:
+    with PoolGuest(host, Vm("second", CALM_MIB, POOL_MIB, cmdline=MOVABLE, cpus=1)) as guest:
         virtio_mem.drive(guest)
         leaked, looked = znuma.find(guest, [1, 2], 1)
         znuma.balloon(guest)
@@ -117,7 +119,7 @@ def _give_unused(lab: Lab, host: Host) -> dict[str, Any]:
 
 
 def _repair(lab: Lab, host: Host) -> dict[str, Any]:
-    with PoolGuest(host, Vm("wrong", LOCAL_MIB, POOL_MIB, cpus=1)) as guest:
+    with PoolGuest(host, Vm("wrong", WRONG_MIB, POOL_MIB, cpus=1)) as guest:
         virtio_mem.drive(guest)
         small = znuma.hold(guest, 3, SMALL_MIB)
         virtio_mem.restart(host, "dimm")

@@ -148,7 +148,7 @@ impl Qemu {
         let taken = self.connect(machine, process).and_then(|mut qmp| Ok(virtio_mem::take_back(&mut qmp, &machine.slices)?));
         match taken {
             Ok(0) => {}
-            Ok(slices) => log::info!("guest {}: the request for {slices} slices is taken back", machine.name),
+            Ok(slices) => log::info!("guest {}: was asked for slices by somebody who is gone, and keeps them: {slices}", machine.name),
             Err(error) => log::warn!("guest {}: {error}; it may still be asked for slices", machine.name),
         }
     }
