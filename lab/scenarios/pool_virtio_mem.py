@@ -3,8 +3,9 @@
 A host of that setting starts a guest, which fills its far node with a mark, is refused a release while it has no room
 for what it holds there, and gives its slices once it has. Before that the daemon dies in the midst of a release, and is
 started with the other setting: it takes the request back, and a guest that runs is asked for what it has. The next
-guest looks for the marks of the first in all of its pool memory, and gives its slices unused. A third one is predicted
-wrong and moved to local memory, slices and all, as it runs.
+guest looks for the marks of the first in all of its pool memory. It stands still when it is asked for its slices, so
+that the request is taken back when time is up; when it goes on, it is asked again, and gives them unused. A third one
+is predicted wrong and moved to local memory, slices and all, as it runs.
 """
 
 from typing import Any
@@ -25,6 +26,8 @@ CALM_MIB, WRONG_MIB = 640, 448
 """Beside the cores of guests that are asked for slices, and of the one that is moved."""
 LOCAL_HELD_MIB, POOL_HELD_MIB = 400, 205
 """With what the guest's kernel and programs take, more than is left without the pool."""
+IMPATIENT = "500ms"
+"""For a slice, of a guest that stands still."""
 PERIOD_SECONDS = 3
 SMALL_MIB, LARGE_MIB = 32, 420
 """Within what was predicted, and beyond."""
@@ -55,10 +58,11 @@ def _fill_and_give(lab: Lab, host: Host) -> dict[str, Any]:
         distance = guest.read("/sys/devices/system/node/node1/distance").split()[0]
         znuma.balloon(guest)
         copied = znuma.copy_seconds_per_gib(guest)
-        virtio_mem.leave_request(host, guest)
-        half = znuma.node_bytes(guest, 1)
-        virtio_mem.restart(host, "dimm")
-        virtio_mem.until_online(guest)
+        with virtio_mem.paused(host, guest):
+            virtio_mem.leave_request(host, guest)
+            left = virtio_mem.asked_bytes(host, guest)
+            virtio_mem.restart(host, "dimm")
+            taken_back = left - virtio_mem.asked_bytes(host, guest)
         local, pool = (
             znuma.hold(guest, node + 1, mib, node=node) for node, mib in enumerate((LOCAL_HELD_MIB, POOL_HELD_MIB))
         )
@@ -72,7 +76,7 @@ def _fill_and_give(lab: Lab, host: Host) -> dict[str, Any]:
         after, damaged = znuma.node_bytes(guest, 1), damaged + pool.damaged_bytes()
         killed, alive = znuma.out_of_memory(guest), alive and pool.is_alive()
     lab.say(f"refused: {reason}")
-    lab.at_most("node_half_given_bytes", half, before - SLICE_MIB * MIB // 4)
+    lab.at_least("taken_back_bytes", taken_back, SLICE_MIB * MIB)
     lab.at_least("node_bytes", before, POOL_MIB * MIB)
     lab.holds("node", (cores, distance) == ("", "28"), f"its cores are {cores!r}, its distance is {distance}")
     lab.at_least("own_marks_found_ratio", own[0] / pool.held_bytes, 1.0)
@@ -84,6 +88,7 @@ def _fill_and_give(lab: Lab, host: Host) -> dict[str, Any]:
     lab.at_most("node_after_bytes", after, 0)
     return {
         "node_bytes": before,
+        "taken_back_bytes": taken_back,
         "own_marks_found_ratio": own[0] / pool.held_bytes,
         "online_seconds_per_gib": online / GIB,
         "copy_seconds_per_gib": copied,
@@ -101,9 +106,18 @@ def _give_unused(lab: Lab, host: Host) -> dict[str, Any]:
         leaked, looked = znuma.find(guest, [1, 2], 1)
         znuma.balloon(guest)
         copied = znuma.copy_seconds_per_gib(guest)
-        released = znuma.release(host, guest)
-        after = znuma.node_bytes(guest, 1)
+        virtio_mem.restart(host, "virtio-mem", within=IMPATIENT)
+        with virtio_mem.paused(host, guest):
+            kept = znuma.kept(host, "second")
+            asked = virtio_mem.asked_bytes(host, guest)
+            virtio_mem.restart(host, "virtio-mem")
+        # The manager asks again.
         host.pool.until_free(SLICES)
+        released = znuma.offline_seconds(host.explain("second"))
+        after = znuma.node_bytes(guest, 1)
+    lab.say(f"kept: {kept}")
+    lab.holds("told", "the request is taken back" in kept, f"what is not given in time is not told so: {kept}")
+    lab.at_most("asked_bytes", asked, 0)
     dirty = sum(file.stat().st_blocks > 0 for file in host.pool.free_files())
     lab.at_most("leaked_bytes", sum(leaked), 0)
     lab.at_least("looked_bytes", looked, POOL_MIB * MIB)

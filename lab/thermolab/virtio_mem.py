@@ -1,6 +1,8 @@
 """Guests that get their slices as virtio-mem devices, by a QEMU that takes such devices away again."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 
 from . import emulator, znuma
 from .errors import GuestTimeout
@@ -21,14 +23,15 @@ def host(pool: Pool, name: str, watch: Watch, way: str, *, threads: str = "multi
     return pool.host(name, watch, hypervisor=f'{section}slices = "{way}"\n')
 
 
-def restart(host: Host, way: str) -> None:
-    """Kills a host's daemon and starts it with another way for the guests that it starts from now on."""
+def restart(host: Host, way: str, *, within: str = "60s") -> None:
+    """Kills a host's daemon and starts it with another way, for new guests, and another patience with a slice."""
     file = host.pool.directory / f"{host.name}.toml"
-    text = file.read_text()
-    for other in WAYS:
-        text = text.replace(f'slices = "{other}"', f'slices = "{way}"')
+    lines = []
+    for line in file.read_text().splitlines():
+        key = line.partition(" = ")[0]
+        lines.append({"slices": f'slices = "{way}"', "within": f'within = "{within}"'}.get(key, line))
     host.kill()
-    file.write_text(text)
+    file.write_text("\n".join(lines) + "\n")
     host.start()
 
 
@@ -49,13 +52,27 @@ def until_online(guest: PoolGuest) -> None:
             raise GuestTimeout(f"{znuma.node_bytes(guest, 1)} of {wanted} B are online after {_ONLINE_SECONDS:g} s")
 
 
+@contextlib.contextmanager
+def paused(host: Host, guest: PoolGuest) -> Iterator[None]:
+    """Stops the guest's processors within a `with` block, so that it gives nothing, whatever it is asked for."""
+    path = host.home / f"{guest.vm.name}.1.qmp"
+    with Qmp(path) as qmp:
+        qmp.ask("stop", {})
+    yield
+    with Qmp(path) as qmp:
+        qmp.ask("cont", {})
+
+
 def leave_request(host: Host, guest: PoolGuest) -> None:
-    """Has the guest give half of its first slice: so far it may be when a daemon dies that has asked for all."""
+    """Asks the guest for its first slice, as a daemon that dies right after that."""
     with Qmp(host.home / f"{guest.vm.name}.1.qmp") as qmp:
         device = qmp.ask("query-memory-devices", {})[0]["data"]
-        path, half = f"/machine/peripheral/{device['id']}", device["max-size"] // 2
-        qmp.ask("qom-set", {"path": path, "property": "requested-size", "value": half})
-        deadline = time.monotonic() + _ONLINE_SECONDS
-        while qmp.ask("query-memory-devices", {})[0]["data"]["size"] > half:
-            if time.monotonic() > deadline:
-                raise GuestTimeout(f"{device['id']} is not given after {_ONLINE_SECONDS:g} s")
+        path = f"/machine/peripheral/{device['id']}"
+        qmp.ask("qom-set", {"path": path, "property": "requested-size", "value": 0})
+
+
+def asked_bytes(host: Host, guest: PoolGuest) -> int:
+    """How much of its slices the guest is to give."""
+    with Qmp(host.home / f"{guest.vm.name}.1.qmp") as qmp:
+        devices = [device["data"] for device in qmp.ask("query-memory-devices", {})]
+    return sum(device["max-size"] - device["requested-size"] for device in devices)

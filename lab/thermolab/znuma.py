@@ -115,6 +115,11 @@ def release(host: Host, guest: PoolGuest) -> float:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
+    return offline_seconds(record)
+
+
+def offline_seconds(record: dict[str, Any]) -> float:
+    """What the slices took in all that a guest has given, by what its host knows of it."""
     words = (event["what"] for event in record["events"])
     return sum(float(what.split(" in ")[1].split()[0]) for what in words if "went offline" in what)
 
@@ -126,6 +131,14 @@ def refused(host: Host, name: str) -> str:
     except Refused as refusal:
         return str(refusal)
     return "it was not refused"
+
+
+def kept(host: Host, name: str) -> str:
+    """Why a guest keeps its slices although it has the room, once it says that it has."""
+    deadline = time.monotonic() + _BALLOON_SECONDS
+    while "must stay free" in (why := refused(host, name)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return why
 
 
 def copy_seconds_per_gib(guest: PoolGuest) -> float:

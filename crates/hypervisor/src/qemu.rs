@@ -72,13 +72,6 @@ impl Qemu {
         if machine.domain.is_some() {
             return Err(failed("its file names a domain, which is libvirt's; give QEMU arguments".to_owned()));
         }
-        let (slices, most) = (machine.slices.len(), virtio_mem::SLICES_MAX);
-        if way == Way::VirtioMem && slices > most {
-            return Err(failed(format!(
-                "{slices} slices as virtio-mem devices, of which a guest can have {most}; give it less of the pool, have a pool of larger \
-                 slices, or set qemu.slices = \"dimm\""
-            )));
-        }
         let pid_file = self.path(&machine.name, generation, "pid");
         let files = arguments::Files {
             pid: pid_file.clone(),
@@ -156,6 +149,11 @@ impl Qemu {
 
 impl Driver for Qemu {
     fn start(&self, machine: &Machine, held: Vec<File>) -> Result<Process, Error> {
+        if self.settings.slices == Way::VirtioMem
+            && let Some(why) = virtio_mem::unfit(&machine.slices)
+        {
+            return Err(Error::Start { program: self.settings.program.clone(), guest: machine.name.clone(), why });
+        }
         let process = self.spawn(machine, 1, self.settings.slices, &["-S".to_owned()])?;
         if let Err(error) = self.set_up(machine, &process, held) {
             process.kill(&self.roots);
@@ -326,8 +324,7 @@ mod tests {
         let large = Machine { slices: (0..65).map(slice).collect(), ..machine.clone() };
         let mut many = qemu(directory.path(), "exit 0");
         many.settings.slices = Way::VirtioMem;
-        let told = many.start(&large, Vec::new()).unwrap_err().to_string();
-        assert!(told.contains("65 slices") && told.contains("can have 64") && told.contains("qemu.slices = \"dimm\""), "{told}");
+        assert!(many.start(&large, Vec::new()).unwrap_err().to_string().contains("65 slices as virtio-mem devices"));
         let domain = Machine { domain: Some("<domain/>".to_owned()), ..machine };
         assert!(nobody.start(&domain, Vec::new()).unwrap_err().to_string().contains("which is libvirt's"));
     }

@@ -88,6 +88,10 @@ fn hold(mark: u64, mib: usize, node: Option<u32>, every: Duration) -> Result<()>
     }
     let mut memory = vec![0_u64; (mib << 20) / WORD_BYTES];
     memory.fill(word(mark));
+    if node.is_some() {
+        // A node that is being taken away has nothing free, and who may take from no other is ended for want of memory.
+        numa::unbind().context("cannot take memory from other nodes again")?;
+    }
     say(&json!({ "held_bytes": memory.len() * WORD_BYTES }))?;
     let begun = Instant::now();
     while signals.take(Some(every)).is_none() {

@@ -18,7 +18,7 @@ pub enum Way {
     /// A memory module each: fast, and in one piece; a request for it cannot be taken back.
     #[default]
     Dimm,
-    /// A virtio-mem device each: given back in small blocks, and a request can be taken back.
+    /// A virtio-mem device each, of which a request can be taken back.
     VirtioMem,
 }
 

@@ -3,10 +3,16 @@
 //! Each slice is a device of its own on a PCI Express root port of its own: a device can only be taken away as a whole, and only
 //! from such a port. QEMU before 8.1 takes none away, so that a slice would stay mapped by a guest that has no use for it.
 //!
-//! A guest is asked for a slice by a requested size of zero. It gives its blocks one after the other, and what it has given, QEMU
-//! punches out of the slice's file. When time is up, the request is taken back and the guest gets again what it gave: the pool
-//! has no use for a part of a slice, and a guest that has become short of memory is not to be asked on and on. Once it has given
-//! all of it, only the empty device is left; the request for that stays, because it asks the guest for nothing that it uses.
+//! A guest is asked for a slice by a requested size of zero. When time is up, the request is taken back, and the guest gets again
+//! what it gave: the pool has no use for a part of a slice, and a guest that has become short of memory is not to be asked on and
+//! on. Once it has given all of it, only the empty device is left; the request for that stays, because it asks the guest for
+//! nothing that it uses.
+//!
+//! A device is of one block, if it can be, and not of QEMU's blocks of 2 MiB. Linux gives blocks that are smaller than its own one
+//! by one, and lets go of its own after the last of them, when QEMU has the device for empty. If that is taken away then, Linux
+//! (6.12) keeps memory that is not there any more, or hangs: who takes the device away holds a lock that letting go needs. A
+//! block that is no smaller than its own it lets go of first, and then gives. Of a slice that is smaller than its blocks it takes
+//! nothing. So slices must be a power of two.
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +27,9 @@ use crate::qmp::{Error, Event, Qmp};
 pub(super) const SLICES_MAX: usize = 64;
 const FIRST_PLACE: usize = 0x10;
 const FUNCTIONS: usize = 8;
+
+/// The largest block, which is Linux's largest. A larger one would have to be aligned more than QEMU leaves room for.
+const BLOCK_MAX: u64 = 2 << 30;
 
 /// The first QEMU that takes such devices away: major and minor.
 const LEAST_VERSION: (u64, u64) = (8, 1);
@@ -44,6 +53,24 @@ pub(super) fn ports(slices: usize) -> impl Iterator<Item = String> {
     })
 }
 
+/// Why a guest cannot have these slices, if it cannot.
+pub(super) fn unfit(slices: &[Slice]) -> Option<String> {
+    if slices.len() > SLICES_MAX {
+        return Some(format!(
+            "{} slices as virtio-mem devices, of which a guest can have {SLICES_MAX}; give it less of the pool, have a pool of larger slices, \
+             or set qemu.slices = \"dimm\"",
+            slices.len()
+        ));
+    }
+    let odd = slices.iter().find(|slice| !slice.bytes.is_power_of_two())?;
+    Some(format!(
+        "slices of {} bytes as virtio-mem devices; they must be a power of two, such as {}: have a pool of such slices, or set \
+         qemu.slices = \"dimm\"",
+        odd.bytes,
+        1_u64 << odd.bytes.checked_ilog2().unwrap_or_default()
+    ))
+}
+
 /// Why this QEMU cannot do it, if it cannot.
 pub(super) fn lacking(qmp: &mut Qmp) -> Result<Option<String>, Error> {
     let told = qmp.ask("query-version", &json!({}))?;
@@ -62,6 +89,7 @@ pub(super) fn lacking(qmp: &mut Qmp) -> Result<Option<String>, Error> {
 pub(super) fn device(names: &Names, ordinal: usize, bytes: u64) -> Value {
     json!({
         "driver": "virtio-mem-pci", "id": names.device, "memdev": names.memory, "node": 1, "bus": port(ordinal), "requested-size": bytes,
+        "block-size": bytes.min(BLOCK_MAX),
         // Otherwise QEMU does not take it away: a guest might read what it has given.
         "unplugged-inaccessible": "on",
     })
@@ -204,6 +232,34 @@ mod tests {
             format!("{}{}", command["execute"].as_str().unwrap(), if value.is_null() { String::new() } else { format!(" {value}") })
         };
         (taken, server.join().unwrap().into_iter().skip(1).map(short).collect())
+    }
+
+    #[test]
+    fn slices_that_a_guest_cannot_have_are_told() {
+        let check = |count: u32, bytes: u64, why: Option<&[&str]>| {
+            let slice = |index| Slice { emc: 0, index, turn: 1, path: "/pool/a".into(), bytes };
+            let told = unfit(&(0..count).map(slice).collect::<Vec<_>>());
+            assert_eq!(told.is_some(), why.is_some(), "{told:?}");
+            for word in why.into_iter().flatten() {
+                assert!(told.as_ref().is_some_and(|told| told.contains(word)), "{word} in {told:?}");
+            }
+        };
+        check(0, 1 << 30, None);
+        check(64, 1 << 30, None);
+        check(65, 1 << 30, Some(&["65 slices", "can have 64", "qemu.slices = \"dimm\""]));
+        check(1, 3 << 30, Some(&["3221225472 bytes", "such as 2147483648", "qemu.slices = \"dimm\""]));
+        check(1, 0, Some(&["0 bytes"]));
+    }
+
+    #[test]
+    fn a_device_is_of_as_few_blocks_as_can_be() {
+        let check = |bytes: u64, block: u64| {
+            let slice = Slice { emc: 0, index: 1, turn: 1, path: "/pool/a".into(), bytes };
+            assert_eq!(device(&Names::of(&slice), 0, bytes)["block-size"], block, "{bytes}");
+        };
+        check(128 << 20, 128 << 20);
+        check(2 << 30, 2 << 30);
+        check(8 << 30, 2 << 30);
     }
 
     #[test]

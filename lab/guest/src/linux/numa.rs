@@ -38,6 +38,16 @@ pub(crate) fn bind_to(node: u32) -> io::Result<()> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Takes new memory of this thread from wherever the kernel likes.
+///
+/// # Errors
+/// `ENOSYS` where the kernel knows of no nodes.
+pub(crate) fn unbind() -> io::Result<()> {
+    // SAFETY: this policy has no mask, which the kernel does not read.
+    let done = unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_DEFAULT, std::ptr::null::<u64>(), 0_u64) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::mapping::{Mapping, page_bytes};
