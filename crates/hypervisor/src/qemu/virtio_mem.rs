@@ -111,9 +111,7 @@ pub(super) fn take(qmp: &mut Qmp, device: &str, bytes: u64, deadline: Instant) -
         Ok(Some(0)) => eject(qmp, device, deadline),
         Ok(Some(left)) => {
             request(qmp, device, bytes)?;
-            Ok(Offline::NotYet(format!(
-                "the guest still has {left} of its {bytes} bytes; the request is taken back, and it gets the others again"
-            )))
+            Ok(Offline::NotYet(format!("the request is taken back, since the guest still has {left} of its {bytes} bytes")))
         }
         Err(error) => {
             // Whether QEMU hears that is not known, as little as whether it hears anything.
@@ -284,7 +282,11 @@ mod tests {
             assert_eq!(said, told);
         };
         let look = "query-memory-devices";
-        check(&[YES, SOME, YES], "still has 4194304 of its 268435456 bytes", &["qom-set 0", look, "qom-set 268435456"]);
+        check(
+            &[YES, SOME, YES],
+            "taken back, since the guest still has 4194304 of its 268435456 bytes",
+            &["qom-set 0", look, "qom-set 268435456"],
+        );
         // What is empty is not given back: nothing in the guest uses it.
         check(&[YES, EMPTY, YES], "does not let go of the empty device", &["qom-set 0", look, "device_del"]);
         check(&[YES, EMPTY, BUSY, EMPTY], "already in the process of unplug", &["qom-set 0", look, "device_del", look]);
