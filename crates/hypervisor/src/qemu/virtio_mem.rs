@@ -10,9 +10,9 @@
 //!
 //! A device is of one block, if it can be, and not of QEMU's blocks of 2 MiB. Linux gives blocks that are smaller than its own one
 //! by one, and lets go of its own after the last of them, when QEMU has the device for empty. If that is taken away then, Linux
-//! (6.12) keeps memory that is not there any more, or hangs: who takes the device away holds a lock that letting go needs. A
-//! block that is no smaller than its own it lets go of first, and then gives. Of a slice that is smaller than its blocks it takes
-//! nothing. So slices must be a power of two.
+//! (6.12) hangs: who takes the device away holds the lock of memory hot-plug and waits for the driver, which waits for that lock.
+//! A block that is no smaller than its own it lets go of first, and then gives. Of a slice that is smaller than its blocks it
+//! takes nothing. So slices must be a power of two.
 
 use std::time::{Duration, Instant};
 
