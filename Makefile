@@ -90,6 +90,10 @@ test-libvirt: toolchain venv lab-setup-stock ## a pool's guest by libvirt, as ro
 	tools/libvirt
 	$(THERMOLAB) run pool_libvirt --kernel 6.12
 
+.PHONY: test-libvirt-repair
+test-libvirt-repair: toolchain venv lab-setup-stock ## a guest by libvirt is repaired on a host of two nodes, which is a guest itself (an image of 0.4 GB); ten minutes
+	$(THERMOLAB) run pool_migrate_pages --kernel 6.12
+
 .PHONY: test-ray
 test-ray: toolchain ## the model on a local Ray cluster, one of whose workers is killed (0.5 GB of wheels)
 	cargo build --locked -p thermocline

@@ -1,4 +1,4 @@
-"""The root file system of all guests: a minimal Debian with real programs, as an ext4 image.
+"""The root file system of guests: a minimal Debian with real programs, as an ext4 image.
 
 Guests share one image read-only; what each writes goes to a snapshot of its own. It holds no kernel and none of
 the project's programs: those come with each guest's initial RAM disk, so that a change to them rebuilds nothing.
@@ -6,6 +6,7 @@ the project's programs: those come with each guest's initial RAM disk, so that a
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from .cache import call, digest, is_made, made, say
@@ -26,30 +27,37 @@ _FEATURES = "^has_journal,^metadata_csum,^metadata_csum_seed,^orphan_file,^quota
 _MOUNT_POINTS = ("dev", "lab", "proc", "run", "sys", "tmp")
 
 
-def image() -> Path:
-    """The ext4 image, made if need be (about a minute, mostly unpacking packages)."""
-    directory = _directory()
-    made(directory, "making the root file system (Debian with redis, memcached, nginx and postgresql)", _make)
+def image(packages: Sequence[str] = _PACKAGES) -> Path:
+    """The ext4 image, made if need be (about a minute, mostly unpacking packages).
+
+    `packages` are those of a guest that needs others than most do.
+    """
+    directory = _directory(packages)
+    made(
+        directory,
+        f"making the root file system (Debian with {', '.join(packages)})",
+        lambda into: _make(into, packages),
+    )
     return directory / "root.ext4"
 
 
 def is_ready() -> bool:
     """Whether `image()` needs no network."""
-    return is_made(_directory())
+    return is_made(_directory(_PACKAGES))
 
 
-def _directory() -> Path:
-    recipe = (_SUITE, _PACKAGES, _IMAGE_BYTES, _INODES, _EXCLUDED, _FEATURES, _MOUNT_POINTS)
+def _directory(packages: Sequence[str]) -> Path:
+    recipe = (_SUITE, tuple(packages), _IMAGE_BYTES, _INODES, _EXCLUDED, _FEATURES, _MOUNT_POINTS)
     return cache() / "rootfs" / f"{_SUITE}-{digest(repr(recipe))}"
 
 
-def _make(into: Path) -> None:
+def _make(into: Path, packages: Sequence[str]) -> None:
     archive = into / "root.tar"
     say("  unpacking Debian packages")
     call(
         [
             *("mmdebstrap", "--variant=essential", "--architectures=amd64", "--format=tar"),
-            f"--include={','.join(_PACKAGES)}",
+            f"--include={','.join(packages)}",
             *(f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED),
             *proxy_options(),
             *(_SUITE, archive, source_line(_SUITE)),

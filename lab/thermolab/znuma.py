@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .guest import Guest
 from .pool import Host, PoolGuest, Refused
 from .qemu import MIB
 
 _COPIED_MIB = 128
 _BALLOON_SECONDS = 30.0
 """Until a guest has said how much it uses; it is asked every two."""
+
+_COPIED_MIB = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ def kept(host: Host, name: str) -> str:
     return why
 
 
-def copy_seconds_per_gib(guest: PoolGuest) -> float:
+def copy_seconds_per_gib(guest: Guest) -> float:
     """What a guest takes to copy its own memory: what is emulated is told as a multiple of that."""
     there = "/dev/shm/from"  # noqa: S108 -- the guest's own
     guest.run(["dd", "if=/dev/zero", f"of={there}", "bs=1M", f"count={_COPIED_MIB}"], timeout_s=120)

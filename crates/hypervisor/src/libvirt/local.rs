@@ -93,6 +93,8 @@ pub(super) fn to_local(libvirt: &Libvirt, machine: &Machine, process: &Process, 
     let Settings { pool_node, local_nodes, .. } = &libvirt.settings;
     let kernel = Real { roots: &libvirt.roots, pid: process.pid, pool: *pool_node };
     let copied_bytes = bring(&kernel, *pool_node, local_nodes.as_deref(), begun + within).map_err(failed)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    log::info!("guest {}: {copied_bytes} bytes of node {pool_node} are local after {seconds:.3} s", machine.name);
     let_go(libvirt, machine).map_err(|error| failed(format!("its pages are local, but its slices stay locked: {error}")))?;
     // It runs all the time; who accesses a page just as it moves waits for that page.
     Ok(Moved { process: moved(process), pause_seconds: 0.0, total_seconds: begun.elapsed().as_secs_f64(), copied_bytes })
@@ -182,11 +184,13 @@ fn migrate(kernel: &impl Kernel, pool: u32, homes: &[Home], deadline: Instant) -
     loop {
         let (mut left, mut full) = (0, Vec::new());
         for home in homes {
+            let begun = Instant::now();
             match kernel.migrate(home.node) {
                 Err(error) if error.errno() == Some(rustix::io::Errno::NOMEM.raw_os_error()) => full.push(home.node),
                 other => other.map_err(told)?,
             }
             left = kernel.modules().map_err(told)?.iter().map(|module| module.pool_bytes).sum::<u64>();
+            log::debug!("{left} bytes are left on node {pool} after {:?} of moving to node {}", begun.elapsed(), home.node);
             if left == 0 {
                 return Ok(());
             }

@@ -1,0 +1,293 @@
+"""A pool's host within a guest, for what a host with a second NUMA node is needed for.
+
+The guest's node 1 has no cores and is the pool. In the guest run the pool's manager, the host's daemon, a libvirtd and
+QEMU, which emulates a guest in the emulated guest: a program that needs no operating system (`lab/inner`).
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from . import numa, rootfs
+from .cache import call
+from .errors import CommandFailed, GuestTimeout, LabError
+from .guest import Guest
+from .lab import Lab
+from .paths import LAB
+from .pool import LEASE_SECONDS, SLICE_MIB, Watch
+
+PACKAGES = ("libvirt-clients", "libvirt-daemon", "libvirt-daemon-driver-qemu", "procps", "qemu-system-x86")
+
+HOST = "host-a"
+_DIRECTORY = "/run/pool"
+_INNER = "/run/inner"
+_URI = "qemu+unix:///system?socket=/run/libvirt/libvirt-sock"
+_PORT = 7443
+_PAGE_BYTES = 4096
+_UP_SECONDS = 240.0
+"""Until a daemon answers. libvirt's looks at what QEMU can do first, for which it starts one several times."""
+_LOOK_SECONDS = 0.5
+_BOOT_SECONDS = 240.0
+_USER = "libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin\n"
+_QEMU = """\
+security_driver = "none"
+user = "root"
+group = "root"
+cgroup_controllers = []
+namespaces = []
+stdio_handler = "file"
+"""
+
+_SOURCE = LAB / "inner" / "program.c"
+_CFLAGS = ("-m32", "-O2", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-fno-pie", "-fno-stack-protector")
+_LDFLAGS = (
+    "-nostdlib",
+    "-static",
+    "-no-pie",
+    "-Wl,-Ttext-segment=0x100000",
+    "-Wl,--build-id=none",
+    "-Wl,-z,noexecstack",
+)
+
+
+def outer(lab: Lab, local_mib: int, pool_mib: int) -> Guest:
+    """A guest that can be a host, to be used in a `with` block."""
+    program = lab.directory / "inner"
+    call(["cc", *_CFLAGS, *_LDFLAGS, "-o", program, _SOURCE])
+    programs = {name: lab.program(name) for name in ("labguest", "thermocline")}
+    console = lab.directory / f"{lab.kernel.name}-console.log"
+    console.unlink(missing_ok=True)
+    return Guest(
+        lab.kernel,
+        numa.two_nodes(local_mib, pool_mib, hmat=False),
+        root=rootfs.image(PACKAGES),
+        binaries={**programs, "inner": program},
+        console=console,
+    )
+
+
+class Host:
+    """The host's daemon in a guest, its pool, and libvirt."""
+
+    def __init__(self, guest: Guest, slices: int, watch: Watch, local_mib: int) -> None:
+        self.guest = guest
+        self.logs: list[str] = []
+        """Names of the daemon's logs, one for each start."""
+        guest.mkdir(_DIRECTORY)
+        guest.mkdir(_INNER)
+        self._libvirt()
+        self._manager(slices)
+        top = {"name": HOST, "local_memory": f"{local_mib}MiB", "least_local_memory": "128MiB"}
+        top |= {"state": f"{_DIRECTORY}/state", "runtime": _DIRECTORY}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in top.items()]
+        lines += ["[manager]", f'url = "https://127.0.0.1:{_PORT}"', f'identity = "{_DIRECTORY}/tls/{HOST}"']
+        lines += ["[libvirt]", f"pool_node = {numa.SLOW}", f'uri = "{_URI}"', "balloon = false"]
+        lines += ["[monitor]", f'period = "{watch.period}"', f'touched = "{watch.touched}"']
+        lines += [f'accessed = "{watch.accessed}"', 'rest = "1s"', f"attempts = {watch.attempts}", 'within = "60s"']
+        guest.write(f"{_DIRECTORY}/host.toml", "\n".join(lines) + "\n")
+        self.start()
+
+    def start(self) -> None:
+        """Starts the daemon, again if need be, and waits until it has a lease."""
+        self.logs.append(f"host-{len(self.logs) + 1}")
+        self._pid = self._spawn(self.logs[-1], "thermocline", "pool", "host", "--config", f"{_DIRECTORY}/host.toml")
+        self.guest.expect(f"{_DIRECTORY}/{self.logs[-1]}.log", "has a lease", _UP_SECONDS)
+
+    def kill(self) -> None:
+        """Ends the daemon as a fault would; its guests go on."""
+        self.guest.kill(self._pid, 9)
+        self.guest.wait_exit(self._pid)
+
+    def vm(self, *argv: str) -> Any:
+        """What a command about guests answers.
+
+        Raises:
+            CommandFailed: the host will not.
+        """
+        line = ["thermocline", "pool", "vm", *argv, "--runtime", _DIRECTORY, "--format", "json"]
+        return json.loads(self.guest.run(line, timeout_s=300).stdout)
+
+    def explain(self, name: str) -> dict[str, Any]:
+        """All about a guest."""
+        told: dict[str, Any] = self.vm("explain", name)
+        return told
+
+    def event(self, name: str, text: str, timeout_s: float) -> str:
+        """The first event of a guest that contains a text.
+
+        Raises:
+            GuestTimeout: none came in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for event in self.explain(name)["events"]:
+                if text in event["what"]:
+                    return str(event["what"])
+            time.sleep(_LOOK_SECONDS)
+        raise GuestTimeout(f"guest {name}: {text!r} did not happen within {timeout_s:g} s")
+
+    def free_slices(self) -> int:
+        """Slices that the manager has for others: nobody holds their locks."""
+        reach = ("--manager", f"https://127.0.0.1:{_PORT}", "--identity", f"{_DIRECTORY}/tls/operator")
+        told = self.guest.run(["thermocline", "pool", "status", *reach, "--format", "json"]).stdout
+        free: int = json.loads(told)["slices"]["free"]
+        return free
+
+    def until_free(self, slices: int, timeout_s: float = 60.0) -> None:
+        """Waits until so many slices are free."""
+        self._until(f"{slices} slices are free", lambda: self.free_slices() == slices, timeout_s)
+
+    def keep_logs(self) -> None:
+        """Copies the logs of all daemons."""
+        for name in (*self.logs, "manager", "libvirtd"):
+            self.guest.keep(f"{_DIRECTORY}/{name}.log")
+
+    def said(self, text: str) -> str:
+        """The first line of the daemon's logs with a text in it.
+
+        Raises:
+            LabError: there is none.
+        """
+        for name in self.logs:
+            for line in self.guest.read(f"{_DIRECTORY}/{name}.log").splitlines():
+                if text in line:
+                    return line
+        raise LabError(f"the host's daemon has not said {text!r}")
+
+    def virsh(self, *words: str, timeout_s: float = 60.0) -> str:
+        """What libvirt answers."""
+        return self.guest.run(["virsh", "-q", "-c", _URI, *words], timeout_s=timeout_s).stdout
+
+    def _libvirt(self) -> None:
+        guest = self.guest
+        for file in ("/etc/passwd", "/etc/group"):
+            line = _USER if file.endswith("passwd") else "libvirt-qemu:x:64055:\n"
+            guest.write(file, line, append=True)
+        # What makes it elsewhere is not there.
+        guest.run(["ln", "-sf", "/proc/self/fd/0", "/dev/stdin"])
+        guest.mkdir("/etc/libvirt")
+        guest.write("/etc/libvirt/qemu.conf", _QEMU)
+        guest.write(f"{_DIRECTORY}/libvirtd.conf", 'auth_unix_rw = "none"\nauth_unix_ro = "none"\n')
+        self._spawn("libvirtd", "libvirtd", "-f", f"{_DIRECTORY}/libvirtd.conf")
+        self._until("libvirt answers", lambda: "QEMU" in self.virsh("version", timeout_s=_UP_SECONDS))
+
+    def _manager(self, slices: int) -> None:
+        guest, tls = self.guest, f"{_DIRECTORY}/tls"
+        guest.run(["thermocline", "pool", "certificates", tls, f"--host={HOST}", "--server=127.0.0.1"])
+        top = {"listen": f"127.0.0.1:{_PORT}", "ledger": f"{_DIRECTORY}/ledger.redb"}
+        top |= {"pool_dir": f"{_DIRECTORY}/slices", "slice_size": f"{SLICE_MIB}MiB", "lease": f"{LEASE_SECONDS}s"}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in top.items()]
+        lines += [f'hosts = ["{HOST}"]', 'operators = ["operator"]', "[tls]", f'cert = "{tls}/manager.pem"']
+        lines += [f'key = "{tls}/manager.key"', f'client_ca = "{tls}/ca.pem"', "[[emcs]]", f"slices = {slices}"]
+        config = f"{_DIRECTORY}/manager.toml"
+        guest.write(config, "\n".join(lines) + "\n")
+        guest.run(["thermocline", "pool", "manager", "init", "--config", config])
+        self._spawn("manager", "thermocline", "pool", "manager", "--config", config)
+        self._until("the manager answers", lambda: self.free_slices() == slices)
+
+    def _spawn(self, name: str, *argv: str) -> int:
+        log = f"{_DIRECTORY}/{name}.log"
+        return self.guest.spawn(argv, stdout=log, stderr=log)
+
+    def _until(self, what: str, holds: Callable[[], bool], timeout_s: float = _UP_SECONDS) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with suppress(CommandFailed):
+                if holds():
+                    return
+            if time.monotonic() > deadline:
+                raise LabError(f"{what}: not within {timeout_s:g} s")
+            time.sleep(_LOOK_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """Memory of a process."""
+
+    policy: str
+    bytes_on: dict[int, int]
+    """By node."""
+
+
+class Inner:
+    """A guest of the guest, with a module for each of its slices."""
+
+    def __init__(self, host: Host, name: str, local_mib: int, pool_mib: int) -> None:
+        self.host = host
+        self.name = name
+        self._guest = guest = host.guest
+        self._port, self.console = f"{_INNER}/port", f"{_INNER}/console"
+        for way in ("in", "out"):
+            guest.run(["mkfifo", f"{self._port}.{way}"])
+        # Open for writing too, or the first writer who goes ends it, and that is libvirt.
+        guest.spawn(["sh", "-c", f"exec cat <>{self._port}.out"], stdout=self.console)
+        guest.write(
+            f"{_INNER}/domain.xml",
+            "<domain type='qemu'>\n<os><type arch='x86_64' machine='q35'>hvm</type>"
+            "<kernel>/lab/inner</kernel></os>\n"
+            "<cpu mode='custom'><model>qemu64</model></cpu>\n<devices>\n<controller type='usb' model='none'/>\n"
+            f"<serial type='pipe'><source path='{self._port}'/></serial>\n</devices>\n</domain>\n",
+        )
+        values = {"name": name, "cores": 1, "memory": f"{local_mib + pool_mib}MiB", "pool": f"{pool_mib}MiB"}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in {**values, "domain": "domain.xml"}.items()]
+        guest.write(f"{_INNER}/vm.toml", "\n".join(lines) + "\n")
+        begin = time.monotonic()
+        self.pid: int = host.vm("start", f"{_INNER}/vm.toml")["process"]["pid"]
+        """QEMU's, in the guest."""
+        self.start_seconds = time.monotonic() - begin
+
+    def until_up(self) -> float:
+        """Waits for its program; seconds that took."""
+        begin = time.monotonic()
+        self._guest.expect(self.console, "inner: up", _BOOT_SECONDS)
+        return time.monotonic() - begin
+
+    def hold(self, mib: int, timeout_s: float = 120.0) -> None:
+        """Has it fill more of its module with marks, and go on looking at all of them."""
+        held = len(self._told("held_bytes"))
+        self._guest.run(["sh", "-c", f"echo {mib} >{self._port}.in"])
+        deadline = time.monotonic() + timeout_s
+        while len(self._told("held_bytes")) == held:
+            if time.monotonic() > deadline:
+                raise GuestTimeout(f"guest {self.name} did not fill {mib} MiB within {timeout_s:g} s")
+            time.sleep(_LOOK_SECONDS)
+
+    def looks(self) -> int:
+        """How often it has looked at its marks."""
+        return len(self._told("damaged_bytes"))
+
+    def until_looks(self, more: int, timeout_s: float = 60.0) -> None:
+        """Waits until it has looked so many more times."""
+        wanted, deadline = self.looks() + more, time.monotonic() + timeout_s
+        while self.looks() < wanted:
+            if time.monotonic() > deadline:
+                raise GuestTimeout(f"guest {self.name}: it has not looked {more} times within {timeout_s:g} s")
+            time.sleep(_LOOK_SECONDS)
+
+    def damaged_bytes(self) -> int:
+        """The most that it ever found damaged."""
+        return max(self._told("damaged_bytes"), default=0)
+
+    def modules(self) -> dict[str, Mapping]:
+        """Where the pages of its memory come from and are, by address; without what libvirt says nothing of."""
+        found = {}
+        for line in self._guest.read(f"/proc/{self.pid}/numa_maps").splitlines():
+            if "memory-backend-memfd" in line:
+                start, rest = line.split(" ", 1)
+                policy, _, rest = rest.partition(" file=")
+                nodes = {int(node): int(pages) * _PAGE_BYTES for node, pages in re.findall(r" N(\d+)=(\d+)", rest)}
+                found[start] = Mapping(policy, nodes)
+        return found
+
+    def locks(self) -> int:
+        """Slices' files that its process has open."""
+        listed = self._guest.run(["sh", "-c", f"ls -l /proc/{self.pid}/fd"]).stdout
+        return listed.count(f"{_DIRECTORY}/slices/")
+
+    def _told(self, key: str) -> list[int]:
+        lines = self._guest.read(self.console).splitlines() if self._guest.exists(self.console) else []
+        return [int(number) for line in lines for number in re.findall(rf'"{key}":(\d+)', line)]
