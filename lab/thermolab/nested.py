@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from . import numa, rootfs
@@ -77,19 +78,29 @@ class Host:
         self.guest = guest
         self.logs: list[str] = []
         """Names of the daemon's logs, one for each start."""
+        self.consoles: list[str] = []
+        """What its guests say."""
         guest.mkdir(_DIRECTORY)
-        guest.mkdir(_INNER)
         self._libvirt()
         self._manager(slices)
-        top = {"name": HOST, "local_memory": f"{local_mib}MiB", "least_local_memory": "128MiB"}
-        top |= {"state": f"{_DIRECTORY}/state", "runtime": _DIRECTORY}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in top.items()]
+        self._top = {"name": HOST, "local_memory": f"{local_mib}MiB", "least_local_memory": "128MiB"}
+        self._top |= {"state": f"{_DIRECTORY}/state", "runtime": _DIRECTORY}
+        self._watch = watch
+        self.configure()
+        self.start()
+
+    def configure(self, local_nodes: str | None = None) -> None:
+        """What the daemon's next start goes by: where local memory is, if it is told."""
+        watch = self._watch
+        lines = [f"{key} = {json.dumps(value)}" for key, value in self._top.items()]
         lines += ["[manager]", f'url = "https://127.0.0.1:{_PORT}"', f'identity = "{_DIRECTORY}/tls/{HOST}"']
         lines += ["[libvirt]", f"pool_node = {numa.SLOW}", f'uri = "{_URI}"', "balloon = false"]
+        if local_nodes is not None:
+            lines.append(f'local_nodes = "{local_nodes}"')
         lines += ["[monitor]", f'period = "{watch.period}"', f'touched = "{watch.touched}"']
-        lines += [f'accessed = "{watch.accessed}"', 'rest = "1s"', f"attempts = {watch.attempts}", 'within = "60s"']
-        guest.write(f"{_DIRECTORY}/host.toml", "\n".join(lines) + "\n")
-        self.start()
+        lines += [f'accessed = "{watch.accessed}"', f'budget = "{watch.budget}"', 'rest = "1s"']
+        lines += [f"attempts = {watch.attempts}", 'within = "60s"']
+        self.guest.write(f"{_DIRECTORY}/host.toml", "\n".join(lines) + "\n")
 
     def start(self) -> None:
         """Starts the daemon, again if need be, and waits until it has a lease."""
@@ -141,10 +152,16 @@ class Host:
         """Waits until so many slices are free."""
         self._until(f"{slices} slices are free", lambda: self.free_slices() == slices, timeout_s)
 
+    def uptime(self) -> float:
+        """The guest's time since boot, in seconds."""
+        return float(self.guest.read("/proc/uptime").split()[0])
+
     def keep_logs(self) -> None:
-        """Copies the logs of all daemons."""
+        """Copies the logs of all daemons and what guests have said."""
         for name in (*self.logs, "manager", "libvirtd"):
             self.guest.keep(f"{_DIRECTORY}/{name}.log")
+        for console in self.consoles:
+            self.guest.keep(console)
 
     def said(self, text: str) -> str:
         """The first line of the daemon's logs with a text in it.
@@ -212,6 +229,10 @@ class Mapping:
     bytes_on: dict[int, int]
     """By node."""
 
+    def on(self, node: int) -> int:
+        """Bytes of it on a node."""
+        return self.bytes_on.get(node, 0)
+
 
 class Inner:
     """A guest of the guest, with a module for each of its slices."""
@@ -220,13 +241,18 @@ class Inner:
         self.host = host
         self.name = name
         self._guest = guest = host.guest
-        self._port, self.console = f"{_INNER}/port", f"{_INNER}/console"
+        directory = f"{_INNER}/{name}"
+        guest.mkdir(directory)
+        self._port, self.console = f"{directory}/port", f"{directory}/{name}-console"
         for way in ("in", "out"):
             guest.run(["mkfifo", f"{self._port}.{way}"])
-        # Open for writing too, or the first writer who goes ends it, and that is libvirt.
-        guest.spawn(["sh", "-c", f"exec cat <>{self._port}.out"], stdout=self.console)
+        # Lines with the time when they came. The pipe is open for writing too, or the first writer who goes would end
+        # it, and that is libvirt.
+        line = 'while read -r line; do read -r now rest </proc/uptime; echo "$now $line"; done'
+        guest.spawn(["sh", "-c", f"{line} <>{self._port}.out"], stdout=self.console)
+        host.consoles.append(self.console)
         guest.write(
-            f"{_INNER}/domain.xml",
+            f"{directory}/domain.xml",
             "<domain type='qemu'>\n<os><type arch='x86_64' machine='q35'>hvm</type>"
             "<kernel>/lab/inner</kernel></os>\n"
             "<cpu mode='custom'><model>qemu64</model></cpu>\n<devices>\n<controller type='usb' model='none'/>\n"
@@ -234,9 +260,9 @@ class Inner:
         )
         values = {"name": name, "cores": 1, "memory": f"{local_mib + pool_mib}MiB", "pool": f"{pool_mib}MiB"}
         lines = [f"{key} = {json.dumps(value)}" for key, value in {**values, "domain": "domain.xml"}.items()]
-        guest.write(f"{_INNER}/vm.toml", "\n".join(lines) + "\n")
+        guest.write(f"{directory}/vm.toml", "\n".join(lines) + "\n")
         begin = time.monotonic()
-        self.pid: int = host.vm("start", f"{_INNER}/vm.toml")["process"]["pid"]
+        self.pid: int = host.vm("start", f"{directory}/vm.toml")["process"]["pid"]
         """QEMU's, in the guest."""
         self.start_seconds = time.monotonic() - begin
 
@@ -267,6 +293,13 @@ class Inner:
             if time.monotonic() > deadline:
                 raise GuestTimeout(f"guest {self.name}: it has not looked {more} times within {timeout_s:g} s")
             time.sleep(_LOOK_SECONDS)
+
+    def gap_seconds(self, begin: float, end: float) -> float:
+        """The longest time between two looks in a stretch of the outer guest's time since boot."""
+        lines = (line.split() for line in self._guest.read(self.console).splitlines())
+        times = [float(words[0]) for words in lines if "damaged_bytes" in words[-1]]
+        at = [begin, *(time for time in times if begin <= time <= end), end]
+        return max(after - before for before, after in pairwise(at))
 
     def damaged_bytes(self) -> int:
         """The most that it ever found damaged."""
