@@ -208,7 +208,7 @@ class Host:
 
     def _spawn(self, name: str, *argv: str) -> int:
         log = f"{_DIRECTORY}/{name}.log"
-        return self.guest.spawn(argv, stdout=log, stderr=log)
+        return self.guest.spawn(argv, env={"THERMOCLINE_LOG": "debug"}, stdout=log, stderr=log)
 
     def _until(self, what: str, holds: Callable[[], bool], timeout_s: float = _UP_SECONDS) -> None:
         deadline = time.monotonic() + timeout_s
