@@ -91,7 +91,7 @@ test-libvirt: toolchain venv lab-setup-stock ## a pool's guest by libvirt, as ro
 	$(THERMOLAB) run pool_libvirt --kernel 6.12
 
 .PHONY: test-libvirt-repair
-test-libvirt-repair: toolchain venv lab-setup-stock ## a guest by libvirt is repaired on a host of two nodes, which is a guest itself (an image of 0.4 GB); ten minutes
+test-libvirt-repair: toolchain venv lab-setup-stock ## a guest by libvirt is repaired on a host of two nodes, which is a guest itself (an image of 0.2 GB is made); minutes
 	$(THERMOLAB) run pool_migrate_pages --kernel 6.12
 
 .PHONY: test-ray

@@ -1,6 +1,6 @@
 /*
- * The guest of a guest: a program without an operating system, because Linux takes more than seven minutes to boot where it
- * is emulated twice.
+ * The guest of a guest: a program without an operating system, because Linux takes minutes to boot where it is emulated
+ * twice.
  *
  * It is told on its serial port how many MiB of a memory module at 4 GiB it is to fill with marks, as a line with a
  * number, and looks from then on whether they are whole, again and again. QEMU boots it by Multiboot 0.6.96, in 32 bits; it reaches

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from . import numa, rootfs
@@ -55,10 +56,15 @@ _LDFLAGS = (
 )
 
 
+def build(program: Path) -> None:
+    """Builds what the guest of a guest is."""
+    call(["cc", *_CFLAGS, *_LDFLAGS, "-o", program, _SOURCE])
+
+
 def outer(lab: Lab, local_mib: int, pool_mib: int) -> Guest:
     """A guest that can be a host, to be used in a `with` block."""
     program = lab.directory / "inner"
-    call(["cc", *_CFLAGS, *_LDFLAGS, "-o", program, _SOURCE])
+    build(program)
     programs = {name: lab.program(name) for name in ("labguest", "thermocline")}
     console = lab.directory / f"{lab.kernel.name}-console.log"
     console.unlink(missing_ok=True)
@@ -234,6 +240,18 @@ class Mapping:
         return self.bytes_on.get(node, 0)
 
 
+def mappings(numa_maps: str) -> dict[str, Mapping]:
+    """The memory that QEMU made for its guest, by address."""
+    found = {}
+    for line in numa_maps.splitlines():
+        if "memory-backend-memfd" in line:
+            start, rest = line.split(" ", 1)
+            policy, _, rest = rest.partition(" file=")
+            nodes = {int(node): int(pages) * _PAGE_BYTES for node, pages in re.findall(r" N(\d+)=(\d+)", rest)}
+            found[start] = Mapping(policy, nodes)
+    return found
+
+
 class Inner:
     """A guest of the guest, with a module for each of its slices."""
 
@@ -306,15 +324,8 @@ class Inner:
         return max(self._told("damaged_bytes"), default=0)
 
     def modules(self) -> dict[str, Mapping]:
-        """Where the pages of its memory come from and are, by address; without what libvirt says nothing of."""
-        found = {}
-        for line in self._guest.read(f"/proc/{self.pid}/numa_maps").splitlines():
-            if "memory-backend-memfd" in line:
-                start, rest = line.split(" ", 1)
-                policy, _, rest = rest.partition(" file=")
-                nodes = {int(node): int(pages) * _PAGE_BYTES for node, pages in re.findall(r" N(\d+)=(\d+)", rest)}
-                found[start] = Mapping(policy, nodes)
-        return found
+        """Where the pages of its memory come from and are, by address."""
+        return mappings(self._guest.read(f"/proc/{self.pid}/numa_maps"))
 
     def locks(self) -> int:
         """Slices' files that its process has open."""

@@ -10,7 +10,6 @@ from .guest import Guest
 from .pool import Host, PoolGuest, Refused
 from .qemu import MIB
 
-_COPIED_MIB = 128
 _BALLOON_SECONDS = 30.0
 """Until a guest has said how much it uses; it is asked every two."""
 
