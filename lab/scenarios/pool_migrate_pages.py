@@ -26,7 +26,8 @@ SLICES = 1
 HELD_MIB, LATER_MIB = 48, 24
 LEFT_MIB = 64
 """Of local memory, where there is too little for what a guest's module may need."""
-LOOKS = 5
+LOOKS = 2 * (HELD_MIB + LATER_MIB) // 4
+"""All marks are looked at twice."""
 # A repair that is refused for want of room is tried again at each look; and of two guests both are repaired.
 WATCH = Watch(period="5s", touched="20%", budget="100%", attempts=1000)
 PREFERRED, BOUND = "prefer (many)=static:0", "bind=static:0"

@@ -301,7 +301,7 @@ class Inner:
             time.sleep(_LOOK_SECONDS)
 
     def looks(self) -> int:
-        """How often it has looked at its marks."""
+        """How often it has looked at 4 MiB of its marks."""
         return len(self._told("damaged_bytes"))
 
     def until_looks(self, more: int, timeout_s: float = 60.0) -> None:

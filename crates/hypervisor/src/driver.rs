@@ -135,7 +135,7 @@ pub enum Offline {
 pub struct Moved {
     /// What the guest runs in now.
     pub process: Process,
-    /// How long the guest stood still, as the hypervisor measures it; nothing where it never stands still as a whole.
+    /// How long the guest stood still, as the hypervisor measures it; nothing where nobody stops it.
     pub pause_seconds: f64,
     /// How long it took in all.
     pub total_seconds: f64,

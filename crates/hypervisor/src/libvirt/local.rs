@@ -96,7 +96,7 @@ pub(super) fn to_local(libvirt: &Libvirt, machine: &Machine, process: &Process, 
     let seconds = begun.elapsed().as_secs_f64();
     log::info!("guest {}: {copied_bytes} bytes of node {pool_node} are local after {seconds:.3} s", machine.name);
     let_go(libvirt, machine).map_err(|error| failed(format!("its pages are local, but its slices stay locked: {error}")))?;
-    // It runs all the time; who accesses a page just as it moves waits for that page.
+    // Nobody stops it; who accesses a page just as it moves waits for that page.
     Ok(Moved { process: moved(process), pause_seconds: 0.0, total_seconds: begun.elapsed().as_secs_f64(), copied_bytes })
 }
 
