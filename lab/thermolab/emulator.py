@@ -1,7 +1,8 @@
 """A newer QEMU than the machine's, unpacked beside it with all of its libraries; nothing is installed.
 
-Debian 12's takes no virtio-mem device away from a guest, and QEMU 10 and older emulate each access to CXL memory as one
-to a device, some two hundred times slower than memory.
+Debian 12's takes no virtio-mem device away from a guest, and guests that it emulates lose writes when they are moved,
+half of them. QEMU 10 and older emulate each access to CXL memory as one to a device, some two hundred times slower than
+memory.
 """
 
 from pathlib import Path
@@ -50,3 +51,9 @@ def program(file: Path) -> Path:
     file.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     file.chmod(0o755)
     return file
+
+
+def section(file: Path, way: str = "dimm", *, threads: str = "multi") -> str:
+    """The part of a pool host's configuration that names it, by a program `file`; guests get slices in this way."""
+    accelerator = f'accelerator = "tcg,thread={threads}"\ncpu = "max,la57=off"\n'
+    return f'[qemu]\nprogram = "{program(file)}"\n{accelerator}slices = "{way}"\n'

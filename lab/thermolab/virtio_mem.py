@@ -18,9 +18,7 @@ _ONLINE_SECONDS = 120.0
 
 def host(pool: Pool, name: str, watch: Watch, way: str, *, threads: str = "multi") -> Host:
     """Starts a host whose guests get slices in this way, both by the newer QEMU."""
-    program = emulator.program(pool.directory / f"{name}-qemu")
-    section = f'[qemu]\nprogram = "{program}"\naccelerator = "tcg,thread={threads}"\ncpu = "max,la57=off"\n'
-    return pool.host(name, watch, hypervisor=f'{section}slices = "{way}"\n')
+    return pool.host(name, watch, hypervisor=emulator.section(pool.directory / f"{name}-qemu", way, threads=threads))
 
 
 def restart(host: Host, way: str, *, within: str = "60s") -> None:
