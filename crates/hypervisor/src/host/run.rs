@@ -1,6 +1,6 @@
 //! The threads of a host: one keeps the lease, one does what the manager wants and looks after guests, one watches them.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::time::Duration;
 
 use manager::api::{Assignment, Work};
@@ -88,6 +88,6 @@ fn attend(host: &Host, heard: &Receiver<News>) {
 
 fn watch(host: &Host, ends: &Receiver<()>) {
     while sleep(ends, host.settings.period) {
-        host.watch();
+        host.watch(|| !matches!(ends.try_recv(), Err(TryRecvError::Disconnected)));
     }
 }

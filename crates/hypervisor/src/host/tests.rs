@@ -339,22 +339,22 @@ fn who_suffers_is_moved_once_and_its_slices_go_back() {
         local_accessed_bytes: 500 * MIB,
         local_touched_bytes: 700 * MIB,
     };
-    host.watch();
+    host.watch(|| true);
     assert_eq!(host.explain("a").unwrap().verdict, Some(Verdict::AsPredicted), "the first look sees the boot");
     paper.world().move_fails = true;
-    host.watch();
+    host.watch(|| true);
     assert_eq!(host.explain("a").unwrap().repair_failures, 1);
     paper.world().move_fails = false;
-    host.watch();
+    host.watch(|| true);
     let record = host.explain("a").unwrap();
     assert!(record.repaired && record.mapped.is_empty(), "{}", told(&host, "a"));
     assert_eq!((record.local_bytes(), record.process.unwrap().pid, paper.world().free), (1024 * MIB, 1001, 8));
-    host.watch();
+    host.watch(|| true);
     assert_eq!((paper.world().said.len(), host.list().totals.repaired), (2, 1));
     // Within the budget of two guests is one.
     host.start(asks("b", 768, Some(256))).unwrap();
-    host.watch();
-    host.watch();
+    host.watch(|| true);
+    host.watch(|| true);
     assert_eq!(host.explain("b").unwrap().verdict, Some(Verdict::BudgetSpent));
 }
 
@@ -391,12 +391,14 @@ fn counters_say_whether_a_guest_notices_the_pool() {
     host.start(asks("a", 1024, Some(256))).unwrap();
     drop(host);
     let host = with_counters(&paper, 0.99..=1.0);
-    host.watch();
-    host.watch();
+    host.watch(|| true);
+    host.watch(|| true);
     assert_eq!(host.explain("a").unwrap().counted, None, "nobody counts what is at ease");
     paper.world().usage = Usage { pool_touched_bytes: 100 * MIB, pool_accessed_bytes: 50 * MIB, ..Usage::default() };
-    host.watch();
+    host.watch(|| true);
+    host.watch(|| false);
     let record = host.explain("a").unwrap();
+    assert_eq!(record.looks.count, 2, "nobody looks once it is to end");
     assert_eq!(record.verdict, Some(Verdict::Insensitive), "{}", told(&host, "a"));
     assert!(record.counted.is_some_and(|counted| counted.insensitive && counted.counters.contains_key("DRAM_Bound")));
     assert!(
@@ -411,7 +413,7 @@ fn counters_say_whether_a_guest_notices_the_pool() {
     held.share.insensitive = true;
     held.save().unwrap();
     drop(held);
-    host.watch();
+    host.watch(|| true);
     assert!(host.explain("a").unwrap().repaired, "{}", told(&host, "a"));
 }
 
@@ -422,11 +424,11 @@ fn a_move_waits_for_local_memory() {
     host.start(asks("a", 1024, Some(256))).unwrap();
     host.start(asks("b", 512, Some(0))).unwrap();
     paper.world().usage = Usage { pool_touched_bytes: 100 * MIB, pool_accessed_bytes: 50 * MIB, ..Usage::default() };
-    host.watch();
-    host.watch();
+    host.watch(|| true);
+    host.watch(|| true);
     assert_eq!(host.explain("a").unwrap().verdict, Some(Verdict::NoLocalMemory));
     host.stop("b", Duration::ZERO).unwrap();
-    host.watch();
+    host.watch(|| true);
     assert!(host.explain("a").unwrap().repaired);
 }
 
@@ -567,7 +569,7 @@ fn a_scrape_tells_what_is_and_what_has_happened() {
     assert!(host.start(asks("b", 1024, Some(100))).is_err());
     paper.world().usage = Usage { local_touched_bytes: 760 * MIB, pool_touched_bytes: 100 * MIB, ..Usage::default() };
     assert!(host.release("a").is_err());
-    host.watch();
+    host.watch(|| true);
     let check = |lines: &[&str]| {
         let text = crate::metrics::render(&host).unwrap();
         for line in lines {
@@ -591,10 +593,10 @@ fn a_scrape_tells_what_is_and_what_has_happened() {
     ]);
     paper.world().usage.pool_accessed_bytes = 100 * MIB;
     paper.world().move_fails = true;
-    host.watch();
+    host.watch(|| true);
     check(&["repairs_total{outcome=\"failed\"} 1", "guests_suffering 1", "verdicts_total{outcome=\"repair\"} 1"]);
     paper.world().move_fails = false;
-    host.watch();
+    host.watch(|| true);
     check(&[
         "repairs_total{outcome=\"ok\"} 1",
         "guests_repaired_total 1",

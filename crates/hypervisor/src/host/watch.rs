@@ -9,9 +9,12 @@ use crate::monitor::{self, Verdict};
 use crate::vm::{Counted, State};
 
 impl Host {
-    /// Looks at every guest once.
-    pub(super) fn watch(&self) {
+    /// Looks at every guest once, or at as many as it comes to: a look takes seconds where counters are counted.
+    pub(super) fn watch(&self, goes_on: impl Fn() -> bool) {
         for name in self.names() {
+            if !goes_on() {
+                return;
+            }
             let Ok(mut held) = self.hold(&name, "being looked at") else { continue };
             if held.state == State::Running && !held.mapped.is_empty() {
                 self.look(&mut held);
