@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use kernel::{Roots, process};
+use kernel::{Roots, process, smaps};
 use manager::api::Slice;
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +90,26 @@ impl Process {
 /// Whether a mapping of this path is memory that QEMU made for its guest, of no file that anybody else has.
 pub(crate) fn is_memfd(path: &str) -> bool {
     path.starts_with("/memfd:memory-backend-memfd")
+}
+
+/// What a guest's process maps, summed up; forgets what was accessed. `pool_touched` tells of a mapping that is the pool's how many
+/// bytes of it were ever touched, and none of any other.
+///
+/// # Errors
+/// [`enum@Error`]: the process is gone, or the kernel does not tell.
+pub(crate) fn look(roots: &Roots, process: &Process, pool_touched: impl Fn(&smaps::Mapping) -> Option<u64>) -> Result<Usage, Error> {
+    let mut usage = Usage::default();
+    for mapping in smaps::read(roots, process.pid)? {
+        if let Some(touched) = pool_touched(&mapping) {
+            usage.pool_accessed_bytes += mapping.referenced;
+            usage.pool_touched_bytes += touched;
+        } else if is_memfd(&mapping.vma.path) {
+            usage.local_accessed_bytes += mapping.referenced;
+            usage.local_touched_bytes += mapping.rss;
+        }
+    }
+    smaps::clear_referenced(roots, process.pid)?;
+    Ok(usage)
 }
 
 /// What time it is, in seconds since 1970: what balloons tell is dated so.

@@ -12,11 +12,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use kernel::{Roots, numa_maps, smaps};
+use kernel::{Roots, numa_maps};
 use manager::api::Slice;
 use serde_json::json;
 
-use crate::driver::{BALLOON_OLD_SECONDS, Driver, Error, Inside, Machine, Moved, Offline, Process, Usage, is_memfd, unix_seconds};
+use crate::driver::{self, BALLOON_OLD_SECONDS, Driver, Error, Inside, Machine, Moved, Offline, Process, Usage, is_memfd, unix_seconds};
 
 mod domain;
 mod local;
@@ -170,18 +170,7 @@ impl Driver for Libvirt {
         // Memory that was moved is local, once that has come to its end.
         let here = |policy: &numa_maps::Policy| process.generation == 1 && local::is_module(policy, self.settings.pool_node);
         let of_pool = |start| policies.iter().any(|policy| policy.start == start && here(policy));
-        let mut usage = Usage::default();
-        for mapping in smaps::read(&self.roots, process.pid)?.iter().filter(|mapping| is_memfd(&mapping.vma.path)) {
-            if of_pool(mapping.vma.start) {
-                usage.pool_accessed_bytes += mapping.referenced;
-                usage.pool_touched_bytes += mapping.rss;
-            } else {
-                usage.local_accessed_bytes += mapping.referenced;
-                usage.local_touched_bytes += mapping.rss;
-            }
-        }
-        smaps::clear_referenced(&self.roots, process.pid)?;
-        Ok(usage)
+        driver::look(&self.roots, process, |mapping| (is_memfd(&mapping.vma.path) && of_pool(mapping.vma.start)).then_some(mapping.rss))
     }
 
     fn inside(&self, machine: &Machine, _: &Process) -> Result<Option<Inside>, Error> {

@@ -16,13 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kernel::{Roots, smaps};
+use kernel::Roots;
 use manager::api::Slice;
 use serde_json::{Value, json};
 
-use crate::driver::{
-    BALLOON_OLD_SECONDS, Driver, Error, GONE_WITHIN, Inside, Machine, Moved, Offline, Process, Usage, is_memfd, unix_seconds,
-};
+use crate::driver::{self, BALLOON_OLD_SECONDS, Driver, Error, GONE_WITHIN, Inside, Machine, Moved, Offline, Process, Usage, unix_seconds};
 use crate::qmp::Qmp;
 
 mod arguments;
@@ -180,19 +178,11 @@ impl Driver for Qemu {
     }
 
     fn usage(&self, machine: &Machine, process: &Process) -> Result<Usage, Error> {
-        let mut usage = Usage::default();
-        for mapping in smaps::read(&self.roots, process.pid)? {
-            if machine.slices.iter().any(|slice| slice.path == Path::new(&mapping.vma.path)) {
-                usage.pool_accessed_bytes += mapping.referenced;
-                // Not what is mapped now: the kernel may have taken pages out of the page tables that the file still has.
-                usage.pool_touched_bytes += touched(Path::new(&mapping.vma.path)).unwrap_or(mapping.rss);
-            } else if is_memfd(&mapping.vma.path) {
-                usage.local_accessed_bytes += mapping.referenced;
-                usage.local_touched_bytes += mapping.rss;
-            }
-        }
-        smaps::clear_referenced(&self.roots, process.pid)?;
-        Ok(usage)
+        driver::look(&self.roots, process, |mapping| {
+            let path = Path::new(&mapping.vma.path);
+            // Not what is mapped now: the kernel may have taken pages out of the page tables that the file still has.
+            machine.slices.iter().any(|slice| slice.path == path).then(|| touched(path).unwrap_or(mapping.rss))
+        })
     }
 
     fn inside(&self, machine: &Machine, process: &Process) -> Result<Option<Inside>, Error> {

@@ -43,19 +43,17 @@ impl Host {
             repaired: held.repaired,
             failures: held.repair_failures,
         };
-        if !first
-            && monitor::at_ease(&self.settings.monitor, &guest, &usage).is_none()
-            && let Some(insensitive) = self.counted(held, &process)
-        {
-            guest.insensitive = insensitive;
-        }
+        let is_at_ease = first || monitor::at_ease(&self.settings.monitor, &guest, &usage).is_some();
+        let notices_not = if is_at_ease { None } else { self.counted(held, &process) };
+        guest.insensitive = notices_not.unwrap_or(guest.insensitive);
         // The first look sees accesses of all its life.
         let verdict = if first { Verdict::AsPredicted } else { self.judge(held, &guest, &usage) };
         self.counts.count(Event::Verdict, word(verdict));
         if held.verdict.replace(verdict) != Some(verdict) {
             let (touched, pool) = (usage.pool_touched_bytes, guest.pool_bytes);
             let (accessed, local) = (usage.pool_accessed_bytes, usage.local_accessed_bytes);
-            let score = held.counted.as_ref().and_then(|counted| counted.score);
+            // What was counted at an earlier look is not why.
+            let score = notices_not.and(held.counted.as_ref()).and_then(|counted| counted.score);
             let by = score.map_or_else(String::new, |score| format!("; by its counters, insensitive with probability {score:.2}"));
             held.note(format!(
                 "{verdict:?}: touched {touched} of {pool} bytes in the pool, accessed {accessed} there and {local} local{by}"

@@ -50,6 +50,11 @@ fn counters_say_whether_a_guest_notices_the_pool() {
     );
     let text = crate::metrics::render(&host).unwrap();
     assert!(text.contains("counters_total{outcome=\"insensitive\"} 1"), "{text}");
+    paper.world().usage.pool_accessed_bytes = 0;
+    host.watch(|| true);
+    let last = host.explain("a").unwrap().events.back().unwrap().what.clone();
+    assert!(last.starts_with("TouchedOnce") && !last.contains("by its counters"), "{last}");
+    paper.world().usage.pool_accessed_bytes = 50 * MIB;
     drop(host);
     // One that was given pool memory because it would not notice, and does.
     let host = with_counters(&paper, 0.0..=0.1);
