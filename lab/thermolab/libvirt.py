@@ -25,7 +25,7 @@ _PLACES = {
     "log": "/var/log/libvirt",
 }
 _FIRST_SLOT = 0x10
-_QEMU = """\
+QEMU_CONF = """\
 security_driver = "none"
 user = "root"
 group = "root"
@@ -33,6 +33,7 @@ cgroup_controllers = []
 namespaces = []
 stdio_handler = "file"
 """
+"""Without the confinement that the lab cannot give: its guests are root's, and have no cgroups of their own."""
 
 
 class Libvirt:
@@ -46,7 +47,7 @@ class Libvirt:
             (self.directory / place).mkdir(parents=True)
         socket_directory = self.directory / "sock"
         socket_directory.mkdir()
-        (self.directory / "etc" / "qemu.conf").write_text(_QEMU)
+        (self.directory / "etc" / "qemu.conf").write_text(QEMU_CONF)
         (self.directory / "libvirtd.conf").write_text(
             f'unix_sock_dir = "{socket_directory}"\nauth_unix_rw = "none"\nauth_unix_ro = "none"\n'
         )

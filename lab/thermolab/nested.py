@@ -19,8 +19,9 @@ from .cache import call
 from .errors import CommandFailed, GuestTimeout, LabError
 from .guest import Guest
 from .lab import Lab
+from .libvirt import QEMU_CONF
 from .paths import LAB
-from .pool import LEASE_SECONDS, SLICE_MIB, Watch
+from .pool import LEASE_SECONDS, SLICE_MIB, Watch, first_event
 
 PACKAGES = ("libvirt-clients", "libvirt-daemon", "libvirt-daemon-driver-qemu", "procps", "qemu-system-x86")
 
@@ -35,14 +36,6 @@ _UP_SECONDS = 240.0
 _LOOK_SECONDS = 0.5
 _BOOT_SECONDS = 240.0
 _USER = "libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin\n"
-_QEMU = """\
-security_driver = "none"
-user = "root"
-group = "root"
-cgroup_controllers = []
-namespaces = []
-stdio_handler = "file"
-"""
 
 _SOURCE = LAB / "inner" / "program.c"
 _CFLAGS = ("-m32", "-O2", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-fno-pie", "-fno-stack-protector")
@@ -139,13 +132,7 @@ class Host:
         Raises:
             GuestTimeout: none came in time.
         """
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            for event in self.explain(name)["events"]:
-                if text in event["what"]:
-                    return str(event["what"])
-            time.sleep(_LOOK_SECONDS)
-        raise GuestTimeout(f"guest {name}: {text!r} did not happen within {timeout_s:g} s")
+        return str(first_event(lambda: self.explain(name), text, timeout_s, _LOOK_SECONDS)["what"])
 
     def free_slices(self) -> int:
         """Slices that the manager has for others: nobody holds their locks."""
@@ -193,7 +180,7 @@ class Host:
         # What makes it elsewhere is not there.
         guest.run(["ln", "-sf", "/proc/self/fd/0", "/dev/stdin"])
         guest.mkdir("/etc/libvirt")
-        guest.write("/etc/libvirt/qemu.conf", _QEMU)
+        guest.write("/etc/libvirt/qemu.conf", QEMU_CONF)
         guest.write(f"{_DIRECTORY}/libvirtd.conf", 'auth_unix_rw = "none"\nauth_unix_ro = "none"\n')
         self._spawn("libvirtd", "libvirtd", "-f", f"{_DIRECTORY}/libvirtd.conf")
         self._until("libvirt answers", lambda: "QEMU" in self.virsh("version", timeout_s=_UP_SECONDS))

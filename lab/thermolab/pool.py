@@ -346,14 +346,7 @@ class Host:
         Raises:
             GuestTimeout: none came in time.
         """
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            for event in self.explain(name)["events"]:
-                if text in event["what"]:
-                    found: dict[str, Any] = event
-                    return found
-            time.sleep(_LOOK_SECONDS)
-        raise GuestTimeout(f"guest {name}: {text!r} did not happen within {timeout_s:g} s")
+        return first_event(lambda: self.explain(name), text, timeout_s, _LOOK_SECONDS)
 
     def looks(self, name: str, count: int, timeout_s: float = 120.0) -> dict[str, int]:
         """What so many more looks of the monitor saw, summed."""
@@ -486,6 +479,25 @@ class PoolGuest(Guest):
             self._listener.close()
             self._listener = None
         self._remove_temporary()
+
+
+def first_event(explain: Callable[[], dict[str, Any]], text: str, timeout_s: float, every_s: float) -> dict[str, Any]:
+    """The first event that contains a text, of a guest that is explained by that.
+
+    Raises:
+        GuestTimeout: none came in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        record = explain()
+        for event in record["events"]:
+            if text in event["what"]:
+                found: dict[str, Any] = event
+                return found
+        if time.monotonic() > deadline:
+            name = record["request"]["name"]
+            raise GuestTimeout(f"guest {name}: {text!r} did not happen within {timeout_s:g} s")
+        time.sleep(every_s)
 
 
 def slice_of(file: Path) -> tuple[int, int]:
