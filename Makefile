@@ -179,7 +179,7 @@ bench-emulate: toolchain ## Redis, memcached, TPC-B and analytics on emulated sl
 
 .PHONY: bench-resolution
 bench-resolution: toolchain ## what entries of five periods hide from the model; figures in target/bench/resolution.json
-	cargo run --release --locked -p thermocline-bench -- --resolution crates/agent/tests/journal-6.12-idle.jsonl --out target/bench/resolution.json
+	cargo run --release --locked -p thermocline-bench -- --resolution crates/node/agent/tests/journal-6.12-idle.jsonl --out target/bench/resolution.json
 
 .PHONY: lab
 lab: toolchain venv ## list the lab's scenarios, or run one: make lab SCENARIO=redis_cold_age [KERNEL=6.12|7.2|6.12-idle|all]

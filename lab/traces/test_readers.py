@@ -18,7 +18,7 @@ import pyarrow.parquet
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TRACE = ROOT / "crates/trace/tests/trace-v2.parquet"
+TRACE = ROOT / "crates/fleet/trace/tests/trace-v2.parquet"
 WORDS = ["cluster", "machine", "job", "class", "policy", "tracker", "decision"]
 # One per jobs' life, and of no meaning when added.
 KEYS = ["job_key"]

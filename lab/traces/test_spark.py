@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-TRACE = Path(__file__).resolve().parents[2] / "crates/trace/tests/trace-v2.parquet"
+TRACE = Path(__file__).resolve().parents[2] / "crates/fleet/trace/tests/trace-v2.parquet"
 WORDS = ["cluster", "machine", "job", "class", "policy", "tracker", "decision", "job_key"]
 
 sql = pytest.importorskip("pyspark.sql", reason="Spark has an environment of its own: make test-trace-spark")

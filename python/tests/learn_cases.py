@@ -1,6 +1,6 @@
-"""Small models and what the trainer answers, for the tests of `crates/predict`: `python tests/learn_cases.py`.
+"""Small models and what the trainer answers, for the tests of `crates/pool/predict`: `python tests/learn_cases.py`.
 
-Run it after a change to features or format, and look at what changes under `crates/predict/testdata`.
+Run it after a change to features or format, and look at what changes under `crates/pool/predict/testdata`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from thermocline.learn import export, features, generate, insensitive, untouched
 from thermocline.learn.curves import Point
 from thermocline.learn.vms import DAY, RUNNING, Vms
 
-TO = Path(__file__).resolve().parents[2] / "crates/predict/testdata"
+TO = Path(__file__).resolve().parents[2] / "crates/pool/predict/testdata"
 VMS, WORKLOADS = 150, 40
 
 
 def request(vms: Vms, at: int) -> dict[str, Any]:
-    """A VM as the scheduler asks for it (`crates/predict/src/request.rs`)."""
+    """A VM as the scheduler asks for it (`crates/pool/predict/src/request.rs`)."""
     words = {name: str(getattr(vms, name)[at]) for name in ("vm_type", "guest_os", "location")}
     return words | {name: int(getattr(vms, name)[at]) for name in ("customer", "cores", "memory_bytes", "arrival")}
 

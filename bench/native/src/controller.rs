@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use policy::cold_age::{self, Input, Params, State};
 use policy::histogram::{AgeCounts, Histogram};
 use policy::thresholds::Thresholds;
-use policy::units::{Age, Pages, RatioPpm};
 use stats_alloc::Region;
+use units::{Age, Pages, RatioPpm};
 
 use crate::ALLOCATOR;
 use crate::measure::{Bench, Effort, Report};

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use anyhow::Result;
 use policy::histogram::{AgeCounts, Histogram};
 use policy::thresholds::Thresholds;
-use policy::units::{Age, Pages};
+use units::{Age, Pages};
 
 use crate::measure::{Bench, Effort, Report};
 

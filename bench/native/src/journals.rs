@@ -9,7 +9,7 @@ use config::{Class, Policy};
 use policy::cold_age::{self, Input, Params, State};
 use policy::histogram::{AgeCounts, Histogram};
 use policy::thresholds::Thresholds;
-use policy::units::{Age, Bytes, Pages, RatioPpm};
+use units::{Age, Bytes, Pages, RatioPpm};
 
 use crate::measure::{Bench, Effort, Report};
 

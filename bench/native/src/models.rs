@@ -13,10 +13,10 @@ use model::grid::{Grid, Setup};
 use model::series::Series;
 use model::traces::Traces;
 use policy::thresholds::Thresholds;
-use policy::units::RatioPpm;
 use serde::Serialize;
 use trace::compact::Compactor;
 use trace::{Basis, Merge, Store};
+use units::RatioPpm;
 
 use crate::machine::Machine;
 use crate::measure::{self, Effort};

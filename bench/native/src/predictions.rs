@@ -38,7 +38,7 @@ pub(crate) fn predict_bench(root: &Path) -> Result<Predictions> {
     let untouched = Untouched::load(&models.join("untouched.onnx"))?;
     let insensitive = Insensitive::load(&models.join("insensitive.onnx"))?;
     let load_seconds = began.elapsed().as_secs_f64();
-    let testdata = root.join("crates/predict/testdata");
+    let testdata = root.join("crates/pool/predict/testdata");
     let mut requests = requests(&testdata, *untouched.valid().start())?;
     let mut predictor = Predictor::new(Ok(untouched), Some(Ok(insensitive)));
     fill(&mut predictor, &requests);

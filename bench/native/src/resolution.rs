@@ -11,8 +11,8 @@ use model::replay::Replay;
 use model::series::Series;
 use model::tally::{Tally, Total};
 use policy::thresholds::Thresholds;
-use policy::units::RatioPpm;
 use serde::Serialize;
+use units::RatioPpm;
 
 /// The entries that agents write are five of their control periods, by default.
 const SUMMED: NonZero<usize> = NonZero::<usize>::MIN.saturating_add(4);

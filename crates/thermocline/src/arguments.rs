@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use policy::units::{Bytes, RatioPpm};
+use units::{Bytes, RatioPpm};
 
 /// Far memory for Linux: finds the memory that nobody touches, moves it to cheaper memory, and keeps every job
 /// inside its slowdown budget.

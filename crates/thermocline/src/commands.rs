@@ -13,9 +13,9 @@ use anyhow::{Context, Result, bail};
 use config::{Class, Config, Guidance, JobRule, Told};
 use kernel::Roots;
 use kernel::cgroup::{self, Cgroup, CgroupRoot};
-use policy::units::Age;
 use rollout::follow::{Follow, Follower, Settings};
 use serde_json::{Value, json};
+use units::Age;
 
 use crate::arguments::{AgentArguments, Explain, Format, Hint, Observe, Replay, Run};
 use crate::{print, signals, text};

@@ -10,9 +10,9 @@ use ::emulate::floor::{self, Measured};
 use ::emulate::report::{self, Report};
 use ::emulate::session::{Options, Policy, Session};
 use anyhow::{Context, Result, bail};
-use policy::units::RatioPpm;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
+use units::RatioPpm;
 
 use crate::arguments::{Emulate, Format};
 use crate::print;

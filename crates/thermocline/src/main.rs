@@ -96,7 +96,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
                 .with_context(|| format!("cannot write man pages to {}", directory.display()))?;
         }
         Command::ReclaimStep { parent, cgroup, bytes, swappiness } => {
-            agent::actuators::lru::reclaim_child(&roots, parent, &cgroup, policy::units::Bytes(bytes), swappiness)?;
+            agent::actuators::lru::reclaim_child(&roots, parent, &cgroup, units::Bytes(bytes), swappiness)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -20,8 +20,8 @@ use ::model::traces::Traces;
 use anyhow::{Context, Result, anyhow, bail};
 use config::{ColdAge, Config};
 use policy::thresholds::Thresholds;
-use policy::units::{Age, RatioPpm};
 use trace::Basis;
+use units::{Age, RatioPpm};
 
 use self::report::{Answer, FleetAsItIs, Group, Pair, Report, Written};
 use crate::arguments::{self, Format};

@@ -6,7 +6,7 @@ use agent::plan::{self, Cold, JobPlan, MachinePlan, Options, Plan, Saving};
 use anyhow::Result;
 use config::Config;
 use kernel::{Roots, meminfo};
-use policy::units::Bytes;
+use units::Bytes;
 
 use crate::arguments::{self, Format};
 use crate::print;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use placement::Strategy;
-use policy::units::Bytes;
 use serde::Serialize;
+use units::Bytes;
 use vmtrace::Trace;
 use vmtrace::import::lifetimes::Lifetimes;
 use vmtrace::import::{self, Options};

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use config::Config;
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::{Roots, process};
-use policy::units::{Bytes, RatioPpm};
+use units::{Bytes, RatioPpm};
 
 use crate::arguments::{Format, Rates};
 use crate::{print, signals};

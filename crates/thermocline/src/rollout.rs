@@ -10,8 +10,8 @@ use ::rollout::repository::{Change, Changed, Contents, Operator, Validity};
 use anyhow::{Context, Result, bail};
 use config::bundle::{BYTES_MAX, rfc3339};
 use config::{Bundle, Config};
-use policy::units::RatioPpm;
 use serde_json::json;
+use units::RatioPpm;
 
 use crate::arguments::Format;
 use crate::print;

@@ -6,9 +6,9 @@ use agent::job::ClosedPeriod;
 use agent::job::background::BackgroundPeriod;
 use agent::job::pressed::PressedPeriod;
 use agent::job::slowed::SlowPeriod;
-use policy::units::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use units::Bytes;
 
 /// A view as a table of jobs.
 pub(crate) fn status(view: &Value) -> String {

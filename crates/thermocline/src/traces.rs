@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use config::Config;
 use globset::{GlobBuilder, GlobMatcher};
-use policy::units::Bytes;
 use serde::Serialize;
 use trace::check::{self, Kind};
 use trace::compact::Compactor;
 use trace::{Basis, Entry, FIGURES, Merge, Writer, Written, calendar, schema};
+use units::Bytes;
 
 use crate::arguments::{Format, TraceCommand, Traces, TracesInto};
 use crate::print;

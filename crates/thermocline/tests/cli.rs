@@ -56,7 +56,7 @@ fn file(directory: &Path, name: &str, text: &str) -> String {
 }
 
 fn golden_journal() -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../agent/tests/journal-6.12-idle.jsonl");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../node/agent/tests/journal-6.12-idle.jsonl");
     path.to_str().unwrap().to_owned()
 }
 

@@ -189,7 +189,7 @@ fn row_groups_are_of_one_file() {
 /// The journal of a real kernel, its periods taken for entries: every threshold is the one that the agent decided.
 #[test]
 fn a_journals_periods_give_the_agents_thresholds() {
-    let records = journal::read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/tests/journal-6.12-idle.jsonl"))).unwrap();
+    let records = journal::read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../node/agent/tests/journal-6.12-idle.jsonl"))).unwrap();
     let thresholds = records.iter().find_map(|record| match record {
         Record::Agent(agent) => Some(agent.thresholds),
         _ => None,

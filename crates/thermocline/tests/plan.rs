@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/tests/journal-6.12-idle.jsonl");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../node/agent/tests/journal-6.12-idle.jsonl");
 
 fn thermocline(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_thermocline")).args(arguments).env_remove("THERMOCLINE_LOG").output().unwrap()

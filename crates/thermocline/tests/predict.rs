@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/testdata").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../pool/predict/testdata").join(name)
 }
 
 fn predict(model: &Path, requests: &str) -> Output {

@@ -59,7 +59,7 @@ fn faults_come_from_the_seed() {
 fn models_of_other_vms_keep_everything_local_and_say_so() {
     let directory = tempfile::tempdir().unwrap();
     let trace = trace(directory.path());
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/testdata");
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pool/predict/testdata");
     let asked = ["--memory", "static=50%,models", "--latency", "64ns", "--models", models.to_str().unwrap()];
     let told = simulate(&trace, &asked);
     // The model's training ended with its eighth day; what has left by then is not simulated.

@@ -7,6 +7,6 @@ Parts, each a value handed to the next:
 - `untouched`: quantile regression, trained every night on what has ended, looked at on the day after.
 - `workloads`, `insensitive`: a random forest on top-down counters, against one-counter heuristics.
 - `curves`: mispredictions against memory, and the best pair of both models (Eq. 1); pure.
-- `export`: models as ONNX, with all that serving needs in their metadata. They are served by Rust (`crates/predict`).
+- `export`: models as ONNX, with all that serving needs in their metadata. They are served by Rust (`crates/pool/predict`).
 - `bitbrains`: the same model on real memory use.
 """

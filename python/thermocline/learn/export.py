@@ -1,4 +1,4 @@
-"""Models as ONNX, with all that serving needs in their metadata; `crates/predict` is the other side of this format."""
+"""Models as ONNX, with all that serving needs in their metadata; `crates/pool/predict` is the other side of this format."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a customer's VMs of the past week left untouched, as a scheduler knows it when a VM is asked for.
 
 Only VMs that have ended count: what a running VM will have left is not known yet. The store that serves
-(`crates/predict/src/history.rs`) keeps the same window and the same number of entries, and takes percentiles alike.
+(`crates/pool/predict/src/history.rs`) keeps the same window and the same number of entries, and takes percentiles alike.
 """
 
 from __future__ import annotations

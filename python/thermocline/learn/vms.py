@@ -19,7 +19,7 @@ _COLUMNS = (
     "id", "arrival_seconds", "lifetime_seconds", "cores", "memory_bytes", "cluster", "customer", "vm_type", "guest_os", "location",
     "untouched_ppm", "slowdown_64ns_ppm", "slowdown_140ns_ppm",
 )  # fmt: skip
-"""The columns of a VM trace, all signed 64-bit integers; `crates/vmtrace` owns the format."""
+"""The columns of a VM trace, all signed 64-bit integers; `crates/pool/vmtrace` owns the format."""
 
 _WORDS = {"vm_type": "vm_types", "guest_os": "guest_os", "location": "locations"}
 """Columns of numbers that stand for words, and the list in the file's metadata that has them."""

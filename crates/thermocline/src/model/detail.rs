@@ -8,8 +8,8 @@ use model::detail::Detail;
 use model::fleet::Source;
 use model::grid::Grid;
 use policy::thresholds::Thresholds;
-use policy::units::RatioPpm;
 use serde::Serialize;
+use units::RatioPpm;
 
 use crate::arguments::Format;
 

@@ -10,8 +10,8 @@ use model::survey::Survey;
 use model::tally::{Base, Total, ratio};
 use model::traces::Share;
 use policy::thresholds::Thresholds;
-use policy::units::RatioPpm;
 use serde::Serialize;
+use units::RatioPpm;
 
 use super::detail::Detailed;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use config::quantity::print_duration;
 use model::generate::fit::{NOT_SHOWN, Row};
-use policy::units::Bytes;
+use units::Bytes;
 
 use super::report::{Answer, FleetAsItIs, Pair, Report, Worker, Written};
 

@@ -9,8 +9,8 @@ use ::model::tally::ratio;
 use ::model::waits::{Controller, Setup, Waits};
 use anyhow::{Context, Result, bail};
 use config::{Class, Config, Tier};
-use policy::units::{Bytes, RatioPpm};
 use serde::Serialize;
+use units::{Bytes, RatioPpm};
 
 use super::{millis, read};
 use crate::arguments::{self, Format, Modelled};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use placement::Strategy;
-use policy::units::{Bytes, RatioPpm};
+use units::{Bytes, RatioPpm};
 
 use crate::arguments::{ratio, size};
 

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use hypervisor::counters::{Counters, Perf};
 use kernel::Roots;
+use pool_host::counters::{Counters, Perf};
 use serde::Serialize;
 
 use crate::arguments::Format;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use placement::Strategy;
-use policy::units::Bytes;
 use serde::Serialize;
+use units::Bytes;
 use vmtrace::Trace;
 use vmtrace::generate::fit::{NOT_SHOWN, Row};
 use vmtrace::generate::{self, Settings};

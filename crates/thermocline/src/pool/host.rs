@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use hypervisor::capacity::Remote;
-use hypervisor::counters::Perf;
-use hypervisor::host::{self, Store};
-use hypervisor::libvirt::Libvirt;
-use hypervisor::qemu::Qemu;
 use kernel::Roots;
 use kernel::lock::PidLock;
 use manager::client::Client;
+use pool_host::capacity::Remote;
+use pool_host::counters::Perf;
+use pool_host::host::{self, Store};
+use pool_host::libvirt::Libvirt;
+use pool_host::qemu::Qemu;
 use predict::Predictor;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -79,7 +79,7 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     let _lock = PidLock::acquire(&settings.runtime.join("pool-host.pid"))?;
     let instance = format!("process {}", std::process::id());
     let capacity = Remote::new(client, settings.host.name.clone(), instance);
-    let driver: Box<dyn hypervisor::driver::Driver> = match settings.driver.clone() {
+    let driver: Box<dyn pool_host::driver::Driver> = match settings.driver.clone() {
         Driver::Qemu(qemu) => Box::new(Qemu::new(qemu, settings.runtime.clone())),
         Driver::Libvirt(libvirt) => Box::new(Libvirt::new(libvirt)),
     };
@@ -95,9 +95,9 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
             }
         }
     })?;
-    hypervisor::socket::serve(&settings.runtime, Arc::clone(&host)).context("cannot make the control socket")?;
+    pool_host::socket::serve(&settings.runtime, Arc::clone(&host)).context("cannot make the control socket")?;
     if let Some(address) = settings.metrics {
-        let bound = hypervisor::metrics::serve(address, Arc::clone(&host)).with_context(|| format!("cannot serve metrics at {address}"))?;
+        let bound = pool_host::metrics::serve(address, Arc::clone(&host)).with_context(|| format!("cannot serve metrics at {address}"))?;
         log::info!("metrics are at http://{bound}/metrics");
     }
     notify::ready();

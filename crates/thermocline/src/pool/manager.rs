@@ -8,8 +8,8 @@ use ::manager::service;
 use ::manager::settings::Settings;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use policy::units::Bytes;
 use serde_json::json;
+use units::Bytes;
 
 use crate::arguments::Format;
 use crate::{notify, print, signals};

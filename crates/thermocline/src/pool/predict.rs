@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use policy::units::Bytes;
 use predict::{Alert, Decision, Latency, Limits, Predictor, Reason, Request, Tally};
 use serde::Serialize;
+use units::Bytes;
 
 use crate::arguments::Format;
 use crate::print;

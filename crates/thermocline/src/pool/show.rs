@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use policy::units::Bytes;
 use serde::Serialize;
+use units::Bytes;
 use vmtrace::{About, Trace};
 
 use crate::arguments::Format;

@@ -8,8 +8,8 @@ use ::manager::api::PoolStatus;
 use ::manager::client::{Client, Identity};
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use policy::units::Bytes;
 use serde_json::json;
+use units::Bytes;
 
 use crate::arguments::Format;
 use crate::print;

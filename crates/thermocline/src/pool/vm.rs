@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use hypervisor::host::List;
-use hypervisor::socket::{Ask, ask};
-use hypervisor::vm::{About, Record, Request};
-use policy::units::Bytes;
+use pool_host::host::List;
+use pool_host::socket::{Ask, ask};
+use pool_host::vm::{About, Record, Request};
 use serde::Deserialize;
+use units::Bytes;
 
 use crate::arguments::{Format, duration, size};
 use crate::print;

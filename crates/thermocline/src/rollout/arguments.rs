@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use policy::units::RatioPpm;
+use units::RatioPpm;
 
 use crate::arguments::{duration, ratio};
 

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use policy::units::{Bytes, RatioPpm};
 use serde::Serialize;
 use trace::{Basis, Entry, JobId};
+use units::{Bytes, RatioPpm};
 
 use super::{Stream, when};
 use crate::arguments::Format;

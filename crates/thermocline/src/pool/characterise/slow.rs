@@ -9,8 +9,8 @@ use emulate::floor;
 use emulate::report::{self, Report};
 use emulate::session::{Options, Session};
 use kernel::{Roots, mempolicy, numa};
-use policy::units::RatioPpm;
 use serde::Serialize;
+use units::RatioPpm;
 
 use super::{succeeded, timed};
 use crate::emulate::CHASE;

@@ -3,7 +3,7 @@
 use agent::doctor::{Check, Status};
 use kernel::hotplug::{AutoOnline, Online};
 use kernel::numa::Node;
-use policy::units::Bytes;
+use units::Bytes;
 
 use super::machine::{Device, Driver, Expander, Had, Machine};
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use hypervisor::{host, libvirt, monitor, qemu, room};
 use manager::client::Identity;
-use policy::units::{Bytes, RatioPpm};
+use pool_host::{host, libvirt, monitor, qemu, room};
 use serde::Deserialize;
+use units::{Bytes, RatioPpm};
 
 use crate::arguments::{duration, ratio, size};
 use crate::pool::status::identity;

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use policy::units::{Bytes, RatioPpm};
 use simulator::latency::Latency;
 use simulator::oracle::Accuracy;
+use units::{Bytes, RatioPpm};
 
 use crate::arguments::{duration, latency, ratio, share, size};
 

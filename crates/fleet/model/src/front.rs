@@ -1,0 +1,97 @@
+//! What to choose from the totals of a grid.
+
+use units::RatioPpm;
+
+use crate::tally::Total;
+
+/// What the fleet must hold: this share of the entries with far memory on stays at or below this rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Objective {
+    /// 98 % in 000 section 5.3.
+    pub percentile: RatioPpm,
+    /// Promotions per minute as a share of the working set: 0.2 % in 000 section 4.2.
+    pub rate_max: RatioPpm,
+}
+
+impl Objective {
+    /// The fleet's rate at the objective's percentile; nothing where far memory was never on.
+    #[must_use]
+    pub fn rate(&self, total: &Total) -> f64 {
+        total.rate_on(self.percentile).unwrap_or(0.0)
+    }
+
+    /// Whether a pair holds the objective.
+    #[must_use]
+    pub fn holds(&self, total: &Total) -> bool {
+        self.rate(total) <= self.rate_max.as_f64()
+    }
+}
+
+/// The pair that stores most among those that hold the objective, and of equals the one with the lower rate: the
+/// exhaustive optimum of 000 section 5.3.
+#[must_use]
+pub fn best<'a>(totals: &'a [Total], objective: &Objective) -> Option<&'a Total> {
+    let holding = totals.iter().filter(|total| objective.holds(total));
+    holding.max_by(|a, b| {
+        let stored = a.sums.stored_page_ms.cmp(&b.sums.stored_page_ms);
+        stored.then_with(|| objective.rate(b).total_cmp(&objective.rate(a)))
+    })
+}
+
+/// The pairs that no other beats: none stores more at the same rate or a lower one. Most stored first.
+#[must_use]
+pub fn front<'a>(totals: &'a [Total], objective: &Objective) -> Vec<&'a Total> {
+    let mut sorted: Vec<_> = totals.iter().map(|total| (objective.rate(total), total)).collect();
+    sorted.sort_by(|(rate_a, a), (rate_b, b)| rate_a.total_cmp(rate_b).then_with(|| b.sums.stored_page_ms.cmp(&a.sums.stored_page_ms)));
+    let mut kept: Vec<&Total> = Vec::new();
+    for (_, total) in sorted {
+        if kept.last().is_none_or(|last| total.sums.stored_page_ms > last.sums.stored_page_ms) {
+            kept.push(total);
+        }
+    }
+    kept.reverse();
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::thresholds::Thresholds;
+
+    use super::*;
+    use crate::grid::{Grid, Setup};
+    use crate::replay::Replay;
+    use crate::series::Series;
+    use crate::tally::Tally;
+
+    /// Totals of a job whose accesses to pages of one scan change from entry to entry, in a working set of a million pages.
+    fn totals(percentiles: &[u32], accesses: impl Iterator<Item = u64>) -> Vec<Total> {
+        let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
+        let mut series = Series::new(&thresholds);
+        for (index, promoted) in accesses.enumerate() {
+            series.push(60_000 * (index as u64 + 1), 60_000, &[0, promoted, 0], &[1_000_000, 900, 100]).unwrap();
+        }
+        let grid = Grid::new(percentiles.iter().map(|&k| RatioPpm(k)).collect(), vec![0]).unwrap();
+        let setup = Setup::new(RatioPpm(2_000));
+        let mut tally = Tally::new(&grid);
+        Replay::new(&grid, &setup, &thresholds).unwrap().job(&series, &mut tally);
+        tally.finish(&grid)
+    }
+
+    #[test]
+    fn the_best_stores_most_within_the_objective() {
+        // One entry in ten brings back too much: percentiles below 90 % ignore it, and the objective at 80 % lets them.
+        let totals = totals(&[500_000, 850_000, 950_000], (0..400).map(|entry| if entry % 10 == 9 { 5_000 } else { 100 }));
+        let check = |percentile, want: Option<u32>| {
+            let objective = Objective { percentile: RatioPpm(percentile), rate_max: RatioPpm(2_000) };
+            assert_eq!(best(&totals, &objective).map(|total| total.percentile.0), want);
+        };
+        check(800_000, Some(850_000));
+        check(980_000, Some(950_000));
+        let nothing = Objective { percentile: RatioPpm::ONE, rate_max: RatioPpm(0) };
+        assert_eq!(best(&totals, &nothing).map(|total| total.percentile), None);
+        let objective = Objective { percentile: RatioPpm(980_000), rate_max: RatioPpm(2_000) };
+        let front: Vec<_> = front(&totals, &objective).iter().map(|total| total.percentile.0).collect();
+        assert_eq!(front.last(), Some(&950_000));
+        assert_eq!(front.len(), 2, "{front:?}: two percentiles come to the same, and one of them stands for both");
+    }
+}

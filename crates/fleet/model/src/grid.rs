@@ -1,0 +1,138 @@
+//! Which parameters are asked about.
+
+use policy::thresholds::Thresholds;
+use serde::{Deserialize, Serialize};
+use units::{Age, RatioPpm};
+
+/// How many percentiles, and how many warm-ups, a grid may have.
+pub const AXIS_MAX: usize = 1_000;
+
+/// How many pairs a grid may have: each takes 21 KiB for every group and thread.
+pub const PAIRS_MAX: usize = 10_000;
+
+/// Percentiles K and warm-ups S; a replay answers for all their pairs at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grid {
+    percentiles: Vec<RatioPpm>,
+    warmups_ms: Vec<u64>,
+}
+
+/// Why parameters make no grid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GridError {
+    /// An axis is empty or too long.
+    #[error("{0} {1}; give 1 to {AXIS_MAX}")]
+    Count(usize, &'static str),
+    /// Too many pairs.
+    #[error("{0} pairs of percentile and warm-up; give {PAIRS_MAX} at most")]
+    Pairs(usize),
+    /// A percentile above 100 %.
+    #[error("a percentile of {0}; 100% is the highest there is")]
+    Percentile(RatioPpm),
+}
+
+impl Grid {
+    /// A grid over these percentiles and warm-ups, in milliseconds; order and repetition do not matter.
+    ///
+    /// # Errors
+    /// [`GridError`] for an empty axis, too many values, or a percentile above 100 %.
+    pub fn new(mut percentiles: Vec<RatioPpm>, mut warmups_ms: Vec<u64>) -> Result<Self, GridError> {
+        percentiles.sort_unstable();
+        percentiles.dedup();
+        warmups_ms.sort_unstable();
+        warmups_ms.dedup();
+        for (count, what) in [(percentiles.len(), "percentiles"), (warmups_ms.len(), "warm-ups")] {
+            if !(1..=AXIS_MAX).contains(&count) {
+                return Err(GridError::Count(count, what));
+            }
+        }
+        if percentiles.len() * warmups_ms.len() > PAIRS_MAX {
+            return Err(GridError::Pairs(percentiles.len() * warmups_ms.len()));
+        }
+        match percentiles.last() {
+            Some(&highest) if highest > RatioPpm::ONE => Err(GridError::Percentile(highest)),
+            _ => Ok(Self { percentiles, warmups_ms }),
+        }
+    }
+
+    /// The percentiles, rising.
+    #[must_use]
+    pub fn percentiles(&self) -> &[RatioPpm] {
+        &self.percentiles
+    }
+
+    /// The warm-ups in milliseconds, rising.
+    #[must_use]
+    pub fn warmups_ms(&self) -> &[u64] {
+        &self.warmups_ms
+    }
+
+    /// How many pairs there are.
+    #[must_use]
+    pub fn pairs(&self) -> usize {
+        self.percentiles.len() * self.warmups_ms.len()
+    }
+}
+
+/// What holds for a whole pass: a change of it takes another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setup {
+    /// P: promotions per minute allowed, as a share of the working set.
+    pub promotion_rate_max: RatioPpm,
+    /// No page younger than this may leave DRAM, and what is younger is the working set. In scans; the traces' own first
+    /// threshold where it is older.
+    pub minimum_cold_age: Age,
+    /// After how long a past best counts half, in milliseconds; 0 where all count alike.
+    pub half_life_ms: u64,
+    /// Whether a best above the percentile is the threshold.
+    pub spikes: bool,
+}
+
+impl Setup {
+    /// The traces' own minimum age, every best counting alike, and the rule for spikes.
+    #[must_use]
+    pub const fn new(promotion_rate_max: RatioPpm) -> Self {
+        Self { promotion_rate_max, minimum_cold_age: Age(1), half_life_ms: 0, spikes: true }
+    }
+
+    /// The index of the first threshold that may be chosen; `None` where the set has none that old.
+    #[must_use]
+    pub fn first(&self, thresholds: &Thresholds) -> Option<usize> {
+        thresholds.as_slice().iter().position(|&age| age >= self.minimum_cold_age)
+    }
+}
+
+impl std::fmt::Display for Setup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (age, half_life) = (self.minimum_cold_age.0, self.half_life_ms);
+        write!(f, "P {}, minimum age {age} scans, half-life {half_life} ms, spikes {}", self.promotion_rate_max, self.spikes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_are_sorted_and_checked() {
+        let ppm = |list: &[u32]| list.iter().map(|&k| RatioPpm(k)).collect::<Vec<_>>();
+        let check = |ks: &[u32], ss: &[u64], want: Result<usize, GridError>| {
+            assert_eq!(Grid::new(ppm(ks), ss.to_vec()).map(|grid| grid.pairs()), want);
+        };
+        check(&[990_000, 900_000, 990_000], &[600, 0], Ok(4));
+        check(&[], &[0], Err(GridError::Count(0, "percentiles")));
+        check(&[1], &[], Err(GridError::Count(0, "warm-ups")));
+        check(&[1_000_001], &[0], Err(GridError::Percentile(RatioPpm(1_000_001))));
+        let many: Vec<u32> = (0..1_000).collect();
+        check(&many, &(0..11).collect::<Vec<_>>(), Err(GridError::Pairs(11_000)));
+        let grid = Grid::new(ppm(&[990_000, 900_000]), vec![600, 0]).unwrap();
+        assert_eq!((grid.percentiles(), grid.warmups_ms()), (&ppm(&[900_000, 990_000])[..], &[0, 600][..]));
+    }
+
+    #[test]
+    fn a_minimum_age_is_rounded_up_to_a_threshold() {
+        let thresholds = Thresholds::try_from(vec![1, 4, 10]).unwrap();
+        let first = |age| Setup { minimum_cold_age: Age(age), ..Setup::new(RatioPpm(2_000)) }.first(&thresholds);
+        assert_eq!([0, 1, 2, 4, 10, 11].map(first), [Some(0), Some(0), Some(1), Some(1), Some(2), None]);
+    }
+}

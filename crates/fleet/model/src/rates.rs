@@ -1,0 +1,110 @@
+//! Promotion rates in bins that add up.
+//!
+//! A percentile of a fleet's rates cannot be put together from the percentiles of its parts; counts in fixed bins can.
+//! A bin is narrow (1/128 of its octave, at most 0.8 %) and a percentile is told by its bin's upper edge, so a
+//! constraint that holds for the figure holds for every rate behind it.
+
+use units::RatioPpm;
+
+/// Bits of a rate's mantissa that tell bins apart.
+const MANTISSA_BITS: u32 = 7;
+/// Bits of an `f64` below those that tell bins apart.
+const SHIFT: u32 = f64::MANTISSA_DIGITS - 1 - MANTISSA_BITS;
+/// Rates at or below 2^-20 per minute (0.0001 %/min) are one bin: a two-thousandth of the usual objective.
+const LOWEST: f64 = 1.0 / (1 << 20) as f64;
+/// The index that the bits of [`LOWEST`] alone would give.
+const OFFSET: u64 = LOWEST.to_bits() >> SHIFT;
+/// Twenty octaves up to the whole working set each minute.
+const OCTAVES: usize = 20;
+
+/// How many bins there are: one below, those of the octaves, one above.
+pub const BINS: usize = (OCTAVES << MANTISSA_BITS) + 2;
+
+/// The bin of `promotions` in `window_ms`, in terms of a working set, per minute.
+///
+/// Both products are exact in an `f64` below 2^53, and one division that IEEE 754 rounds the same way everywhere
+/// follows, so every machine finds the same bin. Promotions without a working set have no rate and count as the highest.
+#[must_use]
+#[inline]
+pub fn bin(promotions: u64, working_set: u64, window_ms: u64) -> usize {
+    // Without a branch: whether a rate is nothing at all is hard to foresee. A working set of nothing counts as one page for a
+    // millisecond, of which any promotion is more than the highest bin begins with.
+    let page_ms = working_set.saturating_mul(window_ms).max(1);
+    #[expect(clippy::cast_precision_loss, reason = "exact below 2^53, and rounded alike everywhere above")]
+    let rate = promotions.saturating_mul(60_000) as f64 / page_ms as f64;
+    // A rate on an edge belongs to the bin below it, which that edge closes: hence one bit less than its own. Lower rates than the
+    // lowest edge come out below zero.
+    let index = ((rate.to_bits().cast_signed() - 1) >> SHIFT) - OFFSET.cast_signed() + 1;
+    usize::try_from(index.max(0)).map_or(BINS - 1, |index| index.min(BINS - 1))
+}
+
+/// The highest rate that a bin holds, per minute; infinite for the last.
+#[must_use]
+pub fn upper_edge(bin: usize) -> f64 {
+    if bin >= BINS - 1 { f64::INFINITY } else { f64::from_bits((OFFSET + bin as u64) << SHIFT) }
+}
+
+/// The bin of the smallest rate at or below which at least `percentile` of all counted lie; `None` of nothing.
+#[must_use]
+pub fn percentile(counts: &[u64], percentile: RatioPpm) -> Option<usize> {
+    let total: u128 = counts.iter().map(|&n| u128::from(n)).sum();
+    let rank = (total * u128::from(percentile.0)).div_ceil(1_000_000).max(1);
+    let mut seen = 0u128;
+    counts.iter().position(|&n| {
+        seen += u128::from(n);
+        seen >= rank
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn edges_close_their_bins() {
+        // One promotion a minute in terms of so many pages.
+        let check = |promotions, pages, want: usize| assert_eq!(bin(promotions, pages, 60_000), want, "{promotions} of {pages}");
+        check(0, 0, 0);
+        check(1, 1 << 20, 0);
+        check(1, (1 << 20) - 1, 1);
+        check(129, 128 << 20, 1);
+        check(130, 128 << 20, 2);
+        check(1, 1 << 19, 128);
+        check(1, 1, BINS - 2);
+        check(2, 1, BINS - 1);
+        check(1, 0, BINS - 1);
+        check(u64::MAX, 1, BINS - 1);
+        assert_eq!((upper_edge(0), upper_edge(128), upper_edge(BINS - 2)), (LOWEST, 2.0 * LOWEST, 1.0));
+        assert_eq!(upper_edge(BINS - 1), f64::INFINITY);
+    }
+
+    #[test]
+    fn a_percentile_is_the_smallest_that_covers_its_share() {
+        let check = |counts: &[u64], k, want| assert_eq!(percentile(counts, RatioPpm(k)), want, "{k} of {counts:?}");
+        check(&[], 980_000, None);
+        check(&[0, 0], 980_000, None);
+        check(&[98, 2], 980_000, Some(0));
+        check(&[97, 3], 980_000, Some(1));
+        check(&[0, 5, 0, 5], 0, Some(1));
+        check(&[0, 5, 0, 5], 1_000_000, Some(3));
+    }
+
+    proptest! {
+        #[test]
+        fn a_rate_lies_between_its_bins_edges(promotions in 1u64..1 << 36, pages in 1u64..1 << 34, window_ms in 1u64..1 << 18) {
+            let index = bin(promotions, pages, window_ms);
+            let (promotions, denominator) = (u128::from(promotions) * 60_000, u128::from(pages) * u128::from(window_ms));
+            // Edges are multiples of 2^-27, from 2^-20 to 1.
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole numbers up to 2^27")]
+            let at_most = |edge: f64| promotions << 27 <= (edge * f64::from(1 << 27)) as u128 * denominator;
+            if index < BINS - 1 {
+                prop_assert!(at_most(upper_edge(index)));
+            }
+            if index > 0 {
+                prop_assert!(!at_most(upper_edge(index - 1)));
+            }
+        }
+    }
+}

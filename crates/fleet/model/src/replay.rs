@@ -1,0 +1,295 @@
+//! One job through the cold-age controller, for every percentile and warm-up of a grid at once.
+//!
+//! # Problem
+//! 000 section 5.3 replays a trace once for each configuration. A hundred of them cost a hundred times as much, which
+//! is what made its authors search with a Gaussian process.
+//!
+//! # Algorithm
+//! The best threshold of an entry, and with it the pool of past bests, depends on neither K nor S. So:
+//! 1. Find the best once, and count it in the pool: one counter per threshold.
+//! 2. Of the pool, a percentile is a bucket, and each bucket serves the whole range of percentiles between the shares
+//!    of bests below and up to it. Walk the occupied buckets from that of the highest percentile, which seldom moves,
+//!    down to the best; every percentile that is left there, or would lie below it, takes the best (the rule for spikes,
+//!    where it is on).
+//! 3. What the next entry comes to under a bucket is one lookup in its suffix sums, added for the range ([`crate::tally`]).
+//! 4. S only says from which entry on a job counts: an entry is added once, to the last warm-up that has passed.
+//!
+//! # Time
+//! As in the agent, a threshold decided at the end of an entry holds during the next. The first entry of a job is
+//! without far memory. Between entries that are missing from a trace the last decision goes on.
+//!
+//! # Properties
+//! Thresholds agree with [`policy::cold_age::step`], entry by entry and for every pair: a test of that name replays
+//! random jobs through both.
+
+use std::ops::Range;
+
+use policy::cold_age::{self, Fading};
+use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
+use units::{Pages, RatioPpm};
+
+use crate::grid::{Grid, Setup};
+use crate::series::{Row, Series};
+use crate::tally::{Outcome, Running, Tally};
+
+/// Percentiles, as indices of the grid, that have the same threshold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Which percentiles.
+    pub percentiles: Range<usize>,
+    /// The index of their threshold.
+    pub threshold: usize,
+}
+
+/// The controller of one job under all percentiles of a grid. Reused from job to job.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    percentiles: Vec<u64>,
+    /// By bucket: how many percentiles lay below it when that was last asked. One best more moves few, so a search that begins
+    /// there is over at once; it needs no division, and its branches are foreseen.
+    starts: [usize; THRESHOLDS_MAX + 1],
+    rate_max: RatioPpm,
+    half_life_ms: u64,
+    spikes: bool,
+    first: usize,
+    len: usize,
+    /// How often each threshold was best; the last counts "none".
+    bests: [u32; THRESHOLDS_MAX + 1],
+    /// Bit i: `bests[i]` is not zero.
+    occupied: u128,
+    total: u64,
+    /// The bucket that the highest percentile had, and how many bests lie above it. One best more seldom moves it, and what lies
+    /// above it is nobody's.
+    top: usize,
+    above_top: u64,
+    fading: Fading,
+    spans: Vec<Span>,
+}
+
+/// For how many thresholds more promotions came than `allowed`: the sums fall, so these are the first so many. Without a branch,
+/// and several at a time: a search would be foreseen badly.
+#[inline]
+fn too_many(row: &Row<'_>, allowed: u64) -> usize {
+    let allowed = u32::try_from(allowed).unwrap_or(u32::MAX);
+    row.promotions[1..].iter().map(|&promotions| u32::from(promotions > allowed)).sum::<u32>() as usize
+}
+
+impl Controller {
+    /// A controller before its first entry; `None` where no threshold of the set is old enough for the setup.
+    #[must_use]
+    pub fn new(grid: &Grid, setup: &Setup, thresholds: &Thresholds) -> Option<Self> {
+        let percentiles: Vec<u64> = grid.percentiles().iter().map(|k| u64::from(k.0)).collect();
+        Some(Self {
+            percentiles,
+            starts: [0; THRESHOLDS_MAX + 1],
+            rate_max: setup.promotion_rate_max,
+            half_life_ms: setup.half_life_ms,
+            spikes: setup.spikes,
+            first: setup.first(thresholds)?,
+            len: thresholds.len(),
+            bests: [0; THRESHOLDS_MAX + 1],
+            occupied: 0,
+            total: 0,
+            top: 0,
+            above_top: 0,
+            fading: Fading::default(),
+            spans: Vec::with_capacity(THRESHOLDS_MAX + 1),
+        })
+    }
+
+    /// Forgets the job.
+    fn reset(&mut self) {
+        self.bests = [0; THRESHOLDS_MAX + 1];
+        self.occupied = 0;
+        self.total = 0;
+        (self.top, self.above_top) = (0, 0);
+        self.fading = Fading::default();
+        self.spans.clear();
+    }
+
+    /// The thresholds that hold from now on; percentiles without one are in no span.
+    #[must_use]
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Promotions that an entry may have.
+    #[inline]
+    fn allowed(&self, working_set: u64, row: &Row<'_>) -> u64 {
+        cold_age::promotions_allowed(self.rate_max, Pages(working_set), u64::from(row.window_ms)).0
+    }
+
+    /// Takes one entry into account, for which the first `too_many` thresholds would not have met the objective.
+    #[inline]
+    fn step(&mut self, row: &Row<'_>, too_many: usize) {
+        self.spans.clear();
+        if row.window_ms == 0 {
+            return;
+        }
+        let best = too_many.max(self.first);
+        let before = self.fading;
+        let whole = self.fading.fade(&mut self.bests, self.half_life_ms, row.age_ms);
+        if self.fading != before {
+            self.count_anew();
+        }
+        let Some(counter) = self.bests.get_mut(best) else { return };
+        let more = counter.saturating_add(whole);
+        let added = u64::from(more - *counter);
+        *counter = more;
+        self.total += added;
+        self.above_top += if best > self.top { added } else { 0 };
+        self.occupied |= 1 << best;
+        self.find_top();
+        // Where spikes do not count, the lowest bucket takes what is left.
+        self.decide(if self.spikes { best } else { self.occupied.trailing_zeros() as usize });
+    }
+
+    /// Finds the sums over all counters again.
+    #[cold]
+    fn count_anew(&mut self) {
+        self.total = self.bests.iter().map(|&n| u64::from(n)).sum();
+        (self.top, self.above_top) = (0, self.total - u64::from(self.bests[0]));
+        self.occupied = self.bests.iter().enumerate().fold(0, |bits, (bucket, &n)| bits | u128::from(n > 0) << bucket);
+    }
+
+    /// Moves `top` to where the highest percentile lies now.
+    #[inline]
+    fn find_top(&mut self) {
+        let Some(rank) = self.percentiles.last().map(|k| k * self.total) else { return };
+        while rank > (self.total - self.above_top) * 1_000_000 {
+            // A percentile is of all bests: there is one above.
+            self.top += 1 + (self.occupied >> self.top >> 1).trailing_zeros() as usize;
+            self.above_top -= u64::from(self.bests[self.top]);
+        }
+        loop {
+            let below = self.total - self.above_top - u64::from(self.bests[self.top]);
+            if below == 0 || rank > below * 1_000_000 {
+                break;
+            }
+            self.above_top += u64::from(self.bests[self.top]);
+            let lower = self.occupied & ((1 << self.top) - 1);
+            self.top = 127 - lower.leading_zeros() as usize;
+        }
+    }
+
+    /// Spreads the percentiles over the buckets; none gets one below `lowest`, which is occupied.
+    #[inline]
+    fn decide(&mut self, lowest: usize) {
+        let mut end = self.percentiles.len();
+        // Bests in buckets up to and including the one at hand.
+        let mut up_to = self.total - self.above_top;
+        // Occupied ones above the lowest, and of these the ones up to the top.
+        #[expect(clippy::cast_possible_truncation, reason = "of 65 buckets, 64 are above another")]
+        let above = (self.occupied >> lowest >> 1) as u64;
+        let mut above = self.top.checked_sub(lowest + 1).map_or(0, |last| above & (u64::MAX >> (63 - last)));
+        while above != 0 && end > 0 {
+            let highest = 63 - above.leading_zeros() as usize;
+            above ^= 1 << highest;
+            let bucket = lowest + 1 + highest;
+            let below = up_to - u64::from(self.bests[bucket]);
+            // A percentile's rank is ceil(total * K), and a lower bucket serves it if its rank is `below` at most: for whole
+            // numbers, if total * K <= below. At least one best lies below: `lowest` is occupied.
+            let start = self.at_or_below(bucket, below).min(end);
+            self.push(start..end, bucket);
+            (end, up_to) = (start, below);
+        }
+        self.push(0..end, lowest);
+    }
+
+    /// How many percentiles are at or below the share that so many bests are of all: those below a bucket.
+    #[inline]
+    fn at_or_below(&mut self, bucket: usize, bests: u64) -> usize {
+        let share = bests * 1_000_000;
+        let mut count = self.starts[bucket];
+        while self.percentiles.get(count).is_some_and(|&k| k * self.total <= share) {
+            count += 1;
+        }
+        while count > 0 && self.percentiles[count - 1] * self.total > share {
+            count -= 1;
+        }
+        self.starts[bucket] = count;
+        count
+    }
+
+    #[inline]
+    fn push(&mut self, percentiles: Range<usize>, threshold: usize) {
+        if !percentiles.is_empty() && threshold < self.len {
+            self.spans.push(Span { percentiles, threshold });
+        }
+    }
+}
+
+/// Replays jobs under one setup.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    controller: Controller,
+    running: Running,
+    warmups_ms: Vec<u64>,
+    /// What is younger than the minimum age is not in this sum of a histogram, and in the ones before it.
+    working_buckets: usize,
+}
+
+impl Replay {
+    /// A replay over `grid`; `None` where no threshold of the set is old enough for the setup.
+    #[must_use]
+    pub fn new(grid: &Grid, setup: &Setup, thresholds: &Thresholds) -> Option<Self> {
+        let controller = Controller::new(grid, setup, thresholds)?;
+        let working_buckets = controller.first + 1;
+        Some(Self { controller, running: Running::new(grid), warmups_ms: grid.warmups_ms().to_vec(), working_buckets })
+    }
+
+    /// Adds what a job came to.
+    pub fn job(&mut self, series: &Series, tally: &mut Tally) {
+        let mut unwatched = |_: &Row<'_>, _: &[Span], _: usize| {};
+        self.watched(series, tally, &mut unwatched);
+    }
+
+    /// The same, and shows after each entry the thresholds that hold from then on, and for how many warm-ups.
+    pub fn watched(&mut self, series: &Series, tally: &mut Tally, watch: &mut impl FnMut(&Row<'_>, &[Span], usize)) {
+        self.controller.reset();
+        if series.is_empty() || series.buckets() != self.controller.len + 1 {
+            return;
+        }
+        let (mut used_page_ms, mut cold_page_ms, mut cold_accesses) = (0u128, 0u128, 0u128);
+        // How many warm-ups had passed at the last decision, and the next one's length.
+        let mut warm = 0;
+        let (mut first_age_ms, mut last_age_ms) = (None, 0);
+        for row in series.rows() {
+            let working_set = u64::from(row.cold[0] - row.cold[self.working_buckets]);
+            let too_many = too_many(&row, self.controller.allowed(working_set, &row));
+            let window = u128::from(row.window_ms);
+            used_page_ms += u128::from(row.cold[0]) * window;
+            cold_page_ms += u128::from(row.cold[1]) * window;
+            cold_accesses += u128::from(row.promotions[1]);
+            if warm > 0 && row.window_ms > 0 {
+                let spans = self.controller.spans.iter().map(|Span { percentiles, threshold }| {
+                    let (cold, promotions) = (row.cold[threshold + 1].into(), row.promotions[threshold + 1].into());
+                    (percentiles.clone(), Outcome { cold, promotions })
+                });
+                tally.add(&mut self.running, spans, warm, &series.facts, (row.window_ms, working_set));
+            }
+            self.controller.step(&row, too_many);
+            while self.warmups_ms.get(warm).is_some_and(|&warmup_ms| row.age_ms >= warmup_ms) {
+                warm += 1;
+            }
+            first_age_ms.get_or_insert(row.age_ms.saturating_sub(u64::from(row.window_ms)));
+            last_age_ms = row.age_ms;
+            watch(&row, &self.controller.spans, warm);
+        }
+        tally.settle(&mut self.running);
+        let lasted_ms = last_age_ms - first_age_ms.unwrap_or(last_age_ms);
+        tally.base.merge(&crate::tally::Base {
+            jobs: 1,
+            jobs_assumed: u64::from(series.assumed),
+            entries: series.len() as u64,
+            used_page_ms,
+            cold_page_ms,
+            cold_accesses,
+            start_unix_ms: series.start_unix_ms,
+            end_unix_ms: series.start_unix_ms.saturating_add(lasted_ms),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

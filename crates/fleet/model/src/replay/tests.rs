@@ -1,0 +1,222 @@
+use policy::cold_age::{Decision, Hold, Input, Params, State, Step, step};
+use policy::histogram::Histogram;
+use proptest::prelude::*;
+use units::Age;
+
+use super::*;
+use crate::rates;
+use crate::series::{Facts, buckets};
+use crate::tally::{Base, Sums, Total, ratio};
+
+/// One entry: how long it lasts, the gap before it, and its two histograms.
+type Entry = (u32, u32, Vec<u32>, Vec<u32>);
+
+#[derive(Clone, Debug)]
+struct Case {
+    thresholds: Thresholds,
+    grid: Grid,
+    setup: Setup,
+    series: Series,
+}
+
+/// Histograms whose best threshold wanders: many small counts, now and then a large one.
+fn histogram(len: usize) -> impl Strategy<Value = Vec<u32>> {
+    let count = prop_oneof![4 => Just(0u32), 4 => 0u32..50, 2 => 0u32..5_000, 1 => 0u32..1 << 25];
+    proptest::collection::vec(count, len)
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    (2usize..=64).prop_flat_map(|n| {
+        let entry =
+            (prop_oneof![2 => Just(0u32), 17 => 1u32..600_000, 1 => any::<u32>()], 0u32..100_000, histogram(n + 1), histogram(n + 1));
+        let ks = proptest::collection::vec(0u32..=1_000_000, 1..12);
+        let ss = proptest::collection::vec(0u64..20_000_000, 1..6);
+        let facts = (0u32..=1_000_000, 0u32..=1_000_000);
+        let pool = (prop_oneof![2 => Just(0u64), 1 => 1u64..500_000, 2 => 500_000u64..40_000_000], any::<bool>());
+        (proptest::collection::vec(entry, 0..80), ks, ss, 0u32..200_000, 0u8..40, facts, pool).prop_map(
+            move |(entries, ks, ss, rate, minimum, facts, (half_life_ms, spikes))| {
+                let thresholds = Thresholds::log_spaced(n).unwrap();
+                let grid = Grid::new(ks.into_iter().map(RatioPpm).collect(), ss).unwrap();
+                let setup = Setup { promotion_rate_max: RatioPpm(rate), minimum_cold_age: Age(minimum), half_life_ms, spikes };
+                let mut series = series_of(&thresholds, &entries);
+                series.facts = Facts { compressible: RatioPpm(facts.0), compressed: RatioPpm(facts.1) };
+                Case { thresholds, grid, setup, series }
+            },
+        )
+    })
+}
+
+fn series_of(thresholds: &Thresholds, entries: &[Entry]) -> Series {
+    let mut series = Series::new(thresholds);
+    series.start_unix_ms = 1_000_000;
+    let mut age_ms = 0;
+    for (window_ms, gap_ms, promotions, cold) in entries {
+        age_ms += u64::from(*window_ms) + u64::from(*gap_ms) + 1;
+        let widen = |list: &[u32]| list.iter().map(|&n| u64::from(n)).collect::<Vec<_>>();
+        series.push(age_ms, *window_ms, &widen(promotions), &widen(cold)).unwrap();
+    }
+    series
+}
+
+/// The thresholds and histograms as an agent with that minimum age would have had them: younger buckets are one.
+fn folded(thresholds: &Thresholds, first: usize, sums: &[u32]) -> (Thresholds, Histogram) {
+    let ages: Vec<u8> = thresholds.as_slice()[first..].iter().map(|age| age.0).collect();
+    let buckets: Vec<u64> = buckets(sums).map(u64::from).collect();
+    let young = buckets[..=first].iter().sum();
+    let list: Vec<u64> = std::iter::once(young).chain(buckets[first + 1..].iter().copied()).collect();
+    (Thresholds::try_from(ages).unwrap(), Histogram::try_from(list).unwrap())
+}
+
+/// The agent's own controller over the same entries, for one pair.
+fn agent(case: &Case, percentile: RatioPpm, warmup_ms: u64) -> Vec<Step> {
+    let first = case.setup.first(&case.thresholds).unwrap();
+    let Setup { promotion_rate_max, half_life_ms, spikes, .. } = case.setup;
+    let params = Params { promotion_rate_max, percentile, warmup_ms, half_life_ms, spikes };
+    let mut state = State::default();
+    let rows = case.series.rows().map(|row| {
+        let (thresholds, cold) = folded(&case.thresholds, first, row.cold);
+        let (_, promotions) = folded(&case.thresholds, first, row.promotions);
+        let window_ms = u64::from(row.window_ms);
+        let input = Input { job_age_ms: row.age_ms, window_ms, cold, resident: cold, promotions, allowance: None, veto: None };
+        let (next, step) = step(&params, &thresholds, &state, &input);
+        state = next;
+        step
+    });
+    rows.collect()
+}
+
+/// The totals of one pair, the long way: entry by entry with the agent's thresholds.
+fn one_by_one(case: &Case, steps: &[Step]) -> (Sums, u64) {
+    let facts = case.series.facts;
+    let (mut sums, mut on) = (Sums::default(), 0);
+    for (row, step) in case.series.rows().skip(1).zip(steps) {
+        let warm = step.decision != Decision::Hold { reason: Hold::WarmingUp };
+        let Some(threshold) = step.threshold.filter(|_| warm && row.window_ms > 0) else { continue };
+        let index = case.thresholds.as_slice().iter().position(|&age| age == threshold).unwrap();
+        let at_or_above = |list: &[u32]| buckets(list).skip(index + 1).map(u64::from).sum::<u64>();
+        let stored = facts.compressible.share_of(at_or_above(row.cold));
+        let window = u128::from(row.window_ms);
+        sums.stored_page_ms += u128::from(stored) * window;
+        sums.pool_page_ms += u128::from(facts.compressed.share_of(stored)) * window;
+        sums.promotions += u128::from(at_or_above(row.promotions));
+        on += 1;
+    }
+    (sums, on)
+}
+
+fn totals(case: &Case) -> Vec<Total> {
+    let mut tally = Tally::new(&case.grid);
+    if let Some(mut replay) = Replay::new(&case.grid, &case.setup, &case.thresholds) {
+        replay.job(&case.series, &mut tally);
+    }
+    tally.finish(&case.grid)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn thresholds_agree_with_the_agents_entry_by_entry(case in cases()) {
+        let first = case.setup.first(&case.thresholds);
+        // An agent has two thresholds at least.
+        prop_assume!(first.is_some_and(|first| case.thresholds.len() - first >= 2));
+        let mut replay = Replay::new(&case.grid, &case.setup, &case.thresholds).unwrap();
+        let mut seen = Vec::new();
+        let mut tally = Tally::new(&case.grid);
+        replay.watched(&case.series, &mut tally, &mut |_, spans, warm| seen.push((spans.to_vec(), warm)));
+        let totals = tally.finish(&case.grid);
+        let pairs = case.grid.percentiles().iter().enumerate()
+            .flat_map(|(k, &percentile)| case.grid.warmups_ms().iter().enumerate().map(move |(s, &warmup)| (k, percentile, s, warmup)));
+        for ((k, percentile, s, warmup_ms), total) in pairs.zip(&totals) {
+            let steps = agent(&case, percentile, warmup_ms);
+            for (step, (spans, warm)) in steps.iter().zip(&seen) {
+                let threshold = spans.iter().find(|span| span.percentiles.contains(&k)).and_then(|span| case.thresholds.get(span.threshold));
+                prop_assert_eq!(threshold, step.threshold);
+                let warming = step.decision == Decision::Hold { reason: Hold::WarmingUp };
+                let known = step.decision != Decision::Hold { reason: Hold::NoHistory };
+                prop_assert!(!known || warming == (*warm <= s));
+            }
+            let (sums, on) = one_by_one(&case, &steps);
+            prop_assert_eq!((total.percentile, total.warmup_ms, total.sums, total.entries_on), (percentile, warmup_ms, sums, on));
+        }
+    }
+
+    #[test]
+    fn any_split_of_the_work_gives_the_same_totals(case in cases(), jobs in 1usize..6) {
+        prop_assume!(case.setup.first(&case.thresholds).is_some());
+        let mut replay = Replay::new(&case.grid, &case.setup, &case.thresholds).unwrap();
+        let mut whole = Tally::new(&case.grid);
+        let mut parts = Tally::new(&case.grid);
+        for _ in 0..jobs {
+            replay.job(&case.series, &mut whole);
+            let mut part = Tally::new(&case.grid);
+            replay.job(&case.series, &mut part);
+            // The other way round, too.
+            part.merge(&parts);
+            parts = part;
+        }
+        prop_assert_eq!(&whole, &parts);
+        prop_assert_eq!(whole.finish(&case.grid), parts.finish(&case.grid));
+    }
+}
+
+/// Two thresholds, at one and four scans, and entries of a minute with a working set of a million pages.
+fn job(promotions: &[[u32; 3]]) -> Case {
+    let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
+    let entries: Vec<Entry> = promotions.iter().map(|list| (60_000, 0, list.to_vec(), vec![1_000_000, 600, 300])).collect();
+    let mut series = Series::new(&thresholds);
+    series.facts = Facts { compressible: RatioPpm(500_000), compressed: RatioPpm(200_000) };
+    for (index, (window_ms, _, promotions, cold)) in entries.iter().enumerate() {
+        let widen = |list: &[u32]| list.iter().map(|&n| u64::from(n)).collect::<Vec<_>>();
+        series.push((index as u64 + 1) * 60_000, *window_ms, &widen(promotions), &widen(cold)).unwrap();
+    }
+    let grid = Grid::new(vec![RatioPpm(500_000), RatioPpm::ONE], vec![0, 120_000]).unwrap();
+    let setup = Setup::new(RatioPpm(2_000));
+    Case { thresholds, grid, setup, series }
+}
+
+#[test]
+fn totals_are_those_of_the_entries_after_the_decisions() {
+    // Bests: 1, 1, 4, 1. The third entry brings back 3,000 pages of an age of 1 to 3 scans, which is 0.3 % of the working set.
+    let totals = totals(&job(&[[9, 0, 0], [9, 1_000, 0], [9, 3_000, 100], [9, 0, 500]]));
+    let minute = 60_000u128;
+    let check = |index: usize, want: (u32, u64), stored: u128, promotions: u128, on: u64| {
+        let total = &totals[index];
+        assert_eq!((total.percentile, total.warmup_ms), (RatioPpm(want.0), want.1));
+        assert_eq!((total.sums.stored_page_ms, total.sums.promotions, total.entries_on), (stored * minute, promotions, on));
+        assert_eq!(total.sums.pool_page_ms, stored / 5 * minute);
+    };
+    // Entries 2 and 3 under a threshold of one scan; entry 4 under four, by the rule for spikes.
+    check(0, (500_000, 0), 450 + 450 + 150, 1_000 + 3_100 + 500, 3);
+    check(2, (1_000_000, 0), 450 + 450 + 150, 1_000 + 3_100 + 500, 3);
+    check(1, (500_000, 120_000), 450 + 150, 3_100 + 500, 2);
+    assert_eq!(
+        totals[0].base,
+        Base {
+            jobs: 1,
+            jobs_assumed: 0,
+            entries: 4,
+            used_page_ms: 4 * 1_000_900 * minute,
+            cold_page_ms: 4 * 900 * minute,
+            cold_accesses: 1_000 + 3_100 + 500,
+            start_unix_ms: 0,
+            end_unix_ms: 240_000,
+        }
+    );
+    assert!((totals[0].coverage() - ratio(1_050, 3_600)).abs() < 1e-12);
+    // The highest of three rates is 3,100 of a million, told by its bin's upper edge.
+    let highest = totals[0].rate_on(RatioPpm(980_000)).unwrap();
+    assert!((0.0031..0.0031 * 1.008).contains(&highest), "{highest}");
+    // The first entry is without far memory, and counts as a rate of nothing among all four.
+    assert_eq!(totals[0].rate_on(RatioPpm(340_000)).map(|rate| rate > 0.000_9), Some(true));
+    assert_eq!(totals[0].rate_all(RatioPpm(250_000)), Some(rates::upper_edge(0)));
+}
+
+#[test]
+fn foreign_histograms_are_left_out() {
+    let case = job(&[[1, 2, 3]; 4]);
+    let wider = Thresholds::log_spaced(8).unwrap();
+    let mut tally = Tally::new(&case.grid);
+    Replay::new(&case.grid, &case.setup, &wider).unwrap().job(&case.series, &mut tally);
+    assert_eq!(tally, Tally::new(&case.grid));
+}

@@ -1,0 +1,312 @@
+//! Sums of what came of a grid of parameters.
+//!
+//! Everything is an integer and addition is all that is ever done, so totals do not depend on how jobs were spread
+//! over threads, processes or machines. A value that holds for a range of percentiles is added where the range begins
+//! and taken away where it ends; a value that holds for all warm-ups that have passed is added to the last of them.
+//! Both are summed up once, at the end, which makes a grid cost little more than a single pair.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use units::RatioPpm;
+
+use crate::grid::Grid;
+use crate::rates::{self, BINS};
+use crate::series::{Facts, WINDOW_MS_MAX};
+
+/// What an entry would have had under one threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Pages at or above the threshold.
+    pub cold: u64,
+    /// Accesses to such pages during the window.
+    pub promotions: u64,
+}
+
+/// Sums that do not depend on the parameters of the grid. Page-milliseconds: pages times how long they were there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    /// Jobs.
+    pub jobs: u64,
+    /// Of these, the ones whose compression was assumed.
+    pub jobs_assumed: u64,
+    /// Their entries.
+    pub entries: u64,
+    /// All pages.
+    pub used_page_ms: u128,
+    /// Pages at or above the traces' first threshold: all that could ever be in far memory.
+    pub cold_page_ms: u128,
+    /// Accesses to such pages.
+    pub cold_accesses: u128,
+    /// When the first entry began, in milliseconds of Unix time; 0 where there is none.
+    pub start_unix_ms: u64,
+    /// When the last one ended.
+    pub end_unix_ms: u64,
+}
+
+impl Base {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        if other.entries == 0 {
+            return;
+        }
+        self.start_unix_ms = if self.entries == 0 { other.start_unix_ms } else { self.start_unix_ms.min(other.start_unix_ms) };
+        self.end_unix_ms = self.end_unix_ms.max(other.end_unix_ms);
+        self.jobs += other.jobs;
+        self.jobs_assumed += other.jobs_assumed;
+        self.entries += other.entries;
+        self.used_page_ms += other.used_page_ms;
+        self.cold_page_ms += other.cold_page_ms;
+        self.cold_accesses += other.cold_accesses;
+    }
+
+    /// From the first entry's beginning to the last one's end.
+    #[must_use]
+    pub fn span_ms(&self) -> u64 {
+        self.end_unix_ms.saturating_sub(self.start_unix_ms)
+    }
+}
+
+/// Sums of one pair of percentile and warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Pages in far memory.
+    pub stored_page_ms: u128,
+    /// Pages of DRAM that their compressed copies take.
+    pub pool_page_ms: u128,
+    /// Pages that came back.
+    pub promotions: u128,
+}
+
+impl Sums {
+    /// Sums are differences until the end, and a difference may be below zero: all arithmetic is modulo 2^128.
+    fn add(&mut self, other: &Self) {
+        self.stored_page_ms = self.stored_page_ms.wrapping_add(other.stored_page_ms);
+        self.pool_page_ms = self.pool_page_ms.wrapping_add(other.pool_page_ms);
+        self.promotions = self.promotions.wrapping_add(other.promotions);
+    }
+}
+
+/// What a job came to since it was last settled, under one number of warm-ups: by percentile, in 64 bits: half as much to
+/// write for each entry.
+///
+/// These are enough for [`WINDOW_MS_MAX`] milliseconds: pages, and promotions in an entry, are below 2^32, an entry is no shorter than a
+/// millisecond, and one bit is the sign of a difference.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    /// Differences as in [`Tally`], one more than there are percentiles, modulo 2^64.
+    sums: Vec<[u64; 3]>,
+    warm: usize,
+    window_ms: u64,
+}
+
+impl Running {
+    /// Nothing yet.
+    pub(crate) fn new(grid: &Grid) -> Self {
+        Self { sums: vec![[0; 3]; grid.percentiles().len() + 1], warm: 0, window_ms: 0 }
+    }
+
+    #[inline]
+    fn change(&mut self, percentile: usize, more: [u64; 3], less: [u64; 3]) {
+        for (slot, (more, less)) in self.sums[percentile].iter_mut().zip(more.into_iter().zip(less)) {
+            *slot = slot.wrapping_add(more.wrapping_sub(less));
+        }
+    }
+}
+
+/// The running sums of a group of jobs, for every pair of a grid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "packed::Packed", into = "packed::Packed")]
+pub struct Tally {
+    /// What does not depend on the pair.
+    pub base: Base,
+    warmups: usize,
+    /// By percentile, then by the last warm-up that has passed.
+    sums: Vec<Sums>,
+    /// The same, each [`BINS`] long.
+    bins: Vec<u64>,
+}
+
+impl Tally {
+    /// Nothing yet, for the pairs of `grid`.
+    #[must_use]
+    pub fn new(grid: &Grid) -> Self {
+        let pairs = grid.pairs();
+        Self { base: Base::default(), warmups: grid.warmups_ms().len(), sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] }
+    }
+
+    /// Adds what an entry came to, by ranges of percentiles, for the first `warm` warm-ups, of which there is at least one.
+    ///
+    /// The ranges come from the highest percentiles down, and each ends where the one before it began: what ends and what begins
+    /// there is one change.
+    #[inline]
+    pub(crate) fn add(
+        &mut self,
+        running: &mut Running,
+        ranges: impl Iterator<Item = (Range<usize>, Outcome)>,
+        warm: usize,
+        facts: &Facts,
+        (window_ms, working_set): (u32, u64),
+    ) {
+        if running.warm != warm || running.window_ms + u64::from(window_ms) > u64::from(WINDOW_MS_MAX) {
+            self.settle(running);
+            running.warm = warm;
+        }
+        running.window_ms += u64::from(window_ms);
+        let window = u64::from(window_ms);
+        // The range before: what it came to, and its bin.
+        let mut above = ([0; 3], None);
+        let mut begins = 0;
+        for (percentiles, outcome) in ranges {
+            let stored = facts.compressible.share_of(outcome.cold);
+            let pool = facts.compressed.share_of(stored);
+            let sums = [stored.wrapping_mul(window), pool.wrapping_mul(window), outcome.promotions];
+            let bin = rates::bin(outcome.promotions, working_set, window);
+            running.change(percentiles.end, above.0, sums);
+            if above.1 != Some(bin) {
+                if let Some(before) = above.1 {
+                    self.count(percentiles.end, warm, before, 1);
+                }
+                if percentiles.end * self.warmups < self.sums.len() {
+                    self.count(percentiles.end, warm, bin, u64::MAX);
+                }
+            }
+            above = (sums, Some(bin));
+            begins = percentiles.start;
+        }
+        if let (sums, Some(bin)) = above {
+            running.change(begins, sums, [0; 3]);
+            self.count(begins, warm, bin, 1);
+        }
+    }
+
+    /// Takes over what a job came to so far.
+    pub(crate) fn settle(&mut self, running: &mut Running) {
+        running.window_ms = 0;
+        if running.warm == 0 {
+            return;
+        }
+        for (percentile, changes) in running.sums.iter_mut().enumerate() {
+            let [stored_page_ms, pool_page_ms, promotions] =
+                std::mem::take(changes).map(|change| i128::from(change.cast_signed()).cast_unsigned());
+            // Nobody asks about what lies above the highest percentile.
+            if let Some(slot) = self.sums.get_mut(percentile * self.warmups + running.warm - 1) {
+                slot.add(&Sums { stored_page_ms, pool_page_ms, promotions });
+            }
+        }
+    }
+
+    /// Adds to a bin, modulo 2^64.
+    #[inline]
+    fn count(&mut self, percentile: usize, warm: usize, bin: usize, more: u64) {
+        let slot = &mut self.bins[(percentile * self.warmups + warm - 1) * BINS + bin];
+        *slot = slot.wrapping_add(more);
+    }
+
+    /// Adds the sums of another part of the same work.
+    pub fn merge(&mut self, other: &Self) {
+        self.base.merge(&other.base);
+        for (mine, theirs) in self.sums.iter_mut().zip(&other.sums) {
+            mine.add(theirs);
+        }
+        for (mine, theirs) in self.bins.iter_mut().zip(&other.bins) {
+            *mine = mine.wrapping_add(*theirs);
+        }
+    }
+
+    /// The totals of every pair: by percentile, then by warm-up, both rising.
+    #[must_use]
+    pub fn finish(mut self, grid: &Grid) -> Vec<Total> {
+        let row = self.warmups;
+        // Ranges of percentiles: each differs from the one before it by what begins and ends there.
+        for index in row..self.sums.len() {
+            let before = self.sums[index - row];
+            self.sums[index].add(&before);
+        }
+        for index in row * BINS..self.bins.len() {
+            self.bins[index] = self.bins[index].wrapping_add(self.bins[index - row * BINS]);
+        }
+        // Warm-ups: what has passed the longer ones has passed the shorter ones.
+        for index in (0..self.sums.len()).rev().filter(|index| (index + 1) % row != 0) {
+            let longer = self.sums[index + 1];
+            self.sums[index].add(&longer);
+            for bin in index * BINS..(index + 1) * BINS {
+                self.bins[bin] = self.bins[bin].wrapping_add(self.bins[bin + BINS]);
+            }
+        }
+        let pairs =
+            grid.percentiles().iter().flat_map(|&percentile| grid.warmups_ms().iter().map(move |&warmup_ms| (percentile, warmup_ms)));
+        pairs
+            .zip(self.sums.iter().zip(self.bins.chunks_exact(BINS)))
+            .map(|((percentile, warmup_ms), (&sums, bins))| Total::new(percentile, warmup_ms, self.base, sums, bins))
+            .collect()
+    }
+}
+
+/// What a pair of percentile and warm-up would have come to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Total {
+    /// K.
+    pub percentile: RatioPpm,
+    /// S, in milliseconds.
+    pub warmup_ms: u64,
+    /// What does not depend on K and S.
+    pub base: Base,
+    /// What does.
+    pub sums: Sums,
+    /// Entries during which far memory was on.
+    pub entries_on: u64,
+    /// Entries by promotion rate, where far memory was on.
+    bins: Vec<u64>,
+}
+
+impl Total {
+    fn new(percentile: RatioPpm, warmup_ms: u64, base: Base, sums: Sums, bins: &[u64]) -> Self {
+        Self { percentile, warmup_ms, base, sums, entries_on: bins.iter().fold(0, |sum: u64, &n| sum.wrapping_add(n)), bins: bins.to_vec() }
+    }
+
+    /// Promotions per minute as a share of the working set, at or below which this share of the entries lies that had
+    /// far memory on: the upper edge of the bin. `None` where none had.
+    #[must_use]
+    pub fn rate_on(&self, percentile: RatioPpm) -> Option<f64> {
+        rates::percentile(&self.bins, percentile).map(rates::upper_edge)
+    }
+
+    /// The same over all entries, those without far memory counting as a rate of nothing.
+    ///
+    /// A long warm-up dilutes this figure; [`Total::rate_on`] is the one to hold to an objective.
+    #[must_use]
+    pub fn rate_all(&self, percentile: RatioPpm) -> Option<f64> {
+        let mut bins = self.bins.clone();
+        bins[0] += self.base.entries - self.entries_on;
+        rates::percentile(&bins, percentile).map(rates::upper_edge)
+    }
+
+    /// Coverage (000 section 6.1): what was in far memory, as a share of all that was cold at the first threshold.
+    #[must_use]
+    pub fn coverage(&self) -> f64 {
+        ratio(self.sums.stored_page_ms, self.base.cold_page_ms)
+    }
+
+    /// DRAM that the jobs did not need, as a share of what they used.
+    #[must_use]
+    pub fn saved_ratio(&self) -> f64 {
+        ratio(self.sums.stored_page_ms - self.sums.pool_page_ms, self.base.used_page_ms)
+    }
+
+    /// Pages on average over the span of the traces.
+    #[must_use]
+    pub fn mean_pages(&self, page_ms: u128) -> f64 {
+        ratio(page_ms, u128::from(self.base.span_ms()))
+    }
+}
+
+/// `part / whole`; nothing where there is nothing.
+#[expect(clippy::cast_precision_loss, reason = "shown to people and compared; no decision rests on its last digits")]
+#[must_use]
+pub fn ratio(part: u128, whole: u128) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+mod packed;
+
+pub(crate) use packed::{COUNT_MAX, PAGE_MS_MAX};

@@ -1,0 +1,274 @@
+//! Compaction (003: proactive reclaim by process state): all of a process's swap-backed memory is paged out, its file
+//! pages are deactivated and stay; and the way back.
+//!
+//! Only advice that cannot change the content of memory is given, on a descriptor of the process. A mapping that changes
+//! between the look and the advice costs a wrong page at worst, which then comes back at its next access. The process
+//! need not run: one that is frozen is compacted like any other.
+
+use std::ops::Range;
+
+use kernel::cgroup::Cgroup;
+use kernel::madvise::PidFd;
+use kernel::maps::{self, Kind, Vma};
+use kernel::{Result, Roots};
+use units::{Bytes, Pages};
+
+use super::push;
+use crate::walk::{Flow, Walker};
+
+/// Addresses of file mappings that one step deactivates: they are walked, and nothing is moved.
+const DEACTIVATE_STEP: Bytes = Bytes::mib(64);
+
+/// The most processes of a job that are looked at.
+const PROCESSES_MAX: usize = 4_096;
+
+/// What is done to a job as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Its swap-backed memory goes out, its file pages are the first to go when memory is wanted.
+    Compact,
+    /// What is out comes back, without waiting for devices.
+    Prefetch,
+}
+
+/// How far one job has been gone through.
+#[derive(Clone, Debug, Default)]
+pub struct Cursor {
+    pids: Vec<i32>,
+    /// Of these, how many are left to do in this part.
+    left: usize,
+    part: Part,
+    address: u64,
+}
+
+/// The two passes over a job's processes. File pages become the first to go only when nothing else is to be reclaimed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Part {
+    /// The pages that its page tables show.
+    #[default]
+    Pages,
+    /// Mappings as a whole: file mappings to deactivate, or shared memory, whose swapped pages no page table shows.
+    Mappings,
+}
+
+/// What one step has asked of the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Advised {
+    /// Bytes to page out, or to bring back.
+    pub moved: Bytes,
+    /// Addresses of file mappings to deactivate.
+    pub deactivated: Bytes,
+    /// Whether nothing is left to do.
+    pub finished: bool,
+}
+
+/// Ranges of one process, in the order of their addresses.
+#[derive(Debug, Default)]
+struct Batch {
+    ranges: Vec<Range<u64>>,
+    /// Where to go on, if that is not the end.
+    stopped_at: Option<u64>,
+}
+
+impl Cursor {
+    /// Before the first page of the first of `pids`.
+    #[must_use]
+    pub fn new(pids: &[i32]) -> Self {
+        Self { pids: pids.to_vec(), left: pids.len(), ..Self::default() }
+    }
+
+    /// Whether all pages have been gone through, and only mappings are left.
+    #[must_use]
+    pub fn pages_done(&self) -> bool {
+        self.part == Part::Mappings
+    }
+
+    fn go_on(&mut self, stopped_at: Option<u64>, ended: bool) {
+        self.address = stopped_at.unwrap_or(0);
+        if stopped_at.is_some() {
+            return;
+        }
+        self.left -= 1;
+        if ended {
+            self.pids.remove(self.left);
+        }
+        if self.left == 0 && self.part == Part::Pages {
+            (self.part, self.left) = (Part::Mappings, self.pids.len());
+        }
+    }
+}
+
+/// Moves up to `limit` pages of a job's processes and the cursor on.
+///
+/// # Errors
+/// Any error but the end of a process, which ends its part of the task.
+pub fn step(roots: &Roots, walker: &mut Walker, cgroup: &Cgroup, task: Task, cursor: &mut Cursor, limit: Pages) -> Result<Advised> {
+    let Some(&pid) = cursor.pids[..cursor.left].last() else { return Ok(Advised { finished: true, ..Advised::default() }) };
+    let mut advised = Advised::default();
+    let mut stopped_at = None;
+    let mut ended = false;
+    let done = PidFd::open(pid).and_then(|process| {
+        // Its number may have become another's since it was listed. The descriptor then names the other, which is not
+        // in this cgroup, or one that has ended, which takes no advice.
+        if !cgroup.procs(PROCESSES_MAX)?.contains(&pid) {
+            ended = true;
+            return Ok(());
+        }
+        let batch = match cursor.part {
+            Part::Pages => pages(roots, walker, task, pid, cursor.address, limit)?,
+            Part::Mappings => mappings(&maps::read(roots, pid)?, task, cursor.address, limit),
+        };
+        stopped_at = batch.stopped_at;
+        match (task, cursor.part) {
+            (Task::Compact, Part::Pages) => advised.moved = process.advise_pageout(&batch.ranges)?,
+            (Task::Compact, Part::Mappings) => advised.deactivated = process.advise_cold(&batch.ranges)?,
+            (Task::Prefetch, _) => advised.moved = process.advise_willneed(&batch.ranges)?,
+        }
+        Ok(())
+    });
+    ended |= done.is_err();
+    cursor.go_on(stopped_at.filter(|_| !ended), ended);
+    advised.finished = cursor.left == 0;
+    match done {
+        Err(error) if !error.is_gone() => Err(error),
+        _ => Ok(advised),
+    }
+}
+
+/// The next pages of a process that a task is for.
+///
+/// To page out: what swap can hold and this process alone maps; the kernel would not reclaim for one what others map
+/// too. To bring back: anonymous memory; asked for a file mapping, the kernel would read the file.
+fn pages(roots: &Roots, walker: &mut Walker, task: Task, pid: i32, from: u64, limit: Pages) -> Result<Batch> {
+    let page = kernel::page_size().bytes();
+    let of_files = match task {
+        Task::Compact => Vec::new(),
+        Task::Prefetch => maps::read(roots, pid)?.into_iter().filter(|vma| vma.kind == Kind::File).collect(),
+    };
+    let mut batch = Batch::default();
+    let mut found = 0;
+    walker.walk(roots, pid, from, &mut |address, entry| {
+        let wanted = match task {
+            Task::Compact => entry.present() && entry.exclusive(),
+            Task::Prefetch => entry.swapped() && !holds(&of_files, address),
+        };
+        if !wanted {
+            return Flow::Continue;
+        }
+        if found >= limit.0 {
+            batch.stopped_at = Some(address);
+            return Flow::Stop;
+        }
+        found += 1;
+        push(&mut batch.ranges, address..address + page);
+        Flow::Continue
+    })?;
+    Ok(batch)
+}
+
+/// Whether one of the mappings, which are sorted, holds an address.
+fn holds(vmas: &[Vma], address: u64) -> bool {
+    let after = vmas.partition_point(|vma| vma.end <= address);
+    vmas.get(after).is_some_and(|vma| vma.start <= address)
+}
+
+/// The next mappings that a task treats as a whole.
+fn mappings(vmas: &[Vma], task: Task, from: u64, limit: Pages) -> Batch {
+    let (kind, mut left) = match task {
+        Task::Compact => (Kind::File, DEACTIVATE_STEP.0),
+        Task::Prefetch => (Kind::Shared, limit.to_bytes(kernel::page_size()).0),
+    };
+    let mut batch = Batch::default();
+    for vma in vmas.iter().filter(|vma| vma.kind == kind && vma.end > from) {
+        let start = vma.start.max(from);
+        if left == 0 {
+            batch.stopped_at = Some(start);
+            break;
+        }
+        let end = vma.end.min(start.saturating_add(left));
+        left -= end - start;
+        batch.ranges.push(start..end);
+        if end < vma.end {
+            batch.stopped_at = Some(end);
+            break;
+        }
+    }
+    batch
+}
+
+#[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn vma(start: u64, end: u64, kind: Kind) -> Vma {
+        let perms = maps::Perms { read: true, write: true, execute: false, shared: kind == Kind::Shared };
+        Vma { start, end, perms, offset: 0, inode: 0, path: String::new(), kind }
+    }
+
+    #[test]
+    fn mappings_are_gone_through_in_bounded_steps_of_their_kind() {
+        let step = DEACTIVATE_STEP.0;
+        let vmas = [
+            vma(0, PAGE, Kind::Anon),
+            vma(PAGE, 3 * PAGE, Kind::File),
+            vma(3 * PAGE, 9 * PAGE, Kind::Shared),
+            vma(step, 3 * step, Kind::File),
+            vma(4 * step, 5 * step, Kind::Heap),
+        ];
+        let check = |task, limit, want: &[&[Range<u64>]]| {
+            let mut from = 0;
+            for (at, want) in want.iter().enumerate() {
+                let batch = mappings(&vmas, task, from, Pages(limit));
+                assert_eq!(batch.ranges, *want, "{task:?}, step {at}");
+                from = batch.stopped_at.unwrap_or(u64::MAX);
+            }
+            assert_eq!(from, u64::MAX, "and that is all");
+        };
+        let second = 2 * step - 2 * PAGE;
+        check(Task::Compact, 1, &[&[PAGE..3 * PAGE, step..second], &[second..3 * step - 2 * PAGE], &[3 * step - 2 * PAGE..3 * step]]);
+        check(Task::Prefetch, 4, &[&[3 * PAGE..7 * PAGE], &[7 * PAGE..9 * PAGE]]);
+        check(Task::Prefetch, 6, &[&[3 * PAGE..9 * PAGE]]);
+    }
+
+    #[test]
+    fn a_mapping_that_holds_an_address_is_found() {
+        let vmas = [vma(PAGE, 2 * PAGE, Kind::File), vma(4 * PAGE, 5 * PAGE, Kind::File)];
+        let held: Vec<_> = (0..6).filter(|page| holds(&vmas, page * PAGE)).collect();
+        assert_eq!(held, [1, 4]);
+    }
+
+    #[test]
+    fn our_own_anonymous_pages_are_found_and_none_of_files() {
+        let (roots, pid) = (Roots::host(), i32::try_from(std::process::id()).unwrap());
+        let page = kernel::page_size().bytes();
+        let memory = vec![1u8; 1 << 20];
+        let start = memory.as_ptr().addr() as u64;
+        let middle = (start + (1 << 19)).next_multiple_of(page);
+        let batch = pages(&roots, &mut Walker::default(), Task::Compact, pid, middle, Pages(16)).unwrap();
+        assert_eq!(batch.ranges[0].start, middle, "from the cursor on");
+        assert_eq!(batch.ranges.iter().map(|range| range.end - range.start).sum::<u64>(), 16 * page);
+        assert_eq!(batch.stopped_at, Some(middle + 16 * page));
+
+        let vmas = maps::read(&roots, pid).unwrap();
+        let all = pages(&roots, &mut Walker::default(), Task::Compact, pid, 0, Pages(u64::MAX)).unwrap();
+        let executable = |address| vmas.iter().any(|vma| vma.range().contains(&address) && vma.kind == Kind::File && vma.perms.execute);
+        assert!(all.stopped_at.is_none() && !all.ranges.iter().any(|range| executable(range.start)), "code is the file's");
+        assert!(all.ranges.iter().any(|range| range.contains(&middle)));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_or_belongs_to_others_is_passed_over() {
+        let machine = crate::testing::Machine::new();
+        let cgroup = machine.cgroup("/a");
+        let mut walker = Walker::default();
+        // This process lives, and is not in the cgroup; the other number is nobody's.
+        let mut cursor = Cursor::new(&[i32::MAX, i32::try_from(std::process::id()).unwrap()]);
+        for finished in [false, true, true] {
+            let advised = step(&machine.roots, &mut walker, &cgroup, Task::Compact, &mut cursor, Pages(8)).unwrap();
+            assert_eq!(advised, Advised { finished, ..Advised::default() });
+        }
+    }
+}

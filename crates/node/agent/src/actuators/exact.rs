@@ -1,0 +1,161 @@
+//! kreclaimd in user space (000 section 5.1): finds the pages whose age reached the threshold and hands them to
+//! `process_madvise(MADV_PAGEOUT)` in batches.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use kernel::madvise::PidFd;
+use kernel::{Result, Roots};
+use units::{Age, Pages};
+
+use super::{Asked, push};
+use crate::trackers::{PageAges, Tracker};
+use crate::walk::{Flow, Walker};
+
+/// How far one job's pages have been gone through.
+#[derive(Clone, Debug, Default)]
+pub struct Cursor {
+    pids: Vec<i32>,
+    address: u64,
+}
+
+impl Cursor {
+    /// Before the first page of the first of `pids`.
+    #[must_use]
+    pub fn new(pids: &[i32]) -> Self {
+        Self { pids: pids.to_vec(), address: 0 }
+    }
+}
+
+/// Cold pages of one process, in the order of their addresses.
+#[derive(Debug, Default)]
+struct Batch {
+    pages: Vec<Page>,
+    /// Where the walk stopped, if it stopped before the end.
+    stopped_at: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    address: u64,
+    frame: u64,
+    age: Age,
+}
+
+/// Offloads up to `limit` pages of `threshold` age or older and moves the cursor on.
+///
+/// The process is pinned by its descriptor before its pages are looked at: were its number given to another process
+/// in between, the kernel would refuse the request, not apply it to a stranger.
+///
+/// # Errors
+/// Any error but the end of a process, which ends its part of the plan.
+pub fn step(
+    roots: &Roots,
+    walker: &mut Walker,
+    tracker: &mut dyn Tracker,
+    cursor: &mut Cursor,
+    threshold: Age,
+    limit: Pages,
+) -> Result<Asked> {
+    let Some(&pid) = cursor.pids.last() else {
+        return Ok(Asked { finished: true, ..Asked::default() });
+    };
+    let page_bytes = kernel::page_size().bytes();
+    let mut asked = Asked::default();
+    let mut stopped_at = None;
+    let done = PidFd::open(pid).and_then(|process| {
+        let Some(ages) = tracker.page_ages() else { return Ok(()) };
+        let batch = collect(roots, walker, ages, pid, cursor.address, threshold, limit)?;
+        stopped_at = batch.stopped_at;
+        let mut frames: Vec<u64> = batch.pages.iter().map(|page| page.frame).collect();
+        let still_idle = tracker.still_idle(&frames)?;
+        let mut ranges = Vec::new();
+        frames.clear();
+        for (page, _) in batch.pages.iter().zip(still_idle).filter(|&(_, idle)| idle) {
+            push(&mut ranges, page.address..page.address + page_bytes);
+            frames.push(page.frame);
+            asked.ages.add(page.age, Pages(1));
+        }
+        asked.pages = Pages(frames.len() as u64);
+        if !ranges.is_empty() {
+            process.advise_pageout(&ranges)?;
+            tracker.handed_over(&frames);
+        }
+        Ok(())
+    });
+    match stopped_at {
+        Some(address) => cursor.address = address,
+        None => {
+            cursor.pids.pop();
+            cursor.address = 0;
+        }
+    }
+    match done {
+        Err(error) if !error.is_gone() => Err(error),
+        _ => {
+            asked.finished = cursor.pids.is_empty();
+            Ok(asked)
+        }
+    }
+}
+
+/// The next cold pages of `pid` from an address on.
+///
+/// A page that other processes map too is skipped: the kernel would not reclaim it for one of them.
+fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, from: u64, threshold: Age, limit: Pages) -> Result<Batch> {
+    let mut batch = Batch::default();
+    walker.walk(roots, pid, from, &mut |address, entry| {
+        if !entry.present() || !entry.exclusive() {
+            return Flow::Continue;
+        }
+        let Some(age) = ages.age(pid, address, entry).filter(|&age| age >= threshold) else { return Flow::Continue };
+        if batch.pages.len() as u64 >= limit.0 {
+            batch.stopped_at = Some(address);
+            return Flow::Stop;
+        }
+        // Frames are hidden only from an agent without CAP_SYS_ADMIN, whose trackers cannot work either.
+        batch.pages.extend(entry.pfn().map(|frame| Page { address, frame, age }));
+        Flow::Continue
+    })?;
+    Ok(batch)
+}
+
+/// Ranges of each process whose resident swap-backed pages are `threshold` old or older, for people and tests.
+/// Processes that have ended are left out.
+///
+/// Unlike what [`step`] hands over, they include pages that several processes map: where all of them hold the page
+/// for that old.
+///
+/// # Errors
+/// Any error but the end of a process.
+pub fn cold_ranges(roots: &Roots, ages: &dyn PageAges, pids: &[i32], threshold: Age) -> Result<Vec<(i32, Vec<Range<u64>>)>> {
+    let page = kernel::page_size().bytes();
+    let mut walker = Walker::default();
+    let mut young = HashSet::new();
+    for &pid in pids {
+        let seen = walker.walk(roots, pid, 0, &mut |address, entry| {
+            if entry.present() && !entry.exclusive() && ages.age(pid, address, entry).is_none_or(|age| age < threshold) {
+                young.extend(entry.pfn());
+            }
+            Flow::Continue
+        });
+        seen.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) })?;
+    }
+    let mut found = Vec::new();
+    for &pid in pids {
+        let mut ranges = Vec::new();
+        let seen = walker.walk(roots, pid, 0, &mut |address, entry| {
+            let cold = entry.present() && ages.age(pid, address, entry).is_some_and(|age| age >= threshold);
+            if cold && (entry.exclusive() || entry.pfn().is_some_and(|pfn| !young.contains(&pfn))) {
+                push(&mut ranges, address..address + page);
+            }
+            Flow::Continue
+        });
+        match seen {
+            Err(error) if !error.is_gone() => return Err(error),
+            Err(_) => {}
+            Ok(()) => found.push((pid, ranges)),
+        }
+    }
+    Ok(found)
+}

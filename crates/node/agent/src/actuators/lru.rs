@@ -1,0 +1,104 @@
+//! The kernel's own lists as actuators: by generation, or by `memory.reclaim`.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use kernel::cgroup::{Cgroup, CgroupRoot, ReclaimOutcome, Swappiness};
+use kernel::lru_gen::{LruGen, Outcome};
+use kernel::madvise::PidFd;
+use kernel::{Result, Roots};
+use units::{Age, Bytes, Pages};
+
+use super::Asked;
+use crate::trackers::Tracker;
+
+/// Anonymous memory first: what zswap can hold.
+pub const ANON_FIRST: u8 = 200;
+
+/// How long one request to the kernel may take before it is ended.
+const STEP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The name of the binary's hidden command that [`reclaim_step`] runs.
+pub const CHILD_COMMAND: &str = "reclaim-step";
+
+/// Evicts up to `limit` pages from the generations of a job that are at least `threshold` old.
+///
+/// # Errors
+/// Any error but the end of the job or a generation that has become too young in the meantime.
+pub fn evict_step(files: &LruGen, tracker: &dyn Tracker, path: &str, threshold: Age, limit: Pages) -> Result<Asked> {
+    let mut left = limit;
+    let mut asked = Asked { finished: true, ..Asked::default() };
+    for generation in tracker.generations(path, threshold) {
+        let pages = generation.pages.min(left);
+        if pages == Pages::ZERO {
+            continue;
+        }
+        match files.evict(generation.memcg, generation.node, generation.seq, ANON_FIRST, pages.0) {
+            Ok(Outcome::Done) => {
+                asked.pages += pages;
+                left = left - pages;
+            }
+            Ok(Outcome::Refused) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(asked)
+}
+
+/// Has the kernel reclaim up to `limit` from a job, leaning to anonymous memory by `swappiness` (0 takes page cache
+/// alone, 200 anonymous memory first), in a child process that is ended when it takes too long: asked
+/// of a hot cgroup, the kernel may search for a minute and more.
+///
+/// # Errors
+/// When the child cannot be started or waited for.
+pub fn reclaim_step(cgroup: &str, limit: Bytes, swappiness: u8) -> std::io::Result<()> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg(CHILD_COMMAND)
+        .arg(std::process::id().to_string())
+        .arg(cgroup)
+        .arg(limit.0.to_string())
+        .arg(swappiness.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()?;
+    let ended = i32::try_from(child.id()).is_ok_and(|pid| PidFd::open(pid).is_ok_and(|process| process.wait(STEP_TIMEOUT)));
+    if !ended {
+        child.kill()?;
+    }
+    child.wait()?;
+    Ok(())
+}
+
+/// The child's side: one request, with the leaning where the kernel takes one (Linux 6.9). It does not outlive its
+/// `parent`, which alone would end it in time.
+///
+/// A request for page cache alone is not made of a kernel that takes no leaning while there is swap space: it would
+/// swap.
+///
+/// # Errors
+/// Any error of `memory.reclaim` but the end of the cgroup.
+pub fn reclaim_child(roots: &Roots, parent: u32, cgroup: &str, amount: Bytes, swappiness: u8) -> Result<ReclaimOutcome> {
+    if !kernel::process::end_with(parent)? {
+        return Ok(ReclaimOutcome::Interrupted);
+    }
+    match reclaim_once(roots, cgroup, amount, swappiness) {
+        // It ended while it was asked: nothing is left to reclaim, and the agent finds that out by itself.
+        Err(error) if error.is_gone() => Ok(ReclaimOutcome::Interrupted),
+        outcome => outcome,
+    }
+}
+
+fn reclaim_once(roots: &Roots, cgroup: &str, amount: Bytes, swappiness: u8) -> Result<ReclaimOutcome> {
+    let cgroup = Cgroup::open(&CgroupRoot::probe(roots)?, cgroup)?;
+    match cgroup.reclaim(amount, Some(Swappiness::Value(swappiness))) {
+        Err(error) if error.is_unsupported() => {
+            // `thermocline doctor` tells of it; here it would be told at every period.
+            if swappiness == 0 && !kernel::swap::read(roots)?.is_empty() {
+                return Ok(ReclaimOutcome::Partial);
+            }
+            cgroup.reclaim(amount, None)
+        }
+        outcome => outcome,
+    }
+}

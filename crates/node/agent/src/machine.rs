@@ -1,0 +1,184 @@
+//! The machine as a whole: how much memory, how much of it compressed, and whether there is room for more.
+
+use kernel::cgroup::{Cgroup, CgroupRoot};
+use kernel::swap::SwapArea;
+use kernel::zswap::Zswap;
+use kernel::{Roots, meminfo, swap};
+use serde::Serialize;
+use units::{Bytes, RatioPpm};
+
+/// Far memory counts as full below this share of free swap: systemd-oomd and the kubelet act on swap that runs out,
+/// and must never find it so because of us.
+const SWAP_FREE_MIN: RatioPpm = RatioPpm(100_000);
+
+/// Below this share of available memory a machine is short of it.
+const SHORT: RatioPpm = RatioPpm(100_000);
+
+/// What is told of a full pool.
+const POOL_FULL: &str = "zswap's pool is full; raise zswap.max_pool, or max_pool_percent of zswap";
+
+/// Two of the kernel's own counts of the same thing may differ by this much, because they are read one after the
+/// other on a living machine.
+const GAP_REPORTED: f64 = 0.02;
+
+/// What was last read of the machine.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Machine {
+    /// Memory that the kernel manages.
+    pub total_bytes: Bytes,
+    /// Memory that could be given out without swapping.
+    pub available_bytes: Bytes,
+    /// DRAM that the compressed pool occupies (zswap's own counter).
+    pub pool_bytes: Bytes,
+    /// Uncompressed size of what the pool holds (zswap's own counter).
+    pub stored_bytes: Bytes,
+    /// Swap space in all, and free.
+    pub swap_total_bytes: Bytes,
+    /// Swap space that is free.
+    pub swap_free_bytes: Bytes,
+    /// Whether zswap is on.
+    pub zswap_enabled: bool,
+    /// Times that the pool was full, since boot.
+    pub pool_limit_hits: u64,
+    /// Pages that zswap refused because they did not shrink, since boot.
+    pub rejected_pages: u64,
+    /// How far zswap's count of stored bytes and the root cgroup's `memory.stat` disagree, as a share of the larger.
+    pub reconcile_gap_ratio: f64,
+    /// Why nothing can be offloaded now, if nothing can, and what to do about it.
+    pub no_far_memory: Option<&'static str>,
+    /// Whether zswap's pool has been full since the reading before, and nothing else stands in the way.
+    pub pool_full: bool,
+    /// What could not be read, and why.
+    pub troubles: Vec<String>,
+    /// Whether zswap moves what is old in it on to the device.
+    #[serde(skip)]
+    pub shrinker_enabled: bool,
+    /// What zswap compresses with.
+    #[serde(skip)]
+    pub compressor: String,
+    /// The swap areas.
+    #[serde(skip)]
+    pub areas: Vec<SwapArea>,
+}
+
+impl Machine {
+    /// Reads it anew. What cannot be read keeps its last value, and is told in `troubles`. `may_write` is whether a
+    /// device may be written to at all.
+    pub fn read(&mut self, roots: &Roots, cgroups: &CgroupRoot, may_write: bool) {
+        let mut troubles = Vec::new();
+        // What was counted before the first reading says nothing of now.
+        let limit_hits = (self.total_bytes > Bytes::ZERO).then_some(self.pool_limit_hits);
+        if let Some(info) = noted(meminfo::read(roots), &mut troubles) {
+            self.total_bytes = info.total;
+            self.available_bytes = info.available;
+        }
+        let areas = noted(swap::read(roots), &mut troubles);
+        let compressed_swap =
+            areas.as_ref().is_some_and(|areas| !areas.is_empty() && areas.iter().all(|area| area.name.starts_with("/dev/zram")));
+        if let Some(areas) = areas {
+            self.swap_total_bytes = areas.iter().map(|area| area.size).sum();
+            let used: Bytes = areas.iter().map(|area| area.used).sum();
+            self.swap_free_bytes = self.swap_total_bytes - used;
+            self.areas = areas;
+        }
+        // A kernel without zswap is told of by the doctor, and as the reason for doing nothing.
+        if let Ok(zswap) = Zswap::probe(roots) {
+            if let Some(parameters) = noted(zswap.parameters(), &mut troubles) {
+                self.zswap_enabled = parameters.enabled == Some(true);
+                self.compressor = parameters.compressor.unwrap_or_default();
+                self.shrinker_enabled = parameters.shrinker_enabled == Some(true);
+            }
+            if let Some(Some(counters)) = noted(zswap.counters(), &mut troubles) {
+                self.pool_bytes = counters.pool_total_size.unwrap_or_default();
+                self.stored_bytes = counters.stored_pages.unwrap_or_default().to_bytes(kernel::page_size());
+                self.pool_limit_hits = counters.pool_limit_hit.unwrap_or(0);
+                self.rejected_pages = counters.reject_compress_poor.unwrap_or(0).saturating_add(counters.reject_compress_fail.unwrap_or(0));
+                self.reconcile_gap_ratio = stat_gap(cgroups, self.stored_bytes);
+            }
+        }
+        self.troubles = troubles;
+        let nowhere = self.judge(compressed_swap || may_write);
+        let full = self.zswap_enabled && limit_hits.is_some_and(|before| self.pool_limit_hits > before);
+        self.pool_full = full && nowhere.is_none();
+        self.no_far_memory = nowhere.or(self.pool_full.then_some(POOL_FULL));
+    }
+
+    /// Whether the machine is short of memory: the lowest classes then give first.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.available_bytes.0 < SHORT.share_of(self.total_bytes.0)
+    }
+
+    /// Whether pages could go anywhere at all, and why not.
+    fn judge(&self, without_zswap: bool) -> Option<&'static str> {
+        if self.swap_total_bytes == Bytes::ZERO {
+            // zswap stores in front of a swap device: without one, stock kernels have nowhere to put a page.
+            return Some("no swap space is configured, and zswap needs some behind it; make a swap file, then swapon");
+        }
+        if self.swap_free_bytes.0 < SWAP_FREE_MIN.share_of(self.swap_total_bytes.0) {
+            return Some("swap space is nearly full; add more");
+        }
+        if !self.zswap_enabled && !without_zswap {
+            return Some("zswap is off, and nothing may be written to a disk; set zswap.manage = true, or a swap.write_budget");
+        }
+        None
+    }
+
+    /// The disagreement of the kernel's counters, if it is more than reading them one after the other explains.
+    #[must_use]
+    pub fn gap_to_report(&self) -> Option<f64> {
+        Some(self.reconcile_gap_ratio).filter(|&gap| gap > GAP_REPORTED)
+    }
+}
+
+fn noted<T>(result: kernel::Result<T>, troubles: &mut Vec<String>) -> Option<T> {
+    result.map_err(|error| troubles.push(error.to_string())).ok()
+}
+
+fn stat_gap(cgroups: &CgroupRoot, stored: Bytes) -> f64 {
+    let charged = Cgroup::open(cgroups, "/").and_then(|root| root.stat()).ok().and_then(|stat| stat.zswapped);
+    let Some(charged) = charged else { return 0.0 };
+    let larger = charged.max(stored);
+    RatioPpm::of(charged.0.abs_diff(stored.0), larger.0).map_or(0.0, RatioPpm::as_f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(swap: (u64, u64), zswap_enabled: bool, compressed_swap: bool, want: Option<&str>) {
+        let machine =
+            Machine { swap_total_bytes: Bytes::mib(swap.0), swap_free_bytes: Bytes::mib(swap.1), zswap_enabled, ..Machine::default() };
+        let why = machine.judge(compressed_swap);
+        assert_eq!(why.and_then(|why| why.split_once([';', ','])).map(|(what, _)| what), want, "{why:?}");
+    }
+
+    #[test]
+    fn far_memory_ends_before_others_act_on_it() {
+        check((0, 0), true, false, Some("no swap space is configured"));
+        check((1000, 99), true, false, Some("swap space is nearly full"));
+        check((1000, 100), true, false, None);
+        check((1000, 500), false, false, Some("zswap is off"));
+        check((1000, 500), false, true, None);
+    }
+
+    #[test]
+    fn a_pool_is_full_when_it_was_since_the_last_reading() {
+        let fake = crate::testing::Machine::new();
+        let cgroups = CgroupRoot::probe(&fake.roots).unwrap();
+        let mut machine = Machine::default();
+        let mut check = |hits: u64, used_kib: u64, want: Option<&str>| {
+            fake.put("sys/kernel/debug/zswap/pool_limit_hit", &format!("{hits}\n"));
+            fake.put("proc/swaps", &format!("Filename Type Size Used Priority\n/dev/vdb partition 1024 {used_kib} -2\n"));
+            machine.read(&fake.roots, &cgroups, true);
+            let why = machine.no_far_memory.and_then(|why| why.split_once(';')).map(|(what, _)| what);
+            assert_eq!((why, machine.pool_full), (want, want == Some("zswap's pool is full")), "{hits}, {used_kib}");
+        };
+        check(3, 0, None);
+        check(3, 0, None);
+        check(4, 0, Some("zswap's pool is full"));
+        check(4, 0, None);
+        // What lasts comes first.
+        check(5, 1000, Some("swap space is nearly full"));
+    }
+}

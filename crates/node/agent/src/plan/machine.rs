@@ -1,0 +1,78 @@
+//! What a journal tells of all jobs at the same time.
+
+use std::collections::HashSet;
+
+use super::account::Moment;
+use super::distribution::{Distribution, Rounding};
+use super::spending::Share;
+use units::Bytes;
+
+/// Sums over the jobs, one per control period of the machine.
+///
+/// The agent steps all its jobs one after the other. So a period of the machine ends where a job comes round again, or
+/// where half a control period has passed without any: the one job may have ended, and the other just begun.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Together {
+    pub(super) demand: Distribution,
+    /// DRAM, without what was in slow memory.
+    pub(super) memory: Distribution,
+    pub(super) saved: Distribution,
+    pub(super) slow: Distribution,
+    pub(super) potential: Distribution,
+    pub(super) cold: Share,
+    pub(super) first_unix_ms: Option<u64>,
+    pub(super) last_unix_ms: u64,
+    jobs: HashSet<String>,
+    sum: Moment,
+    began_at: u64,
+    control_period_ms: u64,
+}
+
+impl Together {
+    /// One job's part.
+    pub(super) fn add(&mut self, job: &str, unix_ms: u64, elapsed_ms: u64, moment: &Moment) {
+        if elapsed_ms > 0 {
+            self.control_period_ms = elapsed_ms;
+        }
+        let apart = self.control_period_ms > 0 && unix_ms.abs_diff(self.began_at) > self.control_period_ms / 2;
+        if apart || self.jobs.contains(job) {
+            self.close();
+        }
+        if self.jobs.is_empty() {
+            self.began_at = unix_ms;
+            self.first_unix_ms.get_or_insert(unix_ms);
+        }
+        self.last_unix_ms = unix_ms;
+        self.jobs.insert(job.to_owned());
+        self.sum.demand += moment.demand;
+        self.sum.memory += moment.memory;
+        self.sum.slow += moment.slow;
+        self.sum.saved += moment.saved;
+        self.sum.far += moment.far;
+        if let Some(potential) = moment.potential {
+            *self.sum.potential.get_or_insert(Bytes::ZERO) += potential;
+        }
+    }
+
+    /// Ends the period under way.
+    pub(super) fn close(&mut self) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        self.jobs.clear();
+        let sum = std::mem::take(&mut self.sum);
+        self.demand.add(sum.demand.0, Rounding::Up);
+        self.memory.add(sum.dram().0, Rounding::Up);
+        self.slow.add(sum.slow.0, Rounding::Down);
+        self.saved.add(sum.saved.0, Rounding::Down);
+        self.cold.add(sum.cold(), sum.demand);
+        if let Some(potential) = sum.potential {
+            self.potential.add(potential.0, Rounding::Down);
+        }
+    }
+
+    /// When the last period began, in milliseconds since the epoch: a job that was last seen before it has ended.
+    pub(super) fn last_began_at(&self) -> u64 {
+        self.began_at
+    }
+}

@@ -1,0 +1,379 @@
+//! The memory of processes as blocks: what a slow node may hold, cut into pieces of up to 2 MiB.
+//!
+//! Blocks are of anonymous and of shared memory (memfd, shm). What is left out is told: files, whose pages belong to everyone
+//! who reads them; the kernel's own mappings and hugetlbfs; memory that was locked, because whoever locks memory wants it to be
+//! fast; and memory that other processes map too, because it is moved only when all of them agree, and is accessed by all of
+//! them while DAMON looks at one. What is known of a block's first page is taken for all of it.
+//!
+//! # Cost
+//! A walk of the page tables in the kernel (`PAGEMAP_SCAN`; before Linux 6.7, 8 bytes read per page of address space), then two
+//! reads of 8 bytes per block, and one `move_pages(2)` for the nodes of some thousand blocks. That call needs one address per
+//! block and is exact; the spans that `/proc/zoneinfo` gives for nodes may overlap, and to look frames up there would be no
+//! cheaper. A block of small pages that lie on several nodes counts as on that of its first.
+
+use std::ops::Range;
+
+use kernel::maps::{self, Kind as VmaKind, Vma};
+use kernel::move_pages::{self, Located};
+use kernel::page_idle::{KPF_COMPOUND_HEAD, KPF_HUGE, KPF_HWPOISON, KPF_MLOCKED, KPF_THP, KPF_UNEVICTABLE, KPF_ZERO_PAGE, KPageFlags};
+use kernel::pagemap::{Categories, Entry, PageRange, Pagemap, Query};
+use kernel::{Result, Roots};
+use serde::Serialize;
+use units::Bytes;
+
+/// The size and the alignment of a whole block: a huge page of x86-64 and of arm64 with 4 KiB pages.
+pub const BLOCK_BYTES: u64 = 2 << 20;
+
+/// Ranges of present pages taken at once.
+const RANGES_MAX: usize = 4096;
+
+/// A piece of one mapping of one process, within one 2 MiB of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Block {
+    /// The process.
+    pub pid: i32,
+    /// Its first byte: a multiple of 2 MiB, unless the mapping starts later.
+    pub start: u64,
+    /// The byte past its last.
+    pub end: u64,
+    /// Its first page that is present: what stands for the block.
+    pub first: u64,
+    /// What of it is present.
+    pub bytes: Bytes,
+    /// Whether it is one huge page.
+    pub huge: bool,
+    /// The NUMA node that it is on.
+    pub node: u32,
+}
+
+impl Block {
+    /// Its addresses.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.start..self.end
+    }
+}
+
+/// What was found of some processes.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The blocks, by process in the order given, then by address.
+    pub blocks: Vec<Block>,
+    /// What was left out.
+    pub skipped: Skipped,
+}
+
+/// What is not placed, by why not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    /// Mapped of files.
+    pub file_bytes: Bytes,
+    /// Mapped of the kernel's own pages and of hugetlbfs.
+    pub special_bytes: Bytes,
+    /// Locked by `mlock(2)` or otherwise not to be reclaimed.
+    pub locked_bytes: Bytes,
+    /// Mapped by other processes too.
+    pub shared_bytes: Bytes,
+    /// Blocks that vanished while they were looked for.
+    pub vanished: u32,
+    /// Processes that ended.
+    pub gone: u32,
+    /// Whether there are more blocks than the limit allows.
+    pub over_limit: bool,
+}
+
+/// Finds the blocks of processes, `blocks_max` at most.
+///
+/// # Errors
+/// When page frames are hidden from us; any error of the kernel's files but that a process has ended.
+pub fn find(roots: &Roots, pids: &[i32], blocks_max: usize) -> Result<Found> {
+    let flags = KPageFlags::open(roots)?;
+    let mut found = Found::default();
+    for &pid in pids {
+        let kept = found.blocks.len();
+        let result = Process::open(roots, &flags, pid).and_then(|process| process.find(blocks_max, &mut found));
+        let result = result.and_then(|()| set_nodes(pid, &mut found, kept));
+        match result {
+            Ok(()) => {}
+            Err(error) if error.is_gone() => {
+                found.blocks.truncate(kept);
+                found.skipped.gone += 1;
+            }
+            Err(error) => return Err(error),
+        }
+        if found.skipped.over_limit {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The addresses of the pages of a block that are present now.
+///
+/// # Errors
+/// `Gone` where the process has ended; any other error of the kernel's files.
+pub fn present(roots: &Roots, block: &Block) -> Result<Vec<u64>> {
+    let flags = KPageFlags::open(roots)?;
+    let ranges = Process::open(roots, &flags, block.pid)?.present(block.range())?.0;
+    let page_bytes = kernel::page_size().bytes();
+    Ok(ranges.iter().flat_map(|range| (range.start..range.end).step_by(usize::try_from(page_bytes).unwrap_or(usize::MAX))).collect())
+}
+
+/// Whether a block is one huge page now.
+///
+/// # Errors
+/// As [`present`].
+pub fn is_huge(roots: &Roots, block: &Block) -> Result<bool> {
+    let flags = KPageFlags::open(roots)?;
+    let ranges = Process::open(roots, &flags, block.pid)?.present(block.range())?.0;
+    Ok(ranges.iter().any(|range| range.categories.contains(Categories::HUGE)))
+}
+
+/// Asks the kernel for the nodes of the blocks from index `from` on, all of process `pid`.
+fn set_nodes(pid: i32, found: &mut Found, from: usize) -> Result<()> {
+    let firsts: Vec<u64> = found.blocks[from..].iter().map(|block| block.first).collect();
+    let mut nodes = move_pages::locate(pid, &firsts)?.into_iter();
+    let mut kept = Vec::with_capacity(firsts.len());
+    for mut block in found.blocks.drain(from..) {
+        match nodes.next() {
+            Some(Located::Node(node)) => {
+                block.node = node;
+                kept.push(block);
+            }
+            _ => found.skipped.vanished += 1,
+        }
+    }
+    found.blocks.extend(kept);
+    Ok(())
+}
+
+/// One process that is walked.
+struct Process<'a> {
+    roots: &'a Roots,
+    pid: i32,
+    pagemap: Pagemap,
+    flags: &'a KPageFlags,
+}
+
+impl<'a> Process<'a> {
+    fn open(roots: &'a Roots, flags: &'a KPageFlags, pid: i32) -> Result<Self> {
+        Ok(Self { roots, pid, pagemap: Pagemap::open(roots, pid)?, flags })
+    }
+
+    fn find(&self, blocks_max: usize, found: &mut Found) -> Result<()> {
+        for vma in maps::read(self.roots, self.pid)? {
+            let bytes = Bytes(vma.len());
+            match vma.kind {
+                VmaKind::Anon | VmaKind::Heap | VmaKind::Stack | VmaKind::Shared => self.find_in(&vma, blocks_max, found)?,
+                VmaKind::File => found.skipped.file_bytes += bytes,
+                VmaKind::Special => found.skipped.special_bytes += bytes,
+            }
+            if found.skipped.over_limit {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn find_in(&self, vma: &Vma, blocks_max: usize, found: &mut Found) -> Result<()> {
+        let mut from = vma.start;
+        // A block whose ranges two calls part between them: the second goes on with it.
+        let mut last: Option<Block> = None;
+        while from < vma.end {
+            let (ranges, reached) = self.present(from..vma.end)?;
+            for mut block in cut(self.pid, vma, &ranges) {
+                match last.take() {
+                    Some(before) if before.start == block.start => {
+                        block = Block { first: before.first, bytes: before.bytes + block.bytes, huge: false, ..block };
+                    }
+                    Some(before) => self.keep(before, found)?,
+                    None => {}
+                }
+                if found.blocks.len() >= blocks_max {
+                    found.skipped.over_limit = true;
+                    return Ok(());
+                }
+                last = Some(block);
+            }
+            if reached <= from {
+                break;
+            }
+            from = reached;
+        }
+        last.map_or(Ok(()), |block| self.keep(block, found))
+    }
+
+    /// Takes a block in, or counts why not.
+    fn keep(&self, block: Block, found: &mut Found) -> Result<()> {
+        let mut entry = [Entry::default()];
+        self.pagemap.read(block.first, &mut entry)?;
+        let mut flags = [0];
+        match entry[0].pfn() {
+            Some(pfn) => drop(self.flags.read_chunk(pfn, &mut flags)?),
+            None => {
+                found.skipped.vanished += 1;
+                return Ok(());
+            }
+        }
+        let skipped = &mut found.skipped;
+        match flags[0] {
+            flags if flags & (KPF_HUGE | KPF_HWPOISON) != 0 => skipped.special_bytes += block.bytes,
+            flags if flags & (KPF_MLOCKED | KPF_UNEVICTABLE) != 0 => skipped.locked_bytes += block.bytes,
+            _ if !entry[0].exclusive() => skipped.shared_bytes += block.bytes,
+            _ => found.blocks.push(block),
+        }
+        Ok(())
+    }
+
+    /// Ranges of present pages, parted by whether they are huge, without the page of zeroes that untouched memory shows; and
+    /// how far they go.
+    fn present(&self, range: Range<u64>) -> Result<(Vec<PageRange>, u64)> {
+        let query = Query { all: Categories::PRESENT, none: Categories::PFNZERO, report: Categories::HUGE, ..Query::default() };
+        match self.pagemap.scan(range.clone(), query, RANGES_MAX) {
+            Err(error) if error.is_unsupported() => self.present_by_entries(range),
+            other => other,
+        }
+    }
+
+    /// The same before Linux 6.7, from the entries of the first 2 MiB of addresses.
+    fn present_by_entries(&self, range: Range<u64>) -> Result<(Vec<PageRange>, u64)> {
+        let page_bytes = kernel::page_size().bytes();
+        let end = range.end.min(aligned(range.start).saturating_add(BLOCK_BYTES));
+        let mut entries = vec![Entry::default(); usize::try_from((end - range.start) / page_bytes).unwrap_or(0)];
+        let count = self.pagemap.read(range.start, &mut entries)?;
+        let mut ranges: Vec<PageRange> = Vec::new();
+        for (entry, start) in entries[..count].iter().zip((range.start..).step_by(usize::try_from(page_bytes).unwrap_or(usize::MAX))) {
+            let Some(pfn) = entry.pfn() else { continue };
+            let mut flags = [0];
+            self.flags.read_chunk(pfn, &mut flags)?;
+            if flags[0] & KPF_ZERO_PAGE != 0 {
+                continue;
+            }
+            if start == aligned(start) && flags[0] & KPF_THP != 0 && flags[0] & KPF_COMPOUND_HEAD != 0 && is_contiguous(&entries[..count]) {
+                return Ok((vec![PageRange { start, end, categories: Categories::HUGE }], end));
+            }
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end += page_bytes,
+                _ => ranges.push(PageRange { start, end: start + page_bytes, categories: Categories::NONE }),
+            }
+        }
+        Ok((ranges, end))
+    }
+}
+
+/// Whether these are the entries of 2 MiB of adjacent page frames.
+fn is_contiguous(entries: &[Entry]) -> bool {
+    let whole = entries.len() as u64 == BLOCK_BYTES / kernel::page_size().bytes();
+    whole && entries.windows(2).all(|pair| pair[0].pfn().is_some_and(|pfn| pair[1].pfn() == Some(pfn + 1)))
+}
+
+/// The start of the 2 MiB that an address lies in.
+fn aligned(address: u64) -> u64 {
+    address - address % BLOCK_BYTES
+}
+
+/// Cuts ranges of present pages of one mapping, sorted, into blocks; their nodes are still to be asked for. Pure.
+fn cut(pid: i32, vma: &Vma, ranges: &[PageRange]) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    for range in ranges {
+        let huge = range.categories.contains(Categories::HUGE);
+        let mut from = range.start;
+        while from < range.end {
+            let boundary = aligned(from).saturating_add(BLOCK_BYTES);
+            let bytes = Bytes(range.end.min(boundary) - from);
+            let start = aligned(from).max(vma.start);
+            match blocks.last_mut() {
+                Some(last) if last.start == start => {
+                    last.bytes += bytes;
+                    last.huge = false;
+                }
+                _ => blocks.push(Block {
+                    pid,
+                    start,
+                    end: boundary.min(vma.end),
+                    first: from,
+                    bytes,
+                    huge: huge && bytes.0 == BLOCK_BYTES,
+                    node: 0,
+                }),
+            }
+            from = boundary;
+        }
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn vma(range: Range<u64>) -> Vma {
+        let text = format!("{:x}-{:x} rw-p 00000000 00:00 0\n", range.start, range.end);
+        maps::parse(&text).unwrap().remove(0)
+    }
+
+    /// Cuts ranges of present memory, `true` for huge ones; blocks are (start, end, first, bytes, huge).
+    fn check(mapped: Range<u64>, present: &[(Range<u64>, bool)], want: &[(u64, u64, u64, u64, bool)]) {
+        let categories = |huge| if huge { Categories::HUGE } else { Categories::NONE };
+        let ranges: Vec<_> =
+            present.iter().map(|(range, huge)| PageRange { start: range.start, end: range.end, categories: categories(*huge) }).collect();
+        let got: Vec<_> =
+            cut(7, &vma(mapped), &ranges).iter().map(|block| (block.start, block.end, block.first, block.bytes.0, block.huge)).collect();
+        assert_eq!(got, want, "{present:?}");
+    }
+
+    #[test]
+    fn memory_is_cut_where_huge_pages_begin() {
+        check(0..8 * MIB, &[], &[]);
+        check(
+            0..8 * MIB,
+            &[(0..4 * MIB, true), (4 * MIB..5 * MIB, false)],
+            &[(0, 2 * MIB, 0, 2 * MIB, true), (2 * MIB, 4 * MIB, 2 * MIB, 2 * MIB, true), (4 * MIB, 6 * MIB, 4 * MIB, MIB, false)],
+        );
+        // A mapping that begins and ends in the middle, with a hole.
+        check(
+            MIB..5 * MIB,
+            &[(MIB + 4096..MIB + 8192, false), (2 * MIB - 4096..2 * MIB + 4096, false), (5 * MIB - 4096..5 * MIB, false)],
+            &[
+                (MIB, 2 * MIB, MIB + 4096, 8192, false),
+                (2 * MIB, 4 * MIB, 2 * MIB, 4096, false),
+                (4 * MIB, 5 * MIB, 5 * MIB - 4096, 4096, false),
+            ],
+        );
+    }
+
+    /// This process, unless page frames are hidden from it.
+    fn ourselves() -> Option<(Roots, KPageFlags, i32)> {
+        let roots = Roots::host();
+        let flags = KPageFlags::open(&roots).inspect_err(|error| println!("skipped: {error}")).ok()?;
+        Some((roots, flags, i32::try_from(std::process::id()).unwrap()))
+    }
+
+    #[test]
+    fn our_own_memory_is_found_and_its_pages_are_those_of_the_page_map() {
+        let Some((roots, flags, pid)) = ourselves() else { return };
+        let memory = vec![1u8; usize::try_from(9 * MIB).unwrap()];
+        let start = memory.as_ptr().addr() as u64;
+        let found = find(&roots, &[pid, i32::MAX], 100_000).unwrap();
+        assert_eq!((found.skipped.gone, found.skipped.over_limit), (1, false));
+        assert!(found.skipped.file_bytes > Bytes::ZERO && found.skipped.special_bytes > Bytes::ZERO, "{:?}", found.skipped);
+        let ours: Vec<_> = found.blocks.iter().filter(|block| block.start < start + 9 * MIB && block.end > start).collect();
+        assert!(ours.iter().map(|block| block.bytes.0).sum::<u64>() >= 9 * MIB, "{ours:?}");
+        assert!(found.blocks.is_sorted_by(|one, next| one.end <= next.start), "blocks do not overlap");
+
+        let process = Process::open(&roots, &flags, pid).unwrap();
+        for block in ours.iter().filter(|block| block.start >= start && block.end <= start + 9 * MIB) {
+            let pages = present(&roots, block).unwrap();
+            assert_eq!((pages[0], pages.len() as u64 * 4096), (block.first, block.bytes.0));
+            let by_entries = process.present_by_entries(block.range()).unwrap().0;
+            let bytes: u64 = by_entries.iter().map(|range| range.end - range.start).sum();
+            assert_eq!((by_entries[0].start, bytes), (block.first, block.bytes.0));
+            assert_eq!(by_entries[0].categories.contains(Categories::HUGE), block.huge);
+            assert_eq!(is_huge(&roots, block).unwrap(), block.huge);
+        }
+        let few = find(&roots, &[pid], 2).unwrap();
+        assert!(few.skipped.over_limit && few.blocks.len() <= 2);
+    }
+}

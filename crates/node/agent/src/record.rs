@@ -1,0 +1,380 @@
+//! The job's control periods as entries of a trace: what a fleet's evaluation reads. The journal holds every step of one
+//! machine; the trace holds the sums of all.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use config::Config;
+use kernel::Roots;
+use policy::cold_age::Decision;
+use policy::thresholds::Thresholds;
+use trace::{Basis, Closed, Entry, Figures, JobId, Labels, Sink, Spool, calendar};
+use units::{Age, Bytes, Pages};
+
+use crate::job::{Job, millis};
+use crate::journal::{PeriodRecord, Record};
+use crate::node::unix_ms;
+
+/// Entries kept for the next attempt while the spool cannot be written to.
+const UNWRITTEN_MAX: usize = 10_000;
+
+/// Makes entries and hands them on.
+#[derive(Debug)]
+pub struct Recorder {
+    cluster: String,
+    machine: String,
+    boot_id: String,
+    /// When this agent started, which tells its entries from those of the ones before it.
+    start_unix_ms: u64,
+    entry_ms: u64,
+    file_ms: u64,
+    spool: Spool,
+    sink: Sink,
+    jobs: BTreeMap<String, Recorded>,
+    /// Finished, and not yet on the disk.
+    unwritten: Vec<Entry>,
+    /// The file that the entries in the spool's log will make.
+    log_of: Option<FileTime>,
+    trouble: Option<String>,
+    /// Why the store takes no files, if it does not.
+    away: Option<String>,
+}
+
+/// The machine's name in traces and rollouts: the configured one, or its host name.
+#[must_use]
+pub fn machine_name(roots: &Roots, config: &Config) -> String {
+    if !config.trace.machine.is_empty() {
+        return config.trace.machine.clone();
+    }
+    kernel::file::read(&roots.proc.join("sys/kernel/hostname"), kernel::file::SMALL).unwrap_or_default().trim().to_owned()
+}
+
+/// Which file a time belongs to: files end with their period, and with the day.
+type FileTime = (u64, u64);
+
+/// What is known of a job between its periods.
+#[derive(Debug)]
+struct Recorded {
+    id: JobId,
+    cgroup_id: u64,
+    /// When the last scan ended whose promotions are counted.
+    scanned_at: Option<Duration>,
+    /// Memory and I/O stall so far, in microseconds.
+    stalled_us: Option<[u64; 2]>,
+    /// Processes that the out-of-memory killer has ended so far.
+    oom_killed: Option<u64>,
+    /// When its latest entry began, in milliseconds since the epoch.
+    begun_unix_ms: u64,
+    entry: Option<Partial>,
+}
+
+/// An entry that is not finished. Levels in it are sums, still to be divided by its periods.
+#[derive(Debug)]
+struct Partial {
+    labels: Labels,
+    figures: Figures,
+    cold: Vec<u64>,
+    promotions: Vec<u64>,
+}
+
+impl Recorder {
+    /// Begins to record, where `[trace]` names a store, and makes a file of what an earlier agent left.
+    ///
+    /// # Errors
+    /// Where the spool cannot be used.
+    pub fn start(roots: &Roots, config: &Config, thresholds: &Thresholds, boot_id: &str) -> trace::Result<Option<(Self, Vec<String>)>> {
+        let wanted = &config.trace;
+        if wanted.store.is_empty() {
+            return Ok(None);
+        }
+        let machine = machine_name(roots, config);
+        let basis =
+            Basis { thresholds: *thresholds, scan_period_ms: millis(config.agent.scan_period), page_bytes: kernel::page_size().bytes() };
+        let (spool, left) = Spool::open(&config.agent.state_dir.join("trace"), basis, wanted.spool_size.0)?;
+        let sink = Sink::start(&spool.ready(), &wanted.store)?;
+        let recorder = Self {
+            cluster: wanted.cluster.clone(),
+            machine,
+            boot_id: boot_id.to_owned(),
+            start_unix_ms: unix_ms(),
+            entry_ms: millis(wanted.entry_period).max(1),
+            file_ms: millis(wanted.file_period).max(1),
+            spool,
+            sink,
+            jobs: BTreeMap::new(),
+            unwritten: Vec::new(),
+            log_of: None,
+            trouble: None,
+            away: None,
+        };
+        Ok(Some((recorder, dropped(&left).into_iter().collect())))
+    }
+
+    /// Takes in the periods among `records` of a round that ends at `unix_ms`, under a bundle of this version. `jobs` are
+    /// those that live; entries of others are finished. Returns what is to be told.
+    pub fn take(&mut self, records: &[Record], jobs: &BTreeMap<String, Job>, bundle: u64, unix_ms: u64) -> Vec<String> {
+        for record in records {
+            if let Record::Period(period) = record
+                && let Some(job) = jobs.get(&period.job)
+            {
+                self.add(period, job, bundle);
+            }
+        }
+        let gone: Vec<_> =
+            self.jobs.iter().filter(|(path, known)| jobs.get(*path).is_none_or(|job| job.cgroup.id() != known.cgroup_id)).collect();
+        let gone: Vec<_> = gone.into_iter().map(|(path, _)| path.clone()).collect();
+        for path in gone {
+            let known = self.jobs.remove(&path);
+            self.unwritten.extend(known.and_then(Recorded::finish));
+        }
+        let mut told = self.hand_on(unix_ms);
+        told.extend(self.tell_of_store());
+        told
+    }
+
+    /// Trouble with the store when it begins, changes or ends.
+    fn tell_of_store(&mut self) -> Option<String> {
+        let now = self.sink.status().trouble;
+        if now == self.away {
+            return None;
+        }
+        let ready = self.spool.ready();
+        let told = now.as_ref().map_or_else(
+            || "trace: the store takes files again".to_owned(),
+            |now| format!("trace: {now}; files wait in {}", ready.display()),
+        );
+        self.away = now;
+        Some(told)
+    }
+
+    /// Finishes all entries, and brings them to the store, or leaves them to the next start. Returns what is to be told.
+    pub fn stop(mut self, unix_ms: u64) -> Vec<String> {
+        self.unwritten.extend(std::mem::take(&mut self.jobs).into_values().filter_map(Recorded::finish));
+        let mut told = self.hand_on(unix_ms);
+        let closed = self.spool.close();
+        self.tell(closed, &mut told);
+        self.sink.wake();
+        self.sink.stop();
+        told
+    }
+
+    fn add(&mut self, period: &PeriodRecord, job: &Job, bundle: u64) {
+        let Self { cluster, machine, boot_id, start_unix_ms, .. } = self;
+        if self.jobs.get(&period.job).is_some_and(|known| known.cgroup_id != period.id) {
+            let before = self.jobs.remove(&period.job);
+            self.unwritten.extend(before.and_then(Recorded::finish));
+        }
+        let known = self.jobs.entry(period.job.clone()).or_insert_with(|| Recorded {
+            id: JobId::new(cluster, machine, &period.job, boot_id, period.id),
+            cgroup_id: period.id,
+            scanned_at: None,
+            stalled_us: None,
+            oom_killed: None,
+            begun_unix_ms: 0,
+            entry: None,
+        });
+        // Entries of all jobs and machines end with the same minutes of the clock, to be compared.
+        // A period belongs to the minutes that it begins in.
+        let minutes = |start_unix_ms: u64| start_unix_ms / self.entry_ms;
+        // And an entry is of one bundle, to be told from those of others.
+        // The clock may be set back; entries go on in the order in which they were, for readers sort by their beginnings.
+        let begins = begin(period).max(known.begun_unix_ms + 1);
+        let due = known.entry.as_ref().is_some_and(|entry| {
+            let sum = &entry.figures;
+            minutes(sum.start_unix_ms) != minutes(begins) || sum.bundle_version != bundle || sum.duration_ms >= 2 * self.entry_ms
+        });
+        if due {
+            self.unwritten.extend(known.finish_entry());
+        }
+        known.add(period, job, begins, bundle, *start_unix_ms);
+    }
+
+    /// Writes what is finished to the spool, in the files that it belongs to.
+    fn hand_on(&mut self, unix_ms: u64) -> Vec<String> {
+        let mut told = Vec::new();
+        let mut entries = std::mem::take(&mut self.unwritten);
+        entries.sort_by_key(|entry| entry.figures.start_unix_ms);
+        let mut rest = entries.as_slice();
+        while let Some(first) = rest.first() {
+            let time = self.file_time(first.figures.start_unix_ms);
+            let (same, later) = rest.split_at(rest.partition_point(|entry| self.file_time(entry.figures.start_unix_ms) <= time));
+            self.close_unless(time, &mut told);
+            let appended = self.spool.append(same);
+            let failed = appended.is_err();
+            self.tell(appended.map(|()| Closed::default()), &mut told);
+            if failed {
+                let lost = rest.len().saturating_sub(UNWRITTEN_MAX);
+                self.unwritten = rest[lost..].to_vec();
+                if lost > 0 {
+                    told.push(format!("trace: {lost} entries are lost, for the spool could not be written to for too long"));
+                }
+                return told;
+            }
+            self.log_of = Some(time);
+            rest = later;
+        }
+        // What is being summed may still belong to the file.
+        let mut starts = self.jobs.values().filter_map(|job| job.entry.as_ref()).map(|entry| entry.figures.start_unix_ms);
+        if !starts.any(|start| Some(self.file_time(start)) == self.log_of) {
+            self.close_unless(self.file_time(unix_ms), &mut told);
+        }
+        told
+    }
+
+    /// Ends the log's file where it is another than that of this time.
+    fn close_unless(&mut self, time: FileTime, told: &mut Vec<String>) {
+        if self.log_of.is_some_and(|log_of| log_of != time) {
+            let closed = self.spool.close();
+            self.log_of = if closed.is_ok() { None } else { self.log_of };
+            self.tell(closed, told);
+            self.sink.wake();
+        }
+    }
+
+    fn file_time(&self, unix_ms: u64) -> FileTime {
+        (unix_ms / calendar::DAY_MS, unix_ms / self.file_ms)
+    }
+
+    /// Trouble is told once, while it stays the same.
+    fn tell(&mut self, outcome: trace::Result<Closed>, told: &mut Vec<String>) {
+        match outcome {
+            Ok(closed) => {
+                told.extend(dropped(&closed));
+                self.trouble = None;
+            }
+            Err(error) => {
+                let what = format!("trace: {error}");
+                if self.trouble.as_ref() != Some(&what) {
+                    told.push(what.clone());
+                }
+                self.trouble = Some(what);
+            }
+        }
+    }
+}
+
+fn dropped(closed: &Closed) -> Option<String> {
+    let (files, bytes) = (closed.dropped_files, Bytes(closed.dropped_bytes));
+    (files > 0).then(|| format!("trace: {files} files of {bytes} are lost, for the store was away for too long; raise trace.spool_size"))
+}
+
+impl Recorded {
+    fn add(&mut self, period: &PeriodRecord, job: &Job, begins_unix_ms: u64, bundle: u64, agent_start_unix_ms: u64) {
+        let PeriodRecord { input, step, outcome, memory, .. } = period;
+        let page = kernel::page_size();
+        let scanned_at = job.scan.as_ref().map(|scan| scan.taken_at);
+        // A decision between two scans reads the promotions of the first once more.
+        let fresh = input.window_ms > 0 && scanned_at != self.scanned_at;
+        self.scanned_at = scanned_at;
+        let stalled_us = self.stalled_since(job);
+        let oom_kills = self.oom_killed_since(job);
+        let zswapped = job.cgroup.stat().ok().and_then(|stat| stat.zswapped).unwrap_or_default().0.min(memory.far.0);
+        let held = matches!(step.decision, Decision::Hold { .. });
+        let far_on = memory.far > Bytes::ZERO || outcome.promoted > Pages::ZERO;
+
+        let entry = self.entry.get_or_insert_with(|| {
+            self.begun_unix_ms = begins_unix_ms;
+            Partial::begin(period, begins_unix_ms, bundle)
+        });
+        entry.labels = Labels {
+            class: job.treatment.class.to_string(),
+            policy: job.treatment.policy.to_string(),
+            tracker: job.tracker.0.as_str().to_owned(),
+            decision: decision(&step.decision),
+        };
+        let sum = &mut entry.figures;
+        sum.periods += 1;
+        sum.duration_ms += outcome.elapsed_ms;
+        sum.job_age_ms = input.job_age_ms;
+        sum.working_set_bytes += step.working_set.to_bytes(page).0;
+        sum.memory_bytes += memory.current.0;
+        sum.zswap_stored_bytes += zswapped;
+        sum.zswap_pool_bytes += memory.pool.0;
+        sum.swap_bytes += memory.far.0 - zswapped;
+        sum.slow_node_bytes += memory.slow.0;
+        sum.file_out_bytes += memory.file.0;
+        sum.sampled_compressed_ppm = job.compressed.map_or(0, |ratio| u64::from(ratio.0));
+        sum.asked_pages += outcome.asked.0;
+        sum.offloaded_pages += outcome.offloaded.0;
+        sum.promoted_pages += outcome.promoted.0;
+        sum.memory_stall_us += stalled_us[0];
+        sum.io_stall_us += stalled_us[1];
+        sum.oom_kills += oom_kills;
+        sum.agent_start_unix_ms = agent_start_unix_ms;
+        sum.threshold_scans = u64::from(step.threshold.unwrap_or(Age(0)).0);
+        sum.held_periods += u64::from(held);
+        sum.far_periods += u64::from(far_on);
+        add(&mut entry.cold, input.cold.buckets());
+        if fresh {
+            sum.window_ms += input.window_ms;
+            add(&mut entry.promotions, input.promotions.buckets());
+        }
+    }
+
+    /// Microseconds of stall for memory and I/O since the last call; none where the kernel does not tell.
+    fn stalled_since(&mut self, job: &Job) -> [u64; 2] {
+        let Ok(memory) = job.cgroup.pressure() else { return [0; 2] };
+        let now = [memory.some.total_us, job.cgroup.io_pressure().map_or(0, |io| io.some.total_us)];
+        let before = self.stalled_us.replace(now).unwrap_or(now);
+        [0, 1].map(|at| now[at].saturating_sub(before[at]))
+    }
+
+    /// Processes that the out-of-memory killer ended since the last call; none where the kernel does not tell.
+    fn oom_killed_since(&mut self, job: &Job) -> u64 {
+        let Ok(events) = job.cgroup.events() else { return 0 };
+        let before = self.oom_killed.replace(events.oom_kill).unwrap_or(events.oom_kill);
+        events.oom_kill.saturating_sub(before)
+    }
+
+    fn finish(mut self) -> Option<Entry> {
+        self.finish_entry()
+    }
+
+    fn finish_entry(&mut self) -> Option<Entry> {
+        let Partial { labels, mut figures, cold, promotions } = self.entry.take()?;
+        let periods = figures.periods.max(1);
+        for level in [
+            &mut figures.working_set_bytes,
+            &mut figures.memory_bytes,
+            &mut figures.zswap_stored_bytes,
+            &mut figures.zswap_pool_bytes,
+            &mut figures.swap_bytes,
+            &mut figures.slow_node_bytes,
+            &mut figures.file_out_bytes,
+        ] {
+            *level /= periods;
+        }
+        let cold_pages = cold.into_iter().map(|pages| pages / periods).collect();
+        Some(Entry { id: self.id.clone(), labels, figures, cold_pages, promotions_pages: promotions })
+    }
+}
+
+impl Partial {
+    fn begin(period: &PeriodRecord, start_unix_ms: u64, bundle_version: u64) -> Self {
+        let buckets = period.input.cold.buckets().len();
+        let figures = Figures { start_unix_ms, bundle_version, ..Figures::default() };
+        Self { labels: Labels::default(), figures, cold: vec![0; buckets], promotions: vec![0; buckets] }
+    }
+}
+
+/// When a period began.
+fn begin(period: &PeriodRecord) -> u64 {
+    period.unix_ms.saturating_sub(period.outcome.elapsed_ms)
+}
+
+fn add(sums: &mut [u64], counters: &[u64]) {
+    for (sum, &counter) in sums.iter_mut().zip(counters) {
+        *sum = sum.saturating_add(counter);
+    }
+}
+
+/// A decision in one word: `offload`, or what holds it back, by the name that the journal gives it.
+fn decision(decision: &Decision) -> String {
+    let Decision::Hold { reason } = decision else { return "offload".to_owned() };
+    match serde_json::to_value(reason) {
+        Ok(serde_json::Value::String(word)) => word,
+        // A veto names itself.
+        Ok(serde_json::Value::Object(veto)) => veto.values().find_map(|word| word.as_str()).unwrap_or("vetoed").to_owned(),
+        _ => "hold".to_owned(),
+    }
+}

@@ -1,0 +1,362 @@
+//! kstaled in user space (000 section 5.1): the age of every page of every watched job, one byte per page frame.
+//!
+//! `/sys/kernel/mm/page_idle/bitmap` does the work. A set bit marks a page idle; any access through any mapping, or
+//! by the kernel on a process's behalf, clears it, so that a page shared by several tasks is young if any touched
+//! it. Each scan reads what is still set (that page grew one scan older), then sets the bit of all watched pages
+//! anew. `/proc/kpageflags` tells which frames count (on an LRU list, evictable, not locked) and
+//! `/proc/kpagecgroup` whose they are.
+//!
+//! # Limits
+//! A frame that is freed and given to the same job between two scans cannot be told from one that was accessed: it
+//! counts as an access at the old page's age, which errs towards a higher threshold. The frames that the agent
+//! itself hands over for reclaim, by far the likeliest to be reused, are forgotten at once
+//! ([`Tracker::handed_over`]), so they do not count. Nor is such a frame's new page ever taken for old: before pages
+//! are handed over, the bitmap is asked again ([`Tracker::still_idle`]), and a new page is not idle.
+//!
+//! The kernel clears accessed bits without flushing TLBs. A page whose translation stays in a TLB for a whole scan
+//! period looks idle however hot it is: unlikely within minutes, but seen where TLBs are large (emulators) and to be
+//! expected first of huge pages. The page comes back at its next use, and its fault counts as a promotion.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::Duration;
+
+use config::Tracker as Kind;
+use kernel::page_idle::{IdleBitmap, KPageCgroup, KPageFlags};
+use kernel::page_idle::{KPF_COMPOUND_TAIL, KPF_LRU, KPF_MLOCKED, KPF_SWAPBACKED, KPF_UNEVICTABLE, PFNS_PER_WORD};
+use kernel::pagemap;
+use kernel::zoneinfo::PfnRange;
+use kernel::{Result, Roots};
+use units::{Age, Pages};
+
+use super::{PageAges, Scan, Target, Tracker};
+
+/// Frames per bulk read: 512 KiB of flags. Aligned, it never cuts a compound page (at most 2^18 frames, see
+/// [`MAX_COMPOUND`]) of the sizes that live on LRU lists.
+const CHUNK: usize = 1 << 16;
+
+/// Frames of the largest page that lives on an LRU list: a transparent huge page of 2 MiB.
+const MAX_COMPOUND: usize = 512;
+
+const _: () = assert!(CHUNK.is_multiple_of(MAX_COMPOUND) && CHUNK.is_multiple_of(64));
+
+/// The exact tracker.
+#[derive(Debug)]
+pub struct PageIdle {
+    idle: IdleBitmap,
+    flags: KPageFlags,
+    cgroups: KPageCgroup,
+    ranges: Vec<PfnRange>,
+    /// One byte per page frame; zero for what is not watched.
+    ages: Vec<u8>,
+    /// When each job was first seen by a scan, and when it was last marked.
+    marked: HashMap<u64, Duration>,
+    buffers: Buffers,
+}
+
+#[derive(Debug)]
+struct Buffers {
+    flags: Vec<u64>,
+    cgroups: Vec<u64>,
+    idle: Vec<u64>,
+}
+
+impl PageIdle {
+    /// Opens the kernel's files.
+    ///
+    /// # Errors
+    /// `Unsupported` where the kernel was built without idle page tracking, as Debian's is.
+    pub fn open(roots: &Roots) -> Result<Self> {
+        let ranges = kernel::zoneinfo::pfn_ranges(roots)?;
+        let frames = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        Ok(Self {
+            idle: IdleBitmap::open(roots)?,
+            flags: KPageFlags::open(roots)?,
+            cgroups: KPageCgroup::open(roots)?,
+            ranges,
+            ages: vec![0; usize::try_from(frames).unwrap_or(0)],
+            marked: HashMap::new(),
+            buffers: Buffers { flags: vec![0; CHUNK], cgroups: vec![0; CHUNK], idle: vec![0; CHUNK / 64] },
+        })
+    }
+
+    /// One bit of the bitmap, by way of the words read so far.
+    fn is_idle(&self, frame: u64, words: &mut HashMap<u64, u64>) -> Result<bool> {
+        let first = frame - frame % PFNS_PER_WORD;
+        let word = match words.entry(first) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(unknown) => {
+                let mut word = [0];
+                self.idle.read_chunk(first, &mut word)?;
+                *unknown.insert(word[0])
+            }
+        };
+        Ok(word >> (frame % PFNS_PER_WORD) & 1 == 1)
+    }
+
+    /// The head of the compound page that `frame` is a tail of; only heads have a bit of their own.
+    fn head_of(&self, frame: u64) -> Result<Option<u64>> {
+        let mut flags = [0; MAX_COMPOUND];
+        let first = frame - frame % MAX_COMPOUND as u64;
+        let count = self.flags.read_chunk(first, &mut flags)?;
+        let at = usize::try_from(frame - first).unwrap_or(usize::MAX);
+        if at >= count || flags[at] & KPF_COMPOUND_TAIL == 0 {
+            return Ok(None);
+        }
+        let head = flags[..at].iter().rposition(|flags| flags & KPF_COMPOUND_TAIL == 0);
+        Ok(head.map(|head| first + head as u64))
+    }
+
+    /// Ages one chunk of frames and marks its watched pages idle again.
+    fn scan_chunk(&mut self, first: u64, owners: &HashMap<u64, usize>, scans: &mut [Scan]) -> Result<()> {
+        let start = usize::try_from(first).unwrap_or(usize::MAX);
+        let wanted = CHUNK.min(self.ages.len().saturating_sub(start));
+        let Buffers { flags, cgroups, idle } = &mut self.buffers;
+        let count = self.flags.read_chunk(first, &mut flags[..wanted])?;
+        let count = self.cgroups.read_chunk(first, &mut cgroups[..count])?;
+        // The bitmap is read last: reading it is what looks at the page tables.
+        let words = self.idle.read_chunk(first, &mut idle[..count.div_ceil(64)])?;
+        let count = count.min(words * 64);
+        let frames = Frames { flags: &flags[..count], cgroups: &cgroups[..count], idle: &mut idle[..words] };
+        age_frames(frames, &mut self.ages[start..start + count], owners, scans);
+        if idle[..words].iter().any(|&word| word != 0) {
+            self.idle.write_chunk(first, &idle[..words])?;
+        }
+        Ok(())
+    }
+}
+
+/// One chunk of what the kernel says of page frames.
+#[derive(Debug)]
+pub struct Frames<'a> {
+    /// `/proc/kpageflags`: a word per frame.
+    pub flags: &'a [u64],
+    /// `/proc/kpagecgroup`: a cgroup id per frame.
+    pub cgroups: &'a [u64],
+    /// The idle bitmap: a bit per frame. On return, the bits to set.
+    pub idle: &'a mut [u64],
+}
+
+/// Ages the frames of one chunk. Pure.
+///
+/// `owners` maps cgroup ids to indices into `scans`. A head of a compound page speaks for its tails.
+pub fn age_frames(frames: Frames<'_>, ages: &mut [u8], owners: &HashMap<u64, usize>, scans: &mut [Scan]) {
+    let Frames { flags, cgroups, idle } = frames;
+    let mut last_cgroup = 0;
+    let mut owner = None;
+    let mut at = 0;
+    while at < flags.len() {
+        let mut end = at + 1;
+        while end < flags.len() && flags[end] & KPF_COMPOUND_TAIL != 0 {
+            end += 1;
+        }
+        if cgroups[at] != last_cgroup {
+            last_cgroup = cgroups[at];
+            owner = owners.get(&last_cgroup).copied();
+        }
+        let (word, bit) = (at / 64, 1u64 << (at % 64));
+        let was_idle = idle[word] & bit != 0;
+        let reclaimable = flags[at] & KPF_LRU != 0 && flags[at] & (KPF_UNEVICTABLE | KPF_MLOCKED | KPF_COMPOUND_TAIL) == 0;
+        clear_bits(idle, at, end);
+        match owner.and_then(|index| scans.get_mut(index)).filter(|_| reclaimable) {
+            Some(scan) => {
+                let pages = Pages((end - at) as u64);
+                let before = Age(ages[at]);
+                let now = if was_idle { before.older() } else { Age(0) };
+                if flags[at] & KPF_SWAPBACKED != 0 {
+                    scan.resident.add(now, pages);
+                    if !was_idle {
+                        scan.accesses.add(before, pages);
+                    }
+                } else {
+                    scan.file.add(now, pages);
+                }
+                ages[at..end].fill(now.0);
+                idle[word] |= bit;
+            }
+            None => ages[at..end].fill(0),
+        }
+        at = end;
+    }
+}
+
+fn clear_bits(words: &mut [u64], from: usize, to: usize) {
+    for at in from..to {
+        words[at / 64] &= !(1 << (at % 64));
+    }
+}
+
+impl Tracker for PageIdle {
+    fn kind(&self) -> Kind {
+        Kind::PageIdle
+    }
+
+    fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
+        let mut owners = HashMap::new();
+        let mut scans = Vec::with_capacity(targets.len());
+        for (index, target) in targets.iter().enumerate() {
+            owners.extend(target.cgroups.iter().map(|&id| (id, index)));
+            let window = self.marked.get(&target.id).map_or(Duration::ZERO, |&then| now.saturating_sub(then));
+            scans.push(Scan { taken_at: now, window, resolved_to: Age::MAX, ..Scan::default() });
+        }
+        // Two ranges may have their ends in one chunk, which must not age twice.
+        let mut next = 0;
+        for range in self.ranges.clone() {
+            next = next.max(range.start - range.start % CHUNK as u64);
+            while next < range.end {
+                self.scan_chunk(next, &owners, &mut scans)?;
+                next += CHUNK as u64;
+            }
+        }
+        self.marked = targets.iter().map(|target| (target.id, now)).collect();
+        Ok(scans.into_iter().map(Ok).collect())
+    }
+
+    fn page_ages(&self) -> Option<&dyn PageAges> {
+        Some(self)
+    }
+
+    fn still_idle(&self, frames: &[u64]) -> Result<Vec<bool>> {
+        let mut words = HashMap::new();
+        let mut still = Vec::with_capacity(frames.len());
+        for &frame in frames {
+            let idle = self.is_idle(frame, &mut words)?;
+            still.push(idle || self.head_of(frame)?.map_or(Ok(false), |head| self.is_idle(head, &mut words))?);
+        }
+        Ok(still)
+    }
+
+    fn handed_over(&mut self, frames: &[u64]) {
+        for &frame in frames {
+            if let Some(age) = usize::try_from(frame).ok().and_then(|frame| self.ages.get_mut(frame)) {
+                // Not zero: a page that the kernel kept must not pass for part of the working set.
+                *age = (*age).min(1);
+            }
+        }
+    }
+}
+
+impl PageAges for PageIdle {
+    fn age(&self, _pid: i32, _address: u64, entry: pagemap::Entry) -> Option<Age> {
+        let frame = usize::try_from(entry.pfn()?).ok()?;
+        self.ages.get(frame).map(|&age| Age(age))
+    }
+
+    fn unseen(&self, entry: pagemap::Entry, access: &mut dyn FnMut()) {
+        let bearer = entry.pfn().and_then(|frame| Some(self.head_of(frame).ok()?.unwrap_or(frame)));
+        let idle = bearer.filter(|&frame| self.is_idle(frame, &mut HashMap::new()).unwrap_or(false));
+        access();
+        if let Some(frame) = idle {
+            // Where this fails, one access too many is counted, and the page stays a while longer.
+            let _ = self.idle.write_chunk(frame - frame % PFNS_PER_WORD, &[1 << (frame % PFNS_PER_WORD)]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FRAMES, Machine};
+
+    const ANON: u64 = KPF_LRU | KPF_SWAPBACKED;
+
+    /// Frame kinds by letter: `a` anonymous of cgroup 5, `f` file of 5, `o` anonymous of another job, `H`/`t` head and
+    /// tail of a huge page of 5, `m` mlocked, `-` free.
+    fn kernel_view(kinds: &str) -> (Vec<u64>, Vec<u64>) {
+        kinds
+            .chars()
+            .map(|kind| match kind {
+                'a' | 'H' => (ANON, 5),
+                'f' => (KPF_LRU, 5),
+                'o' => (ANON, 9),
+                't' => (ANON | KPF_COMPOUND_TAIL, 5),
+                'm' => (ANON | KPF_MLOCKED, 5),
+                _ => (0, 0),
+            })
+            .unzip()
+    }
+
+    /// Scans once; `idle` has `1` for each frame that was not accessed. Returns ages, marks, and the job's scan.
+    fn check(kinds: &str, idle: &str, mut ages: Vec<u8>) -> (Vec<u8>, String, Scan) {
+        let (flags, cgroups) = kernel_view(kinds);
+        let mut words = vec![0u64];
+        for (i, _) in idle.chars().enumerate().filter(|&(_, c)| c == '1') {
+            words[0] |= 1 << i;
+        }
+        let mut scans = vec![Scan::default()];
+        let frames = Frames { flags: &flags, cgroups: &cgroups, idle: &mut words };
+        age_frames(frames, &mut ages, &HashMap::from([(5, 0)]), &mut scans);
+        let marks = (0..kinds.len()).map(|i| if words[0] >> i & 1 == 1 { '1' } else { '0' }).collect();
+        (ages, marks, scans.remove(0))
+    }
+
+    #[test]
+    fn idle_pages_age_and_touched_ones_are_counted_at_their_age() {
+        let (ages, marks, scan) = check("aaa", "110", vec![0, 254, 7]);
+        assert_eq!((ages, marks.as_str()), (vec![1, 255, 0], "111"));
+        assert_eq!(scan.resident.iter().collect::<Vec<_>>(), [(Age(0), Pages(1)), (Age(1), Pages(1)), (Age(255), Pages(1))]);
+        assert_eq!(scan.accesses.iter().collect::<Vec<_>>(), [(Age(7), Pages(1))]);
+    }
+
+    #[test]
+    fn a_look_of_our_own_leaves_a_page_as_idle_as_it_was() {
+        let machine = Machine::new();
+        let tracker = PageIdle::open(&machine.roots).unwrap();
+        for (frame, accessed_before, idle_after) in [(70, 70, true), (70, 71, false), (1, 0, true)] {
+            machine.access_frames(accessed_before);
+            let mut looked = 0;
+            tracker.unseen(pagemap::Entry(1 << 63 | frame), &mut || {
+                machine.access_frames(FRAMES);
+                looked += 1;
+            });
+            assert_eq!((looked, machine.is_idle(frame)), (1, idle_after), "frame {frame} after {accessed_before}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_or_cannot_be_reclaimed_is_left_alone() {
+        let (ages, marks, scan) = check("om-", "111", vec![9, 9, 9]);
+        assert_eq!((ages, marks.as_str()), (vec![0, 0, 0], "000"));
+        assert_eq!((scan.resident.total(), scan.file.total()), (Pages(0), Pages(0)));
+    }
+
+    #[test]
+    fn what_was_accessed_or_replaced_since_the_scan_is_idle_no_more() {
+        let root = tempfile::tempdir().unwrap();
+        let roots = Roots::under(root.path());
+        let put = |path: &str, words: &[u64]| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>()).unwrap();
+        };
+        let (mut flags, _) = kernel_view("aaaHttHtt");
+        flags.resize(128, 0);
+        put("proc/kpageflags", &flags);
+        put("proc/kpagecgroup", &[5; 128]);
+        put("sys/kernel/mm/page_idle/bitmap", &[0b1101, 0b1]);
+        let tracker = PageIdle {
+            idle: IdleBitmap::open(&roots).unwrap(),
+            flags: KPageFlags::open(&roots).unwrap(),
+            cgroups: KPageCgroup::open(&roots).unwrap(),
+            ranges: Vec::new(),
+            ages: Vec::new(),
+            marked: HashMap::new(),
+            buffers: Buffers { flags: Vec::new(), cgroups: Vec::new(), idle: Vec::new() },
+        };
+        let frames = [0, 1, 2, 3, 4, 5, 6, 8, 64, 65];
+        let still = [true, false, true, true, true, true, false, false, true, false];
+        assert_eq!(tracker.still_idle(&frames).unwrap(), still);
+    }
+
+    #[test]
+    fn a_huge_page_is_its_heads_and_counts_in_full() {
+        let (ages, marks, scan) = check("Htttaf", "100010", vec![4, 4, 4, 4, 0, 3]);
+        assert_eq!((ages, marks.as_str()), (vec![5, 5, 5, 5, 1, 0], "100011"));
+        assert_eq!(scan.resident.at(Age(5)), Pages(4));
+        assert_eq!(scan.file.at(Age(0)), Pages(1));
+        assert_eq!(scan.accesses.total(), Pages(0), "file pages do not go to zswap");
+        let (ages, _, scan) = check("Httt", "0000", vec![6, 6, 6, 6]);
+        assert_eq!(ages, [0; 4]);
+        assert_eq!(scan.accesses.at(Age(6)), Pages(4));
+    }
+}

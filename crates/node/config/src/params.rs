@@ -1,0 +1,136 @@
+//! What the controllers take, made of the configuration. Times are in whole milliseconds there, rounded down.
+
+use std::time::Duration;
+
+use units::Bytes;
+
+use crate::choice::Class;
+use crate::table::{Aggressive, Background, ColdAge, Config, Conservative, Incompressible, Pressure, Slow, Swap, Tiers};
+
+impl Config {
+    /// What holds for jobs of a class: the general setting, or what the class puts in its place.
+    fn by_class<T>(
+        &self,
+        class: Class,
+        standard: T,
+        conservative: impl FnOnce(&Conservative) -> T,
+        aggressive: impl FnOnce(&Aggressive) -> T,
+    ) -> T {
+        match class {
+            Class::Off | Class::Observe | Class::Standard => standard,
+            Class::Conservative => conservative(&self.classes.conservative),
+            Class::Aggressive => aggressive(&self.classes.aggressive),
+        }
+    }
+
+    /// The cold-age parameters for jobs of a class.
+    #[must_use]
+    pub fn cold_age_for(&self, class: Class) -> ColdAge {
+        let ColdAge { promotion_rate, percentile, warmup, .. } = self.cold_age;
+        let (promotion_rate, percentile, warmup) = self.by_class(
+            class,
+            (promotion_rate, percentile, warmup),
+            |class| (class.promotion_rate, class.percentile, class.warmup),
+            |class| (class.promotion_rate, class.percentile, class.warmup),
+        );
+        ColdAge { promotion_rate, percentile, warmup, ..self.cold_age }
+    }
+
+    /// The pressure controller's parameters for jobs of a class.
+    #[must_use]
+    pub fn pressure_for(&self, class: Class) -> policy::pressure::Params {
+        let Pressure { ratio, stall_target, io_stall_target, step_max, floor, warmup, .. } = self.pressure;
+        let (stall_target, io_stall_target) = self.by_class(
+            class,
+            (stall_target, io_stall_target),
+            |class| (class.stall_target, class.io_stall_target),
+            |class| (class.stall_target, class.io_stall_target),
+        );
+        policy::pressure::Params { ratio, stall_target, io_stall_target, step_max, floor, warmup_ms: whole_ms(warmup) }
+    }
+
+    /// What a tier must offer to serve jobs of a class.
+    #[must_use]
+    pub fn tiering_for(&self, class: Class) -> policy::tiering::Params {
+        let Tiers { compressed_max, latency_max, swap_cost } = self.tier;
+        let latency_max = self.by_class(class, latency_max, |class| class.latency_max, |class| class.latency_max);
+        let latency_max_us = u32::try_from(latency_max.as_micros()).unwrap_or(u32::MAX);
+        policy::tiering::Params { compressed_max, latency_max_us, swap_cost }
+    }
+
+    /// What slow memory of that latency, in nanoseconds, may cost jobs of a class.
+    #[must_use]
+    pub fn slowdown_for(&self, class: Class, latency_ns: u64) -> policy::slowdown::Params {
+        let slowdown = self.by_class(class, self.slow.slowdown, |class| class.slowdown, |class| class.slowdown);
+        policy::slowdown::Params { slowdown, latency_ns, sample: self.slow.sample }
+    }
+}
+
+impl Slow {
+    /// The operator's word on the latency of an access, in nanoseconds.
+    #[must_use]
+    pub fn latency_ns(&self) -> Option<u64> {
+        u64::try_from(self.latency.as_nanos()).ok().filter(|&nanos| nanos > 0)
+    }
+
+    /// How much may be moved in a period.
+    #[must_use]
+    pub fn step_max(&self) -> Bytes {
+        Bytes(u64::try_from(u128::from(self.move_rate.0) * self.period.as_millis() / 1000).unwrap_or(u64::MAX))
+    }
+}
+
+impl Swap {
+    /// What the machine may write.
+    #[must_use]
+    pub fn endurance(&self) -> policy::endurance::Params {
+        policy::endurance::Params { bytes_per_day: self.write_budget, burst: self.burst }
+    }
+
+    /// What one job may write.
+    #[must_use]
+    pub fn job_endurance(&self) -> policy::endurance::Params {
+        let share = |bytes: Bytes| Bytes(self.job_share.share_of(bytes.0));
+        policy::endurance::Params { bytes_per_day: share(self.write_budget), burst: share(self.burst) }
+    }
+}
+
+impl Background {
+    /// As the policy takes them.
+    #[must_use]
+    pub fn params(&self) -> policy::background::Params {
+        policy::background::Params {
+            settle_ms: whole_ms(self.settle),
+            idle_ms: whole_ms(self.idle),
+            pressure_max: self.pressure_max,
+            available_min: self.available_min,
+            prefetch: self.prefetch,
+        }
+    }
+}
+
+impl ColdAge {
+    /// As the controller takes them.
+    #[must_use]
+    pub fn params(&self) -> policy::cold_age::Params {
+        policy::cold_age::Params {
+            promotion_rate_max: self.promotion_rate,
+            percentile: self.percentile,
+            warmup_ms: whole_ms(self.warmup),
+            half_life_ms: whole_ms(self.half_life),
+            spikes: self.spikes,
+        }
+    }
+}
+
+impl Incompressible {
+    /// As the controller takes them.
+    #[must_use]
+    pub fn params(&self) -> policy::incompressible::Params {
+        policy::incompressible::Params { ratio_max: self.ratio, share_max: self.share, retry_ms: whole_ms(self.retry) }
+    }
+}
+
+fn whole_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

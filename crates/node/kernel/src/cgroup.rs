@@ -1,0 +1,407 @@
+//! Control groups, version 2 (`Documentation/admin-guide/cgroup-v2.rst`).
+//!
+//! A [`Cgroup`] is one directory *with its kernel id*: every read and write opens the directory, checks that it
+//! still carries that id, and opens the file below it. A cgroup that was removed and made again under the same
+//! name is therefore [`Error::Gone`], never acted on by mistake.
+
+mod memory;
+mod reclaim;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use units::Bytes;
+
+pub use memory::{Limit, MemoryEvents, MemoryStat, parse_events, parse_limit, parse_stat};
+pub use reclaim::{ReclaimOutcome, Swappiness};
+pub use tree::{create, list};
+
+use crate::psi::{self, Psi};
+use crate::text::FlatKeyed;
+use crate::{Error, Malformed, Result, Roots, file, text};
+
+/// The cgroup v2 hierarchy of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupRoot {
+    path: PathBuf,
+    controllers: Vec<String>,
+}
+
+impl CgroupRoot {
+    /// Finds the hierarchy and its controllers (`cgroup.controllers`).
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where cgroup v2 is not mounted there or does not have the memory controller.
+    pub fn probe(roots: &Roots) -> Result<Self> {
+        const REMEDY: &str = "boot with systemd.unified_cgroup_hierarchy=1 \
+                              (or cgroup_no_v1=all without systemd), so that cgroup v2 has every controller";
+        let path = roots.cgroup.clone();
+        let shown = path.display();
+        let Some(text) = file::read_optional(&path.join("cgroup.controllers"), file::SMALL)? else {
+            let v1 = path.join("memory").is_dir() || path.join("unified").is_dir();
+            let what = if v1 {
+                format!("cgroup v1 only at {shown}: its memory controller has no proactive reclaim")
+            } else {
+                format!("no cgroup v2 hierarchy at {shown}")
+            };
+            return Err(Error::unsupported(what, REMEDY));
+        };
+        let controllers: Vec<String> = text.split_ascii_whitespace().map(str::to_owned).collect();
+        if !controllers.iter().any(|controller| controller == "memory") {
+            let what = format!("the cgroup v2 hierarchy at {shown} has no memory controller");
+            return Err(Error::unsupported(what, format!("{REMEDY}; drop cgroup_disable=memory")));
+        }
+        Ok(Self { path, controllers })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The controllers of the hierarchy, in the kernel's order.
+    #[must_use]
+    pub fn controllers(&self) -> &[String] {
+        &self.controllers
+    }
+
+    /// The directory of a cgroup given by its name below the mount point.
+    fn directory_of(&self, rel: &str) -> PathBuf {
+        self.path.join(rel.trim_matches('/'))
+    }
+}
+
+/// One cgroup.
+#[derive(Clone, Debug)]
+pub struct Cgroup {
+    root: CgroupRoot,
+    path: PathBuf,
+    name: String,
+    id: u64,
+}
+
+impl Cgroup {
+    /// The cgroup `rel`, a path below the mount point with or without a slash at either end; `/` is the root.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] where there is no such cgroup; [`Error::Io`].
+    pub fn open(root: &CgroupRoot, rel: &str) -> Result<Self> {
+        if rel.split('/').any(|part| part == "..") {
+            let source = std::io::Error::from_raw_os_error(libc::EINVAL);
+            return Err(Error::Io { path: rel.into(), op: "open as a cgroup", source });
+        }
+        let path = root.directory_of(rel);
+        let metadata = path.metadata().map_err(|source| Error::from_io(&path, "stat", source))?;
+        let name = format!("/{}", rel.trim_matches('/'));
+        Ok(Self { root: root.clone(), path, name, id: metadata.ino() })
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its path below the mount point, with a slash in front.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kernel's id of it: the inode number of the directory, never given twice on 64-bit machines.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// `memory.current`: what it and its descendants use now, the compressed pool included.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Unsupported`] on the root cgroup or without the memory controller;
+    /// [`Error::Parse`]; [`Error::Io`].
+    pub fn current(&self) -> Result<Bytes> {
+        self.require("memory.current", parse_bytes)
+    }
+
+    /// `memory.max`: above it the kernel reclaims, then kills.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn max(&self) -> Result<Limit> {
+        self.require("memory.max", parse_limit)
+    }
+
+    /// `memory.high`: above it the kernel reclaims and throttles.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn high(&self) -> Result<Limit> {
+        self.require("memory.high", parse_limit)
+    }
+
+    /// `memory.low`: below it the kernel reclaims only when nothing else is left.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn low(&self) -> Result<Limit> {
+        self.require("memory.low", parse_limit)
+    }
+
+    /// `memory.min`: below it the kernel does not reclaim at all.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn min(&self) -> Result<Limit> {
+        self.require("memory.min", parse_limit)
+    }
+
+    /// Sets `memory.low`.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn set_low(&self, low: Limit) -> Result<()> {
+        self.write("memory.low", &low.to_string())
+    }
+
+    /// `memory.swap.current`: swap in use, zswap included; `None` on kernels built without swap.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Parse`]; [`Error::Io`].
+    pub fn swap_current(&self) -> Result<Option<Bytes>> {
+        self.read("memory.swap.current", parse_bytes)
+    }
+
+    /// `memory.swap.max`; `None` on kernels built without swap.
+    ///
+    /// # Errors
+    /// As [`Cgroup::swap_current`].
+    pub fn swap_max(&self) -> Result<Option<Limit>> {
+        self.read("memory.swap.max", parse_limit)
+    }
+
+    /// Sets `memory.swap.max`.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn set_swap_max(&self, max: Limit) -> Result<()> {
+        self.write("memory.swap.max", &max.to_string())
+    }
+
+    /// `memory.zswap.current`: the compressed size of its pages in zswap; `None` on kernels built without zswap.
+    ///
+    /// # Errors
+    /// As [`Cgroup::swap_current`].
+    pub fn zswap_current(&self) -> Result<Option<Bytes>> {
+        self.read("memory.zswap.current", parse_bytes)
+    }
+
+    /// `memory.zswap.max`: what its pages may take in zswap, compressed; an ancestor's smaller limit holds too. `None`
+    /// on kernels built without zswap.
+    ///
+    /// # Errors
+    /// As [`Cgroup::swap_current`].
+    pub fn zswap_max(&self) -> Result<Option<Limit>> {
+        self.read("memory.zswap.max", parse_limit)
+    }
+
+    /// `memory.zswap.writeback` (Linux 6.8): whether its pages may reach the swap device, be it out of zswap or past
+    /// it. `false` in an ancestor rules it as well. `None` where the kernel does not have the file.
+    ///
+    /// # Errors
+    /// As [`Cgroup::swap_current`].
+    pub fn zswap_writeback(&self) -> Result<Option<bool>> {
+        self.read("memory.zswap.writeback", parse_switch)
+    }
+
+    /// `memory.stat`.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`]; only the root cgroup of the machine has this file too.
+    pub fn stat(&self) -> Result<MemoryStat> {
+        self.require("memory.stat", parse_stat)
+    }
+
+    /// `memory.events`, of it and its descendants.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn events(&self) -> Result<MemoryEvents> {
+        self.require("memory.events", parse_events)
+    }
+
+    /// `memory.pressure`, of it and its descendants.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Unsupported`] where the kernel keeps no pressure, or none for this cgroup;
+    /// [`Error::Parse`]; [`Error::Io`].
+    pub fn pressure(&self) -> Result<Psi> {
+        self.psi("memory.pressure")
+    }
+
+    /// `io.pressure`: stalls on block I/O, of it and its descendants. It exists without the io controller.
+    ///
+    /// # Errors
+    /// As [`Cgroup::pressure`].
+    pub fn io_pressure(&self) -> Result<Psi> {
+        self.psi("io.pressure")
+    }
+
+    fn psi(&self, name: &str) -> Result<Psi> {
+        match self.read(name, psi::parse) {
+            Ok(Some(psi)) => Ok(psi),
+            // `cgroup.pressure` (Linux 6.1) hides the files of one cgroup.
+            Ok(None) if self.read("cgroup.pressure", parse_switch)? == Some(false) => Err(Error::unsupported(
+                format!("pressure stall information is switched off for the cgroup {}", self.name),
+                format!("echo 1 > {}", self.path.join("cgroup.pressure").display()),
+            )),
+            Ok(None) => Err(psi::unsupported_for_cgroups()),
+            Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => Err(psi::unsupported_for_cgroups()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a process lives in it or below (`populated` of `cgroup.events`).
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn populated(&self) -> Result<bool> {
+        self.require("cgroup.events", tree::parse_populated)
+    }
+
+    /// `cgroup.freeze` (Linux 5.2): whether its processes are asked to stop; [`Cgroup::frozen`] tells whether they all
+    /// have. `None` where the kernel does not have the file, as on the root cgroup.
+    ///
+    /// # Errors
+    /// As [`Cgroup::swap_current`].
+    pub fn freeze(&self) -> Result<Option<bool>> {
+        self.read("cgroup.freeze", parse_switch)
+    }
+
+    /// Whether all its processes are frozen, as `cgroup.freeze` asks for (`frozen` of `cgroup.events`); `false` before
+    /// Linux 5.2, which cannot freeze.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`].
+    pub fn frozen(&self) -> Result<bool> {
+        self.require("cgroup.events", tree::parse_frozen)
+    }
+
+    /// CPU time that it and its descendants used since it was made, in microseconds (`usage_usec` of `cpu.stat`, which
+    /// exists without the cpu controller); `None` where the kernel does not tell.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Parse`]; [`Error::Io`].
+    pub fn cpu_usage_us(&self) -> Result<Option<u64>> {
+        self.read("cpu.stat", parse_cpu_usage).map(Option::flatten)
+    }
+
+    /// The smallest `memory.max` of it and its ancestors: the limit that it really runs into.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`], except that the root of the hierarchy may lack the file.
+    pub fn effective_limit(&self) -> Result<Limit> {
+        let mut smallest = match self.read("memory.max", parse_limit)? {
+            Some(limit) => limit,
+            None if self.name == "/" => Limit::Max,
+            None => return Err(self.missing("memory.max")),
+        };
+        let mut name = self.name.as_str();
+        while let Some((parent, _)) = name.rsplit_once('/') {
+            let ancestor = Self::open(&self.root, parent)?;
+            smallest = smallest.min(ancestor.read("memory.max", parse_limit)?.unwrap_or(Limit::Max));
+            name = parent;
+        }
+        Ok(smallest)
+    }
+
+    /// Ends every process in it and below with `SIGKILL` (`cgroup.kill`, Linux 5.14).
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Unsupported`] on the root cgroup; [`Error::Io`].
+    pub fn kill(&self) -> Result<()> {
+        self.write("cgroup.kill", "1")
+    }
+
+    /// Moves a process, with all its threads, into it.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] where the cgroup or the process has ended; [`Error::Busy`] where its children have
+    /// controllers, so that it must stay empty; [`Error::Io`].
+    pub fn move_process(&self, pid: i32) -> Result<()> {
+        match self.write("cgroup.procs", &pid.to_string()) {
+            Err(error) if error.errno() == Some(libc::EBUSY) => Err(Error::busy(
+                format!("{} has children with controllers and cannot hold processes", self.name),
+                "move the process into a leaf below it",
+            )),
+            other => other,
+        }
+    }
+
+    /// Opens one of its files; `None` where the cgroup lives but does not have it.
+    fn open_file(&self, name: &str, writing: bool) -> Result<Option<File>> {
+        let fail = |source| Error::from_io(&self.path, "open", source);
+        let directory = file::open_directory(&self.path).map_err(fail)?;
+        if directory.metadata().map_err(fail)?.ino() != self.id {
+            return Err(Error::Gone { path: self.path.clone() });
+        }
+        match file::open_at(&directory, name, writing) {
+            Ok(file) => Ok(Some(file)),
+            // A removed cgroup answers like a missing file: only the directory itself tells them apart.
+            Err(source) if file::is_absent(&source) => match self.path.metadata() {
+                Ok(now) if now.ino() == self.id => Ok(None),
+                _ => Err(Error::Gone { path: self.path.clone() }),
+            },
+            Err(source) => Err(Error::from_io(&self.path.join(name), "open", source)),
+        }
+    }
+
+    fn read<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, Malformed>) -> Result<Option<T>> {
+        let Some(file) = self.open_file(name, false)? else { return Ok(None) };
+        let path = self.path.join(name);
+        let text = file::read_opened(&file, &path, file::LARGE)?;
+        parse(&text).map(Some).map_err(|malformed| malformed.at(&path))
+    }
+
+    fn require<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, Malformed>) -> Result<T> {
+        self.read(name, parse)?.ok_or_else(|| self.missing(name))
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let file = self.open_file(name, true)?.ok_or_else(|| self.missing(name))?;
+        file::write_opened(&file, text).map_err(|source| Error::from_io(&self.path.join(name), "write", source))
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        let remedy = if self.name == "/" {
+            "the root cgroup has none: choose a cgroup below it"
+        } else if name.starts_with("memory.") && !self.path.join("memory.current").exists() {
+            "enable the controller: echo +memory > cgroup.subtree_control in the parent cgroup"
+        } else {
+            "this kernel is too old or was built without it"
+        };
+        Error::unsupported(format!("the cgroup {} has no {name}", self.name), remedy)
+    }
+}
+
+/// `0` or `1`.
+pub(crate) fn parse_switch(text: &str) -> Result<bool, Malformed> {
+    match text.trim() {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        other => Err(Malformed::new(1, other, "0 or 1")),
+    }
+}
+
+/// The line `usage_usec N` of `cpu.stat`.
+fn parse_cpu_usage(text: &str) -> Result<Option<u64>, Malformed> {
+    FlatKeyed::split(text)?.get("usage_usec")
+}
+
+fn parse_bytes(text: &str) -> Result<Bytes, Malformed> {
+    text::only_number(text, "a number of bytes").map(Bytes)
+}

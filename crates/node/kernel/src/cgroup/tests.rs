@@ -1,0 +1,225 @@
+use units::{Bytes, RatioPpm};
+
+use super::tree::{parse_frozen, parse_populated, parse_procs};
+use super::*;
+use crate::testing::{cut_everywhere, get, put, tree};
+
+const STAT: &str = include_str!("../testdata/memory.stat-6.12");
+const STAT_7_2: &str = include_str!("../testdata/memory.stat-7.2");
+const CPU_STAT: &str = "usage_usec 7431\nuser_usec 5000\nsystem_usec 2431\nnice_usec 0\n";
+const PRESSURE: &str = "some avg10=1.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=8\n";
+const EVENTS: &str = "low 1\nhigh 2\nmax 3\noom 4\noom_kill 5\noom_group_kill 0\n";
+
+/// A machine with the cgroups `/a`, limited to 64 MiB, `/a/b`, and `/c`, without processes.
+const MACHINE: [(&str, &str); 14] = [
+    ("sys/fs/cgroup/cgroup.controllers", "cpu io memory pids\n"),
+    ("sys/fs/cgroup/cgroup.subtree_control", "cpu memory\n"),
+    ("sys/fs/cgroup/cgroup.procs", "1\n2\n"),
+    ("sys/fs/cgroup/a/memory.current", "4096\n"),
+    ("sys/fs/cgroup/a/memory.max", "67108864\n"),
+    ("sys/fs/cgroup/a/memory.low", "0\n"),
+    ("sys/fs/cgroup/a/memory.stat", STAT),
+    ("sys/fs/cgroup/a/memory.events", EVENTS),
+    ("sys/fs/cgroup/a/memory.reclaim", ""),
+    ("sys/fs/cgroup/a/cgroup.events", "populated 1\nfrozen 0\n"),
+    ("sys/fs/cgroup/a/cgroup.procs", "11\n0\n12\n"),
+    ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+    ("sys/fs/cgroup/a/b/cgroup.procs", "13\n"),
+    ("sys/fs/cgroup/c/cgroup.procs", ""),
+];
+
+fn root(roots: &Roots) -> CgroupRoot {
+    CgroupRoot::probe(roots).expect("cgroup v2")
+}
+
+#[test]
+fn parsers_refuse_what_is_cut() {
+    let stat = parse_stat(STAT).unwrap();
+    assert!(stat.zswapped > stat.zswap && stat.zswpout > stat.zswpin, "{stat:?}");
+    assert_eq!((stat.pswpin, stat.zswap_incomp, stat.pgsteal_proactive), (None, None, None), "6.12 prints none of these");
+    assert_eq!(stat.file_writeback, Some(Bytes(0)));
+    assert!(stat.workingset_restore_anon.is_some() && stat.workingset_restore_file.is_some(), "{stat:?}");
+    cut_everywhere(STAT, parse_stat);
+    let stat = parse_stat(STAT_7_2).unwrap();
+    assert!(stat.zswapped > stat.zswap && stat.pswpin.is_some() && stat.zswap_incomp.is_some(), "{stat:?}");
+    assert!(stat.pgscan_proactive >= stat.pgsteal_proactive && stat.pgsteal_proactive.is_some(), "{stat:?}");
+    cut_everywhere(STAT_7_2, parse_stat);
+    assert_eq!(parse_events(EVENTS).unwrap(), MemoryEvents { low: 1, high: 2, max: 3, oom: 4, oom_kill: 5 });
+    cut_everywhere(EVENTS, parse_events);
+    assert_eq!(parse_limit("max\n").unwrap(), Limit::Max);
+    cut_everywhere("67108864\n", parse_limit);
+    assert_eq!(parse_procs("11\n0\n12\n").unwrap(), [11, 12]);
+    cut_everywhere("11\n0\n12\n", parse_procs);
+    cut_everywhere("populated 1\nfrozen 0\n", parse_populated);
+    cut_everywhere("populated 1\nfrozen 1\n", parse_frozen);
+    assert_eq!(parse_switch("1\n"), Ok(true));
+    cut_everywhere("0\n", parse_switch);
+    cut_everywhere(CPU_STAT, parse_cpu_usage);
+    assert_eq!(parse_limit("infinity").unwrap_err().expected, "a number of bytes, or max");
+}
+
+#[test]
+fn limits_order_below_max() {
+    assert!(Limit::Bytes(Bytes(u64::MAX)) < Limit::Max && Limit::Bytes(Bytes(1)) < Limit::Bytes(Bytes(2)));
+    assert_eq!((Limit::Max.to_string(), Limit::Bytes(Bytes(7)).to_string()), ("max".into(), "7".into()));
+}
+
+#[test]
+fn a_machine_without_cgroup_v2_is_told_what_it_has() {
+    let check = |files: &[(&str, &str)], what: &str| {
+        let (_keep, roots) = tree(files);
+        let error = CgroupRoot::probe(&roots).unwrap_err();
+        assert!(error.is_unsupported() && error.to_string().contains(what), "{error}");
+        assert!(error.to_string().contains("systemd.unified_cgroup_hierarchy=1"), "{error}");
+    };
+    check(&[("sys/fs/cgroup/memory/memory.limit_in_bytes", "1")], "cgroup v1 only");
+    check(&[("sys/fs/cgroup/unified/cgroup.controllers", "")], "cgroup v1 only");
+    check(&[("sys/kernel/x", "")], "no cgroup v2 hierarchy");
+    check(&[("sys/fs/cgroup/cgroup.controllers", "cpu io\n")], "no memory controller");
+}
+
+#[test]
+fn files_of_a_cgroup_read() {
+    let (_keep, roots) = tree(&MACHINE);
+    let a = Cgroup::open(&root(&roots), "/a/").unwrap();
+    assert_eq!((a.name(), a.id()), ("/a", a.path().metadata().unwrap().ino()));
+    assert_eq!(a.current().unwrap(), Bytes(4096));
+    assert_eq!(a.max().unwrap(), Limit::Bytes(Bytes::mib(64)));
+    assert_eq!(a.events().unwrap().oom, 4);
+    assert!(a.populated().unwrap());
+    assert_eq!((a.swap_current().unwrap(), a.swap_max().unwrap(), a.zswap_current().unwrap()), (None, None, None));
+    assert_eq!((a.zswap_max().unwrap(), a.zswap_writeback().unwrap(), a.cpu_usage_us().unwrap()), (None, None, None));
+    assert!(!a.frozen().unwrap());
+    put(&roots.cgroup, "a/memory.min", "4096\n");
+    put(&roots.cgroup, "a/memory.zswap.max", "max\n");
+    put(&roots.cgroup, "a/memory.zswap.writeback", "0\n");
+    put(&roots.cgroup, "a/cpu.stat", CPU_STAT);
+    put(&roots.cgroup, "a/cgroup.events", "populated 1\nfrozen 1\n");
+    assert_eq!((a.min().unwrap(), a.zswap_max().unwrap()), (Limit::Bytes(Bytes(4096)), Some(Limit::Max)));
+    assert_eq!((a.zswap_writeback().unwrap(), a.cpu_usage_us().unwrap()), (Some(false), Some(7431)));
+    assert!(a.frozen().unwrap());
+    put(&roots.cgroup, "a/cgroup.events", "populated 1\n");
+    assert!(!a.frozen().unwrap(), "before Linux 5.2");
+}
+
+#[test]
+fn pressure_that_is_not_kept_is_unsupported_with_a_remedy() {
+    let (_keep, roots) = tree(&MACHINE);
+    let a = Cgroup::open(&root(&roots), "/a").unwrap();
+    let check = |remedy: &str| {
+        for error in [a.pressure().unwrap_err(), a.io_pressure().unwrap_err()] {
+            assert!(error.is_unsupported() && error.to_string().contains(remedy), "{error}");
+        }
+    };
+    check("boot with psi=1");
+    put(&roots.cgroup, "a/cgroup.pressure", "1\n");
+    check("boot with psi=1");
+    put(&roots.cgroup, "a/cgroup.pressure", "0\n");
+    check("a/cgroup.pressure");
+    put(&roots.cgroup, "a/memory.pressure", PRESSURE);
+    assert_eq!(a.pressure().unwrap().some.avg10, RatioPpm(10_000));
+    put(&roots.cgroup, "a/io.pressure", PRESSURE);
+    assert_eq!(a.io_pressure().unwrap().some.total_us, 9);
+}
+
+#[test]
+fn the_root_cgroup_has_no_memory_files() {
+    let (_keep, roots) = tree(&MACHINE);
+    let top = Cgroup::open(&root(&roots), "/").unwrap();
+    assert_eq!(top.name(), "/");
+    let error = top.current().unwrap_err();
+    assert!(error.is_unsupported() && error.to_string().contains("choose a cgroup below it"), "{error}");
+    assert_eq!(top.effective_limit().unwrap(), Limit::Max);
+}
+
+#[test]
+fn the_smallest_limit_on_the_way_up_counts() {
+    let (_keep, roots) = tree(&MACHINE);
+    let root = root(&roots);
+    assert_eq!(Cgroup::open(&root, "a/b").unwrap().effective_limit().unwrap(), Limit::Bytes(Bytes::mib(64)));
+    assert!(Cgroup::open(&root, "c").unwrap().effective_limit().unwrap_err().is_unsupported());
+}
+
+#[test]
+fn writes_are_what_the_kernel_reads() {
+    let (keep, roots) = tree(&MACHINE);
+    let root = root(&roots);
+    let a = Cgroup::open(&root, "a").unwrap();
+    let wrote = |file: &str| get(keep.path(), &format!("sys/fs/cgroup/a/{file}"));
+    a.set_low(Limit::Bytes(Bytes(8192))).unwrap();
+    assert_eq!(wrote("memory.low"), "8192");
+    a.set_low(Limit::Max).unwrap();
+    assert_eq!(wrote("memory.low"), "max");
+    for (swappiness, request) in
+        [(None, "4096"), (Some(Swappiness::Value(200)), "4096 swappiness=200"), (Some(Swappiness::Max), "4096 swappiness=max")]
+    {
+        assert_eq!(a.reclaim(Bytes(4096), swappiness).unwrap(), ReclaimOutcome::Done);
+        assert_eq!(wrote("memory.reclaim"), request);
+    }
+    assert!(a.reclaim_takes(Swappiness::Max).unwrap());
+    assert_eq!(wrote("memory.reclaim"), "0 swappiness=max");
+    a.move_process(77).unwrap();
+    assert_eq!(wrote("cgroup.procs"), "77");
+    let c = Cgroup::open(&root, "c").unwrap();
+    for error in [a.kill().unwrap_err(), a.set_swap_max(Limit::Max).unwrap_err(), c.reclaim_takes(Swappiness::Value(0)).unwrap_err()] {
+        assert!(error.is_unsupported(), "a missing file is never made: {error}");
+    }
+}
+
+#[test]
+fn a_cgroup_made_anew_under_the_same_name_is_another() {
+    let (_keep, roots) = tree(&MACHINE);
+    let root = root(&roots);
+    let c = Cgroup::open(&root, "c").unwrap();
+    std::fs::rename(c.path(), roots.cgroup.join("moved")).unwrap();
+    assert!(c.procs(10).unwrap_err().is_gone());
+    put(&roots.cgroup, "c/cgroup.procs", "99\n");
+    put(&roots.cgroup, "c/cgroup.kill", "");
+    assert!(c.procs(10).unwrap_err().is_gone());
+    assert!(c.kill().unwrap_err().is_gone());
+    assert_eq!(get(&roots.cgroup, "c/cgroup.kill"), "");
+    assert!(Cgroup::open(&root, "d").unwrap_err().is_gone());
+    assert!(Cgroup::open(&root, "a/../c").is_err());
+}
+
+#[test]
+fn listings_are_breadth_first_and_bounded() {
+    let (_keep, roots) = tree(&MACHINE);
+    let root = root(&roots);
+    assert_eq!(list(&root, 100).unwrap(), ["/a", "/c", "/a/b"]);
+    assert_eq!(list(&root, 2).unwrap(), ["/a", "/c"]);
+    let a = Cgroup::open(&root, "a").unwrap();
+    assert_eq!(a.procs(100).unwrap(), [11, 12, 13]);
+    assert_eq!(a.procs(1).unwrap(), [11]);
+    let names: Vec<_> = a.descendants(9).unwrap().iter().map(|below| below.name().to_owned()).collect();
+    assert_eq!(names, ["/a/b"]);
+    let top = Cgroup::open(&root, "/").unwrap();
+    assert_eq!(top.procs(100).unwrap(), [1, 2, 11, 12, 13]);
+}
+
+#[test]
+fn cgroups_are_made_with_the_memory_controller_and_removed() {
+    let (keep, roots) = tree(&MACHINE);
+    let root = root(&roots);
+    let made = create(&root, "/new").unwrap();
+    assert_eq!(get(keep.path(), "sys/fs/cgroup/cgroup.subtree_control"), "cpu memory\n", "it was there");
+    put(&roots.cgroup, "new/cgroup.subtree_control", "");
+    create(&root, "new/leaf").unwrap();
+    assert_eq!(get(keep.path(), "sys/fs/cgroup/new/cgroup.subtree_control"), "+memory");
+    assert!(matches!(create(&root, "new/leaf"), Err(Error::Busy { .. })));
+    assert!(create(&root, "nowhere/leaf").unwrap_err().is_gone());
+    Cgroup::open(&root, "new/leaf").unwrap().remove().unwrap();
+    std::fs::remove_file(roots.cgroup.join("new/cgroup.subtree_control")).unwrap();
+    made.remove().unwrap();
+    assert!(made.remove().unwrap_err().is_gone());
+}
+
+#[test]
+fn this_machine_has_cgroup_v2_or_a_remedy() {
+    match CgroupRoot::probe(&Roots::host()) {
+        Ok(root) => {
+            assert!(!list(&root, 10_000).unwrap().is_empty() || !Cgroup::open(&root, "/").unwrap().procs(10).unwrap().is_empty());
+        }
+        Err(error) => assert!(error.is_unsupported() && error.to_string().contains("boot with"), "{error}"),
+    }
+}

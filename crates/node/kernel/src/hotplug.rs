@@ -1,0 +1,152 @@
+//! Memory that comes and goes while Linux runs: `/sys/devices/system/memory`
+//! (`Documentation/admin-guide/mm/memory-hotplug.rst`).
+
+use serde::Serialize;
+use units::Bytes;
+
+use crate::{Malformed, Result, Roots, file};
+
+/// What becomes of memory that is new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AutoOnline {
+    /// It stays offline until somebody says otherwise.
+    Offline,
+    /// It comes online; the kernel may put there what can never be moved away again.
+    Online,
+    /// It comes online for the kernel's own use.
+    OnlineKernel,
+    /// It comes online for what can be moved away, so that it can go again.
+    OnlineMovable,
+}
+
+/// How this kernel takes new memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Hotplug {
+    /// What comes or goes at once.
+    pub block: Bytes,
+    /// What becomes of new memory.
+    pub auto_online: AutoOnline,
+}
+
+/// Reads `auto_online_blocks`.
+///
+/// # Errors
+/// [`Malformed`] for anything that the documentation does not name.
+pub fn parse_auto_online(text: &str) -> Result<AutoOnline, Malformed> {
+    match text.trim() {
+        "offline" => Ok(AutoOnline::Offline),
+        "online" => Ok(AutoOnline::Online),
+        "online_kernel" => Ok(AutoOnline::OnlineKernel),
+        "online_movable" => Ok(AutoOnline::OnlineMovable),
+        other => Err(Malformed::new(1, other, "offline, online, online_kernel or online_movable")),
+    }
+}
+
+/// Reads `block_size_bytes`, which is in base 16 and does not say so.
+///
+/// # Errors
+/// [`Malformed`] where it is not, or is 0.
+pub fn parse_block_size(text: &str) -> Result<Bytes, Malformed> {
+    let size = u64::from_str_radix(text.trim(), 16).ok().filter(|size| *size > 0);
+    size.map(Bytes).ok_or_else(|| Malformed::new(1, text.trim(), "a size in bytes, in base 16"))
+}
+
+/// How new memory is taken; `None` on a kernel that takes none.
+///
+/// # Errors
+/// [`crate::Error::Parse`]; [`crate::Error::Io`].
+pub fn hotplug(roots: &Roots) -> Result<Option<Hotplug>> {
+    let directory = roots.sys.join("devices/system/memory");
+    let (block, auto_online) = (directory.join("block_size_bytes"), directory.join("auto_online_blocks"));
+    let Some(size) = file::read_optional(&block, file::SMALL)? else { return Ok(None) };
+    let Some(policy) = file::read_optional(&auto_online, file::SMALL)? else { return Ok(None) };
+    let size = parse_block_size(&size).map_err(|malformed| malformed.at(&block))?;
+    let policy = parse_auto_online(&policy).map_err(|malformed| malformed.at(&auto_online))?;
+    Ok(Some(Hotplug { block: size, auto_online: policy }))
+}
+
+/// Memory that is online.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Online {
+    /// All of it.
+    pub all: Bytes,
+    /// Of that, what holds nothing but what can be moved away (`ZONE_MOVABLE`), so that it can go offline again.
+    pub movable: Bytes,
+}
+
+/// Of the memory from `start` on, what is online, in whole blocks. Blocks that the kernel does not know are not.
+///
+/// # Errors
+/// [`crate::Error::Gone`] where a block goes meanwhile; [`crate::Error::Io`].
+pub fn online(roots: &Roots, hotplug: &Hotplug, start: u64, size: Bytes) -> Result<Online> {
+    let block = hotplug.block.0;
+    let (first, end) = (start.div_ceil(block), start.saturating_add(size.0) / block);
+    let mut online = Online::default();
+    for number in first..end {
+        let directory = roots.sys.join(format!("devices/system/memory/memory{number}"));
+        let says = |name, word: &str| {
+            let text = file::read_optional(&directory.join(name), file::SMALL)?;
+            // A block that is online shows the zone that it is in.
+            Ok::<_, crate::Error>(text.is_some_and(|text| text.split_ascii_whitespace().next() == Some(word)))
+        };
+        if says("state", "online")? {
+            online.all = Bytes(online.all.0.saturating_add(block));
+            if says("valid_zones", "Movable")? {
+                online.movable = Bytes(online.movable.0.saturating_add(block));
+            }
+        }
+    }
+    Ok(online)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, tree};
+
+    const BLOCK: (&str, &str) = ("sys/devices/system/memory/block_size_bytes", "8000000\n");
+    const POLICY: &str = "sys/devices/system/memory/auto_online_blocks";
+
+    #[test]
+    fn states_are_read() {
+        let check = |text: &str, want| {
+            let (_keep, roots) = tree(&[BLOCK, (POLICY, text)]);
+            assert_eq!(hotplug(&roots).unwrap(), Some(Hotplug { block: Bytes::mib(128), auto_online: want }));
+        };
+        check("offline\n", AutoOnline::Offline);
+        check("online\n", AutoOnline::Online);
+        check("online_kernel\n", AutoOnline::OnlineKernel);
+        check("online_movable\n", AutoOnline::OnlineMovable);
+        let (_keep, roots) = tree(&[BLOCK]);
+        assert_eq!(hotplug(&roots).unwrap(), None);
+        cut_everywhere("online_movable", parse_auto_online);
+        cut_everywhere("8000000", parse_block_size);
+        assert!(parse_block_size("0").is_err());
+        hotplug(&Roots::host()).unwrap();
+    }
+
+    #[test]
+    fn blocks_within_a_range_are_counted() {
+        let of = |number: u32, name, text| (format!("sys/devices/system/memory/memory{number}/{name}"), text);
+        let state = |number, text| of(number, "state", text);
+        let zone = |number, text| of(number, "valid_zones", text);
+        let states = [state(47, "online\n"), state(48, "online\n"), state(49, "offline\n"), state(50, "online\n"), state(52, "online\n")];
+        // One that is offline shows the zones that it could be in.
+        let zones = [zone(47, "Normal\n"), zone(48, "Movable\n"), zone(49, "Movable Normal\n"), zone(50, "Normal\n")];
+        let files = [&states[..], &zones].concat();
+        let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+        let (_keep, roots) = tree(&files);
+        let plug = Hotplug { block: Bytes::mib(128), auto_online: AutoOnline::Offline };
+        let check = |start_mib: u64, size_mib, all, movable| {
+            let want = Online { all: Bytes::mib(all), movable: Bytes::mib(movable) };
+            assert_eq!(online(&roots, &plug, start_mib << 20, Bytes::mib(size_mib)).unwrap(), want, "{start_mib} {size_mib}");
+        };
+        check(48 * 128, 4 * 128, 256, 128);
+        check(47 * 128, 2 * 128, 256, 128);
+        // A range that begins or ends within a block does not have it.
+        check(47 * 128 + 1, 2 * 128, 128, 128);
+        check(48 * 128, 127, 0, 0);
+        check(60 * 128, 4 * 128, 0, 0);
+    }
+}

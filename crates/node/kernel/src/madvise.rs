@@ -1,0 +1,417 @@
+//! Advice on another process's memory: `pidfd_open(2)`, `process_madvise(2)`.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use units::Bytes;
+
+use crate::thp::HUGE_PAGE;
+use crate::{Error, Result};
+
+/// Ranges that the kernel takes in one call (`UIO_MAXIOV`).
+const RANGES_PER_CALL: usize = 1024;
+
+/// Bytes advised in one call. The kernel cuts a call at 2 GiB; less keeps a call short enough to be interrupted
+/// between two.
+const BYTES_PER_CALL: u64 = 256 << 20;
+
+/// `MADV_COLLAPSE` of `include/uapi/asm-generic/mman-common.h`, which the C library's headers lack as yet.
+const MADV_COLLAPSE: libc::c_int = 25;
+
+/// What is asked of the kernel. None of these can change the content of memory, and no other advice can be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Advice {
+    Pageout,
+    Cold,
+    WillNeed,
+    Collapse,
+}
+
+impl Advice {
+    fn number(self) -> libc::c_int {
+        match self {
+            Self::Pageout => libc::MADV_PAGEOUT,
+            Self::Cold => libc::MADV_COLD,
+            Self::WillNeed => libc::MADV_WILLNEED,
+            Self::Collapse => MADV_COLLAPSE,
+        }
+    }
+
+    /// Bytes in one call. To collapse copies them, so that fewer take as long.
+    fn bytes_per_call(self) -> u64 {
+        match self {
+            Self::Collapse => 8 * HUGE_PAGE,
+            Self::Pageout | Self::Cold | Self::WillNeed => BYTES_PER_CALL,
+        }
+    }
+}
+
+/// A process, named so that its pid cannot come to mean another one.
+#[derive(Debug)]
+pub struct PidFd {
+    pid: i32,
+    descriptor: OwnedFd,
+}
+
+impl PidFd {
+    /// Opens the process `pid`, the leader of its threads.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] where it has ended; [`Error::Unsupported`] before Linux 5.3; [`Error::Io`].
+    pub fn open(pid: i32) -> Result<Self> {
+        // SAFETY: pidfd_open takes no pointer.
+        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let Some(descriptor) = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0) else {
+            return Err(fail(pid, "open", io::Error::last_os_error()));
+        };
+        // SAFETY: pidfd_open has just returned this descriptor, close-on-exec, and nothing else owns it.
+        Ok(Self { pid, descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) } })
+    }
+
+    /// The pid that it was opened by.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether the process has not ended yet; a zombie has.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        // An error tells nothing, and the next call on the process will.
+        !self.poll(0)
+    }
+
+    /// Waits for its end, for `timeout` at most; whether it has ended. A signal to the caller cuts the wait short.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> bool {
+        self.poll(libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX))
+    }
+
+    fn poll(&self, timeout_ms: libc::c_int) -> bool {
+        let mut poll = libc::pollfd { fd: self.descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `poll` is one valid pollfd that outlives the call.
+        unsafe { libc::poll(&raw mut poll, 1, timeout_ms) > 0 }
+    }
+
+    /// Asks the kernel to page out the given ranges of page-aligned addresses (`MADV_PAGEOUT`).
+    ///
+    /// Ranges that are no longer mapped, locked or of a kind that cannot be paged out are skipped; one that has a hole
+    /// is advised around it (`madvise_walk_vmas()` in `mm/madvise.c`), but not counted. Returns the bytes advised, which
+    /// is not the bytes freed: pages mapped by others too and pages just accessed stay, and with a swap device (not
+    /// zswap) the pages leave DRAM only at the next reclaim.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] where the process has ended; [`Error::Unsupported`] before Linux 5.10; [`Error::Io`], `EPERM`
+    /// without `CAP_SYS_NICE` and `CAP_SYS_PTRACE`.
+    pub fn advise_pageout(&self, ranges: &[Range<u64>]) -> Result<Bytes> {
+        self.advise(ranges, Advice::Pageout)
+    }
+
+    /// Tells the kernel that the given ranges will not be used soon (`MADV_COLD`): their pages become the first that
+    /// the next reclaim looks at, and stay in DRAM until then. This holds for file pages that only this process maps,
+    /// too.
+    ///
+    /// Ranges are skipped and bytes counted as by [`PidFd::advise_pageout`].
+    ///
+    /// # Errors
+    /// As [`PidFd::advise_pageout`].
+    pub fn advise_cold(&self, ranges: &[Range<u64>]) -> Result<Bytes> {
+        self.advise(ranges, Advice::Cold)
+    }
+
+    /// Asks the kernel to read the given ranges back in (`MADV_WILLNEED`), without waiting for devices.
+    ///
+    /// Pages in far memory arrive in the swap cache: page tables show them as swapped until they are touched. Ranges
+    /// are skipped and bytes counted as by [`PidFd::advise_pageout`].
+    ///
+    /// # Errors
+    /// As [`PidFd::advise_pageout`].
+    pub fn advise_willneed(&self, ranges: &[Range<u64>]) -> Result<Bytes> {
+        self.advise(ranges, Advice::WillNeed)
+    }
+
+    /// Has the kernel put small pages together to huge ones of [`HUGE_PAGE`] bytes (`MADV_COLLAPSE`), all that lie wholly in
+    /// the given ranges. Works whatever `transparent_hugepage/enabled` says.
+    ///
+    /// One that cannot be collapsed is skipped: locked or `VM_NOHUGEPAGE` (`EINVAL`), no longer mapped or no huge page free
+    /// (`ENOMEM`), in use (`EAGAIN`, `EBUSY`). Returns the bytes that are in huge pages now, those that were before included.
+    ///
+    /// # Errors
+    /// As [`PidFd::advise_pageout`].
+    pub fn advise_collapse(&self, ranges: &[Range<u64>]) -> Result<Bytes> {
+        self.advise(ranges, Advice::Collapse)
+    }
+
+    /// Whether [`PidFd::advise_collapse`] is understood by this kernel (Linux 6.1, with `CONFIG_TRANSPARENT_HUGEPAGE`).
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] before Linux 5.10; [`Error::Io`].
+    pub fn can_collapse(&self) -> Result<bool> {
+        // Of nothing: a known advice is checked no further, an unknown one is EINVAL.
+        match self.process_madvise(&[Range { start: 0, end: 0 }], Advice::Collapse) {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            Err(source) => Err(fail(self.pid, "advise", source)),
+        }
+    }
+
+    fn advise(&self, ranges: &[Range<u64>], advice: Advice) -> Result<Bytes> {
+        advise(ranges, advice, |batch| self.process_madvise(batch, advice)).map(Bytes).map_err(|source| fail(self.pid, "advise", source))
+    }
+
+    /// One system call. Returns the bytes advised.
+    fn process_madvise(&self, batch: &[Range<u64>], advice: Advice) -> io::Result<u64> {
+        let vectors = batch.iter().map(to_iovec).collect::<io::Result<Vec<_>>>()?;
+        // SAFETY: `vectors` is a valid array of that length that outlives the call; the addresses are those of the
+        // other process and are checked by the kernel. No `Advice` ever changes the content of memory, so no reference
+        // in this process is invalidated even where the other process is this one.
+        let advised = unsafe {
+            libc::syscall(libc::SYS_process_madvise, self.descriptor.as_raw_fd(), vectors.as_ptr(), vectors.len(), advice.number(), 0)
+        };
+        u64::try_from(advised).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+fn to_iovec(range: &Range<u64>) -> io::Result<libc::iovec> {
+    let unusable = |_| io::Error::from_raw_os_error(libc::EINVAL);
+    let start = usize::try_from(range.start).map_err(unusable)?;
+    let length = usize::try_from(range.end.saturating_sub(range.start)).map_err(unusable)?;
+    Ok(libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(start), iov_len: length })
+}
+
+fn fail(pid: i32, op: &'static str, source: io::Error) -> Error {
+    if source.raw_os_error() == Some(libc::ENOSYS) {
+        return Error::unsupported("this kernel has no process_madvise", "boot Linux 5.10 or newer");
+    }
+    Error::from_io(&PathBuf::from(format!("/proc/{pid}")), op, source)
+}
+
+/// Hands `ranges` to `call` in batches, goes on after a partial answer where it stopped, and steps over a range that
+/// the kernel refuses. Returns the bytes that `call` says it advised.
+fn advise(ranges: &[Range<u64>], advice: Advice, mut call: impl FnMut(&[Range<u64>]) -> io::Result<u64>) -> io::Result<u64> {
+    let mut advised: u64 = 0;
+    let mut pieces = ranges.iter().flat_map(|range| pieces(range, advice)).peekable();
+    let mut batch: Vec<Range<u64>> = Vec::new();
+    let mut batch_bytes = 0;
+    loop {
+        while batch.len() < RANGES_PER_CALL
+            && let Some(piece) =
+                pieces.next_if(|piece| batch.is_empty() || batch_bytes + (piece.end - piece.start) <= advice.bytes_per_call())
+        {
+            batch_bytes += piece.end - piece.start;
+            batch.push(piece);
+        }
+        if batch.is_empty() {
+            return Ok(advised);
+        }
+        match call(&batch) {
+            Ok(0) => drop(batch.remove(0)),
+            Ok(bytes) => {
+                advised = advised.saturating_add(bytes);
+                consume(&mut batch, bytes);
+            }
+            Err(error) => match error.raw_os_error() {
+                // ENOMEM: unmapped, at least in part. EINVAL: locked, hugetlb or device memory. EBADF, to WILLNEED on a
+                // kernel without swap: no file to read from. All stop at the first range of the call.
+                Some(libc::ENOMEM | libc::EINVAL | libc::EBADF) => drop(batch.remove(0)),
+                Some(libc::EAGAIN | libc::EBUSY) if advice == Advice::Collapse => drop(batch.remove(0)),
+                Some(libc::EINTR) => return Ok(advised),
+                Some(libc::EAGAIN) if advised > 0 => return Ok(advised),
+                _ => return Err(error),
+            },
+        }
+        batch_bytes = batch.iter().map(|piece| piece.end - piece.start).sum();
+    }
+}
+
+/// The parts of a range that one call may take; none of an empty one. A huge page is collapsed or not, so each is a part, and
+/// what does not fill one is left out.
+fn pieces(range: &Range<u64>, advice: Advice) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (size, mut start, end) = match advice {
+        Advice::Collapse => {
+            let start = range.start.checked_next_multiple_of(HUGE_PAGE).unwrap_or(range.end);
+            (HUGE_PAGE, start, range.end - range.end % HUGE_PAGE)
+        }
+        _ => (BYTES_PER_CALL, range.start, range.end),
+    };
+    std::iter::from_fn(move || {
+        let piece = start..end.min(start.saturating_add(size));
+        start = piece.end;
+        (piece.start < piece.end).then_some(piece)
+    })
+}
+
+/// Takes `bytes` off the front of `batch`.
+fn consume(batch: &mut Vec<Range<u64>>, mut bytes: u64) {
+    let mut done = 0;
+    for piece in batch.iter_mut() {
+        let length = piece.end - piece.start;
+        if bytes < length {
+            piece.start += bytes;
+            break;
+        }
+        bytes -= length;
+        done += 1;
+    }
+    batch.drain(..done);
+}
+
+#[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
+mod tests {
+    use super::*;
+    use crate::testing::{Mapping, own_pid};
+
+    /// A process that ends when its standard input is closed.
+    fn child() -> std::process::Child {
+        std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat")
+    }
+
+    #[test]
+    fn advice_on_ourselves_skips_what_is_not_mapped() {
+        let memory = Mapping::new(64);
+        for page in 0..64 {
+            memory.touch(page);
+        }
+        memory.unmap(10..11);
+        let this = PidFd::open(own_pid()).unwrap();
+        let page = Mapping::page() as u64;
+        let check = |pages: &[std::ops::Range<usize>], expected: u64| {
+            let ranges: Vec<_> = pages.iter().map(|pages| memory.range(pages.clone())).collect();
+            for advice in [PidFd::advise_pageout, PidFd::advise_cold, PidFd::advise_willneed] {
+                match advice(&this, &ranges) {
+                    Ok(advised) => assert_eq!(advised, Bytes(expected * page), "{pages:?}"),
+                    Err(error) if error.is_unsupported() => println!("skipped: {error}"),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        };
+        check(&[], 0);
+        check(&[3..3], 0);
+        check(&[0..4], 4);
+        check(&[0..4, 10..11, 20..24], 8);
+        check(&[10..11], 0);
+        check(&[10..11, 10..11, 63..64], 1);
+    }
+
+    #[test]
+    fn more_ranges_than_one_call_takes_are_all_advised() {
+        let pages = 2 * RANGES_PER_CALL + 100;
+        let memory = Mapping::new(2 * pages);
+        let ranges: Vec<_> = (0..pages).map(|page| memory.range(2 * page..2 * page + 1)).collect();
+        match PidFd::open(own_pid()).unwrap().advise_pageout(&ranges) {
+            Ok(advised) => assert_eq!(advised, Bytes((pages * Mapping::page()) as u64)),
+            Err(error) => assert!(error.is_unsupported(), "{error}"),
+        }
+    }
+
+    #[test]
+    fn a_process_that_ended_is_gone() {
+        let mut child = child();
+        let process = PidFd::open(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(process.is_alive() && !process.wait(Duration::ZERO));
+        drop(child.stdin.take());
+        assert!(process.wait(Duration::from_secs(60)), "told of its end before it is reaped");
+        child.wait().unwrap();
+        assert!(!process.is_alive());
+        for advice in [PidFd::advise_pageout, PidFd::advise_cold, PidFd::advise_willneed] {
+            assert!(advice(&process, &[0..4096]).unwrap_err().is_gone());
+        }
+        assert!(PidFd::open(process.pid()).unwrap_err().is_gone());
+    }
+
+    /// Advises ranges of a kernel that answers by the given function, and records what it was asked.
+    fn advise_by(ranges: &[Range<u64>], kernel: impl FnMut(&[Range<u64>]) -> io::Result<u64>) -> (io::Result<u64>, Vec<usize>) {
+        advise_so(Advice::Pageout, ranges, kernel)
+    }
+
+    fn advise_so(
+        advice: Advice,
+        ranges: &[Range<u64>],
+        mut kernel: impl FnMut(&[Range<u64>]) -> io::Result<u64>,
+    ) -> (io::Result<u64>, Vec<usize>) {
+        let mut calls = Vec::new();
+        let answer = advise(ranges, advice, |batch| {
+            calls.push(batch.len());
+            assert!(calls.len() < 100, "no progress");
+            kernel(batch)
+        });
+        (answer, calls)
+    }
+
+    fn bytes(batch: &[Range<u64>]) -> u64 {
+        batch.iter().map(|range| range.end - range.start).sum()
+    }
+
+    #[test]
+    fn partial_answers_go_on_where_they_stopped() {
+        let ranges = [0..4096, 8192..16384, 20480..24576];
+        let (answer, calls) = advise_by(&ranges, |batch| Ok(bytes(batch)));
+        assert_eq!((answer.unwrap(), calls), (16384, vec![3]));
+        let (answer, calls) = advise_by(&ranges, |_| Ok(4096));
+        assert_eq!((answer.unwrap(), calls), (16384, vec![3, 2, 2, 1]));
+        let (answer, calls) = advise_by(&ranges, |_| Ok(0));
+        assert_eq!((answer.unwrap(), calls), (0, vec![3, 2, 1]));
+        let refuse = |errno| {
+            move |batch: &[Range<u64>]| match batch[0].start {
+                8192 => Err(io::Error::from_raw_os_error(errno)),
+                _ => Ok(4096),
+            }
+        };
+        for errno in [libc::ENOMEM, libc::EINVAL, libc::EBADF] {
+            let (answer, calls) = advise_by(&ranges, refuse(errno));
+            assert_eq!((answer.unwrap(), calls), (8192, vec![3, 2, 1]));
+        }
+        assert_eq!(advise_by(&ranges, refuse(libc::EINTR)).0.unwrap(), 4096);
+        assert_eq!(advise_by(&ranges, refuse(libc::EPERM)).0.unwrap_err().raw_os_error(), Some(libc::EPERM));
+    }
+
+    #[test]
+    fn large_ranges_are_cut_and_batched_by_bytes() {
+        let large = [0..3 * BYTES_PER_CALL + 4096];
+        let mut sizes = Vec::new();
+        let (answer, calls) = advise_by(&large, |batch| {
+            sizes.push(bytes(batch));
+            Ok(bytes(batch))
+        });
+        assert_eq!((answer.unwrap(), calls), (3 * BYTES_PER_CALL + 4096, vec![1; 4]));
+        assert_eq!(sizes, [BYTES_PER_CALL, BYTES_PER_CALL, BYTES_PER_CALL, 4096]);
+        let inverted = Range { start: 8192, end: 4096 };
+        assert_eq!(advise_by(&[inverted], |_| panic!("nothing to advise")).0.unwrap(), 0);
+    }
+
+    #[test]
+    fn huge_pages_are_collapsed_whole_and_each_for_itself() {
+        let at = |huge_page: u64| huge_page * HUGE_PAGE;
+        let check = |ranges: &[Range<u64>], errno: i32, expected: &[u64]| {
+            let mut collapsed = Vec::new();
+            let (answer, _) = advise_so(Advice::Collapse, ranges, |batch| {
+                assert!(batch.iter().all(|piece| piece.start % HUGE_PAGE == 0 && piece.end == piece.start + HUGE_PAGE), "{batch:x?}");
+                match batch[0].start {
+                    start if start == at(2) => Err(io::Error::from_raw_os_error(errno)),
+                    start => {
+                        collapsed.push(start / HUGE_PAGE);
+                        Ok(HUGE_PAGE)
+                    }
+                }
+            });
+            assert_eq!(answer.unwrap(), expected.len() as u64 * HUGE_PAGE);
+            assert_eq!(collapsed, expected);
+        };
+        for errno in [libc::EINVAL, libc::ENOMEM, libc::EAGAIN, libc::EBUSY] {
+            check(&[at(0)..at(4)], errno, &[0, 1, 3]);
+            check(&[at(0) + 4096..at(4) - 4096, at(6)..at(7)], errno, &[1, 6]);
+        }
+        check(&[at(0)..at(1) - 1, at(1) + 1..at(2) - 1, u64::MAX - 4096..u64::MAX], libc::EINVAL, &[]);
+        let this = PidFd::open(own_pid()).unwrap();
+        match this.can_collapse() {
+            // Memory that is advised against huge pages, and is none of them.
+            Ok(_) => assert_eq!(this.advise_collapse(&[Mapping::new(2048).range(0..2048)]).unwrap(), Bytes::ZERO),
+            Err(error) => assert!(error.is_unsupported(), "{error}"),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The machine's memory: `/proc/meminfo` (`Documentation/filesystems/proc.rst`).
+//!
+//! ```text
+//! MemTotal:       24684084 kB
+//! MemFree:        20011892 kB
+//! Zswap:                 0 kB
+//! ```
+
+use serde::Serialize;
+use units::Bytes;
+
+use crate::{Malformed, Result, Roots, file, text};
+
+/// The fields of `/proc/meminfo` that Thermocline uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemInfo {
+    /// Usable memory.
+    pub total: Bytes,
+    /// Memory that nothing uses.
+    pub free: Bytes,
+    /// The kernel's estimate of what new programs can get without swapping.
+    pub available: Bytes,
+    /// Swap space.
+    pub swap_total: Bytes,
+    /// Swap space that nothing uses.
+    pub swap_free: Bytes,
+    /// Memory that the zswap pool takes; `None` on kernels built without zswap.
+    pub zswap: Option<Bytes>,
+    /// Size, before compression, of what zswap holds.
+    pub zswapped: Option<Bytes>,
+}
+
+/// Reads the text of `/proc/meminfo`. Unknown keys pass.
+///
+/// # Errors
+/// [`Malformed`] where a known value is not a number of kB, or a field that every kernel prints is missing.
+pub fn parse(text: &str) -> Result<MemInfo, Malformed> {
+    let (mut total, mut free, mut available, mut swap_total, mut swap_free) = (None, None, None, None, None);
+    let (mut zswap, mut zswapped) = (None, None);
+    for (line, row) in text::lines(text) {
+        let (key, value) = row.split_once(':').ok_or_else(|| Malformed::new(line, row, "a key and a colon"))?;
+        let slot = match key {
+            "MemTotal" => &mut total,
+            "MemFree" => &mut free,
+            "MemAvailable" => &mut available,
+            "SwapTotal" => &mut swap_total,
+            "SwapFree" => &mut swap_free,
+            "Zswap" => &mut zswap,
+            "Zswapped" => &mut zswapped,
+            _ => continue,
+        };
+        let kib: u64 = text::number(value.trim().strip_suffix(" kB"), line, "a number of kB")?;
+        *slot = Some(Bytes(kib.saturating_mul(1024)));
+    }
+    let required = |slot: Option<Bytes>, expected| slot.ok_or_else(|| Malformed::new(0, "end of file", expected));
+    Ok(MemInfo {
+        total: required(total, "MemTotal")?,
+        free: required(free, "MemFree")?,
+        available: required(available, "MemAvailable")?,
+        swap_total: required(swap_total, "SwapTotal")?,
+        swap_free: required(swap_free, "SwapFree")?,
+        zswap,
+        zswapped,
+    })
+}
+
+/// Reads `/proc/meminfo`.
+///
+/// # Errors
+/// [`crate::Error::Parse`], [`crate::Error::Io`].
+pub fn read(roots: &Roots) -> Result<MemInfo> {
+    let path = roots.proc.join("meminfo");
+    parse(&file::read(&path, file::SMALL)?).map_err(|malformed| malformed.at(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, tree};
+
+    const CAPTURED: &str = include_str!("testdata/meminfo");
+
+    #[test]
+    fn a_captured_file_reads() {
+        let (_keep, roots) = tree(&[("proc/meminfo", CAPTURED)]);
+        let info = read(&roots).unwrap();
+        assert!(info.total > info.available && info.available >= info.free && info.free > Bytes::ZERO);
+        assert_eq!((info.swap_total, info.zswap, info.zswapped), (Bytes::ZERO, Some(Bytes::ZERO), Some(Bytes::ZERO)));
+        cut_everywhere(CAPTURED, parse);
+    }
+
+    #[test]
+    fn kilobytes_become_bytes_and_zswap_may_be_absent() {
+        let text = "MemTotal: 4 kB\nMemFree: 3 kB\nMemAvailable: 2 kB\nSwapTotal: 1 kB\nSwapFree: 0 kB\nHugePages_Total:       0\n";
+        let info = parse(text).unwrap();
+        assert_eq!((info.total, info.swap_total, info.zswap), (Bytes(4096), Bytes(1024), None));
+        assert_eq!(parse(&text.replace("MemAvailable", "Other")).unwrap_err().expected, "MemAvailable");
+        assert_eq!(parse(&text.replace("3 kB", "3 MB")).unwrap_err().line, 2);
+    }
+}

@@ -1,0 +1,274 @@
+//! NUMA nodes, memory tiers and automatic balancing: `/sys/devices/system/node`
+//! (`Documentation/ABI/stable/sysfs-devices-node`), `/sys/devices/virtual/memory_tiering`
+//! (`Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers`), `/sys/kernel/mm/numa` and `kernel.numa_balancing`.
+//!
+//! A node without processors is memory that is slower than any processor's own: CXL memory, persistent memory, or part
+//! of another machine. Firmware says how much slower in its HMAT table; without one there are only the distances.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+use units::Bytes;
+
+use crate::{Error, Malformed, Result, Roots, file, text};
+
+/// The largest number of a node that any architecture's kernel takes (`CONFIG_NODES_SHIFT` is 10 at most).
+const ID_MAX: u32 = 1023;
+
+/// The longest list of processors or nodes that is spelled out: beyond `NR_CPUS` of any kernel.
+const LIST_MAX: usize = 1 << 16;
+
+/// Memory and processors at one distance from each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// Its number.
+    pub id: u32,
+    /// Its processors that are online; none on a node that is memory only.
+    pub cpus: Vec<u32>,
+    /// Its memory; zero on a node that is processors only.
+    pub total: Bytes,
+    /// Memory of it that nothing uses.
+    pub free: Bytes,
+    /// Memory of it with pages of files, most of which the kernel can do without.
+    pub files: Bytes,
+    /// Every node and how far it is, 10 for itself (ACPI SLIT).
+    pub distances: Vec<(u32, u32)>,
+    /// What its memory is like from the nearest processors; `None` where firmware has no HMAT, or does not tell.
+    pub access: Option<Access>,
+}
+
+/// The speed of a node's memory for its best initiators (`node*/access0/initiators`, from HMAT).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Access {
+    /// Nanoseconds that a read takes.
+    pub read_latency_ns: Option<u64>,
+    /// Nanoseconds that a write takes.
+    pub write_latency_ns: Option<u64>,
+    /// Read bandwidth in MiB/s.
+    pub read_bandwidth_mib: Option<u64>,
+    /// Write bandwidth in MiB/s.
+    pub write_bandwidth_mib: Option<u64>,
+}
+
+impl Node {
+    /// How far `other` is; `None` where the kernel does not tell.
+    #[must_use]
+    pub fn distance_to(&self, other: u32) -> Option<u32> {
+        self.distances.iter().find(|(id, _)| *id == other).map(|(_, distance)| *distance)
+    }
+
+    /// Nanoseconds that a read from its memory takes, as firmware says.
+    #[must_use]
+    pub fn read_latency_ns(&self) -> Option<u64> {
+        self.access.and_then(|access| access.read_latency_ns)
+    }
+
+    /// How far the nearest of `nodes` with processors is.
+    fn distance_to_cpus(&self, nodes: &[Node]) -> Option<u32> {
+        nodes.iter().filter(|node| !node.cpus.is_empty()).filter_map(|node| self.distance_to(node.id)).min()
+    }
+}
+
+/// The nodes that are slow memory: with memory and without processors, the slowest first. It is the slowest by latency where
+/// firmware tells that of all of them, else by distance from the nearest processors.
+#[must_use]
+pub fn slow_nodes(nodes: &[Node]) -> Vec<&Node> {
+    let mut slow: Vec<_> = nodes.iter().filter(|node| node.cpus.is_empty() && node.total > Bytes::ZERO).collect();
+    let timed = slow.iter().all(|node| node.read_latency_ns().is_some());
+    // A stable sort: of equals, the lowest number is first.
+    slow.sort_by_key(|node| {
+        let latency = if timed { node.read_latency_ns() } else { None };
+        std::cmp::Reverse((latency, node.distance_to_cpus(nodes)))
+    });
+    slow
+}
+
+/// The node whose memory the pages on `slow` came from and go back to: the nearest with processors and memory.
+#[must_use]
+pub fn home_node<'a>(nodes: &'a [Node], slow: &Node) -> Option<&'a Node> {
+    let homes = nodes.iter().filter(|node| node.id != slow.id && !node.cpus.is_empty() && node.total > Bytes::ZERO);
+    homes.min_by_key(|node| (slow.distance_to(node.id).unwrap_or(u32::MAX), node.id))
+}
+
+/// Reads a list of processors or nodes: `0-2,5`, empty for none.
+///
+/// # Errors
+/// [`Malformed`] where a part is neither a number nor a range, or there are more than any kernel has.
+pub fn parse_list(text: &str) -> Result<Vec<u32>, Malformed> {
+    const EXPECTED: &str = "a list such as 0-2,5";
+    let mut list = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (text::number(Some(first), 1, EXPECTED)?, text::number(Some(last), 1, EXPECTED)?);
+        if last < first || (last - first) as usize >= LIST_MAX - list.len() {
+            return Err(Malformed::new(1, part, EXPECTED));
+        }
+        list.extend(first..=last);
+    }
+    Ok(list)
+}
+
+/// A node's memory, as its `meminfo` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// All of it.
+    pub total: Bytes,
+    /// What nothing uses.
+    pub free: Bytes,
+    /// Pages of files.
+    pub files: Bytes,
+}
+
+/// Reads a node's `meminfo`, whose lines are `Node 0 MemTotal:  2014332 kB`.
+///
+/// # Errors
+/// [`Malformed`] where `MemTotal` or `MemFree` is missing, or a figure is not a number of kB.
+pub fn parse_meminfo(text: &str) -> Result<Memory, Malformed> {
+    let (mut total, mut free, mut active, mut inactive) = (None, None, None, None);
+    for (line, row) in text::lines(text) {
+        let (key, value) = row.split_once(':').ok_or_else(|| Malformed::new(line, row, "a key and a colon"))?;
+        let slot = match key.rsplit(' ').next() {
+            Some("MemTotal") => &mut total,
+            Some("MemFree") => &mut free,
+            Some("Active(file)") => &mut active,
+            Some("Inactive(file)") => &mut inactive,
+            _ => continue,
+        };
+        let kib: u64 = text::number(value.trim().strip_suffix(" kB"), line, "a number of kB")?;
+        *slot = Some(Bytes(kib.saturating_mul(1024)));
+    }
+    let required = |slot: Option<Bytes>, expected| slot.ok_or_else(|| Malformed::new(0, "end of file", expected));
+    let files = [active, inactive].into_iter().flatten().fold(0, |sum: u64, bytes| sum.saturating_add(bytes.0));
+    Ok(Memory { total: required(total, "MemTotal")?, free: required(free, "MemFree")?, files: Bytes(files) })
+}
+
+/// Reads a node's `distance`: one number for each of `nodes`, in their order.
+///
+/// # Errors
+/// [`Malformed`] where there are more or fewer, or one is not a number.
+pub fn parse_distances(text: &str, nodes: &[u32]) -> Result<Vec<(u32, u32)>, Malformed> {
+    let distances: Vec<u32> =
+        text.split_ascii_whitespace().map(|distance| text::number(Some(distance), 1, "a distance")).collect::<Result<_, _>>()?;
+    if distances.len() != nodes.len() {
+        return Err(Malformed::new(1, text.trim(), "a distance for every node that is online"));
+    }
+    Ok(nodes.iter().copied().zip(distances).collect())
+}
+
+/// The nodes of this machine that are online, by number; none on a kernel without NUMA.
+///
+/// # Errors
+/// [`Error::Gone`] where one goes offline meanwhile; [`Error::Parse`]; [`Error::Io`].
+pub fn nodes(roots: &Roots) -> Result<Vec<Node>> {
+    let directory = roots.sys.join("devices/system/node");
+    let ids = numbered(&directory, "node")?;
+    ids.iter().map(|&id| node(&directory.join(format!("node{id}")), id, &ids)).collect()
+}
+
+fn node(directory: &Path, id: u32, ids: &[u32]) -> Result<Node> {
+    let Memory { total, free, files } = parsed(&directory.join("meminfo"), parse_meminfo)?;
+    let initiators = directory.join("access0/initiators");
+    let told = |name| {
+        let path = initiators.join(name);
+        let Some(text) = file::read_optional(&path, file::SMALL)? else { return Ok::<_, Error>(None) };
+        // The kernel shows 0 for what firmware has not filled in.
+        let number = text::only_number(&text, "a whole number").map_err(|malformed| malformed.at(&path))?;
+        Ok(Some(number).filter(|number| *number > 0))
+    };
+    let access = Access {
+        read_latency_ns: told("read_latency")?,
+        write_latency_ns: told("write_latency")?,
+        read_bandwidth_mib: told("read_bandwidth")?,
+        write_bandwidth_mib: told("write_bandwidth")?,
+    };
+    Ok(Node {
+        id,
+        cpus: parsed(&directory.join("cpulist"), parse_list)?,
+        total,
+        free,
+        files,
+        distances: parsed(&directory.join("distance"), |text| parse_distances(text, ids))?,
+        access: Some(access).filter(|access| *access != Access::default()),
+    })
+}
+
+/// Nodes that the kernel holds for equally fast; it demotes from a tier to the ones with greater numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryTier {
+    /// Its number: the greater, the slower.
+    pub id: u32,
+    /// The nodes in it.
+    pub nodes: Vec<u32>,
+}
+
+/// The memory tiers, the fastest first; none before Linux 6.1.
+///
+/// # Errors
+/// [`Error::Parse`]; [`Error::Io`].
+pub fn tiers(roots: &Roots) -> Result<Vec<MemoryTier>> {
+    let directory = roots.sys.join("devices/virtual/memory_tiering");
+    let tier = |&id: &u32| Ok(MemoryTier { id, nodes: parsed(&directory.join(format!("memory_tier{id}/nodelist")), parse_list)? });
+    numbered(&directory, "memory_tier")?.iter().map(tier).collect()
+}
+
+/// What the kernel moves between nodes by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Balancing {
+    /// The bits of `kernel.numa_balancing`: 1 moves pages to where they are used, 2 moves pages that are used from slow
+    /// memory to fast; `None` on kernels built without it.
+    pub mode: Option<u32>,
+    /// Whether reclaim demotes pages to slower tiers instead of swapping them out; `None` on kernels that cannot.
+    pub demotion: Option<bool>,
+}
+
+/// Reads `/sys/kernel/mm/numa/demotion_enabled`: `true` or `false`.
+///
+/// # Errors
+/// [`Malformed`] for anything else.
+pub fn parse_demotion(text: &str) -> Result<bool, Malformed> {
+    match text.trim() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        other => Err(Malformed::new(1, other, "true or false")),
+    }
+}
+
+/// What the kernel moves between nodes by itself at present.
+///
+/// # Errors
+/// [`Error::Parse`]; [`Error::Io`].
+pub fn balancing(roots: &Roots) -> Result<Balancing> {
+    let mode = roots.proc.join("sys/kernel/numa_balancing");
+    let mode_number = |text: &str| text::only_number(text, "0, 1, 2 or 3");
+    let demotion = roots.sys.join("kernel/mm/numa/demotion_enabled");
+    Ok(Balancing { mode: parsed_optional(&mode, mode_number)?, demotion: parsed_optional(&demotion, parse_demotion)? })
+}
+
+fn parsed<T>(path: &Path, parse: impl Fn(&str) -> Result<T, Malformed>) -> Result<T> {
+    parse(&file::read(path, file::SMALL)?).map_err(|malformed| malformed.at(path))
+}
+
+fn parsed_optional<T>(path: &Path, parse: impl Fn(&str) -> Result<T, Malformed>) -> Result<Option<T>> {
+    file::read_optional(path, file::SMALL)?.map(|text| parse(&text).map_err(|malformed| malformed.at(path))).transpose()
+}
+
+/// The numbers behind `prefix` in the names of a directory, ascending; none where there is no such directory.
+fn numbered(directory: &Path, prefix: &str) -> Result<Vec<u32>> {
+    let fail = |source| Error::from_io(directory, "list", source);
+    let entries = match fs::read_dir(directory) {
+        Err(source) if file::is_absent(&source) => return Ok(Vec::new()),
+        other => other.map_err(fail)?,
+    };
+    let mut numbers = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(fail)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(prefix)?.parse::<u32>().ok());
+        numbers.extend(number.filter(|number| *number <= ID_MAX));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests;

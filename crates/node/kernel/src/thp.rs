@@ -1,0 +1,211 @@
+//! Transparent huge pages: `/sys/kernel/mm/transparent_hugepage` and `split_huge_pages` in debugfs
+//! (`Documentation/admin-guide/mm/transhuge.rst`). They are put together again by
+//! [`PidFd::advise_collapse`](crate::madvise::PidFd::advise_collapse).
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use units::Bytes;
+
+use crate::{Error, Malformed, Result, Roots, file, text};
+
+/// The size of a huge page that one entry of the second level of page tables maps (PMD), in bytes; that of x86-64 and of
+/// arm64 with small pages of 4 KiB. [`Settings::size`] is what the kernel says.
+pub const HUGE_PAGE: u64 = 2 << 20;
+
+/// For which memory the kernel makes huge pages by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Enabled {
+    /// For all of it.
+    Always,
+    /// For memory that its process asks it for (`MADV_HUGEPAGE`).
+    Madvise,
+    /// For none; [`PidFd::advise_collapse`](crate::madvise::PidFd::advise_collapse) makes them all the same.
+    Never,
+}
+
+/// How the kernel makes huge pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    /// For which memory.
+    pub enabled: Enabled,
+    /// How hard a fault tries to get one: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
+    pub defrag: String,
+    /// Whether a kernel thread collapses small pages in the background, unless `enabled` is `never`.
+    pub khugepaged: bool,
+    /// The size of a huge page.
+    pub size: Bytes,
+}
+
+/// The word in brackets, which is in force: `always [madvise] never`.
+fn marked(text: &str) -> Option<&str> {
+    text.split_ascii_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
+}
+
+/// Reads `/sys/kernel/mm/transparent_hugepage/enabled`.
+///
+/// # Errors
+/// [`Malformed`] where no known word is in brackets.
+pub fn parse_enabled(text: &str) -> Result<Enabled, Malformed> {
+    match marked(text) {
+        Some("always") => Ok(Enabled::Always),
+        Some("madvise") => Ok(Enabled::Madvise),
+        Some("never") => Ok(Enabled::Never),
+        _ => Err(Malformed::new(1, text.trim(), "[always], [madvise] or [never]")),
+    }
+}
+
+/// How this kernel makes huge pages; `None` where it was built without them.
+///
+/// # Errors
+/// [`Error::Parse`]; [`Error::Io`].
+pub fn settings(roots: &Roots) -> Result<Option<Settings>> {
+    let directory = roots.sys.join("kernel/mm/transparent_hugepage");
+    let path = directory.join("enabled");
+    let Some(enabled) = file::read_optional(&path, file::SMALL)? else { return Ok(None) };
+    let enabled = parse_enabled(&enabled).map_err(|malformed| malformed.at(&path))?;
+    let path = directory.join("defrag");
+    let defrag = file::read(&path, file::SMALL)?;
+    let defrag = marked(&defrag).ok_or_else(|| Malformed::new(1, defrag.trim(), "a word in brackets").at(&path))?;
+    let path = directory.join("hpage_pmd_size");
+    let size = file::read(&path, file::SMALL)?;
+    Ok(Some(Settings {
+        enabled,
+        defrag: defrag.to_owned(),
+        khugepaged: directory.join("khugepaged").exists(),
+        size: Bytes(text::only_number(&size, "a size in bytes").map_err(|malformed| malformed.at(&path))?),
+    }))
+}
+
+/// For which memory this kernel makes huge pages; `None` where it was built without them.
+///
+/// # Errors
+/// [`Error::Parse`]; [`Error::Io`].
+pub fn enabled(roots: &Roots) -> Result<Option<Enabled>> {
+    Ok(settings(roots)?.map(|settings| settings.enabled))
+}
+
+/// The sum of `AnonHugePages` in `/proc/PID/smaps` or `smaps_rollup`.
+///
+/// # Errors
+/// [`Malformed`] where a value is not a number of kB.
+pub fn parse_anon_huge(text: &str) -> Result<Bytes, Malformed> {
+    let mut sum = Bytes::ZERO;
+    for (line, row) in text::lines(text) {
+        let Some(value) = row.strip_prefix("AnonHugePages:") else { continue };
+        let kib: u64 = text::number(value.trim().strip_suffix(" kB"), line, "a number of kB")?;
+        sum += Bytes(kib.saturating_mul(1024));
+    }
+    Ok(sum)
+}
+
+/// The anonymous memory that a process has in huge pages (`/proc/PID/smaps_rollup`). The kernel walks its page tables
+/// for this.
+///
+/// # Errors
+/// [`Error::Gone`] where it has ended; [`Error::Parse`]; [`Error::Io`].
+pub fn anon_huge(roots: &Roots, pid: i32) -> Result<Bytes> {
+    let path = roots.of_process(pid, "smaps_rollup");
+    parse_anon_huge(&file::read(&path, file::SMALL)?).map_err(|malformed| malformed.at(&path))
+}
+
+/// What splits huge pages on command (`/sys/kernel/debug/split_huge_pages`, `mm/huge_memory.c`).
+#[derive(Clone, Debug)]
+pub struct Splitter {
+    path: PathBuf,
+}
+
+impl Splitter {
+    /// Finds the command file.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where debugfs is not mounted or has no such file.
+    pub fn open(roots: &Roots) -> Result<Self> {
+        let path = roots.debug.join("split_huge_pages");
+        if path.exists() {
+            return Ok(Self { path });
+        }
+        Err(Error::unsupported(
+            format!("there is no {}, which splits huge pages", path.display()),
+            "run as root, mount debugfs (mount -t debugfs none /sys/kernel/debug), and boot a kernel with CONFIG_DEBUG_FS=y and \
+             CONFIG_TRANSPARENT_HUGEPAGE=y",
+        ))
+    }
+
+    /// Has the kernel split the huge pages of the process that have a page in `range`, bytes from and to. Which of them it
+    /// could split it does not tell: one that is pinned or in use stays whole.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] where the process has ended; [`Error::Unsupported`] under kernel lockdown; [`Error::Io`], `EINVAL`
+    /// for a process without memory, such as a kernel thread.
+    pub fn split(&self, pid: i32, range: &Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let command = format!("{pid},{:#x},{:#x}", range.start, range.end);
+        match file::write(&self.path, &command) {
+            // The file itself is there; what the kernel did not find is the process.
+            Err(Error::Gone { .. }) if self.path.exists() => Err(Error::Gone { path: PathBuf::from(format!("/proc/{pid}")) }),
+            Err(error) if error.errno() == Some(libc::EPERM) => Err(Error::unsupported(
+                format!("{} cannot be written", self.path.display()),
+                "boot without kernel lockdown (lockdown=none), which forbids changes through debugfs",
+            )),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cut_everywhere, get, own_pid, tree};
+
+    const ROLLUP: &str = "55d0c0000000-7ffd0ee9f000 ---p 00000000 00:00 0    [rollup]\nRss:  4196 kB\nAnonHugePages:      2048 kB\n\
+                          ShmemPmdMapped:        0 kB\n";
+
+    #[test]
+    fn settings_read() {
+        let files = [
+            ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
+            ("sys/kernel/mm/transparent_hugepage/defrag", "always defer [defer+madvise] madvise never\n"),
+            ("sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n"),
+            ("sys/kernel/mm/transparent_hugepage/khugepaged/defrag", "1\n"),
+        ];
+        let (_keep, roots) = tree(&files);
+        let expected = Settings { enabled: Enabled::Madvise, defrag: "defer+madvise".into(), khugepaged: true, size: Bytes::mib(2) };
+        assert_eq!((settings(&roots).unwrap(), enabled(&roots).unwrap()), (Some(expected), Some(Enabled::Madvise)));
+        let (_keep, roots) = tree(&files[..1]);
+        assert!(settings(&roots).unwrap_err().is_gone());
+        let (_keep, roots) = tree(&[("sys/kernel/mm/x", "")]);
+        assert_eq!(settings(&roots).unwrap(), None);
+        cut_everywhere(files[0].1, parse_enabled);
+        for (text, expected) in [("[always] madvise never", Enabled::Always), ("always madvise [never]", Enabled::Never)] {
+            assert_eq!(parse_enabled(text).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn huge_memory_of_a_process_is_summed() {
+        let (_keep, roots) = tree(&[("proc/7/smaps_rollup", ROLLUP)]);
+        assert_eq!(anon_huge(&roots, 7).unwrap(), Bytes::mib(2));
+        assert!(anon_huge(&roots, 8).unwrap_err().is_gone());
+        assert_eq!(parse_anon_huge(&ROLLUP.repeat(3)).unwrap(), Bytes::mib(6));
+        cut_everywhere(ROLLUP, parse_anon_huge);
+        anon_huge(&Roots::host(), own_pid()).unwrap();
+    }
+
+    #[test]
+    fn the_command_names_process_and_range() {
+        let (keep, roots) = tree(&[("sys/kernel/debug/split_huge_pages", "")]);
+        let splitter = Splitter::open(&roots).unwrap();
+        splitter.split(42, &(0x7f00_0020_0000..0x7f00_0040_0000)).unwrap();
+        assert_eq!(get(keep.path(), "sys/kernel/debug/split_huge_pages"), "42,0x7f0000200000,0x7f0000400000");
+        splitter.split(43, &(4096..4096)).unwrap();
+        assert!(get(keep.path(), "sys/kernel/debug/split_huge_pages").starts_with("42,"), "nothing to split");
+        let (_keep, roots) = tree(&[("sys/kernel/debug/x", "")]);
+        let error = Splitter::open(&roots).unwrap_err();
+        assert!(error.is_unsupported() && error.to_string().contains("mount -t debugfs"), "{error}");
+    }
+}
