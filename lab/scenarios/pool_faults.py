@@ -20,7 +20,8 @@ from thermolab.errors import LabError
 from thermolab.lab import Lab
 from thermolab.outages import Wire, need_root
 from thermolab.owners import OwnersWatch
-from thermolab.pool import LEASE_SECONDS, SLICE_MIB, Host, Pool, PoolGuest, Refused, Vm, Watch
+from thermolab.pool import LEASE_SECONDS, SLICE_MIB, Host, Pool, Refused, Watch
+from thermolab.pool_guest import PoolGuest, Vm
 from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
@@ -71,7 +72,7 @@ def run(lab: Lab) -> dict[str, Any]:
     need_root()
     hosts = ("host-a", "host-b")
     with Wire() as wire, Pool(lab, SLICES, hosts, wire=wire, disk_mib=DISK_MIB) as pool:
-        steady = pool.host("host-a", Watch(attempts=0), afar=True)
+        steady = pool.host("host-a", Watch(attempts=0), remote=True)
         near = pool.host("host-b", Watch(attempts=0))
         vm = Vm("steady", 448, STEADY_SLICES * SLICE_MIB, cmdline="memhp_default_state=online_movable", cpus=1)
         with PoolGuest(steady, vm) as guest, OwnersWatch([steady, near]) as owners:
@@ -87,16 +88,16 @@ def run(lab: Lab) -> dict[str, Any]:
             damaged, alive = marks.damaged_bytes(), marks.is_alive()
     figures = {
         **site.figures,
-        "double_owned": max(0, owners.most - 1),
-        "owners_max": owners.most,
-        "owner_looks": owners.looks,
+        "double_owned": max(0, owners.owners_max - 1),
+        "owners_max": owners.owners_max,
+        "owner_looks": owners.samples,
         "lost_slices": site.lost,
         "free_slices_with_data": dirty,
         "damaged_bytes": damaged,
     }
     lab.say(str(figures))
     lab.at_least("kills", figures["kills"], ROUNDS * 2 // 3)
-    lab.at_least("owners_max", owners.most, 1)
+    lab.at_least("owners_max", owners.owners_max, 1)
     lab.at_most("double_owned", figures["double_owned"], 0)
     lab.at_most("lost_slices", site.lost, 0)
     lab.at_most("free_slices_with_data", dirty, 0)

@@ -12,7 +12,8 @@ from typing import Any
 from thermolab import znuma
 from thermolab.lab import Lab
 from thermolab.owners import OwnersWatch
-from thermolab.pool import SLICE_MIB, Host, Pool, PoolGuest, Refused, Vm, Watch
+from thermolab.pool import SLICE_MIB, Host, Pool, Refused, Watch
+from thermolab.pool_guest import PoolGuest, Vm
 from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
@@ -88,8 +89,8 @@ def run(lab: Lab) -> dict[str, Any]:
                 _enter(turns, b3)
             pool.until_free(SLICES)
     figures = {
-        "owners_max": owners.most,
-        "owner_looks": owners.looks,
+        "owners_max": owners.owners_max,
+        "owner_looks": owners.samples,
         "leaked_bytes": turns.leaked_bytes,
         "looked_bytes": turns.looked_bytes,
         "own_marks_found_ratio": turns.control_ratio,
@@ -101,8 +102,8 @@ def run(lab: Lab) -> dict[str, Any]:
         "free_again_seconds": max(freed),
     }
     lab.say(f"refused in between: {reason}; {figures}")
-    lab.at_most("owners_max", owners.most, 1)
-    lab.at_least("owner_looks", owners.looks, 100)
+    lab.at_most("owners_max", owners.owners_max, 1)
+    lab.at_least("owner_looks", owners.samples, 100)
     lab.at_most("leaked_bytes", turns.leaked_bytes, 0)
     lab.at_least("looked_bytes", turns.looked_bytes, (1 + 3 + 2 + 4 + 4) * SLICE_MIB * MIB)
     lab.at_least("own_marks_found_ratio", turns.control_ratio, 1.0)

@@ -13,7 +13,8 @@ from typing import Any
 from thermolab import znuma
 from thermolab.lab import Lab
 from thermolab.libvirt import Libvirt, LibvirtGuest
-from thermolab.pool import SLICE_MIB, Host, Pool, Vm, Watch
+from thermolab.pool import SLICE_MIB, Host, Pool, Watch
+from thermolab.pool_guest import Vm
 from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
@@ -36,9 +37,9 @@ def run(lab: Lab) -> dict[str, Any]:
         with LibvirtGuest(host, Vm("guest", LOCAL_MIB, SLICES * SLICE_MIB, cmdline=movable), libvirt) as guest:
             node = "/sys/devices/system/node/node1"
             cores, distance = guest.read(f"{node}/cpulist").strip(), guest.read(f"{node}/distance").split()
-            before, boot = znuma.node_bytes(guest, 1), znuma.see(host, guest, 1)
+            before, boot = znuma.node_bytes(guest, 1), znuma.observe(host, guest, 1)
             marks = znuma.hold(guest, 1, HELD_MIB, node=1)
-            seen = znuma.see(host, guest, 3)
+            seen = znuma.observe(host, guest, 3)
             locked, locks = _locked(pool), _locks(pool, guest.pid)
             host.kill()
             alone = _locked(pool)

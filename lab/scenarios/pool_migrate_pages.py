@@ -74,7 +74,7 @@ def _repaired(lab: Lab, guest: Guest, host: nested.Host) -> dict[str, Any]:
     lab.say(refused)
     full = inner.modules()[module]
     begin = host.uptime()
-    inner.until_looks(LOOKS)
+    inner.until_checks(LOOKS)
     begun = host.uptime()
     guest.kill(hog)
     guest.wait_exit(hog)
@@ -85,7 +85,7 @@ def _repaired(lab: Lab, guest: Guest, host: nested.Host) -> dict[str, Any]:
     gap, usual = inner.gap_seconds(begun, ended), inner.gap_seconds(begin, begun)
     repaired = inner.modules()[module]
     _goes_on(lab, host, inner, module, PREFERRED)
-    seconds = float(host.said(" are local after ").split(" are local after ")[1].split()[0])
+    seconds = float(host.log_line(" are local after ").split(" are local after ")[1].split()[0])
     host.vm("stop", inner.name, "--now")
     moved_bytes = int(moved.split(" in all, ")[1].split()[0])
     lab.holds("policy", full.policy == f"bind:{numa.SLOW}", f"after a refusal: {full}")
@@ -106,11 +106,11 @@ def _repaired(lab: Lab, guest: Guest, host: nested.Host) -> dict[str, Any]:
 def _goes_on(lab: Lab, host: nested.Host, inner: nested.Inner, module: str, policy: str) -> None:
     """A guest that was moved: what it touches is local, nothing of it is harmed, and a new daemon knows it as it is."""
     before = inner.modules()[module]
-    inner.until_looks(LOOKS)
+    inner.until_checks(LOOKS)
     inner.hold(LATER_MIB)
     host.kill()
     host.start()
-    inner.until_looks(LOOKS)
+    inner.until_checks(LOOKS)
     now, damaged, locks = inner.modules()[module], inner.damaged_bytes(), inner.locks()
     record = host.explain(inner.name)
     lab.holds("moved policy", now.policy == policy, f"{inner.name}: {now}")

@@ -13,7 +13,8 @@ from typing import Any
 from thermolab import emulator, znuma
 from thermolab.errors import GuestTimeout
 from thermolab.lab import Lab
-from thermolab.pool import SLICE_MIB, Pool, PoolGuest, Vm, Watch
+from thermolab.pool import SLICE_MIB, Pool, Watch
+from thermolab.pool_guest import PoolGuest, Vm
 from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
@@ -48,7 +49,7 @@ def run(lab: Lab) -> dict[str, Any]:
         with PoolGuest(host, Vm("wrong", LOCAL_MIB, POOL_MIB, cpus=1)) as guest:
             guest.spawn(["sh", "-c", _TICKER], stdout="/run/ticker.out", stderr="/run/ticker.out")
             small = znuma.hold(guest, 1, SMALL_MIB)
-            quiet = znuma.see(host, guest, QUIET_LOOKS)
+            quiet = znuma.observe(host, guest, QUIET_LOOKS)
             before = host.explain("wrong")["verdict"]
             begin = time.monotonic()
             large = guest.spawn(

@@ -11,7 +11,8 @@ from typing import Any
 from thermolab import znuma
 from thermolab.lab import Lab
 from thermolab.paths import TREE
-from thermolab.pool import SLICE_MIB, Pool, PoolGuest, Vm, Watch
+from thermolab.pool import SLICE_MIB, Pool, Watch
+from thermolab.pool_guest import PoolGuest, Vm
 from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
@@ -40,7 +41,7 @@ def run(lab: Lab) -> dict[str, Any]:
         ratio = _predicted(pool)
         with PoolGuest(host, Vm("known", MEMORY_MIB, None, cpus=CORES, about=KNOWN)) as guest:
             known, node = host.explain("known"), znuma.node_bytes(guest, 1)
-            seen = znuma.see(host, guest, 2)
+            seen = znuma.observe(host, guest, 2)
             start_seconds = guest.start_seconds
         with PoolGuest(host, Vm("unknown", MEMORY_MIB, None, cpus=CORES, about=UNKNOWN)) as guest:
             unknown, without = host.explain("unknown"), znuma.node_bytes(guest, 1)

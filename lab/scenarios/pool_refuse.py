@@ -9,7 +9,8 @@ from typing import Any
 
 from thermolab import znuma
 from thermolab.lab import Lab
-from thermolab.pool import SLICE_MIB, Pool, PoolGuest, Vm, Watch
+from thermolab.pool import SLICE_MIB, Pool, Watch
+from thermolab.pool_guest import PoolGuest, Vm
 from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)

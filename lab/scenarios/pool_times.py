@@ -11,7 +11,8 @@ from typing import Any
 
 from thermolab import virtio_mem, znuma
 from thermolab.lab import Lab
-from thermolab.pool import SLICE_MIB, Host, Pool, PoolGuest, Vm, Watch
+from thermolab.pool import SLICE_MIB, Host, Pool, Watch
+from thermolab.pool_guest import PoolGuest, Vm
 from thermolab.qemu import MIB
 from thermolab.qmp import Qmp
 

@@ -13,7 +13,8 @@ from typing import Any
 from thermolab import virtio_mem, znuma
 from thermolab.lab import Lab
 from thermolab.owners import OwnersWatch
-from thermolab.pool import SLICE_MIB, Host, Pool, PoolGuest, Vm, Watch
+from thermolab.pool import SLICE_MIB, Host, Pool, Watch
+from thermolab.pool_guest import PoolGuest, Vm
 from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
@@ -44,9 +45,9 @@ def run(lab: Lab) -> dict[str, Any]:
             virtio_mem.restart(calm, "virtio-mem")
             figures |= _give_unused(lab, calm)
             figures |= _repair(lab, strict)
-    figures |= {"owners_max": owners.most, "owner_looks": owners.looks}
-    lab.at_most("owners_max", owners.most, 1)
-    lab.at_least("owner_looks", owners.looks, 100)
+    figures |= {"owners_max": owners.owners_max, "owner_looks": owners.samples}
+    lab.at_most("owners_max", owners.owners_max, 1)
+    lab.at_least("owner_looks", owners.samples, 100)
     lab.say(f"{figures}")
     return figures
 

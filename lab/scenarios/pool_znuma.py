@@ -17,7 +17,8 @@ from typing import Any
 
 from thermolab import loads, services, znuma
 from thermolab.lab import Lab
-from thermolab.pool import SLICE_MIB, Host, Pool, PoolGuest, Vm, Watch
+from thermolab.pool import SLICE_MIB, Host, Pool, Watch
+from thermolab.pool_guest import PoolGuest, Vm
 from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
@@ -95,9 +96,9 @@ def _with(host: Host, program: Program, slices: int, local_mib: int | None = Non
         program.start(guest)
         figures: Figures = {}
         if program.on_files:
-            figures["as_written"] = znuma.see(host, guest, LOOKS).figures()
+            figures["as_written"] = znuma.observe(host, guest, LOOKS).figures()
             _read_again(guest)
-        return {**figures, **znuma.see(host, guest, LOOKS).figures(), "oom_kills": znuma.out_of_memory(guest)}
+        return {**figures, **znuma.observe(host, guest, LOOKS).figures(), "oom_kills": znuma.out_of_memory(guest)}
 
 
 def _shown(lab: Lab, host: Host, figures: Figures) -> None:

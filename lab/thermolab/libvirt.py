@@ -1,4 +1,4 @@
-"""A libvirt of this lab's own: its configuration, state and sockets lie over the machine's, for its processes alone."""
+"""A private libvirtd: its configuration, state and sockets are mounted over the machine's, only for its processes."""
 
 import contextlib
 import os
@@ -12,11 +12,12 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from .errors import LabError
-from .pool import Host, Pool, PoolGuest, Vm, end_process
+from .pool import Host, Pool, end_process
+from .pool_guest import PoolGuest, Vm
 
 _DAEMON = Path("/usr/sbin/libvirtd")
 _UP_SECONDS = 60.0
-"""Its first answer takes a look at what QEMU can do: some ten seconds."""
+"""Time limit for an answer. The first one takes some ten seconds: libvirtd probes QEMU's capabilities."""
 _PLACES = {
     "etc": "/etc/libvirt",
     "run": "/run/libvirt",
@@ -33,11 +34,11 @@ cgroup_controllers = []
 namespaces = []
 stdio_handler = "file"
 """
-"""Without the confinement that the lab cannot give: its guests are root's, and have no cgroups of their own."""
+"""Disables confinement: the lab's guests run as root and have no cgroups of their own."""
 
 
 class Libvirt:
-    """A libvirtd that ends with a pool."""
+    """A libvirtd that is stopped with a pool."""
 
     def __init__(self, pool: Pool) -> None:
         if not _DAEMON.exists() or shutil.which("virsh") is None:
@@ -72,14 +73,14 @@ class Libvirt:
                 time.sleep(0.2)
 
     def host(self) -> str:
-        """The part of a host's configuration that names it. The only node that every machine has is the pool."""
+        """Returns the section of a host's configuration for it. Node 0, which every machine has, is the pool node."""
         return f'[libvirt]\nuri = "{self.uri}"\npids = "{self.pids}"\npool_node = 0\n'
 
     def virsh(self, *words: str) -> str:
-        """What libvirt answers.
+        """Returns the output of a virsh command.
 
         Raises:
-            LabError: it refuses.
+            LabError: the command failed.
         """
         argv = ["virsh", "-q", "-c", self.uri, *words]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_UP_SECONDS, check=False)
@@ -89,14 +90,14 @@ class Libvirt:
 
 
 class LibvirtGuest(PoolGuest):
-    """A guest that a host has libvirt start: what QEMU gets elsewhere is in its domain."""
+    """A guest that a host starts by libvirt: QEMU's arguments are in its domain."""
 
     def __init__(self, host: Host, vm: Vm, libvirt: Libvirt) -> None:
         super().__init__(host, vm)
         self._libvirt = libvirt
 
     def _hypervisor(self, argv: Sequence[str], directory: Path) -> dict[str, object]:
-        # libvirt has given the first places on the bus away, and does not know of these.
+        # libvirt assigns the first slots of the bus itself and does not know of these devices.
         slots = count(_FIRST_SLOT)
         placed = (f"{word},addr={next(slots):#x}" if word.split(",")[0].endswith("-pci") else word for word in argv)
         arguments = "\n".join(f"<qemu:arg value={quoteattr(word)}/>" for word in placed)
@@ -110,10 +111,10 @@ class LibvirtGuest(PoolGuest):
         return {"domain": domain.name}
 
     def destroy(self) -> None:
-        """Ends its process even where its host and libvirt cannot."""
+        """Kills its process even if its host and libvirt cannot."""
         with contextlib.suppress(OSError, ValueError):
             pid = int((self._libvirt.pids / f"{self.vm.name}.pid").read_text())
-            # The number may be another process's by now.
+            # The pid may belong to another process by now.
             if f"guest={self.vm.name},".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
         super().destroy()

@@ -1,7 +1,7 @@
-"""A pool's host within a guest, for what a host with a second NUMA node is needed for.
+"""A pool host inside a guest, for scenarios that need a host with a second NUMA node.
 
-The guest's node 1 has no cores and is the pool. In the guest run the pool's manager, the host's daemon, a libvirtd and
-QEMU, which emulates a guest in the emulated guest: a program that needs no operating system (`lab/inner`).
+The guest's node 1 has no CPUs and is the pool. The guest runs the pool manager, the host daemon, a libvirtd and QEMU,
+which emulates a nested guest: a freestanding program without an operating system (`lab/inner`).
 """
 
 import json
@@ -32,8 +32,8 @@ _URI = "qemu+unix:///system?socket=/run/libvirt/libvirt-sock"
 _PORT = 7443
 _PAGE_BYTES = 4096
 _UP_SECONDS = 240.0
-"""Until a daemon answers. libvirt's looks at what QEMU can do first, for which it starts one several times."""
-_LOOK_SECONDS = 0.5
+"""Time limit for a daemon's start. libvirtd first probes QEMU's capabilities, for which it starts it several times."""
+_POLL_SECONDS = 0.5
 _BOOT_SECONDS = 240.0
 _USER = "libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin\n"
 
@@ -50,12 +50,12 @@ _LDFLAGS = (
 
 
 def build(program: Path) -> None:
-    """Builds what the guest of a guest is."""
+    """Builds the program that the nested guest runs."""
     call(["cc", *_CFLAGS, *_LDFLAGS, "-o", program, _SOURCE])
 
 
 def outer(lab: Lab, local_mib: int, pool_mib: int) -> Guest:
-    """A guest that can be a host, to be used in a `with` block."""
+    """Returns a guest that can act as a pool host, to be used in a `with` block."""
     program = lab.directory / "inner"
     build(program)
     programs = {name: lab.program(name) for name in ("labguest", "thermocline")}
@@ -71,14 +71,14 @@ def outer(lab: Lab, local_mib: int, pool_mib: int) -> Guest:
 
 
 class Host:
-    """The host's daemon in a guest, its pool, and libvirt."""
+    """The host daemon in a guest, with its pool manager and libvirt."""
 
     def __init__(self, guest: Guest, slices: int, watch: Watch, local_mib: int) -> None:
         self.guest = guest
         self.logs: list[str] = []
-        """Names of the daemon's logs, one for each start."""
+        """Names of the daemon's logs, one per start."""
         self.consoles: list[str] = []
-        """What its guests say."""
+        """Console files of its guests."""
         guest.mkdir(_DIRECTORY)
         self._libvirt()
         self._manager(slices)
@@ -89,7 +89,7 @@ class Host:
         self.start()
 
     def configure(self, local_nodes: str | None = None) -> None:
-        """What the daemon's next start goes by: where local memory is, if it is told."""
+        """Writes the configuration for the daemon's next start; `local_nodes`: NUMA nodes of local memory, if set."""
         watch = self._watch
         lines = [f"{key} = {json.dumps(value)}" for key, value in self._top.items()]
         lines += ["[manager]", f'url = "https://127.0.0.1:{_PORT}"', f'identity = "{_DIRECTORY}/tls/{HOST}"']
@@ -102,62 +102,62 @@ class Host:
         self.guest.write(f"{_DIRECTORY}/host.toml", "\n".join(lines) + "\n")
 
     def start(self) -> None:
-        """Starts the daemon, again if need be, and waits until it has a lease."""
+        """Starts or restarts the daemon and waits until it has a lease."""
         self.logs.append(f"host-{len(self.logs) + 1}")
         self._pid = self._spawn(self.logs[-1], "thermocline", "pool", "host", "--config", f"{_DIRECTORY}/host.toml")
         self.guest.expect(f"{_DIRECTORY}/{self.logs[-1]}.log", "has a lease", _UP_SECONDS)
 
     def kill(self) -> None:
-        """Ends the daemon as a fault would; its guests go on."""
+        """Kills the daemon with SIGKILL, as in a crash; its guests keep running."""
         self.guest.kill(self._pid, 9)
         self.guest.wait_exit(self._pid)
 
     def vm(self, *argv: str) -> Any:
-        """What a command about guests answers.
+        """Returns the output of a `thermocline pool vm` command.
 
         Raises:
-            CommandFailed: the host will not.
+            CommandFailed: the command failed.
         """
         line = ["thermocline", "pool", "vm", *argv, "--runtime", _DIRECTORY, "--format", "json"]
         return json.loads(self.guest.run(line, timeout_s=300).stdout)
 
     def explain(self, name: str) -> dict[str, Any]:
-        """All about a guest."""
-        told: dict[str, Any] = self.vm("explain", name)
-        return told
+        """Returns the host's record of a guest."""
+        record: dict[str, Any] = self.vm("explain", name)
+        return record
 
     def event(self, name: str, text: str, timeout_s: float) -> str:
-        """The first event of a guest that contains a text.
+        """Returns the text of the first event of a guest that contains `text`.
 
         Raises:
-            GuestTimeout: none came in time.
+            GuestTimeout: no such event within `timeout_s`.
         """
-        return str(first_event(lambda: self.explain(name), text, timeout_s, _LOOK_SECONDS)["what"])
+        return str(first_event(lambda: self.explain(name), text, timeout_s, _POLL_SECONDS)["what"])
 
     def free_slices(self) -> int:
-        """Slices that the manager has for others: nobody holds their locks."""
+        """Returns the number of free slices, whose locks no process holds."""
         reach = ("--manager", f"https://127.0.0.1:{_PORT}", "--identity", f"{_DIRECTORY}/tls/operator")
-        told = self.guest.run(["thermocline", "pool", "status", *reach, "--format", "json"]).stdout
-        free: int = json.loads(told)["slices"]["free"]
+        status = self.guest.run(["thermocline", "pool", "status", *reach, "--format", "json"]).stdout
+        free: int = json.loads(status)["slices"]["free"]
         return free
 
     def until_free(self, slices: int, timeout_s: float = 60.0) -> None:
-        """Waits until so many slices are free."""
+        """Waits until exactly `slices` slices are free."""
         self._until(f"{slices} slices are free", lambda: self.free_slices() == slices, timeout_s)
 
     def uptime(self) -> float:
-        """The guest's time since boot, in seconds."""
+        """Returns the guest's time since boot, in seconds."""
         return float(self.guest.read("/proc/uptime").split()[0])
 
     def keep_logs(self) -> None:
-        """Copies the logs of all daemons and what guests have said."""
+        """Copies the logs of all daemons and the consoles of nested guests to the results."""
         for name in (*self.logs, "manager", "libvirtd"):
             self.guest.keep(f"{_DIRECTORY}/{name}.log")
         for console in self.consoles:
             self.guest.keep(console)
 
-    def said(self, text: str) -> str:
-        """The first line of the daemon's logs with a text in it.
+    def log_line(self, text: str) -> str:
+        """Returns the first line of the daemon's logs that contains `text`.
 
         Raises:
             LabError: there is none.
@@ -166,10 +166,10 @@ class Host:
             for line in self.guest.read(f"{_DIRECTORY}/{name}.log").splitlines():
                 if text in line:
                     return line
-        raise LabError(f"the host's daemon has not said {text!r}")
+        raise LabError(f"no line of the host daemon's logs contains {text!r}")
 
     def virsh(self, *words: str, timeout_s: float = 60.0) -> str:
-        """What libvirt answers."""
+        """Returns the output of a virsh command."""
         return self.guest.run(["virsh", "-q", "-c", _URI, *words], timeout_s=timeout_s).stdout
 
     def _libvirt(self) -> None:
@@ -177,7 +177,7 @@ class Host:
         for file in ("/etc/passwd", "/etc/group"):
             line = _USER if file.endswith("passwd") else "libvirt-qemu:x:64055:\n"
             guest.write(file, line, append=True)
-        # What makes it elsewhere is not there.
+        # There is no udev, which would create this link.
         guest.run(["ln", "-sf", "/proc/self/fd/0", "/dev/stdin"])
         guest.mkdir("/etc/libvirt")
         guest.write("/etc/libvirt/qemu.conf", QEMU_CONF)
@@ -211,24 +211,24 @@ class Host:
                     return
             if time.monotonic() > deadline:
                 raise LabError(f"{what}: not within {timeout_s:g} s")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Memory of a process."""
+    """A memory mapping of a process, from numa_maps."""
 
     policy: str
     bytes_on: dict[int, int]
-    """By node."""
+    """Bytes by NUMA node."""
 
     def on(self, node: int) -> int:
-        """Bytes of it on a node."""
+        """Returns the bytes on a node."""
         return self.bytes_on.get(node, 0)
 
 
 def mappings(numa_maps: str) -> dict[str, Mapping]:
-    """The memory that QEMU made for its guest, by address."""
+    """Returns the mappings of QEMU's guest memory by address."""
     found = {}
     for line in numa_maps.splitlines():
         if "memory-backend-memfd" in line:
@@ -240,7 +240,7 @@ def mappings(numa_maps: str) -> dict[str, Mapping]:
 
 
 class Inner:
-    """A guest of the guest, with a module for each of its slices."""
+    """A nested guest with one memory module per slice."""
 
     def __init__(self, host: Host, name: str, local_mib: int, pool_mib: int) -> None:
         self.host = host
@@ -251,8 +251,8 @@ class Inner:
         self._port, self.console = f"{directory}/port", f"{directory}/{name}-console"
         for way in ("in", "out"):
             guest.run(["mkfifo", f"{self._port}.{way}"])
-        # Lines with the time when they came. The pipe is open for writing too, or the first writer who goes would end
-        # it, and that is libvirt.
+        # Prefixes each line with its time. The pipe is also open for writing: otherwise reading would end when the
+        # first writer, libvirt, closes it.
         line = 'while read -r line; do read -r now rest </proc/uptime; echo "$now $line"; done'
         guest.spawn(["sh", "-c", f"{line} <>{self._port}.out"], stdout=self.console)
         host.consoles.append(self.console)
@@ -268,57 +268,57 @@ class Inner:
         guest.write(f"{directory}/vm.toml", "\n".join(lines) + "\n")
         begin = time.monotonic()
         self.pid: int = host.vm("start", f"{directory}/vm.toml")["process"]["pid"]
-        """QEMU's, in the guest."""
+        """QEMU's process id in the outer guest."""
         self.start_seconds = time.monotonic() - begin
 
     def until_up(self) -> float:
-        """Waits for its program; seconds that took."""
+        """Waits until its program runs; returns the seconds waited."""
         begin = time.monotonic()
         self._guest.expect(self.console, "inner: up", _BOOT_SECONDS)
         return time.monotonic() - begin
 
     def hold(self, mib: int, timeout_s: float = 120.0) -> None:
-        """Has it fill more of its module with marks, and go on looking at all of them."""
-        held = len(self._told("held_bytes"))
+        """Has the program fill `mib` more MiB of its modules with marks and check all of them continuously."""
+        held = len(self._reported("held_bytes"))
         self._guest.run(["sh", "-c", f"echo {mib} >{self._port}.in"])
         deadline = time.monotonic() + timeout_s
-        while len(self._told("held_bytes")) == held:
+        while len(self._reported("held_bytes")) == held:
             if time.monotonic() > deadline:
                 raise GuestTimeout(f"guest {self.name} did not fill {mib} MiB within {timeout_s:g} s")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
-    def looks(self) -> int:
-        """How often it has looked at 4 MiB of its marks."""
-        return len(self._told("damaged_bytes"))
+    def checks(self) -> int:
+        """Returns how many times the program has checked 4 MiB of its marks."""
+        return len(self._reported("damaged_bytes"))
 
-    def until_looks(self, more: int, timeout_s: float = 60.0) -> None:
-        """Waits until it has looked so many more times."""
-        wanted, deadline = self.looks() + more, time.monotonic() + timeout_s
-        while self.looks() < wanted:
+    def until_checks(self, more: int, timeout_s: float = 60.0) -> None:
+        """Waits for `more` further checks."""
+        target, deadline = self.checks() + more, time.monotonic() + timeout_s
+        while self.checks() < target:
             if time.monotonic() > deadline:
-                raise GuestTimeout(f"guest {self.name}: it has not looked {more} times within {timeout_s:g} s")
-            time.sleep(_LOOK_SECONDS)
+                raise GuestTimeout(f"guest {self.name} did not make {more} checks within {timeout_s:g} s")
+            time.sleep(_POLL_SECONDS)
 
     def gap_seconds(self, begin: float, end: float) -> float:
-        """The longest time between two looks in a stretch of the outer guest's time since boot."""
+        """Returns the longest time between two checks; `begin` and `end` are seconds since the outer guest's boot."""
         lines = (line.split() for line in self._guest.read(self.console).splitlines())
         times = [float(words[0]) for words in lines if "damaged_bytes" in words[-1]]
         at = [begin, *(time for time in times if begin <= time <= end), end]
         return max(after - before for before, after in pairwise(at))
 
     def damaged_bytes(self) -> int:
-        """The most that it ever found damaged."""
-        return max(self._told("damaged_bytes"), default=0)
+        """Returns the largest number of damaged bytes that any check found."""
+        return max(self._reported("damaged_bytes"), default=0)
 
     def modules(self) -> dict[str, Mapping]:
-        """Where the pages of its memory come from and are, by address."""
+        """Returns policy and node placement of its memory, by address."""
         return mappings(self._guest.read(f"/proc/{self.pid}/numa_maps"))
 
     def locks(self) -> int:
-        """Slices' files that its process has open."""
+        """Returns the number of slice files that its process has open."""
         listed = self._guest.run(["sh", "-c", f"ls -l /proc/{self.pid}/fd"]).stdout
         return listed.count(f"{_DIRECTORY}/slices/")
 
-    def _told(self, key: str) -> list[int]:
+    def _reported(self, key: str) -> list[int]:
         lines = self._guest.read(self.console).splitlines() if self._guest.exists(self.console) else []
         return [int(number) for line in lines for number in re.findall(rf'"{key}":(\d+)', line)]

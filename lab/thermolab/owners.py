@@ -1,4 +1,4 @@
-"""Who maps which slice of a pool, as the kernel has it."""
+"""Owners of a pool's slices: processes that map them, read from /proc."""
 
 import contextlib
 import threading
@@ -9,11 +9,11 @@ from typing import Self
 
 from .pool import Host, slice_of
 
-_LOOK_SECONDS = 0.05
+_SAMPLE_SECONDS = 0.05
 
 
 def owners(hosts: Sequence[Host]) -> dict[tuple[int, int], set[int]]:
-    """Which processes of guests map each slice, be it by a file that has been removed since."""
+    """Returns the guest processes that map each slice; files that were deleted while mapped count too."""
     found: dict[tuple[int, int], set[int]] = {}
     for host in hosts:
         for pid in host.guest_pids():
@@ -25,11 +25,12 @@ def owners(hosts: Sequence[Host]) -> dict[tuple[int, int], set[int]]:
 
 
 class OwnersWatch:
-    """Looks all the time at who maps which slice."""
+    """Samples the owners of all slices continuously within a `with` block."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
-        self.most = 0
-        self.looks = 0
+        self.owners_max = 0
+        """Largest number of processes that mapped one slice at the same time."""
+        self.samples = 0
         self._hosts = hosts
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="owners", daemon=True)
@@ -45,6 +46,6 @@ class OwnersWatch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._end.wait(_LOOK_SECONDS):
-            self.most = max(self.most, *(len(pids) for pids in owners(self._hosts).values()), 0)
-            self.looks += 1
+        while not self._end.wait(_SAMPLE_SECONDS):
+            self.owners_max = max(self.owners_max, *(len(pids) for pids in owners(self._hosts).values()), 0)
+            self.samples += 1

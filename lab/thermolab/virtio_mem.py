@@ -1,4 +1,4 @@
-"""Guests that get their slices as virtio-mem devices, by a QEMU that takes such devices away again."""
+"""Guests that get slices as virtio-mem devices, by a newer QEMU that can unplug such devices."""
 
 import contextlib
 import time
@@ -6,23 +6,24 @@ from collections.abc import Iterator
 
 from . import emulator, znuma
 from .errors import GuestTimeout
-from .pool import Host, Pool, PoolGuest, Watch
+from .pool import Host, Pool, Watch
+from .pool_guest import PoolGuest
 from .qemu import MIB
 from .qmp import Qmp
 
 WAYS = ("dimm", "virtio-mem")
-"""As a host's configuration has them, `qemu.slices`."""
+"""Values of `qemu.slices` in a host's configuration."""
 
 _ONLINE_SECONDS = 120.0
 
 
 def host(pool: Pool, name: str, watch: Watch, way: str, *, threads: str = "multi") -> Host:
-    """Starts a host whose guests get slices in this way, both by the newer QEMU."""
+    """Starts a host whose guests get slices by `way`, with the newer QEMU for either way."""
     return pool.host(name, watch, hypervisor=emulator.section(pool.directory / f"{name}-qemu", way, threads=threads))
 
 
 def restart(host: Host, way: str, *, within: str = "60s") -> None:
-    """Kills a host's daemon and starts it with another way, for new guests, and another patience with a slice."""
+    """Kills a host's daemon and restarts it with another `way`, for new guests, and another release time limit."""
     file = host.pool.directory / f"{host.name}.toml"
     lines = []
     for line in file.read_text().splitlines():
@@ -34,7 +35,7 @@ def restart(host: Host, way: str, *, within: str = "60s") -> None:
 
 
 def drive(guest: PoolGuest) -> float:
-    """Loads the guest's driver; seconds until its kernel has all of its slices."""
+    """Loads the guest's driver; returns the seconds until its kernel has onlined all slices."""
     begin = time.monotonic()
     guest.run(["modprobe", "virtio_mem"])
     until_online(guest)
@@ -42,17 +43,17 @@ def drive(guest: PoolGuest) -> float:
 
 
 def until_online(guest: PoolGuest) -> None:
-    """Waits until the guest's kernel has all of its slices."""
+    """Waits until the guest's kernel has onlined all slices."""
     deadline = time.monotonic() + _ONLINE_SECONDS
-    wanted = (guest.vm.pool_mib or 0) * MIB
-    while znuma.node_bytes(guest, 1) < wanted:
+    expected = (guest.vm.pool_mib or 0) * MIB
+    while (online := znuma.node_bytes(guest, 1)) < expected:
         if time.monotonic() > deadline:
-            raise GuestTimeout(f"{znuma.node_bytes(guest, 1)} of {wanted} B are online after {_ONLINE_SECONDS:g} s")
+            raise GuestTimeout(f"{online} of {expected} B are online after {_ONLINE_SECONDS:g} s")
 
 
 @contextlib.contextmanager
 def paused(host: Host, guest: PoolGuest) -> Iterator[None]:
-    """Stops the guest's processors within a `with` block, so that it gives nothing, whatever it is asked for."""
+    """Stops the guest's CPUs within a `with` block, so that it releases no memory."""
     path = host.home / f"{guest.vm.name}.1.qmp"
     with Qmp(path) as qmp:
         qmp.ask("stop", {})
@@ -62,7 +63,7 @@ def paused(host: Host, guest: PoolGuest) -> Iterator[None]:
 
 
 def leave_request(host: Host, guest: PoolGuest) -> None:
-    """Asks the guest for its first slice, as a daemon that dies right after that."""
+    """Requests the first slice from the guest, as a daemon that crashes right after the request."""
     with Qmp(host.home / f"{guest.vm.name}.1.qmp") as qmp:
         device = qmp.ask("query-memory-devices", {})[0]["data"]
         path = f"/machine/peripheral/{device['id']}"
@@ -70,7 +71,7 @@ def leave_request(host: Host, guest: PoolGuest) -> None:
 
 
 def asked_bytes(host: Host, guest: PoolGuest) -> int:
-    """How much of its slices the guest is to give."""
+    """Returns the bytes of slices that the guest is requested to release."""
     with Qmp(host.home / f"{guest.vm.name}.1.qmp") as qmp:
         devices = [device["data"] for device in qmp.ask("query-memory-devices", {})]
     return sum(device["max-size"] - device["requested-size"] for device in devices)

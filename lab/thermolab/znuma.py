@@ -1,4 +1,4 @@
-"""What a guest makes of pool memory, seen from its host."""
+"""Pool memory as a NUMA node without CPUs (zNUMA): how a guest uses it, observed from its host."""
 
 import json
 import time
@@ -7,27 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from .guest import Guest
-from .pool import Host, PoolGuest, Refused
+from .pool import Host, Refused
+from .pool_guest import PoolGuest
 from .qemu import MIB
 
 _BALLOON_SECONDS = 30.0
-"""Until a guest has said how much it uses; it is asked every two."""
+"""Time limit for the guest's first memory statistics; the balloon is polled every two seconds."""
 
 _COPIED_MIB = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Of a guest, while a program was at work in it."""
+class Observation:
+    """Memory use of a guest while a program ran in it."""
 
     pool_bytes: int
     pool_touched_bytes: int
     local_touched_bytes: int
     pool_accessed_ratio: float
-    """Of all pages accessed in the monitor's periods, by their accessed bits, those in the pool."""
+    """Share of the pool in all pages found accessed in the monitor's periods, by their accessed bits."""
 
     def figures(self) -> dict[str, Any]:
-        """As figures of a scenario."""
+        """Returns it as figures of a scenario."""
         touched = self.pool_touched_bytes
         return {
             "pool_bytes": self.pool_bytes,
@@ -38,13 +39,13 @@ class Seen:
         }
 
 
-def see(host: Host, guest: PoolGuest, looks: int) -> Seen:
-    """Looks at a guest with pool memory for so many of the monitor's periods."""
-    sums = host.looks(guest.vm.name, looks)
+def observe(host: Host, guest: PoolGuest, samples: int) -> Observation:
+    """Observes a guest with pool memory for `samples` periods of the monitor."""
+    sums = host.samples(guest.vm.name, samples)
     record = host.explain(guest.vm.name)
     usage = record["usage"]
     accessed = sums["pool_accessed_bytes"] + sums["local_accessed_bytes"]
-    return Seen(
+    return Observation(
         pool_bytes=sum(slice_["bytes"] for slice_ in record["mapped"]),
         pool_touched_bytes=usage["pool_touched_bytes"],
         local_touched_bytes=usage["local_touched_bytes"],
@@ -53,7 +54,7 @@ def see(host: Host, guest: PoolGuest, looks: int) -> Seen:
 
 
 def hold(guest: PoolGuest, mark: int, mib: int, *, node: int | None = None, timeout_s: float = 120.0) -> "Marks":
-    """Fills memory of a guest with a mark, by a program that goes on looking at it."""
+    """Fills memory of a guest with a mark, by a program that keeps checking it."""
     out = f"/run/marks.{mark}"
     argv = ["labguest", "marks", "hold", "--mark", str(mark), "--mib", str(mib)]
     if node is not None:
@@ -65,7 +66,7 @@ def hold(guest: PoolGuest, mark: int, mib: int, *, node: int | None = None, time
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Memory with a mark in it."""
+    """Memory filled with a mark."""
 
     guest: PoolGuest
     pid: int
@@ -73,41 +74,41 @@ class Marks:
     out: str
 
     def damaged_bytes(self) -> int:
-        """What its holder has ever found changed; waits for one more look of its."""
-        seen = self.guest.read(self.out).count("damaged_bytes")
+        """Returns the largest number of damaged bytes that any check found; waits for the next complete check."""
+        reports = self.guest.read(self.out).count("damaged_bytes")
         lines = self.guest.read(self.out).splitlines()
-        while sum("damaged_bytes" in line for line in lines) < seen + 2:
+        while sum("damaged_bytes" in line for line in lines) < reports + 2:
             self.guest.run(["sleep", "0.2"])
             lines = self.guest.read(self.out).splitlines()
         found = [json.loads(line) for line in lines if line.endswith("}")]
         return max(int(line.get("damaged_bytes", 0)) for line in found)
 
     def is_alive(self) -> bool:
-        """Whether nobody has ended its holder."""
+        """Whether the program that holds the memory still runs."""
         return self.guest.exists(f"/proc/{self.pid}/status")
 
     def drop(self) -> None:
-        """Gives the memory back to the guest's kernel, marks and all."""
+        """Frees the memory in the guest without clearing the marks."""
         self.guest.kill(self.pid)
         self.guest.wait_exit(self.pid)
 
 
 def find(guest: PoolGuest, marks: list[int], node: int) -> tuple[list[int], int]:
-    """Bytes of each mark in a node's physical memory, and how much was looked at."""
+    """Returns the bytes of each mark found in a node's physical memory, and the number of bytes searched."""
     argv = ["labguest", "marks", "find", "--node", str(node)]
     for mark in marks:
         argv += ["--mark", str(mark)]
-    told = json.loads(guest.run(argv, timeout_s=300).stdout)
-    return told["found_bytes"], told["looked_bytes"]
+    report = json.loads(guest.run(argv, timeout_s=300).stdout)
+    return report["found_bytes"], report["searched_bytes"]
 
 
 def balloon(guest: PoolGuest) -> bool:
-    """Whether the guest has a driver by which it tells how much it uses; loads it if need be."""
+    """Loads the guest's balloon driver, which reports its memory use; returns whether it has one."""
     return guest.run(["modprobe", "virtio_balloon"], check=False).status == 0
 
 
 def release(host: Host, guest: PoolGuest) -> float:
-    """Takes back a guest's pool memory once it says that it has the room; seconds that its slices took in all."""
+    """Releases a guest's pool memory once the guest reports enough free memory; returns the seconds for all slices."""
     deadline = time.monotonic() + _BALLOON_SECONDS
     while True:
         try:
@@ -121,13 +122,13 @@ def release(host: Host, guest: PoolGuest) -> float:
 
 
 def offline_seconds(record: dict[str, Any]) -> float:
-    """What the slices took in all that a guest has given, by what its host knows of it."""
+    """Returns the total time in seconds in which a guest's slices went offline, from the host's events."""
     words = (event["what"] for event in record["events"])
     return sum(float(what.split(" in ")[1].split()[0]) for what in words if "went offline" in what)
 
 
 def refused(host: Host, name: str) -> str:
-    """Why a release is refused."""
+    """Returns the reason for which a release is refused."""
     try:
         host.vm("release", name)
     except Refused as refusal:
@@ -136,7 +137,7 @@ def refused(host: Host, name: str) -> str:
 
 
 def kept(host: Host, name: str) -> str:
-    """Why a guest keeps its slices although it has the room, once it says that it has."""
+    """Returns why a guest with enough free memory keeps its slices, once its free memory is reported."""
     deadline = time.monotonic() + _BALLOON_SECONDS
     while "must stay free" in (why := refused(host, name)) and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -144,10 +145,10 @@ def kept(host: Host, name: str) -> str:
 
 
 def copy_seconds_per_gib(guest: Guest) -> float:
-    """What a guest takes to copy its own memory: what is emulated is told as a multiple of that."""
+    """Returns the time in which a guest copies 1 GiB of its own memory: the unit for times of an emulated guest."""
     there = "/dev/shm/from"  # noqa: S108 -- the guest's own
     guest.run(["dd", "if=/dev/zero", f"of={there}", "bs=1M", f"count={_COPIED_MIB}"], timeout_s=120)
-    # Over itself, so that no page has to be made first.
+    # Overwrites the file, so that no page has to be allocated first.
     again = ["dd", f"if={there}", f"of={there}.copy", "bs=1M", "conv=notrunc"]
     guest.run(again, timeout_s=120)
     begin = time.monotonic()
@@ -158,12 +159,12 @@ def copy_seconds_per_gib(guest: Guest) -> float:
 
 
 def out_of_memory(guest: PoolGuest) -> int:
-    """How many programs the guest's kernel has ended for want of memory."""
+    """Returns the number of OOM kills in the guest."""
     return guest.flat_keyed("/proc/vmstat")["oom_kill"]
 
 
 def node_bytes(guest: PoolGuest, node: int) -> int:
-    """What the guest's kernel manages of a node; 0 where there is none."""
+    """Returns the bytes that the guest's kernel manages on a node; 0 if the node does not exist."""
     path = f"/sys/devices/system/node/node{node}/meminfo"
     if not guest.exists(path):
         return 0
@@ -172,7 +173,7 @@ def node_bytes(guest: PoolGuest, node: int) -> int:
 
 
 def resident_bytes(guest: PoolGuest) -> int:
-    """What a guest of local memory alone has ever touched of it, by its process's page tables."""
+    """Returns the resident guest memory of a guest without pool memory, from the page tables of its process."""
     text = Path(f"/proc/{guest.pid}/smaps").read_text()
     within, total = False, 0
     for line in text.splitlines():

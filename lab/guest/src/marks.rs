@@ -105,7 +105,7 @@ fn find(marks: &[u64], node: u32) -> Result<serde_json::Value> {
     let words: Vec<u64> = marks.iter().map(|&mark| word(mark)).collect();
     let core = File::open("/proc/kcore").context("cannot open /proc/kcore; only root may")?;
     let segments = segments(&core)?;
-    let mut looked = 0_u64;
+    let mut searched = 0_u64;
     let mut found = vec![0_u64; words.len()];
     let mut chunk = vec![0; CHUNK_BYTES];
     let (blocks, block_bytes) = blocks(Path::new("/sys/devices/system"), node)?;
@@ -117,19 +117,19 @@ fn find(marks: &[u64], node: u32) -> Result<serde_json::Value> {
             };
             core.read_exact_at(&mut chunk, offset).with_context(|| format!("cannot read memory at {at:#x}"))?;
             count(&chunk, &words, &mut found);
-            looked += CHUNK_BYTES as u64;
+            searched += CHUNK_BYTES as u64;
             at += CHUNK_BYTES as u64;
         }
     }
     let bytes: Vec<u64> = found.iter().map(|words| words * WORD_BYTES as u64).collect();
-    Ok(json!({ "looked_bytes": looked, "found_bytes": bytes }))
+    Ok(json!({ "searched_bytes": searched, "found_bytes": bytes }))
 }
 
 /// Adds how often each word is in a chunk.
 fn count(chunk: &[u8], words: &[u64], found: &mut [u64]) {
     for here in chunk.chunks_exact(WORD_BYTES) {
         let here = u64::from_ne_bytes(here.try_into().unwrap_or_default());
-        // Nearly all words are zero, or nothing that is looked for.
+        // Nearly all words are zero, or nothing that is searched for.
         for (word, count) in words.iter().zip(found.iter_mut()) {
             *count += u64::from(here == *word);
         }
