@@ -12,6 +12,7 @@ use serde_json::Value;
 const ROOMS: &[(&str, u8)] = &[
     // crates/ground: what every product stands on.
     ("thermocline-units", 0),
+    ("thermocline-daemon", 1),
     // crates/node: one machine.
     ("thermocline-policy", 1),
     ("thermocline-kernel", 1),

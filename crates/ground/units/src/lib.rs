@@ -240,6 +240,12 @@ impl fmt::Display for RatioPpm {
     }
 }
 
+/// Whole milliseconds, rounded down, saturating.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
