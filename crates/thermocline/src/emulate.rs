@@ -10,12 +10,59 @@ use ::emulate::floor::{self, Measured};
 use ::emulate::report::{self, Report};
 use ::emulate::session::{Options, Policy, Session};
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use units::RatioPpm;
 
-use crate::arguments::{Emulate, Format};
-use crate::print;
+use crate::arguments::Format;
+use crate::output::print;
+use crate::values::{duration, latency, share};
+
+#[derive(Debug, Args)]
+pub(crate) struct Emulate {
+    /// What an access to slow memory costs more than one to DRAM, such as 1us
+    #[arg(long, value_name = "DURATION", default_value = "1us", value_parser = latency)]
+    pub(crate) latency: std::time::Duration,
+    /// The share of the command's anonymous memory that is slow, chosen by chance in blocks of 2 MiB
+    #[arg(long, value_name = "RATIO", default_value = "50%", value_parser = share)]
+    pub(crate) slow: RatioPpm,
+    /// In place of --slow: the least accessed blocks are slow, as many as this slowdown allows by what is counted (policy `slowdown`)
+    #[arg(long, value_name = "RATIO", value_parser = share, conflicts_with = "slow")]
+    pub(crate) slowdown: Option<RatioPpm>,
+    /// How long accesses are counted before --slowdown decides, each time anew
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = turn, requires = "slowdown")]
+    pub(crate) period: std::time::Duration,
+    /// Nothing is slow before this file exists: create it once the command has started and filled its memory
+    #[arg(long, value_name = "FILE")]
+    pub(crate) wait_for: Option<std::path::PathBuf>,
+    /// Slow for so long, then not for so long, and so on, to compare the command's own figures; the report says when
+    #[arg(long, value_name = "DURATION", value_parser = turn)]
+    pub(crate) turns: Option<std::time::Duration>,
+    /// Pages that may be open at a time: an access to one of them costs nothing, as to a page that the TLB holds
+    #[arg(long, value_name = "PAGES", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_535))]
+    pub(crate) open: u64,
+    /// The seed of every choice by chance
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Write the report here in place of standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<std::path::PathBuf>,
+    /// Run no command; print how well pointer chases of known length keep to the latencies asked for
+    #[arg(long, conflicts_with = "command")]
+    pub(crate) calibrate: bool,
+    /// The command and its arguments; the program itself, not a script that runs it
+    #[arg(required_unless_present = "calibrate", trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    pub(crate) command: Vec<std::ffi::OsString>,
+}
+
+fn turn(text: &str) -> Result<std::time::Duration, String> {
+    let turn = duration(text)?;
+    if turn < std::time::Duration::from_secs(2) {
+        return Err("pages take up to a second to come and go; give 2s or more".to_owned());
+    }
+    Ok(turn)
+}
 
 /// The hidden command that is a pointer chase.
 pub(crate) const CHASE: &str = "emulate-chase";

@@ -1,100 +1,65 @@
-//! The one binary: arguments, wiring, output. The only crate that knows all others.
+//! The `thermocline` binary: arguments, wiring and output. Each command's arguments lie beside its code, in a folder per product.
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
-use config::Config;
 use kernel::Roots;
 
 mod arguments;
-mod commands;
-mod doctor;
 mod emulate;
-mod experiment;
-mod knobs;
-mod model;
+mod fleet;
+mod machine;
 mod notify;
-mod plan;
+mod output;
 mod pool;
 mod progress;
-mod rates;
-mod rollout;
 mod signals;
-mod text;
-mod traces;
+mod values;
 
-use arguments::{Arguments, Command, ConfigCommand, Format};
+use arguments::{Arguments, Command};
+use fleet::{experiment, model, rollout, traces};
+use machine::{agent as node_agent, configuration, doctor, observe, plan, rates, replay, run, status};
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().filter_or("THERMOCLINE_LOG", "info")).format_target(false).init();
-    match run(Arguments::parse()) {
+    match dispatch(Arguments::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("thermocline: {}", in_words(&error));
+            eprintln!("thermocline: {}", output::in_words(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// An error and its causes, but for those that are part of the words before them.
-fn in_words(error: &anyhow::Error) -> String {
-    let mut words = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !words.contains(&cause) {
-            words += ": ";
-            words += &cause;
-        }
-    }
-    words
-}
-
-fn run(arguments: Arguments) -> Result<ExitCode> {
+fn dispatch(arguments: Arguments) -> Result<ExitCode> {
     let roots = Roots::host();
     let format = arguments.format;
-    let load = || -> Result<Config> { Ok(Config::load(arguments.configuration.config.as_deref(), &arguments.configuration.overrides)?) };
+    let configuration = &arguments.configuration;
     match arguments.command {
-        Command::Doctor => return doctor::doctor(&roots, load(), format),
-        Command::Observe(observe) => commands::observe(roots, load()?, format, &observe)?,
-        Command::Run(run) => return commands::run(roots, load()?, format, &run),
-        Command::Agent(agent) if agent.restore => {
-            let done = agent::node::restore(&roots, &load()?)?;
-            print(format, &done, || if done.is_empty() { "nothing was left behind\n".to_owned() } else { done.join("\n") + "\n" })?;
-        }
-        Command::Agent(agent) => commands::agent(roots, load()?, format, &agent)?,
-        Command::Status => {
-            let view = agent::socket::ask(&load()?.agent.runtime_dir, "status")?;
-            print(format, &view, || text::status(&view))?;
-        }
-        Command::Explain(explain) => commands::explain(&load()?, format, &explain)?,
-        Command::Hint(hint) => commands::hint(&load()?, format, &hint)?,
-        Command::Replay(replay) => return commands::replay(&load()?, format, &replay),
-        Command::Plan(arguments) => plan::plan(&roots, &load()?, format, &arguments)?,
-        Command::Rates(arguments) => return rates::rates(&roots, &load()?, format, &arguments),
+        Command::Doctor => return doctor::doctor(&roots, configuration.load(), format),
+        Command::Observe(observe) => observe::observe(roots, configuration.load()?, format, &observe)?,
+        Command::Run(run) => return run::run(roots, configuration.load()?, format, &run),
+        Command::Agent(agent) => node_agent::run(roots, configuration.load()?, format, &agent)?,
+        Command::Status => status::status(&configuration.load()?, format)?,
+        Command::Explain(explain) => status::explain(&configuration.load()?, format, &explain)?,
+        Command::Hint(hint) => status::hint(&configuration.load()?, format, &hint)?,
+        Command::Replay(replay) => return replay::replay(&configuration.load()?, format, &replay),
+        Command::Plan(plan) => plan::plan(&roots, &configuration.load()?, format, &plan)?,
+        Command::Rates(rates) => return rates::rates(&roots, &configuration.load()?, format, &rates),
         Command::Emulate(arguments) => return emulate::emulate(format, &arguments),
         Command::Chase { pages, threads } => ::emulate::chase::run(pages, threads)?,
-        Command::Trace(trace) => return traces::run(&load()?, format, &trace),
-        Command::Model(arguments) => model::model(&load()?, format, &arguments)?,
-        Command::Experiment(arguments) => experiment::experiment(&load()?, format, &arguments)?,
-        Command::Rollout(command) => return rollout::run(&load()?, format, &command),
+        Command::Trace(trace) => return traces::run(&configuration.load()?, format, &trace),
+        Command::Model(model) => model::model(&configuration.load()?, format, &model)?,
+        Command::Experiment(experiment) => experiment::experiment(&configuration.load()?, format, &experiment)?,
+        Command::Rollout(command) => return rollout::run(&configuration.load()?, format, &command),
         Command::Pool(command) => return pool::run(format, &command),
-        Command::Config(ConfigCommand::Check) => {
-            let checked = Config::load(arguments.configuration.config.as_deref(), &arguments.configuration.overrides);
-            return commands::check(format, checked);
-        }
-        Command::Config(ConfigCommand::Show) => {
-            let config = load()?;
-            print(format, &config, || config.to_toml())?;
-        }
-        Command::Config(ConfigCommand::Knobs) => knobs::knobs(&load()?, format)?,
+        Command::Config(command) => return configuration::run(configuration, format, &command),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "thermocline", &mut std::io::stdout());
         }
-        Command::Man { directory } => {
-            std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
-            clap_mangen::generate_to(Arguments::command(), &directory)
-                .with_context(|| format!("cannot write man pages to {}", directory.display()))?;
-        }
+        Command::Man { directory } => man_pages(&directory)?,
         Command::ReclaimStep { parent, cgroup, bytes, swappiness } => {
             agent::actuators::lru::reclaim_child(&roots, parent, &cgroup, units::Bytes(bytes), swappiness)?;
         }
@@ -102,22 +67,8 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints one result in the wanted format.
-fn print<T: serde::Serialize>(format: Format, value: &T, text: impl FnOnce() -> String) -> Result<()> {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    let written = match format {
-        Format::Text => out.write_all(text().as_bytes()),
-        Format::Json => {
-            let mut line = serde_json::to_vec(value)?;
-            line.push(b'\n');
-            out.write_all(&line)
-        }
-    };
-    match written.and_then(|()| out.flush()) {
-        // Whoever read us has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => bail!("cannot print: {error}"),
-        Ok(()) => Ok(()),
-    }
+/// Writes a man page for each command into a directory.
+fn man_pages(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    clap_mangen::generate_to(Arguments::command(), directory).with_context(|| format!("cannot write man pages to {}", directory.display()))
 }

@@ -26,7 +26,7 @@ mod status;
 mod vm;
 
 use crate::arguments::Format;
-use crate::print;
+use crate::output::print;
 use crate::progress::Progress;
 use arguments::PoolCommand;
 

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use placement::Strategy;
 use units::{Bytes, RatioPpm};
 
-use crate::arguments::{ratio, size};
+use crate::values::{ratio, size};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {

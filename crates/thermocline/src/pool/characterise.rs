@@ -15,7 +15,7 @@ use pool_host::counters::{Counters, Perf};
 use serde::Serialize;
 
 use crate::arguments::Format;
-use crate::print;
+use crate::output::print;
 
 mod slow;
 

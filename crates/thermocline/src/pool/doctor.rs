@@ -14,7 +14,7 @@ mod stages;
 use machine::Machine;
 
 use crate::arguments::Format;
-use crate::print;
+use crate::output::print;
 
 /// Everything that was looked at.
 #[derive(Debug, Serialize)]

@@ -15,7 +15,7 @@ use vmtrace::stranding::{Demand, Shape, stranding};
 use super::arguments::Generate;
 use super::mebibytes;
 use crate::arguments::Format;
-use crate::print;
+use crate::output::print;
 use crate::progress::Progress;
 
 /// Servers that the fit of stranding is made on; they have as much DRAM per core as the trace rents with one.

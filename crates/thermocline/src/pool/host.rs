@@ -20,7 +20,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::Format;
-use crate::{notify, print};
+use crate::notify;
+use crate::output::print;
 
 mod settings;
 

@@ -12,7 +12,8 @@ use serde_json::json;
 use units::Bytes;
 
 use crate::arguments::Format;
-use crate::{notify, print, signals};
+use crate::output::print;
+use crate::{notify, signals};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use units::Bytes;
 
 use crate::arguments::Format;
-use crate::print;
+use crate::output::print;
 
 /// Requests of one run.
 const REQUESTS_MAX: usize = 1_000_000;

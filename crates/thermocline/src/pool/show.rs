@@ -10,7 +10,7 @@ use units::Bytes;
 use vmtrace::{About, Trace};
 
 use crate::arguments::Format;
-use crate::print;
+use crate::output::print;
 use crate::progress::Progress;
 
 /// What a trace holds.

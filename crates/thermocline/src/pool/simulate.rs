@@ -27,7 +27,7 @@ mod lacking;
 mod models;
 
 use crate::arguments::Format;
-use crate::print;
+use crate::output::print;
 use crate::progress::Progress;
 use arguments::{Simulate, Split};
 use lacking::Lacking;

@@ -12,7 +12,7 @@ use serde_json::json;
 use units::Bytes;
 
 use crate::arguments::Format;
-use crate::print;
+use crate::output::print;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -12,8 +12,9 @@ use pool_host::vm::{About, Record, Request};
 use serde::Deserialize;
 use units::Bytes;
 
-use crate::arguments::{Format, duration, size};
-use crate::print;
+use crate::arguments::Format;
+use crate::output::print;
+use crate::values::{duration, size};
 
 #[derive(Debug, Args)]
 pub(crate) struct Vm {

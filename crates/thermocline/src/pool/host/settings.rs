@@ -10,8 +10,8 @@ use pool_host::{host, libvirt, monitor, qemu, room};
 use serde::Deserialize;
 use units::{Bytes, RatioPpm};
 
-use crate::arguments::{duration, ratio, size};
 use crate::pool::status::identity;
+use crate::values::{duration, ratio, size};
 
 /// A host, as it is to run.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,7 +10,7 @@ use simulator::latency::Latency;
 use simulator::oracle::Accuracy;
 use units::{Bytes, RatioPpm};
 
-use crate::arguments::{duration, latency, ratio, share, size};
+use crate::values::{duration, latency, ratio, share, size};
 
 #[derive(Debug, Args)]
 pub(crate) struct Simulate {

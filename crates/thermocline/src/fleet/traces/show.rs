@@ -9,7 +9,7 @@ use units::{Bytes, RatioPpm};
 
 use super::{Stream, when};
 use crate::arguments::Format;
-use crate::print;
+use crate::output::print;
 
 /// The share of entries that a rate is shown for: 000's SLI is the 98th percentile of a fleet.
 const PERCENTILE: RatioPpm = RatioPpm(980_000);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use units::RatioPpm;
 
-use crate::arguments::{duration, ratio};
+use crate::values::{duration, ratio};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RolloutCommand {

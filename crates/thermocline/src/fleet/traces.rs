@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
 use config::Config;
 use globset::{GlobBuilder, GlobMatcher};
 use serde::Serialize;
@@ -14,14 +15,55 @@ use trace::compact::Compactor;
 use trace::{Basis, Entry, FIGURES, Merge, Writer, Written, calendar, schema};
 use units::Bytes;
 
-use crate::arguments::{Format, TraceCommand, Traces, TracesInto};
-use crate::print;
+use crate::arguments::Format;
+use crate::output::print;
 use crate::progress::Progress;
 
 pub(crate) mod inputs;
 mod show;
 
 use inputs::{Inputs, Local};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceCommand {
+    /// List the files, with what is in each
+    List(Traces),
+    /// Show each job: memory, coverage, promotions, stalls
+    Show(TracesOfJobs),
+    /// Read everything, and report what cannot be true; exits with 1 if anything cannot
+    Validate(Traces),
+    /// Make one sorted file of many
+    Merge(TracesInto),
+    /// Print every entry: as comma-separated values, or with --format json as one JSON object per line
+    Export(TracesOfJobs),
+    /// Make the file that a model replays fastest
+    Compact(TracesInto),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Traces {
+    /// Files, directories or s3://bucket/prefix [default: the configured trace.store]
+    #[arg(value_name = "URL")]
+    pub(crate) urls: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TracesOfJobs {
+    #[command(flatten)]
+    pub(crate) traces: Traces,
+    /// Only jobs whose cgroup matches
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) job: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TracesInto {
+    #[command(flatten)]
+    pub(crate) traces: Traces,
+    /// The file to make: a path, or s3://bucket/path
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to: String,
+}
 
 /// Runs a command over traces.
 pub(crate) fn run(config: &Config, format: Format, command: &TraceCommand) -> Result<ExitCode> {

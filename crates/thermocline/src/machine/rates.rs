@@ -8,13 +8,63 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use agent::rates::sampler::Settings;
 use agent::rates::survey::{self, Options, Row, Survey};
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use config::Config;
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::{Roots, process};
 use units::{Bytes, RatioPpm};
 
-use crate::arguments::{Format, Rates};
-use crate::{print, signals};
+use crate::arguments::Format;
+use crate::output::print;
+use crate::signals;
+use crate::values::duration;
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("whose").required(true)))]
+pub(crate) struct Rates {
+    /// A process; may be given again
+    #[arg(long, value_name = "PID", group = "whose", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pid: Vec<i32>,
+    /// A job: all processes of this cgroup, relative to the cgroup root, and of those below it
+    #[arg(long, value_name = "CGROUP", group = "whose")]
+    pub(crate) job: Option<String>,
+    /// How much of the memory to look at, chosen anew each time
+    #[arg(long, value_name = "RATIO", default_value = "5%", value_parser = sample)]
+    pub(crate) sample: RatioPpm,
+    /// Look at all of it
+    #[arg(long, conflicts_with = "sample")]
+    pub(crate) all: bool,
+    /// How often to look at each page; once more as often where a block is looked at in parts
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(2..=600))]
+    pub(crate) looks: u32,
+    /// The time from look to look: what is accessed much more often cannot be told apart
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = look_period)]
+    pub(crate) look_period: std::time::Duration,
+    /// Split huge pages that are accessed too often to tell, to look at their parts, and collapse them again. The one
+    /// thing here that changes anything: the program does without these huge pages meanwhile
+    #[arg(long)]
+    pub(crate) split: bool,
+    /// What one access to the slow memory in question takes
+    #[arg(long, value_name = "DURATION", default_value = "1us", value_parser = duration)]
+    pub(crate) latency: std::time::Duration,
+}
+
+fn sample(text: &str) -> Result<RatioPpm, String> {
+    let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    if ratio == RatioPpm(0) || ratio > RatioPpm::ONE {
+        return Err("give a share above 0 and up to 100%, such as 5%".to_owned());
+    }
+    Ok(ratio)
+}
+
+fn look_period(text: &str) -> Result<std::time::Duration, String> {
+    let period = duration(text)?;
+    let (least, most) = (std::time::Duration::from_millis(10), std::time::Duration::from_secs(3600));
+    if !(least..=most).contains(&period) {
+        return Err("give a time from 10ms to 1h, such as 1s".to_owned());
+    }
+    Ok(period)
+}
 
 /// Processes of a job that are looked at, at most.
 const PROCESSES_MAX: usize = 4096;

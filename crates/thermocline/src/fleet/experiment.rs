@@ -5,11 +5,47 @@ use std::fmt::Write;
 use ::rollout::experiment::{Finding, GroupFound, Question, Report, Row, compare};
 use ::rollout::metric::Unit;
 use anyhow::{Result, bail};
+use clap::Args;
 use config::Config;
 use trace::{Store, calendar};
+use units::RatioPpm;
 
-use crate::arguments::{Experiment, Format};
-use crate::print;
+use crate::arguments::Format;
+use crate::output::print;
+use crate::values::{duration, ratio, time};
+
+#[derive(Debug, Args)]
+pub(crate) struct Experiment {
+    /// Where traces are: a directory, or s3://bucket/prefix [default: the configured trace.store]
+    #[arg(long, value_name = "URL")]
+    pub(crate) trace: Option<String>,
+    /// The group that is compared with: terms that all hold, of bundle=VERSION, cluster=PATTERN, class=CLASS, machine=PATTERN and
+    /// hash=FROM..UNTIL[@SALT], such as cluster=eu-*,hash=0%..50%
+    #[arg(long, value_name = "TERM,...", value_parser = group)]
+    pub(crate) a: rollout::experiment::Group,
+    /// The other group, the same way
+    #[arg(long, value_name = "TERM,...", value_parser = group)]
+    pub(crate) b: rollout::experiment::Group,
+    /// Only what happened since then, such as 2026-11-20T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) from: Option<u64>,
+    /// Only what happened before then
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) until: Option<u64>,
+    /// Take off what machines were like for so long before --from, which makes intervals narrower
+    #[arg(long, value_name = "DURATION", requires = "from", value_parser = duration)]
+    pub(crate) before: Option<std::time::Duration>,
+    /// The promotion rate that an entry should not exceed [default: cold_age.promotion_rate]
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    pub(crate) objective: Option<RatioPpm>,
+    /// The seed of every draw
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+fn group(text: &str) -> Result<rollout::experiment::Group, String> {
+    rollout::experiment::Group::parse(text)
+}
 
 pub(crate) fn experiment(config: &Config, format: Format, arguments: &Experiment) -> Result<()> {
     let traces = match &arguments.trace {

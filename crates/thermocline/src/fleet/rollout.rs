@@ -14,7 +14,7 @@ use serde_json::json;
 use units::RatioPpm;
 
 use crate::arguments::Format;
-use crate::print;
+use crate::output::print;
 
 pub(crate) mod arguments;
 mod steps;

@@ -2,20 +2,57 @@
 
 use std::fmt::Write;
 
-use agent::plan::{self, Cold, JobPlan, MachinePlan, Options, Plan, Saving};
+use agent::plan::{self, Cold, JobPlan, MachinePlan, Options, Saving};
 use anyhow::Result;
+use clap::Args;
 use config::Config;
 use kernel::{Roots, meminfo};
-use units::Bytes;
+use units::{Bytes, RatioPpm};
 
-use crate::arguments::{self, Format};
-use crate::print;
+use crate::arguments::Format;
+use crate::output::print;
+use crate::values::size;
+
+#[derive(Debug, Args)]
+pub(crate) struct Plan {
+    /// Journal files of one machine, in any order [default: those in the configured agent.state_dir]
+    #[arg(value_name = "JOURNAL")]
+    pub(crate) journals: Vec<std::path::PathBuf>,
+    /// Share of the time in which a limit or the promise may be missed
+    #[arg(long, value_name = "RATIO", default_value = "1%", value_parser = risk)]
+    pub(crate) risk: RatioPpm,
+    /// Advise only on jobs whose cgroup matches; the machine is always all jobs
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) job: Option<String>,
+    /// The machine's DRAM, such as 256GiB [default: this machine's, unless journals are named]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) dram: Option<Bytes>,
+    /// What slow memory costs, as shares of DRAM's price, such as 0.25 or 20%: tells what it would save of the spending
+    #[arg(long = "tier-cost", value_name = "RATIO", value_delimiter = ',', value_parser = tier_cost)]
+    pub(crate) tier_costs: Vec<RatioPpm>,
+}
+
+fn risk(text: &str) -> Result<RatioPpm, String> {
+    let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    if ratio == RatioPpm(0) || ratio >= RatioPpm::ONE {
+        return Err("no measurement excludes a risk; give one above 0 and below 100%, such as 0.1%".to_owned());
+    }
+    Ok(ratio)
+}
+
+fn tier_cost(text: &str) -> Result<RatioPpm, String> {
+    let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    if ratio >= RatioPpm::ONE {
+        return Err("memory that costs as much as DRAM saves nothing; give its share of DRAM's price, such as 0.25".to_owned());
+    }
+    Ok(ratio)
+}
 
 /// The width of a job's name; a longer one has a line of its own.
 const NAME_WIDTH: usize = 28;
 
 /// `thermocline plan`.
-pub(crate) fn plan(roots: &Roots, config: &Config, format: Format, arguments: &arguments::Plan) -> Result<()> {
+pub(crate) fn plan(roots: &Roots, config: &Config, format: Format, arguments: &Plan) -> Result<()> {
     let (job, tier_costs) = (arguments.job.clone(), arguments.tier_costs.clone());
     let mut options = Options { risk: arguments.risk, job, dram: arguments.dram, tier_costs };
     let advice = if arguments.journals.is_empty() {
@@ -29,7 +66,7 @@ pub(crate) fn plan(roots: &Roots, config: &Config, format: Format, arguments: &a
     print(format, &advice, || text(&advice))
 }
 
-fn text(plan: &Plan) -> String {
+fn text(plan: &plan::Plan) -> String {
     let mut text = machine(plan);
     let columns = ["seen", "without far", "with far", "working", "saved", "potential", "promotions", "stall", "limit", "above", "at most"];
     text += "\n";
@@ -52,7 +89,7 @@ fn text(plan: &Plan) -> String {
     text
 }
 
-fn machine(plan: &Plan) -> String {
+fn machine(plan: &plan::Plan) -> String {
     let machine = &plan.machine;
     let MachinePlan { periods, firm_saved_bytes, without_far_memory_bytes: without, memory_bytes: with, .. } = machine;
     let accepted = percent(plan.accepted_risk_ratio);
@@ -113,7 +150,7 @@ fn row(name: &str, columns: &[String; 11]) -> String {
 }
 
 /// What the numbers of a job do not tell.
-fn remarks(job: &JobPlan, plan: &Plan) -> Vec<String> {
+fn remarks(job: &JobPlan, plan: &plan::Plan) -> Vec<String> {
     let mut remarks = Vec::new();
     if job.too_short {
         let (seen, wanted) = (job.periods, plan.periods_min);

@@ -10,8 +10,8 @@ use rollout::repository::Contents;
 use trace::Store;
 
 use crate::arguments::Format;
-use crate::rollout::arguments::Repository;
-use crate::{in_words, print};
+use crate::fleet::rollout::arguments::Repository;
+use crate::output::{in_words, print};
 
 /// Looks at the machine and, where the configuration can be read, at what it names. Changes nothing.
 pub(crate) fn doctor(roots: &Roots, config: Result<Config>, format: Format) -> Result<ExitCode> {
@@ -46,7 +46,7 @@ fn traces(config: &Config) -> Option<Check> {
 fn bundles(config: &Config) -> Option<Check> {
     let url = &config.rollout.store;
     let own = Repository { store: None, root: None };
-    let found = || -> Result<Contents> { Ok(crate::rollout::reader(config, &own)?.contents(false)?) };
+    let found = || -> Result<Contents> { Ok(crate::fleet::rollout::reader(config, &own)?.contents(false)?) };
     (!url.is_empty()).then(|| match found() {
         Ok(contents) if contents.troubles.is_empty() => {
             let assigned = contents.assignment.as_ref().map_or("nothing is assigned".to_owned(), |told| format!("stage {:?}", told.stage));

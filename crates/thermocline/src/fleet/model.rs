@@ -24,10 +24,11 @@ use trace::Basis;
 use units::{Age, RatioPpm};
 
 use self::report::{Answer, FleetAsItIs, Group, Pair, Report, Written};
-use crate::arguments::{self, Format};
-use crate::print;
-use crate::traces::inputs::{Inputs, Local};
+use crate::arguments::Format;
+use crate::fleet::traces::inputs::{Inputs, Local};
+use crate::output::print;
 
+pub(crate) mod arguments;
 mod detail;
 mod report;
 mod text;

@@ -12,9 +12,10 @@ use config::{Class, Config, Tier};
 use serde::Serialize;
 use units::{Bytes, RatioPpm};
 
+use super::arguments::{self, Modelled};
 use super::{millis, read};
-use crate::arguments::{self, Format, Modelled};
-use crate::print;
+use crate::arguments::Format;
+use crate::output::print;
 
 /// The classes that differ in what far memory may cost, each with its account.
 struct ByClass([(Class, Waits); 3]);

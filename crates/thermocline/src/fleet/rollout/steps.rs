@@ -21,7 +21,8 @@ use trace::{Store, calendar};
 use super::arguments::{Act, Driver, PlanArguments, RunArguments, Start, StatusArguments};
 use super::{operator, reader, store, words};
 use crate::arguments::Format;
-use crate::{print, signals};
+use crate::output::print;
+use crate::signals;
 
 /// A look that decides nothing renews the signatures when so much of their time, or less, is left.
 const RENEW_AT: f64 = 0.5;
@@ -97,7 +98,7 @@ pub(super) fn run(config: &Config, format: Format, arguments: &RunArguments) -> 
                     return Ok(());
                 }
             }
-            Err(error) => log::error!("this look failed, the next one tries again: {}", crate::in_words(&error)),
+            Err(error) => log::error!("this look failed, the next one tries again: {}", crate::output::in_words(&error)),
         }
         match receiver.recv_timeout(arguments.every.saturating_sub(began.elapsed())) {
             Err(RecvTimeoutError::Timeout) => {}

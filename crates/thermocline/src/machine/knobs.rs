@@ -7,7 +7,7 @@ use config::{Config, KNOBS, Knob, Scale, Unit};
 use serde::Serialize;
 
 use crate::arguments::Format;
-use crate::print;
+use crate::output::print;
 
 /// One knob. Values are written as in a configuration file; `number` and `search` are in seconds, bytes, shares of one
 /// or whole numbers.

@@ -1,0 +1,97 @@
+//! `thermocline agent`: the node agent over the configured jobs.
+
+use std::sync::mpsc::SyncSender;
+
+use agent::node::{Agent, Message, Options};
+use agent::{metrics, socket};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use config::{Config, Guidance, Told};
+use kernel::Roots;
+use rollout::follow::{Follow, Follower, Settings};
+
+use crate::arguments::Format;
+use crate::output::print;
+use crate::signals;
+use crate::values::duration;
+
+#[derive(Debug, Args)]
+pub(crate) struct AgentArguments {
+    /// Decide and record, but move nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Stop after this long; otherwise at SIGTERM
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) r#for: Option<std::time::Duration>,
+    /// Put back what a dead agent left behind, and exit
+    #[arg(long, conflicts_with_all = ["dry_run", "for"])]
+    pub(crate) restore: bool,
+}
+
+/// Runs the agent, or restores what an agent that was killed left behind.
+pub(crate) fn run(roots: Roots, config: Config, format: Format, arguments: &AgentArguments) -> Result<()> {
+    if arguments.restore {
+        let done = ::agent::node::restore(&roots, &config)?;
+        return print(format, &done, || if done.is_empty() { "nothing to restore\n".to_owned() } else { done.join("\n") + "\n" });
+    }
+    serve(roots, config, format, arguments)
+}
+
+fn serve(roots: Roots, config: Config, format: Format, arguments: &AgentArguments) -> Result<()> {
+    if config.jobs.is_empty() {
+        bail!("no [[job]] rule is configured, so there is nothing to watch; see `thermocline config show` for examples");
+    }
+    let (sender, receiver) = signals::messages()?;
+    let options = Options { dry_run: arguments.dry_run, ephemeral: false };
+    let (runtime_dir, listen) = (config.agent.runtime_dir.clone(), config.agent.metrics_listen);
+    let following = follower(&roots, &config);
+    let mut node = Agent::new(roots, config, options)?;
+    let _follow = following.map(|(follower, remembered)| follow(&mut node, follower, remembered, sender.clone())).transpose()?;
+    socket::serve(&runtime_dir, node.view(), sender)
+        .with_context(|| format!("cannot make the control socket in {}", runtime_dir.display()))?;
+    if let Some(address) = listen {
+        // Another service on the port is no reason to leave memory unwatched.
+        match metrics::serve(address, node.view()) {
+            Ok(bound) => log::info!("metrics on http://{bound}/metrics"),
+            Err(error) => log::error!("no metrics on {address}: {error}; set agent.metrics_listen"),
+        }
+    }
+    node.run(&receiver, arguments.r#for, &mut |_, view| {
+        if format == Format::Json {
+            let _ = print(format, &view.brief(), String::new);
+        }
+    })?;
+    Ok(())
+}
+
+/// Who follows the rollout that is configured, and what an earlier agent remembered of it.
+fn follower(roots: &Roots, config: &Config) -> Option<(Follower, rollout::Result<Option<Guidance>>)> {
+    let wanted = &config.rollout;
+    (!wanted.store.is_empty()).then(|| {
+        Follower::new(Settings {
+            store: wanted.store.clone(),
+            root: wanted.root.clone(),
+            poll: wanted.poll,
+            state_dir: config.agent.state_dir.clone(),
+            machine: agent::record::machine_name(roots, config),
+            cluster: config.trace.cluster.clone(),
+        })
+    })
+}
+
+/// Goes by what is remembered, and has a thread see what is new.
+fn follow(
+    node: &mut Agent,
+    follower: Follower,
+    remembered: rollout::Result<Option<Guidance>>,
+    sender: SyncSender<Message>,
+) -> Result<Follow> {
+    let (guidance, trouble) = match remembered {
+        Ok(guidance) => (guidance, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    node.follow(Told { guidance, trouble, ..Told::default() });
+    // The loop may have ended already.
+    let tell = move |told| drop(sender.send(Message::Follow(Box::new(told))));
+    Ok(rollout::follow::start(follower, tell)?)
+}

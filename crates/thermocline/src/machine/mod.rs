@@ -1,0 +1,13 @@
+//! Commands about this machine: what it can do, the agent and its jobs, and advice from what the agent recorded.
+
+pub(crate) mod agent;
+pub(crate) mod configuration;
+pub(crate) mod doctor;
+mod knobs;
+pub(crate) mod observe;
+pub(crate) mod plan;
+pub(crate) mod rates;
+pub(crate) mod replay;
+pub(crate) mod run;
+pub(crate) mod status;
+mod text;
