@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::hint::black_box;
 
-use agent::trackers::Scan;
-use agent::trackers::page_idle::{Frames, age_frames};
-use agent::walk::{Flow, Walker};
 use anyhow::{Context, Result, ensure};
 use kernel::Roots;
 use kernel::page_idle::{KPF_COMPOUND_TAIL, KPF_LRU, KPF_SLAB, KPF_SWAPBACKED};
 use kernel::pagemap::{Entry, Pagemap};
+use trackers::ages::Scan;
+use trackers::ages::page_idle::{Frames, age_frames};
+use trackers::walk::{Flow, Walker};
 
 use crate::measure::{Bench, Effort, Report};
 

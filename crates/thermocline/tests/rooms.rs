@@ -17,7 +17,10 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-policy", 1),
     ("thermocline-kernel", 1),
     ("thermocline-config", 2),
-    ("thermocline-agent", 3),
+    ("thermocline-trackers", 3),
+    ("thermocline-agent", 4),
+    // Reads the agent's journals; the agent does not know it.
+    ("thermocline-advise", 5),
     // crates/fleet: many machines.
     ("thermocline-trace", 2),
     ("thermocline-model", 3),
@@ -34,9 +37,9 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-simulator", 4),
     // A bench instrument.
     ("thermocline-emulate", 3),
-    ("thermocline", 5),
+    ("thermocline", 6),
     // Above everything: it may measure any crate, and no crate may depend on it.
-    ("thermocline-bench", 6),
+    ("thermocline-bench", 7),
 ];
 
 /// Packages that know nobody and that nobody knows: the lab meets the product through its binary and files.

@@ -20,9 +20,9 @@ use crate::actuators::exact::Cursor;
 use crate::discover::Treatment;
 use crate::far::FarAges;
 use crate::journal::{JobMemory, Outcome, PeriodRecord};
-use crate::sample::Measured;
 use crate::tiers::Placed;
-use crate::trackers::{self, Scan};
+use trackers::ages::{self, Scan};
+use trackers::compressibility::Measured;
 
 pub mod background;
 pub mod pressed;
@@ -43,7 +43,7 @@ pub struct Job {
     /// How the operator wants it treated.
     pub treatment: Treatment,
     /// What observes it, and why that.
-    pub tracker: (trackers::Kind, &'static str),
+    pub tracker: (ages::Kind, &'static str),
     /// Its pressure controller, where its policy has one.
     pub pressed: Option<Pressed>,
     /// Its background controller, where its policy has one.
@@ -167,7 +167,7 @@ struct Counters {
 impl Job {
     /// A job that was never seen before, or whose history is put in by the caller.
     #[must_use]
-    pub fn new(cgroup: Cgroup, treatment: Treatment, tracker: (trackers::Kind, &'static str), params: &Parameters, now: Duration) -> Self {
+    pub fn new(cgroup: Cgroup, treatment: Treatment, tracker: (ages::Kind, &'static str), params: &Parameters, now: Duration) -> Self {
         let pressed = matches!(treatment.policy, Policy::Pressure | Policy::Auto).then(|| Pressed::new(params.pressure));
         let background = matches!(treatment.policy, Policy::Background | Policy::Auto).then(|| Background::new(params.background));
         Self {

@@ -23,7 +23,7 @@ use crate::job::background::Done;
 use crate::job::pressed::Reclaimed;
 use crate::job::slowed::Moved;
 
-pub(crate) mod lines;
+pub mod lines;
 
 /// The version of the lines below. A reader refuses a newer one by name.
 ///

@@ -2,7 +2,7 @@
 //! safe threshold into far memory.
 //!
 //! # Map
-//! [`node`] is the loop. It reads through [`trackers`], steps through `policy`, acts through [`actuators`], and
+//! [`node`] is the loop. It reads through `trackers`, steps through `policy`, acts through [`actuators`], and
 //! records in the [`journal`]. [`undo`] is what makes it safe to kill; [`view`] is what [`metrics`] and the
 //! [`socket`] show.
 //!
@@ -13,7 +13,6 @@
 
 pub mod actuators;
 pub mod discover;
-pub mod doctor;
 pub mod far;
 pub mod following;
 pub mod history;
@@ -23,17 +22,12 @@ pub mod machine;
 pub mod metrics;
 pub mod node;
 pub mod pace;
-pub mod plan;
-pub mod rates;
 pub mod record;
 pub mod replay;
-pub mod sample;
 pub mod slow;
 pub mod socket;
 #[cfg(test)]
 mod testing;
 pub mod tiers;
-pub mod trackers;
 pub mod undo;
 pub mod view;
-pub mod walk;

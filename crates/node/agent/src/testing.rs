@@ -104,13 +104,6 @@ impl Machine {
         self.put_words("sys/kernel/mm/page_idle/bitmap", &(0..FRAMES / 64).map(word).collect::<Vec<_>>());
     }
 
-    /// Whether a frame's idle bit is set.
-    pub(crate) fn is_idle(&self, frame: u64) -> bool {
-        let bytes = std::fs::read(self.path("sys/kernel/mm/page_idle/bitmap")).unwrap();
-        let (words, _) = bytes.as_chunks::<8>();
-        u64::from_ne_bytes(words[usize::try_from(frame / 64).unwrap()]) >> (frame % 64) & 1 == 1
-    }
-
     /// A configuration whose files are in this machine's directory, with more of it.
     pub(crate) fn config(&self, more: &str) -> Config {
         let (state, run) = (self.path("state"), self.path("run"));

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use agent::doctor::{Check, Status, examine};
+use advise::doctor::{Check, Status, examine};
 use anyhow::Result;
 use config::Config;
 use kernel::Roots;

@@ -71,7 +71,7 @@ fn cold_ranges(node: &Agent, age: Age) -> Vec<Value> {
     let mut found = Vec::new();
     for job in node.jobs().values() {
         let Some(scan) = &job.scan else { continue };
-        let Some(ages) = node.tracker(job.tracker.0).and_then(agent::trackers::Tracker::page_ages) else { continue };
+        let Some(ages) = node.tracker(job.tracker.0).and_then(trackers::ages::Tracker::page_ages) else { continue };
         let Ok(processes) = exact::cold_ranges(node.roots(), ages, &job.pids, age) else { continue };
         for (pid, ranges) in processes {
             let cold: Vec<_> = ranges.iter().map(|range| [range.start, range.end]).collect();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use agent::plan::{self, Cold, JobPlan, MachinePlan, Options, Saving};
+use advise::plan::{self, Cold, JobPlan, MachinePlan, Options, Saving};
 use anyhow::Result;
 use clap::Args;
 use config::Config;

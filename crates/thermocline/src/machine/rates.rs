@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use agent::rates::sampler::Settings;
-use agent::rates::survey::{self, Options, Row, Survey};
+use advise::rates::{self, Options, Row, Survey};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use config::Config;
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::{Roots, process};
+use trackers::rates::sampler::Settings;
 use units::{Bytes, RatioPpm};
 
 use crate::arguments::Format;
@@ -96,7 +96,7 @@ pub(crate) fn rates(roots: &Roots, config: &Config, format: Format, arguments: &
     };
     let (_sender, receiver) = signals::messages()?;
     let wait = &mut |time| matches!(receiver.recv_timeout(time), Err(RecvTimeoutError::Timeout));
-    let Some(survey) = survey::survey(roots, config, &pids, &options, wait)? else {
+    let Some(survey) = rates::survey(roots, config, &pids, &options, wait)? else {
         return Ok(ExitCode::from(INTERRUPTED));
     };
     print(format, &survey, || text(&survey, arguments.latency.as_secs_f64()))?;
@@ -182,9 +182,9 @@ fn row([pid, address, size, pages, node, looks, accessed, mean, upper]: [String;
 
 #[cfg(test)]
 mod tests {
-    use agent::rates::blocks::Skipped;
-    use agent::rates::sampler::Lost;
-    use agent::rates::survey::Share;
+    use advise::rates::Share;
+    use trackers::rates::blocks::Skipped;
+    use trackers::rates::sampler::Lost;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use agent::doctor::Check;
+use advise::doctor::Check;
 use anyhow::Result;
 use kernel::Roots;
 use serde::Serialize;

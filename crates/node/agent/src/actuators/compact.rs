@@ -14,7 +14,7 @@ use kernel::{Result, Roots};
 use units::{Bytes, Pages};
 
 use super::push;
-use crate::walk::{Flow, Walker};
+use trackers::walk::{Flow, Walker};
 
 /// Addresses of file mappings that one step deactivates: they are walked, and nothing is moved.
 const DEACTIVATE_STEP: Bytes = Bytes::mib(64);

@@ -9,8 +9,8 @@ use kernel::{Result, Roots};
 use units::{Age, Pages};
 
 use super::{Asked, push};
-use crate::trackers::{PageAges, Tracker};
-use crate::walk::{Flow, Walker};
+use trackers::ages::{PageAges, Tracker};
+use trackers::walk::{Flow, Walker};
 
 /// How far one job's pages have been gone through.
 #[derive(Clone, Debug, Default)]

@@ -10,7 +10,7 @@ use kernel::{Result, Roots};
 use units::{Age, Bytes, Pages};
 
 use super::Asked;
-use crate::trackers::Tracker;
+use trackers::ages::Tracker;
 
 /// Anonymous memory first: what zswap can hold.
 pub const ANON_FIRST: u8 = 200;

@@ -15,7 +15,7 @@ use config::Actuator as Kind;
 use policy::histogram::AgeCounts;
 use units::Pages;
 
-use crate::trackers;
+use trackers::ages;
 
 pub mod compact;
 pub mod exact;
@@ -34,12 +34,12 @@ pub struct Asked {
 
 /// The actuator for a job: the configured one, or the most exact that its tracker allows.
 #[must_use]
-pub fn choose(wanted: Kind, tracker: trackers::Kind) -> Kind {
+pub fn choose(wanted: Kind, tracker: ages::Kind) -> Kind {
     match (wanted, tracker) {
-        (Kind::Auto, trackers::Kind::PageIdle | trackers::Kind::Damon) => Kind::Exact,
-        (Kind::Auto | Kind::Exact, trackers::Kind::LruGen | trackers::Kind::Auto) => Kind::LruGen,
+        (Kind::Auto, ages::Kind::PageIdle | ages::Kind::Damon) => Kind::Exact,
+        (Kind::Auto | Kind::Exact, ages::Kind::LruGen | ages::Kind::Auto) => Kind::LruGen,
         // Generations are evicted by the numbers that their tracker has read.
-        (Kind::LruGen, trackers::Kind::PageIdle | trackers::Kind::Damon) => Kind::MemoryReclaim,
+        (Kind::LruGen, ages::Kind::PageIdle | ages::Kind::Damon) => Kind::MemoryReclaim,
         (wanted, _) => wanted,
     }
 }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn each_tracker_gets_an_actuator_that_it_can_serve() {
-        use trackers::Kind as Tracker;
+        use ages::Kind as Tracker;
         for (wanted, tracker, want) in [
             (Kind::Auto, Tracker::PageIdle, Kind::Exact),
             (Kind::Auto, Tracker::Damon, Kind::Exact),

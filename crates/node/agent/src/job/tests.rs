@@ -11,7 +11,7 @@ fn params() -> cold_age::Params {
 }
 
 fn treatment() -> Treatment {
-    Treatment { class: Class::Standard, kind: Kind::Application, policy: Policy::ColdAge, tier: Tier::Auto, tracker: trackers::Kind::Auto }
+    Treatment { class: Class::Standard, kind: Kind::Application, policy: Policy::ColdAge, tier: Tier::Auto, tracker: ages::Kind::Auto }
 }
 
 fn parameters() -> Parameters {
@@ -25,7 +25,7 @@ fn parameters() -> Parameters {
 }
 
 fn job(machine: &Machine) -> Job {
-    Job::new(machine.cgroup("/a"), treatment(), (trackers::Kind::PageIdle, "test"), &parameters(), Duration::ZERO)
+    Job::new(machine.cgroup("/a"), treatment(), (ages::Kind::PageIdle, "test"), &parameters(), Duration::ZERO)
 }
 
 fn counts(pairs: &[(u8, u64)]) -> AgeCounts {

@@ -11,7 +11,7 @@ use super::{AgentRecord, Journal, ReadError, Record, VERSION};
 
 /// The records of one file, read as they are asked for.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub struct Lines {
     path: PathBuf,
     reader: BufReader<File>,
     line: usize,
@@ -77,18 +77,24 @@ impl Iterator for Lines {
     }
 }
 
-/// The named files, oldest first whatever the order they are named in: a shell sorts `journal` before `journal.1`.
-pub(crate) fn of_files(paths: &[PathBuf]) -> Result<Vec<Lines>, ReadError> {
+/// Opens the named files and orders them from oldest to newest: a shell sorts `journal` before `journal.1`.
+///
+/// # Errors
+/// When a file cannot be opened, or its first line is not a record.
+pub fn of_files(paths: &[PathBuf]) -> Result<Vec<Lines>, ReadError> {
     let mut opened = paths.iter().map(|path| Lines::of(path)).collect::<Result<Vec<_>, _>>()?;
     opened.sort_by_key(Lines::begins_at);
     Ok(opened)
 }
 
-/// The files that an agent keeps in `directory`. None where it never ran.
+/// Opens the files that an agent keeps in `directory`, from oldest to newest. Empty if no agent ever ran.
 ///
 /// All are opened before the first is read on, newest first, and one that is met twice is left out: the agent may rename
 /// them meanwhile, but then an older name holds what was open already, and no file is missed.
-pub(crate) fn of_directory(directory: &Path) -> Result<Vec<Lines>, ReadError> {
+///
+/// # Errors
+/// When a file cannot be opened, or its first line is not a record.
+pub fn of_directory(directory: &Path) -> Result<Vec<Lines>, ReadError> {
     let newest = Journal::path(directory);
     let mut opened = Vec::new();
     let mut known = Vec::new();

@@ -38,7 +38,7 @@ impl Agent {
         let moved: Vec<String> = self
             .jobs
             .values_mut()
-            .filter(|job| job.tracker.0 == kind && job.tracker.1 != crate::trackers::choose::CONFIGURED)
+            .filter(|job| job.tracker.0 == kind && job.tracker.1 != trackers::ages::choose::CONFIGURED)
             .map(|job| {
                 job.tracker = (next, "the better tracker costs more than agent.cpu_budget");
                 job.scan = None;

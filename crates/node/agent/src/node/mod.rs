@@ -25,11 +25,11 @@ use crate::job::Job;
 use crate::journal::{self, Journal, Record};
 use crate::pace::{ByteRate, CpuBudget};
 use crate::record::Recorder;
-use crate::trackers::choose::Offer;
-use crate::trackers::{self, Tracker};
 use crate::undo::UndoLog;
 use crate::view::{Published, View};
-use crate::walk::Walker;
+use trackers::ages::choose::Offer;
+use trackers::ages::{self, Tracker};
+use trackers::walk::Walker;
 
 mod act;
 mod afford;
@@ -43,7 +43,7 @@ mod slow;
 mod start;
 mod tier;
 
-pub(crate) use start::alone;
+pub use start::alone;
 pub use start::restore;
 
 /// How this run of the loop differs from the configuration.
@@ -124,8 +124,8 @@ pub struct Agent {
     rules: Rules,
     cgroups: CgroupRoot,
     offer: Offer,
-    affordances: BTreeMap<trackers::Kind, afford::Affordance>,
-    trackers: BTreeMap<trackers::Kind, Box<dyn Tracker>>,
+    affordances: BTreeMap<ages::Kind, afford::Affordance>,
+    trackers: BTreeMap<ages::Kind, Box<dyn Tracker>>,
     lru: Option<kernel::lru_gen::LruGen>,
     jobs: BTreeMap<String, Job>,
     /// Cgroups that a rule names and that no tracker can watch.
@@ -217,7 +217,7 @@ impl Agent {
 
     /// The tracker of a kind, if it is in use.
     #[must_use]
-    pub fn tracker(&self, kind: trackers::Kind) -> Option<&dyn Tracker> {
+    pub fn tracker(&self, kind: ages::Kind) -> Option<&dyn Tracker> {
         self.trackers.get(&kind).map(AsRef::as_ref)
     }
 

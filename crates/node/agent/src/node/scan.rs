@@ -9,7 +9,7 @@ use units::Bytes;
 use super::{Agent, job_record};
 use crate::discover::Found;
 use crate::job::Job;
-use crate::trackers::{self, Scan, Target, Tracker, damon, lru_gen, page_idle};
+use trackers::ages::{self, Scan, Target, Tracker, damon, lru_gen, page_idle};
 
 /// Bounds on what one listing may return.
 const CGROUPS_MAX: usize = 100_000;
@@ -21,7 +21,7 @@ impl Agent {
     pub(super) fn scan(&mut self, now: Duration) {
         let cpu_before = self.cpu_time();
         self.discover(now);
-        let mut by_tracker: BTreeMap<trackers::Kind, Vec<String>> = BTreeMap::new();
+        let mut by_tracker: BTreeMap<ages::Kind, Vec<String>> = BTreeMap::new();
         for (path, job) in &self.jobs {
             by_tracker.entry(job.tracker.0).or_default().push(path.clone());
         }
@@ -38,7 +38,7 @@ impl Agent {
         self.costs.scan_cpu_seconds += cpu.as_secs_f64();
     }
 
-    fn scan_with(&mut self, kind: trackers::Kind, now: Duration, paths: &[String]) {
+    fn scan_with(&mut self, kind: ages::Kind, now: Duration, paths: &[String]) {
         if let Err(error) = self.open_tracker(kind, paths) {
             return self.event(None, format!("tracker {}: {error}", kind.as_str()));
         }
@@ -138,13 +138,13 @@ impl Agent {
     }
 
     /// Opens a tracker at its first use, and writes down what it will leave in the kernel before it does.
-    fn open_tracker(&mut self, kind: trackers::Kind, paths: &[String]) -> kernel::Result<()> {
+    fn open_tracker(&mut self, kind: ages::Kind, paths: &[String]) -> kernel::Result<()> {
         let agent = &self.config.agent;
         if !self.trackers.contains_key(&kind) {
             let tracker: Box<dyn Tracker> = match kind {
-                trackers::Kind::PageIdle => Box::new(page_idle::PageIdle::open(&self.roots)?),
-                trackers::Kind::LruGen => Box::new(lru_gen::LruGen::open(&self.roots, agent.scan_period)?),
-                trackers::Kind::Damon | trackers::Kind::Auto => {
+                ages::Kind::PageIdle => Box::new(page_idle::PageIdle::open(&self.roots)?),
+                ages::Kind::LruGen => Box::new(lru_gen::LruGen::open(&self.roots, agent.scan_period)?),
+                ages::Kind::Damon | ages::Kind::Auto => {
                     let limits = damon::Limits {
                         scan_period: agent.scan_period,
                         regions_max: u64::from(agent.damon_regions_max),
@@ -155,7 +155,7 @@ impl Agent {
             };
             self.trackers.insert(kind, tracker);
         }
-        if kind == trackers::Kind::Damon {
+        if kind == ages::Kind::Damon {
             let watched = self.trackers.get(&kind).map(|tracker| tracker.kdamond_targets()).unwrap_or_default();
             let mut pids: Vec<i32> = paths.iter().filter_map(|path| self.jobs.get(path)).flat_map(|job| job.pids.clone()).collect();
             pids.extend(watched);

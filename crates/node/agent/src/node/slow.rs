@@ -17,10 +17,10 @@ use units::{AccessRate, Bytes};
 use super::{Agent, Costs, unix_ms};
 use crate::job::Job;
 use crate::journal::{Record, SlowRecord};
-use crate::rates::blocks::{self, Block};
-use crate::rates::sampler::{Host, Memory, Rated, Round, Sampler, Settings};
-use crate::rates::{self, RateTracker, selection};
 use crate::slow::{self, SlowNode};
+use trackers::rates::blocks::{self, Block};
+use trackers::rates::sampler::{Host, Memory, Rated, Round, Sampler, Settings};
+use trackers::rates::{self, RateTracker, selection};
 
 mod looking;
 mod moves;

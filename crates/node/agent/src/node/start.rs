@@ -21,10 +21,10 @@ use crate::machine::Machine;
 use crate::pace::{ByteRate, CpuBudget};
 use crate::record::Recorder;
 use crate::tiers::Tiers;
-use crate::trackers::choose::Offer;
 use crate::undo::{Restored, UndoLog};
 use crate::view::Published;
-use crate::walk::Walker;
+use trackers::ages::choose::Offer;
+use trackers::walk::Walker;
 
 impl Agent {
     /// Probes the machine, takes the lock, and puts back what an earlier agent left. Observes nothing yet.
@@ -142,7 +142,7 @@ pub fn restore(roots: &Roots, config: &Config) -> Result<Vec<String>, Error> {
 ///
 /// # Errors
 /// As [`restore`].
-pub(crate) fn alone(config: &Config) -> Result<(PidLock, UndoLog), Error> {
+pub fn alone(config: &Config) -> Result<(PidLock, UndoLog), Error> {
     Ok((lock(config)?, open_undo(config)?))
 }
 

@@ -11,8 +11,8 @@ use units::{Age, Bytes, RatioPpm};
 use super::Agent;
 use crate::job::pressed::Costs;
 use crate::job::{Job, millis};
-use crate::sample::{self, Family};
 use crate::tiers::{self, Placed};
+use trackers::compressibility::{self, Family};
 
 /// Nothing is written to a device for less than this: a request reclaims in batches.
 const WRITE_MIN: Bytes = Bytes::mib(1);
@@ -164,7 +164,7 @@ impl Agent {
     fn sample(&mut self, job: &mut Job, now_ms: u64) -> Option<incompressible::Sample> {
         let knobs = &self.config.incompressible;
         let family = Family::of_compressor(&self.machine.compressor);
-        let wanted = sample::Wanted {
+        let wanted = compressibility::Wanted {
             threshold: Age(1),
             pages: usize::try_from(knobs.sample_pages).unwrap_or(usize::MAX),
             ratio_max: knobs.ratio,
@@ -172,7 +172,7 @@ impl Agent {
         };
         let ages = self.trackers.get(&job.tracker.0).and_then(|tracker| tracker.page_ages());
         let idle = IdlePriority::enter();
-        let measured = sample::measure(&self.roots, &mut self.walker, &job.pids, ages, &wanted).ok();
+        let measured = compressibility::measure(&self.roots, &mut self.walker, &job.pids, ages, &wanted).ok();
         drop(idle);
         let measured = measured.filter(|measured| measured.sample.pages > 0)?;
         let shrunk = measured.of(family);

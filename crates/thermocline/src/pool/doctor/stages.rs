@@ -1,6 +1,6 @@
 //! The way from a device to pool memory, stage by stage: how each stands, and the commands that lead on. Pure.
 
-use agent::doctor::{Check, Status};
+use advise::doctor::{Check, Status};
 use kernel::hotplug::{AutoOnline, Online};
 use kernel::numa::Node;
 use units::Bytes;

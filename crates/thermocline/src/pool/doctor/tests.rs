@@ -1,7 +1,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use agent::doctor::Status;
+use advise::doctor::Status;
 use kernel::Roots;
 
 use super::machine::{Expander, Machine};
@@ -107,7 +107,7 @@ fn machine(files: &Files) -> Machine {
 /// What is said of one thing: how it stands, and words; and the commands that are next.
 fn check(machine: &Machine, able: bool, name: &str, status: Status, words: &[&str], next: &[&str]) {
     let report = report(machine);
-    let fits = |check: &agent::doctor::Check| {
+    let fits = |check: &advise::doctor::Check| {
         let said = format!("{} -> {}", check.found, check.remedy);
         check.name == name && check.status == status && words.iter().all(|word| said.contains(word))
     };

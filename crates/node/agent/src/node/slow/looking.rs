@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use kernel::process;
 
 use super::super::Costs;
-use crate::rates::RateTracker;
+use trackers::rates::RateTracker;
 
 /// Sums since the agent started.
 #[derive(Debug, Default)]
@@ -105,7 +105,7 @@ impl Looking {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rates::{Seen, Watch};
+    use trackers::rates::{Seen, Watch};
 
     /// A tracker that has cost so much.
     #[derive(Debug)]

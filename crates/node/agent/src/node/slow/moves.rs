@@ -10,7 +10,7 @@ use units::Bytes;
 use super::super::Agent;
 use super::super::act::{PACE_WAIT, SLICE};
 use crate::job::slowed::Moved;
-use crate::rates::blocks::{self, BLOCK_BYTES, Block};
+use trackers::rates::blocks::{self, BLOCK_BYTES, Block};
 
 /// A block on its way.
 #[derive(Clone, Debug)]

@@ -11,8 +11,8 @@ use policy::{balance, pressure};
 use units::{Age, Pages};
 
 use super::*;
-use crate::job::pressed::Reclaimed;
-use crate::journal::{AgentRecord, JobMemory, JobRecord, Journal, Outcome, PeriodRecord, PressureRecord, VERSION};
+use agent::job::pressed::Reclaimed;
+use agent::journal::{AgentRecord, JobMemory, JobRecord, Journal, Outcome, PeriodRecord, PressureRecord, VERSION};
 
 const MIB: u64 = 1 << 20;
 const PERIOD_MS: u64 = 60_000;

@@ -5,19 +5,18 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use agent::node::{self, Error};
+use agent::undo::UndoLog;
 use config::Config;
 use kernel::madvise::PidFd;
 use kernel::thp::Splitter;
 use kernel::{Result, Roots};
 use policy::slowdown::{self, Input, Params, Runs};
 use serde::Serialize;
+use trackers::rates::blocks::{self, Block, Skipped};
+use trackers::rates::sampler::{Host, Lost, Rated, Round, Sampler, Settings};
+use trackers::rates::{self, RateTracker, selection};
 use units::{Bytes, RatioPpm};
-
-use super::blocks::{self, Block, Skipped};
-use super::sampler::{Host, Lost, Rated, Round, Sampler, Settings};
-use super::{RateTracker, selection};
-use crate::node::{self, Error};
-use crate::undo::UndoLog;
 
 /// The slowdowns that a survey tells of (002 figures 5 to 11).
 const SLOWDOWNS: [RatioPpm; 3] = [RatioPpm(30_000), RatioPpm(60_000), RatioPpm(100_000)];
@@ -120,7 +119,7 @@ pub fn survey(
     if !undo.is_empty() {
         log::warn!("an agent that died has left settings behind; `thermocline agent --restore` puts them back");
     }
-    let mut tracker = super::choose(roots, config.slow.access_sampling)?;
+    let mut tracker = rates::choose(roots, config.slow.access_sampling)?;
     let splitter = if options.split { Some(Splitter::open(roots)?) } else { None };
     let found = blocks::find(roots, pids, BLOCKS_MAX)?;
     let sampled = selection::sampled(&found.blocks, options.share, options.seed);

@@ -15,7 +15,7 @@ use kernel::{Error, Result, Roots, process};
 use policy::incompressible::Sample;
 use units::{Age, RatioPpm};
 
-use crate::trackers::PageAges;
+use crate::ages::PageAges;
 use crate::walk::{Flow, Walker};
 use codecs::Codecs;
 

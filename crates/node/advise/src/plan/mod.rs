@@ -45,7 +45,7 @@ use self::distribution::Distribution;
 pub use self::distribution::{CONFIDENCE, Spread};
 use self::machine::Together;
 pub use self::spending::{Cold, Saving};
-use crate::journal::{ReadError, Record, lines};
+use agent::journal::{ReadError, Record, lines};
 
 /// What is asked.
 #[derive(Clone, Debug)]

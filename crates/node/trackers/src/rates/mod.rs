@@ -41,7 +41,6 @@ pub mod page_idle;
 pub mod perf;
 pub mod sampler;
 pub mod selection;
-pub mod survey;
 mod translate;
 
 /// One page of one process.
@@ -116,7 +115,7 @@ pub trait RateTracker: fmt::Debug {
     fn finish(&mut self) -> Result<Option<Seen>>;
 
     /// Whether watching takes kernel threads, which outlive this process if it is killed. The processes watched must then
-    /// be written down before [`RateTracker::watch`] ([`sampler::Sampler::pids`], [`crate::undo`]).
+    /// be written down before [`RateTracker::watch`] ([`sampler::Sampler::pids`]).
     fn has_kernel_threads(&self) -> bool {
         false
     }

@@ -21,10 +21,11 @@ use config::Tracker as Kind;
 use kernel::damon::{Damon as Admin, Monitor, Region, Session};
 use kernel::maps::{self, Vma};
 use kernel::pagemap::Entry;
-use kernel::{Result, Roots, process};
+use kernel::{Result, Roots};
 use units::{Age, Bytes, Pages};
 
 use super::{PageAges, Scan, Target, Tracker};
+use crate::kdamond_time::KdamondTime;
 use crate::walk::{Flow, Walker};
 
 /// The fewest regions that the kernel accepts.
@@ -212,32 +213,6 @@ impl Seen {
         if let Some(age) = self.accessed_at {
             scan.accesses.add(age, Pages(1));
         }
-    }
-}
-
-/// CPU time of kdamonds, which are nobody's children.
-#[derive(Debug, Default)]
-pub(crate) struct KdamondTime {
-    running: HashMap<i32, Duration>,
-    ended: Duration,
-}
-
-impl KdamondTime {
-    pub(crate) fn update(&mut self, roots: &Roots, kdamonds: &[i32]) {
-        for &pid in kdamonds {
-            if let Ok(stat) = process::stat(roots, pid) {
-                let ticks = stat.utime.saturating_add(stat.stime);
-                self.running.insert(pid, Duration::from_millis(ticks.saturating_mul(1000) / process::clock_ticks()));
-            }
-        }
-    }
-
-    pub(crate) fn ended(&mut self) {
-        self.ended += self.running.drain().map(|(_, time)| time).sum::<Duration>();
-    }
-
-    pub(crate) fn total(&self) -> Duration {
-        self.ended + self.running.values().sum::<Duration>()
     }
 }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use units::Bytes;
 
 pub use self::slow::SlowMemory;
-use crate::trackers::choose::Offer;
+use trackers::ages::choose::Offer;
 
 /// How one thing stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

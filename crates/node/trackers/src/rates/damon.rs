@@ -12,7 +12,7 @@ use policy::slowdown::rate::Looks;
 
 use super::later::{Later, Overdue};
 use super::{Point, RateTracker, Seen, Watch, translate};
-use crate::trackers::damon::KdamondTime;
+use crate::kdamond_time::KdamondTime;
 
 /// Points of one watch. Each takes two writes at the start and a read at the end, of small files in sysfs.
 const POINTS_MAX: usize = 1 << 13;

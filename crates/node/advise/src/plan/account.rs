@@ -8,8 +8,8 @@ use units::{Bytes, PageSize, Pages};
 
 use super::distribution::{Distribution, Rounding};
 use super::spending::{Cold, Share};
-use crate::job::ClosedPeriod;
-use crate::journal::{JobMemory, JobRecord, PeriodRecord, PressureRecord};
+use agent::job::ClosedPeriod;
+use agent::journal::{JobMemory, JobRecord, PeriodRecord, PressureRecord};
 
 /// What the lines of a file are to be read with.
 #[derive(Clone, Copy, Debug)]

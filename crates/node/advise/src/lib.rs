@@ -1,0 +1,9 @@
+//! Read-only advice about a machine: nothing here changes a job's memory.
+//!
+//! - [`doctor`]: what this machine supports, and how to enable the rest (`thermocline doctor`).
+//! - [`plan`]: how much memory an observed machine could have done without (`thermocline plan`).
+//! - [`rates`]: how often processes access their memory, and how much of it slow memory could hold (`thermocline rates`).
+
+pub mod doctor;
+pub mod plan;
+pub mod rates;

@@ -1,0 +1,36 @@
+//! CPU time of kdamonds, the kernel threads that DAMON works in. They are children of `kthreadd`, so no process's usage
+//! includes them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use kernel::{Roots, process};
+
+/// CPU time of the kdamonds of one tracker.
+#[derive(Debug, Default)]
+pub(crate) struct KdamondTime {
+    running: HashMap<i32, Duration>,
+    ended: Duration,
+}
+
+impl KdamondTime {
+    /// Reads the CPU time of running kdamonds. One that has ended keeps its last value.
+    pub(crate) fn update(&mut self, roots: &Roots, kdamonds: &[i32]) {
+        for &pid in kdamonds {
+            if let Ok(stat) = process::stat(roots, pid) {
+                let ticks = stat.utime.saturating_add(stat.stime);
+                self.running.insert(pid, Duration::from_millis(ticks.saturating_mul(1000) / process::clock_ticks()));
+            }
+        }
+    }
+
+    /// Records that all kdamonds have been stopped; their process ids may be reused.
+    pub(crate) fn ended(&mut self) {
+        self.ended += self.running.drain().map(|(_, time)| time).sum::<Duration>();
+    }
+
+    /// CPU time of all kdamonds so far.
+    pub(crate) fn total(&self) -> Duration {
+        self.ended + self.running.values().sum::<Duration>()
+    }
+}
