@@ -44,7 +44,7 @@ def run(lab: Lab) -> dict[str, Any]:
             load = loads.Requests(server, "redis", keys=60_000, mix=_MIX)
             load.fill()
             busy = load.start(3600, 400)
-            operator.bring_root(guest)
+            operator.install_root(guest)
             # Pages come back sixty times as often as in production's time, and so do the waits for them: here it is
             # promotions that tell.
             lab_time: node.Settings = {"pressure.stall_target": "50%", "rollout.starts_within": "10m"}

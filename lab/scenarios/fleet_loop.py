@@ -159,7 +159,7 @@ def _start(
     truth.tick(guest, 20)
     store.connect(guest)
     job = program(guest)
-    operator.bring_root(guest)
+    operator.install_root(guest)
     node.configure(guest, [node.Job(job)], {**_BY_HAND, **_TRACE, **fleet.following(_POLL_S, name)})
     return Host(name, job, guest, node.start(guest, env=store.guest_env))
 

@@ -13,9 +13,9 @@ from .paths import results
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 if all went well, 1 if a scenario failed its bounds, 2 if the lab could not do its work."""
+    """Returns the exit status: 0 for success, 1 if a scenario failed its bounds, 2 if the lab itself failed."""
     options = _parser().parse_args(argv)
-    # As with Ctrl-C, `finally` and `with` get their turn, so that no guest is left behind.
+    # As with Ctrl-C, `finally` and `with` blocks run, so that no guest is left behind.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         match options.command:
@@ -29,15 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"lab: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("lab: interrupted; guests are gone", file=sys.stderr)
+        print("lab: interrupted; all guests were stopped", file=sys.stderr)
         return 130
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="thermolab", description="Scenarios on real Linux kernels in QEMU.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="scenarios, and what each shows")
-    fetch = commands.add_parser("fetch", help="fetch kernels and make the root file system; done once")
+    commands.add_parser("list", help="list scenarios with a summary of each")
+    fetch = commands.add_parser("fetch", help="fetch kernels and make the root file system (done once)")
     run = commands.add_parser("run", help="run one scenario and write its result.json")
     run.add_argument("scenario", choices=runner.names(), metavar="NAME")
     for command in (fetch, run):
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
             "--kernel",
             action="append",
             choices=(*kernels.NAMES, "all"),
-            help="may be given several times; without it, fetch takes all and run takes the scenario's own choice",
+            help="may be given several times; default: all for fetch, the scenario's own choice for run",
         )
     return parser
 

@@ -1,4 +1,4 @@
-"""The project's programs for guests: static, so that they need nothing of the guest's root file system."""
+"""The project's programs for guests, linked statically so that they need no libraries of the root file system."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from .paths import TREE
 
 _TARGET = "x86_64-unknown-linux-gnu"
 
-# Name in the guest, package, folder of the package.
+# Name in the guest, package, directory of the package.
 _PROGRAMS = (
     ("labguest", "thermocline-lab-guest", "lab/guest"),
     ("thermocline", "thermocline", "crates/thermocline"),
@@ -19,15 +19,15 @@ _PROGRAMS = (
 
 
 def build(features: Sequence[str] = ()) -> dict[str, Path]:
-    """Build what this checkout has of the programs; name in the guest to file here.
+    """Builds the programs that this checkout contains; returns their files by name in the guest.
 
-    `features` are those that `thermocline` is built with, such as `s3`, beside its defaults.
+    `features` are cargo features of `thermocline`, such as `s3`, in addition to its defaults.
 
     Raises:
-        LabError: cargo is missing or failed; its own output, on standard error, says why.
+        LabError: cargo is missing or failed; cargo prints the reason to standard error.
     """
     present = [(name, package) for name, package, folder in _PROGRAMS if (TREE / folder / "Cargo.toml").is_file()]
-    # A directory of its own: other flags than `cargo build` uses would rebuild everything each time.
+    # A separate directory: `cargo build` uses other flags, and sharing would rebuild everything each time.
     target = Path(os.environ.get("CARGO_TARGET_DIR", TREE / "target" / "lab-build"))
     target = target.with_name("-".join([target.name, *features]))
     argv = ["cargo", "build", "--release", "--locked", "--target", _TARGET]
@@ -42,5 +42,5 @@ def build(features: Sequence[str] = ()) -> dict[str, Path]:
     except FileNotFoundError as error:
         raise LabError("cargo is not installed: get Rust from https://rustup.rs") from error
     if status != 0:
-        raise LabError(f"`{' '.join(argv)}` ended with status {status} in {TREE}")
+        raise LabError(f"`{' '.join(argv)}` exited with status {status} in {TREE}")
     return {name: target / _TARGET / "release" / name for name, _ in present}

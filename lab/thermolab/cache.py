@@ -1,4 +1,4 @@
-"""Artefacts made once: locked while made, complete or absent, never half there."""
+"""Artefacts that are made once: locked while being made, and either complete or absent."""
 
 import fcntl
 import hashlib
@@ -20,12 +20,12 @@ _TIDY_SECONDS = 30.0
 
 
 def say(text: str) -> None:
-    """Tell the user what happens now."""
+    """Prints progress for the user."""
     print(f"lab: {text}", file=sys.stderr, flush=True)
 
 
 def digest(*parts: str | bytes) -> str:
-    """Short name for a set of inputs: equal inputs, equal name."""
+    """Returns a short name for a set of inputs; equal inputs give equal names."""
     whole = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -36,7 +36,7 @@ def digest(*parts: str | bytes) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold `path` against other processes; released by the kernel if this one dies."""
+    """Locks `path` against other processes; the kernel releases the lock if this process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -44,15 +44,15 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def is_made(directory: Path) -> bool:
-    """Whether an earlier call of `made` finished `directory`."""
+    """Returns whether an earlier call of `made` completed `directory`."""
     return (directory / _STAMP).exists()
 
 
 def made(directory: Path, what: str, make: Callable[[Path], None]) -> Path:
-    """`directory`, filled by `make` unless an earlier call did; `what` is told to the user.
+    """Returns `directory`, filled by `make` unless an earlier call did; `what` describes it to the user.
 
-    `make` works in a temporary directory beside it, which is renamed when all is there: a process that dies
-    half-way leaves nothing that a later one would take for whole.
+    `make` fills a temporary directory that is renamed when it is complete: if the process dies, no incomplete
+    directory is left under the final name.
     """
     if is_made(directory):
         return directory
@@ -83,17 +83,17 @@ def call(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """Standard output of a host command.
+    """Runs a command on the host and returns its standard output.
 
     Raises:
-        LabError: the command is missing, or ended with a status other than 0; the text holds its last lines.
+        LabError: the command is missing, or exited with a status other than 0; the message has its last lines.
     """
     words = [str(word) for word in argv]
     whole_env = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
-    # mkfs and depmod live where a user's PATH often does not lead.
+    # mkfs and depmod are in directories that are often missing from a user's PATH.
     whole_env["PATH"] = whole_env.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
     try:
-        # A session of its own: when this process is interrupted, the whole family is told, and may tidy up.
+        # A session of its own: on an interrupt, all of the command's processes get SIGTERM and can clean up.
         process = subprocess.Popen(
             words,
             cwd=cwd,
@@ -115,12 +115,12 @@ def call(
             raise
     if process.returncode != 0:
         tail = "\n  ".join((stderr or stdout).splitlines()[-_TAIL_LINES:])
-        raise LabError(f"`{' '.join(words)}` ended with status {process.returncode}:\n  {tail}")
+        raise LabError(f"`{' '.join(words)}` exited with status {process.returncode}:\n  {tail}")
     return stdout
 
 
 def _end_session(leader: subprocess.Popen[str]) -> None:
-    """End a command and its children, which get the time to remove what they made."""
+    """Ends a command and its children by SIGTERM, then SIGKILL."""
     os.killpg(leader.pid, signal.SIGTERM)
     try:
         leader.wait(_TIDY_SECONDS)

@@ -1,7 +1,7 @@
-"""The control channel: JSON objects, one per line, over a socket whose other end is the guest's control program.
+"""The control channel: one JSON object per line, over a socket to the guest's control program.
 
-Requests carry an `id` that the reply repeats; replies may come in any order, since long operations run at the same
-time. Lines with an `event` come unasked. A reader thread sorts both; nothing here polls.
+A request has an `id` that its reply repeats. Replies may arrive in any order, because operations run concurrently.
+Lines with an `event` are unsolicited. A reader thread dispatches both; there is no polling.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ _RECEIVE_BYTES = 1 << 16
 
 
 class Channel:
-    """One end of the control channel; methods may be called from several threads."""
+    """The host's end of the control channel; methods may be called from several threads."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._ids = itertools.count(1)
         self._send_lock = threading.Lock()
-        # Guards what follows; notified for each event and at the end.
+        # Guards the fields below; notified for each event and when the channel closes.
         self._changed = threading.Condition()
         self._pending: dict[int, Future[Message]] = {}
         self._events: list[Message] = []
@@ -38,12 +38,12 @@ class Channel:
         self._reader.start()
 
     def request(self, op: str, fields: Mapping[str, object], timeout_s: float) -> Message:
-        """The reply to operation `op`; waits at most `timeout_s` seconds.
+        """Sends operation `op` and returns its reply, waiting at most `timeout_s`.
 
         Raises:
-            Refused: the guest answered with an error.
-            GuestTimeout: no answer in time.
-            GuestGone: the channel closed before the answer.
+            Refused: the guest reported an error.
+            GuestTimeout: no reply in time.
+            GuestGone: the channel closed before the reply.
         """
         number = next(self._ids)
         answer: Future[Message] = Future()
@@ -64,15 +64,15 @@ class Channel:
             with self._changed:
                 self._pending.pop(number, None)
         if not reply.get("ok"):
-            raise Refused(f"{op}: {reply.get('error', 'refused without a reason')}")
+            raise Refused(f"{op}: {reply.get('error', 'no reason given')}")
         return reply
 
     def event(self, what: str, matches: Callable[[Message], bool], timeout_s: float) -> Message:
-        """The first event, past or to come, for which `matches` is true; it is taken out, so that it is found once.
+        """Returns the first past or future event for which `matches` is true, and removes it from the queue.
 
         Raises:
-            GuestTimeout: none came within `timeout_s` seconds; `what` says what was waited for.
-            GuestGone: the channel closed before it came.
+            GuestTimeout: no such event within `timeout_s`; `what` names the event in the message.
+            GuestGone: the channel closed before it arrived.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -86,9 +86,8 @@ class Channel:
                     raise GuestTimeout(f"{what}: not within {timeout_s:g} s")
 
     def close(self) -> None:
-        """End the channel: what waits on it fails, and the reader thread ends."""
-        # A shutdown wakes the reader; closing the descriptor under it would not.
-        # It fails where the other end went first.
+        """Closes the channel: pending requests fail, and the reader thread exits."""
+        # shutdown() wakes the reader; close() would not. It fails if the other end closed first.
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._reader.join()
@@ -124,6 +123,6 @@ class Channel:
                 self._changed.notify_all()
                 return
             answer = self._pending.pop(message["id"], None) if message["id"] is not None else None
-        # An answer that came after its timeout has nobody left to hear it.
+        # A reply that arrives after its timeout has no waiter left.
         if answer is not None:
             answer.set_result(message)

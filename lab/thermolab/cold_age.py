@@ -1,4 +1,4 @@
-"""The main job on a key-value server: load it, watch it, offload what is cold, and compare with no far memory."""
+"""Cold-age offloading on a key-value server: load it, offload its cold memory, and compare with no far memory."""
 
 import json
 import signal
@@ -19,21 +19,21 @@ SWAP_DEVICE = "/dev/vdb"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything; seconds are the guest's."""
+    """Sizes and durations of the experiment; seconds are the guest's."""
 
     keys: int = 100_000
     rate: int = 1_500
-    """Requests per second while far memory settles and is judged."""
+    """Requests per second while far memory settles and during the judged periods."""
     hot_fraction: float = 0.08
     cold_touches_per_s: float = 0.2
-    """Reads of any key, most of them far: what comes back."""
+    """Uniform reads of any key per second; most of these hit far memory and cause promotions."""
     write_share: float = 0.01
-    """Of the requests; each write moves a value, and the allocator's own pages with it."""
+    """Share of writes in the requests; each write moves a value and touches pages of the allocator."""
     settle_seconds: int = 100
-    """From the agent's start to the first judged period.
+    """Seconds from the agent's start to the first judged period.
 
-    In a young history the threshold is the highest best so far; each new record, of which the n-th period is one with
-    chance 1/n, is one period over the objective.
+    With a short history the threshold is the highest best threshold so far. The n-th period sets a new maximum with
+    probability 1/n, and each new maximum is a period that exceeds the objective.
     """
     judged_seconds: int = 400
     pairs: int = 2
@@ -44,18 +44,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the run showed: figures in base units, and how they came about."""
+    """Result of the experiment: figures in base units, and the data behind them."""
 
     figures: dict[str, Any]
     periods: list[dict[str, Any]]
     """The agent's control periods of the job, from its journal."""
     load: list[dict[str, Any]]
-    """The load's lines, one for each second."""
+    """Output lines of the load generator, one per second."""
     load_begins_unix_ms: int
 
 
 class Experiment:
-    """One server, one load, one agent."""
+    """One server, one load and one agent."""
 
     def __init__(self, guest: Guest, server: Service, kind: str, plan: Plan, say: Say) -> None:
         self.guest = guest
@@ -67,11 +67,11 @@ class Experiment:
         self._load = ["labguest", "load", kind, *address]
 
     def fill(self) -> None:
-        """Store every key once."""
+        """Stores every key once."""
         self.guest.run([*self._load, "fill", "--keys", str(self.plan.keys)], timeout_s=300)
 
     def observe(self, seconds: int) -> str:
-        """What `thermocline observe` prints after watching under load."""
+        """Returns the output of `thermocline observe` after `seconds` under load."""
         load = self._start_load(seconds + 5)
         text = self.guest.run(
             ["thermocline", "observe", self.job, "--for", f"{seconds}s"], timeout_s=seconds + 60
@@ -80,14 +80,14 @@ class Experiment:
         return text
 
     def run(self) -> Outcome:
-        """The whole comparison."""
+        """Runs the whole comparison."""
         plan, guest = self.plan, self.guest
         before = self.server.memory_current()
         seconds = plan.settle_seconds + plan.judged_seconds
         begins = self._now_ms()
         load = self._start_load(seconds)
         agent = node.start(guest)
-        self._narrate(agent, seconds)
+        self._report_progress(agent, seconds)
         guest.wait_exit(load, timeout_s=seconds + 120)
         ends = self._now_ms()
         lines = [json.loads(line) for line in guest.read(_LOAD_OUT).splitlines()]
@@ -117,14 +117,14 @@ class Experiment:
         return Outcome(figures, periods, load_lines, begins)
 
     def _pairs(self, agent: node.Agent, threshold_seconds: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Runs with and without far memory in turn, so that a change of the host's speed hits both alike.
+        """Runs with and without far memory alternately, so that changes of the host's speed affect both alike.
 
-        Without: the agent is stopped in its tracks and all memory is back in DRAM.
+        For the runs without, the agent is stopped by SIGSTOP and all memory is swapped in.
         """
         with_far, without = [], []
         for pair in range(self.plan.pairs):
             if pair > 0:
-                # Under load, or the hot keys would go cold too, for as long as it takes the others to.
+                # Runs under load: otherwise the hot keys would become cold too during the wait.
                 load = self._start_load(int(threshold_seconds) + 15)
                 self.guest.wait_exit(load, timeout_s=threshold_seconds + 120)
             with_far.append(self._closed_loop("with far memory"))
@@ -155,8 +155,8 @@ class Experiment:
             "threshold_seconds": job["threshold_seconds"],
         }
 
-    def _narrate(self, agent: node.Agent, seconds: int) -> None:
-        """Say how it goes until the load has run for `seconds`."""
+    def _report_progress(self, agent: node.Agent, seconds: int) -> None:
+        """Prints the job's figures periodically until the load has run for `seconds`."""
         step = 20 if seconds > 100 else 10
         for t in range(step, seconds, step):
             self.guest.expect(_LOAD_OUT, f'"t":{t}}}', timeout_s=10 * step + 60)
@@ -184,7 +184,7 @@ class Experiment:
         return self.guest.spawn(argv, stdout=_LOAD_OUT, stderr="/run/load.err")
 
     def _closed_loop(self, what: str) -> dict[str, Any]:
-        """As many requests as the server takes, to their end; the last line is the summary."""
+        """Runs a closed loop of requests and returns the load generator's summary, its last line."""
         argv = [*self._load, "run", *self._mix(), "--requests", str(self.plan.requests)]
         done = self.guest.run(argv, timeout_s=300).stdout.splitlines()[-1]
         summary: dict[str, Any] = json.loads(done)

@@ -1,7 +1,7 @@
 """Archives in cpio's "newc" format, which the kernel unpacks as its initial file system.
 
-Format: Documentation/driver-api/early-userspace/buffer-format.rst in the kernel's source. Written here because
-device nodes and root's ownership then need no privilege, and equal inputs give equal bytes.
+Format: Documentation/driver-api/early-userspace/buffer-format.rst in the kernel's source. A cpio program would need
+privileges for device nodes and root's ownership; this module does not, and equal inputs give equal bytes.
 """
 
 import stat
@@ -11,36 +11,36 @@ _ALIGN = 4
 
 
 class Cpio:
-    """An archive under construction; parents of each entry are added before it."""
+    """An archive under construction; the parents of each entry are added before it."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
         self._names: set[str] = set()
 
     def directory(self, name: str) -> None:
-        """Add the directory `name` (relative, no leading slash) and its parents."""
+        """Adds the directory `name` (relative, no leading slash) and its parents."""
         if name in self._names or name in ("", "."):
             return
         self.directory(str(Path(name).parent))
         self._entry(name, stat.S_IFDIR | 0o755, b"")
 
     def file(self, name: str, data: bytes, *, executable: bool = False) -> None:
-        """Add a regular file that holds `data`."""
+        """Adds a regular file that contains `data`."""
         self.directory(str(Path(name).parent))
         self._entry(name, stat.S_IFREG | (0o755 if executable else 0o644), data)
 
     def symlink(self, name: str, target: str) -> None:
-        """Add a symbolic link."""
+        """Adds a symbolic link."""
         self.directory(str(Path(name).parent))
         self._entry(name, stat.S_IFLNK | 0o777, target.encode())
 
     def character_device(self, name: str, major: int, minor: int) -> None:
-        """Add a character device node."""
+        """Adds a character device node."""
         self.directory(str(Path(name).parent))
         self._entry(name, stat.S_IFCHR | 0o600, b"", device=(major, minor))
 
     def finish(self) -> bytes:
-        """The whole archive; another one may follow it directly."""
+        """Returns the whole archive; another one may follow it directly."""
         return b"".join([*self._chunks, _record("TRAILER!!!", 0, 0, b"", (0, 0))])
 
     def _entry(self, name: str, mode: int, data: bytes, device: tuple[int, int] = (0, 0)) -> None:

@@ -1,18 +1,18 @@
-"""CXL memory in a guest, by a QEMU that emulates it at a usable speed, and the programs that set it up."""
+"""CXL memory in a guest: a QEMU that emulates it at a usable speed, and the programs that configure it."""
 
 from . import emulator
 from .guest import Guest
 from .qemu import MIB, Machine
 
 KERNEL = "6.12-cxl"
-"""Debian's 6.12 with its modules for CXL, which other guests need not carry."""
+"""Debian's 6.12 with its CXL modules, which other guests do not load."""
 
 _PROGRAMS = ("cxl", "daxctl")
 _TAG = "programs"
 
 
 def machine(memory_mib: int, cxl_mib: int, *, dynamic_mib: int = 0) -> Machine:
-    """A guest's hardware: memory beside its CPUs, and one expander, of which `dynamic_mib` more is dynamic capacity."""
+    """Returns a machine with local memory and one CXL expander, which has `dynamic_mib` more as dynamic capacity."""
     base = emulator.tree()
     window = 4096
     argv = ["-machine", "q35,cxl=on", "-m", f"maxmem={memory_mib + window}M,slots=8"]
@@ -27,7 +27,7 @@ def machine(memory_mib: int, cxl_mib: int, *, dynamic_mib: int = 0) -> Machine:
     argv += ["-machine", f"cxl-fmw.0.targets.0=host-bridge,cxl-fmw.0.size={window}M"]
     argv += ["-fsdev", f"local,id=tree,path={str(base).replace(',', ',,')},security_model=none,readonly=on"]
     argv += ["-device", f"virtio-9p-pci,bus=pcie.0,fsdev=tree,mount_tag={_TAG}"]
-    # Linux makes no region where it knows that it is in a virtual machine: it could not flush the real caches.
+    # Linux creates no CXL region if the CPU reports a hypervisor, because a guest cannot flush the CPU's caches.
     cpu = "max,la57=off,-hypervisor"
     return Machine(
         memory_bytes=memory_mib * MIB, swap=None, cpu=cpu, emulator=tuple(emulator.command(base)), qemu_args=tuple(argv)
@@ -35,7 +35,7 @@ def machine(memory_mib: int, cxl_mib: int, *, dynamic_mib: int = 0) -> Machine:
 
 
 def give_programs(guest: Guest) -> None:
-    """Makes `cxl`, `daxctl` and what else their users need programs of the guest, for `shell`."""
+    """Makes `cxl`, `daxctl` and the programs that they need available in the guest, for `shell`."""
     guest.mkdir("/run/tree")
     guest.mkdir("/run/bin")
     for module in ("9pnet_virtio", "9p"):
@@ -53,9 +53,9 @@ def give_programs(guest: Guest) -> None:
 
 
 def shell(guest: Guest, command: str) -> str:
-    """What a command line prints in the guest, which finds `cxl` and `daxctl` in it.
+    """Returns the output of a shell command in the guest, with `cxl` and `daxctl` in its PATH.
 
     Raises:
-        CommandFailed: it ended with another status than 0.
+        CommandFailed: it exited with a status other than 0.
     """
     return guest.run(["sh", "-c", f"PATH=/run/bin:$PATH; {command}"], timeout_s=120.0).stdout

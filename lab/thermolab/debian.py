@@ -1,8 +1,7 @@
-"""Packages of another Debian suite than the machine's own, fetched and unpacked without installing anything.
+"""Packages of a Debian suite other than the machine's own, downloaded and unpacked without installation.
 
-apt gets a private state: its own lists, sources and caches, kept in the lab's cache. What the machine's
-administrator set in apt.conf (proxies, certificates, credentials) stays in force, as does the mirror that the
-machine already uses.
+apt uses a private state: its own lists, sources and caches, kept in the lab's cache. Settings of the machine's
+apt.conf (proxies, certificates, credentials) still apply, and the machine's mirror is used.
 """
 
 import os
@@ -13,7 +12,7 @@ from .cache import call, locked, say
 from .errors import LabError
 
 SUITES = ("trixie", "trixie-backports")
-"""Debian 13 and its backports: the oldest release with both kernels that the lab boots."""
+"""Debian 13 and its backports, the oldest release with both stock kernels that the lab boots."""
 
 MIRROR_VARIABLE = "THERMOCLINE_DEBIAN_MIRROR"
 
@@ -24,10 +23,10 @@ _KEYRINGS = (
 
 
 def mirror() -> str:
-    """URL of a Debian archive: the environment's, else the one that this machine's apt uses.
+    """Returns the URL of a Debian archive: from the environment, else the one in this machine's apt configuration.
 
     Raises:
-        LabError: the machine's apt knows no Debian archive (Ubuntu, or lists never fetched).
+        LabError: the machine's apt has no Debian archive (Ubuntu, or lists that were never fetched).
     """
     named = os.environ.get(MIRROR_VARIABLE)
     if named:
@@ -44,14 +43,14 @@ def mirror() -> str:
     found = main_archive(targets)
     if found is None:
         raise LabError(
-            "this machine's apt uses no Debian archive, and the lab's kernels and root file system come from one: "
+            "this machine's apt has no Debian archive, which the lab's kernels and root file system are fetched from: "
             f"run `apt-get update` if this is Debian, else set {MIRROR_VARIABLE} to the URL of a Debian mirror"
         )
     return found
 
 
 def main_archive(targets: str) -> str | None:
-    """URL of Debian's main archive among the lines `URI|component|origin|label` of `apt-get indextargets`."""
+    """Returns the URL of Debian's main archive from lines `URI|component|origin|label` of `apt-get indextargets`."""
     for line in targets.splitlines():
         fields = line.split("|")
         if len(fields) == 4 and fields[1:] == ["main", "Debian", "Debian"]:
@@ -60,7 +59,7 @@ def main_archive(targets: str) -> str | None:
 
 
 def keyring() -> Path:
-    """File with the keys that sign Debian's archive.
+    """Returns the file with the keys that sign Debian's archive.
 
     Raises:
         LabError: the package `debian-archive-keyring` is not installed.
@@ -72,30 +71,30 @@ def keyring() -> Path:
 
 
 def source_line(suite: str) -> str:
-    """One line of sources.list for the main component of `suite`."""
+    """Returns a line of sources.list for the main component of `suite`."""
     return f"deb [arch=amd64 signed-by={keyring()}] {mirror()} {suite} main"
 
 
 def newest(names: list[str]) -> str | None:
-    """The package whose name carries the highest version number, compared number by number."""
+    """Returns the package name with the highest version number, compared numerically."""
     return max(names, key=lambda name: [int(part) for part in re.findall(r"\d+", name)], default=None)
 
 
 class Archive:
-    """apt under a private state in `directory`; lists are fetched on first use, once per object."""
+    """apt with its private state in `directory`; lists are fetched on first use, once per object."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._updated = False
 
     def names(self, pattern: str) -> list[str]:
-        """Packages whose whole name matches the regular expression `pattern`."""
+        """Returns the packages whose whole name matches the regular expression `pattern`."""
         self._update()
         lines = self._apt(["apt-cache", "search", "--names-only", f"^{pattern}$"]).splitlines()
         return [line.split(" - ", 1)[0] for line in lines]
 
     def unpack(self, package: str, into: Path) -> None:
-        """Download `package` and unpack it under `into`; nothing is installed."""
+        """Downloads `package` and unpacks it under `into`; nothing is installed."""
         self._update()
         download = into / ".download"
         download.mkdir(parents=True)
@@ -120,14 +119,14 @@ class Archive:
             (self._directory / part).mkdir(parents=True, exist_ok=True)
         sources = self._directory / "sources.list"
         sources.write_text("".join(source_line(suite) + "\n" for suite in SUITES))
-        # apt reads $APT_CONFIG first and the file named by Dir::Etc::main last: the first points at the last, so
-        # that what stands there wins over the machine's own settings while those still apply.
+        # apt reads $APT_CONFIG first and the file named by Dir::Etc::main last. The first file names the last one, so
+        # that the settings there override the machine's own, which otherwise apply.
         last = self._directory / "last.conf"
         (self._directory / "first.conf").write_text(f'Dir::Etc::main "{last}";\n')
         include = '#include "/etc/apt/apt.conf";\n' if Path("/etc/apt/apt.conf").exists() else ""
         last.write_text(
             f"{include}"
-            # Hooks act on the machine's own caches.
+            # Hooks of the machine act on its own caches.
             "#clear APT::Update::Pre-Invoke;\n"
             "#clear APT::Update::Post-Invoke;\n"
             "#clear APT::Update::Post-Invoke-Success;\n"
@@ -142,7 +141,7 @@ class Archive:
             'Acquire::Retries "3";\n'
             'APT::Architecture "amd64";\n'
             'APT::Architectures "amd64";\n'
-            # As root apt would download as the user _apt, who may not enter a private cache.
+            # As root, apt would download as the user _apt, who has no access to a private cache.
             'APT::Sandbox::User "root";\n'
         )
 

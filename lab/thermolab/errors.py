@@ -1,21 +1,21 @@
-"""What can go wrong, said with the place, the value and the remedy."""
+"""Errors of the lab; each message names the object, the value found and the remedy."""
 
 
 class LabError(Exception):
-    """The lab could not do what it was asked; the text is meant for the user."""
+    """The lab could not do what was requested; the message is meant for the user."""
 
 
 class GuestGone(LabError):
-    """The guest ended, or its control channel closed, before it answered."""
+    """The guest exited, or its control channel closed, before it answered."""
 
 
 class GuestTimeout(LabError):
-    """The guest is there but did not answer, or an event did not come, in time."""
+    """The guest runs but did not answer, or an event did not arrive, in time."""
 
 
 class Refused(LabError):
-    """The guest answered that an operation failed."""
+    """The guest's control program reported that an operation failed."""
 
 
 class CommandFailed(LabError):
-    """A command in the guest ended with a status other than 0."""
+    """A command in the guest exited with a status other than 0."""

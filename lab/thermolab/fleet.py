@@ -1,4 +1,4 @@
-"""A fleet's operator on the host: keys, bundles, and who follows them, in a repository on the lab's object store."""
+"""A fleet's operator on the host: keys, bundles and assignments, in a repository on the lab's object store."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ Knobs = Mapping[str, Mapping[str, str]]
 
 
 def following(poll_s: int, machine: str = "guest") -> node.Settings:
-    """What an agent is told so that it follows the operator."""
+    """Returns the agent's settings for following the operator's rollouts."""
     return {
         "rollout.store": _URL,
         "rollout.root": _ROOT,
@@ -30,7 +30,7 @@ def following(poll_s: int, machine: str = "guest") -> node.Settings:
 
 
 class Operator:
-    """Publishes by `thermocline rollout`, with keys in a directory of its own."""
+    """Publishes with `thermocline rollout`; its keys are in a directory of its own."""
 
     def __init__(self, store: ObjectStore, program: Path, directory: Path) -> None:
         self.store = store
@@ -38,24 +38,24 @@ class Operator:
         self._directory = directory
         self._versions = 0
         self.metadata = store.directory / BUCKET / "rollout" / "metadata"
-        """Where the signed files are, for those who would change them."""
+        """Directory of the signed metadata, for scenarios that tamper with it."""
 
     def begin(self) -> None:
-        """Make keys and an empty repository."""
+        """Creates keys and an empty repository."""
         self._rollout("keygen", str(self._directory / "keys"), signed=False)
         self._rollout("init")
 
-    def bring_root(self, guest: Guest) -> None:
-        """Tell a machine whom to trust."""
+    def install_root(self, guest: Guest) -> None:
+        """Installs the repository's root of trust on a machine."""
         guest.mkdir(str(Path(_ROOT).parent))
         guest.write(_ROOT, (self._directory / "root.json").read_text())
 
     def next_version(self) -> int:
-        """One above all that were published."""
+        """Returns the version after the last published one."""
         return self._versions + 1
 
     def publish(self, version: int, knobs: Knobs, *, expires_s: int = 3600) -> int:
-        """Sign a bundle; nobody follows it yet."""
+        """Signs and publishes a bundle; no machine is assigned to it yet."""
         now = datetime.now(UTC).replace(microsecond=0)
         lines = ["schema = 1", f"version = {version}", f'id = "lab-{version}"']
         lines += [f"created = {_toml(now)}", f"expires = {_toml(now + timedelta(seconds=expires_s))}"]
@@ -70,33 +70,33 @@ class Operator:
     def assign(
         self, *, bundle: int | None, share: str, control: str, previous: int | None = None, stage: str = "all"
     ) -> None:
-        """Say who follows what."""
-        told = ["--rollout", _ROLLOUT, "--share", share, "--control", control]
-        told += [] if bundle is None else ["--bundle", str(bundle)]
-        told += [] if previous is None else ["--previous", str(previous)]
-        self._rollout("assign", *told, "--stage", stage)
+        """Assigns machines to a bundle."""
+        options = ["--rollout", _ROLLOUT, "--share", share, "--control", control]
+        options += [] if bundle is None else ["--bundle", str(bundle)]
+        options += [] if previous is None else ["--previous", str(previous)]
+        self._rollout("assign", *options, "--stage", stage)
 
     def place(self, machine: str) -> float:
-        """Where a machine is in the fleet, from 0 to 1: stages take those below their share."""
+        """Returns a machine's place in the fleet, from 0 to 1: a stage includes the places below its share."""
         where = ["--store", _URL, "--root", str(self._directory / "root.json")]
-        told = self.store.run(
+        answer = self.store.run(
             self._program, "rollout", "which", machine, "--cluster", "lab", *where, "--format", "json"
         )
-        return int(json.loads(told)["place_ppm"]) / 1e6
+        return int(json.loads(answer)["place_ppm"]) / 1e6
 
     def newest(self, role: str) -> Path:
-        """The newest metadata file of a role, such as `targets.json`, whose names begin with their versions."""
+        """Returns the newest metadata file of a role, such as `targets.json`; file names begin with versions."""
         files = [path for path in self.metadata.iterdir() if path.name.endswith(f".{role}")]
         return max(files, key=lambda path: int(path.name.split(".", 1)[0]))
 
     def snapshot(self) -> Path:
-        """A copy of the repository, for `restore`."""
+        """Returns a copy of the repository, for `restore`."""
         copy = Path(tempfile.mkdtemp(dir=self._directory)) / "rollout"
         shutil.copytree(self.metadata.parent, copy)
         return copy
 
     def restore(self, copy: Path) -> None:
-        """Put the repository back to what it was."""
+        """Restores the repository from a copy."""
         shutil.rmtree(self.metadata.parent)
         shutil.copytree(copy, self.metadata.parent)
 

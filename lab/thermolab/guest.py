@@ -1,4 +1,4 @@
-"""A running guest: started, spoken to through its control channel, and ended on every way out."""
+"""A running guest: its start, its operations through the control channel, and its end."""
 
 import shutil
 import signal
@@ -18,25 +18,25 @@ from .errors import CommandFailed, GuestGone, LabError
 from .kernels import Kernel
 
 BOOT_SECONDS_MAX = 90.0
-"""Patience with a boot on a loaded host; what a boot should take is for scenarios to say."""
+"""Time limit for a boot on a loaded host; scenarios check the time that a boot should take."""
 
 CGROUP_ROOT = "/sys/fs/cgroup"
 
 _ANSWER_SECONDS = 60.0
-# Emulated time is slow: an operation's own limit must strike before the host loses patience.
+# Emulated time is slow: the guest's own time limit must expire before the host's.
 _GRACE_SECONDS = 30.0
 _CONSOLE_LINES = 25
 _BOOTS = 3
-"""Attempts to start a guest whose kernel the emulator lets down."""
+"""Attempts to boot a guest when an emulator fault crashes its kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """How a command in the guest ended, and what it printed."""
+    """A command in the guest that has exited: its status and output."""
 
     argv: tuple[str, ...]
     status: int | None
-    """Exit status; `None` if a signal ended it."""
+    """Exit status; `None` if a signal killed it."""
     signal: int | None
     stdout: str
     stderr: str
@@ -46,14 +46,14 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a spawned program ended: by a status or by a signal."""
+    """How a spawned program exited: by a status or by a signal."""
 
     status: int | None
     signal: int | None
 
 
 class Guest:
-    """A guest that is up from `__enter__` to `__exit__`; QEMU is killed and reaped however the block is left."""
+    """A guest that runs from `__enter__` to `__exit__`; QEMU is killed and reaped when the block is left."""
 
     def __init__(
         self, kernel: Kernel, machine: qemu.Machine, *, root: Path, binaries: Mapping[str, Path], console: Path
@@ -62,9 +62,9 @@ class Guest:
         self.machine = machine
         self.console = console
         self.boot_seconds = 0.0
-        """From QEMU's start to the control program's greeting; set once the guest is up."""
+        """Seconds from QEMU's start to the control program's first message; set once the guest is up."""
         self.release = ""
-        """`uname -r`, as the guest says it."""
+        """Output of `uname -r` in the guest."""
         self._qemu_log = console.with_name(console.name.replace("console", "qemu"))
         self._root = root
         self._binaries = dict(binaries)
@@ -84,11 +84,11 @@ class Guest:
         return self
 
     def _emulator_failed(self) -> bool:
-        """Whether the kernel died of a breakpoint of its own making.
+        """Returns whether an emulator fault crashed the kernel.
 
-        Linux changes its code while it runs, behind a breakpoint that other CPUs may run into. An emulated CPU that was
-        held up for long may do so when it is gone already, and the kernel does not know what to make of it. On a busy
-        host that ends some boots, and says nothing about what runs in the guest.
+        Linux patches its code at run time and uses breakpoints to catch other CPUs in the patched code. An emulated CPU
+        that was delayed for long may hit a breakpoint after its removal, which the kernel treats as fatal. This happens
+        at some boots on a busy host and does not depend on the programs in the guest.
         """
         return self.console.exists() and "Oops: int3" in self.console.read_text(errors="replace")
 
@@ -114,11 +114,11 @@ class Guest:
         stdin: str | None = None,
         check: bool = True,
     ) -> Completed:
-        """Run a command to its end, in the cgroup directory `cgroup` if one is named.
+        """Runs a command to completion, in the cgroup directory `cgroup` if given.
 
         Raises:
-            CommandFailed: its status is not 0, and `check` was asked for.
-            Refused: it could not be started, or outlived `timeout_s` and was killed.
+            CommandFailed: `check` is true and the status is not 0.
+            Refused: it could not be started, or exceeded `timeout_s` and was killed.
         """
         fields = _given(env=None if env is None else dict(env), cgroup=cgroup, stdin=stdin)
         fields |= {"argv": list(argv), "timeout_s": timeout_s}
@@ -134,7 +134,7 @@ class Guest:
         if check and done.status != 0:
             how = f"signal {done.signal}" if done.status is None else f"status {done.status}"
             output = (done.stderr or done.stdout).strip()
-            raise CommandFailed(f"`{' '.join(argv)}` ended with {how} in the guest: {output or 'no output'}")
+            raise CommandFailed(f"`{' '.join(argv)}` exited with {how} in the guest: {output or 'no output'}")
         return done
 
     def spawn(
@@ -146,13 +146,13 @@ class Guest:
         stdout: str | None = None,
         stderr: str | None = None,
     ) -> int:
-        """Start a program and return its pid; its output goes to files in the guest, or nowhere."""
+        """Starts a program and returns its pid; its output goes to files in the guest or is discarded."""
         fields = _given(env=None if env is None else dict(env), cgroup=cgroup, stdout=stdout, stderr=stderr)
         pid: int = self._ask("spawn", {"argv": list(argv), **fields})["pid"]
         return pid
 
     def wait_exit(self, pid: int, timeout_s: float = 60.0) -> Exit:
-        """Wait for the end of a spawned program; once per pid."""
+        """Waits for the exit of a spawned program; once per pid."""
 
         def is_its_end(event: Message) -> bool:
             return bool(event["event"] == "exit" and event["pid"] == pid)
@@ -161,50 +161,50 @@ class Guest:
         return Exit(event["status"], event["signal"])
 
     def kill(self, pid: int, number: int = signal.SIGTERM) -> None:
-        """Send a signal to a process in the guest."""
+        """Sends a signal to a process in the guest."""
         self._ask("kill", {"pid": pid, "signal": int(number)})
 
     def read(self, path: str) -> str:
-        """The text of a file in the guest."""
+        """Returns the text of a file in the guest."""
         data: str = self._ask("read", {"path": path})["data"]
         return data
 
     def number(self, path: str) -> int:
-        """The only number in a file, such as memory.current."""
+        """Returns the only number in a file, such as memory.current."""
         return int(self.read(path))
 
     def flat_keyed(self, path: str) -> dict[str, int]:
-        """A file of lines `key number`, such as memory.stat or /proc/vmstat."""
+        """Parses a file of lines `key number`, such as memory.stat or /proc/vmstat."""
         pairs = (line.split() for line in self.read(path).splitlines())
         return {pair[0].rstrip(":"): int(pair[1]) for pair in pairs if len(pair) >= 2}
 
     def write(self, path: str, data: str, *, append: bool = False) -> None:
-        """Write a file in the guest, a kernel file in one system call."""
+        """Writes a file in the guest, with a single system call."""
         self._ask("write", {"path": path, "data": data, "append": append})
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is there."""
+        """Returns whether a file or directory exists."""
         return self.run(["test", "-e", path], check=False).status == 0
 
     def mkdir(self, path: str) -> None:
-        """Make a directory and its parents; one that exists is fine."""
+        """Creates a directory and its parents; existing ones are not an error."""
         self._ask("mkdir", {"path": path})
 
     def cgroup(self, name: str) -> str:
-        """Make the cgroup `name` (relative to the root, may have parents) and return its directory."""
+        """Creates the cgroup `name` (relative to the root, may have parents) and returns its directory."""
         path = f"{CGROUP_ROOT}/{name}"
         self.mkdir(path)
         return path
 
     def expect(self, path: str, contains: str, timeout_s: float = 60.0) -> str:
-        """The first line of a growing file that contains a text; the file need not exist yet."""
+        """Waits for the first line of a growing file that contains a text; the file may not exist yet."""
         fields = {"path": path, "contains": contains, "timeout_s": timeout_s}
         reply = self._ask("expect", fields, timeout_s + _GRACE_SECONDS)
         line: str = reply["line"]
         return line
 
     def keep(self, path: str) -> Path:
-        """Copy a text file of the guest, a log for instance, to the host beside the console's log."""
+        """Copies a text file of the guest, such as a log, to the results directory on the host."""
         target = self.console.with_name(f"{self.console.stem.removesuffix('-console')}-{Path(path).name}")
         target.write_text(self.read(path))
         return target
@@ -213,7 +213,7 @@ class Guest:
         try:
             return self._up().request(op, fields, wait_s)
         except GuestGone as error:
-            raise GuestGone(f"{error}\n{self._last_words()}") from error
+            raise GuestGone(f"{error}\n{self._last_lines()}") from error
 
     def _up(self) -> Channel:
         if self._channel is None:
@@ -242,7 +242,7 @@ class Guest:
                 channel_fd=theirs.fileno(),
             )
             begin = time.monotonic()
-            # A harness that is killed takes its guest along.
+            # setpriv: QEMU is killed if this process dies.
             with self._qemu_log.open("wb") as log:
                 self._process = subprocess.Popen(
                     ["setpriv", "--pdeathsig", "KILL", *argv],
@@ -255,10 +255,10 @@ class Guest:
         try:
             ready = self._channel.event("boot", lambda event: event["event"] == "ready", BOOT_SECONDS_MAX)
         except LabError as error:
-            raise type(error)(f"kernel {self.kernel.name}: {error}\n{self._last_words()}") from error
+            raise type(error)(f"kernel {self.kernel.name}: {error}\n{self._last_lines()}") from error
         self.boot_seconds = time.monotonic() - begin
         self.release = str(ready["kernel"])
-        # QEMU holds what it still needs open, so that nothing is left even if this process is killed.
+        # QEMU has opened the files, so they can be deleted now and are gone even if this process is killed.
         self._remove_temporary()
 
     def _stop(self) -> None:
@@ -276,13 +276,13 @@ class Guest:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
-    def _last_words(self) -> str:
-        """What QEMU and the guest's console said last."""
+    def _last_lines(self) -> str:
+        """Returns the last lines of QEMU's log and of the guest's console."""
         logs = [path.read_text(errors="replace") for path in (self._qemu_log, self.console) if path.exists()]
-        said = [line for log in logs for line in log.splitlines()[-_CONSOLE_LINES:]]
-        return f"last lines of {self.console}:\n  " + "\n  ".join(said)
+        last = [line for log in logs for line in log.splitlines()[-_CONSOLE_LINES:]]
+        return f"last lines of {self.console}:\n  " + "\n  ".join(last)
 
 
 def _given(**fields: object) -> dict[str, object]:
-    """The fields that are not `None`."""
+    """Returns the fields that are not `None`."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -1,7 +1,7 @@
-"""Initial RAM disks: one per kernel with busybox and modules, and a small one with the project's own programs.
+"""Initial RAM disks: one per kernel with busybox and modules, and a small one with the project's programs.
 
-The kernel unpacks concatenated archives one after the other, so the first is kept in the cache and the second is
-made for each guest, from binaries that may just have been built.
+The kernel unpacks concatenated archives one after the other. The first is kept in the cache; the second is made for
+each guest, because its programs may have been rebuilt.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ _MOUNT_POINTS = ("dev", "lab", "newroot", "proc", "sys")
 
 
 def base(kernel: Kernel) -> Path:
-    """The archive that boots `kernel` up to the control program."""
+    """Returns the archive that boots `kernel` up to the control program."""
     init = (LAB / "init").read_bytes()
     busybox = _busybox()
     modules = "" if kernel.modules is None else str(kernel.modules)
@@ -35,7 +35,7 @@ def base(kernel: Kernel) -> Path:
 
 
 def programs(binaries: dict[str, Path]) -> bytes:
-    """An archive with `binaries` (name in the guest to file here) under /lab."""
+    """Returns an archive with `binaries` (name in the guest to file on the host) under /lab."""
     archive = Cpio()
     for name, path in binaries.items():
         archive.file(f"lab/{name}", path.read_bytes(), executable=True)
@@ -54,13 +54,13 @@ def _base(kernel: Kernel, init: bytes, busybox: bytes) -> bytes:
     archive = Cpio()
     for name in _MOUNT_POINTS:
         archive.directory(name)
-    # What init prints before it has mounted devtmpfs must go somewhere.
+    # init's output needs a console before devtmpfs is mounted.
     archive.character_device("dev/console", 5, 1)
     archive.file("init", init, executable=True)
     archive.file("bin/busybox", busybox, executable=True)
     for applet in _APPLETS:
         archive.symlink(f"bin/{applet}", "busybox")
-    # The kernel calls modprobe by this name when it needs a module itself.
+    # The kernel's module autoloader calls modprobe by this path.
     archive.symlink("sbin/modprobe", "../bin/busybox")
     directory = f"lib/modules/{kernel.release}"
     boot: list[str] = []

@@ -1,7 +1,7 @@
-"""The kernels that the lab boots: two of Debian's, and a small one with idle-page tracking.
+"""The kernels that the lab boots: two stock Debian kernels, and a small one with idle page tracking.
 
-Debian's kernels lack CONFIG_IDLE_PAGE_TRACKING, which Ubuntu, Fedora and RHEL ship; the small kernel has it and
-no modules at all, and boots fastest.
+Debian's kernels lack CONFIG_IDLE_PAGE_TRACKING, which Ubuntu, Fedora and RHEL enable. The small kernel enables it, has
+no modules, and boots fastest.
 """
 
 import lzma
@@ -16,34 +16,34 @@ from .errors import LabError
 from .paths import LAB, TREE, cache
 
 NAMES = ("6.12-idle", "6.12", "7.2")
-"""Names under which scenarios ask for kernels; the first is the default."""
+"""Names of kernels for scenarios; the first is the default."""
 
 IDLE = "6.12-idle"
 IDLE_VARIABLE = "THERMOCLINE_IDLE_KERNEL"
 
-# Regular expressions of package names; the newest match of each is taken. Not the cloud flavour (it lacks zswap),
-# nor the real-time one, nor debug symbols.
+# Regular expressions of package names; the newest match of each is used. They exclude the cloud flavour, which lacks
+# zswap, the real-time flavour and debug symbols.
 _PACKAGES = {
     "6.12": (r"linux-image-6\.12\.[0-9.]+\+deb[0-9]+-amd64",),
     "7.2": (r"linux-binary-7\.2\.[0-9.]+\+deb[0-9]+-amd64", r"linux-modules-7\.2\.[0-9.]+\+deb[0-9]+-amd64"),
 }
 
 _IDLE_CANDIDATES = ("../shared/lab/bzImage-6.12-idle",)
-"""Ready-made kernels beside the checkout, relative to it."""
+"""Prebuilt kernels beside the checkout, relative to it."""
 
 BOOT_MODULES = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_rng", "ext4")
-"""Loaded before the root file system is mounted, where the kernel does not have them built in."""
+"""Modules loaded before the root file system is mounted, unless the kernel has them built in."""
 
 _EXTRA_MODULES = (
-    # compressors that zswap and zram may ask for, and checksums that ext4 may
+    # Compressors for zswap and zram, and checksums for ext4.
     *("lz4", "lz4hc", "zstd", "842", "deflate", "crc32c_generic", "crc32c_cryptoapi"),
-    # memory and block devices for topologies
+    # Memory and block devices for topologies.
     *("zsmalloc", "zram", "null_blk", "loop", "dm-delay"),
     *("virtio_net", "virtio_balloon", "virtio_mem", "9pnet_virtio", "9p", "overlay", "virtiofs"),
 )
 
 
-# Kernels with more modules than others, which only the scenarios that name them fetch: whose packages, and what more.
+# Kernels with additional modules, fetched only by scenarios that name them: base kernel, additional modules.
 VARIANTS = {
     "6.12-cxl": ("6.12", ("cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "cxl_core", "dax_cxl", "device_dax", "kmem")),
 }
@@ -54,20 +54,20 @@ class Kernel:
     """A kernel ready to boot."""
 
     name: str
-    """One of `NAMES`, or of a variant that only some scenarios ask for."""
+    """One of `NAMES` or of `VARIANTS`."""
     image: Path
     """The bzImage."""
     release: str
-    """What `uname -r` says in the guest."""
+    """Output of `uname -r` in the guest."""
     modules: Path | None
-    """Directory with `modules.dep` and the uncompressed modules; `None` if all is built in."""
+    """Directory with `modules.dep` and the uncompressed modules; `None` if everything is built in."""
 
 
 def kernel(name: str) -> Kernel:
-    """The kernel `name`, fetched or built if need be.
+    """Returns the kernel `name`, fetched or built if necessary.
 
     Raises:
-        LabError: no such name, or the kernel cannot be had.
+        LabError: there is no such name, or the kernel cannot be fetched or built.
     """
     if name == IDLE:
         image = _idle_image()
@@ -81,32 +81,32 @@ def kernel(name: str) -> Kernel:
 
 
 def is_ready(name: str) -> bool:
-    """Whether `kernel(name)` needs neither network nor compiler."""
+    """Returns whether `kernel(name)` needs neither network nor compiler."""
     if name == IDLE:
         return _ready_idle_image() is not None
     return is_made(cache() / "kernels" / f"{name}-{_recipe(name)}")
 
 
 def release_of(image: bytes) -> str:
-    """`uname -r` of a bzImage, from the version string that its setup header points at (boot.rst, kernel_version).
+    """Returns `uname -r` of a bzImage, from the version string in its setup header (boot.rst, kernel_version).
 
     Raises:
-        LabError: `image` is no x86 kernel.
+        LabError: `image` is not an x86 kernel.
     """
     if image[0x202:0x206] != b"HdrS":
         raise LabError("not an x86 bzImage: the setup header's magic number HdrS is missing at offset 0x202")
     start = int.from_bytes(image[0x20E:0x210], "little") + 0x200
     words = image[start : start + 128].split(b"\0", 1)[0].decode("ascii", "replace").split()
     if not words:
-        raise LabError(f"the bzImage names no version: its setup header points at an empty string, offset {start:#x}")
+        raise LabError(f"the bzImage has no version: its setup header points to an empty string, offset {start:#x}")
     return words[0]
 
 
-def closure(dependencies: str, wanted: tuple[str, ...]) -> list[str]:
-    """Paths of the `wanted` modules and all that they need, each after what it needs.
+def closure(dependencies: str, names: tuple[str, ...]) -> list[str]:
+    """Returns the paths of the modules `names` and of all modules that they need, in load order.
 
-    `dependencies` is the text of `modules.dep`: `path: path path ...`, needed modules last to first. Modules that
-    the kernel has built in, or does not know, are not listed there and are left out.
+    `dependencies` is the text of `modules.dep`: `path: path path ...`, where dependencies are listed last to first.
+    Modules that are built in or unknown are not listed there and are skipped.
     """
     needs: dict[str, list[str]] = {}
     for line in dependencies.splitlines():
@@ -114,7 +114,7 @@ def closure(dependencies: str, wanted: tuple[str, ...]) -> list[str]:
         needs[path] = rest.split()
     by_name = {module_name(path): path for path in needs}
     order: list[str] = []
-    for name in wanted:
+    for name in names:
         found = by_name.get(name.replace("-", "_"))
         if found is None:
             continue
@@ -125,7 +125,7 @@ def closure(dependencies: str, wanted: tuple[str, ...]) -> list[str]:
 
 
 def module_name(path: str) -> str:
-    """The name under which the kernel knows the module file `path`."""
+    """Returns the kernel's name for the module file `path`."""
     return Path(path).name.split(".", 1)[0].replace("-", "_")
 
 
@@ -141,7 +141,9 @@ def _fetch(name: str, into: Path) -> None:
     for pattern in _PACKAGES[of]:
         package = newest(archive.names(pattern))
         if package is None:
-            raise LabError(f"the Debian archive has no package {pattern}: name another mirror, or update this recipe")
+            raise LabError(
+                f"the Debian archive has no package {pattern}: choose another mirror, or update this file's _PACKAGES"
+            )
         archive.unpack(package, unpacked)
     images = [path for path in unpacked.rglob("vmlinuz*") if path.is_file()]
     if len(images) != 1:
@@ -153,7 +155,7 @@ def _fetch(name: str, into: Path) -> None:
 
 
 def _keep_modules(unpacked: Path, release: str, more: tuple[str, ...], into: Path) -> None:
-    """Copy what guests may load, uncompressed, with the dependencies and aliases that modprobe needs."""
+    """Copies the modules that guests may load, uncompressed, with their dependencies and aliases for modprobe."""
     call(["depmod", "-b", unpacked / "usr", release])
     tree = unpacked / "usr" / "lib" / "modules" / release
     dependencies = (tree / "modules.dep").read_text()
@@ -171,7 +173,7 @@ def _keep_modules(unpacked: Path, release: str, more: tuple[str, ...], into: Pat
 
 
 def plain(text: str) -> str:
-    """`text` with the names of compressed modules replaced by those of uncompressed ones."""
+    """Replaces the file names of compressed modules in `text` by those of uncompressed ones."""
     return text.replace(".ko.xz", ".ko").replace(".ko.zst", ".ko")
 
 
@@ -182,7 +184,7 @@ def _uncompressed(path: Path) -> bytes:
         case ".ko":
             return path.read_bytes()
         case other:
-            raise LabError(f"{path}: modules compressed as {other} are not read; .xz and none are")
+            raise LabError(f"{path}: modules compressed as {other} are not supported, only .xz and uncompressed ones")
 
 
 def _ready_idle_image() -> Path | None:
@@ -190,7 +192,7 @@ def _ready_idle_image() -> Path | None:
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
-            raise LabError(f"{IDLE_VARIABLE}={named}: no such file; unset it to have the kernel built")
+            raise LabError(f"{IDLE_VARIABLE}={named}: no such file; unset the variable to build the kernel")
         return path
     built = _idle_directory()
     candidates = [built / "bzImage"] if is_made(built) else []
@@ -215,6 +217,6 @@ def _build_idle(into: Path) -> None:
     archive = Archive(cache() / "apt")
     archive.unpack("linux-source-6.12", into / "package")
     (source,) = (into / "package" / "usr" / "src").glob("linux-source-6.12.tar.*")
-    say("  compiling; the log is " + str(into / "build.log"))
+    say("  compiling; log: " + str(into / "build.log"))
     call([LAB / "kernel" / "build", source, into / "bzImage", into / "build.log"])
     shutil.rmtree(into / "package")

@@ -1,4 +1,4 @@
-"""What a scenario is given: guests to boot, bounds to hold, a place for what it leaves."""
+"""The interface of a scenario to the lab: guests to boot, bounds to check, a directory for its files."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ class Lab:
         self.scenario = scenario
         self.kernel = kernel
         self.directory = directory
-        """Where files of this run go; console logs and whatever `Guest.keep` copies are put there."""
+        """Directory for files of this run, such as console logs and copies made by `Guest.keep`."""
         self.bounds = Bounds()
         self._binaries = binaries
         self._guests = 0
@@ -28,11 +28,11 @@ class Lab:
         return "thermocline" in self._binaries
 
     def program(self, name: str) -> Path:
-        """One of the programs that guests carry, which run on the host as well."""
+        """Returns the file of a program that guests carry; it runs on the host as well."""
         return self._binaries[name]
 
     def guest(self, machine: Machine | None = None) -> Guest:
-        """A guest to be used in a `with` block, with /lab/labguest and /lab/thermocline in it."""
+        """Returns a guest, to be used in a `with` block, with /lab/labguest and /lab/thermocline in it."""
         self._guests += 1
         number = "" if self._guests == 1 else f"-{self._guests}"
         console = self.directory / f"{self.kernel.name}{number}-console.log"
@@ -40,17 +40,17 @@ class Lab:
         return Guest(self.kernel, machine or Machine(), root=rootfs.image(), binaries=self._binaries, console=console)
 
     def say(self, text: str) -> None:
-        """Tell the user what happens now."""
+        """Prints progress for the user."""
         print(f"{self.scenario} [{self.kernel.name}]: {text}", file=sys.stderr, flush=True)
 
     def at_most(self, name: str, value: float, bound: float) -> None:
-        """The figure `name` (dotted, if nested) must not exceed `bound`."""
+        """Checks that the figure `name` (dotted if nested) does not exceed `bound`."""
         self.bounds.at_most(name, value, bound)
 
     def at_least(self, name: str, value: float, bound: float) -> None:
-        """The figure `name` (dotted, if nested) must not be below `bound`."""
+        """Checks that the figure `name` (dotted if nested) is not below `bound`."""
         self.bounds.at_least(name, value, bound)
 
     def holds(self, name: str, held: bool, why: str) -> None:
-        """`held` must be true; `why` says what was found instead, and the remedy."""
+        """Checks that `held` is true; `why` states what was found instead, and the remedy."""
         self.bounds.holds(name, held, why)

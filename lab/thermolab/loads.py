@@ -1,4 +1,4 @@
-"""Loads for real servers: fill them, keep them busy at a rate, and measure them as fast as they go."""
+"""Load generators for servers: fill a server, keep it busy at a fixed rate, and measure its maximum throughput."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _TIMEOUT_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A run in a closed loop: the next request follows the last one's reply."""
+    """Result of a closed-loop run: each request follows the previous reply."""
 
     ops_per_s: float
     p99_us: float
@@ -22,18 +22,18 @@ class Measured:
 
 
 class Load(Protocol):
-    """One server under one kind of load, in which some data is asked for far more often than other data."""
+    """One server under one kind of load, with a skewed popularity of its data."""
 
     name: str
 
     def fill(self) -> None:
-        """Store all data."""
+        """Stores all data."""
 
     def start(self, seconds: float, rate: int) -> int:
-        """Keep the server busy at a fixed rate, in the background; returns the pid."""
+        """Keeps the server busy at a fixed rate, in the background; returns the pid."""
 
     def measure(self, requests: int) -> Measured:
-        """As fast as the server answers, to the end."""
+        """Sends `requests` requests, each as soon as the previous one is answered."""
 
 
 class Requests:
@@ -50,25 +50,26 @@ class Requests:
         self._run = [*self._load, "run", *self._keys, *mix]
 
     def fill(self) -> None:
-        """Store every key once."""
+        """Stores every key once."""
         self._guest.run([*self._load, "fill", *self._keys], timeout_s=_TIMEOUT_SECONDS)
 
     def start(self, seconds: float, rate: int) -> int:
-        """Requests at a fixed rate."""
+        """Sends requests at a fixed rate in the background; returns the pid."""
         argv = [*self._run, "--seconds", f"{seconds:g}", "--rate", str(rate)]
         return self._guest.spawn(argv, stdout="/run/load.jsonl", stderr="/run/load.err")
 
     def measure(self, requests: int) -> Measured:
-        """Requests as fast as they are answered."""
+        """Sends requests in a closed loop."""
         done = self._guest.run([*self._run, "--requests", str(requests)], timeout_s=_TIMEOUT_SECONDS)
         summary = json.loads(done.stdout.splitlines()[-1])
         return Measured(summary["ops_per_s"], summary["p99_us"], summary["errors"] + summary["misses"])
 
 
 class Pgbench:
-    """`pgbench` on PostgreSQL: reads of single accounts, of which the first ones are the most popular.
+    """`pgbench` on PostgreSQL: reads single accounts, with skewed popularity.
 
-    By Zipf's law, or with `asked_share` the first share of them alike and the rest never: a table's history.
+    Popularity follows Zipf's law. With `asked_share`, the first share of the accounts is read uniformly and the rest
+    never, as in a table with old rows.
     """
 
     _BIN = f"/usr/lib/postgresql/{POSTGRESQL}/bin/pgbench"
@@ -91,10 +92,10 @@ class Pgbench:
         )
 
     def fill(self) -> None:
-        """Make pgbench's tables, 16 MB for each unit of scale, and have them written out.
+        """Creates pgbench's tables, 16 MB for each unit of scale, and runs a checkpoint.
 
-        Left alone, the server touches every page of them again over the next minutes, to write it: an access that no
-        transaction asked for, and far more of them than transactions make.
+        Without the checkpoint the server writes the pages in the background during the next minutes, which accesses
+        far more pages than the transactions do.
         """
         argv = [self._BIN, *self._connect, "--initialize", "--init-steps", "dtGvp", "--scale", str(self._scale)]
         self._guest.run([*argv, "--quiet", "postgres"], timeout_s=_TIMEOUT_SECONDS)
@@ -107,17 +108,17 @@ class Pgbench:
         return [self._BIN, *self._connect, *script, *more, "postgres"]
 
     def start(self, seconds: float, rate: int) -> int:
-        """Transactions at a fixed rate."""
+        """Runs transactions at a fixed rate in the background; returns the pid."""
         argv = self._argv("--time", f"{seconds:.0f}", "--rate", str(rate))
         return self._guest.spawn(argv, stdout="/run/load.out", stderr="/run/load.err")
 
     def measure(self, requests: int) -> Measured:
-        """Transactions one after the other; latencies are taken from pgbench's log of each."""
+        """Runs transactions one after the other; latencies are taken from pgbench's log of each transaction."""
         argv = self._argv("--transactions", str(requests), "--log", "--log-prefix", self._LOG)
         out = self._guest.run(argv, timeout_s=_TIMEOUT_SECONDS).stdout
         tps = next(line.split()[2] for line in out.splitlines() if line.startswith("tps = "))
         failed = next(line.split()[4] for line in out.splitlines() if line.startswith("number of failed transactions"))
-        # A line is: client, transaction, latency in microseconds, ...
+        # Fields of a line: client, transaction, latency in microseconds, ...
         rank = -(-requests * 99 // 100)
         shell = f"cut -d' ' -f3 {self._LOG}.* | sort -n | sed -n {rank}p; rm {self._LOG}.*"
         return Measured(float(tps), float(self._guest.run(["sh", "-c", shell]).stdout), int(failed))

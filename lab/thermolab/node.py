@@ -1,4 +1,4 @@
-"""The node agent inside a guest: its configuration, its life, what it says and what it wrote."""
+"""The node agent inside a guest: its configuration, its process, its status and its journal."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,17 @@ from typing import Any
 from .guest import Exit, Guest
 
 TIME_COMPRESSION = 60
-"""A scan period of 2 s stands for the usual 120 s."""
+"""Ratio of compressed time: a scan period of 2 s stands for 120 s."""
 
 SLO_RATIO_PER_MIN = 0.002 * TIME_COMPRESSION
-"""The objective of 0.2 % of the working set per minute, in minutes that pass 60 times faster."""
+"""The objective of 0.2 % of the working set per minute, in compressed time."""
 
 Settings = Mapping[str, str | int | bool]
 
 LAB_SETTINGS: Settings = {
     "agent.scan_period": "2s",
     "agent.control_period": "2s",
-    # Emulated, everything costs many times what it should; the budget is not what these scenarios are about.
+    # Emulation multiplies every cost; these scenarios do not test the CPU budget.
     "agent.cpu_budget": "100%",
     "agent.metrics_listen": "off",
     "cold_age.promotion_rate": f"{SLO_RATIO_PER_MIN:.0%}",
@@ -35,7 +35,7 @@ _LOG = "/run/agent.log"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A rule: which cgroups, and how they are treated."""
+    """A rule of the configuration: a pattern of cgroups and their treatment."""
 
     cgroup: str
     group: str = "standard"
@@ -46,7 +46,7 @@ class Job:
 
 
 def configure(guest: Guest, jobs: Sequence[Job], settings: Settings | None = None) -> None:
-    """Write the agent's configuration file, with the lab's settings below the given ones."""
+    """Writes the agent's configuration file; `settings` override the lab's defaults."""
     lines = []
     for key, value in {**LAB_SETTINGS, **(settings or {})}.items():
         lines.append(f"{key} = {json.dumps(value)}")
@@ -58,7 +58,7 @@ def configure(guest: Guest, jobs: Sequence[Job], settings: Settings | None = Non
                 lines.append(f"{key} = {json.dumps(value)}")
     guest.mkdir(str(Path(_FILE).parent))
     guest.write(_FILE, "\n".join(lines) + "\n")
-    # A swap fault would otherwise bring back neighbours that nobody asked for.
+    # Disables swap readahead, which would swap in neighbouring pages that were not accessed.
     guest.write("/proc/sys/vm/page-cluster", "0")
 
 
@@ -71,17 +71,17 @@ class Agent:
     log: str = field(default=_LOG)
 
     def status(self) -> dict[str, Any]:
-        """What `thermocline status --format json` prints."""
+        """Returns the output of `thermocline status --format json`."""
         view: dict[str, Any] = json.loads(self.guest.run(["thermocline", "status", "--format", "json"]).stdout)
         return view
 
     def job(self, name: str) -> dict[str, Any]:
-        """One job of the status, by its path."""
+        """Returns one job of the status, by its path."""
         jobs: list[dict[str, Any]] = self.status()["jobs"]
         return next(job for job in jobs if job["job"] == name)
 
     def stop(self, number: int = 15, timeout_s: float = 60.0) -> Exit:
-        """End it by a signal; its log is kept on the host."""
+        """Ends it by a signal; its log is copied to the host."""
         self.guest.kill(self.pid, number)
         end = self.guest.wait_exit(self.pid, timeout_s)
         self.guest.keep(self.log)
@@ -89,7 +89,7 @@ class Agent:
 
 
 def start(guest: Guest, *arguments: str, env: Mapping[str, str] | None = None) -> Agent:
-    """Start the configured agent, with `env` added to its environment, and wait until it knows its machine."""
+    """Starts the configured agent, with `env` added to its environment, and waits until it has found its first job."""
     log = _LOG
     guest.write(log, "")
     pid = guest.spawn(["thermocline", "agent", *arguments], env=env, stdout=log, stderr=log)
@@ -98,17 +98,17 @@ def start(guest: Guest, *arguments: str, env: Mapping[str, str] | None = None) -
 
 
 def journal(guest: Guest) -> list[dict[str, Any]]:
-    """The agent's journal, as records."""
+    """Returns the records of the agent's journal."""
     return [json.loads(line) for line in guest.read(f"{STATE}/journal").splitlines() if line.endswith("}")]
 
 
 def periods(records: Sequence[dict[str, Any]], job: str) -> list[dict[str, Any]]:
-    """The control periods of one job, oldest first."""
+    """Returns the control periods of one job, oldest first."""
     return [record for record in records if record["record"] == "period" and record["job"] == job]
 
 
 def promotion_rates(of: Sequence[dict[str, Any]]) -> list[float]:
-    """Promotions per minute as a ratio of the working set, one for each period that has both."""
+    """Returns promotions per minute as a ratio of the working set, for each period that has both."""
     rates = []
     for period in of:
         outcome, working_set = period["outcome"], period["step"]["working_set"]
@@ -118,6 +118,6 @@ def promotion_rates(of: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value at or below which `share` of all lie; 0 of none."""
+    """Returns the smallest value at or below which `share` of all values lie; 0 if there are none."""
     ranked = sorted(values)
     return ranked[max(0, -(-len(ranked) * round(share * 1000) // 1000) - 1)] if ranked else 0.0

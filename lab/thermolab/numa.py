@@ -1,7 +1,7 @@
-"""Guests with slow memory: a second NUMA node without CPUs, as a CXL memory expander is to Linux.
+"""Guests with slow memory: a second NUMA node without CPUs, which is how Linux presents a CXL memory expander.
 
-Emulated memory is equally fast on all nodes. What differs is what the firmware says of it, and so which tier the
-kernel puts it into.
+Emulated memory has the same speed on all nodes. The nodes differ only in the latencies that the firmware reports, from
+which the kernel derives memory tiers.
 """
 
 import json
@@ -13,10 +13,10 @@ from .qemu import MIB, Machine, SwapDisk
 from .truth import Workload
 
 LOCAL, SLOW = 0, 1
-"""Node ids: the one with all CPUs, and the one with none."""
+"""Node ids: the node with all CPUs, and the node without CPUs."""
 
 SLOW_LATENCY_NS = 500
-"""What the HMAT says of reads and writes on the slow node; 100 ns of the local one."""
+"""Latency of the slow node in the HMAT; the local node's is 100 ns."""
 
 _LATENCY_NS = {LOCAL: 100, SLOW: SLOW_LATENCY_NS}
 _BANDWIDTH = {LOCAL: "10G", SLOW: "2G"}
@@ -25,27 +25,27 @@ _BANDWIDTH = {LOCAL: "10G", SLOW: "2G"}
 def two_nodes(
     local_mib: int, slow_mib: int, *, hmat: bool = True, cpus: int = 2, swap: SwapDisk | None = None
 ) -> Machine:
-    """A machine with `local_mib` beside its CPUs and `slow_mib` apart from them.
+    """Returns a machine with `local_mib` on the node with CPUs and `slow_mib` on the node without.
 
-    Without `hmat` the firmware does not tell how fast a node is, and the kernel has one memory tier only.
+    Without `hmat` the firmware reports no latencies, and the kernel puts both nodes into one memory tier.
     """
     initiator = f",initiator={LOCAL}" if hmat else ""
     argv = ["-machine", "hmat=on"] if hmat else []
     for node, mib in ((LOCAL, local_mib), (SLOW, slow_mib)):
-        # CPUs belong to the first node; a node that is given none has none.
+        # All CPUs belong to the first node.
         of = f",cpus=0-{cpus - 1}" if node == LOCAL else ""
         argv += ["-object", f"memory-backend-ram,id=m{node},size={mib}M"]
         argv += ["-numa", f"node,nodeid={node}{of},memdev=m{node}{initiator}"]
     if hmat:
         for node in (LOCAL, SLOW):
-            told = f"hmat-lb,initiator={LOCAL},target={node},hierarchy=memory"
-            argv += ["-numa", f"{told},data-type=access-latency,latency={_LATENCY_NS[node]}"]
-            argv += ["-numa", f"{told},data-type=access-bandwidth,bandwidth={_BANDWIDTH[node]}"]
+            entry = f"hmat-lb,initiator={LOCAL},target={node},hierarchy=memory"
+            argv += ["-numa", f"{entry},data-type=access-latency,latency={_LATENCY_NS[node]}"]
+            argv += ["-numa", f"{entry},data-type=access-bandwidth,bandwidth={_BANDWIDTH[node]}"]
     return Machine(memory_bytes=(local_mib + slow_mib) * MIB, cpus=cpus, swap=swap, qemu_args=tuple(argv))
 
 
 def tiers(guest: Guest) -> dict[str, str]:
-    """The kernel's memory tiers: name to list of nodes, such as `{"memory_tier4": "0"}`."""
+    """Returns the kernel's memory tiers: name to list of nodes, such as `{"memory_tier4": "0"}`."""
     found = guest.run(["sh", "-c", "grep -H . /sys/devices/virtual/memory_tiering/memory_tier*/nodelist"], check=False)
     pairs = (line.split(":", 1) for line in found.stdout.splitlines())
     return {path.split("/")[-2]: nodes for path, nodes in pairs}
@@ -53,10 +53,10 @@ def tiers(guest: Guest) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A short stretch of a workload's time."""
+    """Accesses of a workload by node, within a short time window."""
 
     at_seconds: float
-    """Its end, of `CLOCK_MONOTONIC`."""
+    """End of the window, in seconds of `CLOCK_MONOTONIC`."""
     elapsed_seconds: float
     slow_bytes: int
     slow_accesses: int
@@ -65,12 +65,12 @@ class Window:
 
     @property
     def slow_rate(self) -> float:
-        """Accesses of the slow node per second, as the workload counts them."""
+        """Returns the accesses per second on the slow node, as counted by the workload."""
         return self.slow_accesses / self.elapsed_seconds
 
 
 class Watch:
-    """Tells, twice a second, on which node a workload is accessed. It ends with the workload, or by `stop`."""
+    """Records twice a second which nodes a workload accesses, until `stop` or the workload's end."""
 
     def __init__(self, workload: Workload, every_ms: int = 500) -> None:
         self.guest = workload.guest
@@ -79,12 +79,12 @@ class Watch:
         self.pid = self.guest.spawn(argv, stdout=self.out, stderr=f"{self.out}.err")
 
     def windows(self) -> list[Window]:
-        """All that was told so far."""
+        """Returns all windows so far."""
         lines = self.guest.read(self.out).splitlines()
         return [_window(line) for line in lines if line.endswith("}")]
 
     def stop(self) -> list[Window]:
-        """End it; all that was told."""
+        """Stops recording; returns all windows."""
         self.guest.kill(self.pid)
         self.guest.wait_exit(self.pid)
         self.guest.keep(self.out)
@@ -92,21 +92,21 @@ class Watch:
 
 
 def _window(line: str) -> Window:
-    told = json.loads(line)
-    nodes = [told["nodes"].get(str(node), {"bytes": 0, "accesses": 0}) for node in (SLOW, LOCAL)]
+    report = json.loads(line)
+    nodes = [report["nodes"].get(str(node), {"bytes": 0, "accesses": 0}) for node in (SLOW, LOCAL)]
     counts = [node[figure] for node in nodes for figure in ("bytes", "accesses")]
-    return Window(told["at_ns"] / 1e9, told["elapsed_s"], *counts)
+    return Window(report["at_ns"] / 1e9, report["elapsed_s"], *counts)
 
 
 def between(windows: Sequence[Window], begin: float, end: float) -> list[Window]:
-    """Those that lie within two times of `CLOCK_MONOTONIC`, in seconds."""
+    """Returns the windows between two times of `CLOCK_MONOTONIC`, in seconds."""
     return [
         window for window in windows if begin <= window.at_seconds - window.elapsed_seconds and window.at_seconds <= end
     ]
 
 
 def averages(windows: Sequence[Window], seconds: float) -> list[float]:
-    """The slow node's accesses per second over stretches of `seconds`, one for each window that one may begin with."""
+    """Returns the slow node's accesses per second averaged over `seconds`, starting at each window."""
     found = []
     for first in range(len(windows)):
         accesses, elapsed = 0, 0.0

@@ -1,4 +1,4 @@
-"""What may fail round a pool: the way between a host and its manager, and the disk under its ledger. Needs root."""
+"""Faults around a pool: the network between a host and its manager, and the disk of its ledger. Requires root."""
 
 import contextlib
 import os
@@ -10,37 +10,37 @@ from .cache import call
 from .errors import LabError
 
 _NEAR, _FAR = "198.18.77.1", "198.18.77.2"
-"""Addresses for the wire's ends, of the range that is set apart for tests of networks."""
+"""Addresses of the wire's ends, from the range reserved for network tests (RFC 2544)."""
 
 _PIECE = b"\0" * 4096
 
 
 def need_root() -> None:
-    """Says early what would fail late.
+    """Fails early with a clear message.
 
     Raises:
-        LabError: this is not root.
+        LabError: the process does not run as root.
     """
     if os.geteuid() != 0:
-        raise LabError("this scenario mounts a small file system and makes a network namespace: run it as root")
+        raise LabError("this scenario mounts a small file system and creates a network namespace: run it as root")
 
 
 class Wire:
-    """A network namespace, and the one wire that leads there; both are gone after the `with` block."""
+    """A network namespace connected by one virtual Ethernet pair; both are removed after the `with` block."""
 
     near = _NEAR
-    """The address by which this side is reached from there."""
+    """Address of the near end, as seen from the namespace."""
 
     def __init__(self) -> None:
         self._name = f"thermolab-{os.getpid()}"
-        # An interface's name has 15 characters at most.
+        # Linux limits interface names to 15 characters.
         self._device = f"tl{os.getpid()}"
 
     def __enter__(self) -> Self:
         need_root()
         call(["ip", "netns", "add", self._name])
         try:
-            self._lay()
+            self._create()
         except BaseException:
             self._remove()
             raise
@@ -53,18 +53,18 @@ class Wire:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What a command begins with that is to run at the far end."""
+        """Command prefix that runs a command in the namespace."""
         return ("ip", "netns", "exec", self._name)
 
     def cut(self) -> None:
-        """From now on packets are lost, both ways, and nobody is told."""
+        """Drops all packets in both directions from now on, without an error at either end."""
         call(["ip", "link", "set", self._device, "down"])
 
     def heal(self) -> None:
-        """They arrive again."""
+        """Delivers packets again."""
         call(["ip", "link", "set", self._device, "up"])
 
-    def _lay(self) -> None:
+    def _create(self) -> None:
         far = ("ip", "-n", self._name)
         call(["ip", "link", "add", self._device, "type", "veth", "peer", "name", "wire", "netns", self._name])
         call(["ip", "addr", "add", f"{_NEAR}/30", "dev", self._device])
@@ -74,7 +74,7 @@ class Wire:
         self.heal()
 
     def _remove(self) -> None:
-        # The other end goes with it.
+        # Deleting one end of the pair deletes the other.
         with contextlib.suppress(LabError):
             call(["ip", "link", "del", self._device])
         with contextlib.suppress(LabError):
@@ -82,7 +82,7 @@ class Wire:
 
 
 class SmallDisk:
-    """A file system that is soon full."""
+    """A small file system that can be filled up."""
 
     def __init__(self, directory: Path, mib: int) -> None:
         need_root()
@@ -91,17 +91,17 @@ class SmallDisk:
         self.directory = directory
 
     def fill(self) -> int:
-        """Leaves no room; how many bytes that took."""
+        """Fills the file system; returns the bytes written."""
         with (self.directory / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(_PIECE) == len(_PIECE):
                 pass
         return (self.directory / "filler").stat().st_size
 
     def make_room(self) -> None:
-        """Gives it back."""
+        """Frees the space used by `fill`."""
         (self.directory / "filler").unlink()
 
     def unmount(self) -> None:
-        """Takes it away, also from those who still use it."""
+        """Unmounts it lazily, even while it is in use."""
         with contextlib.suppress(LabError):
             call(["umount", "--lazy", self.directory])

@@ -1,4 +1,4 @@
-"""Where the lab finds and leaves things."""
+"""Directories that the lab uses."""
 
 import os
 from pathlib import Path
@@ -7,11 +7,11 @@ LAB = Path(__file__).resolve().parent.parent
 """The `lab/` folder of this checkout."""
 
 TREE = LAB.parent
-"""The checkout."""
+"""Root of this checkout."""
 
 
 def cache() -> Path:
-    """Directory of what is fetched or built once: kernels, root file systems, initial RAM disks."""
+    """Returns the directory for everything fetched or built once: kernels, root file systems, initial RAM disks."""
     named = os.environ.get("THERMOCLINE_CACHE")
     if named:
         return Path(named).expanduser().resolve()
@@ -20,5 +20,5 @@ def cache() -> Path:
 
 
 def results() -> Path:
-    """Directory under which each scenario leaves a folder of its own."""
+    """Returns the directory that holds one folder per scenario."""
     return TREE / "target" / "lab"

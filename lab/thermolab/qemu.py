@@ -1,4 +1,4 @@
-"""QEMU's command line for a guest, from values."""
+"""QEMU's command line for a guest."""
 
 import time
 from dataclasses import dataclass
@@ -14,41 +14,41 @@ class SwapDisk:
 
     size_bytes: int
     iops_total: int | None = None
-    """Operations per second that QEMU lets through, for a slow device; `None` for no limit. Short bursts pass."""
+    """Limit of requests per second in QEMU, for a slow device; `None`: no limit. Short bursts exceed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The hardware of a guest, and what its kernel is told."""
+    """A guest's hardware and kernel command line."""
 
     memory_bytes: int = GIB
     cpus: int = 2
     swap: SwapDisk | None = SwapDisk(GIB)
     cmdline: str = ""
-    """Added to the kernel's command line."""
+    """Appended to the kernel's command line."""
     qemu_args: tuple[str, ...] = ()
-    """Added to QEMU's command line, for topologies (NUMA nodes, HMAT)."""
+    """Appended to QEMU's command line, for topologies (NUMA nodes, HMAT)."""
     emulator: tuple[str, ...] = ("qemu-system-x86_64",)
-    """QEMU itself, and what its command line begins with."""
+    """QEMU's program and its first arguments."""
     cpu: str = "max,la57=off"
-    """5-level page tables (`la57`) would cost a memory access more per emulated page walk."""
+    """5-level page tables (`la57`) would add a memory access to each emulated page walk."""
 
     def __post_init__(self) -> None:
         if self.memory_bytes < 256 * MIB or self.memory_bytes % MIB:
-            raise ValueError(f"memory_bytes={self.memory_bytes}: at least 256 MiB, in whole MiB")
+            raise ValueError(f"memory_bytes={self.memory_bytes}: must be at least 256 MiB and a multiple of 1 MiB")
         if not 1 <= self.cpus <= 16:
-            raise ValueError(f"cpus={self.cpus}: from 1 to 16, the lab's small kernel is built for no more")
+            raise ValueError(f"cpus={self.cpus}: must be from 1 to 16, the limit of the lab's idle kernel")
 
 
 def command(
     machine: Machine, *, image: Path, initrd: Path, root: Path, swap: Path | None, console: Path, channel_fd: int
 ) -> list[str]:
-    """QEMU's arguments. The guest is emulated on any host, so that what it shows does not depend on KVM.
+    """Returns QEMU's arguments. Guests are emulated even where KVM is available, so that results do not depend on it.
 
     `channel_fd` is an inherited socket that becomes the guest's virtio-serial port "lab"; `console` receives the
     serial console; writes to `root` go to a temporary file that QEMU unlinks at once.
     """
-    # panic=-1 with -no-reboot ends QEMU when the guest's kernel dies, so that nobody waits for it.
+    # With panic=-1 and -no-reboot QEMU exits when the guest's kernel panics, which ends all waits for the guest.
     cmdline = f"console=ttyS0 panic=-1 loglevel=4 mitigations=off no_timer_check lab.time={int(time.time())}"
     argv = [*machine.emulator, "-accel", "tcg,thread=multi", "-cpu", machine.cpu, "-smp", str(machine.cpus)]
     argv += ["-m", f"{machine.memory_bytes // MIB}M"]
@@ -65,11 +65,11 @@ def command(
 
 
 def _disk(name: str, path: Path, options: str) -> list[str]:
-    # cache=unsafe: nothing on these disks outlives the guest, so nothing need reach the host's disk.
+    # cache=unsafe: these disks do not outlive the guest, so flushes to the host's disk are not needed.
     drive = f"if=none,id={name},format=raw,cache=unsafe,file={_escaped(path)}{options}"
     return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name},serial={name}"]
 
 
 def _escaped(path: Path) -> str:
-    """A path within a comma-separated list of QEMU options."""
+    """Escapes a path for a comma-separated list of QEMU options."""
     return str(path).replace(",", ",,")

@@ -1,4 +1,4 @@
-"""QEMU's monitor protocol, for what a scenario does to a guest behind its host's back."""
+"""QEMU's monitor protocol (QMP), for changes to a guest that its host daemon does not know about."""
 
 import json
 import socket
@@ -12,7 +12,7 @@ _TIMEOUT_SECONDS = 120.0
 
 
 class Qmp:
-    """A conversation, to be used in a `with` block: QEMU talks to one client at a time."""
+    """A QMP connection, to be used in a `with` block: QEMU serves one client at a time."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -33,10 +33,10 @@ class Qmp:
         self._socket.close()
 
     def ask(self, command: str, arguments: dict[str, Any]) -> Any:
-        """What a command returns.
+        """Returns the result of a command.
 
         Raises:
-            LabError: QEMU refuses.
+            LabError: QEMU reports an error.
         """
         self._socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n")
         while True:
@@ -44,12 +44,12 @@ class Qmp:
             if "event" in message:
                 self._events.append(message)
             elif "error" in message:
-                raise LabError(f"QEMU refuses {command}: {message['error']['desc']}")
+                raise LabError(f"QMP command {command} failed: {message['error']['desc']}")
             else:
                 return message["return"]
 
     def event(self, name: str, **data: object) -> dict[str, Any]:
-        """Waits for an event whose data hold these."""
+        """Waits for an event whose data contain `data`."""
         while True:
             for message in self._events:
                 if message["event"] == name and data.items() <= message.get("data", {}).items():
@@ -62,6 +62,6 @@ class Qmp:
     def _read(self) -> dict[str, Any]:
         line = self._lines.readline()
         if not line:
-            raise LabError("QEMU has ended")
+            raise LabError("QEMU closed the QMP connection")
         message: dict[str, Any] = json.loads(line)
         return message

@@ -1,4 +1,4 @@
-"""Joins standard input and output with a TCP port of this machine: what QEMU starts for each connection of a guest."""
+"""Relays standard input and output to a TCP port of this machine; QEMU starts one for each connection of a guest."""
 
 import os
 import socket
@@ -7,14 +7,14 @@ import threading
 
 
 def main() -> None:
-    """Pass on what comes, both ways, until either side ends."""
+    """Relays data in both directions until either side closes."""
     try:
         with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as peer:
             threading.Thread(target=_copy_input, args=(peer,), daemon=True).start()
             while received := peer.recv(1 << 16):
                 _write_all(received)
     except OSError:
-        # Nobody listens, or somebody left: the guest sees its connection close.
+        # The port is closed or the peer reset the connection: the guest sees its connection close.
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""What an agent leaves on a machine: settings compared with those from before it came."""
+"""Settings that an agent leaves behind: the machine's settings compared with those before the agent's start."""
 
 import json
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from typing import Any
 from .guest import Guest
 
 Settings = Mapping[str, Any]
-"""Limits of cgroups, zswap parameters and DAMON's kernel threads, each under a name of its own."""
+"""Limits of cgroups, zswap parameters and DAMON's kernel threads, each under a unique name."""
 
 
 def inspect(guest: Guest) -> Settings:
-    """Everything that `labguest inspect` finds, flat."""
+    """Returns everything that `labguest inspect` reports, as a flat mapping."""
     found: dict[str, Any] = json.loads(guest.run(["labguest", "inspect"]).stdout)
     settings = {name: value for name, value in found.items() if not isinstance(value, dict | list)}
     settings |= {f"zswap {name}": value for name, value in found["zswap"].items()}
@@ -22,7 +22,7 @@ def inspect(guest: Guest) -> Settings:
 
 
 def differing(before: Settings, now: Settings) -> list[str]:
-    """Each setting that is not as it was, in words."""
+    """Describes each setting whose value has changed."""
     names = sorted(before.keys() | now.keys())
     unset = "not set"
     return [

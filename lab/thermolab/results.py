@@ -1,4 +1,4 @@
-"""What a scenario found out: figures, bounds, and the worst case over several kernels."""
+"""Results of a scenario: figures, bounds, and the worst case over several kernels."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,33 +13,33 @@ _MORE, _LESS = "more", "less"
 
 @dataclass(slots=True)
 class Bounds:
-    """Bounds checked so far: each failed one adds a reason, and each tells which side of a figure is the bad one."""
+    """Bounds checked so far: each failed bound adds a reason, and each records the better direction of a figure."""
 
     reasons: list[str] = field(default_factory=list)
     better: dict[str, str] = field(default_factory=dict)
     """Dotted name of a figure to "more" or "less"."""
 
     def at_most(self, name: str, value: float, bound: float) -> None:
-        """`value` must not exceed `bound`; what is no number fails."""
+        """Checks that `value` does not exceed `bound`; NaN fails."""
         self.better[name] = _LESS
-        # Written so that NaN fails.
+        # Negated so that NaN fails.
         if not value <= bound:
             self.reasons.append(f"{name} = {value:g} exceeds its bound {bound:g}")
 
     def at_least(self, name: str, value: float, bound: float) -> None:
-        """`value` must not be less than `bound`; what is no number fails."""
+        """Checks that `value` is not below `bound`; NaN fails."""
         self.better[name] = _MORE
         if not value >= bound:
             self.reasons.append(f"{name} = {value:g} is below its bound {bound:g}")
 
     def holds(self, name: str, held: bool, why: str) -> None:
-        """`held` must be true; `why` is told otherwise."""
+        """Checks that `held` is true; otherwise adds `why` to the reasons."""
         if not held:
             self.reasons.append(f"{name}: {why}")
 
 
 def run_result(kernel: str, figures: Mapping[str, Any], bounds: Bounds, elapsed_seconds: float) -> Figures:
-    """The result of one scenario on one kernel."""
+    """Returns the result of one scenario on one kernel."""
     return {
         "kernel": kernel,
         "passed": not bounds.reasons,
@@ -50,10 +50,10 @@ def run_result(kernel: str, figures: Mapping[str, Any], bounds: Bounds, elapsed_
 
 
 def merged(runs: list[Figures], better: Mapping[str, str]) -> Figures:
-    """One result for several kernels: each run under `runs`, and the worst case of each figure beside it.
+    """Merges the results of several kernels: each run under `runs`, and the worst case of each figure beside it.
 
-    The worst of a number is its largest, or its smallest where `better` says "more"; of truth values, false. Texts
-    are kept where all runs agree. Lists stay within the runs, as do figures that a run lacks.
+    The worst number is the largest, or the smallest if `better` is "more"; the worst truth value is false. Texts are
+    kept if all runs agree. Lists, and figures that some run lacks, remain only in the runs.
     """
     whole = _worst(runs, better, "")
     whole["kernel"] = ", ".join(run["kernel"] for run in runs)
@@ -86,7 +86,7 @@ def _all_are(values: Iterable[object], kind: Any) -> bool:
 
 
 def write(path: Path, result: Figures) -> None:
-    """Write `result` as JSON, whole or not at all."""
+    """Writes `result` as JSON, atomically."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(result, indent=2) + "\n")
     partial.replace(path)

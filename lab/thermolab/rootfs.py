@@ -1,7 +1,7 @@
-"""The root file system of guests: a minimal Debian with real programs, as an ext4 image.
+"""The root file system of guests: a minimal Debian with servers and tools, as an ext4 image.
 
-Guests share one image read-only; what each writes goes to a snapshot of its own. It holds no kernel and none of
-the project's programs: those come with each guest's initial RAM disk, so that a change to them rebuilds nothing.
+Guests share one read-only image and write to snapshots. It contains no kernel and none of the project's programs,
+which are in each guest's initial RAM disk, so that changes to them do not rebuild it.
 """
 
 import os
@@ -14,23 +14,23 @@ from .debian import source_line
 from .paths import cache
 
 POSTGRESQL = "17"
-"""The suite's version of PostgreSQL, a part of many of its paths."""
+"""Version of PostgreSQL in the suite, which is part of many of its paths."""
 
 _SUITE = "trixie"
 _PACKAGES = ("dmsetup", "memcached", "nginx", f"postgresql-{POSTGRESQL}", "procps", "redis-server", "redis-tools")
 _IMAGE_BYTES = 3 << 30
 _INODES = 65536
-# Neither documentation nor translations are read by scenarios.
+# Scenarios read neither documentation nor translations.
 _EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
-# A guest's disk is thrown away, so a journal only costs; checksums would need a module under some kernels.
+# A guest's disk is discarded, so it needs no journal; checksums would need a module on some kernels.
 _FEATURES = "^has_journal,^metadata_csum,^metadata_csum_seed,^orphan_file,^quota"
 _MOUNT_POINTS = ("dev", "lab", "proc", "run", "sys", "tmp")
 
 
 def image(packages: Sequence[str] = _PACKAGES) -> Path:
-    """The ext4 image, made if need be (about a minute, mostly unpacking packages).
+    """Returns the ext4 image, made if necessary (about a minute, mostly for unpacking packages).
 
-    `packages` are those of a guest that needs others than most do.
+    `packages` replaces the default list for guests that need others.
     """
     directory = _directory(packages)
     made(
@@ -42,7 +42,7 @@ def image(packages: Sequence[str] = _PACKAGES) -> Path:
 
 
 def is_ready() -> bool:
-    """Whether `image()` needs no network."""
+    """Returns whether `image()` needs no network."""
     return is_made(_directory(_PACKAGES))
 
 
@@ -65,7 +65,7 @@ def _make(into: Path, packages: Sequence[str]) -> None:
     )
     say("  writing the ext4 image")
     tree = into / "tree"
-    # One shell, because without root only fakeroot's own children see the ownership that it keeps.
+    # One shell, because fakeroot keeps file ownership only for its own children.
     script = (
         'set -e; mkdir -p "$1"; tar --extract --numeric-owner --exclude="./dev/*" --file "$2" --directory "$1"; '
         f'cd "$1"; mkdir -p {" ".join(_MOUNT_POINTS)}; rm -rf var/cache/apt var/lib/apt/lists; '
@@ -75,13 +75,13 @@ def _make(into: Path, packages: Sequence[str]) -> None:
     as_root = [] if os.geteuid() == 0 else ["fakeroot"]
     call([*as_root, "sh", "-c", script, "sh", tree, archive, into / "root.ext4", str(_IMAGE_BYTES)])
     archive.unlink()
-    # fakeroot and user namespaces leave directories that their maker may not write to.
+    # fakeroot and user namespaces leave directories that this user may not write to.
     call(["chmod", "-R", "u+rwX", tree])
     shutil.rmtree(tree)
 
 
 def proxy_options() -> list[str]:
-    """The machine's own apt proxies, as mmdebstrap options; mmdebstrap reads no apt.conf."""
+    """Returns apt's proxy settings as mmdebstrap options; mmdebstrap does not read apt.conf."""
     options = []
     for scheme in ("http", "https"):
         item = f"Acquire::{scheme}::Proxy"

@@ -1,4 +1,4 @@
-"""Scenarios found, run on kernels, and their results written."""
+"""Finds scenarios, runs them on kernels and writes their results."""
 
 import importlib
 import pkgutil
@@ -21,30 +21,30 @@ RESULT = "result.json"
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A module of `lab/scenarios`: its docstring says what it shows, its function `run` shows it."""
+    """A module of `lab/scenarios` with a docstring and a function `run`."""
 
     name: str
     summary: str
-    """First paragraph of the docstring, on one line."""
+    """First paragraph of the docstring, joined to one line."""
     kernels: tuple[str, ...]
-    """Kernels it runs on unless others are asked for; the module's `KERNELS`."""
+    """Kernels that it runs on by default; the module's `KERNELS`."""
     more_is_better: frozenset[str]
-    """Figures without a bound whose worst case is the smallest; the module's `MORE_IS_BETTER`."""
+    """Figures without a bound whose worst case is the smallest value; the module's `MORE_IS_BETTER`."""
     features: tuple[str, ...]
-    """What `thermocline` is built with for it, beside its defaults; the module's `FEATURES`."""
+    """Additional cargo features of `thermocline`; the module's `FEATURES`."""
     run: Callable[[Lab], dict[str, Any]]
 
 
 def names() -> list[str]:
-    """Names of all scenarios."""
+    """Returns the names of all scenarios."""
     return sorted(module.name for module in pkgutil.iter_modules(scenarios.__path__))
 
 
 def load(name: str) -> Scenario:
-    """The scenario `name`.
+    """Loads the scenario `name`.
 
     Raises:
-        LabError: there is none of that name.
+        LabError: there is no such scenario.
     """
     if name not in names():
         raise LabError(f"no scenario is named {name!r}: choose one of {', '.join(names())}")
@@ -61,12 +61,12 @@ def load(name: str) -> Scenario:
 
 
 def run(name: str, on: Sequence[str]) -> dict[str, Any]:
-    """Run a scenario on each of the kernels `on` (its own choice if empty) and write its result.
+    """Runs a scenario on the kernels `on` (its own choice if empty) and writes its result.
 
-    What goes wrong within the scenario becomes a reason in the result; the other kernels still have their turn.
+    An error within the scenario becomes a reason in the result; the remaining kernels still run.
 
     Raises:
-        LabError: no such scenario, or the programs could not be built.
+        LabError: there is no such scenario, or the programs could not be built.
     """
     scenario = load(name)
     directory = results_directory() / name
@@ -97,7 +97,7 @@ def _run_one(
         figures = scenario.run(lab)
     except LabError as error:
         bounds.reasons.append(str(error))
-    except Exception as error:  # noqa: BLE001 -- a scenario's own mistake must not lose the other kernels' results
+    except Exception as error:  # noqa: BLE001 -- an error in a scenario must not discard the other kernels' results
         bounds.reasons.append(f"{type(error).__name__}: {error}")
         traceback.print_exc()
     return results.run_result(kernel, figures, bounds, time.monotonic() - begin), bounds

@@ -1,4 +1,4 @@
-"""Real servers, each started in a cgroup of its own and waited for until it serves."""
+"""Servers (Redis, memcached, nginx, PostgreSQL), each started in its own cgroup; functions return once it serves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ class Service:
     guest: Guest
     pid: int
     cgroup: str
-    """Directory of its cgroup."""
+    """Directory of its cgroup in the guest."""
     address: str
-    """Path of its Unix socket, or a TCP port on loopback; PostgreSQL's is the directory of its socket."""
+    """Path of its Unix socket, or a TCP port on loopback; for PostgreSQL the socket's directory."""
     log: str
-    """Its standard output and error, in the guest."""
+    """File with its standard output and error, in the guest."""
 
     def memory_current(self) -> int:
-        """Bytes that the kernel charges to its cgroup, the compressed pool's share included."""
+        """Returns the bytes charged to its cgroup, including its share of the compressed pool."""
         return self.guest.number(f"{self.cgroup}/memory.current")
 
     def stop(self, timeout_s: float = 60.0) -> Exit:
-        """End it by SIGTERM and wait for it; its log is kept on the host."""
+        """Ends it by SIGTERM and waits for its exit; its log is copied to the host."""
         self.guest.kill(self.pid)
         end = self.guest.wait_exit(self.pid, timeout_s)
         self.guest.keep(self.log)
@@ -33,7 +33,7 @@ class Service:
 
 
 def redis(guest: Guest, name: str = "redis", *, options: Sequence[str] = ()) -> Service:
-    """Redis on a Unix socket, keeping nothing on disk; `options` are added to its command line."""
+    """Starts Redis on a Unix socket, without persistence; `options` are appended to its command line."""
     cgroup = guest.cgroup(name)
     address, log = f"/run/{name}.sock", f"/run/{name}.log"
     argv = ["redis-server", "--port", "0", "--unixsocket", address, "--save", "", "--appendonly", "no", *options]
@@ -50,20 +50,20 @@ def memcached(
     port: int = 11211,
     options: Sequence[str] = (),
 ) -> Service:
-    """Memcached on a TCP port of loopback, with room for `memory_mib` MiB; `options` are added to its command line."""
+    """Starts memcached on a loopback TCP port, limited to `memory_mib`; `options` are appended to its command line."""
     cgroup = guest.cgroup(name)
     log, ports = f"/run/{name}.log", f"/run/{name}.ports"
     argv = ["memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(port), "-m", str(memory_mib), "-t", "1", *options]
-    # It writes this file once it listens, which is the only sign that it gives.
+    # memcached writes this file once it listens; it logs nothing at that point.
     pid = guest.spawn(argv, cgroup=cgroup, stdout=log, stderr=log, env={"MEMCACHED_PORT_FILENAME": ports})
     guest.expect(ports, f"INET: {port}")
     return Service(guest, pid, cgroup, str(port), log)
 
 
 def nginx(guest: Guest, name: str = "nginx") -> Service:
-    """Nginx on a Unix socket: serves static files, and stores those that are sent to it by PUT.
+    """Starts nginx on a Unix socket; it serves static files and stores files by PUT.
 
-    Its memory is page cache: what it stores and reads is charged to its cgroup.
+    Its memory is page cache: the files that it stores and reads are charged to its cgroup.
     """
     cgroup = guest.cgroup(name)
     address, log, files = f"/run/{name}.sock", f"/run/{name}.log", f"/srv/{name}"
@@ -92,10 +92,10 @@ def nginx(guest: Guest, name: str = "nginx") -> Service:
 def postgres(
     guest: Guest, name: str = "postgres", *, shared_buffers_mib: int = 64, options: Sequence[str] = ()
 ) -> Service:
-    """PostgreSQL on a Unix socket, with the empty database `postgres` open to everyone; one per guest.
+    """Starts PostgreSQL on a Unix socket, with the empty database `postgres` open to all users; one per guest.
 
-    Its address is the socket's directory, as libpq wants it. `options` are added to its command line. The cluster is
-    the one that its package makes, on the guest's disk.
+    The address is the socket's directory, as libpq expects. `options` are appended to its command line. The database
+    cluster is the one that the package creates, on the guest's disk.
     """
     cgroup = guest.cgroup(name)
     address, log = f"/run/{name}", f"/run/{name}.log"
@@ -110,7 +110,7 @@ def postgres(
         "unix_socket_directories": address,
         "listen_addresses": "",
         "shared_buffers": f"{shared_buffers_mib}MB",
-        # A guest's disk does not outlive it.
+        # The guest's disk does not outlive the guest.
         "fsync": "off",
         "max_wal_size": "256MB",
     }

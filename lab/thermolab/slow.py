@@ -1,4 +1,4 @@
-"""The agent under policy `slowdown` in a lab's time: what it is told, and what it says it did."""
+"""The agent under policy `slowdown` with compressed time: its settings, estimates and journal."""
 
 import math
 import os
@@ -13,42 +13,42 @@ from .guest import Guest
 from .truth import Workload
 
 LATENCY_US = 100
-"""Stands for 1 us: the lab's jobs are a hundredth of a server's memory, and make a hundredth of its accesses."""
+"""Stands for 1 us: the lab's jobs have a hundredth of a server's memory and of its accesses."""
 
-LOOKS = 30
-"""In a period; a third of them in each of its three stages."""
+SAMPLES = 30
+"""Samples per period; a third of them in each of its three stages."""
 
 SETTINGS: node.Settings = {
     "agent.policy": "slowdown",
-    # Ages are not what this policy goes by, and two trackers would clear each other's accessed bits.
+    # This policy does not use ages, and two trackers would clear each other's accessed bits.
     "agent.scan_period": "60s",
     "agent.control_period": "60s",
     "slow.latency": f"{LATENCY_US}us",
-    "slow.looks": LOOKS,
-    # In production's 30 s and 5 % it takes ten minutes to see all of a job once; here it takes half a minute.
+    "slow.looks": SAMPLES,
+    # In production, with 30 s and 5 %, one pass over a job takes ten minutes; here half a minute.
     "slow.sample": "20%",
     "slow.move_rate": "100MiB/s",
     "slow.manage": True,
 }
 
-_DAMON_LOOK_S = 0.5
-_HANDING_OUT_LOOKS = 3
+_DAMON_SAMPLE_S = 0.5
+_DAMON_DELAY_SAMPLES = 3
 _PAGE_IDLE = "/sys/kernel/mm/page_idle/bitmap"
 _DAMON_STAT = "/sys/module/damon_stat/parameters/enabled"
 
 
-def period_s(guest: Guest, looks: int = LOOKS) -> int:
-    """What stands for a period of 30 s: the shortest in which the guest's tracker can look so often.
+def period_s(guest: Guest, samples: int = SAMPLES) -> int:
+    """Returns the shortest period in which the guest's tracker can take `samples` samples; it stands for 30 s.
 
-    DAMON cannot look more often than every half second, and takes three looks more in each stage to tell what it saw.
+    DAMON samples at most every half second, and reports the counts of each stage three samples late.
     """
     if guest.exists(_PAGE_IDLE):
-        return math.ceil(looks / 5)
-    return math.ceil((looks + 3 * _HANDING_OUT_LOOKS) * _DAMON_LOOK_S)
+        return math.ceil(samples / 5)
+    return math.ceil((samples + 3 * _DAMON_DELAY_SAMPLES) * _DAMON_SAMPLE_S)
 
 
 def budget_per_second(slowdown: float, latency_us: float = LATENCY_US) -> float:
-    """Accesses of slow memory per second that slow a job by `slowdown`: x / t_s (002 section 3.4)."""
+    """Returns the slow-memory accesses per second that slow a job by `slowdown`: x / t_s (Thermostat section 3.4)."""
     return slowdown / (latency_us / 1e6)
 
 
@@ -60,20 +60,20 @@ def start(
     *,
     later: str | None = None,
 ) -> node.Agent:
-    """Start an agent that knows nothing of the jobs yet and may slow each of them by `slowdown`, such as 0.03.
+    """Starts an agent without history that may slow each job by `slowdown`, such as 0.03.
 
-    Waits until it has found all `jobs`. Those that match `later` are started afterwards.
+    Waits until it has found all `jobs`. Jobs that match `later` are started afterwards.
     """
     if guest.exists(_DAMON_STAT):
         guest.write(_DAMON_STAT, "N")
     guest.run(["rm", "-rf", node.STATE])
-    told: node.Settings = {"slow.slowdown": f"{slowdown:.2%}"}
+    budget: node.Settings = {"slow.slowdown": f"{slowdown:.2%}"}
     rules = [node.Job(job) for job in [*jobs, *([] if later is None else [later])]]
-    node.configure(guest, rules, {**SETTINGS, "slow.period": f"{period_s(guest)}s", **told, **(settings or {})})
+    node.configure(guest, rules, {**SETTINGS, "slow.period": f"{period_s(guest)}s", **budget, **(settings or {})})
     agent = node.start(guest)
     for job in jobs:
         guest.expect(agent.log, f"{job}: job starts")
-    # What is found is shown once it has been looked at.
+    # A job appears in the status after its first sample.
     while not set(jobs) <= {job["job"] for job in agent.status()["jobs"]}:
         guest.run(["sleep", "0.5"])
     return agent
@@ -85,10 +85,10 @@ _CHUNK_BYTES = 128 << 10
 
 
 def emulation_ratio(guest: Guest) -> float | None:
-    """How many times longer the kernel takes for a page in this guest than on the host, by the processor's time.
+    """Returns how many times more CPU time the kernel needs per page frame in this guest than on the host.
 
-    Measured by reading the flags of all the guest's page frames, and of as many on the host, again and again: a walk
-    over frames, as looking at them is. None where the host does not let us read them.
+    Measured by reading the flags of all of the guest's page frames, and of as many on the host, repeatedly: a walk over
+    frames, as reading accessed bits is. `None` if the host denies reading them.
     """
     frames_bytes = int(guest.run(["sh", "-c", f"cat {_FLAGS} | wc -c"]).stdout)
     again = f"exec cat {' '.join([_FLAGS] * _FLAGS_READS)} > /dev/null"
@@ -105,27 +105,27 @@ def emulation_ratio(guest: Guest) -> float | None:
 
 
 def view(agent: node.Agent, job: str) -> dict[str, Any]:
-    """What the agent says of a job: `slow_bytes`, `slow_rate_per_second`, `slow_budget_per_second`, `explanation`."""
-    told = agent.job(job)
+    """Returns `slow_bytes`, `slow_rate_per_second`, `slow_budget_per_second` and `explanation` of a job's status."""
+    status = agent.job(job)
     return {
-        name: told[name] for name in ("slow_bytes", "slow_rate_per_second", "slow_budget_per_second", "explanation")
+        name: status[name] for name in ("slow_bytes", "slow_rate_per_second", "slow_budget_per_second", "explanation")
     }
 
 
 def huge_bytes(workload: Workload) -> int:
-    """Bytes of a workload in huge pages."""
+    """Returns the bytes of a workload that are in huge pages."""
     lines = workload.guest.read(f"/proc/{workload.pid}/smaps_rollup").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHugePages:"))
 
 
 def periods_ms(guest: Guest) -> list[int]:
-    """When each period so far has ended, by the journal."""
+    """Returns the end time of each period so far, from the journal."""
     return [record["unix_ms"] for record in node.journal(guest) if record["record"] == "slow"]
 
 
 def rates_per_second(guest: Guest, job: str) -> list[float]:
-    """How often the job accessed slow memory in each period so far, as the agent estimates it, by the journal."""
-    # The journal counts millionths.
+    """Returns the job's estimated slow-memory accesses per second for each period so far, from the journal."""
+    # The journal has accesses per second times 10^6.
     return [
         record["step"]["rate"] / 1e6
         for record in node.journal(guest)
@@ -134,17 +134,17 @@ def rates_per_second(guest: Guest, job: str) -> list[float]:
 
 
 def pass_periods(workload: Workload, periods: int) -> None:
-    """Wait until so many periods more have ended. They take longer than they should on a host that is slow or busy."""
+    """Waits until `periods` more periods have ended; on a slow or busy host they take longer than configured."""
     guest = workload.guest
     end = len(periods_ms(guest)) + periods
-    patience = 4 * periods
+    waits_left = 4 * periods
     while len(periods_ms(guest)) < end:
-        patience -= 1
-        if patience < 0:
+        waits_left -= 1
+        if waits_left < 0:
             raise LabError(f"{periods} periods of {period_s(guest)} s took more than four times as long")
         pass_time(workload, period_s(guest))
 
 
 def pass_time(workload: Workload, seconds: float) -> None:
-    """Wait until so much of the guest's time has passed."""
+    """Waits until `seconds` of the guest's time have passed."""
     workload.guest.run(["sleep", f"{seconds:g}"], timeout_s=10 * seconds + 60)

@@ -1,6 +1,6 @@
-"""An object store on the host, which guests reach at one address and port and reach nothing else by it.
+"""An object store on the host that guests reach at one address and port, in a network without anything else.
 
-The server is s3s-fs, a server of the S3 protocol over a directory; the first use compiles it (some minutes).
+The server is s3s-fs, which serves a directory by the S3 protocol; the first use compiles it (some minutes).
 """
 
 import json
@@ -24,13 +24,13 @@ _VERSION = "0.14.1"
 BUCKET = "fleet"
 _KEY, _SECRET = "thermocline-lab", "a-secret-of-the-lab-alone"
 _GUEST_ADDRESS, _GUEST_PORT = "10.0.2.100", 9000
-_PATIENCE_SECONDS = 60.0
+_START_SECONDS = 60.0
 
 URL = f"s3://{BUCKET}/traces"
 
 
 class ObjectStore:
-    """A store to be used in a `with` block: up from the start, and away between `stop` and `start`."""
+    """A store to be used in a `with` block; `stop` and `start` simulate an outage."""
 
     def __init__(self) -> None:
         self._program = _program()
@@ -51,7 +51,7 @@ class ObjectStore:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def start(self) -> None:
-        """Serve; what was stored before is still there."""
+        """Starts the server; objects stored before an outage are kept."""
         argv = [str(self._program), "--host", "127.0.0.1", "--port", str(self.port)]
         argv += ["--access-key", _KEY, "--secret-key", _SECRET, str(self.directory)]
         self._process = subprocess.Popen(
@@ -60,7 +60,7 @@ class ObjectStore:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
@@ -71,7 +71,7 @@ class ObjectStore:
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        """Be away: connections are refused."""
+        """Stops the server: connections are refused."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -79,19 +79,19 @@ class ObjectStore:
 
     @property
     def qemu_args(self) -> tuple[str, ...]:
-        """A network in which there is this store and nothing else."""
+        """QEMU's arguments for a network that contains only this store."""
         relay = f"{sys.executable} {LAB / 'thermolab' / 'relay.py'} {self.port}"
         forward = f"guestfwd=tcp:{_GUEST_ADDRESS}:{_GUEST_PORT}-cmd:{relay}"
         return ("-netdev", f"user,id=net,restrict=on,{forward}", "-device", "virtio-net-pci,netdev=net")
 
     @property
     def guest_env(self) -> dict[str, str]:
-        """What an agent in a guest needs in its environment."""
+        """Environment variables that an agent in a guest needs."""
         return _env(f"http://{_GUEST_ADDRESS}:{_GUEST_PORT}")
 
     def connect(self, guest: Guest) -> None:
-        """Bring the guest's network up."""
-        # Where it is built in there is nothing to load.
+        """Configures the guest's network."""
+        # The idle kernel has the driver built in.
         guest.run(["modprobe", "virtio_net"], check=False)
         devices = guest.run(["ls", "/sys/class/net"]).stdout.split()
         device = next((name for name in devices if name != "lo"), None)
@@ -102,24 +102,26 @@ class ObjectStore:
         guest.run(["ip", "link", "set", device, "up"])
 
     def objects(self) -> list[str]:
-        """Paths of all objects below the traces' prefix."""
+        """Returns the paths of all objects below the traces' prefix."""
         root = self.directory / BUCKET / "traces"
         return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
     def run(self, program: Path, *arguments: str) -> str:
-        """What the host's `thermocline` says with this store's credentials.
+        """Runs the host's `thermocline` with this store's credentials; returns its output.
 
         Raises:
-            LabError: its status is not 0.
+            LabError: it exited with a status other than 0.
         """
         env = {**os.environ, **_env(f"http://127.0.0.1:{self.port}")}
         done = subprocess.run([program, *arguments], env=env, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise LabError(f"`thermocline {' '.join(arguments)}` ended with {done.returncode}: {done.stderr.strip()}")
+            raise LabError(
+                f"`thermocline {' '.join(arguments)}` exited with status {done.returncode}: {done.stderr.strip()}"
+            )
         return done.stdout
 
     def entries(self, program: Path) -> list[dict[str, Any]]:
-        """All entries of all traces, merged."""
+        """Returns all entries of all traces, merged."""
         lines = self.run(program, "trace", "export", URL, "--format", "json").splitlines()
         return [json.loads(line) for line in lines]
 

@@ -1,4 +1,4 @@
-"""The ground-truth workload in a guest: memory whose every access is known, and questions about it."""
+"""The ground-truth workload in a guest: memory whose accesses are all known, and queries about it."""
 
 import json
 import signal
@@ -10,14 +10,14 @@ from .guest import Guest
 from .qemu import MIB
 
 SWAP_BACKED = ("anon", "shared", "memfd", "huge", "incompressible", "weights")
-"""Kinds of regions that zswap can hold; the other one is `file`."""
+"""Kinds of regions that zswap can store; the remaining kind is `file`."""
 
 _SEED = 20191
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Memory of one kind, accessed in one way."""
+    """Memory of one kind with one access pattern."""
 
     name: str
     mib: int
@@ -25,10 +25,10 @@ class Region:
     kind: str = "anon"
     writes: bool = False
     locked: bool = False
-    """By `mlock`."""
+    """Locked by `mlock`."""
 
     def to_json(self) -> dict[str, Any]:
-        """As the workload reads it."""
+        """Returns the form that the workload reads."""
         return {
             "name": self.name,
             "bytes": self.mib * MIB,
@@ -36,61 +36,61 @@ class Region:
             "pattern": dict(self.pattern),
             "writes": self.writes,
             "locked": self.locked,
-            # Beside the layout file it would be in a memory file system, and swap-backed.
+            # The layout file's directory is a memory file system, where the region would be swap-backed.
             "path": f"/root/truth.{self.name}" if self.kind == "file" else None,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Requests that a workload serves: each reads pages of the regions with the pattern `requests`, and computes."""
+    """Requests that a workload serves: each reads pages of the regions with pattern `requests`, and computes."""
 
     rounds: int
-    """Of computation per request."""
+    """Rounds of computation per request."""
     rate: float | None = None
-    """Requests per second; as many as can be served otherwise."""
+    """Requests per second; `None`: as many as can be served."""
 
     def to_json(self) -> dict[str, Any]:
-        """As the workload reads it."""
+        """Returns the form that the workload reads."""
         return {"rounds": self.rounds, "rate": self.rate}
 
 
 def requests(pages: int, exponent: float) -> dict[str, Any]:
-    """The pattern of a region of which each request reads so many pages; few are popular, and most are rare."""
+    """Returns the pattern of a region of which each request reads `pages` pages, with popularity by Zipf's law."""
     return {"requests": {"pages": pages, "exponent": exponent}}
 
 
 def poisson(least: float, most: float, **more: float) -> dict[str, Any]:
-    """The pattern of a region whose 2 MiB blocks are accessed at random times, each at a rate of its own.
+    """Returns the pattern of a region whose 2 MiB blocks are accessed at random times, each at its own rate.
 
-    Rates go from `least` to `most` per second, evenly spread by their logarithm. `more`: `idle`, the share of blocks
-    that are never accessed; `parts`, how many of a block's pages are; `exponent`, by how much these differ; `draw`,
-    another number for another assignment of the rates.
+    Rates are distributed log-uniformly from `least` to `most` per second. `more`: `idle`, the share of blocks that are
+    never accessed; `parts`, the number of a block's pages that are accessed; `exponent`, the skew between these;
+    `draw`, a seed for the assignment of rates to blocks.
     """
     return {"poisson": {"least": least, "most": most, **more}}
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Accesses of 2 MiB of a workload, since its start or between two moments."""
+    """Accesses of one 2 MiB block of a workload, since its start or between two moments."""
 
     region: str
     touched: int
-    """Pages that were ever accessed."""
+    """Pages that were accessed at least once."""
     accesses: int
 
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """How often each block of a workload was accessed, by the workload's own count."""
+    """Accesses of each block of a workload, as counted by the workload."""
 
     at_seconds: float
-    """Of `CLOCK_MONOTONIC`; between two moments, the time that passed."""
+    """Time of `CLOCK_MONOTONIC`; in a difference, the elapsed time."""
     blocks: Mapping[int, Block]
-    """By address."""
+    """Blocks by address."""
 
     def since(self, before: "Accesses") -> "Accesses":
-        """What happened between `before` and this."""
+        """Returns the accesses between `before` and this moment."""
         blocks = {
             address: Block(block.region, block.touched, block.accesses - before.blocks[address].accesses)
             for address, block in self.blocks.items()
@@ -98,24 +98,24 @@ class Accesses:
         return Accesses(self.at_seconds - before.at_seconds, blocks)
 
     def rate(self, address: int) -> float:
-        """Accesses per second of one block; of a difference only."""
+        """Returns the accesses per second of one block; only for a difference."""
         return self.blocks[address].accesses / self.at_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a tracker holds for cold, by address: the workload's processes map the same memory at the same ones."""
+    """Memory that a tracker considers cold, as address ranges, which all of the workload's processes share."""
 
     taken_at_ns: int
     cold: Sequence[Sequence[int]]
 
 
 def tick(guest: Guest, period_ms: int = 100) -> None:
-    """Have a small program of its own run on every CPU every now and then.
+    """Runs a small program on every CPU periodically.
 
-    Kernels clear accessed bits without flushing the TLB, and rely on its small size. An emulated TLB holds tens of
-    thousands of pages and forgets them only when a CPU changes to another process; a workload alone on a quiet guest
-    may have hot pages that look idle for a whole scan. No TLB of real hardware could hold them that long.
+    Kernels clear accessed bits without flushing the TLB and rely on its small size. An emulated TLB holds tens of
+    thousands of pages and is flushed only on a context switch. If the guest is otherwise idle, hot pages of a workload
+    would therefore appear idle for a whole scan, which the TLB of real hardware is too small for.
     """
     region = Region("tick", 1, {"period_ms": period_ms})
     guest.write("/root/tick.spec", json.dumps({"seed": 1, "regions": [region.to_json()]}))
@@ -127,7 +127,7 @@ def tick(guest: Guest, period_ms: int = 100) -> None:
 
 
 class Workload:
-    """A running workload in a cgroup of its own."""
+    """A running ground-truth workload in its own cgroup."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Workload:
         *,
         wait: bool = True,
     ) -> None:
-        """Start it; without `wait` it is not filled yet, and may be killed before it is."""
+        """Starts it; with `wait` false it returns before the memory is filled."""
         self.guest = guest
         self.regions = {region.name: region for region in regions}
         self.job = f"/{name}"
@@ -156,53 +156,53 @@ class Workload:
             guest.expect(self.out, "ready", timeout_s=180)
 
     def bytes_of(self, names: Sequence[str]) -> int:
-        """Size of the named regions."""
+        """Returns the total size of the named regions in bytes."""
         return sum(self.regions[name].mib for name in names) * MIB
 
     def swap_backed(self) -> list[str]:
-        """Names of the regions that zswap can hold."""
+        """Returns the names of the regions that zswap can store."""
         return [name for name, region in self.regions.items() if region.kind in SWAP_BACKED]
 
     def next_phase(self) -> float:
-        """Start the next phase of all regions that have phases; returns the time since boot."""
+        """Starts the next phase of all regions that have phases; returns the time since boot in seconds."""
         self._phase += 1
         self.guest.kill(self.pid, signal.SIGUSR1)
         self.guest.expect(self.out, f"phase {self._phase}")
         return self.uptime()
 
     def uptime(self) -> float:
-        """Seconds since boot, in the guest."""
+        """Returns the guest's time since boot in seconds."""
         return float(self.guest.read("/proc/uptime").split()[0])
 
     def compare(self, verdict: Verdict, idle_ms: int, slack_ms: int = 0) -> dict[str, dict[str, Any]]:
-        """What is right and wrong about a verdict, by region."""
+        """Compares a verdict with the known accesses; returns the correct and incorrect bytes by region."""
         body = {"pid": self.pid, "taken_at_ns": verdict.taken_at_ns, "cold": verdict.cold}
         self.guest.write(self._verdict, json.dumps(body))
         argv = ["labguest", "truth", self.layout, "--idle-ms", str(idle_ms), "--compare", self._verdict]
-        told = json.loads(self.guest.run([*argv, "--slack-ms", str(slack_ms)], timeout_s=120).stdout)
-        return {region["name"]: region for region in told["regions"]}
+        report = json.loads(self.guest.run([*argv, "--slack-ms", str(slack_ms)], timeout_s=120).stdout)
+        return {region["name"]: region for region in report["regions"]}
 
     def idle_bytes(self, names: Sequence[str], idle_ms: int, at_seconds: float) -> int:
-        """Bytes of the named regions that had not been accessed for `idle_ms` at that time since boot."""
-        told = self.compare(Verdict(round(at_seconds * 1e9), []), idle_ms)
-        return sum(region["idle_bytes"] for name, region in told.items() if name in names)
+        """Returns the bytes of the named regions that had been idle for `idle_ms` at that time since boot."""
+        report = self.compare(Verdict(round(at_seconds * 1e9), []), idle_ms)
+        return sum(region["idle_bytes"] for name, region in report.items() if name in names)
 
     def residency(self) -> dict[str, dict[str, int]]:
-        """Bytes of each region by where they are: `present_bytes`, `swapped_bytes`, `absent_bytes`."""
-        told = json.loads(self.guest.run(["labguest", "residency", self.layout]).stdout)
-        return {region["name"]: region for region in told["regions"]}
+        """Returns each region's `present_bytes`, `swapped_bytes` and `absent_bytes`."""
+        report = json.loads(self.guest.run(["labguest", "residency", self.layout]).stdout)
+        return {region["name"]: region for region in report["regions"]}
 
     def accesses(self) -> Accesses:
-        """Accesses so far; filling is one of every page."""
-        told = json.loads(self.guest.run(["labguest", "accesses", self.layout]).stdout)
+        """Returns the accesses so far; filling counts as one access of every page."""
+        report = json.loads(self.guest.run(["labguest", "accesses", self.layout]).stdout)
         blocks = {
             block["address"]: Block(region["name"], block["touched"], block["accesses"])
-            for region in told["regions"]
+            for region in report["regions"]
             for block in region["blocks"]
         }
-        return Accesses(told["at_ns"] / 1e9, blocks)
+        return Accesses(report["at_ns"] / 1e9, blocks)
 
     def stop(self) -> None:
-        """End it."""
+        """Ends it and waits for its exit."""
         self.guest.kill(self.pid)
         self.guest.wait_exit(self.pid)

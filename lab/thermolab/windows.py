@@ -1,4 +1,4 @@
-"""What jobs go through in a stretch of time, by the kernel's counters and by their own report."""
+"""What jobs experience within a time window, from the kernel's counters and from their own reports."""
 
 import json
 import statistics
@@ -12,7 +12,7 @@ from .truth import Workload
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """A cgroup's pressure stall totals at one moment (`some`, microseconds), and when that was."""
+    """A cgroup's PSI totals at one moment (`some`, in microseconds), and the time of that moment."""
 
     at_seconds: float
     memory_us: int
@@ -20,45 +20,45 @@ class Stalls:
 
     @classmethod
     def now(cls, guest: Guest, cgroup: str) -> "Stalls":
-        """As the kernel has them."""
+        """Reads the kernel's current totals."""
         at = float(guest.read("/proc/uptime").split()[0])
         return cls(at, some_us(guest.read(f"{cgroup}/memory.pressure")), some_us(guest.read(f"{cgroup}/io.pressure")))
 
     def ratio_since(self, before: "Stalls") -> float:
-        """Share of the time since `before` that the worse of the two took."""
+        """Returns the stalled share of the time since `before`, for memory or I/O, whichever is larger."""
         elapsed_us = (self.at_seconds - before.at_seconds) * 1e6
         return max(self.memory_us - before.memory_us, self.io_us - before.io_us) / max(elapsed_us, 1.0)
 
 
 def some_us(text: str) -> int:
-    """The total of the line `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` of a pressure file."""
+    """Returns the total of the line `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` of a pressure file."""
     line = next(line for line in text.splitlines() if line.startswith("some "))
     return int(line.rpartition("total=")[2])
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One job that serves requests, over some seconds."""
+    """What one job that serves requests experienced over some seconds."""
 
     stall_ratio: float
-    """Share of the time in which some task waited for memory or for I/O, whichever is worse."""
+    """Share of the time in which some task stalled on memory or on I/O, whichever is larger."""
     access_ratio: float
-    """Share of the time that the job spent in reading its memory: faults make it longer."""
+    """Share of the time that the job spent on reading its memory; page faults increase it."""
     ops_per_s: float
     p99_us: float
-    """The median second's."""
+    """Median over the seconds' 99th percentiles."""
 
     def slowdown_ratio(self, before: "Window") -> float:
-        """Time lost to memory that was slower than in the window `before`, as a share of the time.
+        """Returns the share of the time lost to slower memory, relative to the window `before`.
 
-        Both windows' shares are of the same requests at the same rate, so that the speed of the host, which changes
-        from minute to minute, matters little.
+        Both windows' shares are of the same requests at the same rate, so the host's speed, which varies from minute
+        to minute, has little influence.
         """
         return self.access_ratio - before.access_ratio
 
 
 def watch(workloads: Sequence[Workload], seconds: int) -> list[Window]:
-    """Let time pass, and tell what each of the workloads, all with servers, went through."""
+    """Waits `seconds` and returns what each of the workloads, which all serve requests, experienced."""
     guest = workloads[0].guest
     begins = [(_lines(workload)[-1]["t"], Stalls.now(guest, workload.cgroup)) for workload in workloads]
     windows = []
@@ -78,7 +78,7 @@ def watch(workloads: Sequence[Workload], seconds: int) -> list[Window]:
 
 
 def settled(workload: Workload, seconds: int = 1) -> None:
-    """Wait until the workload has served for so many seconds."""
+    """Waits until the workload has served requests for `seconds`."""
     workload.guest.expect(workload.out, f'"t":{seconds}}}', timeout_s=10 * seconds + 60)
 
 
