@@ -25,16 +25,11 @@ const EVENTS_MAX: usize = 100;
 pub struct Request {
     /// Letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
     pub name: String,
-    /// Its cores.
-    pub cores: u32,
-    /// Its memory, in all.
-    pub memory_bytes: u64,
-    /// How much of that from the pool; none: as predicted.
+    /// Cores, memory (local and pool together) and the metadata that predictions are based on.
+    pub vm: predict::Request,
+    /// Requested pool memory. `None`: as much as is predicted to be safe.
     #[serde(default)]
     pub pool_bytes: Option<u64>,
-    /// What a prediction goes by.
-    #[serde(default)]
-    pub about: About,
     /// What is added to the hypervisor's command line: disks, networks, kernels.
     #[serde(default)]
     pub arguments: Vec<String>,
@@ -43,40 +38,13 @@ pub struct Request {
     pub domain: Option<String>,
 }
 
-/// What is known of a guest before it starts; see `predict::Request`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct About {
-    /// Whose it is.
-    #[serde(default)]
-    pub customer: Option<u64>,
-    /// Its type.
-    #[serde(default)]
-    pub vm_type: Option<String>,
-    /// Its guest operating system.
-    #[serde(default)]
-    pub guest_os: Option<String>,
-    /// Its region.
-    #[serde(default)]
-    pub location: Option<String>,
-    /// When it is asked for, by the clock of the models' trace; now, in Unix time, if it is not told.
-    #[serde(default)]
-    pub arrival: Option<i64>,
-    /// Untouched shares of the customer's VMs that ended in the past week.
-    #[serde(default)]
-    pub history: Option<Vec<f32>>,
-    /// Counters of earlier VMs of the same workload.
-    #[serde(default)]
-    pub counters: Option<BTreeMap<String, f32>>,
-}
-
 impl Request {
     /// What is wrong with it.
     ///
     /// # Errors
     /// Which value, and what is allowed.
     pub fn check(&self) -> Result<(), String> {
-        let Self { name, cores, memory_bytes, arguments, domain, .. } = self;
+        let Self { name, vm: predict::Request { cores, memory_bytes, .. }, arguments, domain, .. } = self;
         let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
         if !first || name.len() > NAME_MAX || !name.chars().all(letter) {
@@ -100,23 +68,6 @@ impl Request {
             return Err(format!("argument {bad} is not for a guest to give: memory, nodes and monitor are the host's affair"));
         }
         Ok(())
-    }
-
-    /// As the models want it.
-    #[must_use]
-    pub fn to_predict(&self, unix_seconds: i64) -> predict::Request {
-        let About { customer, vm_type, guest_os, location, arrival, history, counters } = self.about.clone();
-        predict::Request {
-            customer,
-            vm_type,
-            guest_os,
-            location,
-            cores: self.cores,
-            memory_bytes: self.memory_bytes,
-            arrival: arrival.unwrap_or(unix_seconds),
-            history,
-            counters,
-        }
     }
 }
 
@@ -218,7 +169,7 @@ impl Record {
     pub fn new(request: Request, share: Share) -> Self {
         let machine = Machine {
             name: request.name.clone(),
-            cores: request.cores,
+            cores: request.vm.cores,
             local_bytes: share.local_bytes,
             slices: Vec::new(),
             arguments: request.arguments.clone(),
@@ -246,7 +197,7 @@ impl Record {
     /// Local memory that it holds.
     #[must_use]
     pub fn local_bytes(&self) -> u64 {
-        if self.repaired { self.request.memory_bytes } else { self.machine.local_bytes }
+        if self.repaired { self.request.vm.memory_bytes } else { self.machine.local_bytes }
     }
 
     /// Pool memory that it holds.
@@ -274,10 +225,8 @@ mod tests {
     fn requests_are_checked_before_anything_is_done() {
         let good = Request {
             name: "redis-1".to_owned(),
-            cores: 2,
-            memory_bytes: 1 << 30,
+            vm: predict::Request { cores: 2, memory_bytes: 1 << 30, ..predict::Request::default() },
             pool_bytes: None,
-            about: About::default(),
             arguments: vec!["-kernel".to_owned(), "bzImage".to_owned()],
             domain: None,
         };
@@ -290,21 +239,11 @@ mod tests {
         for name in ["", "a/b", "-a", ".", "a b", "ä", &"a".repeat(NAME_MAX + 1)] {
             check(Request { name: name.to_owned(), ..good.clone() }, Some("name"));
         }
-        check(Request { cores: 0, ..good.clone() }, Some("cores = 0"));
-        check(Request { memory_bytes: 1 << 20, ..good.clone() }, Some("1048576 bytes"));
-        check(Request { memory_bytes: (1 << 30) + 1, ..good.clone() }, Some("whole MiB"));
+        check(Request { vm: predict::Request { cores: 0, ..good.vm.clone() }, ..good.clone() }, Some("cores = 0"));
+        check(Request { vm: predict::Request { memory_bytes: 1 << 20, ..good.vm.clone() }, ..good.clone() }, Some("1048576 bytes"));
+        check(Request { vm: predict::Request { memory_bytes: (1 << 30) + 1, ..good.vm.clone() }, ..good.clone() }, Some("whole MiB"));
         check(Request { arguments: vec!["-numa".to_owned(), "node".to_owned()], ..good.clone() }, Some("-numa"));
         check(Request { arguments: vec![String::new(); 257], ..good.clone() }, Some("at most 256"));
         check(Request { domain: Some(" ".repeat((256 << 10) + 1)), ..good }, Some("at most 262144"));
-    }
-
-    #[test]
-    fn a_request_without_a_time_is_made_now() {
-        let text = r#"{"name": "a", "cores": 1, "memory_bytes": 1073741824, "about": {"customer": 7}}"#;
-        let mut request: Request = serde_json::from_str(text).unwrap();
-        assert_eq!((request.to_predict(99).arrival, request.to_predict(99).customer), (99, Some(7)));
-        request.about.arrival = Some(5);
-        assert_eq!(request.to_predict(99).arrival, 5);
-        assert!(serde_json::from_str::<Request>(r#"{"name": "a", "cores": 1, "memory_bytes": 1, "core": 2}"#).is_err());
     }
 }

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use pool_host::host::List;
 use pool_host::socket::{Ask, ask};
-use pool_host::vm::{About, Record, Request};
+use pool_host::vm::{Record, Request};
 use serde::Deserialize;
 use units::Bytes;
 
@@ -111,7 +111,7 @@ struct Written {
     arguments: Vec<String>,
     domain: Option<PathBuf>,
     #[serde(default)]
-    about: About,
+    about: toml::Table,
 }
 
 fn request(path: &Path) -> Result<Request> {
@@ -129,15 +129,24 @@ fn parse(text: &str, directory: &Path) -> Result<Request> {
     let bytes = |key: &str, text: &str| size(text).map(|bytes| bytes.0).map_err(|why| anyhow::anyhow!("{key}: {why}"));
     let request = Request {
         name,
-        cores,
-        memory_bytes: bytes("memory", &memory)?,
+        vm: metadata(about, cores, bytes("memory", &memory)?).context("about")?,
         pool_bytes: pool.map(|pool| bytes("pool", &pool)).transpose()?,
-        about,
         arguments,
         domain: domain.map(read).transpose()?,
     };
     request.check().map_err(anyhow::Error::msg)?;
     Ok(request)
+}
+
+/// The models' request from the `[about]` table. Without an arrival time the VM is requested now, in Unix time.
+fn metadata(mut about: toml::Table, cores: u32, memory_bytes: u64) -> Result<predict::Request> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    about.entry("arrival").or_insert(i64::try_from(now)?.into());
+    for (key, value) in [("cores", u64::from(cores)), ("memory_bytes", memory_bytes)] {
+        ensure!(!about.contains_key(key), "unknown field `{key}`: it is given by the guest file itself");
+        about.insert(key.to_owned(), i64::try_from(value)?.into());
+    }
+    Ok(about.try_into()?)
 }
 
 fn listed(list: &List) -> String {
@@ -166,7 +175,7 @@ fn listed(list: &List) -> String {
 
 fn explained(record: &Record) -> String {
     let Record { request, share, .. } = record;
-    let mut text = format!("{}: {} cores, {} in all, {:?}", request.name, request.cores, Bytes(request.memory_bytes), record.state);
+    let mut text = format!("{}: {} cores, {} in all, {:?}", request.name, request.vm.cores, Bytes(request.vm.memory_bytes), record.state);
     if let Some(process) = record.process {
         let _ = write!(text, ", process {}", process.pid);
     }
@@ -207,7 +216,17 @@ mod tests {
         let example: Vec<_> =
             start.get_after_help().unwrap().to_string().lines().filter_map(|line| line.strip_prefix("  ")).map(str::to_owned).collect();
         let request = parse(&example.join("\n"), Path::new("")).unwrap();
-        assert_eq!((request.pool_bytes, request.about.customer), (Some(1 << 30), Some(7)));
+        assert_eq!((request.pool_bytes, request.vm.customer), (Some(1 << 30), Some(7)));
+    }
+
+    #[test]
+    fn a_request_without_an_arrival_time_arrives_now() {
+        let with = |about: &str| {
+            let text = format!("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\n[about]\n{about}\n");
+            parse(&text, Path::new("")).unwrap().vm
+        };
+        assert!(with("customer = 7").arrival > 1_700_000_000);
+        assert_eq!(with("arrival = 5").arrival, 5);
     }
 
     #[test]
@@ -221,5 +240,7 @@ mod tests {
         check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\npool = \"lots\"\n", "pool");
         check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\ndomain = \"a.xml\"\n", "cannot read /nowhere/a.xml");
         check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nmemories = 2\n", "memories");
+        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\n[about]\ncustomers = 2\n", "customers");
+        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\n[about]\ncores = 2\n", "unknown field `cores`");
     }
 }

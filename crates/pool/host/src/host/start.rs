@@ -40,7 +40,7 @@ impl Host {
 
     /// How a guest's memory is to be divided.
     fn share(&self, request: &Request) -> Result<Share, Refused> {
-        let (memory, least) = (request.memory_bytes, self.settings.least_local_bytes);
+        let (memory, least) = (request.vm.memory_bytes, self.settings.least_local_bytes);
         let slice_bytes = self.capacity.slice_bytes();
         match (request.pool_bytes, slice_bytes, &self.predictor) {
             (Some(0), ..) => Ok(Share::local(memory, Why::Asked)),
@@ -54,8 +54,7 @@ impl Host {
             (None, _, None) => Ok(Share::local(memory, Why::NoPrediction)),
             (None, None, _) => Ok(Share::local(memory, Why::NoManager)),
             (None, Some(slice), Some(predictor)) => {
-                #[expect(clippy::cast_possible_truncation, reason = "whole seconds")]
-                let decision = predictor.decide(&request.to_predict(now() as i64));
+                let decision = predictor.decide(&request.vm);
                 log::info!("guest {}: {decision:?}", request.name);
                 Ok(share::predicted(memory, &decision, slice, least))
             }
@@ -78,7 +77,7 @@ impl Host {
         }
         let name = request.name.clone();
         let mut record = Record::new(request, share);
-        let pool = record.request.memory_bytes - share.local_bytes;
+        let pool = record.request.vm.memory_bytes - share.local_bytes;
         record.note(now(), format!("{pool} bytes from the pool, {} local: {:?}", share.local_bytes, share.why));
         table.guests.insert(name, Guest { record: record.clone(), busy: Some("starting") });
         Ok(Held { host: self, record, removed: false })
@@ -125,7 +124,7 @@ impl Host {
         let table = self.table();
         let others = table.local_bytes() - held.local_bytes();
         drop(table);
-        let memory = held.request.memory_bytes;
+        let memory = held.request.vm.memory_bytes;
         if others.saturating_add(memory) > self.settings.local_bytes {
             return Err(Refused(format!("the pool gives no slices ({why:?}), and there are no {memory} bytes of local memory instead")));
         }

@@ -12,7 +12,7 @@ use super::*;
 use crate::capacity::Kept;
 use crate::driver::{Error, Inside, Machine, Moved, Offline, Process, Usage};
 use crate::monitor::Verdict;
-use crate::vm::{About, Request, State};
+use crate::vm::{Request, State};
 
 mod counted;
 
@@ -217,10 +217,8 @@ fn with(paper: &Paper, settings: Settings, predictor: Option<Predictor>) -> Host
 fn asks(name: &str, memory_mib: u64, pool_mib: Option<u64>) -> Request {
     Request {
         name: name.to_owned(),
-        cores: 2,
-        memory_bytes: memory_mib * MIB,
+        vm: predict::Request { cores: 2, memory_bytes: memory_mib * MIB, ..predict::Request::default() },
         pool_bytes: pool_mib.map(|mib| mib * MIB),
-        about: About::default(),
         arguments: Vec::new(),
         domain: None,
     }
@@ -473,29 +471,30 @@ fn a_prediction_decides_where_nobody_asks() {
     drop(host);
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/testdata/untouched.onnx");
     let host = with(&paper, Settings { local_bytes: 16 << 30, ..settings() }, Some(Predictor::load(&model, None)));
-    let known = About {
+    let unknown = asks("unknown", 4096, None).vm;
+    let known = predict::Request {
         customer: Some(5),
         vm_type: Some("F2".to_owned()),
         guest_os: Some("linux-c".to_owned()),
         location: Some("region-e".to_owned()),
-        arrival: Some(731_454),
+        arrival: 731_454,
         history: Some(vec![0.6, 0.5, 0.6, 0.4, 0.6, 0.6, 0.6, 0.6]),
-        counters: None,
+        ..unknown.clone()
     };
-    let check = |name: &str, about: About, slices: u32, why: crate::share::Why| {
-        let record = host.start(Request { about, ..asks(name, 4096, None) }).unwrap();
+    let check = |name: &str, vm: predict::Request, slices: u32, why: crate::share::Why| {
+        let record = host.start(Request { vm, ..asks(name, 4096, None) }).unwrap();
         assert_eq!((record.share.slices, record.share.why), (slices, why), "{}", told(&host, name));
         assert_eq!(record.local_bytes() + u64::from(slices) * SLICE, 4096 * MIB);
         host.stop(name, Duration::ZERO).unwrap();
     };
     // 21 % of 4 GiB, in whole slices.
     check("known", known.clone(), 6, crate::share::Why::Untouched);
-    check("unknown", About::default(), 0, crate::share::Why::NoPrediction);
+    check("unknown", unknown, 0, crate::share::Why::NoPrediction);
     paper.world().free = 5;
     check("short", known.clone(), 0, crate::share::Why::PoolShort);
     paper.world().free = 8;
     paper.world().manager_away = true;
-    let record = host.start(Request { about: known, ..asks("away", 4096, None) }).unwrap();
+    let record = host.start(Request { vm: known, ..asks("away", 4096, None) }).unwrap();
     assert_eq!((record.share.slices, record.share.why), (0, crate::share::Why::NoManager));
     // It may have been heard all the same, so that it is given back.
     assert!(record.assigned);

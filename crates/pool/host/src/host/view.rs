@@ -87,7 +87,7 @@ fn line(record: &Record, busy: Option<&str>) -> Line {
         state: record.state,
         busy: busy.map(str::to_owned),
         pid: record.process.map(|process| process.pid),
-        cores: record.request.cores,
+        cores: record.request.vm.cores,
         local_bytes: record.local_bytes(),
         pool_bytes: record.pool_bytes(),
         pool_touched_bytes: record.usage.map(|usage| usage.pool_touched_bytes),
