@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Instant;
 
-use kernel::resident::{CALLS_MAX, Call, Resident, parking};
-use kernel::userfaultfd::Event;
+use crate::resident::{CALLS_MAX, Call, Resident, parking};
+use crate::userfaultfd::Event;
 
 use crate::choice::{BLOCK, PAGE};
 use crate::memory::{Memory, bytes_done};
@@ -90,7 +90,7 @@ impl Memory {
     /// Reads a message that stands in the way; whether there was one.
     fn read(&mut self, resident: &mut Resident) -> kernel::Result<bool> {
         let replies = resident.run_for_event(&[Call::read_own()])?;
-        match replies.first().and_then(kernel::resident::Reply::message) {
+        match replies.first().and_then(crate::resident::Reply::message) {
             None => return Ok(false),
             Some(Event::Fault(page)) => self.changes.faults.push(page),
             Some(Event::Fork(child)) => self.endow(child, resident)?,

@@ -1,7 +1,7 @@
 //! What slow memory would do to a program, without slow memory.
 //!
 //! A share of the program's anonymous memory is classed slow, in blocks of 2 MiB. Pages of slow blocks are **parked**:
-//! moved out of sight within the address space ([`kernel::resident`]). An access to a parked page faults, waits until
+//! moved out of sight within the address space ([`resident`]). An access to a parked page faults, waits until
 //! it has cost as much as the slow memory's latency, and finds the page back in its place, where it stays **open** until
 //! as many others have been opened after it: a page is charged once for a burst of accesses, like one that misses in
 //! the TLB (Thermostat, "Emulating slow memory", does the same in a modified kernel).
@@ -29,8 +29,11 @@ pub mod choice;
 pub mod floor;
 mod memory;
 pub mod placement;
+mod ptrace;
 pub mod report;
+pub mod resident;
 pub mod session;
+mod userfaultfd;
 
 use std::io;
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use crate::resident::{CALLS_MAX, Call, Reply, Resident, parking};
 use kernel::maps::{Kind, Vma};
 use kernel::pagemap::{Entry, Pagemap};
-use kernel::resident::{CALLS_MAX, Call, Reply, Resident, parking};
 use units::RatioPpm;
 
 use crate::changes::Changes;

@@ -251,7 +251,7 @@ mod tests {
             placed_bytes: Bytes::mib(30),
         };
         let seen = Seen {
-            counts: kernel::resident::Counts { accesses: 900_000, ..Default::default() },
+            counts: crate::resident::Counts { accesses: 900_000, ..Default::default() },
             slow,
             blocks: 10,
             slow_blocks: 5,

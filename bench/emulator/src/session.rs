@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use crate::ptrace::Traced;
+use crate::resident::{Counts, Resident};
 use kernel::pagemap::Pagemap;
-use kernel::resident::{Counts, Resident};
-use kernel::trace::Traced;
 use kernel::{Roots, maps, process};
 use serde::Serialize;
 use units::RatioPpm;

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use ::emulate::floor::{self, Measured};
-use ::emulate::report::{self, Report};
-use ::emulate::session::{Options, Policy, Session};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use emulator::floor::{self, Measured};
+use emulator::report::{self, Report};
+use emulator::session::{Options, Policy, Session};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use units::RatioPpm;

@@ -49,7 +49,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Plan(plan) => plan::plan(&roots, &configuration.load()?, format, &plan)?,
         Command::Rates(rates) => return rates::rates(&roots, &configuration.load()?, format, &rates),
         Command::Emulate(arguments) => return emulate::emulate(format, &arguments),
-        Command::Chase { pages, threads } => ::emulate::chase::run(pages, threads)?,
+        Command::Chase { pages, threads } => emulator::chase::run(pages, threads)?,
         Command::Trace(trace) => return traces::run(&configuration.load()?, format, &trace),
         Command::Model(model) => model::model(&configuration.load()?, format, &model)?,
         Command::Experiment(experiment) => experiment::experiment(&configuration.load()?, format, &experiment)?,

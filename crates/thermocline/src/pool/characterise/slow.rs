@@ -5,9 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use emulate::floor;
-use emulate::report::{self, Report};
-use emulate::session::{Options, Session};
+use emulator::floor;
+use emulator::report::{self, Report};
+use emulator::session::{Options, Session};
 use kernel::{Roots, mempolicy, numa};
 use serde::Serialize;
 use units::RatioPpm;
@@ -113,7 +113,7 @@ fn emulated(command: Command, latency_ns: u64) -> Result<(f64, f64)> {
     let floor = floor::measure(Path::new("/proc/self/exe"), &[CHASE], OPEN)?;
     // On a busy machine a fault costs so much that only longer latencies can be emulated; the count of accesses is the same.
     let (emulated_ns, sample) = match report::sample(latency_ns, floor.floor_ns()) {
-        Err(emulate::Error::TooFast { least_ns, .. }) => (least_ns, report::sample(least_ns, floor.floor_ns())?),
+        Err(emulator::Error::TooFast { least_ns, .. }) => (least_ns, report::sample(least_ns, floor.floor_ns())?),
         told => (latency_ns, told?),
     };
     let options = Options {

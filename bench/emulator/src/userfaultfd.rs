@@ -9,32 +9,32 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use crate::{Error, Result};
+use kernel::{Error, Result};
 
 /// `UFFDIO_API`.
 const API: u64 = 0xc018_aa3f;
 /// `UFFDIO_REGISTER`.
-pub const REGISTER: u64 = 0xc020_aa00;
+pub(crate) const REGISTER: u64 = 0xc020_aa00;
 /// `UFFDIO_UNREGISTER`.
-pub const UNREGISTER: u64 = 0x8010_aa01;
+pub(crate) const UNREGISTER: u64 = 0x8010_aa01;
 /// `UFFDIO_WAKE`.
-pub const WAKE: u64 = 0x8010_aa02;
+pub(crate) const WAKE: u64 = 0x8010_aa02;
 /// `UFFDIO_COPY`.
-pub const COPY: u64 = 0xc028_aa03;
+pub(crate) const COPY: u64 = 0xc028_aa03;
 /// `UFFDIO_ZEROPAGE`.
-pub const ZEROPAGE: u64 = 0xc020_aa04;
+pub(crate) const ZEROPAGE: u64 = 0xc020_aa04;
 /// `UFFDIO_MOVE`, since Linux 6.8.
-pub const MOVE: u64 = 0xc028_aa05;
+pub(crate) const MOVE: u64 = 0xc028_aa05;
 
 /// `UFFD_API`.
 const VERSION: u64 = 0xaa;
 /// `UFFD_FEATURE_EVENT_FORK`, `_REMAP`, `_REMOVE`, `_UNMAP` and `UFFD_FEATURE_MOVE`.
 const FEATURES: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6 | 1 << 16;
 /// `UFFDIO_REGISTER_MODE_MISSING`.
-pub const MODE_MISSING: u64 = 1;
+pub(crate) const MODE_MISSING: u64 = 1;
 
 /// The first byte of a message about a fault (`UFFD_EVENT_PAGEFAULT`).
-pub const PAGEFAULT: u8 = 0x12;
+pub(crate) const PAGEFAULT: u8 = 0x12;
 
 /// What a message says, other than a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,16 +71,17 @@ impl Event {
 ///
 /// # Errors
 /// [`Error::Unsupported`] before Linux 6.8; [`Error::Io`].
-pub fn agree(descriptor: &OwnedFd) -> Result<()> {
+pub(crate) fn agree(descriptor: &OwnedFd) -> Result<()> {
     let mut request = [VERSION, FEATURES, 0];
     // SAFETY: `request` is as large as struct uffdio_api and outlives the call.
     if unsafe { libc::ioctl(descriptor.as_raw_fd(), API, request.as_mut_ptr()) } == 0 {
         return Ok(());
     }
     match io::Error::last_os_error() {
-        error if error.raw_os_error() == Some(libc::EINVAL) => {
-            Err(Error::unsupported("this kernel's userfaultfd cannot move pages", "boot Linux 6.8 or later, with CONFIG_USERFAULTFD"))
-        }
+        error if error.raw_os_error() == Some(libc::EINVAL) => Err(Error::Unsupported {
+            what: "this kernel's userfaultfd cannot move pages".to_owned(),
+            remedy: "boot Linux 6.8 or later, with CONFIG_USERFAULTFD".to_owned(),
+        }),
         error => Err(Error::from_io(Path::new("userfaultfd"), "ioctl UFFDIO_API on", error)),
     }
 }

@@ -24,9 +24,9 @@ use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::trace::Traced;
+use crate::ptrace::Traced;
 use crate::userfaultfd::{self, Event};
-use crate::{Error, Result};
+use kernel::{Error, Result};
 
 mod call;
 mod code;

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
-use crate::{Error, Result};
+use kernel::{Error, Result};
 
 /// `syscall`, then a trap at which the program stops again.
 const CALL: [u8; 8] = [0x0f, 0x05, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
@@ -39,13 +39,16 @@ impl Traced {
     /// or traced.
     pub fn spawn(mut command: Command) -> Result<Self> {
         if !cfg!(target_arch = "x86_64") {
-            return Err(Error::unsupported("system calls cannot be made for a program on this architecture", "use x86-64"));
+            return Err(Error::Unsupported {
+                what: "system calls cannot be made for a program on this architecture".to_owned(),
+                remedy: "use x86-64".to_owned(),
+            });
         }
         let program = PathBuf::from(command.get_program());
         let fail = |source| Error::Io { path: program.clone(), op: "start", source };
         let parent = std::process::id();
         let prepare = move || {
-            if !crate::process::end_with(parent).map_err(io::Error::other)? {
+            if !kernel::process::end_with(parent).map_err(io::Error::other)? {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
             // SAFETY: personality takes no pointer; TRACEME ignores its other arguments. Both only concern this
