@@ -10,19 +10,19 @@ pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    config::quantity::parse_duration(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))
+    units::quantity::parse_duration(text).map_err(|invalid| invalid.to_string())
 }
 
 pub(crate) fn size(text: &str) -> Result<Bytes, String> {
-    config::quantity::parse_bytes(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))
+    units::quantity::parse_bytes(text).map_err(|invalid| invalid.to_string())
 }
 
 pub(crate) fn ratio(text: &str) -> Result<RatioPpm, String> {
-    config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))
+    units::quantity::parse_ratio(text).map_err(|invalid| invalid.to_string())
 }
 
 pub(crate) fn share(text: &str) -> Result<RatioPpm, String> {
-    let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    let ratio = units::quantity::parse_ratio(text).map_err(|invalid| invalid.to_string())?;
     if ratio > RatioPpm::ONE {
         return Err("there is no more than all of it; give at most 100%".to_owned());
     }

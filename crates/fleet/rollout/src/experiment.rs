@@ -100,7 +100,7 @@ impl Term {
         let (range, salt) = value.split_once('@').unwrap_or((value, "experiment"));
         let (from, until) = range.split_once("..")?;
         // A bare zero is no other share, whatever its unit.
-        let ppm = |text: &str| if text == "0" { Some(0) } else { config::quantity::parse_ratio(text).ok().map(|ratio| ratio.0) };
+        let ppm = |text: &str| if text == "0" { Some(0) } else { units::quantity::parse_ratio(text).ok().map(|ratio| ratio.0) };
         let (from_ppm, until_ppm) = (ppm(from)?, ppm(until)?);
         (from_ppm < until_ppm && until_ppm <= ALL_PPM).then(|| Self::Hash { from_ppm, until_ppm, salt: salt.to_owned() })
     }

@@ -3,9 +3,9 @@
 //! Everything that is wrong with a file is told together. A plan does not change while a rollout runs: the bounds of its test
 //! were promised for it.
 
-use config::quantity::{parse_duration, parse_ratio, print_ratio};
 use serde::{Deserialize, Serialize};
 use units::RatioPpm;
+use units::quantity::{parse_duration, parse_ratio, print_ratio};
 
 use crate::assignment::ALL_PPM;
 use crate::guard::{Guard, Margin, Watched};
@@ -300,7 +300,7 @@ impl RawGuard {
 
 fn ratio(key: &str, text: &str, wrong: &mut Vec<String>) -> RatioPpm {
     parse_ratio(text).unwrap_or_else(|invalid| {
-        wrong.push(format!("{key} = {text:?}: {}; {}", invalid.message, invalid.remedy));
+        wrong.push(format!("{key} = {text:?}: {invalid}"));
         RatioPpm::ONE
     })
 }
@@ -313,10 +313,10 @@ pub fn share(ppm: u32) -> String {
 
 fn millis(key: &str, text: &str, wrong: &mut Vec<String>) -> u64 {
     let duration = parse_duration(text).unwrap_or_else(|invalid| {
-        wrong.push(format!("{key} = {text:?}: {}; {}", invalid.message, invalid.remedy));
+        wrong.push(format!("{key} = {text:?}: {invalid}"));
         std::time::Duration::from_secs(1)
     });
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    units::millis(duration)
 }
 
 #[cfg(test)]

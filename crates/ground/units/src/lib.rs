@@ -3,6 +3,8 @@
 //! Every type is a plain counter with `0` as its start; arithmetic that could leave the range saturates,
 //! because a far-memory agent must hold back on a nonsensical number, never crash on it.
 
+pub mod quantity;
+
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;

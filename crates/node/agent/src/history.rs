@@ -14,10 +14,9 @@ use policy::background::Hint;
 use policy::endurance::Bucket;
 use policy::{cold_age, incompressible};
 use serde::{Deserialize, Serialize};
-use units::Bytes;
+use units::{Bytes, millis};
 
 use crate::far::FarAges;
-use crate::job::millis;
 use crate::undo::replace_file;
 
 /// One job's history.

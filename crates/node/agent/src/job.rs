@@ -14,7 +14,7 @@ use policy::pressure;
 use policy::thresholds::Thresholds;
 use policy::veto::Veto;
 use serde::{Deserialize, Serialize};
-use units::{Age, Bytes, Pages, RatioPpm};
+use units::{Age, Bytes, Pages, RatioPpm, millis};
 
 use crate::actuators::exact::Cursor;
 use crate::discover::Treatment;
@@ -457,11 +457,6 @@ fn per_minute_ppm(pages: Pages, working_set: Pages, time_ms: u64) -> Option<u64>
     let per = u128::from(working_set.0) * u128::from(time_ms);
     let scaled = u128::from(pages.0) * 60_000 * 1_000_000;
     scaled.checked_div(per).map(|ppm| u64::try_from(ppm).unwrap_or(u64::MAX))
-}
-
-/// Whole milliseconds, saturating.
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

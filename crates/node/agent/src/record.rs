@@ -9,9 +9,9 @@ use kernel::Roots;
 use policy::cold_age::Decision;
 use policy::thresholds::Thresholds;
 use trace::{Basis, Closed, Entry, Figures, JobId, Labels, Sink, Spool, calendar};
-use units::{Age, Bytes, Pages};
+use units::{Age, Bytes, Pages, millis};
 
-use crate::job::{Job, millis};
+use crate::job::Job;
 use crate::journal::{PeriodRecord, Record};
 use crate::node::unix_ms;
 

@@ -121,7 +121,7 @@ impl Tiers {
         Self {
             offer: Offer::default(),
             params,
-            writes: writes.unwrap_or_else(|| Bucket::full(&params, crate::job::millis(now))),
+            writes: writes.unwrap_or_else(|| Bucket::full(&params, units::millis(now))),
             swap: Latency::default(),
             files: Latency::default(),
             failing: Failing::new(roots),
@@ -168,7 +168,7 @@ impl Tiers {
         let pages = self.written.replace(written).map_or(0, |before| written.saturating_sub(before));
         let bytes = Pages(pages).to_bytes(kernel::page_size());
         self.written_bytes += bytes;
-        self.writes.spend(&self.params, crate::job::millis(now), bytes);
+        self.writes.spend(&self.params, units::millis(now), bytes);
     }
 
     /// Takes in how long a page took to decompress. Its return costs a page fault besides.
@@ -179,7 +179,7 @@ impl Tiers {
     /// What may still be written to swap devices now.
     #[must_use]
     pub fn writable(&self, now: Duration) -> Bytes {
-        self.writes.available(&self.params, crate::job::millis(now))
+        self.writes.available(&self.params, units::millis(now))
     }
 
     /// The bucket of writes, for the history.

@@ -25,10 +25,11 @@ use std::path::Path;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use toml::de::{DeTable, DeValue};
+use units::quantity::{self, Invalid};
 
 use crate::document;
 use crate::knob::{Knob, Value, toml_string};
-use crate::problem::{Invalid, Problem, Problems};
+use crate::problem::{Problem, Problems};
 use crate::table::{Config, KNOBS};
 
 /// The version of the format. A reader refuses any other by name.
@@ -235,7 +236,7 @@ type Found<'a, 'i> = (usize, &'a DeValue<'i>);
 impl Reader<'_> {
     fn report(&mut self, line: Option<usize>, key: &str, value: Option<&DeValue>, invalid: Invalid) {
         let Invalid { message, remedy } = invalid;
-        let (file, key) = (self.file.to_owned(), Some(Problem::shown(key)));
+        let (file, key) = (self.file.to_owned(), Some(quantity::excerpt(key)));
         self.problems.push(Problem { file, line, key, value: value.map(document::shown), message, remedy });
     }
 

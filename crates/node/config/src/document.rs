@@ -4,11 +4,12 @@ use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use units::quantity::{self, Invalid};
 
 use crate::job::{JOB_KNOBS, JobRule};
 use crate::knob::{Form, Knob, Raw, Value};
 use crate::nearest;
-use crate::problem::{Invalid, Problem};
+use crate::problem::Problem;
 use crate::table::{Config, KNOBS, knob};
 use crate::{Class, Kind, Policy, Tier, Tracker};
 
@@ -51,7 +52,7 @@ pub(crate) fn parse<'a>(file: &Path, text: &'a str) -> Result<Spanned<DeTable<'a
         line: error.span().map(|span| line(text, span.start)),
         key: None,
         value: None,
-        message: format!("not TOML: {}", Problem::shown(error.message())),
+        message: format!("not TOML: {}", quantity::excerpt(error.message())),
         remedy: "lines look like `[agent]` and `scan_period = \"120s\"`".to_owned(),
     };
     Err(errors.iter().take(SYNTAX_PROBLEMS_MAX).map(problem).collect())
@@ -99,7 +100,7 @@ impl<'a> Reader<'a> {
         self.problems.push(Problem {
             file: self.file.to_owned(),
             line,
-            key: key.map(Problem::shown),
+            key: key.map(quantity::excerpt),
             value,
             message: invalid.message,
             remedy: invalid.remedy,
@@ -233,13 +234,13 @@ fn raw(value: &DeValue) -> Raw {
 pub(crate) fn shown(value: &DeValue) -> String {
     match value {
         DeValue::String(text) => quoted(text),
-        DeValue::Datetime(date) => Problem::shown(&date.to_string()),
+        DeValue::Datetime(date) => quantity::excerpt(&date.to_string()),
         DeValue::Array(_) => "[...]".to_owned(),
         DeValue::Table(_) => "{...}".to_owned(),
-        _ => Problem::shown(&raw(value).text),
+        _ => quantity::excerpt(&raw(value).text),
     }
 }
 
 fn quoted(text: &str) -> String {
-    format!("\"{}\"", Problem::shown(text))
+    format!("\"{}\"", quantity::excerpt(text))
 }

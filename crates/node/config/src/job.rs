@@ -1,10 +1,10 @@
 //! `[[job]]`: which cgroups are jobs, and how each is treated.
 
 use serde::Serialize;
+use units::quantity::Invalid;
 
 use crate::choice::{Class, Kind, Policy, Tier, Tracker};
 use crate::knob::{Knob, Unit};
-use crate::problem::Invalid;
 
 /// The longest pattern, in bytes: the kernel's `PATH_MAX`.
 const GLOB_BYTES_MAX: usize = 4096;

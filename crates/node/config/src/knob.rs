@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use units::quantity::{self, Invalid};
 use units::{Bytes, RatioPpm};
 
 use crate::choice::{Actuator, AtLimit, Class, Kind, Policy, Tier, Tracker};
-use crate::problem::Invalid;
-use crate::quantity;
 
 /// One setting that a user may change. All of them are in [`crate::KNOBS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,6 @@ mod load;
 mod nearest;
 mod params;
 mod problem;
-pub mod quantity;
 mod render;
 mod table;
 
@@ -24,7 +23,7 @@ pub use choice::{Actuator, AtLimit, Class, Kind, Policy, Tier, Tracker};
 pub use job::{JOB_KNOBS, JobRule};
 pub use knob::{Knob, Scale, Search, Unit, Value};
 pub use load::MAIN_FILE;
-pub use problem::{Invalid, Problem, Problems};
+pub use problem::{Problem, Problems};
 pub use render::{example_toml, manual};
 pub use table::{
     Agent, Aggressive, Classes, ColdAge, Config, Conservative, Guard, Incompressible, KNOBS, Pressure, Rollout, Slow, Swap, TABLES, Tiers,

@@ -6,8 +6,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use units::quantity::{self, Invalid};
+
 use crate::document;
-use crate::problem::{Invalid, Problem, Problems};
+use crate::problem::{Problem, Problems};
 use crate::table::{Config, knob};
 
 /// The main file where none is named.
@@ -56,8 +58,8 @@ impl Config {
             };
             if let Err(invalid) = found {
                 problems.push(Problem {
-                    key: Some(Problem::shown(key)),
-                    value: Some(Problem::shown(value)),
+                    key: Some(quantity::excerpt(key)),
+                    value: Some(quantity::excerpt(value)),
                     ..problem(Path::new(COMMAND_LINE), invalid)
                 });
             }

@@ -5,9 +5,6 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// The longest piece of a value that a problem shows, in characters.
-const VALUE_SHOWN_MAX: usize = 80;
-
 /// One thing that is wrong: where, what, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
@@ -23,20 +20,6 @@ pub struct Problem {
     pub message: String,
     /// What to do about it.
     pub remedy: String,
-}
-
-impl Problem {
-    /// A value, ready to be shown: one line, of bounded length.
-    pub(crate) fn shown(value: &str) -> String {
-        let mut shown = String::new();
-        for c in value.chars().take(VALUE_SHOWN_MAX) {
-            if "\"'\\".contains(c) { shown.push(c) } else { shown.extend(c.escape_debug()) }
-        }
-        if value.chars().nth(VALUE_SHOWN_MAX).is_some() {
-            shown.push_str("...");
-        }
-        shown
-    }
 }
 
 impl fmt::Display for Problem {
@@ -70,20 +53,5 @@ impl fmt::Display for Problems {
             write!(f, "{problem}")?;
         }
         Ok(())
-    }
-}
-
-/// Why a text is no value of its unit, before it is known where the text stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid {
-    /// What is wrong.
-    pub message: String,
-    /// What to write instead.
-    pub remedy: String,
-}
-
-impl Invalid {
-    pub(crate) fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { message: message.into(), remedy: remedy.into() }
     }
 }

@@ -106,16 +106,14 @@ fn owner_only() -> String {
 
 fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let text = String::deserialize(deserializer)?;
-    config::quantity::parse_bytes(&text)
-        .map(|bytes| bytes.0)
-        .map_err(|invalid| serde::de::Error::custom(format!("{}; {}", invalid.message, invalid.remedy)))
+    units::quantity::parse_bytes(&text).map(|bytes| bytes.0).map_err(serde::de::Error::custom)
 }
 
 fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ns, D::Error> {
     let text = String::deserialize(deserializer)?;
-    config::quantity::parse_duration(&text)
+    units::quantity::parse_duration(&text)
         .map(|span| Ns(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
-        .map_err(|invalid| serde::de::Error::custom(format!("{}; {}", invalid.message, invalid.remedy)))
+        .map_err(serde::de::Error::custom)
 }
 
 impl Settings {

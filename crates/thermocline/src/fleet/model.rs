@@ -21,7 +21,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use config::{ColdAge, Config};
 use policy::thresholds::Thresholds;
 use trace::Basis;
-use units::{Age, RatioPpm};
+use units::{Age, RatioPpm, millis};
 
 use self::report::{Answer, FleetAsItIs, Group, Pair, Report, Written};
 use crate::arguments::Format;
@@ -388,8 +388,4 @@ impl Progress {
             eprint!("\r     \r");
         }
     }
-}
-
-fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -33,7 +33,7 @@ pub(crate) struct Plan {
 }
 
 fn risk(text: &str) -> Result<RatioPpm, String> {
-    let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    let ratio = units::quantity::parse_ratio(text).map_err(|invalid| invalid.to_string())?;
     if ratio == RatioPpm(0) || ratio >= RatioPpm::ONE {
         return Err("no measurement excludes a risk; give one above 0 and below 100%, such as 0.1%".to_owned());
     }
@@ -41,7 +41,7 @@ fn risk(text: &str) -> Result<RatioPpm, String> {
 }
 
 fn tier_cost(text: &str) -> Result<RatioPpm, String> {
-    let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    let ratio = units::quantity::parse_ratio(text).map_err(|invalid| invalid.to_string())?;
     if ratio >= RatioPpm::ONE {
         return Err("memory that costs as much as DRAM saves nothing; give its share of DRAM's price, such as 0.25".to_owned());
     }

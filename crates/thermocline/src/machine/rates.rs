@@ -50,7 +50,7 @@ pub(crate) struct Rates {
 }
 
 fn sample(text: &str) -> Result<RatioPpm, String> {
-    let ratio = config::quantity::parse_ratio(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    let ratio = units::quantity::parse_ratio(text).map_err(|invalid| invalid.to_string())?;
     if ratio == RatioPpm(0) || ratio > RatioPpm::ONE {
         return Err("give a share above 0 and up to 100%, such as 5%".to_owned());
     }

@@ -47,7 +47,7 @@ enum Format {
 
 /// From 1 us, the resolution of the estimator, to a minute.
 fn time(text: &str) -> std::result::Result<Duration, String> {
-    let time = config::quantity::parse_duration(text).map_err(|invalid| format!("{}; {}", invalid.message, invalid.remedy))?;
+    let time = units::quantity::parse_duration(text).map_err(|invalid| invalid.to_string())?;
     let known = Duration::from_micros(1)..=Duration::from_mins(1);
     if known.contains(&time) { Ok(time) } else { Err("give a time between 1us and 1m".to_owned()) }
 }

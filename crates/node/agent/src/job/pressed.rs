@@ -8,9 +8,8 @@ use policy::balance::{self, Lean};
 use policy::pressure;
 use policy::veto::Veto;
 use serde::{Deserialize, Serialize};
-use units::{Bytes, Pages};
+use units::{Bytes, Pages, millis};
 
-use super::millis;
 use crate::journal::PressureRecord;
 
 /// Periods kept in memory for `explain`.

@@ -7,14 +7,14 @@ use kernel::{meminfo, psi};
 use policy::background::{Decision, Hint, Input, Reason};
 use policy::balance::Lean;
 use policy::veto::Veto;
-use units::{Bytes, Pages, RatioPpm};
+use units::{Bytes, Pages, RatioPpm, millis};
 
 use super::act::PACE_WAIT;
 use super::{Agent, unix_ms};
 use crate::actuators::compact::{self, Task};
 use crate::actuators::lru::ANON_FIRST;
+use crate::job::Job;
 use crate::job::background::{BackgroundPeriod, Done, Drain, Plan};
-use crate::job::{Job, millis};
 use crate::journal::{BackgroundRecord, Record};
 use crate::view;
 

@@ -364,7 +364,7 @@ impl Agent {
         let jobs = self.jobs.values().map(|job| {
             let history = crate::history::JobHistory {
                 id: job.cgroup.id(),
-                seen_at_ms: crate::job::millis(job.seen_at),
+                seen_at_ms: units::millis(job.seen_at),
                 state: job.state,
                 incompressible: job.incompressible,
                 far: job.far.clone(),
@@ -417,7 +417,7 @@ fn agent_record(thresholds: &Thresholds, config: &Config, boot_id: &str, kernel:
         boot_id: boot_id.to_owned(),
         kernel: kernel.to_owned(),
         page_bytes: kernel::page_size().bytes(),
-        scan_period_ms: crate::job::millis(config.agent.scan_period),
+        scan_period_ms: units::millis(config.agent.scan_period),
         thresholds: *thresholds,
         bundle,
     }
@@ -446,7 +446,7 @@ fn job_record(job: &Job) -> Record {
 }
 
 pub(crate) fn unix_ms() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, crate::job::millis)
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, units::millis)
 }
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ use std::time::Duration;
 use config::Policy;
 use kernel::cgroup::Limit;
 use policy::veto::Veto;
-use units::Bytes;
+use units::{Bytes, millis};
 
 use super::{Agent, unix_ms};
+use crate::job::Job;
 use crate::job::pressed::Surroundings;
-use crate::job::{Job, millis};
 use crate::journal::{PressureRecord, Record};
 
 impl Agent {

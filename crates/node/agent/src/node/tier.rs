@@ -6,11 +6,11 @@ use kernel::priority::IdlePriority;
 use policy::incompressible::{self, Verdict};
 use policy::tiering::{self, Choice, Tier, Why};
 use policy::veto::Veto;
-use units::{Age, Bytes, RatioPpm};
+use units::{Age, Bytes, RatioPpm, millis};
 
 use super::Agent;
+use crate::job::Job;
 use crate::job::pressed::Costs;
-use crate::job::{Job, millis};
 use crate::tiers::{self, Placed};
 use trackers::compressibility::{self, Family};
 

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use config::quantity::print_duration;
 use model::generate::fit::{NOT_SHOWN, Row};
 use units::Bytes;
+use units::quantity::print_duration;
 
 use super::report::{Answer, FleetAsItIs, Pair, Report, Worker, Written};
 

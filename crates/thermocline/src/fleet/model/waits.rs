@@ -10,10 +10,10 @@ use ::model::waits::{Controller, Setup, Waits};
 use anyhow::{Context, Result, bail};
 use config::{Class, Config, Tier};
 use serde::Serialize;
-use units::{Bytes, RatioPpm};
+use units::{Bytes, RatioPpm, millis};
 
 use super::arguments::{self, Modelled};
-use super::{millis, read};
+use super::read;
 use crate::arguments::Format;
 use crate::output::print;
 
@@ -155,7 +155,7 @@ fn text(report: &Report, percentile: RatioPpm) -> String {
     if report.generated {
         text += "a generated fleet: nothing here was measured\n";
     }
-    let latency = config::quantity::print_duration(std::time::Duration::from_secs_f64(report.tier_latency_seconds));
+    let latency = units::quantity::print_duration(std::time::Duration::from_secs_f64(report.tier_latency_seconds));
     let _ = writeln!(text, "policy {}, {latency} for each access to far memory", report.policy);
     let at = format!("lost at {percentile}");
     let headings = ["class", "jobs", "used", "cold", "far", "saved", "of memory", "may lose", "lost, mean", &at, "worth"];

@@ -1,17 +1,19 @@
-//! Durations, sizes and ratios as people write them: `1m30s`, `32MiB`, `0.2%`.
+//! Parsing and printing of durations, sizes and ratios: `1m30s`, `32MiB`, `0.2%`.
 //!
 //! # Invariants
-//! - Exact: a text that the type cannot hold to the last digit is refused, never rounded.
-//! - What is printed reads back as the same value.
-//! - A number without a unit is refused where a unit could be meant, and the refusal shows how to write it.
+//! - Parsing is exact: a text that the type cannot represent to the last digit is rejected, never rounded.
+//! - A printed value parses to the same value.
+//! - A number without a unit is rejected if the quantity has one, and the error shows the spelling.
 
+use std::fmt;
 use std::time::Duration;
 
-use units::{Bytes, RatioPpm};
+use crate::{Bytes, RatioPpm};
 
-use crate::problem::Invalid;
+/// The longest part of a text that an error shows, in characters.
+const EXCERPT_MAX: usize = 80;
 
-/// Nanoseconds by unit, largest first.
+/// Nanoseconds per unit, largest unit first.
 const DURATION_UNITS: [(&str, u128); 7] = [
     ("d", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
@@ -22,20 +24,63 @@ const DURATION_UNITS: [(&str, u128); 7] = [
     ("ns", 1),
 ];
 
-/// Bytes by unit, largest first.
+/// Bytes per unit, largest unit first.
 const BYTES_UNITS: [(&str, u128); 6] = [("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// Millionths in one percent.
 const PPM_PER_PERCENT: u128 = 10_000;
 
-/// A decimal number as written, without sign or exponent: `digits / 10^decimals`.
+/// The most digits before the decimal point: enough for every value of every type.
+const WHOLE_DIGITS_MAX: usize = 20;
+
+/// The most digits after the decimal point: enough for the finest unit.
+const FRACTION_DIGITS_MAX: usize = 12;
+
+/// Why a text is not a value: the problem and its remedy. The caller knows where the text stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// The problem.
+    pub message: String,
+    /// What to write instead.
+    pub remedy: String,
+}
+
+impl Invalid {
+    /// An error with its remedy.
+    pub fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { message: message.into(), remedy: remedy.into() }
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.message, self.remedy)
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+/// A text for an error message: one line of bounded length, with control characters escaped.
+#[must_use]
+pub fn excerpt(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(EXCERPT_MAX) {
+        if "\"'\\".contains(c) { shown.push(c) } else { shown.extend(c.escape_debug()) }
+    }
+    if text.chars().nth(EXCERPT_MAX).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// A decimal number without sign or exponent: `digits / 10^decimals`.
 struct Decimal {
     digits: u128,
     decimals: u32,
 }
 
 impl Decimal {
-    /// The number at the start of `text`, and the rest; `None` where there is none, or one too long to be sensible.
+    /// Splits `text` into its leading number and the rest; `None` if it starts with no number, or with too many digits.
     fn take(text: &str) -> Option<(Self, &str)> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, rest) = text.split_at(end);
@@ -43,31 +88,30 @@ impl Decimal {
         if whole.is_empty() || fraction == Some("") {
             return None;
         }
-        // 20 digits before the point hold every value of every type, 12 behind it the finest unit; more cannot be meant.
         let fraction = fraction.unwrap_or("").trim_end_matches('0');
-        if whole.len() > 20 || fraction.len() > 12 {
+        if whole.len() > WHOLE_DIGITS_MAX || fraction.len() > FRACTION_DIGITS_MAX {
             return None;
         }
         let digits = format!("{whole}{fraction}").parse().ok()?;
         Some((Self { digits, decimals: u32::try_from(fraction.len()).ok()? }, rest))
     }
 
-    /// This many times `scale`, where that is a whole number and no nonsensical one.
+    /// The product with `scale`, if it is a whole number.
     fn times(&self, scale: u128) -> Result<u128, Invalid> {
         let product = self.digits.checked_mul(scale).ok_or_else(too_large)?;
         let divisor = 10u128.pow(self.decimals);
         if product % divisor == 0 {
             Ok(product / divisor)
         } else {
-            Err(Invalid::new("finer than can be held", "leave out the last digits"))
+            Err(Invalid::new("more digits than the value can hold", "leave out the last digits"))
         }
     }
 }
 
-/// A span of time: one or more numbers with `d`, `h`, `m`, `s`, `ms`, `us` or `ns`, largest unit first.
+/// Parses a duration: one or more numbers with `d`, `h`, `m`, `s`, `ms`, `us` or `ns`, largest unit first.
 ///
 /// # Errors
-/// [`Invalid`] where the text is none, has no unit, or exceeds what [`Duration`] holds in 64-bit seconds.
+/// [`Invalid`] if the text is not a duration, has no unit, or exceeds what [`Duration`] holds in 64-bit seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, Invalid> {
     let invalid = || Invalid::new("not a duration", "write a number and d, h, m, s or ms, such as \"90s\" or \"1m30s\"");
     let mut rest = text.trim();
@@ -95,7 +139,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, Invalid> {
     Ok(Duration::new(seconds, below))
 }
 
-/// In whole numbers of as few units as possible: `1m30s`.
+/// Prints a duration in whole numbers of as few units as possible: `1m30s`.
 #[must_use]
 pub fn print_duration(duration: Duration) -> String {
     let mut rest = duration.as_nanos();
@@ -109,10 +153,10 @@ pub fn print_duration(duration: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-/// A size: one number with `B`, `KiB`, `MiB`, `GiB`, `TiB` or `PiB`.
+/// Parses a size: one number with `B`, `KiB`, `MiB`, `GiB`, `TiB` or `PiB`.
 ///
 /// # Errors
-/// [`Invalid`] where the text is none, has no unit or a decimal one, is no whole number of bytes, or exceeds 64 bits.
+/// [`Invalid`] if the text is not a size, has no unit or a decimal unit, is not a whole number of bytes, or exceeds 64 bits.
 pub fn parse_bytes(text: &str) -> Result<Bytes, Invalid> {
     let invalid = || Invalid::new("not a size", "write a number and B, KiB, MiB, GiB or TiB, such as \"32MiB\"");
     let (number, unit) = Decimal::take(text.trim()).ok_or_else(invalid)?;
@@ -125,14 +169,14 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, Invalid> {
         let meant = BYTES_UNITS.iter().find(|(name, _)| name.chars().next() == first).map_or("MiB", |(name, _)| name);
         return Err(Invalid::new(
             "not a unit of size",
-            format!("units are powers of 1024, written B, KiB, MiB, GiB or TiB: perhaps {meant}"),
+            format!("units are powers of 1024 (B, KiB, MiB, GiB, TiB, PiB); did you mean {meant}?"),
         ));
     };
     let bytes = number.times(*scale)?;
     u64::try_from(bytes).map(Bytes).map_err(|_| too_large())
 }
 
-/// In the largest unit that holds it as a whole number: `1536KiB`.
+/// Prints a size in the largest unit that makes it a whole number: `1536KiB`.
 #[must_use]
 pub fn print_bytes(bytes: Bytes) -> String {
     let size = u128::from(bytes.0);
@@ -140,10 +184,10 @@ pub fn print_bytes(bytes: Bytes) -> String {
     format!("{}{unit}", size / scale)
 }
 
-/// A size with `/s` behind it.
+/// Parses a size per second: a size followed by `/s`.
 ///
 /// # Errors
-/// As [`parse_bytes`], or [`Invalid`] where the `/s` is missing.
+/// Those of [`parse_bytes`], or [`Invalid`] if the `/s` is missing.
 pub fn parse_rate(text: &str) -> Result<Bytes, Invalid> {
     let Some(size) = text.trim().strip_suffix("/s") else {
         return Err(Invalid::new("not a rate", "write a size per second, such as \"32MiB/s\""));
@@ -151,12 +195,12 @@ pub fn parse_rate(text: &str) -> Result<Bytes, Invalid> {
     parse_bytes(size)
 }
 
-/// A ratio, in percent (`0.2%`) or as a fraction of one (`0.002`).
+/// Parses a ratio, in percent (`0.2%`) or as a fraction of one (`0.002`).
 ///
-/// A bare number of one or more is refused: `1` may mean 1 % or 100 %.
+/// A number of one or more without a percent sign is rejected: `1` may mean 1 % or 100 %.
 ///
 /// # Errors
-/// [`Invalid`] where the text is none, is finer than a millionth, or exceeds [`RatioPpm`].
+/// [`Invalid`] if the text is not a ratio, is finer than a millionth, or exceeds [`RatioPpm`].
 pub fn parse_ratio(text: &str) -> Result<RatioPpm, Invalid> {
     let invalid = || Invalid::new("not a ratio", "write a percentage such as \"0.2%\", or a fraction of one such as 0.002");
     let (number, unit) = Decimal::take(text.trim()).ok_or_else(invalid)?;
@@ -166,7 +210,7 @@ pub fn parse_ratio(text: &str) -> Result<RatioPpm, Invalid> {
         "" => {
             let number = text.trim();
             return Err(Invalid::new(
-                "a bare number of one or more may mean a percentage or a factor",
+                "a number of one or more without a percent sign is ambiguous",
                 format!("write \"{number}%\" for percent"),
             ));
         }
@@ -176,7 +220,7 @@ pub fn parse_ratio(text: &str) -> Result<RatioPpm, Invalid> {
     u32::try_from(ppm).map(RatioPpm).map_err(|_| too_large())
 }
 
-/// In percent, as short as it is exact: `0.2%`.
+/// Prints a ratio in percent, exactly and without trailing zeros: `0.2%`.
 #[must_use]
 pub fn print_ratio(ratio: RatioPpm) -> String {
     ratio.to_string()
@@ -187,16 +231,16 @@ fn too_large() -> Invalid {
 }
 
 fn bare_number(what: &str, text: &str, units: [&str; 2]) -> Invalid {
-    let number = crate::Problem::shown(text.trim());
+    let number = excerpt(text.trim());
     let [first, second] = units;
-    Invalid::new(format!("{what} needs a unit"), format!("write \"{number}{first}\" or \"{number}{second}\", whichever is meant"))
+    Invalid::new(format!("{what} needs a unit"), format!("write \"{number}{first}\" or \"{number}{second}\""))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// `text` reads as `value`, which prints as `printed`, which reads as `value`.
+    /// Checks that `text` parses to `value`, that `value` prints as `printed`, and that `printed` parses to `value`.
     fn check<T: PartialEq + std::fmt::Debug + Copy>(
         parse: impl Fn(&str) -> Result<T, Invalid>,
         print: impl Fn(T) -> String,
@@ -209,18 +253,18 @@ mod tests {
         }
     }
 
-    /// Each text is refused, and the remedy names `hint`.
-    fn check_refused<T: std::fmt::Debug>(parse: impl Fn(&str) -> Result<T, Invalid>, cases: &[(&str, &str)]) {
+    /// Checks that each text is rejected with a remedy that contains `hint`.
+    fn check_rejected<T: std::fmt::Debug>(parse: impl Fn(&str) -> Result<T, Invalid>, cases: &[(&str, &str)]) {
         for &(text, hint) in cases {
             match parse(text) {
-                Ok(value) => panic!("{text:?} was read as {value:?}"),
+                Ok(value) => panic!("{text:?} was parsed as {value:?}"),
                 Err(invalid) => assert!(invalid.remedy.contains(hint), "{text:?}: {invalid:?}"),
             }
         }
     }
 
     #[test]
-    fn durations() {
+    fn durations_parse_and_print() {
         let s = Duration::from_secs;
         check(
             parse_duration,
@@ -237,7 +281,7 @@ mod tests {
                 ("18446744073709551615s", s(u64::MAX), "213503982334601d7h15s"),
             ],
         );
-        check_refused(
+        check_rejected(
             parse_duration,
             &[
                 ("", "1m30s"),
@@ -260,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn sizes_parse_and_print() {
         check(
             parse_bytes,
             print_bytes,
@@ -273,7 +317,7 @@ mod tests {
             ],
         );
         check(parse_rate, |rate| print_bytes(rate) + "/s", &[("32MiB/s", Bytes::mib(32), "32MiB/s")]);
-        check_refused(
+        check_rejected(
             parse_bytes,
             &[
                 ("", "32MiB"),
@@ -285,11 +329,11 @@ mod tests {
                 ("16384PiB", "smaller"),
             ],
         );
-        check_refused(parse_rate, &[("32MiB", "32MiB/s"), ("32MiB/m", "32MiB/s"), ("32/s", "\"32MiB\"")]);
+        check_rejected(parse_rate, &[("32MiB", "32MiB/s"), ("32MiB/m", "32MiB/s"), ("32/s", "\"32MiB\"")]);
     }
 
     #[test]
-    fn ratios() {
+    fn ratios_parse_and_print() {
         check(
             parse_ratio,
             print_ratio,
@@ -303,7 +347,7 @@ mod tests {
                 ("429496.7295%", RatioPpm(u32::MAX), "429496.7295%"),
             ],
         );
-        check_refused(
+        check_rejected(
             parse_ratio,
             &[
                 ("", "0.2%"),
@@ -318,10 +362,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back_as_the_same_value() {
+    fn printed_values_parse_to_the_same_value() {
         let mut seed = 1u64;
         for bits in (0..64).cycle().take(20_000) {
-            // A full-period generator (Knuth's MMIX constants), so that every run tries the same values.
+            // A full-period linear congruential generator (Knuth's MMIX constants): every run tries the same values.
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let n = seed >> bits;
             let duration = Duration::new(n, u32::try_from(seed % 1_000_000_000).unwrap());
