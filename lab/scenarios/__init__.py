@@ -1,1 +1,1 @@
-"""One module per scenario: its docstring says what it shows, and its `run(lab)` returns the figures."""
+"""One module per scenario: its docstring states what it shows, and its `run(lab)` returns the figures."""

@@ -1,16 +1,16 @@
-"""Compacting what is in the background makes room for the next application; while memory is short it comes too late.
+"""Compacting background applications frees memory for the next launch; doing so while memory is short is too late.
 
-Three applications of which two fit take turns in the foreground, in the orders of 003's experiments, ABCABC and ABCBA.
-The kernel does not swap by itself (swappiness 0): as on a phone, it kills what is in the background when memory runs
-out. Three runs of each order: without compaction; well timed, with the agent told as soon as an application leaves the
-foreground, and waiting while memory is short (its defaults, but for a settling time of 1 s); and badly timed, with the
-agent told while the next application's launch has made memory short, and forbidden to wait. Kills are `oom_kill` of the
-applications' `memory.events`, refaults those of their `memory.stat`.
+Three applications, of which two fit into memory, take turns in the foreground, in the orders ABCABC and ABCBA (LPC
+talk). The kernel does not swap by itself (swappiness 0): as on a phone, it kills background applications when memory
+runs out. Each order runs three times. Without: no compaction. Well timed: the agent gets a background hint as soon as
+an application leaves the foreground, and pauses while memory is short (its defaults, except for a settling time of 1
+s). Badly timed: the agent gets the hint when the next launch has already made memory short, and may not pause. Kills
+are `oom_kill` of the applications' `memory.events`, refaults are counted in their `memory.stat`.
 
-Well timed, nothing is killed. Badly timed, 003 counts more kills than without; here few or none are, because the kernel
-kills only when nothing is left to reclaim, and so gives late compaction its chance. What that costs shows elsewhere:
-tasks wait for memory, and file pages are lost and read again, about as much as without compaction. The file pages are
-held to a bound.
+Well timed, nothing is killed. Badly timed, the LPC talk counts more kills than without compaction. Here there are few
+or none, because the kernel kills only when nothing is left to reclaim, which gives late compaction time to finish. Its
+cost appears elsewhere: tasks stall on memory, and file pages are evicted and read again, about as much as without
+compaction. The bound is on the refaults of file pages.
 """
 
 import json
@@ -29,15 +29,15 @@ MORE_IS_BETTER = ("app_bytes", "warm_launches")
 
 ORDERS = ("ABCABC", "ABCBA")
 APP_RATIO = 0.45
-"""Size of an application, as a share of what is available: two fit, and three do not."""
+"""Size of an application as a share of the available memory: two fit, three do not."""
 FILE_RATIO = 0.15
-"""How much of an application are pages of its files."""
+"""Share of an application's memory that is pages of its files."""
 HOME_SECONDS, STAY_SECONDS = 3, 1
-"""Between two applications, and in one of them once it is up."""
+"""Time between two applications, and in one application once it is up."""
 SHORT_RATIO = 0.05
-"""Memory is short when less than this share of it is available: what the agent calls short by default."""
+"""Memory is short if less than this share of it is available; the agent's default."""
 LAUNCH_SECONDS = 90
-"""Patience with a launch."""
+"""Time limit for a launch."""
 
 FILE_STAYS_MIN_RATIO = 0.95
 
@@ -66,32 +66,32 @@ class Phone:
     agent: node.Agent | None
     apps: dict[str, Workload] = field(default_factory=dict)
     launches: list[float] = field(default_factory=list)
-    """How long launches took, in seconds."""
+    """Durations of the launches, in seconds."""
     warm_launches: int = 0
     stalled_us: int = 0
-    """Time for which some task of the machine waited for memory."""
+    """Time in which some task of the machine stalled on memory."""
     file_stays_ratio: float | None = None
 
     def job(self, app: str) -> str:
-        """The cgroup of an application."""
+        """Returns the cgroup of an application."""
         return job(self.variant, self.order, app)
 
     def cycle(self) -> None:
-        """Go through the order."""
+        """Brings the applications to the foreground in order."""
         stalled_us = some_us(self.guest.read("/proc/pressure/memory"))
         front: str | None = None
         for app in self.order:
-            told = self.variant == "well_timed"
+            early = self.variant == "well_timed"
             if front is not None and self.alive(front):
                 self.adjust(front, _BACKGROUND_ADJ)
                 self.apps[front].next_phase()
-                if told:
+                if early:
                     self.hint(front, "background")
-            # Nothing happens that could be waited for: somebody looks at the home screen.
+            # There is no event to wait for: the home screen is shown for a while.
             self.guest.run(["sleep", str(HOME_SECONDS)])
-            self.launch(app, None if told else front)
+            self.launch(app, None if early else front)
             self.guest.run(["sleep", str(STAY_SECONDS)])
-            if told and self.agent and front is not None and self.file_stays_ratio is None:
+            if early and self.agent and front is not None and self.file_stays_ratio is None:
                 self.guest.expect(self.agent.log, "compacted:")
                 where = self.apps[front].residency()[f"{self.name(front)}-files"]
                 total = sum(where[f"{place}_bytes"] for place in ("present", "swapped", "absent"))
@@ -100,9 +100,10 @@ class Phone:
         self.stalled_us = some_us(self.guest.read("/proc/pressure/memory")) - stalled_us
 
     def launch(self, app: str, hint_late: str | None) -> None:
-        """Bring an application to the foreground.
+        """Brings an application to the foreground.
 
-        `hint_late` is in the background, which the agent is told when memory is short, or else when the launch is over.
+        `hint_late` is an application in the background. Its hint is sent when memory is short, at the latest when the
+        launch is over.
         """
         warm = self.alive(app)
         if warm:
@@ -132,7 +133,7 @@ class Phone:
             self.warm_launches += warm
 
     def start(self, app: str) -> Workload:
-        """Start an application from nothing; it is not up yet."""
+        """Starts an application that is not running; returns before it is up."""
         name = self.name(app)
         files = int(self.app_bytes * FILE_RATIO) // MIB
         turns = {"phases": [{"for_s": 80_000, "period_ms": 1000}, {"for_s": 80_000, "never": True}]}
@@ -144,51 +145,51 @@ class Phone:
         return Workload(self.guest, regions, name=name, wait=False)
 
     def is_up(self, app: str, since: float, warm: bool) -> bool:
-        """Whether all of an application's memory is there, and was accessed since."""
+        """Returns whether all of an application's memory was filled, or accessed since a time, so that it is up."""
         workload = self.apps[app]
         if not warm:
             return "ready" in self.guest.read(workload.out)
-        told = workload.compare(truth.Verdict(round(since * 1e9), []), idle_ms=1000)
-        return all(region["last_sweep_end_ns"] > since * 1e9 for region in told.values())
+        report = workload.compare(truth.Verdict(round(since * 1e9), []), idle_ms=1000)
+        return all(region["last_sweep_end_ns"] > since * 1e9 for region in report.values())
 
-    def hint(self, app: str, word: str) -> None:
-        """Tell the agent, if there is one, of an application that lives."""
+    def hint(self, app: str, state: str) -> None:
+        """Sends a hint about a running application to the agent, if there is one."""
         if self.agent is not None and self.alive(app):
-            done = self.guest.run(["thermocline", "hint", self.job(app), word], check=False)
-            # It may be killed at any moment, and the agent then says that there is no such job.
-            self.lab.holds("hint", done.status == 0 or not self.alive(app), f"{word} refused: {done.stderr.strip()}")
+            done = self.guest.run(["thermocline", "hint", self.job(app), state], check=False)
+            # The kernel may kill it at any moment, and the agent then reports that there is no such job.
+            self.lab.holds("hint", done.status == 0 or not self.alive(app), f"{state} refused: {done.stderr.strip()}")
 
     def adjust(self, app: str, value: int) -> None:
-        """Say how gladly the kernel kills it, as phones do."""
+        """Sets the application's OOM score adjustment, as phones do."""
         self.guest.write(f"/proc/{self.apps[app].pid}/oom_score_adj", str(value))
 
     def alive(self, app: str) -> bool:
-        """Whether the application runs."""
+        """Returns whether the application runs."""
         return app in self.apps and self.guest.exists(f"/proc/{self.apps[app].pid}")
 
     def uptime(self) -> float:
-        """Seconds since boot."""
+        """Returns the seconds since boot."""
         return float(self.guest.read("/proc/uptime").split()[0])
 
     def available_ratio(self) -> float:
-        """How much of the machine's memory is available."""
+        """Returns the share of the machine's memory that is available."""
         memory = self.guest.flat_keyed("/proc/meminfo")
         return memory["MemAvailable"] / memory["MemTotal"]
 
     def name(self, app: str) -> str:
-        """The name of its cgroup."""
+        """Returns the name of an application's cgroup."""
         return self.job(app)[1:]
 
     def kills(self) -> int:
-        """Applications that the kernel killed so far."""
+        """Returns the number of applications that the kernel killed so far."""
         return self.sum("memory.events", "oom_kill")
 
     def sum(self, file: str, key: str) -> int:
-        """A counter over all applications."""
+        """Returns the sum of a counter over all applications."""
         return sum(self.guest.flat_keyed(f"{app.cgroup}/{file}")[key] for app in self.apps.values())
 
     def row(self) -> dict[str, Any]:
-        """What the order came to."""
+        """Returns the figures of the order."""
         return {
             "kills": self.kills(),
             "refaults_anon": self.sum("memory.stat", "workingset_refault_anon"),
@@ -199,19 +200,19 @@ class Phone:
         }
 
     def end(self) -> None:
-        """End all applications."""
+        """Ends all applications."""
         for app, workload in self.apps.items():
             if self.alive(app):
                 workload.stop()
 
 
 def job(variant: str, order: str, app: str) -> str:
-    """The cgroup of an application in one cycle."""
+    """Returns the cgroup of an application in one run of an order."""
     return f"/{variant}-{order}-{app}"
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """One way after the other, each through both orders."""
+    """Runs all variants, each with both orders."""
     rows: dict[str, Any] = {}
     stays: list[float] = []
     with lab.guest(Machine(memory_bytes=384 * MIB, swap=SwapDisk(GIB))) as guest:
@@ -251,7 +252,7 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _agent(guest: Guest, variant: str) -> node.Agent | None:
-    """The agent of a run, which knows nothing yet; `None` for the run without."""
+    """Starts the agent of a variant without history; returns `None` for the variant without an agent."""
     if variant not in TIMED:
         return None
     names = [job(variant, order, app) for order in ORDERS for app in sorted(set(order))]

@@ -1,8 +1,8 @@
-"""Whatever the machine lacks or files hold, the agent says what is wrong and what to do, and never panics.
+"""On missing kernel features and malformed files the agent reports the error and its remedy, and never panics.
 
-No root, no cgroup v2, no zswap, no swap, a full zswap, unknown configuration keys, a DAMON that others use, jobs that
-vanish while the agent acts, a job at its memory limit, malformed kernel files, damaged state: each ends with a clear
-message and a status that is not 0, or goes on and holds with the reason in the journal.
+No root, no cgroup v2, no zswap, no swap, a full zswap, unknown configuration keys, a DAMON in use by others, jobs that
+vanish while the agent acts, a job at its memory limit, malformed kernel files, damaged state: in each case the agent
+exits with a clear message and a status other than 0, or continues and records the reason for holding in the journal.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from thermolab.qemu import MIB
 
 _DAMON = "/sys/kernel/mm/damon/admin/kdamonds"
 _JOB = "/job"
-_RUBBISH = "head -c 4096 /dev/urandom"
-_LOOK = ("thermocline", "agent", "--for", "5s")
-_GLANCE = ("thermocline", "agent", "--for", "2s")
+_GARBAGE = "head -c 4096 /dev/urandom"
+_RUN = ("thermocline", "agent", "--for", "5s")
+_SHORT_RUN = ("thermocline", "agent", "--for", "2s")
 
 _SETTINGS: node.Settings = {
     "agent.scan_period": "500ms",
@@ -29,17 +29,17 @@ _SETTINGS: node.Settings = {
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """One guest, one case after the other, each putting back what it changed."""
+    """Runs one case after the other in one guest; each case restores what it changed."""
     with lab.guest() as guest:
         programs.workload(guest, _JOB, [programs.idle("idle", 48 * MIB), programs.hot("hot", 4 * MIB)])
         cases = Cases(guest)
         for name, case in _CASES.items():
             cases.settings = dict(_SETTINGS)
             complaints = case(cases)
-            lab.say(f"{name}: {'; '.join(complaints) or 'well'}")
+            lab.say(f"{name}: {'; '.join(complaints) or 'passed'}")
             lab.holds(name, not complaints, "; ".join(complaints))
             cases.well[name] = not complaints
-    panics = sum("panicked" in said for said in cases.said)
+    panics = sum("panicked" in output for output in cases.outputs)
     lab.at_most("panics", panics, 0)
     lab.at_least("cases", len(cases.well), len(_CASES))
     return {"cases": len(cases.well), "panics": panics, **cases.well}
@@ -47,46 +47,46 @@ def run(lab: Lab) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Cases:
-    """What the cases share: the guest, and everything that the agent said."""
+    """State shared by the cases: the guest, and all output of the agent."""
 
     guest: Guest
     settings: dict[str, str | int | bool] = field(default_factory=dict)
     well: dict[str, bool] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
 
-    def ask(self, *argv: str) -> Completed:
-        """Run a command that ends by itself, over the configured job."""
+    def run(self, *argv: str) -> Completed:
+        """Runs a command that exits by itself, with a configuration of one job."""
         node.configure(self.guest, [node.Job(_JOB)], self.settings)
         done = self.guest.run(argv, check=False, timeout_s=90)
-        self.said.append(done.stdout + done.stderr)
+        self.outputs.append(done.stdout + done.stderr)
         return done
 
     def sh(self, script: str) -> Completed:
-        """Run a shell script."""
-        return self.ask("sh", "-c", script)
+        """Runs a shell script."""
+        return self.run("sh", "-c", script)
 
     def fails(self, done: Completed, *parts: str, status: int = 1) -> list[str]:
-        """Complaints about a command that should have ended with `status` and said all of `parts`."""
-        said = (done.stdout + done.stderr).strip()
-        wrong = [] if done.status == status else [f"ended with status {done.status}, not {status}"]
-        return wrong + [f"says nothing of {part!r}: {said[-400:]}" for part in parts if part not in said]
+        """Returns complaints about a command that should have exited with `status` and printed all of `parts`."""
+        output = (done.stdout + done.stderr).strip()
+        wrong = [] if done.status == status else [f"exited with status {done.status}, not {status}"]
+        return wrong + [f"does not mention {part!r}: {output[-400:]}" for part in parts if part not in output]
 
     def holds(self, veto: str, *parts: str) -> list[str]:
-        """Complaints about an agent that should go on, hold for the reason `veto`, and say all of `parts`."""
+        """Returns complaints about an agent that should hold for `veto`, print all of `parts` and exit with 0."""
         self.guest.run(["rm", "-rf", node.STATE])
-        done = self.ask(*_LOOK)
+        done = self.run(*_RUN)
         wrong = self.fails(done, *parts, status=0)
         decisions = [period["step"]["decision"] for period in node.periods(node.journal(self.guest), _JOB)]
         if {"action": "hold", "reason": {"vetoed": veto}} not in decisions:
-            wrong.append(f"never holds for {veto}: {decisions[-1:]}")
+            wrong.append(f"no decision holds for {veto}: {decisions[-1:]}")
         return wrong
 
 
 def _no_root(cases: Cases) -> list[str]:
-    nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups thermocline"
-    agent = cases.fails(cases.sh(f"{nobody} agent --for 5s"), "root")
-    observe = cases.fails(cases.sh(f"{nobody} observe '{_JOB}' --for 2s"), "root")
-    return agent + observe + cases.fails(cases.sh(f"{nobody} doctor"), status=2)
+    unprivileged = "setpriv --reuid=65534 --regid=65534 --clear-groups thermocline"
+    agent = cases.fails(cases.sh(f"{unprivileged} agent --for 5s"), "root")
+    observe = cases.fails(cases.sh(f"{unprivileged} observe '{_JOB}' --for 2s"), "root")
+    return agent + observe + cases.fails(cases.sh(f"{unprivileged} doctor"), status=2)
 
 
 def _cgroup_v1_only(cases: Cases) -> list[str]:
@@ -112,7 +112,7 @@ def _no_swap(cases: Cases) -> list[str]:
 
 
 def _full_zswap(cases: Cases) -> list[str]:
-    # 48 MiB shrink to about 16; 1 % of the machine is 10.
+    # 48 MiB compress to about 16 MiB; 1 % of the machine is 10 MiB.
     cases.settings["zswap.max_pool"] = "1%"
     return cases.holds("no_far_memory", "zswap's pool is full", "raise zswap.max_pool")
 
@@ -121,7 +121,7 @@ def _unknown_key(cases: Cases) -> list[str]:
     cases.settings |= {"agent.scan_perod": "2s", "cold_age.warmup": "soon"}
     wrong: list[str] = []
     for command in (("config", "check"), ("agent", "--for", "5s")):
-        done = cases.ask("thermocline", *command)
+        done = cases.run("thermocline", *command)
         wrong += cases.fails(done, "thermocline.toml", "agent.scan_perod", "scan_period", "cold_age.warmup", "soon")
     return wrong
 
@@ -129,15 +129,15 @@ def _unknown_key(cases: Cases) -> list[str]:
 def _damon_busy(cases: Cases) -> list[str]:
     cases.settings["agent.tracker"] = "damon"
     cases.guest.write(f"{_DAMON}/nr_kdamonds", "1")
-    wrong = cases.fails(cases.ask(*_LOOK), "DAMON is used by someone else", "choose another tracker")
+    wrong = cases.fails(cases.run(*_RUN), "DAMON is used by someone else", "choose another tracker")
     if cases.guest.number(f"{_DAMON}/nr_kdamonds") != 1:
-        wrong.append("took the other's kdamond down")
+        wrong.append("removed the other user's kdamond")
     cases.guest.write(f"{_DAMON}/nr_kdamonds", "0")
     return wrong
 
 
 def _vanished_jobs(cases: Cases) -> list[str]:
-    """Cgroups that end while the agent scans and offloads them, processes and directory."""
+    """Cgroups whose processes and directories disappear while the agent scans and offloads them."""
     guest, log = cases.guest, "/run/vanished.log"
     node.configure(guest, [node.Job(_JOB), node.Job("/brief/*")], cases.settings)
     parent = guest.cgroup("brief")
@@ -149,16 +149,16 @@ def _vanished_jobs(cases: Cases) -> list[str]:
         name = f"/brief/{number}"
         programs.workload(guest, name, [programs.idle("idle", 8 * MIB)])
         guest.expect(log, f"{name}: job starts")
-        # At another point of the agent's period each time.
+        # At a different point of the agent's period each time.
         guest.run(["sh", "-c", f"sleep 1.{number}; echo 1 >{parent}/{number}/cgroup.kill; {_remove(parent, number)}"])
         guest.expect(log, f"{name}: job ended")
     guest.kill(pid)
     end = guest.wait_exit(pid)
-    said = guest.read(log)
-    cases.said.append(said)
+    output = guest.read(log)
+    cases.outputs.append(output)
     if end.status != 0:
-        wrong.append(f"ended with status {end.status}, signal {end.signal}")
-    wrong += [line for line in said.splitlines() if "ERROR" in line or "is gone" in line]
+        wrong.append(f"exited with status {end.status}, signal {end.signal}")
+    wrong += [line for line in output.splitlines() if "ERROR" in line or "is gone" in line]
     return wrong
 
 
@@ -177,19 +177,19 @@ def _memory_limit(cases: Cases) -> list[str]:
 
 
 def _malformed_kernel_files(cases: Cases) -> list[str]:
-    """Files that the agent reads at each round or start: empty, cut, and rubbish in their place."""
+    """Files that the agent reads periodically or at its start: empty, truncated, or replaced by garbage."""
     files = ("/proc/meminfo", "/proc/swaps", "/proc/zoneinfo", "/proc/uptime", f"/sys/fs/cgroup{_JOB}/memory.stat")
     wrong: list[str] = []
     for path in files:
-        for make in ("true", f"head -c 17 {path}", _RUBBISH):
-            mount = f"busybox mount --bind /run/malformed {path} && {' '.join(_GLANCE)}"
+        for make in ("true", f"head -c 17 {path}", _GARBAGE):
+            mount = f"busybox mount --bind /run/malformed {path} && {' '.join(_SHORT_RUN)}"
             done = cases.sh(f"{make} >/run/malformed; unshare -m sh -c '{mount}'")
-            said = done.stdout + done.stderr
-            # It may go on without the file, or refuse to; either way by its own decision, and not silently.
+            output = done.stdout + done.stderr
+            # It may continue without the file or exit with an error, but must not be killed or ignore it silently.
             if done.status not in (0, 1):
-                wrong.append(f"{path} from `{make}`: status {done.status}, signal {done.signal}: {said[-300:]}")
-            if path not in said and (done.status == 1 or make == _RUBBISH):
-                wrong.append(f"{path} from `{make}`: is not named: {said[-300:]}")
+                wrong.append(f"{path} from `{make}`: status {done.status}, signal {done.signal}: {output[-300:]}")
+            if path not in output and (done.status == 1 or make == _GARBAGE):
+                wrong.append(f"{path} from `{make}`: the path is not mentioned: {output[-300:]}")
     return wrong
 
 
@@ -200,11 +200,11 @@ def _damaged_state(cases: Cases) -> list[str]:
         f"{node.RUNTIME}/undo.json",
         f"{node.RUNTIME}/agent.pid",
     ]
-    wrong = cases.fails(cases.ask(*_GLANCE), status=0)
+    wrong = cases.fails(cases.run(*_SHORT_RUN), status=0)
     for path in files:
-        for make in ("true", "echo '{\"settings\":'", _RUBBISH):
+        for make in ("true", "echo '{\"settings\":'", _GARBAGE):
             cases.sh(f"{make} >{path}")
-            wrong += [f"{path} from `{make}`: {what}" for what in cases.fails(cases.ask(*_GLANCE), status=0)]
+            wrong += [f"{path} from `{make}`: {what}" for what in cases.fails(cases.run(*_SHORT_RUN), status=0)]
     return wrong
 
 

@@ -1,9 +1,9 @@
-"""No pressure files, a swap device that vanishes or fails, jobs that end amid a request: one job's trouble only.
+"""Missing pressure files, a swap device that vanishes or fails, or a cgroup removed in use affect one job only.
 
-Three guests. The first is booted with `psi=0`: a job under pressure-driven offloading is left alone with the remedy,
-one that goes by age is offloaded as ever. In the second the only swap device is torn out while memory lies on it. In
-the third all requests to it fail from some moment on: who touches a page on it is killed by the kernel, nothing more
-goes there, and jobs in zswap are as they were.
+Three guests. The first boots with `psi=0`: a job under pressure-driven offloading is left alone and the remedy is
+logged; a job offloaded by age is unaffected. In the second the only swap device is removed while it contains memory. In
+the third all requests to the swap device fail from some moment on: the kernel kills a process that touches a page on
+it, nothing more is swapped to it, and jobs in zswap are unaffected.
 """
 
 import signal
@@ -30,7 +30,7 @@ _SETTINGS: node.Settings = {
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """One guest after the other."""
+    """Runs the three guests one after the other."""
     figures: dict[str, Any] = {}
     with lab.guest(Machine(cmdline="psi=0")) as guest:
         figures["without_psi_offloaded_bytes"] = _without_psi(lab, guest)
@@ -45,22 +45,22 @@ def _without_psi(lab: Lab, guest: Guest) -> int:
     agent = _start(guest)
     guest.expect(agent.log, "psi=1", timeout_s=30)
     offloaded = _wait_far(guest, agent, _BY_AGE)
-    _goes_on(lab, agent, "psi")
+    _check_unaffected(lab, agent, "psi")
     far = agent.job(_BY_PRESSURE)["far_bytes"]
-    lab.holds("psi", far == 0, f"the job in trouble has {far} bytes in far memory")
-    told = [line for line in guest.read(agent.log).splitlines() if _BY_PRESSURE in line and "psi=1" in line]
-    lab.holds("psi", len(told) == 1, f"the trouble is told {len(told)} times")
-    _ends_well(lab, agent, "psi")
+    lab.holds("psi", far == 0, f"the job without PSI has {far} bytes in far memory")
+    logged = [line for line in guest.read(agent.log).splitlines() if _BY_PRESSURE in line and "psi=1" in line]
+    lab.holds("psi", len(logged) == 1, f"the error is logged {len(logged)} times")
+    _check_exit(lab, agent, "psi")
     return offloaded
 
 
 def _vanishing(lab: Lab, guest: Guest) -> dict[str, Any]:
     doctor = guest.run(["thermocline", "doctor"], check=False).stdout
-    lab.holds("rating", "swap.write_budget" in doctor, f"doctor says nothing of the device's rating: {doctor}")
+    lab.holds("rating", "swap.write_budget" in doctor, f"doctor does not mention the device's rating: {doctor}")
     agent = _start(guest)
     _wait_far(guest, agent, _BY_AGE)
     _wait_far(guest, agent, _BY_PRESSURE)
-    # A cgroup that goes while it is being asked for memory.
+    # Cgroups that are removed during memory.reclaim.
     for number in range(3):
         name = f"/brief{number}"
         programs.workload(guest, name, [programs.idle("idle", 16 * MIB)])
@@ -79,14 +79,14 @@ def _vanishing(lab: Lab, guest: Guest) -> dict[str, Any]:
     guest.expect(agent.log, "swap /dev/vdb", timeout_s=30)
     programs.workload(guest, "/later", [programs.hot("hot", 4 * MIB)])
     guest.expect(agent.log, "/later: job starts", timeout_s=30)
-    _goes_on(lab, agent, "device")
-    _ends_well(lab, agent, "device")
+    _check_unaffected(lab, agent, "device")
+    _check_exit(lab, agent, "device")
     return {"far_bytes_before_removal": before}
 
 
 def _failing(lab: Lab, guest: Guest) -> dict[str, Any]:
     device = swap.breakable(guest).removeprefix("/dev/")
-    # Idle until it is told to touch all it has.
+    # Idle until its next phase, which touches all of its memory.
     regions = [programs.phases("waking", _IDLE_BYTES, (80_000, None), (80_000, 100))]
     waking = programs.workload(guest, "/waking", regions)
     agent = _start(guest, node.Job("/waking", policy="pressure", tier="swap"))
@@ -96,22 +96,22 @@ def _failing(lab: Lab, guest: Guest) -> dict[str, Any]:
     swap.break_down(guest)
     guest.kill(waking, signal.SIGUSR1)
     end = guest.wait_exit(waking)
-    # The kernel sends SIGBUS; a handler whose own stack is lost too cannot be entered, and that is SIGSEGV.
+    # The kernel sends SIGBUS; if the stack of the signal handler is lost too, the process gets SIGSEGV.
     killed = end.signal in (signal.SIGBUS, signal.SIGSEGV)
-    lab.holds("sigbus", killed, f"who touched lost memory ended with {end}")
+    lab.holds("sigbus", killed, f"the process that touched lost memory exited with {end}")
     guest.expect(agent.log, f"swap device {device}: reads fail", timeout_s=30)
-    # A job that comes later has nowhere to go, one of both tiers goes on in zswap.
+    # A later job has no tier left; a job of both tiers continues with zswap.
     programs.workload(guest, "/later", [programs.idle("idle", 16 * MIB)])
     guest.expect(agent.log, "/later: tier none", timeout_s=30)
     guest.expect(agent.log, f"{_BY_BOTH}: tier zswap", timeout_s=30)
-    _goes_on(lab, agent, "failing")
+    _check_unaffected(lab, agent, "failing")
     view = agent.status()
-    lab.holds("failing", view["tiers"]["swap_errors"] > 0, "the status counts no failed request")
+    lab.holds("failing", view["tiers"]["swap_errors"] > 0, "the status reports no failed requests")
     later = agent.job("/later")["far_bytes"]
-    lab.holds("failing", later == 0, f"{later} bytes of a job went to a device that fails")
-    told = [line for line in guest.read(agent.log).splitlines() if f"swap device {device}: reads fail" in line]
-    lab.holds("failing", len(told) == 1, f"the trouble is told {len(told)} times")
-    _ends_well(lab, agent, "failing")
+    lab.holds("failing", later == 0, f"{later} bytes of a job were swapped to a failing device")
+    logged = [line for line in guest.read(agent.log).splitlines() if f"swap device {device}: reads fail" in line]
+    lab.holds("failing", len(logged) == 1, f"the error is logged {len(logged)} times")
+    _check_exit(lab, agent, "failing")
     return {"far_bytes_before_failure": before, "swap_errors": view["tiers"]["swap_errors"]}
 
 
@@ -131,24 +131,24 @@ def _start(guest: Guest, *more: node.Job) -> node.Agent:
 
 
 def _wait_far(guest: Guest, agent: node.Agent, job: str) -> int:
-    """Bytes of a job in far memory, once half of what it never touches is there."""
+    """Returns a job's bytes in far memory, once that is half of its idle memory, at the latest after a minute."""
     for _ in range(60):
         far: int = agent.job(job)["far_bytes"]
         if far >= _IDLE_BYTES // 2:
             break
-        # Nothing happens that could be waited for: time has to pass.
+        # There is no event to wait for.
         guest.run(["sleep", "1"])
     return far
 
 
-def _goes_on(lab: Lab, agent: node.Agent, case: str) -> None:
-    """The agent lives, and the other job is as it was."""
+def _check_unaffected(lab: Lab, agent: node.Agent, case: str) -> None:
+    """Checks that the agent runs and that the job offloaded by age still has its far memory."""
     far = agent.job(_BY_AGE)["far_bytes"]
     lab.holds(case, far >= _IDLE_BYTES // 2, f"the other job has only {far} bytes in far memory")
 
 
-def _ends_well(lab: Lab, agent: node.Agent, case: str) -> None:
+def _check_exit(lab: Lab, agent: node.Agent, case: str) -> None:
     end = agent.stop()
-    lab.holds(case, end.status == 0, f"the agent ended with status {end.status}, signal {end.signal}")
-    said = agent.guest.read(agent.log)
-    lab.holds(case, "panicked" not in said, said[-500:])
+    lab.holds(case, end.status == 0, f"the agent exited with status {end.status}, signal {end.signal}")
+    output = agent.guest.read(agent.log)
+    lab.holds(case, "panicked" not in output, output[-500:])

@@ -1,6 +1,6 @@
-"""Each kernel boots within 15 s to a control channel, with the interfaces that far memory needs.
+"""Each kernel boots within 15 s to a control channel and has the interfaces that far memory needs.
 
-Interfaces that a kernel may lack are figures; those without which nothing works are bounds.
+Optional interfaces are figures; required ones are bounds.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ _ESSENTIAL = ("lru_gen", "lru_gen_debugfs", "damon_sysfs", "zswap", "psi")
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Boot, and look."""
+    """Boots a guest and reads its interfaces."""
     with lab.guest() as guest:
         lab.say(f"up in {guest.boot_seconds:.1f} s: Linux {guest.release}")
         features = {name: guest.exists(path) for name, path in _FILES.items()}
@@ -60,7 +60,7 @@ def _zswap_parameters(guest: Guest) -> dict[str, str]:
 
 
 def _zswap_takes_lz4(lab: Lab, guest: Guest) -> None:
-    """The compressor is a module under Debian's kernels, and the kernel must be able to load it."""
+    """The compressor is a module in Debian's kernels; the kernel must be able to load it on demand."""
     path = "/sys/module/zswap/parameters/compressor"
     guest.write(path, "lz4")
     found = guest.read(path).strip()

@@ -1,11 +1,11 @@
-"""Dead memory leaves DRAM within two thresholds' time, and hot memory stays, through two changes of phase.
+"""Dead memory leaves DRAM within twice the threshold, and hot memory stays, across two phase changes.
 
-The job has memory that is hot, memory that is dead, and two regions that take turns: the first lies dead and becomes
-hot while the second dies, then they change back. A death counts from the last access; two thresholds later, and one
-scan more because ages count whole scans, 95 % of what died must be in far memory. The threshold is the one in force
-for two looks on end: at a change of phase a whole region comes home at once, and the controller rightly raises the
-threshold over its age until that has passed. Hot memory is looked for in far memory all along; a region that has just
-turned hot is left out for one scan, the time it takes to come home.
+The job has hot memory, dead memory, and two regions that alternate: the first is dead and becomes hot while the second
+dies, then they change back. The time since a death counts from the last access. After two thresholds, plus one scan
+because ages count whole scans, 95 % of the dead memory must be in far memory. The threshold is one that was in effect
+at two consecutive samples: at a phase change a whole region is promoted at once, and the controller correctly raises
+the threshold above that region's age until the promotions are over. Far memory is checked for hot pages throughout; a
+region that has just become hot is exempt for one scan, the time for its promotion.
 
 Time runs 60 times faster than in production: a scan of 2 s stands for 120 s.
 """
@@ -22,14 +22,14 @@ KERNELS = ("6.12-idle",)
 MORE_IS_BETTER = ("saved_bytes", "samples")
 
 RUN_S = float(os.environ.get("THERMOCLINE_LAB_SECONDS", "600"))
-"""How long the agent acts; shorter ones are for development."""
+"""Time for which the agent runs; shorter times are for development."""
 
 SCAN_S = 2.0
 WARMUP_S = 20.0
 _SAMPLE_S = 2.0
 _FIRST_CHANGE, _SECOND_CHANGE = 0.5, 0.75
 PERCENTILE = 0.98
-"""The controller forgives spikes in the rest of all periods: changes of phase must be no more than that."""
+"""The controller tolerates spikes in the remaining share of periods, which phase changes must not exceed."""
 
 OFFLOADED_MIN_RATIO = 0.95
 HOT_OFFLOADED_MAX_RATIO = 0.001
@@ -39,7 +39,7 @@ _DEAD = {"never": True}
 
 
 def regions() -> list[Region]:
-    """Some 200 MiB; phases change when they are told to."""
+    """Returns some 200 MiB of regions; their phases change on request."""
 
     def phases(*patterns: dict[str, Any]) -> dict[str, Any]:
         return {"phases": [{"for_s": 80_000, **pattern} for pattern in patterns]}
@@ -54,7 +54,7 @@ def regions() -> list[Region]:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks at where memory is while the agent acts."""
+    """Samples the placement of memory while the agent runs."""
 
     lab: Lab
     workload: truth.Workload
@@ -64,12 +64,12 @@ class Watch:
     hot_offloaded: float = 0.0
     samples: int = 0
     died: int = 0
-    left: int = 0
+    offloaded: int = 0
     deaths: list[dict[str, Any]] = field(default_factory=list)
 
     def sample(self) -> tuple[float, dict[str, dict[str, int]], float | None]:
-        """Look once; returns the time, where each region is, and the threshold in force."""
-        # Nothing happens that could be waited for: time has to pass.
+        """Takes a sample; returns the time, each region's residency, and the threshold in effect."""
+        # There is no event to wait for.
         self.workload.guest.run(["sleep", str(_SAMPLE_S)])
         now = self.workload.uptime()
         where = self.workload.residency()
@@ -77,7 +77,7 @@ class Watch:
         hot = [name for name in self.hot if name != region or now - since > SCAN_S]
         share = sum(where[name]["swapped_bytes"] for name in hot) / self.workload.bytes_of(hot)
         if share > self.hot_offloaded:
-            self.lab.say(f"{share:.3%} of hot memory is far at {now:.0f} s")
+            self.lab.say(f"{share:.3%} of hot memory is in far memory at {now:.0f} s")
             self.hot_offloaded = share
         self.samples += 1
         job = self.agent.job(self.workload.job)
@@ -85,30 +85,32 @@ class Watch:
         return now, where, threshold
 
     def until(self, end: float) -> None:
-        """Look until a time since boot."""
+        """Takes samples until a time since boot."""
         while self.sample()[0] < end:
             pass
 
     def death(self, names: list[str], since: float, end: float) -> None:
-        """Look at what died at `since` until two thresholds and a scan have passed, or `end` has come."""
+        """Samples regions that died at `since` for two thresholds and one scan, at most until `end`."""
         before: float | None = None
         highest = 0.0
         while True:
             now, where, threshold = self.sample()
             highest = max(highest, threshold or 0.0)
-            in_force = threshold is not None and threshold == before
-            if now >= end or (in_force and threshold is not None and now >= since + 2 * threshold + SCAN_S):
+            in_effect = threshold is not None and threshold == before
+            if now >= end or (in_effect and threshold is not None and now >= since + 2 * threshold + SCAN_S):
                 break
             before = threshold
         died = self.workload.bytes_of(names)
-        left = sum(where[name]["swapped_bytes"] for name in names)
+        offloaded = sum(where[name]["swapped_bytes"] for name in names)
         after = now - since
-        self.lab.say(f"{', '.join(names)}: {left / died:.1%} far {after:.0f} s after death; threshold {threshold} s")
+        self.lab.say(
+            f"{', '.join(names)}: {offloaded / died:.1%} offloaded {after:.0f} s after death; threshold {threshold} s"
+        )
         self.died += died
-        self.left += left
+        self.offloaded += offloaded
         self.deaths.append(
             {
-                "offloaded_ratio": left / died,
+                "offloaded_ratio": offloaded / died,
                 "after_seconds": after,
                 "threshold_seconds": threshold,
                 "threshold_highest_seconds": highest,
@@ -117,7 +119,7 @@ class Watch:
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Act on a workload whose memory dies and comes to life."""
+    """Runs the agent on a workload whose regions die and become hot."""
     with lab.guest() as guest:
         truth.tick(guest)
         workload = truth.Workload(guest, regions())
@@ -133,7 +135,7 @@ def run(lab: Lab) -> dict[str, Any]:
         begin = workload.uptime()
         first_change, second_change = begin + _FIRST_CHANGE * RUN_S, begin + _SECOND_CHANGE * RUN_S
         watch = Watch(lab, workload, agent, {"hot", "second"})
-        # All of it was dead before the agent came; it may act once it is warm.
+        # All of it was dead before the agent's start; the agent may act after its warm-up.
         watch.death(["dead", "first"], begin + WARMUP_S, first_change)
         watch.until(first_change)
         for turned_hot, died, end in (("first", "second", second_change), ("second", "first", begin + RUN_S)):
@@ -150,7 +152,7 @@ def run(lab: Lab) -> dict[str, Any]:
         "run_seconds": RUN_S,
         "memory_before_bytes": before,
         "memory_after_bytes": job["memory_bytes"],
-        "offloaded_ratio": watch.left / watch.died,
+        "offloaded_ratio": watch.offloaded / watch.died,
         "hot_offloaded_ratio": watch.hot_offloaded,
         "offloaded_bytes": job["far_bytes"],
         "saved_bytes": job["saved_bytes"],

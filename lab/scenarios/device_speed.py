@@ -1,10 +1,10 @@
-"""Pressure-driven offloading takes as much as the swap device allows: more with a fast one, less with a slow one.
+"""Pressure-driven offloading adapts to the swap device: it offloads more to a fast device than to a slow one.
 
-The same job runs in two guests that differ in their swap device only: as fast as QEMU's, and 15 ms slower for every
-operation. What the job holds does not compress, pages differ in popularity, and requests come at a fixed rate. Policy
-`pressure` must offload clearly more on the fast device and keep the job's stall at its target on both. Policy
-`cold_age` runs after it, with the same objective on both devices: a promotion rate cannot tell them apart (001 section
-4.3 and figure 12).
+The same job runs in two guests that differ only in their swap device: QEMU's at full speed, and one with 15 ms more per
+request. The job's data is incompressible, its pages differ in popularity, and requests arrive at a fixed rate. Policy
+`pressure` must offload clearly more to the fast device and keep the job's stall at its target on both. Policy
+`cold_age` runs afterwards with the same objective on both devices: a promotion rate does not depend on the device's
+speed (TMO section 4.3 and figure 12).
 """
 
 from dataclasses import asdict
@@ -25,11 +25,11 @@ SERVER = Server(rounds=20_000, rate=30)
 EXPONENT = 1.0
 CONVERGE_SECONDS = {"pressure": 160, "cold_age": 30}
 JUDGED_SECONDS = 30
-# Requests do not come faster in the lab's time, and a read of the slow device is longer than a second's target: by
-# periods of one second, which most often see no read at all, too much is taken, and that comes back page by page.
+# Time of requests is not compressed, and a read from the slow device takes longer than the stall target of a second.
+# In periods of one second, most of which have no read at all, too much would be reclaimed and then faulted in.
 #
-# Every scan opens a generation, and the kernel keeps four: scans a few seconds apart leave it unable to tell pages that
-# are read every ten seconds from those that are never read. `cold_age` needs them all the same.
+# Every scan opens a generation, and the kernel keeps four: with scans a few seconds apart, it cannot distinguish pages
+# that are read every ten seconds from pages that are never read. `cold_age` needs such scans nevertheless.
 _SETTINGS: dict[str, node.Settings] = {
     "pressure": {"pressure.period": "3s", "pressure.ratio": "0.5%", "agent.scan_period": "30s"},
     "cold_age": {},
@@ -37,11 +37,11 @@ _SETTINGS: dict[str, node.Settings] = {
 
 FASTER_IS_MORE_MIN_RATIO = 1.5
 STALL_MAX_RATIO = 1.5 * offload.STALL_TARGET
-"""The mean over the judged seconds; the controller aims at the target from below, one period at a time."""
+"""Bound on the mean over the judged seconds; the controller approaches the target from below."""
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """One guest after the other, one policy after the other."""
+    """Runs both guests, and both policies in each."""
     found = {speed: _device(lab, speed) for speed in ("fast", "slow")}
     for policy in CONVERGE_SECONDS:
         lab.say(f"{policy}:")
@@ -81,7 +81,7 @@ def _device(lab: Lab, speed: str) -> dict[str, Any]:
         (before,) = watch([workload], 5)
         lab.say(f"{speed} device, no policy: stalled {before.stall_ratio:.2%}, {before.ops_per_s:.0f} requests/s")
         for policy, seconds in CONVERGE_SECONDS.items():
-            # Little is out after `pressure`, which comes first; emptying the slow device takes its time.
+            # `pressure` runs first because it offloads little; emptying the slow device takes long.
             swap.empty(guest, device)
             agent = offload.start(guest, [workload.job], policy, "swap", _SETTINGS[policy])
             watch([workload], seconds)

@@ -1,8 +1,8 @@
-"""Writes to the swap device stay within the budget of its endurance, byte for byte, where ten times as much would come.
+"""Writes to the swap device stay within the endurance budget, which is a tenth of the writes without a budget.
 
-The job's memory does not compress, and it reads all of it so often that pages go out and come back all the time. A
-first agent has no budget to speak of, and shows what would be written; a second one gets a tenth of that, as bytes per
-day and a burst. What was written is the block layer's count.
+The job's memory is incompressible, and the job reads all of it so often that pages are swapped out and in continuously.
+A first agent runs practically without a budget and determines the demand; a second one has a tenth of that as its
+budget, given in bytes per day and a burst. Written bytes are the block layer's count.
 """
 
 from typing import Any
@@ -23,21 +23,21 @@ EXPONENT = 0.5
 RUN_SECONDS = 60
 BURST_BYTES = 2 * MIB
 DAY_SECONDS = 86_400
-# Far above what stalls would allow: the budget shall be what holds writes back.
+# Stall targets far above the actual stalls, so that only the budget limits writes.
 _BUSY: node.Settings = {"pressure.stall_target": "50%", "pressure.io_stall_target": "50%", "swap.job_share": "100%"}
 
 EXCESS_MIN_RATIO = 10.0
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Without a budget, then with one."""
+    """Runs without a budget, then with one."""
     with lab.guest() as guest:
         truth.tick(guest)
         workload = Workload(guest, [Region("model", JOB_MIB, requests(1, EXPONENT), kind="weights")], server=SERVER)
         settled(workload, 3)
         unlimited, _ = _run(guest, workload, {"swap.write_budget": "1PiB", "swap.burst": "1TiB"})
         swap.empty(guest)
-        # A little below a tenth: both runs take a second more or less.
+        # A little below a tenth, because run times vary by about a second.
         budget = max(unlimited // 11 - BURST_BYTES, MIB)
         per_day = budget * DAY_SECONDS // RUN_SECONDS
         settings = {"swap.write_budget": f"{per_day // MIB}MiB", "swap.burst": f"{BURST_BYTES // MIB}MiB"}
@@ -59,7 +59,7 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _run(guest: Guest, workload: Workload, settings: node.Settings) -> tuple[int, float]:
-    """Bytes written to the device while an agent acted, and for how many seconds it did."""
+    """Returns the bytes written to the device while an agent ran, and the seconds for which it ran."""
     before, begin = swap.written_bytes(guest), workload.uptime()
     agent = offload.start(guest, [workload.job], "pressure", "swap", {**_BUSY, **settings})
     watch([workload], RUN_SECONDS)

@@ -1,9 +1,9 @@
-"""Page cache and anonymous memory are both offloaded, balanced by the cost of their return, at 1 % slowdown at most.
+"""Page cache and anonymous memory are both offloaded, balanced by the cost of their return; slowdown stays below 1 %.
 
-Three jobs at once: one reads files for the most part, one anonymous memory only, one half of each; in all of it some
-pages are popular and most are rare. After the agent (policy `pressure`) come the kernel's own choices: each job is held
-at the size that the agent left it at, by `memory.reclaim` without a word on swappiness. What far memory costs is the
-time that a job spends in reading its memory beyond what it spent before, as a share of all time.
+Three jobs run at once: one reads mostly files, one only anonymous memory, one half of each; in all of them some pages
+are popular and most are rarely accessed. After the agent (policy `pressure`) the kernel's own balance is measured: each
+job is held at the size that the agent left it at, by `memory.reclaim` without a swappiness argument. The slowdown is
+the additional time that a job spends reading its memory, as a share of all time.
 """
 
 from typing import Any
@@ -27,12 +27,12 @@ JUDGED_SECONDS = 20
 SLOWDOWN_MAX_RATIO = 0.01
 SAVED_MIN_RATIO = 0.05
 
-# As in production. Most of what a return costs in an emulated guest is CPU time, and no stall.
+# As in production. In an emulated guest most of the cost of a page's return is CPU time, which is no stall.
 _SETTINGS: node.Settings = {"pressure.stall_target": "0.1%", "pressure.io_stall_target": "0.1%"}
 
 _ZSWAP = "/sys/module/zswap/parameters/enabled"
-# Arguments: seconds, then pairs of a cgroup and the size to hold it at. Steps are bounded, because what is asked of
-# memory.reclaim is reclaimed whatever it takes. It fails when it falls short, and is asked again a second later.
+# Arguments: seconds, then pairs of a cgroup and its target size. Steps are bounded, because memory.reclaim tries hard
+# to reclaim the requested amount. It fails if it reclaims less; the next request follows a second later.
 _HOLD = """
 seconds=$1; shift
 for second in $(seq $seconds); do
@@ -56,7 +56,7 @@ def _regions() -> dict[str, list[Region]]:
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """The agent's balance, then the kernel's."""
+    """Measures the agent's balance, then the kernel's."""
     figures: dict[str, Any] = {}
     with lab.guest(Machine(memory_bytes=GIB, cpus=2)) as guest:
         truth.tick(guest)
@@ -70,15 +70,15 @@ def run(lab: Lab) -> dict[str, Any]:
         windows = watch(jobs, JUDGED_SECONDS)
         views = [offload.offloaded(agent, job.job) for job in jobs]
         agent.stop()
-        _bring_back(guest, jobs)
+        _restore_memory(guest, jobs)
         held = _hold(guest, jobs, [view.memory_bytes for view in views])
         for job, size, view, *measured in zip(jobs, sizes, views, before, windows, held, strict=True):
             name = job.job[1:]
             figures[name] = row = _row(size, view, *measured)
             lab.say(
-                f"{name}: {view.saved_bytes / MIB:.1f} MiB saved of {size / MIB:.0f}, out are "
-                f"{view.far_bytes / MIB:.1f} of anonymous memory and {view.file_out_bytes / MIB:.1f} of files; "
-                f"slowed by {row['slowdown_ratio']:.2%}, by the kernel's balance {row['kernel']['slowdown_ratio']:.2%}"
+                f"{name}: {view.saved_bytes / MIB:.1f} MiB saved of {size / MIB:.0f}, offloaded: "
+                f"{view.far_bytes / MIB:.1f} MiB anonymous and {view.file_out_bytes / MIB:.1f} MiB of files; "
+                f"slowdown {row['slowdown_ratio']:.2%}, with the kernel's balance {row['kernel']['slowdown_ratio']:.2%}"
             )
             lab.at_most(f"{name}.slowdown_ratio", row["slowdown_ratio"], SLOWDOWN_MAX_RATIO)
             lab.at_least(f"{name}.saved_ratio", row["saved_ratio"], SAVED_MIN_RATIO)
@@ -99,8 +99,8 @@ def _row(size: int, view: offload.Offloaded, before: Window, window: Window, hel
     }
 
 
-def _bring_back(guest: Guest, jobs: list[Workload]) -> None:
-    """All memory to where it was before the agent came."""
+def _restore_memory(guest: Guest, jobs: list[Workload]) -> None:
+    """Swaps in all memory and reads all files, as before the agent's start."""
     swap.empty(guest)
     for job in jobs:
         for region in job.regions.values():
@@ -110,8 +110,8 @@ def _bring_back(guest: Guest, jobs: list[Workload]) -> None:
 
 
 def _hold(guest: Guest, jobs: list[Workload], sizes: list[int]) -> list[Window]:
-    """Windows of the jobs, held at these sizes in bytes by the kernel's own choice of what to reclaim."""
-    # The agent has left it as it found it.
+    """Holds the jobs at these sizes in bytes with the kernel's own choice of pages; returns their windows."""
+    # The agent has restored zswap's setting.
     guest.write(_ZSWAP, "1")
     pairs = [f"{job.cgroup}:{size}" for job, size in zip(jobs, sizes, strict=True)]
     pid = guest.spawn(["sh", "-c", _HOLD, "hold", str(3 * (HOLD_SECONDS + JUDGED_SECONDS)), *pairs])

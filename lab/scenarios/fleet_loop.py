@@ -1,15 +1,15 @@
-"""The whole loop: three machines write traces to an object store, a tuner finds parameters, a rollout brings them back.
+"""The fleet loop: three machines write traces to an object store, a tuner finds parameters, a rollout applies them.
 
-Redis, memcached and PostgreSQL, each in a guest of its own, under careful parameters set by hand. Their traces are
-compacted and tuned on; what the tuner finds is published as a signed bundle, goes to one machine first and then to all,
-and is in the journal and the trace of each. Far memory before and after is what the kernel's counters say, `rate_after`
-what came back under the bundle, by the traces. More far memory than before is not asked for: in a job's first minutes
-more is out than ought to be, and comes back.
+Redis, memcached and PostgreSQL run in one guest each, with conservative parameters set by hand. Their traces are
+compacted and used for tuning; the tuner's parameters are published as a signed bundle, assigned to one machine first
+and then to all, and recorded in the journal and the trace of each. Far memory before and after is read from the
+kernel's counters; `rate_after` is the promotion rate under the bundle, from the traces. An increase of far memory is
+not required: in a job's first minutes more is offloaded than can stay offloaded.
 
-Most requests of each program are for a small part of its data, so that some parameters do hold the objective: where
-all pages are as likely as each other, a threshold that was good in a history of minutes is broken in the next. And what
-the parameters of before had put out counts as theirs who come after, when it returns: PostgreSQL under Zipf's law has
-many pages that are asked for once in ten minutes, and no parameters make that undone.
+Most requests of each program access a small part of its data, so that some parameters meet the objective: if all pages
+were equally likely, a threshold that was good for a history of minutes would exceed the objective in the next ones.
+Pages that were offloaded under the previous parameters count as promotions of the new ones when they return: under
+Zipf's law PostgreSQL has many pages that are read once in ten minutes, and no parameters can prevent those promotions.
 """
 
 import contextlib
@@ -39,18 +39,19 @@ MORE_IS_BETTER = ("far_bytes_after",)
 FAR_MIN_BYTES = 16 * MIB
 
 _POLL_S = 3
-# In the first minutes of a job any threshold is broken: its pages have not been old before.
+# In the first minutes of a job any threshold exceeds the objective, because no pages have been old before.
 _RECORDED_S = 330
 _AFTER_S = 240
-_PATIENCE_S = 120
-# One who is careful: a twelfth of the objective, held in the worst period so far, and nothing is touched for minutes.
+_TIMEOUT_S = 120
+# Conservative: a twelfth of the objective, met in the worst period so far, and a warm-up of minutes.
 _BY_HAND: node.Settings = {
     "cold_age.promotion_rate": "1%",
     "cold_age.percentile": "100%",
     "cold_age.warmup": "180s",
 }
-# PostgreSQL looks for something to vacuum once a minute: half of the scan period that this scenario shrinks to 2 s. At
-# its own pace that would be once in an hour, by pages that are long out and come back all at once.
+# PostgreSQL's autovacuum wakes up once a minute, half of the default scan period, which this scenario shortens to 2 s.
+# At its default pace it would wake up once in a compressed hour, touch pages that were offloaded long ago, and promote
+# all of them at once.
 _NAP_S = 1
 _MIX = ("--hot-fraction", "0.02", "--hot-share", "0.6", "--warm-fraction", "0.07", "--cold-touches-per-s", "0.5")
 _TRACE: node.Settings = {"trace.store": URL, "trace.entry_period": "6s", "trace.file_period": "18s"}
@@ -58,7 +59,7 @@ _TRACE: node.Settings = {"trace.store": URL, "trace.entry_period": "6s", "trace.
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine of the fleet."""
+    """A machine of the fleet with one job."""
 
     name: str
     job: str
@@ -66,12 +67,12 @@ class Host:
     agent: node.Agent
 
     def far_bytes(self) -> int:
-        """What of the job the kernel has in swap."""
+        """Returns the job's bytes in swap, from the kernel."""
         return self.guest.number(f"/sys/fs/cgroup{self.job}/memory.swap.current")
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Record, tune, publish, stage."""
+    """Records traces, tunes, publishes and rolls out in stages."""
     with (
         ObjectStore() as store,
         tempfile.TemporaryDirectory(prefix="thermolab-fleet-") as directory,
@@ -93,7 +94,7 @@ def run(lab: Lab) -> dict[str, Any]:
         operator.assign(bundle=version, share=f"{_CANARY:.0%}", control="0%", stage="canary")
         canary = _followers(hosts, version, 1)
         operator.assign(bundle=version, share="100%", control="0%", stage="fleet")
-        everybody = _followers(hosts, version, len(hosts))
+        followers = _followers(hosts, version, len(hosts))
         _pass(hosts, _AFTER_S)
         after = [host.far_bytes() for host in hosts]
         for host in hosts:
@@ -109,15 +110,15 @@ def run(lab: Lab) -> dict[str, Any]:
         "machines": len({entry["machine"] for entry in entries}),
         "knobs": {f"{table}.{name}": value for table, values in tuned.items() for name, value in values.items()},
         "canary_machines": len(canary),
-        "fleet_machines": len(everybody),
+        "fleet_machines": len(followers),
         "machines_in_trace_with_bundle": len(traced),
         "far_bytes_before": sum(before),
         "far_bytes_after": sum(after),
         "rate_after": rate,
     }
     lab.say(", ".join(f"{name} {value}" for name, value in figures.items()))
-    lab.holds("canary", canary == {names[0]}, f"{canary} follow at the canary stage, not {names[0]} alone")
-    lab.at_least("fleet_machines", len(everybody), len(hosts))
+    lab.holds("canary", canary == {names[0]}, f"{canary} follow at the canary stage, not only {names[0]}")
+    lab.at_least("fleet_machines", len(followers), len(hosts))
     lab.at_least("machines_in_trace_with_bundle", len(traced), len(hosts))
     lab.at_least("far_bytes_after", sum(after), FAR_MIN_BYTES)
     lab.at_most("rate_after", rate, node.SLO_RATIO_PER_MIN)
@@ -125,20 +126,20 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 _CANARY = 0.3
-# Of some dozen entries a job, a 98th percentile is the worst of all.
+# Each job has only some dozen entries, of which the 98th percentile would be the maximum.
 _PERCENTILE = 0.95
-# What minutes tell of the next ones is little: half of the objective is left as room.
+# A history of minutes predicts the next minutes poorly: half of the objective is kept as a margin.
 _MARGIN = 0.5
 
 
 def _rate(entry: dict[str, Any]) -> float:
-    """What came back per minute of an entry, as a share of the working set."""
+    """Returns the promotion rate of an entry: promotions per minute as a share of the working set."""
     pages = entry["working_set_bytes"] / 4096
     return float(entry["promoted_pages"] * 60_000 / entry["duration_ms"] / pages)
 
 
 def _names(operator: fleet.Operator) -> list[str]:
-    """One name that is in the canary stage, and two that are not."""
+    """Returns one machine name that is in the canary stage, and two that are not."""
     places = {name: operator.place(name) for name in (f"m{number}" for number in range(20))}
     first = [name for name, place in places.items() if place < _CANARY]
     others = [name for name, place in places.items() if place >= _CANARY]
@@ -184,24 +185,24 @@ def _postgres(guest: Guest) -> str:
     server = services.postgres(guest, shared_buffers_mib=96, options=["-c", f"autovacuum_naptime={_NAP_S}s"])
     load = loads.Pgbench(server, scale=4, asked_share=0.3)
     load.fill()
-    # Each page that is asked for at all is so every three seconds. A smaller working set would make an hourly chore of
-    # the server, which touches a hundred pages, a tenth of it.
+    # Each accessed page is read every three seconds. With a smaller working set, the hundred pages that the server
+    # touches once an hour would be a tenth of it.
     load.start(3600, 600)
     return "/postgres"
 
 
 def _pass(hosts: list[Host], seconds: int) -> None:
-    """They all live in the same time."""
+    """Waits; all guests run at the same time."""
     hosts[0].guest.run(["sleep", str(seconds)], timeout_s=seconds + 120)
 
 
-def _followers(hosts: list[Host], version: int, wanted: int) -> set[str]:
-    """Who goes by a bundle once so many do, or patience has ended."""
+def _followers(hosts: list[Host], version: int, expected: int) -> set[str]:
+    """Returns the machines that follow a bundle, once there are `expected` many or after a time limit."""
     found: set[str] = set()
-    for _ in range(_PATIENCE_S // _POLL_S):
+    for _ in range(_TIMEOUT_S // _POLL_S):
         found = {host.name for host in hosts if host.agent.status()["rollout"]["bundle_version"] == version}
-        if len(found) >= wanted:
-            # Nobody else does a while later, either.
+        if len(found) >= expected:
+            # Waits a little longer, to detect machines that should not follow.
             _pass(hosts, 3 * _POLL_S)
             return {host.name for host in hosts if host.agent.status()["rollout"]["bundle_version"] == version}
         _pass(hosts, _POLL_S)
@@ -209,9 +210,9 @@ def _followers(hosts: list[Host], version: int, wanted: int) -> set[str]:
 
 
 def _tune(lab: Lab, store: ObjectStore, directory: Path) -> dict[str, dict[str, str]]:
-    """What the tuner makes of the traces so far; knobs by table."""
+    """Runs the tuner on the traces so far; returns its knobs by table."""
     program = lab.program("thermocline")
-    # What was tuned on stays, to be looked at.
+    # The compacted trace is kept among the results for inspection.
     compacted, study, out = lab.directory / "fleet.compacted.parquet", directory / "study", directory / "tuned.toml"
     store.run(program, "trace", "compact", URL, "--to", str(compacted))
     argv = [sys.executable, "-m", "thermocline.tune", "run", "--format", "json", "--program", str(program)]
@@ -222,7 +223,7 @@ def _tune(lab: Lab, store: ObjectStore, directory: Path) -> dict[str, dict[str, 
     env = {**os.environ, "PYTHONPATH": str(TREE / "python")}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise LabError(f"the tuner ended with {done.returncode}: {done.stderr.strip()[-800:]}")
+        raise LabError(f"the tuner exited with status {done.returncode}: {done.stderr.strip()[-800:]}")
     (lab.directory / "tuned.json").write_text(done.stdout)
     found: dict[str, dict[str, str]] = tomllib.loads(out.read_text())
     return found

@@ -1,10 +1,10 @@
-"""Each tracker's idle ages are compared with a workload whose every access is known, and its cost is measured.
+"""Compares each tracker's idle ages with a workload whose accesses are all known, and measures the tracker's cost.
 
 `misplaced_ratio` is the share of the job's swap-backed bytes that a tracker puts on the wrong side of a threshold.
-page_idle and damon are compared page by page at 10 s; pages within one scan period (2 s) of it are left out, because
-ages count whole scans. lru_gen names no pages: its histogram is compared at its own two boundaries, the times of its
-last two ageings. A tracker's cost is the processor time of a scan as a ratio to reading the kernel's per-page files
-once in the same guest.
+page_idle and damon are compared page by page at 10 s; pages within one scan period (2 s) of the threshold are excluded,
+because ages count whole scans. lru_gen reports no individual pages: its histogram is compared at its own two
+boundaries, the times of its last two ageings. A tracker's cost is the CPU time of a scan as a ratio to one read of the
+kernel's per-page files in the same guest.
 """
 
 import json
@@ -35,14 +35,14 @@ _DAMON_STAT = "/sys/module/damon_stat/parameters/enabled"
 _BULK_READS = 20
 
 _SETTINGS = {
-    # Emulated, to hand out regions takes 20 times what it should, and DAMON does not look meanwhile: with the default
-    # of 4096 and a scan period of 2 s it would be blind for half of the time.
+    # Under emulation, reading DAMON's regions takes 20 times as long as on real hardware, and DAMON does not sample
+    # meanwhile: with the default of 4096 and a scan period of 2 s it would not sample for half of the time.
     "damon": ["--set", "agent.damon_regions_max=1024"],
 }
 
 
 def regions() -> list[Region]:
-    """A job of some 270 MiB with a bit of everything."""
+    """Returns regions of all kinds, some 270 MiB in total."""
     never = {"never": True}
     return [
         Region("hot", 32, {"period_ms": 100}),
@@ -60,7 +60,7 @@ def regions() -> list[Region]:
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """One workload, one tracker after the other."""
+    """Runs one tracker after the other on one workload."""
     figures: dict[str, Any] = {"scan_period_seconds": SCAN_S, "idle_seconds": IDLE_S}
     with lab.guest(Machine(memory_bytes=GIB)) as guest:
         truth.tick(guest)
@@ -85,30 +85,32 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _damon_stat_is_respected(lab: Lab, guest: Guest, workload: Workload) -> None:
-    """Where the kernel's own damon_stat has DAMON, the tracker says so and stays away; then it is switched off."""
+    """If damon_stat uses DAMON, the tracker must report that and not interfere; afterwards, disables damon_stat."""
     if not guest.exists(_DAMON_STAT) or guest.read(_DAMON_STAT).strip() != "Y":
         return
     argv = ["thermocline", "--set", "agent.tracker=damon", "observe", workload.job, "--for", "1s"]
     refused = guest.run(argv, check=False)
-    told = refused.stderr.strip()
-    lab.say(f"damon_stat is on: {told}")
-    lab.holds("damon.busy", refused.status != 0 and "damon_stat" in told, f"status {refused.status}, said {told!r}")
+    message = refused.stderr.strip()
+    lab.say(f"damon_stat is on: {message}")
+    lab.holds(
+        "damon.busy", refused.status != 0 and "damon_stat" in message, f"status {refused.status}, message {message!r}"
+    )
     lab.holds("damon.not_taken", guest.read(_DAMON_STAT).strip() == "Y", "the agent switched damon_stat off")
     guest.write(_DAMON_STAT, "N")
 
 
 def _by_pages(lab: Lab, workload: Workload, tracker: str) -> dict[str, Any]:
-    """Compare the pages that a tracker holds for cold."""
+    """Compares page by page the memory that a tracker considers cold."""
     judged = set(workload.swap_backed())
     totals = dict.fromkeys(("idle_not_cold_bytes", "cold_not_idle_bytes", "excluded_bytes", "compared_bytes"), 0)
     by_region: dict[str, float] = {}
     views: list[dict[str, Any]] = []
     for sample in range(SAMPLES):
-        # Lengths that differ by no whole period catch the regions at different ages.
+        # Durations that are no multiples of the regions' periods observe them at different ages.
         view, ranges = _observe(workload, tracker, 25 + 3 * sample, f"{IDLE_S}s")
         views.append(view)
-        cold = [pages for told in ranges for pages in told["cold"]]
-        taken_at_ns = next(told["taken_at_ns"] for told in ranges if told["pid"] == workload.pid)
+        cold = [pages for process in ranges for pages in process["cold"]]
+        taken_at_ns = next(process["taken_at_ns"] for process in ranges if process["pid"] == workload.pid)
         verdict = Verdict(taken_at_ns, cold)
         for name, region in workload.compare(verdict, IDLE_S * 1000, SCAN_S * 1000).items():
             if name not in judged:
@@ -119,13 +121,13 @@ def _by_pages(lab: Lab, workload: Workload, tracker: str) -> dict[str, Any]:
                 totals[figure] += region[figure]
     misplaced = totals["idle_not_cold_bytes"] + totals["cold_not_idle_bytes"]
     ratio = misplaced / totals["compared_bytes"] if totals["compared_bytes"] else 1.0
-    shown = ", ".join(f"{name} {share:.2%}" for name, share in by_region.items())
-    lab.say(f"{tracker}: {ratio:.3%} misplaced at {IDLE_S} s; of each region: {shown}")
+    regions_text = ", ".join(f"{name} {share:.2%}" for name, share in by_region.items())
+    lab.say(f"{tracker}: {ratio:.3%} misplaced at {IDLE_S} s; by region: {regions_text}")
     return {"misplaced_ratio": ratio, **totals, "misplaced_ratio_by_region": by_region, **_costs(views)}
 
 
 def _by_histogram(lab: Lab, workload: Workload) -> dict[str, Any]:
-    """Compare the bytes that lru_gen counts as idle since its last ageing but one, and since the one before."""
+    """Compares the bytes that lru_gen counts as idle since its last ageing but one, and since the one before."""
     judged = workload.swap_backed()
     total = workload.bytes_of(judged)
     worst = {1: 0.0, 2: 0.0}
@@ -142,7 +144,7 @@ def _by_histogram(lab: Lab, workload: Workload) -> dict[str, Any]:
             true = workload.idle_bytes(judged, idle_ms, taken[-1])
             share = abs(counted - true) / total
             lab.say(
-                f"lru_gen: idle for {idle_ms} ms: {counted / MIB:.1f} MiB, in truth {true / MIB:.1f} MiB ({share:.2%})"
+                f"lru_gen: idle for {idle_ms} ms: {counted / MIB:.1f} MiB, actual {true / MIB:.1f} MiB ({share:.2%})"
             )
             worst[scans_old] = max(worst[scans_old], share)
             wrong += abs(counted - true)
@@ -159,7 +161,7 @@ def _by_histogram(lab: Lab, workload: Workload) -> dict[str, Any]:
 def _observe(
     workload: Workload, tracker: str, seconds: int, cold: str | None
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Watch for a while; the last view, and the cold ranges if asked for."""
+    """Runs `observe` for a while; returns the last view, and the cold ranges if requested."""
     guest = workload.guest
     argv = ["thermocline", "--format", "json", "--set", f"agent.tracker={tracker}", *_SETTINGS.get(tracker, [])]
     argv += ["observe", workload.job, "--for", f"{seconds}s"]
@@ -170,14 +172,14 @@ def _observe(
     pid = guest.spawn(argv, stdout=_OUT, stderr=_ERR)
     end = guest.wait_exit(pid, timeout_s=10 * seconds)
     if end.status != 0:
-        raise RuntimeError(f"observe with {tracker} ended with {end}: {guest.read(_ERR)}")
+        raise RuntimeError(f"observe with {tracker} exited with {end}: {guest.read(_ERR)}")
     lines = [json.loads(line) for line in guest.read(_OUT).splitlines()]
     ranges = lines.pop()["cold_ranges"] if cold is not None else []
     return lines[-1], ranges
 
 
 def _costs(views: list[dict[str, Any]]) -> dict[str, Any]:
-    """What watching cost: medians would hide nothing here, so sums and maxima."""
+    """Returns the cost of observing: sums and maxima over the runs."""
     costs = [view["costs"] for view in views]
     scans = sum(cost["scans"] for cost in costs)
     cpu = sum(cost["scan_cpu_seconds"] for cost in costs)
@@ -192,13 +194,13 @@ def _costs(views: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _bulk_read_cpu_s(guest: Guest) -> float:
-    """Processor time of reading the kernel's per-page files once, from end to end."""
+    """Returns the CPU time of one sequential read of the kernel's per-page files."""
     files = ["/proc/kpageflags", "/proc/kpagecgroup"]
     if guest.exists(_BITMAP):
         files.append(_BITMAP)
     once = "; ".join(f"dd if={file} of=/dev/null bs=1M 2>/dev/null" for file in files)
     done = guest.run(["sh", "-c", f"for i in $(seq {_BULK_READS}); do {once}; done"], timeout_s=300)
-    # Starting dd is not what is measured.
+    # Subtracts the time for starting dd.
     idle = "; ".join("dd if=/dev/null of=/dev/null bs=1M 2>/dev/null" for _ in files)
     empty = guest.run(["sh", "-c", f"for i in $(seq {_BULK_READS}); do {idle}; done"], timeout_s=300)
     return (done.cpu_s - empty.cpu_s) / _BULK_READS

@@ -1,6 +1,6 @@
-"""When decompression bursts exhaust the machine, the opt-in guard ends the job of the lowest class and says why.
+"""If decompression bursts exhaust the machine, the opt-in guard kills the job of the lowest class and reports why.
 
-An aggressive job has 200 MiB in far memory, a standard one takes the room that this made, and then the first one
+An aggressive job has 200 MiB in far memory, a standard job takes the memory that this freed, and then the first job
 accesses all of its memory at once.
 """
 
@@ -24,24 +24,24 @@ _SETTINGS: node.Settings = {
     "class.aggressive.warmup": "2s",
     "zswap.max_pool": "50%",
     "guard.enabled": True,
-    # The guest's memory comes back in tens of MiB per second, and the guard looks once a second.
+    # The guest swaps in tens of MiB per second, and the guard checks once a second.
     "guard.available_min": "15%",
 }
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Fill, offload, fill the room, burst."""
+    """Fills memory, offloads it, fills the freed memory and triggers the burst."""
     with lab.guest(Machine(memory_bytes=512 * MIB, swap=SwapDisk(GIB))) as guest:
         burst = programs.phases("cold", _COLD_BYTES, (_QUIET_SECONDS, None), (_QUIET_SECONDS, 2000))
         pid = programs.workload(guest, _SIDECAR, [burst])
         node.configure(guest, [node.Job(_SIDECAR, "aggressive"), node.Job(_SERVICE)], _SETTINGS)
         agent = node.start(guest)
-        # Most of it is compressed when the machine has this much to give again.
+        # Waits until 90 % is swapped out.
         guest.run(["sh", "-c", _WAIT_FOR_OFFLOAD], timeout_s=_QUIET_SECONDS)
-        room = guest.flat_keyed("/proc/meminfo")["MemAvailable"] * 1024
-        size = (room - 96 * MIB) // MIB * MIB
+        available = guest.flat_keyed("/proc/meminfo")["MemAvailable"] * 1024
+        size = (available - 96 * MIB) // MIB * MIB
         programs.workload(guest, _SERVICE, [programs.idle("idle", 16 * MIB), programs.hot("hot", size, 1000)])
-        lab.say(f"{room} B were available, the service takes {size} B; waiting for the burst")
+        lab.say(f"{available} B were available, the service takes {size} B; waiting for the burst")
         line = guest.expect(agent.log, "guard ", timeout_s=4 * _QUIET_SECONDS)
         lab.say(line)
         died_of = guest.wait_exit(pid).signal
@@ -49,12 +49,12 @@ def run(lab: Lab) -> dict[str, Any]:
         serving = guest.flat_keyed(f"/sys/fs/cgroup{_SERVICE}/cgroup.events")["populated"]
         end = agent.stop()
         events = [record for record in node.journal(guest) if record["record"] == "event"]
-    ended = [event for event in events if "guard ended the job" in event["what"]]
-    killed = [str(event["job"]) for event in ended]
-    lab.holds("killed_job", killed == [_SIDECAR], f"ended {killed or 'none'}, not {_SIDECAR} alone")
-    lab.holds("killed_job", died_of == signal.SIGKILL, f"its process ended by signal {died_of}")
-    lab.holds("service", bool(serving), f"{_SERVICE} has ended too")
-    lab.holds("agent", end.status == 0, f"ended with status {end.status}, signal {end.signal}")
+    kills = [event for event in events if "guard ended the job" in event["what"]]
+    killed = [str(event["job"]) for event in kills]
+    lab.holds("killed_job", killed == [_SIDECAR], f"killed {killed or 'none'}, not only {_SIDECAR}")
+    lab.holds("killed_job", died_of == signal.SIGKILL, f"its process was killed by signal {died_of}")
+    lab.holds("service", bool(serving), f"{_SERVICE} has no processes left")
+    lab.holds("agent", end.status == 0, f"exited with status {end.status}, signal {end.signal}")
     return {"killed_job": ", ".join(killed), "jobs_killed": len(killed), "service_far_bytes": far}
 
 

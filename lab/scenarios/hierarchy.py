@@ -1,8 +1,8 @@
-"""Tier `both`: what leaves a job is compressed first, and zswap writes the oldest of it on to the swap device.
+"""Tier `both`: a job's memory is compressed first, and zswap writes its oldest pages back to the swap device.
 
-A job has more cold memory than zswap's pool may hold. Once under policy `pressure` with a small pool, which the kernel
-keeps small by writing back; once with a pool that holds all, where only zswap's shrinker writes, and the kernel decides
-how much. Hot memory stays; what the agent says of the job and of writes is compared with the kernel's counters.
+A job has more cold memory than zswap's pool may hold. First, policy `pressure` runs with a small pool, which the kernel
+keeps below its limit by writeback; then with a pool that can hold everything, where only zswap's shrinker writes back,
+and the kernel decides how much. Hot memory must stay; the agent's figures are compared with the kernel's counters.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MORE_IS_BETTER = ("small_pool.written_back_bytes", "shrinker_alone.written_back_
 
 PAGE_BYTES = 4096
 COLD_MIB, HOT_MIB = 128, 16
-# 48 MiB of pages such as these shrink to about 16; 2 % of the machine are 20.
+# 48 MiB of such pages compress to about 16 MiB; 2 % of the machine is 20 MiB.
 SMALL_POOL, LARGE_POOL = "2%", "20%"
 _SETTINGS: node.Settings = {"pressure.ratio": "5%", "pressure.step_max": "5%", "zswap.shrinker": True}
 OFFLOAD_SECONDS_MAX = 60
@@ -32,17 +32,17 @@ DISAGREEMENT_MAX_RATIO = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The kernel's own, of the job and of the machine."""
+    """The kernel's counters, of the job and of the machine."""
 
     saved_bytes: int
-    """Swapped out and not in the swap cache, without what the pool takes for it."""
+    """Bytes swapped out and not in the swap cache, less the job's share of zswap's pool."""
     written_back_bytes: int
     written_bytes: int
-    """Written to swap devices by anyone, since boot."""
+    """Bytes written to swap devices by all processes since boot."""
 
     @classmethod
     def now(cls, guest: Guest, cgroup: str) -> "Counters":
-        """As they are."""
+        """Reads the counters."""
         stat = guest.flat_keyed(f"{cgroup}/memory.stat")
         swapped = guest.number(f"{cgroup}/memory.swap.current")
         return cls(
@@ -53,7 +53,7 @@ class Counters:
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """A small pool, then the shrinker alone."""
+    """Runs with a small pool, then with the shrinker only."""
     figures: dict[str, Any] = {}
     with lab.guest() as guest:
         truth.tick(guest)
@@ -75,7 +75,7 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _run(lab: Lab, workload: Workload, name: str, pool: str) -> dict[str, Any]:
-    """One agent, from its start until the job's cold memory has left."""
+    """Runs an agent until the job's cold memory is offloaded; returns the figures."""
     guest = workload.guest
     before = Counters.now(guest, workload.cgroup)
     agent = offload.start(guest, [workload.job], "pressure", "both", {**_SETTINGS, "zswap.max_pool": pool})
@@ -83,19 +83,19 @@ def _run(lab: Lab, workload: Workload, name: str, pool: str) -> dict[str, Any]:
     for _ in range(OFFLOAD_SECONDS_MAX):
         if job.far_bytes >= 0.9 * COLD_MIB * MIB:
             break
-        # Nothing happens that could be waited for: time has to pass.
+        # There is no event to wait for.
         guest.run(["sleep", "1"])
         job = offload.offloaded(agent, workload.job)
     found = _judge(workload, agent, before)
     agent.stop()
     reclaimed = found["written_back_bytes"] / MIB
-    lab.say(f"{name}: {job.far_bytes / MIB:.1f} MiB out, of which {reclaimed:.1f} MiB were written back from zswap")
+    lab.say(f"{name}: {job.far_bytes / MIB:.1f} MiB offloaded, {reclaimed:.1f} MiB of it written back from zswap")
     return found
 
 
 def _judge(workload: Workload, agent: node.Agent, before: Counters) -> dict[str, Any]:
     guest = workload.guest
-    # The view is of the last period: the kernel's counters before and after it bound what it may say, nearly.
+    # The view is of the last period, so the kernel's counters before and after reading it are approximate bounds.
     first = Counters.now(guest, workload.cgroup)
     view = agent.status()
     now = Counters.now(guest, workload.cgroup)
@@ -103,7 +103,7 @@ def _judge(workload: Workload, agent: node.Agent, before: Counters) -> dict[str,
     residency = workload.residency()["hot"]
     swap_backed = job["saved_bytes"] - job["file_out_bytes"]
     written = now.written_bytes - before.written_bytes
-    told = view["tiers"]["written_bytes"]
+    reported = view["tiers"]["written_bytes"]
     return {
         "tier": job["tier"],
         "tier_reason": job["tier_reason"],
@@ -116,11 +116,11 @@ def _judge(workload: Workload, agent: node.Agent, before: Counters) -> dict[str,
         "written_bytes": written,
         "job_written_bytes": job["written_bytes"],
         "saved_disagreement_ratio": _outside(swap_backed, first.saved_bytes, now.saved_bytes),
-        "written_disagreement_ratio": _outside(told, first.written_bytes - before.written_bytes, written),
+        "written_disagreement_ratio": _outside(reported, first.written_bytes - before.written_bytes, written),
     }
 
 
 def _outside(value: int, one: int, other: int) -> float:
-    """How far a value is from between two others, as a share of the larger of these; below a MiB counts as one."""
+    """Returns the distance of a value from an interval, relative to its upper end, which counts as 1 MiB at least."""
     low, high = sorted((one, other))
     return max(low - value, value - high, 0) / max(high, MIB)

@@ -1,7 +1,7 @@
-"""A model's quantised weights: zswap saves about nothing, a swap device a tenth and more, and `auto` finds that out.
+"""A model's quantised weights: zswap saves nearly nothing, a swap device more than a tenth, and `auto` detects it.
 
-The job reads its weights at a fixed rate, some often and most rarely. Three agents in turn, each knowing nothing of the
-job: policy `pressure` with the tier set to zswap, then to the swap device, then policy and tier `auto`.
+The job reads its weights at a fixed rate, some often and most rarely. Three agents run in turn, each without history:
+policy `pressure` with the tier zswap, then with the tier swap, then policy and tier `auto`.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ JOB_MIB = 160
 SERVER = Server(rounds=20_000, rate=30)
 EXPONENT = 1.2
 RUNS = {"zswap": ("pressure", "zswap"), "swap": ("pressure", "swap"), "auto": ("auto", "auto")}
-"""Name of a run to policy and tier."""
+"""Policy and tier by name of the run."""
 CONVERGE_SECONDS = 45
 JUDGED_SECONDS = 12
 
@@ -29,7 +29,7 @@ STALL_MAX_RATIO = 1.5 * offload.STALL_TARGET
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """One tier after the other."""
+    """Runs one agent after the other."""
     figures: dict[str, Any] = {}
     with lab.guest() as guest:
         truth.tick(guest)

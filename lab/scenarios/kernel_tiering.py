@@ -1,16 +1,18 @@
-"""The kernel's own tiering and DAMON's beside policy `slowdown`: what is placed slow, and how often that is accessed.
+"""The kernel's tiering and DAMON's beside policy `slowdown`: how much each places slow, and its access rate there.
 
-The same job, 256 MiB in huge pages that are accessed at known rates from 0.1 to 1000 per second, in a guest each:
+The same job, 256 MiB in huge pages that are accessed at known rates from 0.1 to 1000 per second, runs in one guest for
+each mechanism:
 
-- `slowdown`: ours, with a tolerable slowdown of 3 %.
-- `numa_balancing`: the kernel's demotion, which takes what reclaim finds old, and promotion by hint faults
-  (`kernel.numa_balancing=2`). It demotes when memory is short: `memory.reclaim` asks for as much as ours placed.
-- `damon`: migrate_cold of what is accessed in no more than one of ten looks in a second, for three seconds, and
-  migrate_hot of what is in half of them. Linux 6.12 has these for physical addresses only; for virtual ones it takes
-  the action and does nothing.
+- `slowdown`: the agent, with a tolerable slowdown of 3 %.
+- `numa_balancing`: the kernel's demotion of pages that reclaim considers old, and promotion by hint faults
+  (`kernel.numa_balancing=2`). The kernel demotes only when memory is short, so `memory.reclaim` requests as much as the
+  agent placed.
+- `damon`: migrate_cold for regions accessed in at most one of ten samples of a second, for three seconds, and
+  migrate_hot for regions accessed in half of the samples. Linux 6.12 supports these for physical addresses only; for
+  virtual addresses it accepts the action without effect.
 
-`slow_rate_per_second` is counted by the job. Neither of the others takes a slowdown for its argument: a bound is
-held for ours only.
+`slow_rate_per_second` is counted by the job. The kernel's mechanisms have no parameter for the slowdown, so the bound
+applies to the agent only.
 """
 
 from collections.abc import Callable
@@ -40,7 +42,7 @@ Row = dict[str, Any]
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Ours first: the kernel is asked for as much."""
+    """Runs the agent first, because its placement determines the request to the kernel."""
     target = slow.budget_per_second(SLOWDOWN)
     rows = {"slowdown": _guest(lab, "slowdown", _slowdown)}
     placed = round(rows["slowdown"]["placed_ratio"] * JOB_MIB * MIB)
@@ -52,15 +54,15 @@ def run(lab: Lab) -> dict[str, Any]:
         lab.say(
             f"{name}: {row['placed_ratio']:.1%} placed, {row['slow_rate_per_second']:.0f} accesses per second there"
         )
-    ours = rows["slowdown"]
-    lab.at_most("slowdown.slow_rate_per_second", ours["slow_rate_per_second"], RATE_MAX_RATIO * target)
-    lab.at_least("slowdown.placed_ratio", ours["placed_ratio"], 0.2)
+    agent = rows["slowdown"]
+    lab.at_most("slowdown.slow_rate_per_second", agent["slow_rate_per_second"], RATE_MAX_RATIO * target)
+    lab.at_least("slowdown.placed_ratio", agent["placed_ratio"], 0.2)
     return {"target_rate_per_second": target, **rows}
 
 
 def _guest(lab: Lab, name: str, tier: Callable[[Guest, Workload, Watch], None]) -> Row:
     lab.say(f"{name} ...")
-    # Nothing is swapped out: demotion is what reclaim has left.
+    # The guest has no swap: reclaim can only demote.
     with lab.guest(numa.two_nodes(640, 384)) as guest:
         if guest.exists(_DAMON_STAT):
             guest.write(_DAMON_STAT, "N")
@@ -91,16 +93,16 @@ def _slowdown(guest: Guest, workload: Workload, watch: Watch) -> None:
 
 
 def _balancing(guest: Guest, workload: Workload, watch: Watch, placed: int) -> None:
-    """Demote as much as ours placed, and let promotion correct it."""
+    """Demotes as much as the agent placed, and leaves corrections to promotion."""
     guest.write("/proc/sys/kernel/numa_balancing", "2")
     guest.write("/sys/kernel/mm/numa/demotion_enabled", "1")
     begins = workload.uptime()
     while workload.uptime() < begins + SETTLE_PERIODS * slow.period_s(guest):
         windows = watch.windows()
         if windows and windows[-1].slow_bytes < placed:
-            # What is demoted stays the job's, so that the kernel may say that it got nothing (EAGAIN).
-            asked = f"echo {_RECLAIM_STEP} > {workload.cgroup}/memory.reclaim"
-            guest.run(["sh", "-c", asked], check=False, timeout_s=120)
+            # Demoted pages stay charged to the job, so the kernel may report that it reclaimed nothing (EAGAIN).
+            request = f"echo {_RECLAIM_STEP} > {workload.cgroup}/memory.reclaim"
+            guest.run(["sh", "-c", request], check=False, timeout_s=120)
         slow.pass_time(workload, 1)
 
 
@@ -114,14 +116,14 @@ def _damon(guest: Guest, workload: Workload, watch: Watch) -> None:
     intervals = {"sample_us": 100_000, "aggr_us": 1_000_000, "update_us": 10_000_000}
     for name, micros in intervals.items():
         guest.write(f"{context}/monitoring_attrs/intervals/{name}", str(micros))
-    # Left to merge, regions become larger than the blocks that differ.
+    # Without a minimum, DAMON merges regions until they are larger than blocks of different rates.
     for name, regions in (("max", 1024), ("min", 256)):
         guest.write(f"{context}/monitoring_attrs/nr_regions/{name}", str(regions))
     guest.write(f"{context}/targets/nr_targets", "1")
     if virtual:
         guest.write(f"{context}/targets/0/pid_target", str(workload.pid))
     else:
-        # All of both nodes. The machine has no hole below 2 GiB, and firmware keeps a little at either end.
+        # Both nodes. The machine has no hole below 2 GiB, and the firmware reserves a little at either end.
         regions_of = f"{context}/targets/0/regions"
         guest.write(f"{regions_of}/nr_regions", "1")
         guest.write(f"{regions_of}/0/start", str(MIB))

@@ -1,10 +1,10 @@
-"""An agent that is killed at 50 random moments while it acts leaves a healthy machine and a whole journal behind.
+"""Killing the agent at 50 random moments while it acts leaves a healthy machine and a complete journal.
 
-Three programs come and go between hot and idle, one stands at its memory limit, one forks all the time: so
-`memory.low`, `memory.swap.max`, zswap parameters and, under half of the kills, kdamonds are set and changed all the
-time. After each kill `thermocline agent --restore` must put back every setting, every line of the journal but a torn
-last one must parse, no line that was there may be missing, and the journal must replay to the same decisions. Then:
-SIGTERM leaves nothing either, a second agent is refused, and a restarted one goes on with each job's history.
+Three programs alternate between hot and idle, one is at its memory limit, one forks continuously: so `memory.low`,
+`memory.swap.max`, zswap parameters and, in half of the runs, kdamonds are set and changed all the time. After each kill
+`thermocline agent --restore` must restore every setting, every line of the journal must parse except for a torn last
+one, no earlier line may be missing, and the journal must replay to the same decisions. Then: SIGTERM leaves no settings
+either, a second agent is refused, and a restarted agent continues with each job's history.
 """
 
 import json
@@ -37,7 +37,7 @@ _SETTINGS: node.Settings = {
     "agent.scan_period": "300ms",
     "agent.control_period": "300ms",
     "agent.at_limit": "fail_fast",
-    # Slow enough that some offloading is under way at most moments.
+    # Slow enough that an offload is in progress at most moments.
     "agent.offload_rate": "16MiB/s",
     "cold_age.promotion_rate": "100%",
     "cold_age.percentile": "50%",
@@ -47,17 +47,17 @@ _SETTINGS: node.Settings = {
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Kill, put back, look; fifty times."""
+    """Kills the agent, restores and checks, fifty times; then the second agent and the restart."""
     with lab.guest() as guest:
         _start_programs(guest)
         if guest.exists(_DAMON_STAT):
-            # On from boot on some kernels: while it uses DAMON, the agent does not.
+            # Some kernels enable it at boot; the agent cannot use DAMON while it is on.
             guest.write(_DAMON_STAT, "N")
         before = remains.inspect(guest)
         _configure(guest, damon=False)
         _warm_up(guest)
         figures = _kill(lab, guest, before)
-        lab.say("a second agent, SIGTERM, and what a restart remembers")
+        lab.say("a second agent, SIGTERM, and the history after a restart")
         _second_agent(lab, guest)
         _restart(lab, guest, before)
     return figures
@@ -65,28 +65,28 @@ def run(lab: Lab) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Journal:
-    """The journal as far as it was seen, and what was wrong with it."""
+    """The journal as read so far, and the errors found in it."""
 
     lines: list[str] = field(default_factory=list)
-    bytes_seen: int = 0
+    bytes_read: int = 0
     checksum: str = ""
     torn_max: int = 0
     unreadable: int = 0
     missing: int = 0
 
-    def look(self, guest: Guest) -> None:
-        """Read on from where the last look ended; what was seen before must still be there."""
-        if _head_checksum(guest, self.bytes_seen) != self.checksum:
-            seen = set(self.lines)
-            self.missing += len(seen - set(guest.read(_JOURNAL).splitlines()))
-        new = guest.run(["tail", "-c", f"+{self.bytes_seen + 1}", _JOURNAL]).stdout
+    def read_new(self, guest: Guest) -> None:
+        """Reads the lines since the last call, and checks that all earlier lines are still there."""
+        if _head_checksum(guest, self.bytes_read) != self.checksum:
+            earlier = set(self.lines)
+            self.missing += len(earlier - set(guest.read(_JOURNAL).splitlines()))
+        new = guest.run(["tail", "-c", f"+{self.bytes_read + 1}", _JOURNAL]).stdout
         whole, newline, torn = new.rpartition("\n")
         self.torn_max = max(self.torn_max, int(bool(torn)))
         for line in whole.splitlines():
             self.lines.append(line)
             self.unreadable += not _is_record(line)
-        self.bytes_seen += len((whole + newline).encode())
-        self.checksum = _head_checksum(guest, self.bytes_seen)
+        self.bytes_read += len((whole + newline).encode())
+        self.checksum = _head_checksum(guest, self.bytes_read)
 
 
 def _head_checksum(guest: Guest, count: int) -> str:
@@ -108,9 +108,9 @@ def _start_programs(guest: Guest) -> None:
     ]
     for job in _PROGRAMS:
         programs.workload(guest, job, regions)
-    # Every one of these is another process to watch.
+    # Each iteration starts another process to monitor.
     guest.spawn(["sh", "-c", "while :; do sleep 0.4; done"], cgroup=guest.cgroup("forks"))
-    # Of the operator: to be put back as it is, not as the kernel has it.
+    # The operator's setting, which must be restored to this value and not to the kernel's default.
     guest.write(f"{guest.cgroup('b')}/memory.low", str(MIB))
     guest.write(f"{guest.cgroup(_LIMITED[1:])}/memory.max", str(_LIMIT_BYTES))
     programs.workload(guest, _LIMITED, [programs.idle("idle", 2 * _LIMIT_BYTES)])
@@ -122,7 +122,7 @@ def _configure(guest: Guest, *, damon: bool) -> None:
 
 
 def _warm_up(guest: Guest) -> None:
-    """Let the agent decide until it offloads, and end it in peace."""
+    """Runs the agent until it offloads, and ends it by SIGTERM."""
     guest.write(_LOG, "")
     pid = guest.spawn(["thermocline", "agent"], stdout=_LOG, stderr=_LOG)
     guest.expect(_JOURNAL, '"action":"offload"', timeout_s=90)
@@ -144,15 +144,15 @@ def _kill(lab: Lab, guest: Guest, before: remains.Settings) -> dict[str, Any]:
         found = remains.differing(before, remains.inspect(guest))
         with_settings += bool(found)
         with_kdamonds += any("nr_kdamonds" in setting for setting in found)
-        journal.look(guest)
+        journal.read_new(guest)
         restored = guest.run(["thermocline", "agent", "--restore"]).stdout
         left = remains.differing(before, remains.inspect(guest))
         if left:
-            lab.say(f"kill {kill} after {delay:.3f} s left {'; '.join(left)}, though it said: {restored.strip()}")
+            lab.say(f"kill {kill} after {delay:.3f} s left {'; '.join(left)}, but reported: {restored.strip()}")
         leftovers += [f"kill {kill}: {setting}" for setting in left]
         differing += guest.run(["thermocline", "replay"], check=False).status != 0
         if (kill + 1) % 10 == 0:
-            lab.say(f"{kill + 1} kills: {with_settings} left settings to put back, {with_kdamonds} kdamonds")
+            lab.say(f"{kill + 1} kills: {with_settings} left settings to restore, {with_kdamonds} kdamonds")
     guest.keep(_JOURNAL)
     ahead, behind = history_against_journal(journal.lines)
     figures = {
@@ -173,7 +173,7 @@ def _kill(lab: Lab, guest: Guest, before: remains.Settings) -> dict[str, Any]:
 
 def _bounds(lab: Lab, figures: dict[str, Any], leftovers: list[str]) -> None:
     lab.at_least("kills", figures["kills"], KILLS)
-    # A kill that finds nothing set would show nothing.
+    # A kill while nothing is set would test nothing.
     lab.at_least("kills_amid_settings", figures["kills_amid_settings"], KILLS // 2)
     lab.at_least("kills_amid_kdamonds", figures["kills_amid_kdamonds"], KILLS // 10)
     lab.at_most("leftovers", figures["leftovers"], 0)
@@ -181,15 +181,15 @@ def _bounds(lab: Lab, figures: dict[str, Any], leftovers: list[str]) -> None:
     lab.at_most("torn_records_max", figures["torn_records_max"], 1)
     for name in ("journal_unreadable_records", "journal_lost_records", "replays_differing"):
         lab.at_most(name, figures[name], 0)
-    # The file of histories is replaced after the journal is written: a kill in between costs the state one period.
+    # The history file is replaced after the journal is written: a kill in between loses one period of the state.
     lab.at_most("history_lost_periods_max", figures["history_lost_periods_max"], 1)
 
 
 def history_against_journal(lines: list[str]) -> tuple[int, int]:
-    """Where the state that a job's controller restarted with differs from what the journal says.
+    """Compares the state that a job's controller restarted with to the journal.
 
-    Returns the periods that it remembers and the journal lacks, in all; and the most that the journal has and it forgot
-    at one restart. The controller's state counts its periods, but for those before a job's first scan.
+    Returns the total of periods that the state has and the journal lacks, and the largest number of periods that the
+    journal has and the state lost at one restart. The state counts all periods after a job's first scan.
     """
     ahead, behind = 0, 0
     counted: dict[tuple[str, int], int] = {}
@@ -208,7 +208,7 @@ def history_against_journal(lines: list[str]) -> tuple[int, int]:
 
 
 def _second_agent(lab: Lab, guest: Guest) -> None:
-    """Started beside a first one, which is halted meanwhile so that every change would be the second one's."""
+    """Starts a second agent while the first is stopped by SIGSTOP, so that every change would be the second one's."""
     pid = _acting(guest)
     guest.kill(pid, 19)
     before = remains.inspect(guest), _files(guest)
@@ -216,9 +216,9 @@ def _second_agent(lab: Lab, guest: Guest) -> None:
     after = remains.inspect(guest), _files(guest)
     guest.kill(pid, 18)
     refusal = second.stderr.strip()
-    lab.holds("second_agent", second.status == 1, f"ended with status {second.status}: {refusal}")
-    lab.holds("second_agent", str(pid) in refusal, f"does not name process {pid}: {refusal}")
-    lab.holds("second_agent", before == after, "changed settings or files of the first")
+    lab.holds("second_agent", second.status == 1, f"exited with status {second.status}: {refusal}")
+    lab.holds("second_agent", str(pid) in refusal, f"does not mention process {pid}: {refusal}")
+    lab.holds("second_agent", before == after, "changed settings or files of the first agent")
     guest.kill(pid)
     guest.wait_exit(pid)
 
@@ -228,22 +228,22 @@ def _files(guest: Guest) -> str:
 
 
 def _acting(guest: Guest) -> int:
-    """A running agent that has set something."""
+    """Starts an agent and waits until it has changed settings; returns its pid."""
     _configure(guest, damon=False)
     guest.write(_ROUNDS, "")
     pid = guest.spawn(["thermocline", "agent", "--format", "json"], stdout=_ROUNDS, stderr=_LOG)
-    # A view follows each round.
+    # A view is written after each scan.
     guest.expect(_ROUNDS, '"scans":4,')
     return pid
 
 
 def _restart(lab: Lab, guest: Guest, before: remains.Settings) -> None:
-    """SIGTERM puts everything back without help, and the next agent goes on where this one stopped."""
+    """Checks that SIGTERM restores all settings, and that the next agent continues with the history."""
     pid = _acting(guest)
     guest.kill(pid)
     end = guest.wait_exit(pid)
     left = remains.differing(before, remains.inspect(guest))
-    lab.holds("sigterm", end.status == 0, f"ended with status {end.status}, signal {end.signal}")
+    lab.holds("sigterm", end.status == 0, f"exited with status {end.status}, signal {end.signal}")
     lab.holds("sigterm", not left, "; ".join(left))
     lab.holds("sigterm", not guest.exists(_UNDO), f"{_UNDO} is still there")
     old = node.journal(guest)
@@ -256,7 +256,7 @@ def _restart(lab: Lab, guest: Guest, before: remains.Settings) -> None:
         started = next(record for record in new if record["record"] == "job" and record["job"] == job)
         first, last = node.periods(new, job)[0], node.periods(old, job)[-1]
         ages = first["input"]["job_age_ms"], last["input"]["job_age_ms"]
-        lab.holds(f"restart {job}", sum(started["state"]) > 0, "the controller starts from nothing")
-        lab.holds(f"restart {job}", ages[0] > ages[1], f"is {ages[0]} ms old after {ages[1]} ms")
+        lab.holds(f"restart {job}", sum(started["state"]) > 0, "the controller starts without history")
+        lab.holds(f"restart {job}", ages[0] > ages[1], f"its age is {ages[0]} ms after {ages[1]} ms")
         warming = [p for p in node.periods(new, job) if p["step"]["decision"].get("reason") == "warming_up"]
-        lab.holds(f"restart {job}", not warming, f"warms up again for {len(warming)} periods")
+        lab.holds(f"restart {job}", not warming, f"is warming up again for {len(warming)} periods")

@@ -1,6 +1,6 @@
-"""With 200 jobs on one machine the agent's loop keeps its period, and the agent stays small.
+"""With 200 jobs on one machine the agent's loop keeps its period, and the agent's memory stays small.
 
-Each job is a process of 3 MiB, an eighth of it hot, in a cgroup of its own. The scan and control periods are 5 s, since
+Each job is a process of 3 MiB, an eighth of it hot, in its own cgroup. Scan and control periods are 5 s, because
 emulation makes everything many times slower; in production they are 120 s and 60 s.
 """
 
@@ -25,14 +25,14 @@ _LOG = "/run/agent.log"
 _SETTINGS: node.Settings = {
     "agent.scan_period": f"{_PERIOD_SECONDS}s",
     "agent.control_period": f"{_PERIOD_SECONDS}s",
-    # The objective in periods that pass 24 times faster than in production.
+    # The objective in compressed time, 24 times as fast as in production.
     "cold_age.promotion_rate": "5%",
     "cold_age.warmup": f"{3 * _PERIOD_SECONDS}s",
 }
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Start them, watch them for two minutes, and ask the agent how it kept its time."""
+    """Starts the jobs, runs the agent for two minutes and reads its costs."""
     with lab.guest(Machine(memory_bytes=2 * GIB, swap=SwapDisk(2 * GIB))) as guest:
         _crowd(guest)
         node.configure(guest, [node.Job("/crowd/*")], _SETTINGS)
@@ -58,7 +58,7 @@ def _crowd(guest: Guest) -> None:
 
 
 def _costs(guest: Guest) -> list[dict[str, Any]]:
-    """What the agent had cost after each scan; the views are too long to be taken home whole."""
+    """Returns the agent's costs after each scan; they are extracted in the guest, because the views are long."""
     cut = r's/.*"costs":\({[^}]*}\).*/\1/'
     costs = [json.loads(line) for line in guest.run(["sed", cut, _ROUNDS], timeout_s=180).stdout.splitlines()]
     return [cost for cost in costs if cost["scans"] <= SCANS]
@@ -80,7 +80,7 @@ def _figures(costs: list[dict[str, Any]], status: dict[str, Any]) -> dict[str, A
 
 def _bounds(lab: Lab, figures: dict[str, Any]) -> None:
     lab.at_least("jobs", figures["jobs"], JOBS)
-    # A loop that has nothing to do keeps its period easily.
+    # A loop without work would keep its period trivially.
     lab.at_least("jobs_offloaded", figures["jobs_offloaded"], JOBS * 9 // 10)
     lab.at_least("scans", figures["scans"], SCANS)
     lab.at_most("late_scans", figures["late_scans"], 0)

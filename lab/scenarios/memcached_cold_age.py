@@ -1,7 +1,7 @@
-"""Memcached under a hotspot load keeps its promotion rate under the objective while its cold items leave DRAM.
+"""Memcached under a hotspot load keeps its promotion rate below the objective while its cold items leave DRAM.
 
-As redis_cold_age: the same load, the same objective, the same comparison. Memcached's LRU crawler, which reads every
-item at growing intervals of a minute to an hour, is off: in time that runs 60 times faster it would never pause.
+The same load, objective and comparison as redis_cold_age. Memcached's LRU crawler, which reads every item at intervals
+that grow from a minute to an hour, is disabled: with time compressed 60 times it would never pause.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ MORE_IS_BETTER = redis_cold_age.MORE_IS_BETTER
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Fill, offload, compare."""
+    """Fills the server, offloads and compares."""
     with lab.guest() as guest:
         server = services.memcached(guest, memory_mib=400, options=["-o", "no_lru_crawler"])
         experiment = Experiment(guest, server, "memcached", Plan(), lab.say)

@@ -1,4 +1,4 @@
-"""Memcached runs in a cgroup of its own and serves, and the kernel accounts its memory to that cgroup."""
+"""Memcached runs in its own cgroup and serves, and the kernel charges its memory to that cgroup."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from thermolab.lab import Lab
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Start, find it listening, and end by SIGTERM."""
+    """Starts it, checks that it listens, and ends it by SIGTERM."""
     with lab.guest() as guest:
         server = services.memcached(guest)
         listening = f":{int(server.address):04X} "
@@ -17,5 +17,5 @@ def run(lab: Lab) -> dict[str, Any]:
         end = server.stop()
     lab.holds("listening", found, f"/proc/net/tcp lists no socket on port {server.address}")
     lab.at_least("memory_started_bytes", started, 1)
-    lab.holds("exit", end.status == 0, f"memcached ended with {end}")
+    lab.holds("exit", end.status == 0, f"memcached exited with {end}")
     return {"memory_started_bytes": started}

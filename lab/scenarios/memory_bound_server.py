@@ -1,9 +1,9 @@
-"""A server that takes fewer requests when its memory fills serves more of them with far memory, whatever its data.
+"""A server that throttles itself when its memory fills serves more requests with far memory, whatever its data.
 
-It has loaded 96 MiB at its start that it never needs again, as servers do. Every request opens a session that holds
-128 KiB for a while; at the offered rate the live sessions need more than the server's memory limit leaves. Without
-offloading it throttles itself for good. With the agent (policy and tier `auto`) its throughput must rise: data that
-compresses goes to zswap, data that does not to the swap device (001 section 4.2 and figure 11).
+At its start it has loaded 96 MiB that it never uses again, as servers do. Every request opens a session that holds
+128 KiB for a while; at the offered rate the live sessions need more memory than the server's limit leaves. Without
+offloading it throttles itself permanently. With the agent (policy and tier `auto`) its throughput must rise: data that
+compresses is stored in zswap, other data on the swap device (TMO section 4.2 and figure 11).
 """
 
 import json
@@ -25,19 +25,19 @@ LOADED_MIB = 96
 LIMIT_MIB = 200
 RESERVE_MIB = 24
 RUN_SECONDS = {"without": 60, "with": 110}
-"""With far memory longer, by the time that it takes memory to become old."""
+"""Longer with far memory, by the time until memory is old enough."""
 JUDGED_SECONDS = 40
-"""The last ones of a run: throttling swings with the time that a session lives, and this is twice that."""
+"""Length of the judged end of a run: throttling oscillates with the lifetime of a session, and this is twice that."""
 
 THROUGHPUT_MIN_RATIO = 1.15
 
 _JOB = "/sessions"
-# The server stands before its limit most of the time, which is where far memory has to help.
+# The server is close to its limit most of the time, which is the situation that far memory should improve.
 _SETTINGS: node.Settings = {"pressure.ratio": "3%", "pressure.step_max": "4%"}
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Without and with far memory, on either kind of data."""
+    """Runs without and with far memory, with either kind of data."""
     figures: dict[str, Any] = {"offered_ops_per_s": RATE}
     with lab.guest() as guest:
         truth.tick(guest)
@@ -70,14 +70,14 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _load(guest: Guest, data: str) -> int:
-    """What the server has loaded and never needs again; the pid."""
+    """Starts a process that holds the memory loaded and never used; returns its pid."""
     kind = {"text": "anon", "weights": "weights"}[data]
     region = {"name": "loaded", "bytes": LOADED_MIB * MIB, "kind": kind, "pattern": {"never": True}}
     return programs.workload(guest, _JOB, [region])
 
 
 def _serve(guest: Guest, data: str, seconds: int) -> dict[str, float]:
-    """One life of the server; its throughput and 99th percentile at the end of it."""
+    """Runs the server once; returns its throughput and 99th percentile at the end of the run."""
     cgroup, out = guest.cgroup(_JOB[1:]), "/run/sessions.jsonl"
     guest.write(f"{cgroup}/memory.max", str(LIMIT_MIB * MIB))
     guest.write(out, "")
@@ -91,6 +91,6 @@ def _serve(guest: Guest, data: str, seconds: int) -> dict[str, float]:
     served = sum(line["ops"] for line in judged)
     if not served:
         raise LabError(f"the server served nothing in its last {JUDGED_SECONDS} s: the host is too busy to judge it")
-    # Weighted by requests: a second in which few were served says little.
+    # Weighted by requests: a second with few requests is a small sample.
     p99 = sum(line["p99_us"] * line["ops"] for line in judged if line["ops"]) / served
     return {"ops_per_s": served / len(judged), "p99_us": p99}

@@ -1,8 +1,8 @@
-"""What the fleet model says of a policy, from a trace of a job that was only observed, against the policy itself.
+"""Compares the fleet model's prediction for each policy, from a trace of a job only observed, with the policy itself.
 
-Redis, with a load that stays the same, is observed under no policy; its trace goes through `thermocline model` with the
-parameters of each policy; then each policy runs, for as long, and what it really had in far memory is in its own trace.
-`error_ratio` is (predicted - real) / real of the bytes in far memory, averaged over the run.
+Redis under a constant load is observed without a policy; its trace goes through `thermocline model` with the parameters
+of each policy; then each policy runs for the same time, and its actual far memory is read from its own trace.
+`error_ratio` is (predicted - actual) / actual of the bytes in far memory, averaged over the run.
 """
 
 import json
@@ -24,11 +24,11 @@ JOB = "/redis"
 _POLICIES = ("cold_age", "pressure", "slowdown")
 _TRACE: node.Settings = {"trace.entry_period": "5s", "trace.file_period": "20s"}
 _LATENCY = "100us"
-"""Of one page's return from zswap in an emulated guest, roughly; of an access to slow memory, as told to the agent."""
+"""Approximate time of a page's return from zswap in an emulated guest; also the latency of slow memory in settings."""
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Observed first; then each policy, predicted and run."""
+    """Runs in observation only, then predicts and runs each policy."""
     with lab.guest(replace(numa.two_nodes(768, 384), swap=SwapDisk(GIB))) as guest:
         truth.tick(guest, 20)
         server = services.redis(guest)
@@ -39,7 +39,7 @@ def run(lab: Lab) -> dict[str, Any]:
         figures = {policy: _judge(guest, load, policy) for policy in _POLICIES}
     for policy, row in figures.items():
         lab.say(
-            f"{policy}: {row['predicted_bytes'] / MIB:.1f} MiB predicted, {row['real_bytes'] / MIB:.1f} MiB really, "
+            f"{policy}: {row['predicted_bytes'] / MIB:.1f} MiB predicted, {row['real_bytes'] / MIB:.1f} MiB actual, "
             f"error {row['error_ratio']:+.0%}"
         )
         lab.at_least(f"{policy}.real_bytes", row["real_bytes"], 1 * MIB)
@@ -52,7 +52,7 @@ def _judge(guest: Guest, load: loads.Requests, policy: str) -> dict[str, Any]:
     if policy == "slowdown":
         period = f"{slow.period_s(guest)}s"
         settings = {**slow.SETTINGS, "slow.period": period, "slow.slowdown": f"{SLOWDOWN:.2%}"}
-    # The model reads the same file as the agent.
+    # The model reads the agent's configuration file.
     _configure(guest, policy, settings, "standard")
     predicted = _predicted(guest, policy)
     _run(guest, load, policy, settings, group="standard")
@@ -67,7 +67,7 @@ def _judge(guest: Guest, load: loads.Requests, policy: str) -> dict[str, Any]:
         "error_ratio": (predicted - real) / real if real else 0.0,
         "memory_bytes": sum(entry["duration_ms"] * entry["memory_bytes"] for entry in entries) / max(1, time),
         "entries": len(entries),
-        # What the agent decided last in each: where it held back, the model must have been too bold.
+        # Last decision of each entry: frequent holding explains a prediction that is too high.
         "decisions": dict(Counter(entry["decision"] for entry in entries)),
     }
 
@@ -75,11 +75,11 @@ def _judge(guest: Guest, load: loads.Requests, policy: str) -> dict[str, Any]:
 def _predicted(guest: Guest, policy: str) -> float:
     argv = ["thermocline", "model", "--trace", "/run/trace-observe", "--format", "json"]
     if policy == "cold_age":
-        told = json.loads(guest.run(argv, timeout_s=120).stdout)
-        stored: float = told["answers"][0]["configured"]["stored_bytes"]
+        answer = json.loads(guest.run(argv, timeout_s=120).stdout)
+        stored: float = answer["answers"][0]["configured"]["stored_bytes"]
         return stored
-    told = json.loads(guest.run([*argv, "--policy", policy, "--tier-latency", _LATENCY], timeout_s=120).stdout)
-    far: float = told["classes"][0]["far_bytes"]
+    answer = json.loads(guest.run([*argv, "--policy", policy, "--tier-latency", _LATENCY], timeout_s=120).stdout)
+    far: float = answer["classes"][0]["far_bytes"]
     return far
 
 
@@ -89,7 +89,7 @@ def _configure(guest: Guest, name: str, settings: node.Settings, group: str) -> 
 
 
 def _run(guest: Guest, load: loads.Requests, name: str, settings: node.Settings, *, group: str) -> None:
-    """The agent for a while, from nothing known and all memory at home."""
+    """Runs the agent for a while, without history and with all memory swapped in at first."""
     swap.empty(guest, swap.DEVICE)
     guest.run(["rm", "-rf", node.STATE])
     _configure(guest, name, settings, group)

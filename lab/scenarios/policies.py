@@ -1,10 +1,10 @@
-"""Redis, memcached, PostgreSQL and nginx under each policy: what is saved, and what it costs in throughput and stalls.
+"""Redis, memcached, PostgreSQL and nginx under each policy: memory saved, and cost in throughput and stalls.
 
-A row per server and policy. All data is of graded popularity, and requests come at half the rate that the server can
-serve while an agent that knows nothing yet settles and is judged. Then the agent is stopped in its tracks, and the
-server measured as fast as it goes, with far memory as it is and, with all memory back in DRAM, without.
+One row per server and policy. All data has skewed popularity. An agent without history settles and is then judged while
+requests arrive at half of the rate that the server can serve. Then the agent is stopped by SIGSTOP, and the server's
+maximum throughput is measured, first with far memory and then with all memory swapped in.
 
-THERMOCLINE_LAB_SERVERS names the servers to run, separated by commas; all of them by default.
+THERMOCLINE_LAB_SERVERS is a comma-separated list of servers to run; default: all.
 """
 
 import os
@@ -35,14 +35,14 @@ MORE_IS_BETTER = tuple(
 SETTLE_SECONDS = 24
 JUDGED_SECONDS = 12
 RATE_SHARE = 0.5
-"""Of what the server can serve. Far memory settles by what is accessed at that rate: a server that is suddenly asked
-for ten times as much gets its memory back ten times as fast, which no policy has promised."""
+"""Share of the rate that the server can serve. Far memory settles for the accesses at that rate: ten times as many
+requests would swap memory in ten times as fast, which no policy claims to prevent."""
 
 RUNS = 3
-"""Measurements with far memory, and as many without, of which the medians count."""
+"""Measurements with far memory, and as many without; their medians are compared."""
 
 REST_SECONDS = 5
-"""Load at the fixed rate before a run without far memory is over, so that a server's caches are warm again."""
+"""Duration of the load at the fixed rate before a run without far memory, so that a server's caches are warm again."""
 
 STALL_MAX_RATIO = 2 * offload.STALL_TARGET
 THROUGHPUT_MIN_RATIO = 0.9
@@ -50,12 +50,12 @@ THROUGHPUT_MIN_RATIO = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A server, its load, and how much of it."""
+    """A server and its load."""
 
     service: Service
     load: Load
     requests: int
-    """Of one measurement."""
+    """Number of requests in one measurement."""
     files: str | None = None
     """Directory of the files that it serves from page cache."""
 
@@ -90,7 +90,7 @@ _CASES: dict[str, Callable[[Guest], Case]] = {
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """A guest for each server, all policies in turn in it."""
+    """Runs one guest for each server, and all policies in turn in it."""
     figures: dict[str, Any] = {"stall_target_ratio": offload.STALL_TARGET}
     for name in SERVERS:
         with lab.guest() as guest:
@@ -116,20 +116,21 @@ def _row(lab: Lab, case: Case, policy: str, rate: int) -> dict[str, Any]:
     before = case.service.memory_current()
     load = case.load.start(SETTLE_SECONDS + JUDGED_SECONDS, rate)
     agent = offload.start(guest, [job], policy, "auto")
-    # Nothing happens that could be waited for: the controllers' time has to pass.
+    # There is no event to wait for: the controllers need time.
     guest.run(["sleep", str(SETTLE_SECONDS)], timeout_s=SETTLE_SECONDS + 60)
     stalls = Stalls.now(guest, cgroup)
     guest.wait_exit(load, timeout_s=JUDGED_SECONDS + 120)
     stall_ratio = Stalls.now(guest, cgroup).ratio_since(stalls)
     view = offload.offloaded(agent, job)
-    # It scans sixty times as often here as in production: what that costs two emulated CPUs is no matter of far memory.
+    # The agent scans sixty times as often as in production; that cost on two emulated CPUs would distort the
+    # comparison.
     guest.kill(agent.pid, signal.SIGSTOP)
     with_far = _medians(case)
-    _bring_back(case, rate)
+    _restore_memory(case, rate)
     without = _medians(case)
     guest.kill(agent.pid, signal.SIGCONT)
     agent.stop()
-    # What the agent took meanwhile is not the next one's.
+    # Discards what the agent offloaded meanwhile, before the next policy.
     swap.empty(guest)
     row: dict[str, Any] = {
         "memory_before_bytes": before,
@@ -158,12 +159,12 @@ def _medians(case: Case) -> Measured:
     return Measured(ops, p99, sum(run.errors for run in runs))
 
 
-def _bring_back(case: Case, rate: int) -> None:
-    """All that was offloaded, back into DRAM, and the server busy for a while."""
+def _restore_memory(case: Case, rate: int) -> None:
+    """Swaps in everything that was offloaded, and keeps the server busy for a while."""
     guest = case.service.guest
     swap.empty(guest)
     if case.files is not None:
         read = ["find", case.files, "-type", "f", "-exec", "cat", "{}", "+"]
-        # Charged to the job that reads.
+        # The pages are charged to the job that reads them.
         guest.run(["sh", "-c", f"{' '.join(read)} >/dev/null"], cgroup=case.service.cgroup, timeout_s=120)
     guest.wait_exit(case.load.start(REST_SECONDS, rate), timeout_s=REST_SECONDS + 60)

@@ -1,11 +1,11 @@
-"""Whatever fails of a pool while guests come and go: no slice has two owners, and none is lost. As root.
+"""Under faults of a pool's parts while guests start and stop, no slice has two owners and none is lost. As root.
 
-One guest runs all the time, with a mark in its pool memory that it looks at again and again. Beside it others are
-started and stopped. First the disk under the ledger is full. Then the manager, the host's daemon or the other guest's
-process is killed in each of some rounds, at a random moment; the steady guest's host is cut off from its manager for
-longer than its lease, in a network namespace; and files of slices are removed, or cut to nothing, by somebody who
-should not have. The steady guest must not notice any of it, and once the others are gone all slices but its own are
-free and clean. The manager alone is killed more often, under more load, by a test of its own crate.
+One guest runs all the time, with a mark in its pool memory that it checks continuously, while others are started and
+stopped. First the disk of the ledger is full. Then, over several rounds, the manager, the host daemon or the other
+guest's process is killed at a random moment; the steady guest's host, in a network namespace, is disconnected from its
+manager for longer than its lease; and slice files are removed or truncated as by an operator's mistake. The steady
+guest must be unaffected, and once the others are gone all slices except its own are free and clean. A test of the
+manager's crate kills the manager more often and under more load.
 """
 
 import contextlib
@@ -32,18 +32,18 @@ OTHERS = SLICES - STEADY_SLICES
 ROUNDS = 12
 SEED = 4
 MOMENTS_SECONDS = 1.2
-"""A start takes about so long on a busy machine, so that a fault falls before, into or after it."""
+"""Approximate duration of a guest's start on a busy machine, so that a fault falls before, into or after it."""
 BACK_SECONDS = 40.0
-"""For the others' slices to be free again: the lease, and patience with a busy machine."""
+"""Time limit for the others' slices to become free: the lease, plus delays on a busy machine."""
 DISK_MIB = 4
 FULL_TRIES = 60
-"""Guests started and stopped until the ledger has used what room its file had."""
+"""Upper bound on guests started and stopped until the ledger has used up the free space within its file."""
 PARTITION_SECONDS = 3 * LEASE_SECONDS
 
 
 @dataclass(slots=True)
 class Site:
-    """A pool, the steady guest's host, which is afar, and one that is near its manager."""
+    """A pool, the steady guest's host, which is behind the wire, and a host on the manager's side."""
 
     lab: Lab
     pool: Pool
@@ -54,7 +54,7 @@ class Site:
     lost: int = 0
 
     def others_back(self, what: str) -> float:
-        """Ends all guests but the steady one; how long it takes until their slices are free."""
+        """Stops all guests except the steady one; returns the seconds until their slices are free."""
         begin = time.monotonic()
         for host in (self.steady, self.near):
             _stop_others(host)
@@ -63,12 +63,12 @@ class Site:
         except LabError as error:
             self.lab.say(f"{what}: {error}")
             self.lost = max(self.lost, OTHERS - self.pool.counts()["free"])
-        self.lab.holds(what, self.marks.is_alive(), "the steady guest's program has ended")
+        self.lab.holds(what, self.marks.is_alive(), "the steady guest's program exited")
         return time.monotonic() - begin
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Each kind of fault in its turn."""
+    """Injects each kind of fault in turn."""
     need_root()
     hosts = ("host-a", "host-b")
     with Wire() as wire, Pool(lab, SLICES, hosts, wire=wire, disk_mib=DISK_MIB) as pool:
@@ -78,7 +78,7 @@ def run(lab: Lab) -> dict[str, Any]:
         with PoolGuest(steady, vm) as guest, OwnersWatch([steady, near]) as owners:
             marks = znuma.hold(guest, 1, STEADY_SLICES * SLICE_MIB // 2, node=1)
             site = Site(lab, pool, steady, near, marks)
-            # First, as a ledger that has been used for a while has room within its file.
+            # First, because a ledger that was used for a while has free space within its file.
             _full_disk(site)
             _kills(site)
             _partition(site, wire)
@@ -102,33 +102,33 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.at_most("lost_slices", site.lost, 0)
     lab.at_most("free_slices_with_data", dirty, 0)
     lab.at_most("damaged_bytes", damaged, 0)
-    lab.holds("steady", alive, "the steady guest's program has ended")
+    lab.holds("steady", alive, "the steady guest's program exited")
     return figures
 
 
 def _kills(site: Site) -> None:
-    """Rounds of coming, going and killing."""
-    chance = random.Random(SEED)  # noqa: S311 -- to be the same again
+    """Kills a part of the pool in each round, while a guest starts."""
+    chance = random.Random(SEED)  # noqa: S311 -- reproducible
     kills = {"manager": 0, "host": 0, "guest": 0}
     back: list[float] = []
     for number in range(ROUNDS):
-        whom = ("manager", "host", "guest")[number % 3]
-        site.lab.say(f"round {number}: the {whom} is killed")
-        comes = threading.Thread(target=_come, args=(site.steady, f"other-{number}"), daemon=True)
+        victim = ("manager", "host", "guest")[number % 3]
+        site.lab.say(f"round {number}: the {victim} is killed")
+        comes = threading.Thread(target=_start_guest, args=(site.steady, f"other-{number}"), daemon=True)
         comes.start()
         time.sleep(chance.uniform(0, MOMENTS_SECONDS))
-        kills[whom] += _kill(site, whom, f"other-{number}")
+        kills[victim] += _kill(site, victim, f"other-{number}")
         comes.join()
         back.append(site.others_back(f"round {number}"))
     site.figures |= {
         "kills": sum(kills.values()),
-        **{f"kills_of_{whom}": count for whom, count in kills.items()},
+        **{f"kills_of_{victim}": count for victim, count in kills.items()},
         "back_max_seconds": max(back),
     }
 
 
 def _full_disk(site: Site) -> None:
-    """Guests are refused with the reason, those that run go on, and all goes on by itself once there is room."""
+    """Starts are refused with a reason, running guests continue, and the pool recovers once there is space."""
     lab, pool = site.lab, site.pool
     lab.say("the disk under the ledger is full")
     pool.disk.fill()
@@ -142,7 +142,7 @@ def _full_disk(site: Site) -> None:
                 refused = str(error)
                 break
             site.near.vm("stop", name, "--now")
-    lab.holds("full_disk", "full" in refused, f"a guest was not refused for want of room on the disk: {refused!r}")
+    lab.holds("full_disk", "full" in refused, f"no start was refused because of the full disk: {refused!r}")
     pool.disk.make_room()
     begin = time.monotonic()
     pool.until("the manager writes again", lambda: pool.status()["trouble"] is None, BACK_SECONDS)
@@ -154,10 +154,10 @@ def _full_disk(site: Site) -> None:
 
 
 def _partition(site: Site, wire: Wire) -> None:
-    """What nobody uses afar is another host's before the wire is whole again, and stays that host's after it."""
+    """A dead guest's slices pass to another host during the partition, and stay with that host after it."""
     lab, pool = site.lab, site.pool
     site.steady.start_bare("cut-off", 256, SLICE_MIB * OTHERS)
-    lab.say(f"the way to the steady guest's host is cut, for {PARTITION_SECONDS} s; a guest there dies")
+    lab.say(f"the steady guest's host is disconnected for {PARTITION_SECONDS} s; a guest there is killed")
     begin = time.monotonic()
     wire.cut()
     site.steady.kill_guest("cut-off")
@@ -170,9 +170,9 @@ def _partition(site: Site, wire: Wire) -> None:
         site.lost = max(site.lost, OTHERS - pool.counts()["free"])
     try:
         site.near.start_bare("beyond", 256, SLICE_MIB)
-        lab.holds("partition", False, "the cut-off host's slices were given away")
+        lab.holds("partition", False, "slices of the disconnected host were assigned to another")
     except Refused as error:
-        lab.holds("partition.refused", "slices" in str(error), f"another guest was refused for a wrong reason: {error}")
+        lab.holds("partition.refused", "slices" in str(error), f"the start was refused for another reason: {error}")
     time.sleep(max(0.0, begin + PARTITION_SECONDS - time.monotonic()))
     wire.heal()
     healed = time.monotonic()
@@ -183,14 +183,14 @@ def _partition(site: Site, wire: Wire) -> None:
         "partition_lease_again_seconds": time.monotonic() - healed,
     }
     hosts = {host["host"]: host["slices"] for host in pool.status()["hosts"]}
-    want = {"host-a": STEADY_SLICES, "host-b": OTHERS}
-    lab.holds("partition.owners", hosts == want, f"slices by host are {hosts}, and should be {want}")
+    expected = {"host-a": STEADY_SLICES, "host-b": OTHERS}
+    lab.holds("partition.owners", hosts == expected, f"slices by host are {hosts}, expected {expected}")
     lab.at_most("partition_back_seconds", back, LEASE_SECONDS * 2)
     site.others_back("partition")
 
 
 def _lost_files(site: Site) -> None:
-    """Files of slices vanish or are cut to nothing: free ones, assigned ones, and at last one of the steady guest's."""
+    """Removes or truncates slice files: free ones, assigned ones, and finally one of the steady guest."""
     lab, pool, host = site.lab, site.pool, site.near
     refused = 0
     for number, (harm, assigned) in enumerate((harm, held) for held in (False, True) for harm in ("removed", "cut")):
@@ -207,14 +207,14 @@ def _lost_files(site: Site) -> None:
         site.others_back(what)
         refused += _until_all_start(site, what)
     own = next(slice_["path"] for slice_ in site.steady.explain("steady")["mapped"])
-    lab.say("a file of the steady guest's is removed")
+    lab.say("a file of the steady guest is removed")
     next(file for file in pool.files() if str(file) == own).unlink()
-    _until_all_start(site, "a file of the steady guest's is removed")
+    _until_all_start(site, "a file of the steady guest is removed")
     site.figures |= {"files_harmed": 5, "files_refused": refused}
 
 
 def _until_all_start(site: Site, what: str) -> int:
-    """Starts a guest on all slices but the steady one's, and ends it; how often it was refused before that."""
+    """Starts and stops a guest on all slices except the steady guest's; returns how many starts were refused before."""
     refused = 0
     deadline = time.monotonic() + BACK_SECONDS
     while True:
@@ -230,26 +230,24 @@ def _until_all_start(site: Site, what: str) -> int:
     site.others_back(what)
     whole = SLICE_MIB * MIB
     sizes = {file.stat().st_size for file in site.pool.free_files()}
-    site.lab.holds(
-        f"{what}: size", sizes == {whole}, f"free slices have files of {sizes} bytes, and should have {whole}"
-    )
+    site.lab.holds(f"{what}: size", sizes == {whole}, f"free slices have files of {sizes} bytes, expected {whole}")
     return refused
 
 
-def _come(host: Host, name: str) -> None:
-    """Starts a guest; a fault may keep it from that."""
+def _start_guest(host: Host, name: str) -> None:
+    """Starts a guest; a fault may prevent that."""
     with contextlib.suppress(Refused):
         host.start_bare(name, 256, SLICE_MIB * OTHERS)
 
 
-def _kill(site: Site, whom: str, name: str) -> int:
-    """Kills, and starts again what does not start again by itself; how many were killed."""
-    if whom == "manager":
+def _kill(site: Site, victim: str, name: str) -> int:
+    """Kills a part and restarts it if necessary; returns the number of killed processes."""
+    if victim == "manager":
         site.pool.kill_manager()
         time.sleep(0.2)
         site.pool.start_manager()
         return 1
-    if whom == "host":
+    if victim == "host":
         site.steady.kill()
         site.steady.start()
         return 1
@@ -257,7 +255,7 @@ def _kill(site: Site, whom: str, name: str) -> int:
 
 
 def _stop_others(host: Host) -> None:
-    """Ends all guests but the steady one, however busy they are."""
+    """Stops all guests except the steady one, repeatedly until they are gone."""
     deadline = time.monotonic() + BACK_SECONDS
     while time.monotonic() < deadline:
         others = [name for name in host.names() if name != "steady"]

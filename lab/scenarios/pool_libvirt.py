@@ -1,9 +1,10 @@
-"""A host of libvirt: its guest sees a node without cores of the pool's memory, and gives it back while it runs.
+"""A libvirt host: its guest sees pool memory as a NUMA node without CPUs, and releases it while it runs.
 
-The pool is a NUMA node of the host, as CXL memory is one, and each slice a right to so much of it. This machine may
-have one node only, which is then the pool as well: that a guest's modules come from the node they should is what their
-policy says (`/proc/PID/numa_maps`), by which the host tells pool from local memory. Slices' files hold nothing but
-their locks. `make test-libvirt` installs libvirt and runs this; it runs a libvirtd of its own and leaves none behind.
+The pool is a NUMA node of the host, which is how CXL memory appears, and each slice a right to a part of it. If this
+machine has only one node, that node is the pool as well: whether a guest's modules are allocated from the right node is
+then visible only in their memory policy (`/proc/PID/numa_maps`), by which the host distinguishes pool from local
+memory. Slice files contain nothing and serve as locks. `make test-libvirt` installs libvirt and runs this scenario,
+with a private libvirtd that ends with it.
 """
 
 import fcntl
@@ -22,13 +23,13 @@ KERNELS = ("6.12",)
 SLICES = 2
 LOCAL_MIB = 448
 HELD_MIB = 100
-"""What a program holds in the pool."""
+"""Pool memory that a program in the guest holds."""
 CELL_MIB = 4
-"""What libvirt gives the node before any slice."""
+"""Memory that libvirt gives the node before any slice."""
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Start, look, lose the daemon, release, stop."""
+    """Starts a guest, observes it, restarts the daemon, releases the slices and stops the guest."""
     movable = "memhp_default_state=online_movable"
     with Pool(lab, SLICES) as pool:
         libvirt = Libvirt(pool)
@@ -44,7 +45,7 @@ def run(lab: Lab) -> dict[str, Any]:
             host.kill()
             alone = _locked(pool)
             host.start()
-            lab.say("the host's daemon was killed and is back")
+            lab.say("the host's daemon was killed and restarted")
             znuma.balloon(guest)
             released = znuma.release(host, guest)
             free_seconds = pool.until_free(SLICES)
@@ -52,7 +53,7 @@ def run(lab: Lab) -> dict[str, Any]:
             after, damaged = znuma.node_bytes(guest, 1), marks.damaged_bytes()
             killed = znuma.out_of_memory(guest)
             written = sum(file.stat().st_blocks for file in pool.files())
-            _ended(host)
+            _stop(host)
         left = libvirt.virsh("list", "--all", "--name").split()
     figures = {
         "libvirt": libvirt.version,
@@ -73,8 +74,12 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.at_least("node_before_bytes", before, SLICES * SLICE_MIB * MIB)
     lab.at_most("node_after_bytes", after, CELL_MIB * MIB)
     lab.at_least("pool_touched_bytes", seen.pool_touched_bytes, boot.pool_touched_bytes + HELD_MIB * MIB)
-    lab.holds("locks", (locks, locked, alone) == (SLICES, SLICES, SLICES), f"{locks} held, {locked} and {alone} locked")
-    lab.holds("by", record["room"]["by"] == "balloon", f"the room was reckoned by {record['room']['by']}")
+    lab.holds(
+        "locks",
+        (locks, locked, alone) == (SLICES, SLICES, SLICES),
+        f"{locks} files open, {locked} locked, {alone} locked without the daemon",
+    )
+    lab.holds("by", record["room"]["by"] == "balloon", f"free memory was determined by {record['room']['by']}")
     lab.holds("modules", "ua-slice" not in xml, "libvirt still has modules that were released")
     lab.holds("files", written == 0, "slices' files were written to")
     lab.at_most("damaged_bytes", damaged, 0)
@@ -84,13 +89,13 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _locks(pool: Pool, pid: int) -> int:
-    """Slices' files that a process has open."""
+    """Returns the number of slice files that a process has open."""
     files = {str(file) for file in pool.files()}
     return sum(str(link.readlink()) in files for link in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def _locked(pool: Pool) -> int:
-    """Slices that somebody holds the lock of."""
+    """Returns the number of slices whose lock is held."""
     count = 0
     for path in pool.files():
         with path.open("rb") as file:
@@ -101,6 +106,6 @@ def _locked(pool: Pool) -> int:
     return count
 
 
-def _ended(host: Host) -> None:
-    """Ends the guest as a user does."""
+def _stop(host: Host) -> None:
+    """Stops the guest as a user does."""
     host.vm("stop", "guest", "--grace", "1s")

@@ -1,11 +1,11 @@
-"""A guest of libvirt that touches its pool memory is repaired as it runs: its pages move to local memory under it.
+"""A libvirt guest that touches its pool memory is mitigated while it runs: its pages migrate to local memory.
 
-The host is a guest of two nodes, whose second one has no cores and is the pool. In it run a pool's manager, a host's
-daemon, a libvirtd and QEMU with a guest of its own, emulated within the emulation, which is a program without an
-operating system. It fills part of its memory module, which lies on the host's pool node. While the host's local node
-is full nothing is begun. Once there is room the pages are migrated; what is touched later comes from local memory;
-the slices go back to the pool. Then the host's daemon is killed and takes the guest over again; and another guest's
-host is killed in the midst of a repair, which its next start brings to an end.
+The host is a guest with two nodes, of which the second has no CPUs and is the pool. It runs a pool manager, a host
+daemon, a libvirtd and QEMU with a nested guest, emulated within the emulation, which is a program without an operating
+system. It fills part of its memory module, which is on the host's pool node. While the host's local node is full, no
+mitigation starts. Once there is free memory, the pages are migrated, further allocations come from local memory, and
+the slices return to the pool. Then the host daemon is killed and adopts the guest after its restart; and the daemon is
+killed during the mitigation of another guest, which its next start completes.
 """
 
 import time
@@ -25,24 +25,24 @@ INNER_LOCAL_MIB = 128
 SLICES = 1
 HELD_MIB, LATER_MIB = 48, 24
 LEFT_MIB = 64
-"""Of local memory, where there is too little for what a guest's module may need."""
-LOOKS = 2 * (HELD_MIB + LATER_MIB) // 4
-"""All marks are looked at twice."""
-# A repair that is refused for want of room is tried again at each look; and of two guests both are repaired.
+"""Local memory left free, less than a guest's module may need."""
+CHECKS = 2 * (HELD_MIB + LATER_MIB) // 4
+"""Number of checks in which all marks are checked twice."""
+# A mitigation refused for lack of memory is retried at each sample; both guests are mitigated.
 WATCH = Watch(period="5s", touched="20%", budget="100%", attempts=1000)
 PREFERRED, BOUND = "prefer (many)=static:0", "bind=static:0"
-"""Policies of memory that was moved: where nothing was said about local nodes, and where it was."""
+"""Memory policies after migration: without configured local nodes, and with them."""
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """One guest is refused, repaired and goes on; another's host dies in the midst of its repair."""
+    """Mitigates one guest after a refusal; kills the daemon during the mitigation of another."""
     with nested.outer(lab, LOCAL_MIB, POOL_MIB) as guest:
         lab.say(f"up in {guest.boot_seconds:.1f} s")
         copied = znuma.copy_seconds_per_gib(guest)
         host = nested.Host(guest, SLICES, WATCH, INNER_LOCAL_MIB + SLICES * SLICE_MIB)
         lab.say(f"libvirt and the pool are up; {host.virsh('version').splitlines()[-1]}")
         try:
-            figures = _repaired(lab, guest, host)
+            figures = _mitigated(lab, guest, host)
             host.kill()
             host.configure(local_nodes=str(numa.LOCAL))
             host.start()
@@ -55,7 +55,7 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _start(lab: Lab, host: nested.Host, name: str) -> tuple[nested.Inner, str]:
-    """A guest that is up, and the address of its module."""
+    """Starts a guest; returns it once it is up, with the address of its module."""
     inner = nested.Inner(host, name, INNER_LOCAL_MIB, SLICES * SLICE_MIB)
     booted = inner.until_up()
     lab.say(f"guest {name} was started in {inner.start_seconds:.1f} s, its program up after {booted:.1f} s more")
@@ -66,7 +66,7 @@ def _start(lab: Lab, host: nested.Host, name: str) -> tuple[nested.Inner, str]:
     return inner, modules[0]
 
 
-def _repaired(lab: Lab, guest: Guest, host: nested.Host) -> dict[str, Any]:
+def _mitigated(lab: Lab, guest: Guest, host: nested.Host) -> dict[str, Any]:
     inner, module = _start(lab, host, "wrong")
     hog = _fill(guest)
     inner.hold(HELD_MIB)
@@ -74,7 +74,7 @@ def _repaired(lab: Lab, guest: Guest, host: nested.Host) -> dict[str, Any]:
     lab.say(refused)
     full = inner.modules()[module]
     begin = host.uptime()
-    inner.until_checks(LOOKS)
+    inner.until_checks(CHECKS)
     begun = host.uptime()
     guest.kill(hog)
     guest.wait_exit(hog)
@@ -83,15 +83,15 @@ def _repaired(lab: Lab, guest: Guest, host: nested.Host) -> dict[str, Any]:
     lab.say(moved)
     host.until_free(SLICES)
     gap, usual = inner.gap_seconds(begun, ended), inner.gap_seconds(begin, begun)
-    repaired = inner.modules()[module]
-    _goes_on(lab, host, inner, module, PREFERRED)
+    mitigated = inner.modules()[module]
+    _check_after_move(lab, host, inner, module, PREFERRED)
     seconds = float(host.log_line(" are local after ").split(" are local after ")[1].split()[0])
     host.vm("stop", inner.name, "--now")
     moved_bytes = int(moved.split(" in all, ")[1].split()[0])
     lab.holds("policy", full.policy == f"bind:{numa.SLOW}", f"after a refusal: {full}")
     lab.at_least("refused_pool_bytes", full.on(numa.SLOW), HELD_MIB * MIB)
     lab.at_least("moved_bytes", moved_bytes, HELD_MIB * MIB)
-    lab.at_most("pool_bytes_after", repaired.on(numa.SLOW), 0)
+    lab.at_most("pool_bytes_after", mitigated.on(numa.SLOW), 0)
     return {
         "refused_pool_bytes": full.on(numa.SLOW),
         "moved_bytes": moved_bytes,
@@ -99,18 +99,18 @@ def _repaired(lab: Lab, guest: Guest, host: nested.Host) -> dict[str, Any]:
         "move_seconds_per_gib": seconds / (moved_bytes / (1 << 30)),
         "look_gap_seconds": usual,
         "move_gap_seconds": gap,
-        "pool_bytes_after": repaired.on(numa.SLOW),
+        "pool_bytes_after": mitigated.on(numa.SLOW),
     }
 
 
-def _goes_on(lab: Lab, host: nested.Host, inner: nested.Inner, module: str, policy: str) -> None:
-    """A guest that was moved: what it touches is local, nothing of it is harmed, and a new daemon knows it as it is."""
+def _check_after_move(lab: Lab, host: nested.Host, inner: nested.Inner, module: str, policy: str) -> None:
+    """Checks that new allocations are local, that no data is damaged, and that a restarted daemon adopts the guest."""
     before = inner.modules()[module]
-    inner.until_checks(LOOKS)
+    inner.until_checks(CHECKS)
     inner.hold(LATER_MIB)
     host.kill()
     host.start()
-    inner.until_checks(LOOKS)
+    inner.until_checks(CHECKS)
     now, damaged, locks = inner.modules()[module], inner.damaged_bytes(), inner.locks()
     record = host.explain(inner.name)
     lab.holds("moved policy", now.policy == policy, f"{inner.name}: {now}")
@@ -119,7 +119,7 @@ def _goes_on(lab: Lab, host: nested.Host, inner: nested.Inner, module: str, poli
     lab.at_most("locks", locks, 0)
     lab.at_most("damaged_bytes", damaged, 0)
     known = record["repaired"] and record["state"] == "running" and record["process"]["pid"] == inner.pid
-    lab.holds("known", known, f"a new daemon says {record}")
+    lab.holds("known", known, f"the restarted daemon reports {record}")
 
 
 def _interrupted(lab: Lab, host: nested.Host) -> dict[str, Any]:
@@ -128,25 +128,25 @@ def _interrupted(lab: Lab, host: nested.Host) -> dict[str, Any]:
     deadline = time.monotonic() + 120
     while "static" not in (found := inner.modules()[module]).policy:
         if time.monotonic() > deadline:
-            raise GuestTimeout(f"nobody repairs guest {inner.name}: {found}")
+            raise GuestTimeout(f"the mitigation of guest {inner.name} does not start: {found}")
     host.kill()
     left = inner.modules()[module]
     locks = inner.locks()
-    lab.say(f"killed in the midst of a move: {found}, and then {left}, {locks} locks")
+    lab.say(f"killed during a migration: {found}, afterwards {left}, {locks} locks")
     host.start()
     while not host.explain(inner.name)["repaired"]:
         if time.monotonic() > deadline + 120:
-            raise GuestTimeout(f"guest {inner.name} is not repaired after its host's restart")
+            raise GuestTimeout(f"guest {inner.name} is not mitigated after its host's restart")
         time.sleep(0.5)
     host.until_free(SLICES)
     lab.at_most("interrupted_pool_bytes", inner.modules()[module].on(numa.SLOW), 0)
-    _goes_on(lab, host, inner, module, BOUND)
+    _check_after_move(lab, host, inner, module, BOUND)
     host.vm("stop", inner.name, "--now")
     return {"interrupted_left_bytes": left.on(numa.SLOW), "interrupted_locks": locks}
 
 
 def _fill(guest: Guest) -> int:
-    """Has a program take local memory until there is too little for a module; its pid."""
+    """Starts a program that takes local memory until too little is free for a module; returns its pid."""
     guest.write("/proc/sys/vm/drop_caches", "3")
     lines = guest.read(f"/sys/devices/system/node/node{numa.LOCAL}/meminfo").splitlines()
     free_mib = next(int(line.split()[3]) >> 10 for line in lines if "MemFree" in line)

@@ -1,9 +1,9 @@
-"""A guest that touches more than predicted is found out within a period and moved to local memory, once, while it runs.
+"""A guest that touches more pool memory than predicted is detected within a period and moved to local memory, once.
 
-Its pool memory is what was to stay untouched. It begins as predicted; then a program takes more than is left beside
-the cores. The guest is moved to a second process on the same host, all of whose memory is local; its slices go back.
-A program in it counts on, some tens of times per second, over a port of its own, and is timed outside: a clock inside
-stands still while the guest does.
+Its pool memory is predicted to stay untouched. It behaves as predicted at first; then a program takes more memory than
+its local memory has free. The running guest is moved to a second process on the same host with local memory only, and
+its slices return. A program in it sends a counter some tens of times per second over its own port, timed outside,
+because a clock in the guest stops during the pause.
 """
 
 import time
@@ -23,16 +23,16 @@ LOCAL_MIB, POOL_MIB = 448, 256
 SLICES = POOL_MIB // SLICE_MIB
 TOLERATED_RATIO = 0.05
 PERIOD_SECONDS = 3
-QUIET_LOOKS = 3
+QUIET_SAMPLES = 3
 SMALL_MIB = 32
-"""Within what was predicted."""
+"""Memory within the prediction."""
 LARGE_MIB = 420
 DETECTED_MAX_PERIODS = 2.5
-"""The period in which it began is not over, and the look itself takes its time."""
+"""The period in which the accesses begin is not over, and the sample itself takes time."""
 PAUSE_MAX_SECONDS = 1.0
 TICKS_MIN = 50
 TICKS_GAP_MAX_SECONDS = 15.0
-"""An emulated guest whose memory is being filled stands still for seconds, moved or not."""
+"""An emulated guest stalls for seconds while its memory is being filled, moved or not."""
 
 _TICKER = """
 port=$(grep -l '^ticks$' /sys/class/virtio-ports/*/name); port=/dev/$(basename $(dirname $port))
@@ -41,15 +41,15 @@ i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done >$port
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Predict, start, misbehave, detect, mitigate."""
+    """Starts a guest, exceeds the prediction, and checks detection and mitigation."""
     watch = Watch(period=f"{PERIOD_SECONDS}s")
     with Pool(lab, SLICES) as pool:
-        # Of guests that QEMU 7.2 emulates, half have lost writes when it has moved them.
+        # Half of the guests that QEMU 7.2 emulates lose writes when they are moved.
         host = pool.host("host-a", watch, hypervisor=emulator.section(pool.directory / "qemu", threads="single"))
         with PoolGuest(host, Vm("wrong", LOCAL_MIB, POOL_MIB, cpus=1)) as guest:
             guest.spawn(["sh", "-c", _TICKER], stdout="/run/ticker.out", stderr="/run/ticker.out")
             small = znuma.hold(guest, 1, SMALL_MIB)
-            quiet = znuma.observe(host, guest, QUIET_LOOKS)
+            quiet = znuma.observe(host, guest, QUIET_SAMPLES)
             before = host.explain("wrong")["verdict"]
             begin = time.monotonic()
             large = guest.spawn(
@@ -72,12 +72,9 @@ def run(lab: Lab) -> dict[str, Any]:
             gap = guest.ticks.gap_seconds(begin, end)
             nodes = [znuma.node_bytes(guest, node) for node in (0, 1)]
             killed = znuma.out_of_memory(guest)
+    pause, total, copied = _move(moved["what"])
     numbers = [int(line) for _, line in ticks if line.isdigit()]
     lost = sum(after - ahead - 1 for ahead, after in pairwise(numbers))
-    words = moved["what"]
-    pause = float(words.split("paused for ")[1].split()[0])
-    total = float(words.split(" s, ")[1].split()[0])
-    copied = int(words.split(" in all, ")[1].split()[0])
     figures = {
         "pool_bytes": POOL_MIB * MIB,
         "pool_accessed_before_ratio": quiet.pool_accessed_ratio,
@@ -94,23 +91,33 @@ def run(lab: Lab) -> dict[str, Any]:
         "damaged_bytes": damaged,
         "oom_kills": killed,
     }
-    lab.say(f"{words}; the program outside saw a gap of {gap:.3f} s; {figures}")
-    lab.holds("quiet", before == "as_predicted", f"before it misbehaved it was {before}")
-    lab.at_most("detected_seconds", figures["detected_seconds"], DETECTED_MAX_PERIODS * PERIOD_SECONDS)
-    lab.at_most("pause_seconds", pause, PAUSE_MAX_SECONDS)
-    lab.at_least("ticks", figures["ticks"], TICKS_MIN)
-    lab.at_most("ticks_gap_seconds", gap, TICKS_GAP_MAX_SECONDS)
-    lab.at_most("ticks_lost", lost, 0)
-    lab.at_most("damaged_bytes", damaged, 0)
-    lab.at_most("oom_kills", killed, 0)
-    lab.holds("programs", alive, "a program in the guest has ended")
+    lab.say(f"{moved['what']}; outside, the ticks have a gap of {gap:.3f} s; {figures}")
+    lab.holds("quiet", before == "as_predicted", f"the verdict before was {before}")
+    lab.holds("programs", alive, "a program in the guest exited")
     lab.holds("once", record["repaired"] and not record["mapped"], f"it still has slices: {record['mapped']}")
     lab.at_least("pool node", nodes[1], POOL_MIB * MIB)
+    _bounds(lab, figures)
     return figures
 
 
+def _move(text: str) -> tuple[float, float, int]:
+    """Parses pause and total time in seconds and the copied bytes from the event of a move."""
+    pause = float(text.split("paused for ")[1].split()[0])
+    total = float(text.split(" s, ")[1].split()[0])
+    return pause, total, int(text.split(" in all, ")[1].split()[0])
+
+
+def _bounds(lab: Lab, figures: dict[str, Any]) -> None:
+    lab.at_most("detected_seconds", figures["detected_seconds"], DETECTED_MAX_PERIODS * PERIOD_SECONDS)
+    lab.at_most("pause_seconds", figures["pause_seconds"], PAUSE_MAX_SECONDS)
+    lab.at_least("ticks", figures["ticks"], TICKS_MIN)
+    lab.at_most("ticks_gap_seconds", figures["ticks_gap_seconds"], TICKS_GAP_MAX_SECONDS)
+    for name in ("ticks_lost", "damaged_bytes", "oom_kills"):
+        lab.at_most(name, figures[name], 0)
+
+
 def _begin(pool: Pool, timeout_s: float) -> float:
-    """When the guest has touched more of the pool than is tolerated, in Unix time."""
+    """Returns the Unix time at which the guest has touched more of the pool than is tolerated."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if sum(file.stat().st_blocks for file in pool.files()) * 512 > TOLERATED_RATIO * POOL_MIB * MIB:

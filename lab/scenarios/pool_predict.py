@@ -1,8 +1,8 @@
-"""A guest's pool memory is what trained models say of it: request, prediction, slices, and a guest that runs on them.
+"""A guest's pool memory is predicted by trained models: request, prediction, slices, and a guest that runs on them.
 
-The models are those of `python -m thermocline.learn`, as ONNX files, served by the host (004 section 4.3 A). A guest
-whose customer has a history gets what is predicted untouched, in whole slices; one of which nothing is known stays
-local. What the host decides is held against `thermocline pool predict`, asked the same.
+The models are ONNX files from `python -m thermocline.learn`, evaluated by the host (Pond section 4.3 A). A guest whose
+customer has a history gets the predicted untouched memory, in whole slices; a guest without data gets local memory
+only. The host's decision is compared with that of `thermocline pool predict` for the same request.
 """
 
 import json
@@ -17,10 +17,10 @@ from thermolab.qemu import MIB
 
 KERNELS = ("6.12",)
 
-MODELS = TREE / "crates" / "predict" / "testdata"
+MODELS = TREE / "crates" / "pool" / "predict" / "testdata"
 SLICES = 8
 MEMORY_MIB = 4096
-"""As of the smallest guests that the models were trained on; emulated memory that is not touched costs nothing."""
+"""Size of the smallest guests in the training data; untouched memory costs nothing under emulation."""
 CORES = 2
 KNOWN = {
     "customer": 5,
@@ -34,7 +34,7 @@ UNKNOWN = {"customer": 5, "vm_type": "F2", "guest_os": "plan9", "location": "reg
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """One guest that the models know, one that they do not."""
+    """Runs one guest that the models have data for, and one that they do not."""
     models = f'[predict]\nuntouched = "{MODELS}/untouched.onnx"\ninsensitive = "{MODELS}/insensitive.onnx"\n'
     with Pool(lab, SLICES) as pool:
         host = pool.host("host-a", Watch(attempts=0), local_mib=2 * MEMORY_MIB, more=models)
@@ -60,15 +60,15 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.holds("why", known["share"]["why"] == "untouched", f"the host's reason is {known['share']['why']}")
     lab.holds("mapped", len(known["mapped"]) == slices, f"{len(known['mapped'])} slices are mapped")
     lab.at_least("node_bytes", node, slices * SLICE_MIB * MIB)
-    unheard = (unknown["share"]["why"], unknown["share"]["slices"], without)
-    lab.holds("unknown", unheard == ("no_prediction", 0, 0), f"who is not known got {unheard}")
+    actual = (unknown["share"]["why"], unknown["share"]["slices"], without)
+    lab.holds("unknown", actual == ("no_prediction", 0, 0), f"a guest without a prediction got {actual}")
     return figures
 
 
 def _predicted(pool: Pool) -> float:
-    """What the model says of the first guest, by another way."""
+    """Returns the model's prediction for the first guest, from `thermocline pool predict`."""
     request = pool.directory / "request.json"
     request.write_text(json.dumps({**KNOWN, "cores": CORES, "memory_bytes": MEMORY_MIB * MIB}))
     models = ("--model", f"{MODELS}/untouched.onnx", "--insensitive", f"{MODELS}/insensitive.onnx")
-    told = json.loads(pool.command("pool", "predict", *models, "--request", str(request), "--format", "json"))
-    return float(told["decisions"][0]["untouched_ratio"])
+    answer = json.loads(pool.command("pool", "predict", *models, "--request", str(request), "--format", "json"))
+    return float(answer["decisions"][0]["untouched_ratio"])

@@ -1,8 +1,8 @@
-"""A guest that is full keeps its pool memory: the release is refused before it starts, and nothing in it is ended.
+"""A full guest keeps its pool memory: its release is refused before it starts, and no program in the guest is killed.
 
-A guest that is asked for memory it has no room for neither refuses nor complies: its kernel ends programs. So the host
-reckons first, by what the guest says through its balloon's driver, or without one by what it ever touched. Once there
-is room, the same release goes through.
+If a guest is requested to release memory that it cannot spare, it neither refuses nor complies: its kernel kills
+programs. The host therefore checks first, from the memory statistics of the balloon driver, or without one from the
+memory ever touched. Once the guest has free memory, the same release succeeds.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ KERNELS = ("6.12",)
 SLICES = 3
 LOCAL_MIB = 640
 LOCAL_HELD_MIB, POOL_HELD_MIB = 360, 320
-"""With what the guest's kernel and programs take, more than is left without the pool. Each is bound to its node: a
-program that spills into memory that its kernel may not use itself is ended for want of page tables, release or not."""
+"""Together with the guest's kernel and programs, more than local memory. Each part is bound to its node: a program that
+spills into memory that its kernel may not use itself is killed for lack of page tables, with or without a release."""
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Fill, ask, empty, ask."""
+    """Fills the guest, requests the release, frees memory, and requests it again."""
     movable = "memhp_default_state=online_movable"
     with Pool(lab, SLICES) as pool:
         host = pool.host("host-a", Watch(attempts=0))
@@ -54,9 +54,9 @@ def run(lab: Lab) -> dict[str, Any]:
         "release_seconds_per_gib": released / (SLICES * SLICE_MIB / 1024),
         "free_after_release_seconds": free_seconds,
     }
-    lab.holds("reason", "must stay free" in reason, f"the refusal does not say why: {reason}")
-    lab.holds("nothing was asked", begin == 0, f"{begin} slices were given back although the release was refused")
-    lab.holds("program", alive, "a program that fills the guest was ended")
+    lab.holds("reason", "must stay free" in reason, f"the refusal does not state the reason: {reason}")
+    lab.holds("nothing released", begin == 0, f"{begin} slices were released although the release was refused")
+    lab.holds("program", alive, "a program that fills the guest exited")
     lab.at_most("oom_kills", killed, 0)
     lab.at_most("damaged_bytes", damaged, 0)
     lab.at_least("node_before_bytes", before, SLICES * SLICE_MIB * MIB)

@@ -1,9 +1,9 @@
-"""How long a slice takes to come and to go, per GiB, as a memory module and as a virtio-mem device.
+"""Measures the time per GiB until a slice is online or released, as memory module and as virtio-mem device.
 
-Online is from the hypervisor's command (QMP) to the guest's kernel saying that all of it is online. Away is from the
-host's request to the hypervisor having let go of the file, once with nothing in the slices and once with most of them
-in use. Emulated, every second is too long; so each is also told as a multiple of what the same guest takes to copy as
-much memory. 004 section 4.2 has 10 to 100 ms per GB for offlining, and online near zero.
+Online time is from the hypervisor's command (QMP) until the guest's kernel has onlined all of it. Release time is from
+the host's request until the hypervisor has closed the file, once with empty slices and once with most of them in use.
+Because emulation slows everything down, each time is also given as a multiple of the time in which the same guest
+copies as much memory. Pond section 4.2 reports 10 to 100 ms per GB for offlining, and nearly zero for onlining.
 """
 
 import time
@@ -25,7 +25,7 @@ USED_RATIO = 0.8
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Both ways, one after the other."""
+    """Measures both ways, one after the other."""
     figures: dict[str, Any] = {}
     with Pool(lab, SLICES, [f"host-{way}" for way in virtio_mem.WAYS]) as pool:
         for way in virtio_mem.WAYS:
@@ -42,21 +42,21 @@ def _vm(name: str) -> Vm:
 
 
 def _ready(guest: PoolGuest, way: str) -> None:
-    """All slices are there, and the guest says how much it uses."""
+    """Waits until all slices are online and the guest reports its memory use."""
     znuma.balloon(guest)
     if way == "virtio-mem":
         virtio_mem.drive(guest)
 
 
 def _empty(lab: Lab, host: Host, way: str) -> dict[str, Any]:
-    """Takes slices that nobody uses, and brings others."""
+    """Measures the release of empty slices, and the addition of others."""
     with PoolGuest(host, _vm("empty")) as guest:
         _ready(guest, way)
         copied = znuma.copy_seconds_per_gib(guest)
         empty = znuma.release(host, guest) / GIB
         left = znuma.node_bytes(guest, 1)
         host.pool.until_free(SLICES)
-        online = _bring(host, guest, way) / GIB
+        online = _add(host, guest, way) / GIB
     lab.at_most(f"{way} left empty", left, 0)
     return {
         "copy_seconds_per_gib": copied,
@@ -68,7 +68,7 @@ def _empty(lab: Lab, host: Host, way: str) -> dict[str, Any]:
 
 
 def _used(lab: Lab, host: Host, way: str) -> dict[str, Any]:
-    """Takes slices that a program uses, which keeps what it has."""
+    """Measures the release of slices that a program uses; the program keeps its data."""
     with PoolGuest(host, _vm("used")) as guest:
         _ready(guest, way)
         copied = znuma.copy_seconds_per_gib(guest)
@@ -88,12 +88,12 @@ def _used(lab: Lab, host: Host, way: str) -> dict[str, Any]:
     }
 
 
-def _bring(host: Host, guest: PoolGuest, way: str) -> float:
-    """Adds as many devices as there were, one after the other; seconds until the guest had them online, in all."""
+def _add(host: Host, guest: PoolGuest, way: str) -> float:
+    """Adds as many devices as there were; returns the total of seconds until the guest had each of them online."""
     total = 0.0
     with Qmp(host.home / f"{guest.vm.name}.1.qmp") as qmp:
         for index in range(SLICES):
-            wanted = (index + 1) * SLICE_MIB * MIB
+            expected = (index + 1) * SLICE_MIB * MIB
             backend = {"qom-type": "memory-backend-memfd", "id": f"m{index}", "size": SLICE_MIB * MIB, "share": True}
             device = {"driver": "pc-dimm", "id": f"d{index}", "memdev": f"m{index}", "node": 1}
             if way == "virtio-mem":
@@ -102,7 +102,7 @@ def _bring(host: Host, guest: PoolGuest, way: str) -> float:
             begin = time.monotonic()
             qmp.ask("object-add", backend)
             qmp.ask("device_add", device)
-            while znuma.node_bytes(guest, 1) < wanted:
+            while znuma.node_bytes(guest, 1) < expected:
                 pass
             total += time.monotonic() - begin
     return total

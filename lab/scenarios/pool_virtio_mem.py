@@ -1,11 +1,12 @@
-"""Slices as virtio-mem devices: they come and go as memory modules do, and guests that have them are repaired.
+"""Slices as virtio-mem devices come and go as memory modules do, and guests that have them are mitigated.
 
-A host of that setting starts a guest, which fills its far node with a mark, is refused a release while it has no room
-for what it holds there, and gives its slices once it has. Before that the daemon dies in the midst of a release, and is
-started with the other setting: it takes the request back, and a guest that runs is asked for what it has. The next
-guest looks for the marks of the first in all of its pool memory. It stands still when it is asked for its slices, so
-that the request is taken back when time is up; when it goes on, it is asked again, and gives them unused. A third one
-is predicted wrong and moved to local memory, slices and all, as it runs.
+A host with that setting starts a guest, which fills its far node with a mark, is refused a release while it has too
+little free memory for that data, and releases its slices once it has enough. Before that the daemon is killed during a
+release and restarted with the other setting: it cancels the request, and requests slices from the running guest in the
+way in which the guest has them. The next guest searches all of its pool memory for the first guest's marks. Its CPUs
+are stopped when its slices are requested, so that the request is cancelled after its time limit; when they continue,
+the slices are requested again and released unused. A third guest exceeds its prediction and is moved to local memory,
+slices included, while it runs.
 """
 
 from typing import Any
@@ -24,19 +25,19 @@ SLICES = POOL_MIB // SLICE_MIB
 GIB = POOL_MIB / 1024
 MOVABLE = "memhp_default_state=online_movable"
 CALM_MIB, WRONG_MIB = 640, 448
-"""Beside the cores of guests that are asked for slices, and of the one that is moved."""
+"""Local memory of the guests whose slices are requested, and of the guest that is moved."""
 LOCAL_HELD_MIB, POOL_HELD_MIB = 400, 205
-"""With what the guest's kernel and programs take, more than is left without the pool."""
-IMPATIENT = "500ms"
-"""For a slice, of a guest that stands still."""
+"""Together with the guest's kernel and programs, more than local memory."""
+SHORT_LIMIT = "500ms"
+"""Time limit for the release of a slice by a guest whose CPUs are stopped."""
 PERIOD_SECONDS = 3
 SMALL_MIB, LARGE_MIB = 32, 420
-"""Within what was predicted, and beyond."""
+"""Sizes within and beyond the prediction."""
 PAUSE_MAX_SECONDS = 1.0
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Fill, ask, empty, ask; hand over; repair."""
+    """Runs the three guests one after the other."""
     with Pool(lab, SLICES, ("host-a", "host-b")) as pool:
         calm = virtio_mem.host(pool, "host-a", Watch(attempts=0), "virtio-mem", threads="single")
         strict = virtio_mem.host(pool, "host-b", Watch(period=f"{PERIOD_SECONDS}s"), "virtio-mem", threads="single")
@@ -44,7 +45,7 @@ def run(lab: Lab) -> dict[str, Any]:
             figures = _fill_and_give(lab, calm)
             virtio_mem.restart(calm, "virtio-mem")
             figures |= _give_unused(lab, calm)
-            figures |= _repair(lab, strict)
+            figures |= _mitigate(lab, strict)
     figures |= {"owners_max": owners.owners_max, "owner_looks": owners.samples}
     lab.at_most("owners_max", owners.owners_max, 1)
     lab.at_least("owner_looks", owners.samples, 100)
@@ -63,7 +64,7 @@ def _fill_and_give(lab: Lab, host: Host) -> dict[str, Any]:
             virtio_mem.leave_request(host, guest)
             left = virtio_mem.asked_bytes(host, guest)
             virtio_mem.restart(host, "dimm")
-            taken_back = left - virtio_mem.asked_bytes(host, guest)
+            cancelled = left - virtio_mem.asked_bytes(host, guest)
         local, pool = (
             znuma.hold(guest, node + 1, mib, node=node) for node, mib in enumerate((LOCAL_HELD_MIB, POOL_HELD_MIB))
         )
@@ -77,19 +78,19 @@ def _fill_and_give(lab: Lab, host: Host) -> dict[str, Any]:
         after, damaged = znuma.node_bytes(guest, 1), damaged + pool.damaged_bytes()
         killed, alive = znuma.out_of_memory(guest), alive and pool.is_alive()
     lab.say(f"refused: {reason}")
-    lab.at_least("taken_back_bytes", taken_back, SLICE_MIB * MIB)
+    lab.at_least("taken_back_bytes", cancelled, SLICE_MIB * MIB)
     lab.at_least("node_bytes", before, POOL_MIB * MIB)
     lab.holds("node", (cores, distance) == ("", "28"), f"its cores are {cores!r}, its distance is {distance}")
     lab.at_least("own_marks_found_ratio", own[0] / pool.held_bytes, 1.0)
-    lab.holds("reason", "must stay free" in reason, f"the refusal does not say why: {reason}")
-    lab.holds("nothing was asked", begun == 0, f"{begun} slices were given back although the release was refused")
-    lab.holds("programs", alive, "a program in the guest has ended")
+    lab.holds("reason", "must stay free" in reason, f"the refusal does not state the reason: {reason}")
+    lab.holds("nothing released", begun == 0, f"{begun} slices were released although the release was refused")
+    lab.holds("programs", alive, "a program in the guest exited")
     lab.at_most("damaged_bytes", damaged, 0)
     lab.at_most("oom_kills", killed, 0)
     lab.at_most("node_after_bytes", after, 0)
     return {
         "node_bytes": before,
-        "taken_back_bytes": taken_back,
+        "taken_back_bytes": cancelled,
         "own_marks_found_ratio": own[0] / pool.held_bytes,
         "online_seconds_per_gib": online / GIB,
         "copy_seconds_per_gib": copied,
@@ -104,36 +105,36 @@ def _fill_and_give(lab: Lab, host: Host) -> dict[str, Any]:
 def _give_unused(lab: Lab, host: Host) -> dict[str, Any]:
     with PoolGuest(host, Vm("second", CALM_MIB, POOL_MIB, cmdline=MOVABLE, cpus=1)) as guest:
         virtio_mem.drive(guest)
-        leaked, looked = znuma.find(guest, [1, 2], 1)
+        leaked, searched = znuma.find(guest, [1, 2], 1)
         znuma.balloon(guest)
         copied = znuma.copy_seconds_per_gib(guest)
-        virtio_mem.restart(host, "virtio-mem", within=IMPATIENT)
+        virtio_mem.restart(host, "virtio-mem", within=SHORT_LIMIT)
         with virtio_mem.paused(host, guest):
             kept = znuma.kept(host, "second")
             asked = virtio_mem.asked_bytes(host, guest)
             virtio_mem.restart(host, "virtio-mem")
-        # The manager asks again.
+        # The manager repeats its request.
         host.pool.until_free(SLICES)
         released = znuma.offline_seconds(host.explain("second"))
         after = znuma.node_bytes(guest, 1)
     lab.say(f"kept: {kept}")
-    lab.holds("told", "the request is taken back" in kept, f"what is not given in time is not told so: {kept}")
+    lab.holds("cancelled", "the request is taken back" in kept, f"the time limit is not reported as the reason: {kept}")
     lab.at_most("asked_bytes", asked, 0)
     dirty = sum(file.stat().st_blocks > 0 for file in host.pool.free_files())
     lab.at_most("leaked_bytes", sum(leaked), 0)
-    lab.at_least("looked_bytes", looked, POOL_MIB * MIB)
+    lab.at_least("looked_bytes", searched, POOL_MIB * MIB)
     lab.at_most("node_after_empty_bytes", after, 0)
     lab.at_most("free_slices_with_data", dirty, 0)
     return {
         "leaked_bytes": sum(leaked),
-        "looked_bytes": looked,
+        "looked_bytes": searched,
         "release_empty_seconds_per_gib": released / GIB,
         "release_empty_per_copy": released / GIB / copied,
         "free_slices_with_data": dirty,
     }
 
 
-def _repair(lab: Lab, host: Host) -> dict[str, Any]:
+def _mitigate(lab: Lab, host: Host) -> dict[str, Any]:
     with PoolGuest(host, Vm("wrong", WRONG_MIB, POOL_MIB, cpus=1)) as guest:
         virtio_mem.drive(guest)
         small = znuma.hold(guest, 3, SMALL_MIB)
@@ -151,7 +152,7 @@ def _repair(lab: Lab, host: Host) -> dict[str, Any]:
     pause = float(moved["what"].split("paused for ")[1].split()[0])
     lab.say(moved["what"])
     lab.holds("once", record["repaired"] and not record["mapped"], f"it still has slices: {record['mapped']}")
-    lab.holds("programs moved", alive, "a program in the guest that was moved has ended")
+    lab.holds("programs moved", alive, "a program in the moved guest exited")
     lab.at_most("moved_damaged_bytes", damaged, 0)
     lab.at_most("moved_oom_kills", killed, 0)
     lab.at_most("pause_seconds", pause, PAUSE_MAX_SECONDS)

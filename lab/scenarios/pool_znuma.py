@@ -1,14 +1,14 @@
-"""Real programs in guests whose pool memory is what they leave untouched: how much of it they use and access.
+"""Real programs in guests whose pool memory is what they leave untouched: how much of it they touch and access.
 
-004 figures 10, 15 and 16. Each program runs in a guest of local memory alone first, which tells what it leaves
-untouched. Then in one of the same size whose pool memory is that, in whole slices; and one of them in guests with so
-little local memory that 10, 25 and 50 % of what it touched cannot be there. Accesses are those that accessed bits show
-in periods of two seconds: of all pages accessed in each, those that lie in the pool. Nothing here tells what an access
-costs: emulated memory is equally fast everywhere.
+Reproduces Pond's figures 10, 15 and 16. Each program runs first in a guest with local memory only, which measures its
+untouched memory; then in a guest of the same size whose pool memory is that amount, in whole slices. One of them also
+runs in guests with so little local memory that 10, 25 and 50 % of the memory it touches must be in the pool. Accesses
+are determined from accessed bits in periods of two seconds: of all pages accessed in a period, the share in the pool.
+The cost of an access cannot be measured here: emulated memory has the same speed everywhere.
 
-Linux spreads pages of files that are being written over all nodes, so that none has more than its share of dirty
-ones, however much room the first one has. A server's data is therefore looked at as it was left by those who wrote it,
-for the record, and judged once it has been written out and is read from disk again, as after the guest's next start.
+Linux distributes dirty page cache over all nodes, so that no node exceeds its share of dirty pages, however much free
+memory the first node has. A server's data files are therefore observed as they were written, for the record, and judged
+after they were written back and read again from the disk, as after the guest's next start.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ KERNELS = ("6.12",)
 
 MEMORY_MIB = 1024
 SPARE_MIB = 48
-"""Local memory that a kernel keeps free before it goes to another node, and what two runs of a program differ by."""
-LOOKS = 6
+"""Local memory that a kernel keeps free before it uses another node, plus the variation between runs of a program."""
+SAMPLES = 6
 PERIOD_SECONDS = 2
 SPILLS = (0.1, 0.25, 0.5)
 SPILLED = ("redis",)
@@ -37,17 +37,17 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Something to be at work in a guest."""
+    """A program that runs in a guest."""
 
     name: str
     start: Callable[[PoolGuest], None]
-    """Returns once it is busy, and has touched what it will."""
+    """Returns once it is busy and has touched its memory."""
     on_files: bool = False
-    """Whether its data are files, which it has just written."""
+    """Whether its data are files that it has just written."""
 
 
 def run(lab: Lab) -> Figures:
-    """Measure, size, run; then size wrongly."""
+    """Measures each program, runs it in a guest of the right size, then in guests of wrong sizes."""
     programs = (
         Program("redis", _redis),
         Program("postgres", _postgres, on_files=True),
@@ -60,49 +60,49 @@ def run(lab: Lab) -> Figures:
         for program in programs:
             touched = _alone(host, program)
             right = max(0, int((MEMORY_MIB * MIB - touched) / MIB - SPARE_MIB) // SLICE_MIB)
-            lab.say(f"{program.name} touches {touched // MIB} of {MEMORY_MIB} MiB: {right} slices are for the pool")
+            lab.say(f"{program.name} touches {touched // MIB} of {MEMORY_MIB} MiB: {right} slices from the pool")
             row = {"touched_bytes": touched, **_with(host, program, right)}
-            lab.say(f"{program.name}, rightly sized: {row}")
+            lab.say(f"{program.name}, right size: {row}")
             figures[program.name] = row
             lab.at_most(f"{program.name}.pool_accessed_ratio", row["pool_accessed_ratio"], ACCESSED_MAX_RATIO)
             lab.at_least(f"{program.name}.pool_bytes", row["pool_bytes"], SLICE_MIB * MIB)
             for spill in SPILLS if program.name in SPILLED else ():
                 local = round(touched / MIB * (1 - spill))
-                # What does not fit beside the cores has room in the pool, twice over.
+                # The pool has twice the space for what does not fit into local memory.
                 slices = -(-2 * round(touched / MIB * spill) // SLICE_MIB)
                 wrong = _with(host, program, slices, local)
-                lab.say(f"{program.name}, {spill:.0%} of it beyond local memory: {wrong}")
+                lab.say(f"{program.name}, {spill:.0%} of it exceeds local memory: {wrong}")
                 row[f"spilled_{round(spill * 100)}"] = wrong
-        _shown(lab, host, figures)
+        _check_topology(lab, host, figures)
     return figures
 
 
 def _alone(host: Host, program: Program) -> int:
-    """What a program touches in a guest of local memory alone."""
+    """Returns the bytes that a program touches in a guest with local memory only."""
     with PoolGuest(host, Vm("alone", MEMORY_MIB, 0)) as guest:
         program.start(guest)
-        # As long as it is to be watched later: what it touches in that time counts, too.
-        guest.run(["sleep", str(LOOKS * PERIOD_SECONDS)])
+        # As long as the observation later: what it touches in that time counts too.
+        guest.run(["sleep", str(SAMPLES * PERIOD_SECONDS)])
         if program.on_files:
             _read_again(guest)
-            guest.run(["sleep", str(LOOKS * PERIOD_SECONDS)])
+            guest.run(["sleep", str(SAMPLES * PERIOD_SECONDS)])
         return znuma.resident_bytes(guest)
 
 
 def _with(host: Host, program: Program, slices: int, local_mib: int | None = None) -> Figures:
-    """What is seen of it with so many slices from the pool; of its usual memory in all, if local memory is not told."""
+    """Observes a program with `slices` slices from the pool; local memory is the rest of `MEMORY_MIB` by default."""
     pool_mib = slices * SLICE_MIB
     with PoolGuest(host, Vm(program.name, local_mib or MEMORY_MIB - pool_mib, pool_mib)) as guest:
         program.start(guest)
         figures: Figures = {}
         if program.on_files:
-            figures["as_written"] = znuma.observe(host, guest, LOOKS).figures()
+            figures["as_written"] = znuma.observe(host, guest, SAMPLES).figures()
             _read_again(guest)
-        return {**figures, **znuma.observe(host, guest, LOOKS).figures(), "oom_kills": znuma.out_of_memory(guest)}
+        return {**figures, **znuma.observe(host, guest, SAMPLES).figures(), "oom_kills": znuma.out_of_memory(guest)}
 
 
-def _shown(lab: Lab, host: Host, figures: Figures) -> None:
-    """What the guest itself sees: figure 10."""
+def _check_topology(lab: Lab, host: Host, figures: Figures) -> None:
+    """Checks the topology that the guest itself sees (Pond figure 10)."""
     with PoolGuest(host, Vm("shown", 512, 2 * SLICE_MIB)) as guest:
         node = "/sys/devices/system/node"
         cores, distance = guest.read(f"{node}/node1/cpulist").strip(), guest.read(f"{node}/node1/distance").split()
@@ -114,7 +114,7 @@ def _shown(lab: Lab, host: Host, figures: Figures) -> None:
 
 
 _SECONDS = 600.0
-"""Longer than anybody looks."""
+"""Longer than any observation."""
 
 
 def _redis(guest: PoolGuest) -> None:
@@ -139,7 +139,7 @@ def _files(guest: PoolGuest) -> None:
 
 
 def _analytics(guest: PoolGuest) -> None:
-    """Sorts and sums a table again and again, all of it in memory."""
+    """Sorts and sums a table repeatedly, in memory only."""
     table, out = "/dev/shm/table", "/run/analytics.out"
     rows = f"seq 1 1000000 | awk '{{ print ($1 * 7919) % 100003, $1 % 97, $1 }}' >{table}"
     guest.run(["sh", "-c", rows], timeout_s=180)
@@ -150,11 +150,11 @@ def _analytics(guest: PoolGuest) -> None:
 
 
 def _read_again(guest: PoolGuest) -> None:
-    """Has files read from the disk again, by those who use them."""
+    """Drops the page cache, so that files are read again from the disk, by the programs that use them."""
     guest.run(["sh", "-c", "sync; echo 3 >/proc/sys/vm/drop_caches"], timeout_s=120)
     _settle(guest)
 
 
 def _settle(guest: PoolGuest) -> None:
-    """Lets a server be busy for a while."""
+    """Waits while the server is busy."""
     guest.run(["sleep", "6"], timeout_s=60)

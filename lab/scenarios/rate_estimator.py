@@ -1,13 +1,13 @@
-"""Access rates of huge and small pages, as `thermocline rates` estimates them, against a workload that counts its own.
+"""Compares the access rates estimated by `thermocline rates`, for huge and small pages, with a workload's own counts.
 
-Blocks of 2 MiB are accessed at random times, each at a rate of its own from 0.1 to 1000 per second. In region `huge`
-accesses fall on any part of a huge page; in `few` on four of them; in `small` on one small page of each block.
-`bound_coverage_ratio` is the share of estimates whose upper bound is not below the true rate, of those that have one:
+Blocks of 2 MiB are accessed at random times, each at its own rate from 0.1 to 1000 per second. In region `huge`
+accesses are distributed over the huge page; in `few` over four of its pages; in `small` each block has one accessed
+small page. `bound_coverage_ratio` is the share of estimates with an upper bound whose bound is not below the true rate:
 it must be 95 %.
 
-Kernels clear accessed bits without flushing the TLB, so that a page whose translation stays there looks idle; 002
-section 3.3 counts TLB misses for accesses, too. An emulated TLB forgets only when a CPU changes to another process. One
-that ticks makes it; without that the figures show what goes wrong, and no bound is held.
+Kernels clear accessed bits without flushing the TLB, so that a page whose translation stays in the TLB looks idle;
+Thermostat section 3.3 also counts TLB misses as accesses. An emulated TLB is flushed only on a context switch. A
+periodic program provides such switches; the run without it shows the effect, and has no bounds.
 """
 
 import json
@@ -24,13 +24,13 @@ from thermolab.truth import Accesses, Region, Workload, poisson
 KERNELS = ("6.12-idle", "6.12", "7.2")
 MORE_IS_BETTER = ("bound_coverage_ratio", "bounded_ratio")
 
-LOOKS = 30
-LOOK_PERIOD_MS = 200
+SAMPLES = 30
+SAMPLE_PERIOD_MS = 200
 RUNS = 3
 COVERAGE_MIN = 0.95
 PACE_MIN_RATIO = 0.9
-"""A workload that makes fewer of its accesses was held up, by a host too busy for the guest, and so was who looks."""
-# An emulated TLB must forget several times between two looks, as a real one does.
+"""A workload below this share of its nominal rate was delayed by a busy host, and so was the sampling."""
+# An emulated TLB must be flushed several times between two samples, as a real one is.
 TICK_MS = 20
 
 _DAMON_STAT = "/sys/module/damon_stat/parameters/enabled"
@@ -38,7 +38,7 @@ _DAMON_STAT = "/sys/module/damon_stat/parameters/enabled"
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One estimate of one block, and the truth."""
+    """An estimate of one block's rate, and the true rate."""
 
     region: str
     true: float
@@ -47,7 +47,7 @@ class Judged:
 
 
 def regions() -> list[Region]:
-    """Log-spaced rates, in blocks of three kinds."""
+    """Returns blocks of three kinds with log-spaced rates."""
     return [
         Region("huge", 96, poisson(0.1, 1000), kind="huge"),
         Region("few", 48, poisson(0.1, 1000, parts=4), kind="huge"),
@@ -56,8 +56,8 @@ def regions() -> list[Region]:
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Still first, then with turnover, each with huge pages whole and split."""
-    figures: dict[str, Any] = {"look_period_seconds": LOOK_PERIOD_MS / 1000, "looks": LOOKS}
+    """Runs without TLB turnover first, then with it, each with whole and with split huge pages."""
+    figures: dict[str, Any] = {"look_period_seconds": SAMPLE_PERIOD_MS / 1000, "looks": SAMPLES}
     with lab.guest(Machine(memory_bytes=GIB)) as guest:
         if guest.exists(_DAMON_STAT):
             guest.write(_DAMON_STAT, "N")
@@ -72,7 +72,7 @@ def run(lab: Lab) -> dict[str, Any]:
         workload.stop()
     for name, found in figures["with_turnover"].items():
         lab.at_least(f"with_turnover.{name}.bound_coverage_ratio", found["bound_coverage_ratio"], COVERAGE_MIN)
-        # A bound that is never given holds always.
+        # Coverage would be trivial if hardly any estimate had a bound.
         lab.at_least(f"with_turnover.{name}.bounded_ratio", found["bounded_ratio"], 0.3)
     split = figures["with_turnover"]["split"]
     return {**figures, **{name: split[name] for name in ("bound_coverage_ratio", "median_error_ratio")}}
@@ -80,25 +80,25 @@ def run(lab: Lab) -> dict[str, Any]:
 
 def _judge(lab: Lab, workload: Workload, what: str, split: bool) -> dict[str, Any]:
     before = workload.accesses()
-    told = [_rates(workload.guest, workload.pid, split) for _ in range(RUNS)]
+    runs = [_rates(workload.guest, workload.pid, split) for _ in range(RUNS)]
     passed = workload.accesses().since(before)
-    judged = [estimate for rates in told for estimate in _compared(rates, passed)]
+    judged = [estimate for rates in runs for estimate in _compared(rates, passed)]
     figures = _figures(judged)
-    figures["tracker"] = told[0]["tracker"]
+    figures["tracker"] = runs[0]["tracker"]
     counted = sum(block.accesses for block in passed.blocks.values()) / passed.at_seconds
     figures["pace_ratio"] = counted / _nominal_rate(workload)
     lab.at_least(f"{what.replace(', ', '.')}.pace_ratio", figures["pace_ratio"], PACE_MIN_RATIO)
     figures["by_region"] = {name: _figures([one for one in judged if one.region == name]) for name in workload.regions}
     lab.say(
-        f"{what}, by {figures['tracker']}: the bound holds for {figures['bound_coverage_ratio']:.1%} of "
-        f"{figures['bounded_ratio']:.0%} that have one; the median error is {figures['median_error_ratio']:.1%}, "
+        f"{what}, by {figures['tracker']}: the bound holds for {figures['bound_coverage_ratio']:.1%} of the estimates "
+        f"with a bound ({figures['bounded_ratio']:.0%}); the median error is {figures['median_error_ratio']:.1%}, "
         f"the bias {figures['bias_ratio']:+.1%}"
     )
     return figures
 
 
 def _nominal_rate(workload: Workload) -> float:
-    """Accesses per second of all regions, were they never late."""
+    """Returns the nominal accesses per second of all regions, without delays."""
     rate = 0.0
     for region in workload.regions.values():
         least, most, blocks = region.pattern["poisson"]["least"], region.pattern["poisson"]["most"], region.mib // 2
@@ -108,9 +108,9 @@ def _nominal_rate(workload: Workload) -> float:
 
 def _rates(guest: Guest, pid: int, split: bool) -> dict[str, Any]:
     argv = ["thermocline", "rates", "--pid", str(pid), "--all", "--format", "json"]
-    argv += ["--looks", str(LOOKS), "--look-period", f"{LOOK_PERIOD_MS}ms"]
-    told: dict[str, Any] = json.loads(guest.run(argv + ["--split"] * split, timeout_s=240).stdout)
-    return told
+    argv += ["--looks", str(SAMPLES), "--look-period", f"{SAMPLE_PERIOD_MS}ms"]
+    rates: dict[str, Any] = json.loads(guest.run(argv + ["--split"] * split, timeout_s=240).stdout)
+    return rates
 
 
 def _compared(rates: dict[str, Any], passed: Accesses) -> list[Judged]:
@@ -126,15 +126,15 @@ def _compared(rates: dict[str, Any], passed: Accesses) -> list[Judged]:
 def _figures(judged: list[Judged]) -> dict[str, Any]:
     bounded = [one for one in judged if one.upper is not None]
     held = [one for one in bounded if one.upper is not None and one.true <= one.upper]
-    # Of a block that is accessed less than twice in all looks, one access more or less is half the estimate.
-    seen_per_second = 2000 / (LOOKS * LOOK_PERIOD_MS)
-    errors = [(one.mean - one.true) / one.true for one in bounded if one.true >= seen_per_second]
+    # For a block with fewer than two accesses during all samples, one access more or less is half of the estimate.
+    min_rate = 2000 / (SAMPLES * SAMPLE_PERIOD_MS)
+    errors = [(one.mean - one.true) / one.true for one in bounded if one.true >= min_rate]
     return {
         "estimates": len(judged),
         "bounded_ratio": len(bounded) / max(1, len(judged)),
         "bound_coverage_ratio": len(held) / len(bounded) if bounded else 0.0,
         "median_error_ratio": statistics.median(abs(error) for error in errors) if errors else 0.0,
-        # Half of the estimates are further off to this side, if there is one.
+        # The median of the signed errors: 0 for an unbiased estimator.
         "bias_ratio": statistics.median(errors) if errors else 0.0,
         "fastest_bounded_per_second": max((one.true for one in bounded), default=0.0),
     }

@@ -1,9 +1,9 @@
-"""Redis under a hotspot load keeps its promotion rate under the objective while its cold values leave DRAM.
+"""Redis under a hotspot load keeps its promotion rate below the objective while its cold values leave DRAM.
 
-Values are realistic and compress about 3:1. The load has one key in twelve hot and now and then reads any of the
-others; those, and hot keys that rest for longer than the threshold, are the promotions. Time runs 60 times faster
+Values are realistic and compress about 3:1. One key in twelve is hot, and the load occasionally reads any of the
+others; promotions are these reads, and hot keys that were idle for longer than the threshold. Time runs 60 times faster
 than in production (a 2 s scan stands for 120 s), and so does the objective: 0.2 % per minute becomes 12 %. Throughput
-is compared within one guest, runs with and without far memory in turn.
+is compared within one guest, in alternating runs with and without far memory.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ MORE_IS_BETTER = ("saved_bytes", "offloaded_bytes", "coverage_ratio", "throughpu
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Fill, offload, compare."""
+    """Fills the server, offloads and compares."""
     with lab.guest() as guest:
         server = services.redis(guest)
         experiment = Experiment(guest, server, "redis", Plan(), lab.say)
@@ -32,13 +32,13 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def check(lab: Lab, outcome: Outcome) -> None:
-    """The bounds of every run on a server."""
+    """Checks the bounds that apply to every server."""
     figures = outcome.figures
     lab.at_least("saved_bytes", figures["saved_bytes"], 50 * MIB)
     lab.at_most(
         "promotion_rate_p98_ratio_per_min", figures["promotion_rate_p98_ratio_per_min"], figures["slo_ratio_per_min"]
     )
-    # 100 s of 2 s periods, less what a loaded host delays.
+    # 100 s of periods of 2 s, less delays on a loaded host.
     lab.at_least("promotion_periods", figures["promotion_periods"], 40)
     lab.at_most("reconcile_gap_ratio", figures["reconcile_gap_ratio"], 0.02)
     lab.at_most("replay_differs", figures["replay_differs"], 0)

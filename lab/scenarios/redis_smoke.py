@@ -1,4 +1,4 @@
-"""Redis runs in a cgroup of its own and answers, and the kernel accounts its memory to that cgroup."""
+"""Redis runs in its own cgroup and answers, and the kernel charges its memory to that cgroup."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _FILL = "for i = 1, ARGV[1] do redis.call('SET', 'key:' .. i, string.rep(i .. ' 
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Start, PING, fill with a little, and end by SIGTERM."""
+    """Starts it, sends PING, stores some values, and ends it by SIGTERM."""
     with lab.guest() as guest:
         server = services.redis(guest)
         client = ["redis-cli", "-s", server.address]
@@ -23,5 +23,5 @@ def run(lab: Lab) -> dict[str, Any]:
         end = server.stop()
     lab.holds("ping", pong == "PONG", f"redis-cli printed {pong!r}")
     lab.at_least("memory_values_bytes", values, 32 * MIB)
-    lab.holds("exit", end.status == 0, f"redis-server ended with {end}")
+    lab.holds("exit", end.status == 0, f"redis-server exited with {end}")
     return {"memory_started_bytes": started, "memory_values_bytes": values}

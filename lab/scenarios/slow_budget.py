@@ -1,8 +1,8 @@
-"""The slow node's access rate stays at its budget, and overshoot is gone within a period of a change (002 figure 3).
+"""The slow node's access rate stays at its budget, and overshoot ends within a period (Thermostat figure 3).
 
-A job of 256 MiB in huge pages, each accessed at a rate of its own from 0.1 to 1000 per second, runs under policy
-`slowdown`. What the slow node is really accessed is counted by the job itself. Half of the run later every block gets
-another rate: what was cold and is in slow memory turns hot. 002 section 3.5 has it back within one period.
+A job of 256 MiB in huge pages, each accessed at its own rate from 0.1 to 1000 per second, runs under policy `slowdown`.
+The job itself counts the accesses of the slow node. After half of the run every block gets another rate: memory that
+was cold and is in slow memory becomes hot. Thermostat section 3.5 promotes such memory within one period.
 """
 
 import statistics
@@ -26,15 +26,15 @@ JUDGED_PERIODS = 6
 TICK_MS = 20
 
 PLACED_MIN_RATIO = 0.2
-"""An oracle would place 58 %; what is sampled for seconds has bounds well above its rates."""
+"""An oracle would place 58 %; estimates from a few seconds of samples have bounds well above the rates."""
 OVERSHOOT_MAX_PERIODS = 2.0
-"""A change in the middle of a period is judged at its end with looks of before it, and at the next one's without."""
+"""A change during a period is judged at its end with samples from before the change, and only fully at the next end."""
 RATE_MAX_RATIO = 1.1
-"""Averaged over a period, as in the figure."""
+"""Bound on the rate averaged over a period, as in the figure."""
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Settle, judge, change everything, judge again."""
+    """Settles, judges, changes all rates, and judges again."""
     target = slow.budget_per_second(SLOWDOWN)
     with lab.guest(numa.two_nodes(640, 384)) as guest:
         truth.tick(guest, TICK_MS)
@@ -56,7 +56,7 @@ def run(lab: Lab) -> dict[str, Any]:
             lab.say(f"{stretch} stretch: {slow.view(agent, workload.job)['explanation']}")
             if stretch == "first":
                 changed = workload.next_phase()
-        says = slow.view(agent, workload.job)
+        view = slow.view(agent, workload.job)
         agent.stop()
         guest.keep(f"{node.STATE}/journal")
         windows = watch.stop()
@@ -79,22 +79,22 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.at_least("placed_ratio", figures["placed_ratio"], PLACED_MIN_RATIO)
     lab.at_least("overshoot_rate_per_second", figures["overshoot_rate_per_second"], 2 * target)
     lab.at_most("overshoot_periods", figures["overshoot_periods"], OVERSHOOT_MAX_PERIODS)
-    told = says["slow_budget_per_second"]
-    lab.holds("budget", told is not None and abs(told - target) < 1, f"status says {told}, not {target}")
+    budget = view["slow_budget_per_second"]
+    lab.holds("budget", budget is not None and abs(budget - target) < 1, f"status reports {budget}, not {target}")
     return figures
 
 
 def _period_s(guest: Guest) -> float:
-    """What a period really takes: longer than configured, where the kernel is slow to hand out what it saw."""
+    """Returns the median duration of a period, which is longer than configured if reading samples takes long."""
     return statistics.median(later - earlier for earlier, later in pairwise(slow.periods_ms(guest))) / 1000
 
 
 def _overshoot(windows: list[Window], changed: float, target: float, period_s: float) -> dict[str, float]:
-    """How high the rate went after the change, and for how many periods it stayed above the target."""
+    """Returns the maximum rate after the change, and the number of periods for which it stayed above the target."""
     after = [window for window in windows if window.at_seconds > changed]
     above = changed
     for first, second in pairwise(after):
-        # Single windows pass the target by chance.
+        # A single window exceeds the target by chance.
         if first.slow_rate > RATE_MAX_RATIO * target and second.slow_rate > RATE_MAX_RATIO * target:
             above = max(above, second.at_seconds)
     return {
@@ -104,7 +104,7 @@ def _overshoot(windows: list[Window], changed: float, target: float, period_s: f
 
 
 def _moved(windows: list[Window], begins: float) -> dict[str, float]:
-    """What crossed between the nodes, of which one line sees the difference only."""
+    """Returns a lower bound on the bytes moved between the nodes per second: a window shows only the net change."""
     after = [window for window in windows if window.at_seconds > begins]
     moved = sum(abs(second.slow_bytes - first.slow_bytes) for first, second in pairwise(after))
     return {"moved_bytes_per_second": moved / (after[-1].at_seconds - after[0].at_seconds)}

@@ -1,15 +1,14 @@
-"""Real programs under policy `slowdown` at 3, 6 and 10 %: how much of each lives in slow memory (002 figures 5 to 11).
+"""Real programs under policy `slowdown` at 3, 6 and 10 %: their share in slow memory (Thermostat figures 5 to 11).
 
-Redis with a hotspot, memcached and PostgreSQL with popularities by Zipf's law, and an analytics job that scans a table
-while it uses a small index. A guest has no slow memory: the slowdown is the accesses of the slow node per second times
-what one would take. The analytics job counts them itself; for the servers they are what the agent's estimator says,
-which `rate_estimator` compares with the truth: its mean over a minute of periods.
+Redis with a hotspot, memcached and PostgreSQL with popularity by Zipf's law, and an analytics job that scans a table
+while it uses a small index. A guest has no memory that is slower, so the slowdown is calculated as the accesses of the
+slow node per second times the latency of one. The analytics job counts them itself; for the servers they are the
+agent's estimates (see `rate_estimator` for their accuracy), averaged over a minute of periods.
 
-`overhead_ratio` is the agent's processor time by the time that passed, emulated, which makes it many times what it is
-on hardware; `sampling_cpu_ratio` is what of it the looks took, and `sampling_held_ratio` the share of the time for
-which huge pages were being split or put together. `sampling_estimate_ratio` is what the looks would take on the host's
-processor in periods of 30 s, if they cost as many times more in the guest as reading the flags of page frames does: an
-estimate, where nothing can be measured.
+`overhead_ratio` is the agent's CPU time per elapsed time, emulated, which is many times that on hardware;
+`sampling_cpu_ratio` is the part of it for sampling, and `sampling_held_ratio` the share of the time in which huge pages
+were being split or collapsed. `sampling_estimate_ratio` estimates the sampling's CPU time on the host's CPU with
+periods of 30 s, assuming that sampling and reading page frame flags are slowed down equally by emulation.
 """
 
 import statistics
@@ -29,26 +28,26 @@ TARGETS = (0.03, 0.06, 0.10)
 SETTLE_PERIODS = 12
 JUDGED_PERIODS = 3
 JUDGED_MIN_S = 60
-"""A single period is an estimate from a few looks: what a server is judged by is the mean of as many as that takes."""
+"""A single period's estimate is based on few samples: a server is judged by the mean over this time."""
 SLOWDOWN_MAX_RATIO = 1.1
 PLACED_MIN_RATIO = 0.05
 SAMPLING_MAX_RATIO = 0.01
 PERIOD_S = 30
-"""A period on a server."""
+"""Production's period in seconds."""
 _SCAN_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A program that runs in a cgroup, and what keeps it busy."""
+    """A program that runs in a cgroup, and its load."""
 
     job: str
     busy: Callable[[float], int | None]
-    """Keeps it busy for so many seconds; the pid of what does."""
+    """Starts a load for the given seconds; returns its pid, if it is a process of its own."""
     workload: Workload | None = None
-    """Itself, if it counts its own accesses."""
+    """The program itself, if it counts its own accesses."""
     cycle_s: int = 0
-    """After how long it does the same again: what is judged is at least that."""
+    """Length of its cycle; the judged time is at least that."""
 
 
 def _redis(guest: Guest) -> Case:
@@ -76,7 +75,7 @@ def _postgres(guest: Guest) -> Case:
 def _analytics(guest: Guest) -> Case:
     regions = [
         Region("index", 16, {"zipf": {"exponent": 0.8, "touches_per_s": 2000}}, kind="huge"),
-        # A scan of 48 MiB is 12288 accesses at once, 205 a second on average.
+        # A scan of 48 MiB is 12288 accesses in a burst, 205 per second on average.
         Region("table", 48, {"period_ms": 1000 * _SCAN_S}, kind="huge"),
         Region("history", 96, {"never": True}, kind="huge"),
     ]
@@ -88,12 +87,12 @@ _CASES = {"redis": _redis, "memcached": _memcached, "postgres": _postgres, "anal
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """A guest for each program, all targets in turn in it."""
+    """Runs one guest for each program, and all targets in turn in it."""
     figures: dict[str, Any] = {}
     for name, start in _CASES.items():
         with lab.guest(numa.two_nodes(768, 384)) as guest:
             if name == "postgres" and not guest.exists("/proc/sysvipc"):
-                lab.say("this kernel has no System V shared memory, which PostgreSQL needs: left out")
+                lab.say("this kernel has no System V shared memory, which PostgreSQL needs: skipped")
                 continue
             truth.tick(guest, 20)
             case = start(guest)
@@ -108,7 +107,7 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
-    # Before and after: on a busy host the guest's processors stand still now and then, and it takes that for work.
+    # Measured before and after: on a busy host the guest's CPUs are delayed at times, which it accounts as CPU time.
     slower = [slow.emulation_ratio(guest)]
     settle_s = SETTLE_PERIODS * slow.period_s(guest)
     judged_s = max(JUDGED_PERIODS * slow.period_s(guest), case.cycle_s, JUDGED_MIN_S)
@@ -116,11 +115,11 @@ def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
     watch = None if case.workload is None else numa.Watch(case.workload)
     agent = slow.start(guest, [case.job], target)
     begins = _uptime(guest)
-    # Nothing happens that could be waited for: the controller's time has to pass.
+    # There is no event to wait for: the controller needs time.
     guest.run(["sleep", str(settle_s)], timeout_s=settle_s + 60)
     settled, settled_periods = _uptime(guest), len(slow.rates_per_second(guest, case.job))
     guest.run(["sleep", str(judged_s)], timeout_s=judged_s + 60)
-    says, costs = slow.view(agent, case.job), agent.status()["costs"]
+    view, costs = slow.view(agent, case.job), agent.status()["costs"]
     elapsed = _uptime(guest) - begins
     memory = agent.job(case.job)["memory_bytes"]
     agent.stop()
@@ -136,8 +135,8 @@ def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
         counted = "counted"
     in_production = slow.period_s(guest) / PERIOD_S
     row = {
-        "placed_ratio": says["slow_bytes"] / memory,
-        "placed_bytes": says["slow_bytes"],
+        "placed_ratio": view["slow_bytes"] / memory,
+        "placed_bytes": view["slow_bytes"],
         "memory_bytes": memory,
         "slow_rate_per_second": rate,
         "slowdown_ratio": rate * slow.LATENCY_US / 1e6,
@@ -154,8 +153,8 @@ def _row(lab: Lab, guest: Guest, case: Case, target: float) -> dict[str, Any]:
     }
     lab.say(
         f"{case.job} at {target:.0%}: {row['placed_ratio']:.1%} of {memory / MIB:.0f} MiB placed, slowdown "
-        f"{row['slowdown_ratio']:.2%} {counted}, agent {row['overhead_ratio']:.2%} of a CPU, looks "
-        f"{row['sampling_cpu_ratio']:.2%}; {says['explanation']}"
+        f"{row['slowdown_ratio']:.2%} {counted}, agent {row['overhead_ratio']:.2%} of a CPU, sampling "
+        f"{row['sampling_cpu_ratio']:.2%}; {view['explanation']}"
     )
     return row
 

@@ -1,4 +1,4 @@
-"""The main path in a minute: Redis runs, its ages are seen, cold pages leave, and stopping puts everything back."""
+"""The main path in a minute: the agent tracks Redis's ages, offloads cold pages, and restores all settings on exit."""
 
 import json
 from typing import Any
@@ -10,11 +10,11 @@ from thermolab.lab import Lab
 from thermolab.qemu import MIB
 
 _STORE = "/run/traces"
-_LEAVINGS = ("memory.low", "memory.swap.max", "memory.high", "memory.max")
+_SETTINGS = ("memory.low", "memory.swap.max", "memory.high", "memory.max")
 
 
 def _run_command(lab: Lab, guest: Guest) -> None:
-    """`thermocline run`: the command lives in a cgroup of its own, its status is passed on, nothing stays."""
+    """Checks that `thermocline run` uses a cgroup of its own, returns the command's status and removes the cgroup."""
     command = [
         "thermocline",
         "run",
@@ -27,19 +27,21 @@ def _run_command(lab: Lab, guest: Guest) -> None:
     ]
     done = guest.run(command, check=False)
     lab.holds(
-        "run", done.status == 7, f"`thermocline run` ended with {done.status} instead of the command's 7: {done.stderr}"
+        "run",
+        done.status == 7,
+        f"`thermocline run` exited with {done.status} instead of the command's 7: {done.stderr}",
     )
     mine = guest.read("/run/mine").strip()
     lab.holds("run", mine.startswith("0::/thermocline.run-"), f"the command ran in {mine}")
     jobs = json.loads(done.stdout)["jobs"] if done.stdout else []
-    lab.holds("run", [job["job"] for job in jobs] == [mine[3:]], f"it watched {jobs}")
+    lab.holds("run", [job["job"] for job in jobs] == [mine[3:]], f"it observed {jobs}")
     lab.holds("run", not guest.exists(f"/sys/fs/cgroup{mine[3:]}"), f"the cgroup {mine} is still there")
 
 
 def _check_traces(lab: Lab, guest: Guest) -> None:
-    """The trace is the journal in sums: what was counted, in fewer lines, and nothing twice."""
+    """Checks that the trace has the sums of the journal's periods, in fewer entries, each period once."""
     checked = guest.run(["thermocline", "trace", "validate", _STORE], check=False)
-    lab.holds("trace", checked.status == 0, f"the trace is not sound: {checked.stdout}{checked.stderr}")
+    lab.holds("trace", checked.status == 0, f"the trace is not valid: {checked.stdout}{checked.stderr}")
     exported = guest.run(["thermocline", "trace", "export", _STORE, "--format", "json"]).stdout
     entries = [json.loads(line) for line in exported.splitlines()]
     periods = [record for record in node.journal(guest) if record["record"] == "period"]
@@ -53,19 +55,19 @@ def _check_traces(lab: Lab, guest: Guest) -> None:
         traced = sum(entry[counted] for entry in entries)
         lab.holds("trace", traced == journaled, f"{name}: {traced} in the trace, {journaled} in the journal")
     lab.holds("trace", 0 < len(entries) < len(periods), f"{len(periods)} periods became {len(entries)} entries")
-    lab.holds("trace", stalls > 0, "no stall was counted, though pages came back")
+    lab.holds("trace", stalls > 0, "no stall was recorded although pages were promoted")
     far = max((entry["zswap_stored_bytes"] for entry in entries), default=0)
-    lab.holds("trace", far > MIB, f"of what left for zswap, the trace knows {far} bytes")
+    lab.holds("trace", far > MIB, f"the trace has only {far} bytes stored in zswap")
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """A small server, a short load, one closed-loop run on each side."""
+    """Runs a small server with a short load, and one closed-loop run with and one without far memory."""
     plan = Plan(keys=40_000, rate=500, settle_seconds=30, judged_seconds=20, pairs=1, requests=5_000)
     with lab.guest() as guest:
         server = services.redis(guest)
         experiment = Experiment(guest, server, "redis", plan, lab.say)
         experiment.fill()
-        found = {name: guest.read(f"{server.cgroup}/{name}") for name in _LEAVINGS}
+        found = {name: guest.read(f"{server.cgroup}/{name}") for name in _SETTINGS}
         zswap = guest.read("/sys/module/zswap/parameters/enabled")
         settings = {
             "cold_age.warmup": "10s",
@@ -75,11 +77,11 @@ def run(lab: Lab) -> dict[str, Any]:
         }
         node.configure(guest, [node.Job(experiment.job)], settings)
         figures = experiment.run().figures
-        left = {name: guest.read(f"{server.cgroup}/{name}") for name in _LEAVINGS}
-        lab.holds("put back", left == found, f"cgroup files were {found} and are {left}")
+        left = {name: guest.read(f"{server.cgroup}/{name}") for name in _SETTINGS}
+        lab.holds("restored", left == found, f"cgroup files were {found} and are {left}")
         _check_traces(lab, guest)
         _run_command(lab, guest)
-        lab.holds("zswap", guest.read("/sys/module/zswap/parameters/enabled") == zswap, "zswap is not as it was")
+        lab.holds("zswap", guest.read("/sys/module/zswap/parameters/enabled") == zswap, "zswap was not restored")
         server.stop()
     lab.at_least("offloaded_bytes", figures["offloaded_bytes"], 10 * MIB)
     lab.at_least("saved_bytes", figures["saved_bytes"], 5 * MIB)

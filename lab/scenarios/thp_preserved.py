@@ -1,8 +1,8 @@
-"""Huge pages survive an hour under policy `slowdown`, which splits those that it samples and puts them together again.
+"""Huge pages survive an hour under policy `slowdown`, which splits those that it samples and collapses them again.
 
-120 periods of 30 s are an hour; here each takes as long as the guest's tracker needs for its looks, 2 s or, with DAMON,
-9 s, with as many samples. Half of the job is accessed too often to be judged as a whole, so that it is split when
-sampled. `kept_ratio` is what the job has in huge pages afterwards, by what it had.
+120 periods of 30 s are an hour; here each takes as long as the guest's tracker needs for its samples, 2 s or, with
+DAMON, 9 s, with as many samples. Half of the job is accessed too often for an estimate of the whole huge page, so that
+it is split when sampled. `kept_ratio` is the job's memory in huge pages afterwards, relative to before.
 """
 
 from typing import Any
@@ -17,14 +17,14 @@ MORE_IS_BETTER = ("kept_ratio", "kept_min_ratio")
 
 JOB_MIB = 128
 PERIODS = 120
-LOOKS = 9
+SAMPLES = 9
 SLOWDOWN = 0.03
 CHECKS = 12
 KEPT_MIN_RATIO = 0.95
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """An hour, shortened."""
+    """Runs the compressed hour."""
     with lab.guest(numa.two_nodes(512, 256)) as guest:
         truth.tick(guest, 20)
         regions = [
@@ -33,18 +33,18 @@ def run(lab: Lab) -> dict[str, Any]:
         ]
         workload = Workload(guest, regions)
         before = slow.huge_bytes(workload)
-        period_s = slow.period_s(guest, LOOKS)
-        settings: node.Settings = {"slow.period": f"{period_s}s", "slow.looks": LOOKS, "slow.sample": "5%"}
+        period_s = slow.period_s(guest, SAMPLES)
+        settings: node.Settings = {"slow.period": f"{period_s}s", "slow.looks": SAMPLES, "slow.sample": "5%"}
         agent = slow.start(guest, [workload.job], SLOWDOWN, settings)
-        seen: list[int] = []
+        huge: list[int] = []
         periods = 0
-        # A loaded host makes a period take longer than it should.
-        while periods < PERIODS and len(seen) < 2 * CHECKS:
+        # On a loaded host a period takes longer than configured.
+        while periods < PERIODS and len(huge) < 2 * CHECKS:
             slow.pass_time(workload, PERIODS / CHECKS * period_s)
-            seen.append(slow.huge_bytes(workload))
+            huge.append(slow.huge_bytes(workload))
             periods = sum(record["record"] == "slow" for record in node.journal(guest))
         vmstat = guest.flat_keyed("/proc/vmstat")
-        says = slow.view(agent, workload.job)
+        view = slow.view(agent, workload.job)
         agent.stop()
         after = slow.huge_bytes(workload)
         workload.stop()
@@ -52,18 +52,18 @@ def run(lab: Lab) -> dict[str, Any]:
         "huge_bytes_before": before,
         "huge_bytes_after": after,
         "kept_ratio": after / before,
-        # Within a period, what is sampled is split.
-        "kept_min_ratio": min(seen) / before,
+        # During a period the sampled pages are split.
+        "kept_min_ratio": min(huge) / before,
         "periods": periods,
         "splits": vmstat["thp_split_pmd"],
         "split_pages": vmstat["thp_split_page"],
         "collapses": vmstat["thp_collapse_alloc"],
-        "placed_ratio": says["slow_bytes"] / (JOB_MIB * MIB),
+        "placed_ratio": view["slow_bytes"] / (JOB_MIB * MIB),
     }
-    lab.say(f"{before / MIB:.0f} MiB in huge pages before, {after / MIB:.0f} MiB after; {says['explanation']}")
-    lab.holds("before", before >= 0.98 * JOB_MIB * MIB, f"the job had {before} B in huge pages to begin with")
+    lab.say(f"{before / MIB:.0f} MiB in huge pages before, {after / MIB:.0f} MiB after; {view['explanation']}")
+    lab.holds("before", before >= 0.98 * JOB_MIB * MIB, f"the job had {before} B in huge pages at first")
     lab.at_least("kept_ratio", figures["kept_ratio"], KEPT_MIN_RATIO)
     lab.at_least("periods", figures["periods"], PERIODS)
-    # Or nothing was put to the test.
+    # Otherwise the run tested nothing.
     lab.at_least("split_pages", figures["split_pages"], PERIODS / 2)
     return figures

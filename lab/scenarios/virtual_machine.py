@@ -1,9 +1,9 @@
-"""A virtual machine's process is a job like any other: what its guest never touches leaves DRAM, its hot memory stays.
+"""A virtual machine's process is a job like others: memory that its guest never touches leaves DRAM, hot memory stays.
 
-The process maps memory files for itself, as QEMU (`memory-backend-memfd`) and Firecracker do for their guests. Pages
-that it holds no more have gone to far memory: the file's pages leave a page table only when they are reclaimed, and
-what the cgroup has on swap is held against that. Policy `cold_age`: with page_idle the agent names the pages to move;
-with lru_gen the kernel picks them, and may take a hot one along.
+The process maps memory files, as QEMU (`memory-backend-memfd`) and Firecracker do for their guests. Pages that are in
+none of its page tables were reclaimed, because only reclaim unmaps a file's pages; the figure is compared with the
+cgroup's swap usage. Policy `cold_age`: with page_idle the agent selects the pages; with lru_gen the kernel does, and
+may select a hot one too.
 
 Time runs 60 times faster than in production: a scan of 2 s stands for 120 s.
 """
@@ -20,7 +20,7 @@ MORE_IS_BETTER = ("saved_bytes", "swapped_bytes")
 
 HOT_MIB, UNTOUCHED_MIB = 16, 80
 OFFLOAD_SECONDS = 90
-"""Patience with the agent until all but a twentieth of what is never touched has gone."""
+"""Time limit until all but a twentieth of the untouched memory is offloaded."""
 WATCH_SECONDS = 10
 
 OFFLOADED_MIN_RATIO = 0.95
@@ -28,7 +28,7 @@ HOT_OFFLOADED_MAX_RATIO = {"page_idle": 0.001, "lru_gen": 0.01}
 
 
 def run(lab: Lab) -> dict[str, Any]:
-    """Offload, and look at where the guest's memory is."""
+    """Offloads, and checks where the guest's memory is."""
     with lab.guest() as guest:
         truth.tick(guest)
         hot = Region("hot", HOT_MIB, {"period_ms": 100}, kind="memfd", writes=True)
@@ -40,7 +40,7 @@ def run(lab: Lab) -> dict[str, Any]:
         end = vm.uptime() + OFFLOAD_SECONDS
         hot_offloaded = _gone(vm, "hot")
         while _gone(vm, "untouched") < OFFLOADED_MIN_RATIO and vm.uptime() < end:
-            # Nothing happens that could be waited for: time has to pass.
+            # There is no event to wait for.
             guest.run(["sleep", "1"])
             hot_offloaded = max(hot_offloaded, _gone(vm, "hot"))
         end = vm.uptime() + WATCH_SECONDS
@@ -63,7 +63,9 @@ def run(lab: Lab) -> dict[str, Any]:
         "swapped_bytes": swapped,
         "saved_bytes": job["saved_bytes"],
     }
-    lab.say(f"{tracker}: {offloaded:.1%} of {UNTOUCHED_MIB} MiB far, {hot_offloaded:.2%} of what is hot; {figures}")
+    lab.say(
+        f"{tracker}: {offloaded:.1%} of {UNTOUCHED_MIB} MiB offloaded, {hot_offloaded:.2%} of hot memory; {figures}"
+    )
     lab.at_least("offloaded_ratio", offloaded, OFFLOADED_MIN_RATIO)
     lab.at_least("swapped_bytes", swapped, OFFLOADED_MIN_RATIO * UNTOUCHED_MIB * MIB)
     lab.at_most("hot_offloaded_ratio", hot_offloaded, HOT_OFFLOADED_MAX_RATIO[tracker])
@@ -72,6 +74,6 @@ def run(lab: Lab) -> dict[str, Any]:
 
 
 def _gone(vm: Workload, region: str) -> float:
-    """The share of a region that the process holds in no page table."""
+    """Returns the share of a region that is in none of the process's page tables."""
     where = vm.residency()[region]
     return 1 - where["present_bytes"] / vm.bytes_of([region])

@@ -82,7 +82,7 @@ def test_an_event_is_found_once_and_past_ones_count(peer: Peer) -> None:
     ("chunks", "error", "text"),
     [
         ([b'{"id":1,"ok":false,"error":"no such file"}\n'], Refused, "no such file"),
-        ([b'{"id":1,"ok":false}\n'], Refused, "without a reason"),
+        ([b'{"id":1,"ok":false}\n'], Refused, "no reason given"),
         ([b"not json\n"], GuestGone, "no message"),
         ([b'["a list"]\n'], GuestGone, "no message"),
         ([b'{"neither":1}\n'], GuestGone, "no message"),
