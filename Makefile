@@ -44,7 +44,7 @@ test-trace-spark: toolchain ## the same by Spark (0.5 GB of jars; needs Java)
 .PHONY: test-s3
 test-s3: toolchain ## traces and rollouts in a real object store, with outages; builds its server, some minutes at first
 	@command -v target/tools/bin/s3s-fs >/dev/null || cargo install s3s-fs --version 0.14.1 --locked --features binary --root target/tools
-	S3_SERVER=$(CURDIR)/target/tools/bin/s3s-fs cargo test --locked -p thermocline-trace -p thermocline-rollout --features s3 --test s3
+	S3_SERVER=$(CURDIR)/target/tools/bin/s3s-fs cargo test --locked -p thermocline-store -p thermocline-trace -p thermocline-rollout --features s3,thermocline-store/testing --test s3
 
 .PHONY: test-prometheus
 test-prometheus: toolchain ## queries of a rollout's guards to a real Prometheus, which is unpacked and not installed

@@ -14,8 +14,9 @@ use model::series::Series;
 use model::traces::Traces;
 use policy::thresholds::Thresholds;
 use serde::Serialize;
+use store::Store;
 use trace::compact::Compactor;
-use trace::{Basis, Merge, Store};
+use trace::{Basis, Merge};
 use units::RatioPpm;
 
 use crate::machine::Machine;
@@ -170,7 +171,7 @@ pub(crate) fn bench(machine: Machine, effort: Effort) -> Result<ModelReport> {
 /// Compacts the traces below a directory into one file.
 fn compact(directory: &Path, out: &Path, basis: Basis) -> Result<()> {
     let store = Store::open(&directory.to_string_lossy())?;
-    let files = store.list()?.into_iter().map(|object| directory.join(object.path));
+    let files = store.list(trace::EXTENSION)?.into_iter().map(|object| directory.join(object.path));
     let mut compactor = Compactor::create(out, basis)?;
     for entry in Merge::of(files)? {
         compactor.push(entry?)?;

@@ -23,7 +23,7 @@ pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
         writer.push(&entry)?;
         compactor.push(entry)?;
     }
-    let (plain_size, packed_size) = (writer.finish()?.bytes, compactor.finish()?.bytes);
+    let (plain_size, packed_size) = (writer.finish()?.size.0, compactor.finish()?.size.0);
     eprintln!("bytes per entry: {} as columns, {} packed", plain_size / (JOBS * ENTRIES), packed_size / (JOBS * ENTRIES));
 
     let trace = Trace::open(&plain)?;

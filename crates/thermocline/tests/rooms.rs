@@ -13,6 +13,7 @@ const ROOMS: &[(&str, u8)] = &[
     // crates/ground: what every product stands on.
     ("thermocline-units", 0),
     ("thermocline-daemon", 1),
+    ("thermocline-store", 1),
     // crates/node: one machine.
     ("thermocline-policy", 1),
     ("thermocline-kernel", 1),

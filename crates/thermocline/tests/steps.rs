@@ -183,8 +183,8 @@ fn a_bad_bundle_is_taken_back() {
 /// A generated fleet, of which those of the upper half by hash have so much more of their cold memory in far memory.
 fn generated(at: &Path) {
     check(at, "model --generate 240 --days 1 --seed 3 --record plain", &["files below plain"]);
-    let store = trace::Store::open(at.join("plain").to_str().unwrap()).unwrap();
-    for object in store.list().unwrap() {
+    let store = store::Store::open(at.join("plain").to_str().unwrap()).unwrap();
+    for object in store.list(trace::EXTENSION).unwrap() {
         let read = trace::Trace::open(store.fetch(&object.path).unwrap().path()).unwrap();
         let mut writer = Writer::create(&at.join("changed").join(&object.path), *read.basis()).unwrap();
         for mut entry in read.rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()) {

@@ -20,7 +20,8 @@ use rollout::assignment::{ALL_PPM, Assignment, SCHEMA};
 use rollout::follow::{Follow, Follower, Settings};
 use rollout::keys;
 use rollout::repository::{Change, Operator, Validity};
-use trace::{Store, Trace};
+use store::Store;
+use trace::Trace;
 
 const AGENTS: usize = 1_000;
 const POLL: Duration = Duration::from_secs(20);
@@ -171,7 +172,7 @@ impl Publisher {
 /// Files in the store of traces, and the machines whose entries are of a version.
 fn traced(store: &Path) -> (usize, BTreeMap<u64, BTreeSet<String>>) {
     let store = Store::open(store.to_str().unwrap()).unwrap();
-    let objects = store.list().unwrap();
+    let objects = store.list(trace::EXTENSION).unwrap();
     let mut machines: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
     for object in &objects {
         let trace = Trace::open(store.fetch(&object.path).unwrap().path()).unwrap();

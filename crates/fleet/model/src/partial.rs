@@ -10,6 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use store::FileError;
 use trace::Basis;
 use units::RatioPpm;
 
@@ -120,16 +121,9 @@ pub enum MergeError {
 /// Why a partial cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be used.
-    #[error("cannot {what} {path}: {source}")]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// What was to be done with it.
-        what: &'static str,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    /// An operation on a file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The file is none, or a damaged one.
     #[error("{path}: {what}")]
     Damaged {

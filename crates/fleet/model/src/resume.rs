@@ -18,6 +18,7 @@ use crate::fleet::{Account, Label, Model, Named};
 use crate::partial::{EXTENSION, Error, MergeError, Partial, Setting};
 use crate::series::Series;
 use crate::survey::Survey;
+use store::FileError;
 
 /// What a directory holds of a source.
 #[derive(Debug)]
@@ -35,9 +36,9 @@ pub struct Found {
 /// # Errors
 /// [`Error`], for a file that cannot be read or is of other parameters.
 pub fn find(directory: &Path, source: &impl Named, setting: &Setting) -> Result<Found, Error> {
-    let failed = |source| Error::Io { path: directory.to_owned(), what: "use", source };
-    std::fs::create_dir_all(directory).map_err(failed)?;
-    let entries = std::fs::read_dir(directory).map_err(failed)?.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let list = || FileError::at(directory, "list");
+    std::fs::create_dir_all(directory).map_err(FileError::at(directory, "create"))?;
+    let entries = std::fs::read_dir(directory).map_err(list())?.collect::<Result<Vec<_>, _>>().map_err(list())?;
     let mut files: Vec<_> = entries.into_iter().map(|entry| entry.path()).filter(|path| is_tally(path)).collect();
     files.sort();
     let mut wanted = Coverage::default();

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use store::FileError;
 use trace::check::{self, Kind};
 use trace::{Basis, Entry, Figures, JobId, Merge, Trace};
 use units::RatioPpm;
@@ -36,14 +37,9 @@ const ASSUMED: RatioPpm = RatioPpm(333_333);
 /// Why traces cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A directory cannot be listed.
-    #[error("cannot read {path}: {source}")]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    /// A file or directory cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// There is nothing to read.
     #[error("no trace file below {0}; traces end in .parquet")]
     None(PathBuf),

@@ -1,11 +1,11 @@
 //! What a machine remembers of the rollout that it follows: a restart without the store goes by the same bundle.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use config::{Arm, Bundle, Guidance};
 use serde::{Deserialize, Serialize};
+use store::FileError;
 
 use crate::error::{Error, Refusal, Result};
 
@@ -62,14 +62,16 @@ pub(crate) fn store(file: &Path, seen: Seen, guidance: &Guidance) -> Result<()> 
         bundle: text(bundle),
         previous: text(previous),
     };
-    let json = serde_json::to_string(&contents).map_err(|error| Error::io(file, "write")(error.into()))?;
-    replace(file, format!("{}\n{json}", hash(json.as_bytes())).as_bytes())
+    let json = serde_json::to_string(&contents).map_err(|error| FileError::at(file, "write")(error.into()))?;
+    let directory = store::file::directory_of(file);
+    std::fs::create_dir_all(directory).map_err(FileError::at(directory, "create"))?;
+    Ok(store::file::replace(file, format!("{}\n{json}", hash(json.as_bytes())).as_bytes())?)
 }
 
 /// Reads it, if it is there.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Refused`] for a file that is damaged or of another program; [`Error::Bundle`].
+/// [`Error::File`]; [`Error::Refused`] for a file that is damaged or of another program; [`Error::Bundle`].
 pub(crate) fn load(file: &Path) -> Result<Option<(Seen, Guidance)>> {
     let damaged = |what: String| Error::refused(Refusal::Malformed, format!("{}: {what}", file.display()));
     match std::fs::metadata(file) {
@@ -77,7 +79,7 @@ pub(crate) fn load(file: &Path) -> Result<Option<(Seen, Guidance)>> {
         Ok(found) if found.len() > BYTES_MAX => return Err(damaged(format!("{} bytes", found.len()))),
         _ => {}
     }
-    let text = String::from_utf8(std::fs::read(file).map_err(Error::io(file, "read"))?).unwrap_or_default();
+    let text = String::from_utf8(std::fs::read(file).map_err(FileError::at(file, "read"))?).unwrap_or_default();
     let json = text.split_once('\n').filter(|(sum, json)| *sum == hash(json.as_bytes())).map(|(_, json)| json);
     let json = json.ok_or_else(|| damaged("it is damaged".to_owned()))?;
     let Contents { schema, seen, rollout, stage, arm, bundle, previous } =
@@ -91,17 +93,6 @@ pub(crate) fn load(file: &Path) -> Result<Option<(Seen, Guidance)>> {
 
 fn hash(bytes: &[u8]) -> String {
     digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Puts a file in the place of another, durably, with the directories above it.
-pub(crate) fn replace(file: &Path, bytes: &[u8]) -> Result<()> {
-    let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(directory).map_err(Error::io(directory, "make"))?;
-    let mut beside = tempfile::NamedTempFile::new_in(directory).map_err(Error::io(directory, "make a file in"))?;
-    let written = beside.write_all(bytes).and_then(|()| beside.as_file().sync_all());
-    written.map_err(Error::io(file, "write"))?;
-    beside.persist(file).map_err(|error| Error::io(file, "replace")(error.error))?;
-    std::fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::io(directory, "sync"))
 }
 
 #[cfg(test)]

@@ -12,15 +12,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use config::Bundle;
+use store::{FileError, Store};
 use tough::schema::{Root, Signed};
 use tough::{
     ExpirationEnforcement, IntoVec, Limits, Repository, RepositoryLoader, TargetName, Transport, TransportError, TransportErrorKind,
     TransportStream,
 };
-use trace::Store;
+
+use units::Bytes;
 use url::Url;
 
 use crate::assignment::Assignment;
@@ -32,10 +33,7 @@ pub(crate) const TIMESTAMP: &str = "metadata/timestamp.json";
 pub(crate) const ASSIGNMENT: &str = "assignment.json";
 
 /// The largest file of a repository that is read.
-pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// How long one file may take.
-const FETCH_MAX: Duration = Duration::from_secs(20);
+pub(crate) const FILE_SIZE_MAX: Bytes = Bytes(1 << 20);
 
 /// How many versions of the root may be between the one that is known and the newest.
 const ROOTS_MAX: u64 = 64;
@@ -70,10 +68,7 @@ impl Files {
     /// A file's bytes, if there is such a file.
     pub(crate) async fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        match tokio::time::timeout(FETCH_MAX, self.store.read(path, FILE_BYTES_MAX)).await {
-            Ok(read) => Ok(read?),
-            Err(_) => Err(Error::Away { what: format!("{}: {path} did not come within {FETCH_MAX:?}", self.store.url()) }),
-        }
+        Ok(self.store.read(path, FILE_SIZE_MAX).await?)
     }
 }
 
@@ -100,10 +95,10 @@ pub(crate) async fn load(files: &Files, root: &[u8], datastore: Option<&Path>, e
         return Err(Error::Away { what: "no URL".to_owned() });
     };
     let limits = Limits {
-        max_root_size: FILE_BYTES_MAX,
-        max_targets_size: FILE_BYTES_MAX,
-        max_timestamp_size: FILE_BYTES_MAX,
-        max_snapshot_size: FILE_BYTES_MAX,
+        max_root_size: FILE_SIZE_MAX.0,
+        max_targets_size: FILE_SIZE_MAX.0,
+        max_timestamp_size: FILE_SIZE_MAX.0,
+        max_snapshot_size: FILE_SIZE_MAX.0,
         max_root_updates: ROOTS_MAX,
     };
     let mut loader = RepositoryLoader::new(&root, metadata, targets).transport(files.clone()).limits(limits);
@@ -152,17 +147,17 @@ pub(crate) fn bundles(repository: &Repository) -> Vec<u64> {
 ///
 /// A file that is another than before begins anew: what was remembered under the old one is forgotten.
 pub(crate) fn trusted_root(file: &Path, datastore: &Path) -> Result<Vec<u8>> {
-    let given = std::fs::read(file).map_err(Error::io(file, "read"))?;
+    let given = std::fs::read(file).map_err(FileError::at(file, "read"))?;
     let version = |bytes: &[u8]| serde_json::from_slice::<Signed<Root>>(bytes).map(|root| root.signed.version.get());
     let own = version(&given).map_err(|error| Error::refused(Refusal::Malformed, format!("{}: {error}", file.display())))?;
     let (before, kept) = (datastore.join("given-root.json"), datastore.join("root.json"));
     if std::fs::read(&before).ok().as_ref() != Some(&given) {
         match std::fs::remove_dir_all(datastore) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::io(datastore, "clear")(error)),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(FileError::at(datastore, "clear")(error).into()),
             _ => {}
         }
-        std::fs::create_dir_all(datastore).map_err(Error::io(datastore, "make"))?;
-        crate::cache::replace(&before, &given)?;
+        std::fs::create_dir_all(datastore).map_err(FileError::at(datastore, "create"))?;
+        store::file::replace(&before, &given)?;
     }
     let newer = std::fs::read(kept).ok().filter(|kept| version(kept).is_ok_and(|version| version > own));
     Ok(newer.unwrap_or(given))
@@ -170,7 +165,7 @@ pub(crate) fn trusted_root(file: &Path, datastore: &Path) -> Result<Vec<u8>> {
 
 /// A directory to work in once.
 pub(crate) fn scratch() -> Result<tempfile::TempDir> {
-    tempfile::tempdir().map_err(Error::io(&std::env::temp_dir(), "make a directory in"))
+    Ok(tempfile::tempdir().map_err(FileError::at(&std::env::temp_dir(), "create a directory in"))?)
 }
 
 /// Where a machine's datastore is.

@@ -1,8 +1,7 @@
 //! What can go wrong between an operator and a machine.
 
-use std::path::{Path, PathBuf};
-
 use serde::Serialize;
+use store::FileError;
 
 /// The result of most functions here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -41,32 +40,24 @@ pub enum Error {
         /// What to do about it.
         remedy: String,
     },
-    /// The store of bundles.
+    /// The store of bundles cannot be used.
     #[error(transparent)]
-    Store(#[from] trace::Error),
+    Store(#[from] store::Error),
+    /// A trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] trace::Error),
     /// Traces that say nothing about what was asked.
     #[error("{what}")]
     Evidence {
         /// Why.
         what: String,
     },
-    /// A file of ours.
-    #[error("cannot {op} {path}: {source}")]
-    Io {
-        /// Which one.
-        path: PathBuf,
-        /// What was tried.
-        op: &'static str,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    /// An operation on a file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 impl Error {
-    pub(crate) fn io(path: &Path, op: &'static str) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Self::Io { path: path.to_owned(), op, source }
-    }
-
     pub(crate) fn publish(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Publish { what: what.into(), remedy: remedy.into() }
     }

@@ -8,8 +8,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
+use store::{Object, Store};
 use trace::check::{self, Kind};
-use trace::{Basis, Figures, JobId, Object, Rows, Store, Trace, calendar};
+use trace::{Basis, Figures, JobId, Rows, Trace, calendar};
 
 use crate::error::{Error, Result};
 use crate::metric::Sums;
@@ -129,7 +130,7 @@ impl Reader {
     /// # Errors
     /// [`Error::Store`] where the store cannot be listed. Files that cannot be read are told in [`Evidence::unreadable`].
     pub fn read(&mut self, store: &Store, wanted: &Wanted) -> Result<Evidence> {
-        let objects: Vec<Object> = store.list()?.into_iter().filter(|object| may_hold(&object.path, wanted)).collect();
+        let objects: Vec<Object> = store.list(trace::EXTENSION)?.into_iter().filter(|object| may_hold(&object.path, wanted)).collect();
         let new: Vec<&Object> = objects.iter().filter(|object| !self.read.contains_key(object)).collect();
         let found = read_all(store, &new, wanted);
         self.read.extend(new.into_iter().cloned().zip(found));

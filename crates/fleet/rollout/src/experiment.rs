@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastrand::Rng;
 use globset::{Glob, GlobMatcher};
 use serde::Serialize;
-use trace::Store;
+use store::Store;
 
 use crate::assignment::{ALL_PPM, place_ppm};
 use crate::contrast::{Contrast, Part, Unit as Counted, contrast, count};

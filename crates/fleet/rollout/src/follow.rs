@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::{Arm, Bundle, Guidance, Told};
+use store::{Backoff, FileError};
 use tough::{ExpirationEnforcement, Repository};
 
 use crate::assignment::{Assignment, Which, assigned};
@@ -21,7 +22,7 @@ use crate::error::{Error, Refusal, Result};
 const WHOLE_EVERY_S: u64 = 3_600;
 
 /// How soon a poll that failed is made again; twice as long each time, up to the usual.
-const RETRY: Duration = Duration::from_secs(10);
+const RETRY_FIRST: Duration = Duration::from_secs(10);
 
 /// What to follow, and as whom.
 #[derive(Clone, Debug)]
@@ -115,14 +116,14 @@ impl Follower {
         let store = std::sync::Arc::clone(&files.store);
         let unchanged = match &self.verified {
             Some(verified) if now < verified.expires_unix_s && now < verified.at_unix_s.saturating_add(WHOLE_EVERY_S) => {
-                store.wait(files.read(TIMESTAMP))?.as_ref() == Some(&verified.timestamp)
+                store.block_on(files.read(TIMESTAMP))?.as_ref() == Some(&verified.timestamp)
             }
             _ => false,
         };
         if unchanged {
             return Ok(None);
         }
-        store.wait(self.verify(&files, now)).map(Some)
+        store.block_on(self.verify(&files, now)).map(Some)
     }
 
     async fn verify(&mut self, files: &Files, now: u64) -> Result<Guidance> {
@@ -196,7 +197,7 @@ fn expires(repository: &Repository) -> u64 {
 
 /// How long to wait after so many polls in a row that failed, with a random number from 0 to 1.
 fn next_poll(poll: Duration, failures: u32, random: f64) -> Duration {
-    let wait = if failures == 0 { poll } else { RETRY.saturating_mul(1 << (failures - 1).min(16)).min(poll) };
+    let wait = if failures == 0 { poll } else { Backoff { first: RETRY_FIRST, max: poll }.wait(failures) };
     wait.mul_f64(0.9 + random.clamp(0.0, 1.0) / 5.0)
 }
 
@@ -210,7 +211,7 @@ pub struct Follow {
 /// Polls on and on, and tells what each found.
 ///
 /// # Errors
-/// [`Error::Io`] where no thread can be had.
+/// [`Error::File`] where no thread can be had.
 pub fn start(mut follower: Follower, tell: impl Fn(Told) + Send + 'static) -> Result<Follow> {
     let (stop, stopped) = mpsc::channel();
     let directory = follower.settings.state_dir.clone();
@@ -228,7 +229,7 @@ pub fn start(mut follower: Follower, tell: impl Fn(Told) + Send + 'static) -> Re
         }
     };
     let thread = std::thread::Builder::new().name("rollout".to_owned()).spawn(run);
-    Ok(Follow { _stop: stop, _thread: thread.map_err(Error::io(&directory, "start a thread for"))? })
+    Ok(Follow { _stop: stop, _thread: thread.map_err(FileError::at(&directory, "start a thread for"))? })
 }
 
 #[cfg(test)]

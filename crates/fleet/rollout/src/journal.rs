@@ -18,7 +18,8 @@
 //! follow what was not published under the keys.
 
 use serde::{Deserialize, Serialize};
-use trace::Store;
+use store::Store;
+use units::Bytes;
 
 use crate::error::{Error, Result};
 use crate::look::Seen;
@@ -29,7 +30,7 @@ use crate::stage::{Action, Decision, Phase, State};
 const SCHEMA: u32 = 1;
 const HEAD: &str = "log/head.json";
 /// The largest record that is read.
-const BYTES_MAX: u64 = 1 << 20;
+const SIZE_MAX: Bytes = Bytes(1 << 20);
 /// Records that may be newer than the head says: it is written after each.
 const AHEAD_MAX: u64 = 1_000;
 
@@ -114,7 +115,7 @@ impl Journal {
     /// # Errors
     /// [`Error::Store`]; [`Error::Evidence`] for what is no record, or a newer program's.
     pub fn latest(&self) -> Result<Option<Latest>> {
-        let Some(head) = self.store.wait(self.store.read(HEAD, BYTES_MAX))? else { return Ok(None) };
+        let Some(head) = self.store.block_on(self.store.read(HEAD, SIZE_MAX))? else { return Ok(None) };
         let Head { rollout, number } = parse(HEAD, &head)?;
         let mut record =
             self.record(&rollout, number)?.ok_or_else(|| damaged(&path(&rollout, number), "it is missing, and log/head.json names it"))?;
@@ -169,17 +170,17 @@ impl Journal {
     fn write(&self, record: &Record) -> Result<()> {
         let (rollout, number) = (&record.after.rollout, record.number);
         let path = path(rollout, number);
-        if !self.store.wait(self.store.write(&path, line(&path, record)?, true))? {
+        if !self.store.block_on(self.store.write(&path, line(&path, record)?, true))? {
             let remedy = if number == 0 { "give the rollout another id" } else { "one program at a time should look; try again" };
             return Err(Error::publish(format!("{path} is there already"), remedy));
         }
-        self.store.wait(self.store.write(HEAD, line(HEAD, &Head { rollout: rollout.clone(), number })?, false))?;
+        self.store.block_on(self.store.write(HEAD, line(HEAD, &Head { rollout: rollout.clone(), number })?, false))?;
         Ok(())
     }
 
     fn record(&self, rollout: &str, number: u64) -> Result<Option<Record>> {
         let path = path(rollout, number);
-        let Some(bytes) = self.store.wait(self.store.read(&path, BYTES_MAX))? else { return Ok(None) };
+        let Some(bytes) = self.store.block_on(self.store.read(&path, SIZE_MAX))? else { return Ok(None) };
         #[derive(Deserialize)]
         struct Version {
             schema: u32,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::Ed25519KeyPair;
 use serde::Serialize;
+use store::FileError;
 use tough::key_source::{KeySource, LocalKeySource};
 use tough::schema::RoleType;
 use tough::schema::key::Key;
@@ -38,7 +39,7 @@ pub struct KeyFile {
 /// Makes keys for all roles in a directory: so many for the root, and one for each of the others.
 ///
 /// # Errors
-/// [`Error::Publish`] for a number of keys that makes no root, and where there are keys already; [`Error::Io`].
+/// [`Error::Publish`] for a number of keys that makes no root, and where there are keys already; [`Error::File`].
 pub fn generate(directory: &Path, root_keys: u8, dry_run: bool) -> Result<Vec<KeyFile>> {
     if !(1..=ROOT_KEYS_MAX).contains(&root_keys) {
         return Err(Error::publish(format!("{root_keys} keys make no root"), format!("give 1 to {ROOT_KEYS_MAX}")));
@@ -56,14 +57,14 @@ pub fn generate(directory: &Path, root_keys: u8, dry_run: bool) -> Result<Vec<Ke
         let planned = |(role, name): &(RoleType, String)| KeyFile { role: role.to_string(), id: String::new(), path: path(name) };
         return Ok(names.iter().map(planned).collect());
     }
-    std::fs::create_dir_all(directory).map_err(Error::io(directory, "make"))?;
+    std::fs::create_dir_all(directory).map_err(FileError::at(directory, "create"))?;
     for (_, name) in &names {
         let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
         let made = made.map_err(|_| Error::publish("no key could be made", "the system's random numbers are out of order"))?;
         let path = path(name);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         let written = file.and_then(|mut file| file.write_all(made.as_ref()).and_then(|()| file.sync_all()));
-        written.map_err(Error::io(&path, "write"))?;
+        written.map_err(FileError::at(&path, "write"))?;
     }
     names.iter().map(|(role, name)| Ok(describe(*role, path(name), &public(&path(name))?))).collect()
 }
@@ -79,7 +80,7 @@ pub(crate) fn id(key: &Key) -> String {
 
 /// The public half of a key's file.
 pub(crate) fn public(path: &Path) -> Result<Key> {
-    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+    let bytes = std::fs::read(path).map_err(FileError::at(path, "read"))?;
     let pair = parse_keypair(&bytes);
     let pair = pair.map_err(|error| Error::publish(format!("{}: {error}", path.display()), "name a key that `rollout keygen` made"))?;
     Ok(pair.tuf_key())
@@ -89,8 +90,8 @@ pub(crate) fn public(path: &Path) -> Result<Key> {
 pub(crate) fn of(directory: &Path, role: RoleType) -> Result<Vec<PathBuf>> {
     let role = role.to_string();
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(Error::io(directory, "list"))? {
-        let path = entry.map_err(Error::io(directory, "list"))?.path();
+    for entry in std::fs::read_dir(directory).map_err(FileError::at(directory, "list"))? {
+        let path = entry.map_err(FileError::at(directory, "list"))?.path();
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let of_role = stem == role || stem.strip_prefix(&role).is_some_and(|rest| rest.starts_with('-'));
         if of_role && path.extension().is_some_and(|ending| ending == ENDING) {

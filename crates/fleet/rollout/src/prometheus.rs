@@ -39,13 +39,30 @@ struct Sample {
 /// Asks for the values of now. `$since` in the query becomes the time since the stage began, of a second at least.
 pub fn ask(url: &str, query: &str, machine_label: &str, since: Duration) -> Values {
     let query = query.replace("$since", &format!("{}s", since.as_secs().max(1)));
-    let agent: ureq::Agent =
-        ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).max_redirects(0).build().into();
+    let agent = agent(url)?;
     let address = format!("{}/api/v1/query", url.trim_end_matches('/'));
     let mut response = agent.get(&address).query("query", &query).call().map_err(|error| format!("{address}: {error}"))?;
     let status = response.status();
     let body = response.body_mut().with_config().limit(BYTES_MAX).read_to_vec().map_err(|error| format!("{address}: {error}"))?;
     values(&body, machine_label).map_err(|what| format!("{address}: HTTP {status}: {what}"))
+}
+
+fn agent(url: &str) -> Result<ureq::Agent, String> {
+    if cfg!(not(feature = "tls")) && url.starts_with("https://") {
+        return Err(format!("{url}: this program was built without HTTPS to Prometheus; build it with `--features s3`, or use http"));
+    }
+    let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).max_redirects(0);
+    #[cfg(feature = "tls")]
+    let config = config.tls_config(tls());
+    Ok(config.build().into())
+}
+
+/// Verifies servers with the certificate authorities that the host trusts.
+#[cfg(feature = "tls")]
+fn tls() -> ureq::tls::TlsConfig {
+    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::PlatformVerifier);
+    config.unversioned_rustls_crypto_provider(provider).build()
 }
 
 /// The values in an answer, by machine.

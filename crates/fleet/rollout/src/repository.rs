@@ -10,6 +10,7 @@ use std::time::Duration;
 use config::Bundle;
 use jiff::Timestamp;
 use serde::Serialize;
+use store::FileError;
 use tough::editor::RepositoryEditor;
 use tough::schema::{RoleType, Root, Target};
 use tough::{ExpirationEnforcement, Repository, TargetName};
@@ -120,10 +121,10 @@ impl Operator {
     /// What is published, verified like a machine does. With `expired`, what has expired is shown all the same.
     ///
     /// # Errors
-    /// [`Error::Refused`]; [`Error::Away`]; [`Error::Io`].
+    /// [`Error::Refused`]; [`Error::Away`]; [`Error::File`].
     pub fn contents(&self, expired: bool) -> Result<Contents> {
         let enforcement = ExpirationEnforcement::from(!expired);
-        self.files.store.wait(async {
+        self.files.store.block_on(async {
             let repository = self.load(enforcement).await?;
             let (mut bundles, mut troubles) = (Vec::new(), Vec::new());
             for version in client::bundles(&repository) {
@@ -144,7 +145,7 @@ impl Operator {
     /// # Errors
     /// [`Error::Publish`] where it would break what is there, or keys are missing; as [`Self::contents`].
     pub fn change(&self, change: Change, dry_run: bool) -> Result<Changed> {
-        self.files.store.wait(async {
+        self.files.store.block_on(async {
             let repository = self.load(ExpirationEnforcement::Unsafe).await?;
             let plan = plan(&repository, change).await?;
             self.check_keys(&repository.root().signed)?;
@@ -159,7 +160,7 @@ impl Operator {
     }
 
     async fn load(&self, expiration: ExpirationEnforcement) -> Result<Repository> {
-        let root = std::fs::read(&self.root).map_err(Error::io(&self.root, "read"))?;
+        let root = std::fs::read(&self.root).map_err(FileError::at(&self.root, "read"))?;
         if self.files.read(TIMESTAMP).await?.is_none() {
             let what = format!("{} holds no repository", self.files.store.url());
             return Err(Error::publish(what, "begin one with `thermocline rollout init`, or name the store that does"));
@@ -190,11 +191,11 @@ impl Operator {
         let directory = client::scratch()?;
         // The library reads both from files.
         let root_file = directory.path().join("root.json");
-        std::fs::write(&root_file, root).map_err(Error::io(&root_file, "write"))?;
+        std::fs::write(&root_file, root).map_err(FileError::at(&root_file, "write"))?;
         let mut targets = Vec::new();
         for (name, bytes) in &plan.put {
             let path = directory.path().join(name);
-            std::fs::write(&path, bytes).map_err(Error::io(&path, "write"))?;
+            std::fs::write(&path, bytes).map_err(FileError::at(&path, "write"))?;
             let target = Target::from_path(&path).await.map_err(|error| Error::publish(error.to_string(), "try again"))?;
             let hash: String = target.hashes.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
             self.files.store.write(&format!("{TARGETS}/{hash}.{name}"), bytes.clone(), false).await?;
@@ -248,7 +249,7 @@ impl Operator {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(Error::io(path, "read"))
+    Ok(std::fs::read(path).map_err(FileError::at(path, "read"))?)
 }
 
 /// Why machines that are assigned a version cannot go by it.

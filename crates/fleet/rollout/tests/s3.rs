@@ -1,81 +1,33 @@
-//! A rollout through a real object store (s3s-fs, a server of the S3 protocol over a directory), and through its outage.
-//! `make test-s3` builds the server and says where it is.
+//! A rollout through a real object store (s3s-fs, an S3 server over a directory) and through its outage. `make test-s3` builds
+//! the server and runs this test.
 #![cfg(feature = "s3")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy's exemption for tests does not cover helpers in integration tests")]
 
-use std::net::{TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::Bundle;
 use rollout::assignment::{ALL_PPM, Assignment, SCHEMA};
 use rollout::follow::{Follower, Settings};
 use rollout::keys;
 use rollout::repository::{Change, Operator, Validity};
+use store::testing::{S3Server, run_with_credentials};
 
 const BUCKET: &str = "fleet";
-const KEY: &str = "thermocline";
-const SECRET: &str = "a-secret-of-this-test-alone";
-/// Set in the run of this program that finds its credentials in the environment, as an agent does.
-const ADDRESS: &str = "S3_TEST_ADDRESS";
-/// How long a server may take to be there.
-const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The server, ended with the test.
-struct Server(Child);
-
-impl Server {
-    fn start(root: &Path, address: &str) -> Self {
-        let program = std::env::var("S3_SERVER").unwrap_or_else(|_| panic!("S3_SERVER does not say where s3s-fs is; run `make test-s3`"));
-        let (host, port) = address.split_once(':').unwrap();
-        let mut command = Command::new(program);
-        command.args(["--host", host, "--port", port, "--access-key", KEY, "--secret-key", SECRET]).arg(root);
-        let server = Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-        let start = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            assert!(start.elapsed() < PATIENCE, "the server does not listen");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        server
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Credentials are looked for in the environment of a process, so that the test proper is a run of its own.
 #[test]
-fn a_rollout_goes_through_an_object_store() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let ran = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "with_credentials", "--ignored", "--nocapture"])
-        .env(ADDRESS, &address)
-        .env("AWS_ENDPOINT", format!("http://{address}"))
-        .env("AWS_ALLOW_HTTP", "true")
-        .env("AWS_REGION", "us-east-1")
-        .env("AWS_ACCESS_KEY_ID", KEY)
-        .env("AWS_SECRET_ACCESS_KEY", SECRET)
-        .output()
-        .unwrap();
-    let out = String::from_utf8_lossy(&ran.stdout);
-    assert!(ran.status.success() && out.contains("1 passed"), "{out}{}", String::from_utf8_lossy(&ran.stderr));
+fn a_machine_follows_a_rollout_through_an_outage_of_the_object_store() {
+    run_with_credentials("with_credentials");
 }
 
 #[test]
 #[ignore = "run by the test above, with credentials in its environment"]
 fn with_credentials() {
-    let address = std::env::var(ADDRESS).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     std::fs::create_dir_all(path("served").join(BUCKET)).unwrap();
     let url = format!("s3://{BUCKET}/rollout");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let server = Server::start(&path("served"), &address);
+    let server = S3Server::start(&path("served"));
     keys::generate(&path("keys"), 1, false).unwrap();
     let operator = Operator::open(&url, &path("root.json"), &path("keys"), Validity::default()).unwrap();
     operator.init(1, false).unwrap();
@@ -110,14 +62,14 @@ fn with_credentials() {
     let followed = |machine: &mut Follower| machine.poll(now).guidance.and_then(|guidance| guidance.bundle).map(|bundle| bundle.version);
     assert_eq!(followed(&mut machine), Some(1));
     let requests = machine.poll(now).requests;
-    assert_eq!(machine.poll(now).requests, requests + 1, "nothing new");
+    assert_eq!(machine.poll(now).requests, requests + 1, "an unchanged timestamp.json needs one request");
 
-    // Away: nothing is refused, for nothing was offered; then back, with something new.
+    // During an outage nothing is offered, and so nothing is refused. A bundle published after it is followed.
     drop(server);
-    let told = machine.poll(now);
-    assert!(told.guidance.is_none() && told.trouble.is_some_and(|trouble| trouble.contains(&url)));
-    assert_eq!(told.refused.values().sum::<u64>(), 0);
-    let _server = Server::start(&path("served"), &address);
+    let report = machine.poll(now);
+    assert!(report.guidance.is_none() && report.trouble.is_some_and(|trouble| trouble.contains(&url)));
+    assert_eq!(report.refused.values().sum::<u64>(), 0);
+    let _server = S3Server::start(&path("served"));
     publish(2);
     assert_eq!(followed(&mut machine), Some(2));
 }

@@ -3,20 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use parquet::errors::ParquetError;
+use store::FileError;
 
 /// Why a trace cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be used.
-    #[error("cannot {what} {path}: {source}")]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// What was to be done with it.
-        what: &'static str,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    /// An operation on a file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The file is no Parquet file, or a damaged one.
     #[error("{path}: {source}")]
     Parquet {
@@ -66,23 +60,14 @@ pub enum Error {
         expected: String,
     },
     /// The store cannot be used.
-    #[error("{url}: {what}")]
-    Store {
-        /// Which one.
-        url: String,
-        /// What is wrong.
-        what: String,
-    },
+    #[error(transparent)]
+    Store(#[from] store::Error),
 }
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    pub(crate) fn io<'a>(path: &'a Path, what: &'static str) -> impl FnOnce(std::io::Error) -> Self + 'a {
-        move |source| Self::Io { path: path.to_owned(), what, source }
-    }
-
     pub(crate) fn parquet(path: &Path) -> impl Fn(ParquetError) -> Self + '_ {
         |source| Self::Parquet { path: path.to_owned(), source }
     }

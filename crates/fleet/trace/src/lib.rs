@@ -2,7 +2,7 @@
 //!
 //! An [`Entry`] sums what one job did in five minutes or so. [`Writer`] puts entries into Parquet files, sorted by job
 //! and time; [`Trace`] reads them back as columns, row group by row group. [`schema`] says what the columns are.
-//! On a machine, entries go through a [`Spool`] and a [`Sink`] into a [`Store`]; [`Merge`] makes one stream of many files,
+//! On a machine, entries go through a [`Spool`] and a [`Sink`] into a [`store::Store`]; [`Merge`] makes one stream of many files,
 //! and [`compact`] turns it into what a model replays fastest.
 //!
 //! # Invariants
@@ -22,7 +22,6 @@ mod read;
 pub mod schema;
 mod sink;
 mod spool;
-mod store;
 mod write;
 
 pub use entry::{Basis, Entry, FIGURES, Figure, Figures, JobId, Labels};
@@ -31,8 +30,7 @@ pub use merge::Merge;
 pub use read::{Rows, Run, Trace};
 pub use sink::{Sink, Status};
 pub use spool::{Closed, Spool};
-pub use store::{Fetched, Object, Store};
-pub use write::{GROUP_ENTRIES, GROUP_ENTRIES_MAX, Writer, Written};
+pub use write::{EXTENSION, GROUP_ENTRIES, GROUP_ENTRIES_MAX, Writer, Written};
 
 #[cfg(test)]
 mod testing;

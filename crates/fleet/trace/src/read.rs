@@ -15,6 +15,7 @@ use crate::entry::{Basis, Entry, FIGURES, Figures, JobId, Labels};
 use crate::error::{Error, Result};
 use crate::schema::{self, ID_WORDS, JOB_KEY, WORDS};
 use crate::write::GROUP_ENTRIES_MAX;
+use store::FileError;
 
 /// An open trace file.
 pub struct Trace {
@@ -151,7 +152,7 @@ impl Trace {
     }
 
     fn open_unguarded(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(Error::io(path, "open"))?;
+        let file = File::open(path).map_err(FileError::at(path, "open"))?;
         let reader = SerializedFileReader::new(file).map_err(Error::parquet(path))?;
         let metadata = reader.metadata().file_metadata();
         let (version, basis) = schema::trace_metadata(path, metadata.key_value_metadata())?;

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use store::{Backoff, FileError, Store};
+
+use crate::error::Result;
 use crate::spool::ready_files;
-use crate::store::Store;
 
 /// How soon a store that was away is tried again; twice as long each time, up to the most.
-const RETRY: Duration = Duration::from_secs(5);
-const RETRY_MAX: Duration = Duration::from_secs(300);
+const RETRY: Backoff = Backoff { first: Duration::from_secs(5), max: Duration::from_secs(300) };
 /// What is left on the way when the agent stops is sent for this long; the rest is sent by the next.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
@@ -39,13 +39,13 @@ impl Sink {
     /// Begins to bring the files below `ready` to the store at `url`, and removes each that has arrived.
     ///
     /// # Errors
-    /// [`Error::Io`] where no thread can be had.
+    /// [`crate::Error::File`] where no thread can be had.
     pub fn start(ready: &Path, url: &str) -> Result<Self> {
         let (wake, woken) = mpsc::channel();
         let status = Arc::new(Mutex::new(Status::default()));
         let carrier = Carrier { ready: ready.to_owned(), url: url.to_owned(), store: None, status: Arc::clone(&status) };
         let thread = std::thread::Builder::new().name("trace-sink".to_owned()).spawn(move || carrier.run(&woken));
-        Ok(Self { wake, thread: thread.map_err(Error::io(ready, "start a thread for"))?, status })
+        Ok(Self { wake, thread: thread.map_err(FileError::at(ready, "start a thread for"))?, status })
     }
 
     /// Tells it that there is a new file.
@@ -84,19 +84,20 @@ struct Carrier {
 
 impl Carrier {
     fn run(mut self, woken: &Receiver<()>) {
-        let mut wait = RETRY;
+        let mut failures = 0;
         let mut stopping = false;
         loop {
             let carried = self.carry_all();
-            let sound = carried.is_ok();
-            let pause = wait;
-            wait = if sound { RETRY } else { (wait * 2).min(RETRY_MAX) };
+            failures = if carried.is_ok() { 0 } else { failures + 1 };
             self.status.lock().unwrap_or_else(PoisonError::into_inner).trouble = carried.err().map(|error| error.to_string());
             if stopping {
                 return;
             }
-            // Where all went well, there is nothing to do before the next file.
-            let woke = if sound { woken.recv().map_err(|_| RecvTimeoutError::Disconnected) } else { woken.recv_timeout(pause) };
+            // Without an error there is nothing to do until the next file.
+            let woke = match failures {
+                0 => woken.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                _ => woken.recv_timeout(RETRY.wait(failures)),
+            };
             stopping = woke == Err(RecvTimeoutError::Disconnected);
             while woken.try_recv().is_ok() {}
         }
@@ -111,10 +112,10 @@ impl Carrier {
             let path = file.path.strip_prefix(&self.ready).unwrap_or(&file.path).to_string_lossy().into_owned();
             match store.put(&path, &file.path) {
                 // Gone for want of room, while it was its turn.
-                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) if error.is_missing_file() => continue,
                 put => put?,
             }
-            std::fs::remove_file(&file.path).map_err(Error::io(&file.path, "remove"))?;
+            std::fs::remove_file(&file.path).map_err(FileError::at(&file.path, "remove"))?;
             remove_empty(&self.ready, &file.path);
             let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
             status.sent_files += 1;
@@ -143,7 +144,7 @@ mod tests {
     fn entries_in(store: &Path) -> Vec<Entry> {
         let store = Store::open(store.to_str().unwrap()).unwrap();
         let mut found = Vec::new();
-        for object in store.list().unwrap() {
+        for object in store.list(crate::EXTENSION).unwrap() {
             let file = store.fetch(&object.path).unwrap();
             found.extend(Trace::open(file.path()).unwrap().rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()));
         }

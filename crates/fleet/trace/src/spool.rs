@@ -19,7 +19,9 @@ use twox_hash::XxHash64;
 use crate::calendar;
 use crate::entry::{Basis, Entry};
 use crate::error::{Error, Result};
-use crate::write::{TEMPORARY, Writer};
+use crate::write::Writer;
+use store::FileError;
+use store::file::TEMPORARY_PREFIX;
 
 /// The log and the files of one agent. Nobody else writes there.
 #[derive(Debug)]
@@ -55,9 +57,9 @@ impl Spool {
     /// Any error of making files there. A log that cannot be read is put aside as `open.jsonl.damaged`.
     pub fn open(dir: &Path, basis: Basis, size_max_bytes: u64) -> Result<(Self, Closed)> {
         let ready = dir.join("ready");
-        fs::create_dir_all(&ready).map_err(Error::io(&ready, "make"))?;
+        fs::create_dir_all(&ready).map_err(FileError::at(&ready, "create"))?;
         for file in files_below(dir)? {
-            if file.file_name().is_some_and(|name| name.to_string_lossy().starts_with(TEMPORARY)) {
+            if file.file_name().is_some_and(|name| name.to_string_lossy().starts_with(TEMPORARY_PREFIX)) {
                 let _ = fs::remove_file(file);
             }
         }
@@ -66,7 +68,7 @@ impl Spool {
             Err(Error::Damaged { path, what }) => {
                 log::error!("{}: {what}; put aside", path.display());
                 let aside = dir.join("open.jsonl.damaged");
-                fs::rename(spool.log_path(), &aside).map_err(Error::io(&aside, "make"))?;
+                fs::rename(spool.log_path(), &aside).map_err(FileError::at(&aside, "create"))?;
                 Closed::default()
             }
             other => other?,
@@ -90,7 +92,7 @@ impl Spool {
     /// Any error of writing.
     pub fn append(&mut self, entries: &[Entry]) -> Result<()> {
         let path = self.log_path();
-        let failed = || Error::io(&path, "write");
+        let failed = || FileError::at(&path, "write");
         let mut lines = Vec::new();
         if self.log.is_none() {
             line(&mut lines, &Head { basis: self.basis }).map_err(failed())?;
@@ -100,15 +102,15 @@ impl Spool {
         }
         let log = match &mut self.log {
             Some(log) => log,
-            none => none.insert(OpenOptions::new().create_new(true).append(true).open(&path).map_err(Error::io(&path, "make"))?),
+            none => none.insert(OpenOptions::new().create_new(true).append(true).open(&path).map_err(FileError::at(&path, "create"))?),
         };
-        let before = log.metadata().map_err(Error::io(&path, "look at"))?.len();
+        let before = log.metadata().map_err(FileError::at(&path, "read the size of"))?.len();
         let written = log.write_all(&lines).and_then(|()| log.sync_data());
         if written.is_err() {
             // Half a batch would be taken for damage, not for a torn end, once more lines follow it.
             let _ = log.set_len(before);
         }
-        written.map_err(failed())
+        Ok(written.map_err(failed())?)
     }
 
     /// Makes a file of what is in the log, and starts anew. Removes the oldest files where all together are over the
@@ -130,7 +132,7 @@ impl Spool {
             }
         }
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::io(&path, "remove")(error)),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(FileError::at(&path, "remove")(error).into()),
             _ => {}
         }
         self.log = None;
@@ -188,14 +190,14 @@ fn read_log(path: &Path) -> Result<Option<(Basis, Vec<Entry>, u64)>> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io(path, "open")(error)),
+        Err(error) => return Err(FileError::at(path, "open")(error).into()),
     };
     let mut reader = BufReader::new(file);
     let mut digest = XxHash64::with_seed(0);
     let (mut basis, mut entries, mut bytes) = (None, Vec::new(), Vec::new());
     for number in 1.. {
         bytes.clear();
-        reader.read_until(b'\n', &mut bytes).map_err(Error::io(path, "read"))?;
+        reader.read_until(b'\n', &mut bytes).map_err(FileError::at(path, "read"))?;
         if bytes.last() != Some(&b'\n') {
             break;
         }
@@ -240,7 +242,7 @@ fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
             Ok(listed) => listed,
             // Removed meanwhile: by whom empties it, when a day is over.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(Error::io(&dir, "list")(error)),
+            Err(error) => return Err(FileError::at(&dir, "list")(error).into()),
         };
         for entry in listed.flatten() {
             match entry.file_type() {

@@ -28,7 +28,7 @@ fn what_is_written_is_read() {
         let given = entries("m", jobs, each, thresholds + 1);
         let written = write(&path, basis, &given);
         assert_eq!((written.entries, written.jobs), (given.len() as u64, jobs as u64));
-        assert_eq!(written.bytes, std::fs::metadata(&path).unwrap().len());
+        assert_eq!(written.size.0, std::fs::metadata(&path).unwrap().len());
         let trace = Trace::open(&path).unwrap();
         assert_eq!((trace.basis(), trace.version(), trace.entries()), (&basis, schema::VERSION, given.len() as u64));
         assert!(read(&path) == given, "{thresholds} {jobs} {each}");

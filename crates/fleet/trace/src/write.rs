@@ -1,15 +1,16 @@
 //! Writing trace files.
 
-use std::fs::{File, Permissions};
-use std::io::{BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::writer::SerializedFileWriter;
+use store::FileError;
+use store::file::temporary_for;
 use tempfile::NamedTempFile;
+use units::Bytes;
 
 use crate::entry::{Basis, Entry, FIGURES, JobId};
 use crate::error::{Error, Result};
@@ -40,8 +41,8 @@ pub struct Written {
     pub entries: u64,
     /// Jobs that they are of.
     pub jobs: u64,
-    /// The file's size.
-    pub bytes: u64,
+    /// Size of the file.
+    pub size: Bytes,
 }
 
 impl std::fmt::Debug for Writer {
@@ -141,8 +142,8 @@ impl Writer {
     pub fn finish(mut self) -> Result<Written> {
         self.end_group()?;
         let buffered = self.file.into_inner().map_err(Error::parquet(&self.path))?;
-        let bytes = persist(&self.path, buffered)?;
-        Ok(Written { bytes, ..self.written })
+        let size = persist(&self.path, buffered)?;
+        Ok(Written { size, ..self.written })
     }
 }
 
@@ -167,28 +168,11 @@ fn write_group(
     Ok(())
 }
 
-/// A file beside `path` that becomes it when it is whole. Others may read it, as they may what a shell writes.
-pub(crate) fn temporary_for(path: &Path) -> Result<NamedTempFile> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(directory).map_err(Error::io(directory, "make"))?;
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o666));
-    builder.tempfile_in(directory).map_err(Error::io(directory, "make a file in"))
-}
+/// Extension of the names of trace files, without the dot.
+pub const EXTENSION: &str = "parquet";
 
-/// How the names of files begin that are not whole yet.
-pub(crate) const TEMPORARY: &str = ".unfinished-";
-
-/// Makes a written file durable and gives it its name. Returns its size in bytes.
-pub(crate) fn persist(path: &Path, buffered: BufWriter<NamedTempFile>) -> Result<u64> {
-    let mut temporary = buffered.into_inner().map_err(|error| Error::io(path, "write")(error.into_error()))?;
-    temporary.flush().and_then(|()| temporary.as_file().sync_all()).map_err(Error::io(path, "write"))?;
-    let bytes = temporary.as_file().metadata().map_err(Error::io(path, "look at"))?.len();
-    temporary.persist(path).map_err(|error| Error::io(path, "make")(error.error))?;
-    // The name is durable when the directory is.
-    if let Some(directory) = path.parent() {
-        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::io(directory, "write"))?;
-    }
-    Ok(bytes)
+/// Completes a written file, which then appears under its name. Returns its size.
+pub(crate) fn persist(path: &Path, buffered: BufWriter<NamedTempFile>) -> Result<Bytes> {
+    let temporary = buffered.into_inner().map_err(|error| FileError::at(path, "write")(error.into_error()))?;
+    Ok(store::file::persist(temporary, path)?)
 }

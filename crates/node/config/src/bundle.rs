@@ -22,7 +22,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use chrono::{DateTime, Utc};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use toml::de::{DeTable, DeValue};
 use units::quantity::{self, Invalid};
@@ -220,8 +220,8 @@ impl Bundle {
 /// A time in seconds since the epoch, as in a bundle.
 #[must_use]
 pub fn rfc3339(unix_s: u64) -> String {
-    let time = i64::try_from(unix_s).ok().and_then(|seconds| DateTime::<Utc>::from_timestamp(seconds, 0));
-    time.unwrap_or(DateTime::<Utc>::MAX_UTC).format("%Y-%m-%dT%H:%M:%SZ").to_string()
+    let time = i64::try_from(unix_s).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    time.unwrap_or(Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 struct Reader<'a> {
@@ -319,7 +319,7 @@ impl Reader<'_> {
             DeValue::Datetime(time) => time.to_string(),
             other => other.as_str().unwrap_or_default().to_owned(),
         };
-        let time = DateTime::parse_from_rfc3339(&text).ok().and_then(|time| u64::try_from(time.timestamp()).ok());
+        let time = text.parse::<Timestamp>().ok().and_then(|time| u64::try_from(time.as_second()).ok());
         if time.is_none() {
             let remedy = "write a date with its time and offset, such as 2026-11-21T18:00:00Z";
             self.report(Some(line), key, Some(value), Invalid::new("not a time", remedy));

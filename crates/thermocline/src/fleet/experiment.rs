@@ -7,7 +7,8 @@ use ::rollout::metric::Unit;
 use anyhow::{Result, bail};
 use clap::Args;
 use config::Config;
-use trace::{Store, calendar};
+use store::Store;
+use trace::calendar;
 use units::RatioPpm;
 
 use crate::arguments::Format;

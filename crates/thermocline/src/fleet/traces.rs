@@ -261,13 +261,13 @@ fn into(
     let inputs = find(config, &arguments.traces)?;
     let mut stream = Stream::open(&inputs, None)?;
     let basis = stream.basis;
-    let Written { entries, jobs, bytes } = inputs::put(&arguments.to, |path| make(path, basis, &mut stream))?;
+    let Written { entries, jobs, size } = inputs::put(&arguments.to, |path| make(path, basis, &mut stream))?;
     let dropped = stream.merge.dropped();
     drop(stream);
-    let made = serde_json::json!({ "file": arguments.to, "entries": entries, "jobs": jobs, "bytes": bytes, "dropped_entries": dropped });
+    let made = serde_json::json!({ "file": arguments.to, "entries": entries, "jobs": jobs, "bytes": size.0, "dropped_entries": dropped });
     print(format, &made, || {
         let twice = if dropped > 0 { format!("; {dropped} more came twice") } else { String::new() };
-        format!("{}: {entries} entries of {jobs} jobs, {}{twice}\n", arguments.to, Bytes(bytes))
+        format!("{}: {entries} entries of {jobs} jobs, {size}{twice}\n", arguments.to)
     })
 }
 

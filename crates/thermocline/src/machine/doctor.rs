@@ -7,7 +7,7 @@ use anyhow::Result;
 use config::Config;
 use kernel::Roots;
 use rollout::repository::Contents;
-use trace::Store;
+use store::Store;
 
 use crate::arguments::Format;
 use crate::fleet::rollout::arguments::Repository;
@@ -33,7 +33,7 @@ fn traces(config: &Config) -> Option<Check> {
     let url = &config.trace.store;
     let answers = || -> Result<()> {
         let store = Store::open(url)?;
-        store.wait(store.read("thermocline-doctor", 1))?;
+        store.block_on(store.read("thermocline-doctor", units::Bytes(1)))?;
         Ok(())
     };
     (!url.is_empty()).then(|| match answers() {

@@ -1,8 +1,8 @@
 //! Partials as files: a mark, a version, the value, a checksum.
 
-use std::io::Write;
 use std::path::Path;
 
+use store::FileError;
 use twox_hash::XxHash64;
 
 use super::{Error, Partial};
@@ -55,15 +55,9 @@ impl Partial {
     /// Writes it to a file, which appears whole or not at all.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::File`].
     pub fn write(&self, path: &Path) -> Result<(), Error> {
-        let bytes = self.encode(path)?;
-        let failed = |source| Error::Io { path: path.to_owned(), what: "write", source };
-        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(directory).map_err(failed)?;
-        file.write_all(&bytes).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-        file.persist(path).map_err(|error| failed(error.error))?;
-        Ok(())
+        Ok(store::file::replace(path, &self.encode(path)?)?)
     }
 
     /// Reads it from a file.
@@ -71,7 +65,7 @@ impl Partial {
     /// # Errors
     /// [`Error`].
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), what: "read", source })?;
+        let bytes = std::fs::read(path).map_err(FileError::at(path, "read"))?;
         Self::decode(&bytes, path)
     }
 }

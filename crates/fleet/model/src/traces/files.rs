@@ -3,6 +3,8 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use store::FileError;
+
 use super::Error;
 use crate::coverage::fingerprint;
 
@@ -19,7 +21,7 @@ pub(super) struct File {
 
 impl File {
     pub(super) fn look_at(path: PathBuf) -> Result<Self, Error> {
-        let metadata = std::fs::metadata(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let metadata = std::fs::metadata(&path).map_err(FileError::at(&path, "read"))?;
         Ok(Self { path, bytes: metadata.len(), row_groups: 0 })
     }
 
@@ -39,7 +41,7 @@ impl File {
             file.take(TAIL_BYTES).read_to_end(&mut tail)?;
             Ok(tail)
         };
-        let tail = tail().map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        let tail = tail().map_err(FileError::at(&self.path, "read"))?;
         Ok(fingerprint([self.bytes.to_le_bytes().as_slice(), &tail]))
     }
 }
@@ -81,14 +83,14 @@ pub(super) fn machine(path: &Path) -> Option<String> {
 
 /// Every trace file at or below a path.
 pub(super) fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
-    let failed = |source| Error::Io { path: path.to_owned(), source };
-    if !std::fs::metadata(path).map_err(failed)?.is_dir() {
+    let failed = || FileError::at(path, "read");
+    if !std::fs::metadata(path).map_err(failed())?.is_dir() {
         files.push(path.to_owned());
         return Ok(());
     }
-    for entry in std::fs::read_dir(path).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let (below, kind) = (entry.path(), entry.file_type().map_err(failed)?);
+    for entry in std::fs::read_dir(path).map_err(failed())? {
+        let entry = entry.map_err(failed())?;
+        let (below, kind) = (entry.path(), entry.file_type().map_err(failed())?);
         let hidden = entry.file_name().to_string_lossy().starts_with('.');
         if kind.is_dir() {
             collect(&below, files)?;

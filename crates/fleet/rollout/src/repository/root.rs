@@ -7,6 +7,7 @@ use std::num::NonZeroU64;
 use std::path::Path;
 
 use aws_lc_rs::rand::SystemRandom;
+use store::FileError;
 use tough::ExpirationEnforcement;
 use tough::editor::RepositoryEditor;
 use tough::editor::signed::SignedRole;
@@ -22,9 +23,9 @@ impl Operator {
     /// to the file that this was opened with.
     ///
     /// # Errors
-    /// [`Error::Publish`] where there is a repository already, or keys are missing; [`Error::Io`]; [`Error::Store`].
+    /// [`Error::Publish`] where there is a repository already, or keys are missing; [`Error::File`]; [`Error::Store`].
     pub fn init(&self, root_threshold: u8, dry_run: bool) -> Result<Changed> {
-        self.files.store.wait(async {
+        self.files.store.block_on(async {
             if self.files.read(&root_name(1)).await?.is_some() || self.files.read(TIMESTAMP).await?.is_some() {
                 let what = format!("{} holds a repository already", self.files.store.url());
                 return Err(Error::publish(what, "name another store, or use the one that is there"));
@@ -45,9 +46,9 @@ impl Operator {
             // The root first: a repository whose root nobody has is worth nothing.
             let mut file = match File::create_new(&self.root) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(taken()),
-                file => file.map_err(Error::io(&self.root, "make"))?,
+                file => file.map_err(FileError::at(&self.root, "create"))?,
             };
-            file.write_all(signed.buffer()).and_then(|()| file.sync_all()).map_err(Error::io(&self.root, "write"))?;
+            file.write_all(signed.buffer()).and_then(|()| file.sync_all()).map_err(FileError::at(&self.root, "write"))?;
             let begun = self.begin(&signed).await;
             if begun.is_err() {
                 // Only what was just written goes, so that it can be tried again.
@@ -76,7 +77,7 @@ impl Operator {
     /// # Errors
     /// [`Error::Publish`] where keys are missing; as [`Operator::contents`].
     pub fn rotate(&self, new_keys: &Path, root_threshold: u8, dry_run: bool) -> Result<Changed> {
-        self.files.store.wait(async {
+        self.files.store.block_on(async {
             let repository = self.load(ExpirationEnforcement::Unsafe).await?;
             let old = &repository.root().signed;
             let version = old.version.get() + 1;

@@ -11,6 +11,7 @@ use super::write::{GROUP_DAYS_MAX, NUMBERS, TILES, WORDS};
 use super::{Basis, ByteArray, Error, JobDay, JobId, KEY_VERSION, Path, PathBuf, Result, VERSION};
 use crate::read::guarded;
 use crate::schema;
+use store::FileError;
 
 /// An open compacted file.
 pub struct Compacted {
@@ -74,7 +75,7 @@ impl Compacted {
     /// compacted file; [`Error::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         guarded(path, || {
-            let file = File::open(path).map_err(Error::io(path, "open"))?;
+            let file = File::open(path).map_err(FileError::at(path, "open"))?;
             let reader = SerializedFileReader::new(file).map_err(Error::parquet(path))?;
             let metadata = reader.metadata().file_metadata();
             let (version, basis) = schema::parse_metadata(path, metadata.key_value_metadata(), KEY_VERSION, "compacted trace", VERSION)?;

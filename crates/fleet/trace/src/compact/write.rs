@@ -9,12 +9,13 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
+use store::file::temporary_for;
 use tempfile::NamedTempFile;
 
 use super::{Basis, ByteArray, DAY_ENTRIES_MAX, Entry, Error, JobDay, KEY_VERSION, Path, PathBuf, Result, VERSION};
 use crate::calendar::DAY_MS;
 use crate::schema;
-use crate::write::{Written, persist, temporary_for};
+use crate::write::{Written, persist};
 
 /// Columns of text, of numbers, and of bytes, in the order of the file.
 pub(super) const WORDS: [&str; 5] = ["cluster", "machine", "job", "class", "policy"];
@@ -124,8 +125,8 @@ impl Compactor {
         self.end_day();
         self.end_group()?;
         let buffered = self.file.into_inner().map_err(Error::parquet(&self.path))?;
-        let bytes = persist(&self.path, buffered)?;
-        Ok(Written { bytes, ..self.written })
+        let size = persist(&self.path, buffered)?;
+        Ok(Written { size, ..self.written })
     }
 }
 

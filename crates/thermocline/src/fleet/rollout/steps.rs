@@ -16,7 +16,7 @@ use ::rollout::stage::{self, Action, Decision, Phase, State};
 use anyhow::{Context, Result, bail};
 use config::Config;
 use serde::Serialize;
-use trace::{Store, calendar};
+use trace::calendar;
 
 use super::arguments::{Act, Driver, PlanArguments, RunArguments, Start, StatusArguments};
 use super::{operator, reader, store, words};
@@ -188,7 +188,7 @@ fn now() -> u64 {
 struct Looker {
     journal: Journal,
     operator: Operator,
-    traces: Store,
+    traces: ::store::Store,
     dry_run: bool,
     valid: Duration,
     reader: Reader,
@@ -206,7 +206,7 @@ impl Looker {
         Ok(Self {
             journal: journal(config, driver)?,
             operator: operator(config, &driver.signing)?,
-            traces: Store::open(traces)?,
+            traces: ::store::Store::open(traces)?,
             dry_run: driver.signing.dry_run,
             valid: driver.signing.valid,
             reader: Reader::default(),

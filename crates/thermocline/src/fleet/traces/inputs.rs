@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use trace::{Fetched, Store};
+use store::{LocalCopy, Store};
 
 use crate::progress::Progress;
 
@@ -32,7 +32,7 @@ pub(crate) struct Inputs {
 /// A file that is on this machine while it is used.
 pub(crate) enum Local {
     File(PathBuf),
-    Fetched(Fetched),
+    Fetched(LocalCopy),
 }
 
 impl Local {
@@ -57,10 +57,10 @@ impl Inputs {
                 continue;
             }
             let store = Store::open(url)?;
-            for object in store.list()? {
+            for object in store.list(trace::EXTENSION)? {
                 let name = format!("{}/{}", url.trim_end_matches('/'), object.path);
                 let place = Place::Object { store: inputs.stores.len(), path: object.path.clone() };
-                inputs.files.push(Input { name, below: object.path, bytes: object.bytes, place });
+                inputs.files.push(Input { name, below: object.path, bytes: object.size.0, place });
             }
             inputs.stores.push(store);
         }

@@ -1,7 +1,8 @@
 //! Bundles come and go between control periods, and neither histories nor the replay notice.
 
 use config::{Arm, Bundle, Guidance, Told};
-use trace::{Store, Trace};
+use store::Store;
+use trace::Trace;
 
 use super::*;
 
@@ -90,7 +91,7 @@ fn entries_of_a_trace_are_of_one_bundle_each() {
     agent.stop();
     let store = Store::open(store.to_str().unwrap()).unwrap();
     let mut periods = BTreeMap::new();
-    for object in store.list().unwrap() {
+    for object in store.list(trace::EXTENSION).unwrap() {
         let trace = Trace::open(store.fetch(&object.path).unwrap().path()).unwrap();
         for entry in trace.rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()) {
             *periods.entry(entry.figures.bundle_version).or_insert(0) += entry.figures.periods;

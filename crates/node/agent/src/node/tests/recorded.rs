@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use trace::{Entry, Store, Trace};
+use store::Store;
+use trace::{Entry, Trace};
 
 use super::*;
 use crate::journal::{Outcome, PeriodRecord};
@@ -22,7 +23,7 @@ fn traced(machine: &Machine) -> Config {
 /// The entries of all files, and how many files there are.
 fn entries_in(store: &Path) -> (Vec<Entry>, usize) {
     let store = Store::open(store.to_str().unwrap()).unwrap();
-    let objects = store.list().unwrap();
+    let objects = store.list(trace::EXTENSION).unwrap();
     let mut entries = Vec::new();
     for object in &objects {
         assert!(object.path.starts_with("cluster=c/date=2026-11-20/machine=fake/"), "{}", object.path);
@@ -36,7 +37,7 @@ fn entries_in(store: &Path) -> (Vec<Entry>, usize) {
 /// How many entries the store's only file has.
 fn entries_of(machine: &Machine) -> u64 {
     let store = Store::open(machine.path("store").to_str().unwrap()).unwrap();
-    let objects = store.list().unwrap();
+    let objects = store.list(trace::EXTENSION).unwrap();
     assert_eq!(objects.len(), 1, "{objects:?}");
     Trace::open(store.fetch(&objects[0].path).unwrap().path()).unwrap().entries()
 }
