@@ -1,11 +1,10 @@
-//! What keeps the workspace's layout honest: dependencies point down only, `unsafe` stays where it is argued for, and
-//! no file grows until it holds two things.
-#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+//! Dependencies between packages point down only, and every package obeys the workspace's lints.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+
+use crate::root;
 
 /// Every package with its floor. A package may depend on packages of lower floors, never on one of its own floor or above:
 /// `agent`, `model`, `rollout` and `manager` do not depend on each other.
@@ -43,22 +42,10 @@ const ROOMS: &[(&str, u8)] = &[
     ("thermocline-bench", 7),
 ];
 
-/// Packages that know nobody and that nobody knows: the lab meets the product through its binary and files.
+/// Packages without dependencies in this workspace, on which no package depends: the lab uses the product's binary and files.
 const ALONE: &[&str] = &["thermocline-lab-guest"];
 
-/// Packages that may hold `unsafe`, by folder.
-///
-/// bench/emulator: `ptrace(2)`, `userfaultfd(2)` and code copied into another process, which nothing in the product uses.
-const UNSAFE_ALLOWED: &[&str] = &["crates/node/kernel", "lab/guest", "bench/emulator"];
-
-/// Lines that a source file may have.
-const LINES_MAX: usize = 600;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
-/// The packages of this workspace, as cargo sees them.
+/// The packages of this workspace, as cargo lists them.
 fn packages() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -72,14 +59,14 @@ fn packages() -> Vec<Value> {
     packages
 }
 
-/// What is wrong with a package and its dependencies within the workspace.
+/// Forbidden dependencies of a package within the workspace, one sentence each.
 fn judge(package: &str, dependencies: &[&str]) -> Vec<String> {
     let floor = |name: &str| ROOMS.iter().find(|(room, _)| *room == name).map(|&(_, floor)| floor);
     if ALONE.contains(&package) {
-        return dependencies.iter().map(|to| format!("{package} must stand alone, and depends on {to}")).collect();
+        return dependencies.iter().map(|to| format!("{package} must not depend on {to}")).collect();
     }
     let Some(own) = floor(package) else {
-        return vec![format!("{package} is in no table: add it to ROOMS in {} with its floor", file!())];
+        return vec![format!("{package} has no floor: add it to ROOMS in {}", file!())];
     };
     let wrong = dependencies.iter().filter(|to| floor(to).is_none_or(|floor| floor >= own));
     wrong
@@ -88,7 +75,7 @@ fn judge(package: &str, dependencies: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn wrong_arrows_are_told_from_right_ones() {
+fn forbidden_dependencies_are_found() {
     let check = |package: &str, dependencies: &[&str], complaints: usize| {
         assert_eq!(judge(package, dependencies).len(), complaints, "{package} {dependencies:?}");
     };
@@ -124,50 +111,4 @@ fn every_package_obeys_the_workspace_lints() {
         let obeys = text.split("\n[").any(|section| section.starts_with("lints]\nworkspace = true"));
         assert!(obeys, "{manifest} lacks `[lints]` with `workspace = true`, which denies unsafe code among other things");
     }
-}
-
-#[test]
-fn unsafe_is_argued_for_in_two_places_alone() {
-    // Put together, so that this file does not name it.
-    let lint = concat!("unsafe", "_code");
-    let root = root();
-    let mut seen_where_allowed = false;
-    for (path, text) in sources(&root, &["rs"]) {
-        let allowed = UNSAFE_ALLOWED.iter().any(|folder| path.starts_with(root.join(folder)));
-        seen_where_allowed |= allowed && text.contains(lint);
-        assert!(allowed || !text.contains(lint), "{} overrides the lint {lint}; unsafe belongs to crates/node/kernel", path.display());
-    }
-    assert!(seen_where_allowed, "no source overrides {lint}: this test looks in the wrong place");
-}
-
-#[test]
-fn no_file_holds_two_things() {
-    let long: Vec<_> = sources(&root(), &["rs", "py"])
-        .into_iter()
-        .map(|(path, text)| (path, text.lines().count()))
-        .filter(|&(_, lines)| lines > LINES_MAX)
-        .collect();
-    assert!(long.is_empty(), "over {LINES_MAX} lines, split them by what they hold: {long:?}");
-}
-
-/// Our own source files of these kinds with their text; not what was built, fetched or generated.
-fn sources(root: &Path, extensions: &[&str]) -> Vec<(PathBuf, String)> {
-    let mut folders = vec![root.to_owned()];
-    let mut found = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let (path, kind) = entry.map(|entry| (entry.path(), entry.file_type().unwrap())).unwrap();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if kind.is_dir() && !name.starts_with('.') && name != "target" && name != "node_modules" {
-                folders.push(path);
-            } else if kind.is_file() && path.extension().is_some_and(|e| extensions.iter().any(|&want| e == want)) {
-                // A file that is being replaced while we look is no failure of ours.
-                if let Ok(text) = std::fs::read_to_string(&path) {
-                    found.push((path, text));
-                }
-            }
-        }
-    }
-    assert!(found.len() > 10, "few sources under {}", root.display());
-    found
 }
