@@ -1,10 +1,8 @@
-//! The command line: options that all commands share, and the tree of commands. Each command's own arguments lie beside its code.
+//! The tree of commands. Each command's own arguments lie beside its code.
 
 use std::path::PathBuf;
 
-use anyhow::Result;
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use config::Config;
+use clap::{Parser, Subcommand};
 
 use crate::fleet::experiment::Experiment;
 use crate::fleet::model::arguments::Model;
@@ -18,8 +16,8 @@ use crate::machine::rates::Rates;
 use crate::machine::replay::Replay;
 use crate::machine::run::Run;
 use crate::machine::status::{Explain, Hint};
+use crate::options::{Configuration, Format};
 use crate::pool::arguments::PoolCommand;
-use crate::values::key_value;
 
 /// Far memory for Linux: finds the memory that nobody touches, moves it to cheaper memory, and keeps every job
 /// inside its slowdown budget.
@@ -33,36 +31,6 @@ pub(crate) struct Arguments {
     pub(crate) configuration: Configuration,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people
-    Text,
-    /// For programs: one JSON value, or one per line where results keep coming
-    Json,
-}
-
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Configuration {
-    /// The configuration file; conf.d/*.toml beside it is read too [default: /etc/thermocline/thermocline.toml]
-    #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// Set one knob, over what the files say; may be given again
-    #[arg(long = "set", global = true, value_name = "KEY=VALUE", value_parser = key_value)]
-    pub(crate) overrides: Vec<(String, String)>,
-}
-
-impl Configuration {
-    /// Reads and checks the configuration; all problems are reported together.
-    pub(crate) fn checked(&self) -> Result<Config, config::Problems> {
-        Config::load(self.config.as_deref(), &self.overrides)
-    }
-
-    /// The configuration in effect.
-    pub(crate) fn load(&self) -> Result<Config> {
-        Ok(self.checked()?)
-    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use units::RatioPpm;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::values::{duration, latency, share};
 

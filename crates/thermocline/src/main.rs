@@ -12,6 +12,7 @@ mod emulate;
 mod fleet;
 mod machine;
 mod notify;
+mod options;
 mod output;
 mod pool;
 mod progress;

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::arguments::Format;
+use crate::options::Format;
 
 /// An error and its causes, but for those that are part of the words before them.
 pub(crate) fn in_words(error: &anyhow::Error) -> String {

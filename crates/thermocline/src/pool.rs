@@ -25,7 +25,7 @@ mod simulate;
 mod status;
 mod vm;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::progress::Progress;
 use arguments::PoolCommand;

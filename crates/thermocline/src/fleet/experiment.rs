@@ -11,7 +11,7 @@ use store::Store;
 use trace::calendar;
 use units::RatioPpm;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::values::{duration, ratio, time};
 

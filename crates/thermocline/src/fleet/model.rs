@@ -24,8 +24,8 @@ use trace::Basis;
 use units::{Age, RatioPpm, millis};
 
 use self::report::{Answer, FleetAsItIs, Group, Pair, Report, Written};
-use crate::arguments::Format;
 use crate::fleet::traces::inputs::{Inputs, Local};
+use crate::options::Format;
 use crate::output::print;
 
 pub(crate) mod arguments;

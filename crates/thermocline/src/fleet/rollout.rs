@@ -13,7 +13,7 @@ use config::{Bundle, Config};
 use serde_json::json;
 use units::RatioPpm;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 
 pub(crate) mod arguments;

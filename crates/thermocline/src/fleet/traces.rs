@@ -15,7 +15,7 @@ use trace::compact::Compactor;
 use trace::{Basis, Entry, FIGURES, Merge, Writer, Written, calendar, schema};
 use units::Bytes;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::progress::Progress;
 

@@ -10,7 +10,7 @@ use config::{Config, Guidance, Told};
 use kernel::Roots;
 use rollout::follow::{Follow, Follower, Settings};
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::signals;
 use crate::values::duration;

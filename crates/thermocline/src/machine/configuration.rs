@@ -8,7 +8,7 @@ use config::Config;
 use serde_json::json;
 
 use super::knobs;
-use crate::arguments::{Configuration, Format};
+use crate::options::{Configuration, Format};
 use crate::output::print;
 
 #[derive(Debug, Subcommand)]

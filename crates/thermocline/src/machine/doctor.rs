@@ -9,8 +9,8 @@ use kernel::Roots;
 use rollout::repository::Contents;
 use store::Store;
 
-use crate::arguments::Format;
 use crate::fleet::rollout::arguments::Repository;
+use crate::options::Format;
 use crate::output::{in_words, print};
 
 /// Looks at the machine and, where the configuration can be read, at what it names. Changes nothing.

@@ -6,7 +6,7 @@ use anyhow::Result;
 use config::{Config, KNOBS, Knob, Scale, Unit};
 use serde::Serialize;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 
 /// One knob. Values are written as in a configuration file; `number` and `search` are in seconds, bytes, shares of one

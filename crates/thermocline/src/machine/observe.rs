@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use units::Age;
 
 use super::text;
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::signals;
 use crate::values::duration;

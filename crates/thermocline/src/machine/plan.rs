@@ -9,7 +9,7 @@ use config::Config;
 use kernel::{Roots, meminfo};
 use units::{Bytes, RatioPpm};
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::values::size;
 

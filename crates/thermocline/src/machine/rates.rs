@@ -14,7 +14,7 @@ use kernel::{Roots, process};
 use trackers::rates::sampler::Settings;
 use units::{Bytes, RatioPpm};
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::signals;
 use crate::values::duration;

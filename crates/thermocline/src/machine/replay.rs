@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Args;
 use config::Config;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 
 #[derive(Debug, Args)]

@@ -13,7 +13,7 @@ use kernel::cgroup::{self, Cgroup, CgroupRoot};
 use serde_json::json;
 
 use super::text;
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::signals;
 

@@ -8,7 +8,7 @@ use clap::Args;
 use config::Config;
 
 use super::text;
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 
 #[derive(Debug, Args)]

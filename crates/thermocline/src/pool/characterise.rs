@@ -14,7 +14,7 @@ use kernel::Roots;
 use pool_host::counters::{Counters, Perf};
 use serde::Serialize;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 
 mod slow;

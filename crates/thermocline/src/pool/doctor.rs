@@ -13,7 +13,7 @@ mod stages;
 
 use machine::Machine;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 
 /// Everything that was looked at.

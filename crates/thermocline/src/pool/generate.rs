@@ -14,7 +14,7 @@ use vmtrace::stranding::{Demand, Shape, stranding};
 
 use super::arguments::Generate;
 use super::mebibytes;
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::progress::Progress;
 

@@ -19,8 +19,8 @@ use predict::Predictor;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::arguments::Format;
 use crate::notify;
+use crate::options::Format;
 use crate::output::print;
 
 mod settings;

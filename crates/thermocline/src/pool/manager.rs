@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use units::Bytes;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::{notify, signals};
 

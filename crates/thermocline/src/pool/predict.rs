@@ -10,7 +10,7 @@ use predict::{Alert, Decision, Latency, Limits, Predictor, Reason, Request, Tall
 use serde::Serialize;
 use units::Bytes;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 
 /// Requests of one run.

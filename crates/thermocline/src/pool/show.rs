@@ -9,7 +9,7 @@ use serde::Serialize;
 use units::Bytes;
 use vmtrace::{About, Trace};
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::progress::Progress;
 

@@ -26,7 +26,7 @@ pub(crate) mod arguments;
 mod lacking;
 mod models;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::progress::Progress;
 use arguments::{Simulate, Split};

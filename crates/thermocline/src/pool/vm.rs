@@ -12,7 +12,7 @@ use pool_host::vm::{Record, Request};
 use serde::Deserialize;
 use units::Bytes;
 
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::values::{duration, size};
 

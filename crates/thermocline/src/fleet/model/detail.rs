@@ -11,7 +11,7 @@ use policy::thresholds::Thresholds;
 use serde::Serialize;
 use units::RatioPpm;
 
-use crate::arguments::Format;
+use crate::options::Format;
 
 /// The configured pair, by hour, machine and job.
 #[derive(Debug, Serialize)]

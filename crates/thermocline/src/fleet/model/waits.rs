@@ -14,7 +14,7 @@ use units::{Bytes, RatioPpm, millis};
 
 use super::arguments::{self, Modelled};
 use super::read;
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 
 /// The classes that differ in what far memory may cost, each with its account.

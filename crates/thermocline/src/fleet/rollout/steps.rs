@@ -20,7 +20,7 @@ use trace::calendar;
 
 use super::arguments::{Act, Driver, PlanArguments, RunArguments, Start, StatusArguments};
 use super::{operator, reader, store, words};
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 use crate::signals;
 

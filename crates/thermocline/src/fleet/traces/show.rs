@@ -8,7 +8,7 @@ use trace::{Basis, Entry, JobId};
 use units::{Bytes, RatioPpm};
 
 use super::{Stream, when};
-use crate::arguments::Format;
+use crate::options::Format;
 use crate::output::print;
 
 /// The share of entries that a rate is shown for: 000's SLI is the 98th percentile of a fleet.
