@@ -173,8 +173,8 @@ reproduce-stranding: toolchain venv-tune ## 004 figure 2 on a generated trace of
 
 .PHONY: bench-emulate
 bench-emulate: toolchain ## Redis, memcached, TPC-B and analytics on emulated slow memory, as root; an hour; target/bench/emulate.json
-	cargo build --release --locked -p thermocline -p thermocline-lab-guest
-	cd bench && python3 -m emulate --thermocline $(BUILT)/release/thermocline --load $(BUILT)/release/labguest \
+	cargo build --release --locked -p thermocline-emulator -p thermocline-lab-guest
+	cd bench && python3 -m emulate --emulator $(BUILT)/release/thermocline-emulator --load $(BUILT)/release/labguest \
 		--out ../target/bench/emulate.json
 
 .PHONY: bench-resolution

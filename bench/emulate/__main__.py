@@ -1,6 +1,6 @@
 """`python -m emulate`: real programs on emulated slow memory, at several tolerable slowdowns (002 figures 5 to 11).
 
-Each run is a program of its own under `thermocline emulate --slowdown`: it is filled, the accesses to all of its memory
+Each run is a program of its own under `thermocline-emulator --slowdown`: it is filled, the accesses to all of its memory
 are counted, the policy chooses what is slow, and then memory is slow and fast by turns.
 
 With `--scaled`, the last case of each program is the same number of slow accesses at a latency ten times as long: what
@@ -30,7 +30,7 @@ _PACKAGES = {"redis-server": "redis-server", "memcached": "memcached", "pgbench"
 def main() -> int:
     """Runs everything; 1 where something cannot be run."""
     parser = argparse.ArgumentParser(prog="emulate", description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--thermocline", type=Path, required=True, help="the program")
+    parser.add_argument("--emulator", type=Path, required=True, help="thermocline-emulator")
     parser.add_argument("--load", type=Path, required=True, help="labguest, which keeps servers busy")
     parser.add_argument("--out", type=Path, required=True, help="where the figures go, as JSON")
     parser.add_argument("--runs", type=int, default=3, help="runs of each case, of which the medians count (3)")
@@ -102,10 +102,10 @@ def _run(arguments: argparse.Namespace) -> None:
 def _emulate(arguments: argparse.Namespace, workload: Workload, latency: str, target: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="emulate-") as directory:
         report = Path(directory) / "report.json"
-        emulator = [str(arguments.thermocline.resolve()), "--format", "json", "emulate", "--latency", latency]
+        emulator = [str(arguments.emulator.resolve()), "--format", "json", "--latency", latency]
         emulator += ["--slowdown", f"{target * 100:g}%", "--period", f"{arguments.period:g}s"]
         if arguments.turn:
-            emulator += ["--turns", f"{arguments.turn:g}s"]
+            emulator += ["--alternate", f"{arguments.turn:g}s"]
         # Slow memory begins with the load: what fills the memory touches all of it.
         filled = Path(directory) / "filled"
         emulator += ["--wait-for", str(filled), "--report", str(report), "--"]

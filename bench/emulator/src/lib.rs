@@ -36,10 +36,19 @@ pub mod session;
 mod userfaultfd;
 
 use std::io;
+use std::path::PathBuf;
 
 /// Why a program could not be emulated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The command could not be started.
+    #[error("cannot start {}: {source}", program.display())]
+    Start {
+        /// The command.
+        program: PathBuf,
+        /// The error of `execve(2)` or of the preparations before it.
+        source: io::Error,
+    },
     /// The kernel refused something.
     #[error(transparent)]
     Kernel(#[from] kernel::Error),

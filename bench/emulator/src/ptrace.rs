@@ -37,15 +37,16 @@ impl Traced {
     /// # Errors
     /// [`Error::Unsupported`] on another architecture than x86-64; [`Error::Io`] where the program cannot be started
     /// or traced.
-    pub fn spawn(mut command: Command) -> Result<Self> {
+    pub fn spawn(mut command: Command) -> crate::Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             return Err(Error::Unsupported {
                 what: "system calls cannot be made for a program on this architecture".to_owned(),
                 remedy: "use x86-64".to_owned(),
-            });
+            }
+            .into());
         }
         let program = PathBuf::from(command.get_program());
-        let fail = |source| Error::Io { path: program.clone(), op: "start", source };
+        let fail = |source| crate::Error::Start { program: program.clone(), source };
         let parent = std::process::id();
         let prepare = move || {
             if !kernel::process::end_with(parent).map_err(io::Error::other)? {

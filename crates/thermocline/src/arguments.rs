@@ -55,9 +55,6 @@ pub(crate) enum Command {
     Plan(Plan),
     /// Look at how often memory is accessed, and tell how much of it slow memory could hold; moves nothing
     Rates(Rates),
-    /// Run a command as if a share of its memory were slow, and count what that costs it. For test machines: it stops,
-    /// delays and traces the command
-    Emulate(crate::emulate::Emulate),
     /// Look at traces, and make of them what a fleet's evaluation reads
     #[command(subcommand)]
     Trace(TraceCommand),
@@ -85,8 +82,6 @@ pub(crate) enum Command {
         /// Where to
         directory: PathBuf,
     },
-    #[command(hide = true, name = crate::emulate::CHASE)]
-    Chase { pages: usize, threads: usize },
     #[command(hide = true, name = agent::actuators::lru::CHILD_COMMAND)]
     ReclaimStep { parent: u32, cgroup: String, bytes: u64, swappiness: u8 },
 }

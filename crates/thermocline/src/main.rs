@@ -8,7 +8,6 @@ use clap::{CommandFactory, Parser};
 use kernel::Roots;
 
 mod arguments;
-mod emulate;
 mod fleet;
 mod machine;
 mod notify;
@@ -49,8 +48,6 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Replay(replay) => return replay::replay(&configuration.load()?, format, &replay),
         Command::Plan(plan) => plan::plan(&roots, &configuration.load()?, format, &plan)?,
         Command::Rates(rates) => return rates::rates(&roots, &configuration.load()?, format, &rates),
-        Command::Emulate(arguments) => return emulate::emulate(format, &arguments),
-        Command::Chase { pages, threads } => emulator::chase::run(pages, threads)?,
         Command::Trace(trace) => return traces::run(&configuration.load()?, format, &trace),
         Command::Model(model) => model::model(&configuration.load()?, format, &model)?,
         Command::Experiment(experiment) => experiment::experiment(&configuration.load()?, format, &experiment)?,

@@ -60,22 +60,8 @@ fn golden_journal() -> String {
     path.to_str().unwrap().to_owned()
 }
 
-const COMMANDS: [&str; 14] = [
-    "doctor",
-    "observe",
-    "run",
-    "agent",
-    "status",
-    "explain",
-    "hint",
-    "replay",
-    "plan",
-    "rates",
-    "emulate",
-    "config",
-    "completions",
-    "man",
-];
+const COMMANDS: [&str; 13] =
+    ["doctor", "observe", "run", "agent", "status", "explain", "hint", "replay", "plan", "rates", "config", "completions", "man"];
 
 #[test]
 fn help_names_every_command_and_each_explains_itself() {
@@ -84,7 +70,7 @@ fn help_names_every_command_and_each_explains_itself() {
         check(&[command, "--help"], 0, &["Usage: thermocline", "--format"], &[]);
     }
     let hidden = thermocline(&["--help"]);
-    assert!(!hidden.out.contains("reclaim-step") && !hidden.out.contains("emulate-chase"), "{hidden:?}");
+    assert!(!hidden.out.contains("reclaim-step"), "{hidden:?}");
     check(&["--version"], 0, &[env!("CARGO_PKG_VERSION")], &[]);
     check(&[], 2, &[], &["Usage: thermocline"]);
     check(&["statsu"], 2, &[], &["status"]);
@@ -250,17 +236,6 @@ fn a_journal_replays_and_a_changed_one_is_noticed() {
     check(&["replay", "/nonexistent/journal"], 1, &[], &["/nonexistent/journal"]);
     let set = format!("agent.state_dir={}", directory.path().display());
     check(&["--set", &set, "replay"], 1, &[], &[directory.path().to_str().unwrap()]);
-}
-
-#[test]
-fn emulate_wants_a_command_and_a_latency() {
-    let emulate = |arguments: &[&str], err: &[&str]| check(&[&["emulate"], arguments].concat(), 2, &[], err);
-    emulate(&[], &["CMD"]);
-    emulate(&["--latency", "0ns", "true"], &["1ns to 1000ms"]);
-    emulate(&["--latency", "1", "true"], &["1ns to 1000ms"]);
-    emulate(&["--slow", "101%", "true"], &["at most 100%"]);
-    emulate(&["--open", "0", "true"], &["1..=65535"]);
-    emulate(&["--calibrate", "true"], &["cannot be used with"]);
 }
 
 #[test]

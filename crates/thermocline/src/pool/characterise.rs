@@ -45,6 +45,9 @@ pub(crate) struct Characterise {
     /// Emulate slow memory even where there is some
     #[arg(long, conflicts_with = "ratio")]
     emulate: bool,
+    /// The program that emulates slow memory [default: thermocline-emulator, beside this program or in PATH]
+    #[arg(long, value_name = "FILE")]
+    emulator: Option<PathBuf>,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -90,7 +93,7 @@ struct Told<'a> {
 /// Runs the command.
 pub(super) fn characterise(format: Format, arguments: &Characterise) -> Result<()> {
     let roots = Roots::host();
-    let slow = Slow::find(&roots, arguments.ratio, arguments.emulate)?;
+    let slow = Slow::find(&roots, arguments.ratio, arguments.emulate, arguments.emulator.as_deref())?;
     let program = Path::new(&arguments.command[0]).file_name().unwrap_or(&arguments.command[0]).to_string_lossy();
     let name = arguments.name.as_deref().unwrap_or(&program);
     let wanted = command(&arguments.command)?;
@@ -112,7 +115,7 @@ pub(super) fn characterise(format: Format, arguments: &Characterise) -> Result<(
         let mut on_local = command(&arguments.command)?;
         slow.keep_local(&mut on_local)?;
         local.push(timed(&mut on_local)?);
-        let (seconds, slowdown) = slow.run(command(&arguments.command)?)?;
+        let (seconds, slowdown) = slow.run(&arguments.command)?;
         slowed.push(seconds);
         slowdowns.push(slowdown);
     }

@@ -1,19 +1,14 @@
 //! Slow memory for a workload: a node of the machine, or emulated.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Result, bail};
-use emulator::floor;
-use emulator::report::{self, Report};
-use emulator::session::{Options, Session};
+use anyhow::{Context, Result, bail};
 use kernel::{Roots, mempolicy, numa};
-use serde::Serialize;
-use units::RatioPpm;
+use serde::{Deserialize, Serialize};
 
-use super::{succeeded, timed};
-use crate::emulate::CHASE;
+use super::{command, timed};
 
 /// The latencies that a sample tells of, as multiples of local, and in nanoseconds more than local (Pond, section 6.1).
 const RATIOS: [f64; 2] = [1.82, 2.22];
@@ -22,8 +17,9 @@ const ADDED_NS: [f64; 2] = [64.0, 140.0];
 /// The latency that is emulated: well above what the emulator itself costs. What shorter ones cost is in proportion, because
 /// accesses are counted.
 const EMULATED_NS: u64 = 1_000;
-/// Pages that may be open at a time, as a TLB holds them: the default of `thermocline emulate`.
-const OPEN: u64 = 64;
+
+/// The program that emulates slow memory (`bench/emulator`).
+const EMULATOR: &str = "thermocline-emulator";
 
 /// Slow memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,18 +41,22 @@ pub(super) enum Slow {
     Emulated {
         /// The added latency that is emulated.
         latency_ns: u64,
+        /// The program that emulates it.
+        #[serde(skip)]
+        emulator: PathBuf,
     },
 }
 
 impl Slow {
     /// What this machine has, unless it is to be emulated.
-    pub(super) fn find(roots: &Roots, ratio: Option<f64>, emulated: bool) -> Result<Self> {
+    pub(super) fn find(roots: &Roots, ratio: Option<f64>, emulated: bool, emulator: Option<&Path>) -> Result<Self> {
         let nodes = if emulated { Vec::new() } else { numa::nodes(roots)? };
         let Some(slow) = numa::slow_nodes(&nodes).first().copied() else {
             if ratio.is_some() {
                 bail!("--ratio is of a slow NUMA node, and this machine has none; leave it out, and slow memory is emulated");
             }
-            return Ok(Self::Emulated { latency_ns: EMULATED_NS });
+            let emulator = emulator.map_or_else(default_emulator, Path::to_owned);
+            return Ok(Self::Emulated { latency_ns: EMULATED_NS, emulator });
         };
         let Some(local) = numa::home_node(&nodes, slow) else { bail!("no node has both processors and memory") };
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds")]
@@ -80,13 +80,14 @@ impl Slow {
     }
 
     /// Runs a command on slow memory: how long it took, in seconds, and the slowdown that was counted, where it is emulated.
-    pub(super) fn run(&self, mut command: Command) -> Result<(f64, f64)> {
+    pub(super) fn run(&self, words: &[OsString]) -> Result<(f64, f64)> {
         match self {
             Self::Node { node, cpus, .. } => {
+                let mut command = command(words)?;
                 mempolicy::bind(&mut command, *node, cpus)?;
                 Ok((timed(&mut command)?, 0.0))
             }
-            Self::Emulated { latency_ns } => emulated(command, *latency_ns),
+            Self::Emulated { latency_ns, emulator } => emulated(emulator, words, *latency_ns),
         }
     }
 
@@ -95,7 +96,7 @@ impl Slow {
         match self {
             Self::Node { ratio, .. } => RATIOS.map(|at| slowdown * (at - 1.0) / (ratio - 1.0)),
             #[expect(clippy::cast_precision_loss, reason = "nanoseconds")]
-            Self::Emulated { latency_ns } => ADDED_NS.map(|added| slowdown * added / *latency_ns as f64),
+            Self::Emulated { latency_ns, .. } => ADDED_NS.map(|added| slowdown * added / *latency_ns as f64),
         }
     }
 
@@ -107,30 +108,39 @@ impl Slow {
     }
 }
 
-/// A run with all anonymous memory slow; the slowdown is what its counted accesses would cost at a latency, as a share of its
-/// processor time.
-fn emulated(command: Command, latency_ns: u64) -> Result<(f64, f64)> {
-    let floor = floor::measure(Path::new("/proc/self/exe"), &[CHASE], OPEN)?;
+/// The emulator beside this program; without one there, the one in `PATH`.
+fn default_emulator() -> PathBuf {
+    let beside = std::env::current_exe().map(|program| program.with_file_name(EMULATOR));
+    beside.ok().filter(|file| file.is_file()).unwrap_or_else(|| PathBuf::from(EMULATOR))
+}
+
+/// The fields of the emulator's report that are used.
+#[derive(Debug, Deserialize)]
+struct Report {
+    /// The latency that was emulated: higher than requested on a busy machine.
+    latency_ns: u64,
+    /// Whether the command replaced itself by another program.
+    replaced: bool,
+    slow_bytes: u64,
+    /// The time that slow accesses cost, as a share of the command's processor time.
+    slowdown_of_cpu_ratio: f64,
+}
+
+/// Runs the command with all of its anonymous memory slow. Returns the wall time of the emulator in seconds, and what the counted
+/// accesses would cost at `latency_ns`, as a share of the command's processor time.
+fn emulated(emulator: &Path, words: &[OsString], latency_ns: u64) -> Result<(f64, f64)> {
+    let file = tempfile::NamedTempFile::new().context("cannot create a file for the emulator's report")?;
+    let latency = format!("{latency_ns}ns");
     // On a busy machine a fault costs so much that only longer latencies can be emulated; the count of accesses is the same.
-    let (emulated_ns, sample) = match report::sample(latency_ns, floor.floor_ns()) {
-        Err(emulator::Error::TooFast { least_ns, .. }) => (least_ns, report::sample(least_ns, floor.floor_ns())?),
-        told => (latency_ns, told?),
-    };
-    let options = Options {
-        share: RatioPpm::ONE,
-        policy: None,
-        sample,
-        delay: report::delay(emulated_ns, floor.floor_ns(), sample),
-        fault_cpu: Duration::from_nanos(floor.cpu_ns),
-        open: report::open(OPEN, sample),
-        seed: 1,
-        wait_for: None,
-        turns: None,
-    };
-    let began = std::time::Instant::now();
-    let (status, seen) = Session::start(command, options)?.finish()?;
-    succeeded(status)?;
-    let report = Report::new(emulated_ns, &floor, sample, &seen);
+    let options = ["--format", "json", "--latency", &latency, "--raise-latency", "--slow", "100%", "--report"];
+    let mut emulated: Vec<OsString> = vec![emulator.into()];
+    emulated.extend(options.map(OsString::from));
+    emulated.extend([file.path().into(), "--".into()]);
+    emulated.extend_from_slice(words);
+    let seconds = timed(&mut command(&emulated)?)
+        .context("emulating slow memory needs thermocline-emulator (cargo build --release -p thermocline-emulator); see --emulator")?;
+    let text = std::fs::read(file.path()).context("cannot read the emulator's report")?;
+    let report: Report = serde_json::from_slice(&text).context("the emulator's report is not as expected: it is of another version")?;
     if report.replaced {
         bail!("the command replaced itself by another program, which was not emulated; name that program itself");
     }
@@ -138,8 +148,8 @@ fn emulated(command: Command, latency_ns: u64) -> Result<(f64, f64)> {
         bail!("no memory of the command was ever slow: it ended too soon, or has less than a block of 2 MiB; give it more to do");
     }
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds")]
-    let slowdown = report.slowdown_of_cpu_ratio * latency_ns as f64 / emulated_ns as f64;
-    Ok((began.elapsed().as_secs_f64(), slowdown))
+    let slowdown = report.slowdown_of_cpu_ratio * latency_ns as f64 / report.latency_ns as f64;
+    Ok((seconds, slowdown))
 }
 
 #[cfg(test)]
@@ -155,7 +165,7 @@ mod tests {
         let node = |ratio| Slow::Node { node: 1, local: 0, cpus: vec![0], ratio };
         check(&node(1.82), 0.05, [0.05, 0.05 * 1.22 / 0.82]);
         check(&node(2.22), 0.05, [0.05 * 0.82 / 1.22, 0.05]);
-        check(&Slow::Emulated { latency_ns: 1_000 }, 1.0, [0.064, 0.14]);
+        check(&Slow::Emulated { latency_ns: 1_000, emulator: PathBuf::new() }, 1.0, [0.064, 0.14]);
     }
 
     #[test]
@@ -172,8 +182,11 @@ mod tests {
         let meminfo = |node: u32| format!("Node {node} MemTotal: 1048576 kB\nNode {node} MemFree: 1048576 kB\n");
         let (first, second) = (meminfo(0), meminfo(1));
         let one = roots(&[("online", "0\n"), ("node0/meminfo", &first), ("node0/cpulist", "0-1\n"), ("node0/distance", "10\n")]);
-        assert_eq!(Slow::find(&one, None, false).unwrap(), Slow::Emulated { latency_ns: EMULATED_NS });
-        assert!(Slow::find(&one, Some(1.82), false).unwrap_err().to_string().contains("--ratio"));
+        assert_eq!(
+            Slow::find(&one, None, false, Some(Path::new("e"))).unwrap(),
+            Slow::Emulated { latency_ns: EMULATED_NS, emulator: "e".into() }
+        );
+        assert!(Slow::find(&one, Some(1.82), false, Some(Path::new("e"))).unwrap_err().to_string().contains("--ratio"));
         let two = [
             ("online", "0-1\n"),
             ("node0/distance", "10 20\n"),
@@ -182,9 +195,12 @@ mod tests {
             ("node1/distance", "20 10\n"),
         ];
         let two = roots(&two);
-        assert!(Slow::find(&two, None, false).unwrap_err().to_string().contains("firmware"));
+        assert!(Slow::find(&two, None, false, Some(Path::new("e"))).unwrap_err().to_string().contains("firmware"));
         let found = Slow::Node { node: 1, local: 0, cpus: vec![0, 1], ratio: 1.82 };
-        assert_eq!(Slow::find(&two, Some(1.82), false).unwrap(), found);
-        assert_eq!(Slow::find(&two, None, true).unwrap(), Slow::Emulated { latency_ns: EMULATED_NS });
+        assert_eq!(Slow::find(&two, Some(1.82), false, Some(Path::new("e"))).unwrap(), found);
+        assert_eq!(
+            Slow::find(&two, None, true, Some(Path::new("e"))).unwrap(),
+            Slow::Emulated { latency_ns: EMULATED_NS, emulator: "e".into() }
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! `thermocline emulate` on a real program: its memory holds what it wrote, whatever it does and whoever is killed.
+//! `thermocline-emulator` on a real program: its memory holds what it wrote, whatever it does and whoever is killed.
 //!
 //! Runs where `userfaultfd(2)` and `ptrace(2)` are allowed and there is a Python; says so where not.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
@@ -22,9 +22,9 @@ fn python() -> Result<String, String> {
 }
 
 fn emulator(options: &[&str], python: &str, mode: &str) -> Command {
-    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/emulate/program.py");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_thermocline"));
-    command.arg("emulate").args(options).arg("--").arg(python).arg(program).arg(mode).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/program.py");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_thermocline-emulator"));
+    command.args(options).arg("--").arg(python).arg(program).arg(mode).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -32,7 +32,7 @@ fn emulator(options: &[&str], python: &str, mode: &str) -> Command {
 fn able() -> Option<(String, MutexGuard<'static, ()>)> {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let able = python().and_then(|python| {
-        let probe = Command::new(env!("CARGO_BIN_EXE_thermocline")).args(["emulate", "--latency", "1ms", "true"]).output();
+        let probe = Command::new(env!("CARGO_BIN_EXE_thermocline-emulator")).args(["--latency", "1ms", "true"]).output();
         let probe = probe.map_err(|error| error.to_string())?;
         if probe.status.success() { Ok(python) } else { Err(String::from_utf8_lossy(&probe.stderr).into_owned()) }
     });
@@ -72,7 +72,8 @@ fn a_tolerable_slowdown_makes_slow_what_is_not_used() {
     let filled = directory.path().join("filled");
     let filled = filled.to_str().unwrap();
     // So much is allowed that a short look suffices for what is not used; the eighth that is used has ten times as many accesses.
-    let options = ["--format", "json", "--latency", "100us", "--slowdown", "50%", "--period", "3s", "--turns", "2s", "--wait-for", filled];
+    let options =
+        ["--format", "json", "--latency", "100us", "--slowdown", "50%", "--period", "3s", "--alternate", "2s", "--wait-for", filled];
     let output = emulator(&options, &python, "uneven").arg(filled).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(7), "{}{told}", String::from_utf8_lossy(&output.stdout));
