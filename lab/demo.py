@@ -1,4 +1,4 @@
-"""`make demo`: far memory on a real kernel with a real server, start to end, in a guest of its own."""
+"""`make demo`: the agent on a real kernel with a real server, from installation to a report, in a guest."""
 
 import datetime
 import html
@@ -27,18 +27,18 @@ _OBSERVE_SECONDS = 16
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Prints a line of progress."""
     print(text, flush=True)
 
 
 def main() -> int:
-    """Boot, fill, observe, offload, compare, report."""
+    """Boots a guest, fills Redis, observes, offloads, compares and writes the report."""
     begin = time.monotonic()
     directory = paths.TREE / "target" / "demo"
     directory.mkdir(parents=True, exist_ok=True)
     say("building the programs for the guest")
     lab = Lab("demo", kernels.kernel(kernels.IDLE), directory, binaries.build())
-    say("booting a guest of 1 GiB; nothing of this machine is touched")
+    say("booting a guest of 1 GiB; this machine is not modified")
     with lab.guest() as guest:
         say(f"Linux {guest.release} is up after {guest.boot_seconds:.1f} s; starting Redis")
         server = services.redis(guest)
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The closing table: what, and how much."""
+    """Returns the report's table: label and value."""
 
     def mib(name: str) -> str:
         return f"{report[name] / _MIB:.0f} MiB"
@@ -75,9 +75,9 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("kernel, tracker, policy", f"{report['kernel']}, {report['tracker']}, {report['policy']}"),
         ("workload", report["workload"]),
         ("memory before, after", f"{mib('memory_before_bytes')}, {mib('memory_after_bytes')}"),
-        ("offloaded", f"{mib('offloaded_bytes')}, {report['coverage_ratio']:.0%} of what is cold"),
+        ("offloaded", f"{mib('offloaded_bytes')}, {report['coverage_ratio']:.0%} of cold memory"),
         ("saved, net of the compressed pool", mib("saved_bytes")),
-        ("cold-age threshold", "none qualifies" if threshold is None else f"{threshold:g} s"),
+        ("cold-age threshold", "none meets the objective" if threshold is None else f"{threshold:g} s"),
         (
             "promotion rate, 98th percentile",
             f"{report['promotion_rate_p98_ratio_per_min']:.1%} of the working set per minute; "
@@ -92,12 +92,12 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """The rows as text."""
+    """Formats the table as text."""
     return "\n".join(f"  {what:<44} {value}" for what, value in rows(report))
 
 
 def figure(outcome: Outcome) -> str:
-    """Memory, threshold, promotions and throughput over time, as SVG."""
+    """Plots memory, threshold, promotions and throughput over time, as SVG."""
     zero = outcome.load_begins_unix_ms
     ends = zero + 1000 * len(outcome.load)
     periods = [p for p in outcome.periods if p["unix_ms"] <= ends]
@@ -109,7 +109,7 @@ def figure(outcome: Outcome) -> str:
         mib = [[p["memory"][name] / _MIB for p in periods] for name in ("current", "far", "pool")]
         memory.plot(at, mib[0], label="charged to Redis, pool included", color="#1b4965")
         memory.plot(at, mib[1], label="in far memory, uncompressed", color="#ca6702")
-        memory.plot(at, mib[2], label="the compressed pool", color="#94a3b8")
+        memory.plot(at, mib[2], label="compressed pool", color="#94a3b8")
         memory.set(ylabel="MiB", ylim=(0, None))
         memory.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
         seconds = [None if p["step"]["threshold"] is None else 2 * p["step"]["threshold"] for p in periods]
@@ -131,26 +131,17 @@ def figure(outcome: Outcome) -> str:
 
 
 def page(report: dict[str, Any], outcome: Outcome) -> str:
-    """One self-contained page: the table and the figure."""
-    cells = "\n".join(
-        f"<tr><th>{html.escape(what)}</th><td>{html.escape(value)}</td></tr>" for what, value in rows(report)
-    )
-    made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Thermocline demo</title>
-<meta name="viewport" content="width=device-width">
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937; }}
-th {{ text-align: left; font-weight: 500; padding-right: 2rem; color: #475569; white-space: nowrap; }}
-td, th {{ border-bottom: 1px solid #e2e8f0; padding-top: .25rem; padding-bottom: .25rem; }}
+    """Returns a self-contained HTML page with the table and the figure."""
+cells = "\n".join( f"<tr><th>{html.escape(what)}</th><td>{html.escape(value)}</td></tr>" for what, value in rows(report)
+) made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC") return f"""<!doctype html> <html
+lang="en"><head><meta charset="utf-8"><title>Thermocline demo</title> <meta name="viewport"
+content="width=device-width"> <style> body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
+padding: 0 1rem; color: #1f2937; }} th {{ text-align: left; font-weight: 500; padding-right: 2rem; color: #475569;
+white-space: nowrap; }} td, th {{ border-bottom: 1px solid #e2e8f0; padding-top: .25rem; padding-bottom: .25rem; }}
 table {{ border-collapse: collapse; }} svg {{ max-width: 100%; height: auto; }} p {{ max-width: 46rem; }}
-</style></head><body>
-<h1>Far memory for Redis</h1>
-<p>A guest under software emulation, so ratios hold and absolute times do not. A scan every 2 s stands for one every
-120 s; the objective of 0.2&nbsp;% of the working set per minute is scaled alike, to 12&nbsp;%. Made {made}.</p>
-<table>{cells}</table>
-{figure(outcome)}
-</body></html>
+</style></head><body> <h1>Far memory for Redis</h1> <p>The guest runs under software emulation: ratios are meaningful,
+absolute times are not. A scan every 2 s stands for one every 120 s; the objective of 0.2&nbsp;% of the working set per
+minute is scaled to 12&nbsp;%. Generated {made}.</p> <table>{cells}</table> {figure(outcome)} </body></html>
 """
 
 

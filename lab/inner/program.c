@@ -1,10 +1,10 @@
 /*
- * The guest of a guest: a program without an operating system, because Linux takes minutes to boot where it is emulated
+ * The nested guest: a program without an operating system, because Linux takes minutes to boot when it is emulated
  * twice.
  *
- * It is told on its serial port how many MiB of a memory module at 4 GiB it is to fill with marks, as a line with a
- * number, and looks from then on whether they are whole, a stretch of them at a time, again and again. QEMU boots it by
- * Multiboot 0.6.96, in 32 bits; it reaches beyond 4 GiB by pages of 4 MiB with 36 bits of address (PSE-36).
+ * When it reads a number on its serial port, it fills that many MiB of a memory module at 4 GiB with marks. From
+ * then on it checks the marks continuously, one chunk at a time. QEMU boots it by Multiboot 0.6.96, in 32 bits; it
+ * accesses memory above 4 GiB by pages of 4 MiB with 36-bit addresses (PSE-36).
  */
 
 typedef unsigned int u32;
@@ -13,17 +13,17 @@ typedef unsigned char u8;
 enum {
 	PORT = 0x3f8,
 	MIB = 1 << 20,
-	/* Where the module is seen. */
+	/* Virtual address of the module. */
 	FAR = 1 << 30,
 	FAR_MIB_MAX = 512,
-	/* Between two marks. */
+	/* Distance between two marks. */
 	STEP = 64,
-	/* What one look is at: little, so that lines come often. */
-	STRETCH = 4 * MIB,
-	/* Of an entry of the page directory: a page of 4 MiB that is there and may be written to. */
+	/* Size of one check; small, so that reports are frequent. */
+	CHUNK = 4 * MIB,
+	/* Entry of the page directory: a present, writable page of 4 MiB. */
 	PAGE = 0x83,
 	PAGE_SHIFT = 22,
-	/* The bit that stands for bit 32 of the address. */
+	/* Bit of the entry for bit 32 of the physical address. */
 	ABOVE_4_GIB = 1 << 13,
 };
 
@@ -76,7 +76,7 @@ static void say_figure(const char *name, u32 value)
 	say("}\n");
 }
 
-/* The first GiB as it is, then the module. */
+/* Maps the first GiB identically, and the module after it. */
 static void map(void)
 {
 	u32 page;
@@ -106,7 +106,7 @@ void run(void)
 	u32 at, end, damaged, next = 0, held = 0, mib = 0;
 
 	map();
-	/* Eight bits, no interrupts. */
+	/* Eight data bits, no interrupts. */
 	out(PORT + 1, 0);
 	out(PORT + 3, 3);
 	say("inner: up\n");
@@ -126,7 +126,7 @@ void run(void)
 		}
 		if (!held)
 			continue;
-		end = held - next < STRETCH ? held : next + STRETCH;
+		end = held - next < CHUNK ? held : next + CHUNK;
 		for (at = next, damaged = 0; at < end; at += STEP)
 			damaged += *place(at) == mark(at) ? 0 : STEP;
 		say_figure("damaged_bytes", damaged);

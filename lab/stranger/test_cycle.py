@@ -1,6 +1,6 @@
-"""A client that was generated from the published description of the pool manager's API runs a slice's whole cycle.
+"""A client generated from the published API description of the pool manager runs the whole cycle of a slice.
 
-Run by `make test-stranger`, which says in THERMOCLINE where the program is, and puts the client where it is found.
+Run by `make test-stranger`, which sets THERMOCLINE to the path of the program and generates the client.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ client_ca = "certs/ca.pem"
 
 @pytest.fixture(scope="module")
 def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A manager that serves: its URL, and where certificates are."""
+    """A running manager: its URL, and the directory of the certificates."""
     root = tmp_path_factory.mktemp("pool")
     certificates = root / "certs"
     subprocess.run([PROGRAM, "pool", "certificates", certificates, "--host", "a", "--host", "b"], check=True)
@@ -75,7 +75,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
 
 
 def client(manager: tuple[str, Path], host: str) -> Client:
-    """A client with a host's certificate."""
+    """Returns a client with a host's certificate."""
     url, certificates = manager
     context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
     context.load_cert_chain(certificates / f"{host}.pem", certificates / f"{host}.key")
@@ -83,21 +83,21 @@ def client(manager: tuple[str, Path], host: str) -> Client:
 
 
 def status(of: Client) -> PoolStatus:
-    """The pool at a glance."""
+    """Returns the pool's status."""
     answer = pool_status.sync(client=of)
     assert isinstance(answer, PoolStatus)
     return answer
 
 
 def lease(of: Client, host: str) -> Lease:
-    """A new lease."""
-    answer = take_lease.sync(host, client=of, body=LeaseRequest(instance="a stranger"))
+    """Takes a new lease."""
+    answer = take_lease.sync(host, client=of, body=LeaseRequest(instance="generated client"))
     assert isinstance(answer, Lease)
     return answer
 
 
-def test_a_whole_cycle(manager: tuple[str, Path]) -> None:
-    """Lease, slices, another host that is refused, a guest that is full, release, and the next owner."""
+def test_cycle_of_a_slice(manager: tuple[str, Path]) -> None:
+    """Lease, slices, a refused second host, a full guest, release, and the next owner."""
     a, b = client(manager, "a"), client(manager, "b")
     epoch = lease(a, "a").epoch
     body = AssignRequest(epoch=epoch, request="1", vm="vm one", slices=2)
@@ -113,13 +113,13 @@ def test_a_whole_cycle(manager: tuple[str, Path]) -> None:
         file.write(b"a secret of host a")
         file.flush()
 
-    # Another host's epoch, another host's slices: refused, with a word that programs understand.
+    # Another host's epoch or slices: refused with a machine-readable code.
     refused = give_back.sync_detailed("a", "vm one", client=b, epoch=epoch, request="2")
     assert refused.status_code == HTTPStatus.FORBIDDEN
     assert isinstance(refused.parsed, Refused) and refused.parsed.error == Code.FORBIDDEN
     other = lease(b, "b").epoch
-    wanted = AssignRequest(epoch=other, request="1", vm="other", slices=1)
-    short = assign.sync_detailed("b", client=b, body=wanted)
+    request = AssignRequest(epoch=other, request="1", vm="other", slices=1)
+    short = assign.sync_detailed("b", client=b, body=request)
     assert short.status_code == HTTPStatus.INSUFFICIENT_STORAGE
 
     assert give_back.sync("a", "vm one", client=a, epoch=epoch, request="3") is not None
@@ -140,4 +140,4 @@ def test_a_whole_cycle(manager: tuple[str, Path]) -> None:
     assert isinstance(again, Assignment)
     for each in again.slices:
         with Path(each.path).open("rb") as file:
-            assert file.read(18) == bytes(18), "nothing is read across owners"
+            assert file.read(18) == bytes(18), "no data passes between owners"

@@ -1,1 +1,1 @@
-"""Tests of the harness; those marked `guest` boot one, the others need neither network nor QEMU."""
+"""Tests of the harness. Tests marked `guest` boot a guest; the others need neither network nor QEMU."""

@@ -1,4 +1,4 @@
-"""A guest boots, does what it is asked, and goes when it should."""
+"""A guest boots, runs operations, and stops."""
 
 import os
 import select
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.guest
 
 
 def new_lab(directory: Path) -> Lab:
-    # The first kernel that needs no compiler.
+    # Prefers a kernel that needs no compiler.
     name = next((name for name in kernels.NAMES if kernels.is_ready(name)), kernels.NAMES[1])
     return Lab("test", kernels.kernel(name), directory, binaries.build())
 
@@ -33,13 +33,13 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
         yield guest
 
 
-def test_it_boots_in_time(guest: Guest) -> None:
+def test_boot_is_within_its_time_limit(guest: Guest) -> None:
     assert guest.boot_seconds < 15
     assert guest.release == guest.kernel.release
     assert guest.run(["uname", "-r"]).stdout.strip() == guest.release
 
 
-def test_commands(guest: Guest) -> None:
+def test_commands_return_output_and_status(guest: Guest) -> None:
     done = guest.run(["sh", "-c", "cat; echo $WORD; echo no >&2; exit 3"], stdin="in ", env={"WORD": "w"}, check=False)
     assert (done.stdout, done.stderr, done.status, done.signal) == ("in w\n", "no\n", 3, None)
     with pytest.raises(CommandFailed, match=r"status 3.*no way"):
@@ -50,7 +50,7 @@ def test_commands(guest: Guest) -> None:
         guest.run(["sleep", "1000"], timeout_s=0.2)
 
 
-def test_a_cgroup_of_its_own(guest: Guest) -> None:
+def test_commands_run_in_their_cgroup(guest: Guest) -> None:
     job = guest.cgroup("parent/job")
     inside = guest.run(["cat", "/proc/self/cgroup"], cgroup=job).stdout
     assert inside.strip() == f"0::{job.removeprefix(CGROUP_ROOT)}"
@@ -62,7 +62,7 @@ def test_a_cgroup_of_its_own(guest: Guest) -> None:
         guest.write(f"{top}/memory.high", "nonsense")
 
 
-def test_spawn_expect_exit(guest: Guest) -> None:
+def test_spawn_expect_and_exit(guest: Guest) -> None:
     pid = guest.spawn(["sh", "-c", "echo begun; read forever < /dev/zero; sleep 1000"], stdout="/tmp/out")
     assert guest.expect("/tmp/out", "beg") == "begun"
     with pytest.raises(GuestTimeout, match=f"process {pid}"):
@@ -72,7 +72,7 @@ def test_spawn_expect_exit(guest: Guest) -> None:
     assert guest.keep("/tmp/out").read_text() == "begun\n"
 
 
-def test_operations_run_at_the_same_time(guest: Guest) -> None:
+def test_operations_run_concurrently(guest: Guest) -> None:
     waiting = threading.Thread(target=guest.expect, args=("/tmp/later", "now", 60))
     waiting.start()
     guest.write("/tmp/later", "now\n")
@@ -80,7 +80,7 @@ def test_operations_run_at_the_same_time(guest: Guest) -> None:
     assert not waiting.is_alive()
 
 
-def test_its_disk_is_a_snapshot(guest: Guest) -> None:
+def test_the_disk_is_a_snapshot(guest: Guest) -> None:
     guest.write("/root/mark", "x")
     assert guest.read("/root/mark") == "x"
     with new_lab(guest.console.parent / "other").guest(Machine(swap=None, cpus=1)) as other:
@@ -88,18 +88,18 @@ def test_its_disk_is_a_snapshot(guest: Guest) -> None:
         assert other.flat_keyed("/proc/meminfo")["SwapTotal"] == 0
 
 
-def test_a_dead_guest_is_said_with_its_last_words(tmp_path: Path) -> None:
+def test_the_error_for_a_dead_guest_has_its_last_lines(tmp_path: Path) -> None:
     with new_lab(tmp_path).guest(Machine(swap=None)) as guest:
         qemu = os.pidfd_open(guest.pid)
-        guest.write("/dev/console", "these are my last words\n")
-        with pytest.raises(GuestGone, match=r"(?s)console\.log.*my last words"):
+        guest.write("/dev/console", "the last line\n")
+        with pytest.raises(GuestGone, match=r"(?s)console\.log.*the last line"):
             guest.run(["/lab/busybox", "reboot", "-f"])
-        # QEMU ends by itself with a kernel that is through. A pidfd is readable when its process has ended.
+        # QEMU exits when the guest's kernel does. A pidfd is readable when its process has exited.
         assert select.select([qemu], [], [], 10)[0] == [qemu]
         os.close(qemu)
 
 
-def test_a_killed_harness_takes_its_guest_along(tmp_path: Path) -> None:
+def test_killing_the_harness_kills_its_guest(tmp_path: Path) -> None:
     program = (
         "from pathlib import Path; from tests.test_boot import new_lab\n"
         f"with new_lab(Path({str(tmp_path)!r})).guest() as guest:\n"

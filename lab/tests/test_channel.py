@@ -15,7 +15,7 @@ Script = Callable[[list[dict[str, Any]]], list[bytes]]
 
 
 class Peer:
-    """The guest's end: reads `count` requests, then sends what `script` makes of them."""
+    """The guest's end of the channel: reads `count` requests, then sends the chunks returned by `script`."""
 
     def __init__(self) -> None:
         ours, self.socket = socket.socketpair()
@@ -46,7 +46,7 @@ def line(**fields: object) -> bytes:
     return json.dumps(fields).encode() + b"\n"
 
 
-def test_a_reply_may_be_cut_anywhere(peer: Peer) -> None:
+def test_a_reply_may_be_split_anywhere(peer: Peer) -> None:
     def bytewise(requests: list[dict[str, Any]]) -> list[bytes]:
         whole = line(id=requests[0]["id"], ok=True, data="grün\n")
         return [whole[index : index + 1] for index in range(len(whole))]
@@ -55,14 +55,14 @@ def test_a_reply_may_be_cut_anywhere(peer: Peer) -> None:
     assert peer.channel.request("read", {"path": "/x"}, 10)["data"] == "grün\n"
 
 
-def test_replies_may_come_in_any_order(peer: Peer) -> None:
+def test_replies_may_arrive_in_any_order(peer: Peer) -> None:
     peer.answer(2, lambda requests: [line(id=r["id"], ok=True, data=r["path"]) for r in reversed(requests)])
     answers: dict[str, str] = {}
 
-    def ask(path: str) -> None:
+    def request(path: str) -> None:
         answers[path] = peer.channel.request("read", {"path": path}, 10)["data"]
 
-    threads = [threading.Thread(target=ask, args=(path,)) for path in ("/a", "/b")]
+    threads = [threading.Thread(target=request, args=(path,)) for path in ("/a", "/b")]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -70,7 +70,7 @@ def test_replies_may_come_in_any_order(peer: Peer) -> None:
     assert answers == {"/a": "/a", "/b": "/b"}
 
 
-def test_an_event_is_found_once_and_past_ones_count(peer: Peer) -> None:
+def test_an_event_is_returned_once_and_past_events_count(peer: Peer) -> None:
     peer.say('{"event":"exit","pid":7,"status":0,"signal":null}\n{"event":"exit","pid":8,"status":1,"signal":null}\n')
     assert peer.channel.event("exit of 8", lambda event: event["pid"] == 8, 10)["status"] == 1
     assert peer.channel.event("exit of 7", lambda event: event["pid"] == 7, 10)["status"] == 0
@@ -91,13 +91,13 @@ def test_an_event_is_found_once_and_past_ones_count(peer: Peer) -> None:
         ([b'{"id":null,"ok":false,"error":"x"}\n'], GuestTimeout, "no answer within"),
     ],
 )
-def test_what_is_no_answer(peer: Peer, chunks: list[bytes], error: type[LabError], text: str) -> None:
+def test_invalid_replies(peer: Peer, chunks: list[bytes], error: type[LabError], text: str) -> None:
     peer.answer(1, lambda _requests: chunks)
     with pytest.raises(error, match=text):
         peer.channel.request("read", {"path": "/x"}, 0.5)
 
 
-def test_a_closed_channel_fails_what_waits_and_what_comes_later(peer: Peer) -> None:
+def test_a_closed_channel_fails_pending_and_later_requests(peer: Peer) -> None:
     def hang_up(_requests: list[dict[str, Any]]) -> list[bytes]:
         peer.socket.shutdown(socket.SHUT_RDWR)
         return []

@@ -1,4 +1,4 @@
-"""The hardware of guests with CXL memory, and who maps which slice: from values, without any guest."""
+"""Machines with CXL memory, and the names of slice files; without a guest."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from thermolab.pool import slice_of
         (256, "volatile-memdev=static,volatile-dc-memdev=dynamic,num-dc-regions=1", "readonly=off"),
     ],
 )
-def test_an_expander_as_qemu_is_told(
+def test_qemu_arguments_of_an_expander(
     monkeypatch: pytest.MonkeyPatch, dynamic_mib: int, present: str, absent: str
 ) -> None:
     monkeypatch.setattr(emulator, "tree", lambda: Path("/a,tree"))
@@ -32,11 +32,11 @@ def test_an_expander_as_qemu_is_told(
     assert "-hypervisor" in machine.cpu
 
 
-def test_a_variant_is_another_kernel_to_fetch() -> None:
+def test_a_variant_is_a_separate_kernel() -> None:
     assert cxl.KERNEL in kernels.VARIANTS
     assert kernels._recipe(cxl.KERNEL) != kernels._recipe("6.12") == kernels._recipe("7.2")
 
 
 @pytest.mark.parametrize("name", ["slice-000012.7", "slice-000012.7 (deleted)", "slice-000012.8.new"])
-def test_a_slice_is_the_same_whatever_its_file(name: str) -> None:
+def test_all_files_of_a_slice_map_to_it(name: str) -> None:
     assert slice_of(Path("/dev/shm/p/slices/emc-3") / name) == (3, 12)

@@ -1,4 +1,4 @@
-"""Kernels, packages and archives: what is chosen and packed, without fetching anything."""
+"""Kernels, packages and archives: selection and packing, without downloads."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ kernel/drivers/md/dm-mod.ko.xz:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "names"),
+    ("modules", "names"),
     [
         (("virtio_blk",), ["virtio_blk"]),
         (("ext4",), ["mbcache", "crc16", "jbd2", "ext4"]),
@@ -32,8 +32,8 @@ kernel/drivers/md/dm-mod.ko.xz:
         ((), []),
     ],
 )
-def test_modules_come_after_what_they_need(wanted: tuple[str, ...], names: list[str]) -> None:
-    assert [kernels.module_name(path) for path in kernels.closure(DEPENDENCIES, wanted)] == names
+def test_modules_load_after_their_dependencies(modules: tuple[str, ...], names: list[str]) -> None:
+    assert [kernels.module_name(path) for path in kernels.closure(DEPENDENCIES, modules)] == names
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_modules_come_after_what_they_need(wanted: tuple[str, ...], names: list[
         ([], None),
     ],
 )
-def test_the_newest_package_by_number(names: list[str], chosen: str | None) -> None:
+def test_the_newest_package_has_the_highest_number(names: list[str], chosen: str | None) -> None:
     assert debian.newest(names) == chosen
 
 
@@ -66,7 +66,7 @@ def test_the_mirror_is_the_main_archive(targets: str, archive: str | None) -> No
 
 
 def bzimage(version: bytes) -> bytes:
-    """The start of a kernel image whose version string stands at offset 0x300."""
+    """Returns the start of a kernel image with its version string at offset 0x300."""
     image = bytearray(0x400)
     image[0x202:0x206] = b"HdrS"
     image[0x20E:0x210] = (0x300 - 0x200).to_bytes(2, "little")
@@ -74,12 +74,12 @@ def bzimage(version: bytes) -> bytes:
     return bytes(image)
 
 
-def test_the_release_stands_in_the_image() -> None:
+def test_the_release_is_read_from_the_image() -> None:
     assert kernels.release_of(bzimage(b"6.12.107+deb13-amd64 (builder) #1 SMP\0")) == "6.12.107+deb13-amd64"
 
 
 @pytest.mark.parametrize("image", [b"", b"HdrS", bytes(0x400), bzimage(b"")[:0x210], bzimage(b"")])
-def test_what_is_no_kernel(image: bytes) -> None:
+def test_other_files_are_no_kernels(image: bytes) -> None:
     with pytest.raises(LabError, match="bzImage"):
         kernels.release_of(image)
 
@@ -89,26 +89,26 @@ def test_unknown_kernels_are_refused() -> None:
         kernels.kernel("6.13")
 
 
-def test_a_named_kernel_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_named_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(kernels.IDLE_VARIABLE, str(tmp_path / "missing"))
     with pytest.raises(LabError, match=kernels.IDLE_VARIABLE):
         kernels.kernel(kernels.IDLE)
 
 
-def test_a_named_kernel_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_named_kernel_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     image = tmp_path / "bzImage"
     image.write_bytes(bzimage(b"6.12.1 x\0"))
     monkeypatch.setenv(kernels.IDLE_VARIABLE, str(image))
     assert kernels.kernel(kernels.IDLE) == kernels.Kernel(kernels.IDLE, image, "6.12.1", None)
 
 
-def test_making_is_all_or_nothing_and_once(tmp_path: Path) -> None:
+def test_artefacts_are_made_completely_and_once(tmp_path: Path) -> None:
     directory = tmp_path / "artefact"
     calls: list[Path] = []
 
     def fail(into: Path) -> None:
         (into / "half").write_text("x")
-        raise LabError("the network went away")
+        raise LabError("the network failed")
 
     def work(into: Path) -> None:
         calls.append(into)
@@ -118,7 +118,7 @@ def test_making_is_all_or_nothing_and_once(tmp_path: Path) -> None:
         made(directory, "artefact", fail)
     assert not directory.exists()
     assert not is_made(directory)
-    # As a process leaves it that was killed while it made the artefact.
+    # The state left by a process that was killed while it made the artefact.
     partial = tmp_path / "artefact.partial"
     partial.mkdir()
     (partial / "half").write_text("x")
@@ -129,7 +129,7 @@ def test_making_is_all_or_nothing_and_once(tmp_path: Path) -> None:
 
 
 def entries(archive: bytes) -> dict[str, tuple[int, bytes]]:
-    """Name to mode and data, read back as the kernel reads it."""
+    """Parses an archive as the kernel does; returns mode and data by name."""
     found: dict[str, tuple[int, bytes]] = {}
     offset = 0
     while True:
@@ -146,7 +146,7 @@ def entries(archive: bytes) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("size", range(6))
-def test_archives_read_back(size: int) -> None:
+def test_archives_are_parsed_back(size: int) -> None:
     archive = Cpio()
     archive.file("lab/deep/tool", b"x" * size, executable=True)
     archive.file("lab/text", b"y")
@@ -171,7 +171,7 @@ def test_an_entry_cannot_be_added_twice() -> None:
         archive.file("init", b"")
 
 
-def test_a_missing_cargo_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_cargo_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LabError, match="cargo is not installed"):
         binaries.build()

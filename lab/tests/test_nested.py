@@ -1,4 +1,4 @@
-"""A guest's guest: what it boots from, and what its host says of its memory."""
+"""The nested guest: its program, and the parser of its host's memory mappings."""
 
 import struct
 from pathlib import Path
@@ -12,7 +12,7 @@ MAPS = """\
 """
 
 
-def test_memory_of_a_guest_is_told_by_policy_and_node() -> None:
+def test_guest_memory_is_listed_by_policy_and_node() -> None:
     found = nested.mappings(MAPS)
     assert found == {
         "7f0000000000": nested.Mapping("bind:1", {0: 4096, 1: 8192}),
@@ -26,7 +26,7 @@ def test_the_program_boots_by_multiboot(tmp_path: Path) -> None:
     program = tmp_path / "inner"
     nested.build(program)
     image = program.read_bytes()
-    # A 32-bit executable for a 386, with the header where a loader looks for it.
+    # A 32-bit executable for the 386, with the Multiboot header where loaders search for it.
     assert image[:5] == b"\x7fELF\x01"
     assert struct.unpack_from("<H", image, 18) == (3,)
     at = image.index(struct.pack("<I", 0x1BADB002))

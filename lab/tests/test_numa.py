@@ -1,4 +1,4 @@
-"""Machines with a slow node: their command line, and what the kernel makes of them."""
+"""Machines with a slow node: their command line, and the kernel's view of them."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_two_nodes(hmat: bool, present: tuple[str, ...], absent: str) -> None:
     machine = numa.two_nodes(640, 384, hmat=hmat)
     paths = {"image": Path("/k"), "initrd": Path("/i"), "root": Path("/r"), "console": Path("/c")}
     line = " ".join(command(machine, swap=None, channel_fd=7, **paths))
-    # QEMU refuses nodes whose sizes do not add up to the machine's.
+    # QEMU requires that the nodes' sizes add up to the machine's.
     assert machine.memory_bytes == 1024 * MIB
     for part in ("-m 1024M", "id=m0,size=640M", "id=m1,size=384M", *present):
         assert part in line
@@ -43,7 +43,7 @@ def test_the_kernel_has_a_slow_node(name: str, tmp_path: Path) -> None:
     lab = Lab("test", kernels.kernel(name), tmp_path, binaries.build())
     with lab.guest(numa.two_nodes(512, 256)) as guest:
         assert guest.read(f"/sys/devices/system/node/node{numa.SLOW}/cpulist").strip() == ""
-        # The small kernel is built without CONFIG_ACPI_HMAT: all nodes are one tier there.
+        # The idle kernel is built without CONFIG_ACPI_HMAT: all nodes are in one tier.
         tiers = 1 if name == kernels.IDLE else 2
         assert len(numa.tiers(guest)) == tiers
         workload = Workload(guest, [Region("hot", 4, poisson(100, 100), kind="huge")])

@@ -30,16 +30,16 @@ def argv(machine: Machine, console: str = "/out/console.log") -> str:
         (Machine(emulator=("env", "A=b", "/t/qemu"), cpu="max"), "env A=b /t/qemu -accel tcg", "la57"),
     ],
 )
-def test_machines(machine: Machine, present: str, absent: str) -> None:
+def test_machine_options(machine: Machine, present: str, absent: str) -> None:
     line = argv(machine)
     assert present in line
     assert absent not in line
-    # True of every guest: emulated, on a snapshot, spoken to through the inherited socket.
+    # Every guest is emulated, writes to a snapshot, and uses the inherited socket.
     for always in ("-accel tcg", "file=/r,snapshot=on", "socket,id=lab,fd=7", "-no-reboot", "panic=-1"):
         assert always in line
 
 
-def test_commas_in_paths_are_not_options() -> None:
+def test_commas_in_paths_are_escaped() -> None:
     assert "path=/out/a,,b.log" in argv(Machine(), console="/out/a,b.log")
 
 
@@ -47,6 +47,6 @@ def test_commas_in_paths_are_not_options() -> None:
     "fields",
     [{"memory_bytes": 128 * MIB}, {"memory_bytes": GIB + 1}, {"cpus": 0}, {"cpus": 17}],
 )
-def test_machines_that_cannot_be(fields: dict[str, Any]) -> None:
+def test_invalid_machines_are_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(fields))}="):
         Machine(**fields)

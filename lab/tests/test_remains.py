@@ -1,4 +1,4 @@
-"""Settings before and after, and the journal against what a restart remembers."""
+"""Settings before and after an agent, and the journal compared with restarted state."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Bounds, and the worst case over kernels."""
+"""Bounds, and the worst case over several kernels."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def run(kernel: str, *reasons: str, **figures: Any) -> dict[str, Any]:
         ("at_least", math.nan, 2.0, 1),
     ],
 )
-def test_a_failed_bound_is_named_with_value_and_bound(kind: str, value: float, bound: float, reasons: int) -> None:
+def test_a_failed_bound_reports_value_and_bound(kind: str, value: float, bound: float, reasons: int) -> None:
     bounds = Bounds()
     getattr(bounds, kind)("figure", value, bound)
     assert len(bounds.reasons) == reasons
@@ -35,9 +35,9 @@ def test_a_failed_bound_is_named_with_value_and_bound(kind: str, value: float, b
         assert f"{bound:g}" in reason
 
 
-def test_holding_bounds_pass() -> None:
+def test_bounds_that_hold_pass() -> None:
     bounds = Bounds()
-    bounds.holds("condition", True, "never told")
+    bounds.holds("condition", True, "not reported")
     assert run_result("6.12", {}, bounds, 1.0)["passed"] is True
     bounds.holds("condition", False, "it did not hold")
     assert run_result("6.12", {}, bounds, 1.0) == {
@@ -77,7 +77,7 @@ def test_the_worst_case_of_two_kernels(
     assert whole == {**worst, **frame}
 
 
-def test_a_result_is_written_whole(tmp_path: Path) -> None:
+def test_a_result_is_written_atomically(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     write(path, {"passed": True})
     write(path, {"passed": False})

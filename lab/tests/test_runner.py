@@ -1,4 +1,4 @@
-"""Scenarios found and run, with everything that needs a guest replaced."""
+"""Finding and running scenarios, with guests and builds replaced."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def check(
     monkeypatch: pytest.MonkeyPatch, results: Path, run: Callable[[Lab], dict[str, Any]], **expected: Any
 ) -> None:
-    """Run the scenario `run` on two kernels; the result file holds at least `expected`."""
+    """Runs the scenario `run` on two kernels; checks that the result file contains `expected`."""
     scenario = runner.Scenario("made_up", "", ("6.12", "7.2"), frozenset({"saved_bytes"}), (), run)
     monkeypatch.setattr(runner, "load", lambda _name: scenario)
     returned = runner.run("made_up", ())
@@ -55,7 +55,7 @@ def test_a_failed_bound(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
     ("error", "reason"),
     [(LabError("no disk"), "7.2: no disk"), (KeyError("memory"), "7.2: KeyError: 'memory'")],
 )
-def test_an_error_on_one_kernel_leaves_the_other(
+def test_an_error_on_one_kernel_does_not_affect_the_other(
     monkeypatch: pytest.MonkeyPatch, results: Path, error: Exception, reason: str
 ) -> None:
     def run(lab: Lab) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def test_an_error_on_one_kernel_leaves_the_other(
     check(monkeypatch, results, run, passed=False, reasons=[reason])
 
 
-def test_every_scenario_says_what_it_shows_and_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_scenario_has_a_summary_and_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     listed = capsys.readouterr().out
     for name in runner.names():

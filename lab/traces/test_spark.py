@@ -1,4 +1,4 @@
-"""Spark reads in our traces what we wrote. Run by `make test-trace-spark`; it needs Java."""
+"""Spark reads the sums that were written. Run by `make test-trace-spark`; requires Java."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 TRACE = Path(__file__).resolve().parents[2] / "crates/fleet/trace/tests/trace-v2.parquet"
 WORDS = ["cluster", "machine", "job", "class", "policy", "tracker", "decision", "job_key"]
 
-sql = pytest.importorskip("pyspark.sql", reason="Spark has an environment of its own: make test-trace-spark")
+sql = pytest.importorskip("pyspark.sql", reason="requires its own environment: make test-trace-spark")
 
 
 def test_spark() -> None:
-    """The same sums of every column of numbers, in a session of two local workers."""
+    """All numeric columns have the same sums, in a session with two local workers."""
     program = os.environ["THERMOCLINE"]
     exported = subprocess.run([program, "trace", "export", str(TRACE)], check=True, capture_output=True, text=True)
     rows = list(csv.DictReader(exported.stdout.splitlines()))
