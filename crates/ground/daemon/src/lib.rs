@@ -1,8 +1,20 @@
-//! What every daemon of Thermocline needs: a clock that tests can set.
+//! What every daemon of Thermocline needs: clock, pid lock, control socket, HTTP server with the metrics listener, and the
+//! readiness notification.
 //!
-//! The crate knows no daemon: what a daemon serves or reports is passed in as a closure or a trait implementation.
+//! # Invariants
+//! - The crate knows no daemon: what a daemon serves is passed in as a closure or a trait implementation.
+//! - Every listener limits connections, bytes and time per request, so that no client can exhaust memory or lock others out.
 #![deny(missing_docs)]
 
 mod clock;
+mod error;
+pub mod http;
+mod lock;
+pub mod metrics;
+mod notify;
+pub mod socket;
 
 pub use clock::{Clock, ManualClock};
+pub use error::{Error, Result};
+pub use lock::PidLock;
+pub use notify::notify_ready;
