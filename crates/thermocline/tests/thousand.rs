@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use agent::node::{Agent, Message, Options};
 use agent::view::View;
-use config::{Arm, Bundle, Config, Told};
+use config::{Arm, Bundle, Config, Poll};
 use kernel::Roots;
 use rollout::assignment::{ALL_PPM, Assignment, SCHEMA};
 use rollout::follow::{Follow, Follower, Settings};
@@ -100,12 +100,12 @@ fn start(number: usize, at: &Path, store: &Path, root_of_trust: &Path) -> Runnin
     });
     let (sender, receiver) = sync_channel(4);
     let tell = sender.clone();
-    let follow = rollout::follow::start(follower, move |told: Told| drop(tell.send(Message::Follow(Box::new(told))))).unwrap();
+    let follow = rollout::follow::start(follower, move |told: Poll| drop(tell.send(Message::Follow(Box::new(told))))).unwrap();
     let view = Arc::new(Mutex::new(None));
     let shown = Arc::clone(&view);
     let thread = thread::spawn(move || {
         let mut agent = Agent::new(Roots::under(&home), config, Options::default()).unwrap();
-        agent.follow(Told { guidance: remembered.unwrap(), ..Told::default() });
+        agent.follow(Poll { guidance: remembered.unwrap(), ..Poll::default() });
         agent.run(&receiver, None, &mut |_, view| *shown.lock().unwrap() = Some(view.clone())).unwrap();
     });
     Running { sender, view, thread, _follow: follow }

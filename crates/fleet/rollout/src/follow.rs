@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use config::{Arm, Bundle, Guidance, Told};
+use config::{Arm, Bundle, Guidance, Poll};
 use store::{Backoff, FileError};
 use tough::{ExpirationEnforcement, Repository};
 
@@ -81,7 +81,7 @@ impl Follower {
     }
 
     /// Asks the store once. What is wrong is told, and what was followed stays.
-    pub fn poll(&mut self, now_unix_s: u64) -> Told {
+    pub fn poll(&mut self, now_unix_s: u64) -> Poll {
         self.polls += 1;
         let found = self.look(now_unix_s);
         let mut trouble = None;
@@ -104,7 +104,7 @@ impl Follower {
             self.guidance = Some(guidance.clone());
         }
         let requests = self.files.as_ref().map_or(0, Files::requests);
-        Told { guidance, polls: self.polls, requests, refused: self.refused.clone(), trouble, checked_unix_s: self.checked_unix_s }
+        Poll { guidance, polls: self.polls, requests, refused: self.refused.clone(), error: trouble, checked_unix_s: self.checked_unix_s }
     }
 
     /// What the store says now; `None` where it is known to say what it said before.
@@ -212,7 +212,7 @@ pub struct Follow {
 ///
 /// # Errors
 /// [`Error::File`] where no thread can be had.
-pub fn start(mut follower: Follower, tell: impl Fn(Told) + Send + 'static) -> Result<Follow> {
+pub fn start(mut follower: Follower, tell: impl Fn(Poll) + Send + 'static) -> Result<Follow> {
     let (stop, stopped) = mpsc::channel();
     let directory = follower.settings.state_dir.clone();
     let run = move || {
@@ -223,7 +223,7 @@ pub fn start(mut follower: Follower, tell: impl Fn(Told) + Send + 'static) -> Re
         while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
             let told = follower.poll(now);
-            failures = if told.trouble.is_some() { failures + 1 } else { 0 };
+            failures = if told.error.is_some() { failures + 1 } else { 0 };
             tell(told);
             wait = next_poll(poll, failures, fastrand::f64());
         }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use config::{Arm, Bundle, Guidance, Told, Value};
+use config::{Arm, Bundle, Guidance, Poll, Value};
 use rollout::assignment::{ALL_PPM, Assignment, SCHEMA};
 use rollout::follow::{Follower, Settings};
 use rollout::repository::{Change, Operator, Validity};
@@ -112,7 +112,7 @@ fn everybody(bundle: Option<u64>, previous: Option<u64>) -> Assignment {
     }
 }
 
-fn version(told: &Told) -> Option<u64> {
+fn version(told: &Poll) -> Option<u64> {
     told.guidance.as_ref().and_then(|guidance| guidance.bundle.as_ref()).map(|bundle| bundle.version)
 }
 
@@ -120,7 +120,7 @@ fn version(told: &Told) -> Option<u64> {
 fn refused(machine: &mut Follower, at: u64, reason: Refusal, what: &str) {
     let before = machine.poll(at).refused[reason.as_str()];
     let told = machine.poll(at);
-    assert_eq!((told.guidance, told.refused[reason.as_str()] > before), (None, true), "{what}: {:?}", told.trouble);
+    assert_eq!((told.guidance, told.refused[reason.as_str()] > before), (None, true), "{what}: {:?}", told.error);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_is_published_is_followed() {
     let world = World::new();
     let mut machine = world.machine();
     let told = machine.poll(now());
-    assert_eq!((version(&told), told.trouble.as_deref()), (Some(2), None));
+    assert_eq!((version(&told), told.error.as_deref()), (Some(2), None));
     let guidance = told.guidance.unwrap();
     assert_eq!((guidance.arm, guidance.rollout.as_str(), guidance.previous), (Arm::Bundle, "r", Some(bundle_of(&world, 1))));
     // Nothing new: one request.
@@ -165,7 +165,7 @@ fn a_restart_without_the_store_goes_by_the_same_bundle() {
     let (mut machine, remembered) = world.restarted();
     assert_eq!(remembered.unwrap(), guidance);
     let told = machine.poll(now());
-    assert!(told.guidance.is_none() && told.trouble.is_some());
+    assert!(told.guidance.is_none() && told.error.is_some());
     assert_eq!(told.refused.values().sum::<u64>(), 0, "an empty store is no forgery");
     // A torn note is refused and made anew.
     let note = world.path("state/rollout/followed");
@@ -198,7 +198,7 @@ fn a_machine_killed_while_it_wrote_goes_on() {
             refused(&mut world.machine(), now(), Refusal::Rollback, &format!("{} cut to {part} halves", note.display()));
             std::fs::write(world.store("metadata/timestamp.json"), &new).unwrap();
             let mut machine = world.machine();
-            assert_eq!(machine.poll(now()).trouble, None, "{} cut to {part} halves", note.display());
+            assert_eq!(machine.poll(now()).error, None, "{} cut to {part} halves", note.display());
         }
     }
 }
@@ -222,7 +222,7 @@ fn no_file_of_the_store_can_be_changed() {
             for bytes in [flipped, whole[..at].to_vec(), [whole.clone(), vec![b' '; 2 << 20]].concat(), Vec::new()] {
                 std::fs::write(&file, &bytes).unwrap();
                 let told = machine.poll(now());
-                assert!(told.guidance.is_none() && told.trouble.is_some(), "{ending} at {at}: {} bytes", bytes.len());
+                assert!(told.guidance.is_none() && told.error.is_some(), "{ending} at {at}: {} bytes", bytes.len());
             }
         }
         std::fs::write(&file, whole).unwrap();
@@ -283,7 +283,7 @@ fn a_store_that_stands_still_is_told_from_one_without_news() {
     refused(&mut machine, now(), Refusal::Expired, "freeze");
     assert!(world.operator().contents(false).is_err() && world.operator().contents(true).is_ok());
     world.change(Change::Refresh);
-    assert_eq!(machine.poll(now()).trouble, None);
+    assert_eq!(machine.poll(now()).error, None);
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn as_many_root_keys_sign_as_must() {
     assert!(world.operator().rotate(&world.path("new"), 1, true).unwrap().dry_run);
     world.operator().rotate(&world.path("new"), 1, false).unwrap();
     // The machine takes the new root, for the old one's keys have signed it.
-    assert_eq!(machine.poll(now()).trouble, None);
+    assert_eq!(machine.poll(now()).error, None);
     assert!(world.operator().change(Change::Refresh, false).unwrap_err().to_string().contains("0 of the 1 keys"));
     std::fs::rename(world.path("keys"), world.path("old")).unwrap();
     std::fs::rename(world.path("new"), world.path("keys")).unwrap();
@@ -380,7 +380,7 @@ fn what_is_signed_and_wrong_is_refused_all_the_same() {
         world.change(Change::Assign(&everybody(Some(3), Some(2))));
         let told = machine.poll(now());
         assert_eq!((&told.guidance, told.refused["out_of_range"]), (&None, 1), "{told:?}");
-        assert!(told.trouble.as_ref().is_some_and(|told| told.contains(piece)), "{told:?}");
+        assert!(told.error.as_ref().is_some_and(|told| told.contains(piece)), "{told:?}");
         // Back to one that is right.
         world.change(Change::Assign(&everybody(Some(1), None)));
         assert_eq!(version(&machine.poll(now())), Some(1));
@@ -398,7 +398,7 @@ fn a_bundle_past_its_day_is_counted_and_told_with_its_day() {
     // The bundles of this test hold for a day, and signatures for a week.
     let later = now() + 2 * 86_400;
     let (told, again) = (machine.poll(later), machine.poll(later + 300));
-    assert_eq!((told.refused["expired"], again.refused["expired"], told.trouble), (1, 2, None));
+    assert_eq!((told.refused["expired"], again.refused["expired"], told.error), (1, 2, None));
     // The operator is told, too, once the day has come.
     let mut short = bundle(3);
     short.expires_unix_s = now() + 2;

@@ -64,7 +64,7 @@ fn a_thousand_machines_follow() {
         let mut arm = None;
         for poll in 0..3_600 / POLL_S {
             let told = follower.poll(now + poll * POLL_S);
-            assert_eq!(told.trouble, None);
+            assert_eq!(told.error, None);
             arm = told.guidance.map(|guidance| guidance.arm).or(arm);
             requests[0] += if poll + 1 == 3_600 / POLL_S { told.requests } else { 0 };
         }
@@ -78,7 +78,7 @@ fn a_thousand_machines_follow() {
         assert_eq!(arm, before, "what was remembered");
         for poll in 0..3_600 / POLL_S {
             let told = follower.poll(now + 3_600 + poll * POLL_S);
-            assert_eq!(told.trouble, None);
+            assert_eq!(told.error, None);
             arm = told.guidance.map(|guidance| guidance.arm).or(arm);
             requests[1] += if poll + 1 == 3_600 / POLL_S { told.requests } else { 0 };
         }

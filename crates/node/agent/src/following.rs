@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use config::{Arm, Bundle, Config, Guidance, Told};
+use config::{Arm, Bundle, Config, Guidance, Poll};
 use serde::{Deserialize, Serialize};
 
 use crate::undo::replace_file;
@@ -50,7 +50,7 @@ struct Notes {
 pub struct Following {
     /// The operator's own configuration of this machine.
     own: Config,
-    told: Told,
+    told: Poll,
     guidance: Option<Guidance>,
     /// The bundle in force.
     bundle: Option<Bundle>,
@@ -110,7 +110,7 @@ impl Following {
         };
         Self {
             own: own.clone(),
-            told: Told::default(),
+            told: Poll::default(),
             guidance: None,
             bundle: None,
             instead: None,
@@ -124,10 +124,10 @@ impl Following {
     }
 
     /// Takes in what a look at the store brought. Returns what is to be told.
-    pub fn take(&mut self, mut told: Told) -> Vec<String> {
+    pub fn take(&mut self, mut told: Poll) -> Vec<String> {
         let mut said = Vec::new();
-        if told.trouble != self.told.trouble {
-            said.push(told.trouble.as_ref().map_or_else(|| "rollout: the store is read again".to_owned(), |why| format!("rollout: {why}")));
+        if told.error != self.told.error {
+            said.push(told.error.as_ref().map_or_else(|| "rollout: the store is read again".to_owned(), |why| format!("rollout: {why}")));
         }
         if let Some(guidance) = told.guidance.take() {
             self.guidance = Some(guidance);
@@ -255,7 +255,7 @@ impl Following {
             bundle_id: self.bundle.as_ref().map(|bundle| bundle.id.clone()),
             assigned_version: guidance.and_then(|guidance| guidance.bundle.as_ref()).map_or(0, |bundle| bundle.version),
             instead: self.instead.clone(),
-            trouble: self.told.trouble.clone(),
+            trouble: self.told.error.clone(),
             checked_unix_s: self.told.checked_unix_s,
             polls: self.told.polls,
             requests: self.told.requests,

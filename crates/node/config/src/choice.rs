@@ -1,42 +1,6 @@
 //! Settings that are one word out of a few.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
-macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        pub enum $name { $($(#[$variant_doc])* #[serde(rename = $text)] $variant,)* }
-
-        impl $name {
-            /// Every choice, in declared order.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            /// Every choice as it is written, in declared order.
-            pub const NAMES: &'static [&'static str] = &[$($text),*];
-
-            /// The choice as it is written.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text,)* }
-            }
-
-            /// The choice of that name, if there is one.
-            #[must_use]
-            pub fn from_name(name: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|choice| choice.as_str() == name)
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.as_str())
-            }
-        }
-    };
-}
+use settings::choice;
 
 choice! {
     /// What observes a job's accesses.

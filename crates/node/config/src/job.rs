@@ -1,87 +1,32 @@
 //! `[[job]]`: which cgroups are jobs, and how each is treated.
 
 use serde::Serialize;
-use units::quantity::Invalid;
+use settings::{Document, Invalid, Section, Unit, toml_string};
 
 use crate::choice::{Class, Kind, Policy, Tier, Tracker};
-use crate::knob::{Knob, Unit};
 
-/// The longest pattern, in bytes: the kernel's `PATH_MAX`.
-const GLOB_BYTES_MAX: usize = 4096;
-
-/// The keys of a `[[job]]` table.
-pub const JOB_KNOBS: &[Knob] = &[
-    Knob {
-        key: "job.cgroup",
-        unit: Unit::Glob,
-        default: "",
-        range: None,
-        search: None,
-        meaning: "Which cgroups the rule is for: a pattern for the path below the cgroup2 root, such as \"/system.slice/*.service\". \
-                  `*` and `?` stand for any characters but /, `**` for any number of levels, `[ab]` for one of a few characters, \
-                  `{a,b}` for one of several texts. Must be set, unless `container` or `annotation` is: then it is any.",
-    },
-    Knob {
-        key: "job.container",
-        unit: Unit::NameGlob,
-        default: "",
-        range: None,
-        search: None,
-        meaning: "Only containers of this name in their pod, such as \"istio-proxy\" or \"*-exporter\": what containerd or CRI-O has written down \
-                  for cgroups that are named `cri-containerd-ID.scope` or `crio-ID.scope`.",
-    },
-    Knob {
-        key: "job.annotation",
-        unit: Unit::Annotation,
-        default: "",
-        range: None,
-        search: None,
-        meaning: "Only containers with this annotation, a key and a pattern for its value, such as \"example.com/tier=batch*\". The runtime must hand \
-                  it on: see `pod_annotations` of containerd, `allowed_annotations` of CRI-O.",
-    },
-    Knob {
-        key: "job.class",
-        unit: Unit::Choice(Class::NAMES),
-        default: "observe",
-        range: None,
-        search: None,
-        meaning: "How the jobs are treated: `off` ignores them, `observe` watches and never acts, \
-                  `conservative`, `standard` and `aggressive` act by the parameters of their class.",
-    },
-    Knob {
-        key: "job.policy",
-        unit: Unit::Choice(Policy::NAMES),
-        default: "",
-        range: None,
-        search: None,
-        meaning: "What decides for these jobs, where it shall be another than `agent.policy`.",
-    },
-    Knob {
-        key: "job.tier",
-        unit: Unit::Choice(Tier::NAMES),
-        default: "",
-        range: None,
-        search: None,
-        meaning: "Where their swap-backed memory goes, where it shall be another than `agent.tier`.",
-    },
-    Knob {
-        key: "job.kind",
-        unit: Unit::Choice(Kind::NAMES),
-        default: "application",
-        range: None,
-        search: None,
-        meaning: "What these jobs are for: `application`, or memory tax, `datacenter_tax` or `application_tax`. Savings are summed up by it, \
-                  and tax is of class `aggressive` where the rule names no class.",
-    },
-    Knob {
-        key: "job.tracker",
-        unit: Unit::Choice(Tracker::NAMES),
-        default: "",
-        range: None,
-        search: None,
-        meaning: "What observes these jobs, where it shall be another than `agent.tracker`.",
-    },
-];
+settings::tables! {
+    /// Which cgroups are jobs, and how each is treated. The first rule that matches a cgroup applies. Rules of later files are tried
+    /// before those of earlier ones, so that a file in `conf.d/` can make an exception.
+    pub struct JobTable = "job", List {
+        cgroup: Option<String> = Unit::Glob, "",
+            "Which cgroups the rule applies to: a pattern for the path below the cgroup2 root, such as \"/system.slice/*.service\". `*` and `?` stand for any characters but /, `**` for any number of levels, `[ab]` for one of a few characters, `{a,b}` for one of several texts. Required unless `container` or `annotation` is set: then the default is every cgroup.";
+        container: Option<String> = Unit::NameGlob, "",
+            "Only containers with this name in their pod, such as \"istio-proxy\" or \"*-exporter\": the name that containerd or CRI-O records for cgroups named `cri-containerd-ID.scope` or `crio-ID.scope`.";
+        annotation: Option<String> = Unit::Annotation, "",
+            "Only containers with this annotation, a key and a pattern for its value, such as \"example.com/tier=batch*\". The runtime must pass it on: see `pod_annotations` of containerd, `allowed_annotations` of CRI-O.";
+        class: Option<Class> = Unit::Choice(Class::NAMES), "",
+            "How the jobs are treated: `off` ignores them, `observe` observes and never acts, `conservative`, `standard` and `aggressive` act with the parameters of their class. The default is `observe`, or `aggressive` for a memory tax.";
+        policy: Option<Policy> = Unit::Choice(Policy::NAMES), "",
+            "The policy of these jobs, if it differs from `agent.policy`.";
+        tier: Option<Tier> = Unit::Choice(Tier::NAMES), "",
+            "Where their swap-backed memory goes, if it differs from `agent.tier`.";
+        kind: Kind = Unit::Choice(Kind::NAMES), "application",
+            "The purpose of these jobs: `application`, or memory tax, `datacenter_tax` or `application_tax`. Savings are summed by it.";
+        tracker: Option<Tracker> = Unit::Choice(Tracker::NAMES), "",
+            "The tracker of these jobs, if it differs from `agent.tracker`.";
+    }
+}
 
 /// How the jobs that match a pattern are treated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -127,120 +72,48 @@ impl JobRule {
     }
 }
 
-/// A pattern that could match a cgroup.
-pub(crate) fn read_glob(text: &str) -> Result<String, Invalid> {
-    let refuse = |message: &str, remedy: &str| Err(Invalid::new(message, remedy));
-    if !text.starts_with('/') {
-        return refuse("not a path below the cgroup2 root", "start it with /, such as \"/system.slice/*.service\"");
-    }
-    if text.len() > GLOB_BYTES_MAX || text.contains('\0') {
-        return refuse("longer than any path, or with a zero byte in it", "write a shorter pattern");
-    }
-    if text.len() > 1 && text.ends_with('/') || text.contains("//") {
-        return refuse("can match nothing: a cgroup's path has no empty parts", "leave out the extra /");
-    }
-    if text.split('/').any(|part| part == "." || part == "..") {
-        return refuse("can match nothing: a cgroup's path has no . or .. in it", "write the path that is meant");
-    }
-    check_brackets(text)?;
-    Ok(text.to_owned())
-}
-
-/// A pattern that could match a name.
-pub(crate) fn read_name_glob(text: &str) -> Result<String, Invalid> {
-    if text.is_empty() {
-        return Err(Invalid::new("matches no name", "write the name that is meant, or leave the key out"));
-    }
-    if text.len() > GLOB_BYTES_MAX || text.contains('\0') {
-        return Err(Invalid::new("longer than any name, or with a zero byte in it", "write a shorter pattern"));
-    }
-    check_brackets(text)?;
-    Ok(text.to_owned())
-}
-
-/// A key and a pattern that could match its value.
-pub(crate) fn read_annotation(text: &str) -> Result<String, Invalid> {
-    match text.split_once('=') {
-        Some((key, pattern)) if !key.is_empty() => read_name_glob(pattern).map(|_| text.to_owned()),
-        _ => Err(Invalid::new("not a key and a pattern", "write it like \"example.com/tier=batch*\"")),
-    }
-}
-
-/// Every `[` and `{` is closed, and every backslash has a character to escape.
-fn check_brackets(text: &str) -> Result<(), Invalid> {
-    let mut braces: usize = 0;
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' if chars.next().is_none() => {
-                return Err(Invalid::new("ends with a backslash that escapes nothing", "double it or leave it out"));
+/// Reads the rules of a file, and reports rules without a cgroup pattern and rules that are never reached.
+pub(crate) fn read_rules(document: &mut Document) -> Vec<JobRule> {
+    let sections: Vec<Section> = document.list("job").cloned().collect();
+    let mut rules: Vec<(Option<usize>, JobRule)> = Vec::new();
+    for section in &sections {
+        let JobTable { cgroup, container, annotation, class, policy, tier, kind, tracker } = settings::Group::read(section);
+        let everywhere = || (container.is_some() || annotation.is_some()).then(|| "/**".to_owned());
+        let Some(cgroup) = cgroup.or_else(|| if section.sets("cgroup") { None } else { everywhere() }) else {
+            if !section.sets("cgroup") {
+                let remedy = "write which cgroups the rule applies to: cgroup = \"/system.slice/*.service\"";
+                document.report(section.place("cgroup"), Invalid::new("missing", remedy));
             }
-            '[' => {
-                chars.next_if(|c| "!^".contains(*c));
-                // A bracket right after the opening one stands for itself.
-                chars.next();
-                if !chars.any(|c| c == ']') {
-                    return Err(Invalid::new("a [ that is never closed", "close it with ], or write \\\\[ for the character"));
-                }
-            }
-            '{' => braces += 1,
-            '}' => match braces.checked_sub(1) {
-                Some(left) => braces = left,
-                None => return Err(Invalid::new("a } that was never opened", "open it with {, or write \\\\} for the character")),
-            },
-            _ => {}
+            continue;
+        };
+        let class = class.unwrap_or(if kind == Kind::Application { Class::Observe } else { Class::Aggressive });
+        let rule = JobRule { cgroup, container, annotation, class, policy, tier, kind, tracker };
+        let same =
+            |other: &JobRule| (&other.cgroup, &other.container, &other.annotation) == (&rule.cgroup, &rule.container, &rule.annotation);
+        if let Some((first, _)) = rules.iter().find(|(_, other)| same(other)) {
+            let remedy = format!("merge it with the rule for the same cgroups in line {}", first.unwrap_or_default());
+            document.report(section.place("cgroup"), Invalid::new("never reached: the first rule that matches applies", remedy));
         }
+        rules.push((section.line(), rule));
     }
-    if braces > 0 {
-        return Err(Invalid::new("a { that is never closed", "close it with }, or write \\\\{ for the character"));
-    }
-    Ok(())
+    rules.into_iter().map(|(_, rule)| rule).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns() {
-        for good in
-            ["/", "/*", "/**", "/system.slice/*.service", "/a[bc]d", "/[]x]", "/[!]]", "/[{]", "/{a,b{c,d}}", r"/dev-\\x2d", r"/\[", "/a?"]
-        {
-            assert_eq!(read_glob(good).as_deref(), Ok(good));
-        }
-        for (bad, hint) in [
-            ("", "start it with /"),
-            ("system.slice/*", "start it with /"),
-            ("/a/", "extra /"),
-            ("//a", "extra /"),
-            ("/a/../b", "path that is meant"),
-            ("/[ab", "close it with ]"),
-            ("/[]", "close it with ]"),
-            ("/{a", "close it with }"),
-            ("/a}", "open it with {"),
-            ("/a\\", "double it"),
-            ("/\0", "shorter"),
-        ] {
-            match read_glob(bad) {
-                Ok(_) => panic!("{bad:?} was taken"),
-                Err(invalid) => assert!(invalid.remedy.contains(hint), "{bad:?}: {invalid:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn patterns_for_containers() {
-        for good in ["istio-proxy", "*", "a/b", "{x,y}-exporter", "[ab]"] {
-            assert_eq!(read_name_glob(good).as_deref(), Ok(good));
-            let annotation = format!("example.com/tier={good}");
-            assert_eq!(read_annotation(&annotation), Ok(annotation));
-        }
-        for (bad, hint) in [("", "leave the key out"), ("a{b", "close it with }"), ("a\0", "shorter")] {
-            assert!(read_name_glob(bad).unwrap_err().remedy.contains(hint), "{bad:?}");
-            assert!(read_annotation(&format!("k={bad}")).unwrap_err().remedy.contains(hint), "{bad:?}");
-        }
-        for bad in ["", "batch", "=batch"] {
-            assert!(read_annotation(bad).unwrap_err().remedy.contains("write it like"), "{bad:?}");
-        }
+impl JobRule {
+    /// Returns the rule as a `[[job]]` table.
+    pub(crate) fn to_toml(&self) -> String {
+        let choice = |name: Option<&'static str>| name.map(ToOwned::to_owned);
+        let keys = [
+            ("cgroup", Some(self.cgroup.clone())),
+            ("class", choice(Some(self.class.as_str()))),
+            ("container", self.container.clone()),
+            ("annotation", self.annotation.clone()),
+            ("policy", choice(self.policy.map(Policy::as_str))),
+            ("tier", choice(self.tier.map(Tier::as_str))),
+            ("kind", choice((self.kind != Kind::Application).then(|| self.kind.as_str()))),
+            ("tracker", choice(self.tracker.map(Tracker::as_str))),
+        ];
+        let lines = keys.iter().filter_map(|(key, value)| Some(format!("{key} = {}\n", toml_string(value.as_ref()?))));
+        format!("\n[[job]]\n{}", lines.collect::<String>())
     }
 }

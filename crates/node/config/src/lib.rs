@@ -1,31 +1,31 @@
-//! The one table of knobs, configuration files, and their checking.
+//! The agent's configuration: its tables of knobs, the files that set them, and parameter bundles.
 //!
 //! # Invariants
-//! - One list, [`KNOBS`], is the only home of every key, unit, default, range and meaning. The typed [`Config`], its
-//!   checks, the reference manual and the example file follow from it; a test fails where a generated file drifts.
-//! - A [`Config`] that exists is right: every value lies in its range, every pattern could match.
-//! - No text makes it panic, and everything that is wrong is reported together, with what to write instead.
+//! - `table.rs` is the only place where a knob's key, unit, default, range and meaning are written. The typed [`Config`], its checks,
+//!   the reference page and the example file are derived from it; a test compares the generated files.
+//! - A [`Config`] is always valid: every value is in its range, every pattern could match.
+//! - No text causes a panic, and all problems are reported together with remedies.
+
+#![deny(missing_docs)]
 
 pub mod bundle;
 mod choice;
-mod document;
+mod config;
+mod guidance;
 mod job;
-mod knob;
 mod load;
-mod nearest;
+mod manual;
 mod params;
-mod problem;
-mod render;
 mod table;
 
-pub use bundle::{Arm, Bundle, Guidance, Told};
+pub use bundle::Bundle;
 pub use choice::{Actuator, AtLimit, Class, Kind, Policy, Tier, Tracker};
-pub use job::{JOB_KNOBS, JobRule};
-pub use knob::{Knob, Scale, Search, Unit, Value};
+pub use config::{Classes, Config, SCHEMA, knob, knobs};
+pub use guidance::{Arm, Guidance, Poll};
+pub use job::{JobRule, JobTable};
 pub use load::MAIN_FILE;
-pub use problem::{Problem, Problems};
-pub use render::{example_toml, manual};
+pub use manual::{example_toml, manual};
+pub use settings::{Invalid, Knob, Problem, Problems, Scale, Search, Unit, Value};
 pub use table::{
-    Agent, Aggressive, Classes, ColdAge, Config, Conservative, Guard, Incompressible, KNOBS, Pressure, Rollout, Slow, Swap, TABLES, Tiers,
-    Trace, Zswap, knob,
+    Agent, Aggressive, Background, ColdAge, Conservative, Guard, Incompressible, Pressure, Rollout, Slow, Swap, Tiers, Trace, Zswap,
 };

@@ -5,7 +5,8 @@ use std::time::Duration;
 use units::Bytes;
 
 use crate::choice::Class;
-use crate::table::{Aggressive, Background, ColdAge, Config, Conservative, Incompressible, Pressure, Slow, Swap, Tiers};
+use crate::config::Config;
+use crate::table::{Aggressive, Background, ColdAge, Conservative, Incompressible, Pressure, Slow, Swap, Tiers};
 
 impl Config {
     /// What holds for jobs of a class: the general setting, or what the class puts in its place.

@@ -1,92 +1,19 @@
-//! The one table of knobs: it feeds the typed configuration, its defaults and checks, the documentation, the example
-//! file, and whatever searches for better values.
+//! The tables of the agent's configuration file: every knob of the node agent.
+//!
+//! A knob is declared here and nowhere else. `params.rs` converts it to what a controller takes.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use settings::Unit;
 use units::{Bytes, RatioPpm};
 
 use crate::choice::{Actuator, AtLimit, Policy, Tier, Tracker};
-use crate::job::JobRule;
-use crate::knob::{Knob, Scale, Search, Setting, Unit, Value};
 
-/// Writes out, from one list, a type per table of a configuration file, [`KNOBS`], and the way between the two.
-macro_rules! knobs {
-    ($(
-        $(#[doc = $about:literal])+
-        $table:literal => $($path:ident).+: $group:ident {
-            $($name:ident: $type:ty = $unit:expr, $default:literal $(in $low:literal ..= $high:literal)?,
-                $(search $from:literal ..= $to:literal $scale:ident,)? $meaning:literal;)*
-        }
-    )*) => {
-        /// Every knob, table by table.
-        pub const KNOBS: &[Knob] = &[$($(Knob {
-            key: concat!($table, ".", stringify!($name)),
-            unit: $unit,
-            default: $default,
-            range: knobs!(@range $($low, $high)?),
-            search: knobs!(@search $($from, $to, $scale)?),
-            meaning: $meaning,
-        },)*)*];
-
-        /// The tables of a configuration file that hold knobs, and what each is about.
-        pub const TABLES: &[(&str, &str)] = &[$(($table, concat!($($about),+)),)*];
-
-        $(
-            $(#[doc = $about])+
-            #[derive(Clone, Debug, PartialEq, Eq)]
-            pub struct $group {
-                $(#[doc = $meaning] pub $name: $type,)*
-            }
-
-            impl Default for $group {
-                fn default() -> Self {
-                    Self { $($name: built_in(concat!($table, ".", stringify!($name))),)* }
-                }
-            }
-
-            impl $group {
-                fn of(config: &Config) -> &Self {
-                    &config.$($path).+
-                }
-
-                fn of_mut(config: &mut Config) -> &mut Self {
-                    &mut config.$($path).+
-                }
-            }
-        )*
-
-        impl Config {
-            /// The value of the knob with this key; `None` where there is no such knob.
-            #[must_use]
-            pub fn get(&self, key: &str) -> Option<Value> {
-                $($(if key == concat!($table, ".", stringify!($name)) {
-                    return Some($group::of(self).$name.to_value($unit));
-                })*)*
-                None
-            }
-
-            /// Sets a knob to a value that it has checked.
-            pub(crate) fn set(&mut self, knob: &Knob, value: Value) {
-                $($(if knob.key == concat!($table, ".", stringify!($name)) {
-                    $group::of_mut(self).$name = typed(knob, value);
-                    return;
-                })*)*
-            }
-        }
-    };
-    (@range) => { None };
-    (@range $low:literal, $high:literal) => { Some(($low, $high)) };
-    (@search) => { None };
-    (@search $from:literal, $to:literal, $scale:ident) => { Some(Search { low: $from, high: $to, scale: Scale::$scale }) };
-}
-
-knobs! {
+settings::tables! {
     /// The node agent: what it observes with, what it acts with, and what it may use itself.
-    "agent" => agent: Agent {
+    pub struct Agent = "agent", Always {
         scan_period: Duration = Unit::Duration, "120s" in "100ms" ..= "1h",
             "How often every page's access is read and its age advanced; the unit in which ages are counted (Lagar-Cavilla et al., section 5.1).";
         control_period: Duration = Unit::Duration, "60s" in "100ms" ..= "1h",
@@ -126,7 +53,7 @@ knobs! {
     }
 
     /// The cold-age controller (Lagar-Cavilla et al., section 4.3): how old a page must be before it may leave DRAM.
-    "cold_age" => cold_age: ColdAge {
+    pub struct ColdAge = "cold_age", Always {
         promotion_rate: RatioPpm = Unit::RatioPerMinute, "0.2%" in "0%" ..= "100%", search "0.02%" ..= "2%" Log,
             "P: how much of a job's working set may come back from far memory each minute (Lagar-Cavilla et al., section 4.2).";
         percentile: RatioPpm = Unit::Percentile, "99%" in "50%" ..= "100%", search "50%" ..= "99.99%" Tail,
@@ -143,7 +70,7 @@ knobs! {
 
     /// The pressure controller (Weiner et al., section 3.3): reclaim, each period, `ratio` of the job's memory, less the
     /// closer its stall is to the target, and nothing at or above it.
-    "pressure" => pressure: Pressure {
+    pub struct Pressure = "pressure", Always {
         period: Duration = Unit::Duration, "6s" in "100ms" ..= "10m", search "1s" ..= "1m" Log,
             "How often a job is asked for memory: long enough for what was taken to be missed.";
         ratio: RatioPpm = Unit::Ratio, "0.05%" in "0%" ..= "10%", search "0.005%" ..= "1%" Log,
@@ -161,7 +88,7 @@ knobs! {
     }
 
     /// Jobs that have gone to the background (Baghdasaryan et al.): compacted once, when nobody is in want of memory.
-    "background" => background: Background {
+    pub struct Background = "background", Always {
         settle: Duration = Unit::Duration, "10s" in "0s" ..= "24h",
             "How long a job is in the background before it is compacted.";
         idle: Duration = Unit::Duration, "0s" in "0s" ..= "24h",
@@ -175,7 +102,7 @@ knobs! {
     }
 
     /// Which tier a job's swap-backed memory goes to, where its rule says `auto`.
-    "tier" => tier: Tiers {
+    pub struct Tiers = "tier", Always {
         compressed_max: RatioPpm = Unit::Ratio, "50%" in "1%" ..= "100%", search "20%" ..= "90%" Linear,
             "A job whose sampled cold pages compress to more than this share of their size goes to the device rather than to zswap.";
         latency_max: Duration = Unit::Duration, "5ms" in "1us" ..= "10s", search "100us" ..= "50ms" Log,
@@ -185,7 +112,7 @@ knobs! {
     }
 
     /// Swap devices that wear out: how much may be written to them.
-    "swap" => swap: Swap {
+    pub struct Swap = "swap", Always {
         write_budget: Bytes = Unit::Bytes, "50GiB" in "0B" ..= "1PiB",
             "Bytes that may be written to swap devices in a day, by the whole machine: the device's rating, divided by the days that it shall last. 0B writes nothing.";
         burst: Bytes = Unit::Bytes, "1GiB" in "1MiB" ..= "1TiB",
@@ -196,7 +123,7 @@ knobs! {
 
     /// Slow memory that is loaded and stored directly: a NUMA node such as CXL memory makes (Agarwal and Wenisch, 2017).
     /// Jobs under policy `slowdown` keep there what they access so seldom that it slows them by no more than is tolerable.
-    "slow" => slow: Slow {
+    pub struct Slow = "slow", Always {
         slowdown: RatioPpm = Unit::Ratio, "3%" in "0%" ..= "50%", search "0.5%" ..= "20%" Log,
             "How much slower a job may become by accesses to slow memory. 0% brings everything home (Agarwal and Wenisch, section 3.4).";
         latency: Duration = Unit::Duration, "0s" in "0s" ..= "1ms",
@@ -222,7 +149,7 @@ knobs! {
     }
 
     /// What class `conservative` changes in `cold_age`, `pressure`, `tier` and `slow`: for jobs whose latency matters most.
-    "class.conservative" => classes.conservative: Conservative {
+    pub struct Conservative = "class.conservative", Always {
         promotion_rate: RatioPpm = Unit::RatioPerMinute, "0.05%" in "0%" ..= "100%", search "0.005%" ..= "0.5%" Log,
             "P for jobs of class `conservative`.";
         percentile: RatioPpm = Unit::Percentile, "99.5%" in "50%" ..= "100%", search "50%" ..= "99.99%" Tail,
@@ -240,7 +167,7 @@ knobs! {
     }
 
     /// What class `aggressive` changes in `cold_age`, `pressure`, `tier` and `slow`: for sidecars and other overhead of the machine itself.
-    "class.aggressive" => classes.aggressive: Aggressive {
+    pub struct Aggressive = "class.aggressive", Always {
         promotion_rate: RatioPpm = Unit::RatioPerMinute, "1%" in "0%" ..= "100%", search "0.1%" ..= "10%" Log,
             "P for jobs of class `aggressive`.";
         percentile: RatioPpm = Unit::Percentile, "95%" in "50%" ..= "100%", search "50%" ..= "99.99%" Tail,
@@ -258,7 +185,7 @@ knobs! {
     }
 
     /// zswap, the compressed pool in DRAM. Its parameters belong to the whole machine.
-    "zswap" => zswap: Zswap {
+    pub struct Zswap = "zswap", Always {
         manage: bool = Unit::Bool, "false",
             "Turn zswap on while the agent runs, and leave it as it was found on exit.";
         compressor: String = Unit::Word, "",
@@ -271,7 +198,7 @@ knobs! {
     }
 
     /// Memory that does not shrink when compressed, and so is not worth moving into zswap.
-    "incompressible" => incompressible: Incompressible {
+    pub struct Incompressible = "incompressible", Always {
         ratio: RatioPpm = Unit::Ratio, "73%" in "1%" ..= "100%",
             "A page that compresses to more than this share of its size counts as incompressible (Lagar-Cavilla et al., section 5.1: 2990 of 4096 bytes).";
         share: RatioPpm = Unit::Ratio, "50%" in "1%" ..= "100%",
@@ -284,7 +211,7 @@ knobs! {
 
     /// The trace: what each job did, summed over some minutes, as Parquet files in a directory or an object store, for the whole
     /// fleet's evaluation. See `docs/trace.md`.
-    "trace" => trace: Trace {
+    pub struct Trace = "trace", Always {
         store: String = Unit::Store, "",
             "Where traces are brought: a directory, or `s3://bucket/prefix` with credentials in the environment. Empty keeps none.";
         cluster: String = Unit::Word, "",
@@ -300,7 +227,7 @@ knobs! {
     }
 
     /// Following a rollout: signed parameter bundles, and which machines go by them. See `docs/rollout.md`.
-    "rollout" => rollout: Rollout {
+    pub struct Rollout = "rollout", Always {
         store: String = Unit::Store, "",
             "Where bundles are published: a directory, or `s3://bucket/prefix` with credentials in the environment. Empty follows none.";
         root: PathBuf = Unit::Path, "/etc/thermocline/root.json",
@@ -318,89 +245,10 @@ knobs! {
     }
 
     /// The last resort when pages come back faster than the machine has memory for (Lagar-Cavilla et al., section 4.2).
-    "guard" => guard: Guard {
+    pub struct Guard = "guard", Always {
         enabled: bool = Unit::Bool, "false",
             "End jobs, the lowest class first, through `cgroup.kill`, when pages coming back from far memory exhaust the machine. Why is recorded.";
         available_min: RatioPpm = Unit::Ratio, "2%" in "0.1%" ..= "50%",
             "The guard acts while available memory is below this share of the machine's memory.";
-    }
-}
-
-/// What the classes change in [`ColdAge`], [`Pressure`], [`Tiers`] and [`Slow`]. `standard` changes nothing; `observe` decides as `standard` does and never
-/// acts; `off` takes no parameters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Classes {
-    /// `[class.conservative]`
-    pub conservative: Conservative,
-    /// `[class.aggressive]`
-    pub aggressive: Aggressive,
-}
-
-/// A checked configuration: every value is in its range.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Config {
-    /// `[agent]`
-    pub agent: Agent,
-    /// `[cold_age]`
-    pub cold_age: ColdAge,
-    /// `[pressure]`
-    pub pressure: Pressure,
-    /// `[background]`
-    pub background: Background,
-    /// `[tier]`
-    pub tier: Tiers,
-    /// `[swap]`
-    pub swap: Swap,
-    /// `[slow]`
-    pub slow: Slow,
-    /// `[class.NAME]`
-    pub classes: Classes,
-    /// `[zswap]`
-    pub zswap: Zswap,
-    /// `[incompressible]`
-    pub incompressible: Incompressible,
-    /// `[trace]`
-    pub trace: Trace,
-    /// `[rollout]`
-    pub rollout: Rollout,
-    /// `[guard]`
-    pub guard: Guard,
-    /// `[[job]]`: which jobs there are and how each is treated. The first rule that matches a cgroup holds.
-    pub jobs: Vec<JobRule>,
-}
-
-impl Serialize for Config {
-    /// A map of full keys to values as users write them, and `job`, the list of rules.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(KNOBS.len() + 1))?;
-        for knob in KNOBS {
-            map.serialize_entry(knob.key, &self.get(knob.key))?;
-        }
-        map.serialize_entry("job", &self.jobs)?;
-        map.end()
-    }
-}
-
-/// The knob with this key, if there is one.
-#[must_use]
-pub fn knob(key: &str) -> Option<&'static Knob> {
-    KNOBS.iter().find(|knob| knob.key == key)
-}
-
-/// The default of the knob with this key.
-#[expect(clippy::panic, reason = "the table is ours, and every default is read whenever any configuration is made")]
-fn built_in<T: Setting>(key: &str) -> T {
-    let Some(knob) = knob(key) else { panic!("no knob {key}") };
-    match knob.parse(knob.default) {
-        Ok(value) => typed(knob, value),
-        Err(invalid) => panic!("the default of {key} is wrong: {}", invalid.message),
-    }
-}
-
-#[expect(clippy::panic, reason = "the table is ours, and every knob is typed whenever any configuration is made")]
-fn typed<T: Setting>(knob: &Knob, value: Value) -> T {
-    match T::from_value(value) {
-        Some(value) => value,
-        None => panic!("the type of {} does not hold its unit, {}", knob.key, knob.unit.name()),
     }
 }

@@ -6,7 +6,7 @@ use agent::node::{Agent, Message, Options};
 use agent::{metrics, socket};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use config::{Config, Guidance, Told};
+use config::{Config, Guidance, Poll};
 use kernel::Roots;
 use rollout::follow::{Follow, Follower, Settings};
 
@@ -90,7 +90,7 @@ fn follow(
         Ok(guidance) => (guidance, None),
         Err(error) => (None, Some(error.to_string())),
     };
-    node.follow(Told { guidance, trouble, ..Told::default() });
+    node.follow(Poll { guidance, error: trouble, ..Poll::default() });
     // The loop may have ended already.
     let tell = move |told| drop(sender.send(Message::Follow(Box::new(told))));
     Ok(rollout::follow::start(follower, tell)?)

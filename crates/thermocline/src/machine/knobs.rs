@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use config::{Config, KNOBS, Knob, Scale, Unit};
+use config::{Config, Knob, Scale, Unit};
 use serde::Serialize;
 
 use crate::options::Format;
@@ -60,7 +60,7 @@ impl Row {
             (_, _, []) => self.unit.to_owned(),
             (_, _, choices) => choices.join(", "),
         };
-        let searched = KNOBS.iter().find(|knob| knob.key == self.key).and_then(|knob| knob.search);
+        let searched = config::knobs().find(|knob| knob.key == self.key).and_then(|knob| knob.search);
         let searched = searched.map(|search| format!("{} to {}", search.low, search.high)).unwrap_or_default();
         let line = format!("{:<36} {:<14} {allowed:<28} {searched}", self.key, self.value);
         line.trim_end().to_owned() + "\n"
@@ -69,7 +69,7 @@ impl Row {
 
 /// Prints all of them.
 pub(crate) fn knobs(config: &Config, format: Format) -> Result<()> {
-    let rows: Vec<Row> = KNOBS.iter().map(|knob| Row::new(knob, config)).collect();
+    let rows: Vec<Row> = config::knobs().map(|knob| Row::new(knob, config)).collect();
     print(format, &rows, || {
         let mut text = String::new();
         let _ = writeln!(text, "{:<36} {:<14} {:<28} where a tuner looks", "key", "value", "allowed");

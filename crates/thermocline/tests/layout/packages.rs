@@ -11,6 +11,7 @@ use crate::root;
 const ROOMS: &[(&str, u8)] = &[
     // crates/ground: what every product stands on.
     ("thermocline-units", 0),
+    ("thermocline-settings", 1),
     ("thermocline-daemon", 1),
     ("thermocline-store", 1),
     // crates/node: one machine.

@@ -16,8 +16,8 @@ fn guidance(version: Option<u64>, previous: Option<u64>) -> Guidance {
     Guidance { rollout: "r".into(), stage: "canary".into(), arm: Arm::Bundle, bundle, previous }
 }
 
-fn told(version: Option<u64>, previous: Option<u64>) -> Told {
-    Told { guidance: Some(guidance(version, previous)), ..Told::default() }
+fn told(version: Option<u64>, previous: Option<u64>) -> Poll {
+    Poll { guidance: Some(guidance(version, previous)), ..Poll::default() }
 }
 
 /// Decides, and says under which percentile from then on.
@@ -53,7 +53,7 @@ fn a_bundle_is_gone_by_until_it_expires() {
     following.take(told(Some(2), Some(1)));
     assert_eq!((percentile(&mut following, 6), following.version()), (Some("92%".into()), 2));
     assert_eq!(percentile(&mut following, 7), None, "nothing new");
-    following.take(Told { trouble: Some("away".into()), ..Told::default() });
+    following.take(Poll { error: Some("away".into()), ..Poll::default() });
     assert_eq!(percentile(&mut following, EXPIRY - 1), None, "a store that is away changes nothing");
     let (config, said) = following.decide(EXPIRY);
     assert_eq!(config.unwrap(), Config::default());

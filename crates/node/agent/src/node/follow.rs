@@ -1,6 +1,6 @@
 //! Follow: which parameters are in force.
 
-use config::{Class, Config, Policy, Told};
+use config::{Class, Config, Policy, Poll};
 use units::Bytes;
 
 use super::{Agent, unix_ms};
@@ -9,7 +9,7 @@ use crate::job::{Job, Parameters};
 
 impl Agent {
     /// Takes in what a look at the store of bundles brought. It holds from the next control period on.
-    pub fn follow(&mut self, told: Told) {
+    pub fn follow(&mut self, told: Poll) {
         for what in self.following.take(told) {
             self.event(None, what);
         }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use config::{Config, Told};
+use config::{Config, Poll};
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::lock::PidLock;
 use kernel::{Roots, process};
@@ -68,7 +68,7 @@ pub enum Message {
         hint: Option<Hint>,
     },
     /// What a look at the store of bundles brought.
-    Follow(Box<Told>),
+    Follow(Box<Poll>),
 }
 
 /// Why the agent cannot go on.

@@ -1,6 +1,6 @@
 //! Bundles come and go between control periods, and neither histories nor the replay notice.
 
-use config::{Arm, Bundle, Guidance, Told};
+use config::{Arm, Bundle, Guidance, Poll};
 use store::Store;
 use trace::Trace;
 
@@ -13,9 +13,9 @@ fn bundle(version: u64, knobs: &str) -> Bundle {
     Bundle::parse("test", &text).unwrap()
 }
 
-fn told(bundle: Option<Bundle>) -> Told {
+fn told(bundle: Option<Bundle>) -> Poll {
     let guidance = Guidance { rollout: "r".into(), stage: "canary".into(), arm: Arm::Bundle, bundle, previous: None };
-    Told { guidance: Some(guidance), ..Told::default() }
+    Poll { guidance: Some(guidance), ..Poll::default() }
 }
 
 fn events(agent: &Agent) -> Vec<String> {

@@ -1,25 +1,34 @@
-//! What is wrong with a configuration, all of it at once.
+//! Problems of a configuration file: position, message and remedy.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use units::quantity::Invalid;
 
-/// One thing that is wrong: where, what, and what to do about it.
+/// One problem of a configuration: its position, the cause and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The file, or what stands for it (`command line`).
+    /// The file, or the name of another source (`command line`).
     pub file: PathBuf,
-    /// The line, from 1; `None` where the file as a whole is at fault.
+    /// The line, from 1; `None` if the problem concerns the file as a whole.
     pub line: Option<usize>,
-    /// The key, with its tables: `agent.scan_period`. `None` where no key could be read.
+    /// The key with its tables, such as `agent.scan_period`. `None` if no key could be read.
     pub key: Option<String>,
-    /// The value found, cut to a readable length and free of control characters. `None` where it is not at fault.
+    /// The value found, shortened and without control characters. `None` if the value is not the cause.
     pub value: Option<String>,
-    /// What is wrong.
+    /// The cause.
     pub message: String,
-    /// What to do about it.
+    /// The correction.
     pub remedy: String,
+}
+
+impl Problem {
+    /// A problem of a whole file.
+    #[must_use]
+    pub fn of_file(file: &Path, invalid: Invalid) -> Self {
+        Self { file: file.to_owned(), line: None, key: None, value: None, message: invalid.message, remedy: invalid.remedy }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -39,7 +48,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration, in the order of its files and lines. Never empty.
+/// All problems of a configuration, in the order of its files and lines. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(transparent)]
 pub struct Problems(pub Vec<Problem>);
