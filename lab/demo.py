@@ -132,16 +132,25 @@ def figure(outcome: Outcome) -> str:
 
 def page(report: dict[str, Any], outcome: Outcome) -> str:
     """Returns a self-contained HTML page with the table and the figure."""
-cells = "\n".join( f"<tr><th>{html.escape(what)}</th><td>{html.escape(value)}</td></tr>" for what, value in rows(report)
-) made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC") return f"""<!doctype html> <html
-lang="en"><head><meta charset="utf-8"><title>Thermocline demo</title> <meta name="viewport"
-content="width=device-width"> <style> body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
-padding: 0 1rem; color: #1f2937; }} th {{ text-align: left; font-weight: 500; padding-right: 2rem; color: #475569;
-white-space: nowrap; }} td, th {{ border-bottom: 1px solid #e2e8f0; padding-top: .25rem; padding-bottom: .25rem; }}
+    cells = "\n".join(
+        f"<tr><th>{html.escape(what)}</th><td>{html.escape(value)}</td></tr>" for what, value in rows(report)
+    )
+    made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Thermocline demo</title>
+<meta name="viewport" content="width=device-width">
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937; }}
+th {{ text-align: left; font-weight: 500; padding-right: 2rem; color: #475569; white-space: nowrap; }}
+td, th {{ border-bottom: 1px solid #e2e8f0; padding-top: .25rem; padding-bottom: .25rem; }}
 table {{ border-collapse: collapse; }} svg {{ max-width: 100%; height: auto; }} p {{ max-width: 46rem; }}
-</style></head><body> <h1>Far memory for Redis</h1> <p>The guest runs under software emulation: ratios are meaningful,
-absolute times are not. A scan every 2 s stands for one every 120 s; the objective of 0.2&nbsp;% of the working set per
-minute is scaled to 12&nbsp;%. Generated {made}.</p> <table>{cells}</table> {figure(outcome)} </body></html>
+</style></head><body>
+<h1>Far memory for Redis</h1>
+<p>The guest runs under software emulation: ratios are meaningful, absolute times are not. A scan every 2 s stands for
+one every 120 s; the objective of 0.2&nbsp;% of the working set per minute is scaled to 12&nbsp;%. Generated {made}.</p>
+<table>{cells}</table>
+{figure(outcome)}
+</body></html>
 """
 
 

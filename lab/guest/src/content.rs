@@ -1,9 +1,9 @@
-//! Content for memory and stored values, every page of it different: zeroes or one repeated value would make far memory
-//! look better than it is.
+//! Generated content for memory and stored values. Every page is different: zeroes or a repeated value would overstate
+//! the benefit of far memory.
 
 use fastrand::Rng;
 
-/// Words of names and notes. Their number, with the fixed field names, sets how well records compress.
+/// Words for names and notes. Their number, with the fixed field names, determines how well records compress.
 const WORDS: [&str; 96] = [
     "amber", "anchor", "april", "arrow", "autumn", "basin", "beacon", "birch", "border", "bridge", "bronze", "cabin", "canyon", "carbon",
     "castle", "cedar", "central", "chapel", "circle", "cliff", "cloud", "coast", "cobalt", "copper", "coral", "corner", "cotton",
@@ -17,14 +17,14 @@ const WORDS: [&str; 96] = [
 /// Values of enumerated fields.
 const STATES: [&str; 4] = ["active", "pending", "archived", "suspended"];
 
-/// What memory holds, by how well it compresses.
+/// Kinds of content, by how well they compress.
 #[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
 pub(crate) enum Content {
-    /// Records as services keep them: LZ4 shrinks their pages to a third
+    /// Records as stored by services: LZ4 compresses their pages to a third
     Text,
-    /// A model's weights, quantised to bytes: nothing repeats, and the distribution alone lets an entropy coder save a quarter
+    /// A model's weights, quantised to bytes: no repetition; an entropy coder saves a quarter
     Weights,
-    /// Random bytes, as of encrypted or compressed data: no compressor saves anything
+    /// Random bytes, like encrypted or compressed data: incompressible
     Random,
 }
 
@@ -43,26 +43,26 @@ impl Content {
     }
 }
 
-/// The sum of three uniform numbers is near enough to normal. Its standard deviation of 16 steps makes for an entropy of
-/// six bits in eight, the 1.3:1 that paper 001 gives for byte-encoded weights (section 4.1).
+/// Returns a normally distributed weight, approximated by the sum of three uniform numbers. A standard deviation of 16
+/// steps gives an entropy of six bits in eight, which is the ratio of 1.3:1 for byte-encoded weights (TMO section 4.1).
 fn weight(rng: &mut Rng) -> u8 {
     let bits = rng.u64(..).to_le_bytes();
     bits[..3].iter().fold(0x80 - 47, |sum: u8, byte| sum.wrapping_add(byte & 31))
 }
 
-/// A generator whose numbers depend on all of `parts`, in order.
+/// Returns a generator seeded with all of `parts`, in order.
 pub(crate) fn seeded(parts: &[u64]) -> Rng {
     let mut rng = Rng::with_seed(0);
     for &part in parts {
         rng = Rng::with_seed(rng.u64(..) ^ part);
-        // One step spreads neighbouring parts over the whole range.
+        // One step distributes neighbouring values over the whole range.
         rng.u64(..);
     }
     rng
 }
 
-/// Fills `out` from `start` to `length` bytes with records; the last one is cut. `id` begins the text and is what
-/// makes it unique: two texts of at least 30 bytes with different ids differ.
+/// Appends records of `length` bytes in total; the last one is truncated. Each record begins with `id`, so that two
+/// texts of at least 30 bytes with different ids differ.
 pub(crate) fn write_records(out: &mut Vec<u8>, length: usize, id: u64, rng: &mut Rng) {
     let end = out.len() + length;
     let mut number = 0;
@@ -120,7 +120,7 @@ fn write_decimal(out: &mut Vec<u8>, mut number: u64) {
 mod tests {
     use super::*;
 
-    /// How many times smaller LZ4 makes `text`, compressed page by page as zswap does.
+    /// Returns the compression ratio of LZ4 on `text`, page by page as in zswap.
     fn ratio(text: &[u8]) -> f64 {
         let compressed: usize = text.chunks(4096).map(|page| lz4_flex::block::compress(page).len()).sum();
         text.len() as f64 / compressed as f64
@@ -144,10 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn no_two_are_equal() {
+    fn records_with_different_ids_differ() {
         let mut seen = std::collections::HashSet::new();
         for id in 0..5000 {
-            // The same numbers behind different ids.
+            // The same random numbers for each id.
             let mut text = Vec::new();
             write_records(&mut text, 100, id, &mut seeded(&[0]));
             assert!(seen.insert(text), "{id}");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_depend_on_every_part_and_its_place() {
+    fn seeds_depend_on_every_part_and_its_position() {
         let mut seen = std::collections::HashSet::new();
         for parts in [&[0_u64][..], &[1], &[0, 0], &[0, 1], &[1, 0], &[2, 3], &[3, 2], &[1, 2, 3]] {
             assert!(seen.insert(seeded(parts).u64(..)), "{parts:?}");

@@ -1,4 +1,4 @@
-//! What an agent has left behind on this machine: limits, zswap parameters, DAMON's kernel threads.
+//! Memory settings of this machine that an agent may have changed: limits, zswap parameters, DAMON's kernel threads.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,15 +9,15 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Where to look.
+/// Location of the kernel's files.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Look below this directory instead of the machine's own root
+    /// Read below this directory instead of the machine's root
     #[arg(long, default_value = "/", value_name = "DIRECTORY")]
     root: PathBuf,
 }
 
-/// Files of a cgroup that limit or protect its memory, and what they say when nobody has set them
+/// Files of a cgroup that limit or protect its memory, and their defaults
 /// (`Documentation/admin-guide/cgroup-v2.rst`).
 const LIMITS: [(&str, &str); 7] = [
     ("memory.min", "0"),
@@ -29,33 +29,34 @@ const LIMITS: [(&str, &str); 7] = [
     ("memory.zswap.writeback", "1"),
 ];
 
-/// What was found. Interfaces that the kernel lacks are absent.
+/// The settings found. Interfaces that the kernel lacks are absent.
 #[derive(Debug, Default, PartialEq, Serialize)]
 struct Found {
-    /// Cgroups with a limit that is not the default.
+    /// Cgroups with a limit that differs from the default.
     cgroups: Vec<Cgroup>,
-    /// zswap's parameters, all of them.
+    /// All of zswap's parameters.
     zswap: BTreeMap<String, Value>,
-    /// DAMON's kernel threads that sysfs holds, and how many of them run.
+    /// Number of DAMON's kernel threads in sysfs.
     nr_kdamonds: Option<Value>,
+    /// Number of those that run.
     kdamonds_on: u64,
     damon_stat_enabled: Option<Value>,
-    /// Which parts of the multi-generational LRU are enabled.
+    /// Enabled parts of the multi-generational LRU.
     lru_gen_enabled: Option<Value>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
 struct Cgroup {
-    /// Relative to the cgroup file system, as in `/proc/PID/cgroup`.
+    /// Path relative to the cgroup file system, as in `/proc/PID/cgroup`.
     path: String,
     #[serde(flatten)]
     limits: BTreeMap<&'static str, Value>,
 }
 
-/// Prints what was found, as one JSON object.
+/// Prints the settings as one JSON object.
 ///
 /// # Errors
-/// When a file that exists cannot be read, with its path.
+/// A file that exists cannot be read.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     println!("{}", serde_json::to_string(&inspect(&arguments.root)?)?);
     Ok(())
@@ -95,12 +96,12 @@ fn inspect(root: &Path) -> Result<Found> {
     Ok(found)
 }
 
-/// What an absent thing looks like: never there, of another type, or gone (a cgroup that was removed meanwhile).
+/// Returns whether an error means absence: never existed, another type, or removed meanwhile (a cgroup).
 fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) || error.raw_os_error() == Some(libc::ENODEV)
 }
 
-/// A file's text without white space around it; `None` when it does not exist.
+/// Returns a file's text without surrounding white space; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text.trim().to_owned())),
@@ -113,7 +114,7 @@ fn read_value(path: &Path) -> Result<Option<Value>> {
     Ok(read(path)?.as_deref().map(value))
 }
 
-/// The paths in a directory; none when it does not exist.
+/// Returns the paths in a directory; none if it does not exist.
 fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     match fs::read_dir(directory) {
         Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
@@ -126,7 +127,7 @@ fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries(directory)?.into_iter().filter(|path| path.is_dir() && !path.is_symlink()).collect())
 }
 
-/// Kernel text as JSON: whole numbers and the kernel's `Y` and `N` as such, all else as text.
+/// Converts kernel text to JSON: numbers, `Y` and `N` as booleans, everything else as text.
 fn value(text: &str) -> Value {
     match text {
         "Y" => true.into(),
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Checks what is found on a machine with just these files.
+    /// Checks what is found on a machine with only these files.
     fn check(files: &[(&str, &str)], expected: &Value) {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_found_where_nothing_is() {
+    fn a_machine_without_settings_reports_none() {
         let nothing = json!({
             "cgroups": [], "zswap": {}, "nr_kdamonds": null, "kdamonds_on": 0, "damon_stat_enabled": null, "lru_gen_enabled": null,
         });
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_is_found() {
+    fn changed_settings_are_reported() {
         check(
             &[
                 ("sys/fs/cgroup/a/memory.low", "4096\n"),

@@ -1,4 +1,4 @@
-//! How long requests took: by second, and over all.
+//! Latencies of requests, per second and in total.
 
 use std::io::Write;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-/// Longest latency that is told from longer ones, in microseconds.
+/// Largest latency that is recorded exactly, in microseconds.
 const LATENCY_US_MAX: u64 = 600_000_000;
-/// Decimal digits to which latencies are kept.
+/// Decimal digits of precision.
 const DIGITS: u8 = 2;
 
 /// Latencies of the current second and of the whole run.
@@ -19,8 +19,10 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
+    /// Returns empty histograms.
+    ///
     /// # Errors
-    /// None in practice: the bounds are constants.
+    /// Never in practice: the bounds are constants.
     pub(crate) fn new() -> Result<Self> {
         let histogram = || Histogram::new_with_bounds(1, LATENCY_US_MAX, DIGITS).context("latency bounds");
         Ok(Self { second: histogram()?, whole: histogram()? })
@@ -32,7 +34,7 @@ impl Latencies {
         self.whole.saturating_record(us);
     }
 
-    /// The fields about the second that ends `t` seconds after the start; the next one starts.
+    /// Returns the fields of the second that ends `t` seconds after the start, and starts the next one.
     pub(crate) fn second(&mut self, t: u64) -> Map<String, Value> {
         let line = fields([
             ("t", json!(t)),
@@ -44,7 +46,7 @@ impl Latencies {
         line
     }
 
-    /// The fields about the whole run.
+    /// Returns the fields of the whole run.
     pub(crate) fn summary(&self, elapsed: Duration) -> Map<String, Value> {
         fields([
             ("summary", json!(true)),
@@ -58,21 +60,21 @@ impl Latencies {
     }
 }
 
-/// Prints one line and flushes it, so that a reader at the other end of a pipe or file sees it at once.
+/// Prints one line and flushes it, so that readers see it at once.
 ///
 /// # Errors
-/// When standard output is closed.
-pub(crate) fn say(line: &Value) -> Result<()> {
+/// Standard output is closed.
+pub(crate) fn print_line(line: &Value) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
 }
 
-/// A JSON object's fields.
+/// Returns the fields of a JSON object.
 pub(crate) fn fields<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// A quantile in microseconds; nothing when nothing was recorded.
+/// Returns a quantile in microseconds; `None` if nothing was recorded.
 fn quantile(histogram: &Histogram<u64>, quantile: f64) -> Option<u64> {
     (!histogram.is_empty()).then(|| histogram.value_at_quantile(quantile))
 }
@@ -82,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_start_anew_and_the_summary_counts_all() {
+    fn seconds_are_reset_and_the_summary_has_all() {
         let mut latencies = Latencies::new().unwrap();
         for us in 1..=100 {
             latencies.record(Duration::from_micros(us));

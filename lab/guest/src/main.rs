@@ -1,7 +1,7 @@
-//! `labguest`: the one program that the lab puts into its guests.
+//! `labguest`: the program that the lab puts into its guests.
 //!
-//! It answers the harness on a control channel, and it is the work that the guests do: a program whose page
-//! accesses are known, and loads for real servers.
+//! It serves the harness on a control channel, and provides the guests' workloads: programs whose memory accesses are
+//! known, and load generators for servers.
 
 mod content;
 mod control;
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// What runs inside a lab guest.
+/// The program that runs inside lab guests.
 #[derive(Parser)]
 #[command(name = "labguest", version)]
 struct Arguments {
@@ -30,27 +30,27 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve the control channel: one JSON request per line, one JSON reply per line.
+    /// Serve the control channel: one JSON request per line, one JSON reply per line
     Control(control::Arguments),
-    /// Load a real server with requests.
+    /// Send requests to a server
     Load(load::Arguments),
-    /// Be a program whose accesses to memory are known.
+    /// Run a program whose memory accesses are known
     Workload(workload::Arguments),
-    /// Be a server that keeps memory for each request, and takes fewer when its cgroup runs out of it.
+    /// Run a server that keeps memory for each request, and accepts fewer when its cgroup runs out of memory
     Sessions(sessions::Arguments),
-    /// Be many small jobs, each in a cgroup of its own.
+    /// Run many small jobs, each in a cgroup of its own
     Crowd(crowd::Arguments),
-    /// Tell how much of a workload's memory is idle, and compare that with a tracker's verdict.
+    /// Report how much of a workload's memory is idle, and compare that with a tracker's verdict
     Truth(workload::TruthArguments),
-    /// Tell how much of a workload's memory is present, swapped or absent.
+    /// Report how much of a workload's memory is present, swapped or absent
     Residency(workload::ResidencyArguments),
-    /// Tell how many times each 2 MiB block of a workload was accessed so far.
+    /// Report how many times each 2 MiB block of a workload was accessed so far
     Accesses(workload::AccessesArguments),
-    /// Tell, again and again, on which NUMA nodes a workload's memory is and how often it was accessed there.
+    /// Report periodically on which NUMA nodes a workload's memory is and how often it was accessed there
     Nodes(workload::NodesArguments),
-    /// Hold marks in memory, or look for them in a node's physical memory.
+    /// Hold marks in memory, or search for them in a node's physical memory
     Marks(marks::Arguments),
-    /// Tell which limits, zswap parameters and DAMON threads are set on this machine.
+    /// Report the limits, zswap parameters and DAMON threads that are set on this machine
     Inspect(inspect::Arguments),
 }
 

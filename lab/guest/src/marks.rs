@@ -1,5 +1,5 @@
-//! Marks in memory: whoever holds them says whether they are still whole, whoever looks for them finds what an earlier owner
-//! of physical memory has left there.
+//! Marks in memory. A holder checks that its marks are intact; a search finds marks that an earlier owner of physical
+//! memory has left there.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use crate::latencies::say;
+use crate::latencies::print_line;
 use crate::linux::numa;
 use crate::linux::signals::Signals;
 
-/// How much is read at a time.
+/// Bytes read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 const WORD_BYTES: usize = 8;
-/// Bytes of a header of an ELF file and of one of its segments, and where their fields are (`elf(5)`).
+/// Sizes of an ELF file's header and of a segment's header; for their fields see `elf(5)`.
 const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
 const LOAD: u32 = 1;
@@ -31,36 +31,36 @@ pub(crate) struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Fill memory with a mark, and tell again and again whether it is whole, until told to stop
+    /// Fill memory with a mark, and report periodically whether it is intact, until `SIGTERM`
     Hold {
-        /// Which mark
+        /// Number of the mark
         #[arg(long)]
         mark: u64,
-        /// How much memory
+        /// Amount of memory
         #[arg(long)]
         mib: usize,
-        /// On which node; wherever the kernel likes otherwise
+        /// NUMA node of the memory; any node by default
         #[arg(long)]
         node: Option<u32>,
-        /// Between two looks
+        /// Time between two checks
         #[arg(long, value_name = "MS", default_value_t = 500)]
         every_ms: u64,
     },
-    /// Look for marks in all physical memory of a node
+    /// Search for marks in all physical memory of a node
     Find {
-        /// Which marks
+        /// Numbers of the marks
         #[arg(long = "mark", required = true)]
         marks: Vec<u64>,
-        /// In which node's memory
+        /// NUMA node whose memory is searched
         #[arg(long)]
         node: u32,
     },
 }
 
-/// Holds, or finds.
+/// Runs the command.
 ///
 /// # Errors
-/// When memory or `/proc/kcore` cannot be had.
+/// Memory cannot be allocated, or `/proc/kcore` cannot be read.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Command::Hold { mark, mib, node, every_ms } => hold(*mark, *mib, *node, Duration::from_millis(*every_ms)),
@@ -71,9 +71,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The words that memory under this mark is full of. It is nowhere in the command that looks for it.
+/// Returns the word with which memory is filled for this mark. The searching process has it only in its own memory.
 fn word(mark: u64) -> u64 {
-    // The finisher of SplitMix64: marks that differ in one bit look nothing alike.
+    // The finisher of SplitMix64: marks that differ in one bit have unrelated words.
     let mut mixed = mark.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -82,28 +82,29 @@ fn word(mark: u64) -> u64 {
 
 fn hold(mark: u64, mib: usize, node: Option<u32>, every: Duration) -> Result<()> {
     let signals = Signals::block(&[libc::SIGTERM]).context("cannot block signals")?;
-    ensure!((1..=1 << 20).contains(&mib), "{mib} MiB: give 1 to {}", 1 << 20);
+    ensure!((1..=1 << 20).contains(&mib), "--mib is {mib}; 1 to {} are allowed", 1 << 20);
     if let Some(node) = node {
-        numa::bind_to(node).with_context(|| format!("cannot keep memory to node {node}"))?;
+        numa::bind_to(node).with_context(|| format!("cannot restrict memory to node {node}"))?;
     }
     let mut memory = vec![0_u64; (mib << 20) / WORD_BYTES];
     memory.fill(word(mark));
     if node.is_some() {
-        // A node that is being taken away has nothing free, and who may take from no other is ended for want of memory.
-        numa::unbind().context("cannot take memory from other nodes again")?;
+        // A node that goes offline has no free memory, and a process restricted to it would be killed by the OOM
+        // killer.
+        numa::unbind().context("cannot remove the restriction to a node")?;
     }
-    say(&json!({ "held_bytes": memory.len() * WORD_BYTES }))?;
+    print_line(&json!({ "held_bytes": memory.len() * WORD_BYTES }))?;
     let begun = Instant::now();
     while signals.take(Some(every)).is_none() {
         let damaged = memory.iter().filter(|&&found| std::hint::black_box(found) != word(mark)).count();
-        say(&json!({ "seconds": begun.elapsed().as_secs_f64(), "damaged_bytes": damaged * WORD_BYTES }))?;
+        print_line(&json!({ "seconds": begun.elapsed().as_secs_f64(), "damaged_bytes": damaged * WORD_BYTES }))?;
     }
     Ok(())
 }
 
 fn find(marks: &[u64], node: u32) -> Result<serde_json::Value> {
     let words: Vec<u64> = marks.iter().map(|&mark| word(mark)).collect();
-    let core = File::open("/proc/kcore").context("cannot open /proc/kcore; only root may")?;
+    let core = File::open("/proc/kcore").context("cannot open /proc/kcore; this requires root")?;
     let segments = segments(&core)?;
     let mut searched = 0_u64;
     let mut found = vec![0_u64; words.len()];
@@ -125,18 +126,18 @@ fn find(marks: &[u64], node: u32) -> Result<serde_json::Value> {
     Ok(json!({ "searched_bytes": searched, "found_bytes": bytes }))
 }
 
-/// Adds how often each word is in a chunk.
+/// Adds the number of occurrences of each word in a chunk.
 fn count(chunk: &[u8], words: &[u64], found: &mut [u64]) {
     for here in chunk.chunks_exact(WORD_BYTES) {
         let here = u64::from_ne_bytes(here.try_into().unwrap_or_default());
-        // Nearly all words are zero, or nothing that is searched for.
+        // Nearly all words are zero or other data.
         for (word, count) in words.iter().zip(found.iter_mut()) {
             *count += u64::from(here == *word);
         }
     }
 }
 
-/// A stretch of memory in `/proc/kcore`.
+/// A range of memory in `/proc/kcore`.
 struct Segment {
     offset: u64,
     physical: u64,
@@ -144,14 +145,14 @@ struct Segment {
 }
 
 impl Segment {
-    /// Where in the file memory at a physical address is, if all of it is in this segment.
+    /// Returns the file offset of memory at a physical address, if all of it is in this segment.
     fn offset_of(&self, address: u64, bytes: u64) -> Option<u64> {
         let within = address.checked_sub(self.physical)?;
         (within.checked_add(bytes)? <= self.bytes).then(|| self.offset + within)
     }
 }
 
-/// The segments of the kernel's direct map, which alone tell a physical address.
+/// Returns the segments of the kernel's direct map, which are the only ones with a physical address.
 fn segments(core: &File) -> Result<Vec<Segment>> {
     let mut header = [0; HEADER_BYTES];
     core.read_exact_at(&mut header, 0).context("cannot read /proc/kcore")?;
@@ -178,7 +179,7 @@ fn short(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_ne_bytes)
 }
 
-/// Physical addresses of the memory blocks of a node that are online, and the size of one.
+/// Returns the physical addresses of a node's online memory blocks, and the size of a block.
 fn blocks(system: &Path, node: u32) -> Result<(Vec<u64>, u64)> {
     let hexadecimal = |path: &Path| -> Result<u64> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -188,7 +189,7 @@ fn blocks(system: &Path, node: u32) -> Result<(Vec<u64>, u64)> {
     let directory = system.join(format!("node/node{node}"));
     let mut found = Vec::new();
     let entries = match fs::read_dir(&directory) {
-        // A node without memory is not there.
+        // A node without memory has no directory.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((found, block_bytes)),
         other => other.with_context(|| format!("cannot list {}", directory.display()))?,
     };
@@ -211,14 +212,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_counted_and_told_apart() {
+    fn marks_are_counted_and_distinguished() {
         let words = [word(1), word(2)];
         assert_ne!(words[0], words[1]);
         let mut chunk = vec![0; 4096];
         for (at, mark) in [(0, 1), (8, 2), (4088, 1)] {
             chunk[at..at + 8].copy_from_slice(&word(mark).to_ne_bytes());
         }
-        // Marks fill pages, so that one across words is none.
+        // Marks are aligned to words, so an unaligned occurrence does not count.
         chunk[101..109].copy_from_slice(&word(2).to_ne_bytes());
         let mut found = [0; 2];
         count(&chunk, &words, &mut found);
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_a_node_are_found_where_they_are_online() {
+    fn online_blocks_of_a_node_are_found() {
         let machine = tempfile::tempdir().unwrap();
         let put = |path: &str, text: &str| {
             let path = machine.path().join(path);
@@ -245,9 +246,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_found_within_its_segment() {
+    fn offsets_are_within_the_segment() {
         let segment = Segment { offset: 100, physical: 4096, bytes: 8192 };
-        let check = |address, bytes, want| assert_eq!(segment.offset_of(address, bytes), want, "{address} {bytes}");
+        let check = |address, bytes, expected| assert_eq!(segment.offset_of(address, bytes), expected, "{address} {bytes}");
         check(4096, 8192, Some(100));
         check(8192, 4096, Some(4196));
         check(8192, 4097, None);

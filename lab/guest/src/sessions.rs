@@ -1,6 +1,6 @@
 //! A memory-bound server: every request opens a session that holds memory until it expires, and when its cgroup runs
-//! out of memory the server takes fewer requests. So do web servers that fill with state as requests arrive (001
-//! section 4.2); what far memory takes off a cgroup's charge, they turn into requests.
+//! out of memory the server accepts fewer requests. This models web servers that accumulate state as requests arrive
+//! (TMO section 4.2); memory that far memory frees allows them to serve more requests.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -12,19 +12,19 @@ use fastrand::Rng;
 use serde_json::{Value, json};
 
 use crate::content::{self, Content};
-use crate::latencies::{Latencies, fields, say};
+use crate::latencies::{Latencies, fields, print_line};
 use crate::linux::mapping::{Advice, Mapping, page_bytes};
 use crate::linux::signals::Signals;
 use crate::rounding::floor;
 use crate::workload::compute;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How often the server looks at its memory, and admits requests.
+/// Interval at which the server checks its memory and admits requests.
 const TICK: Duration = Duration::from_millis(20);
-/// Share of the offered requests that is taken however little memory there is, so that sessions keep expiring.
+/// Minimum share of admitted requests, so that sessions keep expiring even without free memory.
 const ADMITTED_MIN: f64 = 0.02;
 
-/// The server and its requests.
+/// Parameters of the server and its requests.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Requests offered per second
@@ -33,42 +33,42 @@ pub(crate) struct Arguments {
     /// Memory that each session holds
     #[arg(long, value_name = "KIB", default_value_t = 64)]
     kib: usize,
-    /// How long a session lives
+    /// Lifetime of a session
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     keep: f64,
-    /// Earlier sessions that a request reads: young ones often, old ones rarely
+    /// Number of earlier sessions that a request reads, with a bias to recent ones
     #[arg(long, default_value_t = 2)]
     revisits: u32,
     /// Rounds of computation per request
     #[arg(long, default_value_t = 10_000)]
     rounds: u64,
-    /// What sessions hold
+    /// Content of sessions
     #[arg(long, value_enum, default_value_t = Content::Text)]
     content: Content,
-    /// With less memory than this left below the cgroup's limit, take fewer requests in proportion
+    /// Free memory below the cgroup's limit at which the server starts to accept fewer requests, in proportion
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     reserve_mib: u64,
-    /// Stop after this time
+    /// Run time
     #[arg(long)]
     seconds: f64,
 }
 
-/// Serves, telling of each second in a line and of all in a last one.
+/// Serves requests; prints one line per second and a summary at the end.
 ///
 /// # Errors
-/// When arguments are out of range, or its cgroup has no memory limit.
+/// Arguments are out of range, or the cgroup has no memory limit.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { rate, keep, kib, seconds, .. } = *arguments;
-    ensure!((0.1..=1e5).contains(&rate), "--rate is {rate}; 0.1 to 100000 are possible");
-    ensure!((0.1..=1e5).contains(&keep), "--keep is {keep}; 0.1 to 100000 are possible");
-    ensure!((0.1..=1e6).contains(&seconds), "--seconds is {seconds}; 0.1 to 1000000 are possible");
-    ensure!((4..=1 << 20).contains(&kib), "--kib is {kib}; 4 to 1048576 are possible");
+    ensure!((0.1..=1e5).contains(&rate), "--rate is {rate}; 0.1 to 100000 are allowed");
+    ensure!((0.1..=1e5).contains(&keep), "--keep is {keep}; 0.1 to 100000 are allowed");
+    ensure!((0.1..=1e6).contains(&seconds), "--seconds is {seconds}; 0.1 to 1000000 are allowed");
+    ensure!((4..=1 << 20).contains(&kib), "--kib is {kib}; 4 to 1048576 are allowed");
     let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("cannot block signals")?;
     let headroom = Headroom::find()?;
     let mut server = Server::new(arguments)?;
     let start = Instant::now();
     let mut credit = Credit { rate, since: start, requests: 0.0 };
-    let (mut told, mut refused) = (0, 0.0);
+    let (mut reported, mut refused) = (0, 0.0);
     while start.elapsed().as_secs_f64() < seconds && signals.take(Some(TICK)).is_none() {
         let share = (headroom.bytes()? as f64 / (arguments.reserve_mib << 20) as f64).clamp(ADMITTED_MIN, 1.0);
         refused += credit.earn(Instant::now(), share);
@@ -76,40 +76,40 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             credit.requests -= 1.0;
             server.serve();
         }
-        while start.elapsed() >= SECOND * (told + 1) {
-            told += 1;
-            let mut line = server.latencies.second(told.into());
+        while start.elapsed() >= SECOND * (reported + 1) {
+            reported += 1;
+            let mut line = server.latencies.second(reported.into());
             let memory = json!(headroom.current()?);
             line.extend(fields([("refused", json!(floor(refused))), ("live", json!(server.live.len())), ("memory_bytes", memory)]));
             refused = 0.0;
-            say(&Value::from(line))?;
+            print_line(&Value::from(line))?;
         }
     }
-    say(&Value::from(server.latencies.summary(start.elapsed())))
+    print_line(&Value::from(server.latencies.summary(start.elapsed())))
 }
 
-/// Requests that may be served.
+/// Admitted requests that were not served yet.
 struct Credit {
-    /// Offered per second.
+    /// Offered requests per second.
     rate: f64,
     since: Instant,
     requests: f64,
 }
 
 impl Credit {
-    /// Admits this share of what was offered since the last call; returns how many requests were refused.
+    /// Admits this share of the requests offered since the last call; returns the number of refused requests.
     fn earn(&mut self, now: Instant, share: f64) -> f64 {
         let offered = now.duration_since(self.since).as_secs_f64() * self.rate;
         self.since = now;
         self.requests += offered * share;
-        // Clients do not wait: what could not be served within a second is gone.
+        // Clients do not wait: requests that are not served within a second are lost.
         let lost = (self.requests - self.rate).max(0.0);
         self.requests -= lost;
         offered * (1.0 - share) + lost
     }
 }
 
-/// What is left below the memory limit of this process's cgroup.
+/// Memory left below the limit of this process's cgroup.
 struct Headroom {
     current: PathBuf,
     limit_bytes: u64,
@@ -143,9 +143,9 @@ struct Server<'a> {
     arguments: &'a Arguments,
     memory: Mapping,
     slot_pages: usize,
-    /// Slots that hold nothing.
+    /// Unused slots.
     free: Vec<usize>,
-    /// Slots in use and when they expire, the oldest first.
+    /// Used slots and their expiry times, oldest first.
     live: VecDeque<(usize, Instant)>,
     rng: Rng,
     served: u64,
@@ -156,10 +156,10 @@ struct Server<'a> {
 impl<'a> Server<'a> {
     fn new(arguments: &'a Arguments) -> Result<Self> {
         let slot_pages = (arguments.kib << 10).div_ceil(page_bytes());
-        // One in ten more than at the offered rate, as sessions that are due expire only at the next request.
+        // 10 % more than at the offered rate, because expired sessions are removed only at the next request.
         let slots = usize::try_from(floor(arguments.rate * arguments.keep * 1.1))? + 1;
         let memory = Mapping::anonymous(slots * slot_pages * page_bytes(), 1).context("cannot map memory for the sessions")?;
-        // Without transparent huge pages there is nothing to forbid.
+        // Fails on kernels without transparent huge pages, where it is not needed.
         let _ = memory.advise(Advice::NoHugePage);
         Ok(Self {
             arguments,
@@ -174,7 +174,7 @@ impl<'a> Server<'a> {
         })
     }
 
-    /// One request: ends what has expired, opens a session, reads some others, computes.
+    /// Serves one request: removes expired sessions, opens a session, reads some others, computes.
     fn serve(&mut self) {
         let begin = Instant::now();
         while let Some(&(slot, _)) = self.live.front().filter(|(_, expires)| *expires <= begin || self.free.is_empty()) {
@@ -190,8 +190,8 @@ impl<'a> Server<'a> {
             self.live.push_back((slot, begin + Duration::from_secs_f64(self.arguments.keep)));
         }
         for _ in 0..self.arguments.revisits {
-            let back = back(self.live.len(), self.rng.f64());
-            if let Some(&(slot, _)) = self.live.get(self.live.len().wrapping_sub(back)) {
+            let distance = distance_back(self.live.len(), self.rng.f64());
+            if let Some(&(slot, _)) = self.live.get(self.live.len().wrapping_sub(distance)) {
                 self.memory.touch(self.pages(slot), false);
             }
         }
@@ -205,8 +205,8 @@ impl<'a> Server<'a> {
     }
 }
 
-/// How far back among `live` sessions a request looks, from 1: distance d comes with a probability in proportion to 1/d.
-fn back(live: usize, uniform: f64) -> usize {
+/// Returns a distance among `live` sessions, counted back from 1: distance d has a probability proportional to 1/d.
+fn distance_back(live: usize, uniform: f64) -> usize {
     let distance = floor((live as f64).powf(uniform));
     usize::try_from(distance).unwrap_or(usize::MAX).clamp(1, live.max(1))
 }
@@ -216,17 +216,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_look_back_within_the_live_sessions() {
+    fn distances_are_within_the_live_sessions() {
         for (live, uniform, expected) in [(0, 0.5, 1), (1, 0.9, 1), (100, 0.0, 1), (100, 0.5, 10), (100, 0.99, 95), (100, 1.0, 100)] {
-            assert_eq!(back(live, uniform), expected, "{live} {uniform}");
+            assert_eq!(distance_back(live, uniform), expected, "{live} {uniform}");
         }
     }
 
     #[test]
-    fn only_what_is_admitted_is_earned() {
+    fn only_admitted_requests_are_earned() {
         let start = Instant::now();
         let mut credit = Credit { rate: 100.0, since: start, requests: 0.0 };
-        // After so many milliseconds with this share admitted: the requests that may be served, and those refused.
+        // Time in ms, admitted share; expected requests to serve, and refused ones.
         for (ms, share, requests, refused) in [(500, 1.0, 50.0, 0.0), (600, 0.5, 55.0, 5.0), (1600, 1.0, 100.0, 55.0)] {
             let got = credit.earn(start + Duration::from_millis(ms), share);
             assert!((credit.requests - requests).abs() < 1e-6 && (got - refused).abs() < 1e-6, "{ms}: {} {got}", credit.requests);

@@ -1,4 +1,4 @@
-//! Random pages of which few are accessed often and most are rare.
+//! Random pages with popularity by Zipf's law.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use fastrand::Rng;
 
 use crate::linux::mapping::lock_items;
 
-/// Draws page numbers of which the page of rank r comes with a probability in proportion to r^-exponent.
+/// Draws page numbers; the page of rank r has a probability proportional to r^-exponent.
 pub(crate) struct ZipfPages {
-    /// Share of the draws that fall on ranks up to each one; the last is 1.
+    /// Cumulative probabilities by rank; the last is 1.
     cumulated: Vec<f64>,
-    /// The page that has each rank, so that neighbours in memory differ in heat.
+    /// Page of each rank, shuffled so that neighbours in memory differ in popularity.
     pages: Vec<usize>,
 }
 
@@ -31,7 +31,7 @@ impl ZipfPages {
         Self { cumulated, pages: order }
     }
 
-    /// Keeps what it is made of in DRAM.
+    /// Locks its tables in DRAM.
     ///
     /// # Errors
     /// Those of [`lock_items`].
@@ -40,7 +40,7 @@ impl ZipfPages {
         lock_items(&self.pages)
     }
 
-    /// The page of the next access.
+    /// Returns the page of the next access.
     pub(crate) fn draw(&self, rng: &mut Rng) -> usize {
         let uniform = rng.f64();
         let rank = self.cumulated.partition_point(|&share| share <= uniform);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_the_law() {
+    fn draws_follow_the_distribution() {
         for (pages, exponent) in [(1, 1.0), (2, 0.0), (50, 0.99), (300, 2.0)] {
             check(pages, exponent);
         }

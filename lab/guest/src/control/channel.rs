@@ -1,4 +1,4 @@
-//! Where control lines come from and go to: the virtio-serial port, or a socket for use on any machine.
+//! The control channel's transport: the virtio-serial port, or a Unix socket outside of guests.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
@@ -14,20 +14,20 @@ use crate::linux::uevent::DeviceEvents;
 
 use super::protocol::DATA_BYTES_MAX;
 
-/// How long the named port may take to appear after the program starts.
+/// Time limit for the named port to appear after the program starts.
 const PORT_WAIT: Duration = Duration::from_secs(30);
 
-/// Both directions of a channel.
+/// Both directions of the channel.
 pub(super) struct Channel {
     pub(super) reader: Box<dyn Read>,
     pub(super) writer: Box<dyn Write + Send>,
 }
 
-/// Opens the virtio-serial port that the virtual machine gave this name.
-/// The kernel holds the first write back until the host has opened its end.
+/// Opens the virtio-serial port with this name.
+/// The kernel blocks the first write until the host has opened its end.
 ///
 /// # Errors
-/// When no such port appears in time, or it cannot be opened (`EBUSY`: another process has it).
+/// No such port appears in time, or it cannot be opened (`EBUSY`: another process uses it).
 pub(super) fn open_port(name: &str) -> Result<Channel> {
     let path = wait_for_port(Path::new("/sys/class/virtio-ports"), name)?;
     let port = OpenOptions::new()
@@ -39,7 +39,7 @@ pub(super) fn open_port(name: &str) -> Result<Channel> {
     Ok(Channel { reader: Box::new(port), writer: Box::new(writer) })
 }
 
-/// Listens at `path`, which must not exist, and takes one connection.
+/// Listens at `path`, which must not exist, and accepts one connection.
 ///
 /// # Errors
 /// Those of `bind(2)` and `accept(2)`.
@@ -51,7 +51,7 @@ pub(super) fn accept(path: &Path) -> Result<Channel> {
 }
 
 fn wait_for_port(class: &Path, name: &str) -> Result<PathBuf> {
-    // Subscribe before looking, or a port that appears in between would be missed.
+    // Subscribe before the first search: a port that appears in between would be missed otherwise.
     let events = DeviceEvents::subscribe().context("cannot subscribe to the kernel's device events")?;
     let deadline = Instant::now() + PORT_WAIT;
     loop {
@@ -70,16 +70,16 @@ fn wait_for_port(class: &Path, name: &str) -> Result<PathBuf> {
     }
 }
 
-/// The device of the port whose `name` file holds `name`; `None` as long as there is none.
+/// Returns the device of the port whose `name` file contains `name`; `None` if there is none.
 fn find_port(class: &Path, name: &str) -> Option<std::ffi::OsString> {
     fs::read_dir(class)
         .ok()?
         .flatten()
-        .find(|port| fs::read_to_string(port.path().join("name")).is_ok_and(|given| given.trim_end() == name))
+        .find(|port| fs::read_to_string(port.path().join("name")).is_ok_and(|found| found.trim_end() == name))
         .map(|port| port.file_name())
 }
 
-/// The channel's outgoing side, shared by all operations: whole lines, never interleaved.
+/// The channel's outgoing side, shared by all operations: lines are written whole and never interleaved.
 pub(super) struct Outbox {
     writer: Mutex<Box<dyn Write + Send>>,
 }
@@ -89,7 +89,7 @@ impl Outbox {
         Self { writer: Mutex::new(writer) }
     }
 
-    /// Sends one line. A peer that is gone is no error here: the reading side sees the end and stops.
+    /// Sends one line. Errors are ignored: if the peer is gone, the reading side detects it and stops.
     pub(super) fn send(&self, message: &Value) {
         let line = format!("{message}\n");
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,12 +97,12 @@ impl Outbox {
     }
 }
 
-/// What [`next_line`] found.
+/// Result of [`next_line`].
 #[derive(Debug, PartialEq)]
 pub(super) enum Line {
     /// A line, or the last part of the input, without its line break.
-    Whole(Vec<u8>),
-    /// A line over the limit; all of it was skipped.
+    Complete(Vec<u8>),
+    /// A line over the limit; it was skipped.
     TooLong,
     /// The peer closed the channel.
     End,
@@ -128,10 +128,10 @@ fn bounded_line(reader: &mut impl BufRead, bytes_max: usize) -> io::Result<Line>
         reader.skip_until(b'\n')?;
         return Ok(Line::TooLong);
     }
-    Ok(Line::Whole(line))
+    Ok(Line::Complete(line))
 }
 
-/// Opens `path` for a child's output, adding to what is there.
+/// Opens `path` for appending a child's output.
 ///
 /// # Errors
 /// Those of `open(2)`, with the path.
@@ -152,10 +152,10 @@ mod tests {
 
     #[test]
     fn lines_are_bounded() {
-        let whole = |text: &str| Line::Whole(text.into());
+        let complete = |text: &str| Line::Complete(text.into());
         check("", &[Line::End]);
-        check("ab\n\ncd", &[whole("ab"), whole(""), whole("cd"), Line::End]);
-        check("abcd\nabcde\nf\n", &[whole("abcd"), Line::TooLong, whole("f"), Line::End]);
+        check("ab\n\ncd", &[complete("ab"), complete(""), complete("cd"), Line::End]);
+        check("abcd\nabcde\nf\n", &[complete("abcd"), Line::TooLong, complete("f"), Line::End]);
         check("abcdefghij", &[Line::TooLong, Line::End]);
     }
 

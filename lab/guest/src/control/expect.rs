@@ -1,4 +1,4 @@
-//! The `expect` operation: waiting for a line in a file that grows, or does not exist yet.
+//! The `expect` operation: waits for a line in a file that grows or does not exist yet.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -13,22 +13,22 @@ use crate::linux::inotify::Inotify;
 use super::protocol::{Expect, Fields};
 use super::seconds;
 
-/// A longer line is cut here, and the rest counts as the next line.
+/// Longer lines are split after this number of bytes.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// Waits until a line of the file contains the text, starting with the lines that are there already.
+/// Waits until a line of the file contains the text, including lines that exist already.
 ///
-/// The last line counts without its line break only when time is up, since its writer may not have finished it.
-/// Files of `/proc` and `/sys` do not tell when they change, so this is for files that programs write.
+/// The last line counts without its line break only after the time limit, because its writer may not have finished it.
+/// Files of `/proc` and `/sys` have no change notifications, so this works only for files that programs write.
 ///
 /// # Errors
-/// When no such line came in time, or the file cannot be read or watched.
+/// No such line appeared in time, or the file cannot be read or watched.
 pub(super) fn expect(request: &Expect) -> Result<Fields> {
     let deadline = Instant::now() + seconds("timeout_s", request.timeout_s)?;
-    let mut inotify = Inotify::new().context("cannot start watching files (inotify_init1)")?;
+    let mut inotify = Inotify::new().context("cannot create an inotify instance (inotify_init1)")?;
     let mut follower = Follower::new(&request.path);
     loop {
-        // Watch first and read second, so that what comes in between is noticed.
+        // Add the watch before reading, so that no change in between is missed.
         watch(&inotify, &request.path)?;
         if let Some(line) = follower.read_until(&request.contains)? {
             return Ok(Fields::from_iter([("line".to_owned(), line.into())]));
@@ -43,14 +43,14 @@ pub(super) fn expect(request: &Expect) -> Result<Fields> {
                 request.path.display(),
                 request.contains,
                 request.timeout_s,
-                follower.seen()
+                follower.describe()
             );
         };
-        inotify.wait(left).context("cannot wait for changes of files")?;
+        inotify.wait(left).context("cannot wait for file changes")?;
     }
 }
 
-/// Watches the directory of `path`, or the nearest one above it that exists.
+/// Watches the directory of `path`, or its nearest existing ancestor.
 fn watch(inotify: &Inotify, path: &Path) -> Result<()> {
     let mut directory = parent(path);
     loop {
@@ -71,12 +71,12 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Reads a file by lines as it grows; starts again when it was truncated or replaced.
+/// Reads a growing file by lines; starts over when it is truncated or replaced.
 struct Follower {
     path: PathBuf,
     /// The open file and its inode number.
     file: Option<(File, u64)>,
-    /// The line that has no line break yet.
+    /// The current line, which has no line break yet.
     rest: Vec<u8>,
     last_line: Option<String>,
 }
@@ -86,7 +86,7 @@ impl Follower {
         Self { path: path.to_owned(), file: None, rest: Vec::new(), last_line: None }
     }
 
-    /// Reads what has come and returns the first whole line that contains `text`.
+    /// Reads new data and returns the first complete line that contains `text`.
     fn read_until(&mut self, text: &str) -> Result<Option<String>> {
         self.reopen_if_replaced().with_context(|| format!("cannot open {}", self.path.display()))?;
         let Some((file, _)) = &mut self.file else { return Ok(None) };
@@ -137,11 +137,11 @@ impl Follower {
         String::from_utf8_lossy(&self.rest).into_owned()
     }
 
-    /// What was there instead, for the error message.
-    fn seen(&self) -> String {
+    /// Describes the file's state, for the error message.
+    fn describe(&self) -> String {
         match (&self.file, &self.last_line) {
             (None, _) => "the file did not exist".to_owned(),
-            (Some(_), None) => "it had no whole line".to_owned(),
+            (Some(_), None) => "it had no complete line".to_owned(),
             (Some(_), Some(line)) => format!("its last line was {line:?}"),
         }
     }

@@ -1,7 +1,7 @@
-//! The control channel server: what the harness outside asks, done inside the guest.
+//! The server of the control channel: performs the harness's operations in the guest.
 //!
-//! Requests are answered concurrently, so that a long one holds up no other. When the harness closes the channel,
-//! process 1 switches the machine off; any other process ends what it spawned and exits.
+//! Requests are processed concurrently, so that long operations do not delay others. When the harness closes the
+//! channel, process 1 powers the machine off; any other process kills the programs that it spawned and exits.
 
 mod channel;
 mod expect;
@@ -24,24 +24,24 @@ use channel::{Channel, Line, Outbox};
 use processes::Processes;
 use protocol::{DATA_BYTES_MAX, Fields, Operation};
 
-/// Operations under way at once; more are refused.
+/// Limit of concurrent operations; further ones are refused.
 const OPERATIONS_MAX: usize = 64;
 
-/// Where the control channel is.
+/// Transport of the control channel.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Listen on this Unix socket and serve one connection, in place of the virtio-serial port
+    /// Listen on this Unix socket and serve one connection, instead of the virtio-serial port
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Name of the virtio-serial port, as the virtual machine was given it
+    /// Name of the virtio-serial port in the virtual machine's configuration
     #[arg(long, default_value = "lab", conflicts_with = "socket")]
     port: String,
 }
 
-/// Serves until the other end closes the channel.
+/// Serves requests until the other end closes the channel.
 ///
 /// # Errors
-/// When the channel cannot be opened or read. Operations that fail are replies, not errors.
+/// The channel cannot be opened or read. Failed operations are replies, not errors.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let served = match &arguments.socket {
         Some(path) => channel::accept(path),
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     .and_then(serve);
     if std::process::id() == 1 {
-        // The console is the only place left to say it.
+        // Process 1 has no parent; the error goes to the console.
         if let Err(error) = &served {
             eprintln!("labguest: {error:#}");
         }
@@ -63,11 +63,11 @@ fn serve(channel: Channel) -> Result<()> {
     let processes = Processes::new(Arc::clone(&outbox)).context("cannot start the reaper thread")?;
     outbox.send(&protocol::ready_event(&power::kernel_release()));
     let mut reader = BufReader::new(channel.reader);
-    // Every operation under way holds a clone.
-    let under_way = Arc::new(());
+    // Every operation in progress holds a clone.
+    let in_progress = Arc::new(());
     let ended = loop {
         let line = match channel::next_line(&mut reader) {
-            Ok(Line::Whole(line)) => line,
+            Ok(Line::Complete(line)) => line,
             Ok(Line::TooLong) => {
                 let error = format!("the request is longer than {DATA_BYTES_MAX} bytes");
                 outbox.send(&protocol::reply(None, Err(error)));
@@ -77,7 +77,7 @@ fn serve(channel: Channel) -> Result<()> {
             Err(error) => break Err(error).context("cannot read the control channel"),
         };
         match protocol::parse(&line) {
-            Ok((id, operation)) => dispatch(id, operation, &outbox, &processes, &under_way),
+            Ok((id, operation)) => dispatch(id, operation, &outbox, &processes, &in_progress),
             Err(refusal) => outbox.send(&protocol::reply(refusal.id, Err(refusal.error))),
         }
     };
@@ -85,13 +85,13 @@ fn serve(channel: Channel) -> Result<()> {
     ended
 }
 
-/// Does an operation in a thread of its own and sends its reply.
-fn dispatch(id: u64, operation: Operation, outbox: &Arc<Outbox>, processes: &Arc<Processes>, under_way: &Arc<()>) {
+/// Performs an operation in a thread of its own and sends its reply.
+fn dispatch(id: u64, operation: Operation, outbox: &Arc<Outbox>, processes: &Arc<Processes>, in_progress: &Arc<()>) {
     let refuse = |error: String| outbox.send(&protocol::reply(Some(id), Err(error)));
-    if Arc::strong_count(under_way) > OPERATIONS_MAX {
-        return refuse(format!("{OPERATIONS_MAX} operations are under way already; wait for some of them"));
+    if Arc::strong_count(in_progress) > OPERATIONS_MAX {
+        return refuse(format!("{OPERATIONS_MAX} operations are in progress already; wait until some of them end"));
     }
-    let permit = Arc::clone(under_way);
+    let permit = Arc::clone(in_progress);
     let (sender, own_processes) = (Arc::clone(outbox), Arc::clone(processes));
     let thread = thread::Builder::new().name("operation".to_owned()).spawn(move || {
         let outcome = perform(id, &operation, &own_processes).map_err(|error| format!("{error:#}"));
@@ -105,7 +105,7 @@ fn dispatch(id: u64, operation: Operation, outbox: &Arc<Outbox>, processes: &Arc
     }
 }
 
-/// Does an operation; `None` when it has sent its reply already.
+/// Performs an operation; returns `None` if the reply was sent already.
 fn perform(id: u64, operation: &Operation, processes: &Processes) -> Result<Option<Fields>> {
     match operation {
         Operation::Run(request) => run::run(processes, request),
@@ -114,7 +114,7 @@ fn perform(id: u64, operation: &Operation, processes: &Processes) -> Result<Opti
         Operation::Read(request) => read(&request.path),
         Operation::Write(request) => write(request),
         Operation::Mkdir(request) => fs::create_dir_all(&request.path)
-            .with_context(|| format!("cannot make directory {}", request.path.display()))
+            .with_context(|| format!("cannot create directory {}", request.path.display()))
             .map(|()| Fields::new()),
         Operation::Kill(request) => kill(request),
     }
@@ -148,15 +148,15 @@ fn write(request: &protocol::Write) -> Result<Fields> {
 }
 
 fn kill(request: &protocol::Kill) -> Result<Fields> {
-    // 0 and -1 would reach this process and everything else.
+    // 0 and -1 address groups of processes, 1 is this program.
     if matches!(request.pid, -1..=1) {
-        bail!("will not signal pid {}: it stands for this program or for all", request.pid);
+        bail!("cannot signal pid {}: it addresses this program or all processes", request.pid);
     }
     child::kill(request.pid, request.signal).with_context(|| format!("cannot send signal {} to {}", request.signal, request.pid))?;
     Ok(Fields::new())
 }
 
-/// A duration given in seconds in the request field `name`.
+/// Parses a duration given in seconds in the request field `name`.
 fn seconds(name: &str, value: f64) -> Result<Duration> {
     const SECONDS_MAX: f64 = 86_400.0;
     match Duration::try_from_secs_f64(value) {

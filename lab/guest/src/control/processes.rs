@@ -1,7 +1,7 @@
-//! Starting, watching and reaping child processes.
+//! Starts, monitors and reaps child processes.
 //!
-//! One thread reaps every child of this process. As process 1 of a guest it inherits orphans, so waiting for
-//! "any child" is its duty anyway, and then no other code may wait for a child of its own.
+//! One thread reaps all children of this process. Process 1 of a guest inherits orphans and must therefore wait for any
+//! child, so no other code may wait for a specific one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::OpenOptions;
@@ -20,10 +20,10 @@ use crate::linux::child::{self, Exit};
 use super::channel::{Outbox, output_file};
 use super::protocol::{self, Fields, Run, Spawn};
 
-/// Where programs are looked for when the environment does not say, as in a guest that has just started.
+/// Search path for programs if the environment has none, as in a guest that has just started.
 const PATH_DEFAULT: &str = "/lab:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Who wants to know how a child ended.
+/// Recipient of a child's exit.
 enum Watcher {
     /// The other end of the channel, by an event.
     Channel,
@@ -33,17 +33,17 @@ enum Watcher {
 
 /// The children that are running.
 pub(super) struct Processes {
-    /// Held while a child is started, so that the reaper cannot meet a child that is not listed yet.
+    /// Locked while a child is started, so that the reaper never sees a child that is not listed yet.
     running: Mutex<HashMap<i32, Watcher>>,
     started: Condvar,
     outbox: Arc<Outbox>,
 }
 
 impl Processes {
-    /// An empty list, with its reaper running.
+    /// Returns an empty list and starts its reaper.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// The thread cannot be started.
     pub(super) fn new(outbox: Arc<Outbox>) -> Result<Arc<Self>> {
         let processes = Arc::new(Self { running: Mutex::default(), started: Condvar::new(), outbox });
         let reaper = Arc::clone(&processes);
@@ -57,7 +57,7 @@ impl Processes {
 
     fn reap(&self) {
         loop {
-            // Left unreaped until the lock is held: a child whose `exec` failed is reaped by who started it.
+            // The child is reaped under the lock: a child whose `exec` failed is reaped by the thread that started it.
             let ended = child::wait_any();
             let mut running = self.lock();
             let Ok(pid) = ended else {
@@ -69,25 +69,25 @@ impl Processes {
             let Some(exit) = child::reap(pid) else { continue };
             match running.remove(&pid) {
                 Some(Watcher::Channel) => self.outbox.send(&protocol::exit_event(pid, &exit)),
-                // The operation may have given up on it.
+                // The operation may have timed out.
                 Some(Watcher::Operation(sender)) => drop(sender.try_send(exit)),
                 None => {} // an orphan
             }
         }
     }
 
-    /// Ends every spawned process group that is still there.
+    /// Kills every spawned process group that is still running.
     pub(super) fn kill_all(&self) {
         for pid in self.lock().keys() {
-            // One that has just ended is what we wanted.
+            // An error means that the group has exited already.
             let _ = child::kill(-pid, libc::SIGKILL);
         }
     }
 
-    /// Starts a program, replies under `id`, and leaves it running. The reply precedes the exit event.
+    /// Starts a program, replies under `id`, and leaves it running. The reply is sent before the exit event.
     ///
     /// # Errors
-    /// When the program, its output files or its cgroup cannot be opened; then nothing was sent.
+    /// The program, its output files or its cgroup cannot be opened; then nothing was sent.
     pub(super) fn spawn(&self, id: u64, request: &Spawn) -> Result<()> {
         let mut command = command(&request.argv, &request.env, request.cgroup.as_deref())?;
         let output = |path: Option<&Path>| path.map_or(Ok(Stdio::null()), |path| output_file(path).map(Stdio::from));
@@ -101,10 +101,10 @@ impl Processes {
         Ok(())
     }
 
-    /// Starts a program with piped output; how it ends comes through the receiver.
+    /// Starts a program with piped output; its exit is sent to the receiver.
     ///
     /// # Errors
-    /// When the program or its cgroup cannot be opened.
+    /// The program or its cgroup cannot be opened.
     pub(super) fn start_piped(&self, request: &Run) -> Result<(Started, Receiver<Exit>)> {
         let mut command = command(&request.argv, &request.env, request.cgroup.as_deref())?;
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -118,18 +118,18 @@ impl Processes {
     }
 }
 
-/// A child that was just started, and our ends of its pipes.
+/// A child that was just started, and this end of its pipes.
 pub(super) struct Started {
-    /// Its process id, which is its process group's too.
+    /// Its process id, which is also the id of its process group.
     pub(super) pid: i32,
     pub(super) stdin: Option<ChildStdin>,
     pub(super) stdout: Option<ChildStdout>,
     pub(super) stderr: Option<ChildStderr>,
-    /// Readable once the child has ended.
+    /// Readable once the child has exited.
     pub(super) ended: OwnedFd,
 }
 
-/// A command that leads its own process group and enters `cgroup` before it executes.
+/// Returns a command that leads its own process group and enters `cgroup` before it executes.
 fn command(argv: &[String], env: &BTreeMap<String, String>, cgroup: Option<&Path>) -> Result<Command> {
     let Some((program, arguments)) = argv.split_first() else { bail!("\"argv\" is empty: it needs at least a program") };
     let mut command = Command::new(program);
@@ -143,7 +143,7 @@ fn command(argv: &[String], env: &BTreeMap<String, String>, cgroup: Option<&Path
         let procs = OpenOptions::new()
             .write(true)
             .open(&path)
-            .with_context(|| format!("cannot open {}; is there such a cgroup v2 directory?", path.display()))?;
+            .with_context(|| format!("cannot open {}; check that the cgroup v2 directory exists", path.display()))?;
         child::enter_cgroup(&mut command, procs);
     }
     Ok(command)
@@ -151,12 +151,11 @@ fn command(argv: &[String], env: &BTreeMap<String, String>, cgroup: Option<&Path
 
 /// Starts the command; the caller holds the lock on the running children.
 fn start(command: &mut Command) -> Result<Started> {
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("cannot start {:?} (or put it into its cgroup)", command.get_program().to_string_lossy()))?;
+    let mut child =
+        command.spawn().with_context(|| format!("cannot start {:?} or move it to its cgroup", command.get_program().to_string_lossy()))?;
     let pid = i32::try_from(child.id()).context("process id out of range")?;
     let ended = child::pidfd(pid).inspect_err(|_| {
-        // Nobody would watch it.
+        // Without a pidfd its exit would not be noticed.
         let _ = child::kill(-pid, libc::SIGKILL);
     });
     Ok(Started {

@@ -1,8 +1,8 @@
 //! The control channel's wire format: one JSON object per line in each direction.
 //!
 //! Requests are `{"id":N,"op":NAME,...}`. A reply repeats the id: `{"id":N,"ok":true,...}` or
-//! `{"id":N,"ok":false,"error":TEXT}`; replies come in the order in which operations end.
-//! `{"event":NAME,...}` lines come unasked.
+//! `{"id":N,"ok":false,"error":TEXT}`; replies are sent in the order in which operations complete.
+//! `{"event":NAME,...}` lines are unsolicited.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 
 use crate::linux::child::Exit;
 
-/// Longest request line, and most data that one reply carries per field, in bytes.
+/// Limit of a request line, and of each field of a reply, in bytes.
 pub(crate) const DATA_BYTES_MAX: usize = 16 << 20;
 
-/// Fields of a reply, in order of the alphabet.
+/// Fields of a reply, in alphabetical order.
 pub(crate) type Fields = Map<String, Value>;
 
 /// One operation. Unknown operations and unknown fields are refused.
@@ -31,24 +31,24 @@ pub(crate) enum Operation {
     Expect(Expect),
 }
 
-/// Run a program to its end; `-> {status, signal, stdout, stderr, cpu_s}`.
+/// Runs a program to completion; `-> {status, signal, stdout, stderr, cpu_s}`.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Run {
     pub(crate) argv: Vec<String>,
     /// Seconds after which the program and its process group are killed and the operation fails.
     pub(crate) timeout_s: f64,
-    /// Added to the environment of the control program.
+    /// Added to the control program's environment.
     #[serde(default)]
     pub(crate) env: BTreeMap<String, String>,
-    /// Directory of the cgroup that the program enters before it starts.
+    /// Directory of the cgroup that the program enters before it executes.
     pub(crate) cgroup: Option<PathBuf>,
-    /// Text for its standard input, which is empty otherwise.
+    /// Text for its standard input; empty by default.
     #[serde(default)]
     pub(crate) stdin: String,
 }
 
-/// Start a program and leave it running; `-> {pid}`, and an `exit` event when it ends.
+/// Starts a program and leaves it running; `-> {pid}`, and an `exit` event when it exits.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Spawn {
@@ -56,37 +56,37 @@ pub(crate) struct Spawn {
     #[serde(default)]
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cgroup: Option<PathBuf>,
-    /// File that its output is appended to; `/dev/null` otherwise.
+    /// File to which its output is appended; `/dev/null` by default.
     pub(crate) stdout: Option<PathBuf>,
     pub(crate) stderr: Option<PathBuf>,
 }
 
-/// Read a whole file, at most [`DATA_BYTES_MAX`]; `-> {data}`.
+/// Reads a whole file, at most [`DATA_BYTES_MAX`]; `-> {data}`.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Read {
     pub(crate) path: PathBuf,
 }
 
-/// Write a file in one `write(2)` where the kernel takes it whole, as its own files need.
+/// Writes a file, with a single `write(2)` if the kernel accepts it whole, as kernel files require.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Write {
     pub(crate) path: PathBuf,
     pub(crate) data: String,
-    /// Add to the end; otherwise the file is replaced.
+    /// Whether to append; otherwise the file is replaced.
     #[serde(default)]
     pub(crate) append: bool,
 }
 
-/// Make a directory with its parents; one that exists is fine.
+/// Creates a directory and its parents; existing ones are not an error.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mkdir {
     pub(crate) path: PathBuf,
 }
 
-/// Send a signal, by number, to a process, or to a process group when `pid` is negative.
+/// Sends a signal, by number, to a process, or to a process group if `pid` is negative.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kill {
@@ -94,7 +94,7 @@ pub(crate) struct Kill {
     pub(crate) signal: i32,
 }
 
-/// Wait until a line of a growing file contains a text, from the file's start; `-> {line}`.
+/// Waits until a line of a growing file contains a text, from the file's start; `-> {line}`.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Expect {
@@ -103,7 +103,7 @@ pub(crate) struct Expect {
     pub(crate) timeout_s: f64,
 }
 
-/// A line that is not a request: the id to answer under, where one could be read, and why.
+/// The reason why a line is not a valid request, and its id if it has one.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Refusal {
     pub(crate) id: Option<u64>,
@@ -113,7 +113,7 @@ pub(crate) struct Refusal {
 /// Parses one request line.
 ///
 /// # Errors
-/// A [`Refusal`] that names what is wrong with the line.
+/// A [`Refusal`] that states the reason.
 pub(crate) fn parse(line: &[u8]) -> Result<(u64, Operation), Refusal> {
     let refuse = |id, error| Err(Refusal { id, error });
     let mut fields: Fields = match serde_json::from_slice(line) {
@@ -121,15 +121,15 @@ pub(crate) fn parse(line: &[u8]) -> Result<(u64, Operation), Refusal> {
         Err(error) => return refuse(None, format!("the request is not a JSON object on one line: {error}")),
     };
     let Some(id) = fields.remove("id").as_ref().and_then(Value::as_u64) else {
-        return refuse(None, "the request has no \"id\" that is a whole number".to_owned());
+        return refuse(None, "the request needs an \"id\" that is a whole number".to_owned());
     };
     match serde_json::from_value(Value::Object(fields)) {
         Ok(operation) => Ok((id, operation)),
-        Err(error) => refuse(Some(id), format!("the request cannot be understood: {error}")),
+        Err(error) => refuse(Some(id), format!("invalid request: {error}")),
     }
 }
 
-/// The reply to request `id`; without an id, to a line that had none.
+/// Returns the reply to request `id`; `None`: to a line without a valid id.
 pub(crate) fn reply(id: Option<u64>, outcome: Result<Fields, String>) -> Value {
     let mut fields = match outcome {
         Ok(mut fields) => {
@@ -142,12 +142,12 @@ pub(crate) fn reply(id: Option<u64>, outcome: Result<Fields, String>) -> Value {
     Value::Object(fields)
 }
 
-/// The first line on the channel.
+/// Returns the event that is sent first on the channel.
 pub(crate) fn ready_event(kernel: &str) -> Value {
     json!({"event": "ready", "kernel": kernel})
 }
 
-/// A spawned program has ended.
+/// Returns the event for the exit of a spawned program.
 pub(crate) fn exit_event(pid: i32, exit: &Exit) -> Value {
     json!({"event": "exit", "pid": pid, "status": exit.status, "signal": exit.signal})
 }

@@ -1,4 +1,4 @@
-//! The `run` operation: a program from start to end, with its output.
+//! The `run` operation: runs a program to completion and returns its output.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -13,58 +13,58 @@ use super::processes::{Processes, Started};
 use super::protocol::{DATA_BYTES_MAX, Fields, Run};
 use super::seconds;
 
-/// `PIPE_BUF`: a pipe that is ready takes this much without blocking.
+/// `PIPE_BUF`: a writable pipe accepts this many bytes without blocking.
 const PIPE_CHUNK: usize = 4096;
-/// How much of its last words the error about a killed program repeats.
-const LAST_WORDS_BYTES: usize = 400;
+/// Bytes of a killed program's output that the error message quotes.
+const QUOTED_BYTES: usize = 400;
 
-/// Runs a program to its end, and until every holder of its output has closed it.
+/// Runs a program until it has exited and every holder of its output has closed it.
 ///
-/// # Errors
-/// When it cannot be started, takes longer than allowed, or says more than a reply holds; then it was killed.
+/// # Errors It cannot be started, exceeds its time limit, or prints more than a reply can hold; in the latter cases it
+/// was killed.
 pub(super) fn run(processes: &Processes, request: &Run) -> Result<Fields> {
     let timeout = seconds("timeout_s", request.timeout_s)?;
     let deadline = Instant::now() + timeout;
     let (started, ended) = processes.start_piped(request)?;
     let pid = started.pid;
-    let mut talk = Talk { started, stdin: request.stdin.as_bytes(), stdout: Vec::new(), stderr: Vec::new() };
-    if let Err(error) = talk.until_ended(deadline) {
-        // The group may be gone already: then a process that left it holds the output open.
+    let mut pipes = Pipes { started, stdin: request.stdin.as_bytes(), stdout: Vec::new(), stderr: Vec::new() };
+    if let Err(error) = pipes.until_ended(deadline) {
+        // The group may have exited already: then a process that left the group holds the output open.
         let _ = child::kill(-pid, libc::SIGKILL);
-        let said = last_words(if talk.stderr.is_empty() { &talk.stdout } else { &talk.stderr });
-        return Err(error.context(format!("{:?} was killed; its last words were {said:?}", request.argv[0])));
+        let output = tail(if pipes.stderr.is_empty() { &pipes.stdout } else { &pipes.stderr });
+        return Err(error.context(format!("{:?} was killed; the end of its output was {output:?}", request.argv[0])));
     }
     let exit = ended.recv().context("the reaper is gone")?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ok(Fields::from_iter([
         ("status".to_owned(), exit.status.into()),
         ("signal".to_owned(), exit.signal.into()),
-        ("stdout".to_owned(), text(&talk.stdout).into()),
-        ("stderr".to_owned(), text(&talk.stderr).into()),
+        ("stdout".to_owned(), text(&pipes.stdout).into()),
+        ("stderr".to_owned(), text(&pipes.stderr).into()),
         ("cpu_s".to_owned(), exit.cpu.as_secs_f64().into()),
     ]))
 }
 
-fn last_words(output: &[u8]) -> String {
-    String::from_utf8_lossy(&output[output.len().saturating_sub(LAST_WORDS_BYTES)..]).into_owned()
+fn tail(output: &[u8]) -> String {
+    String::from_utf8_lossy(&output[output.len().saturating_sub(QUOTED_BYTES)..]).into_owned()
 }
 
-/// A conversation with a child over its pipes; a pipe that has ended is dropped.
-struct Talk<'a> {
+/// A child and the data of its pipes; a closed pipe is dropped.
+struct Pipes<'a> {
     started: Started,
-    /// What is still to be said to it.
+    /// Input not yet written.
     stdin: &'a [u8],
     stdout: Vec<u8>,
     stderr: Vec<u8>,
 }
 
-impl Talk<'_> {
+impl Pipes<'_> {
     fn until_ended(&mut self, deadline: Instant) -> Result<()> {
         let mut ended = false;
         while !ended || self.started.stdout.is_some() || self.started.stderr.is_some() {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                 if ended {
-                    bail!("timed out: the program ended in time, but a process it left behind holds its output open");
+                    bail!("timed out: the program exited in time, but a process that it started holds its output open");
                 }
                 bail!("timed out: it was still running after \"timeout_s\"");
             };
@@ -85,21 +85,21 @@ impl Talk<'_> {
             poll(&mut ready, Some(left)).context("cannot wait for the program")?;
             ended |= ready[0].revents != 0;
             if ready[1].revents != 0 {
-                say(&mut self.started.stdin, &mut self.stdin).context("cannot write its standard input")?;
+                feed(&mut self.started.stdin, &mut self.stdin).context("cannot write its standard input")?;
             }
             if ready[2].revents != 0 {
-                hear(&mut self.started.stdout, &mut self.stdout).context("cannot read its standard output")?;
+                drain(&mut self.started.stdout, &mut self.stdout).context("cannot read its standard output")?;
             }
             if ready[3].revents != 0 {
-                hear(&mut self.started.stderr, &mut self.stderr).context("cannot read its standard error")?;
+                drain(&mut self.started.stderr, &mut self.stderr).context("cannot read its standard error")?;
             }
         }
         Ok(())
     }
 }
 
-/// Writes what fits without blocking; closes the pipe when all is said or nobody listens.
-fn say(pipe: &mut Option<impl Write>, text: &mut &[u8]) -> io::Result<()> {
+/// Writes what fits without blocking; closes the pipe when everything is written or the reader has closed it.
+fn feed(pipe: &mut Option<impl Write>, text: &mut &[u8]) -> io::Result<()> {
     let Some(writer) = pipe else { return Ok(()) };
     match writer.write(&text[..text.len().min(PIPE_CHUNK)]) {
         Ok(written) => *text = &text[written..],
@@ -112,17 +112,17 @@ fn say(pipe: &mut Option<impl Write>, text: &mut &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads what is there; closes the pipe at its end.
-fn hear(pipe: &mut Option<impl Read>, heard: &mut Vec<u8>) -> Result<()> {
+/// Reads available data; closes the pipe at its end.
+fn drain(pipe: &mut Option<impl Read>, data: &mut Vec<u8>) -> Result<()> {
     let Some(reader) = pipe else { return Ok(()) };
     let mut chunk = [0; 1 << 16];
     let got = reader.read(&mut chunk)?;
-    heard.extend_from_slice(&chunk[..got]);
+    data.extend_from_slice(&chunk[..got]);
     if got == 0 {
         *pipe = None;
     }
-    if heard.len() > DATA_BYTES_MAX {
-        bail!("more than {DATA_BYTES_MAX} bytes came; let it write to a file");
+    if data.len() > DATA_BYTES_MAX {
+        bail!("it printed more than {DATA_BYTES_MAX} bytes; redirect its output to a file");
     }
     Ok(())
 }

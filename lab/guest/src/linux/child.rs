@@ -1,4 +1,4 @@
-//! Child processes: what happens between `fork` and `exec`, how they are signalled and how they are reaped.
+//! Child processes: code between `fork` and `exec`, signals, reaping.
 
 use std::fs::File;
 use std::io;
@@ -7,18 +7,18 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// How a child ended.
+/// How a child exited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Exit {
-    /// Exit status, when it exited.
+    /// Exit status, if it exited.
     pub(crate) status: Option<i32>,
-    /// Signal number, when a signal ended it.
+    /// Signal number, if a signal killed it.
     pub(crate) signal: Option<i32>,
-    /// User and system time of the child and of the descendants that it waited for.
+    /// User and system time of the child and of the descendants it waited for.
     pub(crate) cpu: Duration,
 }
 
-/// Makes the child enter a cgroup before `exec`, so that every page of it is charged there.
+/// Makes the child enter a cgroup before `exec`, so that all of its pages are charged there.
 /// `procs` is the open `cgroup.procs` file of that cgroup.
 pub(crate) fn enter_cgroup(command: &mut Command, procs: File) {
     // SAFETY: the closure runs in the forked child and only calls write(2), which is async-signal-safe,
@@ -32,19 +32,19 @@ pub(crate) fn enter_cgroup(command: &mut Command, procs: File) {
     }
 }
 
-/// Sends `signal` to `pid`, or to the process group `-pid` when it is negative (`kill(2)`).
+/// Sends `signal` to `pid`, or to the process group `-pid` if it is negative (`kill(2)`).
 ///
 /// # Errors
-/// `ESRCH` when there is no such process, `EPERM`, `EINVAL` for an unknown signal.
+/// `ESRCH` if there is no such process, `EPERM`, `EINVAL` for an unknown signal.
 pub(crate) fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: takes no pointers.
     super::checked(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
-/// A descriptor that becomes readable when process `pid` ends (`pidfd_open(2)`).
+/// Returns a descriptor that becomes readable when process `pid` exits (`pidfd_open(2)`).
 ///
 /// # Errors
-/// `ESRCH` when there is no such process, `ENOSYS` before Linux 5.3.
+/// `ESRCH` if there is no such process, `ENOSYS` before Linux 5.3.
 pub(crate) fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -53,25 +53,25 @@ pub(crate) fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Waits until any child has ended and returns its id without reaping it.
+/// Waits until any child has exited and returns its id without reaping it.
 ///
 /// # Errors
-/// `ECHILD` when there is no child at all.
+/// `ECHILD` if there is no child.
 pub(crate) fn wait_any() -> io::Result<i32> {
-    // SAFETY: siginfo_t is plain data, for which all zeroes is a value.
+    // SAFETY: siginfo_t is plain data, for which all zeroes is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: `info` is writable and of the type that the call fills.
     super::retried(|| unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, libc::WEXITED | libc::WNOWAIT) })?;
-    // SAFETY: waitid succeeded, so the child part of the union is what the kernel filled.
+    // SAFETY: waitid succeeded, so the kernel filled the child part of the union.
     Ok(unsafe { info.si_pid() })
 }
 
-/// Reaps the child `pid` if it has ended; `None` when it has not, or is not ours (any more).
+/// Reaps the child `pid` if it has exited; returns `None` if it has not, or is not a child.
 pub(crate) fn reap(pid: i32) -> Option<Exit> {
     let mut status = 0;
-    // SAFETY: rusage is plain integers, for which all zeroes is a value.
+    // SAFETY: rusage is plain integers, for which all zeroes is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to live values of the types that the call fills.
+    // SAFETY: both pointers refer to live values of the types that the call fills.
     let reaped = super::retried(|| unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) });
     if reaped.ok()? != pid {
         return None;
@@ -83,8 +83,8 @@ pub(crate) fn reap(pid: i32) -> Option<Exit> {
     })
 }
 
-/// Forks this process, which must have one thread only, and runs `life` in the child, which ends with the status
-/// that it returns, or by `SIGKILL` when the parent ends. Returns the child's process id.
+/// Forks this process, which must be single-threaded, and runs `life` in the child. The child exits with the returned
+/// status, or is killed by `SIGKILL` when the parent exits. Returns the child's process id.
 ///
 /// # Errors
 /// Those of `fork(2)`.
@@ -97,9 +97,9 @@ pub(crate) fn fork(life: impl FnOnce() -> i32) -> io::Result<i32> {
     }
     // SAFETY: takes no pointers for this option.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    // The parent may have ended before the line above.
+    // The parent may have exited before the prctl.
     let status = if std::os::unix::process::parent_id() == parent { life() } else { 1 };
-    // SAFETY: ends the child without running the parent's exit handlers a second time.
+    // SAFETY: exits the child without running the parent's exit handlers a second time.
     unsafe { libc::_exit(status) }
 }
 

@@ -1,4 +1,4 @@
-//! `inotify(7)`, reduced to "something changed in this directory".
+//! `inotify(7)`, reduced to change notifications of directories.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -8,16 +8,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// A queue of change notices for the directories added to it.
+/// A queue of change notifications for watched directories.
 pub(crate) struct Inotify {
     queue: File,
 }
 
 impl Inotify {
-    /// An empty queue.
+    /// Returns an empty queue.
     ///
     /// # Errors
-    /// `EMFILE` when the user's limit of inotify instances is reached.
+    /// `EMFILE` if the user's limit of inotify instances is reached.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: takes no pointers.
         let fd = super::checked(unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) })?;
@@ -25,10 +25,10 @@ impl Inotify {
         Ok(Self { queue: unsafe { File::from_raw_fd(fd) } })
     }
 
-    /// Watches `directory` for entries that appear, move in, grow or are written. Adding it again is harmless.
+    /// Watches `directory` for entries that are created, moved in, extended or written. Repeated calls have no effect.
     ///
     /// # Errors
-    /// Those of `inotify_add_watch(2)`, with `ENOENT` when the directory does not exist.
+    /// Those of `inotify_add_watch(2)`, with `ENOENT` if the directory does not exist.
     pub(crate) fn watch(&self, directory: &Path) -> io::Result<()> {
         let path = CString::new(directory.as_os_str().as_bytes())?;
         let mask = libc::IN_CREATE | libc::IN_MOVED_TO | libc::IN_MODIFY | libc::IN_CLOSE_WRITE | libc::IN_ONLYDIR;
@@ -37,7 +37,7 @@ impl Inotify {
         Ok(())
     }
 
-    /// Waits for a notice, at most `timeout`, and empties the queue.
+    /// Waits for a notification, at most `timeout`, and empties the queue.
     ///
     /// # Errors
     /// Those of `ppoll(2)` and `read(2)`.

@@ -1,4 +1,4 @@
-//! Memory mappings: making them, touching their pages, sharing counters through them.
+//! Memory mappings: creation, page accesses, shared counters.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -7,13 +7,13 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Bytes of a page (`sysconf(_SC_PAGESIZE)`).
+/// Returns the page size in bytes (`sysconf(_SC_PAGESIZE)`).
 pub(crate) fn page_bytes() -> usize {
     // SAFETY: takes no pointers.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// A readable and, unless said otherwise, writable mapping that lives until it is dropped.
+/// A mapping that exists until it is dropped; readable and, unless stated otherwise, writable.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -33,15 +33,15 @@ pub(crate) enum Advice {
 }
 
 impl Mapping {
-    /// Private anonymous memory that starts at a multiple of `align`, a power of two.
+    /// Maps private anonymous memory that starts at a multiple of `align`, a power of two.
     ///
     /// # Errors
-    /// `ENOMEM` when the address space or the overcommit limit is used up.
+    /// `ENOMEM` if the address space or the overcommit limit is exhausted.
     pub(crate) fn anonymous(bytes: usize, align: usize) -> io::Result<Self> {
         let align = align.max(page_bytes());
         let reserved = bytes.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
         let whole = map(reserved, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
-        // The reservation gives back what lies before and after the aligned part.
+        // Unmaps the parts before and after the aligned part.
         let before = whole.start.as_ptr().align_offset(align);
         let after = reserved - before - bytes;
         let whole = std::mem::ManuallyDrop::new(whole);
@@ -58,8 +58,8 @@ impl Mapping {
         }
     }
 
-    /// The first `bytes` of `file`, shared with everyone who maps or reads it.
-    /// Who maps a file must not let it shrink: touching a page beyond its end kills the process.
+    /// Maps the first `bytes` of `file`, shared with all processes that map or read it.
+    /// The file must not shrink while it is mapped: accessing a page beyond its end kills the process.
     ///
     /// # Errors
     /// Those of `mmap(2)`.
@@ -75,20 +75,20 @@ impl Mapping {
         map(bytes, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd())
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn start(&self) -> u64 {
         self.start.as_ptr().addr() as u64
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Advises the kernel about all of it.
+    /// Advises the kernel about the whole mapping.
     ///
     /// # Errors
-    /// `EINVAL` when the kernel was built without what the advice is about.
+    /// `EINVAL` if the kernel was built without the feature.
     pub(crate) fn advise(&self, advice: Advice) -> io::Result<()> {
         let advice = match advice {
             Advice::NoHugePage => libc::MADV_NOHUGEPAGE,
@@ -103,7 +103,7 @@ impl Mapping {
     /// Names anonymous memory in `/proc/PID/maps` (`PR_SET_VMA_ANON_NAME`).
     ///
     /// # Errors
-    /// `EINVAL` on kernels without `CONFIG_ANON_VMA_NAME`, or for a name with characters that it refuses.
+    /// `EINVAL` on kernels without `CONFIG_ANON_VMA_NAME`, or for a name with invalid characters.
     pub(crate) fn name(&self, name: &str) -> io::Result<()> {
         let name = CString::new(name)?;
         let (option, kind) = (libc::PR_SET_VMA, libc::PR_SET_VMA_ANON_NAME);
@@ -111,20 +111,21 @@ impl Mapping {
         super::checked(unsafe { libc::prctl(option, kind, self.start.as_ptr(), self.bytes, name.as_ptr()) }).map(drop)
     }
 
-    /// Copies `data` to `offset` of a writable mapping; panics when it does not fit.
+    /// Copies `data` to `offset` of a writable mapping; panics if it does not fit.
     pub(crate) fn write(&self, offset: usize, data: &[u8]) {
         assert!(offset.checked_add(data.len()).is_some_and(|end| end <= self.bytes), "write beyond the mapping");
-        // SAFETY: the target lies within the mapping, and no reference to its bytes is ever handed out
-        // other than to atomics, which are kept in mappings of their own.
+        // SAFETY: the target lies within the mapping. References to its bytes are handed out only as atomics, which are
+        // in mappings of their own.
         unsafe { self.start.as_ptr().add(offset).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
     }
 
-    /// Accesses one byte per page of `pages`, by reading it, or by reading and writing it.
+    /// Accesses one byte per page of `pages`: reads it, or reads and writes it.
     pub(crate) fn touch(&self, pages: std::ops::Range<usize>, write: bool) {
         let page = page_bytes();
         assert!(pages.end.checked_mul(page).is_some_and(|end| end <= self.bytes), "touch beyond the mapping");
         for index in pages {
-            // SAFETY: the last byte of page `index` lies within the mapping, as just checked; volatile keeps the access.
+            // SAFETY: the last byte of page `index` lies within the mapping, as just checked; volatile keeps the
+            // access.
             unsafe {
                 let last = self.start.as_ptr().add((index + 1) * page - 1);
                 let byte = last.read_volatile();
@@ -135,7 +136,7 @@ impl Mapping {
         }
     }
 
-    /// Keeps all of it in DRAM (`mlock(2)`).
+    /// Locks the whole mapping in DRAM (`mlock(2)`).
     ///
     /// # Errors
     /// `ENOMEM` or `EPERM` beyond the limit on locked memory, `RLIMIT_MEMLOCK`.
@@ -143,22 +144,22 @@ impl Mapping {
         lock(self.start.as_ptr(), self.bytes)
     }
 
-    /// Gives back the memory of these pages (`MADV_DONTNEED`), which then read as zeroes.
+    /// Frees the memory of these pages (`MADV_DONTNEED`), which then read as zeroes.
     pub(crate) fn discard(&self, pages: std::ops::Range<usize>) {
         let page = page_bytes();
         assert!(pages.end.checked_mul(page).is_some_and(|end| end <= self.bytes), "discard beyond the mapping");
-        // SAFETY: the range lies within private memory that we own, and no reference to its bytes is ever handed out.
+        // SAFETY: the range lies within private memory that we own, and no reference to its bytes is handed out.
         unsafe { libc::madvise(self.start.as_ptr().add(pages.start * page).cast(), pages.len() * page, libc::MADV_DONTNEED) };
     }
 
-    /// The counter at `offset`, a multiple of four. In a read-only mapping it may only be loaded.
+    /// Returns the counter at `offset`, a multiple of four. In a read-only mapping it may only be loaded.
     pub(crate) fn u32_at(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= self.bytes), "no u32 at {offset}");
         // SAFETY: aligned, since mappings start at pages, and within a mapping that lives as long as `self`.
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 
-    /// The counter at `offset`, a multiple of eight. In a read-only mapping it may only be loaded.
+    /// Returns the counter at `offset`, a multiple of eight. In a read-only mapping it may only be loaded.
     pub(crate) fn u64_at(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.bytes), "no u64 at {offset}");
         // SAFETY: aligned, since mappings start at pages, and within a mapping that lives as long as `self`.
@@ -174,7 +175,7 @@ impl Drop for Mapping {
 }
 
 fn map(bytes: usize, protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> io::Result<Mapping> {
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs no memory in use.
+    // SAFETY: a new mapping at an address chosen by the kernel affects no memory in use.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
     match NonNull::new(start.cast()) {
         Some(start_) if start != libc::MAP_FAILED => Ok(Mapping { start: start_, bytes }),
@@ -182,7 +183,7 @@ fn map(bytes: usize, protection: libc::c_int, flags: libc::c_int, fd: libc::c_in
     }
 }
 
-/// Keeps these items in DRAM (`mlock(2)`), with what shares their first and last pages.
+/// Locks these items in DRAM (`mlock(2)`), with anything else on their first and last pages.
 ///
 /// # Errors
 /// Those of [`Mapping::lock`].
@@ -191,11 +192,11 @@ pub(crate) fn lock_items<T>(items: &[T]) -> io::Result<()> {
 }
 
 fn lock(start: *const u8, bytes: usize) -> io::Result<()> {
-    // SAFETY: locking changes where pages live and nothing of what they hold, and the kernel checks the range.
+    // SAFETY: locking does not change contents, and the kernel checks the range.
     super::checked(unsafe { libc::mlock(start.cast(), bytes) }).map(drop)
 }
 
-/// A file without a path (`memfd_create(2)`), of length zero.
+/// Creates a file without a path (`memfd_create(2)`), of length zero.
 ///
 /// # Errors
 /// Those of `memfd_create(2)`.
@@ -213,7 +214,7 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn anonymous_memory_is_aligned_and_whole() {
+    fn anonymous_memory_is_aligned_and_accessible() {
         for align in [1, 4096, 1 << 21] {
             let mapping = Mapping::anonymous(3 << 21, align).unwrap();
             assert!(mapping.start().is_multiple_of(align as u64));
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn discarded_pages_are_zeroes_and_others_stay() {
+    fn discarded_pages_are_zeroes_and_others_are_kept() {
         let page = page_bytes();
         let mapping = Mapping::anonymous(3 * page, 1).unwrap();
         for offset in [0, page, 2 * page] {
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_is_seen_by_every_mapping_of_it() {
+    fn shared_memory_is_visible_in_every_mapping() {
         let file = memory_file("test").unwrap();
         file.set_len(8192).unwrap();
         let (one, other) = (Mapping::shared(&file, 8192).unwrap(), Mapping::shared_read_only(&file, 8192).unwrap());

@@ -1,5 +1,5 @@
-//! The system calls this program needs and no safe wrapper offers. All `unsafe` of the program is here,
-//! each function safe to call and each block with its argument.
+//! System calls without a safe wrapper elsewhere. All `unsafe` code of the program is here; each function is safe to
+//! call, and each block states why it is sound.
 #![allow(unsafe_code)]
 
 pub(crate) mod child;
@@ -14,12 +14,12 @@ pub(crate) mod uevent;
 
 use std::io;
 
-/// Turns the `-1` of a system call into the error it left in `errno`.
+/// Converts the `-1` of a system call to the error in `errno`.
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Repeats a call that a signal interrupted.
+/// Repeats a call while signals interrupt it.
 fn retried(mut call: impl FnMut() -> libc::c_int) -> io::Result<libc::c_int> {
     loop {
         match checked(call()) {

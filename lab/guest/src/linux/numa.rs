@@ -1,20 +1,20 @@
-//! Where pages are among the machine's memory nodes (`move_pages(2)`), and where new ones go (`set_mempolicy(2)`).
+//! NUMA nodes: the nodes of pages (`move_pages(2)`), and the nodes of new memory (`set_mempolicy(2)`).
 
 use std::io;
 
-/// Addresses in one call.
+/// Addresses per call.
 const BATCH: usize = 1024;
 
-/// The node of each of these pages of a process; `None` for a page that is not in memory.
+/// Returns the node of each of these pages of a process; `None` for a page that is not in memory.
 ///
 /// # Errors
-/// `ESRCH` when the process is gone, `EPERM` when it is another's.
+/// `ESRCH` if the process does not exist, `EPERM` if it belongs to another user.
 pub(crate) fn nodes_of(pid: i32, addresses: &[u64]) -> io::Result<Vec<Option<u32>>> {
     let mut nodes = Vec::with_capacity(addresses.len());
     let mut status = [0_i32; BATCH];
     for batch in addresses.chunks(BATCH) {
-        // SAFETY: `batch` holds as many addresses, of which the kernel takes none for more than a number, and `status` as
-        // many places as it is told; without a list of nodes it moves nothing.
+        // SAFETY: `batch` has the given number of addresses, which the kernel does not dereference, and `status` has
+        // room for as many results; without a list of nodes no page is moved.
         let done = unsafe {
             libc::syscall(libc::SYS_move_pages, pid, batch.len(), batch.as_ptr(), std::ptr::null::<i32>(), status.as_mut_ptr(), 0)
         };
@@ -26,24 +26,24 @@ pub(crate) fn nodes_of(pid: i32, addresses: &[u64]) -> io::Result<Vec<Option<u32
     Ok(nodes)
 }
 
-/// Takes new memory of this thread from one node alone.
+/// Restricts new memory of this thread to one node.
 ///
 /// # Errors
-/// `EINVAL` when there is no such node, or it has no memory.
+/// `EINVAL` if there is no such node, or it has no memory.
 pub(crate) fn bind_to(node: u32) -> io::Result<()> {
     const NODES_MAX: u32 = u64::BITS;
     let mask = 1_u64.checked_shl(node).ok_or(io::ErrorKind::InvalidInput)?;
-    // SAFETY: `mask` has as many bits as the kernel is told, and it only reads them. It counts one more than there are.
+    // SAFETY: the kernel reads as many bits as `mask` has; the argument counts one more than it reads.
     let done = unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_BIND, &raw const mask, u64::from(NODES_MAX) + 1) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Takes new memory of this thread from wherever the kernel likes.
+/// Removes the restriction of new memory to a node.
 ///
 /// # Errors
-/// `ENOSYS` where the kernel knows of no nodes.
+/// `ENOSYS` on kernels without NUMA support.
 pub(crate) fn unbind() -> io::Result<()> {
-    // SAFETY: this policy has no mask, which the kernel does not read.
+    // SAFETY: this policy has no mask, so the kernel does not read the null pointer.
     let done = unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_DEFAULT, std::ptr::null::<u64>(), 0_u64) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

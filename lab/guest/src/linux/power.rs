@@ -1,10 +1,10 @@
-//! The machine itself: its kernel's name and its power switch.
+//! The machine: its kernel release and its power switch.
 
 use std::ffi::CStr;
 
-/// The kernel release, as `uname -r` prints it.
+/// Returns the kernel release, as `uname -r` prints it.
 pub(crate) fn kernel_release() -> String {
-    // SAFETY: utsname is arrays of characters, for which all zeroes is a value.
+    // SAFETY: utsname is arrays of characters, for which all zeroes is valid.
     let mut name: libc::utsname = unsafe { std::mem::zeroed() };
     // SAFETY: `name` is writable and of the type that the call fills.
     unsafe { libc::uname(&raw mut name) };
@@ -12,10 +12,10 @@ pub(crate) fn kernel_release() -> String {
     unsafe { CStr::from_ptr(name.release.as_ptr()) }.to_string_lossy().into_owned()
 }
 
-/// Writes out dirty data and switches the machine off; for process 1 of a guest only.
-/// Returns only when the kernel refused both to power off and to restart.
+/// Writes out dirty data and powers the machine off; for process 1 of a guest only.
+/// Returns only if the kernel refuses both to power off and to restart.
 pub(crate) fn power_off() {
-    // SAFETY: `sync` and `reboot` take no pointers; whoever calls this wants the machine gone.
+    // SAFETY: `sync` and `reboot` take no pointers.
     unsafe {
         libc::sync();
         libc::reboot(libc::LINUX_REBOOT_CMD_POWER_OFF);

@@ -1,4 +1,4 @@
-//! The kernel's device events (`NETLINK_KOBJECT_UEVENT`), reduced to "some device changed".
+//! The kernel's device events (`NETLINK_KOBJECT_UEVENT`), reduced to change notifications.
 
 use std::io;
 use std::mem::size_of;
@@ -21,12 +21,12 @@ impl DeviceEvents {
         let fd = super::checked(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_KOBJECT_UEVENT) })?;
         // SAFETY: the descriptor was just opened and nothing else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: sockaddr_nl is plain integers, for which all zeroes is a value.
+        // SAFETY: sockaddr_nl is plain integers, for which all zeroes is valid.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).unwrap_or_default();
         address.nl_groups = 1;
         let length = libc::socklen_t::try_from(size_of::<libc::sockaddr_nl>()).unwrap_or_default();
-        // SAFETY: the address is initialised and its true length is given.
+        // SAFETY: the address is initialised and its length is passed.
         super::checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
         Ok(Self { socket })
     }
@@ -41,7 +41,7 @@ impl DeviceEvents {
         loop {
             // SAFETY: the buffer is writable for the given length.
             let got = unsafe { libc::recv(self.socket.as_raw_fd(), event.as_mut_ptr().cast(), event.len(), 0) };
-            // An error is an empty queue or an overrun one; both mean "look again".
+            // An error means an empty or an overrun queue; the caller searches again in both cases.
             if got <= 0 {
                 return Ok(());
             }

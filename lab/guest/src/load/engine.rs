@@ -66,11 +66,11 @@ enum Next {
 }
 
 impl Engine<'_> {
-    /// Runs the load to its end, giving one line per second to `say`, and returns the summary and the first error.
+    /// Runs the load to its end, giving one line per second to `print`, and returns the summary and the first error.
     ///
     /// # Errors
     /// When the connection breaks, the server falls silent or speaks another protocol. Refusals are counted instead.
-    pub(super) fn run(mut self, say: &mut dyn FnMut(&Value) -> Result<()>) -> Result<(Value, Option<String>)> {
+    pub(super) fn run(mut self, print: &mut dyn FnMut(&Value) -> Result<()>) -> Result<(Value, Option<String>)> {
         let mut report = Report::new()?;
         let mut in_flight = VecDeque::with_capacity(self.pace.depth);
         let start = Instant::now();
@@ -100,7 +100,7 @@ impl Engine<'_> {
             }
             while start.elapsed() >= SECOND * u32::try_from(seconds + 1).unwrap_or(u32::MAX) {
                 seconds += 1;
-                say(&report.second(seconds))?;
+                print(&report.second(seconds))?;
             }
         }
         let first_error = report.counts().first_error.clone();

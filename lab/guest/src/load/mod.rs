@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Subcommand;
 
-use crate::latencies::say;
+use crate::latencies::print_line;
 
 use codec::Codec;
 use connection::Connection;
@@ -156,7 +156,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let records = Records { seed: load.seed, keys: *keys, factor };
             let engine = Engine { connection, codec, records, source: &mut Fill::new(records), pace: unpaced };
             let (summary, first_error) = engine.run(&mut |_| Ok(()))?;
-            say(&summary)?;
+            print_line(&summary)?;
             match first_error {
                 Some(error) => bail!("not every key was stored; the first that was not: {error}"),
                 None => Ok(()),
@@ -174,8 +174,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 write_share: run.write_share,
             };
             let engine = Engine { connection, codec, records, source: &mut Mixed::new(records, mix), pace };
-            let (summary, _) = engine.run(&mut say)?;
-            say(&summary)
+            let (summary, _) = engine.run(&mut print_line)?;
+            print_line(&summary)
         }
     }
 }

@@ -88,8 +88,8 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Accesses these units of a region of `pages` pages that starts at page `first`, and checks its blocks: number of the
-    /// block, pages touched, accesses.
+    /// Accesses these units of a region of `pages` pages that starts at page `first`, and checks its blocks: number of
+    /// the block, pages touched, accesses.
     fn check(pattern: &Pattern, first: u64, pages: u64, units: &[usize], expected: &[(u64, u32, u64)]) {
         let directory = tempfile::tempdir().unwrap();
         let shape = Shape::new(pattern, usize::try_from(pages).unwrap());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::latencies::say;
+use crate::latencies::print_line;
 use crate::linux::clock::monotonic_ns;
 use crate::linux::numa::nodes_of;
 use crate::linux::signals::Signals;
@@ -35,8 +35,8 @@ struct Line {
 
 /// Prints a line every now and then, until `SIGTERM` or `SIGINT` comes or the workload has ended.
 ///
-/// An access counts for the node on which its page is at the end of its interval. Pages that are recorded together count
-/// for the node of the first one.
+/// An access counts for the node on which its page is at the end of its interval. Pages that are recorded together
+/// count for the node of the first one.
 ///
 /// # Errors
 /// When a file cannot be read, or standard output is closed.
@@ -47,7 +47,8 @@ pub(super) fn watch(path: &Path, every: Duration) -> Result<()> {
     let mut before_ns = monotonic_ns();
     let process = PathBuf::from(format!("/proc/{}", layout.pid));
     while signals.take(Some(every)).is_none() {
-        // Whether accesses came since the last line or not: without any, nobody asks the kernel about the process below.
+        // Whether accesses came since the last line or not: without any, nobody asks the kernel about the process
+        // below.
         if !process.exists() {
             return Ok(());
         }
@@ -70,7 +71,7 @@ pub(super) fn watch(path: &Path, every: Duration) -> Result<()> {
             // The workload has ended.
             Err(_) => return Ok(()),
         }
-        say(&serde_json::to_value(&line)?)?;
+        print_line(&serde_json::to_value(&line)?)?;
         before_ns = at_ns;
     }
     Ok(())
@@ -105,8 +106,8 @@ impl Line {
     }
 }
 
-/// Adds the bytes of the mappings that lie in `range`, as `/proc/PID/numa_maps` has them: `7f0000000000 default anon=512
-/// N0=256 N1=256 kernelpagesize_kB=4`, counted in pages of the size that ends the line.
+/// Adds the bytes of the mappings that lie in `range`, as `/proc/PID/numa_maps` has them: `7f0000000000 default
+/// anon=512 N0=256 N1=256 kernelpagesize_kB=4`, counted in pages of the size that ends the line.
 fn add_bytes(nodes: &mut BTreeMap<u32, Share>, maps: &str, range: std::ops::Range<u64>) {
     for line in maps.lines() {
         let mut words = line.split(' ');

@@ -1,7 +1,8 @@
 //! Accesses at random times: each 2 MiB block is a Poisson process with a rate of its own.
 //!
 //! All blocks of a region are one process. Arrivals of the sum of the rates, each given to a block with a chance in
-//! proportion to its rate, are independent Poisson processes of those rates: it takes one next arrival, and no calendar.
+//! proportion to its rate, are independent Poisson processes of those rates: it takes one next arrival, and no
+//! calendar.
 
 use fastrand::Rng;
 
@@ -10,8 +11,9 @@ use crate::zipf::ZipfPages;
 
 use super::spec::{BLOCK_PAGES, Poisson};
 
-/// An access that is due for longer than this is left out, with all that fell due meanwhile. A workload that was held up
-/// would otherwise make them all at once, which is no Poisson process, and which no accessed bit can tell from a single one.
+/// An access that is due for longer than this is left out, with all that fell due meanwhile. A workload that was held
+/// up would otherwise make them all at once, which is no Poisson process, and which no accessed bit can tell from a
+/// single one.
 const LATE_MAX_NS: u64 = 50_000_000;
 
 /// The accesses of one region in one phase.

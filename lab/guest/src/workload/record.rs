@@ -5,8 +5,10 @@
 //! | where | what |
 //! |---|---|
 //! | 0 | magic, version, start (nanoseconds of `CLOCK_MONOTONIC`), number of regions; zeroes up to 64 |
-//! | 64 + 64 i | region i: units, pages per unit, depth, offset of its table; sweeps begun, begin and end of the last one (nanoseconds of `CLOCK_MONOTONIC`; the end is the older one while it is under way), periods missed |
-//! | a region's offset | per unit: how many times it was accessed (`u32`), and a ring of `depth` times of access (`u32`, milliseconds since the start) |
+//! | 64 + 64 i | region i: units, pages per unit, depth, offset of its table; sweeps begun, begin and end of the last
+//! one (nanoseconds of `CLOCK_MONOTONIC`; the end is the older one while it is under way), periods missed | | a
+//! region's offset | per unit: how many times it was accessed (`u32`), and a ring of `depth` times of access (`u32`,
+//! milliseconds since the start) |
 //!
 //! A time is written just before the access that it stands for. Readers look while the workload goes on.
 

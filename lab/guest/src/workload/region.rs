@@ -63,7 +63,8 @@ impl Region {
                 let open = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
                 let mapping = filling.map(&open.with_context(context)?, bytes).with_context(context)?;
                 if matches!(spec.pattern, Pattern::Requests(_)) {
-                    // As databases do that map their files: around a page that is asked for, nobody asks for its neighbours.
+                    // As databases do that map their files: around a page that is asked for, nobody asks for its
+                    // neighbours.
                     mapping.advise(Advice::Random).context("MADV_RANDOM")?;
                 }
                 file = Some(path);

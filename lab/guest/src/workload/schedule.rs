@@ -153,8 +153,9 @@ mod tests {
     use super::super::spec::Phase;
     use super::*;
 
-    /// Lets time pass in steps of `step_ms` up to `end_ms`, jumping to the next phase at `jump_ms`, and checks what
-    /// was done: `time:region` for a sweep, `+missed`, `time:region*touches`, `time:region~phase@began`, `time:region#phase`.
+    /// Lets time pass in steps of `step_ms` up to `end_ms`, jumping to the next phase at `jump_ms`, and checks what was
+    /// done: `time:region` for a sweep, `+missed`, `time:region*touches`, `time:region~phase@began`,
+    /// `time:region#phase`.
     fn check(patterns: &[Pattern], step_ms: u64, end_ms: u64, jump_ms: Option<u64>, expected: &str) {
         let mut schedule = Schedule::new(patterns.iter().cloned(), 0);
         let mut done = Vec::new();

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use serde_json::{Value, json};
 
 use crate::content;
-use crate::latencies::{Latencies, fields, say};
+use crate::latencies::{Latencies, fields, print_line};
 use crate::linux::clock::monotonic_ns;
 use crate::rounding::floor;
 use crate::zipf::ZipfPages;
@@ -53,8 +53,8 @@ impl<'a> Server<'a> {
                 places.push(Place { region, pages, popularity: ZipfPages::new(region.pages(), exponent, &mut rng) });
             }
         }
-        // Each request looks into these tables too; coming back, their pages would be taken for the regions'. Where that
-        // is not allowed the workload works all the same.
+        // Each request looks into these tables too; coming back, their pages would be taken for the regions'. Where
+        // that is not allowed the workload works all the same.
         let _ = record.lock();
         for place in &places {
             let _ = place.popularity.lock();
@@ -93,7 +93,7 @@ impl<'a> Server<'a> {
             let mut line = self.latencies.second(self.seconds);
             line.extend(fields([("access_us", json!(self.access_ns / 1000))]));
             self.access_before_ns += std::mem::take(&mut self.access_ns);
-            say(&Value::from(line))?;
+            print_line(&Value::from(line))?;
         }
         Ok(())
     }
@@ -107,7 +107,7 @@ impl<'a> Server<'a> {
         let mut summary = self.latencies.summary(elapsed);
         let access = Duration::from_nanos(self.access_before_ns + self.access_ns);
         summary.extend(fields([("access_share", json!(access.as_secs_f64() / elapsed.as_secs_f64().max(1e-9)))]));
-        say(&Value::from(summary))
+        print_line(&Value::from(summary))
     }
 
     fn read(&mut self, record: &Record) {

@@ -31,7 +31,8 @@ pub(super) struct Spec {
     pub(super) server: Option<ServerSpec>,
 }
 
-/// Requests, served one after the other: each reads its pages of every region with the pattern `requests`, and computes.
+/// Requests, served one after the other: each reads its pages of every region with the pattern `requests`, and
+/// computes.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ServerSpec {
@@ -69,7 +70,8 @@ pub(super) enum Kind {
     Anon,
     /// A memory file, accessed by a child process only.
     Shared,
-    /// A memory file, mapped and accessed by the workload alone, as a virtual machine's process does its guest's memory.
+    /// A memory file, mapped and accessed by the workload alone, as a virtual machine's process does its guest's
+    /// memory.
     Memfd,
     /// A file on disk, mapped shared.
     File,
@@ -118,8 +120,8 @@ pub(super) struct Zipf {
     pub(super) touches_per_s: f64,
 }
 
-/// Rates of blocks, from `least` to `most` accesses per second, evenly spread by their logarithm over the blocks that are
-/// accessed at all; which block has which rate is random. Accesses of a block fall on `parts` of its pages.
+/// Rates of blocks, from `least` to `most` accesses per second, evenly spread by their logarithm over the blocks that
+/// are accessed at all; which block has which rate is random. Accesses of a block fall on `parts` of its pages.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Poisson {
