@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use anyhow::Result;
 use policy::thresholds::Thresholds;
-use trace::compact::{Compacted, Compactor, Unpacked};
+use trace::compact::{CompactedTrace, Compactor, DayEntries};
 use trace::{Basis, Entry, Figures, JobId, Labels, Trace, Writer};
 
 use crate::measure::{Bench, Effort, Report};
@@ -30,15 +30,15 @@ pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     let mut columns = || (0..trace.groups()).filter_map(|group| trace.group(group).ok()).map(|rows| black_box(rows).len() as u64).sum();
     report.measure(effort, Bench { name: "trace_columns", unit: "entries", work: &mut columns, limit: None, required: None })?;
 
-    let compacted = Compacted::open(&packed)?;
-    let mut unpacked = Unpacked::default();
+    let compacted = CompactedTrace::open(&packed)?;
+    let mut unpacked = DayEntries::default();
     let mut from_file = || unpack(&compacted, &mut unpacked);
     report
         .measure(effort, Bench { name: "trace_compacted_file", unit: "entries", work: &mut from_file, limit: None, required: Some(8e6) })?;
 
     let groups = (0..compacted.groups()).map(|group| compacted.group(group)?.collect::<Result<Vec<_>, _>>());
     let days = groups.collect::<Result<Vec<_>, _>>()?.concat();
-    let mut unpacked = Unpacked::default();
+    let mut unpacked = DayEntries::default();
     let mut in_memory = || {
         let mut entries = 0;
         for day in &days {
@@ -58,7 +58,7 @@ pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     report.measure(effort, bench)
 }
 
-fn unpack(compacted: &Compacted, unpacked: &mut Unpacked) -> u64 {
+fn unpack(compacted: &CompactedTrace, unpacked: &mut DayEntries) -> u64 {
     let mut entries = 0;
     for group in 0..compacted.groups() {
         for day in compacted.group(group).into_iter().flatten().flatten() {

@@ -1,23 +1,23 @@
-//! Days and times in UTC. Partitions are named after the days.
+//! Dates and times in UTC. Partitions are named after dates.
 
 use jiff::Timestamp;
 
-/// Milliseconds of a day.
+/// Milliseconds per day.
 pub const DAY_MS: u64 = 86_400_000;
 
-/// The date of a time, as `2026-11-20`.
+/// Formats the date of a time, such as `2026-11-20`.
 #[must_use]
 pub fn date(unix_ms: u64) -> String {
     formatted(unix_ms, "%Y-%m-%d")
 }
 
-/// A time of day with its date, as `2026-11-20 19:30:00`.
+/// Formats a date with its time of day, such as `2026-11-20 19:30:00`.
 #[must_use]
 pub fn time(unix_ms: u64) -> String {
     formatted(unix_ms, "%Y-%m-%d %H:%M:%S")
 }
 
-/// Formats a time. One after the year 9999 is returned as its number of milliseconds.
+/// Formats a time. A time after the year 9999 is returned as its number of milliseconds.
 fn formatted(unix_ms: u64, format: &str) -> String {
     let time = i64::try_from(unix_ms).ok().and_then(|unix_ms| Timestamp::from_millisecond(unix_ms).ok());
     time.map_or_else(|| unix_ms.to_string(), |time| time.strftime(format).to_string())

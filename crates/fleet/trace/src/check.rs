@@ -1,33 +1,33 @@
-//! Whether a file is what the schema promises.
+//! Checks trace files and compacted files against their schema.
 
 use std::path::Path;
 
 use crate::calendar;
-use crate::compact::{Compacted, Number, Unpacked};
+use crate::compact::{CompactedTrace, DayEntries, Number};
 use crate::entry::{Basis, Entry};
 use crate::error::{Error, Result};
 use crate::read::Trace;
 
-/// Problems told of one file; the others are counted.
-const TOLD_MAX: usize = 20;
+/// Problems of one file that are reported; further ones are only counted.
+const PROBLEMS_MAX: usize = 20;
 
-/// What a file turned out to be.
+/// A file that was recognized by its metadata.
 #[derive(Debug)]
 pub enum Kind {
-    /// A trace.
+    /// A trace file.
     Trace(Trace),
-    /// A compacted one.
-    Compacted(Compacted),
+    /// A compacted file.
+    Compacted(CompactedTrace),
 }
 
 /// Opens a file of either kind.
 ///
 /// # Errors
-/// Those of [`Trace::open`] and [`Compacted::open`].
+/// Those of [`Trace::open`] and [`CompactedTrace::open`].
 pub fn open(path: &Path) -> Result<Kind> {
     match Trace::open(path) {
-        // It says so itself, or nothing at all.
-        Err(error @ Error::Damaged { .. }) => match Compacted::open(path) {
+        // Neither kind opens a file of the other kind.
+        Err(error @ Error::Damaged { .. }) => match CompactedTrace::open(path) {
             Ok(compacted) => Ok(Kind::Compacted(compacted)),
             Err(newer @ Error::Newer { .. }) => Err(newer),
             Err(_) => Err(error),
@@ -36,32 +36,32 @@ pub fn open(path: &Path) -> Result<Kind> {
     }
 }
 
-/// What was found in a file.
+/// Result of checking a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Entries looked at.
+    /// Entries checked.
     pub entries: u64,
-    /// Jobs that they are of.
+    /// Jobs checked.
     pub jobs: u64,
-    /// What is wrong, at most the first twenty.
+    /// Descriptions of the first problems, at most twenty.
     pub problems: Vec<String>,
-    /// How many problems there are in all.
+    /// Number of all problems.
     pub problems_total: u64,
 }
 
 impl Report {
-    fn tell(&mut self, what: String) {
+    fn add(&mut self, problem: String) {
         self.problems_total += 1;
-        if self.problems.len() < TOLD_MAX {
-            self.problems.push(what);
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem);
         }
     }
 }
 
-/// Reads a whole file and looks for what the schema rules out.
+/// Reads a whole file and reports everything that the schema forbids.
 ///
 /// # Errors
-/// Where it cannot be read to the end.
+/// If the file cannot be read to its end.
 pub fn check(path: &Path) -> Result<Report> {
     match open(path)? {
         Kind::Trace(trace) => check_trace(&trace),
@@ -81,47 +81,47 @@ fn check_trace(trace: &Trace) -> Result<Report> {
             let at = || format!("{} of {} at {}", entry.id.job, entry.id.machine, calendar::time(entry.figures.start_unix_ms));
             if let Some(last) = &last {
                 if last.order() > entry.order() {
-                    report.tell(format!("{}: not sorted", at()));
+                    report.add(format!("{}: not sorted", at()));
                 } else if last.order() == entry.order() {
-                    report.tell(format!("{}: twice", at()));
+                    report.add(format!("{}: stored twice", at()));
                 }
             }
             if same_job && first_of_group {
-                report.tell(format!("{}: its job straddles two row groups", at()));
+                report.add(format!("{}: the job is in two row groups", at()));
             }
-            for what in impossible(&entry, trace.basis()) {
-                report.tell(format!("{}: {what}", at()));
+            for problem in inconsistencies(&entry, trace.basis()) {
+                report.add(format!("{}: {problem}", at()));
             }
             first_of_group = false;
             last = Some(entry);
         }
     }
     if report.entries != trace.entries() {
-        report.tell(format!("{} entries, and {} by the file's own count", report.entries, trace.entries()));
+        report.add(format!("{} entries; the file's metadata has {}", report.entries, trace.entries()));
     }
     Ok(report)
 }
 
-/// What cannot be true of an entry.
-fn impossible(entry: &Entry, basis: &Basis) -> Vec<&'static str> {
+/// Returns the inconsistencies between the numbers of an entry.
+fn inconsistencies(entry: &Entry, basis: &Basis) -> Vec<&'static str> {
     let figures = &entry.figures;
-    // Both are means, each rounded down.
+    // Both are means, each rounded down: they differ by less than a page.
     let working_set = entry.cold_pages.first().map_or(0, |pages| pages.saturating_mul(basis.page_bytes));
     [
-        (figures.periods == 0, "it sums no control period"),
-        (figures.held_periods > figures.periods, "more periods were held than there are"),
-        (figures.far_periods > figures.periods, "more periods had far memory than there are"),
-        (figures.window_ms == 0 && entry.promotions_pages.iter().any(|&pages| pages > 0), "promotions without the time they took"),
-        (figures.working_set_bytes.abs_diff(working_set) >= basis.page_bytes.max(1), "the working set is not the youngest bucket"),
+        (figures.periods == 0, "the entry covers no control period"),
+        (figures.held_periods > figures.periods, "held_periods is above periods"),
+        (figures.far_periods > figures.periods, "far_periods is above periods"),
+        (figures.window_ms == 0 && entry.promotions_pages.iter().any(|&pages| pages > 0), "promotions, and window_ms is 0"),
+        (figures.working_set_bytes.abs_diff(working_set) >= basis.page_bytes.max(1), "the working set differs from the youngest bucket"),
     ]
     .into_iter()
-    .filter_map(|(wrong, what)| wrong.then_some(what))
+    .filter_map(|(found, problem)| found.then_some(problem))
     .collect()
 }
 
-fn check_compacted(compacted: &Compacted) -> Result<Report> {
+fn check_compacted(compacted: &CompactedTrace) -> Result<Report> {
     let mut report = Report::default();
-    let mut unpacked = Unpacked::default();
+    let mut unpacked = DayEntries::default();
     let mut last = None;
     for group in 0..compacted.groups() {
         let mut first_of_group = true;
@@ -131,19 +131,19 @@ fn check_compacted(compacted: &Compacted) -> Result<Report> {
             let same_job = last.as_ref().is_some_and(|(id, _)| *id == day.id);
             report.jobs += u64::from(!same_job);
             if last.as_ref().is_some_and(|(id, start)| (id, *start) >= (&day.id, day.day_unix_ms)) {
-                report.tell(format!("{}: not sorted, or twice", at()));
+                report.add(format!("{}: not sorted, or stored twice", at()));
             }
             if same_job && first_of_group {
-                report.tell(format!("{}: its job straddles two row groups", at()));
+                report.add(format!("{}: the job is in two row groups", at()));
             }
             first_of_group = false;
             if let Err(error) = day.unpack(compacted.path(), compacted.basis(), &mut unpacked) {
-                report.tell(error.to_string());
+                report.add(error.to_string());
             } else {
                 report.entries += unpacked.len() as u64;
                 let starts: Vec<_> = (0..unpacked.len()).map(|entry| unpacked.number(entry, Number::StartMs)).collect();
                 if !starts.is_sorted() || starts.iter().any(|&start| u64::from(start) >= calendar::DAY_MS) {
-                    report.tell(format!("{}: its entries are not sorted, or not of that day", at()));
+                    report.add(format!("{}: its entries are not sorted, or not of that day", at()));
                 }
             }
             last = Some((day.id.clone(), day.day_unix_ms));
@@ -160,10 +160,10 @@ mod tests {
     use crate::{Figures, Writer};
 
     #[test]
-    fn what_cannot_be_true_is_told() {
+    fn inconsistent_entries_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.parquet");
-        let check = |change: fn(&mut Vec<Entry>), want: &[&str]| {
+        let check = |change: fn(&mut Vec<Entry>), expected: &[&str]| {
             let mut given = entries("m", 2, 3, 3);
             change(&mut given);
             let mut writer = Writer::create(&path, basis(2)).unwrap();
@@ -171,20 +171,20 @@ mod tests {
             writer.finish().unwrap();
             let report = super::check(&path).unwrap();
             assert_eq!((report.entries, report.jobs), (given.len() as u64, 2));
-            assert_eq!(report.problems.len(), want.len(), "{report:?}");
-            for (problem, want) in report.problems.iter().zip(want) {
-                assert!(problem.contains(want) && problem.contains("/job-00"), "{problem}");
+            assert_eq!(report.problems.len(), expected.len(), "{report:?}");
+            for (problem, expected) in report.problems.iter().zip(expected) {
+                assert!(problem.contains(expected) && problem.contains("/job-00"), "{problem}");
             }
         };
         check(|_| (), &[]);
         check(|given| given.insert(1, given[1].clone()), &["twice"]);
-        check(|given| given[2].figures.periods = 0, &["no control period", "more periods were held", "more periods had far"]);
-        check(|given| given[4].figures.window_ms = 0, &["without the time"]);
+        check(|given| given[2].figures.periods = 0, &["no control period", "held_periods is above", "far_periods is above"]);
+        check(|given| given[4].figures.window_ms = 0, &["window_ms is 0"]);
         check(|given| given[5].figures.working_set_bytes += 4096, &["youngest bucket"]);
     }
 
     #[test]
-    fn many_problems_are_counted_and_few_told() {
+    fn all_problems_are_counted_and_the_first_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.parquet");
         let mut writer = Writer::create(&path, basis(2)).unwrap();
@@ -195,11 +195,11 @@ mod tests {
         }
         writer.finish().unwrap();
         let report = check(&path).unwrap();
-        assert_eq!((report.problems.len(), report.problems_total), (TOLD_MAX, 100));
+        assert_eq!((report.problems.len(), report.problems_total), (PROBLEMS_MAX, 100));
     }
 
     #[test]
-    fn either_kind_is_known() {
+    fn both_kinds_of_file_are_recognized() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.parquet");
         let mut compactor = Compactor::create(&path, basis(2)).unwrap();

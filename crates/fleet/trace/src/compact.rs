@@ -1,21 +1,21 @@
-//! The replay form: what a model needs of a trace, packed by bits, one row per job and day.
+//! The compacted form: the numbers that a replay reads, packed by bits, one row per job and day.
 //!
-//! Parquet's own encodings decode at one to two million entries a second, a replay runs at more than ten times that. The
-//! numbers that a replay needs are therefore packed as [`crate::pack`] says, and a compacted file is a Parquet file
-//! whose rows hold them as bytes, with a checksum. It is made of trace files, which stay the record.
+//! Parquet's own encodings decode one to two million entries per second; a replay processes more than ten times as many. The
+//! numbers that a replay reads are therefore packed by `pack`, and a compacted file is a Parquet file whose rows hold the packed
+//! bytes with a checksum. It is derived from trace files, which remain the record.
 //!
 //! | column | type | |
 //! |---|---|---|
-//! | `cluster`, `machine`, `job`, `job_key` | text, text, text, number | whose day; the file is sorted by it, then by day |
-//! | `class`, `policy` | text | how the job was treated when the day began |
-//! | `day_unix_ms` | number | when the day begins, in UTC |
-//! | `entries` | number | how many there are of the day |
-//! | `page_shift` | number | pages are counted in units of two to this power: 0 but for a job beyond 16 TiB |
-//! | `checksum` | number | XXH3 of `tiles`, 64 bits; in version 1 xxHash64 |
-//! | `tiles` | bytes | the numbers: cold ages, promotions, then those of [`Number`] |
+//! | `cluster`, `machine`, `job`, `job_key` | text, text, text, number | the job; the file is sorted by it, then by day |
+//! | `class`, `policy` | text | class and policy of the job at the start of the day |
+//! | `day_unix_ms` | number | start of the day in UTC |
+//! | `entries` | number | entries of the day |
+//! | `page_shift` | number | pages are counted in units of two to this power: 0 except for jobs beyond 16 TiB |
+//! | `checksum` | number | 64-bit XXH3 of `tiles`; in version 1 xxHash64 |
+//! | `tiles` | bytes | the packed numbers: cold ages, promotions, then those of [`Number`] |
 //!
-//! Of both histograms the file has the suffix sums, how many are of at least that age, because that is what a replay asks for.
-//! They take 7 % more room than the counters themselves, which version 1 has, and save a pass over all numbers at each reading.
+//! Both histograms are stored as suffix sums (pages of at least that age), which is what a replay needs. They take 7 % more space
+//! than the plain counters of version 1 and save a pass over all numbers at each read.
 
 use std::path::{Path, PathBuf};
 
@@ -29,85 +29,85 @@ use crate::pack::{self, LANES};
 mod read;
 mod write;
 
-pub use read::{Compacted, Days};
+pub use read::{CompactedTrace, Days};
 pub use write::Compactor;
 
-/// The version of the layout. A reader takes older files, and refuses newer ones by name.
+/// Version of the layout. Readers accept older files and reject newer ones.
 ///
-/// 1: histograms as counters. 2: as suffix sums, and another checksum.
+/// 1: histograms as counters. 2: as suffix sums, with another checksum.
 pub const VERSION: u32 = 2;
 
-/// The version from which on histograms are suffix sums.
+/// First version whose histograms are suffix sums.
 const SINCE_SUMS: u32 = 2;
 
-/// Entries that a job's day may have: three a second.
+/// Maximum entries per job and day: three per second.
 const DAY_ENTRIES_MAX: usize = 1 << 18;
-const NOT_AS_MANY: &str = "its bytes are not as many entries as it says";
-const TOO_MANY_PAGES: &str = "32 bits do not hold all its pages; compact its traces again, which counts them in larger units";
+const NOT_AS_MANY: &str = "its bytes are not as many entries as its row states";
+const TOO_MANY_PAGES: &str = "its page counts overflow 32 bits; compact its traces again, which counts them in larger units";
 
 const KEY_VERSION: &str = "thermocline.compact_version";
 
 macro_rules! numbers {
     ($($(#[doc = $doc:literal])+ $name:ident;)*) => {
-        /// A number of an entry beside its histograms.
+        /// A number of an entry, beside its histograms.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Number {
             $($(#[doc = $doc])+ $name,)*
         }
 
-        /// How many there are.
+        /// Number of variants.
         const NUMBERS: usize = [$(Number::$name),*].len();
     };
 }
 
 numbers! {
-    /// When the entry begins, in milliseconds since the day does.
+    /// Start of the entry, in milliseconds since the start of the day.
     StartMs;
-    /// How long it is.
+    /// Duration of the entry in milliseconds.
     DurationMs;
     /// Milliseconds of accesses that its promotions cover.
     WindowMs;
-    /// How long the job had been observed; what is beyond 49 days is 49 days.
+    /// How long the job had been observed, in milliseconds; at most 49 days.
     JobAgeMs;
-    /// Control periods in it.
+    /// Control periods in the entry.
     Periods;
-    /// Those with far memory.
+    /// Control periods with far memory.
     FarPeriods;
-    /// Pages that came back from far memory. Pages are in units of `page_shift`, here and below.
+    /// Pages promoted from far memory. Pages are in units of `page_shift`, here and below.
     PromotedPages;
-    /// Pages charged.
+    /// Pages charged to the job.
     MemoryPages;
     /// Pages in zswap.
     ZswapStoredPages;
-    /// Pages that these take, compressed.
+    /// Pages that the zswap pool takes for them.
     ZswapPoolPages;
     /// Pages on swap devices.
     SwapPages;
     /// Pages in slow memory nodes.
     SlowNodePages;
-    /// Microseconds of stall for memory.
+    /// Microseconds of memory stall.
     MemoryStallUs;
-    /// Microseconds of stall for I/O.
+    /// Microseconds of I/O stall.
     IoStallUs;
 }
 
-/// Numbers per entry, histograms and all, a multiple of [`LANES`].
+/// Returns the numbers per entry, with its histograms, rounded up to a multiple of [`LANES`].
 fn stride(buckets: usize) -> usize {
     (2 * buckets + NUMBERS).next_multiple_of(LANES)
 }
 
-/// One job's entries of one day, packed.
+/// The packed entries of one job and day.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobDay {
-    /// Whose.
+    /// The job.
     pub id: JobId,
-    /// Its class when the day began.
+    /// Class of the job at the start of the day.
     pub class: String,
-    /// What decided for it then.
+    /// Policy of the job at the start of the day.
     pub policy: String,
-    /// When the day begins, in milliseconds since the epoch.
+    /// Start of the day, in milliseconds since the epoch.
     pub day_unix_ms: u64,
-    /// How many entries there are.
+    /// Number of entries.
     pub entries: usize,
     /// Pages are counted in units of two to this power.
     pub page_shift: u32,
@@ -116,36 +116,36 @@ pub struct JobDay {
     tiles: ByteArray,
 }
 
-/// The unpacked entries of a job's day. Kept from one day to the next, it needs no memory anew.
+/// The unpacked entries of a job's day. Reused for each day, it allocates no further memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unpacked {
+pub struct DayEntries {
     buckets: usize,
     stride: usize,
     matrix: Vec<u32>,
 }
 
-impl Unpacked {
-    /// How many entries there are.
+impl DayEntries {
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.matrix.len().checked_div(self.stride).unwrap_or(0)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.matrix.is_empty()
     }
 
-    /// The suffix sums of an entry's cold-age histogram, by bucket, and after them those of its promotion histogram. Nobody has
-    /// looked whether they fall.
+    /// Returns the suffix sums of an entry's cold-age histogram, by bucket, followed by those of its promotion histogram. It is not
+    /// checked that they decrease.
     #[must_use]
     #[inline]
     pub fn sums(&self, entry: usize) -> &[u32] {
         &self.matrix[entry * self.stride..][..2 * self.buckets]
     }
 
-    /// A number of an entry.
+    /// Returns a number of an entry.
     #[must_use]
     #[inline]
     pub fn number(&self, entry: usize, number: Number) -> u32 {
@@ -159,7 +159,7 @@ impl JobDay {
         let first = entries.first()?;
         let page = basis.page_bytes.max(1);
         let largest = entries.iter().map(|entry| largest_pages(entry, page)).max().unwrap_or(0);
-        // As few bits away as leave 32.
+        // The smallest shift that makes the largest count fit into 32 bits.
         let page_shift = (u64::BITS - largest.leading_zeros()).saturating_sub(u32::BITS);
         let stride = stride(basis.buckets());
         let mut matrix = Vec::with_capacity(entries.len() * stride);
@@ -191,16 +191,16 @@ impl JobDay {
         })
     }
 
-    /// Unpacks the entries, in place of what `unpacked` held. `path` is the file's, for errors.
+    /// Unpacks the entries, replacing the contents of `unpacked`. `path` is the file's path, for errors.
     ///
     /// # Errors
-    /// [`Error::Damaged`] where the checksum is another, the bytes are not so many entries, or one of version 1 has more pages
-    /// than 32 bits hold.
-    pub fn unpack(&self, path: &Path, basis: &Basis, unpacked: &mut Unpacked) -> Result<()> {
+    /// [`Error::Damaged`] if the checksum differs, the bytes do not unpack to the row's number of entries, or the page counts of a
+    /// file of version 1 overflow 32 bits.
+    pub fn unpack(&self, path: &Path, basis: &Basis, unpacked: &mut DayEntries) -> Result<()> {
         let damaged =
             |what: &str| Error::damaged(path, format!("the day {} of {}: {what}", crate::calendar::date(self.day_unix_ms), self.id.job));
         if checksum(self.version, self.tiles.data()) != self.checksum {
-            return Err(damaged("the checksum is not that of its bytes"));
+            return Err(damaged("the checksum differs from that of its bytes"));
         }
         (unpacked.buckets, unpacked.stride) = (basis.buckets(), stride(basis.buckets()));
         if self.entries > DAY_ENTRIES_MAX {
@@ -221,7 +221,7 @@ impl JobDay {
     }
 }
 
-/// Makes counters suffix sums; `None` where they overflow.
+/// Replaces counters by their suffix sums; returns `None` on overflow.
 fn sum_up(counts: &mut [u32]) -> Option<()> {
     let mut sum = 0u32;
     for count in counts.iter_mut().rev() {
@@ -236,7 +236,7 @@ fn checksum(version: u32, tiles: &[u8]) -> i64 {
     sum.cast_signed()
 }
 
-/// The largest number of pages in an entry.
+/// Returns the largest page count of an entry.
 fn largest_pages(entry: &Entry, page: u64) -> u64 {
     let Figures { memory_bytes, zswap_stored_bytes, zswap_pool_bytes, swap_bytes, slow_node_bytes, promoted_pages, .. } = entry.figures;
     let bytes = memory_bytes.max(zswap_stored_bytes).max(zswap_pool_bytes).max(swap_bytes).max(slow_node_bytes);
@@ -244,7 +244,7 @@ fn largest_pages(entry: &Entry, page: u64) -> u64 {
     sum(&entry.cold_pages).max(sum(&entry.promotions_pages)).max(bytes / page).max(promoted_pages)
 }
 
-/// In the order of [`Number`].
+/// Returns the numbers in the order of [`Number`].
 fn numbers(figures: &Figures, day_unix_ms: u64, page: u64, page_shift: u32) -> [u32; NUMBERS] {
     let pages = |bytes: u64| clipped((bytes / page) >> page_shift);
     [

@@ -1,23 +1,22 @@
-//! What a trace is made of: an entry says what one job did in five minutes or so.
+//! Entries of a trace: what one job did in about five minutes.
 
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
 
-/// What the histograms of a file stand for. All entries of a file share it: numbers of different scans cannot be
-/// added.
+/// The basis of a file's histograms. All entries of a file share it: histograms of different scans cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Basis {
-    /// The cold ages that part the buckets, in scans.
+    /// Cold ages that separate the buckets, in scans.
     pub thresholds: Thresholds,
-    /// Milliseconds from scan to scan.
+    /// Milliseconds between two scans.
     pub scan_period_ms: u64,
     /// Bytes per page.
     pub page_bytes: u64,
 }
 
 impl Basis {
-    /// Counters of one histogram: one more than there are thresholds ([`policy::histogram::Histogram`]).
+    /// Returns the counters of one histogram: one more than thresholds ([`policy::histogram::Histogram`]).
     #[must_use]
     pub fn buckets(&self) -> usize {
         self.thresholds.len() + 1
@@ -30,13 +29,13 @@ impl std::fmt::Display for Basis {
         let last = last.map_or(0, |age| age.0);
         write!(
             f,
-            "{count} thresholds from {first} to {last} scans, {} ms from scan to scan, {} bytes per page",
+            "{count} thresholds from {first} to {last} scans, a scan period of {} ms and pages of {} bytes",
             self.scan_period_ms, self.page_bytes
         )
     }
 }
 
-/// Whose entries these are. Its order is the order of a file.
+/// Identity of a job. Files are sorted by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobId {
     /// The cluster that the machine belongs to.
@@ -45,60 +44,60 @@ pub struct JobId {
     pub machine: String,
     /// The job: its cgroup relative to the cgroup root.
     pub job: String,
-    /// One number per job and life of it, never negative: a cgroup made anew, or a machine booted anew, has another
+    /// A non-negative number per job and lifetime: it changes when the cgroup is recreated or the machine reboots
     /// ([`JobId::key`]).
     pub job_key: i64,
 }
 
 impl JobId {
-    /// A job's identity. `boot_id` is the kernel's, `cgroup_id` the number that the kernel gave the cgroup in that boot.
+    /// Builds a job's identity. `boot_id` is the kernel's; `cgroup_id` is the kernel's id of the cgroup in that boot.
     #[must_use]
     pub fn new(cluster: &str, machine: &str, job: &str, boot_id: &str, cgroup_id: u64) -> Self {
         let job_key = Self::key(cluster, machine, job, boot_id, cgroup_id);
         Self { cluster: cluster.to_owned(), machine: machine.to_owned(), job: job.to_owned(), job_key }
     }
 
-    /// 63 bits of xxHash64 over all that tells one life of a job from another. In a fleet of a million jobs that start
-    /// anew each day, two of one year have the same with a chance of `(3.65e8)^2 / 2^64`, 0.7 %; where it
-    /// happens, the names still tell them apart.
+    /// Returns 63 bits of xxHash64 over everything that identifies one lifetime of a job. In a fleet of a million jobs that
+    /// restart every day, two jobs of one year have the same key with a probability of `(3.65e8)^2 / 2^64`, 0.7 %; their names
+    /// still distinguish them.
     fn key(cluster: &str, machine: &str, job: &str, boot_id: &str, cgroup_id: u64) -> i64 {
         let text = [cluster, machine, job, boot_id, &cgroup_id.to_string()].join("\0");
         i64::try_from(XxHash64::oneshot(0, text.as_bytes()) >> 1).unwrap_or(i64::MAX)
     }
 }
 
-/// How a job was treated, and what was last decided: words of a small vocabulary each, which a file stores once.
+/// Class, policy, tracker and last decision of a job. Each has few distinct values, which a file stores once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Labels {
-    /// Its class.
+    /// Class of the job.
     pub class: String,
-    /// What decides for it.
+    /// Policy that decides for the job.
     pub policy: String,
-    /// What observes its accesses.
+    /// Tracker that observes its accesses.
     pub tracker: String,
-    /// The last decision about its cold pages: `offload`, or why nothing was.
+    /// Last decision about its cold pages: `offload`, or the reason for holding.
     pub decision: String,
 }
 
-/// A column of numbers: its name, with the unit at its end, and what it means.
+/// A column of numbers: its name, which ends in its unit, and its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// As in the file and in JSON.
+    /// Name in the file and in JSON.
     pub name: &'static str,
-    /// The version of the schema that brought it. Older files read as if it were zero.
+    /// First version of the schema that has the column. In older files it reads as zero.
     pub since: u32,
-    /// In a sentence.
+    /// Meaning, in a sentence.
     pub meaning: &'static str,
 }
 
 macro_rules! figures {
     ($($name:ident since $since:literal: $meaning:literal;)*) => {
-        /// Every column of numbers that is no bucket of a histogram, in the order of the file.
+        /// All columns of numbers except the histograms, in the order of the file.
         pub const FIGURES: &[Figure] = &[$(Figure { name: stringify!($name), since: $since, meaning: $meaning },)*];
 
-        /// The numbers of an entry. Levels are means over its control periods, rounded down; what flows is summed.
+        /// The numbers of an entry. Levels are means over its control periods, rounded down; counts are sums.
         ///
-        /// An entry that an older agent left in its spool lacks what is newer: that was nothing to it.
+        /// An entry that an older agent left in its spool lacks newer numbers: they are zero.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Figures {
@@ -106,13 +105,13 @@ macro_rules! figures {
         }
 
         impl Figures {
-            /// In the order of [`FIGURES`].
+            /// Returns the numbers in the order of [`FIGURES`].
             #[must_use]
             pub fn to_array(&self) -> [u64; FIGURES.len()] {
                 [$(self.$name,)*]
             }
 
-            /// Out of the order of [`FIGURES`].
+            /// Builds the numbers from an array in the order of [`FIGURES`].
             #[must_use]
             pub fn from_array(array: [u64; FIGURES.len()]) -> Self {
                 let [$($name,)*] = array;
@@ -123,39 +122,39 @@ macro_rules! figures {
 }
 
 figures! {
-    start_unix_ms since 1: "When it begins, in milliseconds since the epoch.";
-    duration_ms since 1: "How long its control periods took together. It may be less than the time to the next entry.";
+    start_unix_ms since 1: "Start of the entry, in milliseconds since the epoch.";
+    duration_ms since 1: "Duration of its control periods together. It may be less than the time to the next entry.";
     periods since 1: "Control periods summed.";
-    job_age_ms since 1: "How long the job had been observed when the entry ended.";
-    window_ms since 1: "Milliseconds of accesses that the promotion histogram covers: those of the scans that ended in it.";
-    working_set_bytes since 1: "Accessed within the minimum cold age. A mean.";
-    memory_bytes since 1: "Everything charged to the job (memory.current), the compressed pool included. A mean.";
-    zswap_stored_bytes since 1: "What it has in zswap, before compression. A mean.";
-    zswap_pool_bytes since 1: "DRAM that this takes, compressed. A mean.";
-    swap_bytes since 1: "What it has on swap devices. A mean.";
-    slow_node_bytes since 2: "What it has in slow memory nodes, charged to it all the same. A mean.";
-    file_out_bytes since 1: "Page cache that was reclaimed from it and has not come back. A mean.";
-    sampled_compressed_ppm since 1: "What its sampled cold pages compress to, in millionths of their size; 0 where none was sampled.";
-    bundle_version since 3: "The version of the parameter bundle that the machine went by; 0 for its configuration file.";
+    job_age_ms since 1: "How long the job had been observed at the end of the entry.";
+    window_ms since 1: "Milliseconds of accesses that the promotion histogram covers: those of the scans that ended in the entry.";
+    working_set_bytes since 1: "Memory accessed within the minimum cold age. A mean.";
+    memory_bytes since 1: "Memory charged to the job (memory.current), including its share of the zswap pool. A mean.";
+    zswap_stored_bytes since 1: "Memory of the job in zswap, before compression. A mean.";
+    zswap_pool_bytes since 1: "DRAM that the zswap pool takes for it, compressed. A mean.";
+    swap_bytes since 1: "Memory of the job on swap devices. A mean.";
+    slow_node_bytes since 2: "Memory of the job on slow memory nodes. It stays charged to the job. A mean.";
+    file_out_bytes since 1: "Page cache reclaimed from the job and not read back. A mean.";
+    sampled_compressed_ppm since 1: "Compressed size of its sampled cold pages, in millionths of their size; 0 if none was sampled.";
+    bundle_version since 3: "Version of the parameter bundle in effect on the machine; 0 for its configuration file.";
     asked_pages since 1: "Pages that the kernel was asked to offload.";
-    offloaded_pages since 1: "Pages that went to far memory.";
-    promoted_pages since 1: "Pages that came back from it: actual promotions.";
-    memory_stall_us since 1: "Microseconds in which some task waited for memory (memory.pressure); 0 where the kernel does not tell.";
-    io_stall_us since 1: "Microseconds in which some task waited for I/O (io.pressure); 0 where the kernel does not tell.";
-    threshold_scans since 1: "The threshold of the last decision, in scans; 0 where none qualified.";
-    held_periods since 1: "Control periods in which nothing of it was to be offloaded.";
-    far_periods since 1: "Control periods in which it had far memory, or some came back. Far memory was on where this is not 0.";
-    oom_kills since 3: "Processes of it that the out-of-memory killer ended (memory.events); 0 where the kernel does not tell.";
-    agent_start_unix_ms since 3: "When the agent started that summed it: another number is another start. 0 where that is not known.";
+    offloaded_pages since 1: "Pages moved to far memory.";
+    promoted_pages since 1: "Pages returned from far memory: actual promotions.";
+    memory_stall_us since 1: "Microseconds in which some task waited for memory (memory.pressure); 0 if the kernel has no such file.";
+    io_stall_us since 1: "Microseconds in which some task waited for I/O (io.pressure); 0 if the kernel has no such file.";
+    threshold_scans since 1: "Threshold of the last decision, in scans; 0 if no threshold met the objective.";
+    held_periods since 1: "Control periods in which the decision was to offload nothing.";
+    far_periods since 1: "Control periods in which the job had far memory or promotions. Far memory was on if this is not 0.";
+    oom_kills since 3: "Processes of the job killed by the out-of-memory killer (memory.events); 0 if the kernel has no such counter.";
+    agent_start_unix_ms since 3: "Start time of the agent that wrote the entry: another value means a restart. 0 if unknown.";
 }
 
-/// What one job did in one stretch of time.
+/// What one job did in one interval of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Whose.
+    /// The job.
     #[serde(flatten)]
     pub id: JobId,
-    /// How it was treated.
+    /// Its class, policy, tracker and decision.
     #[serde(flatten)]
     pub labels: Labels,
     /// Its numbers.
@@ -163,12 +162,12 @@ pub struct Entry {
     pub figures: Figures,
     /// Pages by age, resident and far: [`Basis::buckets`] counters. A mean.
     pub cold_pages: Vec<u64>,
-    /// Accesses by the page's age at the access, each scan's once: as many counters.
+    /// Accesses by the page's age at the access, each page once per scan: [`Basis::buckets`] counters.
     pub promotions_pages: Vec<u64>,
 }
 
 impl Entry {
-    /// What a file is sorted by.
+    /// Returns the key that files are sorted by.
     #[must_use]
     pub fn order(&self) -> (&JobId, u64) {
         (&self.id, self.figures.start_unix_ms)
@@ -180,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_life_of_a_job_is_another_job() {
+    fn a_recreated_job_has_another_key() {
         let id = JobId::new("a", "m", "/j", "boot", 7);
         assert!(id.job_key >= 0);
         assert_eq!(id, JobId::new("a", "m", "/j", "boot", 7));
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_keep_their_order() {
+    fn figures_keep_the_order_of_the_columns() {
         let array = std::array::from_fn(|i| i as u64);
         assert_eq!(Figures::from_array(array).to_array(), array);
         assert_eq!(Figures::from_array(array).far_periods, 21);

@@ -1,62 +1,62 @@
-//! What can go wrong with a trace, and where.
+//! Errors of reading and writing traces.
 
 use std::path::{Path, PathBuf};
 
 use parquet::errors::ParquetError;
 use store::FileError;
 
-/// Why a trace cannot be written or read.
+/// Error of reading or writing a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An operation on a file failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is no Parquet file, or a damaged one.
+    /// The file is not a Parquet file, or is damaged.
     #[error("{path}: {source}")]
     Parquet {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the library said.
+        /// Error of the Parquet library.
         source: ParquetError,
     },
-    /// The file is a Parquet file and no trace, or a damaged one.
+    /// The file is not a trace, or is damaged.
     #[error("{path}: {what}")]
     Damaged {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         what: String,
     },
     /// The file was written by a newer program.
     #[error("{path} has {kind} version {found}; this program reads up to {known}; use the program that wrote it, or a newer one")]
     Newer {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the version is of.
+        /// Kind of file that the version belongs to.
         kind: &'static str,
-        /// Its version.
+        /// Version of the file.
         found: u32,
-        /// The newest that is known.
+        /// Newest version that this program reads.
         known: u32,
     },
-    /// An entry comes before one that was written already.
-    #[error("{path}: the entry of {job} at {start_unix_ms} ms comes after one that it belongs before; entries are written sorted")]
+    /// Entries were not written in sorted order.
+    #[error("{path}: the entry of {job} at {start_unix_ms} ms is not sorted: it belongs before the last entry written")]
     Order {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Whose entry.
+        /// Job of the entry.
         job: String,
-        /// When it begins.
+        /// Start of the entry, in milliseconds since the epoch.
         start_unix_ms: u64,
     },
-    /// Two files count different things.
-    #[error("{path} counts {found}, and the files before it {expected}: ages of different scans cannot be mixed; take them apart")]
+    /// Two files have histograms of a different basis.
+    #[error("{path} has {found}, and the files before it have {expected}: their histograms cannot be added; read them separately")]
     Basis {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it counts.
+        /// Its basis.
         found: String,
-        /// What the others count.
+        /// Basis of the other files.
         expected: String,
     },
     /// The store cannot be used.
@@ -64,7 +64,7 @@ pub enum Error {
     Store(#[from] store::Error),
 }
 
-/// A result of this crate.
+/// The result of an operation on a trace.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {

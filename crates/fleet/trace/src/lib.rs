@@ -1,15 +1,17 @@
-//! The far-memory trace: what agents saw and did, as files that anybody can read.
+//! The far-memory trace: what agents observed and did, as Parquet files.
 //!
-//! An [`Entry`] sums what one job did in five minutes or so. [`Writer`] puts entries into Parquet files, sorted by job
-//! and time; [`Trace`] reads them back as columns, row group by row group. [`schema`] says what the columns are.
-//! On a machine, entries go through a [`Spool`] and a [`Sink`] into a [`store::Store`]; [`Merge`] makes one stream of many files,
-//! and [`compact`] turns it into what a model replays fastest.
+//! An [`Entry`] summarizes about five minutes of one job. [`Writer`] writes entries to Parquet files, sorted by job and time;
+//! [`Trace`] reads them back as columns, one row group at a time. [`schema`] describes the columns. On a machine, entries pass
+//! through a [`Spool`] and a [`Sink`] into a [`store::Store`]. [`Merge`] joins many files into one sorted stream, and [`compact`]
+//! converts it into the form that a model replays fastest.
 //!
 //! # Invariants
-//! - A file is sorted by [`Entry::order`], and no job straddles a row group: who replays a group sees whole series.
-//! - All entries of a file count the same things ([`Basis`]).
-//! - A file appears under its name whole, or not at all.
-//! - An older file reads; a newer one is refused by name. No file makes a reader panic.
+//! - A file is sorted by [`Entry::order`], and all entries of a job are in one row group: a reader of one group sees complete
+//!   series.
+//! - All entries of a file have the same [`Basis`].
+//! - A file appears under its name complete, or not at all.
+//! - Older files can be read; newer ones are rejected with their version. No file makes a reader panic.
+#![deny(missing_docs)]
 
 pub mod calendar;
 pub mod check;
@@ -29,8 +31,8 @@ pub use error::{Error, Result};
 pub use merge::Merge;
 pub use read::{Rows, Run, Trace};
 pub use sink::{Sink, Status};
-pub use spool::{Closed, Spool};
-pub use write::{EXTENSION, GROUP_ENTRIES, GROUP_ENTRIES_MAX, Writer, Written};
+pub use spool::{CloseReport, Spool};
+pub use write::{EXTENSION, FileSummary, GROUP_ENTRIES, GROUP_ENTRIES_MAX, Writer};
 
 #[cfg(test)]
 mod testing;

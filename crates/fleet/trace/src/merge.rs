@@ -1,8 +1,7 @@
-//! Several sorted files as one sorted stream.
+//! Merges several sorted files into one sorted stream.
 //!
-//! Files are opened when the stream reaches their first job, and read one row group at a time: however many there are,
-//! the memory that a merge takes is a row group of each of those that overlap. Of agents' files these are the ones of a
-//! single machine.
+//! A file is opened when the stream reaches its first job, and read one row group at a time. Memory holds one row group of each
+//! file whose range of jobs overlaps the current position; among the files that agents write, these are the files of one machine.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,19 +11,19 @@ use crate::entry::{Basis, Entry, JobId};
 use crate::error::{Error, Result};
 use crate::read::{Rows, Trace};
 
-/// A stream of entries out of several files, sorted as a file is. What is twice in them comes once.
+/// A sorted stream of the entries of several files. An entry that several files contain is returned once.
 #[derive(Debug)]
 pub struct Merge {
     basis: Option<Basis>,
-    /// Files not reached yet, sorted by their first job.
+    /// Files that the stream has not reached, sorted by their first job.
     waiting: VecDeque<(JobId, PathBuf)>,
-    /// Those that the stream is in, by what comes next of each.
+    /// Files that the stream is reading, by their next entry.
     open: BinaryHeap<Reverse<Next>>,
     last: Option<Entry>,
     dropped: u64,
 }
 
-/// A file that the stream is in. Its order is that of its next entry; that of files with the same one, their path's.
+/// A file that the stream is reading. Files are ordered by their next entry, then by path.
 #[derive(Debug)]
 struct Next {
     entry: Entry,
@@ -40,7 +39,7 @@ impl Next {
         (self.entry.order(), self.trace.path())
     }
 
-    /// Goes to the next row; `None` at the end of the file.
+    /// Moves to the next row; returns `None` at the end of the file.
     fn advance(mut self) -> Result<Option<Self>> {
         loop {
             if let Some(run) = self.rows.runs.get(self.run) {
@@ -82,10 +81,10 @@ impl Ord for Next {
 }
 
 impl Merge {
-    /// A stream out of these files. Each is looked at for its first job.
+    /// Opens each file, and reads its first job.
     ///
     /// # Errors
-    /// [`Error::Basis`] where they do not count the same things; those of [`Trace::open`].
+    /// [`Error::Basis`] if two files have a different basis; those of [`Trace::open`].
     pub fn of(paths: impl IntoIterator<Item = PathBuf>) -> Result<Self> {
         let mut basis: Option<Basis> = None;
         let mut waiting = Vec::new();
@@ -104,13 +103,13 @@ impl Merge {
         Ok(Self { basis, waiting: waiting.into(), open: BinaryHeap::new(), last: None, dropped: 0 })
     }
 
-    /// What the histograms stand for; `None` where there was no file.
+    /// Returns the basis of the histograms; `None` without files.
     #[must_use]
     pub fn basis(&self) -> Option<Basis> {
         self.basis
     }
 
-    /// Entries left out so far because they came a second time, the same in every column.
+    /// Returns the number of entries dropped so far as exact duplicates.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
@@ -118,7 +117,7 @@ impl Merge {
 
     fn next_of_all(&mut self) -> Result<Option<Entry>> {
         loop {
-            // A file is needed once its first job is not after what comes next.
+            // A file must be open once its first job is not after the next entry.
             while let Some((first, _)) = self.waiting.front() {
                 if self.open.peek().is_some_and(|Reverse(next)| next.entry.id < *first) {
                     break;
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_in_any_order_are_the_whole() {
+    fn files_in_any_order_merge_into_the_sorted_whole() {
         let dir = tempfile::tempdir().unwrap();
         let whole: Vec<_> = ["a", "b"].iter().flat_map(|machine| entries(machine, 4, 30, 3)).collect();
         let check = |parts: usize, twice: usize| {
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_count_otherwise_are_refused() {
+    fn files_with_a_different_basis_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let paths = [2, 3].map(|thresholds| write(&dir.path().join(thresholds.to_string()), thresholds, &[]));
         let error = Merge::of(paths).unwrap_err().to_string();
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_open_only_where_the_stream_is() {
+    fn a_file_is_open_only_while_the_stream_reads_it() {
         let dir = tempfile::tempdir().unwrap();
         let paths: Vec<_> =
             (0..40).map(|machine| write(&dir.path().join(format!("{machine}")), 2, &entries(&format!("m{machine:02}"), 2, 3, 3))).collect();

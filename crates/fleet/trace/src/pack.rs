@@ -1,13 +1,12 @@
-//! Rows of small numbers, packed by bits.
+//! Packs rows of small numbers into few bits.
 //!
-//! A matrix of `u32` is cut into tiles of 32 rows by 8 columns. A row is stored as its difference from the row before,
-//! with the sign in the lowest bit (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), and each tile takes as many bits per number
-//! as its largest needs. Numbers of one job change little from one five minutes to the next, and neighbouring buckets
-//! are of one size: that is why this shape is small. The eight columns are the lanes of one vector register: that is why
-//! it is fast.
+//! A matrix of `u32` is cut into tiles of 32 rows by 8 columns. A row is stored as its difference from the previous row, with
+//! the sign in the lowest bit (0, -1, 1, -2, ... become 0, 1, 2, 3, ...). Each tile uses as many bits per number as its largest
+//! number needs. The result is small because the numbers of a job change little between consecutive entries and neighbouring
+//! buckets are of similar size. It is fast because the eight columns are the lanes of one vector register.
 //!
 //! ```text
-//! the first row, 4 bytes per column        what the first differences are from
+//! the first row, 4 bytes per column        base of the first differences
 //! tile, by rows, then by columns:
 //!   bits per number, 0 to 32               1 byte
 //!   256 numbers                            32 bytes per bit
@@ -15,12 +14,12 @@
 
 use bitpacking::{BitPacker, BitPacker8x};
 
-/// Columns of a tile. A matrix has a multiple of it.
+/// Columns of a tile. The number of columns of a matrix is a multiple of it.
 pub(crate) const LANES: usize = 8;
 const ROWS: usize = 32;
 const TILE: usize = ROWS * LANES;
 
-/// Appends `matrix`, rows of `stride` numbers each, to `packed`.
+/// Packs `matrix`, rows of `stride` numbers each, and appends the bytes to `packed`.
 pub(crate) fn pack(matrix: &[u32], stride: usize, packed: &mut Vec<u8>) {
     let Some(first) = matrix.get(..stride) else { return };
     packed.extend(first.iter().flat_map(|number| number.to_le_bytes()));
@@ -29,7 +28,7 @@ pub(crate) fn pack(matrix: &[u32], stride: usize, packed: &mut Vec<u8>) {
     let mut bytes = [0; TILE * 4];
     for rows in matrix.chunks(ROWS * stride) {
         for group in (0..stride).step_by(LANES) {
-            // Rows that a last tile lacks differ from the one before in nothing.
+            // Missing rows of the last tile are stored as differences of zero.
             let mut tile = [0; TILE];
             let mut last = &before[group..];
             for (row, differences) in rows.chunks_exact(stride).zip(tile.chunks_exact_mut(LANES)) {
@@ -48,11 +47,11 @@ pub(crate) fn pack(matrix: &[u32], stride: usize, packed: &mut Vec<u8>) {
     }
 }
 
-/// Puts `rows` rows of `stride` numbers into `matrix`, in place of what it held. `None` where `packed` is not what
-/// [`pack`] made of so many.
+/// Replaces the contents of `matrix` by `rows` unpacked rows of `stride` numbers. Returns `None` if `packed` is not the result
+/// of [`pack`] for a matrix of this size.
 pub(crate) fn unpack(packed: &[u8], stride: usize, rows: usize, matrix: &mut Vec<u32>) -> Option<()> {
     let tiles = rows.div_ceil(ROWS);
-    // A tile takes a byte at least: what claims more rows than that is refused before there is memory for them.
+    // A tile takes at least one byte: a larger claim is rejected before memory is allocated for it.
     if stride == 0 || !stride.is_multiple_of(LANES) || tiles.checked_mul(stride / LANES)? > packed.len() {
         return None;
     }
@@ -87,7 +86,7 @@ pub(crate) fn unpack(packed: &[u8], stride: usize, rows: usize, matrix: &mut Vec
     rest.is_empty().then_some(())
 }
 
-/// The sign into the lowest bit: what is small either way becomes small.
+/// Moves the sign into the lowest bit, so that differences of small magnitude become small numbers.
 fn fold(difference: u32) -> u32 {
     (difference << 1) ^ (difference >> 31).wrapping_neg()
 }
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked() {
+    fn unpacking_restores_the_packed_matrix() {
         let mut random = fastrand::Rng::with_seed(3);
         for rows in [0, 1, 2, 31, 32, 33, 64, 288] {
             for stride in [8, 80] {
@@ -124,18 +123,18 @@ mod tests {
             }
         }
         check(40, 8, || if random.bool() { u32::MAX } else { 0 });
-        assert_eq!(check(288, 80, || 5).len(), 320 + 9 * 10, "what does not change takes a byte per tile");
+        assert_eq!(check(288, 80, || 5).len(), 320 + 9 * 10, "constant numbers take one byte per tile");
     }
 
     #[test]
-    fn differences_fold_by_their_size() {
+    fn differences_fold_by_their_magnitude() {
         for (difference, folded) in [(0, 0), (-1, 1), (1, 2), (-2, 3), (i32::MIN, u32::MAX), (i32::MAX, u32::MAX - 1)] {
             assert_eq!((fold(difference.cast_unsigned()), unfold(folded)), (folded, difference.cast_unsigned()));
         }
     }
 
     #[test]
-    fn what_was_not_packed_is_refused() {
+    fn invalid_bytes_are_rejected() {
         let mut random = fastrand::Rng::with_seed(3);
         let packed = check(40, 16, || random.u32(..1 << 9));
         let mut matrix = Vec::new();
@@ -148,7 +147,7 @@ mod tests {
         for at in 0..packed.len() {
             let mut changed = packed.clone();
             changed[at] ^= 0xff;
-            // Whatever comes of it, it is no panic.
+            // The result may be anything but a panic.
             let _ = unpack(&changed, 16, 40, &mut matrix);
         }
     }

@@ -1,4 +1,4 @@
-//! Reading trace files: by row groups, as columns.
+//! Reads trace files: by row group, as columns.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,12 +10,12 @@ use parquet::column::reader::ColumnReader;
 use parquet::data_type::ByteArray;
 use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
+use store::FileError;
 
 use crate::entry::{Basis, Entry, FIGURES, Figures, JobId, Labels};
 use crate::error::{Error, Result};
 use crate::schema::{self, ID_WORDS, JOB_KEY, WORDS};
 use crate::write::GROUP_ENTRIES_MAX;
-use store::FileError;
 
 /// An open trace file.
 pub struct Trace {
@@ -23,7 +23,7 @@ pub struct Trace {
     version: u32,
     basis: Basis,
     reader: SerializedFileReader<File>,
-    /// Where each column is, by name.
+    /// Index of each column, by name.
     columns: HashMap<String, usize>,
 }
 
@@ -33,41 +33,41 @@ impl std::fmt::Debug for Trace {
     }
 }
 
-/// The entries of a row group, column by column. No job goes on in another group of the file.
+/// The entries of a row group as columns. All entries of a job in a file are in one row group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
-    /// The jobs, in order, each with its rows; together they are all rows.
+    /// The jobs, in order, each with its rows. Together they cover all rows.
     pub runs: Vec<Run>,
-    /// By [`FIGURES`], one number per row each.
+    /// One column per element of [`FIGURES`], one number per row.
     pub figures: Vec<Vec<u64>>,
     /// Counters per histogram.
     pub buckets: usize,
     /// Cold-age histograms, in pages: row by row, `buckets` counters each.
     pub cold_pages: Vec<u64>,
-    /// Promotion histograms, the same way.
+    /// Promotion histograms, in the same layout.
     pub promotions_pages: Vec<u64>,
-    labels: [Coded; WORDS.len() - ID_WORDS],
+    labels: [DictionaryColumn; WORDS.len() - ID_WORDS],
 }
 
-/// One job's rows.
+/// The rows of one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Which job.
+    /// The job.
     pub id: JobId,
-    /// Its rows, sorted by time.
+    /// Indices of its rows, sorted by time.
     pub rows: Range<usize>,
 }
 
-/// A column of few words: each row's place in a dictionary.
+/// A column of few distinct words: a dictionary, and each row's index in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Coded {
+struct DictionaryColumn {
     words: Vec<String>,
     codes: Vec<u32>,
 }
 
-impl Coded {
+impl DictionaryColumn {
     fn push(&mut self, word: &str) {
-        // Words come in runs.
+        // Consecutive rows mostly have the same word.
         let last = self.codes.last().copied().filter(|&code| self.get(code) == word);
         let code = last.or_else(|| self.words.iter().position(|known| known == word).and_then(|at| u32::try_from(at).ok()));
         self.codes.push(code.unwrap_or_else(|| {
@@ -86,44 +86,44 @@ impl Coded {
 }
 
 impl Rows {
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.figures.first().map_or(0, Vec::len)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The cold-age histogram of a row.
+    /// Returns the cold-age histogram of a row.
     #[must_use]
     pub fn cold(&self, row: usize) -> &[u64] {
         &self.cold_pages[row * self.buckets..][..self.buckets]
     }
 
-    /// The promotion histogram of a row.
+    /// Returns the promotion histogram of a row.
     #[must_use]
     pub fn promotions(&self, row: usize) -> &[u64] {
         &self.promotions_pages[row * self.buckets..][..self.buckets]
     }
 
-    /// The numbers of a row.
+    /// Returns the numbers of a row.
     #[must_use]
     pub fn figures(&self, row: usize) -> Figures {
         Figures::from_array(std::array::from_fn(|column| self.figures[column][row]))
     }
 
-    /// How the job of a row was treated, and what was last decided.
+    /// Returns the class, policy, tracker and last decision of a row.
     #[must_use]
     pub fn labels(&self, row: usize) -> Labels {
         let [class, policy, tracker, decision] = &self.labels;
         Labels { class: class.at(row), policy: policy.at(row), tracker: tracker.at(row), decision: decision.at(row) }
     }
 
-    /// A row of the run with this index, as an entry.
+    /// Returns a row of the run with index `run` as an entry.
     #[must_use]
     pub fn entry(&self, run: usize, row: usize) -> Entry {
         Entry {
@@ -135,18 +135,18 @@ impl Rows {
         }
     }
 
-    /// All entries, in order.
+    /// Iterates over all entries in order.
     pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         self.runs.iter().enumerate().flat_map(move |(index, run)| run.rows.clone().map(move |row| self.entry(index, row)))
     }
 }
 
 impl Trace {
-    /// Opens a file and reads what it says of itself.
+    /// Opens a file and reads its metadata.
     ///
     /// # Errors
-    /// [`Error::Newer`] for a version above [`schema::VERSION`]; [`Error::Parquet`] and [`Error::Damaged`] for what is
-    /// no trace; [`Error::Io`].
+    /// [`Error::Newer`] for a version above [`schema::VERSION`]; [`Error::Parquet`] and [`Error::Damaged`] if the file is not a
+    /// trace; [`Error::File`].
     pub fn open(path: &Path) -> Result<Self> {
         guarded(path, || Self::open_unguarded(path))
     }
@@ -162,43 +162,43 @@ impl Trace {
         for (index, group) in trace.reader.metadata().row_groups().iter().enumerate() {
             let rows = usize::try_from(group.num_rows()).unwrap_or(usize::MAX);
             if rows > GROUP_ENTRIES_MAX {
-                return Err(trace.damaged(format!("row group {index} claims {rows} rows; there are at most {GROUP_ENTRIES_MAX}")));
+                return Err(trace.damaged(format!("row group {index} has {rows} rows; the limit is {GROUP_ENTRIES_MAX}")));
             }
         }
         Ok(trace)
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The version of its schema.
+    /// Returns the version of the file's schema.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// What its histograms stand for.
+    /// Returns the basis of the histograms.
     #[must_use]
     pub fn basis(&self) -> &Basis {
         &self.basis
     }
 
-    /// How many row groups it has.
+    /// Returns the number of row groups.
     #[must_use]
     pub fn groups(&self) -> usize {
         self.reader.num_row_groups()
     }
 
-    /// How many entries it says that it has.
+    /// Returns the number of entries according to the file's metadata.
     #[must_use]
     pub fn entries(&self) -> u64 {
         u64::try_from(self.reader.metadata().file_metadata().num_rows()).unwrap_or(0)
     }
 
-    /// Its row groups, one after the other.
+    /// Decodes the row groups one after the other.
     pub fn rows(&self) -> impl Iterator<Item = Result<Rows>> + '_ {
         (0..self.groups()).map(|group| self.group(group))
     }
@@ -206,7 +206,7 @@ impl Trace {
     /// Decodes one row group.
     ///
     /// # Errors
-    /// [`Error::Parquet`] and [`Error::Damaged`] where it does not hold what the schema says.
+    /// [`Error::Parquet`] and [`Error::Damaged`] if the group does not have the columns of the schema.
     pub fn group(&self, index: usize) -> Result<Rows> {
         guarded(&self.path, || self.group_unguarded(index))
     }
@@ -216,7 +216,7 @@ impl Trace {
         let mut columns = self.columns_of(group.as_ref());
         let buckets = self.basis.buckets();
         let runs = columns.runs()?;
-        let mut labels = <[Coded; WORDS.len() - ID_WORDS]>::default();
+        let mut labels = <[DictionaryColumn; WORDS.len() - ID_WORDS]>::default();
         for (coded, name) in labels.iter_mut().zip(&WORDS[ID_WORDS..]) {
             for word in columns.words(name)? {
                 coded.push(text(&word));
@@ -224,7 +224,7 @@ impl Trace {
         }
         let mut figures = Vec::with_capacity(FIGURES.len());
         for figure in FIGURES {
-            // What a version did not know was nothing to it.
+            // Columns that are newer than the file are zero.
             figures.push(if figure.since > self.version { vec![0; columns.rows] } else { columns.counts(figure.name)? });
         }
         let cold_pages = columns.histograms(buckets, schema::cold_column)?;
@@ -232,7 +232,7 @@ impl Trace {
         Ok(Rows { runs, figures, buckets, cold_pages, promotions_pages, labels })
     }
 
-    /// The first job of a row group, without decoding the rest of it; `None` where the group is empty.
+    /// Returns the first job of a row group without decoding the rest; `None` if the group is empty.
     ///
     /// # Errors
     /// As [`Self::group`].
@@ -246,7 +246,7 @@ impl Trace {
     }
 
     fn columns_of<'a>(&'a self, group: &'a dyn RowGroupReader) -> Columns<'a> {
-        // Checked when the file was opened.
+        // The number was checked when the file was opened.
         let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
         Columns { trace: self, group, rows, numbers: Vec::new() }
     }
@@ -256,23 +256,23 @@ impl Trace {
     }
 }
 
-/// The columns of one row group, as they are read.
+/// Reads the columns of one row group.
 struct Columns<'a> {
     trace: &'a Trace,
     group: &'a dyn RowGroupReader,
     rows: usize,
-    /// Kept from one column to the next.
+    /// Buffer, reused for each column.
     numbers: Vec<i64>,
 }
 
 impl Columns<'_> {
     fn open(&self, name: &str) -> Result<ColumnReader> {
         let Some(&at) = self.trace.columns.get(name) else {
-            return Err(self.trace.damaged(format!("no column {name}, which version {} has", self.trace.version)));
+            return Err(self.trace.damaged(format!("column {name} of version {} is missing", self.trace.version)));
         };
         let column = self.trace.reader.metadata().file_metadata().schema_descr().column(at);
         if column.max_def_level() > 0 || column.max_rep_level() > 0 {
-            return Err(self.trace.damaged(format!("column {name} may have nulls or lists; every column of a trace is required and flat")));
+            return Err(self.trace.damaged(format!("column {name} is optional or repeated; every column of a trace is required and flat")));
         }
         self.group.get_column_reader(at).map_err(Error::parquet(&self.trace.path))
     }
@@ -284,15 +284,15 @@ impl Columns<'_> {
         Err(self.trace.damaged(format!("column {name} ends after {read} of {} rows", self.rows)))
     }
 
-    /// Leaves a column of numbers in `self.numbers`.
+    /// Reads a column of numbers into `self.numbers`.
     fn read_numbers(&mut self, name: &str) -> Result<()> {
         let ColumnReader::Int64ColumnReader(mut reader) = self.open(name)? else {
-            return Err(self.trace.damaged(format!("column {name} is no 64-bit integer")));
+            return Err(self.trace.damaged(format!("column {name} has not the type of a 64-bit integer")));
         };
         self.numbers.clear();
         while self.numbers.len() < self.rows {
-            let wanted = self.rows - self.numbers.len();
-            let (records, ..) = reader.read_records(wanted, None, None, &mut self.numbers).map_err(Error::parquet(&self.trace.path))?;
+            let missing = self.rows - self.numbers.len();
+            let (records, ..) = reader.read_records(missing, None, None, &mut self.numbers).map_err(Error::parquet(&self.trace.path))?;
             if records == 0 {
                 break;
             }
@@ -300,14 +300,14 @@ impl Columns<'_> {
         self.complete(name, self.numbers.len())
     }
 
-    /// The numbers of a column that counts something.
+    /// Reads a column of non-negative numbers.
     fn counts(&mut self, name: &str) -> Result<Vec<u64>> {
         self.read_numbers(name)?;
         let counts: Option<Vec<u64>> = self.numbers.iter().map(|&number| u64::try_from(number).ok()).collect();
-        counts.ok_or_else(|| self.trace.damaged(format!("column {name} has a number below zero")))
+        counts.ok_or_else(|| self.trace.damaged(format!("column {name} has a negative number")))
     }
 
-    /// One histogram per row, row by row, out of one column per bucket.
+    /// Reads histograms, stored as one column per bucket, into one row of counters per entry.
     fn histograms(&mut self, buckets: usize, name: fn(usize) -> String) -> Result<Vec<u64>> {
         let mut histograms = vec![0; self.rows * buckets];
         for bucket in 0..buckets {
@@ -315,7 +315,7 @@ impl Columns<'_> {
             self.read_numbers(&name)?;
             for (histogram, &number) in histograms.chunks_exact_mut(buckets).zip(&self.numbers) {
                 histogram[bucket] =
-                    u64::try_from(number).map_err(|_| self.trace.damaged(format!("column {name} has a number below zero")))?;
+                    u64::try_from(number).map_err(|_| self.trace.damaged(format!("column {name} has a negative number")))?;
             }
         }
         Ok(histograms)
@@ -323,7 +323,7 @@ impl Columns<'_> {
 
     fn words(&mut self, name: &str) -> Result<Vec<ByteArray>> {
         let ColumnReader::ByteArrayColumnReader(mut reader) = self.open(name)? else {
-            return Err(self.trace.damaged(format!("column {name} is no text")));
+            return Err(self.trace.damaged(format!("column {name} has not the type of a text")));
         };
         let mut words = Vec::new();
         while words.len() < self.rows {
@@ -337,7 +337,7 @@ impl Columns<'_> {
         Ok(words)
     }
 
-    /// Where one job ends and the next begins.
+    /// Splits the rows into runs of one job each.
     fn runs(&mut self) -> Result<Vec<Run>> {
         let words = [self.words(WORDS[0])?, self.words(WORDS[1])?, self.words(WORDS[2])?];
         self.read_numbers(JOB_KEY)?;
@@ -356,16 +356,16 @@ impl Columns<'_> {
     }
 }
 
-/// Runs what asks the Parquet library to make sense of a file's bytes. Some of its checks are assertions: damage that trips
-/// one is damage, not the end of the program.
+/// Calls the Parquet library on bytes of a file. The library checks some of them by assertions: a panic is reported as a damaged
+/// file and does not end the program.
 pub(crate) fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(Error::damaged(path, format!("damaged: {}", said.unwrap_or("the Parquet reader gave up"))))
+        let message = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(Error::damaged(path, format!("damaged: {}", message.unwrap_or("the Parquet library panicked"))))
     })
 }
 
-/// A word as text. What is none, no agent wrote; it is no reason to lose the numbers beside it.
+/// Returns a word as text. Agents write UTF-8 only; a word that is not UTF-8 becomes "?", and the numbers beside it stay usable.
 fn text(word: &ByteArray) -> &str {
     word.as_utf8().unwrap_or("?")
 }

@@ -1,14 +1,14 @@
-//! The columns of a trace file, and what its metadata says.
+//! The columns and the metadata of a trace file.
 //!
-//! Every column is required (no nulls) and flat, because that is what every reader reads alike, and fastest. Numbers
-//! are signed 64-bit: some readers widen unsigned ones to decimals. They are stored DELTA_BINARY_PACKED, because those
-//! of one job follow each other and change little. Words are stored by dictionary.
+//! Every column is required (without nulls) and flat: all readers handle such columns alike, and fastest. Numbers are signed
+//! 64-bit integers, because some readers convert unsigned ones to decimals. They are stored DELTA_BINARY_PACKED, because the
+//! numbers of a job change little between consecutive entries. Words are stored by dictionary.
 //!
 //! | columns | type | |
 //! |---|---|---|
-//! | `cluster`, `machine`, `job`, `job_key` | text, text, text, number | [`crate::JobId`], which a file is sorted by, and then by time |
+//! | `cluster`, `machine`, `job`, `job_key` | text, text, text, number | [`crate::JobId`]; the file is sorted by it, then by time |
 //! | `class`, `policy`, `tracker`, `decision` | text | [`crate::Labels`] |
-//! | those of [`FIGURES`] | number | [`crate::Figures`] |
+//! | the names in [`FIGURES`] | number | [`crate::Figures`] |
 //! | `cold_00_pages`, `cold_01_pages`, ... | number | the cold-age histogram, one column per bucket |
 //! | `promotions_00_pages`, ... | number | the promotion histogram |
 
@@ -24,16 +24,16 @@ use policy::thresholds::Thresholds;
 use crate::entry::{Basis, FIGURES};
 use crate::error::{Error, Result};
 
-/// The version of the schema. A reader takes older files, and refuses newer ones by name.
+/// Version of the schema. Readers accept older files and reject newer ones.
 ///
-/// Version 2 knows of slow memory nodes; version 3 of parameter bundles, restarts of the agent and OOM kills.
+/// Version 2 adds slow memory nodes; version 3 parameter bundles, restarts of the agent and OOM kills.
 pub const VERSION: u32 = 3;
 
-/// Columns of words: the first three are the identity's, the others [`crate::Labels`]'s.
+/// Text columns: the first three belong to [`crate::JobId`], the others to [`crate::Labels`].
 pub(crate) const WORDS: [&str; 7] = ["cluster", "machine", "job", "class", "policy", "tracker", "decision"];
-/// How many of [`WORDS`] belong to the identity.
+/// Number of [`WORDS`] that belong to the identity.
 pub(crate) const ID_WORDS: usize = 3;
-/// The number that belongs to the identity.
+/// Column of the number that belongs to the identity.
 pub(crate) const JOB_KEY: &str = "job_key";
 
 const KEY_VERSION: &str = "thermocline.trace_version";
@@ -41,31 +41,31 @@ const KEY_THRESHOLDS: &str = "thermocline.thresholds_scans";
 const KEY_SCAN_PERIOD: &str = "thermocline.scan_period_ms";
 const KEY_PAGE: &str = "thermocline.page_bytes";
 
-/// The name of a bucket's column in the cold-age histogram.
+/// Returns the name of a bucket's column in the cold-age histogram.
 #[must_use]
 pub fn cold_column(bucket: usize) -> String {
     format!("cold_{bucket:02}_pages")
 }
 
-/// The name of a bucket's column in the promotion histogram.
+/// Returns the name of a bucket's column in the promotion histogram.
 #[must_use]
 pub fn promotions_column(bucket: usize) -> String {
     format!("promotions_{bucket:02}_pages")
 }
 
-/// The columns of numbers in the order of the file, from `job_key` to the last promotion bucket.
+/// Returns the columns of numbers in the order of the file, from `job_key` to the last promotion bucket.
 pub(crate) fn numbers(buckets: usize) -> impl Iterator<Item = String> {
     let histograms = (0..buckets).map(cold_column).chain((0..buckets).map(promotions_column));
     std::iter::once(JOB_KEY.to_owned()).chain(FIGURES.iter().map(|figure| figure.name.to_owned())).chain(histograms)
 }
 
-/// One required column.
+/// Returns a required column.
 pub(crate) fn column(name: &str, physical: Physical, logical: Option<LogicalType>) -> Result<TypePtr, parquet::errors::ParquetError> {
     let column = Type::primitive_type_builder(name, physical).with_repetition(Repetition::REQUIRED).with_logical_type(logical);
     Ok(Arc::new(column.build()?))
 }
 
-/// The schema for histograms of so many buckets: the words, then the numbers.
+/// Returns the schema for histograms of this many buckets: text columns, then numbers.
 pub(crate) fn schema(buckets: usize) -> Result<TypePtr, parquet::errors::ParquetError> {
     let mut fields = Vec::new();
     for name in WORDS {
@@ -77,9 +77,9 @@ pub(crate) fn schema(buckets: usize) -> Result<TypePtr, parquet::errors::Parquet
     Ok(Arc::new(Type::group_type_builder("trace").with_fields(fields).build()?))
 }
 
-/// How files are written: statistics where a reader could skip by them, which is not the case of histograms.
+/// Returns the properties of the writer. Only columns that queries filter by have statistics; histograms have none.
 pub(crate) fn properties(basis: &Basis) -> Result<WriterProperties, parquet::errors::ParquetError> {
-    // By identity, then time: `job_key` and `start_unix_ms` are the two numbers right after the words.
+    // By identity, then by time: `job_key` and `start_unix_ms` directly follow the seven text columns.
     let sorted_by = [0, 1, 2, 7, 8].map(|column_idx| SortingColumn { column_idx, descending: false, nulls_first: false });
     let mut builder = WriterProperties::builder()
         .set_created_by(concat!("thermocline ", env!("CARGO_PKG_VERSION")).to_owned())
@@ -101,7 +101,7 @@ pub(crate) fn properties(basis: &Basis) -> Result<WriterProperties, parquet::err
     Ok(builder.build())
 }
 
-/// What a file's metadata says of a basis and a version.
+/// Returns the metadata for a basis and a version.
 pub(crate) fn metadata(basis: &Basis, version_key: &str, version: u32) -> Vec<KeyValue> {
     let ages: Vec<_> = basis.thresholds.as_slice().iter().map(|age| age.0.to_string()).collect();
     [
@@ -114,12 +114,12 @@ pub(crate) fn metadata(basis: &Basis, version_key: &str, version: u32) -> Vec<Ke
     .to_vec()
 }
 
-/// The version and the basis out of a file's metadata.
+/// Reads the version and the basis from a trace file's metadata.
 pub(crate) fn trace_metadata(path: &Path, found: Option<&Vec<KeyValue>>) -> Result<(u32, Basis)> {
     parse_metadata(path, found, KEY_VERSION, "trace", VERSION)
 }
 
-/// The version and the basis out of a file's metadata. A newer version is refused.
+/// Reads the version and the basis from a file's metadata. A newer version is an error.
 pub(crate) fn parse_metadata(
     path: &Path,
     found: Option<&Vec<KeyValue>>,
@@ -129,11 +129,11 @@ pub(crate) fn parse_metadata(
 ) -> Result<(u32, Basis)> {
     let value = |key: &str| {
         let value = found.into_iter().flatten().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref());
-        value.ok_or_else(|| Error::damaged(path, format!("no {kind} of thermocline: its metadata has no {key}")))
+        value.ok_or_else(|| Error::damaged(path, format!("not a thermocline {kind}: its metadata has no {key}")))
     };
     let number = |key: &str| {
         let text = value(key)?;
-        text.parse::<u64>().map_err(|_| Error::damaged(path, format!("{key} is {text:?}, no number")))
+        text.parse::<u64>().map_err(|_| Error::damaged(path, format!("{key} is {text:?}, not a number")))
     };
     let version = number(version_key)?;
     let version = u32::try_from(version).unwrap_or(u32::MAX);
@@ -143,6 +143,6 @@ pub(crate) fn parse_metadata(
     let text = value(KEY_THRESHOLDS)?;
     let ages: Result<Vec<u8>, _> = text.split(',').map(str::parse).collect();
     let thresholds = ages.ok().and_then(|ages| Thresholds::try_from(ages).ok());
-    let thresholds = thresholds.ok_or_else(|| Error::damaged(path, format!("{KEY_THRESHOLDS} is {text:?}, no set of thresholds")))?;
+    let thresholds = thresholds.ok_or_else(|| Error::damaged(path, format!("{KEY_THRESHOLDS} is {text:?}, not a list of cold ages")))?;
     Ok((version, Basis { thresholds, scan_period_ms: number(KEY_SCAN_PERIOD)?, page_bytes: number(KEY_PAGE)? }))
 }

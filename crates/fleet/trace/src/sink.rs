@@ -1,4 +1,4 @@
-//! Brings what is in the spool to the store, in a thread of its own: a store that is slow or away keeps nobody waiting.
+//! Uploads the files of the spool to the store, in a thread of its own: a slow or unreachable store does not block the agent.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -11,12 +11,12 @@ use store::{Backoff, FileError, Store};
 use crate::error::Result;
 use crate::spool::ready_files;
 
-/// How soon a store that was away is tried again; twice as long each time, up to the most.
+/// Waiting time after failed uploads.
 const RETRY: Backoff = Backoff { first: Duration::from_secs(5), max: Duration::from_secs(300) };
-/// What is left on the way when the agent stops is sent for this long; the rest is sent by the next.
+/// How long [`Sink::stop`] waits for pending uploads; the next start sends the rest.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
-/// The thread, and what it has done.
+/// The thread and its status.
 #[derive(Debug)]
 pub struct Sink {
     wake: Sender<()>,
@@ -24,22 +24,22 @@ pub struct Sink {
     status: Arc<Mutex<Status>>,
 }
 
-/// What became of the files so far.
+/// Progress of the uploads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Files brought to the store.
+    /// Files uploaded.
     pub sent_files: u64,
-    /// Their bytes.
+    /// Size of the uploaded files, in bytes.
     pub sent_bytes: u64,
-    /// Why none can be brought there now.
-    pub trouble: Option<String>,
+    /// Error of the last upload; `None` after a success.
+    pub error: Option<String>,
 }
 
 impl Sink {
-    /// Begins to bring the files below `ready` to the store at `url`, and removes each that has arrived.
+    /// Starts to upload the files below `ready` to the store at `url`. Each file is removed after its upload.
     ///
     /// # Errors
-    /// [`crate::Error::File`] where no thread can be had.
+    /// [`crate::Error::File`] if the thread cannot be started.
     pub fn start(ready: &Path, url: &str) -> Result<Self> {
         let (wake, woken) = mpsc::channel();
         let status = Arc::new(Mutex::new(Status::default()));
@@ -48,19 +48,19 @@ impl Sink {
         Ok(Self { wake, thread: thread.map_err(FileError::at(ready, "start a thread for"))?, status })
     }
 
-    /// Tells it that there is a new file.
+    /// Signals that there is a new file.
     pub fn wake(&self) {
-        // It ends only with us.
+        // The thread ends only when this value is dropped.
         let _ = self.wake.send(());
     }
 
-    /// What it has done so far.
+    /// Returns the current status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends it once what is there has been tried, or after ten seconds.
+    /// Stops the thread after a last attempt to upload the pending files; waits at most ten seconds.
     pub fn stop(self) {
         drop(self.wake);
         let (done, ended) = mpsc::channel();
@@ -89,7 +89,7 @@ impl Carrier {
         loop {
             let carried = self.carry_all();
             failures = if carried.is_ok() { 0 } else { failures + 1 };
-            self.status.lock().unwrap_or_else(PoisonError::into_inner).trouble = carried.err().map(|error| error.to_string());
+            self.status.lock().unwrap_or_else(PoisonError::into_inner).error = carried.err().map(|error| error.to_string());
             if stopping {
                 return;
             }
@@ -111,7 +111,7 @@ impl Carrier {
             };
             let path = file.path.strip_prefix(&self.ready).unwrap_or(&file.path).to_string_lossy().into_owned();
             match store.put(&path, &file.path) {
-                // Gone for want of room, while it was its turn.
+                // Removed by the spool to stay within its limit.
                 Err(error) if error.is_missing_file() => continue,
                 put => put?,
             }
@@ -125,10 +125,10 @@ impl Carrier {
     }
 }
 
-/// Removes the directories of days that are over.
+/// Removes the empty directories of past days.
 fn remove_empty(ready: &Path, file: &Path) {
     for directory in file.ancestors().skip(1).take_while(|directory| *directory != ready) {
-        // Fails where there is something in it, as it should.
+        // Fails if the directory is not empty.
         if std::fs::remove_dir(directory).is_err() {
             return;
         }
@@ -153,11 +153,11 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_away_costs_nothing() {
+    fn files_wait_while_the_store_is_unreachable() {
         let dir = tempfile::tempdir().unwrap();
         let given = entries("m", 2, 4, 3);
         let (mut spool, _) = Spool::open(&dir.path().join("spool"), basis(2), u64::MAX).unwrap();
-        // A file where the directory should be.
+        // A file in place of the store's directory.
         let store = dir.path().join("store");
         std::fs::write(&store, "").unwrap();
         for part in given.chunks(2) {
@@ -173,13 +173,13 @@ mod tests {
         };
         let away = carry();
         assert_eq!((away.sent_files, ready_files(&spool.ready()).unwrap().len()), (0, 4));
-        assert!(away.trouble.unwrap().contains("store"));
+        assert!(away.error.unwrap().contains("store"));
         std::fs::remove_file(&store).unwrap();
         let back = carry();
-        assert_eq!((back.sent_files, back.trouble), (4, None));
+        assert_eq!((back.sent_files, back.error), (4, None));
         assert_eq!(entries_in(&store), given);
-        assert_eq!(std::fs::read_dir(spool.ready()).unwrap().count(), 0, "directories go with their last file");
-        // Killed between putting and removing: it is put again, and is there once.
+        assert_eq!(std::fs::read_dir(spool.ready()).unwrap().count(), 0, "empty directories are removed");
+        // Killed between upload and removal: the file is uploaded again and stored once.
         spool.append(&given[..2]).unwrap();
         spool.close().unwrap();
         assert_eq!(carry().sent_files, 1);

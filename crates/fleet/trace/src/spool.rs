@@ -1,11 +1,11 @@
-//! Entries on the local disk, on their way to the store.
+//! Entries on the local disk that have not reached the store.
 //!
-//! Entries are appended to a log as they come, durably. When the log is closed, it becomes a trace file in `ready/`,
-//! under the very path that it will have in the store; whoever brings it there removes it. A process that is killed at any
-//! instruction leaves a log, a file, or both: the next start makes of the log the same file again, under the same name.
+//! Entries are appended durably to a log. When the log is closed, it becomes a trace file in `ready/`, under the path that it will
+//! have in the store; the sink uploads and removes it. A process killed at any instruction leaves a log, a file, or both: the next
+//! start writes the same file under the same name.
 //!
 //! ```text
-//! spool/open.jsonl                                                     a line for the basis, then one per entry
+//! spool/open.jsonl                                                     one line for the basis, then one per entry
 //! spool/ready/cluster=a/date=2026-11-20/machine=m/1763596800000-0123456789abcdef.parquet
 //! ```
 
@@ -14,16 +14,16 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use store::FileError;
+use store::file::TEMPORARY_PREFIX;
 use twox_hash::XxHash64;
 
 use crate::calendar;
 use crate::entry::{Basis, Entry};
 use crate::error::{Error, Result};
-use crate::write::Writer;
-use store::FileError;
-use store::file::TEMPORARY_PREFIX;
+use crate::write::{EXTENSION, Writer};
 
-/// The log and the files of one agent. Nobody else writes there.
+/// The log and the files of one agent, which is the only writer.
 #[derive(Debug)]
 pub struct Spool {
     dir: PathBuf,
@@ -32,14 +32,14 @@ pub struct Spool {
     log: Option<File>,
 }
 
-/// What closing a log came to.
+/// Result of closing a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Closed {
-    /// Entries that are ready to be sent now.
+pub struct CloseReport {
+    /// Entries that are ready to be sent.
     pub entries: u64,
-    /// Files that were removed, oldest first, because all together were over the limit.
+    /// Files removed, oldest first, because all files together exceeded the limit.
     pub dropped_files: u64,
-    /// Their bytes.
+    /// Size of the removed files, in bytes.
     pub dropped_bytes: u64,
 }
 
@@ -50,12 +50,11 @@ struct Head {
 }
 
 impl Spool {
-    /// Opens the spool in `dir`, and makes a file of what an earlier agent left in the log. All files together may take
-    /// `size_max_bytes`.
+    /// Opens the spool in `dir` and converts a log left by an earlier agent. All files together may take `size_max_bytes`.
     ///
     /// # Errors
-    /// Any error of making files there. A log that cannot be read is put aside as `open.jsonl.damaged`.
-    pub fn open(dir: &Path, basis: Basis, size_max_bytes: u64) -> Result<(Self, Closed)> {
+    /// [`Error::File`]. A log that cannot be read is renamed to `open.jsonl.damaged`.
+    pub fn open(dir: &Path, basis: Basis, size_max_bytes: u64) -> Result<(Self, CloseReport)> {
         let ready = dir.join("ready");
         fs::create_dir_all(&ready).map_err(FileError::at(&ready, "create"))?;
         for file in files_below(dir)? {
@@ -66,17 +65,17 @@ impl Spool {
         let mut spool = Self { dir: dir.to_owned(), basis, size_max: size_max_bytes, log: None };
         let closed = match spool.close() {
             Err(Error::Damaged { path, what }) => {
-                log::error!("{}: {what}; put aside", path.display());
+                log::error!("{}: {what}; renamed to open.jsonl.damaged", path.display());
                 let aside = dir.join("open.jsonl.damaged");
                 fs::rename(spool.log_path(), &aside).map_err(FileError::at(&aside, "create"))?;
-                Closed::default()
+                CloseReport::default()
             }
             other => other?,
         };
         Ok((spool, closed))
     }
 
-    /// Where files wait to be sent, at the paths that they will have in the store.
+    /// Returns the directory of the files that wait to be sent. Their paths below it are those in the store.
     #[must_use]
     pub fn ready(&self) -> PathBuf {
         self.dir.join("ready")
@@ -86,10 +85,10 @@ impl Spool {
         self.dir.join("open.jsonl")
     }
 
-    /// Appends entries to the log, in any order; they are on the disk when it returns.
+    /// Appends entries to the log, in any order, and syncs it.
     ///
     /// # Errors
-    /// Any error of writing.
+    /// [`Error::File`].
     pub fn append(&mut self, entries: &[Entry]) -> Result<()> {
         let path = self.log_path();
         let failed = || FileError::at(&path, "write");
@@ -107,19 +106,18 @@ impl Spool {
         let before = log.metadata().map_err(FileError::at(&path, "read the size of"))?.len();
         let written = log.write_all(&lines).and_then(|()| log.sync_data());
         if written.is_err() {
-            // Half a batch would be taken for damage, not for a torn end, once more lines follow it.
+            // A partial batch before further lines would read as damage, unlike a torn last line.
             let _ = log.set_len(before);
         }
         Ok(written.map_err(failed())?)
     }
 
-    /// Makes a file of what is in the log, and starts anew. Removes the oldest files where all together are over the
-    /// limit.
+    /// Converts the log to a file and starts an empty log. If all files together exceed the limit, the oldest are removed.
     ///
     /// # Errors
-    /// Any error of reading the log or writing the file; the log then stays as it is.
-    pub fn close(&mut self) -> Result<Closed> {
-        let mut closed = Closed::default();
+    /// Any error of reading the log or writing the file; the log is then unchanged.
+    pub fn close(&mut self) -> Result<CloseReport> {
+        let mut closed = CloseReport::default();
         let path = self.log_path();
         if let Some((basis, mut entries, digest)) = read_log(&path)? {
             entries.sort_by(|a, b| a.order().cmp(&b.order()));
@@ -140,14 +138,14 @@ impl Spool {
         Ok(closed)
     }
 
-    fn enforce_limit(&self, closed: &mut Closed) -> Result<()> {
+    fn enforce_limit(&self, closed: &mut CloseReport) -> Result<()> {
         let mut waiting: Vec<_> = ready_files(&self.ready())?.into_iter().collect();
         let mut total: u64 = waiting.iter().map(|file| file.bytes).sum();
         waiting.reverse();
         while total > self.size_max
             && let Some(file) = waiting.pop()
         {
-            // It may have been sent and removed meanwhile.
+            // The sink may have sent and removed it in the meantime.
             if fs::remove_file(&file.path).is_ok() {
                 closed.dropped_files += 1;
                 closed.dropped_bytes += file.bytes;
@@ -158,23 +156,23 @@ impl Spool {
     }
 }
 
-/// The path of a file in the store: hive-partitioned, so that readers can skip by it. The name is that of what is in
-/// it: brought there twice, it is there once.
+/// Returns the path of a file in the store: hive-partitioned, so that readers can skip files. The name depends on the contents:
+/// uploaded twice, the file is stored once.
 fn object_path(first: &Entry, digest: u64) -> PathBuf {
     let start = first.figures.start_unix_ms;
     let mut path = PathBuf::from(format!("cluster={}", partition_value(&first.id.cluster)));
     path.push(format!("date={}", calendar::date(start)));
     path.push(format!("machine={}", partition_value(&first.id.machine)));
-    path.push(format!("{start}-{digest:016x}.parquet"));
+    path.push(format!("{start}-{digest:016x}.{EXTENSION}"));
     path
 }
 
-/// A value as part of a path, as Hive and all readers of its layout escape it: `%` and two hexadecimal digits.
+/// Escapes a value for a path, as Hive does: `%` and two hexadecimal digits.
 fn partition_value(value: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
     let escaped: String =
         value.bytes().map(|byte| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect();
-    // What Hive calls a value that is none.
+    // Hive's name for an empty value.
     if escaped.is_empty() { "__HIVE_DEFAULT_PARTITION__".to_owned() } else { escaped }
 }
 
@@ -184,8 +182,8 @@ fn line<T: Serialize>(lines: &mut Vec<u8>, value: &T) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The basis, the entries and a digest of a log; `None` where there is none, or nothing whole in it. A torn last line, as
-/// a killed agent leaves it, is dropped.
+/// Reads the basis, the entries and a digest of a log; `None` if there is no log or no complete line. A torn last line, which a
+/// killed agent leaves, is dropped.
 fn read_log(path: &Path) -> Result<Option<(Basis, Vec<Entry>, u64)>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -219,11 +217,11 @@ pub(crate) struct Ready {
     pub(crate) bytes: u64,
 }
 
-/// The files that wait, oldest first: by name, which begins with the time.
+/// Returns the files that wait, oldest first: their names begin with the time.
 pub(crate) fn ready_files(ready: &Path) -> Result<Vec<Ready>> {
     let mut files: Vec<_> = files_below(ready)?
         .into_iter()
-        .filter(|path| path.extension().is_some_and(|extension| extension == "parquet"))
+        .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION))
         .filter_map(|path| Some(Ready { bytes: fs::metadata(&path).ok()?.len(), path }))
         .collect();
     let age = |file: &Ready| {
@@ -234,13 +232,13 @@ pub(crate) fn ready_files(ready: &Path) -> Result<Vec<Ready>> {
     Ok(files)
 }
 
-/// Every file below a directory.
+/// Returns every file below a directory.
 fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
     let (mut dirs, mut files) = (vec![dir.to_owned()], Vec::new());
     while let Some(dir) = dirs.pop() {
         let listed = match fs::read_dir(&dir) {
             Ok(listed) => listed,
-            // Removed meanwhile: by whom empties it, when a day is over.
+            // The sink removes the directories of past days.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(FileError::at(&dir, "list")(error).into()),
         };
@@ -260,7 +258,7 @@ mod tests {
     use crate::Trace;
     use crate::testing::{DAY, basis, entries};
 
-    fn open(dir: &Path, size_max: u64) -> (Spool, Closed) {
+    fn open(dir: &Path, size_max: u64) -> (Spool, CloseReport) {
         Spool::open(dir, basis(2), size_max).unwrap()
     }
 
@@ -270,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_at_any_byte_costs_the_last_entry_alone() {
+    fn a_kill_at_any_byte_loses_at_most_the_last_entry() {
         let given = entries("m", 2, 3, 3);
         let dir = tempfile::tempdir().unwrap();
         open(dir.path(), u64::MAX).0.append(&given).unwrap();
@@ -285,20 +283,20 @@ mod tests {
             assert_eq!(entries_in(dir.path()), given[..whole], "cut at {cut}");
             assert!(!dir.path().join("open.jsonl").exists());
             names.extend(ready_files(&dir.path().join("ready")).unwrap().pop().map(|file| file.path.file_name().unwrap().to_owned()));
-            // Killed after the file was made and before the log was gone: the same again.
+            // Killed after the file was written and before the log was removed: the same file again.
             fs::write(dir.path().join("open.jsonl"), &log[..cut]).unwrap();
             open(dir.path(), u64::MAX);
             assert_eq!(entries_in(dir.path()), given[..whole], "cut at {cut}");
         }
         names.dedup();
-        assert_eq!(names.len(), 6, "other entries have another name");
+        assert_eq!(names.len(), 6, "the name depends on the entries");
     }
 
     #[test]
-    fn files_lie_where_they_will_be_in_the_store() {
+    fn files_have_the_paths_that_they_will_have_in_the_store() {
         let dir = tempfile::tempdir().unwrap();
         let (mut spool, closed) = open(dir.path(), u64::MAX);
-        assert_eq!(closed, Closed::default());
+        assert_eq!(closed, CloseReport::default());
         spool.append(&entries("rack 1/m", 1, 2, 3)).unwrap();
         assert_eq!(spool.close().unwrap().entries, 2);
         let path = ready_files(&spool.ready()).unwrap().remove(0).path;
@@ -306,11 +304,11 @@ mod tests {
         let (directory, name) = path.rsplit_once('/').unwrap();
         assert_eq!(directory, "cluster=c/date=2025-11-20/machine=rack%201%2Fm");
         assert!(name.starts_with(&format!("{DAY}-")), "{name}");
-        assert_eq!(spool.close().unwrap(), Closed::default(), "an empty log makes no file");
+        assert_eq!(spool.close().unwrap(), CloseReport::default(), "an empty log produces no file");
     }
 
     #[test]
-    fn over_the_limit_the_oldest_goes() {
+    fn over_the_limit_the_oldest_files_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let given = entries("m", 1, 4, 3);
         let (mut spool, _) = open(dir.path(), u64::MAX);
@@ -320,15 +318,15 @@ mod tests {
         }
         let sizes: Vec<_> = ready_files(&spool.ready()).unwrap().iter().map(|file| file.bytes).collect();
         let (_, closed) = open(dir.path(), sizes[2] + sizes[3]);
-        assert_eq!(closed, Closed { entries: 0, dropped_files: 2, dropped_bytes: sizes[0] + sizes[1] });
+        assert_eq!(closed, CloseReport { entries: 0, dropped_files: 2, dropped_bytes: sizes[0] + sizes[1] });
         assert_eq!(entries_in(dir.path()), given[2..]);
     }
 
     #[test]
-    fn a_log_that_is_none_is_put_aside() {
+    fn a_damaged_log_is_renamed() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("open.jsonl"), "rubbish\n").unwrap();
-        assert_eq!(open(dir.path(), u64::MAX).1, Closed::default());
+        assert_eq!(open(dir.path(), u64::MAX).1, CloseReport::default());
         assert!(dir.path().join("open.jsonl.damaged").exists());
     }
 }

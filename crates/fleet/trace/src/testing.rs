@@ -1,4 +1,4 @@
-//! Entries for this crate's tests.
+//! Generated entries for the tests of this crate.
 
 use policy::thresholds::Thresholds;
 
@@ -8,10 +8,10 @@ pub(crate) fn basis(thresholds: usize) -> Basis {
     Basis { thresholds: Thresholds::log_spaced(thresholds).unwrap(), scan_period_ms: 120_000, page_bytes: 4096 }
 }
 
-/// The first millisecond of a day.
+/// Start of a day, in milliseconds since the epoch.
 pub(crate) const DAY: u64 = 1_763_596_800_000;
 
-/// `entries` of each of `jobs` jobs of a machine, five minutes apart, sorted.
+/// Returns `entries` entries, five minutes apart, for each of `jobs` jobs of a machine, sorted.
 pub(crate) fn entries(machine: &str, jobs: usize, entries: usize, buckets: usize) -> Vec<Entry> {
     let mut random = fastrand::Rng::with_seed(7);
     let mut all = Vec::new();

@@ -1,12 +1,12 @@
-//! Files written, read back, cut and falsified.
+//! Trace files written, read back, truncated and altered.
 
 use std::path::Path;
 
 use crate::schema;
 use crate::testing::{basis, entries};
-use crate::{Basis, Entry, GROUP_ENTRIES, Trace, Writer, Written};
+use crate::{Basis, Entry, FileSummary, GROUP_ENTRIES, Trace, Writer};
 
-fn write(path: &Path, basis: Basis, entries: &[Entry]) -> Written {
+fn write(path: &Path, basis: Basis, entries: &[Entry]) -> FileSummary {
     let mut writer = Writer::create(path, basis).unwrap();
     for entry in entries {
         writer.push(entry).unwrap();
@@ -20,7 +20,7 @@ fn read(path: &Path) -> Vec<Entry> {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn reading_returns_the_written_entries() {
     let dir = tempfile::tempdir().unwrap();
     let check = |thresholds: usize, jobs: usize, each: usize| {
         let path = dir.path().join(format!("below/{thresholds}-{jobs}-{each}.parquet"));
@@ -38,11 +38,11 @@ fn what_is_written_is_read() {
     check(32, 7, 20);
     check(2, 3, 5);
     check(64, 3, 5);
-    assert_eq!(std::fs::read_dir(dir.path().join("below")).unwrap().count(), 5, "nothing else is left behind");
+    assert_eq!(std::fs::read_dir(dir.path().join("below")).unwrap().count(), 5, "no temporary file is left");
 }
 
 #[test]
-fn no_job_straddles_a_row_group() {
+fn all_entries_of_a_job_are_in_one_row_group() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.parquet");
     let each = GROUP_ENTRIES / 2 + 1;
@@ -57,7 +57,7 @@ fn no_job_straddles_a_row_group() {
 }
 
 #[test]
-fn what_is_out_of_order_or_of_another_shape_is_refused() {
+fn unsorted_entries_and_other_histograms_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let given = entries("m", 2, 3, 33);
     let check = |order: [usize; 2], change: fn(&mut Entry), piece: &str| {
@@ -71,11 +71,11 @@ fn what_is_out_of_order_or_of_another_shape_is_refused() {
     check([1, 0], |_| {}, "/job-000");
     check([3, 2], |_| {}, "sorted");
     check([0, 1], |entry| entry.cold_pages.truncate(32), "32 and 33 buckets; there are 33");
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "what is not finished leaves nothing");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "an unfinished file is removed");
 }
 
 #[test]
-fn a_damaged_file_is_told_and_never_panics() {
+fn a_damaged_file_is_reported_without_a_panic() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.parquet");
     write(&path, basis(2), &entries("m", 2, 3, 3));
@@ -89,21 +89,21 @@ fn a_damaged_file_is_told_and_never_panics() {
         let error = attempt(&whole[..cut]).unwrap_err().to_string();
         assert!(error.contains("t.parquet"), "cut at {cut}: {error}");
     }
-    // What trips an assertion of the library is caught, and would fill the test's output.
+    // Panics inside the library are caught; their messages would fill the test's output.
     std::panic::set_hook(Box::new(|_| {}));
-    // A changed byte may hit a number, which nothing can tell; it must not do worse.
-    let mut told = 0;
+    // A changed byte inside a number cannot be detected.
+    let mut detected = 0;
     for at in (0..whole.len()).step_by(11) {
         let mut changed = whole.clone();
         changed[at] ^= 0x55;
-        told += u32::from(attempt(&changed).is_err());
+        detected += u32::from(attempt(&changed).is_err());
     }
     drop(std::panic::take_hook());
-    assert!(told > 10, "{told}");
+    assert!(detected > 10, "{detected}");
 }
 
 #[test]
-fn a_newer_file_is_refused_by_name() {
+fn a_newer_version_is_rejected_with_its_number() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.parquet");
     write(&path, basis(2), &entries("m", 1, 1, 3));
@@ -121,5 +121,5 @@ fn a_newer_file_is_refused_by_name() {
         }
     };
     check(b'9', &["trace version 9", "t.parquet", "newer"]);
-    check(b'x', &["trace_version is \"x\", no number"]);
+    check(b'x', &["trace_version is \"x\", not a number"]);
 }

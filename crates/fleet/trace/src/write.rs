@@ -1,4 +1,4 @@
-//! Writing trace files.
+//! Writes trace files.
 
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use crate::entry::{Basis, Entry, FIGURES, JobId};
 use crate::error::{Error, Result};
 use crate::schema::{self, WORDS};
 
-/// Entries after which a row group ends with its last job. At 33 buckets a group takes some 24 MB before it is written,
-/// and what it takes is the writer's memory.
+/// Entries after which the row group ends with the current job. At 33 buckets a group takes about 24 MB, which is the memory
+/// that the writer needs.
 pub const GROUP_ENTRIES: usize = 1 << 15;
-/// Entries that one row group may have, and so one job in one file: 20 years of five minutes.
+/// Maximum entries of a row group, and so of one job in one file: 20 years of five-minute entries.
 pub const GROUP_ENTRIES_MAX: usize = 1 << 21;
 
-/// A trace file that is being written. It appears under its name, whole, when it is finished.
+/// A trace file being written. It appears under its name when it is complete.
 pub struct Writer {
     path: PathBuf,
     basis: Basis,
@@ -31,15 +31,15 @@ pub struct Writer {
     /// `job_key`, then [`FIGURES`], then the histograms.
     numbers: Vec<Vec<i64>>,
     last: Option<(JobId, u64)>,
-    written: Written,
+    written: FileSummary,
 }
 
-/// What a finished file holds.
+/// Summary of a complete file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct FileSummary {
     /// Entries.
     pub entries: u64,
-    /// Jobs that they are of.
+    /// Jobs.
     pub jobs: u64,
     /// Size of the file.
     pub size: Bytes,
@@ -52,24 +52,24 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Begins the file that will be `path`; its directory is made.
+    /// Creates the file that will be renamed to `path`, and its directory.
     ///
     /// # Errors
-    /// Any error of making files there.
+    /// [`Error::File`]; [`Error::Parquet`].
     pub fn create(path: &Path, basis: Basis) -> Result<Self> {
         let failed = Error::parquet(path);
         let schema = schema::schema(basis.buckets()).map_err(&failed)?;
         let properties = Arc::new(schema::properties(&basis).map_err(&failed)?);
         let file = SerializedFileWriter::new(BufWriter::new(temporary_for(path)?), schema, properties).map_err(&failed)?;
         let numbers = vec![Vec::new(); 1 + FIGURES.len() + 2 * basis.buckets()];
-        Ok(Self { path: path.to_owned(), basis, file, words: Default::default(), numbers, last: None, written: Written::default() })
+        Ok(Self { path: path.to_owned(), basis, file, words: Default::default(), numbers, last: None, written: FileSummary::default() })
     }
 
-    /// Adds an entry. They come sorted by [`Entry::order`].
+    /// Appends an entry. Entries must be sorted by [`Entry::order`].
     ///
     /// # Errors
-    /// [`Error::Order`]; [`Error::Damaged`] where its histograms do not have [`Basis::buckets`] counters, or a job has
-    /// more than [`GROUP_ENTRIES_MAX`] entries; any error of writing.
+    /// [`Error::Order`]; [`Error::Damaged`] if a histogram does not have [`Basis::buckets`] counters or a job has more than
+    /// [`GROUP_ENTRIES_MAX`] entries; any error of writing.
     pub fn push(&mut self, entry: &Entry) -> Result<()> {
         let buckets = self.basis.buckets();
         if entry.cold_pages.len() != buckets || entry.promotions_pages.len() != buckets {
@@ -111,7 +111,7 @@ impl Writer {
         let Entry { id, labels, figures, cold_pages, promotions_pages } = entry;
         let words = [&id.cluster, &id.machine, &id.job, &labels.class, &labels.policy, &labels.tracker, &labels.decision];
         for (column, word) in self.words.iter_mut().zip(words) {
-            // Words seldom change from one entry to the next: the same bytes are then shared.
+            // Words rarely change between consecutive entries: share the bytes.
             let value = column.last().filter(|last| same_job && last.data() == word.as_bytes()).cloned();
             column.push(value.unwrap_or_else(|| ByteArray::from(word.as_str())));
         }
@@ -135,15 +135,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the file: it is on the disk, under its name.
+    /// Completes the file: it is durable and appears under its name.
     ///
     /// # Errors
-    /// Any error of writing; there is no file then.
-    pub fn finish(mut self) -> Result<Written> {
+    /// Any error of writing; no file appears then.
+    pub fn finish(mut self) -> Result<FileSummary> {
         self.end_group()?;
         let buffered = self.file.into_inner().map_err(Error::parquet(&self.path))?;
         let size = persist(&self.path, buffered)?;
-        Ok(Written { size, ..self.written })
+        Ok(FileSummary { size, ..self.written })
     }
 }
 
@@ -171,7 +171,7 @@ fn write_group(
 /// Extension of the names of trace files, without the dot.
 pub const EXTENSION: &str = "parquet";
 
-/// Completes a written file, which then appears under its name. Returns its size.
+/// Persists a completely written file under its name. Returns its size.
 pub(crate) fn persist(path: &Path, buffered: BufWriter<NamedTempFile>) -> Result<Bytes> {
     let temporary = buffered.into_inner().map_err(|error| FileError::at(path, "write")(error.into_error()))?;
     Ok(store::file::persist(temporary, path)?)

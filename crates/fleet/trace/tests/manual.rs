@@ -1,4 +1,4 @@
-//! The manual says of every column what the code says.
+//! docs/trace.md describes every column with the text of the code.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[test]

@@ -64,14 +64,14 @@ fn with_credentials() {
     drop(server);
     record_hour(&mut spool, 1);
     sink.wake();
-    until("the outage is reported", || sink.status().trouble.is_some());
+    until("the outage is reported", || sink.status().error.is_some());
     record_hour(&mut spool, 2);
     assert_eq!(sink.status().sent_files, 1);
 
     // After the outage all files are sent without a further call.
     let _server = S3Server::start(&served);
     until("the waiting files are sent", || sink.status().sent_files == 3);
-    until("the error is cleared", || sink.status().trouble.is_none());
+    until("the error is cleared", || sink.status().error.is_none());
     sink.stop();
     let store = Store::open(&url).unwrap();
     assert_eq!(entries_in(&store), recorded);

@@ -1,27 +1,27 @@
-//! Files that programs of the past wrote still read, and say the same.
+//! Files of every earlier version read back the same.
 //!
 //! `tests/trace-v1.parquet` was written by the first program that wrote traces, `compact-v1.parquet` by the first that compacted
-//! them. They are never written anew: a version that comes later gets a file of its own, by
+//! them. They are never rewritten. A new version gets files of its own, written by
 //! `NEW_VERSION=1 cargo test -p thermocline-trace --test versions`.
-#![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+#![allow(clippy::unwrap_used, reason = "clippy's exemption for tests does not cover helpers in integration tests")]
 
 use std::path::{Path, PathBuf};
 
 use policy::thresholds::Thresholds;
-use trace::compact::{self, Compacted, Compactor, Number, Unpacked};
+use trace::compact::{self, CompactedTrace, Compactor, DayEntries, Number};
 use trace::{Basis, Entry, FIGURES, Figures, JobId, Labels, Trace, Writer, schema};
 
 fn fixture(form: &str, version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{form}-v{version}.parquet"))
 }
 
-/// Whether such a file is to be written: the latest version has none yet, and one is asked for.
+/// Returns whether the fixture is to be written: it is missing, of the latest version, and `NEW_VERSION` is set.
 fn is_new(path: &Path, version: u32, latest: u32) -> bool {
     version == latest && std::env::var_os("NEW_VERSION").is_some() && !path.exists()
 }
 
-/// Two machines, two jobs each, an hour of five minutes. Every number differs from every other of its entry, and is
-/// zero where the version does not know it.
+/// Returns an hour of entries of two jobs on each of two machines. All numbers of an entry differ; numbers that the version lacks
+/// are zero.
 fn given(version: u32) -> impl Iterator<Item = Entry> {
     let basis = basis();
     let ids = ["m1", "m2"].into_iter().flat_map(|machine| {
@@ -54,7 +54,7 @@ fn basis() -> Basis {
 }
 
 #[test]
-fn every_version_reads() {
+fn every_trace_version_reads() {
     for version in 1..=schema::VERSION {
         let path = fixture("trace", version);
         if is_new(&path, version, schema::VERSION) {
@@ -71,7 +71,7 @@ fn every_version_reads() {
 
 #[test]
 fn every_compacted_version_reads() {
-    // Whatever version of the schema the traces have.
+    // The version of the compacted form is independent of the schema's version.
     let given: Vec<_> = given(1).collect();
     for version in 1..=compact::VERSION {
         let path = fixture("compact", version);
@@ -80,15 +80,15 @@ fn every_compacted_version_reads() {
             given.iter().for_each(|entry| compactor.push(entry.clone()).unwrap());
             compactor.finish().unwrap();
         }
-        let file = Compacted::open(&path).unwrap();
-        let mut unpacked = Unpacked::default();
+        let file = CompactedTrace::open(&path).unwrap();
+        let mut unpacked = DayEntries::default();
         let mut rest = given.iter();
         for day in (0..file.groups()).flat_map(|group| file.group(group).unwrap()) {
             let day = day.unwrap();
             day.unpack(&path, file.basis(), &mut unpacked).unwrap();
             for (at, entry) in rest.by_ref().take(day.entries).enumerate() {
-                let want: Vec<u64> = [&entry.cold_pages, &entry.promotions_pages].into_iter().flat_map(|counts| sums(counts)).collect();
-                assert!(unpacked.sums(at).iter().copied().map(u64::from).eq(want), "version {version}");
+                let expected: Vec<u64> = [&entry.cold_pages, &entry.promotions_pages].into_iter().flat_map(|counts| sums(counts)).collect();
+                assert!(unpacked.sums(at).iter().copied().map(u64::from).eq(expected), "version {version}");
                 assert_eq!(u64::from(unpacked.number(at, Number::WindowMs)), entry.figures.window_ms);
                 assert_eq!(u64::from(unpacked.number(at, Number::IoStallUs)), entry.figures.io_stall_us);
             }
@@ -97,7 +97,7 @@ fn every_compacted_version_reads() {
     }
 }
 
-/// How many are in a bucket or in those after it.
+/// Returns the suffix sums of a histogram.
 fn sums(counts: &[u64]) -> Vec<u64> {
     (0..counts.len()).map(|bucket| counts[bucket..].iter().sum()).collect()
 }

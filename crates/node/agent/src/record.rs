@@ -8,7 +8,7 @@ use config::Config;
 use kernel::Roots;
 use policy::cold_age::Decision;
 use policy::thresholds::Thresholds;
-use trace::{Basis, Closed, Entry, Figures, JobId, Labels, Sink, Spool, calendar};
+use trace::{Basis, CloseReport, Entry, Figures, JobId, Labels, Sink, Spool, calendar};
 use units::{Age, Bytes, Pages, millis};
 
 use crate::job::Job;
@@ -134,7 +134,7 @@ impl Recorder {
 
     /// Trouble with the store when it begins, changes or ends.
     fn tell_of_store(&mut self) -> Option<String> {
-        let now = self.sink.status().trouble;
+        let now = self.sink.status().error;
         if now == self.away {
             return None;
         }
@@ -201,7 +201,7 @@ impl Recorder {
             self.close_unless(time, &mut told);
             let appended = self.spool.append(same);
             let failed = appended.is_err();
-            self.tell(appended.map(|()| Closed::default()), &mut told);
+            self.tell(appended.map(|()| CloseReport::default()), &mut told);
             if failed {
                 let lost = rest.len().saturating_sub(UNWRITTEN_MAX);
                 self.unwritten = rest[lost..].to_vec();
@@ -236,7 +236,7 @@ impl Recorder {
     }
 
     /// Trouble is told once, while it stays the same.
-    fn tell(&mut self, outcome: trace::Result<Closed>, told: &mut Vec<String>) {
+    fn tell(&mut self, outcome: trace::Result<CloseReport>, told: &mut Vec<String>) {
         match outcome {
             Ok(closed) => {
                 told.extend(dropped(&closed));
@@ -253,7 +253,7 @@ impl Recorder {
     }
 }
 
-fn dropped(closed: &Closed) -> Option<String> {
+fn dropped(closed: &CloseReport) -> Option<String> {
     let (files, bytes) = (closed.dropped_files, Bytes(closed.dropped_bytes));
     (files > 0).then(|| format!("trace: {files} files of {bytes} are lost, for the store was away for too long; raise trace.spool_size"))
 }

@@ -12,7 +12,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use serde::Serialize;
 use trace::check::{self, Kind};
 use trace::compact::Compactor;
-use trace::{Basis, Entry, FIGURES, Merge, Writer, Written, calendar, schema};
+use trace::{Basis, Entry, FIGURES, FileSummary, Merge, Writer, calendar, schema};
 use units::Bytes;
 
 use crate::options::Format;
@@ -256,12 +256,12 @@ fn into(
     config: &Config,
     format: Format,
     arguments: &TracesInto,
-    make: impl FnOnce(&std::path::Path, Basis, &mut Stream) -> Result<Written>,
+    make: impl FnOnce(&std::path::Path, Basis, &mut Stream) -> Result<FileSummary>,
 ) -> Result<()> {
     let inputs = find(config, &arguments.traces)?;
     let mut stream = Stream::open(&inputs, None)?;
     let basis = stream.basis;
-    let Written { entries, jobs, size } = inputs::put(&arguments.to, |path| make(path, basis, &mut stream))?;
+    let FileSummary { entries, jobs, size } = inputs::put(&arguments.to, |path| make(path, basis, &mut stream))?;
     let dropped = stream.merge.dropped();
     drop(stream);
     let made = serde_json::json!({ "file": arguments.to, "entries": entries, "jobs": jobs, "bytes": size.0, "dropped_entries": dropped });

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use trace::{Basis, Entry, Figures, JobId, Labels, Written};
+use trace::{Basis, Entry, Figures, FileSummary, JobId, Labels};
 
 use super::{ENTRY_MS, Fleet, START_UNIX_MS};
 use crate::fleet::Label;
@@ -24,7 +24,7 @@ impl Fleet {
     ///
     /// # Errors
     /// Those of writing a trace.
-    pub fn record(&self, machine: u64, directory: &Path) -> trace::Result<Option<Written>> {
+    pub fn record(&self, machine: u64, directory: &Path) -> trace::Result<Option<FileSummary>> {
         let mut jobs: Vec<(JobId, Label, Series)> = Vec::new();
         let mut series = Series::new(self.thresholds());
         for slot in self.slots(machine) {

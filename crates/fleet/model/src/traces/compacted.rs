@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use trace::compact::{Compacted, Number, Unpacked};
+use trace::compact::{CompactedTrace, DayEntries, Number};
 
 use super::{Error, Job, hand_over};
 use crate::fleet::Label;
@@ -11,8 +11,8 @@ use crate::series::{RowError, Series};
 
 /// Hands over the jobs of some row groups. No job goes on in another group.
 pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Error> {
-    let compacted = Compacted::open(file)?;
-    let mut unpacked = Unpacked::default();
+    let compacted = CompactedTrace::open(file)?;
+    let mut unpacked = DayEntries::default();
     for group in groups {
         let mut last = None;
         for day in compacted.group(group)? {

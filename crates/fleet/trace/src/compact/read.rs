@@ -1,4 +1,4 @@
-//! Reading compacted files.
+//! Reads compacted files.
 
 use std::fs::File;
 
@@ -6,34 +6,34 @@ use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::ByteArrayType;
 use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
+use store::FileError;
 
 use super::write::{GROUP_DAYS_MAX, NUMBERS, TILES, WORDS};
 use super::{Basis, ByteArray, Error, JobDay, JobId, KEY_VERSION, Path, PathBuf, Result, VERSION};
 use crate::read::guarded;
 use crate::schema;
-use store::FileError;
 
 /// An open compacted file.
-pub struct Compacted {
+pub struct CompactedTrace {
     path: PathBuf,
     version: u32,
     basis: Basis,
     reader: SerializedFileReader<File>,
-    /// Where the columns are that this version has: words, numbers, tiles.
+    /// Indices of the columns: words, numbers, tiles.
     columns: Vec<usize>,
 }
 
-impl std::fmt::Debug for Compacted {
+impl std::fmt::Debug for CompactedTrace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Compacted").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("CompactedTrace").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
-/// The days of a row group, sorted by job, then by day, and read as they are asked for: one page of the file is in memory at a time.
-/// No job goes on in another group of the file.
+/// The days of a row group, sorted by job, then by day. They are read on demand: one page of the file is in memory at a time. All
+/// days of a job in a file are in one row group.
 pub struct Days<'a> {
-    file: &'a Compacted,
-    /// What is small of all days, by column.
+    file: &'a CompactedTrace,
+    /// The small columns, for all days.
     words: Vec<Vec<ByteArray>>,
     numbers: Vec<Vec<i64>>,
     tiles: ColumnReaderImpl<ByteArrayType>,
@@ -59,7 +59,7 @@ impl Iterator for Days<'_> {
             let tiles = values.pop().ok_or_else(|| Error::damaged(&file.path, format!("the entries end before row {row}")))?;
             file.day(row, words, numbers, tiles)
         });
-        // Nothing can be told of what comes after damage.
+        // The position after damaged bytes is unknown: stop.
         if read.is_err() {
             self.rows.start = self.rows.end;
         }
@@ -67,12 +67,12 @@ impl Iterator for Days<'_> {
     }
 }
 
-impl Compacted {
-    /// Opens a file and reads what it says of itself.
+impl CompactedTrace {
+    /// Opens a file and reads its metadata.
     ///
     /// # Errors
-    /// [`Error::Newer`] for a version above [`VERSION`]; [`Error::Parquet`] and [`Error::Damaged`] for what is no
-    /// compacted file; [`Error::Io`].
+    /// [`Error::Newer`] for a version above [`VERSION`]; [`Error::Parquet`] and [`Error::Damaged`] if the file is not a compacted
+    /// trace; [`Error::File`].
     pub fn open(path: &Path) -> Result<Self> {
         guarded(path, || {
             let file = File::open(path).map_err(FileError::at(path, "open"))?;
@@ -83,39 +83,36 @@ impl Compacted {
             for name in WORDS.iter().chain(&NUMBERS).chain([&TILES]) {
                 let described = metadata.schema_descr().columns();
                 let at = described.iter().position(|column| column.path().string() == *name && column.max_def_level() == 0);
-                columns.push(at.ok_or_else(|| Error::damaged(path, format!("no column {name} without nulls")))?);
+                columns.push(at.ok_or_else(|| Error::damaged(path, format!("the required column {name} is missing")))?);
             }
             for group in reader.metadata().row_groups() {
                 if usize::try_from(group.num_rows()).map_or(true, |rows| rows > GROUP_DAYS_MAX) {
-                    return Err(Error::damaged(
-                        path,
-                        format!("a row group claims {} rows; there are at most {GROUP_DAYS_MAX}", group.num_rows()),
-                    ));
+                    return Err(Error::damaged(path, format!("a row group has {} rows; the limit is {GROUP_DAYS_MAX}", group.num_rows())));
                 }
             }
             Ok(Self { path: path.to_owned(), version, basis, columns, reader })
         })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What its histograms stand for.
+    /// Returns the basis of the histograms.
     #[must_use]
     pub fn basis(&self) -> &Basis {
         &self.basis
     }
 
-    /// How many row groups it has.
+    /// Returns the number of row groups.
     #[must_use]
     pub fn groups(&self) -> usize {
         self.reader.num_row_groups()
     }
 
-    /// How many entries it says that it has.
+    /// Returns the number of entries according to the file's rows.
     ///
     /// # Errors
     /// As [`Self::group`].
@@ -133,10 +130,10 @@ impl Compacted {
         })
     }
 
-    /// Reads one row group. Its entries are still packed.
+    /// Reads one row group. Its entries stay packed.
     ///
     /// # Errors
-    /// [`Error::Parquet`] and [`Error::Damaged`] where it does not hold what the schema says, here or when a day is read.
+    /// [`Error::Parquet`] and [`Error::Damaged`] if it does not have the columns of the schema, here or when a day is read.
     pub fn group(&self, index: usize) -> Result<Days<'_>> {
         guarded(&self.path, || {
             let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
@@ -147,7 +144,7 @@ impl Compacted {
             let numbers: Vec<_> = numbers.iter().map(|&at| self.numbers(group.as_ref(), at, rows)).collect::<Result<_>>()?;
             let tiles = match group.get_column_reader(tiles[0]).map_err(Error::parquet(&self.path))? {
                 ColumnReader::ByteArrayColumnReader(reader) => reader,
-                _ => return Err(Error::damaged(&self.path, "the entries are no bytes".to_owned())),
+                _ => return Err(Error::damaged(&self.path, format!("column {TILES} has not the type of bytes"))),
             };
             Ok(Days { file: self, words, numbers, tiles, rows: 0..rows })
         })
@@ -183,7 +180,7 @@ impl Compacted {
                     }
                 }
             }
-            _ => return Err(Error::damaged(&self.path, format!("column {at} is no text and no bytes"))),
+            _ => return Err(Error::damaged(&self.path, format!("column {at} has not the type of a text"))),
         }
         self.complete(at, values, rows)
     }
@@ -199,7 +196,7 @@ impl Compacted {
                     }
                 }
             }
-            _ => return Err(Error::damaged(&self.path, format!("column {at} is no 64-bit integer"))),
+            _ => return Err(Error::damaged(&self.path, format!("column {at} has not the type of a 64-bit integer"))),
         }
         self.complete(at, values, rows)
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::testing::{DAY, basis, entries};
 
-/// Two jobs over three days, with one that does not fit into 32 bits.
+/// Returns the entries of two jobs over three days; one number does not fit into 32 bits.
 fn given(buckets: usize) -> Vec<Entry> {
     let mut given = entries("m", 2, 700, buckets);
     given[800].cold_pages[1] = 5 << 33;
@@ -18,18 +18,18 @@ fn compact(path: &Path, thresholds: usize) -> Vec<Entry> {
 }
 
 #[test]
-fn what_a_replay_needs_is_kept() {
+fn compacting_keeps_the_numbers_that_a_replay_reads() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("compacted.parquet");
     let check = |thresholds: usize| {
         let given = compact(&path, thresholds);
-        let file = Compacted::open(&path).unwrap();
+        let file = CompactedTrace::open(&path).unwrap();
         assert_eq!((file.basis(), file.groups()), (&basis(thresholds), 1));
         let days: Vec<JobDay> = file.group(0).unwrap().collect::<Result<_>>().unwrap();
         let shown: Vec<_> = days.iter().map(|day| (&*day.id.job, day.day_unix_ms, day.entries, day.page_shift)).collect();
-        // 5 << 33 has 36 bits; it is of the first day of the second job.
+        // 5 << 33 has 36 bits; it is in the first day of the second job.
         let day = |at: u64| DAY + at * 86_400_000;
-        let want = [
+        let expected = [
             ("/job-000", day(0), 288, 0),
             ("/job-000", day(1), 288, 0),
             ("/job-000", day(2), 124, 0),
@@ -37,8 +37,8 @@ fn what_a_replay_needs_is_kept() {
             ("/job-001", day(1), 288, 0),
             ("/job-001", day(2), 124, 0),
         ];
-        assert_eq!(shown, want);
-        let mut unpacked = Unpacked::default();
+        assert_eq!(shown, expected);
+        let mut unpacked = DayEntries::default();
         let mut rest = given.iter();
         for day in &days {
             day.unpack(file.path(), file.basis(), &mut unpacked).unwrap();
@@ -55,7 +55,7 @@ fn what_a_replay_needs_is_kept() {
                 assert_eq!(day.day_unix_ms + number(Number::StartMs), figures.start_unix_ms);
                 assert_eq!((number(Number::WindowMs), number(Number::JobAgeMs)), (figures.window_ms, figures.job_age_ms));
                 assert_eq!(number(Number::MemoryPages), (figures.memory_bytes / 4096) >> day.page_shift);
-                assert_eq!(number(Number::IoStallUs), figures.io_stall_us, "the last number is the last");
+                assert_eq!(number(Number::IoStallUs), figures.io_stall_us, "the last number");
             }
         }
         assert_eq!(rest.next(), None);
@@ -66,7 +66,7 @@ fn what_a_replay_needs_is_kept() {
 }
 
 #[test]
-fn entries_lie_in_pages_of_a_size_that_is_read_at_a_time() {
+fn pages_have_the_size_that_is_read_at_a_time() {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("compacted.parquet");
@@ -79,13 +79,13 @@ fn entries_lie_in_pages_of_a_size_that_is_read_at_a_time() {
     let group = reader.get_row_group(0).unwrap();
     let sizes: Vec<usize> = group.get_column_page_reader(10).unwrap().map(|page| page.unwrap().buffer().len()).collect();
     assert!(sizes.len() > 3, "{sizes:?}");
-    // Its size is looked at after so many days.
-    let most = write::PAGE_BYTES + write::PAGE_LOOK_DAYS * (one + one / 10);
+    // The size of a page is checked once per that many days.
+    let most = write::PAGE_BYTES + write::PAGE_CHECK_DAYS * (one + one / 10);
     assert!(sizes.iter().all(|&size| size <= most), "{sizes:?} of at most {most}");
 }
 
 #[test]
-fn counters_of_version_1_are_summed_up_or_refused() {
+fn counters_of_version_1_become_suffix_sums_or_an_error() {
     let check = |counts: &[u32], sums: Option<&[u32]>| {
         let mut found = counts.to_vec();
         assert_eq!(sum_up(&mut found).map(|()| &found[..]), sums);
@@ -96,13 +96,13 @@ fn counters_of_version_1_are_summed_up_or_refused() {
 }
 
 #[test]
-fn damage_is_found() {
+fn damaged_bytes_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("compacted.parquet");
     compact(&path, 2);
-    let file = Compacted::open(&path).unwrap();
+    let file = CompactedTrace::open(&path).unwrap();
     let mut day = file.group(0).unwrap().next().unwrap().unwrap();
-    let unpack = |day: &JobDay| day.unpack(file.path(), file.basis(), &mut Unpacked::default()).map_err(|error| error.to_string());
+    let unpack = |day: &JobDay| day.unpack(file.path(), file.basis(), &mut DayEntries::default()).map_err(|error| error.to_string());
     assert_eq!(unpack(&day), Ok(()));
     for entries in [1_000, usize::MAX] {
         day.entries = entries;
@@ -114,7 +114,7 @@ fn damage_is_found() {
     let whole = std::fs::read(&path).unwrap();
     for cut in (0..whole.len()).step_by(997) {
         std::fs::write(&path, &whole[..cut]).unwrap();
-        assert!(Compacted::open(&path).is_err(), "cut at {cut}");
+        assert!(CompactedTrace::open(&path).is_err(), "cut at {cut}");
     }
     assert!(crate::Trace::open(&path).is_err());
 }

@@ -1,4 +1,4 @@
-//! Writing compacted files.
+//! Writes compacted files.
 
 use std::io::BufWriter;
 use std::sync::Arc;
@@ -15,34 +15,34 @@ use tempfile::NamedTempFile;
 use super::{Basis, ByteArray, DAY_ENTRIES_MAX, Entry, Error, JobDay, KEY_VERSION, Path, PathBuf, Result, VERSION};
 use crate::calendar::DAY_MS;
 use crate::schema;
-use crate::write::{Written, persist};
+use crate::write::{FileSummary, persist};
 
 /// Columns of text, of numbers, and of bytes, in the order of the file.
 pub(super) const WORDS: [&str; 5] = ["cluster", "machine", "job", "class", "policy"];
 pub(super) const NUMBERS: [&str; 5] = ["job_key", "day_unix_ms", "entries", "page_shift", "checksum"];
 pub(super) const TILES: &str = "tiles";
 
-/// Bytes of tiles after which a row group ends with its last job.
+/// Bytes of tiles after which the row group ends with the current job.
 const GROUP_BYTES: usize = 16 << 20;
 
-/// How many bytes of entries make a page of the file, about: what is read at a time stays in a processor's cache until it is unpacked.
-/// Half of it and twice of it were slower.
+/// Approximate size of a page of the file, in bytes of tiles. A page stays in the processor's cache until it is unpacked; half of
+/// this size and twice of it were slower.
 pub(super) const PAGE_BYTES: usize = 256 << 10;
-/// How many days are written between two looks at a page's size.
-pub(super) const PAGE_LOOK_DAYS: usize = 4;
-/// Days that one row group may have.
+/// Days written between two checks of a page's size.
+pub(super) const PAGE_CHECK_DAYS: usize = 4;
+/// Maximum days in a row group.
 pub(super) const GROUP_DAYS_MAX: usize = 1 << 20;
 
-/// A compacted file that is being written. It appears under its name, whole, when it is finished.
+/// A compacted file being written. It appears under its name when it is complete.
 pub struct Compactor {
     path: PathBuf,
     basis: Basis,
     file: SerializedFileWriter<BufWriter<NamedTempFile>>,
-    /// Entries of the day that is going on.
+    /// Entries of the current day.
     day: Vec<Entry>,
     days: Vec<JobDay>,
     days_bytes: usize,
-    written: Written,
+    written: FileSummary,
 }
 
 impl std::fmt::Debug for Compactor {
@@ -52,22 +52,22 @@ impl std::fmt::Debug for Compactor {
 }
 
 impl Compactor {
-    /// Begins the file that will be `path`; its directory is made.
+    /// Creates the file that will be renamed to `path`, and its directory.
     ///
     /// # Errors
-    /// Any error of making files there.
+    /// [`Error::File`]; [`Error::Parquet`].
     pub fn create(path: &Path, basis: Basis) -> Result<Self> {
         let failed = Error::parquet(path);
         let schema = schema().map_err(&failed)?;
         let file = SerializedFileWriter::new(BufWriter::new(temporary_for(path)?), schema, Arc::new(properties(&basis)));
         let file = file.map_err(&failed)?;
-        Ok(Self { path: path.to_owned(), basis, file, day: Vec::new(), days: Vec::new(), days_bytes: 0, written: Written::default() })
+        Ok(Self { path: path.to_owned(), basis, file, day: Vec::new(), days: Vec::new(), days_bytes: 0, written: FileSummary::default() })
     }
 
-    /// Adds an entry. They come sorted by [`Entry::order`].
+    /// Appends an entry. Entries must be sorted by [`Entry::order`].
     ///
     /// # Errors
-    /// [`Error::Order`]; any error of writing.
+    /// [`Error::Order`]; [`Error::Damaged`] for too many entries of one day; any error of writing.
     pub fn push(&mut self, entry: Entry) -> Result<()> {
         let day = |entry: &Entry| entry.figures.start_unix_ms / DAY_MS;
         if let Some(last) = self.day.last() {
@@ -109,7 +109,7 @@ impl Compactor {
             return Ok(());
         }
         if self.days.len() > GROUP_DAYS_MAX {
-            return Err(Error::damaged(&self.path, format!("a job has more than {GROUP_DAYS_MAX} days")));
+            return Err(Error::damaged(&self.path, format!("a row group has more than {GROUP_DAYS_MAX} days")));
         }
         write_group(&mut self.file, &self.days).map_err(Error::parquet(&self.path))?;
         self.days.clear();
@@ -117,16 +117,16 @@ impl Compactor {
         Ok(())
     }
 
-    /// Ends the file: it is on the disk, under its name.
+    /// Completes the file: it is durable and appears under its name.
     ///
     /// # Errors
-    /// Any error of writing; there is no file then.
-    pub fn finish(mut self) -> Result<Written> {
+    /// Any error of writing; no file appears then.
+    pub fn finish(mut self) -> Result<FileSummary> {
         self.end_day();
         self.end_group()?;
         let buffered = self.file.into_inner().map_err(Error::parquet(&self.path))?;
         let size = persist(&self.path, buffered)?;
-        Ok(Written { size, ..self.written })
+        Ok(FileSummary { size, ..self.written })
     }
 }
 
@@ -142,7 +142,7 @@ fn schema() -> Result<TypePtr, ParquetError> {
     Ok(Arc::new(Type::group_type_builder("compact").with_fields(fields).build()?))
 }
 
-/// Nothing is compressed: what is worth it is packed, and reading shall cost nothing.
+/// Returns the properties of the writer. Nothing is compressed: tiles are packed, and the other columns are small.
 fn properties(basis: &Basis) -> WriterProperties {
     let mut builder = WriterProperties::builder()
         .set_created_by(concat!("thermocline ", env!("CARGO_PKG_VERSION")).to_owned())
@@ -152,7 +152,7 @@ fn properties(basis: &Basis) -> WriterProperties {
         .set_dictionary_enabled(false)
         .set_offset_index_disabled(true)
         .set_data_page_size_limit(PAGE_BYTES)
-        .set_write_batch_size(PAGE_LOOK_DAYS);
+        .set_write_batch_size(PAGE_CHECK_DAYS);
     for name in WORDS {
         builder = builder.set_column_dictionary_enabled(ColumnPath::from(name), true);
     }
