@@ -10,7 +10,6 @@ use kernel::Roots;
 mod arguments;
 mod fleet;
 mod machine;
-mod notify;
 mod options;
 mod output;
 mod pool;

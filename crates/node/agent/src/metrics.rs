@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
-use std::thread;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -219,37 +218,17 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Serves `/metrics` in a thread of its own for the life of the process.
+/// Serves the metrics of the published view and returns the bound address. As [`daemon::metrics::serve`].
 ///
 /// # Errors
-/// When the address cannot be bound.
+/// As [`daemon::metrics::serve`].
 pub fn serve(address: SocketAddr, view: Published) -> std::io::Result<SocketAddr> {
-    let server = tiny_http::Server::http(address).map_err(std::io::Error::other)?;
-    let bound = server.server_addr().to_ip().unwrap_or(address);
-    thread::Builder::new().name("metrics".to_owned()).spawn(move || {
-        for request in server.incoming_requests() {
-            let response = if request.url() == "/metrics" {
-                let text = render(&view.get()).unwrap_or_default();
-                let header = tiny_http::Header::from_bytes("Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8");
-                let response = tiny_http::Response::from_string(text);
-                match header {
-                    Ok(header) => response.with_header(header),
-                    Err(()) => response,
-                }
-            } else {
-                tiny_http::Response::from_string("metrics are at /metrics\n").with_status_code(404)
-            };
-            // A scraper that hangs up has only itself to blame.
-            let _ = request.respond(response);
-        }
-    })?;
-    Ok(bound)
+    daemon::metrics::serve(address, move || render(&view.get()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
 
     #[test]
     fn a_scrape_has_base_units_and_totals() {
@@ -287,19 +266,5 @@ mod tests {
             assert!(text.contains(line), "{line} in {text}");
         }
         assert!(!render(&View::default()).unwrap().contains("rollout"));
-    }
-
-    #[test]
-    fn metrics_are_served_and_nothing_else() {
-        let address = serve("127.0.0.1:0".parse().unwrap(), Published::default()).unwrap();
-        let get = |path: &str| {
-            let mut stream = std::net::TcpStream::connect(address).unwrap();
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            answer
-        };
-        assert!(get("/metrics").contains("thermocline_agent_cpu_seconds_total"));
-        assert!(get("/").starts_with("HTTP/1.1 404"));
     }
 }

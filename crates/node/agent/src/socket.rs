@@ -1,15 +1,12 @@
 //! The control socket: `status` and `explain` of a running agent, and hints to it. A line of words asks, a line of JSON
 //! answers.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::thread;
 use std::time::Duration;
 
 use config::Policy;
+use daemon::socket::Limits;
 use policy::background::Hint;
 use serde_json::json;
 
@@ -19,12 +16,11 @@ use crate::view::{Published, View};
 /// The name of the socket in the runtime directory.
 const NAME: &str = "agent.sock";
 
-/// The longest request, and the longest time one client may take.
-const REQUEST_MAX: u64 = 4096;
-const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests are short and answered from the published view.
+const LIMITS: Limits = Limits { request_bytes: 4096, request_timeout: Duration::from_secs(5), clients: 16 };
 
-/// How long nobody is let in after the kernel could not.
-const RETRY_WAIT: Duration = Duration::from_secs(1);
+/// How long a client waits for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What may be said of a job: `None` takes an earlier word back.
 const HINTS: [(&str, Option<Hint>); 3] = [("background", Some(Hint::Background)), ("foreground", Some(Hint::Foreground)), ("auto", None)];
@@ -32,46 +28,22 @@ const HINTS: [(&str, Option<Hint>); 3] = [("background", Some(Hint::Background))
 /// The words that may be said of a job, in the order in which they are to be shown.
 pub const HINT_WORDS: [&str; 3] = [HINTS[0].0, HINTS[1].0, HINTS[2].0];
 
-/// Answers in a thread of its own for the life of the process, and passes hints on to the loop through `messages`. Only the
-/// agent's user can connect.
+/// Serves the control socket in threads of its own until the process exits, and sends hints to the loop through `messages`.
 ///
 /// # Errors
-/// When the socket cannot be made.
-pub fn serve(runtime_dir: &Path, view: Published, messages: SyncSender<Message>) -> std::io::Result<()> {
-    let path = runtime_dir.join(NAME);
-    // The caller holds the agent's lock: a socket that stands here is a dead agent's.
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&path)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-    thread::Builder::new().name("control".to_owned()).spawn(move || {
-        for stream in listener.incoming() {
-            match stream {
-                // One client at a time, and none for long: a stuck one delays others, never the loop.
-                Ok(stream) => drop(answer(&stream, &view, &messages)),
-                // Out of descriptors or memory: trying again at once would keep a core busy.
-                Err(_) => thread::sleep(RETRY_WAIT),
-            }
-        }
-    })?;
-    Ok(())
+/// As [`daemon::socket::serve`].
+pub fn serve(runtime_dir: &Path, view: Published, messages: SyncSender<Message>) -> daemon::Result<()> {
+    daemon::socket::serve(&runtime_dir.join(NAME), LIMITS, move |line| answer(line, &view, &messages))
 }
 
-fn answer(stream: &UnixStream, view: &Published, messages: &SyncSender<Message>) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
-    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)?;
+fn answer(request: &str, view: &Published, messages: &SyncSender<Message>) -> String {
     let view = view.get();
-    let mut out = stream;
-    match line.trim() {
-        "explain" => serde_json::to_writer(&mut out, &*view)?,
-        "status" => serde_json::to_writer(&mut out, &view.brief())?,
-        other => serde_json::to_writer(&mut out, &order(other, &view, messages))?,
-    }
-    out.write_all(b"\n")
+    let answer = match request.trim() {
+        "explain" => serde_json::to_string(&*view),
+        "status" => serde_json::to_string(&view.brief()),
+        other => serde_json::to_string(&order(other, &view, messages)),
+    };
+    answer.unwrap_or_else(daemon::socket::error)
 }
 
 /// A request that is to change something.
@@ -122,11 +94,7 @@ pub struct NoAgent {
 pub fn ask(runtime_dir: &Path, request: &str) -> Result<serde_json::Value, NoAgent> {
     let path = runtime_dir.join(NAME);
     let talk = || {
-        let mut stream = UnixStream::connect(&path)?;
-        stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
-        writeln!(stream, "{request}")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
+        let answer = daemon::socket::ask(&path, request, ANSWER_TIMEOUT)?;
         Ok(serde_json::from_str(&answer)?)
     };
     talk().map_err(|source| NoAgent { path: path.clone(), source })

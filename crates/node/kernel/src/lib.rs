@@ -15,7 +15,6 @@ mod error;
 pub mod file;
 pub mod hotplug;
 pub mod kmsg;
-pub mod lock;
 pub mod lru_gen;
 pub mod madvise;
 pub mod maps;

@@ -141,30 +141,10 @@ fn present(registry: &mut Registry, list: &List, repairs_left: u64) {
     }
 }
 
-/// Serves `/metrics` in a thread of its own for the life of the process, and returns where.
+/// Serves the metrics of `host` and returns the bound address. As [`daemon::metrics::serve`].
 ///
 /// # Errors
-/// When the address cannot be bound.
+/// As [`daemon::metrics::serve`].
 pub fn serve(address: SocketAddr, host: Arc<Host>) -> std::io::Result<SocketAddr> {
-    let server = tiny_http::Server::http(address).map_err(std::io::Error::other)?;
-    let bound = server.server_addr().to_ip().unwrap_or(address);
-    std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
-        for request in server.incoming_requests() {
-            let response = match request.url() {
-                "/metrics" => answer(render(&host).unwrap_or_default()),
-                _ => tiny_http::Response::from_string("metrics are at /metrics\n").with_status_code(404),
-            };
-            // A scraper that hangs up has only itself to blame.
-            let _ = request.respond(response);
-        }
-    })?;
-    Ok(bound)
-}
-
-fn answer(text: String) -> tiny_http::Response<std::io::Cursor<Vec<u8>>> {
-    let response = tiny_http::Response::from_string(text);
-    match tiny_http::Header::from_bytes("Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8") {
-        Ok(header) => response.with_header(header),
-        Err(()) => response,
-    }
+    daemon::metrics::serve(address, move || render(&host))
 }

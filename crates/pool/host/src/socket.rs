@@ -1,14 +1,10 @@
 //! The control socket of a host: a line of JSON asks, a line of JSON answers.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
+use daemon::socket::Limits;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -18,16 +14,11 @@ use crate::vm::Request;
 /// The name of the socket in the runtime directory.
 const NAME: &str = "pool-host.sock";
 
-/// The longest request, how long a client may take to make it, and how many are heard at once.
-const REQUEST_MAX: u64 = 1 << 20;
-const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
-const CLIENTS_MAX: usize = 32;
+/// A request may describe a guest with all its arguments; guests start and stop in parallel.
+const LIMITS: Limits = Limits { request_bytes: 1 << 20, request_timeout: Duration::from_secs(5), clients: 32 };
 
 /// How long a client waits: a guest that is stopped with grace, or has many slices to give up, takes its time.
 const ANSWER_WITHIN: Duration = Duration::from_secs(600);
-
-/// How long nobody is let in after the kernel could not.
-const RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// What may be asked of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,58 +47,19 @@ pub enum Ask {
     },
 }
 
-/// Answers in threads of their own for the life of the process. Only the daemon's user can connect.
+/// Serves the control socket of a host in threads of its own until the process exits.
 ///
 /// # Errors
-/// When the socket cannot be made.
-pub fn serve(runtime: &Path, host: Arc<Host>) -> std::io::Result<()> {
-    let path = runtime.join(NAME);
-    // The caller holds the host's lock: a socket that stands here is a dead daemon's.
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&path)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-    let clients = Arc::new(AtomicUsize::new(0));
-    thread::Builder::new().name("control".to_owned()).spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else {
-                thread::sleep(RETRY_WAIT);
-                continue;
-            };
-            let (host, clients) = (Arc::clone(&host), Arc::clone(&clients));
-            if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
-                clients.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            let counted = Arc::clone(&clients);
-            let spawned = thread::Builder::new().name("client".to_owned()).spawn(move || {
-                if let Err(error) = answer(&stream, &host) {
-                    log::debug!("a client of the control socket: {error}");
-                }
-                counted.fetch_sub(1, Ordering::Relaxed);
-            });
-            if spawned.is_err() {
-                clients.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-    })?;
-    Ok(())
+/// As [`daemon::socket::serve`].
+pub fn serve(runtime: &Path, host: Arc<Host>) -> daemon::Result<()> {
+    daemon::socket::serve(&runtime.join(NAME), LIMITS, move |line| answer(&host, line))
 }
 
-fn answer(stream: &UnixStream, host: &Host) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
-    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)?;
-    let answer = match serde_json::from_str(&line) {
-        Ok(ask) => follow(host, ask).unwrap_or_else(|refused| json!({ "error": refused.0 })),
-        Err(error) => json!({ "error": format!("not a request that is known here: {error}") }),
-    };
-    let mut out = stream;
-    serde_json::to_writer(&mut out, &answer)?;
-    out.write_all(b"\n")
+fn answer(host: &Host, line: &str) -> String {
+    match serde_json::from_str(line) {
+        Ok(ask) => follow(host, ask).map_or_else(|refused| daemon::socket::error(refused.0), |answer| answer.to_string()),
+        Err(error) => daemon::socket::error(format_args!("unknown request: {error}")),
+    }
 }
 
 fn follow(host: &Host, ask: Ask) -> Result<Value, Refused> {
@@ -148,13 +100,7 @@ pub enum Unanswered {
 pub fn ask(runtime: &Path, ask: &Ask) -> Result<Value, Unanswered> {
     let path = runtime.join(NAME);
     let talk = || -> std::io::Result<Value> {
-        let mut stream = UnixStream::connect(&path)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-        let mut line = serde_json::to_vec(ask)?;
-        line.push(b'\n');
-        stream.write_all(&line)?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
+        let answer = daemon::socket::ask(&path, &serde_json::to_string(ask)?, ANSWER_WITHIN)?;
         Ok(serde_json::from_str(&answer)?)
     };
     let answer = talk().map_err(|source| Unanswered::Nobody { path: path.clone(), source })?;

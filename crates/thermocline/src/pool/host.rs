@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use daemon::PidLock;
 use kernel::Roots;
-use kernel::lock::PidLock;
 use manager::client::Client;
 use pool_host::capacity::Remote;
 use pool_host::counters::Perf;
@@ -19,7 +19,6 @@ use predict::Predictor;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::notify;
 use crate::options::Format;
 use crate::output::print;
 
@@ -77,7 +76,7 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     for directory in [&settings.runtime, &settings.state] {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     }
-    let _lock = PidLock::acquire(&settings.runtime.join("pool-host.pid"))?;
+    let _lock = PidLock::acquire(&settings.runtime, "pool-host.pid")?;
     let instance = format!("process {}", std::process::id());
     let capacity = Remote::new(client, settings.host.name.clone(), instance);
     let driver: Box<dyn pool_host::driver::Driver> = match settings.driver.clone() {
@@ -101,7 +100,7 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
         let bound = pool_host::metrics::serve(address, Arc::clone(&host)).with_context(|| format!("cannot serve metrics at {address}"))?;
         log::info!("metrics are at http://{bound}/metrics");
     }
-    notify::ready();
+    daemon::notify_ready();
     log::info!("host {} is up; its guests outlive it", settings.host.name);
     host::run(&host, &stopped);
     log::info!("host {} stops; its guests go on", settings.host.name);

@@ -13,7 +13,7 @@ use units::Bytes;
 
 use crate::options::Format;
 use crate::output::print;
-use crate::{notify, signals};
+use crate::signals;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -96,7 +96,7 @@ fn serve(arguments: &Serve) -> Result<()> {
     let (_sender, receiver) = signals::messages()?;
     let settings = Settings::load(&arguments.file.config)?;
     let manager = service::start(&settings, arguments.insecure_loopback)?;
-    notify::ready();
+    daemon::notify_ready();
     // Nothing but the end is ever sent.
     receiver.recv().context("nobody can tell the manager to stop any more")?;
     log::info!("the pool manager stops; guests go on");

@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use config::{Config, Poll};
+use daemon::PidLock;
 use kernel::cgroup::{Cgroup, CgroupRoot};
-use kernel::lock::PidLock;
 use kernel::{Roots, process};
 use policy::background::Hint;
 use policy::thresholds::Thresholds;
@@ -77,6 +77,9 @@ pub enum Error {
     /// The kernel refused something that the agent cannot do without.
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
+    /// The runtime directory cannot be used, or another agent runs.
+    #[error(transparent)]
+    Daemon(#[from] daemon::Error),
     /// A file of the agent's own cannot be used.
     #[error("cannot use {path}: {source}; check the directory's owner and free space")]
     File {

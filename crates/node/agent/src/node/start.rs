@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use config::Config;
+use daemon::PidLock;
 use kernel::cgroup::CgroupRoot;
-use kernel::lock::PidLock;
 use kernel::zswap::Zswap;
 use kernel::{Roots, damon, process};
 use policy::thresholds::Thresholds;
@@ -173,9 +173,7 @@ fn put_back(roots: &Roots, cgroups: &CgroupRoot, undo: &mut UndoLog) -> Vec<Stri
 }
 
 fn lock(config: &Config) -> Result<PidLock, Error> {
-    let dir = &config.agent.runtime_dir;
-    std::fs::create_dir_all(dir).map_err(|source| kernel::Error::Io { path: dir.clone(), op: "make", source })?;
-    Ok(PidLock::acquire(&dir.join("agent.pid"))?)
+    Ok(PidLock::acquire(&config.agent.runtime_dir, "agent.pid")?)
 }
 
 fn open_undo(config: &Config) -> Result<UndoLog, Error> {
