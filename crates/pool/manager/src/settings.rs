@@ -1,203 +1,191 @@
-//! The manager's own configuration file.
+//! The pool manager's configuration file.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use ::settings::{Document, Group, Invalid, ListExample, Problems, Schema, Unit, read_file, unreadable};
 use pool::Ns;
 use rustls::pki_types::DnsName;
-use serde::{Deserialize, Deserializer};
+use units::Bytes;
 
 use crate::book::Terms;
 use crate::layout::Layout;
 
-/// The sizes of slices that can be: Linux hot-plugs memory in blocks of 128 MiB, and Pond's slices are of 1 GiB.
-const SLICE_BYTES: std::ops::RangeInclusive<u64> = 128 << 20..=1 << 30;
-/// Slices of one pool; beyond that each transaction would take long.
+/// The most slices of a pool; with more, each transaction would take long.
 const SLICES_MAX: u64 = 65_536;
-/// How long a file of settings may be.
-const TEXT_MAX: u64 = 1 << 20;
+/// The most EMCs of a pool.
+const EMCS_MAX: usize = 64;
+/// The most hosts of a pool.
+const HOSTS_MAX: usize = 1024;
 
-/// What is wrong with a configuration, all of it.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {}", path.display(), problems.join("; "))]
-pub struct Problems {
-    path: PathBuf,
-    problems: Vec<String>,
+::settings::tables! {
+    /// The pool manager: its address, its storage, and the hosts that may use the pool.
+    pub struct Service = "", Always {
+        listen: SocketAddr = Unit::Listen, required "0.0.0.0:7443",
+            "The address on which hosts and operators reach it. Without `[tls]` it must be a loopback address, and the option `--insecure-loopback` is needed.";
+        ledger: PathBuf = Unit::RelativePath, required "/var/lib/thermocline/pool/ledger.redb",
+            "The file of the ledger, which records the owner of every slice. It must be on a disk that survives a restart: each change is synced to it before a request is answered.";
+        pool_dir: PathBuf = Unit::RelativePath, required "/run/thermocline-pool/slices",
+            "The directory of the pool's memory: one directory for each EMC with one file for each slice, on a memory file system as large as all slices together, such as `mount -t tmpfs -o size=32G,mode=0750 thermocline-pool /run/thermocline-pool`.";
+        slice_size: Bytes = Unit::Bytes, "1GiB" in "128MiB" ..= "1GiB",
+            "The size of a slice: 128MiB, 256MiB, 512MiB or 1GiB. Linux hot-plugs memory in blocks of 128 MiB; Pond's slices have 1 GiB (Pond section 4.1). It cannot be changed for an existing pool.";
+        hosts: Vec<String> = Unit::Texts, required "host-a, host-b",
+            "The hosts that may use the pool, by the names in their certificates.";
+        operators: Vec<String> = Unit::Texts, "",
+            "Who may take EMCs out of use, by the names in their certificates.";
+        buffer_slices: u32 = Unit::Count, "0" in "0" ..= "65535",
+            "How many free slices are kept in reserve, so that a VM need not wait for slices that are being released.";
+        lease: Duration = Unit::Duration, "10s" in "1s" ..= "1h",
+            "How long a host may be silent before the slices that it does not use are reclaimed.";
+        answer_within: Duration = Unit::Duration, "30s" in "100ms" ..= "24h",
+            "How long a host may take to take one slice offline.";
+        ask_again_after: Duration = Unit::Duration, "60s" in "100ms" ..= "24h",
+            "How long to wait before a host is asked again for a slice that it failed to take offline.";
+        file_mode: String = Unit::Mode, "0600",
+            "The permissions of slice files. The user that runs the guests must be able to read and write them: 0660 in a directory with the guests' group and the set-group-ID bit permits another user.";
+    }
+
+    /// External memory controllers (EMCs), numbered from zero. Each is a failure domain: the slices of a VM come from one EMC.
+    pub struct Emc = "emcs", List {
+        slices: u32 = Unit::Count, required "16" in "1" ..= "65536",
+            "The number of slices behind the controller.";
+    }
+
+    /// Certificates for mutual TLS. `thermocline pool certificates` creates some for a first start.
+    pub struct Tls = "tls", Recommended {
+        cert: PathBuf = Unit::RelativePath, required "pool/manager.pem",
+            "The manager's certificate with the chain to the root, as PEM.";
+        key: PathBuf = Unit::RelativePath, required "pool/manager.key",
+            "The key of the certificate, as PEM.";
+        client_ca: PathBuf = Unit::RelativePath, required "pool/ca.pem",
+            "The authority that signs the certificates of hosts and operators, as PEM.";
+    }
 }
 
-/// The manager's certificate, and whose certificates it takes.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tls {
-    /// Its certificate, with those between it and the root, as PEM.
-    pub cert: PathBuf,
-    /// Its key, as PEM.
-    pub key: PathBuf,
-    /// Who signs the certificates of hosts and operators, as PEM.
-    pub client_ca: PathBuf,
+/// The pool manager's configuration file.
+pub static SCHEMA: Schema = Schema {
+    name: "pool-manager",
+    tables: &[Service::TABLE, Emc::TABLE, Tls::TABLE],
+    lists: &[ListExample { table: "emcs", toml: "[[emcs]]\nslices = 16\n\n[[emcs]]\nslices = 16\n", active: true }],
+    remedy: |_| None,
+};
+
+const EXAMPLE_HEAD: &str = "\
+# The manager of one memory pool: thermocline pool manager --config /etc/thermocline/pool-manager.toml
+# Relative paths start at the directory of this file. Check with: thermocline config check --as pool-manager FILE
+";
+
+const REFERENCE_HEAD: &str = "\
+# Settings of the pool manager
+
+<!-- Generated from crates/pool/manager/src/settings.rs: UPDATE_DOCS=1 cargo test -p thermocline-manager --test generated -->
+
+The pool manager reads one file: `thermocline pool manager --config FILE`. See [the pool manager](../pool-manager.md).
+
+    thermocline config check --as pool-manager FILE
+
+reports all problems together, each with its line and remedy.
+";
+
+/// Returns the example file, `deploy/pool-manager.toml`.
+#[must_use]
+pub fn example() -> String {
+    ::settings::example(&SCHEMA, EXAMPLE_HEAD)
 }
 
-/// An external memory controller.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Emc {
-    /// Slices behind it.
-    pub slices: u32,
+/// Returns the reference page, `docs/reference/pool-manager.md`.
+#[must_use]
+pub fn reference() -> String {
+    ::settings::reference(&SCHEMA, REFERENCE_HEAD, "")
 }
 
-/// A pool manager's configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A pool manager's configuration. Paths are resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where it listens.
+    /// The address on which it listens.
     pub listen: SocketAddr,
-    /// Needed unless it listens on a loopback address and is told to do without.
+    /// Certificates; `None` only for a loopback address.
     pub tls: Option<Tls>,
     /// The file of its ledger.
     pub ledger: PathBuf,
-    /// The directory that holds a directory for each EMC: a memory file system.
+    /// The directory that contains one directory for each EMC.
     pub pool_dir: PathBuf,
-    /// The size of a slice.
-    #[serde(default = "gib", deserialize_with = "bytes")]
+    /// The size of a slice, in bytes.
     pub slice_size: u64,
-    /// Controllers, counted from zero.
+    /// The external memory controllers, numbered from zero.
     pub emcs: Vec<Emc>,
     /// The hosts that may use the pool, by the names in their certificates.
     pub hosts: Vec<String>,
-    /// Who may say that an EMC has failed, by the names in their certificates.
-    #[serde(default)]
+    /// Who may take EMCs out of use, by the names in their certificates.
     pub operators: Vec<String>,
-    /// Slices that are promised to nobody, so that VMs need not wait for those that are being released.
-    #[serde(default)]
+    /// How many free slices are kept in reserve.
     pub buffer_slices: u32,
-    /// How long a host may be silent before what it does not use is taken back.
-    #[serde(default = "ten_seconds", deserialize_with = "span")]
+    /// How long a host may be silent before the slices that it does not use are reclaimed.
     pub lease: Ns,
-    /// How long a host may take to bring one slice offline.
-    #[serde(default = "half_a_minute", deserialize_with = "span")]
+    /// How long a host may take to take one slice offline.
     pub answer_within: Ns,
-    /// How long a stuck slice is left alone before its host is asked again.
-    #[serde(default = "minute", deserialize_with = "span")]
+    /// How long to wait before a host is asked again for a slice that it failed to take offline.
     pub ask_again_after: Ns,
-    /// Who may use the files of slices, as `chmod` writes it: the user that guests run as must be able to.
-    #[serde(default = "owner_only")]
+    /// The permissions of slice files, in octal.
     pub file_mode: String,
-}
-
-fn gib() -> u64 {
-    1 << 30
-}
-
-fn ten_seconds() -> Ns {
-    Ns(10_000_000_000)
-}
-
-fn half_a_minute() -> Ns {
-    Ns(30_000_000_000)
-}
-
-fn minute() -> Ns {
-    Ns(60_000_000_000)
-}
-
-fn owner_only() -> String {
-    "0600".to_owned()
-}
-
-fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    units::quantity::parse_bytes(&text).map(|bytes| bytes.0).map_err(serde::de::Error::custom)
-}
-
-fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ns, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    units::quantity::parse_duration(&text)
-        .map(|span| Ns(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
-        .map_err(serde::de::Error::custom)
 }
 
 impl Settings {
     /// Reads a file of settings.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All problems of the file.
     pub fn load(path: &Path) -> Result<Self, Problems> {
-        let problem = |what: String| Problems { path: path.to_owned(), problems: vec![what] };
-        let size = std::fs::metadata(path).map_err(|error| problem(format!("cannot be read: {error}")))?.len();
-        if size > TEXT_MAX {
-            return Err(problem(format!("has {size} bytes; {TEXT_MAX} are enough for any pool")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
+        let text = read_file(path).map_err(|error| Problems(vec![unreadable(path, &error)]))?;
         Self::parse(path, &text)
     }
 
-    /// Reads settings; `path` is for messages.
+    /// Reads settings from a text; `path` is the file for messages and relative paths.
     ///
     /// # Errors
-    /// All that is wrong with them.
+    /// All problems of the text.
     pub fn parse(path: &Path, text: &str) -> Result<Self, Problems> {
-        let mut settings: Self =
-            toml::from_str(text).map_err(|error| Problems { path: path.to_owned(), problems: vec![error.to_string()] })?;
-        settings.resolve(path.parent().unwrap_or(Path::new("")));
-        let problems = settings.problems();
-        if problems.is_empty() { Ok(settings) } else { Err(Problems { path: path.to_owned(), problems }) }
-    }
-
-    /// Paths count from where the file is.
-    fn resolve(&mut self, directory: &Path) {
-        let tls = self.tls.iter_mut().flat_map(|tls| [&mut tls.cert, &mut tls.key, &mut tls.client_ca]);
-        for path in tls.chain([&mut self.ledger, &mut self.pool_dir]) {
-            *path = directory.join(&*path);
-        }
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        let mut need = |good: bool, what: String| {
-            if !good {
-                problems.push(what);
-            }
+        let mut document = Document::read(&SCHEMA, path, text);
+        let service: Service = document.get();
+        let emcs: Vec<Emc> = document.list(Emc::TABLE.name).map(Emc::read).collect();
+        check(&mut document, &service, &emcs);
+        let tls = document.optional::<Tls>().map(|Tls { cert, key, client_ca }| Tls {
+            cert: document.resolve(&cert),
+            key: document.resolve(&key),
+            client_ca: document.resolve(&client_ca),
+        });
+        let settings = Self {
+            listen: service.listen,
+            tls,
+            ledger: document.resolve(&service.ledger),
+            pool_dir: document.resolve(&service.pool_dir),
+            slice_size: service.slice_size.0,
+            emcs,
+            hosts: service.hosts,
+            operators: service.operators,
+            buffer_slices: service.buffer_slices,
+            lease: nanoseconds(service.lease),
+            answer_within: nanoseconds(service.answer_within),
+            ask_again_after: nanoseconds(service.ask_again_after),
+            file_mode: service.file_mode,
         };
-        let size = self.slice_size;
-        need(
-            size.is_power_of_two() && SLICE_BYTES.contains(&size),
-            format!("slice_size is {size} bytes; it must be 128MiB, 256MiB, 512MiB or 1GiB"),
-        );
-        need(!self.emcs.is_empty() && self.emcs.len() <= 64, format!("{} emcs; a pool has 1 to 64", self.emcs.len()));
-        let slices: u64 = self.emcs.iter().map(|emc| u64::from(emc.slices)).sum();
-        need(self.emcs.iter().all(|emc| emc.slices > 0), "an EMC has no slices; each needs one at least".to_owned());
-        need(slices <= SLICES_MAX, format!("{slices} slices; a pool has {SLICES_MAX} at most"));
-        need(u64::from(self.buffer_slices) < slices, format!("buffer_slices is {}, and there are {slices} in all", self.buffer_slices));
-        need(!self.hosts.is_empty() && self.hosts.len() <= 1024, format!("{} hosts; name 1 to 1024", self.hosts.len()));
-        for name in self.hosts.iter().chain(&self.operators) {
-            let good = DnsName::try_from(name.as_str()).is_ok();
-            need(good, format!("{name:?} cannot be in a certificate; use letters, digits, dots and dashes, such as host-a"));
-        }
-        let mut sorted = self.hosts.clone();
-        sorted.sort_unstable();
-        sorted.dedup();
-        need(sorted.len() == self.hosts.len(), "a host is named twice".to_owned());
-        let second = 1_000_000_000;
-        need((second..=3_600 * second).contains(&self.lease.0), "lease must be 1s to 1h".to_owned());
-        need(self.answer_within.0 >= second / 10, "answer_within must be 100ms or more".to_owned());
-        need(self.ask_again_after.0 >= second / 10, "ask_again_after must be 100ms or more".to_owned());
-        need(self.mode().is_some(), format!("file_mode {:?} is none; write 0600, or 0660 for guests of a group", self.file_mode));
-        problems
+        document.finish(settings)
     }
 
-    /// The permissions of slice files.
+    /// Returns the permissions of slice files; `None` if they are not octal.
     #[must_use]
     pub fn mode(&self) -> Option<u32> {
-        u32::from_str_radix(&self.file_mode, 8).ok().filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600)
+        u32::from_str_radix(&self.file_mode, 8).ok()
     }
 
-    /// All bytes of the pool.
+    /// Returns the size of the pool, in bytes.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.emcs.iter().map(|emc| u64::from(emc.slices) * self.slice_size).sum()
     }
 
-    /// What the core is made of.
+    /// Returns the configuration of the pool's core.
     #[must_use]
     pub fn pool(&self, hosts: u16) -> pool::Config {
         pool::Config {
@@ -209,16 +197,57 @@ impl Settings {
         }
     }
 
-    /// Where the slices are.
+    /// Returns the layout of the slice files.
     #[must_use]
     pub fn layout(&self) -> Layout {
         Layout { directory: self.pool_dir.clone(), slice_bytes: self.slice_size }
     }
 
-    /// Who may have a lease, for how long.
+    /// Returns the terms of leases.
     #[must_use]
     pub fn terms(&self) -> Terms {
         Terms { lease: self.lease, hosts: self.hosts.clone() }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> Ns {
+    Ns(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Reports problems that concern more than one value.
+fn check(document: &mut Document, service: &Service, emcs: &[Emc]) {
+    let section = document.section(&Service::TABLE);
+    let mut report = |name: &str, message: String, remedy: &str| document.report(section.place(name), Invalid::new(message, remedy));
+    if !service.slice_size.0.is_power_of_two() {
+        report("slice_size", "not a power of two".to_owned(), "write 128MiB, 256MiB, 512MiB or 1GiB");
+    }
+    if emcs.is_empty() || emcs.len() > EMCS_MAX {
+        report("emcs", format!("{} tables", emcs.len()), "write 1 to 64 tables [[emcs]], each with its slices");
+    }
+    let slices: u64 = emcs.iter().map(|emc| u64::from(emc.slices)).sum();
+    if slices > SLICES_MAX {
+        report("emcs", format!("{slices} slices in all"), "write at most 65536");
+    }
+    if slices > 0 && u64::from(service.buffer_slices) >= slices {
+        report(
+            "buffer_slices",
+            format!("{} of {slices} slices would be in reserve", service.buffer_slices),
+            "write fewer than the pool has",
+        );
+    }
+    if service.hosts.is_empty() || service.hosts.len() > HOSTS_MAX {
+        report("hosts", format!("{} names", service.hosts.len()), "name 1 to 1024 hosts");
+    }
+    for (key, name) in service.hosts.iter().map(|name| ("hosts", name)).chain(service.operators.iter().map(|name| ("operators", name))) {
+        if DnsName::try_from(name.as_str()).is_err() {
+            report(key, format!("a certificate cannot contain the name {name:?}"), "use letters, digits, dots and dashes, such as host-a");
+        }
+    }
+    let mut sorted = service.hosts.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if sorted.len() != service.hosts.len() {
+        report("hosts", "a host is named twice".to_owned(), "name each host once");
     }
 }
 
@@ -235,22 +264,23 @@ mod tests {
     "#;
 
     fn check(text: &str, pieces: &[&str]) {
-        let told = Settings::parse(Path::new("pool.toml"), text).unwrap_err().to_string();
+        let problems = Settings::parse(Path::new("pool.toml"), text).unwrap_err().to_string();
         for piece in pieces {
-            assert!(told.contains(piece), "{told} lacks {piece}");
+            assert!(problems.contains(piece), "{problems} lacks {piece}");
         }
     }
 
     #[test]
-    fn defaults_are_those_of_the_manual() {
+    fn defaults_apply_to_keys_that_are_not_set() {
         let settings = Settings::parse(Path::new("pool.toml"), GOOD).unwrap();
         assert_eq!((settings.slice_size, settings.capacity(), settings.mode()), (1 << 30, 8 << 30, Some(0o600)));
-        assert_eq!((settings.lease, settings.answer_within, settings.ask_again_after), (ten_seconds(), half_a_minute(), minute()));
+        let seconds = |n: u64| Ns(n * 1_000_000_000);
+        assert_eq!((settings.lease, settings.answer_within, settings.ask_again_after), (seconds(10), seconds(30), seconds(60)));
         assert_eq!((settings.buffer_slices, settings.operators.len(), settings.tls.is_none()), (0, 0, true));
     }
 
     #[test]
-    fn paths_count_from_the_file() {
+    fn relative_paths_start_at_the_directory_of_the_file() {
         let text = GOOD.replace("/var/lib/thermocline/", "") + "[tls]\ncert = \"m.pem\"\nkey = \"/keys/m.key\"\nclient_ca = \"ca.pem\"";
         let settings = Settings::parse(Path::new("/etc/t/pool.toml"), &text).unwrap();
         let tls = settings.tls.unwrap();
@@ -259,13 +289,22 @@ mod tests {
     }
 
     #[test]
-    fn all_problems_are_told_at_once() {
+    fn all_problems_are_reported_together() {
         let bad = GOOD.replace(r#"["a", "b"]"#, r#"["a", "a", "b c"]"#).replace("slices = 4 }]", "slices = 0 }]");
         check(
-            &format!("{bad}\nslice_size = \"3MiB\"\nbuffer_slices = 4\nlease = \"10ms\"\nfile_mode = \"rw\""),
-            &["pool.toml", "128MiB", "no slices", "buffer_slices is 4", "named twice", "\"b c\"", "lease must be", "0660"],
+            &format!("{bad}\nslice_size = \"3MiB\"\nbuffer_slices = 40\nlease = \"10ms\"\nfile_mode = \"rw\""),
+            &[
+                "pool.toml",
+                "128MiB",
+                "emcs.slices = 0: out of range",
+                "buffer_slices = 40",
+                "named twice",
+                "\"b c\"",
+                "lease = \"10ms\"",
+                "0660",
+            ],
         );
-        check(&format!("{GOOD}\nslice_sise = \"1GiB\""), &["unknown field `slice_sise`"]);
+        check(&format!("{GOOD}\nslice_sise = \"1GiB\""), &["slice_sise", "perhaps slice_size is meant"]);
         check(&format!("{GOOD}\nlease = \"soon\""), &["soon"]);
     }
 }
