@@ -167,7 +167,7 @@ def test_the_simulator_asks_models_of_every_night(tmp_path: Path, capsys: pytest
     command = [program, "--format", "json", "pool", "simulate", "--trace", str(trace), "--models", str(models), "--counters", str(samples)]
     command += ["--memory", "models", "--latency", "64ns", "--pool-sizes", "16"]
     told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    foretold = told["results"][0]["foretold"]
+    foretold = told["results"][0]["prediction_quality"]
     assert (told["begins"], told["model_faults"]) == (9 * DAY, [])
     # What the trainer itself says of the VMs that came after the first night, by the models of their nights.
     known = features.known(vms.read(trace))

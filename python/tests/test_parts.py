@@ -142,7 +142,7 @@ def test_stranding_draws_what_has_percentiles(tmp_path: Path) -> None:
     def looked(cores: float, looks: int) -> dict[str, float]:
         return {
             "scheduled_ratio": cores,
-            "looks": looks,
+            "samples": looks,
             "stranded_p5": 0.01,
             "stranded_median": 0.02,
             "stranded_p95": 0.05,

@@ -17,7 +17,7 @@ def row(memory: str, added_ns: int, sockets: int, saved: float, *, confirmed: bo
         "memory": memory,
         "added_ns": added_ns,
         "pool_sockets": sockets,
-        "foretold": {"vms": 190} if memory == "models" else None,
+        "prediction_quality": {"vms": 190} if memory == "models" else None,
         "pool_ratio": 0.4,
         "saved_ratio": saved,
         "online_saved_ratio": saved,
@@ -84,7 +84,7 @@ def test_trained_models_are_asked_for_beside_what_is_published(tmp_path: Path, m
     assert "--models" not in asked[1].more
     figure = json.loads(out.read_text())["figure_21_models"]
     assert list(figure["curves"]) == ["pond, 64 ns", "models, 64 ns"]
-    assert figure["foretold"] == {"models, 64 ns": {"vms": 190}}
+    assert figure["prediction_quality"] == {"models, 64 ns": {"vms": 190}}
     drawn = sorted(path.name for path in (tmp_path / "made" / "figures").iterdir())
     assert drawn == sorted(f"pond{name}.{kind}" for name in ("3", "21", "21-models") for kind in ("png", "svg"))
 

@@ -5,12 +5,12 @@ use std::hint::black_box;
 use anyhow::{Context, Result};
 use fastrand::Rng;
 use serde::Serialize;
-use simulator::memory::Memory;
+use simulator::memory::MemoryPolicy;
 use simulator::oracle::{Accuracy, Oracle};
 use simulator::queue::Queue;
 use simulator::run::{Capacity, baseline, simulate};
 use simulator::site::Cluster;
-use simulator::study::{self, Deal, Servers};
+use simulator::study::{self, ClusterAssignment, Servers};
 use simulator::{Setup, Site};
 use vmtrace::Vm;
 
@@ -58,7 +58,7 @@ fn cluster(site: &Site) -> Result<Cluster> {
         })
         .collect();
     vms.sort_by_key(Vm::order);
-    let clusters = study::clusters(vms, SECONDS, Deal::AsTraced, Servers::BusyPpm(850_000), site);
+    let clusters = study::clusters(vms, SECONDS, ClusterAssignment::AsTraced, Servers::PeakFillPpm(850_000), site);
     clusters.into_iter().next().context("a trace without VMs")
 }
 
@@ -70,15 +70,15 @@ fn through_the_queue(cluster: &Cluster) -> u64 {
     let mut vms = cluster.vms.iter();
     let mut next = vms.next();
     if let Some(vm) = next {
-        queue.plan(at(vm.arrival), true);
+        queue.schedule(at(vm.arrival), true);
     }
     while let Some((_, arrives)) = queue.pop() {
         events += 1;
         let Some(vm) = next.filter(|_| arrives) else { continue };
-        queue.plan(at(vm.departure.unwrap_or(vm.arrival)), false);
+        queue.schedule(at(vm.departure.unwrap_or(vm.arrival)), false);
         next = vms.next();
         if let Some(vm) = next {
-            queue.plan(at(vm.arrival), true);
+            queue.schedule(at(vm.arrival), true);
         }
     }
     black_box(events)
@@ -93,7 +93,7 @@ pub(crate) fn bench(machine: Machine, effort: Effort) -> Result<PoolReport> {
     let cluster = cluster(&site)?;
     let without = baseline(&site, &cluster).context("servers that cannot be")?;
     let oracle = Oracle::new(&cluster.vms, &Accuracy::AT_182, 64, site.margin, 1);
-    let setup = Setup { pool_sockets: 16, memory: Memory::Pond(&oracle), added_ns: 64 };
+    let setup = Setup { pool_sockets: 16, memory: MemoryPolicy::Pond(&oracle), added_ns: 64 };
     let mut pond = || simulate(&site, setup, &cluster, &without, Capacity::Ample).map_or(0, |tally| black_box(tally).events);
     eprintln!("measuring {VMS} VMs on {} servers", cluster.servers);
     let (events_per_second_per_core, bound, ratio_to_bound) = measure::compare(effort, &mut pond, &mut || through_the_queue(&cluster))?;

@@ -149,19 +149,19 @@ fn text(told: &Told<'_>) -> String {
     let rented = told.rented_bytes_per_core / f64::from(1 << 30);
     let _ = writeln!(text, "{} VMs, which rent {rented:.2} GiB with a core, at most {:.2} GiB", told.vms, gib(told.most_bytes_per_core));
     for result in &told.results {
-        let Stranding { shape, clusters, servers, refused_for_cores, refused_for_memory, looks, bins } = result;
+        let Stranding { shape, clusters, servers, refused_for_cores, refused_for_memory, samples, bins } = result;
         let (per_core, cores) = (gib(shape.dram_per_core_bytes), shape.cores);
         let _ = writeln!(
             text,
-            "\n{per_core:.2} GiB of DRAM per core: {clusters} clusters, {servers} servers of {cores} cores, {looks} hourly looks"
+            "\n{per_core:.2} GiB of DRAM per core: {clusters} clusters, {servers} servers of {cores} cores, {samples} hourly samples"
         );
         let _ = writeln!(text, "{refused_for_cores} VMs found no free cores, {refused_for_memory} no free DRAM beside them");
-        let _ = writeln!(text, "{:>15} {:>8} {:>8} {:>8} {:>8} {:>8}", "cores scheduled", "looks", "p5", "median", "p95", "most");
+        let _ = writeln!(text, "{:>15} {:>8} {:>8} {:>8} {:>8} {:>8}", "cores scheduled", "samples", "p5", "median", "p95", "most");
         for bin in bins {
             let percent = |share: f64| format!("{:.1}%", share * 100.0);
             let scheduled = format!("{:.0}%", bin.scheduled_ratio * 100.0);
             let [p5, median, p95, most] = [bin.stranded_p5, bin.stranded_median, bin.stranded_p95, bin.stranded_most].map(percent);
-            let _ = writeln!(text, "{scheduled:>15} {:>8} {p5:>8} {median:>8} {p95:>8} {most:>8}", bin.looks);
+            let _ = writeln!(text, "{scheduled:>15} {:>8} {p5:>8} {median:>8} {p95:>8} {most:>8}", bin.samples);
         }
     }
     text

@@ -69,12 +69,12 @@ fn models_of_other_vms_keep_everything_local_and_say_so() {
     let of_models = &told["results"][2];
     assert_eq!((&of_models["memory"], of_models["pool_ratio"].as_f64()), (&Value::from("models"), Some(0.0)));
     // It knows none of this trace's types and regions.
-    let foretold = &of_models["foretold"];
-    let safe = |reason: &str| foretold["reasons"][reason].as_u64().unwrap();
-    assert_eq!(foretold["vms"], told["vms"]);
-    assert_eq!(safe("unseen_category") + safe("no_history"), foretold["vms"].as_u64().unwrap());
-    assert!(safe("unseen_category") > 0 && !foretold["alerts"].as_array().unwrap().is_empty(), "{foretold:#}");
-    assert_eq!(told["results"][0]["foretold"], Value::Null);
+    let quality = &of_models["prediction_quality"];
+    let safe = |reason: &str| quality["reasons"][reason].as_u64().unwrap();
+    assert_eq!(quality["vms"], told["vms"]);
+    assert_eq!(safe("unseen_category") + safe("no_history"), quality["vms"].as_u64().unwrap());
+    assert!(safe("unseen_category") > 0 && !quality["alerts"].as_array().unwrap().is_empty(), "{quality:#}");
+    assert_eq!(told["results"][0]["prediction_quality"], Value::Null);
 }
 
 #[test]

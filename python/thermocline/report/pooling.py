@@ -107,7 +107,7 @@ def figure(told: Report, published: Mapping[str, Mapping[int, float]]) -> Report
         "servers": told["servers"],
         "spanning_ratio": told["spanning_ratio"],
         "curves": {name: [_point(row) for row in rows] for name, rows in curves(told).items()},
-        "foretold": {name: rows[0]["foretold"] for name, rows in curves(told).items() if rows[0]["foretold"]},
+        "prediction_quality": {name: rows[0]["prediction_quality"] for name, rows in curves(told).items() if rows[0]["prediction_quality"]},
         "published": {name: {str(sockets): saved for sockets, saved in points.items()} for name, points in published.items()},
     }
 

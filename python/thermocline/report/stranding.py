@@ -31,7 +31,7 @@ def panels(told: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]
     drawn = []
     for result in told["results"]:
         gib = result["shape"]["dram_per_core_bytes"] / 2**30
-        bins = [row for row in result["bins"] if row["looks"] >= LOOKS_LEAST]
+        bins = [row for row in result["bins"] if row["samples"] >= LOOKS_LEAST]
         if bins:
             drawn.append((f"{gib:.2f} GiB per core", bins))
     return drawn

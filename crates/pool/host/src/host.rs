@@ -139,7 +139,7 @@ impl Host {
     /// accesses more of the pool than it should are looked at for `time`.
     #[must_use]
     pub fn with_counters(mut self, perf: Perf, time: Duration) -> Self {
-        self.perf = self.predictor.as_ref().is_some_and(Predictor::knows_latency).then_some((perf, time));
+        self.perf = self.predictor.as_ref().is_some_and(Predictor::has_latency_model).then_some((perf, time));
         self
     }
 

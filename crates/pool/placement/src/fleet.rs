@@ -1,124 +1,34 @@
-//! Servers, what is free on them, and the choice among them.
-
-use serde::{Deserialize, Serialize};
+//! Servers, their free resources, and the choice of a server.
 
 use crate::policy::{Candidate, Policy};
-
-/// NUMA nodes that a server may have.
-pub const NODES_MAX: usize = 4;
-
-/// What every server of a fleet is like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shape {
-    /// NUMA nodes (sockets), 1 to [`NODES_MAX`].
-    pub nodes: u8,
-    /// Cores of a node.
-    pub node_cores: u32,
-    /// Local memory of a node, in MiB.
-    pub node_mib: u32,
-}
-
-impl Shape {
-    /// Cores of a server.
-    #[must_use]
-    pub fn cores(&self) -> u64 {
-        u64::from(self.nodes) * u64::from(self.node_cores)
-    }
-
-    /// Local memory of a server, in MiB.
-    #[must_use]
-    pub fn mib(&self) -> u64 {
-        u64::from(self.nodes) * u64::from(self.node_mib)
-    }
-}
-
-/// What a VM asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
-    /// Which VM: only a policy that draws lots looks at it.
-    pub id: u64,
-    /// Cores.
-    pub cores: u32,
-    /// Local memory, in MiB.
-    pub local_mib: u32,
-    /// Slices of pool memory.
-    pub pool_slices: u32,
-}
-
-/// What a pool can give.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Room {
-    /// The most slices that one VM could get now.
-    pub grantable: u32,
-    /// Slices of the whole pool.
-    pub capacity: u32,
-}
-
-/// What is taken, or free, on one NUMA node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
-    /// Cores.
-    pub cores: u32,
-    /// Local memory, in MiB.
-    pub mib: u32,
-}
-
-/// Where a VM goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placement {
-    /// The server.
-    pub server: u32,
-    /// What it takes on each of the server's nodes.
-    pub nodes: [Node; NODES_MAX],
-}
-
-impl Placement {
-    /// Whether it has cores or memory on more than one node.
-    #[must_use]
-    pub fn spans(&self) -> bool {
-        self.nodes.iter().filter(|node| node.cores > 0 || node.mib > 0).count() > 1
-    }
-
-    /// Local memory that is on another node than the most of its cores, in MiB.
-    #[must_use]
-    pub fn remote_mib(&self) -> u64 {
-        let home = self.home();
-        let others = self.nodes.iter().enumerate().filter(|&(at, _)| at != home);
-        others.map(|(_, node)| u64::from(node.mib)).sum()
-    }
-
-    /// The node with the most of its cores, the first of equals.
-    #[must_use]
-    pub fn home(&self) -> usize {
-        (1..NODES_MAX).fold(0, |best, at| if self.nodes[at].cores > self.nodes[best].cores { at } else { best })
-    }
-}
+use crate::resources::{NODES_MAX, Node, Placement, PoolSpace, Request, Shape};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Server {
     up: bool,
     free: [Node; NODES_MAX],
-    /// The sums of the nodes', which most servers are ruled out by.
+    /// Sums over the nodes, which rule out most servers.
     cores: u32,
     mib: u64,
 }
 
-/// Servers that are looked at together when it is asked which have enough free cores.
-const RUN: usize = 64;
+/// Number of servers whose free cores are checked together.
+const BLOCK: usize = 64;
 
-/// All servers of a cluster, with what is free on them.
+/// All servers of a cluster, with their free resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fleet {
     shape: Shape,
     pool_servers: u32,
     servers: Vec<Server>,
-    /// Free cores of each server once more, side by side: a large cluster is mostly full, and is gone through for every VM.
+    /// Copy of the free cores of each server, contiguous in memory: a large cluster is mostly full, and is searched for every
+    /// VM.
     free_cores: Vec<u32>,
 }
 
 impl Fleet {
-    /// Empty servers, of which so many in a row share a pool; the last pool may have fewer. `None` for a shape without
-    /// nodes, or with more than [`NODES_MAX`], or for pools of no servers.
+    /// Creates empty servers. `pool_servers` consecutive servers share a pool; the last pool may have fewer. Returns `None` for
+    /// a shape without nodes or with more than [`NODES_MAX`], and for pools without servers.
     #[must_use]
     pub fn new(shape: Shape, servers: u32, pool_servers: u32) -> Option<Self> {
         let nodes = usize::from(shape.nodes);
@@ -133,84 +43,85 @@ impl Fleet {
         Some(Self { shape, pool_servers, servers: vec![server; servers], free_cores: vec![cores; servers] })
     }
 
-    /// What its servers are like.
+    /// Returns the hardware of the servers.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// How many servers there are.
+    /// Returns the number of servers.
     #[must_use]
     pub fn servers(&self) -> u32 {
         u32::try_from(self.servers.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many pools there are.
+    /// Returns the number of pools.
     #[must_use]
     pub fn pools(&self) -> u32 {
         self.servers().div_ceil(self.pool_servers)
     }
 
-    /// The pool of a server, and the server's number among those of that pool.
+    /// Returns the pool of a server, and the server's index within that pool.
     #[must_use]
     pub fn pool_of(&self, server: u32) -> (u32, u32) {
         (server / self.pool_servers, server % self.pool_servers)
     }
 
-    /// Cores and local memory in MiB that are free on a server; nothing on one that is down.
+    /// Returns the free cores and the free local memory in MiB of a server; zero for a server that is down.
     #[must_use]
     pub fn free(&self, server: u32) -> (u32, u64) {
         self.servers.get(server as usize).filter(|server| server.up).map_or((0, 0), |server| (server.cores, server.mib))
     }
 
-    /// Takes a server out of the choice, or puts it back. VMs on it are given back one by one, as ever.
+    /// Marks a server as up or down. No VM is placed on a server that is down. Its VMs are released one by one, as usual.
     pub fn set_up(&mut self, server: u32, up: bool) {
         if let Some(server) = self.servers.get_mut(server as usize) {
             server.up = up;
         }
     }
 
-    /// Where a VM should go; `None` where it fits nowhere. `pools` tells each pool's room; a pool beyond it has none.
+    /// Chooses a server for a VM. Returns `None` if it fits on no server. `pools` has the free space of each pool; a pool
+    /// without an entry is full.
     #[must_use]
-    pub fn choose(&self, request: &Request, pools: &[Room], policy: &impl Policy) -> Option<Placement> {
+    pub fn choose(&self, request: &Request, pools: &[PoolSpace], policy: &impl Policy) -> Option<Placement> {
         let mut best: Option<((bool, u64), u32)> = None;
         let each = self.pool_servers as usize;
         for (pool, free_cores) in (0usize..).zip(self.free_cores.chunks(each)) {
-            let room = pools.get(pool).copied().unwrap_or_default();
-            if room.grantable < request.pool_slices {
+            let space = pools.get(pool).copied().unwrap_or_default();
+            if space.grantable < request.pool_slices {
                 continue;
             }
-            let mut empty_seen = false;
+            let mut found_empty = false;
             for at in with_cores(free_cores, request.cores).map(|at| pool * each + at) {
                 let server = &self.servers[at];
-                if !server.has_room(request) {
+                if !server.fits(request) {
                     continue;
                 }
-                // Of the empty servers of a pool one is like the other, and the first is taken.
+                // The empty servers of a pool are interchangeable, so only the first is a candidate.
                 let empty = u64::from(server.cores) == self.shape.cores() && server.mib == self.shape.mib();
-                if empty && empty_seen && !policy.tells_servers_apart() {
+                if empty && found_empty && !policy.distinguishes_servers() {
                     continue;
                 }
-                empty_seen |= empty;
+                found_empty |= empty;
                 let index = u32::try_from(at).unwrap_or(u32::MAX);
                 let spans = server.one_node(request).is_none();
                 let free = (server.cores, server.mib);
-                let cost = policy.cost(&Candidate { request, shape: &self.shape, server: index, free, room, spans });
+                let cost = policy.cost(&Candidate { request, shape: &self.shape, server: index, free, space, spans });
                 if best.is_none_or(|(least, _)| (spans, cost) < least) {
                     best = Some(((spans, cost), index));
                 }
-                if !spans && policy.any_will_do() {
-                    return self.place_on(index, request);
+                if !spans && policy.takes_first_fit() {
+                    return self.fit_on(index, request);
                 }
             }
         }
-        best.and_then(|(_, server)| self.place_on(server, request))
+        best.and_then(|(_, server)| self.fit_on(server, request))
     }
 
-    /// How a VM would lie on one server; `None` where it does not fit. Asks no pool.
+    /// Returns how a VM would be placed on one server, or `None` if it does not fit. Ignores the pool.
     #[must_use]
-    pub fn place_on(&self, server: u32, request: &Request) -> Option<Placement> {
-        let on = self.servers.get(server as usize).filter(|on| on.has_room(request))?;
+    pub fn fit_on(&self, server: u32, request: &Request) -> Option<Placement> {
+        let on = self.servers.get(server as usize).filter(|on| on.fits(request))?;
         let mut nodes = [Node::default(); NODES_MAX];
         match on.one_node(request) {
             Some(at) => nodes[at] = Node { cores: request.cores, mib: request.local_mib },
@@ -219,31 +130,31 @@ impl Fleet {
         Some(Placement { server, nodes })
     }
 
-    /// Puts a VM where it was decided. Returns whether it still fitted; if not, nothing has changed.
-    pub fn take(&mut self, placement: &Placement) -> bool {
+    /// Reserves the resources of a placement. Returns whether they were free; if not, nothing changes.
+    pub fn reserve(&mut self, placement: &Placement) -> bool {
         let Some(server) = self.servers.get_mut(placement.server as usize) else { return false };
-        let fits = server.free.iter().zip(&placement.nodes).all(|(free, want)| free.cores >= want.cores && free.mib >= want.mib);
+        let fits = server.free.iter().zip(&placement.nodes).all(|(free, node)| free.cores >= node.cores && free.mib >= node.mib);
         if fits {
-            for (free, want) in server.free.iter_mut().zip(&placement.nodes) {
-                free.cores -= want.cores;
-                free.mib -= want.mib;
-                server.cores -= want.cores;
-                server.mib -= u64::from(want.mib);
+            for (free, node) in server.free.iter_mut().zip(&placement.nodes) {
+                free.cores -= node.cores;
+                free.mib -= node.mib;
+                server.cores -= node.cores;
+                server.mib -= u64::from(node.mib);
             }
             self.free_cores[placement.server as usize] = server.cores;
         }
         fits
     }
 
-    /// Gives a VM more local memory on its server, near most of its cores first. Returns whether there was room; if not,
-    /// nothing has changed.
+    /// Gives a VM more local memory on its server, on its main node first. Returns whether enough was free; if not, nothing
+    /// changes.
     pub fn grow(&mut self, placement: &mut Placement, mib: u32) -> bool {
-        let home = placement.home();
+        let main = placement.main_node();
         let Some(server) = self.servers.get_mut(placement.server as usize).filter(|server| server.mib >= u64::from(mib)) else {
             return false;
         };
         let mut missing = mib;
-        for at in std::iter::once(home).chain((0..NODES_MAX).filter(|&at| at != home)) {
+        for at in std::iter::once(main).chain((0..NODES_MAX).filter(|&at| at != main)) {
             let here = missing.min(server.free[at].mib);
             server.free[at].mib -= here;
             placement.nodes[at].mib += here;
@@ -253,42 +164,44 @@ impl Fleet {
         true
     }
 
-    /// Takes a VM away from where it was.
-    pub fn give_back(&mut self, placement: &Placement) {
+    /// Releases the resources of a placement.
+    pub fn release(&mut self, placement: &Placement) {
         let Some(server) = self.servers.get_mut(placement.server as usize) else { return };
-        for (free, had) in server.free.iter_mut().zip(&placement.nodes) {
-            free.cores += had.cores;
-            free.mib += had.mib;
-            server.cores += had.cores;
-            server.mib += u64::from(had.mib);
+        for (free, node) in server.free.iter_mut().zip(&placement.nodes) {
+            free.cores += node.cores;
+            free.mib += node.mib;
+            server.cores += node.cores;
+            server.mib += u64::from(node.mib);
         }
         self.free_cores[placement.server as usize] = server.cores;
     }
 }
 
-/// Places in a list of free cores that have enough, in order.
-fn with_cores(free: &[u32], wanted: u32) -> impl Iterator<Item = usize> + '_ {
-    // Asked of a run at once, without a branch for each: that is some ten times faster, and most runs have none.
-    let runs =
-        (0usize..).step_by(RUN).zip(free.chunks(RUN)).filter(move |(_, run)| run.iter().fold(false, |any, &has| any | (has >= wanted)));
-    runs.flat_map(move |(first, run)| (first..).zip(run).filter(move |&(_, &has)| has >= wanted).map(|(at, _)| at))
+/// Returns the positions in a list of free cores with at least `required`, in order.
+fn with_cores(free: &[u32], required: u32) -> impl Iterator<Item = usize> + '_ {
+    // Most blocks have no match. Checking a block at once, without a branch per server, is about ten times faster.
+    let blocks = (0usize..)
+        .step_by(BLOCK)
+        .zip(free.chunks(BLOCK))
+        .filter(move |(_, block)| block.iter().fold(false, |any, &cores| any | (cores >= required)));
+    blocks.flat_map(move |(first, block)| (first..).zip(block).filter(move |&(_, &cores)| cores >= required).map(|(at, _)| at))
 }
 
 impl Server {
-    fn has_room(&self, request: &Request) -> bool {
+    fn fits(&self, request: &Request) -> bool {
         self.up && self.cores >= request.cores && self.mib >= u64::from(request.local_mib)
     }
 
-    /// The node that has room for all of a VM and is left with the fewest cores, then the least memory.
+    /// Returns the node that can hold the whole VM and has the fewest free cores, then the least free memory.
     fn one_node(&self, request: &Request) -> Option<usize> {
         let fitting = self.free.iter().enumerate().filter(|(_, free)| free.cores >= request.cores && free.mib >= request.local_mib);
         fitting.min_by_key(|(_, free)| (free.cores, free.mib)).map(|(at, _)| at)
     }
 
-    /// Spreads a VM over nodes that have room for it together: from the node that keeps the most of it together on.
+    /// Spreads a VM over nodes, beginning with the one that holds the largest part of it.
     fn span(&self, request: &Request, nodes: &mut [Node; NODES_MAX]) {
         let mut order: [usize; NODES_MAX] = std::array::from_fn(|at| at);
-        // All cores on one node if they fit, with as much memory as possible; else where most cores are.
+        // Prefer a node that holds all cores, with the most free memory; otherwise the one with the most free cores.
         order.sort_by_key(|&at| {
             let free = self.free[at];
             (free.cores < request.cores, std::cmp::Reverse(if free.cores < request.cores { free.cores } else { free.mib }), at)

@@ -1,24 +1,28 @@
-//! Where virtual machines go: bin packing in cores, local memory and pool memory.
+//! Placement of virtual machines: bin packing in cores, local memory and pool memory.
 //!
-//! Pond (ASPLOS 2023), sections 2, 3.1 and 5: a server has one or more NUMA nodes, some servers share a pool, and pool
-//! memory is one more dimension of the packing. [`Fleet::choose`] decides, [`Fleet::take`] and [`Fleet::give_back`] keep
-//! the books; nothing here knows time or a pool's inside. Which of the servers that would do is taken is a [`Policy`]'s
-//! matter.
+//! (Pond sections 2, 3.1 and 5) A server has one or more NUMA nodes, and some servers share a pool. Pool memory is one more
+//! dimension of the packing. [`Fleet::choose`] chooses a server; [`Fleet::reserve`] and [`Fleet::release`] account for its
+//! resources. A [`Policy`] defines the preference among the servers that fit. This crate models neither time nor the inside of
+//! a pool.
 //!
 //! # Rules
-//! - A VM goes whole to one NUMA node where it can. A server on which it can comes before every server on which it would
-//!   span; where it must span, its cores stay together if they fit, and as much of its memory as fits stays with them.
-//! - Pool memory comes in slices of 1 GiB from one memory controller: [`Room::grantable`] is what one VM can get.
+//! - A VM is placed on one NUMA node if possible. A server on which the VM fits on one node comes before every server on
+//!   which it would span. If it must span, its cores stay on one node if they fit there, with as much of its memory as fits.
+//! - Pool memory comes in slices of 1 GiB from one memory controller; [`PoolSpace::grantable`] is the limit for one VM.
 //!
 //! # Invariants
-//! Each is a test of that name.
-//! - No node is ever oversubscribed, and what is given back is what was taken.
-//! - A VM is refused only when no server has room for it.
-//! - The same fleet, request and seed give the same server; of equal servers the first.
-//! - Integer arithmetic only: every machine rounds alike. No files, clock, threads, or randomness but from a seed.
+//! A test checks each of them.
+//! - No node is ever oversubscribed, and releasing all placements restores the empty fleet.
+//! - A VM is refused only if no server can hold it.
+//! - The same fleet, request and seed give the same server. The first server wins a tie.
+//! - All arithmetic is on integers, so that every machine rounds alike. No files, clock or threads; random choices depend on
+//!   a seed only.
+#![deny(missing_docs)]
 
 mod fleet;
 mod policy;
+mod resources;
 
-pub use fleet::{Fleet, NODES_MAX, Node, Placement, Request, Room, Shape};
-pub use policy::{Candidate, Policy, Strategy};
+pub use fleet::Fleet;
+pub use policy::{Candidate, Policy, Strategy, UnknownPolicy};
+pub use resources::{NODES_MAX, Node, Placement, PoolSpace, Request, Shape};

@@ -1,38 +1,38 @@
-//! Which of the servers that would do is taken.
+//! Policies that choose among the servers that can hold a VM.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::{Request, Room, Shape};
+use crate::resources::{PoolSpace, Request, Shape};
 
-/// A server that has room for a VM.
+/// A server that can hold a VM.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// What the VM asks for.
+    /// The VM's request.
     pub request: &'a Request,
-    /// What the fleet's servers are like.
+    /// The hardware of the fleet's servers.
     pub shape: &'a Shape,
-    /// Which server.
+    /// Number of the server.
     pub server: u32,
-    /// Cores and local memory in MiB that are free on it, before the VM.
+    /// Free cores and free local memory in MiB, without the VM.
     pub free: (u32, u64),
-    /// What its pool can give, before the VM.
-    pub room: Room,
-    /// Whether the VM would lie on more than one of its nodes.
+    /// Free space of the server's pool, without the VM.
+    pub space: PoolSpace,
+    /// Whether the VM would span more than one NUMA node.
     pub spans: bool,
 }
 
 impl Candidate<'_> {
-    /// What would be left of each dimension with the VM on it, in millionths of what there is: cores, local memory, and
-    /// for a VM that wants some, pool memory.
+    /// Returns the share of each dimension that stays free with the VM, in parts per million: cores, local memory, and pool
+    /// memory (0 for a VM that requests none).
     #[must_use]
-    pub fn left(&self) -> [u64; 3] {
+    pub fn remaining(&self) -> [u64; 3] {
         let pool = if self.request.pool_slices == 0 {
             0
         } else {
-            ppm(u64::from(self.room.grantable - self.request.pool_slices.min(self.room.grantable)), u64::from(self.room.capacity))
+            ppm(u64::from(self.space.grantable - self.request.pool_slices.min(self.space.grantable)), u64::from(self.space.capacity))
         };
         let cores = u64::from(self.free.0.saturating_sub(self.request.cores));
         let mib = self.free.1.saturating_sub(u64::from(self.request.local_mib));
@@ -40,58 +40,57 @@ impl Candidate<'_> {
     }
 }
 
-/// `part` of `whole` in millionths, none of nothing.
+/// Returns `part` of `whole` in parts per million, 0 if `whole` is 0.
 fn ppm(part: u64, whole: u64) -> u64 {
     part.saturating_mul(1_000_000).checked_div(whole).unwrap_or(0)
 }
 
-/// A preference among servers. Pure: the same candidate has the same cost.
+/// A preference among servers. Pure: the same candidate always has the same cost.
 pub trait Policy {
-    /// What taking this server would cost; the cheapest is taken, the first of equals. Servers on which a VM spans NUMA
-    /// nodes come after all others, whatever they cost.
+    /// Returns the cost of a server. The server with the lowest cost is chosen, the first in case of a tie. Servers on which
+    /// a VM spans NUMA nodes come after all others, whatever their cost.
     fn cost(&self, candidate: &Candidate<'_>) -> u64;
 
-    /// Whether all servers on which a VM does not span cost the same, so that the search may end at the first.
-    fn any_will_do(&self) -> bool {
+    /// Returns whether all servers on which a VM does not span cost the same, so that the search can stop at the first.
+    fn takes_first_fit(&self) -> bool {
         false
     }
 
-    /// Whether two servers of a pool with the same free resources may cost differently.
-    fn tells_servers_apart(&self) -> bool {
+    /// Returns whether two servers of a pool with the same free resources can have different costs.
+    fn distinguishes_servers(&self) -> bool {
         false
     }
 }
 
-/// The policies there are.
+/// The placement policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
-    /// The first server with room.
+    /// The first server that fits.
     FirstFit,
-    /// The server that would be the fullest, over all dimensions.
+    /// The server with the least free resources after placement, over all dimensions.
     BestFit,
-    /// The server that would be the emptiest, over all dimensions: spreads VMs.
+    /// The server with the most free resources after placement, over all dimensions. Spreads VMs.
     WorstFit,
-    /// The server whose free resources are most like what is asked for: the largest dot product of the two, as in
-    /// multi-resource packing.
+    /// The server with the largest dot product of free and requested resources, as in multi-resource packing.
     Alignment,
-    /// The server on which cores and local memory would run out together: strands the least of either.
+    /// The server whose free shares of cores and local memory differ least after placement. Strands little of either.
     Balance,
-    /// Any server, by lot.
+    /// A random server.
     Random {
-        /// Of the lots.
+        /// Seed of the random choice.
         seed: u64,
     },
 }
 
 impl Strategy {
-    /// All names, for help texts.
+    /// The names of all policies, for help texts.
     pub const NAMES: [&'static str; 6] = ["first_fit", "best_fit", "worst_fit", "alignment", "balance", "random"];
 
-    /// The policy of a name, with the seed for those that draw lots.
+    /// Returns the policy with this name. `seed` is used by randomized policies.
     ///
     /// # Errors
-    /// When there is no such policy.
+    /// [`UnknownPolicy`] if no policy has this name.
     pub fn named(name: &str, seed: u64) -> Result<Self, UnknownPolicy> {
         Ok(match name {
             "random" => Self::Random { seed },
@@ -100,9 +99,9 @@ impl Strategy {
     }
 }
 
-/// No policy of that name.
+/// No policy has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no placement policy {0:?}; there are {names}", names = Strategy::NAMES.join(", "))]
+#[error("unknown placement policy {0:?}; use one of {names}", names = Strategy::NAMES.join(", "))]
 pub struct UnknownPolicy(String);
 
 impl FromStr for Strategy {
@@ -138,35 +137,35 @@ impl Policy for Strategy {
     fn cost(&self, candidate: &Candidate<'_>) -> u64 {
         match self {
             Self::FirstFit => 0,
-            Self::BestFit => candidate.left().iter().sum(),
-            Self::WorstFit => 3_000_000 - candidate.left().iter().sum::<u64>().min(3_000_000),
+            Self::BestFit => candidate.remaining().iter().sum(),
+            Self::WorstFit => 3_000_000 - candidate.remaining().iter().sum::<u64>().min(3_000_000),
             Self::Alignment => {
-                let Candidate { request, shape, free, room, .. } = candidate;
-                let of = |want: u64, free: u64, whole: u64| ppm(want, whole) * ppm(free, whole);
-                let likeness = of(u64::from(request.cores), u64::from(free.0), shape.cores())
-                    + of(u64::from(request.local_mib), free.1, shape.mib())
-                    + of(u64::from(request.pool_slices), u64::from(room.grantable), u64::from(room.capacity));
-                u64::MAX - likeness
+                let Candidate { request, shape, free, space, .. } = candidate;
+                let product = |requested: u64, free: u64, whole: u64| ppm(requested, whole) * ppm(free, whole);
+                let alignment = product(u64::from(request.cores), u64::from(free.0), shape.cores())
+                    + product(u64::from(request.local_mib), free.1, shape.mib())
+                    + product(u64::from(request.pool_slices), u64::from(space.grantable), u64::from(space.capacity));
+                u64::MAX - alignment
             }
             Self::Balance => {
-                let [cores, mib, _] = candidate.left();
+                let [cores, mib, _] = candidate.remaining();
                 cores.abs_diff(mib)
             }
-            Self::Random { seed } => lot(*seed, candidate.request.id, candidate.server),
+            Self::Random { seed } => draw(*seed, candidate.request.id, candidate.server),
         }
     }
 
-    fn any_will_do(&self) -> bool {
+    fn takes_first_fit(&self) -> bool {
         matches!(self, Self::FirstFit)
     }
 
-    fn tells_servers_apart(&self) -> bool {
+    fn distinguishes_servers(&self) -> bool {
         matches!(self, Self::Random { .. })
     }
 }
 
-/// A number by chance for a VM and a server: the finaliser of `SplitMix64`, which lets no pattern of its input through.
-fn lot(seed: u64, vm: u64, server: u32) -> u64 {
+/// Returns a pseudo-random number for a VM and a server, by the finalizer of `SplitMix64`.
+fn draw(seed: u64, vm: u64, server: u32) -> u64 {
     let mut mixed = seed;
     for part in [vm, u64::from(server)] {
         mixed = mixed.wrapping_add(part).wrapping_add(0x9e37_79b9_7f4a_7c15);

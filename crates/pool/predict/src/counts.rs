@@ -1,31 +1,31 @@
-//! What was decided, counted by reason, and when somebody should look.
+//! Counters of decisions by reason, and alerts about frequent safe answers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use crate::predictor::Reason;
+use crate::decision::Reason;
 
-/// Decisions by reason, since the program began. Shared between threads.
+/// Decisions by reason since the program began. Shared between threads.
 #[derive(Debug, Default)]
 pub struct Counts([AtomicU64; Reason::ALL.len()]);
 
-/// The counts at one time.
+/// A snapshot of the counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Tally(BTreeMap<&'static str, u64>);
 
-/// When an alert is raised. Ratios are of all decisions between two tallies.
+/// Limits of safe answers that raise an alert. Ratios are of all decisions between two tallies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Decisions below which nothing is said.
+    /// No alert is raised for fewer decisions than this.
     pub decisions_min: u64,
-    /// Safe answers because of the model itself: missing, damaged, stale.
+    /// Safe answers because the model is missing, damaged or stale.
     pub model_max_ratio: f64,
-    /// Safe answers because the VMs are not those that the model knows: unseen categories, drifted features.
+    /// Safe answers because the VMs differ from the training data: unseen categories, drifted features.
     pub drift_max_ratio: f64,
-    /// Safe answers for want of history. Pond, section 6.1, has a fifth.
+    /// Safe answers because of missing history, which are a fifth in (Pond section 6.1).
     pub no_history_max_ratio: f64,
 }
 
@@ -38,11 +38,11 @@ impl Default for Limits {
 /// Too many safe answers of one cause.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Alert {
-    /// What the cause is, and what to do.
+    /// The cause, and what to do.
     pub message: &'static str,
-    /// Safe answers of this cause among all decisions.
+    /// Share of decisions that are safe answers of this cause.
     pub ratio: f64,
-    /// The ratio that is allowed.
+    /// The limit.
     pub max_ratio: f64,
 }
 
@@ -51,7 +51,7 @@ impl Counts {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counts now.
+    /// Returns the current counts.
     #[must_use]
     pub fn tally(&self) -> Tally {
         Tally(Reason::ALL.iter().map(|&reason| (reason.name(), self.0[reason as usize].load(Ordering::Relaxed))).collect())
@@ -59,21 +59,21 @@ impl Counts {
 }
 
 impl Tally {
-    /// Decisions of one reason.
+    /// Returns the number of decisions with a reason.
     #[must_use]
     pub fn of(&self, reason: Reason) -> u64 {
         self.0.get(reason.name()).copied().unwrap_or(0)
     }
 
-    /// Decisions.
+    /// Returns the number of all decisions.
     #[must_use]
     pub fn decisions(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// What somebody should look at, going by the decisions since an earlier tally.
+    /// Returns alerts about the decisions since an earlier tally.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a ratio, for people")]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for display")]
     pub fn alerts_since(&self, before: &Self, limits: &Limits) -> Vec<Alert> {
         let since = |reason| self.of(reason).saturating_sub(before.of(reason));
         let all: u64 = Reason::ALL.into_iter().map(since).sum();
@@ -84,14 +84,14 @@ impl Tally {
             (
                 &[Reason::NoModel, Reason::BadModel, Reason::StaleModel],
                 limits.model_max_ratio,
-                "no usable model of untouched memory; look at its file and at the nightly training",
+                "no usable model of untouched memory; check its file and the nightly training",
             ),
             (
                 &[Reason::UnseenCategory, Reason::Drifted],
                 limits.drift_max_ratio,
-                "VMs are not those that the model was trained on; train it on recent ones",
+                "VMs differ from those that the model was trained on; train it on recent VMs",
             ),
-            (&[Reason::NoHistory], limits.no_history_max_ratio, "customers without history; look at what records ended VMs"),
+            (&[Reason::NoHistory], limits.no_history_max_ratio, "customers without history; check that ended VMs are recorded"),
         ];
         let mut alerts = Vec::new();
         for (reasons, max_ratio, message) in causes {
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_alert_names_the_cause_that_is_too_frequent() {
+    fn an_alert_names_the_frequent_cause() {
         let check = |decisions: &[(Reason, usize)], want: &[&str]| {
             let counts = Counts::default();
             counts.add(Reason::Drifted);

@@ -1,49 +1,49 @@
-//! Why a model cannot be used.
+//! Errors of reading a model.
 
 use std::path::{Path, PathBuf};
 
-/// Why a model cannot be used. Each names the file and the place in it.
+/// Errors of reading a model. Each names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be read.
     #[error("cannot read the model {path}: {source}")]
-    Io {
-        /// Which file.
+    File {
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is no model, a damaged one, or one that this program does not serve.
-    #[error("{path}: {what}; write it anew with `python -m thermocline.learn train`")]
+    /// The file is not a model, is damaged, or has a form that this program does not support.
+    #[error("{path}: {problem}; create it again with `python -m thermocline.learn train`")]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it, and where.
-        what: String,
+        /// The problem, and its location in the file.
+        problem: String,
     },
     /// The file was written by a newer program.
-    #[error("{path}: metadata of version {found}; this program reads version {known}; use a newer one")]
+    #[error("{path}: metadata of version {found}; this program reads version {known}; use a newer program")]
     Newer {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The version that it has.
+        /// Version of the file.
         found: u64,
-        /// The version that this program reads.
+        /// The supported version.
         known: u64,
     },
 }
 
-/// What reading a model gives.
+/// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    pub(crate) fn damaged(path: &Path, what: impl Into<String>) -> Self {
-        Self::Damaged { path: path.to_owned(), what: what.into() }
+    pub(crate) fn damaged(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), problem: problem.into() }
     }
 
-    /// Whether there is no such file, as opposed to one that cannot be used.
+    /// Returns whether the file does not exist, as opposed to one that cannot be used.
     #[must_use]
     pub fn is_missing(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+        matches!(self, Self::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }
 }

@@ -1,10 +1,10 @@
-//! What customers' VMs left untouched, as far as it is known when the next VM is asked for.
+//! The untouched memory of customers' past VMs.
 //!
-//! Only VMs that have ended count. `python/thermocline/learn/history.py` takes the same window for training.
+//! Only VMs that have ended count. `python/thermocline/learn/history.py` uses the same window for training.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Customers that are remembered at most.
+/// The largest number of customers.
 pub const CUSTOMERS_MAX: usize = 100_000;
 
 /// The recent VMs of every customer. Bounded: by entries per customer, and by [`CUSTOMERS_MAX`] customers.
@@ -12,21 +12,21 @@ pub const CUSTOMERS_MAX: usize = 100_000;
 pub struct History {
     window_seconds: i64,
     entries_max: usize,
-    /// By customer: when VMs ended, in rising order, and what they left.
+    /// By customer: the end of each VM, in ascending order, and its untouched share.
     customers: HashMap<u64, VecDeque<(i64, f32)>>,
     refused: u64,
 }
 
 impl History {
-    /// An empty one that keeps a window of seconds and so many VMs of each customer, the latest.
+    /// Creates an empty history that keeps the latest `entries_max` VMs of each customer within a window.
     #[must_use]
     pub fn new(window_seconds: i64, entries_max: usize) -> Self {
         Self { window_seconds, entries_max, customers: HashMap::new(), refused: 0 }
     }
 
-    /// Notes that a VM has ended, and what share of its memory it never touched. Shares outside 0 to 1 are refused.
+    /// Records that a VM has ended, with its untouched share. Refuses shares outside 0 to 1.
     pub fn record(&mut self, customer: u64, ended: i64, untouched_ratio: f64) {
-        if !(0.0..=1.0).contains(&untouched_ratio) || !self.room(customer, ended) {
+        if !(0.0..=1.0).contains(&untouched_ratio) || !self.admit(customer, ended) {
             self.refused = self.refused.saturating_add(1);
             return;
         }
@@ -40,27 +40,27 @@ impl History {
         }
     }
 
-    /// Shares of a customer's VMs that ended within the window before a time, latest last, at most as many as are kept.
+    /// Returns the shares of a customer's VMs that ended within the window before `now`, in order of their end.
     pub fn recent(&self, customer: u64, now: i64) -> impl Iterator<Item = f32> + '_ {
         let oldest = now.saturating_sub(self.window_seconds);
         let of = self.customers.get(&customer);
-        of.into_iter().flatten().filter(move |&&(when, _)| oldest < when && when <= now).map(|&(_, left)| left)
+        of.into_iter().flatten().filter(move |&&(when, _)| oldest < when && when <= now).map(|&(_, share)| share)
     }
 
-    /// Customers that are remembered.
+    /// Returns the number of customers.
     #[must_use]
     pub fn customers(&self) -> usize {
         self.customers.len()
     }
 
-    /// Records that were refused: out of range, or of one customer too many.
+    /// Returns the number of refused records: shares out of range, or customers above the limit.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Makes room for a customer; forgets those of whom nothing recent is known where there are too many.
-    fn room(&mut self, customer: u64, now: i64) -> bool {
+    /// Returns whether a customer can be recorded. At the limit, removes customers without recent records.
+    fn admit(&mut self, customer: u64, now: i64) -> bool {
         if self.customers.contains_key(&customer) || self.customers.len() < CUSTOMERS_MAX {
             return true;
         }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_ended_in_the_window_counts() {
+    fn only_vms_that_ended_within_the_window_count() {
         let check = |records: &[(i64, f64)], now: i64, want: &[f32]| {
             let mut history = History::new(100, 3);
             for &(ended, ratio) in records {
@@ -89,21 +89,21 @@ mod tests {
         check(&[(10, 0.5)], 10, &[0.5]);
         check(&[(10, 0.5)], 109, &[0.5]);
         check(&[(10, 0.5)], 110, &[]);
-        // Out of order, and more than are kept: the oldest goes.
+        // Out of order, and above the limit of entries: the oldest is removed.
         check(&[(30, 0.3), (10, 0.1), (20, 0.2), (40, 0.4)], 50, &[0.2, 0.3, 0.4]);
         check(&[(10, 1.5), (10, f64::NAN), (10, -0.1), (10, 1.0)], 10, &[1.0]);
         check(&[(i64::MIN, 0.5), (i64::MAX, 0.25)], i64::MAX, &[0.25]);
     }
 
     #[test]
-    fn there_is_room_for_so_many_customers_and_no_more() {
+    fn the_number_of_customers_is_bounded() {
         let mut history = History::new(100, 4);
         for customer in 0..CUSTOMERS_MAX as u64 {
             history.record(customer, 0, 0.5);
         }
         history.record(u64::MAX, 50, 0.5);
         assert_eq!((history.customers(), history.refused()), (CUSTOMERS_MAX, 1));
-        // A week later nobody is recent, and all of them make room.
+        // After the window no customer is recent, and all are removed.
         history.record(u64::MAX, 200, 0.5);
         assert_eq!((history.customers(), history.refused()), (1, 1));
     }

@@ -1,5 +1,5 @@
-//! What a model's file says of itself beside its trees: JSON under the key `thermocline` of the ONNX metadata. The other side is
-//! `python/thermocline/learn/export.py`.
+//! The metadata of a model file: JSON under the key `thermocline` of the ONNX metadata. `python/thermocline/learn/export.py`
+//! writes it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::onnx::Model;
 const KEY: &str = "thermocline";
 const SCHEMA: u64 = 1;
 
-/// A feature, and what training has seen of it.
+/// A feature, and its range in the training data.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct Feature {
     pub(crate) name: String,
@@ -21,7 +21,7 @@ pub(crate) struct Feature {
     pub(crate) high: f32,
 }
 
-/// How a customer's history is taken.
+/// The window of a customer's history.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct Window {
     pub(crate) window_seconds: i64,
@@ -30,22 +30,22 @@ pub(crate) struct Window {
     pub(crate) percentiles: Vec<usize>,
 }
 
-/// Of the untouched-memory model.
+/// Metadata of the untouched-memory model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(crate) struct UntouchedSays {
+pub(crate) struct UntouchedMetadata {
     pub(crate) features: Vec<Feature>,
-    /// The mean untouched share of VMs of a category, by the feature that it becomes.
+    /// Mean untouched share of the VMs of each category, by the name of the feature.
     pub(crate) categories: HashMap<String, HashMap<String, f32>>,
     pub(crate) history: Window,
     pub(crate) trained_until: i64,
     pub(crate) valid_seconds: i64,
 }
 
-/// Of the latency-insensitivity model.
+/// Metadata of the latency-insensitivity model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(crate) struct InsensitiveSays {
+pub(crate) struct InsensitiveMetadata {
     pub(crate) features: Vec<Feature>,
-    /// A score at or above it is insensitive.
+    /// Scores at or above it mean insensitive.
     pub(crate) threshold: f64,
     pub(crate) latency_ratio: f64,
     pub(crate) pdm_ratio: f64,
@@ -57,29 +57,29 @@ struct Head {
     kind: String,
 }
 
-/// What a model of a kind says of itself.
+/// Reads the metadata of a model of a kind.
 pub(crate) fn read<T: DeserializeOwned>(model: &Model, kind: &str, path: &Path) -> Result<T> {
-    let fail = |what: String| Error::damaged(path, what);
-    let text = model.metadata(KEY).ok_or_else(|| fail(format!("an ONNX model without the metadata {KEY:?}")))?;
-    let wrong = |error: serde_json::Error| fail(format!("its metadata cannot be read: {error}"));
-    let head: Head = serde_json::from_str(text).map_err(wrong)?;
+    let fail = |problem: String| Error::damaged(path, problem);
+    let text = model.metadata(KEY).ok_or_else(|| fail(format!("the ONNX model has no metadata {KEY:?}")))?;
+    let invalid = |error: serde_json::Error| fail(format!("the metadata cannot be read: {error}"));
+    let head: Head = serde_json::from_str(text).map_err(invalid)?;
     if head.schema > SCHEMA {
         return Err(Error::Newer { path: path.to_owned(), found: head.schema, known: SCHEMA });
     }
     if head.kind != kind {
-        return Err(fail(format!("a model of kind {:?}, where one of kind {kind:?} is wanted", head.kind)));
+        return Err(fail(format!("the model is of kind {:?}, expected kind {kind:?}", head.kind)));
     }
-    serde_json::from_str(text).map_err(wrong)
+    serde_json::from_str(text).map_err(invalid)
 }
 
-/// What is wrong with a list of features.
+/// Checks a list of features. The error names the problem.
 pub(crate) fn check(features: &[Feature]) -> Result<(), String> {
     if features.is_empty() || features.len() > 4096 {
-        return Err(format!("its metadata names {} features; 1 to 4096 are served", features.len()));
+        return Err(format!("the metadata has {} features; 1 to 4096 are supported", features.len()));
     }
     for feature in features {
         if !(feature.low <= feature.high && feature.low.is_finite() && feature.high.is_finite()) {
-            return Err(format!("its feature {:?} reaches from {} to {}", feature.name, feature.low, feature.high));
+            return Err(format!("the feature {:?} has the invalid range {} to {}", feature.name, feature.low, feature.high));
         }
     }
     Ok(())

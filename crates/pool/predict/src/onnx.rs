@@ -1,4 +1,4 @@
-//! ONNX files: the part of the format that ensembles of trees use (`onnx.proto3` of the ONNX project, field numbers as there).
+//! ONNX files: the part of the format that tree ensembles use (`onnx.proto3` of the ONNX project, with its field numbers).
 
 use std::fs::File;
 use std::io::Read;
@@ -8,7 +8,7 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 
-/// The largest file that is read: a forest of a thousand trees is a tenth of it.
+/// The largest file that is read. A forest of a thousand trees takes a tenth of it.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// `ModelProto`.
@@ -62,25 +62,25 @@ pub(crate) struct Attribute {
     pub(crate) strings: Vec<Vec<u8>>,
 }
 
-/// The bytes of a model's file.
+/// Reads the bytes of a model file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
-    let fail = |source| Error::Io { path: path.to_owned(), source };
+    let fail = |source| Error::File { path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    // One byte more than allowed tells a file that is too long, whatever its length was a moment ago.
+    // Reading one byte more than allowed detects a file that is too long, even if it grows meanwhile.
     File::open(path).map_err(fail)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(Error::damaged(path, format!("longer than the {FILE_BYTES_MAX} bytes that a model may have")));
+        return Err(Error::damaged(path, format!("the file is longer than the limit of {FILE_BYTES_MAX} bytes")));
     }
     Ok(bytes)
 }
 
 impl Model {
-    /// A model out of bytes, or what is wrong with them.
+    /// Decodes a model. The error names the problem.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
         Self::decode(bytes).map_err(|error| format!("not an ONNX model: {error}"))
     }
 
-    /// The value of a key of the metadata.
+    /// Returns the value of a metadata key.
     pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata_props.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str())
     }
@@ -91,32 +91,32 @@ impl Node {
         self.attribute.iter().find(|attribute| attribute.name == name)
     }
 
-    /// An attribute's whole numbers; none where it is missing.
+    /// Returns an attribute's integers, empty if it is missing.
     pub(crate) fn ints(&self, name: &str) -> &[i64] {
         self.attribute(name).map_or(&[], |attribute| &attribute.ints)
     }
 
-    /// An attribute's numbers; none where it is missing.
+    /// Returns an attribute's floats, empty if it is missing.
     pub(crate) fn floats(&self, name: &str) -> &[f32] {
         self.attribute(name).map_or(&[], |attribute| &attribute.floats)
     }
 
-    /// An attribute's words; none where it is missing.
+    /// Returns an attribute's strings, empty if it is missing.
     pub(crate) fn strings(&self, name: &str) -> &[Vec<u8>] {
         self.attribute(name).map_or(&[], |attribute| &attribute.strings)
     }
 
-    /// An attribute's one word.
+    /// Returns an attribute's single string.
     pub(crate) fn string(&self, name: &str) -> Option<&[u8]> {
         self.attribute(name).map(|attribute| attribute.s.as_slice())
     }
 
-    /// An attribute's one whole number.
+    /// Returns an attribute's single integer.
     pub(crate) fn int(&self, name: &str) -> Option<i64> {
         self.attribute(name).map(|attribute| attribute.i)
     }
 
-    /// Whether there is such an attribute.
+    /// Returns whether the attribute exists.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.attribute(name).is_some()
     }

@@ -1,35 +1,35 @@
-//! What a scheduler knows of a VM that is asked for.
+//! A request for a VM, as a scheduler knows it.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a scheduler knows of a VM that is asked for.
+/// A request for a VM, as a scheduler knows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Whose it is.
+    /// The customer.
     #[serde(default)]
     pub customer: Option<u64>,
-    /// Its type (series and size).
+    /// Type (series and size).
     #[serde(default)]
     pub vm_type: Option<String>,
-    /// Its guest operating system.
+    /// Guest operating system.
     #[serde(default)]
     pub guest_os: Option<String>,
-    /// Its region.
+    /// Region.
     #[serde(default)]
     pub location: Option<String>,
     /// Virtual cores, at least one.
     pub cores: u32,
-    /// Memory that is asked for, in bytes.
+    /// Requested memory, in bytes.
     pub memory_bytes: u64,
-    /// When it is asked for, in seconds, by the clock of the trace that the model was trained on.
+    /// Time of the request in seconds, by the clock of the trace that the model was trained on.
     pub arrival: i64,
-    /// Untouched shares of the customer's VMs that ended in the past week, where the caller keeps them itself.
+    /// Untouched shares of the customer's VMs that ended in the past week, if the caller keeps them.
     #[serde(default)]
     pub history: Option<Vec<f32>>,
-    /// Counters of earlier VMs of the same workload, by name; none where there were none.
+    /// Counters of earlier VMs of the same workload, by name; `None` if there are none.
     #[serde(default)]
     pub counters: Option<BTreeMap<String, f32>>,
 }

@@ -1,10 +1,10 @@
-//! Real models: what the trainer answers, and what happens to those who tamper with their files.
+//! Trained models: predictions equal the trainer's, and tampered files are refused.
 #![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use predict::{Decision, Error, Insensitive, Latency, Predictor, Reason, Request, SLICE_BYTES, Unsaid, Untouched};
+use predict::{Decision, Error, Insensitive, Latency, NoAnswer, Predictor, Reason, Request, SLICE_BYTES, Untouched};
 use proptest::prelude::*;
 use serde::Deserialize;
 
@@ -13,7 +13,7 @@ fn testdata(name: &str) -> PathBuf {
 }
 
 #[derive(Deserialize)]
-struct Ended {
+struct Departures {
     ended: Vec<(u64, i64, f64)>,
 }
 
@@ -29,12 +29,12 @@ struct Workload {
     score: Option<f64>,
 }
 
-/// VMs that have ended, in the order in which they did, and VMs that are asked for, in the order of arrival.
+/// Returns ended VMs in the order of their end, and requested VMs in the order of their arrival.
 fn vms() -> (Vec<(u64, i64, f64)>, Vec<Vm>) {
     let text = std::fs::read_to_string(testdata("untouched.jsonl")).unwrap();
     let mut lines = text.lines();
-    let ended: Ended = serde_json::from_str(lines.next().unwrap()).unwrap();
-    (ended.ended, lines.map(|line| serde_json::from_str(line).unwrap()).collect())
+    let departures: Departures = serde_json::from_str(lines.next().unwrap()).unwrap();
+    (departures.ended, lines.map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
 fn workloads() -> Vec<Workload> {
@@ -43,43 +43,43 @@ fn workloads() -> Vec<Workload> {
 }
 
 #[test]
-fn untouched_memory_is_what_the_trainer_says() {
+fn predicted_untouched_memory_equals_the_trainers() {
     let model = Untouched::load(&testdata("untouched.onnx")).unwrap();
-    let (ended, asked) = vms();
+    let (ended, requested) = vms();
     let (mut history, mut ended) = (model.history(), ended.into_iter().peekable());
     let mut answered = 0;
-    for vm in &asked {
+    for vm in &requested {
         while let Some((customer, when, ratio)) = ended.next_if(|record| record.1 <= vm.request.arrival) {
             history.record(customer, when, ratio);
         }
-        let told = model.predict(&vm.request, history.recent(vm.request.customer.unwrap(), vm.request.arrival));
-        match (vm.untouched_ratio, told) {
+        let predicted = model.predict(&vm.request, history.recent(vm.request.customer.unwrap(), vm.request.arrival));
+        match (vm.untouched_ratio, predicted) {
             (Some(trainer), Ok(served)) => {
-                assert!((trainer - served).abs() < 1e-5, "{:?}: the trainer says {trainer}, not {served}", vm.request);
+                assert!((trainer - served).abs() < 1e-5, "{:?}: predicted {served}, the trainer {trainer}", vm.request);
                 answered += 1;
             }
-            (None, Err(Unsaid::NoHistory | Unsaid::Drifted | Unsaid::UnseenCategory)) => {}
+            (None, Err(NoAnswer::NoHistory | NoAnswer::Drifted | NoAnswer::UnseenCategory)) => {}
             other => panic!("{:?}: {other:?}", vm.request),
         }
     }
-    assert!(answered > 100, "{answered} of {} answered", asked.len());
+    assert!(answered > 100, "{answered} of {} answered", requested.len());
 }
 
 #[test]
-fn insensitivity_is_what_the_trainer_says() {
+fn predicted_insensitivity_equals_the_trainers() {
     let model = Insensitive::load(&testdata("insensitive.onnx")).unwrap();
     let mut scores = Vec::new();
     for workload in workloads() {
         match (workload.score, model.predict(&workload.counters)) {
             (Some(trainer), Ok(served)) => {
-                assert!((trainer - served).abs() < 1e-5, "the trainer says {trainer}, not {served}");
+                assert!((trainer - served).abs() < 1e-5, "predicted {served}, the trainer {trainer}");
                 scores.push(served);
             }
-            (None, Err(Unsaid::Drifted)) => {}
+            (None, Err(NoAnswer::Drifted)) => {}
             other => panic!("{other:?}"),
         }
     }
-    assert!(scores.iter().any(|&score| model.takes(score)) && scores.iter().any(|&score| !model.takes(score)));
+    assert!(scores.iter().any(|&score| model.is_insensitive(score)) && scores.iter().any(|&score| !model.is_insensitive(score)));
     assert_eq!(model.trained_for(), (1.82, 0.05));
 }
 
@@ -87,16 +87,16 @@ fn predictor() -> Predictor {
     Predictor::load(&testdata("untouched.onnx"), Some(&testdata("insensitive.onnx")))
 }
 
-/// A VM that the model may speak of, with a history of its own.
+/// Returns a request that the model can answer, with a history of its own.
 fn known() -> Request {
-    let (_, asked) = vms();
-    let mut request = asked.into_iter().find(|vm| vm.untouched_ratio.is_some() && vm.request.memory_bytes >= 64 << 30).unwrap().request;
+    let (_, requested) = vms();
+    let mut request = requested.into_iter().find(|vm| vm.untouched_ratio.is_some() && vm.request.memory_bytes >= 64 << 30).unwrap().request;
     request.history = Some((0..100u8).map(|at| 0.4 + 0.004 * f32::from(at)).collect());
     request
 }
 
 #[test]
-fn what_a_model_may_not_speak_of_stays_local_and_is_counted() {
+fn a_vm_without_a_prediction_stays_local_and_is_counted() {
     let predictor = predictor();
     let check = |change: &dyn Fn(&mut Request), want: Reason| {
         let mut request = known();
@@ -126,7 +126,7 @@ fn what_a_model_may_not_speak_of_stays_local_and_is_counted() {
 }
 
 #[test]
-fn a_workload_that_notices_nothing_is_wholly_on_the_pool() {
+fn an_insensitive_workload_is_entirely_on_the_pool() {
     let predictor = predictor();
     let model = Insensitive::load(&testdata("insensitive.onnx")).unwrap();
     let ask = |workload: &Workload| {
@@ -136,20 +136,22 @@ fn a_workload_that_notices_nothing_is_wholly_on_the_pool() {
         (request.memory_bytes, predictor.decide(&request))
     };
     let workloads = workloads();
-    let find = |wanted: bool| workloads.iter().find(|workload| workload.score.is_some_and(|score| model.takes(score) == wanted)).unwrap();
+    let find = |insensitive: bool| {
+        workloads.iter().find(|workload| workload.score.is_some_and(|score| model.is_insensitive(score) == insensitive)).unwrap()
+    };
     let (memory, decision) = ask(find(true));
     assert_eq!((decision.reason, decision.pool_bytes), (Reason::Insensitive, memory / SLICE_BYTES * SLICE_BYTES));
     let (_, decision) = ask(find(false));
     assert!(matches!(decision, Decision { reason: Reason::Untouched, latency: Latency::Sensitive(_), .. }), "{decision:?}");
-    let mut lacking = Workload { counters: find(true).counters.clone(), score: None };
-    lacking.counters.remove("DRAM_Bound");
-    assert_eq!(ask(&lacking).1.latency, Latency::Unsaid(Unsaid::NoHistory));
-    lacking.counters.insert("DRAM_Bound".to_owned(), f32::NAN);
-    assert_eq!(ask(&lacking).1.latency, Latency::Unsaid(Unsaid::Drifted));
+    let mut incomplete = Workload { counters: find(true).counters.clone(), score: None };
+    incomplete.counters.remove("DRAM_Bound");
+    assert_eq!(ask(&incomplete).1.latency, Latency::NoAnswer(NoAnswer::NoHistory));
+    incomplete.counters.insert("DRAM_Bound".to_owned(), f32::NAN);
+    assert_eq!(ask(&incomplete).1.latency, Latency::NoAnswer(NoAnswer::Drifted));
 }
 
 #[test]
-fn a_model_that_cannot_be_used_is_a_reason_and_not_a_failure() {
+fn an_unusable_model_is_the_reason_of_the_decision() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("model.onnx");
     let check = |bytes: Option<&[u8]>, want: Reason, words: &str| {
@@ -158,8 +160,8 @@ fn a_model_that_cannot_be_used_is_a_reason_and_not_a_failure() {
         }
         let predictor = Predictor::load(&file, None);
         assert_eq!(predictor.decide(&known()).reason, want);
-        let error = predictor.faults().next().unwrap().to_string();
-        assert!(error.contains(words) && error.contains("model.onnx"), "{error:?} does not say {words:?}");
+        let error = predictor.errors().next().unwrap().to_string();
+        assert!(error.contains(words) && error.contains("model.onnx"), "{error:?} does not contain {words:?}");
     };
     check(None, Reason::NoModel, "cannot read");
     check(Some(b""), Reason::BadModel, "metadata");
@@ -167,11 +169,11 @@ fn a_model_that_cannot_be_used_is_a_reason_and_not_a_failure() {
     check(Some(&std::fs::read(testdata("insensitive.onnx")).unwrap()), Reason::BadModel, "kind \"insensitive\"");
     let newer = replaced("untouched.onnx", "\"schema\": 1", "\"schema\": 2");
     check(Some(&newer), Reason::BadModel, "metadata of version 2");
-    check(Some(&replaced("untouched.onnx", "\"history_p5\"", "\"history_p6\"")), Reason::BadModel, "\"history_p6\" stands where");
+    check(Some(&replaced("untouched.onnx", "\"history_p5\"", "\"history_p6\"")), Reason::BadModel, "\"history_p6\" is in the place of");
     check(Some(&replaced("untouched.onnx", "BRANCH_LEQ", "BRANCH_GTE")), Reason::BadModel, "BRANCH_GTE");
 }
 
-/// A model's bytes with every occurrence of a text replaced by one of the same length.
+/// Returns a model's bytes with every occurrence of a text replaced by one of the same length.
 fn replaced(name: &str, from: &str, to: &str) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let mut bytes = std::fs::read(testdata(name)).unwrap();
@@ -183,7 +185,7 @@ fn replaced(name: &str, from: &str, to: &str) -> Vec<u8> {
     bytes
 }
 
-/// Whatever is read, is served without a panic.
+/// Evaluates a model from any bytes. It must not panic.
 fn serve(bytes: &[u8]) -> Result<(), Error> {
     let model = Untouched::parse(bytes, Path::new("hostile.onnx"))?;
     let request = known();
@@ -195,13 +197,13 @@ fn serve(bytes: &[u8]) -> Result<(), Error> {
 }
 
 #[test]
-fn a_model_that_is_cut_anywhere_is_an_error() {
+fn a_truncated_model_is_an_error() {
     let bytes = std::fs::read(testdata("untouched.onnx")).unwrap();
     for end in 0..bytes.len() {
-        // The metadata stands near the end: without all of it, nothing is served.
+        // The metadata is near the end: a model without all of it is refused.
         if end % 7 == 0 || end + 2000 > bytes.len() {
             let cut = serve(&bytes[..end]);
-            assert!(cut.is_err() || end + 64 > bytes.len(), "the first {end} of {} bytes are served", bytes.len());
+            assert!(cut.is_err() || end + 64 > bytes.len(), "the first {end} of {} bytes are accepted", bytes.len());
         }
     }
     serve(&bytes).unwrap();
@@ -209,7 +211,7 @@ fn a_model_that_is_cut_anywhere_is_an_error() {
 
 proptest! {
     #[test]
-    fn a_model_that_was_tampered_with_never_panics(changes in prop::collection::vec((0usize..1 << 20, any::<u8>()), 1..6)) {
+    fn a_tampered_model_never_panics(changes in prop::collection::vec((0usize..1 << 20, any::<u8>()), 1..6)) {
         let mut bytes = std::fs::read(testdata("untouched.onnx")).unwrap();
         for (at, value) in changes {
             let at = at % bytes.len();
@@ -219,12 +221,12 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_any_kind_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         prop_assert!(serve(&bytes).is_err());
     }
 
     #[test]
-    fn no_decision_takes_more_than_was_asked_for(
+    fn no_decision_exceeds_the_requested_memory(
         memory_bytes in any::<u64>(), cores in any::<u32>(), arrival in any::<i64>(), history in prop::collection::vec(any::<f32>(), 0..300),
     ) {
         let request = Request { memory_bytes, cores, arrival, history: Some(history), ..known() };

@@ -1,59 +1,70 @@
-//! What fails when: drawn from a seed, before the run.
+//! Faults to inject, drawn from a seed before the run.
 
 use fastrand::Rng;
 use pool::Ns;
 use serde::{Deserialize, Serialize};
 
-/// How often what fails. Times between failures are exponential, each thing for itself.
+/// Failure rates. Times between failures are exponentially distributed and independent for each component.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
-    /// Mean time between failures of one EMC; none if they do not fail.
+    /// Mean time between failures of one EMC; `None` if EMCs do not fail.
     pub emc_every: Option<Ns>,
-    /// The same of one host.
+    /// Mean time between failures of one host; `None` if hosts do not fail.
     pub host_every: Option<Ns>,
-    /// The same of one pool's manager.
+    /// Mean time between failures of one pool's manager; `None` if managers do not fail.
     pub manager_every: Option<Ns>,
-    /// How long whatever failed is away.
+    /// Time until a failed component works again.
     pub back_after: Ns,
-    /// Of a million releases of a slice, how many a host cannot do at first.
+    /// Releases of a slice that fail at the first attempt, in parts per million.
     pub stuck_ppm: u32,
 }
 
-/// Something that fails, or works again.
+/// A component that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Thing {
+pub enum Component {
     /// An EMC of a pool.
     Emc {
-        /// Which pool.
+        /// Number of the pool.
         pool: u32,
-        /// Which of its EMCs.
+        /// Number of the EMC within the pool.
         emc: u16,
     },
     /// A server.
     Host {
-        /// Which.
+        /// Number of the server.
         server: u32,
     },
     /// A pool's manager.
     Manager {
-        /// Which pool.
+        /// Number of the pool.
         pool: u32,
     },
 }
 
-/// Failures that a thing has at most: what is planned is bounded, however long a trace and however short the times.
+/// A component fails, or works again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultEvent {
+    /// Time of the event.
+    pub at: Ns,
+    /// The component.
+    pub component: Component,
+    /// Whether it fails; otherwise it works again.
+    pub fails: bool,
+}
+
+/// Upper bound of the failures of one component. It bounds the schedule for long traces and short failure intervals.
 const FAILURES_MAX: usize = 1_000;
 
-/// All faults of a run: when, what, and whether it fails or is back.
+/// Returns all fault events of a run, grouped by component.
 #[must_use]
-pub fn plan(faults: &Faults, seed: u64, servers: u32, pools: u32, emcs: u16, until: Ns) -> Vec<(Ns, Thing, bool)> {
-    let managers = (0..pools).map(|pool| (Thing::Manager { pool }, faults.manager_every));
-    let hosts = (0..servers).map(|server| (Thing::Host { server }, faults.host_every));
-    let emcs = (0..pools).flat_map(|pool| (0..emcs).map(move |emc| (Thing::Emc { pool, emc }, faults.emc_every)));
-    let mut planned = Vec::new();
-    for (stream, (thing, every)) in (1u64..).zip(managers.chain(hosts).chain(emcs)) {
+pub fn schedule(faults: &Faults, seed: u64, servers: u32, pools: u32, emcs: u16, until: Ns) -> Vec<FaultEvent> {
+    let managers = (0..pools).map(|pool| (Component::Manager { pool }, faults.manager_every));
+    let hosts = (0..servers).map(|server| (Component::Host { server }, faults.host_every));
+    let emcs = (0..pools).flat_map(|pool| (0..emcs).map(move |emc| (Component::Emc { pool, emc }, faults.emc_every)));
+    let mut events = Vec::new();
+    for (stream, (component, every)) in (1u64..).zip(managers.chain(hosts).chain(emcs)) {
         let Some(every) = every.filter(|every| every.0 > 0) else { continue };
-        // Each thing has its own stream, so that more servers do not change when the first one fails.
+        // Each component has its own random stream, so that adding servers does not change the faults of the first one.
         let mut random = Rng::with_seed(seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut now = 0u64;
         for _ in 0..FAILURES_MAX {
@@ -61,15 +72,15 @@ pub fn plan(faults: &Faults, seed: u64, servers: u32, pools: u32, emcs: u16, unt
             if now >= until.0 {
                 break;
             }
-            planned.push((Ns(now), thing, true));
+            events.push(FaultEvent { at: Ns(now), component, fails: true });
             now = now.saturating_add(faults.back_after.0.max(1));
-            planned.push((Ns(now), thing, false));
+            events.push(FaultEvent { at: Ns(now), component, fails: false });
         }
     }
-    planned
+    events
 }
 
-/// A time from an exponential distribution.
+/// Draws a time from an exponential distribution.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, and is positive")]
 fn exponential(random: &mut Rng, mean_ns: u64) -> u64 {
     (-libm::log(1.0 - random.f64()) * mean_ns as f64) as u64
@@ -80,19 +91,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_come_as_often_as_asked_and_end() {
+    fn faults_have_the_requested_rate_and_end() {
         let day = 86_400_000_000_000;
         let faults = Faults { host_every: Some(Ns(10 * day)), back_after: Ns(day / 24), ..Faults::default() };
-        let planned = plan(&faults, 1, 100, 7, 2, Ns(1_000 * day));
-        let fails = planned.iter().filter(|(_, _, fails)| *fails).count();
-        assert!((9_500..10_500).contains(&fails), "{fails}: a hundred hosts, a hundred times each");
-        assert_eq!(planned.len(), 2 * fails, "what fails comes back");
-        assert!(planned.iter().all(|(_, thing, _)| matches!(thing, Thing::Host { .. })));
-        assert_eq!(planned, plan(&faults, 1, 100, 7, 2, Ns(1_000 * day)));
-        assert_ne!(planned, plan(&faults, 2, 100, 7, 2, Ns(1_000 * day)));
-        assert_eq!(planned[..10], plan(&faults, 1, 50, 7, 2, Ns(1_000 * day))[..10]);
-        let often = Faults { manager_every: Some(Ns(1)), ..Faults::default() };
-        assert_eq!(plan(&often, 1, 1, 1, 1, Ns(day)).len(), 2 * FAILURES_MAX);
-        assert!(plan(&Faults::default(), 1, 100, 7, 2, Ns(day)).is_empty());
+        let events = schedule(&faults, 1, 100, 7, 2, Ns(1_000 * day));
+        let failures = events.iter().filter(|event| event.fails).count();
+        assert!((9_500..10_500).contains(&failures), "{failures} failures; expected 100 for each of 100 hosts");
+        assert_eq!(events.len(), 2 * failures, "every failed component works again");
+        assert!(events.iter().all(|event| matches!(event.component, Component::Host { .. })));
+        assert_eq!(events, schedule(&faults, 1, 100, 7, 2, Ns(1_000 * day)));
+        assert_ne!(events, schedule(&faults, 2, 100, 7, 2, Ns(1_000 * day)));
+        assert_eq!(events[..10], schedule(&faults, 1, 50, 7, 2, Ns(1_000 * day))[..10]);
+        let frequent = Faults { manager_every: Some(Ns(1)), ..Faults::default() };
+        assert_eq!(schedule(&frequent, 1, 1, 1, 1, Ns(day)).len(), 2 * FAILURES_MAX);
+        assert!(schedule(&Faults::default(), 1, 100, 7, 2, Ns(day)).is_empty());
     }
 }

@@ -1,30 +1,30 @@
-//! What pool memory adds to an access, and what that does to a VM.
+//! The latency that pool memory adds to an access, and the slowdown that it causes.
 
 use serde::{Deserialize, Serialize};
 use vmtrace::Vm;
 
-/// Nanoseconds that pools of so many sockets add to an access to NUMA-local memory: 004 section 4.1 and figure 7. Up to 8
-/// sockets a multi-headed controller adds 70 ns and at 16 sockets, with retimers, 90; beyond that a switch brings it above
-/// 180, which is taken as 180, so that larger pools look no worse than they are.
+/// Nanoseconds that a pool of at most so many sockets adds to an access to NUMA-local memory (Pond section 4.1 and figure 7).
+/// Up to 8 sockets a multi-headed controller adds 70 ns, and at 16 sockets, with retimers, 90 ns. A switch, for larger pools,
+/// adds more than 180 ns; 180 is used, so that the latency of larger pools is not overstated.
 const BY_SOCKETS: [(u32, u32); 3] = [(8, 70), (16, 90), (u32::MAX, 180)];
 
-/// NUMA-local latency that figure 8's third is reckoned from: that of the Intel machines of 004 section 6.1.
+/// NUMA-local latency of the Intel machines of (Pond section 6.1), the base of the third added in (Pond figure 8).
 const LOCAL_NS: u32 = 78;
 
-/// What an access to pool memory takes longer than one to local memory.
+/// The latency that an access to pool memory adds to one to local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Latency {
-    /// So much, whatever the pool: 64 ns and 140 ns are the 182 % and 222 % of 004 sections 3.3 and 6.5.
+    /// A fixed number of nanoseconds: 64 and 140 are the 182 % and 222 % of (Pond sections 3.3 and 6.5).
     AddedNs(u32),
-    /// What a pool of that size adds behind multi-headed controllers (figure 7).
+    /// The latency of a pool of that size behind multi-headed controllers (Pond figure 7).
     ByPoolSize,
-    /// What a pool of that size adds behind switches only (figure 8): half as long again, local latency included.
+    /// The latency of a pool of that size behind switches only (Pond figure 8): 1.5 times, local latency included.
     SwitchOnly,
 }
 
 impl Latency {
-    /// Nanoseconds that a pool of so many sockets adds.
+    /// Returns the nanoseconds that a pool of so many sockets adds.
     #[must_use]
     pub fn added_ns(self, pool_sockets: u32) -> u32 {
         let by_size = BY_SOCKETS.iter().find(|(most, _)| pool_sockets <= *most).map_or(0, |&(_, ns)| ns);
@@ -36,8 +36,8 @@ impl Latency {
     }
 }
 
-/// How much slower a VM runs with all its memory on a pool that adds so many nanoseconds: the line through what the trace
-/// knows of it, at 64 and 140 ns, and nothing at none. `None` where the trace knows neither.
+/// Returns how much slower a VM runs with all its memory on a pool that adds `added_ns`, as a ratio. Interpolates linearly
+/// between zero and the trace's values at 64 and 140 ns. `None` if the trace has neither value.
 #[must_use]
 pub fn slowdown(vm: &Vm, added_ns: u32) -> Option<f64> {
     let added = f64::from(added_ns);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn slowdowns_lie_on_the_line_through_what_is_known() {
+    fn slowdowns_are_interpolated_between_the_recorded_values() {
         let check = |at_64, at_140, added, want: Option<f64>| {
             let vm = Vm { slowdown_64ns: at_64, slowdown_140ns: at_140, ..Vm::default() };
             let got = slowdown(&vm, added);

@@ -1,29 +1,30 @@
-//! A cluster in discrete events: what pooling memory would save, at which pool size, at what risk.
+//! A discrete-event simulator of a cluster: what pooling memory would save, at which pool size and at what risk.
 //!
-//! A trace of virtual machines drives [`placement`] and the core of [`pool`], the very code that a scheduler and a pool
-//! manager run. Time is integer nanoseconds; events of the same instant follow each other in the order in which they
-//! were planned; faults, and how long a host takes to release a slice, are drawn from a seed.
+//! A trace of virtual machines drives [`placement`] and the core of [`pool`], the same code that a scheduler and a pool
+//! manager run. Time is in integer nanoseconds. Events of the same instant are handled in the order in which they were
+//! scheduled. Faults, and the time that a host takes to release a slice, are drawn from a seed.
 //!
-//! # How savings are found
-//! As in Pond (ASPLOS 2023), sections 3.1 and 6.5. [`run::baseline`] places every VM with all its memory local. Then each
-//! [`Setup`] is run with every VM on the same server, its memory split by the policy, and the most that any server and any
-//! pool ever needed at once is what would have to be bought ([`tally::Required`]). A VM whose pool has no room goes to
-//! another server, or gets all local memory. [`provision`] asks the other way round: how little may be bought, all servers
-//! alike, so that VMs still find room when they may go to another server.
+//! # How savings are computed
+//! As in (Pond sections 3.1 and 6.5). [`run::baseline`] places every VM with all its memory local. Then each [`Setup`] runs
+//! with every VM on the same server and its memory split by the policy. The DRAM that must be bought is the peak demand of
+//! every server and every pool ([`tally::Required`]). A VM whose pool has too few free slices is placed on another server or
+//! gets only local memory. [`provision`] solves the reverse problem: the least memory to buy, with all servers alike, such
+//! that VMs still fit when they may be placed on any server.
 //!
 //! # Properties
-//! Each is a test of that name.
-//! - The same trace, setup and seed give the same outcome, whatever the number of threads.
-//! - In every run, with whatever faults: no slice has two owners, memory is never lost, and every VM that left returned
-//!   what it had.
-//! - A pool of one server saves nothing; without pooled memory nothing is saved.
+//! A test checks each of them.
+//! - The same trace, setup and seed give the same outcome for any number of threads.
+//! - In every run and under any faults, no slice has two owners, no memory is lost, and every VM that left returned its
+//!   slices.
+//! - A pool of one server saves nothing; without pool memory nothing is saved.
+#![deny(missing_docs)]
 
-pub mod assumed;
+pub mod assumptions;
 pub mod faults;
-pub mod foretold;
 pub mod latency;
 pub mod memory;
 pub mod oracle;
+pub mod predictions;
 pub mod provision;
 pub mod queue;
 pub mod run;

@@ -4,41 +4,41 @@ use pool::SLICE_BYTES;
 use serde::{Deserialize, Serialize};
 use vmtrace::Vm;
 
-/// What is foretold of a VM before it starts (004 section 4.4).
+/// A prediction for a VM before it starts (Pond section 4.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// Whether it would keep its margin with pool memory only.
+    /// Whether its slowdown stays within the margin with pool memory only.
     pub insensitive: bool,
-    /// The share of its memory that it will never touch, 0 to 1.
+    /// Share of its memory that it will never touch, 0 to 1.
     pub untouched_ratio: f64,
 }
 
-/// Who foretells: a model, or an oracle that errs as often as it is told to. A VM of which nothing is known gets
+/// A source of predictions: a model, or an oracle with given error rates. A VM about which nothing is known gets
 /// [`Prediction::default`]: all its memory local.
 pub trait Predict: Sync {
-    /// What is foretold of a VM. The same VM always gets the same answer.
+    /// Returns the prediction for a VM, always the same for the same VM.
     fn predict(&self, vm: &Vm) -> Prediction;
 }
 
-/// A policy.
+/// A policy that splits a VM's memory.
 #[derive(Clone, Copy)]
-pub enum Memory<'a> {
-    /// All memory local.
+pub enum MemoryPolicy<'a> {
+    /// All memory is local.
     AllLocal,
-    /// The same share of every VM's memory on the pool. Slices are whole: a VM's part is rounded up as often as its
-    /// fraction says, by lot, so that the share holds for small VMs, too.
+    /// The same share of every VM's memory on the pool. Slices are whole: the number of slices is rounded up at random, with
+    /// the probability of its fractional part, so that the share also holds for small VMs.
     Static {
-        /// The share, in millionths.
+        /// The share, in parts per million.
         share_ppm: u32,
-        /// Of the lots.
+        /// Seed of the random rounding.
         seed: u64,
     },
-    /// Pond: a VM that is foretold to be insensitive goes to the pool whole, of any other what is foretold to stay
-    /// untouched, in whole slices rounded down.
+    /// Pond: all memory of a VM that is predicted insensitive goes to the pool; of any other VM, the memory that is predicted
+    /// to stay untouched, rounded down to whole slices.
     Pond(&'a dyn Predict),
 }
 
-impl std::fmt::Debug for Memory<'_> {
+impl std::fmt::Debug for MemoryPolicy<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::AllLocal => f.write_str("AllLocal"),
@@ -48,24 +48,24 @@ impl std::fmt::Debug for Memory<'_> {
     }
 }
 
-/// A VM's memory in MiB, rounded up.
+/// Returns a VM's memory in MiB, rounded up.
 #[must_use]
 pub fn mib(vm: &Vm) -> u32 {
     u32::try_from(vm.memory_bytes.div_ceil(1 << 20)).unwrap_or(u32::MAX)
 }
 
-impl Memory<'_> {
-    /// How many slices of a VM's memory go to the pool: never more than it has.
+impl MemoryPolicy<'_> {
+    /// Returns how many slices of a VM's memory go to the pool, at most the whole slices that it has.
     #[must_use]
     pub fn slices(&self, vm: &Vm) -> u32 {
         let whole = u32::try_from(vm.memory_bytes / SLICE_BYTES).unwrap_or(u32::MAX);
         match self {
             Self::AllLocal => 0,
             Self::Static { share_ppm, seed } => {
-                let millionths = u128::from(vm.memory_bytes) * u128::from(*share_ppm) / u128::from(SLICE_BYTES);
-                let lot = fastrand::Rng::with_seed(seed ^ vm.id.wrapping_mul(0x9e37_79b9_7f4a_7c15)).u32(0..1_000_000);
-                let up = millionths % 1_000_000 > u128::from(lot);
-                u32::try_from(millionths / 1_000_000 + u128::from(up)).unwrap_or(u32::MAX).min(whole)
+                let slices_ppm = u128::from(vm.memory_bytes) * u128::from(*share_ppm) / u128::from(SLICE_BYTES);
+                let draw = fastrand::Rng::with_seed(seed ^ vm.id.wrapping_mul(0x9e37_79b9_7f4a_7c15)).u32(0..1_000_000);
+                let up = slices_ppm % 1_000_000 > u128::from(draw);
+                u32::try_from(slices_ppm / 1_000_000 + u128::from(up)).unwrap_or(u32::MAX).min(whole)
             }
             Self::Pond(predict) => {
                 let Prediction { insensitive, untouched_ratio } = predict.predict(vm);
@@ -75,22 +75,22 @@ impl Memory<'_> {
     }
 }
 
-/// Whole slices in a share of memory; none of a share that is no number.
+/// Returns the whole slices in a share of memory; 0 if the share is not a number.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 2^20 slices, clamped")]
 fn share_of(bytes: u64, ratio: f64) -> u32 {
     if ratio.is_nan() { 0 } else { (bytes as f64 * ratio.clamp(0.0, 1.0) / SLICE_BYTES as f64) as u32 }
 }
 
-/// What happens to a VM that was split so, if its slowdown with all memory on the pool is known.
+/// Returns whether a VM with this split exceeds the margin; `false` if its slowdown is unknown.
 #[must_use]
 pub fn exceeds(vm: &Vm, slices: u32, added_ns: u32, margin: f64) -> bool {
     let (Some(slowdown), true) = (crate::latency::slowdown(vm, added_ns), slices > 0) else { return false };
     slowdown * spilled(vm, slices) > margin
 }
 
-/// The share of a VM's touched memory that lies on the pool: the guest fills its local node first (004 section 4.2). The
-/// slowdown is taken to grow with it in proportion, which is a little milder than figure 16 for small spills.
-#[expect(clippy::cast_precision_loss, reason = "sizes of memory")]
+/// Returns the share of a VM's touched memory that lies on the pool: the guest fills its local node first (Pond section
+/// 4.2). The slowdown is assumed to be proportional to it, which for small shares is slightly less than (Pond figure 16).
+#[expect(clippy::cast_precision_loss, reason = "memory sizes")]
 fn spilled(vm: &Vm, slices: u32) -> f64 {
     let memory = vm.memory_bytes as f64;
     let touched = memory * (1.0 - vm.untouched_ratio.unwrap_or(0.0));
@@ -104,19 +104,19 @@ mod tests {
 
     const GIB: u64 = SLICE_BYTES;
 
-    struct Says(Prediction);
+    struct Fixed(Prediction);
 
-    impl Predict for Says {
+    impl Predict for Fixed {
         fn predict(&self, _: &Vm) -> Prediction {
             self.0
         }
     }
 
     #[test]
-    fn pond_rounds_down_and_trusts_no_nonsense() {
+    fn pond_rounds_down_and_clamps_invalid_predictions() {
         let check = |memory_bytes, insensitive, untouched_ratio, want| {
-            let says = Says(Prediction { insensitive, untouched_ratio });
-            assert_eq!(Memory::Pond(&says).slices(&Vm { memory_bytes, ..Vm::default() }), want, "{memory_bytes} {untouched_ratio}");
+            let fixed = Fixed(Prediction { insensitive, untouched_ratio });
+            assert_eq!(MemoryPolicy::Pond(&fixed).slices(&Vm { memory_bytes, ..Vm::default() }), want, "{memory_bytes} {untouched_ratio}");
         };
         check(8 * GIB, false, 0.49, 3);
         check(8 * GIB, false, 0.5, 4);
@@ -132,29 +132,32 @@ mod tests {
     #[test]
     fn a_static_share_holds_for_small_vms_too() {
         for (memory_bytes, share_ppm) in [(GIB * 7 / 4, 100_000), (8 * GIB, 150_000), (28 * GIB, 500_000)] {
-            let memory = Memory::Static { share_ppm, seed: 1 };
+            let memory = MemoryPolicy::Static { share_ppm, seed: 1 };
             let slices: u32 = (0..20_000).map(|id| memory.slices(&Vm { id, memory_bytes, ..Vm::default() })).sum();
             #[expect(clippy::cast_precision_loss, reason = "a test")]
             let share = f64::from(slices) * GIB as f64 / 20_000.0 / memory_bytes as f64;
             assert!((share / f64::from(share_ppm) * 1e6 - 1.0).abs() < 0.05, "{share} of {share_ppm} ppm");
         }
-        let all = Memory::Static { share_ppm: 1_000_000, seed: 1 };
-        assert_eq!(all.slices(&Vm { memory_bytes: GIB * 7 / 4, ..Vm::default() }), 1, "never more than it has");
+        let all = MemoryPolicy::Static { share_ppm: 1_000_000, seed: 1 };
+        assert_eq!(all.slices(&Vm { memory_bytes: GIB * 7 / 4, ..Vm::default() }), 1, "at most the slices that the VM has");
     }
 
     #[test]
-    fn only_a_spill_slows_down() {
+    fn only_touched_pool_memory_slows_a_vm_down() {
         let check = |untouched, slices, want| {
             let vm = Vm { memory_bytes: 8 * GIB, untouched_ratio: Some(untouched), slowdown_64ns: Some(0.2), ..Vm::default() };
             assert_eq!(exceeds(&vm, slices, 64, 0.05), want, "{untouched} {slices}");
         };
         check(0.5, 0, false);
         check(0.5, 4, false);
-        // A quarter of what it touches is on the pool: 5 %, which is not above the margin.
+        // A quarter of the touched memory is on the pool: a slowdown of 5 %, which does not exceed the margin.
         check(0.5, 5, false);
         check(0.5, 6, true);
         check(0.0, 8, true);
         check(1.0, 8, false);
-        assert!(!exceeds(&Vm { memory_bytes: 8 * GIB, ..Vm::default() }, 8, 64, 0.05), "unknown is no misprediction");
+        assert!(
+            !exceeds(&Vm { memory_bytes: 8 * GIB, ..Vm::default() }, 8, 64, 0.05),
+            "an unknown slowdown does not count as a misprediction"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! An oracle that errs as often as it is told to: what savings would be with models of a given accuracy.
+//! An oracle that errs at given rates: what models of a given accuracy would save.
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
@@ -7,45 +7,45 @@ use vmtrace::Vm;
 use crate::latency::slowdown;
 use crate::memory::{Predict, Prediction};
 
-/// How good the predictions are. Shares are of all VMs.
+/// Accuracy of predictions. Ratios are of all VMs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
-    /// VMs that are called insensitive.
+    /// Share of VMs that are predicted to be insensitive.
     pub insensitive: f64,
-    /// VMs that are called insensitive and are not.
+    /// Share of VMs that are predicted to be insensitive and are not.
     pub false_positives: f64,
-    /// Mean of the memory that is foretold to stay untouched, as a share of a VM's memory.
+    /// Mean predicted untouched memory, as a share of a VM's memory.
     pub untouched: f64,
-    /// VMs of which more is foretold to stay untouched than does.
+    /// Share of VMs whose predicted untouched memory exceeds the actual.
     pub overpredictions: f64,
 }
 
 impl Accuracy {
-    /// A point on the curves of 004 figures 17 and 19 at 182 % latency: 25 % untouched at 4 % overpredictions, and as many
-    /// called insensitive as make 44 % of memory (figure 18), half of the mispredictions allowed.
+    /// A point on the curves of (Pond figures 17 and 19) at 182 % latency: 25 % untouched at 4 % overpredictions, and enough
+    /// VMs predicted insensitive for 44 % of memory on the pool (Pond figure 18), with half of the allowed mispredictions.
     pub const AT_182: Self = Self { insensitive: 0.25, false_positives: 0.01, untouched: 0.25, overpredictions: 0.04 };
     /// The same at 222 %, for 35 % of memory: 20 % untouched at 2.5 % overpredictions.
     pub const AT_222: Self = Self { insensitive: 0.19, false_positives: 0.01, untouched: 0.20, overpredictions: 0.025 };
 }
 
-/// An oracle for one population of VMs: it knows what is true of each, and lies at the given rates.
+/// An oracle for one population of VMs. It knows the actual values of each VM and errs at the given rates.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle {
     seed: u64,
     added_ns: u32,
     margin: f64,
-    /// Chance that an insensitive VM is called so.
+    /// Probability that an insensitive VM is predicted insensitive.
     hit: f64,
-    /// Chance that a sensitive VM is called insensitive.
+    /// Probability that a sensitive VM is predicted insensitive.
     miss: f64,
-    /// What is foretold of a VM's untouched memory, as a share of the truth.
+    /// Predicted untouched memory as a share of the actual.
     caution: f64,
     overpredictions: f64,
 }
 
 impl Oracle {
-    /// An oracle for these VMs. Where the population does not allow the accuracy asked for (fewer VMs are insensitive than
-    /// are to be called so), it is as near as it can be: look at what it did, not at what it was asked for.
+    /// Creates an oracle for these VMs. If the population cannot have the requested accuracy (fewer VMs are insensitive than
+    /// are to be predicted so), the oracle comes as close as possible; report the accuracy it had, not the requested one.
     #[must_use]
     pub fn new<'a>(vms: impl IntoIterator<Item = &'a Vm>, accuracy: &Accuracy, added_ns: u32, margin: f64, seed: u64) -> Self {
         let (mut all, mut insensitive, mut sensitive, mut untouched) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
@@ -58,7 +58,7 @@ impl Oracle {
             }
             untouched += vm.untouched_ratio.unwrap_or(0.0);
         }
-        let chance = |wanted: f64, of: f64| if of > 0.0 { (wanted * all / of).clamp(0.0, 1.0) } else { 0.0 };
+        let chance = |share: f64, of: f64| if of > 0.0 { (share * all / of).clamp(0.0, 1.0) } else { 0.0 };
         Self {
             seed,
             added_ns,
@@ -74,15 +74,15 @@ impl Oracle {
 impl Predict for Oracle {
     fn predict(&self, vm: &Vm) -> Prediction {
         let mut random = Rng::with_seed(self.seed ^ vm.id.wrapping_mul(0xd6e8_feb8_6659_fd93));
-        let (called, over, how_much) = (random.f64(), random.f64(), random.f64());
+        let (verdict, over, excess) = (random.f64(), random.f64(), random.f64());
         let insensitive = match slowdown(vm, self.added_ns) {
-            Some(slowdown) if slowdown <= self.margin => called < self.hit,
-            Some(_) => called < self.miss,
+            Some(slowdown) if slowdown <= self.margin => verdict < self.hit,
+            Some(_) => verdict < self.miss,
             None => false,
         };
         let untouched_ratio = match vm.untouched_ratio {
-            // Up to half of what it touches: an error, not an absurdity.
-            Some(truth) if over < self.overpredictions => truth + (1.0 - truth) * how_much / 2.0,
+            // The excess is at most half of the memory that the VM touches: a plausible error.
+            Some(truth) if over < self.overpredictions => truth + (1.0 - truth) * excess / 2.0,
             Some(truth) => truth * self.caution,
             None => 0.0,
         };
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::cast_precision_loss, reason = "a test")]
-    fn it_errs_as_often_as_it_is_told_to() {
+    fn the_oracle_errs_at_the_given_rates() {
         let mut random = Rng::with_seed(5);
         let vms: Vec<Vm> = (0..40_000)
             .map(|id| Vm { id, untouched_ratio: Some(random.f64()), slowdown_64ns: Some(random.f64() * 0.12), ..Vm::default() })
@@ -104,17 +104,17 @@ mod tests {
         let accuracy = Accuracy::AT_182;
         let oracle = Oracle::new(&vms, &accuracy, 64, 0.05, 9);
         let share = |is: &dyn Fn(&Vm, Prediction) -> bool| vms.iter().filter(|vm| is(vm, oracle.predict(vm))).count() as f64 / 40_000.0;
-        let near = |got: f64, want: f64| assert!((got - want).abs() < 0.005, "{got} is not {want}");
-        near(share(&|_, told| told.insensitive), accuracy.insensitive);
-        near(share(&|vm, told| told.insensitive && vm.slowdown_64ns > Some(0.05)), accuracy.false_positives);
-        near(share(&|vm, told| Some(told.untouched_ratio) > vm.untouched_ratio), accuracy.overpredictions);
+        let near = |got: f64, want: f64| assert!((got - want).abs() < 0.005, "{got}, expected {want}");
+        near(share(&|_, predicted| predicted.insensitive), accuracy.insensitive);
+        near(share(&|vm, predicted| predicted.insensitive && vm.slowdown_64ns > Some(0.05)), accuracy.false_positives);
+        near(share(&|vm, predicted| Some(predicted.untouched_ratio) > vm.untouched_ratio), accuracy.overpredictions);
         let mean = vms.iter().map(|vm| oracle.predict(vm).untouched_ratio).sum::<f64>() / 40_000.0;
         assert!((mean - accuracy.untouched).abs() < 0.03, "{mean}");
         assert_eq!(oracle.predict(&vms[7]), oracle.predict(&vms[7]));
     }
 
     #[test]
-    fn nothing_is_foretold_of_whom_nothing_is_known() {
+    fn a_vm_without_recorded_values_stays_local() {
         let vms = [Vm::default()];
         let oracle = Oracle::new(&vms, &Accuracy::AT_182, 64, 0.05, 9);
         assert_eq!(oracle.predict(&vms[0]), Prediction::default());

@@ -1,39 +1,39 @@
-//! Events in their order: by time, and at the same time in the order in which they were planned.
+//! A queue of events, ordered by time and then by the order in which they were scheduled.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use pool::Ns;
 
-/// What is planned.
+/// Scheduled events.
 #[derive(Clone, Debug)]
 pub struct Queue<E> {
-    planned: BinaryHeap<Reverse<Planned<E>>>,
+    scheduled: BinaryHeap<Reverse<Scheduled<E>>>,
     sequence: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Planned<E> {
+struct Scheduled<E> {
     at: Ns,
     sequence: u64,
     event: E,
 }
 
-impl<E> PartialEq for Planned<E> {
+impl<E> PartialEq for Scheduled<E> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl<E> Eq for Planned<E> {}
+impl<E> Eq for Scheduled<E> {}
 
-impl<E> PartialOrd for Planned<E> {
+impl<E> PartialOrd for Scheduled<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> Ord for Planned<E> {
+impl<E> Ord for Scheduled<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.at, self.sequence).cmp(&(other.at, other.sequence))
     }
@@ -41,20 +41,20 @@ impl<E> Ord for Planned<E> {
 
 impl<E> Default for Queue<E> {
     fn default() -> Self {
-        Self { planned: BinaryHeap::new(), sequence: 0 }
+        Self { scheduled: BinaryHeap::new(), sequence: 0 }
     }
 }
 
 impl<E> Queue<E> {
-    /// Plans an event.
-    pub fn plan(&mut self, at: Ns, event: E) {
-        self.planned.push(Reverse(Planned { at, sequence: self.sequence, event }));
+    /// Schedules an event.
+    pub fn schedule(&mut self, at: Ns, event: E) {
+        self.scheduled.push(Reverse(Scheduled { at, sequence: self.sequence, event }));
         self.sequence += 1;
     }
 
-    /// The next event, with its time.
+    /// Removes and returns the next event with its time.
     pub fn pop(&mut self) -> Option<(Ns, E)> {
-        self.planned.pop().map(|Reverse(planned)| (planned.at, planned.event))
+        self.scheduled.pop().map(|Reverse(next)| (next.at, next.event))
     }
 }
 
@@ -63,10 +63,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ties_are_in_the_order_of_planning() {
+    fn simultaneous_events_keep_the_order_of_scheduling() {
         let mut queue = Queue::default();
         for (at, event) in [(5, 'a'), (3, 'b'), (5, 'c'), (3, 'd'), (4, 'e'), (5, 'f')] {
-            queue.plan(Ns(at), event);
+            queue.schedule(Ns(at), event);
         }
         let order: String = std::iter::from_fn(|| queue.pop()).map(|(_, event)| event).collect();
         assert_eq!(order, "bdeacf");

@@ -1,4 +1,4 @@
-//! What a run is about: hardware, times, faults, and the policy in question.
+//! The parameters of a run: hardware, times, faults and the policy under study.
 
 use placement::{Shape, Strategy};
 use pool::Ns;
@@ -6,36 +6,36 @@ use serde::Serialize;
 use vmtrace::Vm;
 
 use crate::faults::Faults;
-use crate::memory::Memory;
+use crate::memory::MemoryPolicy;
 
-/// What all runs of a study share.
+/// Parameters that all runs of a study share.
 #[derive(Clone, Debug, Serialize)]
 pub struct Site {
-    /// The servers.
+    /// The servers' hardware.
     pub shape: Shape,
-    /// Which server a VM goes to.
+    /// The policy that chooses a server for a VM.
     pub strategy: Strategy,
     /// Memory controllers of each pool.
     pub emcs: u16,
-    /// Slices of each pool that are promised to nobody.
+    /// Slices of each pool that are kept free: no VM gets them.
     pub buffer_slices: u32,
-    /// How long a host takes to release one slice: at least, at most. Drawn for every release.
+    /// Time that a host takes to release one slice: minimum and maximum. Drawn for every release.
     pub offline: (Ns, Ns),
-    /// How long it takes to zero one slice.
+    /// Time to zero one slice.
     pub scrub: Ns,
-    /// How long a stuck slice is left alone.
+    /// Time until the release of a stuck slice is retried.
     pub ask_again_after: Ns,
-    /// What fails.
+    /// Failure rates.
     pub faults: Faults,
-    /// Of everything that is drawn.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// The slowdown that a VM may have (the performance degradation margin).
+    /// The largest slowdown that a VM may have (performance degradation margin), as a ratio.
     pub margin: f64,
-    /// Of a million VMs, how many may be moved to local memory when they exceed the margin (004 section 6.4.3: 1 %).
+    /// VMs that may be moved to local memory because they exceed the margin, in parts per million (Pond section 6.4.3: 1 %).
     pub mitigated_ppm: u32,
-    /// How long the monitor takes to notice one.
+    /// Time that the monitor takes to detect such a VM.
     pub noticed_after: Ns,
-    /// How long it takes to copy one slice to local memory (004 section 4.2: 50 ms).
+    /// Time to copy one slice to local memory (Pond section 4.2: 50 ms).
     pub copy: Ns,
 }
 
@@ -60,30 +60,30 @@ impl Default for Site {
     }
 }
 
-/// The VMs of a cluster by arrival, and its servers.
+/// The VMs of a cluster and its servers.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// By arrival.
+    /// The VMs, ordered by arrival.
     pub vms: Vec<Vm>,
-    /// How many servers.
+    /// Number of servers.
     pub servers: u32,
-    /// The last second that the trace tells of.
+    /// The last second of the trace.
     pub ends: i64,
 }
 
-/// One configuration.
+/// One configuration to simulate.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
-    /// Sockets that share a pool.
+    /// Number of sockets that share a pool.
     pub pool_sockets: u32,
-    /// How memory is split.
-    pub memory: Memory<'a>,
-    /// What an access to the pool takes longer.
+    /// How memory is split between the server and the pool.
+    pub memory: MemoryPolicy<'a>,
+    /// Added latency of an access to pool memory, in nanoseconds.
     pub added_ns: u32,
 }
 
 impl Setup<'_> {
-    /// Servers that share a pool: at least one.
+    /// Returns the number of servers that share a pool, at least one.
     #[must_use]
     pub fn pool_servers(&self, shape: &Shape) -> u32 {
         (self.pool_sockets / u32::from(shape.nodes).max(1)).max(1)

@@ -1,4 +1,4 @@
-//! Many configurations on many clusters, over all cores.
+//! Runs many configurations on many clusters in parallel.
 
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -13,73 +13,73 @@ use crate::run::{Baseline, Capacity, baseline, simulate};
 use crate::site::{Cluster, Setup, Site};
 use crate::tally::{Tally, saved};
 
-/// Why there is no study.
+/// Errors of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Error {
-    /// The servers cannot be.
+    /// The servers' shape is invalid.
     #[error(
-        "a server has 1 to {} NUMA nodes, and cores and memory that 32 bits count; give other sockets, cores or memory",
+        "a server has 1 to {} NUMA nodes, and at most 4294967295 cores and MiB of memory; change the sockets, cores or memory",
         placement::NODES_MAX
     )]
     Servers,
-    /// A cluster is too large.
-    #[error("a cluster has {0} VMs, and at most 4294967294 can be simulated; deal the trace to more clusters")]
+    /// A cluster has too many VMs.
+    #[error("a cluster has {0} VMs, and at most 4294967294 can be simulated; distribute the trace over more clusters")]
     TooManyVms(usize),
 }
 
-/// How VMs come to clusters.
+/// How the VMs of a trace are distributed over clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Deal {
-    /// As the trace says.
+pub enum ClusterAssignment {
+    /// The clusters of the trace.
     AsTraced,
-    /// To so many clusters by customer, or by VM where the trace names no customer.
-    Into(NonZero<u32>),
+    /// A number of clusters, by a hash of the customer, or of the VM if the trace has no customer for it.
+    Hashed(NonZero<u32>),
 }
 
-/// How many servers a cluster has.
+/// Number of servers of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Servers {
-    /// So many.
+    /// A fixed number.
     Count(u32),
-    /// As few as keep this share of their cores rented when most are, in millionths.
-    BusyPpm(u32),
+    /// The least number such that the peak of rented cores is this share of all cores, in parts per million.
+    PeakFillPpm(u32),
 }
 
-/// Makes clusters of a trace. VMs must come by arrival.
+/// Distributes the VMs of a trace over clusters. `vms` must be ordered by arrival.
 #[must_use]
-pub fn clusters(vms: Vec<Vm>, ends: i64, deal: Deal, servers: Servers, site: &Site) -> Vec<Cluster> {
-    let mut dealt: std::collections::BTreeMap<u32, Vec<Vm>> = std::collections::BTreeMap::new();
+pub fn clusters(vms: Vec<Vm>, ends: i64, assignment: ClusterAssignment, servers: Servers, site: &Site) -> Vec<Cluster> {
+    let mut by_cluster: std::collections::BTreeMap<u32, Vec<Vm>> = std::collections::BTreeMap::new();
     for vm in vms {
-        let cluster = match deal {
-            Deal::AsTraced => vm.cluster,
-            // Whose it is, mixed so that neighbouring numbers come apart.
-            Deal::Into(clusters) => {
-                let whose = vm.customer.unwrap_or(vm.id).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-                u32::try_from(whose % u64::from(clusters.get())).unwrap_or(0)
+        let cluster = match assignment {
+            ClusterAssignment::AsTraced => vm.cluster,
+            // Multiplicative hashing, so that consecutive ids are spread.
+            ClusterAssignment::Hashed(clusters) => {
+                let hash = vm.customer.unwrap_or(vm.id).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+                u32::try_from(hash % u64::from(clusters.get())).unwrap_or(0)
             }
         };
-        dealt.entry(cluster).or_default().push(vm);
+        by_cluster.entry(cluster).or_default().push(vm);
     }
-    let clusters = dealt.into_values().map(|vms| {
+    let clusters = by_cluster.into_values().map(|vms| {
         let servers = match servers {
             Servers::Count(servers) => servers,
-            Servers::BusyPpm(busy) => servers_for(&vms, u64::from(site.shape.node_cores) * u64::from(site.shape.nodes), busy),
+            Servers::PeakFillPpm(fill) => servers_for(&vms, u64::from(site.shape.node_cores) * u64::from(site.shape.nodes), fill),
         };
         Cluster { vms, servers, ends }
     });
     clusters.collect()
 }
 
-/// Servers that have so many cores rented when most are.
-fn servers_for(vms: &[Vm], cores: u64, busy_ppm: u32) -> u32 {
+/// Returns the servers needed for the peak of rented cores to fill `fill_ppm` of all cores.
+fn servers_for(vms: &[Vm], cores: u64, fill_ppm: u32) -> u32 {
     let mut changes: Vec<(i64, i64)> = Vec::with_capacity(vms.len() * 2);
     for vm in vms {
         changes.push((vm.arrival, i64::from(vm.cores)));
         changes.extend(vm.departure.map(|departure| (departure, -i64::from(vm.cores))));
     }
-    // At the same second those who leave come first.
+    // Departures come before arrivals of the same second.
     changes.sort_unstable();
     let (mut now, mut most) = (0i64, 0i64);
     for (_, change) in changes {
@@ -87,34 +87,39 @@ fn servers_for(vms: &[Vm], cores: u64, busy_ppm: u32) -> u32 {
         most = most.max(now);
     }
     let most = u64::try_from(most).unwrap_or(0);
-    let rentable = (cores * u64::from(busy_ppm)).max(1);
+    let rentable = (cores * u64::from(fill_ppm)).max(1);
     u32::try_from((most * 1_000_000).div_ceil(rentable)).unwrap_or(u32::MAX).max(1)
 }
 
-/// What became of one configuration, over all clusters.
+/// The result of one configuration over all clusters.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// With pools and servers as large as need be.
+    /// The run with pools and servers of unlimited size, which measures their peaks.
     pub measured: Tally,
-    /// Again, with pools just as large as was measured.
+    /// A second run with pools of the measured size.
     pub confirmed: Option<Tally>,
-    /// DRAM saved, by the paper's rule, over all clusters together.
+    /// Share of DRAM saved by Pond's rule, over all clusters.
     pub saved_ratio: f64,
-    /// The same if slices came back at once.
+    /// Share of DRAM saved if slices were released instantly.
     pub online_saved_ratio: f64,
-    /// The first with all servers and pools of a cluster alike.
+    /// Share of DRAM saved with all servers and all pools of a cluster alike.
     pub uniform_saved_ratio: f64,
-    /// The first by cluster, in ascending order.
+    /// `saved_ratio` of each cluster, in ascending order.
     pub saved_ratio_by_cluster: Vec<f64>,
-    /// The least that could be bought, all servers and pools alike; none unless it was asked for.
+    /// The least memory to buy with all servers and pools alike; `None` unless requested.
     pub provisioned: Option<Provisioned>,
-    /// Pools that have fewer servers than they could.
+    /// Pools with fewer servers than the configuration allows.
     pub pools_not_full: u32,
 }
 
-/// Calls `task` for every number below `tasks`, on so many threads, and returns what came out in order. `done` hears how many
-/// are done.
-pub fn each<T: Send>(tasks: usize, threads: NonZero<usize>, task: impl Fn(usize) -> T + Sync, done: impl Fn(usize) + Sync) -> Vec<T> {
+/// Calls `task` for every number below `tasks` on `threads` threads and returns the results in order. Calls `progress` with
+/// the number of finished tasks.
+pub fn run_parallel<T: Send>(
+    tasks: usize,
+    threads: NonZero<usize>,
+    task: impl Fn(usize) -> T + Sync,
+    progress: impl Fn(usize) + Sync,
+) -> Vec<T> {
     let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results = Mutex::new(Vec::with_capacity(tasks));
     std::thread::scope(|scope| {
@@ -126,9 +131,9 @@ pub fn each<T: Send>(tasks: usize, threads: NonZero<usize>, task: impl Fn(usize)
                         return;
                     }
                     let result = task(number);
-                    // A thread that panics ends the scope with its panic, so what another left is never used.
+                    // A thread that panics ends the scope with its panic, so results of a poisoned lock are never used.
                     results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((number, result));
-                    done(finished.fetch_add(1, Ordering::Relaxed) + 1);
+                    progress(finished.fetch_add(1, Ordering::Relaxed) + 1);
                 }
             });
         }
@@ -138,70 +143,75 @@ pub fn each<T: Send>(tasks: usize, threads: NonZero<usize>, task: impl Fn(usize)
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Every cluster without pools.
+/// Runs every cluster without pools.
 ///
 /// # Errors
-/// When servers or clusters cannot be simulated.
-pub fn baselines(site: &Site, clusters: &[Cluster], threads: NonZero<usize>, done: impl Fn(usize) + Sync) -> Result<Vec<Baseline>, Error> {
+/// [`Error`]: the servers' shape is invalid, or a cluster has too many VMs.
+pub fn baselines(
+    site: &Site,
+    clusters: &[Cluster],
+    threads: NonZero<usize>,
+    progress: impl Fn(usize) + Sync,
+) -> Result<Vec<Baseline>, Error> {
     if let Some(cluster) = clusters.iter().find(|cluster| u32::try_from(cluster.vms.len() + 1).is_err()) {
         return Err(Error::TooManyVms(cluster.vms.len()));
     }
-    let all = each(clusters.len(), threads, |cluster| baseline(site, &clusters[cluster]).ok_or(Error::Servers), done);
+    let all = run_parallel(clusters.len(), threads, |cluster| baseline(site, &clusters[cluster]).ok_or(Error::Servers), progress);
     all.into_iter().collect()
 }
 
-/// What is asked of every setup beside what it needs.
+/// Additional runs for every setup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Also {
-    /// Run it again with pools just as large as it needed.
+pub struct ExtraRuns {
+    /// Runs the setup again with pools of the measured size.
     pub confirm: bool,
-    /// Find the least that could be bought.
+    /// Searches for the least memory to buy.
     pub provision: bool,
 }
 
-/// What came out of one setup on one cluster.
-struct Pair {
+/// The result of one setup on one cluster.
+struct ClusterOutcome {
     measured: Tally,
     confirmed: Option<Tally>,
     provisioned: Option<Provisioned>,
 }
 
-/// Every setup on every cluster, one task for each pair.
+/// Runs every setup on every cluster, one task for each pair.
 ///
 /// # Errors
-/// When servers cannot be simulated.
+/// [`Error::Servers`]: the servers' shape is invalid.
 pub fn run(
     site: &Site,
     clusters: &[Cluster],
     baselines: &[Baseline],
     setups: &[Setup<'_>],
-    also: Also,
+    extra: ExtraRuns,
     threads: NonZero<usize>,
-    done: impl Fn(usize) + Sync,
+    progress: impl Fn(usize) + Sync,
 ) -> Result<Vec<Outcome>, Error> {
-    let pairs = clusters.len();
+    let per_setup = clusters.len();
     let task = |number: usize| {
-        let (setup, cluster, baseline) = (setups[number / pairs], &clusters[number % pairs], &baselines[number % pairs]);
+        let (setup, cluster, baseline) = (setups[number / per_setup], &clusters[number % per_setup], &baselines[number % per_setup]);
         let measured = simulate(site, setup, cluster, baseline, Capacity::Ample)?;
-        let just: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use.saturating_add(site.buffer_slices)).collect();
-        let confirmed = if also.confirm { Some(simulate(site, setup, cluster, baseline, Capacity::Slices(&just))?) } else { None };
-        let provisioned = if also.provision { Some(provision(site, setup, cluster, baseline)?) } else { None };
-        Some(Pair { measured, confirmed, provisioned })
+        let peaks: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use.saturating_add(site.buffer_slices)).collect();
+        let confirmed = if extra.confirm { Some(simulate(site, setup, cluster, baseline, Capacity::Slices(&peaks))?) } else { None };
+        let provisioned = if extra.provision { Some(provision(site, setup, cluster, baseline)?) } else { None };
+        Some(ClusterOutcome { measured, confirmed, provisioned })
     };
-    let results = each(setups.len() * pairs, threads, task, done);
-    let results: Vec<Pair> = results.into_iter().map(|result| result.ok_or(Error::Servers)).collect::<Result<_, _>>()?;
+    let results = run_parallel(setups.len() * per_setup, threads, task, progress);
+    let results: Vec<ClusterOutcome> = results.into_iter().map(|result| result.ok_or(Error::Servers)).collect::<Result<_, _>>()?;
     let outcomes = setups.iter().enumerate().map(|(at, setup)| {
-        let of_clusters = results.get(at * pairs..(at + 1) * pairs).unwrap_or_default();
+        let of_clusters = results.get(at * per_setup..(at + 1) * per_setup).unwrap_or_default();
         outcome(site, setup, clusters, baselines, of_clusters)
     });
     Ok(outcomes.collect())
 }
 
-fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Baseline], results: &[Pair]) -> Outcome {
+fn outcome(site: &Site, setup: &Setup<'_>, clusters: &[Cluster], baselines: &[Baseline], results: &[ClusterOutcome]) -> Outcome {
     let (mut reference, mut measured, mut confirmed) = (Tally::default(), Tally::default(), None::<Tally>);
     let mut by_cluster = Vec::with_capacity(results.len());
     let mut provisioned = None::<Provisioned>;
-    for (baseline, Pair { measured: of_cluster, confirmed: again, provisioned: least }) in baselines.iter().zip(results) {
+    for (baseline, ClusterOutcome { measured: of_cluster, confirmed: again, provisioned: least }) in baselines.iter().zip(results) {
         reference.add(&baseline.tally);
         measured.add(of_cluster);
         if let Some(again) = again {

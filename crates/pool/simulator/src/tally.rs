@@ -1,105 +1,105 @@
-//! What came out of a run, and what would have to be bought.
+//! The results of a run, and the memory that would have to be bought.
 
 use pool::SLICE_BYTES;
 use serde::Serialize;
 
-/// What happened in a run. Tallies of clusters add up.
+/// Counters of a run. Tallies of several clusters can be added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Tally {
     /// Events that were handled.
     pub events: u64,
     /// VMs that started.
     pub started: u64,
-    /// VMs that no server had room for.
+    /// VMs that no server could hold.
     pub rejected: u64,
-    /// VMs on another server than without a pool, because their own had no room for them.
+    /// VMs on another server than without a pool, because their own could not hold them.
     pub moved: u64,
-    /// VMs that got all local memory because no pool had room for them.
+    /// VMs that got only local memory because no pool had enough free slices.
     pub fell_back: u64,
     /// VMs with cores or memory on more than one NUMA node of their server.
     pub spanning: u64,
     /// VMs with pool memory.
     pub pooled: u64,
-    /// VMs that would exceed the margin with what they were given: scheduling mispredictions (004 section 6.4.3).
+    /// VMs that would exceed the margin with the memory they got: scheduling mispredictions (Pond section 6.4.3).
     pub mispredicted: u64,
-    /// Of these, moved to local memory.
+    /// Mispredicted VMs that were moved to local memory.
     pub mitigated: u64,
-    /// Of these, noticed too late or too many to move, or without room on their server.
+    /// Mispredicted VMs that were not moved: over the limit of mitigations, or too little free memory on their server.
     pub left_slow: u64,
-    /// VMs that died with their host.
+    /// VMs lost with their host.
     pub lost_with_host: u64,
-    /// VMs that died with an EMC.
+    /// VMs lost with an EMC.
     pub lost_with_emc: u64,
-    /// Hosts, EMCs and managers that failed.
+    /// Failures of hosts, EMCs and managers.
     pub faults: u64,
-    /// Messages that a pool manager could not take when they came.
+    /// Messages that were delivered late because the pool's manager had failed.
     pub deferred: u64,
-    /// Memory of all VMs over their lives.
+    /// Memory of all VMs, integrated over time.
     pub memory_gib_hours: f64,
-    /// What of it was on pools.
+    /// Pool memory of all VMs, integrated over time.
     pub pool_gib_hours: f64,
-    /// Local memory on another node than the VM's cores.
+    /// Local memory on another node than the VM's cores, integrated over time.
     pub remote_gib_hours: f64,
-    /// VM starts for which slices had to be released faster than 1 GiB/s (004 finding 10).
+    /// VM starts that required slices to be released faster than 1 GiB/s (Pond finding 10).
     pub starts_above_1_gib_per_s: u64,
-    /// The same with 10 GiB/s.
+    /// VM starts that required slices to be released faster than 10 GiB/s.
     pub starts_above_10_gib_per_s: u64,
-    /// The fastest that slices had to be released for one VM start.
+    /// The highest release speed that a VM start required.
     pub release_gib_per_s_max: f64,
-    /// What would have to be bought.
+    /// Memory that would have to be bought.
     pub required: Required,
-    /// The most each server needed at once, in MiB.
+    /// Peak local memory of each server, in MiB.
     #[serde(skip)]
     pub server_peaks_mib: Vec<u64>,
-    /// The most that each pool needed at once.
+    /// Peak use of each pool.
     #[serde(skip)]
     pub pool_peaks: Vec<PoolPeak>,
 }
 
-/// The most slices of a pool at once.
+/// Peak numbers of slices of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolPeak {
-    /// That were not to be had: VMs', and those on their way back.
+    /// Unavailable slices: assigned to VMs, or being released.
     pub in_use: u32,
-    /// That VMs had.
+    /// Slices assigned to VMs.
     pub online: u32,
 }
 
 /// DRAM that must be bought for a run, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Required {
-    /// Every server and every pool as much as it ever needed (004 sections 3.1 and 6.5): local memory.
+    /// Local memory if every server has its own peak (Pond sections 3.1 and 6.5).
     pub local_bytes: u64,
-    /// The same rule: pools, with their buffers.
+    /// Pool memory if every pool has its own peak and its buffer.
     pub pool_bytes: u64,
-    /// What pools would need if slices came back at once: VMs' slices only.
+    /// Pool memory if slices were released instantly: only slices assigned to VMs.
     pub online_pool_bytes: u64,
-    /// All servers of a cluster alike, as machines are bought: each as much as the one that needed most.
+    /// Local memory if all servers of a cluster are alike, as machines are bought: each has the highest peak.
     pub uniform_local_bytes: u64,
-    /// All pools of a cluster alike. A pool of fewer servers than the others gets its part.
+    /// Pool memory if all pools of a cluster are alike. A pool of fewer servers gets a proportional part.
     pub uniform_pool_bytes: u64,
 }
 
 impl Required {
-    /// By the paper's rule.
+    /// Returns the total by Pond's rule.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.local_bytes + self.pool_bytes
     }
 
-    /// By the paper's rule, if slices came back at once, which the paper's simulator does not tell from this.
+    /// Returns the total by Pond's rule if slices were released instantly; Pond's simulator does not distinguish the two.
     #[must_use]
     pub fn online_bytes(&self) -> u64 {
         self.local_bytes + self.online_pool_bytes
     }
 
-    /// With all servers and all pools of a cluster alike.
+    /// Returns the total if all servers and all pools of a cluster are alike.
     #[must_use]
     pub fn uniform_bytes(&self) -> u64 {
         self.uniform_local_bytes + self.uniform_pool_bytes
     }
 
-    /// From the peaks of one cluster, whose pools have so many servers each.
+    /// Computes the memory from the peaks of one cluster with `pool_servers` servers per pool.
     #[must_use]
     pub fn of(server_peaks_mib: &[u64], pool_peaks: &[PoolPeak], buffer_slices: u32, pool_servers: u32) -> Self {
         let bytes = |slices: u32| u64::from(slices) * SLICE_BYTES;
@@ -118,7 +118,7 @@ impl Required {
 }
 
 impl Tally {
-    /// Adds another cluster's. Peaks of single servers and pools stay behind; what they make up is in [`Tally::required`].
+    /// Adds the tally of another cluster. Peaks of single servers and pools are not added; [`Tally::required`] contains them.
     pub fn add(&mut self, other: &Self) {
         let Self { events, started, rejected, moved, fell_back, spanning, pooled, mispredicted, mitigated, left_slow, .. } = other;
         let Self { lost_with_host, lost_with_emc, faults, deferred, starts_above_1_gib_per_s, starts_above_10_gib_per_s, .. } = other;
@@ -153,14 +153,14 @@ impl Tally {
         self.release_gib_per_s_max = self.release_gib_per_s_max.max(other.release_gib_per_s_max);
     }
 
-    /// The share of all VMs' memory that was on pools, over time.
+    /// Returns the share of all VMs' memory that was on pools, over time.
     #[must_use]
     pub fn pool_ratio(&self) -> f64 {
         if self.memory_gib_hours > 0.0 { self.pool_gib_hours / self.memory_gib_hours } else { 0.0 }
     }
 }
 
-/// What one amount saves against another, as a share of the other; nothing of nothing.
+/// Returns what `required` saves against `reference`, as a share of `reference`; 0 if that is 0.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 pub fn saved(required: u64, reference: u64) -> f64 {
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_bought_is_what_was_needed_at_once() {
+    fn required_memory_is_the_sum_of_peaks() {
         let peaks = [4, 2].map(|in_use| PoolPeak { in_use, online: in_use - 1 });
         let required = Required::of(&[1_024, 3_072, 2_048, 0], &peaks, 1, 2);
         let gib = |n: u64| n * SLICE_BYTES;
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!((required.uniform_local_bytes, required.uniform_pool_bytes), (gib(12), gib(10)));
         // The last pool has one server of two.
         assert_eq!(Required::of(&[0, 0, 0], &peaks, 0, 2).uniform_pool_bytes, gib(6));
-        assert_eq!(Required::of(&[1_024], &[PoolPeak::default()], 5, 1).pool_bytes, 0, "no pool, no buffer");
+        assert_eq!(Required::of(&[1_024], &[PoolPeak::default()], 5, 1).pool_bytes, 0, "an unused pool needs no buffer");
         assert_eq!((saved(75, 100), saved(1, 0)), (0.25, 0.0));
     }
 }

@@ -1,27 +1,27 @@
-//! What a trace says of itself: where it is from, how far it reaches, and the words behind its numbers.
+//! Metadata of a trace: its origin, its time range, and the names of its categories.
 
 use serde::{Deserialize, Serialize};
 
-/// What a trace says of itself.
+/// Metadata of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// Where it is from, for people.
+    /// Description of the trace's source.
     pub origin: String,
-    /// Whether it was made up: nothing in it was measured.
+    /// Whether the trace is synthetic: nothing in it was measured.
     pub generated: bool,
-    /// The last second that it tells of. A VM without a departure ran then, or its departure is unknown.
+    /// The last second of the trace. A VM without a departure was running then, or its departure is unknown.
     pub ends: i64,
-    /// Whether seconds count from 1970 (UTC); otherwise from some instant of the trace's own.
+    /// Whether seconds count from 1970 (UTC); otherwise from an arbitrary instant.
     #[serde(default)]
     pub unix_time: bool,
-    /// The words behind the numbers of its VMs.
+    /// The names of the VMs' categories.
     #[serde(flatten)]
-    pub words: Words,
+    pub names: CategoryNames,
 }
 
-/// The words that VMs refer to by number: [`crate::Vm::vm_type`] is a place in `vm_types`, and so on.
+/// Names of categories. VMs refer to them by index: [`crate::Vm::vm_type`] is an index into `vm_types`, and so on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Words {
+pub struct CategoryNames {
     /// Types of VMs.
     pub vm_types: Vec<String>,
     /// Guest operating systems.
@@ -30,12 +30,12 @@ pub struct Words {
     pub locations: Vec<String>,
 }
 
-/// The number of a word, which is added where it is new; `None` where 65,535 are known already.
-pub fn number_of(words: &mut Vec<String>, word: &str) -> Option<u16> {
-    if let Some(at) = words.iter().position(|known| known == word) {
+/// Returns the index of a name and adds the name if it is new. Returns `None` if the list is full (65,535 names).
+pub fn number_of(names: &mut Vec<String>, name: &str) -> Option<u16> {
+    if let Some(at) = names.iter().position(|known| known == name) {
         return u16::try_from(at).ok();
     }
-    let next = u16::try_from(words.len()).ok().filter(|&next| next < u16::MAX)?;
-    words.push(word.to_owned());
+    let next = u16::try_from(names.len()).ok().filter(|&next| next < u16::MAX)?;
+    names.push(name.to_owned());
     Some(next)
 }

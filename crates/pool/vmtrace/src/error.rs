@@ -1,75 +1,75 @@
-//! What can go wrong with a trace of VMs, and where.
+//! Errors of reading and writing traces.
 
 use std::path::{Path, PathBuf};
 
 use parquet::errors::ParquetError;
 
-/// Why a trace cannot be written or read.
+/// Errors of reading and writing traces. Each names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be used.
-    #[error("cannot {what} {path}: {source}")]
-    Io {
-        /// Which file.
+    /// An operation on a file failed.
+    #[error("cannot {operation} {path}: {source}")]
+    File {
+        /// The file or directory.
         path: PathBuf,
-        /// What was to be done with it.
-        what: &'static str,
-        /// What the system said.
+        /// The operation, as a verb phrase such as "open" or "create a file in".
+        operation: &'static str,
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is no Parquet file, or a damaged one.
+    /// The file is not a Parquet file, or is damaged.
     #[error("{path}: {source}")]
     Parquet {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the library said.
+        /// The library's error.
         source: ParquetError,
     },
-    /// The file is not what it is read as, or a damaged one.
-    #[error("{path}: {what}")]
+    /// The file does not have the expected content.
+    #[error("{path}: {problem}")]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
-        what: String,
+        /// The problem, and its location in the file.
+        problem: String,
     },
     /// The file was written by a newer program.
     #[error(
-        "{path} has VM trace version {found}; this program reads up to {known}; use the program that wrote it, or import its origin again"
+        "{path} has VM trace version {found}; this program reads up to {known}; use the program that wrote it, or import its source again"
     )]
     Newer {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: u64,
-        /// The newest that is known.
+        /// The newest supported version.
         known: u64,
     },
-    /// A VM comes before one that was written already.
-    #[error("{path}: VM {id}, which arrives at {arrival} s, comes after one that it belongs before; VMs are written by arrival")]
+    /// A VM is out of order.
+    #[error("{path}: VM {id}, which arrives at {arrival} s, is out of order; VMs must be written in order of arrival")]
     Order {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Which VM.
+        /// Id of the VM.
         id: u64,
-        /// When it arrives.
+        /// Its arrival, in seconds.
         arrival: i64,
     },
 }
 
-/// A result of this crate.
+/// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    pub(crate) fn io<'a>(path: &'a Path, what: &'static str) -> impl FnOnce(std::io::Error) -> Self + 'a {
-        move |source| Self::Io { path: path.to_owned(), what, source }
+    pub(crate) fn file<'a>(path: &'a Path, operation: &'static str) -> impl FnOnce(std::io::Error) -> Self + 'a {
+        move |source| Self::File { path: path.to_owned(), operation, source }
     }
 
     pub(crate) fn parquet(path: &Path) -> impl Fn(ParquetError) -> Self + '_ {
         |source| Self::Parquet { path: path.to_owned(), source }
     }
 
-    pub(crate) fn damaged(path: &Path, what: impl Into<String>) -> Self {
-        Self::Damaged { path: path.to_owned(), what: what.into() }
+    pub(crate) fn damaged(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), problem: problem.into() }
     }
 }

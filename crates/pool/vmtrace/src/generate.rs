@@ -1,83 +1,42 @@
-//! VMs that never were, which taken together look like what 004 published of Azure's.
+//! Synthetic VM traces that resemble Azure's published distributions (Pond).
 //!
-//! # Why
-//! No public trace tells customer, type, guest system and region of a VM together with how much memory it left untouched and
-//! what slower memory would cost it. Predictions and placement have to be tried on something. [`fit`] compares what is
-//! generated with every published figure that such a trace has, row by row.
+//! # Purpose
+//! No public trace has customers, types, guest systems and regions of VMs together with their untouched memory and their
+//! slowdown on slower memory. Predictions and placement need such a trace for tests. [`fit`] compares a generated trace with
+//! every published figure that can be computed from it, row by row.
 //!
-//! # What it is made of
-//! Clusters, each of a region, in which customers deploy VMs ([`cluster`]): by a daily rhythm, under a demand that wanders for
-//! weeks. A customer ([`customer`]) has a few workloads. A workload has a sensitivity to latency, which makes some types and
-//! systems likelier than others, and memory that it leaves untouched more or less; customer, type, system, region and cluster move
-//! that, and a VM differs from the next of its kind. What a model can learn is in there, and what it cannot.
+//! # Model
+//! A trace has clusters, each in a region, in which customers deploy VMs (`cluster`). Deployments follow a daily rhythm and a
+//! demand that drifts over weeks. A customer (`customer`) has a few workloads. A workload has a sensitivity to latency, which
+//! makes some types and guest systems more likely, and a share of memory that it leaves untouched. Customer, type, guest
+//! system, region and cluster shift that share, and VMs of one workload differ at random. The trace therefore contains
+//! variation that a model can learn and variation that it cannot.
 //!
 //! # Properties
-//! The same settings give the same trace on every machine. VMs come out by arrival. Memory is bounded by clusters and
-//! customers, not by VMs.
+//! The same settings give the same trace on every machine. VMs are generated in order of arrival. Memory is bounded by the
+//! number of clusters and customers, not of VMs.
 
 mod cluster;
 mod customer;
 pub mod fit;
 mod kinds;
 mod random;
+mod settings;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::Path;
 
-use serde::Serialize;
-
-use crate::about::{About, Words};
 use crate::error::Result;
 use crate::vm::Vm;
 use crate::write::{Writer, Written};
 
 use cluster::{Cluster, Drawn};
 use fit::Tally;
-use kinds::{GUEST_SYSTEMS, TYPES};
 
-/// Seconds of a day.
-const DAY: f64 = 86_400.0;
-/// Clusters of one region, in the mean: 100 clusters are in 20 regions.
-const CLUSTERS_PER_REGION: u32 = 5;
+pub use settings::Settings;
 
-/// What is to be generated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Settings {
-    /// Which of all traces.
-    pub seed: u64,
-    /// VMs that arrive, about. There are also those that ran when the trace began.
-    pub vms: u64,
-    /// Clusters.
-    pub clusters: u32,
-    /// Days.
-    pub days: u32,
-}
-
-impl Settings {
-    /// Regions.
-    #[must_use]
-    pub fn regions(&self) -> u32 {
-        self.clusters.div_ceil(CLUSTERS_PER_REGION).max(1)
-    }
-
-    fn ends(&self) -> i64 {
-        i64::from(self.days) * 86_400
-    }
-
-    fn about(&self) -> About {
-        let words = Words {
-            vm_types: TYPES.iter().map(|of| of.name()).collect(),
-            guest_os: GUEST_SYSTEMS.iter().map(|of| of.name.to_owned()).collect(),
-            locations: (1..=self.regions()).map(|region| format!("region-{region:02}")).collect(),
-        };
-        let Self { seed, vms, clusters, days } = self;
-        let origin = format!("generated: {vms} VMs, {clusters} clusters, {days} days, seed {seed}");
-        About { origin, generated: true, ends: self.ends(), unix_time: false, words }
-    }
-}
-
-/// Writes a trace, and tells what it holds. `step` is called for each VM.
+/// Writes a trace and returns its size and its statistics. Calls `step` for each VM.
 ///
 /// # Errors
 /// Any error of writing.
@@ -93,7 +52,7 @@ pub fn generate(settings: &Settings, to: &Path, step: &mut dyn FnMut()) -> Resul
     Ok((writer.finish(&settings.about())?, tally))
 }
 
-/// The VMs of all clusters, by arrival. Their ids are still to be given.
+/// The VMs of all clusters in order of arrival, without ids.
 struct Stream {
     ends: i64,
     clusters: Vec<Cluster>,

@@ -1,19 +1,19 @@
-//! The columns of a VM trace file, and what its metadata says.
+//! The columns and the metadata of a VM trace file.
 //!
-//! Every column is required (no nulls), flat and a signed 64-bit integer, because that is what every reader reads alike.
-//! Rows are sorted by arrival, then id.
+//! Every column is required (no nulls), flat and a signed 64-bit integer, which all Parquet readers read alike. Rows are
+//! sorted by arrival, then id.
 //!
 //! | column | |
 //! |---|---|
-//! | `id` | no two rows have the same |
-//! | `arrival_seconds` | since an instant that all rows share |
-//! | `lifetime_seconds` | -1: it still ran when the trace ended, or that is unknown |
-//! | `cores`, `memory_bytes` | what was asked for |
-//! | `cluster` | 0 where only one is known |
-//! | `customer` | -1: unknown, as in all that follow |
-//! | `vm_type`, `guest_os`, `location` | places in the lists of words that the metadata holds |
-//! | `untouched_ppm` | millionths of its memory that it never touched |
-//! | `slowdown_64ns_ppm`, `slowdown_140ns_ppm` | millionths that it is slower by, all on the pool; -1,000,000: unknown |
+//! | `id` | unique |
+//! | `arrival_seconds` | seconds since an instant that all rows share |
+//! | `lifetime_seconds` | -1: still running at the end of the trace, or unknown |
+//! | `cores`, `memory_bytes` | the requested resources |
+//! | `cluster` | 0 if the trace has one cluster |
+//! | `customer` | -1: unknown, as for the columns below |
+//! | `vm_type`, `guest_os`, `location` | indices into the lists of names in the metadata |
+//! | `untouched_ppm` | share of its memory that the VM never touched, in parts per million |
+//! | `slowdown_64ns_ppm`, `slowdown_140ns_ppm` | slowdown with all memory on the pool, in parts per million; -1,000,000: unknown |
 //!
 //! The metadata holds the version as `thermocline.vmtrace_version`, and [`About`] as JSON in `thermocline.vmtrace_about`.
 
@@ -29,7 +29,7 @@ use crate::about::About;
 use crate::error::{Error, Result};
 use crate::vm::Vm;
 
-/// The version of the schema. A reader takes older files, and refuses newer ones by name.
+/// Version of the schema. A reader accepts older files and refuses newer ones.
 pub const VERSION: u64 = 1;
 
 /// The columns, in the order of the file.
@@ -50,7 +50,7 @@ pub const COLUMNS: [&str; 13] = [
 ];
 
 const UNKNOWN: i64 = -1;
-/// No VM runs in no time at all.
+/// Marks an unknown slowdown. It is below every valid value: no VM finishes in no time.
 const SLOWDOWN_UNKNOWN: i64 = -1_000_000;
 const PPM: f64 = 1e6;
 
@@ -60,12 +60,12 @@ const KEY_ABOUT: &str = "thermocline.vmtrace_about";
 /// A row of numbers.
 pub(crate) type Row = [i64; COLUMNS.len()];
 
-#[expect(clippy::cast_possible_truncation, reason = "checked to be at most a thousand times a million")]
+#[expect(clippy::cast_possible_truncation, reason = "at most a thousand times a million, as checked")]
 fn ppm(ratio: Option<f64>, unknown: i64) -> i64 {
     ratio.map_or(unknown, |ratio| libm::round(ratio * PPM) as i64)
 }
 
-/// A checked VM as a row. Ratios are rounded to millionths.
+/// Converts a checked VM to a row. Ratios are rounded to parts per million.
 pub(crate) fn row(vm: &Vm) -> Row {
     let wide = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let known = |number: Option<u16>| number.map_or(UNKNOWN, i64::from);
@@ -86,44 +86,44 @@ pub(crate) fn row(vm: &Vm) -> Row {
     ]
 }
 
-/// A row as a VM, checked; or what is wrong with it.
+/// Converts a row to a VM and checks it. Returns the problem if a value is invalid.
 pub(crate) fn vm(row: &Row) -> Result<Vm, String> {
-    let wrong = |column: usize| format!("{} is {}, which cannot be", COLUMNS[column], row[column]);
-    let word = |column: usize| match row[column] {
+    let invalid = |column: usize| format!("{} is {}, which is out of range", COLUMNS[column], row[column]);
+    let index = |column: usize| match row[column] {
         UNKNOWN => Ok(None),
-        number => u16::try_from(number).map(Some).map_err(|_| wrong(column)),
+        number => u16::try_from(number).map(Some).map_err(|_| invalid(column)),
     };
-    #[expect(clippy::cast_precision_loss, reason = "far below 2^53 where it is sound; else the check below refuses it")]
+    #[expect(clippy::cast_precision_loss, reason = "valid values are far below 2^53; the check below refuses others")]
     let ratio = |column: usize, unknown: i64| (row[column] != unknown).then(|| row[column] as f64 / PPM);
     let arrival = row[1];
     let departure = match row[2] {
         UNKNOWN => None,
-        lifetime => Some(arrival.checked_add(lifetime).ok_or_else(|| wrong(2))?),
+        lifetime => Some(arrival.checked_add(lifetime).ok_or_else(|| invalid(2))?),
     };
     let customer = match row[6] {
         UNKNOWN => None,
-        customer => Some(u64::try_from(customer).map_err(|_| wrong(6))?),
+        customer => Some(u64::try_from(customer).map_err(|_| invalid(6))?),
     };
     let vm = Vm {
-        id: u64::try_from(row[0]).map_err(|_| wrong(0))?,
+        id: u64::try_from(row[0]).map_err(|_| invalid(0))?,
         arrival,
         departure,
-        cores: u32::try_from(row[3]).map_err(|_| wrong(3))?,
-        memory_bytes: u64::try_from(row[4]).map_err(|_| wrong(4))?,
-        cluster: u32::try_from(row[5]).map_err(|_| wrong(5))?,
+        cores: u32::try_from(row[3]).map_err(|_| invalid(3))?,
+        memory_bytes: u64::try_from(row[4]).map_err(|_| invalid(4))?,
+        cluster: u32::try_from(row[5]).map_err(|_| invalid(5))?,
         customer,
-        vm_type: word(7)?,
-        guest_os: word(8)?,
-        location: word(9)?,
+        vm_type: index(7)?,
+        guest_os: index(8)?,
+        location: index(9)?,
         untouched_ratio: ratio(10, UNKNOWN),
         slowdown_64ns: ratio(11, SLOWDOWN_UNKNOWN),
         slowdown_140ns: ratio(12, SLOWDOWN_UNKNOWN),
     };
-    vm.check().map_err(|fault| fault.to_string())?;
+    vm.check().map_err(|error| error.to_string())?;
     Ok(vm)
 }
 
-/// The schema.
+/// Returns the Parquet schema.
 pub(crate) fn schema() -> Result<TypePtr, parquet::errors::ParquetError> {
     let mut fields = Vec::with_capacity(COLUMNS.len());
     for name in COLUMNS {
@@ -133,7 +133,7 @@ pub(crate) fn schema() -> Result<TypePtr, parquet::errors::ParquetError> {
     Ok(Arc::new(Type::group_type_builder("vms").with_fields(fields).build()?))
 }
 
-/// How files are written: statistics of arrivals and clusters alone, by which a reader can skip.
+/// Returns the properties of new files. Only arrivals and clusters have statistics, which let readers skip row groups.
 pub(crate) fn properties() -> Result<WriterProperties, parquet::errors::ParquetError> {
     let sorted_by = [1, 0].map(|column_idx| SortingColumn { column_idx, descending: false, nulls_first: false });
     let mut builder = WriterProperties::builder()
@@ -150,20 +150,22 @@ pub(crate) fn properties() -> Result<WriterProperties, parquet::errors::ParquetE
     Ok(builder.build())
 }
 
-/// What a file's metadata says.
+/// Returns the metadata of a new file.
 pub(crate) fn metadata(path: &Path, about: &About) -> Result<[KeyValue; 2]> {
-    let about = serde_json::to_string(about).map_err(|error| Error::damaged(path, format!("cannot say what it is: {error}")))?;
+    let about = serde_json::to_string(about).map_err(|error| Error::damaged(path, format!("the metadata cannot be written: {error}")))?;
     Ok([(KEY_VERSION, VERSION.to_string()), (KEY_ABOUT, about)].map(|(key, value)| KeyValue::new(key.to_owned(), value)))
 }
 
-/// The version and [`About`] out of a file's metadata. A newer version is refused.
+/// Reads the version and [`About`] from a file's metadata. Refuses a newer version.
 pub(crate) fn parse_metadata(path: &Path, found: Option<&Vec<KeyValue>>) -> Result<(u64, About)> {
     let value = |key: &str| {
         let value = found.into_iter().flatten().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref());
-        value.ok_or_else(|| Error::damaged(path, format!("no VM trace of thermocline: its metadata has no {key}; import it first")))
+        value.ok_or_else(|| {
+            Error::damaged(path, format!("not a VM trace of thermocline: its metadata has no {key}; run `thermocline pool import` first"))
+        })
     };
     let text = value(KEY_VERSION)?;
-    let version = text.parse::<u64>().map_err(|_| Error::damaged(path, format!("{KEY_VERSION} is {text:?}, no number")))?;
+    let version = text.parse::<u64>().map_err(|_| Error::damaged(path, format!("{KEY_VERSION} is {text:?}, which is not a number")))?;
     if version > VERSION {
         return Err(Error::Newer { path: path.to_owned(), found: version, known: VERSION });
     }

@@ -1,4 +1,4 @@
-//! Puts VMs that come in any order into a trace, in bounded memory: sorted runs on the disk, then a merge.
+//! Sorts VMs that come in any order into a trace, in bounded memory: sorted runs on disk, followed by a merge.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +12,7 @@ use crate::read::Trace;
 use crate::vm::Vm;
 use crate::write::{Writer, Written, directory_of};
 
-/// VMs that are held in memory: some 150 MB.
+/// VMs held in memory, about 150 MB.
 pub const RUN_VMS: usize = 1 << 20;
 
 /// Collects VMs for one trace file.
@@ -22,12 +22,12 @@ pub struct Sorter {
     held: Vec<Vm>,
     run_vms: usize,
     runs: Vec<PathBuf>,
-    /// Beside the file to be, where there is room for it. Removed in the end.
+    /// A temporary directory beside the output file, which has space for the output. Removed at the end.
     scratch: Option<TempDir>,
 }
 
 impl Sorter {
-    /// Begins to collect what will be `path`.
+    /// Creates a sorter for the file `path`.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self::with_runs(path, RUN_VMS)
@@ -51,9 +51,9 @@ impl Sorter {
             Some(scratch) => scratch,
             None => {
                 let directory = directory_of(&self.path);
-                std::fs::create_dir_all(directory).map_err(Error::io(directory, "make"))?;
+                std::fs::create_dir_all(directory).map_err(Error::file(directory, "create"))?;
                 let scratch = tempfile::Builder::new().prefix(".sorting-").tempdir_in(directory);
-                self.scratch.insert(scratch.map_err(Error::io(directory, "make a directory in"))?)
+                self.scratch.insert(scratch.map_err(Error::file(directory, "create a directory in"))?)
             }
         };
         let path = scratch.path().join(format!("run-{}.parquet", self.runs.len()));
@@ -67,10 +67,10 @@ impl Sorter {
         Ok(())
     }
 
-    /// Writes the file.
+    /// Merges the runs and writes the file.
     ///
     /// # Errors
-    /// [`Error::Order`] where two VMs have one id and arrival; any error of reading runs or writing.
+    /// [`Error::Order`] if two VMs have the same id and arrival; any error of reading runs or writing.
     pub fn finish(mut self, about: &About) -> Result<Written> {
         let mut writer = Writer::create(&self.path)?;
         if self.runs.is_empty() {

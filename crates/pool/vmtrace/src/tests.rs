@@ -1,15 +1,15 @@
-//! Files there and back, damaged, and of other versions.
+//! Round trips of files, damaged files, and files of other versions.
 
 use std::path::Path;
 
 use parquet::file::metadata::KeyValue;
 use proptest::prelude::*;
 
-use crate::{About, Error, Sorter, Trace, Vm, Words, Writer};
+use crate::{About, CategoryNames, Error, Sorter, Trace, Vm, Writer};
 
 fn about() -> About {
-    let words = Words { vm_types: vec!["small".to_owned()], ..Words::default() };
-    About { origin: "by hand".to_owned(), ends: 9_000, words, ..About::default() }
+    let names = CategoryNames { vm_types: vec!["small".to_owned()], ..CategoryNames::default() };
+    About { origin: "test".to_owned(), ends: 9_000, names, ..About::default() }
 }
 
 fn vm(id: u64, arrival: i64) -> Vm {
@@ -42,7 +42,7 @@ fn read(path: &Path) -> crate::Result<Vec<Vm>> {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn a_file_reads_back_as_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("new/t.parquet");
     let given = [vm(3, -5), full(1, 0), vm(2, 0), full(9, 70)];
@@ -55,21 +55,21 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn what_does_not_belong_is_refused_by_the_writer() {
+fn the_writer_refuses_invalid_and_unordered_vms() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.parquet");
     let mut writer = Writer::create(&path).unwrap();
     writer.push(&vm(2, 10)).unwrap();
     assert!(matches!(writer.push(&vm(1, 9)), Err(Error::Order { id: 1, arrival: 9, .. })));
-    assert!(matches!(writer.push(&vm(2, 10)), Err(Error::Order { .. })), "twice");
+    assert!(matches!(writer.push(&vm(2, 10)), Err(Error::Order { .. })), "a duplicate");
     let error = writer.push(&Vm { cores: 0, ..vm(3, 11) }).unwrap_err().to_string();
     assert!(error.contains("VM 3: cores is 0"), "{error}");
     drop(writer);
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left of a file that was not finished");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "an unfinished file leaves nothing behind");
 }
 
 #[test]
-fn any_damage_is_an_error() {
+fn damaged_files_are_errors_and_never_panic() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.parquet");
     let given = [vm(1, 0), full(2, 5)];
@@ -83,13 +83,13 @@ fn any_damage_is_an_error() {
         let mut damaged = whole.clone();
         damaged[at] ^= 0xff;
         std::fs::write(&path, &damaged).unwrap();
-        // Some bytes carry other values, and a few nothing at all; none may end the program.
+        // Some bytes only change a value, and a few are unused; none may cause a panic.
         let _ = read(&path);
     }
 }
 
 #[test]
-fn other_versions_and_files_are_told_from_ours() {
+fn other_versions_and_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.parquet");
     let about = serde_json::to_string(&about()).unwrap();
@@ -98,15 +98,15 @@ fn other_versions_and_files_are_told_from_ours() {
         let error = crate::schema::parse_metadata(&path, Some(&pairs.to_vec())).unwrap_err().to_string();
         assert!(error.contains(want) && error.contains("t.parquet"), "{error}");
     };
-    check(&[], "no VM trace of thermocline");
+    check(&[], "not a VM trace of thermocline");
     check(&[pair("version", "2"), pair("about", &about)], "has VM trace version 2; this program reads up to 1");
-    check(&[pair("version", "one"), pair("about", &about)], "\"one\", no number");
+    check(&[pair("version", "one"), pair("about", &about)], "\"one\", which is not a number");
     check(&[pair("version", "1")], "vmtrace_about");
     check(&[pair("version", "1"), pair("about", "{")], "cannot be read");
 }
 
 #[test]
-fn rows_that_cannot_be_are_named() {
+fn invalid_rows_are_named_in_the_error() {
     let check = |column: usize, number: i64, want: &str| {
         let mut row = crate::schema::row(&full(1, 0));
         row[column] = number;
@@ -127,7 +127,7 @@ fn rows_that_cannot_be_are_named() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// However many runs it takes, what comes out is what went in, by arrival.
+    /// For any number of runs, the output is the sorted input.
     #[test]
     fn a_sorter_loses_nothing(arrivals in prop::collection::vec(-20_i64..20, 0..40), run_vms in 1_usize..12) {
         let dir = tempfile::tempdir().unwrap();
@@ -140,6 +140,6 @@ proptest! {
         prop_assert_eq!(sorter.finish(&about()).unwrap().vms, given.len() as u64);
         given.sort_by_key(Vm::order);
         prop_assert_eq!(read(&path).unwrap(), given);
-        prop_assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no run is left behind");
+        prop_assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "all runs are removed");
     }
 }

@@ -1,114 +1,114 @@
-//! One virtual machine of a trace, and what cannot be true of one.
+//! One virtual machine of a trace, and the limits of its values.
 
-/// Cores that a VM may have: far above any machine, and low enough that sums of them never overflow.
+/// The largest number of cores of a VM: far above any machine, and small enough that sums never overflow.
 pub const CORES_MAX: u32 = 1 << 16;
-/// Memory that a VM may have.
+/// The largest memory of a VM.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 50;
-/// How far from its beginning a trace may tell of: 34,000 years either way.
+/// The largest distance of a time from the trace's beginning: 34,000 years.
 pub const SECONDS_MAX: i64 = 1 << 40;
-/// How much faster one may run by slower memory, which can only be noise.
+/// The smallest slowdown. A negative slowdown is measurement noise.
 pub const SLOWDOWN_MIN: f64 = -0.99;
-/// How much slower a VM may run: 1,000 times.
+/// The largest slowdown: 1,000 times.
 pub const SLOWDOWN_MAX: f64 = 1000.0;
 
-/// One virtual machine: what was asked for, when it came and went, and what it made of its memory.
+/// One virtual machine: its request, its arrival and departure, and its use of memory.
 ///
-/// Times are whole seconds since an instant that all of a trace's rows share; they may be negative for what was there
-/// before the trace began. Ids of types, systems and places are numbers; the trace keeps their words.
+/// Times are whole seconds since an instant that all rows of a trace share. They are negative for a VM that arrived before
+/// the trace began. Types, operating systems and regions are indices into the trace's lists of names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vm {
-    /// Which one. No other row of the trace has the same.
+    /// Unique id.
     pub id: u64,
-    /// When it came, in seconds.
+    /// Arrival, in seconds.
     pub arrival: i64,
-    /// When it left, in seconds, at or after its arrival. `None`: it still ran when the trace ended (its life is censored),
-    /// or the trace does not tell.
+    /// Departure, in seconds, at or after the arrival. `None` if the VM was running at the end of the trace (its lifetime is
+    /// censored) or the trace lacks it.
     pub departure: Option<i64>,
     /// Virtual cores, at least one.
     pub cores: u32,
-    /// Memory that it was sold, in bytes, at least one.
+    /// Rented memory in bytes, at least one.
     pub memory_bytes: u64,
-    /// The cluster that it was scheduled on; 0 where the trace knows only one.
+    /// The cluster that the VM was scheduled on; 0 if the trace has one cluster.
     pub cluster: u32,
-    /// Whose it is.
+    /// The customer that rents the VM.
     pub customer: Option<u64>,
-    /// Its type (series and size).
+    /// Type (series and size).
     pub vm_type: Option<u16>,
-    /// Its guest operating system.
+    /// Guest operating system.
     pub guest_os: Option<u16>,
-    /// Its region.
+    /// Region.
     pub location: Option<u16>,
-    /// The share of its memory that it never touched in its life, 0 to 1.
+    /// Share of its memory that the VM never touched, 0 to 1.
     pub untouched_ratio: Option<f64>,
-    /// How much slower it runs with all its memory on a pool that adds 64 ns (182 % of local latency): 0.05 is 5 % slower.
-    /// A little below zero is noise, and allowed.
+    /// Slowdown with all memory on a pool that adds 64 ns (182 % of local latency): 0.05 is 5 % slower. Values slightly below
+    /// zero are noise and allowed.
     pub slowdown_64ns: Option<f64>,
-    /// The same with 140 ns added (222 % of local latency).
+    /// Slowdown with 140 ns added (222 % of local latency).
     pub slowdown_140ns: Option<f64>,
 }
 
-/// What cannot be true of a VM.
+/// A field of a VM is out of range.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{field} is {value}; {want}")]
-pub struct Fault {
-    /// Which field of [`Vm`].
+#[error("{field} is {value}; {allowed}")]
+pub struct InvalidField {
+    /// Name of the field of [`Vm`].
     pub field: &'static str,
-    /// What it holds.
+    /// The value found.
     pub value: String,
-    /// What it may hold.
-    pub want: &'static str,
+    /// The allowed range, as a clause.
+    pub allowed: &'static str,
 }
 
 impl Vm {
-    /// Checks what no row may violate. Everything that reads a trace from outside calls this on each row.
+    /// Checks the limits of all fields. Every reader of outside data calls this for each row.
     ///
     /// # Errors
-    /// The first [`Fault`], in the order of the fields.
-    pub fn check(&self) -> Result<(), Fault> {
-        let fault = |field, value: String, want| Err(Fault { field, value, want });
+    /// The first [`InvalidField`], in the order of the fields.
+    pub fn check(&self) -> Result<(), InvalidField> {
+        let invalid = |field, value: String, allowed| Err(InvalidField { field, value, allowed });
         if self.arrival.checked_abs().is_none_or(|seconds| seconds > SECONDS_MAX) {
-            return fault("arrival", format!("{} s", self.arrival), "it must lie within 2^40 seconds of the trace's beginning");
+            return invalid("arrival", format!("{} s", self.arrival), "it must lie within 2^40 seconds of the trace's beginning");
         }
         if let Some(departure) = self.departure
             && (departure < self.arrival || departure > SECONDS_MAX)
         {
-            return fault("departure", format!("{departure} s"), "it must not come before the arrival, nor after 2^40 seconds");
+            return invalid("departure", format!("{departure} s"), "it must not be before the arrival or after 2^40 seconds");
         }
         for (field, number) in [("id", Some(self.id)), ("customer", self.customer)] {
             if let Some(number) = number
                 && i64::try_from(number).is_err()
             {
-                return fault(field, number.to_string(), "it must be below 2^63");
+                return invalid(field, number.to_string(), "it must be below 2^63");
             }
         }
         if !(1..=CORES_MAX).contains(&self.cores) {
-            return fault("cores", self.cores.to_string(), "it must be 1 to 65536");
+            return invalid("cores", self.cores.to_string(), "it must be 1 to 65536");
         }
         if !(1..=MEMORY_BYTES_MAX).contains(&self.memory_bytes) {
-            return fault("memory_bytes", self.memory_bytes.to_string(), "it must be 1 byte to 1 PiB");
+            return invalid("memory_bytes", self.memory_bytes.to_string(), "it must be 1 byte to 1 PiB");
         }
         if let Some(ratio) = self.untouched_ratio
             && !(0.0..=1.0).contains(&ratio)
         {
-            return fault("untouched_ratio", ratio.to_string(), "it must be 0 to 1");
+            return invalid("untouched_ratio", ratio.to_string(), "it must be 0 to 1");
         }
         for (field, slowdown) in [("slowdown_64ns", self.slowdown_64ns), ("slowdown_140ns", self.slowdown_140ns)] {
             if let Some(slowdown) = slowdown
                 && !(SLOWDOWN_MIN..=SLOWDOWN_MAX).contains(&slowdown)
             {
-                return fault(field, slowdown.to_string(), "it must be -0.99 to 1000");
+                return invalid(field, slowdown.to_string(), "it must be -0.99 to 1000");
             }
         }
         Ok(())
     }
 
-    /// Seconds that it lived; `None` where it still ran, or the trace does not tell.
+    /// Returns the lifetime in seconds, or `None` if the departure is unknown.
     #[must_use]
     pub fn lifetime(&self) -> Option<i64> {
         self.departure.map(|departure| departure - self.arrival)
     }
 
-    /// What a trace is sorted by.
+    /// Returns the sort key of a trace: arrival and id.
     #[must_use]
     pub fn order(&self) -> (i64, u64) {
         (self.arrival, self.id)
@@ -120,11 +120,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_true_is_named() {
+    fn invalid_fields_are_named_in_the_error() {
         let check = |change: fn(&mut Vm), want: Option<&str>| {
             let mut vm = Vm { cores: 2, memory_bytes: 1 << 32, arrival: 300, departure: Some(900), ..Vm::default() };
             change(&mut vm);
-            assert_eq!(vm.check().err().map(|fault| fault.field), want, "{vm:?}");
+            assert_eq!(vm.check().err().map(|error| error.field), want, "{vm:?}");
         };
         check(|_| (), None);
         check(|vm| vm.departure = None, None);

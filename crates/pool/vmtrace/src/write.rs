@@ -16,10 +16,10 @@ use crate::error::{Error, Result};
 use crate::schema::{self, COLUMNS};
 use crate::vm::Vm;
 
-/// VMs of a row group: what the writer holds in memory, some 14 MB.
+/// VMs of a row group, which the writer holds in memory: about 14 MB.
 pub const GROUP_VMS: usize = 1 << 17;
 
-/// A trace file that is being written. It appears under its name, whole, when it is finished.
+/// A trace file being written. It appears under its name when it is complete.
 pub struct Writer {
     path: PathBuf,
     file: SerializedFileWriter<BufWriter<NamedTempFile>>,
@@ -29,12 +29,12 @@ pub struct Writer {
     durable: bool,
 }
 
-/// What a finished file holds.
+/// Size of a finished file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// VMs.
+    /// Number of VMs.
     pub vms: u64,
-    /// The file's size.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
@@ -45,15 +45,15 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Begins the file that will be `path`; its directory is made.
+    /// Begins the file `path`. Creates its directory.
     ///
     /// # Errors
-    /// Any error of making files there.
+    /// Any error of creating files there.
     pub fn create(path: &Path) -> Result<Self> {
         Self::begin(path, true)
     }
 
-    /// Begins a file that nobody will miss after a crash.
+    /// Begins a temporary file that need not survive a crash.
     pub(crate) fn scratch(path: &Path) -> Result<Self> {
         Self::begin(path, false)
     }
@@ -66,13 +66,12 @@ impl Writer {
         Ok(Self { path: path.to_owned(), file, columns, last: None, written: Written::default(), durable })
     }
 
-    /// Adds a VM. They come sorted by [`Vm::order`].
+    /// Adds a VM. VMs must be added in the order of [`Vm::order`].
     ///
     /// # Errors
-    /// [`Error::Order`], also where an id comes twice in a row; [`Error::Damaged`] for what [`Vm::check`] refuses; any
-    /// error of writing.
+    /// [`Error::Order`], also for a duplicate; [`Error::Damaged`] if [`Vm::check`] fails; any error of writing.
     pub fn push(&mut self, vm: &Vm) -> Result<()> {
-        vm.check().map_err(|fault| Error::damaged(&self.path, format!("VM {}: {fault}", vm.id)))?;
+        vm.check().map_err(|error| Error::damaged(&self.path, format!("VM {}: {error}", vm.id)))?;
         if self.last.is_some_and(|last| last >= vm.order()) {
             return Err(Error::Order { path: self.path.clone(), id: vm.id, arrival: vm.arrival });
         }
@@ -92,10 +91,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the file: it is on the disk, under its name.
+    /// Completes the file: it is on disk under its name.
     ///
     /// # Errors
-    /// Any error of writing; there is no file then.
+    /// Any error of writing; the file does not exist then.
     pub fn finish(mut self, about: &About) -> Result<Written> {
         self.end_group()?;
         for pair in schema::metadata(&self.path, about)? {
@@ -119,33 +118,33 @@ fn write_group(file: &mut SerializedFileWriter<BufWriter<NamedTempFile>>, column
     Ok(())
 }
 
-/// A file beside `path` that becomes it when it is whole. Others may read it, as they may what a shell writes.
+/// Creates a temporary file beside `path`, which is renamed when it is complete. Its permissions follow the umask.
 fn temporary_for(path: &Path) -> Result<NamedTempFile> {
     let directory = directory_of(path);
-    std::fs::create_dir_all(directory).map_err(Error::io(directory, "make"))?;
+    std::fs::create_dir_all(directory).map_err(Error::file(directory, "create"))?;
     let mut builder = tempfile::Builder::new();
     builder.prefix(".unfinished-").permissions(Permissions::from_mode(0o666));
-    builder.tempfile_in(directory).map_err(Error::io(directory, "make a file in"))
+    builder.tempfile_in(directory).map_err(Error::file(directory, "create a file in"))
 }
 
-/// The directory that a file is in.
+/// Returns the directory of a file.
 pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Gives a written file its name, once it is on the disk if it is to be durable. Returns its size in bytes.
+/// Renames a written file to its final name, after syncing it if `durable`. Returns its size in bytes.
 fn persist(path: &Path, buffered: BufWriter<NamedTempFile>, durable: bool) -> Result<u64> {
-    let mut temporary = buffered.into_inner().map_err(|error| Error::io(path, "write")(error.into_error()))?;
-    temporary.flush().map_err(Error::io(path, "write"))?;
+    let mut temporary = buffered.into_inner().map_err(|error| Error::file(path, "write")(error.into_error()))?;
+    temporary.flush().map_err(Error::file(path, "write"))?;
     if durable {
-        temporary.as_file().sync_all().map_err(Error::io(path, "write"))?;
+        temporary.as_file().sync_all().map_err(Error::file(path, "write"))?;
     }
-    let bytes = temporary.as_file().metadata().map_err(Error::io(path, "look at"))?.len();
-    temporary.persist(path).map_err(|error| Error::io(path, "make")(error.error))?;
+    let bytes = temporary.as_file().metadata().map_err(Error::file(path, "read the size of"))?.len();
+    temporary.persist(path).map_err(|error| Error::file(path, "create")(error.error))?;
     if durable {
-        // The name is durable when the directory is.
+        // A rename is durable after the directory is synced.
         let directory = directory_of(path);
-        File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::io(directory, "write"))?;
+        File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::file(directory, "write"))?;
     }
     Ok(bytes)
 }

@@ -57,7 +57,7 @@ fn with_counters(host: host::Host, settings: &Settings) -> host::Host {
 pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     let settings = Settings::load(&arguments.config)?;
     let predictor = settings.predict.as_ref().map(|models| Predictor::load(&models.untouched, models.insensitive.as_deref()));
-    let faults: Vec<String> = predictor.iter().flat_map(Predictor::faults).map(ToString::to_string).collect();
+    let faults: Vec<String> = predictor.iter().flat_map(Predictor::errors).map(ToString::to_string).collect();
     for fault in &faults {
         log::warn!("{fault}; guests it would have spoken of get no pool memory");
     }

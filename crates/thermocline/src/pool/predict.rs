@@ -50,7 +50,7 @@ struct Told {
 /// Runs the command.
 pub(super) fn predict(format: Format, arguments: &Predict) -> Result<()> {
     let predictor = Predictor::load(&arguments.model, arguments.insensitive.as_deref());
-    let faults: Vec<String> = predictor.faults().map(ToString::to_string).collect();
+    let faults: Vec<String> = predictor.errors().map(ToString::to_string).collect();
     for fault in &faults {
         log::warn!("{fault}");
     }
@@ -119,6 +119,6 @@ fn words(decision: &Decision) -> String {
     };
     match decision.latency {
         Latency::Insensitive(score) | Latency::Sensitive(score) => format!("{why} (insensitive by {score:.2})"),
-        Latency::NoModel | Latency::Unsaid(_) => why,
+        Latency::NoModel | Latency::NoAnswer(_) => why,
     }
 }

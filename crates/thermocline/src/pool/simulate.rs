@@ -12,13 +12,13 @@ use placement::{Shape, Strategy};
 use pool::Ns;
 use serde::Serialize;
 use simulator::faults::Faults;
-use simulator::foretold::{Foretold, Quality};
 use simulator::latency::Latency;
-use simulator::memory::Memory;
+use simulator::memory::MemoryPolicy;
 use simulator::oracle::{Accuracy, Oracle};
+use simulator::predictions::{Predictions, Quality};
 use simulator::run::Baseline;
 use simulator::site::Cluster;
-use simulator::study::{self, Also, Deal, Outcome, Servers};
+use simulator::study::{self, ClusterAssignment, ExtraRuns, Outcome, Servers};
 use simulator::{Setup, Site};
 use vmtrace::{Trace, Vm};
 
@@ -77,8 +77,8 @@ struct Row<'a> {
     added_ns: u32,
     /// How good the predictions were to be; none but for pond.
     accuracy: Option<Accuracy>,
-    /// How good the predictions of trained models were; none but for models.
-    foretold: Option<&'a Quality>,
+    /// Accuracy of the trained models; null for other policies.
+    prediction_quality: Option<&'a Quality>,
     /// The share of memory that was on pools, over time.
     pool_ratio: f64,
     /// The share of VMs that would exceed the margin.
@@ -94,7 +94,7 @@ struct Planned<'a> {
     added_ns: u32,
     accuracy: Option<Accuracy>,
     oracle: Option<Oracle>,
-    foretold: Option<&'a Foretold>,
+    predictions: Option<&'a Predictions>,
 }
 
 /// Runs `thermocline pool simulate`.
@@ -103,7 +103,7 @@ pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let trace = Trace::open(&arguments.trace)?;
     let asking = Asking::of(arguments)?;
     let (vms, assumed) = vms(&trace, arguments)?;
-    let foretold = asking.as_ref().map(|asking| asking.foretell(&vms, &trace, arguments)).unwrap_or_default();
+    let predictions = asking.as_ref().map(|asking| asking.predict(&vms, &trace, arguments)).unwrap_or_default();
     let vms = match &asking {
         Some(asking) => asking.since_then(vms)?,
         None => vms,
@@ -115,10 +115,10 @@ pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
         None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
     };
     let baselines = watched("clusters placed", clusters.len(), |done| study::baselines(&site, &clusters, threads, done))?;
-    let planned = plan(arguments, &clusters, &foretold);
+    let planned = plan(arguments, &clusters, &predictions);
     let setups: Vec<Setup<'_>> = planned.iter().map(|planned| planned.setup(arguments.seed)).collect();
     let tasks = setups.len() * clusters.len();
-    let also = Also { confirm: arguments.confirm, provision: arguments.provision };
+    let also = ExtraRuns { confirm: arguments.confirm, provision: arguments.provision };
     let outcomes = watched("runs", tasks, |done| study::run(&site, &clusters, &baselines, &setups, also, threads, done))?;
     let rows = planned.iter().zip(outcomes).map(|(planned, outcome)| row(planned, outcome)).collect();
     let told = Told {
@@ -169,10 +169,10 @@ fn vms(trace: &Trace, arguments: &Simulate) -> Result<(Vec<Vm>, u64)> {
     for vm in trace.vms() {
         let mut vm = vm?;
         if arguments.assume_published {
-            assumed += u64::from(simulator::assumed::assume(&mut vm, arguments.seed));
+            assumed += u64::from(simulator::assumptions::fill_missing(&mut vm, arguments.seed));
         }
         if let Some(over) = arguments.spread {
-            simulator::assumed::spread(&mut vm, i64::try_from(over.as_secs())?, arguments.seed);
+            simulator::assumptions::spread_times(&mut vm, i64::try_from(over.as_secs())?, arguments.seed);
         }
         vms.push(vm);
         progress.step();
@@ -188,14 +188,14 @@ fn vms(trace: &Trace, arguments: &Simulate) -> Result<(Vec<Vm>, u64)> {
 fn clusters(vms: Vec<Vm>, trace: &Trace, site: &Site, arguments: &Simulate) -> Vec<Cluster> {
     let servers = match arguments.servers {
         Some(servers) => Servers::Count(servers),
-        None => Servers::BusyPpm(arguments.peak_fill.0),
+        None => Servers::PeakFillPpm(arguments.peak_fill.0),
     };
-    let deal = arguments.clusters.map_or(Deal::AsTraced, Deal::Into);
-    study::clusters(vms, trace.about().ends, deal, servers, site)
+    let assignment = arguments.clusters.map_or(ClusterAssignment::AsTraced, ClusterAssignment::Hashed);
+    study::clusters(vms, trace.about().ends, assignment, servers, site)
 }
 
 /// Every pool size with every policy at every latency.
-fn plan<'a>(arguments: &Simulate, clusters: &[Cluster], foretold: &'a BTreeMap<u32, Foretold>) -> Vec<Planned<'a>> {
+fn plan<'a>(arguments: &Simulate, clusters: &[Cluster], predictions: &'a BTreeMap<u32, Predictions>) -> Vec<Planned<'a>> {
     let margin = arguments.margin.as_f64();
     let mut planned = Vec::new();
     for &latency in &arguments.latency {
@@ -205,8 +205,8 @@ fn plan<'a>(arguments: &Simulate, clusters: &[Cluster], foretold: &'a BTreeMap<u
                 let accuracy = (split == Split::Pond).then(|| arguments.accuracy.unwrap_or(published(added_ns)));
                 let vms = || clusters.iter().flat_map(|cluster| &cluster.vms);
                 let oracle = accuracy.map(|accuracy| Oracle::new(vms(), &accuracy, added_ns, margin, arguments.seed));
-                let foretold = foretold.get(&added_ns).filter(|_| split == Split::Models);
-                planned.push(Planned { pool_sockets, split, added_ns, accuracy, oracle, foretold });
+                let predictions = predictions.get(&added_ns).filter(|_| split == Split::Models);
+                planned.push(Planned { pool_sockets, split, added_ns, accuracy, oracle, predictions });
             }
         }
     }
@@ -220,11 +220,11 @@ fn published(added_ns: u32) -> Accuracy {
 
 impl Planned<'_> {
     fn setup(&self, seed: u64) -> Setup<'_> {
-        let memory = match (self.split, &self.oracle, self.foretold) {
-            (Split::Static(share), ..) => Memory::Static { share_ppm: share.0, seed },
-            (Split::Pond, Some(oracle), _) => Memory::Pond(oracle),
-            (Split::Models, _, Some(foretold)) => Memory::Pond(foretold),
-            (Split::AllLocal | Split::Pond | Split::Models, ..) => Memory::AllLocal,
+        let memory = match (self.split, &self.oracle, self.predictions) {
+            (Split::Static(share), ..) => MemoryPolicy::Static { share_ppm: share.0, seed },
+            (Split::Pond, Some(oracle), _) => MemoryPolicy::Pond(oracle),
+            (Split::Models, _, Some(predictions)) => MemoryPolicy::Pond(predictions),
+            (Split::AllLocal | Split::Pond | Split::Models, ..) => MemoryPolicy::AllLocal,
         };
         Setup { pool_sockets: self.pool_sockets, memory, added_ns: self.added_ns }
     }
@@ -246,7 +246,7 @@ fn row<'a>(planned: &Planned<'a>, outcome: Outcome) -> Row<'a> {
         memory: planned.name(),
         added_ns: planned.added_ns,
         accuracy: planned.accuracy,
-        foretold: planned.foretold.map(|foretold| &foretold.quality),
+        prediction_quality: planned.predictions.map(|predictions| &predictions.quality),
         pool_ratio: outcome.measured.pool_ratio(),
         mispredicted_ratio: outcome.measured.mispredicted as f64 / outcome.measured.started.max(1) as f64,
         outcome,

@@ -78,7 +78,7 @@ impl Host {
                 let (outcome, score) = match latency {
                     Latency::Insensitive(score) => ("insensitive", Some(score)),
                     Latency::Sensitive(score) => ("sensitive", Some(score)),
-                    Latency::Unsaid(_) | Latency::NoModel => ("unsaid", None),
+                    Latency::NoAnswer(_) | Latency::NoModel => ("no_answer", None),
                 };
                 (outcome, Some(Counted { at: now(), score, insensitive: matches!(latency, Latency::Insensitive(_)), counters }))
             }

@@ -10,20 +10,20 @@ fn vm(id: u64, cores: u32, local_gib: u32, pool_slices: u32) -> Request {
     Request { id, cores, local_mib: local_gib * GIB, pool_slices }
 }
 
-fn rooms(grantable: &[u32]) -> Vec<Room> {
-    grantable.iter().map(|&grantable| Room { grantable, capacity: 16 }).collect()
+fn spaces(grantable: &[u32]) -> Vec<PoolSpace> {
+    grantable.iter().map(|&grantable| PoolSpace { grantable, capacity: 16 }).collect()
 }
 
 #[test]
-fn policies_prefer_what_they_say() {
+fn each_policy_chooses_its_preferred_server() {
     // Four servers in two pools: one nearly full, one short of memory, one short of cores, one empty.
     let mut fleet = Fleet::new(SHAPE, 4, 2).unwrap();
     for (server, cores, gib) in [(0, 5, 12), (0, 5, 12), (1, 1, 12), (2, 6, 2)] {
-        let placement = fleet.place_on(server, &vm(0, cores, gib, 0)).unwrap();
-        assert!(fleet.take(&placement));
+        let placement = fleet.fit_on(server, &vm(0, cores, gib, 0)).unwrap();
+        assert!(fleet.reserve(&placement));
     }
     let check = |policy: Named, request: Request, pools: &[u32], want: Option<u32>| {
-        let got = fleet.choose(&request, &rooms(pools), &policy);
+        let got = fleet.choose(&request, &spaces(pools), &policy);
         assert_eq!(got.map(|placement| placement.server), want, "{policy} {request:?}");
     };
     check(Named::FirstFit, vm(1, 2, 2, 0), &[16, 16], Some(0));
@@ -33,34 +33,34 @@ fn policies_prefer_what_they_say() {
     // Server 2 has cores to spare against its memory, server 1 the reverse.
     check(Named::Balance, vm(1, 1, 10, 0), &[16, 16], Some(2));
     check(Named::Balance, vm(1, 6, 1, 0), &[16, 16], Some(1));
-    // The pool is a dimension like the others.
+    // A pool without enough slices rules out its servers.
     check(Named::FirstFit, vm(1, 2, 2, 3), &[2, 16], Some(2));
     check(Named::FirstFit, vm(1, 2, 2, 3), &[2, 2], None);
     check(Named::FirstFit, vm(1, 2, 2, 3), &[], None);
-    // Not spanning comes before every preference.
+    // A server without spanning comes before every preference.
     check(Named::FirstFit, vm(1, 4, 2, 0), &[16, 16], Some(1));
     check(Named::FirstFit, vm(1, 17, 2, 0), &[16, 16], None);
-    let lots: std::collections::BTreeSet<_> =
-        (0..64).filter_map(|id| fleet.choose(&vm(id, 1, 1, 0), &rooms(&[16, 16]), &Named::Random { seed: 7 })).map(|p| p.server).collect();
-    assert_eq!(lots.len(), 4, "every server has its turn");
+    let chosen: std::collections::BTreeSet<_> =
+        (0..64).filter_map(|id| fleet.choose(&vm(id, 1, 1, 0), &spaces(&[16, 16]), &Named::Random { seed: 7 })).map(|p| p.server).collect();
+    assert_eq!(chosen.len(), 4, "every server is chosen for some VM");
 }
 
 #[test]
-fn a_vm_fits_one_node_where_it_can() {
+fn a_vm_is_placed_on_one_node_if_possible() {
     let check = |taken: &[(u32, u32)], request: Request, want: &[(u32, u32)]| {
         let mut fleet = Fleet::new(SHAPE, 1, 1).unwrap();
         let mut nodes = [Node::default(); NODES_MAX];
         for (node, &(cores, gib)) in nodes.iter_mut().zip(taken) {
             *node = Node { cores, mib: gib * GIB };
         }
-        assert!(fleet.take(&Placement { server: 0, nodes }));
-        let got = fleet.place_on(0, &request).map(|placement| placement.nodes.map(|node| (node.cores, node.mib / GIB)));
+        assert!(fleet.reserve(&Placement { server: 0, nodes }));
+        let got = fleet.fit_on(0, &request).map(|placement| placement.nodes.map(|node| (node.cores, node.mib / GIB)));
         assert_eq!(got.as_ref().map(|nodes| &nodes[..2]), (!want.is_empty()).then_some(want), "{taken:?} {request:?}");
     };
     check(&[], vm(1, 4, 8, 0), &[(4, 8), (0, 0)]);
     check(&[(0, 0), (2, 0)], vm(1, 4, 8, 0), &[(0, 0), (4, 8)]);
     check(&[(0, 12), (6, 0)], vm(1, 2, 8, 0), &[(0, 0), (2, 8)]);
-    // All cores on one node, a little memory from the other.
+    // All cores on one node, part of the memory on the other.
     check(&[(0, 12), (6, 0)], vm(1, 4, 8, 0), &[(4, 4), (0, 4)]);
     // More cores than a node has.
     check(&[(0, 0), (2, 0)], vm(1, 12, 20, 0), &[(8, 16), (4, 4)]);
@@ -69,18 +69,18 @@ fn a_vm_fits_one_node_where_it_can() {
 }
 
 #[test]
-fn a_vm_grows_where_its_cores_are() {
+fn a_vm_grows_on_the_node_of_its_cores_first() {
     let check = |taken_gib: u32, grows_gib: u32, want: Option<(u32, u32)>| {
         let mut fleet = Fleet::new(SHAPE, 1, 1).unwrap();
         let mut nodes = [Node::default(); NODES_MAX];
         nodes[1] = Node { cores: 4, mib: taken_gib * GIB };
         let mut placement = Placement { server: 0, nodes };
-        assert!(fleet.take(&placement));
+        assert!(fleet.reserve(&placement));
         let before = (fleet.clone(), placement);
         let grew = fleet.grow(&mut placement, grows_gib * GIB);
         assert_eq!(grew.then_some((placement.nodes[0].mib / GIB, placement.nodes[1].mib / GIB)), want);
         assert!(grew || (fleet.clone(), placement) == before);
-        fleet.give_back(&placement);
+        fleet.release(&placement);
         assert_eq!(fleet, Fleet::new(SHAPE, 1, 1).unwrap());
     };
     check(4, 8, Some((0, 12)));
@@ -90,21 +90,21 @@ fn a_vm_grows_where_its_cores_are() {
 }
 
 #[test]
-fn odd_shapes_are_refused_and_servers_that_are_down_are_left_out() {
+fn invalid_shapes_are_refused_and_servers_that_are_down_are_skipped() {
     for (nodes, pool_servers) in [(0, 1), (5, 1), (2, 0)] {
         assert_eq!(Fleet::new(Shape { nodes, ..SHAPE }, 1, pool_servers), None);
     }
     let mut fleet = Fleet::new(SHAPE, 3, 2).unwrap();
     assert_eq!((fleet.pools(), fleet.pool_of(2)), (2, (1, 0)));
     fleet.set_up(0, false);
-    assert_eq!(fleet.choose(&vm(1, 1, 1, 0), &rooms(&[0, 0]), &Named::FirstFit).map(|p| p.server), Some(1));
+    assert_eq!(fleet.choose(&vm(1, 1, 1, 0), &spaces(&[0, 0]), &Named::FirstFit).map(|p| p.server), Some(1));
     assert_eq!((fleet.free(0), fleet.free(1)), ((0, 0), (16, 32_768)));
     fleet.set_up(0, true);
-    assert_eq!(fleet.choose(&vm(1, 1, 1, 0), &rooms(&[0, 0]), &Named::FirstFit).map(|p| p.server), Some(0));
+    assert_eq!(fleet.choose(&vm(1, 1, 1, 0), &spaces(&[0, 0]), &Named::FirstFit).map(|p| p.server), Some(0));
 }
 
 #[test]
-fn policies_are_known_by_their_names() {
+fn policies_are_found_by_name() {
     for name in Named::NAMES {
         assert_eq!(Named::named(name, 1).unwrap().to_string(), name);
     }
@@ -122,20 +122,20 @@ fn any_policy() -> impl Strategy<Value = Named> {
 
 proptest! {
     #[test]
-    fn no_node_is_oversubscribed_and_what_is_given_back_was_taken(
+    fn no_node_is_oversubscribed_and_releasing_all_restores_the_empty_fleet(
         requests in proptest::collection::vec(any_request(), 0..60), policy in any_policy(),
     ) {
         let empty = Fleet::new(SHAPE, 4, 2).unwrap();
         let (mut fleet, mut placed) = (empty.clone(), Vec::<Placement>::new());
-        let pools = rooms(&[4, 2]);
+        let pools = spaces(&[4, 2]);
         for (request, leaves) in requests {
             let chosen = fleet.choose(&request, &pools, &policy);
-            prop_assert_eq!(chosen, fleet.clone().choose(&request, &pools, &policy), "the same again");
+            prop_assert_eq!(chosen, fleet.clone().choose(&request, &pools, &policy), "the choice is deterministic");
             if let Some(placement) = chosen {
                 let nodes = placement.nodes.iter().fold((0, 0), |sum, node| (sum.0 + node.cores, sum.1 + node.mib));
-                prop_assert_eq!(nodes, (request.cores, request.local_mib), "all of it is placed");
+                prop_assert_eq!(nodes, (request.cores, request.local_mib), "all requested resources are placed");
                 prop_assert!(pools[fleet.pool_of(placement.server).0 as usize].grantable >= request.pool_slices);
-                prop_assert!(fleet.take(&placement), "what was chosen has room");
+                prop_assert!(fleet.reserve(&placement), "the chosen server fits");
                 placed.push(placement);
             } else {
                 let fits = |server| {
@@ -143,52 +143,52 @@ proptest! {
                     cores >= request.cores && mib >= u64::from(request.local_mib)
                         && pools[fleet.pool_of(server).0 as usize].grantable >= request.pool_slices
                 };
-                prop_assert!(!(0..4).any(fits), "refused with room");
+                prop_assert!(!(0..4).any(fits), "refused although a server fits");
             }
             if leaves && let Some(placement) = placed.pop() {
-                fleet.give_back(&placement);
+                fleet.release(&placement);
             }
         }
-        placed.iter().for_each(|placement| fleet.give_back(placement));
+        placed.iter().for_each(|placement| fleet.release(placement));
         prop_assert_eq!(fleet, empty);
     }
 
-    /// What is skipped to be quick is never what would have been taken.
+    /// The shortcuts of the search never skip the best server.
     #[test]
-    fn the_cheapest_server_is_taken_and_of_equals_the_first(
+    fn the_first_server_of_lowest_cost_is_chosen(
         requests in proptest::collection::vec(any_request(), 1..40), policy in any_policy(), empty in 1_u32..200,
     ) {
         let mut fleet = Fleet::new(SHAPE, 6 + empty, 100).unwrap();
-        let pools = rooms(&[4, 2, 16]);
+        let pools = spaces(&[4, 2, 16]);
         for (request, _) in requests {
             let candidates = (0..fleet.servers()).filter_map(|server| {
-                let (free, room) = (fleet.free(server), pools[fleet.pool_of(server).0 as usize]);
-                let placement = fleet.place_on(server, &request).filter(|_| room.grantable >= request.pool_slices)?;
+                let (free, space) = (fleet.free(server), pools[fleet.pool_of(server).0 as usize]);
+                let placement = fleet.fit_on(server, &request).filter(|_| space.grantable >= request.pool_slices)?;
                 let spans = fleet.servers[server as usize].one_node(&request).is_none();
-                let cost = policy.cost(&Candidate { request: &request, shape: &SHAPE, server, free, room, spans });
+                let cost = policy.cost(&Candidate { request: &request, shape: &SHAPE, server, free, space, spans });
                 Some(((spans, cost, server), placement))
             });
             let want = candidates.min_by_key(|(order, _)| *order).map(|(_, placement)| placement);
             let chosen = fleet.choose(&request, &pools, &policy);
             prop_assert_eq!(chosen, want);
             if let Some(placement) = chosen {
-                fleet.take(&placement);
+                fleet.reserve(&placement);
             }
         }
     }
 
     #[test]
-    fn nobody_spans_who_need_not(requests in proptest::collection::vec(any_request(), 0..40), policy in any_policy()) {
+    fn no_vm_spans_unnecessarily(requests in proptest::collection::vec(any_request(), 0..40), policy in any_policy()) {
         let mut fleet = Fleet::new(SHAPE, 3, 1).unwrap();
-        let pools = rooms(&[16, 16, 16]);
+        let pools = spaces(&[16, 16, 16]);
         for (request, _) in requests {
             let Some(placement) = fleet.choose(&request, &pools, &policy) else { continue };
             if placement.spans() {
-                prop_assert!(!fleet.servers.iter().any(|server| server.has_room(&request) && server.one_node(&request).is_some()));
+                prop_assert!(!fleet.servers.iter().any(|server| server.fits(&request) && server.one_node(&request).is_some()));
             } else {
                 prop_assert_eq!(placement.remote_mib(), 0);
             }
-            fleet.take(&placement);
+            fleet.reserve(&placement);
         }
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::onnx::{Attribute, Graph};
 
-/// A tree: node 0 sends what is at most 0.5 to leaf 1 (adds 10), the rest to node 2, which splits feature 1 at -1 (20, 30).
+/// A tree: node 0 leads values up to 0.5 to leaf 1 (10), others to node 2, which splits feature 1 at -1 (20, 30).
 fn small() -> Operator {
     let ints = |name: &str, ints: &[i64]| Attribute { name: name.to_owned(), ints: ints.to_vec(), ..Attribute::default() };
     let floats = |name: &str, floats: &[f32]| Attribute { name: name.to_owned(), floats: floats.to_vec(), ..Attribute::default() };
@@ -35,9 +35,9 @@ fn forest(operator: Operator) -> Result<Forest, String> {
 }
 
 #[test]
-fn a_walk_takes_the_branches() {
+fn an_evaluation_follows_the_branches() {
     let forest = forest(small()).unwrap();
-    let check = |inputs: [f32; 2], want: f64| assert!((forest.walk(&inputs) - want).abs() < 1e-12, "{inputs:?}");
+    let check = |inputs: [f32; 2], want: f64| assert!((forest.evaluate(&inputs) - want).abs() < 1e-12, "{inputs:?}");
     check([0.5, 0.0], 10.0);
     check([0.500_000_1, -1.0], 20.0);
     check([1.0, -0.999], 30.0);
@@ -45,29 +45,29 @@ fn a_walk_takes_the_branches() {
 }
 
 #[test]
-fn what_is_wrong_with_a_tree_is_named() {
+fn an_invalid_tree_is_refused_with_the_problem() {
     let check = |change: fn(&mut Operator), want: &str| {
         let mut operator = small();
         change(&mut operator);
         let error = forest(operator).unwrap_err();
-        assert!(error.contains(want), "{error:?} does not say {want:?}");
+        assert!(error.contains(want), "{error:?} does not contain {want:?}");
     };
     check(|of| of.op_type = "Softmax".to_owned(), "\"Softmax\"");
     check(|of| attribute(of, "n_targets").i = 2, "n_targets");
     check(|of| attribute(of, "nodes_treeids").ints.clear(), "0 nodes");
     check(|of| attribute(of, "nodes_values").floats.truncate(4), "nodes_values has 4 entries");
-    check(|of| attribute(of, "nodes_nodeids").ints[1] = 0, "there twice");
+    check(|of| attribute(of, "nodes_nodeids").ints[1] = 0, "duplicated");
     check(|of| attribute(of, "nodes_truenodeids").ints[0] = 9, "leads to node 9");
-    check(|of| attribute(of, "nodes_truenodeids").ints[2] = 1, "reached from two");
-    check(|of| attribute(of, "nodes_truenodeids").ints[2] = 2, "reached from two");
+    check(|of| attribute(of, "nodes_truenodeids").ints[2] = 1, "two parents");
+    check(|of| attribute(of, "nodes_truenodeids").ints[2] = 2, "two parents");
     check(|of| attribute(of, "nodes_featureids").ints[2] = 2, "feature 2; there are 2");
     check(|of| attribute(of, "nodes_featureids").ints[2] = -1, "feature -1");
     check(|of| attribute(of, "nodes_values").floats[0] = f32::NAN, "not finite");
     check(|of| attribute(of, "nodes_modes").strings[0] = b"BRANCH_EQ".to_vec(), "BRANCH_EQ");
     check(|of| attribute(of, "nodes_modes").strings[0] = b"LEAF".to_vec(), "two roots");
-    check(|of| attribute(of, "target_nodeids").ints[0] = 2, "no leaf");
-    check(|of| attribute(of, "target_nodeids").ints[0] = 7, "not there");
-    check(|of| attribute(of, "target_ids").ints[2] = 1, "one is served");
+    check(|of| attribute(of, "target_nodeids").ints[0] = 2, "not a leaf");
+    check(|of| attribute(of, "target_nodeids").ints[0] = 7, "does not exist");
+    check(|of| attribute(of, "target_ids").ints[2] = 1, "one is supported");
     check(|of| attribute(of, "target_weights").floats[0] = f32::INFINITY, "not finite");
     check(
         |of| of.attribute.push(Attribute { name: "post_transform".to_owned(), s: b"LOGISTIC".to_vec(), ..Attribute::default() }),
@@ -77,8 +77,8 @@ fn what_is_wrong_with_a_tree_is_named() {
 }
 
 #[test]
-fn a_ring_is_refused_whether_or_not_it_has_a_root() {
-    // Node 0 is a leaf and the tree's root; 1 and 2 lead to each other.
+fn a_cycle_is_refused_with_and_without_a_root() {
+    // Node 0 is a leaf and the tree's root; nodes 1 and 2 form a cycle.
     let mut operator = small();
     attribute(&mut operator, "nodes_modes").strings =
         [&b"LEAF"[..], b"BRANCH_LEQ", b"BRANCH_LEQ", b"LEAF", b"LEAF"].map(<[u8]>::to_vec).to_vec();
@@ -89,8 +89,8 @@ fn a_ring_is_refused_whether_or_not_it_has_a_root() {
 }
 
 #[test]
-fn a_tree_has_a_bounded_depth() {
-    // A chain of so many comparisons, each with a leaf beside it.
+fn the_depth_of_a_tree_is_bounded() {
+    // A chain of comparisons, each with one leaf.
     let chain = |length: i64| {
         let mut operator = small();
         let count = usize::try_from(2 * length + 1).unwrap();

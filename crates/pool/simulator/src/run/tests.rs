@@ -1,17 +1,21 @@
 use fastrand::Rng;
 use proptest::prelude::*;
 
+use pool::{Ns, SLICE_BYTES};
+use vmtrace::Vm;
+
+use super::state::SECOND;
 use super::*;
 use crate::faults::Faults;
 use crate::memory::{Predict, Prediction};
 use crate::oracle::{Accuracy, Oracle};
 use crate::provision::provision;
-use crate::study::{self, Deal, Servers};
+use crate::study::{self, ClusterAssignment, ExtraRuns, Servers};
 use crate::tally::saved;
 
 const GIB: u64 = SLICE_BYTES;
 
-/// VMs that come and go by chance, all of which have left in the end.
+/// VMs with random arrivals and departures, all of which leave.
 fn vms(seed: u64, count: u64, seconds: i64) -> Vec<Vm> {
     let mut random = Rng::with_seed(seed);
     let mut vms: Vec<Vm> = (0..count)
@@ -37,19 +41,19 @@ fn vms(seed: u64, count: u64, seconds: i64) -> Vec<Vm> {
 
 fn cluster(vms: Vec<Vm>, site: &Site) -> Cluster {
     let ends = vms.iter().filter_map(|vm| vm.departure).max().unwrap_or(0);
-    study::clusters(vms, ends, Deal::AsTraced, Servers::BusyPpm(800_000), site).remove(0)
+    study::clusters(vms, ends, ClusterAssignment::AsTraced, Servers::PeakFillPpm(800_000), site).remove(0)
 }
 
-fn setup(pool_sockets: u32, memory: Memory<'_>) -> Setup<'_> {
+fn setup(pool_sockets: u32, memory: MemoryPolicy<'_>) -> Setup<'_> {
     Setup { pool_sockets, memory, added_ns: 64 }
 }
 
-const ALSO: study::Also = study::Also { confirm: true, provision: false };
+const CONFIRM: ExtraRuns = ExtraRuns { confirm: true, provision: false };
 
-const HALF: Memory<'static> = Memory::Static { share_ppm: 500_000, seed: 1 };
+const HALF: MemoryPolicy<'static> = MemoryPolicy::Static { share_ppm: 500_000, seed: 1 };
 
-/// A site on which faults come by the hour.
-fn troubled(seed: u64) -> Site {
+/// A site with several faults per hour.
+fn faulty(seed: u64) -> Site {
     let second = |n: u64| Some(Ns(n * SECOND));
     let faults = Faults {
         emc_every: second(20_000),
@@ -63,7 +67,7 @@ fn troubled(seed: u64) -> Site {
 
 #[test]
 fn a_pool_of_one_server_saves_nothing_and_larger_ones_more() {
-    // Released at once: slices on their way back are memory that is needed, too.
+    // Slices are released at once; otherwise slices in release add to the required memory.
     let site = Site { offline: (Ns(0), Ns(0)), scrub: Ns(0), ..Site::default() };
     let cluster = cluster(vms(1, 6_000, 100_000), &site);
     let without = baseline(&site, &cluster).unwrap();
@@ -73,34 +77,34 @@ fn a_pool_of_one_server_saves_nothing_and_larger_ones_more() {
         assert_eq!((tally.started, tally.rejected, tally.moved, tally.fell_back), (6_000, 0, 0, 0));
         saved(tally.required.bytes(), without.tally.required.bytes())
     };
-    assert_eq!(savings(16, Memory::AllLocal).to_bits(), 0f64.to_bits());
+    assert_eq!(savings(16, MemoryPolicy::AllLocal).to_bits(), 0f64.to_bits());
     let by_size = [2, 8, 32].map(|pool_sockets| savings(pool_sockets, HALF));
-    assert!(by_size[0].abs() < 0.02, "{by_size:?}: whole slices cost a little, or gain a little");
+    assert!(by_size[0].abs() < 0.02, "{by_size:?}: rounding to whole slices costs or gains little");
     assert!(by_size[1] > by_size[0] + 0.02 && by_size[2] > by_size[1], "{by_size:?}");
-    let some = savings(32, Memory::Static { share_ppm: 100_000, seed: 1 });
+    let some = savings(32, MemoryPolicy::Static { share_ppm: 100_000, seed: 1 });
     assert!(some > 0.0 && some < by_size[2] / 2.0, "{some} of {by_size:?}");
 }
 
 #[test]
-fn what_was_measured_is_enough() {
+fn pools_of_the_measured_size_are_sufficient() {
     let site = Site { buffer_slices: 2, ..Site::default() };
     let cluster = cluster(vms(2, 3_000, 100_000), &site);
     let without = baseline(&site, &cluster).unwrap();
     let measured = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Ample).unwrap();
-    let just: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use + 2).collect();
-    let again = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Slices(&just)).unwrap();
+    let peaks: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use + 2).collect();
+    let again = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Slices(&peaks)).unwrap();
     assert_eq!((again.rejected, again.moved, again.fell_back, again.pool_peaks), (0, 0, 0, measured.pool_peaks.clone()));
     assert!(again.release_gib_per_s_max > 0.0 && again.starts_above_1_gib_per_s < again.started / 20);
-    // Half of it is not: VMs go elsewhere, but they run.
+    // Half of it is not sufficient: VMs are placed on other servers, but all of them run.
     let half: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use / 2).collect();
     let short = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Slices(&half)).unwrap();
     assert!(short.moved + short.fell_back > 0 && short.started == again.started, "{short:?}");
 }
 
 #[test]
-fn what_is_bought_is_enough_and_no_more() {
-    // Each VM fills the cores of a NUMA node. One in four wants ten times the memory of the others, which strands most of what every
-    // server must have for it.
+fn provisioned_memory_is_sufficient_and_minimal() {
+    // Each VM fills the cores of a NUMA node. One in four has ten times the memory of the others, so that most of the memory that
+    // every server must have for such a VM is stranded.
     let mut vms = vms(5, 1_000, 100_000);
     for vm in &mut vms {
         (vm.cores, vm.memory_bytes) = (24, if vm.id % 4 == 0 { 320 } else { 32 } * GIB);
@@ -109,7 +113,7 @@ fn what_is_bought_is_enough_and_no_more() {
     let cluster = cluster(vms, &site);
     let without = baseline(&site, &cluster).unwrap();
     let found = |memory| provision(&site, setup(16, memory), &cluster, &without).unwrap();
-    let local = found(Memory::AllLocal);
+    let local = found(MemoryPolicy::AllLocal);
     assert_eq!((local.bytes, local.pool_bytes), (local.local_only_bytes, 0));
     assert_eq!(local.local_only_bytes, u64::from(cluster.servers) * 320 * GIB, "every server must be able to hold the largest VM");
     let pooled = found(HALF);
@@ -118,7 +122,7 @@ fn what_is_bought_is_enough_and_no_more() {
 }
 
 #[test]
-fn slow_vms_are_noticed_and_moved_as_far_as_allowed() {
+fn slow_vms_are_mitigated_up_to_the_limit() {
     struct Pooled;
     impl Predict for Pooled {
         fn predict(&self, _: &Vm) -> Prediction {
@@ -129,7 +133,7 @@ fn slow_vms_are_noticed_and_moved_as_far_as_allowed() {
         let site = Site { mitigated_ppm, noticed_after: Ns(noticed_after * SECOND), ..Site::default() };
         let cluster = cluster(vms(3, 2_000, 100_000), &site);
         let without = baseline(&site, &cluster).unwrap();
-        let tally = simulate(&site, setup(16, Memory::Pond(&Pooled)), &cluster, &without, Capacity::Ample).unwrap();
+        let tally = simulate(&site, setup(16, MemoryPolicy::Pond(&Pooled)), &cluster, &without, Capacity::Ample).unwrap();
         assert!(tally.mispredicted > 1_000 && want(&tally), "{tally:?}");
     };
     check(0, 60, &|tally| tally.mitigated == 0 && tally.left_slow > 1_000);
@@ -140,28 +144,28 @@ fn slow_vms_are_noticed_and_moved_as_far_as_allowed() {
 
 #[test]
 fn the_same_seed_gives_the_same_outcome_on_any_number_of_threads() {
-    let site = troubled(7);
+    let site = faulty(7);
     let vms = vms(4, 3_000, 60_000);
     let ends = vms.iter().filter_map(|vm| vm.departure).max().unwrap();
     let oracle = Oracle::new(&vms, &Accuracy::AT_182, 64, 0.05, 3);
-    let deal = Deal::Into(std::num::NonZero::new(3).unwrap());
-    let clusters = study::clusters(vms, ends, deal, Servers::BusyPpm(800_000), &site);
+    let assignment = ClusterAssignment::Hashed(std::num::NonZero::new(3).unwrap());
+    let clusters = study::clusters(vms, ends, assignment, Servers::PeakFillPpm(800_000), &site);
     assert_eq!(clusters.len(), 3);
-    let setups: Vec<_> = [2, 16].into_iter().flat_map(|size| [setup(size, HALF), setup(size, Memory::Pond(&oracle))]).collect();
-    let told = |threads: usize| {
+    let setups: Vec<_> = [2, 16].into_iter().flat_map(|size| [setup(size, HALF), setup(size, MemoryPolicy::Pond(&oracle))]).collect();
+    let outcome = |threads: usize| {
         let threads = std::num::NonZero::new(threads).unwrap();
         let without = study::baselines(&site, &clusters, threads, |_| {}).unwrap();
-        format!("{:?}", study::run(&site, &clusters, &without, &setups, ALSO, threads, |_| {}).unwrap())
+        format!("{:?}", study::run(&site, &clusters, &without, &setups, CONFIRM, threads, |_| {}).unwrap())
     };
-    assert_eq!(told(1), told(3));
+    assert_eq!(outcome(1), outcome(3));
     let others = Site { seed: 8, ..site.clone() };
     let threads = std::num::NonZero::new(2).unwrap();
     let without = study::baselines(&others, &clusters, threads, |_| {}).unwrap();
-    assert_ne!(format!("{:?}", study::run(&others, &clusters, &without, &setups, ALSO, threads, |_| {}).unwrap()), told(2));
+    assert_ne!(format!("{:?}", study::run(&others, &clusters, &without, &setups, CONFIRM, threads, |_| {}).unwrap()), outcome(2));
 }
 
 #[test]
-fn servers_that_cannot_be_are_refused() {
+fn an_invalid_server_shape_is_refused() {
     let site = Site { shape: placement::Shape { nodes: 5, ..Site::default().shape }, ..Site::default() };
     let clusters = [Cluster { vms: vec![], servers: 1, ends: 0 }];
     assert_eq!(study::baselines(&site, &clusters, std::num::NonZero::<usize>::MIN, |_| {}).err(), Some(study::Error::Servers));
@@ -169,10 +173,10 @@ fn servers_that_cannot_be_are_refused() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
-    // The laws of conservation, after every event, with everything failing.
+    // Conservation of memory holds after every event, with every component failing.
     #[test]
-    fn whatever_fails_no_memory_is_lost_and_all_of_it_comes_back(seed in 0u64..1_000_000, pool_sockets in 1u32..40, bounded in any::<bool>()) {
-        let site = troubled(seed);
+    fn no_memory_is_lost_under_any_faults(seed in 0u64..1_000_000, pool_sockets in 1u32..40, bounded in any::<bool>()) {
+        let site = faulty(seed);
         let cluster = cluster(vms(seed, 250, 40_000), &site);
         let without = baseline(&site, &cluster).unwrap();
         let small = vec![40; cluster.servers as usize];
@@ -181,13 +185,13 @@ proptest! {
         while run.step().is_some() {
             for (pool, running) in run.pools().iter().zip(run.slices_in_use()) {
                 prop_assert_eq!(pool.audit(), Ok(()));
-                // What a manager was not told yet it still counts as in use; VMs never have more than it knows of.
+                // A failed manager counts slices of departed VMs as in use until it is notified; VMs never have more than that.
                 prop_assert!(running <= pool.counts().online);
                 prop_assert!(!pool.manager_works() || running == pool.counts().online);
             }
         }
         for pool in run.pools() {
-            prop_assert_eq!(pool.counts().free, pool.counts().total(), "every VM that left returned what it had");
+            prop_assert_eq!(pool.counts().free, pool.counts().total(), "every VM that left returned its slices");
         }
         let tally = run.finish();
         prop_assert!(tally.started + tally.rejected == without.tally.started);

@@ -1,4 +1,4 @@
-//! What must hold of any generated trace, and how well one fits.
+//! Properties of generated traces, and their fit.
 
 use proptest::prelude::*;
 
@@ -12,13 +12,13 @@ fn vms(settings: Settings) -> Vec<Vm> {
 const SMALL: Settings = Settings { seed: 1, vms: 3_000, clusters: 10, days: 10 };
 
 #[test]
-fn the_same_seed_is_the_same_trace() {
+fn the_same_seed_gives_the_same_trace() {
     assert_eq!(vms(SMALL), vms(SMALL));
     assert_ne!(vms(SMALL), vms(Settings { seed: 2, ..SMALL }));
 }
 
 #[test]
-fn a_file_holds_what_was_drawn() {
+fn a_file_holds_the_generated_vms() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.parquet");
     let (written, _) = generate(&SMALL, &path, &mut || ()).unwrap();
@@ -29,26 +29,26 @@ fn a_file_holds_what_was_drawn() {
     assert_eq!(read, drawn);
     let about = trace.about();
     assert!(about.generated && about.origin.contains("seed 1") && about.ends == 864_000);
-    assert_eq!((about.words.vm_types.len(), about.words.vm_types[7].as_str(), about.words.locations.len()), (18, "general-2", 2));
+    assert_eq!((about.names.vm_types.len(), about.names.vm_types[7].as_str(), about.names.locations.len()), (18, "general-2", 2));
 }
 
-/// A trace of fewer VMs than it was fitted with, and other seeds, is still like what is published.
+/// A smaller trace than the one that was fitted, with other seeds, still resembles the published figures.
 #[test]
-fn it_fits_what_is_published() {
+fn generated_traces_fit_the_published_figures() {
     for seed in [1, 2] {
         let mut tally = Tally::new(100);
         Stream::new(Settings { seed, vms: 60_000, clusters: 100, days: 40 }).for_each(|drawn| tally.count(&drawn));
         for row in tally.rows(None) {
-            // What is published as a lower bound is only to be reached.
+            // A figure that is published as a lower bound may be exceeded.
             let (least, most) = if row.what.ends_with(", over") { (1.0, 1.9) } else { (0.7, 1.4) };
             assert!((least..=most).contains(&row.ratio), "seed {seed}: {row:?}");
         }
     }
 }
 
-/// What a model is to learn is there: the next VM of a customer is more like its last than like anybody's.
+/// Models can learn from customers: a VM resembles the previous VM of its customer more than other VMs.
 #[test]
-fn customers_tell_something() {
+fn vms_of_a_customer_resemble_each_other() {
     let mut last = std::collections::HashMap::new();
     let (mut near, mut far, mut pairs) = (0.0, 0.0, 0.0);
     let mut before = 0.0;
@@ -67,10 +67,10 @@ fn customers_tell_something() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Every VM can be, comes by arrival, within the trace, and is there at some time of it.
+    /// Every VM is valid, in order of arrival, and runs at some time of the trace.
     #[test]
-    fn every_vm_is_sound(seed: u64, vms_wanted in 1_u64..2_000, clusters in 1_u32..20, days in 1_u32..20) {
-        let settings = Settings { seed, vms: vms_wanted, clusters, days };
+    fn every_vm_is_valid(seed: u64, vms_requested in 1_u64..2_000, clusters in 1_u32..20, days in 1_u32..20) {
+        let settings = Settings { seed, vms: vms_requested, clusters, days };
         let mut last = i64::MIN;
         for vm in vms(settings) {
             prop_assert!(vm.check().is_ok(), "{:?}", vm.check());

@@ -1,16 +1,18 @@
-//! The Azure V1 trace reduced to arrivals of flavours, as used for learning to generate traces:
+//! The Azure V1 trace reduced to arrivals of flavours, as used for training generators of traces:
 //! `arrival_s,batch,flavor,cores,memory_gb`, and in some splits `censored,dur_bin,dur_lo_s,dur_hi_s`.
 //!
-//! Arrivals are in bins of five minutes. A split without the last four columns has no lifetimes. One with them tells in
-//! which bin a life ended, and is read as its middle; a row with `censored` 1 still ran at the end of the split, and
-//! then they tell how long it had run. `batch` tells apart tenants within one bin and starts anew in the next: it is no
-//! customer, and is left out.
+//! Arrivals are in bins of five minutes. A split without the last four columns has no lifetimes. In a split with them, the
+//! lifetime is the center of the bin in which it ended. A row with `censored` 1 was still running at the end of the split, and
+//! the bin contains its age then. `batch` distinguishes tenants within one bin and is reused in the next. It does not identify
+//! a customer and is ignored.
 
-use super::{GIB, Lines, Sink, memory, number};
+use super::fields::{GIB, memory, number};
+use super::lines::Lines;
+use super::sink::Sink;
 use crate::error::Result;
 use crate::vm::Vm;
 
-/// Where the columns are.
+/// Positions of the columns.
 pub(super) struct Columns {
     arrival: usize,
     flavour: usize,
@@ -21,7 +23,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// The columns by a header; `None` where it is that of something else.
+    /// Returns the columns of a header, or `None` if it is not a header of this format.
     pub(super) fn of(head: &str) -> Option<Self> {
         let at = |name| head.split(',').position(|column| column.trim() == name);
         let life = || Some([at("censored")?, at("dur_lo_s")?, at("dur_hi_s")?]);
@@ -30,7 +32,7 @@ impl Columns {
     }
 }
 
-/// Reads the rows. Tells whether the file has lifetimes.
+/// Reads the rows. Returns whether the file has lifetimes.
 pub(super) fn read(lines: &mut Lines, columns: &Columns, sink: &mut Sink<'_>) -> Result<bool> {
     while let Some(line) = lines.next()? {
         if lines.number == 1 {
@@ -40,16 +42,16 @@ pub(super) fn read(lines: &mut Lines, columns: &Columns, sink: &mut Sink<'_>) ->
         let parsed = line.and_then(|line| row(&line, columns, sink));
         match parsed {
             Ok((vm, last_seen)) => sink.vm(&|| lines.place(), vm, last_seen)?,
-            Err(what) => sink.bad(&format!("{}: {what}", lines.place())),
+            Err(problem) => sink.bad(&format!("{}: {problem}", lines.place())),
         }
     }
     Ok(columns.life.is_some())
 }
 
-/// A row, and the last second at which it is told of.
+/// Parses a row. Returns the VM and the last second for which the row has data.
 fn row(line: &str, columns: &Columns, sink: &mut Sink<'_>) -> Result<(Vm, i64), String> {
     let fields: Vec<_> = line.split(',').collect();
-    let field = |at: usize| fields.get(at).copied().ok_or_else(|| format!("it has {} fields; there is one too few", fields.len()));
+    let field = |at: usize| fields.get(at).copied().ok_or_else(|| format!("the row has {} fields, which is too few", fields.len()));
     let arrival: i64 = number("arrival_s", field(columns.arrival)?)?;
     let cores = number("cores", field(columns.cores)?)?;
     let memory_bytes = memory("memory_gb", field(columns.memory)?, GIB)?;
@@ -59,14 +61,14 @@ fn row(line: &str, columns: &Columns, sink: &mut Sink<'_>) -> Result<(Vm, i64), 
             let censored: u8 = number("censored", field(censored)?)?;
             let (low, high): (u32, u32) = (number("dur_lo_s", field(low)?)?, number("dur_hi_s", field(high)?)?);
             if censored > 1 || low > high {
-                return Err(format!("censored is {censored}, dur_lo_s {low} and dur_hi_s {high}, which cannot be"));
+                return Err(format!("censored is {censored}, dur_lo_s {low} and dur_hi_s {high}, which is inconsistent"));
             }
             Some((censored == 1, i64::from(low), i64::from(high)))
         }
     };
     let vm_type = sink.vm_type(field(columns.flavour)?.trim());
     let (departure, last_seen) = match life {
-        // What was drawn says nothing of how far the trace reaches.
+        // A drawn departure does not extend the trace.
         None => (sink.drawn_departure(vm_type, arrival), arrival),
         Some((true, low, _)) => (None, arrival.saturating_add(low)),
         Some((false, low, high)) => {

@@ -1,13 +1,13 @@
-//! How long VMs of each type live, from a trace that tells, for one that does not.
+//! Lifetimes of VMs by type, estimated from one trace and drawn for another that lacks them.
 //!
 //! # Problem
-//! A split that begins empty and ends after a few days sees short lives end and long ones only begin. To draw from the
-//! lives that ended would leave the long ones out.
+//! A trace that begins empty and ends after a few days contains the end of short lifetimes but only the beginning of long
+//! ones. Drawing from the completed lifetimes would exclude the long ones.
 //!
 //! # Method
-//! The product-limit estimate (Kaplan and Meier, 1958) per type: of those that had lived to `t`, which share ended then, where
-//! the censored count as long as they were seen. What has not ended by the longest seen life has no known lifetime: such a draw
-//! gives none, and the VM is taken to run on.
+//! The product-limit estimator (Kaplan and Meier, 1958) for each type: the share of VMs of age `t` that ended at that age,
+//! where censored VMs count until they were last seen. The distribution beyond the longest completed lifetime is unknown: such
+//! a draw returns no lifetime, and the VM keeps running.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::error::Result;
 use crate::read::Trace;
 use crate::vm::Vm;
 
-/// Lives that ended, and that were still going on, by length in seconds.
+/// Number of VMs that ended, and that were still running, by age in seconds.
 type Lives = BTreeMap<i64, (u64, u64)>;
 
-/// Length, and the share that is over by then.
+/// Lifetime in seconds, and the share of VMs that ended by then.
 type Curve = Vec<(i64, f64)>;
 
 /// Lifetimes by type.
@@ -29,11 +29,11 @@ pub struct Lifetimes {
     all: Curve,
 }
 
-/// Distinct lengths that are kept for each type: longer ones are then counted by the minute, and so on.
+/// Resolution of lifetimes below a day. Longer ones are counted by the hour, which bounds the number of distinct values.
 const STEP_SECONDS: i64 = 300;
 
 impl Lifetimes {
-    /// The lifetimes in a trace.
+    /// Estimates the lifetimes of a trace.
     ///
     /// # Errors
     /// Any error of reading it.
@@ -46,8 +46,8 @@ impl Lifetimes {
         Ok(counted.curves())
     }
 
-    /// A lifetime in seconds of a VM of this type (of any, where it is unknown), for a uniform draw from 0 to 1. `None`: longer than
-    /// any that was seen to end.
+    /// Returns the lifetime in seconds of a VM of this type (of any type if it is unknown) for a uniform draw from 0 to 1.
+    /// Returns `None` if it is longer than the longest completed lifetime.
     #[must_use]
     pub fn draw(&self, vm_type: Option<&str>, uniform: f64) -> Option<i64> {
         let curve = vm_type.and_then(|name| self.types.get(name)).unwrap_or(&self.all);
@@ -66,10 +66,10 @@ impl Counted {
     fn count(&mut self, vm: &Vm, about: &About) {
         let ended = vm.departure.is_some();
         let seconds = vm.departure.unwrap_or(about.ends.max(vm.arrival)) - vm.arrival;
-        // Within a day, five minutes; beyond it, an hour: lengths stay few.
+        // A coarser resolution for long lifetimes keeps the number of distinct values small.
         let step = if seconds < 86_400 { STEP_SECONDS } else { 3_600 };
         let seconds = seconds - seconds.rem_euclid(step);
-        let name = vm.vm_type.and_then(|vm_type| about.words.vm_types.get(usize::from(vm_type)));
+        let name = vm.vm_type.and_then(|vm_type| about.names.vm_types.get(usize::from(vm_type)));
         let lives = name.map(|name| self.types.entry(name.clone()).or_default());
         for lives in lives.into_iter().chain([&mut self.all]) {
             let count = lives.entry(seconds).or_default();
@@ -116,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn the_censored_count_as_long_as_they_were_seen() {
-        // Of four, one ends at 300. One is last seen at 600. Of the two left, one ends at 900; the other outlives us.
+    fn censored_vms_count_until_they_were_last_seen() {
+        // Of four VMs, one ends at 300 and one is last seen at 600. Of the two left, one ends at 900, the other is censored.
         let of = lifetimes(&[(300, true), (600, false), (900, true), (1_200, false)]);
         let check = |uniform: f64, want: Option<i64>| assert_eq!(of.draw(None, uniform), want, "{uniform}");
         check(0.0, Some(300));
@@ -130,8 +130,8 @@ mod tests {
     }
 
     #[test]
-    fn without_lives_nothing_is_drawn() {
+    fn an_empty_estimate_draws_no_lifetime() {
         assert_eq!(Lifetimes::default().draw(Some("a"), 0.5), None);
-        assert_eq!(lifetimes(&[(300, true)]).draw(Some("of no trace"), 0.999), Some(300));
+        assert_eq!(lifetimes(&[(300, true)]).draw(Some("unknown"), 0.999), Some(300));
     }
 }

@@ -1,9 +1,9 @@
 //! AzureTracesForPacking2020: a SQLite database of VMs and their types.
 //!
-//! `vm` has a VM per row: type, tenant, and start and end in fractional days (negative for what ran before; no end for what ran
-//! on for 90 days). `vmType` says which share of a machine a type takes, for each of several machines. A share is of a
-//! machine of [`super::Options::machine_cores`] and `machine_memory_bytes`; of the machines that could hold a type, the one with the
-//! lowest id is taken.
+//! The table `vm` has one row per VM: type, tenant, and start and end in fractional days. A negative start is before the trace;
+//! a VM without an end ran beyond the 90 days of the trace. The table `vmType` has the share of a machine that a type takes, for
+//! several kinds of machines. Shares are applied to a machine of `machine_cores` and `machine_memory_bytes` of
+//! [`Options`](super::Options). Of the machines that can hold a type, the one with the lowest id is used.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,20 +11,21 @@ use std::path::Path;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row};
 
-use super::{Sink, bytes_of};
+use super::fields::bytes_of;
+use super::sink::Sink;
 use crate::error::{Error, Result};
 use crate::vm::Vm;
 
 const DAY_SECONDS: f64 = 86_400.0;
-/// Types that are told apart.
+/// The largest number of distinct types.
 const TYPES_MAX: usize = 1 << 16;
 
-/// Cores and memory in bytes of a type.
+/// Cores and memory in bytes by type.
 type Types = HashMap<String, (u32, u64)>;
 
 /// Reads the database.
 pub(super) fn read(path: &Path, sink: &mut Sink<'_>) -> Result<()> {
-    let failed = |error: rusqlite::Error| Error::damaged(path, format!("cannot be read as AzureTracesForPacking2020: {error}"));
+    let failed = |error: rusqlite::Error| Error::damaged(path, format!("cannot read the file as AzureTracesForPacking2020: {error}"));
     let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(failed)?;
     let types = types(path, &database, sink).map_err(failed)?;
     let count: i64 = database.query_row("SELECT COUNT(*) FROM vm", [], |row| row.get(0)).map_err(failed)?;
@@ -38,7 +39,7 @@ pub(super) fn read(path: &Path, sink: &mut Sink<'_>) -> Result<()> {
         let place = || format!("{} vm row {number}", path.display());
         match vm(row, &types, sink) {
             Ok((vm, last_seen)) => sink.vm(&place, vm, last_seen)?,
-            Err(what) => sink.bad(&format!("{}: {what}", place())),
+            Err(problem) => sink.bad(&format!("{}: {problem}", place())),
         }
     }
     Ok(())
@@ -56,7 +57,7 @@ fn types(path: &Path, database: &Connection, sink: &mut Sink<'_>) -> Result<Type
         let share = |at: usize| Ok::<_, rusqlite::Error>(real(row.get_ref(at)?).filter(|share| *share > 0.0 && *share <= 1.0));
         let (Some(core), Some(memory)) = (share(1)?, share(2)?) else {
             sink.bad(&format!(
-                "{} type {name}: it takes {} of a machine's cores and {} of its memory; a share is above 0 and up to 1",
+                "{} type {name}: the type takes {} of a machine's cores and {} of its memory; a share must be above 0 and at most 1",
                 path.display(),
                 text(row.get_ref(1)?),
                 text(row.get_ref(2)?)
@@ -76,7 +77,7 @@ fn types(path: &Path, database: &Connection, sink: &mut Sink<'_>) -> Result<Type
 fn vm(row: &Row<'_>, types: &Types, sink: &mut Sink<'_>) -> Result<(Vm, i64), String> {
     let field = |at: usize| row.get_ref(at).map_err(|error| error.to_string());
     let name = text(field(0)?);
-    let &(cores, memory_bytes) = types.get(&name).ok_or_else(|| format!("its type {name} is not in vmType, or cannot be used"))?;
+    let &(cores, memory_bytes) = types.get(&name).ok_or_else(|| format!("its type {name} is missing in vmType, or invalid there"))?;
     let arrival = seconds("starttime", field(2)?)?;
     let departure = match field(3)? {
         ValueRef::Null => None,
@@ -94,11 +95,11 @@ fn vm(row: &Row<'_>, types: &Types, sink: &mut Sink<'_>) -> Result<(Vm, i64), St
     Ok((vm, departure.unwrap_or(arrival)))
 }
 
-/// Fractional days as seconds.
+/// Converts fractional days to seconds.
 fn seconds(name: &str, days: ValueRef<'_>) -> Result<i64, String> {
     let seconds = real(days).map(|days| libm::round(days * DAY_SECONDS)).filter(|seconds| seconds.abs() < 1e12);
     #[expect(clippy::cast_possible_truncation, reason = "within bounds")]
-    seconds.map(|seconds| seconds as i64).ok_or_else(|| format!("{name} is {}, no number of days that it can be", text(days)))
+    seconds.map(|seconds| seconds as i64).ok_or_else(|| format!("{name} is {}, which is not a valid number of days", text(days)))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "days and shares")]
@@ -154,23 +155,23 @@ mod tests {
             vm_type: Some(0),
             ..Vm::default()
         };
-        // A share below one core is one.
+        // A share below one core counts as one core.
         let second = Vm { id: 1, arrival: 86_400, departure: None, cores: 1, memory_bytes: 5_497_558_139, vm_type: Some(1), ..first };
         assert_eq!(vms, [first, second]);
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_rows_are_named_in_the_report() {
         let check = |rows: &str, want: &str| {
             let rows = format!("INSERT INTO vm VALUES (1, 3, 7, 0, 0, 1); {rows}");
             let report = imported(&rows).unwrap().0;
             assert_eq!(report.bad_rows_total, 1, "{report:?}");
             assert!(report.bad_rows[0].contains(want), "{report:?}");
         };
-        check("INSERT INTO vm VALUES (1, 3, 99, 0, 0, 1);", "vm row 2: its type 99 is not in vmType");
+        check("INSERT INTO vm VALUES (1, 3, 99, 0, 0, 1);", "vm row 2: its type 99 is missing in vmType");
         check("INSERT INTO vm VALUES (1, 3, 7, 0, 'noon', 1);", "starttime is noon");
         check("INSERT INTO vm VALUES (1, 3, 7, 0, 2, 1);", "departure is 86400 s");
-        check("INSERT INTO vmType VALUES (3, 9, 0, 1.5, 0.5, 0, 0, 0);", "type 9: it takes 1.5 of a machine's cores");
+        check("INSERT INTO vmType VALUES (3, 9, 0, 1.5, 0.5, 0, 0, 0);", "type 9: the type takes 1.5 of a machine's cores");
         let error = imported("DROP TABLE vm;").unwrap_err().to_string();
         assert!(error.contains("AzureTracesForPacking2020") && error.contains("vm"), "{error}");
     }

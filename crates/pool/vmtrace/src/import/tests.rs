@@ -1,11 +1,14 @@
-//! Every format by hand: what it becomes, what is wrong with it, and cut at every byte.
+//! Tests of every format: valid files, invalid rows, and files truncated at every byte.
 
 use std::io::Write;
 
 use proptest::prelude::*;
 
+use super::lifetimes::Lifetimes;
+use super::sink::BAD_ROWS_REPORTED;
 use super::*;
 use crate::read::Trace;
+use crate::vm::Vm;
 
 const GB: u64 = 1 << 30;
 
@@ -36,7 +39,7 @@ fn options() -> Options {
     Options { machine_cores: 64, machine_memory_bytes: 512 * GB, ..Options::default() }
 }
 
-/// Imports files of these contents, and tells what came of them.
+/// Imports files of these contents. Returns the report and the trace.
 fn imported(contents: &[&[u8]], options: &Options) -> Result<(Report, About, Vec<Vm>)> {
     let dir = tempfile::tempdir().unwrap();
     let from: Vec<_> = (0..contents.len()).map(|at| dir.path().join(format!("given-{at}"))).collect();
@@ -51,7 +54,7 @@ fn imported(contents: &[&[u8]], options: &Options) -> Result<(Report, About, Vec
     Ok((report, trace.about().clone(), vms))
 }
 
-/// Reads a file of this content, and writes nothing; tells rows, VMs and bad rows.
+/// Reads a file of this content without writing a trace. Returns the numbers of rows, VMs and invalid rows.
 fn gathered(content: &[u8]) -> Result<(u64, u64, u64)> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(content).unwrap();
@@ -60,21 +63,21 @@ fn gathered(content: &[u8]) -> Result<(u64, u64, u64)> {
     Ok((sink.report.rows, sink.report.vms, sink.report.bad_rows_total))
 }
 
-fn packed(text: &str) -> Vec<u8> {
+fn compressed(text: &str) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(text.as_bytes()).unwrap();
     encoder.finish().unwrap()
 }
 
 #[test]
-fn flavours_by_arrival_with_their_lives() {
-    for content in [FLAVOURS.as_bytes().to_vec(), packed(FLAVOURS), FLAVOURS.replace('\n', "\r\n").into_bytes()] {
+fn flavours_are_imported_with_their_lifetimes() {
+    for content in [FLAVOURS.as_bytes().to_vec(), compressed(FLAVOURS), FLAVOURS.replace('\n', "\r\n").into_bytes()] {
         let (report, about, vms) = imported(&[&content], &options()).unwrap();
         assert_eq!((report.rows, report.vms, report.still_running, report.bad_rows_total), (3, 3, 1, 0));
         assert_eq!(report.formats, ["Azure V1 by flavours"]);
-        // The last that is told of is the third row, 86,700 s after its arrival.
+        // The last second is that of the third row, 86,700 s after its arrival.
         assert_eq!((about.ends, about.unix_time, about.generated), (87_300, false, false));
-        assert_eq!(about.words.vm_types, ["g", "a"]);
+        assert_eq!(about.names.vm_types, ["g", "a"]);
         let small = Vm { id: 1, arrival: 300, departure: Some(300), cores: 1, memory_bytes: 3 * GB / 4, vm_type: Some(1), ..Vm::default() };
         let large = Vm { id: 0, arrival: 600, departure: Some(600 + 5_550), cores: 2, memory_bytes: 7 * GB / 2, vm_type: Some(0), ..small };
         let runs_on = Vm { id: 2, departure: None, ..large.clone() };
@@ -83,7 +86,7 @@ fn flavours_by_arrival_with_their_lives() {
 }
 
 #[test]
-fn a_vmtable_of_either_year() {
+fn a_vmtable_of_v1_or_v2_is_imported() {
     let (report, about, vms) = imported(&[VMTABLE.as_bytes()], &options()).unwrap();
     assert_eq!((report.formats.as_slice(), report.bad_rows_total, about.ends), (["Azure vmtable"].as_slice(), 0, 2_591_700));
     let sizes: Vec<_> = vms.iter().map(|vm| (vm.arrival, vm.departure, vm.cores, vm.memory_bytes, vm.customer)).collect();
@@ -95,28 +98,28 @@ fn a_vmtable_of_either_year() {
             (1_133_100, Some(1_133_700), 1, 7 * GB / 4, Some(0)),
         ]
     );
-    assert_eq!(about.words.vm_types, ["4 cores, 32 GB", ">24 cores, >64 GB", "1 cores, 1.75 GB"]);
+    assert_eq!(about.names.vm_types, ["4 cores, 32 GB", ">24 cores, >64 GB", "1 cores, 1.75 GB"]);
 }
 
 #[test]
-fn bitbrains_in_both_shapes_of_text() {
+fn both_text_variants_of_bitbrains_are_imported() {
     let (report, about, vms) = imported(&[ONE_VM.as_bytes()], &options()).unwrap();
     assert_eq!((report.rows, about.unix_time, about.ends), (2, true, 1_376_315_146));
     let want = Vm { arrival: 1_376_314_846, cores: 2, memory_bytes: 2 * GB, untouched_ratio: Some(0.5), ..Vm::default() };
     assert_eq!(vms, std::slice::from_ref(&want));
-    // More active than it has memory: between two samples it was resized.
+    // The VM was resized between two samples, so its active memory exceeds its memory.
     let resized = ONE_VM.replace("1048576.0", "4194304.0");
     assert_eq!(imported(&[resized.as_bytes()], &options()).unwrap().2[0].untouched_ratio, Some(0.0));
-    // Two files are two VMs.
+    // Each file is one VM.
     assert_eq!(imported(&[ONE_VM.as_bytes(), ONE_VM.as_bytes()], &options()).unwrap().2, [want.clone(), Vm { id: 1, ..want }]);
 
     let (_, _, vms) = imported(&[SUMMARY.as_bytes()], &options()).unwrap();
-    let told: Vec<_> = vms.iter().map(|vm| (vm.departure, vm.cores, vm.memory_bytes, vm.untouched_ratio)).collect();
-    assert_eq!(told, [(None, 2, 8 * GB, Some(0.25)), (Some(1_372_639_804), 1, GB, Some(1.0))]);
+    let imported: Vec<_> = vms.iter().map(|vm| (vm.departure, vm.cores, vm.memory_bytes, vm.untouched_ratio)).collect();
+    assert_eq!(imported, [(None, 2, 8 * GB, Some(0.25)), (Some(1_372_639_804), 1, GB, Some(1.0))]);
 }
 
 #[test]
-fn bad_rows_are_counted_and_named() {
+fn invalid_rows_are_counted_and_reported() {
     let check = |head: &str, row: &str, want: &str| {
         let content = format!("{head}{row}\n");
         let (report, ..) = imported(&[content.as_bytes()], &options()).unwrap();
@@ -127,35 +130,35 @@ fn bad_rows_are_counted_and_named() {
     check(FLAVOURS, "600,0,g,two,3.5,0,0,0,0", "cores is \"two\"");
     check(FLAVOURS, "600,0,g,2,-3.5,0,0,0,0", "memory_gb is \"-3.5\"");
     check(FLAVOURS, "600,0,g,2,NaN,0,0,0,0", "memory_gb is \"NaN\"");
-    check(FLAVOURS, "600,0,g,2", "it has 4 fields");
+    check(FLAVOURS, "600,0,g,2", "the row has 4 fields");
     check(FLAVOURS, "600,0,g,2,3.5,0,0,9,8", "dur_lo_s 9 and dur_hi_s 8");
     check(FLAVOURS, "9223372036854775807,0,g,2,3.5,0,0,9,9", "arrival is 9223372036854775807 s");
     check(FLAVOURS, "600,0,g,0,3.5,0,0,9,9", "cores is 0");
     check(FLAVOURS, &"x".repeat(70_000), "longer than 65536 bytes");
-    check(VMTABLE, "a,b,c,1", "it has 4 fields");
+    check(VMTABLE, "a,b,c,1", "the row has 4 fields");
     check(VMTABLE, "a,b,c,900,600,1,1,1,x,2,2", "departure is 600 s");
-    check(ONE_VM, "1376315146;2;0;0;0;2097152;-1;0;0;0;0", "active memory is -1024 bytes, which cannot be");
+    check(ONE_VM, "1376315146;2;0;0;0;2097152;-1;0;0;0;0", "active memory is -1024 bytes, which is invalid");
     check(SUMMARY, "7,82,1372629804,1,2,8192,874.2,6144.0,1949.6", "t1 is 1, before t0");
-    // Twelve bad rows: twelve counted, ten told.
+    // Twelve invalid rows: all are counted, ten are reported.
     let many = format!("{FLAVOURS}{}", "bad\n".repeat(12));
     let (report, ..) = imported(&[many.as_bytes()], &options()).unwrap();
-    assert_eq!((report.bad_rows_total, report.bad_rows.len(), report.vms), (12, TOLD_MAX, 3));
+    assert_eq!((report.bad_rows_total, report.bad_rows.len(), report.vms), (12, BAD_ROWS_REPORTED, 3));
 }
 
 #[test]
-fn what_cannot_be_imported_is_refused() {
+fn invalid_sources_are_refused() {
     let check = |contents: &[&[u8]], options: &Options, want: &str| {
         let error = imported(contents, options).unwrap_err().to_string();
         assert!(error.contains(want) && error.contains("given-"), "{error}");
     };
-    check(&[b"hello\n"], &options(), "begins with \"hello\", which is of no known format; known are: Azure V1");
-    check(&[b""], &options(), "no known format");
-    check(&[b"arrival_s,batch,flavor,cores,memory_gb\n"], &options(), "no VM in it; it has no rows");
-    check(&[b"arrival_s,batch,flavor,cores,memory_gb\nx,0,g,1,1\n"], &options(), "the first is bad");
+    check(&[b"hello\n"], &options(), "the file begins with \"hello\"; supported are: Azure V1");
+    check(&[b""], &options(), "unknown format");
+    check(&[b"arrival_s,batch,flavor,cores,memory_gb\n"], &options(), "no VM found; the file has no rows");
+    check(&[b"arrival_s,batch,flavor,cores,memory_gb\nx,0,g,1,1\n"], &options(), "the first invalid row");
     check(&[b"PAR1 but nothing more"], &options(), "given-0");
-    check(&[FLAVOURS.as_bytes(), ONE_VM.as_bytes()], &options(), "import them apart");
-    let packed = packed(FLAVOURS);
-    check(&[&packed[..packed.len() - 4]], &options(), "get the file again");
+    check(&[FLAVOURS.as_bytes(), ONE_VM.as_bytes()], &options(), "import them separately");
+    let compressed = compressed(FLAVOURS);
+    check(&[&compressed[..compressed.len() - 4]], &options(), "download the file again");
     #[cfg(not(feature = "sqlite"))]
     check(&[b"SQLite format 3\0..."], &options(), "--features sqlite");
     let missing = import(&[PathBuf::from("/no/such/file")], Path::new("/tmp/x"), &options(), &mut |_, _| ()).unwrap_err();
@@ -163,12 +166,12 @@ fn what_cannot_be_imported_is_refused() {
 }
 
 #[test]
-fn lifetimes_are_drawn_for_rows_without() {
+fn lifetimes_are_drawn_for_rows_without_them() {
     let train = "arrival_s,batch,flavor,cores,memory_gb\n300,0,a,1,0.75\n300,0,g,2,3.5\n";
     assert_eq!(imported(&[train.as_bytes()], &options()).unwrap().0.still_running, 2);
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("dev.csv"), dir.path().join("dev.parquet"));
-    // All of type `a` lived 600 s; of type `g` none was seen to leave.
+    // All VMs of type `a` lived 600 s; no VM of type `g` left.
     std::fs::write(
         &from,
         format!("{}300,0,a,1,0.75,0,2,600,600\n300,0,g,2,3.5,1,2,600,600\n", &FLAVOURS[..FLAVOURS.find('\n').unwrap() + 1]),
@@ -178,20 +181,20 @@ fn lifetimes_are_drawn_for_rows_without() {
     let options = Options { lifetimes: Some(Lifetimes::of(&Trace::open(&to).unwrap()).unwrap()), seed: 3, ..options() };
     let (report, _, vms) = imported(&[train.as_bytes()], &options).unwrap();
     assert_eq!((report.lifetimes_drawn, vms[0].departure, vms[1].departure), (1, Some(900), None));
-    // A source with lifetimes beside one without keeps its own; alone, it needs no others.
+    // A source with lifetimes keeps its own. If all sources have lifetimes, none are drawn.
     assert_eq!(imported(&[train.as_bytes(), FLAVOURS.as_bytes()], &options).unwrap().0.lifetimes_drawn, 1);
     assert!(imported(&[FLAVOURS.as_bytes()], &options).unwrap_err().to_string().contains("lifetimes of its own"));
 }
 
 #[test]
-fn no_cut_ends_the_program() {
+fn truncated_files_never_panic() {
     for text in [FLAVOURS, VMTABLE, ONE_VM, SUMMARY] {
         for cut in 0..text.len() {
             let _ = gathered(&text.as_bytes()[..cut]);
         }
-        let packed = packed(text);
-        for cut in 1..packed.len() - 1 {
-            assert!(gathered(&packed[..cut]).is_err(), "cut at {cut}");
+        let compressed = compressed(text);
+        for cut in 1..compressed.len() - 1 {
+            assert!(gathered(&compressed[..cut]).is_err(), "cut at {cut}");
         }
     }
 }
@@ -199,7 +202,7 @@ fn no_cut_ends_the_program() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Every row is either a VM or a bad row, whatever its fields hold.
+    /// Every row becomes a VM or an invalid row, whatever its fields contain.
     #[test]
     fn no_row_is_lost(fields in prop::collection::vec(prop::collection::vec("[-0-9.a>]{0,6}", 9), 1..8)) {
         let rows: Vec<_> = fields.iter().map(|row| row.join(",")).collect();

@@ -1,21 +1,23 @@
 //! `vmtable` of the public Azure traces V1 (2017) and V2 (2019): 11 columns without a header.
 //!
-//! VM id, subscription, deployment, second created, second deleted, three figures of CPU use, category, cores and memory
-//! in GB. V2 has buckets of the last two: `8` holds more than the bucket before it and up to 8, `>24` what is above. A bucket is
-//! read as its upper end, and one above all others as the next power of two.
+//! VM id, subscription, deployment, second of creation, second of deletion, three figures of CPU use, category, cores and
+//! memory in GB. In V2 the last two are buckets: `8` means above the previous bucket and up to 8; `>24` means above 24. A bucket
+//! is read as its upper end, and an open one as the next power of two.
 //!
-//! A trace takes 30 days. A VM that was there before has been created at 0, one that was there after deleted at the last
-//! five minutes: the latter is read as still running.
+//! A trace covers 30 days. A VM that existed before has the creation time 0. A VM that existed at the end has a deletion time
+//! in the last five minutes and is read as still running.
 
-use super::{GIB, Lines, Sink, memory, number};
+use super::fields::{GIB, memory, number};
+use super::lines::Lines;
+use super::sink::Sink;
 use crate::error::Result;
 use crate::vm::Vm;
 
 const COLUMNS: usize = 11;
-/// From here on "deleted" means that the trace ended.
+/// A deletion at or after this second means that the VM was running at the end of the trace.
 const LAST_SECONDS: i64 = 30 * 86_400 - 300;
 
-/// Whether this may be a row of it.
+/// Returns whether a line is a row of this format.
 pub(super) fn is_row(line: &str) -> bool {
     parts(line).is_ok()
 }
@@ -32,7 +34,7 @@ struct Parts<'a> {
 fn parts(line: &str) -> Result<Parts<'_>, String> {
     let fields: Vec<_> = line.split(',').map(|field| field.trim().trim_matches('"')).collect();
     let [_, subscription, _, created, deleted, _, _, _, _, cores, memory_gb] = fields.as_slice() else {
-        return Err(format!("it has {} fields; there are {COLUMNS}", fields.len()));
+        return Err(format!("the row has {} fields, expected {COLUMNS}", fields.len()));
     };
     Ok(Parts {
         subscription,
@@ -44,7 +46,7 @@ fn parts(line: &str) -> Result<Parts<'_>, String> {
     })
 }
 
-/// `>24` as 32; all else as it is.
+/// Returns the upper end of a bucket: `>24` becomes 32; other values are unchanged.
 fn end_of_bucket(field: &str) -> String {
     let above = field.strip_prefix('>').and_then(|above| above.trim().parse::<u32>().ok());
     let power = above.and_then(|above| above.checked_add(1)).and_then(u32::checked_next_power_of_two);
@@ -69,7 +71,7 @@ pub(super) fn read(lines: &mut Lines, sink: &mut Sink<'_>) -> Result<()> {
                 };
                 sink.vm(&|| lines.place(), vm, parts.deleted.max(parts.created))?;
             }
-            Err(what) => sink.bad(&format!("{}: {what}", lines.place())),
+            Err(problem) => sink.bad(&format!("{}: {problem}", lines.place())),
         }
     }
     Ok(())
@@ -80,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_read_as_their_upper_end() {
+    fn buckets_become_their_upper_end() {
         let check = |field: &str, want: &str| assert_eq!(end_of_bucket(field), want);
         check("8", "8");
         check("1.75", "1.75");

@@ -1,31 +1,31 @@
-//! Looks at clusters, by the share of their cores that were scheduled.
+//! Samples of clusters, grouped by the share of their cores that were scheduled.
 
 use serde::Serialize;
 
-/// Width of a bin of scheduled cores, in percent. Bins are centred on its multiples.
+/// Width of a bin of scheduled cores, in percent. Bins are centered on its multiples.
 const WIDTH_PERCENT: usize = 5;
 const BINS: usize = 100 / WIDTH_PERCENT + 1;
-/// Steps in which stranding is counted: 0.1 %.
+/// Resolution of the stranded share: 0.1 %.
 const STEPS: usize = 1_000;
 
-/// What was stranded while so many cores were scheduled. Shares of one.
+/// The distribution of stranded DRAM in one bin of scheduled cores, as shares of all DRAM.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bin {
-    /// The middle of the bin; it reaches 2.5 percent points either way.
+    /// Center of the bin, which extends 2.5 percentage points to either side.
     pub scheduled_ratio: f64,
-    /// Looks at clusters.
-    pub looks: u64,
-    /// The share of DRAM that 5 % of the looks do not exceed, to 0.1 percent points.
+    /// Number of samples of clusters.
+    pub samples: u64,
+    /// 5th percentile, to 0.1 percentage points.
     pub stranded_p5: f64,
-    /// That half do not exceed.
+    /// Median.
     pub stranded_median: f64,
-    /// That 95 % do not exceed.
+    /// 95th percentile.
     pub stranded_p95: f64,
-    /// The most.
+    /// Maximum.
     pub stranded_most: f64,
 }
 
-/// Counts of looks; their size does not depend on how many there are.
+/// Histograms of samples. Their size does not depend on the number of samples.
 #[derive(Clone, Debug)]
 pub(super) struct Bins(Vec<[u32; STEPS + 1]>);
 
@@ -41,11 +41,11 @@ impl Bins {
         *count = count.saturating_add(1);
     }
 
-    pub(super) fn looks(&self) -> u64 {
+    pub(super) fn samples(&self) -> u64 {
         self.0.iter().flatten().copied().map(u64::from).sum()
     }
 
-    pub(super) fn told(&self) -> Vec<Bin> {
+    pub(super) fn summarize(&self) -> Vec<Bin> {
         self.0.iter().enumerate().filter_map(|(index, counts)| bin(index, counts)).collect()
     }
 }
@@ -57,10 +57,10 @@ fn place(share: f64, steps: f64, last: usize) -> usize {
 
 #[expect(clippy::cast_precision_loss, reason = "small numbers")]
 fn bin(index: usize, counts: &[u32; STEPS + 1]) -> Option<Bin> {
-    let looks: u64 = counts.iter().copied().map(u64::from).sum();
+    let samples: u64 = counts.iter().copied().map(u64::from).sum();
     let most = counts.iter().rposition(|&count| count > 0)?;
     let at = |percent: u64| {
-        let rank = (looks * percent).div_ceil(100).max(1);
+        let rank = (samples * percent).div_ceil(100).max(1);
         let mut up_to = 0;
         let step = counts.iter().position(|&count| {
             up_to += u64::from(count);
@@ -70,7 +70,7 @@ fn bin(index: usize, counts: &[u32; STEPS + 1]) -> Option<Bin> {
     };
     Some(Bin {
         scheduled_ratio: (index * WIDTH_PERCENT) as f64 / 100.0,
-        looks,
+        samples,
         stranded_p5: at(5),
         stranded_median: at(50),
         stranded_p95: at(95),

@@ -1,4 +1,4 @@
-//! Packing by hand, and what must hold of any.
+//! Packing of small traces, and properties of any packing.
 
 use placement::Strategy as Named;
 use proptest::prelude::*;
@@ -37,30 +37,30 @@ fn packed(vms: &[Vm], ends_hours: i64, shape: Shape) -> (Demand, Stranding) {
 
 #[test]
 fn memory_behind_rented_cores_is_stranded() {
-    // One server of 4 cores and 16 GiB, full of cores from hour 0 to 2 with 6 GiB free; half full after, and then the VMs of the
-    // trace, of 4 GiB a core at most, could still rent it all.
+    // One server of 4 cores and 16 GiB. All cores are rented from hour 0 to 2, with 6 GiB free. After that half of the cores are
+    // rented, and VMs of this trace, of at most 4 GiB per core, cannot rent all of the free memory.
     let vms = [vm(0, (0, Some(3)), 2, 8), vm(1, (0, None), 2, 2)];
     let (demand, of) = packed(&vms, 5, shape(4, 4));
     assert_eq!((demand.vms, demand.least_cores, demand.most_cores, demand.most_bytes_per_core), (2, 2, 2, 4 * GIB));
     assert_eq!(demand.peaks, BTreeMap::from([(0, (4, 10 * GIB))]));
-    assert_eq!((of.clusters, of.servers, of.looks), (1, 1, 5));
-    let told: Vec<_> = of.bins.iter().map(|bin| (bin.scheduled_ratio, bin.looks, bin.stranded_median)).collect();
-    // 14 GiB free, of which 2 cores rent 8: 6 of 16.
-    assert_eq!(told, [(0.5, 3, 0.375), (1.0, 2, 0.375)]);
-    // A VM may still take more per core: nothing is stranded before the last core is rented.
+    assert_eq!((of.clusters, of.servers, of.samples), (1, 1, 5));
+    let bins: Vec<_> = of.bins.iter().map(|bin| (bin.scheduled_ratio, bin.samples, bin.stranded_median)).collect();
+    // 14 GiB are free, of which 2 cores can rent 8: 6 of 16 GiB are stranded.
+    assert_eq!(bins, [(0.5, 3, 0.375), (1.0, 2, 0.375)]);
+    // With a VM of more memory per core in the trace, nothing is stranded before the last core is rented.
     let hungry = [vm(0, (0, Some(3)), 2, 8), vm(1, (0, None), 2, 2), vm(2, (4, Some(4)), 1, 14)];
     let (_, of) = packed(&hungry, 5, shape(4, 4));
-    assert_eq!(of.bins.iter().map(|bin| (bin.looks, bin.stranded_median)).collect::<Vec<_>>(), [(3, 0.0), (2, 0.375)]);
+    assert_eq!(of.bins.iter().map(|bin| (bin.samples, bin.stranded_median)).collect::<Vec<_>>(), [(3, 0.0), (2, 0.375)]);
 }
 
 #[test]
-fn a_vm_lies_where_it_fits_best() {
+fn a_vm_is_placed_on_the_fullest_server_that_fits() {
     let mut servers = Servers::new(3, 8, 32 * GIB, Named::BestFit).unwrap();
     let first = servers.place(0, 6, 8 * GIB).unwrap();
-    // Two cores are left there: a VM of two goes there, one of three does not.
+    // Two cores are left on that server: a VM of two cores is placed there, one of three is not.
     servers.place(0, 2, 8 * GIB).unwrap();
     assert_eq!(servers.place(0, 3, 24 * GIB).map(|placed| placed.server), Ok(1));
-    // The fewest free cores, if there is memory; else the next.
+    // The server with the fewest free cores is chosen if it has enough memory, otherwise the next.
     assert_eq!(servers.place(0, 1, 9 * GIB).map(|placed| placed.server), Ok(2));
     assert_eq!(servers.place(0, 1, 8 * GIB).map(|placed| placed.server), Ok(1));
     assert_eq!(servers.place(0, 9, GIB), Err(Refused::Cores));
@@ -70,35 +70,35 @@ fn a_vm_lies_where_it_fits_best() {
 }
 
 #[test]
-fn what_finds_no_place_is_counted() {
-    // Two servers for a peak of 8 cores; memory for half of it.
+fn refused_vms_are_counted() {
+    // Three servers for a peak of 9 cores. The last VM finds free cores but not enough free memory.
     let vms = [vm(0, (0, None), 4, 8), vm(1, (0, None), 2, 5), vm(2, (1, None), 2, 2), vm(3, (2, None), 1, 9)];
     let (_, of) = packed(&vms, 9, Shape { peak_fill: 0.9, ..shape(4, 2) });
     assert_eq!((of.servers, of.refused_for_cores, of.refused_for_memory), (3, 0, 1));
     let (_dir, trace) = trace(&vms, 9);
     let demand = Demand::of(&trace, &mut || ()).unwrap();
     let error = stranding(&trace, &demand, shape(3, 4), &mut || ()).unwrap_err().to_string();
-    assert!(error.contains("has 4 cores; servers of 3"), "{error}");
+    assert!(error.contains("has 4 cores and does not fit on servers of 3"), "{error}");
 }
 
 #[test]
-fn clusters_do_not_share() {
+fn clusters_do_not_share_servers() {
     let vms = [vm(0, (0, None), 4, 1), Vm { cluster: 9, ..vm(1, (0, None), 2, 8) }];
     let (demand, of) = packed(&vms, 2, shape(4, 4));
     assert_eq!(demand.peaks.len(), 2);
-    assert_eq!((of.clusters, of.servers, of.looks), (2, 2, 4));
-    assert_eq!(of.bins.iter().map(|bin| bin.looks).collect::<Vec<_>>(), [2, 2]);
+    assert_eq!((of.clusters, of.servers, of.samples), (2, 2, 4));
+    assert_eq!(of.bins.iter().map(|bin| bin.samples).collect::<Vec<_>>(), [2, 2]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever comes and goes, no server rents more than it has, and in the end all is free again.
+    /// For any sequence of arrivals and departures, no server is oversubscribed, and at the end everything is free.
     #[test]
-    fn nothing_is_rented_twice(asked in prop::collection::vec((1_u32..9, 1_u64..40, any::<bool>()), 1..60)) {
+    fn no_resource_is_rented_twice(requests in prop::collection::vec((1_u32..9, 1_u64..40, any::<bool>()), 1..60)) {
         let mut servers = Servers::new(3, 8, 32 * GIB, Named::BestFit).unwrap();
         let mut placed = Vec::new();
-        for (cores, gib, leave) in asked {
+        for (cores, gib, leave) in requests {
             if leave && !placed.is_empty() {
                 servers.free(placed.remove(0));
             }

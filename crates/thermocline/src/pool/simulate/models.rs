@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use anyhow::{Result, bail};
 use predict::Reason;
-use simulator::foretold::{Asked, Counters, Foretold, Models, foretell};
 use simulator::latency::Latency;
+use simulator::predictions::{self, Counters, Input, Models, Predictions};
 use vmtrace::{Trace, Vm};
 
 use super::Row;
@@ -29,7 +29,7 @@ impl Asking {
             return Ok(None);
         };
         let models = Models::load(directory)?;
-        for fault in models.faults() {
+        for fault in models.errors() {
             log::warn!("{fault}; the night goes by the model before it");
         }
         let counters = arguments.counters.as_deref().map(Counters::read).transpose()?;
@@ -38,16 +38,16 @@ impl Asking {
 
     /// When the first model comes into force, in seconds of the trace.
     pub(super) fn begins(&self) -> i64 {
-        self.models.begins()
+        self.models.valid_from()
     }
 
     /// What is wrong with models that were left out.
     pub(super) fn faults(&self) -> &[String] {
-        self.models.faults()
+        self.models.errors()
     }
 
     /// What the models say of the trace's VMs, by what an access to the pool takes longer.
-    pub(super) fn foretell(&self, vms: &[Vm], trace: &Trace, arguments: &Simulate) -> BTreeMap<u32, Foretold> {
+    pub(super) fn predict(&self, vms: &[Vm], trace: &Trace, arguments: &Simulate) -> BTreeMap<u32, Predictions> {
         if !arguments.memory.contains(&Split::Models) {
             return BTreeMap::new();
         }
@@ -55,12 +55,12 @@ impl Asking {
         let added: BTreeSet<u32> = arguments.latency.iter().flat_map(|&latency| sizes(latency)).collect();
         let margin = arguments.margin.as_f64();
         let told = added.into_iter().map(|added_ns| {
-            let asked = Asked { vms, words: &trace.about().words, counters: self.counters.as_ref(), added_ns, margin };
-            let foretold = foretell(&self.models, asked);
-            for alert in &foretold.quality.alerts {
+            let asked = Input { vms, names: &trace.about().names, counters: self.counters.as_ref(), added_ns, margin };
+            let predictions = predictions::predict(&self.models, asked);
+            for alert in &predictions.quality.alerts {
                 log::warn!("at {added_ns} ns, {:.1} % of decisions: {}", alert.ratio * 100.0, alert.message);
             }
-            (added_ns, foretold)
+            (added_ns, predictions)
         });
         told.collect()
     }
@@ -83,7 +83,7 @@ impl Asking {
 pub(super) fn text(text: &mut String, rows: &[Row<'_>]) {
     let mut told = BTreeMap::new();
     for row in rows {
-        if let Some(quality) = row.foretold {
+        if let Some(quality) = row.prediction_quality {
             told.insert(row.added_ns, quality);
         }
     }

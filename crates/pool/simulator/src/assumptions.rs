@@ -1,44 +1,46 @@
-//! What a trace does not tell of its VMs, drawn from published distributions.
+//! Values that a trace lacks, drawn from published distributions.
 //!
-//! No public trace tells how much of a VM's memory stays untouched, or how much slower it would run on a pool. To ask what
-//! pooling would save for the VMs of such a trace, each gets values by lot: what comes out holds for VMs like the published
-//! ones, not for these.
+//! No public trace records how much memory a VM leaves untouched, or how much slower it would run on pool memory. To
+//! estimate what pooling would save for the VMs of such a trace, each VM gets random values from published distributions. The
+//! result holds for VMs with these distributions, not for the VMs of the trace.
 
 use fastrand::Rng;
 use vmtrace::Vm;
 
-/// A distribution, as values at growing shares of the population; straight in between.
+/// A distribution: values at increasing shares of the population, interpolated linearly.
 type Quantiles = [(f64, f64)];
 
-/// Untouched memory: half of the VMs leave half of theirs untouched (004 section 3.2), and no more is published.
+/// Untouched memory: half of the VMs leave half of their memory untouched (Pond section 3.2); no other point is published.
 const UNTOUCHED: &Quantiles = &[(0.0, 0.0), (1.0, 1.0)];
-/// Slowdown at 182 % of local latency (004 section 3.3 and figure 5); at most 50 % (figure 16).
+/// Slowdown at 182 % of local latency (Pond section 3.3 and figure 5); at most 50 % (Pond figure 16).
 const SLOWDOWN_64NS: &Quantiles = &[(0.0, 0.0), (0.26, 0.01), (0.43, 0.05), (0.79, 0.25), (1.0, 0.5)];
-/// The same at 222 %. Its end is not published: as much more as the latency is.
+/// The same at 222 %. The maximum is not published; it is scaled with the added latency.
 const SLOWDOWN_140NS: &Quantiles = &[(0.0, 0.0), (0.23, 0.01), (0.37, 0.05), (0.63, 0.25), (1.0, 1.09)];
 
-/// Gives a VM what its trace does not tell. Returns whether anything was missing. The same VM always gets the same.
-pub fn assume(vm: &mut Vm, seed: u64) -> bool {
+/// Fills in the values that the trace lacks for a VM. Returns whether any was missing. The same VM always gets the same
+/// values.
+pub fn fill_missing(vm: &mut Vm, seed: u64) -> bool {
     let mut random = Rng::with_seed(seed ^ vm.id.wrapping_mul(0xa076_1d64_78bd_642f));
     let (untouched, sensitivity) = (random.f64(), random.f64());
     let missing = vm.untouched_ratio.is_none() || vm.slowdown_64ns.is_none() || vm.slowdown_140ns.is_none();
     vm.untouched_ratio.get_or_insert_with(|| at(UNTOUCHED, untouched));
-    // One lot for both: who suffers from a little latency suffers from more (section 3.3).
+    // One draw for both: a VM that is sensitive to a little added latency is more sensitive to more (Pond section 3.3).
     vm.slowdown_64ns.get_or_insert_with(|| at(SLOWDOWN_64NS, sensitivity));
     vm.slowdown_140ns.get_or_insert_with(|| at(SLOWDOWN_140NS, sensitivity));
     missing
 }
 
-/// Moves a VM's arrival and departure by lot within so many seconds, each for itself: for traces whose times are so coarse.
-/// Where all that happens within five minutes happens at once, every pool holds what just left and what just came.
-pub fn spread(vm: &mut Vm, seconds: i64, seed: u64) {
+/// Delays a VM's arrival and departure by independent random times below `seconds`, for traces with timestamps of that
+/// resolution. Without this, all events of an interval of five minutes coincide, and every pool holds both the VMs that just
+/// left and the ones that just arrived.
+pub fn spread_times(vm: &mut Vm, seconds: i64, seed: u64) {
     let mut random = Rng::with_seed(seed ^ vm.id.wrapping_mul(0x8ebc_6af0_9c88_c6e3));
     let (arrival, departure) = (random.i64(0..seconds.max(1)), random.i64(0..seconds.max(1)));
     vm.arrival = vm.arrival.saturating_add(arrival);
     vm.departure = vm.departure.map(|left| left.saturating_add(departure).max(vm.arrival));
 }
 
-/// The value at a share of the population.
+/// Returns the value at a share of the population.
 fn at(quantiles: &Quantiles, share: f64) -> f64 {
     let mut values = quantiles.iter().zip(quantiles.iter().skip(1));
     let between = values.find(|(_, (until, _))| share <= *until);
@@ -51,11 +53,11 @@ mod tests {
 
     #[test]
     #[expect(clippy::cast_precision_loss, reason = "a test")]
-    fn what_is_assumed_is_what_was_published() {
+    fn filled_values_follow_the_published_distributions() {
         let vms: Vec<Vm> = (0..50_000)
             .map(|id| {
                 let mut vm = Vm { id, ..Vm::default() };
-                assert!(assume(&mut vm, 3));
+                assert!(fill_missing(&mut vm, 3));
                 vm
             })
             .collect();
@@ -70,25 +72,25 @@ mod tests {
         for (value, want) in [(0.01, 0.23), (0.05, 0.37), (0.25, 0.63)] {
             check(|vm| vm.slowdown_140ns, value, want);
         }
-        assert!(vms.iter().all(|vm| vm.slowdown_64ns <= vm.slowdown_140ns), "more latency, more slowdown");
+        assert!(vms.iter().all(|vm| vm.slowdown_64ns <= vm.slowdown_140ns), "a higher latency gives a higher slowdown");
     }
 
     #[test]
-    fn times_move_within_what_they_are_spread_over_and_stay_in_order() {
+    fn times_move_by_less_than_the_spread_and_stay_in_order() {
         for id in 0..1_000 {
             let mut vm = Vm { id, arrival: 600, departure: (id % 3 > 0).then_some(600), ..Vm::default() };
-            spread(&mut vm, 300, 5);
+            spread_times(&mut vm, 300, 5);
             assert!((600..900).contains(&vm.arrival) && vm.departure.is_none_or(|left| (vm.arrival..900).contains(&left)), "{vm:?}");
             assert_eq!(vm.departure.is_some(), id % 3 > 0);
         }
     }
 
     #[test]
-    fn what_is_known_stays() {
+    fn recorded_values_are_kept() {
         let known = Vm { untouched_ratio: Some(0.125), slowdown_64ns: Some(0.25), slowdown_140ns: Some(0.5), ..Vm::default() };
         let mut vm = known.clone();
-        assert!(!assume(&mut vm, 1) && vm == known);
+        assert!(!fill_missing(&mut vm, 1) && vm == known);
         let mut vm = Vm { slowdown_140ns: None, ..known.clone() };
-        assert!(assume(&mut vm, 1) && vm.untouched_ratio == known.untouched_ratio && vm.slowdown_140ns.is_some());
+        assert!(fill_missing(&mut vm, 1) && vm.untouched_ratio == known.untouched_ratio && vm.slowdown_140ns.is_some());
     }
 }

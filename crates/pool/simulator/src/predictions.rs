@@ -1,12 +1,11 @@
-//! What trained models foretell of a trace's VMs, each asked with no more than was known when it came.
+//! Predictions of trained models for the VMs of a trace, each from what was known when the VM arrived.
 //!
-//! The trace is walked once, in the order of arrival: VMs that have ended by then are their customers' history, every night's
-//! model comes into force when its training ended, and a VM has the counters of the latest earlier VM of its customer, type and
-//! region (Pond, section 4.4). What models say does not depend on where VMs are placed, so that one walk serves every
-//! configuration of a latency.
+//! The trace is read once, in order of arrival. VMs that have left by then are their customers' history; every night's model
+//! is used from the end of its training; a VM gets the counters of the latest earlier VM of its customer, type and region
+//! (Pond section 4.4). Predictions do not depend on where VMs are placed, so one pass serves all configurations of a latency.
 //!
-//! There is nothing to foretell by before the first night: VMs that have left by then only give history, and those that
-//! still run then are asked about at that moment, so that what is simulated begins with them ([`Models::begins`]).
+//! No model exists before the first night: VMs that have left by then only contribute history, and VMs that still run are
+//! predicted at that moment. The simulation begins with them ([`Models::valid_from`]).
 
 mod counters;
 mod models;
@@ -16,102 +15,102 @@ use std::collections::{BinaryHeap, HashMap};
 
 use predict::{Limits, Predictor, Reason, Request, Tally};
 use serde::Serialize;
-use vmtrace::{Vm, Words};
+use vmtrace::{CategoryNames, Vm};
 
 use crate::latency::slowdown;
 use crate::memory::{Predict, Prediction};
 
-pub use counters::{Counters, Damaged};
-pub use models::{Models, NoModels};
+pub use counters::{Counters, CountersError};
+pub use models::{Models, ModelsError};
 
-/// What models said of every VM.
+/// The predictions for all VMs of a trace.
 #[derive(Clone, Debug)]
-pub struct Foretold {
+pub struct Predictions {
     by_vm: HashMap<u64, Prediction>,
-    /// How good it was.
+    /// Accuracy of the predictions.
     pub quality: Quality,
 }
 
-impl Predict for Foretold {
+impl Predict for Predictions {
     fn predict(&self, vm: &Vm) -> Prediction {
         self.by_vm.get(&vm.id).copied().unwrap_or_default()
     }
 }
 
-/// How good predictions were. Shares are of all VMs that were asked about, if nothing else is said.
+/// Accuracy of predictions. Ratios are of all predicted VMs unless stated otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Quality {
-    /// VMs that were asked about.
+    /// Predicted VMs.
     pub vms: u64,
-    /// VMs that came with counters of an earlier one.
+    /// VMs with counters of an earlier VM.
     pub with_counters_ratio: f64,
-    /// VMs that were called insensitive.
+    /// VMs predicted insensitive.
     pub insensitive_ratio: f64,
-    /// VMs that were called insensitive and are not.
+    /// VMs predicted insensitive that are not.
     pub false_positive_ratio: f64,
-    /// The share of all memory that was foretold to stay untouched, of VMs that were not called insensitive.
+    /// Memory predicted to stay untouched, of VMs not predicted insensitive, as a share of the memory of all VMs.
     pub untouched_ratio: f64,
-    /// VMs of which more was foretold to stay untouched than did.
+    /// VMs whose predicted untouched memory exceeds the actual.
     pub overpredicted_ratio: f64,
-    /// The same for what is handed out, which is rounded down to whole slices.
+    /// The same for the predicted memory rounded down to whole slices.
     pub overpredicted_in_slices_ratio: f64,
     /// Decisions by reason.
     pub reasons: Tally,
-    /// What somebody should look at, and the share of decisions that it is about.
+    /// Causes of safe answers that are too frequent.
     pub alerts: Vec<predict::Alert>,
 }
 
-/// What is asked about.
+/// Input of [`predict`].
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
-    /// By arrival, of all clusters together.
+pub struct Input<'a> {
+    /// The VMs of all clusters, ordered by arrival.
     pub vms: &'a [Vm],
-    /// The words behind their numbers.
-    pub words: &'a Words,
-    /// Where counters of VMs come from; without them, the latency model is never asked.
+    /// The category names of the trace.
+    pub names: &'a CategoryNames,
+    /// Source of the VMs' counters; `None` disables the latency model.
     pub counters: Option<&'a Counters>,
-    /// What an access to the pool takes longer.
+    /// Added latency of an access to pool memory, in nanoseconds.
     pub added_ns: u32,
-    /// The slowdown that a VM may have.
+    /// The largest slowdown that a VM may have, as a ratio.
     pub margin: f64,
 }
 
-/// Asks models about every VM that still runs when the first of them comes into force, or comes later.
+/// Predicts every VM that still runs when the first model becomes valid, or arrives later.
 #[must_use]
-pub fn foretell(models: &Models, asked: Asked<'_>) -> Foretold {
-    let mut walk = Walk {
-        asked,
-        predictor: models.predictor(asked.added_ns),
+pub fn predict(models: &Models, input: Input<'_>) -> Predictions {
+    let mut pass = Pass {
+        input,
+        predictor: models.predictor(input.added_ns),
         workloads: HashMap::new(),
         running: BinaryHeap::new(),
         sums: Sums::default(),
     };
-    let begins = models.begins();
+    let begins = models.valid_from();
     let mut nights = models.nights().iter().peekable();
     let mut by_vm = HashMap::new();
-    for (index, vm) in asked.vms.iter().enumerate() {
+    for (index, vm) in input.vms.iter().enumerate() {
         let now = vm.arrival.max(begins);
         while let Some(night) = nights.next_if(|night| *night.valid().start() <= now) {
-            walk.predictor.renew(Ok(night.clone()), models.insensitive(asked.added_ns));
+            pass.predictor.replace_models(Ok(night.clone()), models.insensitive(input.added_ns));
         }
-        walk.end_until(now);
+        pass.record_departures(now);
         if vm.departure.is_none_or(|departure| departure > begins) {
-            by_vm.insert(vm.id, walk.ask(vm, now));
+            by_vm.insert(vm.id, pass.predict(vm, now));
         }
-        walk.remember(index, vm);
+        pass.record_arrival(index, vm);
     }
-    Foretold { by_vm, quality: walk.quality() }
+    Predictions { by_vm, quality: pass.quality() }
 }
 
-/// Whose VMs are taken for the same workload.
+/// Customer, type and region: VMs with the same values are assumed to run the same workload.
 type Workload = (u64, Option<u16>, Option<u16>);
 
-struct Walk<'a> {
-    asked: Asked<'a>,
+struct Pass<'a> {
+    input: Input<'a>,
     predictor: Predictor,
-    /// Which VM of a workload came last.
+    /// The latest VM of each workload.
     workloads: HashMap<Workload, usize>,
-    /// VMs by departure, and by id among those that leave together: the order in which the trainer takes them.
+    /// Running VMs by departure, and by id for equal departures: the order that the trainer uses.
     running: BinaryHeap<Reverse<(i64, u64, usize)>>,
     sums: Sums,
 }
@@ -128,19 +127,19 @@ struct Sums {
     overpredicted_in_slices: u64,
 }
 
-impl Walk<'_> {
-    /// Notes what the VMs left untouched that have ended by a time.
-    fn end_until(&mut self, now: i64) {
+impl Pass<'_> {
+    /// Records the untouched memory of all VMs that have left by `now` in the customers' history.
+    fn record_departures(&mut self, now: i64) {
         while self.running.peek().is_some_and(|Reverse((departure, ..))| *departure <= now) {
             let Some(Reverse((departure, _, index))) = self.running.pop() else { return };
-            let vm = &self.asked.vms[index];
+            let vm = &self.input.vms[index];
             if let (Some(customer), Some(untouched)) = (vm.customer, vm.untouched_ratio) {
                 self.predictor.history().record(customer, departure, untouched);
             }
         }
     }
 
-    fn remember(&mut self, index: usize, vm: &Vm) {
+    fn record_arrival(&mut self, index: usize, vm: &Vm) {
         if let Some(departure) = vm.departure {
             self.running.push(Reverse((departure, vm.id, index)));
         }
@@ -149,16 +148,16 @@ impl Walk<'_> {
         }
     }
 
-    fn ask(&mut self, vm: &Vm, now: i64) -> Prediction {
-        let word = |words: &[String], number: Option<u16>| words.get(usize::from(number?)).cloned();
-        let words = self.asked.words;
-        let earlier = workload(vm).and_then(|workload| self.workloads.get(&workload)).map(|&index| &self.asked.vms[index]);
-        let counters = earlier.zip(self.asked.counters).and_then(|(earlier, all)| all.of(earlier, self.asked.added_ns));
+    fn predict(&mut self, vm: &Vm, now: i64) -> Prediction {
+        let name = |names: &[String], number: Option<u16>| names.get(usize::from(number?)).cloned();
+        let names = self.input.names;
+        let earlier = workload(vm).and_then(|workload| self.workloads.get(&workload)).map(|&index| &self.input.vms[index]);
+        let counters = earlier.zip(self.input.counters).and_then(|(earlier, all)| all.of(earlier, self.input.added_ns));
         let request = Request {
             customer: vm.customer,
-            vm_type: word(&words.vm_types, vm.vm_type),
-            guest_os: word(&words.guest_os, vm.guest_os),
-            location: word(&words.locations, vm.location),
+            vm_type: name(&names.vm_types, vm.vm_type),
+            guest_os: name(&names.guest_os, vm.guest_os),
+            location: name(&names.locations, vm.location),
             cores: vm.cores,
             memory_bytes: vm.memory_bytes,
             arrival: now,
@@ -172,7 +171,7 @@ impl Walk<'_> {
         Prediction { insensitive, untouched_ratio }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "sums of memory, for ratios")]
+    #[expect(clippy::cast_precision_loss, reason = "sums of memory for ratios")]
     fn count(&mut self, vm: &Vm, with_counters: bool, insensitive: bool, untouched_ratio: f64, pool_bytes: u64) {
         let sums = &mut self.sums;
         let memory = vm.memory_bytes as f64;
@@ -180,15 +179,15 @@ impl Walk<'_> {
         sums.with_counters += u64::from(with_counters);
         sums.bytes += memory;
         if insensitive {
-            let slow = slowdown(vm, self.asked.added_ns).is_some_and(|slowdown| slowdown > self.asked.margin);
+            let slow = slowdown(vm, self.input.added_ns).is_some_and(|slowdown| slowdown > self.input.margin);
             sums.insensitive += 1;
             sums.false_positives += u64::from(slow);
             return;
         }
         sums.untouched_bytes += untouched_ratio * memory;
-        if let Some(truth) = vm.untouched_ratio {
-            sums.overpredicted += u64::from(untouched_ratio > truth);
-            sums.overpredicted_in_slices += u64::from(pool_bytes as f64 > truth * memory);
+        if let Some(actual) = vm.untouched_ratio {
+            sums.overpredicted += u64::from(untouched_ratio > actual);
+            sums.overpredicted_in_slices += u64::from(pool_bytes as f64 > actual * memory);
         }
     }
 

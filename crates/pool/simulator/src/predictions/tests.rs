@@ -4,18 +4,18 @@ use serde::Deserialize;
 
 use super::*;
 
-/// Models that were trained, with what the trainer says of some VMs: those of the tests of `predict`.
+/// Trained models with the trainer's predictions for some VMs: the test data of `predict`.
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/testdata").join(name)
 }
 
 #[derive(Deserialize)]
-struct Ended {
+struct Departures {
     ended: Vec<(u64, i64, f64)>,
 }
 
 #[derive(Deserialize)]
-struct Known {
+struct Sample {
     request: Request,
     untouched_ratio: Option<f64>,
 }
@@ -26,7 +26,7 @@ struct Workload {
     score: Option<f64>,
 }
 
-/// A directory with these of the tested models.
+/// Creates a directory with these of the test models, and reads it.
 fn models(files: &[&str]) -> (tempfile::TempDir, Models) {
     let directory = tempfile::tempdir().unwrap();
     for file in files {
@@ -36,12 +36,12 @@ fn models(files: &[&str]) -> (tempfile::TempDir, Models) {
     (directory, models)
 }
 
-/// The trainer's VMs as a trace, and what it says of those that are asked about, by id.
-fn trace() -> (Vec<Vm>, Words, HashMap<u64, Option<f64>>) {
+/// Returns the trainer's VMs as a trace, and the trainer's predictions by VM id.
+fn trace() -> (Vec<Vm>, CategoryNames, HashMap<u64, Option<f64>>) {
     let text = std::fs::read_to_string(testdata("untouched.jsonl")).unwrap();
     let mut lines = text.lines();
-    let Ended { ended } = serde_json::from_str(lines.next().unwrap()).unwrap();
-    let (mut words, mut trainer) = (Words::default(), HashMap::new());
+    let Departures { ended } = serde_json::from_str(lines.next().unwrap()).unwrap();
+    let (mut names, mut trainer) = (CategoryNames::default(), HashMap::new());
     let past = ended.into_iter().map(|(customer, when, untouched)| Vm {
         arrival: when.min(0),
         departure: Some(when),
@@ -53,9 +53,9 @@ fn trace() -> (Vec<Vm>, Words, HashMap<u64, Option<f64>>) {
     });
     let mut vms: Vec<Vm> = past.collect();
     for line in lines {
-        let Known { request, untouched_ratio } = serde_json::from_str(line).unwrap();
-        let mut number = |list: fn(&mut Words) -> &mut Vec<String>, word: &Option<String>| {
-            word.as_ref().and_then(|word| vmtrace::number_of(list(&mut words), word))
+        let Sample { request, untouched_ratio } = serde_json::from_str(line).unwrap();
+        let mut number = |list: fn(&mut CategoryNames) -> &mut Vec<String>, name: &Option<String>| {
+            name.as_ref().and_then(|name| vmtrace::number_of(list(&mut names), name))
         };
         trainer.insert(vms.len() as u64, untouched_ratio);
         vms.push(Vm {
@@ -63,9 +63,9 @@ fn trace() -> (Vec<Vm>, Words, HashMap<u64, Option<f64>>) {
             cores: request.cores,
             memory_bytes: request.memory_bytes,
             customer: request.customer,
-            vm_type: number(|words| &mut words.vm_types, &request.vm_type),
-            guest_os: number(|words| &mut words.guest_os, &request.guest_os),
-            location: number(|words| &mut words.locations, &request.location),
+            vm_type: number(|names| &mut names.vm_types, &request.vm_type),
+            guest_os: number(|names| &mut names.guest_os, &request.guest_os),
+            location: number(|names| &mut names.locations, &request.location),
             ..Vm::default()
         });
     }
@@ -73,49 +73,49 @@ fn trace() -> (Vec<Vm>, Words, HashMap<u64, Option<f64>>) {
         vm.id = id;
     }
     vms.sort_by_key(Vm::order);
-    (vms, words, trainer)
+    (vms, names, trainer)
 }
 
-fn asked<'a>(vms: &'a [Vm], words: &'a Words) -> Asked<'a> {
-    Asked { vms, words, counters: None, added_ns: 64, margin: 0.05 }
+fn input<'a>(vms: &'a [Vm], names: &'a CategoryNames) -> Input<'a> {
+    Input { vms, names, counters: None, added_ns: 64, margin: 0.05 }
 }
 
 #[test]
-fn vms_of_a_trace_are_foretold_what_the_trainer_says() {
+fn predictions_equal_the_trainers() {
     let (_directory, models) = models(&["untouched.onnx"]);
-    let (vms, words, trainer) = trace();
-    let foretold = foretell(&models, asked(&vms, &words));
+    let (vms, names, trainer) = trace();
+    let predictions = predict(&models, input(&vms, &names));
     let mut answered = 0;
     for vm in vms.iter().filter(|vm| trainer.contains_key(&vm.id)) {
-        let Prediction { insensitive, untouched_ratio } = foretold.predict(vm);
+        let Prediction { insensitive, untouched_ratio } = predictions.predict(vm);
         let want = trainer[&vm.id];
-        assert!((untouched_ratio - want.unwrap_or(0.0)).abs() < 1e-5, "{vm:?}: the trainer says {want:?}, not {untouched_ratio}");
+        assert!((untouched_ratio - want.unwrap_or(0.0)).abs() < 1e-5, "{vm:?}: {untouched_ratio}, the trainer predicts {want:?}");
         assert!(!insensitive);
         answered += usize::from(want.is_some());
     }
     assert!(answered > 100, "{answered}");
-    let Quality { vms: asked_about, reasons, .. } = &foretold.quality;
-    assert_eq!(reasons.decisions(), *asked_about);
+    let Quality { vms: predicted, reasons, .. } = &predictions.quality;
+    assert_eq!(reasons.decisions(), *predicted);
     assert!(reasons.of(Reason::UnseenCategory) > 0, "{reasons:?}");
 }
 
 #[test]
-fn who_left_before_the_first_night_is_not_asked_about_and_who_stayed_is() {
+fn only_vms_that_run_after_the_first_night_are_predicted() {
     let (_directory, models) = models(&["untouched.onnx"]);
-    let (mut vms, words, _) = trace();
-    let begins = models.begins();
+    let (mut vms, names, _) = trace();
+    let begins = models.valid_from();
     let before = vms.iter().filter(|vm| vm.departure.is_some_and(|departure| departure <= begins)).count();
     assert!(before > 100, "{before}");
     let stayed = Vm { id: 1 << 40, arrival: i64::MIN / 4, departure: None, ..vms.last().unwrap().clone() };
     vms.insert(0, stayed.clone());
-    let foretold = foretell(&models, asked(&vms, &words));
-    assert_eq!(foretold.quality.vms, (vms.len() - before) as u64);
-    assert!(foretold.by_vm.contains_key(&stayed.id));
-    assert_eq!(foretold.quality.reasons.of(Reason::StaleModel), 0, "asked when the model comes into force");
+    let predictions = predict(&models, input(&vms, &names));
+    assert_eq!(predictions.quality.vms, (vms.len() - before) as u64);
+    assert!(predictions.by_vm.contains_key(&stayed.id));
+    assert_eq!(predictions.quality.reasons.of(Reason::StaleModel), 0, "predicted when the model becomes valid");
 }
 
 #[test]
-fn counters_are_those_of_an_earlier_vm_of_the_same_workload() {
+fn counters_come_from_an_earlier_vm_of_the_same_workload() {
     let text = std::fs::read_to_string(testdata("insensitive.jsonl")).unwrap();
     let workloads: Vec<Workload> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let by_score = |a: &&Workload, b: &&Workload| a.score.unwrap().total_cmp(&b.score.unwrap());
@@ -128,7 +128,7 @@ fn counters_are_those_of_an_earlier_vm_of_the_same_workload() {
     let path = directory.path().join("samples.jsonl");
     std::fs::write(&path, sample(best, 0.0) + &sample(worst, 0.5)).unwrap();
     let counters = Counters::read(&path).unwrap();
-    let begins = models.begins();
+    let begins = models.valid_from();
     let vm = |id: u64, customer, slowdown| Vm {
         id,
         arrival: begins + i64::try_from(id).unwrap(),
@@ -139,32 +139,32 @@ fn counters_are_those_of_an_earlier_vm_of_the_same_workload() {
         slowdown_140ns: Some(slowdown),
         ..Vm::default()
     };
-    // Of the second customer, one that minds follows one that does not.
+    // The second customer has an insensitive VM followed by a sensitive one.
     let vms = [vm(0, 1, 0.0), vm(1, 1, 0.0), vm(2, 2, 0.0), vm(3, 2, 0.5), vm(4, 3, 0.5), vm(5, 3, 0.0)];
-    let words = Words::default();
-    let told = |counters, added_ns| {
-        let foretold = foretell(&models, Asked { counters, added_ns, ..asked(&vms, &words) });
-        (vms.iter().map(|vm| foretold.predict(vm).insensitive).collect::<Vec<_>>(), foretold.quality)
+    let names = CategoryNames::default();
+    let run = |counters, added_ns| {
+        let predictions = predict(&models, Input { counters, added_ns, ..input(&vms, &names) });
+        (vms.iter().map(|vm| predictions.predict(vm).insensitive).collect::<Vec<_>>(), predictions.quality)
     };
-    let (insensitive, quality) = told(Some(&counters), 64);
+    let (insensitive, quality) = run(Some(&counters), 64);
     assert_eq!(insensitive, [false, true, false, true, false, false]);
-    let thirds = [quality.with_counters_ratio, quality.insensitive_ratio, quality.false_positive_ratio].map(|ratio| (ratio * 6.0).round());
-    assert_eq!(thirds, [3.0, 2.0, 1.0]);
-    // The model was trained for 182 %, and no other latency.
-    assert_eq!(told(Some(&counters), 140).0, [false; 6]);
-    assert_eq!(told(None, 64).0, [false; 6]);
+    let sixths = [quality.with_counters_ratio, quality.insensitive_ratio, quality.false_positive_ratio].map(|ratio| (ratio * 6.0).round());
+    assert_eq!(sixths, [3.0, 2.0, 1.0]);
+    // The model was trained for 182 % of local latency and no other.
+    assert_eq!(run(Some(&counters), 140).0, [false; 6]);
+    assert_eq!(run(None, 64).0, [false; 6]);
 }
 
 #[test]
-fn a_damaged_night_is_left_out_and_none_is_an_error() {
+fn a_damaged_model_is_skipped_and_a_directory_without_models_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let damaged = directory.path().join("untouched-2.onnx");
     std::fs::write(&damaged, b"no model").unwrap();
-    let told = Models::load(directory.path()).unwrap_err().to_string();
-    assert!(told.contains("untouched-2.onnx") && told.contains("train nights"), "{told}");
+    let error = Models::load(directory.path()).unwrap_err().to_string();
+    assert!(error.contains("untouched-2.onnx") && error.contains("train nights"), "{error}");
     std::fs::copy(testdata("untouched.onnx"), directory.path().join("untouched-1.onnx")).unwrap();
     let models = Models::load(directory.path()).unwrap();
-    assert_eq!((models.nights().len(), models.faults().len()), (1, 1));
-    assert!(models.faults()[0].contains("untouched-2.onnx"), "{:?}", models.faults());
+    assert_eq!((models.nights().len(), models.errors().len()), (1, 1));
+    assert!(models.errors()[0].contains("untouched-2.onnx"), "{:?}", models.errors());
     assert!(Models::load(Path::new("/nowhere")).unwrap_err().to_string().contains("/nowhere"));
 }

@@ -1,0 +1,284 @@
+//! The events of a run and their effects on VMs and servers.
+
+use fastrand::Rng;
+use placement::{Fleet, Placement, Request};
+use pool::{Command, HostId, Ns, Pool, SLICE_BYTES, VmId};
+use vmtrace::Vm;
+
+use super::batches::Batches;
+use super::capacity::{Baseline, Capacity, ample_slices};
+use super::exchange;
+use super::state::{End, Event, Run, RunningVm, SECOND};
+use crate::faults::{self, Component, FaultEvent};
+use crate::memory::{MemoryPolicy, exceeds, mib};
+use crate::queue::Queue;
+use crate::site::{Cluster, Setup, Site};
+use crate::tally::{PoolPeak, Required, Tally};
+
+impl<'a> Run<'a> {
+    /// Creates a run at its beginning. Returns `None` if the servers' shape is invalid (see [`Fleet::new`]).
+    #[must_use]
+    pub fn new(
+        site: &'a Site,
+        setup: Setup<'a>,
+        cluster: &'a Cluster,
+        baseline: Option<&'a Baseline>,
+        capacity: Capacity<'_>,
+    ) -> Option<Self> {
+        let pool_servers = setup.pool_servers(&site.shape);
+        let mut shape = site.shape;
+        if let Capacity::Uniform(uniform) = capacity {
+            shape.node_mib = uniform.node_mib;
+        } else if baseline.is_some() {
+            // The run measures what servers need, so their memory must not limit it. Halved, so that sums do not overflow.
+            shape.node_mib = u32::MAX / 2;
+        }
+        let fleet = Fleet::new(shape, cluster.servers, pool_servers)?;
+        let without_pools = matches!(setup.memory, MemoryPolicy::AllLocal);
+        let count = if without_pools { 0 } else { fleet.pools() };
+        let pools = (0..count).map(|pool| {
+            let slices = match capacity {
+                Capacity::Ample => ample_slices(baseline, pool, pool_servers),
+                Capacity::Slices(slices) => slices.get(pool as usize).copied().unwrap_or(0),
+                Capacity::Uniform(uniform) => {
+                    let servers = pool_servers.min(cluster.servers - pool * pool_servers);
+                    uniform.slices_per_server.saturating_mul(servers)
+                }
+            };
+            exchange::new_pool(site, slices, pool_servers)
+        });
+        let pools: Vec<Pool> = pools.collect();
+        let begins = cluster.vms.first().map_or(0, |vm| vm.arrival);
+        let until = Ns(seconds(cluster.ends, begins).0.saturating_add(1));
+        let mut run = Self {
+            random: Rng::with_seed(site.seed),
+            queue: Queue::default(),
+            spaces: pools.iter().map(exchange::space).collect(),
+            deferred: vec![Vec::new(); pools.len()],
+            ticks: vec![false; pools.len()],
+            running: vec![None; cluster.vms.len()],
+            batches: Batches::default(),
+            used_mib: vec![0; cluster.servers as usize],
+            now: Ns(0),
+            tally: Tally {
+                server_peaks_mib: vec![0; cluster.servers as usize],
+                pool_peaks: vec![PoolPeak::default(); pools.len()],
+                ..Tally::default()
+            },
+            bounded: !matches!(capacity, Capacity::Ample),
+            servers: baseline.map(|baseline| &baseline.servers[..]),
+            site,
+            setup,
+            cluster,
+            pool_servers,
+            fleet,
+            pools,
+        };
+        for fault in faults::schedule(&site.faults, site.seed, cluster.servers, count, site.emcs.max(1), until) {
+            run.queue.schedule(fault.at, Event::Fault(fault));
+        }
+        run.schedule_arrival(0);
+        Some(run)
+    }
+
+    /// Returns the pools.
+    #[must_use]
+    pub fn pools(&self) -> &[Pool] {
+        &self.pools
+    }
+
+    /// Returns the slices of running VMs, by pool.
+    #[must_use]
+    pub fn slices_in_use(&self) -> Vec<u32> {
+        let mut sums = vec![0; self.pools.len()];
+        for vm in self.running.iter().flatten().filter(|vm| vm.slices > 0) {
+            if let Some(sum) = sums.get_mut(self.fleet.pool_of(vm.placement.server).0 as usize) {
+                *sum += vm.slices;
+            }
+        }
+        sums
+    }
+
+    /// Handles the next event. Returns `None` after the last event, and otherwise the VM that started, if any, and its server.
+    pub fn step(&mut self) -> Option<Option<(u32, u32)>> {
+        let (now, event) = self.queue.pop()?;
+        self.now = now;
+        self.tally.events += 1;
+        match event {
+            Event::Arrives(vm) => {
+                self.schedule_arrival(vm as usize + 1);
+                return Some(self.arrive(vm).map(|server| (vm, server)));
+            }
+            Event::Leaves(vm) => self.end(vm, End::Left),
+            Event::SlowdownDetected(vm) => self.mitigate(vm),
+            Event::CopyDone(vm) => self.copy_done(vm),
+            Event::BatchDone(done) => self.batch_done(done),
+            Event::Tick { pool } => {
+                self.ticks[pool as usize] = false;
+                self.send(pool, Command::Tick);
+            }
+            Event::Fault(fault) => self.fault(fault),
+        }
+        Some(None)
+    }
+
+    /// Ends the run. VMs that still run are counted until the end of the trace.
+    #[must_use]
+    pub fn finish(mut self) -> Tally {
+        self.now = seconds(self.cluster.ends, self.begins());
+        for vm in 0..self.running.len() {
+            if let Some(state) = self.running[vm] {
+                self.account(vm, &state);
+            }
+        }
+        let (peaks, pools) = (&self.tally.server_peaks_mib, &self.tally.pool_peaks);
+        self.tally.required = Required::of(peaks, pools, self.site.buffer_slices, self.pool_servers);
+        self.tally
+    }
+
+    fn begins(&self) -> i64 {
+        self.cluster.vms.first().map_or(0, |vm| vm.arrival)
+    }
+
+    /// Schedules the next arrival of a VM that the baseline placed. Only one arrival is scheduled at a time.
+    fn schedule_arrival(&mut self, from: usize) {
+        let placed = |vm: &usize| self.servers.is_none_or(|servers| servers.get(*vm).is_some_and(Option::is_some));
+        let Some(next) = (from..self.cluster.vms.len()).find(placed) else { return };
+        let at = seconds(self.cluster.vms[next].arrival, self.begins());
+        self.queue.schedule(at, Event::Arrives(u32::try_from(next).unwrap_or(u32::MAX)));
+    }
+
+    fn arrive(&mut self, index: u32) -> Option<u32> {
+        let vm = &self.cluster.vms[index as usize];
+        let slices = if self.pools.is_empty() { 0 } else { self.setup.memory.slices(vm) };
+        let Some((placement, slices)) = self.place(index, vm, slices) else {
+            self.tally.rejected += 1;
+            return None;
+        };
+        self.tally.started += 1;
+        self.tally.spanning += u64::from(placement.spans());
+        self.tally.pooled += u64::from(slices > 0);
+        self.running[index as usize] = Some(RunningVm { placement, slices, since: self.now });
+        self.use_local(placement.server, placement.nodes.iter().map(|node| u64::from(node.mib)).sum());
+        if let Some(departure) = vm.departure {
+            self.queue.schedule(seconds(departure, self.begins()).max(self.now), Event::Leaves(index));
+        }
+        if exceeds(vm, slices, self.setup.added_ns, self.site.margin) {
+            self.tally.mispredicted += 1;
+            self.queue.schedule(Ns(self.now.0.saturating_add(self.site.noticed_after.0)), Event::SlowdownDetected(index));
+        }
+        Some(placement.server)
+    }
+
+    /// Places a VM and takes its memory: on its server of the baseline, else on any server, else on any with all memory
+    /// local.
+    fn place(&mut self, index: u32, vm: &Vm, requested: u32) -> Option<(Placement, u32)> {
+        let own = self.servers.and_then(|servers| servers.get(index as usize).copied().flatten());
+        for slices in [Some(requested), (requested > 0).then_some(0)].into_iter().flatten() {
+            let pooled_mib = u32::try_from(u64::from(slices) * (SLICE_BYTES >> 20)).unwrap_or(u32::MAX);
+            let request = Request { id: vm.id, cores: vm.cores, local_mib: mib(vm).saturating_sub(pooled_mib), pool_slices: slices };
+            let on_own = own.filter(|&server| slices == 0 || self.spaces[self.fleet.pool_of(server).0 as usize].grantable >= slices);
+            let on_own = on_own.and_then(|server| self.fleet.fit_on(server, &request));
+            let placement = match on_own {
+                Some(placement) => placement,
+                None => match self.fleet.choose(&request, &self.spaces, &self.site.strategy) {
+                    Some(placement) => placement,
+                    None => continue,
+                },
+            };
+            if slices > 0 && !self.assign(index, &placement, slices) {
+                continue;
+            }
+            self.fleet.reserve(&placement);
+            self.tally.moved += u64::from(own.is_some_and(|own| own != placement.server));
+            self.tally.fell_back += u64::from(slices < requested);
+            return Some((placement, slices));
+        }
+        None
+    }
+
+    fn use_local(&mut self, server: u32, mib: u64) {
+        let used = &mut self.used_mib[server as usize];
+        *used += mib;
+        let peak = &mut self.tally.server_peaks_mib[server as usize];
+        *peak = (*peak).max(*used);
+    }
+
+    /// Counts a VM's memory over the time since its last change.
+    #[expect(clippy::cast_precision_loss, reason = "sums for display")]
+    fn account(&mut self, vm: usize, state: &RunningVm) {
+        let hours = self.now.0.saturating_sub(state.since.0) as f64 / SECOND as f64 / 3_600.0;
+        self.tally.memory_gib_hours += hours * self.cluster.vms[vm].memory_bytes as f64 / SLICE_BYTES as f64;
+        self.tally.pool_gib_hours += hours * f64::from(state.slices);
+        self.tally.remote_gib_hours += hours * state.placement.remote_mib() as f64 / 1_024.0;
+    }
+
+    pub(super) fn end(&mut self, vm: u32, why: End) {
+        let Some(state) = self.running.get_mut(vm as usize).and_then(Option::take) else { return };
+        self.account(vm as usize, &state);
+        self.fleet.release(&state.placement);
+        let server = state.placement.server;
+        self.used_mib[server as usize] -= state.placement.nodes.iter().map(|node| u64::from(node.mib)).sum::<u64>();
+        match why {
+            End::Left if state.slices > 0 => self.send(self.fleet.pool_of(server).0, Command::Return { vm: VmId(u64::from(vm)) }),
+            End::Left => {}
+            End::Lost(pool::Cause::Host) => self.tally.lost_with_host += 1,
+            End::Lost(pool::Cause::Emc) => self.tally.lost_with_emc += 1,
+        }
+    }
+
+    /// Moves a VM that exceeds its margin to local memory, if the limit of mitigations and the free memory allow it.
+    fn mitigate(&mut self, vm: u32) {
+        let allowed = u128::from(self.tally.started) * u128::from(self.site.mitigated_ppm) / 1_000_000;
+        let Some(mut state) = self.running[vm as usize].filter(|state| state.slices > 0) else { return };
+        let mib = u32::try_from(u64::from(state.slices) * (SLICE_BYTES >> 20)).unwrap_or(u32::MAX);
+        if u128::from(self.tally.mitigated) >= allowed || !self.fleet.grow(&mut state.placement, mib) {
+            self.tally.left_slow += 1;
+            return;
+        }
+        self.tally.mitigated += 1;
+        self.use_local(state.placement.server, u64::from(mib));
+        self.running[vm as usize] = Some(state);
+        let copying = u64::from(state.slices).saturating_mul(self.site.copy.0);
+        self.queue.schedule(Ns(self.now.0.saturating_add(copying)), Event::CopyDone(vm));
+    }
+
+    fn copy_done(&mut self, vm: u32) {
+        let Some(state) = self.running[vm as usize] else { return };
+        self.account(vm as usize, &state);
+        self.running[vm as usize] = Some(RunningVm { slices: 0, since: self.now, ..state });
+        self.send(self.fleet.pool_of(state.placement.server).0, Command::Return { vm: VmId(u64::from(vm)) });
+    }
+
+    fn fault(&mut self, FaultEvent { component, fails, .. }: FaultEvent) {
+        self.tally.faults += u64::from(fails);
+        match component {
+            Component::Emc { pool, emc } => {
+                let emc = pool::EmcId(emc);
+                self.send(pool, if fails { Command::EmcFailed(emc) } else { Command::EmcRepaired(emc) });
+            }
+            Component::Manager { pool } => self.send(pool, if fails { Command::ManagerFailed } else { Command::ManagerBack }),
+            Component::Host { server } => {
+                let (pool, host) = self.fleet.pool_of(server);
+                let host = HostId(u16::try_from(host).unwrap_or(u16::MAX));
+                self.fleet.set_up(server, !fails);
+                if !self.pools.is_empty() {
+                    self.send(pool, if fails { Command::HostFailed(host) } else { Command::HostBack(host) });
+                }
+                if fails {
+                    // The pool reported the VMs with pool memory as lost; the others on this host are lost as well.
+                    for vm in 0..u32::try_from(self.running.len()).unwrap_or(u32::MAX) {
+                        if self.running[vm as usize].is_some_and(|state| state.placement.server == server) {
+                            self.end(vm, End::Lost(pool::Cause::Host));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Converts a time of the trace to a time of the run.
+fn seconds(at: i64, begins: i64) -> Ns {
+    Ns(u64::try_from(at.saturating_sub(begins)).unwrap_or(0).saturating_mul(SECOND))
+}

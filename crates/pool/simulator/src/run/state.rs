@@ -1,0 +1,75 @@
+//! The state of a run.
+
+use fastrand::Rng;
+use placement::{Fleet, Placement, PoolSpace};
+use pool::{Command, Ns, Pool};
+
+use super::batches::{BatchDone, Batches};
+use crate::faults::FaultEvent;
+use crate::queue::Queue;
+use crate::site::{Cluster, Setup, Site};
+use crate::tally::Tally;
+
+/// Nanoseconds of a second, the unit of time in traces.
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// Events of a run. VMs are named by their index in the cluster.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    Arrives(u32),
+    Leaves(u32),
+    /// The monitor detects that a VM exceeds its margin.
+    SlowdownDetected(u32),
+    /// A VM's pool memory has been copied to local memory; its slices can be returned.
+    CopyDone(u32),
+    BatchDone(BatchDone),
+    Tick {
+        pool: u32,
+    },
+    Fault(FaultEvent),
+}
+
+/// A running VM.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunningVm {
+    pub(crate) placement: Placement,
+    pub(crate) slices: u32,
+    /// Time of the last change, until which the VM's memory has been counted.
+    pub(crate) since: Ns,
+}
+
+/// Why a VM ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Left,
+    Lost(pool::Cause),
+}
+
+/// A run of one setup on one cluster, event by event.
+#[derive(Debug)]
+pub struct Run<'a> {
+    pub(crate) site: &'a Site,
+    pub(crate) setup: Setup<'a>,
+    pub(crate) cluster: &'a Cluster,
+    /// The servers of VMs in the baseline, which are tried first.
+    pub(crate) servers: Option<&'a [Option<u32>]>,
+    pub(crate) pool_servers: u32,
+    /// Whether pools have a fixed size.
+    pub(crate) bounded: bool,
+    pub(crate) random: Rng,
+    pub(crate) queue: Queue<Event>,
+    pub(crate) fleet: Fleet,
+    pub(crate) pools: Vec<Pool>,
+    /// Free space of each pool.
+    pub(crate) spaces: Vec<PoolSpace>,
+    pub(crate) running: Vec<Option<RunningVm>>,
+    pub(crate) batches: Batches,
+    /// Commands for each pool whose manager has failed, to be submitted when it works again.
+    pub(crate) deferred: Vec<Vec<Command>>,
+    /// Whether a tick of each pool is scheduled.
+    pub(crate) ticks: Vec<bool>,
+    /// Local memory in use on each server, in MiB.
+    pub(crate) used_mib: Vec<u64>,
+    pub(crate) now: Ns,
+    pub(crate) tally: Tally,
+}
