@@ -108,7 +108,7 @@ def _nominal_rate(workload: Workload) -> float:
 
 def _rates(guest: Guest, pid: int, split: bool) -> dict[str, Any]:
     argv = ["thermocline", "rates", "--pid", str(pid), "--all", "--format", "json"]
-    argv += ["--looks", str(SAMPLES), "--look-period", f"{SAMPLE_PERIOD_MS}ms"]
+    argv += ["--samples", str(SAMPLES), "--sampling-interval", f"{SAMPLE_PERIOD_MS}ms"]
     rates: dict[str, Any] = json.loads(guest.run(argv + ["--split"] * split, timeout_s=240).stdout)
     return rates
 

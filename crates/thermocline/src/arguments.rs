@@ -19,12 +19,11 @@ use crate::machine::status::{Explain, Hint};
 use crate::options::{Configuration, Format};
 use crate::pool::arguments::PoolCommand;
 
-/// Far memory for Linux: finds the memory that nobody touches, moves it to cheaper memory, and keeps every job
-/// inside its slowdown budget.
+/// Far memory for Linux: finds memory that jobs do not use, moves it to cheaper memory, and keeps every job within its slowdown budget.
 #[derive(Debug, Parser)]
 #[command(name = "thermocline", version, max_term_width = 100)]
 pub(crate) struct Arguments {
-    /// How to print results
+    /// Format of results
     #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
     #[command(flatten)]
@@ -35,38 +34,37 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Tell what this machine can do, and how to enable what it cannot; changes nothing
+    /// Check what this machine supports and how to enable what is missing; changes nothing
     Doctor,
-    /// Watch jobs and show their page ages and what could be saved; moves nothing
+    /// Show the page ages of jobs and what could be saved; moves nothing
     Observe(Observe),
     /// Run a command as a job in a cgroup of its own, with far memory
     Run(Run),
     /// Run the node agent over the configured jobs
     Agent(AgentArguments),
-    /// Show what a running agent sees and does
+    /// Show the state of a running agent and its jobs
     Status,
-    /// Show why a running agent did what it did to a job
+    /// Show a running agent's last decisions for a job, with their reasons
     Explain(Explain),
-    /// Tell a running agent that a job went to the background, or came back
+    /// Send a running agent a hint: a job is in the background or in the foreground
     Hint(Hint),
-    /// Feed a journal through the policies and compare their decisions with the recorded ones
+    /// Replay a journal through the policies and compare the decisions with the recorded ones
     Replay(Replay),
-    /// Advise a limit for each job, and how much memory the machine could promise, from what the journal holds
+    /// Advise a memory limit for each job and how much memory the machine can promise, from the journal
     Plan(Plan),
-    /// Look at how often memory is accessed, and tell how much of it slow memory could hold; moves nothing
+    /// Measure how often memory is accessed and how much of it slow memory could hold; moves nothing
     Rates(Rates),
-    /// Look at traces, and make of them what a fleet's evaluation reads
+    /// List, show, validate, merge, export and compact traces
     #[command(subcommand)]
     Trace(TraceCommand),
-    /// Say what a fleet would save, and feel, under other parameters, from its traces; changes nothing
+    /// Replay traces under other parameters: what a fleet would save, and at which promotion rate; changes nothing
     Model(Box<Model>),
-    /// Compare two groups of machines by their traces: what differs, how sure that is, and how much would differ by chance;
-    /// changes nothing
+    /// Compare two groups of machines by their traces: differences with confidence intervals, beside the noise; changes nothing
     Experiment(Experiment),
-    /// Publish parameters for a fleet, signed, and say which machines follow them
+    /// Publish signed parameter bundles and roll them out to machines in stages
     #[command(subcommand)]
     Rollout(RolloutCommand),
-    /// Say what sharing memory between machines would save: VM traces, and the DRAM that they strand
+    /// Memory that machines share: VM traces, savings of a pool, the pool manager and its hosts
     #[command(subcommand)]
     Pool(PoolCommand),
     /// Check or show the configuration
@@ -74,12 +72,12 @@ pub(crate) enum Command {
     Config(ConfigCommand),
     /// Print a completion script for a shell
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Write man pages, one per command, into a directory
     Man {
-        /// Where to
+        /// The directory; created if missing
         directory: PathBuf,
     },
     #[command(hide = true, name = agent::actuators::lru::CHILD_COMMAND)]

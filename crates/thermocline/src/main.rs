@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     match dispatch(Arguments::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("thermocline: {}", output::in_words(&error));
+            eprintln!("thermocline: {}", output::describe(&error));
             ExitCode::FAILURE
         }
     }

@@ -12,7 +12,7 @@ use crate::values::key_value;
 pub(crate) enum Format {
     /// For people
     Text,
-    /// For programs: one JSON value, or one per line where results keep coming
+    /// For programs: one JSON value, or one per line for continuous results
     Json,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Configuration {
     /// The configuration file; conf.d/*.toml beside it is read too [default: /etc/thermocline/thermocline.toml]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Set one knob, over what the files say; may be given again
+    /// Set one knob, overriding the files; repeatable
     #[arg(long = "set", global = true, value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) overrides: Vec<(String, String)>,
 }

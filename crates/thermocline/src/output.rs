@@ -4,19 +4,19 @@ use anyhow::{Result, bail};
 
 use crate::options::Format;
 
-/// An error and its causes, but for those that are part of the words before them.
-pub(crate) fn in_words(error: &anyhow::Error) -> String {
-    let mut words = error.to_string();
+/// An error and its causes, without causes that the text before them already contains.
+pub(crate) fn describe(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !words.contains(&cause) {
-            words += ": ";
-            words += &cause;
+        if !text.contains(&cause) {
+            text += ": ";
+            text += &cause;
         }
     }
-    words
+    text
 }
 
-/// Prints one result in the wanted format.
+/// Prints one result in the requested format.
 pub(crate) fn print<T: serde::Serialize>(format: Format, value: &T, text: impl FnOnce() -> String) -> Result<()> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
@@ -29,7 +29,7 @@ pub(crate) fn print<T: serde::Serialize>(format: Format, value: &T, text: impl F
         }
     };
     match written.and_then(|()| out.flush()) {
-        // Whoever read us has seen enough.
+        // The reader closed the pipe, for example `head`.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => bail!("cannot print: {error}"),
         Ok(()) => Ok(()),

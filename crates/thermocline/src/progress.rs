@@ -1,25 +1,25 @@
-//! How far a long command has come.
+//! Progress of long commands on a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Tells on standard error how far a long command has come, if somebody watches.
+/// Prints the progress of a long command on standard error, if that is a terminal.
 pub(crate) struct Progress {
     what: &'static str,
     total: usize,
     done: usize,
-    told: Instant,
-    watched: bool,
+    printed_at: Instant,
+    terminal: bool,
 }
 
-const TOLD_EVERY: Duration = Duration::from_millis(200);
+const PRINT_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Progress {
     pub(crate) fn new(what: &'static str, total: usize) -> Self {
-        Self { what, total, done: 0, told: Instant::now(), watched: std::io::stderr().is_terminal() }
+        Self { what, total, done: 0, printed_at: Instant::now(), terminal: std::io::stderr().is_terminal() }
     }
 
-    /// One more is done.
+    /// Counts one item.
     pub(crate) fn step(&mut self) {
         self.done += 1;
         if self.due() {
@@ -32,7 +32,7 @@ impl Progress {
         }
     }
 
-    /// One more is done, by which so much of the source at hand has been read.
+    /// Counts one item, after which `read` of `of` bytes of the current source have been read.
     pub(crate) fn step_at(&mut self, read: u64, of: u64) {
         self.done += 1;
         if self.due() {
@@ -43,9 +43,9 @@ impl Progress {
     }
 
     fn due(&mut self) -> bool {
-        let due = self.watched && self.told.elapsed() >= TOLD_EVERY;
+        let due = self.terminal && self.printed_at.elapsed() >= PRINT_INTERVAL;
         if due {
-            self.told = Instant::now();
+            self.printed_at = Instant::now();
         }
         due
     }
@@ -53,7 +53,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.watched {
+        if self.terminal {
             eprint!("\r\x1b[K");
         }
     }

@@ -1,4 +1,4 @@
-//! Signals as messages to the loop.
+//! Signals as messages to the agent's loop.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Messages that wait for the loop, at most.
+/// The most messages that wait for the loop.
 const WAITING_MAX: usize = 64;
 
-/// A channel on which SIGTERM, SIGINT and SIGHUP arrive as [`Message::Stop`]; others may send too.
+/// A channel on which SIGTERM, SIGINT and SIGHUP arrive as [`Message::Stop`]; other threads may send as well.
 pub(crate) fn messages() -> Result<(SyncSender<Message>, Receiver<Message>)> {
     let (sender, receiver) = sync_channel(WAITING_MAX);
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;

@@ -1,4 +1,4 @@
-//! Values of arguments: how each is written on the command line, and the error where it is not.
+//! Parsers of argument values, with an error that shows how to write one.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) fn ratio(text: &str) -> Result<RatioPpm, String> {
 pub(crate) fn share(text: &str) -> Result<RatioPpm, String> {
     let ratio = units::quantity::parse_ratio(text).map_err(|invalid| invalid.to_string())?;
     if ratio > RatioPpm::ONE {
-        return Err("there is no more than all of it; give at most 100%".to_owned());
+        return Err("out of range; give at most 100%".to_owned());
     }
     Ok(ratio)
 }
@@ -33,7 +33,7 @@ pub(crate) fn price(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|price: &f64| price.is_finite() && *price >= 0.0).ok_or_else(|| "write a number, such as 3.50".to_owned())
 }
 
-/// A time, as milliseconds since the epoch.
+/// A date and time, in milliseconds since the epoch.
 pub(crate) fn time(text: &str) -> Result<u64, String> {
     let time: Result<jiff::Timestamp, _> = text.parse();
     time.ok()
@@ -41,7 +41,7 @@ pub(crate) fn time(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "write a date and time with its zone, such as 2026-11-20T12:00:00Z".to_owned())
 }
 
-/// A latency: unlike other durations it may be as short as a nanosecond.
+/// A latency of at least one nanosecond; other durations are at least one microsecond.
 pub(crate) fn latency(text: &str) -> Result<Duration, String> {
     let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000)];
     let parsed = units.iter().find_map(|(unit, ns)| {

@@ -108,7 +108,7 @@ fn a_sound_configuration_is_told_from_a_bad_one() {
     let rate = knob("cold_age.promotion_rate");
     assert_eq!((&rate["value"], &rate["number"], &rate["search"]["scale"]), (&"0.2%".into(), &0.002.into(), &"log".into()));
     assert!(rate["search"]["low"].as_f64() < rate["number"].as_f64() && knob("agent.state_dir")["search"].is_null());
-    check(&["--config", &good, "config", "knobs"], 0, &["where a tuner looks", "cold_age.promotion_rate", "0% to 100%"], &[]);
+    check(&["--config", &good, "config", "knobs"], 0, &["tuner searches", "cold_age.promotion_rate", "0% to 100%"], &[]);
     // What is shown is itself a configuration, and says the same.
     let text = check(&["--config", &good, "config", "show"], 0, &["scan_period = \"30s\""], &[]).out;
     let again = file(directory.path(), "again.toml", &text);
@@ -248,7 +248,7 @@ fn rates_wants_a_process_and_sound_numbers() {
     rates(&["--pid", "0"], 2, &["0"]);
     rates(&["--pid", "1", "--all", "--sample", "10%"], 2, &["cannot be used with"]);
     rates(&["--pid", "1", "--sample", "0%"], 2, &["such as 5%"]);
-    rates(&["--pid", "1", "--look-period", "1ms"], 2, &["such as 1s"]);
-    rates(&["--pid", "1", "--looks", "1"], 2, &["2..=600"]);
+    rates(&["--pid", "1", "--sampling-interval", "1ms"], 2, &["such as 1s"]);
+    rates(&["--pid", "1", "--samples", "1"], 2, &["2..=600"]);
     rates(&["--pid", &i32::MAX.to_string()], 1, &["/proc/2147483647", "is gone"]);
 }

@@ -30,7 +30,7 @@ fn a_recorded_journal_gives_a_table() {
     let text = check(
         &[GOLDEN, "--risk", "10%", "--dram", "1GiB"],
         0,
-        &["could be promised: 1.0 GiB", "came back within", "only observed", "changes slowly: 35"],
+        &["could be promised: 1.0 GiB", "was promoted within", "in class observe", "changes slowly: 35"],
     );
     assert!(!text.contains("too short"), "{text}");
     let text = check(&[GOLDEN, "--job", "/red*"], 0, &["/redis"]);

@@ -17,13 +17,13 @@ use crate::values::duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct AgentArguments {
-    /// Decide and record, but move nothing
+    /// Decide and record; move nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Stop after this long; otherwise at SIGTERM
+    /// Stop after this time [default: at SIGTERM]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) r#for: Option<std::time::Duration>,
-    /// Put back what a dead agent left behind, and exit
+    /// Restore what a killed agent changed, and exit
     #[arg(long, conflicts_with_all = ["dry_run", "for"])]
     pub(crate) restore: bool,
 }
@@ -39,7 +39,7 @@ pub(crate) fn run(roots: Roots, config: Config, format: Format, arguments: &Agen
 
 fn serve(roots: Roots, config: Config, format: Format, arguments: &AgentArguments) -> Result<()> {
     if config.jobs.is_empty() {
-        bail!("no [[job]] rule is configured, so there is nothing to watch; see `thermocline config show` for examples");
+        bail!("no [[job]] rule is configured, so the agent has no jobs; see `thermocline config show` for examples");
     }
     let (sender, receiver) = signals::messages()?;
     let options = Options { dry_run: arguments.dry_run, ephemeral: false };
@@ -50,7 +50,7 @@ fn serve(roots: Roots, config: Config, format: Format, arguments: &AgentArgument
     socket::serve(&runtime_dir, node.view(), sender)
         .with_context(|| format!("cannot make the control socket in {}", runtime_dir.display()))?;
     if let Some(address) = listen {
-        // Another service on the port is no reason to leave memory unwatched.
+        // The agent works without metrics, for example if another service uses the port.
         match metrics::serve(address, node.view()) {
             Ok(bound) => log::info!("metrics on http://{bound}/metrics"),
             Err(error) => log::error!("no metrics on {address}: {error}; set agent.metrics_listen"),
@@ -64,14 +64,14 @@ fn serve(roots: Roots, config: Config, format: Format, arguments: &AgentArgument
     Ok(())
 }
 
-/// Who follows the rollout that is configured, and what an earlier agent remembered of it.
+/// The follower of the configured rollout, and the guidance that an earlier agent stored.
 fn follower(roots: &Roots, config: &Config) -> Option<(Follower, rollout::Result<Option<Guidance>>)> {
-    let wanted = &config.rollout;
-    (!wanted.store.is_empty()).then(|| {
+    let rollout = &config.rollout;
+    (!rollout.store.is_empty()).then(|| {
         Follower::new(Settings {
-            store: wanted.store.clone(),
-            root: wanted.root.clone(),
-            poll: wanted.poll,
+            store: rollout.store.clone(),
+            root: rollout.root.clone(),
+            poll: rollout.poll,
             state_dir: config.agent.state_dir.clone(),
             machine: agent::record::machine_name(roots, config),
             cluster: config.trace.cluster.clone(),
@@ -79,19 +79,19 @@ fn follower(roots: &Roots, config: &Config) -> Option<(Follower, rollout::Result
     })
 }
 
-/// Goes by what is remembered, and has a thread see what is new.
+/// Applies the stored guidance and starts the thread that polls for new guidance.
 fn follow(
     node: &mut Agent,
     follower: Follower,
     remembered: rollout::Result<Option<Guidance>>,
     sender: SyncSender<Message>,
 ) -> Result<Follow> {
-    let (guidance, trouble) = match remembered {
+    let (guidance, error) = match remembered {
         Ok(guidance) => (guidance, None),
         Err(error) => (None, Some(error.to_string())),
     };
-    node.follow(Poll { guidance, error: trouble, ..Poll::default() });
-    // The loop may have ended already.
-    let tell = move |told| drop(sender.send(Message::Follow(Box::new(told))));
-    Ok(rollout::follow::start(follower, tell)?)
+    node.follow(Poll { guidance, error, ..Poll::default() });
+    // Sending fails after the loop has ended.
+    let deliver = move |poll| drop(sender.send(Message::Follow(Box::new(poll))));
+    Ok(rollout::follow::start(follower, deliver)?)
 }

@@ -13,11 +13,11 @@ use crate::output::print;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Report everything that is wrong with the configuration, or that it is sound
+    /// Check the configuration and report all problems
     Check,
     /// Print the configuration in effect, with what each knob means
     Show,
-    /// List what can be set: values, bounds, and where a tuner looks for better ones
+    /// List all knobs: values, ranges, and the search range of a tuner
     Knobs,
 }
 
@@ -42,6 +42,6 @@ fn check(format: Format, checked: Result<Config, config::Problems>) -> Result<Ex
         (Err(problems), Format::Text) => return Err(problems.into()),
     };
     let ok = problems.is_empty();
-    print(format, &json!({ "ok": ok, "problems": problems }), || "the configuration is sound\n".to_owned())?;
+    print(format, &json!({ "ok": ok, "problems": problems }), || "the configuration is valid\n".to_owned())?;
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,4 +1,4 @@
-//! `thermocline doctor`: what the machine can do, and whether the stores that it is configured for can be reached.
+//! `thermocline doctor`: what the machine supports, and whether the configured stores answer.
 
 use std::process::ExitCode;
 
@@ -11,9 +11,9 @@ use store::Store;
 
 use crate::fleet::rollout::arguments::Repository;
 use crate::options::Format;
-use crate::output::{in_words, print};
+use crate::output::{describe, print};
 
-/// Looks at the machine and, where the configuration can be read, at what it names. Changes nothing.
+/// Checks the machine and the stores that the configuration names. Changes nothing.
 pub(crate) fn doctor(roots: &Roots, config: Result<Config>, format: Format) -> Result<ExitCode> {
     let mut report = examine(roots);
     match config {
@@ -25,10 +25,10 @@ pub(crate) fn doctor(roots: &Roots, config: Result<Config>, format: Format) -> R
 }
 
 fn missing(name: &'static str, error: &anyhow::Error, remedy: &str) -> Check {
-    Check { name, status: Status::Missing, found: in_words(error), remedy: remedy.to_owned() }
+    Check { name, status: Status::Missing, found: describe(error), remedy: remedy.to_owned() }
 }
 
-/// Whether the store of traces answers. What it holds is not listed: that may be a whole fleet's.
+/// Whether the trace store answers. Its content is not listed, because it may hold a whole fleet.
 fn traces(config: &Config) -> Option<Check> {
     let url = &config.trace.store;
     let answers = || -> Result<()> {
@@ -42,19 +42,20 @@ fn traces(config: &Config) -> Option<Check> {
     })
 }
 
-/// Whether the store of bundles answers, and holds what the machine's root trusts.
+/// Whether the bundle store answers, and its content is signed as the machine's root requires.
 fn bundles(config: &Config) -> Option<Check> {
     let url = &config.rollout.store;
     let own = Repository { store: None, root: None };
     let found = || -> Result<Contents> { Ok(crate::fleet::rollout::reader(config, &own)?.contents(false)?) };
     (!url.is_empty()).then(|| match found() {
         Ok(contents) if contents.troubles.is_empty() => {
-            let assigned = contents.assignment.as_ref().map_or("nothing is assigned".to_owned(), |told| format!("stage {:?}", told.stage));
+            let assigned =
+                contents.assignment.as_ref().map_or("nothing is assigned".to_owned(), |assignment| format!("stage {:?}", assignment.stage));
             let found = format!("{url}: {} bundles verified, {assigned}", contents.bundles.len());
             Check { name: "rollout", status: Status::Ok, found, remedy: String::new() }
         }
         Ok(contents) => {
-            let remedy = "see `thermocline rollout verify`; machines go by the last bundle that was sound".to_owned();
+            let remedy = "see `thermocline rollout verify`; machines follow the last valid bundle".to_owned();
             Check { name: "rollout", status: Status::Missing, found: contents.troubles.join("; "), remedy }
         }
         Err(error) => {

@@ -1,4 +1,4 @@
-//! `thermocline config knobs`: what can be set, within which bounds, and where a tuner looks for better values.
+//! `thermocline config knobs`: every knob with its range and the tuner's search range.
 
 use std::fmt::Write;
 
@@ -9,8 +9,7 @@ use serde::Serialize;
 use crate::options::Format;
 use crate::output::print;
 
-/// One knob. Values are written as in a configuration file; `number` and `search` are in seconds, bytes, shares of one
-/// or whole numbers.
+/// One knob. Values are written as in a configuration file; `number` and `search` are in seconds, bytes, shares of one, or counts.
 #[derive(Debug, Serialize)]
 struct Row {
     key: &'static str,
@@ -25,7 +24,7 @@ struct Row {
     search: Option<Bounds>,
 }
 
-/// Where a tuner looks.
+/// A tuner's search range.
 #[derive(Debug, Serialize)]
 struct Bounds {
     low: f64,
@@ -67,12 +66,12 @@ impl Row {
     }
 }
 
-/// Prints all of them.
+/// Prints all knobs.
 pub(crate) fn knobs(config: &Config, format: Format) -> Result<()> {
     let rows: Vec<Row> = config::knobs().map(|knob| Row::new(knob, config)).collect();
     print(format, &rows, || {
         let mut text = String::new();
-        let _ = writeln!(text, "{:<36} {:<14} {:<28} where a tuner looks", "key", "value", "allowed");
+        let _ = writeln!(text, "{:<36} {:<14} {:<28} tuner searches", "key", "value", "allowed");
         rows.iter().for_each(|row| text += &row.text());
         text
     })

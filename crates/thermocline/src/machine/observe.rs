@@ -17,13 +17,13 @@ use crate::values::duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct Observe {
-    /// Cgroups to watch, as patterns relative to the cgroup root; those of the configuration if none is given
+    /// Cgroups to observe, as patterns relative to the cgroup root [default: the configured jobs]
     #[arg(value_name = "PATTERN")]
     pub(crate) jobs: Vec<String>,
-    /// Stop after this long; otherwise at Ctrl-C
+    /// Stop after this time [default: at Ctrl-C]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) r#for: Option<std::time::Duration>,
-    /// At the end, print the address ranges that are at least this old, per process
+    /// At the end, print the address ranges that were idle for at least this time, per process
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) cold_ranges: Option<std::time::Duration>,
 }
@@ -34,7 +34,9 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
         config.jobs = arguments.jobs.iter().map(|glob| JobRule::new(glob, Class::Observe)).collect();
     }
     if config.jobs.is_empty() {
-        bail!("name the cgroups to watch, such as `thermocline observe '/system.slice/*.service'`, or configure [[job]] rules");
+        bail!(
+            "no job is configured: name the cgroups to observe, such as `thermocline observe '/system.slice/*.service'`, or add [[job]] rules to the configuration"
+        );
     }
     let (_sender, receiver) = signals::messages()?;
     let scan_period = config.agent.scan_period;
@@ -43,7 +45,7 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
     let mut ranges = None;
     let mut scans = 0;
     node.run(&receiver, arguments.r#for, &mut |node, view| {
-        // Ages change with a scan, not with a decision.
+        // Ages change at a scan and not at a decision.
         if let Some(idle) = arguments.cold_ranges.filter(|_| view.costs.scans > scans) {
             scans = view.costs.scans;
             ranges = Some(cold_ranges(node, Age::from_idle_time(idle, scan_period)));
@@ -56,7 +58,7 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
     })?;
     if format == Format::Text {
         eprintln!();
-        let view = last.context("stopped before the first scan was done")?;
+        let view = last.context("stopped before the first scan was complete")?;
         print(format, &view, || text::status(&view) + &text::ages(&view))?;
     }
     if let Some(ranges) = ranges {
@@ -65,8 +67,7 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
     Ok(())
 }
 
-/// What single pages the trackers hold for at least `age` old, per process. Jobs whose tracker does not know single
-/// pages are left out.
+/// Address ranges of at least `age`, per process. Jobs whose tracker does not resolve single pages are left out.
 fn cold_ranges(node: &Agent, age: Age) -> Vec<Value> {
     let mut found = Vec::new();
     for job in node.jobs().values() {

@@ -1,4 +1,4 @@
-//! `thermocline plan`: advice for capacity, as a table to act on.
+//! `thermocline plan`: recommended memory limits and promises, as a table.
 
 use std::fmt::Write;
 
@@ -18,16 +18,16 @@ pub(crate) struct Plan {
     /// Journal files of one machine, in any order [default: those in the configured agent.state_dir]
     #[arg(value_name = "JOURNAL")]
     pub(crate) journals: Vec<std::path::PathBuf>,
-    /// Share of the time in which a limit or the promise may be missed
+    /// Share of control periods in which a limit or the promise may be exceeded
     #[arg(long, value_name = "RATIO", default_value = "1%", value_parser = risk)]
     pub(crate) risk: RatioPpm,
-    /// Advise only on jobs whose cgroup matches; the machine is always all jobs
+    /// Show only jobs whose cgroup matches; sums of the machine include all jobs
     #[arg(long, value_name = "PATTERN")]
     pub(crate) job: Option<String>,
     /// The machine's DRAM, such as 256GiB [default: this machine's, unless journals are named]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) dram: Option<Bytes>,
-    /// What slow memory costs, as shares of DRAM's price, such as 0.25 or 20%: tells what it would save of the spending
+    /// Prices of slow memory as shares of DRAM's price, such as 0.25 or 20%: prints what it would save of the cost of DRAM
     #[arg(long = "tier-cost", value_name = "RATIO", value_delimiter = ',', value_parser = tier_cost)]
     pub(crate) tier_costs: Vec<RatioPpm>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Plan {
 fn risk(text: &str) -> Result<RatioPpm, String> {
     let ratio = units::quantity::parse_ratio(text).map_err(|invalid| invalid.to_string())?;
     if ratio == RatioPpm(0) || ratio >= RatioPpm::ONE {
-        return Err("no measurement excludes a risk; give one above 0 and below 100%, such as 0.1%".to_owned());
+        return Err("out of range; give a risk above 0 and below 100%, such as 0.1%".to_owned());
     }
     Ok(ratio)
 }
@@ -43,12 +43,12 @@ fn risk(text: &str) -> Result<RatioPpm, String> {
 fn tier_cost(text: &str) -> Result<RatioPpm, String> {
     let ratio = units::quantity::parse_ratio(text).map_err(|invalid| invalid.to_string())?;
     if ratio >= RatioPpm::ONE {
-        return Err("memory that costs as much as DRAM saves nothing; give its share of DRAM's price, such as 0.25".to_owned());
+        return Err("slow memory at DRAM's price saves nothing; give its share of DRAM's price, below 1, such as 0.25".to_owned());
     }
     Ok(ratio)
 }
 
-/// The width of a job's name; a longer one has a line of its own.
+/// Width of the job column; a longer name has a line of its own.
 const NAME_WIDTH: usize = 28;
 
 /// `thermocline plan`.
@@ -68,7 +68,8 @@ pub(crate) fn plan(roots: &Roots, config: &Config, format: Format, arguments: &P
 
 fn text(plan: &plan::Plan) -> String {
     let mut text = machine(plan);
-    let columns = ["seen", "without far", "with far", "working", "saved", "potential", "promotions", "stall", "limit", "above", "at most"];
+    let columns =
+        ["observed", "without far", "with far", "working", "saved", "potential", "promotions", "stall", "limit", "above", "at most"];
     text += "\n";
     text += &row("job", &columns.map(ToOwned::to_owned));
     for job in &plan.jobs {
@@ -80,10 +81,10 @@ fn text(plan: &plan::Plan) -> String {
     let accepted = percent(plan.accepted_risk_ratio);
     let _ = write!(
         text,
-        "\nlimit: for memory.max; covers all but {accepted} of the periods, and what came back within the reaction time of the agent\n\
-         above: share of the periods above that limit; at most: what that share is at most in time to come, {} sure\n\
+        "\nlimit: for memory.max; covers all but {accepted} of the periods, and what was promoted within the reaction time of the agent\n\
+         above: share of the periods above that limit; at most: its upper bound for the future, {} confidence\n\
          without far, with far, working, promotions, stall: exceeded in 1% of the periods\n\
-         saved, potential: there in all but {accepted} of the periods\n",
+         saved, potential: available in all but {accepted} of the periods\n",
         percent(plan.confidence_ratio),
     );
     text
@@ -95,27 +96,24 @@ fn machine(plan: &plan::Plan) -> String {
     let accepted = percent(plan.accepted_risk_ratio);
     let mut text = format!("all jobs together, over {} in {periods} periods\n", span(machine.span_seconds));
     let (without, with) = (Bytes(without.p99), Bytes(with.p99));
-    let _ = writeln!(text, "  DRAM taken in all but 1% of them: {with} with far memory, {without} without");
+    let _ = writeln!(text, "  DRAM used in all but 1% of them: {with} with far memory, {without} without");
     let _ = write!(text, "  saved at the same time in all but {accepted} of them: {firm_saved_bytes}");
     let (less, at_most, sure) = (percent(machine.risk_ratio), percent(machine.risk_ratio_max), percent(plan.confidence_ratio));
-    let _ = writeln!(text, "; less in {less}, in time to come in at most {at_most} ({sure} sure)");
+    let _ = writeln!(text, "; less in {less}, in future in at most {at_most} ({sure} confidence)");
     match (machine.dram_bytes, machine.promise_bytes, machine.promise_ratio) {
         (Some(dram), Some(promise), Some(ratio)) => {
-            let _ = writeln!(text, "  could be promised: {promise}, which is {ratio:.3} times its DRAM of {dram}");
+            let _ = writeln!(text, "  could be promised: {promise}, {ratio:.3} times its DRAM of {dram}");
         }
-        _ => text += "  what could be promised depends on the machine's DRAM: give --dram SIZE\n",
+        _ => text += "  the promise depends on the machine's DRAM: give --dram SIZE\n",
     }
     if let Some(potential) = machine.firm_potential_bytes {
-        let _ = writeln!(
-            text,
-            "  jobs that are only observed would let go of {potential}, before what its compressed copies take; not promised"
-        );
+        let _ = writeln!(text, "  jobs in class observe could save {potential} before compression; not included");
     }
     if let Some(spending) = spending(machine.cold_ratio, machine.cold_ratio_by_tier, &machine.spending) {
         let _ = writeln!(text, "  {spending}");
     }
     if machine.too_short {
-        let _ = writeln!(text, "  too short to tell: {accepted} needs {} periods; the least that was saved is taken", plan.periods_min);
+        let _ = writeln!(text, "  too short: {accepted} needs {} periods; the minimum of the observed savings is used", plan.periods_min);
     } else if let Some(remark) = slow(*periods, machine.independent_periods, plan.periods_min) {
         let _ = writeln!(text, "  {remark}");
     }
@@ -149,26 +147,26 @@ fn row(name: &str, columns: &[String; 11]) -> String {
     text
 }
 
-/// What the numbers of a job do not tell.
+/// Remarks that qualify the numbers of a job.
 fn remarks(job: &JobPlan, plan: &plan::Plan) -> Vec<String> {
     let mut remarks = Vec::new();
     if job.too_short {
-        let (seen, wanted) = (job.periods, plan.periods_min);
-        remarks.push(format!("too short to tell: {seen} periods of the {wanted} needed; the limit covers all that was seen"));
+        let (observed, required) = (job.periods, plan.periods_min);
+        remarks.push(format!("too short: {observed} periods of {required} required; the limit is the observed maximum"));
     }
     if !job.too_short {
         remarks.extend(slow(job.periods, job.independent_periods, plan.periods_min));
     }
     if job.at_limit_periods > 0 {
-        remarks.push(format!("at its limit in {} of {} periods: it may want more than was seen", job.at_limit_periods, job.periods));
+        remarks.push(format!("at its limit in {} of {} periods: it may need more than was observed", job.at_limit_periods, job.periods));
     }
     if job.burst_bytes > Bytes::ZERO {
         let reaction = span(job.reaction_seconds);
-        remarks.push(format!("took {}, and {} came back within {reaction}", job.covered_bytes, job.burst_bytes));
+        remarks.push(format!("used {}, and {} was promoted within {reaction}", job.covered_bytes, job.burst_bytes));
     }
     remarks.extend(spending(job.cold_ratio, job.cold_ratio_by_tier, &job.spending));
     if job.starts > 1 {
-        remarks.push(format!("{} jobs of that name, one after the other", job.starts));
+        remarks.push(format!("{} jobs of that name in sequence", job.starts));
     }
     if job.ended {
         remarks.push("ended before the journal did".to_owned());
@@ -176,29 +174,28 @@ fn remarks(job: &JobPlan, plan: &plan::Plan) -> Vec<String> {
     remarks
 }
 
-/// What slow memory would save, where its price was given.
+/// What slow memory would save, if its price was given.
 fn spending(cold: f64, by_tier: Cold<f64>, savings: &[Saving]) -> Option<String> {
     let one = |saving: &Saving| format!("{} at {} of DRAM's price", percent(saving.saved_ratio), percent(saving.tier_cost_ratio));
     let all: Vec<_> = savings.iter().map(one).collect();
     let Cold { far, slow, potential } = by_tier;
-    let parts = [(far, "far"), (slow, "slow"), (potential, "would be let go")];
+    let parts = [(far, "far"), (slow, "slow"), (potential, "could be offloaded")];
     let parts: Vec<_> =
         parts.into_iter().filter(|(share, _)| *share > 0.0).map(|(share, what)| format!("{} {what}", percent(share))).collect();
     let parts = if parts.len() > 1 { format!(" ({})", parts.join(", ")) } else { String::new() };
-    (!all.is_empty())
-        .then(|| format!("{}{parts} cold; in slow memory that would save of the spending on DRAM: {}", percent(cold), all.join(", ")))
+    (!all.is_empty()).then(|| format!("{}{parts} cold; slow memory would save of the cost of DRAM: {}", percent(cold), all.join(", ")))
 }
 
-/// That periods tell less than their number promises.
-fn slow(periods: u64, independent: u64, wanted: u64) -> Option<String> {
-    (independent < wanted)
-        .then(|| format!("changes slowly: {periods} periods tell as much as {independent} independent ones; observe it for longer"))
+/// A remark if the periods are correlated, so that fewer independent ones remain than required.
+fn slow(periods: u64, independent: u64, required: u64) -> Option<String> {
+    (independent < required)
+        .then(|| format!("changes slowly: {periods} periods are worth {independent} independent ones; observe it for longer"))
 }
 
 fn percent(ratio: f64) -> String {
     let percent = ratio * 100.0;
     if percent > 0.0 && percent < 0.01 {
-        // Little is not nothing.
+        // A small share is not shown as zero.
         return "<0.01%".to_owned();
     }
     let digits = format!("{percent:.2}");
@@ -217,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_and_times_are_short_and_never_nothing_for_little() {
+    fn small_shares_are_not_shown_as_zero() {
         for (ratio, want) in [(0.0, "0%"), (1e-6, "<0.01%"), (0.01, "1%"), (0.082_03, "8.2%"), (0.0025, "0.25%"), (1.0, "100%")] {
             assert_eq!(percent(ratio), want);
         }
@@ -227,21 +224,21 @@ mod tests {
     }
 
     #[test]
-    fn a_saving_says_where_the_cold_memory_is() {
+    fn savings_are_split_by_location_of_cold_memory() {
         let quarter = [Saving { tier_cost_ratio: 0.25, saved_ratio: 0.3 }];
         let check = |by_tier: [f64; 3], want: &str| {
             let [far, slow, potential] = by_tier;
             let said = spending(0.4, Cold { far, slow, potential }, &quarter).unwrap();
-            assert_eq!(said, format!("40%{want} cold; in slow memory that would save of the spending on DRAM: 30% at 25% of DRAM's price"));
+            assert_eq!(said, format!("40%{want} cold; slow memory would save of the cost of DRAM: 30% at 25% of DRAM's price"));
         };
         check([0.4, 0.0, 0.0], "");
         check([0.1, 0.3, 0.0], " (10% far, 30% slow)");
-        check([0.0, 0.3, 0.1], " (30% slow, 10% would be let go)");
+        check([0.0, 0.3, 0.1], " (30% slow, 10% could be offloaded)");
         assert_eq!(spending(0.4, Cold::default(), &[]), None);
     }
 
     #[test]
-    fn the_table_has_straight_columns() {
+    fn the_table_is_aligned() {
         let columns = [
             "365.0 d",
             "1023.9 MiB",

@@ -1,4 +1,4 @@
-//! `thermocline rates`: how often memory is accessed, as a table.
+//! `thermocline rates`: access rates of memory, as a table.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -20,31 +20,31 @@ use crate::signals;
 use crate::values::duration;
 
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("whose").required(true)))]
+#[command(group(clap::ArgGroup::new("target").required(true)))]
 pub(crate) struct Rates {
-    /// A process; may be given again
-    #[arg(long, value_name = "PID", group = "whose", value_parser = clap::value_parser!(i32).range(1..))]
+    /// A process; repeatable
+    #[arg(long, value_name = "PID", group = "target", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Vec<i32>,
     /// A job: all processes of this cgroup, relative to the cgroup root, and of those below it
-    #[arg(long, value_name = "CGROUP", group = "whose")]
+    #[arg(long, value_name = "CGROUP", group = "target")]
     pub(crate) job: Option<String>,
-    /// How much of the memory to look at, chosen anew each time
+    /// Share of the memory to sample, chosen at random in each run
     #[arg(long, value_name = "RATIO", default_value = "5%", value_parser = sample)]
     pub(crate) sample: RatioPpm,
-    /// Look at all of it
+    /// Sample all of it
     #[arg(long, conflicts_with = "sample")]
     pub(crate) all: bool,
-    /// How often to look at each page; once more as often where a block is looked at in parts
+    /// Samples per page; as many again for blocks that are sampled in parts
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(2..=600))]
-    pub(crate) looks: u32,
-    /// The time from look to look: what is accessed much more often cannot be told apart
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = look_period)]
-    pub(crate) look_period: std::time::Duration,
-    /// Split huge pages that are accessed too often to tell, to look at their parts, and collapse them again. The one
-    /// thing here that changes anything: the program does without these huge pages meanwhile
+    pub(crate) samples: u32,
+    /// Time between two samples; rates far above one access per interval cannot be resolved
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = sampling_interval)]
+    pub(crate) sampling_interval: std::time::Duration,
+    /// Split huge pages whose rate cannot be resolved, sample their parts, and collapse them. The only option that changes
+    /// anything: the program runs without these huge pages meanwhile
     #[arg(long)]
     pub(crate) split: bool,
-    /// What one access to the slow memory in question takes
+    /// Latency of one access to the slow memory in question
     #[arg(long, value_name = "DURATION", default_value = "1us", value_parser = duration)]
     pub(crate) latency: std::time::Duration,
 }
@@ -57,7 +57,7 @@ fn sample(text: &str) -> Result<RatioPpm, String> {
     Ok(ratio)
 }
 
-fn look_period(text: &str) -> Result<std::time::Duration, String> {
+fn sampling_interval(text: &str) -> Result<std::time::Duration, String> {
     let period = duration(text)?;
     let (least, most) = (std::time::Duration::from_millis(10), std::time::Duration::from_secs(3600));
     if !(least..=most).contains(&period) {
@@ -66,13 +66,13 @@ fn look_period(text: &str) -> Result<std::time::Duration, String> {
     Ok(period)
 }
 
-/// Processes of a job that are looked at, at most.
+/// The most processes of a job that are sampled.
 const PROCESSES_MAX: usize = 4096;
 
-/// Parts of a block that are looked at for their rates, at most (002 section 3.2).
+/// The most parts of a block that are sampled for their rates (Thermostat section 3.2).
 const PARTS_MAX: u32 = 50;
 
-/// Exit status where a signal cut the survey short, as a shell tells of SIGINT.
+/// Exit status after a signal, as a shell reports SIGINT.
 const INTERRUPTED: u8 = 130;
 
 /// `thermocline rates`.
@@ -82,13 +82,13 @@ pub(crate) fn rates(roots: &Roots, config: &Config, format: Format, arguments: &
         None => arguments.pid.clone(),
     };
     for &pid in &pids {
-        // A job's processes come and go; one that was named must be there.
+        // Processes of a job may exit at any time; one given by --pid must exist.
         if arguments.job.is_none() {
             process::stat(roots, pid)?;
         }
     }
     let options = Options {
-        settings: Settings { looks: arguments.looks, look_period: arguments.look_period, parts_max: PARTS_MAX },
+        settings: Settings { looks: arguments.samples, look_period: arguments.sampling_interval, parts_max: PARTS_MAX },
         share: if arguments.all { RatioPpm::ONE } else { arguments.sample },
         seed: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         split: arguments.split,
@@ -113,18 +113,19 @@ fn processes_of(roots: &Roots, job: &str) -> Result<Vec<i32>> {
 }
 
 fn text(survey: &Survey, latency_seconds: f64) -> String {
-    let mut text = row(["pid", "address", "size", "pages", "node", "looks", "accessed", "per second", "at most"].map(ToOwned::to_owned));
+    let mut text = row(["pid", "address", "size", "pages", "node", "samples", "accessed", "per second", "at most"].map(ToOwned::to_owned));
     for block in &survey.blocks {
         text += &row(columns(block));
     }
     let Survey { tracker, interval_seconds, found_bytes, sampled_bytes, skipped, lost, .. } = survey;
-    let _ = writeln!(text, "\nlooked at {sampled_bytes} of {found_bytes} by {tracker}, every {interval_seconds:.3} s");
-    let _ = writeln!(text, "at most: 95% sure, of accesses as the accessed bit shows them; -: more often than looks can tell");
+    let _ = writeln!(text, "\nsampled {sampled_bytes} of {found_bytes} by {tracker}, every {interval_seconds:.3} s");
+    let _ =
+        writeln!(text, "at most: upper 95 % bound of the accesses that accessed bits show; -: accessed in every sample, no upper bound");
     for share in &survey.summary {
         let (ratio, allowed) = (share.slow_ratio * 100.0, share.slowdown_ratio * 100.0);
         let _ = writeln!(
             text,
-            "at {allowed:.0}% slowdown, {:.0} accesses of {:.1} us per second: {ratio:.1}% of it could be slow, {}",
+            "at {allowed:.0}% slowdown, {:.0} accesses of {:.1} us per second: {ratio:.1}% of the sampled memory could be slow, {}",
             share.budget_per_second,
             latency_seconds * 1e6,
             share.slow_bytes
@@ -141,17 +142,17 @@ fn text(survey: &Survey, latency_seconds: f64) -> String {
     if !left_out.is_empty() {
         let _ = writeln!(text, "left out: {}", left_out.join(", "));
     }
-    let untold = [
-        (lost.changed, "changed or vanished meanwhile"),
-        (lost.no_room, "more than the tracker can look at"),
-        (lost.not_split, "accessed too often to tell as a whole (see --split)"),
-        (skipped.vanished, "vanished before"),
+    let unresolved = [
+        (lost.changed, "changed or unmapped during sampling"),
+        (lost.no_room, "beyond the capacity of the tracker"),
+        (lost.not_split, "accessed too often to resolve as a whole (see --split)"),
+        (skipped.vanished, "unmapped before sampling"),
     ];
-    for (blocks, what) in untold.iter().filter(|(blocks, _)| *blocks > 0) {
+    for (blocks, what) in unresolved.iter().filter(|(blocks, _)| *blocks > 0) {
         let _ = writeln!(text, "{blocks} blocks {what}");
     }
     if skipped.over_limit {
-        text += "more blocks than can be looked at: some were not\n";
+        text += "more blocks than the limit: some were not sampled\n";
     }
     text
 }
@@ -176,8 +177,8 @@ fn columns(block: &Row) -> [String; 9] {
 }
 
 /// One line of the table, 103 characters wide.
-fn row([pid, address, size, pages, node, looks, accessed, mean, upper]: [String; 9]) -> String {
-    format!("{pid:>8} {address:>16} {size:>11} {pages:>9} {node:>5} {looks:>7} {accessed:>9} {mean:>14} {upper:>14}\n")
+fn row([pid, address, size, pages, node, samples, accessed, mean, upper]: [String; 9]) -> String {
+    format!("{pid:>8} {address:>16} {size:>11} {pages:>9} {node:>5} {samples:>7} {accessed:>9} {mean:>14} {upper:>14}\n")
 }
 
 #[cfg(test)]
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_straight_and_tells_what_is_missing() {
+    fn the_table_is_aligned_and_lists_unresolved_blocks() {
         let block = Row {
             pid: 4_194_304,
             address: 0x7fff_ffe0_0000,
@@ -203,11 +204,11 @@ mod tests {
             mean_per_second: 1e7,
             upper_per_second: Some(1e8),
         };
-        let untold = Row { parts: None, parts_touched: None, upper_per_second: None, ..block.clone() };
+        let unresolved = Row { parts: None, parts_touched: None, upper_per_second: None, ..block.clone() };
         let survey = Survey {
             tracker: "damon",
             interval_seconds: 1.0,
-            blocks: vec![block, untold],
+            blocks: vec![block, unresolved],
             found_bytes: Bytes::mib(80),
             sampled_bytes: Bytes::mib(4),
             skipped: Skipped { locked_bytes: Bytes(4096), ..Skipped::default() },
@@ -222,7 +223,7 @@ mod tests {
             " huge ",
             "4.0 KiB locked",
             "1 blocks accessed too often",
-            "50.0% of it could be slow",
+            "50.0% of the sampled memory could be slow",
             "30000 accesses of 1.0 us",
         ] {
             assert!(text.contains(piece), "no {piece:?} in {text}");

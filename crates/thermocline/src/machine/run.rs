@@ -19,10 +19,10 @@ use crate::signals;
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// How the command is treated
+    /// The class of the command
     #[arg(long, default_value = "standard", value_parser = clap::builder::PossibleValuesParser::new(config::Class::NAMES))]
     pub(crate) class: String,
-    /// Decide and show, but move nothing
+    /// Decide and show; move nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// The command and its arguments
@@ -38,9 +38,9 @@ pub(crate) fn run(roots: Roots, mut config: Config, format: Format, arguments: &
     let name = format!("/thermocline.run-{}", std::process::id());
     config.jobs = vec![JobRule::new(&name, class)];
     let options = Options { dry_run: arguments.dry_run, ephemeral: true };
-    // The agent first: without a tracker there is no point in starting the command.
+    // The agent starts first: without a tracker the command is not started.
     let mut node = Agent::new(roots, config, options)?;
-    let job = cgroup::create(&root, &name).with_context(|| format!("cannot make the cgroup {name}"))?;
+    let job = cgroup::create(&root, &name).with_context(|| format!("cannot create the cgroup {name}"))?;
     let outcome = run_in(&job, &arguments.command, &mut node, format, sender, &receiver);
     if let Err(error) = job.remove() {
         log::warn!("{error}");
@@ -57,7 +57,7 @@ fn run_in(
     receiver: &std::sync::mpsc::Receiver<Message>,
 ) -> Result<ExitCode> {
     let (program, arguments) = command.split_first().context("no command given")?;
-    // The shell enters the cgroup and becomes the command, so that not a single page is charged elsewhere.
+    // The shell enters the cgroup before it executes the command, so that all of its pages are charged there.
     let mut child = Process::new("/bin/sh")
         .args(["-c", r#"echo $$ > "$0/cgroup.procs" && exec "$@""#])
         .arg(job.path())
@@ -68,14 +68,14 @@ fn run_in(
     let pid = child.id();
     let waiter = std::thread::spawn(move || {
         let status = child.wait();
-        // The loop may have ended already.
+        // Sending fails after the loop has ended.
         let _ = sender.send(Message::Stop);
         status
     });
     let mut last = None;
     let ran = node.run(receiver, None, &mut |_, view| last = Some(json!(view.brief())));
     if !waiter.is_finished() {
-        // We were told to stop: the command is ours to end.
+        // A signal stopped the agent: terminate the command too.
         let _ = Process::new("kill").arg(pid.to_string()).status();
     }
     let status = waiter.join().map_err(|_| anyhow::anyhow!("the thread that waits for the command panicked"))??;

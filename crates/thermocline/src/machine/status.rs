@@ -15,7 +15,7 @@ use crate::output::print;
 pub(crate) struct Explain {
     /// The job's cgroup relative to the cgroup root, such as /system.slice/redis.service
     pub(crate) job: String,
-    /// How many of the last decisions to show
+    /// Number of last decisions to show, per controller
     #[arg(long, default_value_t = 10)]
     pub(crate) last: usize,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Explain {
 pub(crate) struct Hint {
     /// The job's cgroup relative to the cgroup root; its policy is background or auto
     pub(crate) job: String,
-    /// Where it is; `auto` takes an earlier word back. It stands until the job ends
+    /// The hint; `auto` withdraws an earlier one. It applies until the job ends
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(agent::socket::HINT_WORDS))]
     pub(crate) word: String,
 }
@@ -41,7 +41,7 @@ pub(crate) fn explain(config: &Config, format: Format, arguments: &Explain) -> R
     let jobs = view["jobs"].as_array().cloned().unwrap_or_default();
     let Some(job) = jobs.iter().find(|job| job["job"] == arguments.job.as_str()) else {
         let known: Vec<_> = jobs.iter().filter_map(|job| job["job"].as_str()).collect();
-        bail!("the agent watches no job {}; it watches: {}", arguments.job, known.join(", "));
+        bail!("the agent has no job {}; its jobs are: {}", arguments.job, known.join(", "));
     };
     let period = view["scan_period_seconds"].as_f64().unwrap_or(0.0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -49,7 +49,7 @@ pub(crate) fn explain(config: &Config, format: Format, arguments: &Explain) -> R
     print(format, job, || text::explanation(job, period, arguments.last, now_unix_ms))
 }
 
-/// `thermocline hint JOB WORD`.
+/// `thermocline hint JOB HINT`.
 pub(crate) fn hint(config: &Config, format: Format, arguments: &Hint) -> Result<()> {
     let Hint { job, word } = arguments;
     let answer = socket::ask(&config.agent.runtime_dir, &format!("hint {job} {word}"))?;

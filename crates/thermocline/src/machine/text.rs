@@ -1,4 +1,4 @@
-//! Results for people: tables from the same JSON that programs get.
+//! Tables for people, made from the same JSON that programs get.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use units::Bytes;
 
-/// A view as a table of jobs.
+/// The table of `thermocline status`.
 pub(crate) fn status(view: &Value) -> String {
     let mut text = String::new();
     let machine = &view["machine"];
@@ -21,13 +21,13 @@ pub(crate) fn status(view: &Value) -> String {
         bytes(&machine["total_bytes"]),
         bytes(&machine["stored_bytes"]),
         bytes(&machine["pool_bytes"]),
-        if view["dry_run"] == true { "; looking only" } else { "" },
+        if view["dry_run"] == true { "; dry run" } else { "" },
     );
     if let Some(why) = machine["no_far_memory"].as_str() {
         let _ = writeln!(text, "no far memory: {why}");
     }
     for trouble in machine["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        let _ = writeln!(text, "trouble: {trouble}");
+        let _ = writeln!(text, "error: {trouble}");
     }
     if let Some(why) = view["slow_trouble"].as_str() {
         let _ = writeln!(text, "nothing is placed in slow memory: {why}");
@@ -40,7 +40,7 @@ pub(crate) fn status(view: &Value) -> String {
         let percent = |key: &str| format!("{:.2}%", costs[key].as_f64().unwrap_or(0.0) * 100.0);
         let _ = writeln!(
             text,
-            "looks at it: {} of a processor; {} huge pages split, {} put together again, in {} of the time",
+            "sampling: {} of a processor; {} huge pages split, {} collapsed, in {} of the time",
             percent("rates_cpu_ratio"),
             count(&costs["rates_splits"]),
             count(&costs["rates_collapses"]),
@@ -77,7 +77,7 @@ pub(crate) fn status(view: &Value) -> String {
     text + &totals(&view["totals_by_kind"])
 }
 
-/// What the agent goes by, where it follows a rollout.
+/// The parameters in effect, if the agent follows a rollout.
 fn rollout(view: &Value) -> String {
     if view.is_null() {
         return String::new();
@@ -87,11 +87,11 @@ fn rollout(view: &Value) -> String {
         version => format!("bundle {version} ({})", view["bundle_id"].as_str().unwrap_or("?")),
     };
     let (name, stage) = (view["rollout"].as_str().unwrap_or(""), view["stage"].as_str().unwrap_or(""));
-    let mut text = format!("goes by {by}");
+    let mut text = format!("parameters: {by}");
     match view["arm"].as_str() {
         Some(arm) if !name.is_empty() => drop(writeln!(text, ": rollout {name}, stage {stage}, among {arm}")),
         Some(_) => text += ": no bundle is assigned\n",
-        None => text += ": nothing is known of the rollout yet\n",
+        None => text += ": the rollout is not known yet\n",
     }
     for (key, what) in [("instead", "not as assigned"), ("trouble", "rollout")] {
         if let Some(why) = view[key].as_str() {
@@ -101,7 +101,7 @@ fn rollout(view: &Value) -> String {
     text
 }
 
-/// The width of a job's name; a longer one has a line of its own.
+/// Width of the job column; a longer name has a line of its own.
 const NAME_WIDTH: usize = 28;
 
 /// One line of the table of jobs, 150 characters wide.
@@ -113,11 +113,11 @@ fn row(name: &str, columns: &[String; 12]) -> String {
     text
 }
 
-/// What the jobs of each kind hold and gave back; nothing where there are no jobs.
+/// Memory and savings by kind of job; empty without jobs.
 fn totals(kinds: &Value) -> String {
     let mut text = String::new();
-    let some = |kind: &&Value| count(&kind["jobs"]) > 0;
-    for kind in kinds.as_array().into_iter().flatten().filter(some) {
+    let has_jobs = |kind: &&Value| count(&kind["jobs"]) > 0;
+    for kind in kinds.as_array().into_iter().flatten().filter(has_jobs) {
         if text.is_empty() {
             let _ =
                 writeln!(text, "\n{:<16} {:>5} {:>10} {:>12} {:>10} {:>12}", "kind", "jobs", "memory", "of machine", "saved", "of machine");
@@ -131,7 +131,7 @@ fn totals(kinds: &Value) -> String {
     text
 }
 
-/// How much of each job is how old.
+/// Each job's memory by idle time.
 pub(crate) fn ages(view: &Value) -> String {
     let mut text = String::new();
     for job in view["jobs"].as_array().into_iter().flatten() {
@@ -165,7 +165,7 @@ pub(crate) fn explanation(job: &Value, scan_period_seconds: f64, last: usize, no
         let _ = writeln!(text, "  {advice}");
     }
     if let Some(hint) = job["hint"].as_str() {
-        let _ = writeln!(text, "  said to be in the {hint}");
+        let _ = writeln!(text, "  hint: in the {hint}");
     }
     let cold_age: Vec<_> = periods(job, "recent")
         .iter()
@@ -185,23 +185,23 @@ pub(crate) fn explanation(job: &Value, scan_period_seconds: f64, last: usize, no
         .collect();
     let slow: Vec<_> =
         periods(job, "recent_slow").iter().map(|period: &SlowPeriod| (period.unix_ms, agent::view::explain_slow(period))).collect();
-    // Where another policy decides, this one only keeps learning.
+    // Under other policies the cold-age controller learns without deciding.
     let learning = ["pressure", "background", "slowdown"].contains(&word("policy"));
     let cold_age = if learning { Vec::new() } else { cold_age };
-    for (name, mut said) in [("cold_age", cold_age), ("pressure", pressure), ("background", background), ("slowdown", slow)] {
-        // Of the same thing said again and again, the first time is what matters.
-        said.dedup_by(|later, earlier| later.1 == earlier.1);
-        if !said.is_empty() {
+    for (name, mut lines) in [("cold_age", cold_age), ("pressure", pressure), ("background", background), ("slowdown", slow)] {
+        // A repeated explanation is shown once, at its first period.
+        lines.dedup_by(|later, earlier| later.1 == earlier.1);
+        if !lines.is_empty() {
             let _ = writeln!(text, "{name}");
         }
-        for (unix_ms, what) in said.iter().skip(said.len().saturating_sub(last)) {
+        for (unix_ms, what) in lines.iter().skip(lines.len().saturating_sub(last)) {
             let _ = writeln!(text, "  {:>7} s ago  {what}", now_unix_ms.saturating_sub(*unix_ms) / 1000);
         }
     }
     text
 }
 
-/// The last periods of one controller, as far as they can be read.
+/// The last periods of one controller; unreadable ones are left out.
 fn periods<T: DeserializeOwned>(job: &Value, key: &str) -> Vec<T> {
     job[key].as_array().into_iter().flatten().filter_map(|period| serde_json::from_value(period.clone()).ok()).collect()
 }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_jobs_has_straight_columns_and_no_more_than_150_characters() {
+    fn the_status_table_is_aligned_and_150_characters_wide() {
         let text = status(&view());
         let rows: Vec<_> = text.lines().filter(|line| line.contains("conservative") || line.contains("promotions")).collect();
         let end = |row: &&str, word: &str| row.find(word).map(|at| at + word.len());
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn savings_are_summed_by_kind_where_there_are_jobs() {
+    fn savings_are_summed_by_kind() {
         let text = status(&view());
         let last = text.lines().last().unwrap_or_default();
         assert_eq!(last.split_whitespace().collect::<Vec<_>>(), ["application", "2", "1.5", "GiB", "15.0%", "512.0", "MiB", "5.0%"]);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_explanation_tells_each_controllers_last_words_once() {
+    fn repeated_explanations_are_shown_once() {
         let held = |unix_ms: u64, reason: &str| {
             let done = json!({ "asked": 0, "offloaded": 0, "deactivated": 0, "prefetched": 0 });
             let decision = json!({ "action": "nothing", "reason": reason });
@@ -270,7 +270,7 @@ mod tests {
             let said: Vec<_> = text.lines().skip_while(|line| *line != "background").skip(1).map(str::trim).collect();
             assert_eq!(said.len(), want.len(), "{text}");
             assert!(said.iter().zip(want).all(|(said, want)| said.starts_with(want)), "{text}");
-            assert!(text.contains("said to be in the background") && text.contains("  zswap uses lzo\n"));
+            assert!(text.contains("hint: in the background") && text.contains("  zswap uses lzo\n"));
         };
         check(10, &["19 s ago", "11 s ago", "8 s ago"]);
         check(1, &["8 s ago"]);

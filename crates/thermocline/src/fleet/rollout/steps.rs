@@ -98,7 +98,7 @@ pub(super) fn run(config: &Config, format: Format, arguments: &RunArguments) -> 
                     return Ok(());
                 }
             }
-            Err(error) => log::error!("this look failed, the next one tries again: {}", crate::output::in_words(&error)),
+            Err(error) => log::error!("evaluation failed, the next one tries again: {}", crate::output::describe(&error)),
         }
         match receiver.recv_timeout(arguments.every.saturating_sub(began.elapsed())) {
             Err(RecvTimeoutError::Timeout) => {}
