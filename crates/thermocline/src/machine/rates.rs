@@ -88,7 +88,7 @@ pub(crate) fn rates(roots: &Roots, config: &Config, format: Format, arguments: &
         }
     }
     let options = Options {
-        settings: Settings { looks: arguments.samples, look_period: arguments.sampling_interval, parts_max: PARTS_MAX },
+        settings: Settings { samples: arguments.samples, interval: arguments.sampling_interval, parts_max: PARTS_MAX },
         share: if arguments.all { RatioPpm::ONE } else { arguments.sample },
         seed: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         split: arguments.split,
@@ -144,7 +144,7 @@ fn text(survey: &Survey, latency_seconds: f64) -> String {
     }
     let unresolved = [
         (lost.changed, "changed or unmapped during sampling"),
-        (lost.no_room, "beyond the capacity of the tracker"),
+        (lost.over_capacity, "beyond the capacity of the tracker"),
         (lost.not_split, "accessed too often to resolve as a whole (see --split)"),
         (skipped.vanished, "unmapped before sampling"),
     ];
@@ -169,7 +169,7 @@ fn columns(block: &Row) -> [String; 9] {
         block.bytes.to_string(),
         pages,
         block.node.to_string(),
-        block.looks.to_string(),
+        block.samples.to_string(),
         block.accessed.to_string(),
         format!("{:.2}", block.mean_per_second),
         block.upper_per_second.map_or_else(|| "-".to_owned(), |upper| format!("{upper:.2}")),
@@ -197,7 +197,7 @@ mod tests {
             bytes: Bytes::mib(2),
             huge: true,
             node: 1023,
-            looks: 30_000,
+            samples: 30_000,
             accessed: 30_000,
             parts: Some(512),
             parts_touched: Some(512),

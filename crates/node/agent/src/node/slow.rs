@@ -19,7 +19,7 @@ use crate::job::Job;
 use crate::journal::{Record, SlowRecord};
 use crate::slow::{self, SlowNode};
 use trackers::rates::blocks::{self, Block};
-use trackers::rates::sampler::{Host, Memory, Rated, Round, Sampler, Settings};
+use trackers::rates::sampler::{BlockRate, Host, Memory, Round, Sampler, Settings};
 use trackers::rates::{self, RateTracker, selection};
 
 mod looking;
@@ -74,7 +74,7 @@ struct Members {
 }
 
 impl Members {
-    fn job_of(&self, rated: &Rated) -> Option<&str> {
+    fn job_of(&self, rated: &BlockRate) -> Option<&str> {
         self.jobs.get(&rated.block.pid).map(String::as_str)
     }
 }
@@ -164,7 +164,7 @@ impl Agent {
 
     /// Whether the slow memory of some job is accessed much more often than allowed. Only the likely rates count here: their
     /// bounds, after a few looks, are far above them.
-    fn has_turned_hot(&self, slow: &[Rated]) -> bool {
+    fn has_turned_hot(&self, slow: &[BlockRate]) -> bool {
         let (Some(node), Some(period)) = (self.slow.node, &self.slow.under_way) else { return false };
         let mut rates: BTreeMap<&str, AccessRate> = BTreeMap::new();
         for rated in slow {
@@ -230,7 +230,7 @@ impl Agent {
         let look_period = self.look_period();
         let Placement { tracker: Some(tracker), splitter, periods, looking, .. } = &mut self.slow else { return Ok(false) };
         let config = &self.config.slow;
-        let settings = Settings { looks: config.looks / 3, look_period, parts_max: config.parts };
+        let settings = Settings { samples: config.looks / 3, interval: look_period, parts_max: config.parts };
         let host = Host { roots: &self.roots, splitter: splitter.as_ref() };
         let memory = Given { host, pids: &members.given, changes: &looking.changes };
         let sampler = Sampler::begin(sampled, slow, settings, *periods, tracker.as_ref(), &memory);
@@ -312,7 +312,8 @@ impl Agent {
     /// after each, fit into the period; longer where the tracker cannot look as often.
     fn look_period(&self) -> Duration {
         let slow = &self.config.slow;
-        let (after, least) = self.slow.tracker.as_ref().map_or((0, Duration::ZERO), |tracker| (tracker.looks_after(), tracker.look_min()));
+        let (after, least) =
+            self.slow.tracker.as_ref().map_or((0, Duration::ZERO), |tracker| (tracker.report_intervals(), tracker.interval_min()));
         (slow.period / (slow.looks + 3 * after)).max(least)
     }
 
@@ -347,7 +348,7 @@ impl Agent {
         }
         slow.sort_unstable_by_key(|rated| std::cmp::Reverse(slowdown::rank(rated.block.bytes, &rated.estimate)));
         sampled.sort_unstable_by_key(|rated| slowdown::rank(rated.block.bytes, &rated.estimate));
-        let first = |rated: Vec<Rated>, count: u32| rated.into_iter().take(usize::try_from(count).unwrap_or(usize::MAX));
+        let first = |rated: Vec<BlockRate>, count: u32| rated.into_iter().take(usize::try_from(count).unwrap_or(usize::MAX));
         let path = job.path();
         for rated in first(slow, step.home) {
             self.slow.moves.push(Move { job: path.to_owned(), block: rated.block, to: node.home, home: true });
@@ -403,11 +404,11 @@ struct Chosen {
 /// What a period tells of one job.
 #[derive(Default)]
 struct JobRound {
-    slow: Vec<Rated>,
-    sampled: Vec<Rated>,
+    slow: Vec<BlockRate>,
+    sampled: Vec<BlockRate>,
 }
 
-fn runs(rated: &[Rated]) -> Runs {
+fn runs(rated: &[BlockRate]) -> Runs {
     rated.iter().map(|rated| (rated.block.bytes, rated.estimate)).collect()
 }
 

@@ -1,15 +1,15 @@
-//! The memory of processes as blocks: what a slow node may hold, cut into pieces of up to 2 MiB.
+//! Blocks: the memory of processes that a slow node may hold, in pieces of up to 2 MiB.
 //!
-//! Blocks are of anonymous and of shared memory (memfd, shm). What is left out is told: files, whose pages belong to everyone
-//! who reads them; the kernel's own mappings and hugetlbfs; memory that was locked, because whoever locks memory wants it to be
-//! fast; and memory that other processes map too, because it is moved only when all of them agree, and is accessed by all of
-//! them while DAMON looks at one. What is known of a block's first page is taken for all of it.
+//! Blocks consist of anonymous or shared memory (memfd, shm). Other memory is skipped and counted ([`Skipped`]): files, whose
+//! pages belong to every process that reads them; the kernel's own mappings and hugetlbfs; locked memory, because a program that
+//! locks memory requires it to be fast; and memory that other processes map too, because it can only be moved for all of
+//! them, and DAMON would see the accesses of only one. A block's first page is assumed to represent all of it.
 //!
 //! # Cost
 //! A walk of the page tables in the kernel (`PAGEMAP_SCAN`; before Linux 6.7, 8 bytes read per page of address space), then two
 //! reads of 8 bytes per block, and one `move_pages(2)` for the nodes of some thousand blocks. That call needs one address per
-//! block and is exact; the spans that `/proc/zoneinfo` gives for nodes may overlap, and to look frames up there would be no
-//! cheaper. A block of small pages that lie on several nodes counts as on that of its first.
+//! block and is exact; the spans of nodes in `/proc/zoneinfo` may overlap, and finding frames in them would not be cheaper. A
+//! block of base pages on several nodes counts as on the node of its first page.
 
 use std::ops::Range;
 
@@ -21,71 +21,71 @@ use kernel::{Result, Roots};
 use serde::Serialize;
 use units::Bytes;
 
-/// The size and the alignment of a whole block: a huge page of x86-64 and of arm64 with 4 KiB pages.
+/// Size and alignment of a whole block: a huge page of x86-64 and of arm64 with 4 KiB pages.
 pub const BLOCK_BYTES: u64 = 2 << 20;
 
-/// Ranges of present pages taken at once.
+/// Upper limit of the ranges of present pages returned by one call.
 const RANGES_MAX: usize = 4096;
 
-/// A piece of one mapping of one process, within one 2 MiB of addresses.
+/// Part of one mapping of one process, within one aligned 2 MiB of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Block {
     /// The process.
     pub pid: i32,
-    /// Its first byte: a multiple of 2 MiB, unless the mapping starts later.
+    /// Address of the first byte: a multiple of 2 MiB, unless the mapping starts later.
     pub start: u64,
-    /// The byte past its last.
+    /// Address past the last byte.
     pub end: u64,
-    /// Its first page that is present: what stands for the block.
+    /// Address of the first present page, which represents the block.
     pub first: u64,
-    /// What of it is present.
+    /// Present memory of the block.
     pub bytes: Bytes,
-    /// Whether it is one huge page.
+    /// Whether the block is one huge page.
     pub huge: bool,
-    /// The NUMA node that it is on.
+    /// NUMA node of the first present page.
     pub node: u32,
 }
 
 impl Block {
-    /// Its addresses.
+    /// The block's addresses.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         self.start..self.end
     }
 }
 
-/// What was found of some processes.
+/// The result of [`find`].
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The blocks, by process in the order given, then by address.
     pub blocks: Vec<Block>,
-    /// What was left out.
+    /// Memory that was skipped.
     pub skipped: Skipped,
 }
 
-/// What is not placed, by why not.
+/// Memory that cannot be placed, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Skipped {
-    /// Mapped of files.
+    /// Mappings of files.
     pub file_bytes: Bytes,
-    /// Mapped of the kernel's own pages and of hugetlbfs.
+    /// The kernel's own mappings, and hugetlbfs.
     pub special_bytes: Bytes,
-    /// Locked by `mlock(2)` or otherwise not to be reclaimed.
+    /// Locked by `mlock(2)`, or unevictable for another reason.
     pub locked_bytes: Bytes,
-    /// Mapped by other processes too.
+    /// Mapped by other processes as well.
     pub shared_bytes: Bytes,
-    /// Blocks that vanished while they were looked for.
+    /// Number of blocks that vanished during the search.
     pub vanished: u32,
-    /// Processes that ended.
+    /// Number of processes that exited.
     pub gone: u32,
-    /// Whether there are more blocks than the limit allows.
+    /// Whether there are more blocks than `blocks_max`.
     pub over_limit: bool,
 }
 
-/// Finds the blocks of processes, `blocks_max` at most.
+/// Finds the blocks of processes, at most `blocks_max`.
 ///
 /// # Errors
-/// When page frames are hidden from us; any error of the kernel's files but that a process has ended.
+/// If page frame numbers are hidden from this process; any error of the kernel's files, except that a process has exited.
 pub fn find(roots: &Roots, pids: &[i32], blocks_max: usize) -> Result<Found> {
     let flags = KPageFlags::open(roots)?;
     let mut found = Found::default();
@@ -108,10 +108,10 @@ pub fn find(roots: &Roots, pids: &[i32], blocks_max: usize) -> Result<Found> {
     Ok(found)
 }
 
-/// The addresses of the pages of a block that are present now.
+/// Returns the addresses of the block's pages that are present now.
 ///
 /// # Errors
-/// `Gone` where the process has ended; any other error of the kernel's files.
+/// `Gone` if the process has exited; any other error of the kernel's files.
 pub fn present(roots: &Roots, block: &Block) -> Result<Vec<u64>> {
     let flags = KPageFlags::open(roots)?;
     let ranges = Process::open(roots, &flags, block.pid)?.present(block.range())?.0;
@@ -119,7 +119,7 @@ pub fn present(roots: &Roots, block: &Block) -> Result<Vec<u64>> {
     Ok(ranges.iter().flat_map(|range| (range.start..range.end).step_by(usize::try_from(page_bytes).unwrap_or(usize::MAX))).collect())
 }
 
-/// Whether a block is one huge page now.
+/// Returns whether the block is one huge page now.
 ///
 /// # Errors
 /// As [`present`].
@@ -129,7 +129,7 @@ pub fn is_huge(roots: &Roots, block: &Block) -> Result<bool> {
     Ok(ranges.iter().any(|range| range.categories.contains(Categories::HUGE)))
 }
 
-/// Asks the kernel for the nodes of the blocks from index `from` on, all of process `pid`.
+/// Sets the nodes of the blocks from index `from` on, which all belong to process `pid`.
 fn set_nodes(pid: i32, found: &mut Found, from: usize) -> Result<()> {
     let firsts: Vec<u64> = found.blocks[from..].iter().map(|block| block.first).collect();
     let mut nodes = move_pages::locate(pid, &firsts)?.into_iter();
@@ -147,7 +147,7 @@ fn set_nodes(pid: i32, found: &mut Found, from: usize) -> Result<()> {
     Ok(())
 }
 
-/// One process that is walked.
+/// A process whose memory is searched.
 struct Process<'a> {
     roots: &'a Roots,
     pid: i32,
@@ -177,7 +177,7 @@ impl<'a> Process<'a> {
 
     fn find_in(&self, vma: &Vma, blocks_max: usize, found: &mut Found) -> Result<()> {
         let mut from = vma.start;
-        // A block whose ranges two calls part between them: the second goes on with it.
+        // The ranges of a block may be split between two calls: the second call completes it.
         let mut last: Option<Block> = None;
         while from < vma.end {
             let (ranges, reached) = self.present(from..vma.end)?;
@@ -203,7 +203,7 @@ impl<'a> Process<'a> {
         last.map_or(Ok(()), |block| self.keep(block, found))
     }
 
-    /// Takes a block in, or counts why not.
+    /// Adds a block, or counts it as skipped.
     fn keep(&self, block: Block, found: &mut Found) -> Result<()> {
         let mut entry = [Entry::default()];
         self.pagemap.read(block.first, &mut entry)?;
@@ -225,8 +225,8 @@ impl<'a> Process<'a> {
         Ok(())
     }
 
-    /// Ranges of present pages, parted by whether they are huge, without the page of zeroes that untouched memory shows; and
-    /// how far they go.
+    /// Returns ranges of present pages, separate for huge and base pages, without the shared zero page, and the address up to
+    /// which they are complete.
     fn present(&self, range: Range<u64>) -> Result<(Vec<PageRange>, u64)> {
         let query = Query { all: Categories::PRESENT, none: Categories::PFNZERO, report: Categories::HUGE, ..Query::default() };
         match self.pagemap.scan(range.clone(), query, RANGES_MAX) {
@@ -235,7 +235,7 @@ impl<'a> Process<'a> {
         }
     }
 
-    /// The same before Linux 6.7, from the entries of the first 2 MiB of addresses.
+    /// The same for Linux before 6.7, from the pagemap entries of the first 2 MiB of addresses.
     fn present_by_entries(&self, range: Range<u64>) -> Result<(Vec<PageRange>, u64)> {
         let page_bytes = kernel::page_size().bytes();
         let end = range.end.min(aligned(range.start).saturating_add(BLOCK_BYTES));
@@ -261,18 +261,18 @@ impl<'a> Process<'a> {
     }
 }
 
-/// Whether these are the entries of 2 MiB of adjacent page frames.
+/// Whether these entries map 2 MiB of adjacent page frames.
 fn is_contiguous(entries: &[Entry]) -> bool {
     let whole = entries.len() as u64 == BLOCK_BYTES / kernel::page_size().bytes();
     whole && entries.windows(2).all(|pair| pair[0].pfn().is_some_and(|pfn| pair[1].pfn() == Some(pfn + 1)))
 }
 
-/// The start of the 2 MiB that an address lies in.
+/// The start of the aligned 2 MiB that contains an address.
 fn aligned(address: u64) -> u64 {
     address - address % BLOCK_BYTES
 }
 
-/// Cuts ranges of present pages of one mapping, sorted, into blocks; their nodes are still to be asked for. Pure.
+/// Cuts sorted ranges of present pages of one mapping into blocks. Their nodes are set later.
 fn cut(pid: i32, vma: &Vma, ranges: &[PageRange]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for range in ranges {
@@ -344,16 +344,16 @@ mod tests {
         );
     }
 
-    /// This process, unless page frames are hidden from it.
-    fn ourselves() -> Option<(Roots, KPageFlags, i32)> {
+    /// This process, unless page frame numbers are hidden from it.
+    fn this_process() -> Option<(Roots, KPageFlags, i32)> {
         let roots = Roots::host();
         let flags = KPageFlags::open(&roots).inspect_err(|error| println!("skipped: {error}")).ok()?;
         Some((roots, flags, i32::try_from(std::process::id()).unwrap()))
     }
 
     #[test]
-    fn our_own_memory_is_found_and_its_pages_are_those_of_the_page_map() {
-        let Some((roots, flags, pid)) = ourselves() else { return };
+    fn blocks_of_this_process_agree_with_its_pagemap() {
+        let Some((roots, flags, pid)) = this_process() else { return };
         let memory = vec![1u8; usize::try_from(9 * MIB).unwrap()];
         let start = memory.as_ptr().addr() as u64;
         let found = find(&roots, &[pid, i32::MAX], 100_000).unwrap();

@@ -1,8 +1,9 @@
-//! Rates by DAMON: the kernel looks at single pages of processes by itself, and hands the counts out at the end.
+//! Rates by DAMON: the kernel itself samples single pages of processes, and reports the counts at the end.
 //!
-//! One kdamond watches all points. To hand its counts out, and to end, takes it two or three looks more: a thread waits for
-//! that ([`Later`]), and [`RateTracker::finish`] answers once it is done. A page is looked at through its address in one
-//! process, so that accesses of others are not seen, and a part of a huge page shows what the whole of it shows.
+//! One kdamond watches all points. Reporting its counts and stopping take it two or three more sampling intervals: a thread
+//! waits for that ([`Pending`]), and [`RateTracker::finish`] returns the result once it is there. A page is sampled through its
+//! address in one process, so accesses by other processes are not seen, and a part of a huge page shows the accesses to all of
+//! it.
 
 use std::time::{Duration, Instant};
 
@@ -10,26 +11,28 @@ use kernel::damon::{Counts, Damon as Admin, PointSession, Points};
 use kernel::{Error, Result, Roots, process};
 use policy::slowdown::rate::Looks;
 
-use super::later::{Later, Overdue};
-use super::{Point, RateTracker, Seen, Watch, translate};
+use super::pending::{Overdue, Pending};
+use super::point::Point;
+use super::tracker::{Observation, RateTracker, Watch};
+use super::translate;
 use crate::kdamond_time::KdamondTime;
 
-/// Points of one watch. Each takes two writes at the start and a read at the end, of small files in sysfs.
+/// Upper limit of the points of a watch. Each takes two writes at the start and a read at the end, of small files in sysfs.
 const POINTS_MAX: usize = 1 << 13;
 
-/// The shortest time from look to look that the kernel's interface allows for.
-const LOOK_MIN: Duration = Duration::from_millis(500);
+/// Lower limit of the sampling interval that the kernel's interface allows.
+const INTERVAL_MIN: Duration = Duration::from_millis(500);
 
-/// Looks that it takes the kernel to hand its counts out, as a rule.
-const HANDING_OUT: u32 = 3;
+/// Sampling intervals that the kernel usually takes to report its counts.
+const REPORT_INTERVALS: u32 = 3;
 
-/// Looks within which the kernel hands its counts out and ends its thread, on a machine that is not overloaded.
-const LOOKS_AFTER: u32 = 5;
+/// Sampling intervals within which the kernel reports its counts and stops its thread, unless the machine is overloaded.
+const REPORT_INTERVALS_MAX: u32 = 5;
 
-/// What it may take longer, for reading the counts of all points and for commands of others.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Additional time for reading the counts of all points, and for the commands of other users of DAMON.
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(10);
 
-/// The tracker of stock kernels.
+/// The tracker for stock kernels.
 #[derive(Debug)]
 pub struct Damon {
     roots: Roots,
@@ -42,39 +45,39 @@ pub struct Damon {
 /// A watch under way.
 #[derive(Debug)]
 struct Watched {
-    /// As they were given.
+    /// In the order given.
     points: Vec<Point>,
-    /// The same by process.
+    /// The same points by process.
     by_process: Vec<Points>,
-    look_period: Duration,
+    interval: Duration,
     started_at: Instant,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// All processes had ended at the start.
-    Nobody,
+    /// All processes had exited at the start.
+    NoProcess,
     Watching(PointSession),
-    /// The counts are on their way.
-    Asked(Later<Answer>),
+    /// The kernel has been asked for its counts.
+    Reporting(Pending<Report>),
 }
 
-/// What a session came to.
+/// The end of a session.
 #[derive(Debug)]
-struct Answer {
-    /// `None` where nobody wants them.
+struct Report {
+    /// `None` if the counts were not requested.
     counts: Option<Result<Counts>>,
-    /// It could not be ended: it is kept, for the kernel thread would otherwise outlive whoever could end it.
+    /// The session, if it could not be stopped: it is kept, because only its owner can stop the kernel thread later.
     left: Option<(PointSession, Error)>,
     kernel_cpu: Duration,
     thread_cpu: Duration,
 }
 
-impl Answer {
-    /// Waits for the counts if they are wanted, and ends the session.
-    fn of(mut session: PointSession, wanted: bool, roots: &Roots) -> Self {
-        let counts = wanted.then(|| session.counts());
+impl Report {
+    /// Waits for the counts if they are requested, and stops the session.
+    fn of(mut session: PointSession, with_counts: bool, roots: &Roots) -> Self {
+        let counts = with_counts.then(|| session.counts());
         let mut kernel_cpu = KdamondTime::default();
         kernel_cpu.update(roots, session.kdamond_pid().as_slice());
         let left = match session.stop() {
@@ -86,31 +89,31 @@ impl Answer {
 }
 
 impl Damon {
-    /// Finds DAMON; nothing starts before the first watch.
+    /// Finds DAMON's interface; no kdamond starts before the first watch.
     ///
     /// # Errors
-    /// `Unsupported` where the kernel lacks DAMON's sysfs interface, `Busy` where somebody uses it.
+    /// `Unsupported` if the kernel lacks DAMON's sysfs interface, `Busy` if another program uses it.
     pub fn open(roots: &Roots) -> Result<Self> {
         let admin = Admin::probe(roots)?;
         Ok(Self { roots: roots.clone(), admin, watched: None, kernel_cpu: Duration::ZERO, threads_cpu: Duration::ZERO })
     }
 
-    /// Has a thread fetch the counts, if they are wanted, and end the session.
-    fn ask(&self, session: PointSession, look_period: Duration, wanted: bool) -> Result<Later<Answer>> {
+    /// Starts a thread that reads the counts, if requested, and stops the session.
+    fn request_report(&self, session: PointSession, interval: Duration, with_counts: bool) -> Result<Pending<Report>> {
         let roots = self.roots.clone();
-        let patience = look_period.saturating_mul(LOOKS_AFTER) + PATIENCE;
-        Later::ask("damon-counts", patience, move || Answer::of(session, wanted, &roots)).map_err(|source| Error::Io {
+        let timeout = interval.saturating_mul(REPORT_INTERVALS_MAX) + TIMEOUT_MARGIN;
+        Pending::spawn("damon-counts", timeout, move || Report::of(session, with_counts, &roots)).map_err(|source| Error::Io {
             path: "/proc/self/task".into(),
             op: "start a thread in",
             source,
         })
     }
 
-    /// Books an answer, and returns what was counted. A session that could not be ended goes on.
-    fn settle(&mut self, mut watched: Watched, answer: Answer) -> Result<(Watched, Option<Result<Counts>>)> {
-        self.kernel_cpu += answer.kernel_cpu;
-        self.threads_cpu += answer.thread_cpu;
-        let Some((session, error)) = answer.left else { return Ok((watched, answer.counts)) };
+    /// Accounts the costs of a report and returns its counts. A session that could not be stopped is kept.
+    fn settle(&mut self, mut watched: Watched, report: Report) -> Result<(Watched, Option<Result<Counts>>)> {
+        self.kernel_cpu += report.kernel_cpu;
+        self.threads_cpu += report.thread_cpu;
+        let Some((session, error)) = report.left else { return Ok((watched, report.counts)) };
         watched.state = State::Watching(session);
         self.watched = Some(watched);
         Err(error)
@@ -118,30 +121,30 @@ impl Damon {
 }
 
 impl Watched {
-    /// What is known where all processes have ended.
-    fn nothing(&self) -> Seen {
-        Seen { looks: vec![None; self.points.len()], window: self.started_at.elapsed() }
+    /// The result if all processes have exited.
+    fn empty(&self) -> Observation {
+        Observation { samples: vec![None; self.points.len()], window: self.started_at.elapsed() }
     }
 
-    /// What was counted at each point.
-    fn seen(&self, roots: &Roots, counts: &Counts) -> Result<Seen> {
+    /// The samples of each point.
+    fn observation(&self, roots: &Roots, counts: &Counts) -> Result<Observation> {
         let present = translate::entries(roots, &self.points)?;
-        let looks = self.points.iter().zip(present).map(|(point, entry)| {
+        let samples = self.points.iter().zip(present).map(|(point, entry)| {
             let accessed = accessed_at(&self.by_process, &counts.accessed, point)?;
             entry.present().then_some(Looks { taken: counts.looks, accessed })
         });
-        Ok(Seen { looks: looks.collect(), window: counts.taken_at.saturating_duration_since(self.started_at) })
+        Ok(Observation { samples: samples.collect(), window: counts.taken_at.saturating_duration_since(self.started_at) })
     }
 }
 
 fn overdue(Overdue: Overdue) -> Error {
     Error::Busy {
-        what: "DAMON has not handed its counts out within several looks".to_owned(),
-        remedy: "the machine is overloaded, or its kdamond hangs: see dmesg; the next period tries again".to_owned(),
+        what: "DAMON has not reported its counts within several sampling intervals".to_owned(),
+        remedy: "the machine is overloaded or the kdamond hangs (see dmesg); the next period tries again".to_owned(),
     }
 }
 
-/// Points by process, each process's sorted, none twice.
+/// Groups points by process; the points of each process are sorted and without duplicates.
 fn by_process(points: &[Point]) -> Vec<Points> {
     let mut sorted = points.to_vec();
     sorted.sort_unstable();
@@ -150,7 +153,7 @@ fn by_process(points: &[Point]) -> Vec<Points> {
     sorted.chunk_by(|one, next| one.pid == next.pid).map(of_one).collect()
 }
 
-/// The count of one point; `None` where its process has ended.
+/// Returns the count of one point; `None` if its process has exited.
 fn accessed_at(points: &[Points], accessed: &[Option<Vec<u32>>], point: &Point) -> Option<u32> {
     let process = points.binary_search_by_key(&point.pid, |points| points.pid).ok()?;
     let page = points[process].addresses.binary_search(&point.address).ok()?;
@@ -166,49 +169,49 @@ impl RateTracker for Damon {
         POINTS_MAX
     }
 
-    fn look_min(&self) -> Duration {
-        LOOK_MIN
+    fn interval_min(&self) -> Duration {
+        INTERVAL_MIN
     }
 
-    fn looks_after(&self) -> u32 {
-        HANDING_OUT
+    fn report_intervals(&self) -> u32 {
+        REPORT_INTERVALS
     }
 
     fn watch(&mut self, watch: &Watch<'_>) -> Result<()> {
         self.stop()?;
-        let points = [watch.often, watch.once].concat();
-        let look_period = watch.look_period.max(LOOK_MIN);
+        let points = [watch.repeated, watch.once].concat();
+        let interval = watch.interval.max(INTERVAL_MIN);
         let by_process = by_process(&points);
-        let state = match self.admin.watch_points(look_period, &by_process) {
-            Err(error) if error.is_gone() => State::Nobody,
+        let state = match self.admin.watch_points(interval, &by_process) {
+            Err(error) if error.is_gone() => State::NoProcess,
             other => State::Watching(other?),
         };
-        self.watched = Some(Watched { points, by_process, look_period, started_at: Instant::now(), state });
+        self.watched = Some(Watched { points, by_process, interval, started_at: Instant::now(), state });
         Ok(())
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn sample(&mut self) -> Result<()> {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Option<Seen>> {
-        let Some(mut watched) = self.watched.take() else { return Ok(Some(Seen::default())) };
-        let later = match watched.state {
-            State::Nobody => return Ok(Some(watched.nothing())),
-            State::Watching(session) => self.ask(session, watched.look_period, true)?,
-            State::Asked(later) => later,
+    fn finish(&mut self) -> Result<Option<Observation>> {
+        let Some(mut watched) = self.watched.take() else { return Ok(Some(Observation::default())) };
+        let pending = match watched.state {
+            State::NoProcess => return Ok(Some(watched.empty())),
+            State::Watching(session) => self.request_report(session, watched.interval, true)?,
+            State::Reporting(pending) => pending,
         };
-        let answer = later.poll();
-        watched.state = State::Asked(later);
-        let Ok(Some(answer)) = answer else {
+        let report = pending.poll();
+        watched.state = State::Reporting(pending);
+        let Ok(Some(report)) = report else {
             self.watched = Some(watched);
-            return answer.map(|_| None).map_err(overdue);
+            return report.map(|_| None).map_err(overdue);
         };
-        let (watched, counts) = self.settle(watched, answer)?;
+        let (watched, counts) = self.settle(watched, report)?;
         match counts {
-            None => Ok(Some(watched.nothing())),
-            Some(Err(error)) if error.is_gone() => Ok(Some(watched.nothing())),
-            Some(counts) => watched.seen(&self.roots, &counts?).map(Some),
+            None => Ok(Some(watched.empty())),
+            Some(Err(error)) if error.is_gone() => Ok(Some(watched.empty())),
+            Some(counts) => watched.observation(&self.roots, &counts?).map(Some),
         }
     }
 
@@ -218,7 +221,7 @@ impl RateTracker for Damon {
 
     fn kdamond_targets(&self) -> Vec<i32> {
         match &self.watched {
-            None | Some(Watched { state: State::Nobody, .. }) => Vec::new(),
+            None | Some(Watched { state: State::NoProcess, .. }) => Vec::new(),
             Some(watched) => watched.by_process.iter().map(|points| points.pid).collect(),
         }
     }
@@ -233,15 +236,15 @@ impl RateTracker for Damon {
 
     fn stop(&mut self) -> Result<()> {
         let Some(mut watched) = self.watched.take() else { return Ok(()) };
-        let later = match watched.state {
-            State::Nobody => return Ok(()),
-            State::Watching(session) => self.ask(session, watched.look_period, false)?,
-            State::Asked(later) => later,
+        let pending = match watched.state {
+            State::NoProcess => return Ok(()),
+            State::Watching(session) => self.request_report(session, watched.interval, false)?,
+            State::Reporting(pending) => pending,
         };
-        let answer = later.wait();
-        watched.state = State::Asked(later);
-        match answer {
-            Ok(answer) => self.settle(watched, answer).map(drop),
+        let report = pending.wait();
+        watched.state = State::Reporting(pending);
+        match report {
+            Ok(report) => self.settle(watched, report).map(drop),
             Err(late) => {
                 self.watched = Some(watched);
                 Err(overdue(late))
@@ -255,14 +258,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_point_gets_its_own_count() {
+    fn counts_are_returned_for_the_right_points() {
         let point = |pid, page: u64| Point { pid, address: page << 12 };
         let given = [point(9, 5), point(7, 8), point(9, 1), point(7, 2), point(8, 3), point(7, 8)];
         let points = by_process(&given);
         let addresses = |pages: &[u64]| pages.iter().map(|page| page << 12).collect::<Vec<_>>();
         let want = [(7, addresses(&[2, 8])), (8, addresses(&[3])), (9, addresses(&[1, 5]))];
         assert_eq!(points, want.map(|(pid, addresses)| Points { pid, addresses }));
-        // Process 8 has ended.
+        // Process 8 has exited.
         let accessed = [Some(vec![72, 78]), None, Some(vec![91, 95])];
         let got = given.map(|point| accessed_at(&points, &accessed, &point));
         assert_eq!(got, [Some(95), Some(78), Some(91), Some(72), None, Some(78)]);

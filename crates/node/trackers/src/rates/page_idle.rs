@@ -1,13 +1,13 @@
-//! Rates by idle page tracking: each look reads the idle bits of the watched page frames, counts those that were cleared by
-//! an access, and sets them again.
+//! Rates by idle page tracking: each sample reads the idle bits of the watched page frames, counts those that an access
+//! cleared, and sets them again.
 //!
-//! Only the head of a compound page has a bit. A huge page is one point, its head. Where base pages are mapped of a larger
-//! folio, all its pages show the folio's accesses, and a block of them seems to be accessed more often than it is: the mild
-//! error.
+//! Only the head of a compound page has a bit. A huge page is one point, its head. If base pages of a larger folio are mapped,
+//! every one of them shows the accesses to the whole folio, and the rate of their block is overestimated, which is the safe
+//! direction.
 //!
 //! # Cost
-//! Two system calls per look and word of 64 frames: for a huge page two, for the parts of one that was split where it lay
-//! sixteen at most. In the kernel, each read or write of a bit walks the page tables that map its page.
+//! Two system calls per sample and word of 64 frames: two for a huge page, at most sixteen for the parts of one that was split
+//! in place. In the kernel, each read or write of a bit walks the page tables that map its page.
 
 use std::time::{Duration, Instant};
 
@@ -16,15 +16,17 @@ use kernel::pagemap::Entry;
 use kernel::{Result, Roots};
 use policy::slowdown::rate::Looks;
 
-use super::{Point, RateTracker, Seen, Watch, translate};
+use super::point::Point;
+use super::tracker::{Observation, RateTracker, Watch};
+use super::translate;
 
-/// Points of one watch: 3 MiB of addresses and counters, and about a second of the kernel's time to set all their bits.
+/// Upper limit of the points of a watch: 3 MiB of addresses and counters, and about a second in the kernel to set all bits.
 const POINTS_MAX: usize = 1 << 17;
 
 /// Frames of the largest compound page on an LRU list: a transparent huge page of 2 MiB.
 const COMPOUND_MAX: usize = 512;
 
-/// The exact tracker.
+/// The tracker that sees every access.
 #[derive(Debug)]
 pub struct PageIdle {
     roots: Roots,
@@ -36,51 +38,52 @@ pub struct PageIdle {
 /// A watch under way.
 #[derive(Debug)]
 struct Watched {
-    often: Points,
+    repeated: Points,
     once: Points,
     marked_at: Instant,
-    looked_at: Instant,
+    sampled_at: Instant,
 }
 
 impl PageIdle {
     /// Opens the kernel's files.
     ///
     /// # Errors
-    /// `Unsupported` where the kernel was built without idle page tracking, as Debian's is.
+    /// `Unsupported` if the kernel was built without idle page tracking, like Debian's.
     pub fn open(roots: &Roots) -> Result<Self> {
         Ok(Self { roots: roots.clone(), idle: IdleBitmap::open(roots)?, flags: KPageFlags::open(roots)?, watched: None })
     }
 
     fn points(&self, points: &[Point]) -> Result<Points> {
-        let bearers = self.bearers(points)?;
-        let mut frames: Vec<u64> = bearers.iter().copied().flatten().collect();
+        let heads = self.heads(points)?;
+        let mut frames: Vec<u64> = heads.iter().copied().flatten().collect();
         frames.sort_unstable();
         frames.dedup();
-        Ok(Points { points: points.to_vec(), bearers, counts: Counts { accessed: vec![0; frames.len()], frames, taken: 0 } })
+        Ok(Points { points: points.to_vec(), heads, counts: Counts { accessed: vec![0; frames.len()], frames, taken: 0 } })
     }
 
-    /// The frames whose bits tell of the points; `None` of a page that is absent, or not on an LRU list and so without a bit.
-    fn bearers(&self, points: &[Point]) -> Result<Vec<Option<u64>>> {
+    /// Returns the frames whose idle bits cover the points. `None` for an absent page, or one that is on no LRU list and
+    /// therefore has no bit.
+    fn heads(&self, points: &[Point]) -> Result<Vec<Option<u64>>> {
         let own: Vec<Option<u64>> = translate::entries(&self.roots, points)?.into_iter().map(Entry::pfn).collect();
         let mut frames: Vec<u64> = own.iter().copied().flatten().collect();
         frames.sort_unstable();
         frames.dedup();
-        let mut bearers = Vec::with_capacity(frames.len());
-        // Flags of frames that are close together are read together.
+        let mut heads = Vec::with_capacity(frames.len());
+        // One call reads the flags of all frames within 64.
         for near in frames.chunk_by(|one, next| one / PFNS_PER_WORD == next / PFNS_PER_WORD) {
             let mut flags = [0; u64::BITS as usize];
             let index = |frame: u64| usize::try_from(frame - near[0]).unwrap_or(0);
             self.flags.read_chunk(near[0], &mut flags[..=index(near[near.len() - 1])])?;
             for &frame in near {
-                bearers.push(self.bearer(frame, flags[index(frame)])?);
+                heads.push(self.head(frame, flags[index(frame)])?);
             }
         }
-        let bearer = |frame: Option<u64>| frame.and_then(|frame| bearers[frames.binary_search(&frame).ok()?]);
-        Ok(own.into_iter().map(bearer).collect())
+        let head = |frame: Option<u64>| frame.and_then(|frame| heads[frames.binary_search(&frame).ok()?]);
+        Ok(own.into_iter().map(head).collect())
     }
 
-    /// The frame whose bit tells of this one, which has these flags.
-    fn bearer(&self, frame: u64, own: u64) -> Result<Option<u64>> {
+    /// Returns the frame whose idle bit covers this frame, which has these flags.
+    fn head(&self, frame: u64, own: u64) -> Result<Option<u64>> {
         if own & KPF_COMPOUND_TAIL == 0 {
             return Ok((own & KPF_LRU != 0).then_some(frame));
         }
@@ -92,27 +95,27 @@ impl PageIdle {
     }
 }
 
-/// Points, and the frames behind them.
+/// Points and their page frames.
 #[derive(Debug)]
 struct Points {
     points: Vec<Point>,
-    /// The frame whose bit tells of each point.
-    bearers: Vec<Option<u64>>,
+    /// The frame whose idle bit covers each point.
+    heads: Vec<Option<u64>>,
     counts: Counts,
 }
 
 impl Points {
-    /// What was seen of each, given the frames that are behind them at the end.
-    fn seen(&self, bearers_now: &[Option<u64>]) -> Vec<Option<Looks>> {
+    /// The samples of each point. `None` if its frame differs from `heads_now`, the frames at the end.
+    fn samples(&self, heads_now: &[Option<u64>]) -> Vec<Option<Looks>> {
         let looks = |(before, now): (&Option<u64>, &Option<u64>)| before.filter(|_| before == now).and_then(|frame| self.counts.of(frame));
-        self.bearers.iter().zip(bearers_now).map(looks).collect()
+        self.heads.iter().zip(heads_now).map(looks).collect()
     }
 }
 
-/// How often the bit of each of some frames was found cleared.
+/// How often the idle bit of each frame was found cleared.
 #[derive(Debug)]
 struct Counts {
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     frames: Vec<u64>,
     accessed: Vec<u32>,
     taken: u32,
@@ -124,11 +127,11 @@ impl Counts {
         Some(Looks { taken: self.taken, accessed: self.accessed[at] })
     }
 
-    /// Goes over the bits of all frames: counts those that are not set where `count`, and sets them where `mark`.
+    /// Visits the bits of all frames: counts the cleared ones if `count`, and sets them if `mark`.
     ///
-    /// Word by word, so that the bits of a page are set right after they are read: an access in between is lost. To read more at
-    /// once would save a call in a hundred page table walks, and lose accesses for as long as those take.
-    fn pass(&mut self, idle: &IdleBitmap, count: bool, mark: bool) -> Result<()> {
+    /// Word by word, so that bits are set right after they are read, because an access in between is lost. Reading more words
+    /// at once would save one call per hundred page table walks, and lose the accesses during those walks.
+    fn visit(&mut self, idle: &IdleBitmap, count: bool, mark: bool) -> Result<()> {
         let mut from = 0;
         for frames in self.frames.chunk_by(|one, next| one / PFNS_PER_WORD == next / PFNS_PER_WORD) {
             let first = frames[0] - frames[0] % PFNS_PER_WORD;
@@ -165,31 +168,31 @@ impl RateTracker for PageIdle {
     }
 
     fn watch(&mut self, watch: &Watch<'_>) -> Result<()> {
-        let mut often = self.points(watch.often)?;
+        let mut repeated = self.points(watch.repeated)?;
         let mut once = self.points(watch.once)?;
-        once.counts.pass(&self.idle, false, true)?;
-        // Halfway through, for all bits together.
+        once.counts.visit(&self.idle, false, true)?;
+        // One time for all bits: after about half of them were set.
         let marked_at = Instant::now();
-        often.counts.pass(&self.idle, false, true)?;
-        self.watched = Some(Watched { often, once, marked_at, looked_at: marked_at });
+        repeated.counts.visit(&self.idle, false, true)?;
+        self.watched = Some(Watched { repeated, once, marked_at, sampled_at: marked_at });
         Ok(())
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn sample(&mut self) -> Result<()> {
         if let Some(watched) = &mut self.watched {
-            watched.looked_at = Instant::now();
-            watched.often.counts.pass(&self.idle, true, true)?;
+            watched.sampled_at = Instant::now();
+            watched.repeated.counts.visit(&self.idle, true, true)?;
         }
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Option<Seen>> {
-        let Some(mut watched) = self.watched.take() else { return Ok(Some(Seen::default())) };
-        watched.once.counts.pass(&self.idle, true, false)?;
-        let mut looks = watched.often.seen(&self.bearers(&watched.often.points)?);
-        looks.extend(watched.once.seen(&self.bearers(&watched.once.points)?));
-        let window = watched.looked_at.saturating_duration_since(watched.marked_at).max(Duration::from_micros(1));
-        Ok(Some(Seen { looks, window }))
+    fn finish(&mut self) -> Result<Option<Observation>> {
+        let Some(mut watched) = self.watched.take() else { return Ok(Some(Observation::default())) };
+        watched.once.counts.visit(&self.idle, true, false)?;
+        let mut samples = watched.repeated.samples(&self.heads(&watched.repeated.points)?);
+        samples.extend(watched.once.samples(&self.heads(&watched.once.points)?));
+        let window = watched.sampled_at.saturating_duration_since(watched.marked_at).max(Duration::from_micros(1));
+        Ok(Some(Observation { samples, window }))
     }
 
     fn stop(&mut self) -> Result<()> {
@@ -206,8 +209,8 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// A machine of 1024 frames: frames 512 to 767 are one compound page, frame 3 is on no list, the others base pages. Page
-    /// `n` of process 7 is in frame `n`.
+    /// A machine of 1024 frames: frames 512 to 767 are one compound page, frame 3 is on no LRU list, the others are base
+    /// pages. Page `n` of process 7 is in frame `n`.
     struct Machine {
         directory: tempfile::TempDir,
         roots: Roots,
@@ -240,7 +243,7 @@ mod tests {
             bytes.as_chunks::<8>().0.iter().map(|&word| u64::from_ne_bytes(word)).collect()
         }
 
-        /// Has the kernel clear the bits of these frames.
+        /// Clears the bits of these frames, as the kernel does after an access.
         fn access(&self, frames: &[u64]) {
             let mut words = self.bitmap();
             for frame in frames {
@@ -259,45 +262,45 @@ mod tests {
         pages.iter().map(|page| Point { pid: 7, address: page * PAGE }).collect()
     }
 
-    fn watch<'a>(often: &'a [Point], once: &'a [Point]) -> Watch<'a> {
-        Watch { often, once, look_period: Duration::from_secs(1), looks: 3 }
+    fn watch<'a>(repeated: &'a [Point], once: &'a [Point]) -> Watch<'a> {
+        Watch { repeated, once, interval: Duration::from_secs(1), samples: 3 }
     }
 
     #[test]
-    fn accesses_are_counted_and_only_what_is_watched_is_marked() {
+    fn accesses_are_counted_and_only_watched_frames_are_marked() {
         let machine = Machine::new();
         let mut tracker = PageIdle::open(&machine.roots).unwrap();
-        // In no order, over several words; two pages of one compound page, whose head bears their bit.
-        let (often, once) = (points(&[700, 1, 128, 600, 129, 1023, 3]), points(&[900, 200, 901]));
-        tracker.watch(&watch(&often, &once)).unwrap();
+        // Unsorted, in several words; two pages of one compound page, whose head has their bit.
+        let (repeated, once) = (points(&[700, 1, 128, 600, 129, 1023, 3]), points(&[900, 200, 901]));
+        tracker.watch(&watch(&repeated, &once)).unwrap();
         let marked = [1, 128, 129, 200, 512, 900, 901, 1023];
         assert_eq!(machine.marked(), marked);
-        // Both of one word at once: in this file, unlike the kernel's, a bit that is not written is cleared.
+        // In this file, unlike in the kernel's, writing a word clears the bits that are not set in it.
         for accessed in [&[1, 512][..], &[], &[1, 128, 129, 900]] {
             machine.access(accessed);
-            tracker.look().unwrap();
+            tracker.sample().unwrap();
         }
-        assert_eq!(machine.marked(), [1, 128, 129, 200, 512, 901, 1023], "what is looked at once is not marked again");
-        let seen = tracker.finish().unwrap().unwrap();
+        assert_eq!(machine.marked(), [1, 128, 129, 200, 512, 901, 1023], "points sampled once are not marked again");
+        let observed = tracker.finish().unwrap().unwrap();
         let want =
             [Some(1), Some(2), Some(1), Some(1), Some(1), Some(0), None].map(|count| count.map(|accessed| Looks { taken: 3, accessed }));
-        assert_eq!(seen.looks[..7], want);
+        assert_eq!(observed.samples[..7], want);
         let want = [1, 0, 0].map(|accessed| Some(Looks { taken: 1, accessed }));
-        assert_eq!(seen.looks[7..], want);
-        assert!(seen.window > Duration::ZERO);
-        assert_eq!(tracker.finish().unwrap(), Some(Seen::default()), "it is over");
+        assert_eq!(observed.samples[7..], want);
+        assert!(observed.window > Duration::ZERO);
+        assert_eq!(tracker.finish().unwrap(), Some(Observation::default()), "the watch has ended");
     }
 
     #[test]
-    fn what_moved_or_vanished_is_not_told() {
+    fn moved_and_vanished_pages_have_no_samples() {
         let machine = Machine::new();
         let mut tracker = PageIdle::open(&machine.roots).unwrap();
-        let often = [points(&[1, 2, 4]), vec![Point { pid: 8, address: 0 }]].concat();
-        tracker.watch(&watch(&often, &[])).unwrap();
-        tracker.look().unwrap();
+        let repeated = [points(&[1, 2, 4]), vec![Point { pid: 8, address: 0 }]].concat();
+        tracker.watch(&watch(&repeated, &[])).unwrap();
+        tracker.sample().unwrap();
         // Page 1 stays, 2 moves to another frame, 4 is gone.
         machine.put("proc/7/pagemap", [0, 1 << 63 | 1, 1 << 63 | 9].into_iter());
-        let looks = tracker.finish().unwrap().unwrap().looks;
-        assert_eq!(looks, [Some(Looks { taken: 1, accessed: 0 }), None, None, None]);
+        let samples = tracker.finish().unwrap().unwrap().samples;
+        assert_eq!(samples, [Some(Looks { taken: 1, accessed: 0 }), None, None, None]);
     }
 }

@@ -1,17 +1,18 @@
-//! Rates by the processor's own samples of accesses (PEBS, IBS), in place of accessed bits.
+//! Rates by hardware samples of memory accesses (PEBS, IBS), instead of accessed bits.
 //!
-//! One access of so many is noted, with its address. Between two looks a point counts as accessed where a sample of it came. What is
-//! estimated from that is the rate of *sampled* accesses; as each stands for `every` of them, the watch is told as if it had been
-//! `every` times as short, which makes rates and bounds as many times as high ([`Seen::window`]).
+//! The processor records one in `period` accesses, with its address. A point counts as accessed in a sampling interval if a
+//! hardware sample of it arrived. The rate estimated from that is the rate of *recorded* accesses; because each stands for
+//! `period` accesses, the reported window is `period` times as short, which makes rates and bounds `period` times as high
+//! ([`Observation::window`]).
 //!
-//! What it sees beyond accessed bits: accesses while the TLB holds the page, which is most of them, and parts of a huge page
-//! without splitting it. What it costs: an interrupt for each few samples, on every processor.
+//! Unlike accessed bits, hardware samples include accesses while the TLB holds the page, which is most of them, and
+//! distinguish parts of a huge page without splitting it. The cost is an interrupt for each few samples, on every processor.
 //!
-//! **Not tested on such a processor** (see [`kernel::perf`]); off unless `slow.access_sampling` asks for it.
+//! **Not tested on a processor with this feature** (see [`kernel::perf`]); off unless `slow.access_sampling` is set.
 //!
-//! # Failing safe
-//! Samples that the kernel had no room for, or throttled, would make memory look colder than it is. After a watch that lost any,
-//! nothing is told of any point, and nothing is placed by it.
+//! # Lost samples
+//! Samples that did not fit the kernel's buffer, or were throttled, would make memory appear colder than it is. A watch that
+//! lost any reports no samples for any point, so nothing is placed because of it.
 
 use std::time::{Duration, Instant};
 
@@ -21,29 +22,31 @@ use kernel::{Result, Roots};
 use policy::slowdown::rate::Looks;
 
 use super::blocks::BLOCK_BYTES;
-use super::{Point, RateTracker, Seen, Watch, translate};
+use super::point::Point;
+use super::tracker::{Observation, RateTracker, Watch};
+use super::translate;
 
-/// Points of one watch, as with idle page tracking.
+/// Upper limit of the points of a watch, as with idle page tracking.
 const POINTS_MAX: usize = 1 << 17;
 
-/// One of so many accesses is sampled: at 10^8 accesses per second, a hundred thousand interrupts' worth, which the kernel throttles
-/// beyond a hundred thousand a second and processor (`perf_event_max_sample_rate`).
-const EVERY: u64 = 1_009;
+/// Accesses per hardware sample. 10^8 accesses per second yield 10^5 samples per second, the limit beyond which the kernel
+/// throttles each processor (`perf_event_max_sample_rate`).
+const PERIOD: u64 = 1_009;
 
-/// Where samples come from.
-trait Samples: std::fmt::Debug {
-    /// For how many accesses each stands.
-    fn every(&self) -> u64;
+/// A source of hardware samples.
+trait Source: std::fmt::Debug {
+    /// Accesses per hardware sample.
+    fn period(&self) -> u64;
 
-    /// Samples are taken from now on, or no more.
+    /// Starts or stops the recording of samples.
     fn switch(&mut self, on: bool) -> Result<()>;
 
-    /// Those since the last call, by process and address; returns how many were lost.
+    /// Calls `each` with process and address of every sample since the last call. Returns the number of lost samples.
     fn drain(&mut self, each: &mut dyn FnMut(i32, u64)) -> u64;
 }
 
-impl Samples for AccessSampler {
-    fn every(&self) -> u64 {
+impl Source for AccessSampler {
+    fn period(&self) -> u64 {
         Self::every(self)
     }
 
@@ -56,47 +59,50 @@ impl Samples for AccessSampler {
     }
 }
 
-/// The tracker.
+/// The tracker based on hardware samples.
 #[derive(Debug)]
 pub struct Perf {
     roots: Roots,
-    samples: Box<dyn Samples>,
+    source: Box<dyn Source>,
     watched: Option<Watched>,
 }
 
 /// A watch under way.
 #[derive(Debug)]
 struct Watched {
-    /// Process, first byte, the byte past the last, and which point: sorted.
+    /// Process, address of the first byte, address past the last byte, and index of the point; sorted.
     ranges: Vec<(i32, u64, u64, usize)>,
-    points: Vec<Counted>,
-    often: usize,
-    looks: u32,
+    points: Vec<Count>,
+    /// Number of repeated points.
+    repeated: usize,
+    /// Number of intervals so far.
+    samples: u32,
+    /// Number of lost hardware samples.
     lost: u64,
     began: Instant,
-    looked_at: Instant,
+    sampled_at: Instant,
 }
 
-/// What was seen of a point.
+/// Intervals in which a point was accessed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
+struct Count {
     accessed: u32,
-    /// The number of the last look that a sample was counted for, from one.
+    /// Number, from 1, of the last interval that was counted.
     last: u32,
 }
 
 impl Perf {
-    /// Begins to sample.
+    /// Opens the processor's access sampling.
     ///
     /// # Errors
-    /// `Unsupported` where this processor or kernel does not.
+    /// `Unsupported` if this processor or kernel lacks it.
     pub fn open(roots: &Roots) -> Result<Self> {
-        let samples = Box::new(AccessSampler::open(roots, EVERY)?);
-        Ok(Self { roots: roots.clone(), samples, watched: None })
+        let source = Box::new(AccessSampler::open(roots, PERIOD)?);
+        Ok(Self { roots: roots.clone(), source, watched: None })
     }
 
-    /// Which points are huge pages as a whole. A page that is mapped apart from the huge page that it belongs to and lies at its
-    /// beginning counts as the whole: it seems to be accessed more often than it is, the mild error.
+    /// Returns which points are huge pages as a whole. The first base page of a huge page, if mapped on its own, counts as the
+    /// whole: its rate is overestimated, which is the safe direction.
     fn huge(&self, points: &[Point]) -> Result<Vec<bool>> {
         let flags = KPageFlags::open(&self.roots)?;
         let huge = |(point, entry): (&Point, kernel::pagemap::Entry)| {
@@ -110,44 +116,45 @@ impl Perf {
 }
 
 impl Watched {
-    fn new(points: &[Point], huge: &[bool], often: usize, now: Instant) -> Self {
+    fn new(points: &[Point], huge: &[bool], repeated: usize, now: Instant) -> Self {
         let range = |(index, (point, &huge)): (usize, (&Point, &bool))| {
             let length = if huge { BLOCK_BYTES } else { kernel::page_size().bytes() };
             (point.pid, point.address, point.address.saturating_add(length), index)
         };
         let mut ranges: Vec<_> = points.iter().zip(huge).enumerate().map(range).collect();
         ranges.sort_unstable();
-        let counted = vec![Counted::default(); points.len()];
-        Self { ranges, points: counted, often, looks: 0, lost: 0, began: now, looked_at: now }
+        let counts = vec![Count::default(); points.len()];
+        Self { ranges, points: counts, repeated, samples: 0, lost: 0, began: now, sampled_at: now }
     }
 
-    /// Counts the samples since the look before as this look's.
-    fn look(&mut self, samples: &mut dyn Samples, now: Instant) {
-        self.looks = self.looks.saturating_add(1);
-        let Self { ranges, points, looks, .. } = self;
-        let lost = samples.drain(&mut |pid, address| {
+    /// Ends an interval: counts the points of which hardware samples arrived.
+    fn sample(&mut self, source: &mut dyn Source, now: Instant) {
+        self.samples = self.samples.saturating_add(1);
+        let Self { ranges, points, samples, .. } = self;
+        let lost = source.drain(&mut |pid, address| {
             let after = ranges.partition_point(|&(of, start, ..)| (of, start) <= (pid, address));
             let Some(&(of, _, end, index)) = after.checked_sub(1).and_then(|at| ranges.get(at)) else { return };
-            if of == pid && address < end && points[index].last != *looks {
-                points[index].last = *looks;
+            if of == pid && address < end && points[index].last != *samples {
+                points[index].last = *samples;
                 points[index].accessed += 1;
             }
         });
         self.lost = self.lost.saturating_add(lost);
-        self.looked_at = now;
+        self.sampled_at = now;
     }
 
-    fn seen(&self, every: u64) -> Seen {
-        let look = |(index, counted): (usize, &Counted)| {
-            let looks = match index < self.often {
-                true => Looks { taken: self.looks, accessed: counted.accessed },
-                false => Looks { taken: 1, accessed: counted.accessed.min(1) },
+    /// The result, with a window shortened by the accesses per hardware sample.
+    fn observation(&self, period: u64) -> Observation {
+        let samples = |(index, count): (usize, &Count)| {
+            let samples = match index < self.repeated {
+                true => Looks { taken: self.samples, accessed: count.accessed },
+                false => Looks { taken: 1, accessed: count.accessed.min(1) },
             };
-            (self.lost == 0 && self.looks > 0).then_some(looks)
+            (self.lost == 0 && self.samples > 0).then_some(samples)
         };
-        let lasted = self.looked_at.saturating_duration_since(self.began);
-        let window = Duration::from_nanos(u64::try_from(lasted.as_nanos() / u128::from(every.max(1))).unwrap_or(u64::MAX));
-        Seen { looks: self.points.iter().enumerate().map(look).collect(), window: window.max(Duration::from_micros(1)) }
+        let lasted = self.sampled_at.saturating_duration_since(self.began);
+        let window = Duration::from_nanos(u64::try_from(lasted.as_nanos() / u128::from(period.max(1))).unwrap_or(u64::MAX));
+        Observation { samples: self.points.iter().enumerate().map(samples).collect(), window: window.max(Duration::from_micros(1)) }
     }
 }
 
@@ -161,35 +168,35 @@ impl RateTracker for Perf {
     }
 
     fn watch(&mut self, watch: &Watch<'_>) -> Result<()> {
-        let points = [watch.often, watch.once].concat();
+        let points = [watch.repeated, watch.once].concat();
         let huge = self.huge(&points)?;
-        // What came before this watch is nobody's. Between watches nothing is sampled: it would interrupt for nothing, and what a full
-        // buffer lost would be told in the next watch, as lost there.
-        self.samples.drain(&mut |_, _| {});
-        self.samples.switch(true)?;
-        self.watched = Some(Watched::new(&points, &huge, watch.often.len(), Instant::now()));
+        // Samples from before this watch are discarded. Recording is off between watches: it would cause needless interrupts, and
+        // samples that a full buffer lost would be reported as lost in the next watch.
+        self.source.drain(&mut |_, _| {});
+        self.source.switch(true)?;
+        self.watched = Some(Watched::new(&points, &huge, watch.repeated.len(), Instant::now()));
         Ok(())
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn sample(&mut self) -> Result<()> {
         if let Some(watched) = &mut self.watched {
-            watched.look(self.samples.as_mut(), Instant::now());
+            watched.sample(self.source.as_mut(), Instant::now());
         }
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Option<Seen>> {
-        let Some(watched) = self.watched.take() else { return Ok(Some(Seen::default())) };
-        self.samples.switch(false)?;
+    fn finish(&mut self) -> Result<Option<Observation>> {
+        let Some(watched) = self.watched.take() else { return Ok(Some(Observation::default())) };
+        self.source.switch(false)?;
         if watched.lost > 0 {
-            log::warn!("{} samples of memory accesses were lost; nothing is told of this look", watched.lost);
+            log::warn!("{} hardware samples of memory accesses were lost; no rates are reported for this stage", watched.lost);
         }
-        Ok(Some(watched.seen(self.samples.every())))
+        Ok(Some(watched.observation(self.source.period())))
     }
 
     fn stop(&mut self) -> Result<()> {
         self.watched = None;
-        self.samples.switch(false)
+        self.source.switch(false)
     }
 }
 
@@ -201,12 +208,12 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Samples that were told beforehand, a list for each call; and how many were lost.
+    /// Prepared samples, one list for each call, and the number of lost samples.
     #[derive(Debug, Default)]
-    struct Told(std::collections::VecDeque<(Vec<(i32, u64)>, u64)>);
+    struct Prepared(std::collections::VecDeque<(Vec<(i32, u64)>, u64)>);
 
-    impl Samples for Told {
-        fn every(&self) -> u64 {
+    impl Source for Prepared {
+        fn period(&self) -> u64 {
             100
         }
 
@@ -225,55 +232,56 @@ mod tests {
         Point { pid, address }
     }
 
-    /// Three looks a second apart at a page, a huge page and one that counts but once.
-    fn watch(told: Vec<(Vec<(i32, u64)>, u64)>) -> Seen {
+    /// Three samples, a second apart, of a page, a huge page, and a page that is sampled once.
+    fn watch(prepared: Vec<(Vec<(i32, u64)>, u64)>) -> Observation {
         let points = [point(7, PAGE), point(7, BLOCK_BYTES), point(8, PAGE)];
         let began = Instant::now();
         let mut watched = Watched::new(&points, &[false, true, false], 2, began);
-        let mut told = Told(told.into());
-        for look in 1..=3 {
-            watched.look(&mut told, began + Duration::from_secs(look));
+        let mut source = Prepared(prepared.into());
+        for second in 1..=3 {
+            watched.sample(&mut source, began + Duration::from_secs(second));
         }
-        watched.seen(told.every())
+        watched.observation(source.period())
     }
 
     #[test]
-    fn a_point_is_accessed_where_a_sample_of_it_came() {
+    fn a_point_is_accessed_if_a_hardware_sample_of_it_arrived() {
         let nothing = || (Vec::new(), 0);
-        let seen = watch(vec![
-            // Twice between two looks is once; the last byte of the page is it, the next one is not.
+        let observed = watch(vec![
+            // Two samples in one interval count once; the last byte of the page belongs to it, the next one does not.
             (vec![(7, PAGE), (7, 2 * PAGE - 1), (7, 2 * PAGE), (8, 3 * PAGE), (9, PAGE), (6, 0)], 0),
             (vec![(7, BLOCK_BYTES + 17 * PAGE), (8, PAGE + 8)], 0),
             (vec![(7, 2 * BLOCK_BYTES - 1), (7, 2 * BLOCK_BYTES), (8, PAGE)], 0),
         ]);
         let looks = |taken, accessed| Some(Looks { taken, accessed });
-        assert_eq!(seen.looks, [looks(3, 1), looks(3, 2), looks(1, 1)]);
-        // Each sample stands for a hundred accesses: 3 s are told as 30 ms.
-        assert_eq!(seen.window, Duration::from_millis(30));
-        let interval_us = u64::try_from(seen.window.as_micros()).unwrap() / 3;
-        let (one, hundred) = (rate::page(Looks { taken: 3, accessed: 1 }, 1_000_000), rate::page(seen.looks[0].unwrap(), interval_us));
+        assert_eq!(observed.samples, [looks(3, 1), looks(3, 2), looks(1, 1)]);
+        // Each sample stands for 100 accesses: 3 s are reported as 30 ms.
+        assert_eq!(observed.window, Duration::from_millis(30));
+        let interval_us = u64::try_from(observed.window.as_micros()).unwrap() / 3;
+        let (one, hundred) =
+            (rate::page(Looks { taken: 3, accessed: 1 }, 1_000_000), rate::page(observed.samples[0].unwrap(), interval_us));
         assert!(hundred.mean.0.abs_diff(100 * one.mean.0) <= 100, "{hundred:?} {one:?}");
-        assert_eq!(watch(vec![nothing(), nothing(), nothing()]).looks, [looks(3, 0), looks(3, 0), looks(1, 0)]);
+        assert_eq!(watch(vec![nothing(), nothing(), nothing()]).samples, [looks(3, 0), looks(3, 0), looks(1, 0)]);
     }
 
     #[test]
-    fn after_a_loss_nothing_is_told() {
-        assert_eq!(watch(vec![(vec![(7, PAGE)], 0), (Vec::new(), 1)]).looks, [None, None, None]);
+    fn a_watch_that_lost_samples_reports_none() {
+        assert_eq!(watch(vec![(vec![(7, PAGE)], 0), (Vec::new(), 1)]).samples, [None, None, None]);
     }
 
     #[test]
-    fn huge_pages_are_told_by_their_frames() {
+    fn huge_pages_are_recognised_by_their_frames() {
         let directory = tempfile::tempdir().unwrap();
         let put = |name: &str, words: Vec<u64>| {
             let path = directory.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, words.into_iter().flat_map(u64::to_ne_bytes).collect::<Vec<_>>()).unwrap();
         };
-        // Page n of process 7 is in frame n; frames from 512 on are of huge pages.
+        // Page n of process 7 is in frame n; frames from 512 on belong to huge pages.
         put("proc/kpageflags", (0..2048).map(|frame| if frame < 512 { 0 } else { KPF_THP }).collect());
         put("proc/7/pagemap", (0..2048).map(|page| 1 << 63 | page).collect());
         let roots = Roots::under(directory.path());
-        let perf = Perf { roots, samples: Box::new(Told::default()), watched: None };
+        let perf = Perf { roots, source: Box::new(Prepared::default()), watched: None };
         let points = [point(7, PAGE), point(7, BLOCK_BYTES), point(7, BLOCK_BYTES + PAGE), point(7, 3 * BLOCK_BYTES), point(9, 0)];
         assert_eq!(perf.huge(&points).unwrap(), [false, true, false, true, false]);
     }

@@ -1,21 +1,21 @@
-//! Which blocks are sampled in a period, and which parts of a block are looked at: pseudo-random, and the same for the same
-//! arguments.
+//! The choice of the blocks that are sampled in a period, and of the sampled parts of a block: pseudo-random, and the same for
+//! the same arguments.
 
 use units::RatioPpm;
 
 use super::blocks::Block;
 
-/// What one word of the idle bitmap stands for, if frames lie as addresses do.
+/// Bytes that one word of the idle bitmap covers, if page frames are in the order of addresses.
 const STRETCH_BYTES: u64 = 64 << 12;
 
-/// Of how many stretches the pages come that stand for a block: half of those of 2 MiB.
+/// Number of stretches from which the pages are chosen that stand for a block: half of the stretches of 2 MiB.
 const STRETCHES: usize = 4;
 
-/// The blocks to sample in period number `period`, in no order.
+/// Returns the blocks to sample in period number `period`, in no particular order.
 ///
-/// `1 / share` periods, rounded up, make a cycle. In each cycle the blocks are put in another order, which is cut into as many
-/// pieces of equal size as there are periods: while they stay the same, every block is sampled once a cycle. A block
-/// that comes or goes shifts the pieces by no more than itself.
+/// `1 / share` periods, rounded up, make a cycle. Each cycle puts the blocks in another order and cuts it into as many pieces
+/// of equal size as there are periods: while the blocks stay the same, each is sampled once per cycle. A block that appears
+/// or disappears shifts the pieces by one block at most.
 #[must_use]
 pub fn sampled(blocks: &[Block], share: RatioPpm, period: u64) -> Vec<Block> {
     let periods = u64::from(RatioPpm::ONE.0.div_ceil(share.0.clamp(1, RatioPpm::ONE.0)));
@@ -26,37 +26,38 @@ pub fn sampled(blocks: &[Block], share: RatioPpm, period: u64) -> Vec<Block> {
     order[cut(piece)..cut(piece + 1)].iter().map(|&(_, block)| block).collect()
 }
 
-/// Keeps some of the addresses, `wanted` at most, each as likely as any other; in order.
-pub(super) fn some_of(addresses: &mut Vec<u64>, wanted: usize, seed: u64) {
-    if addresses.len() > wanted {
+/// Keeps at most `count` of the addresses, each with the same probability, and sorts them.
+pub(super) fn some_of(addresses: &mut Vec<u64>, count: usize, seed: u64) {
+    if addresses.len() > count {
         addresses.sort_unstable_by_key(|&address| (mix(seed, address), address));
-        addresses.truncate(wanted);
+        addresses.truncate(count);
     }
     addresses.sort_unstable();
 }
 
-/// Keeps some of the addresses, `wanted` at most, in order: of [`STRETCHES`] stretches, chosen at random, pages chosen at random;
-/// of more stretches only where these have too few.
+/// Keeps at most `count` of the addresses, and sorts them: random pages of [`STRETCHES`] random stretches, or of more stretches
+/// if these have too few pages.
 ///
 /// Idle page tracking reads bits by the word of 64 frames, and the kernel walks the page tables of all 64 for it. Neighbours by
-/// address are mostly neighbours by frame: fifty pages of 512 chosen without regard to that would cost nearly as much to look at
-/// as all 512. A stretch is as likely as any other, and so is a page where stretches are equally full. Where neighbours are
-/// alike, few stretches tell less than as many pages from everywhere: their variance grows by `1 + (pages of a stretch - 1) r`,
-/// with `r` the correlation within stretches (Cochran 1977, section 9.4), which the bound on the rate does not know of.
-pub(super) fn some_of_stretches(addresses: &mut Vec<u64>, wanted: usize, seed: u64) {
-    if addresses.len() > wanted {
+/// address are mostly neighbours by frame: 50 of 512 pages chosen without regard to that would cost nearly as much to sample
+/// as all 512. Every stretch has the same probability, and so has every page if stretches are equally full. If neighbours are
+/// alike, pages of few stretches carry less information than as many pages from everywhere: the variance grows by
+/// `1 + (pages per stretch - 1) r`, with `r` the correlation within stretches (Cochran 1977, section 9.4). The bound on the
+/// rate does not account for that.
+pub(super) fn some_of_stretches(addresses: &mut Vec<u64>, count: usize, seed: u64) {
+    if addresses.len() > count {
         let stretch = |address: u64| mix(!seed, address / STRETCH_BYTES);
         addresses.sort_unstable_by_key(|&address| (stretch(address), address));
         let mut taken = 0;
         for (index, pages) in addresses.chunk_by(|&one, &next| stretch(one) == stretch(next)).enumerate() {
-            if index >= STRETCHES && taken >= wanted {
+            if index >= STRETCHES && taken >= count {
                 break;
             }
             taken += pages.len();
         }
         addresses.truncate(taken);
     }
-    some_of(addresses, wanted, seed);
+    some_of(addresses, count, seed);
 }
 
 fn pid_bits(pid: i32) -> u64 {
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_is_sampled_once_a_cycle_and_pieces_are_equal() {
+    fn every_block_is_sampled_once_per_cycle_in_equal_pieces() {
         for (count, ppm, periods) in
             [(1000, 50_000, 20), (7, 50_000, 20), (0, 50_000, 20), (1001, 300_000, 4), (5, 1_000_000, 1), (9, 2_000_000, 1)]
         {
@@ -109,19 +110,19 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_blocks_does_not_matter_and_the_cycle_does() {
+    fn the_choice_depends_on_the_cycle_and_not_on_the_order_of_blocks() {
         let forward = blocks(400);
         let backward: Vec<_> = forward.iter().rev().copied().collect();
         let share = RatioPpm(50_000);
         assert_eq!(sampled(&forward, share, 3), sampled(&backward, share, 3));
-        assert_ne!(sampled(&forward, share, 3), sampled(&forward, share, 23), "another cycle, another order");
-        // Neither the low nor the high half of memory is preferred.
+        assert_ne!(sampled(&forward, share, 3), sampled(&forward, share, 23), "the order differs between cycles");
+        // The low and the high half of memory are chosen alike.
         let low = sampled(&forward, RatioPpm(500_000), 0).iter().filter(|block| block.start < 200 << 21).count();
         assert!((70..=130).contains(&low), "{low} of 100 expected");
     }
 
     #[test]
-    fn a_block_more_moves_few_others() {
+    fn an_additional_block_shifts_few_others() {
         let (before, after) = (blocks(1000), blocks(1001));
         let share = RatioPpm(100_000);
         let of = |blocks: &[Block]| (0..10).map(|period| sampled(blocks, share, period)).collect::<Vec<_>>();
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_chosen_evenly_and_kept_in_order() {
+    fn parts_are_chosen_with_equal_probability_and_sorted() {
         let mut hits = [0u32; 100];
         for seed in 0..2_000 {
             let mut addresses: Vec<u64> = (0..100).collect();
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_come_from_few_stretches_each_as_likely() {
+    fn parts_come_from_few_stretches_chosen_with_equal_probability() {
         const PAGE: u64 = 4096;
         let chosen = |mut addresses: Vec<u64>, seed| {
             some_of_stretches(&mut addresses, 50, seed);
@@ -158,7 +159,7 @@ mod tests {
             let pages = chosen((0..512).map(|page| page * PAGE).collect(), seed);
             assert_eq!((pages.len(), stretches(&pages).len()), (50, STRETCHES));
             stretches(&pages).iter().for_each(|&stretch| hits[usize::try_from(stretch).unwrap()] += 1);
-            // One page in each stretch: as many stretches as pages are wanted.
+            // One page in each stretch: as many stretches as requested pages.
             assert_eq!(chosen((0..512).map(|page| page * STRETCH_BYTES).collect(), seed).len(), 50);
         }
         // 1000 expected of each, with a standard deviation of 22.

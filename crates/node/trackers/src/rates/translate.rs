@@ -1,17 +1,17 @@
-//! From points to what the page tables hold there.
+//! Translates points to the page table entries at their addresses.
 
 use kernel::pagemap::{Entry, Pagemap};
 use kernel::{Result, Roots};
 
-use super::Point;
 use super::blocks::BLOCK_BYTES;
+use super::point::Point;
 
-/// The page map's entry of each point; that of an absent page where the process has ended or the page is not mapped.
+/// Returns the pagemap entry of each point; the entry of an absent page if the process has exited or the page is not mapped.
 ///
-/// Points that follow each other within one 2 MiB are read together: one system call for the parts of a block.
+/// Consecutive points within one 2 MiB are read together: one system call for the parts of a block.
 ///
 /// # Errors
-/// Any error of `/proc/PID/pagemap` but that the process has ended.
+/// Any error of `/proc/PID/pagemap`, except that the process has exited.
 pub(super) fn entries(roots: &Roots, points: &[Point]) -> Result<Vec<Entry>> {
     let page_bytes = kernel::page_size().bytes();
     let mut found = Vec::with_capacity(points.len());
@@ -25,7 +25,7 @@ pub(super) fn entries(roots: &Roots, points: &[Point]) -> Result<Vec<Entry>> {
         buffer.clear();
         buffer.resize(usize::try_from((last.address - first.address) / page_bytes + 1).unwrap_or(1), Entry::default());
         if let Some((_, Some(pagemap))) = &open {
-            // What was not read stays absent.
+            // Entries that were not read stay absent.
             unless_gone(pagemap.read(first.address, &mut buffer))?;
         }
         let index = |point: &Point| usize::try_from((point.address - first.address) / page_bytes).unwrap_or(usize::MAX);
@@ -49,7 +49,7 @@ fn unless_gone<T>(result: Result<T>) -> Result<Option<T>> {
 mod tests {
     use super::*;
 
-    /// A process whose page map has entry `n` for page `n`, of 3 blocks.
+    /// A process of 3 blocks whose pagemap has entry `n` for page `n`.
     fn machine() -> (tempfile::TempDir, Roots) {
         let directory = tempfile::tempdir().unwrap();
         let pages = 3 * BLOCK_BYTES / kernel::page_size().bytes();
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn every_point_gets_its_own_entry_in_any_order() {
+    fn every_point_gets_its_own_entry() {
         let (_keep, roots) = machine();
         let point = |pid, page: u64| Point { pid, address: page * kernel::page_size().bytes() };
         let check = |points: &[(i32, u64)]| {

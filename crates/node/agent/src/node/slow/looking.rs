@@ -105,7 +105,7 @@ impl Looking {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trackers::rates::{Seen, Watch};
+    use trackers::rates::{Observation, Watch};
 
     /// A tracker that has cost so much.
     #[derive(Debug)]
@@ -121,10 +121,10 @@ mod tests {
         fn watch(&mut self, _: &Watch<'_>) -> kernel::Result<()> {
             Ok(())
         }
-        fn look(&mut self) -> kernel::Result<()> {
+        fn sample(&mut self) -> kernel::Result<()> {
             Ok(())
         }
-        fn finish(&mut self) -> kernel::Result<Option<Seen>> {
+        fn finish(&mut self) -> kernel::Result<Option<Observation>> {
             Ok(None)
         }
         fn kernel_cpu_time(&self) -> Duration {

@@ -4,34 +4,35 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use kernel::Error;
-use policy::slowdown::rate::Parts;
+use policy::slowdown::rate::{self, Estimate, Looks, Parts};
 use units::{AccessRate, Bytes};
 
 use super::*;
+use crate::rates::Point;
 
-const BLOCK: u64 = super::super::blocks::BLOCK_BYTES;
+const BLOCK: u64 = crate::rates::blocks::BLOCK_BYTES;
 const PAGE: u64 = 4096;
-const SETTINGS: Settings = Settings { looks: 10, look_period: Duration::from_secs(1), parts_max: 50 };
+const SETTINGS: Settings = Settings { samples: 10, interval: Duration::from_secs(1), parts_max: 50 };
 const STAGE_US: u64 = 10_000_000;
 const SECOND_US: u64 = 1_000_000;
 
-/// Memory of which is known in how many of ten looks each page is found accessed.
+/// Memory in which each page is accessed in a known number of ten samples.
 #[derive(Default)]
 struct Machine {
-    /// By address; a page that is not listed is never accessed.
+    /// That number by address; a page that is not listed is never accessed.
     accessed: BTreeMap<u64, u32>,
-    /// Pages that are present of blocks that are not whole.
+    /// Present pages of blocks that are not whole, by start.
     present: BTreeMap<u64, Vec<u64>>,
     split: RefCell<BTreeSet<u64>>,
     cannot_split: bool,
-    /// The process that ends, and after how many watches.
-    ends: Option<(i32, usize)>,
+    /// A process that exits, and the number of watches after which it does.
+    exits: Option<(i32, usize)>,
     watches: Cell<usize>,
 }
 
 impl Machine {
     fn gone(&self, pid: i32) -> bool {
-        self.ends.is_some_and(|(ended, after)| ended == pid && self.watches.get() >= after)
+        self.exits.is_some_and(|(exited, after)| exited == pid && self.watches.get() >= after)
     }
 
     fn check_alive(&self, block: &Block) -> Result<()> {
@@ -58,20 +59,20 @@ struct Fake {
     points_max: usize,
     watched: Option<(Vec<Point>, Vec<Point>)>,
     taken: u32,
-    looks_in_all: u32,
-    /// Points looked at often and once, of each watch.
+    samples_in_all: u32,
+    /// Repeated points and points sampled once, of each watch.
     watches: Vec<(usize, usize)>,
     refuses: bool,
-    /// How often it answers that it needs more time, each time that it is asked what it saw.
-    slow_to_tell: u32,
-    asked: u32,
+    /// How often `finish` returns `None` before each result.
+    polls: u32,
+    polled: u32,
 }
 
 impl Fake {
     fn new(machine: &Rc<Machine>, points_max: usize) -> Self {
         let machine = machine.clone();
         let watches = Vec::new();
-        Self { machine, points_max, watched: None, taken: 0, looks_in_all: 0, watches, refuses: false, slow_to_tell: 0, asked: 0 }
+        Self { machine, points_max, watched: None, taken: 0, samples_in_all: 0, watches, refuses: false, polls: 0, polled: 0 }
     }
 }
 
@@ -91,40 +92,40 @@ impl RateTracker for Fake {
     }
 
     fn watch(&mut self, watch: &Watch<'_>) -> Result<()> {
-        assert_eq!((watch.looks, watch.look_period), (SETTINGS.looks, SETTINGS.look_period));
+        assert_eq!((watch.samples, watch.interval), (SETTINGS.samples, SETTINGS.interval));
         if self.refuses {
-            return Err(Error::Unsupported { what: "no bits".into(), remedy: "none".into() });
+            return Err(Error::Unsupported { what: "no accessed bits".into(), remedy: "none".into() });
         }
-        let all: BTreeSet<_> = watch.often.iter().chain(watch.once).collect();
-        assert_eq!(all.len(), watch.often.len() + watch.once.len(), "no point is watched twice");
+        let all: BTreeSet<_> = watch.repeated.iter().chain(watch.once).collect();
+        assert_eq!(all.len(), watch.repeated.len() + watch.once.len(), "no point is watched twice");
         assert!(all.len() <= self.points_max, "{} points", all.len());
-        self.watches.push((watch.often.len(), watch.once.len()));
-        self.watched = Some((watch.often.to_vec(), watch.once.to_vec()));
+        self.watches.push((watch.repeated.len(), watch.once.len()));
+        self.watched = Some((watch.repeated.to_vec(), watch.once.to_vec()));
         self.taken = 0;
         Ok(())
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn sample(&mut self) -> Result<()> {
         self.taken += 1;
-        self.looks_in_all += 1;
+        self.samples_in_all += 1;
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Option<Seen>> {
-        if self.asked < self.slow_to_tell {
-            self.asked += 1;
+    fn finish(&mut self) -> Result<Option<Observation>> {
+        if self.polled < self.polls {
+            self.polled += 1;
             return Ok(None);
         }
-        self.asked = 0;
+        self.polled = 0;
         let machine = self.machine.clone();
         machine.watches.set(machine.watches.get() + 1);
-        let (often, once) = self.watched.take().expect("watched");
+        let (repeated, once) = self.watched.take().expect("watched");
         let found = |point: &Point, taken: u32| {
             let known = machine.accessed.get(&point.address).copied().unwrap_or(0);
             (!machine.gone(point.pid)).then_some(Looks { taken, accessed: known.min(taken) })
         };
-        let looks = often.iter().map(|point| found(point, self.taken)).chain(once.iter().map(|point| found(point, 1))).collect();
-        Ok(Some(Seen { looks, window: SETTINGS.look_period * self.taken }))
+        let samples = repeated.iter().map(|point| found(point, self.taken)).chain(once.iter().map(|point| found(point, 1))).collect();
+        Ok(Some(Observation { samples, window: SETTINGS.interval * self.taken }))
     }
 }
 
@@ -133,7 +134,7 @@ fn block(pid: i32, number: u64, huge: bool) -> Block {
     Block { pid, start, end: start + BLOCK, first: start, bytes: Bytes(BLOCK), huge, node: 0 }
 }
 
-/// Runs a whole period.
+/// Runs a complete period.
 fn run(machine: Machine, points_max: usize, sampled: &[Block], slow: &[Block]) -> (Round, Fake) {
     let machine = Rc::new(machine);
     let mut tracker = Fake::new(&machine, points_max);
@@ -141,30 +142,30 @@ fn run(machine: Machine, points_max: usize, sampled: &[Block], slow: &[Block]) -
     for _ in 0..100 {
         let now = sampler.due();
         if let Some(early) = now.checked_sub(Duration::from_millis(1)) {
-            let looks = tracker.looks_in_all;
+            let samples = tracker.samples_in_all;
             assert!(sampler.tick(early, &mut tracker, &*machine).unwrap().is_none());
-            assert_eq!(tracker.looks_in_all, looks, "too early");
+            assert_eq!(tracker.samples_in_all, samples, "too early");
         }
         if let Some(round) = sampler.tick(now, &mut tracker, &*machine).unwrap() {
             return (round, tracker);
         }
     }
-    panic!("no end");
+    panic!("the period did not end");
 }
 
 fn looks(taken: u32, accessed: u32) -> Looks {
     Looks { taken, accessed }
 }
 
-/// A huge page whose bit is always set, and of whose parts these are accessed in so many of ten looks.
+/// A huge page whose bit is always set; each listed part is accessed in this number of ten samples.
 fn saturated(machine: &mut Machine, number: u64, parts: &[(u64, u32)]) {
     machine.accessed.extend(parts.iter().map(|&(part, accessed)| (number * BLOCK + part * PAGE, accessed)));
 }
 
 #[test]
-fn every_stages_counts_reach_the_right_block() {
+fn samples_of_every_stage_reach_the_right_block() {
     let mut machine = Machine::default();
-    // 1 is idle, 2 is seldom accessed, 3 always and in two parts, 4 and 5 are of small pages, one untouched.
+    // Block 1 is idle, 2 is rarely accessed, 3 is always accessed in two parts, 4 and 5 consist of base pages, 5 is untouched.
     machine.accessed.extend([(2 * BLOCK, 3), (4 * BLOCK + PAGE, 2), (8 * BLOCK, 2)]);
     saturated(&mut machine, 3, &[(0, 10), (7, 4)]);
     machine.present.extend([(4 * BLOCK, vec![4 * BLOCK, 4 * BLOCK + PAGE]), (5 * BLOCK, vec![5 * BLOCK + 9 * PAGE])]);
@@ -177,7 +178,7 @@ fn every_stages_counts_reach_the_right_block() {
     let parts = |of, touched, touch_window_us, looks: &[Looks]| {
         rate::parts(&Parts { of, touched, touch_window_us, looks, interval_us: if looks.is_empty() { 0 } else { SECOND_US } })
     };
-    let rated = |block: &Block, estimate, looks, parts| Rated { block: *block, estimate, looks, parts };
+    let rated = |block: &Block, estimate, samples, parts| BlockRate { block: *block, estimate, samples, parts };
     let want = [
         rated(&sampled[0], page(looks(10, 0)), looks(10, 0), None),
         rated(&sampled[1], page(looks(10, 3)), looks(10, 3), None),
@@ -192,50 +193,50 @@ fn every_stages_counts_reach_the_right_block() {
     ];
     assert_eq!(round.slow, want);
     assert_eq!((round.split, round.lost, round.window), (vec![sampled[2]], Lost::default(), Duration::from_secs(30)));
-    // What is slow at four points always; three huge pages; then the parts of one of them and small pages; then those touched.
-    assert_eq!((tracker.watches, tracker.looks_in_all), (vec![(7, 0), (4, 515), (7, 0)], 30));
+    // Four points of slow blocks in each stage. Then three huge pages; the parts of one of them and the base pages; the touched parts.
+    assert_eq!((tracker.watches, tracker.samples_in_all), (vec![(7, 0), (4, 515), (7, 0)], 30));
 }
 
 #[test]
-fn the_first_look_comes_a_whole_period_after_all_is_marked() {
+fn the_first_sample_is_due_one_interval_after_marking() {
     let machine = Rc::new(Machine::default());
     let mut tracker = Fake::new(&machine, 10);
     let mut sampler = Sampler::begin(vec![block(7, 1, true)], Vec::new(), SETTINGS, 1, &tracker, &*machine);
     let mut tick = |second, due| {
         assert!(sampler.tick(Duration::from_secs(second), &mut tracker, &*machine).unwrap().is_none());
         assert_eq!(sampler.due(), Duration::from_secs(due), "at {second} s");
-        tracker.looks_in_all
+        tracker.samples_in_all
     };
     assert_eq!(tick(100, 0), 0);
-    // To mark it has taken longer than a period.
+    // Marking took longer than an interval.
     assert_eq!(tick(103, 104), 0);
     assert_eq!(tick(104, 105), 1);
 }
 
 #[test]
-fn a_tracker_that_takes_its_time_to_tell_is_asked_again_and_looks_no_more_often() {
+fn a_tracker_with_a_delayed_report_is_polled_without_more_samples() {
     let (sampled, slow) = ([block(7, 1, true), block(7, 2, false)], [block(8, 8, true)]);
-    let period = |slow_to_tell: u32| {
+    let period = |polls: u32| {
         let machine = Rc::new(Machine { accessed: [(BLOCK, 3), (2 * BLOCK, 2)].into(), ..Machine::default() });
-        let mut tracker = Fake { slow_to_tell, ..Fake::new(&machine, 10_000) };
+        let mut tracker = Fake { polls, ..Fake::new(&machine, 10_000) };
         let mut sampler = Sampler::begin(sampled.to_vec(), slow.to_vec(), SETTINGS, 1, &tracker, &*machine);
-        for turns in 1.. {
+        for ticks in 1.. {
             if let Some(round) = sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap() {
-                return (turns, tracker.looks_in_all, format!("{round:?}"));
+                return (ticks, tracker.samples_in_all, format!("{round:?}"));
             }
         }
-        panic!("no end");
+        panic!("the period did not end");
     };
     let (prompt, late) = (period(0), period(4));
-    assert_eq!((late.0, late.1), (prompt.0 + 3 * 4, prompt.1), "turns and looks");
-    assert_eq!(late.2, prompt.2, "what it says is the same");
+    assert_eq!((late.0, late.1), (prompt.0 + 3 * 4, prompt.1), "ticks and samples");
+    assert_eq!(late.2, prompt.2, "the result is the same");
 }
 
 #[test]
-fn stages_without_anything_to_look_at_take_no_time() {
+fn stages_without_points_take_no_time() {
     let check = |machine: Machine, sampled: &[Block], stages: u32| {
         let (round, tracker) = run(machine, 10_000, sampled, &[]);
-        assert_eq!((round.window, tracker.looks_in_all), (Duration::from_secs(10) * stages, 10 * stages));
+        assert_eq!((round.window, tracker.samples_in_all), (Duration::from_secs(10) * stages, 10 * stages));
         assert_eq!((round.sampled.len(), round.lost), (sampled.len(), Lost::default()));
     };
     check(Machine::default(), &[], 0);
@@ -245,7 +246,7 @@ fn stages_without_anything_to_look_at_take_no_time() {
 }
 
 #[test]
-fn what_is_not_split_stays_too_hot_to_tell() {
+fn a_saturated_page_that_is_not_split_has_no_upper_bound() {
     let mut machine = Machine { cannot_split: true, ..Machine::default() };
     saturated(&mut machine, 1, &[(0, 10)]);
     let (round, _) = run(machine, 10_000, &[block(7, 1, true), block(7, 2, true)], &[]);
@@ -255,50 +256,50 @@ fn what_is_not_split_stays_too_hot_to_tell() {
 }
 
 #[test]
-fn few_of_many_touched_parts_stand_for_all() {
+fn a_few_touched_parts_stand_for_all() {
     let mut machine = Machine::default();
     saturated(&mut machine, 1, &(0..512).map(|part| (part, if part == 0 { 10 } else { 5 })).collect::<Vec<_>>());
     let (round, tracker) = run(machine, 10_000, &[block(7, 1, true)], &[]);
     assert_eq!(tracker.watches, [(1, 0), (0, 512), (50, 0)]);
-    assert_eq!((round.sampled[0].looks.taken, round.sampled[0].parts), (500, Some((512, 512))));
-    assert!(round.sampled[0].estimate.mean > AccessRate::per_second(300), "512 parts of 0.69 a second");
+    assert_eq!((round.sampled[0].samples.taken, round.sampled[0].parts), (500, Some((512, 512))));
+    assert!(round.sampled[0].estimate.mean > AccessRate::per_second(300), "512 parts at 0.69 per second");
 }
 
 #[test]
-fn a_process_that_ends_takes_its_own_blocks_along_and_no_others() {
+fn only_the_blocks_of_an_exited_process_are_lost() {
     for after in 1..=3 {
-        let mut machine = Machine { ends: Some((7, after)), ..Machine::default() };
+        let mut machine = Machine { exits: Some((7, after)), ..Machine::default() };
         for number in [1, 2] {
             saturated(&mut machine, number, &[(0, 10)]);
         }
         let (round, _) = run(machine, 10_000, &[block(7, 1, true), block(8, 2, true)], &[block(7, 3, true), block(8, 4, true)]);
         let sampled: Vec<_> = round.sampled.iter().map(|rated| rated.block.pid).collect();
         let slow: Vec<_> = round.slow.iter().map(|rated| rated.block.pid).collect();
-        // The machine tells of the end when a watch is over: the third has then seen everything but that.
+        // The exit shows at the end of a watch: after the third one, all other samples have been taken.
         assert_eq!((sampled, slow, round.lost.changed), (vec![8], vec![8], 2), "after {after}");
     }
 }
 
 #[test]
-fn what_finds_no_room_is_counted_and_the_slow_come_first() {
+fn blocks_over_capacity_are_counted_and_slow_blocks_have_priority() {
     let mut machine = Machine::default();
     for number in 1..=3 {
         saturated(&mut machine, number, &[(0, 10)]);
     }
     let sampled: Vec<_> = (1..=4).map(|number| block(7, number, true)).collect();
     let slow: Vec<_> = (10..20).map(|number| block(7, number, true)).collect();
-    // Room for ten slow pages and the parts of one sampled one.
+    // Enough points for ten slow pages and the parts of one sampled page.
     let (round, _) = run(machine, 10 + 600, &sampled, &slow);
-    assert_eq!((round.split.len(), round.lost), (1, Lost { no_room: 2, ..Lost::default() }));
+    assert_eq!((round.split.len(), round.lost), (1, Lost { over_capacity: 2, ..Lost::default() }));
     assert_eq!((round.slow.len(), round.sampled.len()), (10, 4));
     assert_eq!(round.sampled.iter().filter(|rated| rated.estimate.upper.is_none()).count(), 3, "{:?}", round.sampled);
 
     let (round, _) = run(Machine::default(), 4, &sampled, &slow);
-    assert_eq!((round.lost.no_room, round.sampled.len(), round.slow.len()), (4 + 6, 0, 10));
-    let untold = round.slow.iter().filter(|rated| rated.estimate == Estimate::default()).count();
-    assert_eq!(untold, 6, "what is slow and not looked at may not stay");
+    assert_eq!((round.lost.over_capacity, round.sampled.len(), round.slow.len()), (4 + 6, 0, 10));
+    let unknown = round.slow.iter().filter(|rated| rated.estimate == Estimate::default()).count();
+    assert_eq!(unknown, 6, "slow blocks that are not sampled have no upper bound, so that they are promoted");
 
-    // Slow blocks of small pages share what room there is.
+    // Slow blocks of base pages share the available points.
     let slow: Vec<_> = (10..20).map(|number| block(7, number, false)).collect();
     let (round, tracker) = run(Machine::default(), 100, &[], &slow);
     assert_eq!((tracker.watches[0], round.lost), ((100, 0), Lost::default()));
@@ -306,7 +307,7 @@ fn what_finds_no_room_is_counted_and_the_slow_come_first() {
 }
 
 #[test]
-fn a_period_cut_short_tells_what_was_split() {
+fn an_abandoned_period_returns_the_split_blocks() {
     let mut machine = Machine::default();
     saturated(&mut machine, 1, &[(0, 10)]);
     let machine = Rc::new(machine);
@@ -316,9 +317,9 @@ fn a_period_cut_short_tells_what_was_split() {
     while tracker.watches.len() < 2 {
         assert!(sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap().is_none());
     }
-    let latest = sampler.slow_by_last_stage().expect("a stage is over");
-    assert_eq!(latest.iter().map(|rated| (rated.block, rated.looks)).collect::<Vec<_>>(), [(block(7, 2, true), looks(10, 0))]);
-    assert_eq!(sampler.slow_by_last_stage(), None, "once");
+    let latest = sampler.slow_by_last_stage().expect("a stage has ended");
+    assert_eq!(latest.iter().map(|rated| (rated.block, rated.samples)).collect::<Vec<_>>(), [(block(7, 2, true), looks(10, 0))]);
+    assert_eq!(sampler.slow_by_last_stage(), None, "returned once");
     tracker.refuses = true;
     let error = loop {
         match sampler.tick(sampler.due(), &mut tracker, &*machine) {

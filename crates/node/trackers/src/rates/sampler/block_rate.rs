@@ -1,0 +1,53 @@
+//! The access rate of a block, from samples of its accessed bits.
+
+use std::time::Duration;
+
+use policy::slowdown::rate::{self, Estimate, Looks, Parts};
+
+use crate::rates::blocks::Block;
+
+/// A block with its access rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockRate {
+    /// The block.
+    pub block: Block,
+    /// Its accesses per second.
+    pub estimate: Estimate,
+    /// The samples that the estimate is based on: of the block as a whole, or of all of its parts together.
+    pub samples: Looks,
+    /// For a block sampled in parts: the number of its parts, and how many of them were touched.
+    pub parts: Option<(u32, u32)>,
+}
+
+/// Samples of some parts of a block, which stand for all of its touched parts.
+pub(super) struct PartSamples<'a> {
+    /// Parts of the block.
+    pub(super) of: u32,
+    /// How many of them were touched within `touch_window_us`.
+    pub(super) touched: u32,
+    /// Microseconds within which parts were checked for being touched; 0 if all count as touched.
+    pub(super) touch_window_us: u64,
+    /// Samples of the chosen parts.
+    pub(super) parts: &'a [Looks],
+}
+
+impl PartSamples<'_> {
+    /// Estimates the rate of the block, from samples `interval_us` microseconds apart.
+    pub(super) fn rate(&self, block: Block, interval_us: u64) -> BlockRate {
+        let &Self { of, touched, touch_window_us, parts: looks } = self;
+        let estimate = rate::parts(&Parts { of, touched, touch_window_us, looks, interval_us });
+        let sum = |count: fn(&Looks) -> u32| looks.iter().map(count).fold(0, u32::saturating_add);
+        let samples = Looks { taken: sum(|looks| looks.taken), accessed: sum(|looks| looks.accessed) };
+        BlockRate { block, estimate, samples, parts: Some((of, touched)) }
+    }
+}
+
+/// The mean sampling interval in microseconds, if `taken` samples took `window`.
+pub(super) fn interval_us(window: Duration, taken: u32) -> u64 {
+    micros(window) / u64::from(taken.max(1))
+}
+
+/// A duration in whole microseconds.
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,223 @@
+//! One period of sampling the accessed bits of blocks, in three stages of equal length (Thermostat section 3.2).
+//!
+//! 1. *Whole.* Each sampled huge page is sampled as a whole. If some samples find it idle, they give its rate.
+//! 2. *Touched.* Huge pages that every sample found accessed are split, to find out which of their parts are touched at all.
+//!    Sampled blocks of base pages, which have no common accessed bit, join here.
+//! 3. *Rates.* A few of the touched parts are sampled for their rates, which stand for all touched parts.
+//!
+//! Blocks in the slow node are sampled in all three stages. Of a slow block of base pages only a few pages are sampled, other
+//! ones each period; nothing in slow memory is ever split.
+//!
+//! The tracker limits the number of points. Slow blocks have priority: those of base pages get fewer points each the more
+//! of them there are, and the bound on their rates grows with that, until the policy promotes some. Sampled blocks that exceed
+//! the limit are lost for this period, and counted ([`Lost`]).
+//!
+//! The sampler has no access to clock or kernel: its owner calls [`Sampler::tick`] at [`Sampler::due`], with a [`RateTracker`]
+//! and a [`Memory`].
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kernel::Result;
+
+use super::blocks::Block;
+use super::tracker::{Observation, RateTracker, Watch};
+
+mod block_rate;
+mod candidate;
+mod memory;
+mod round;
+mod slow_block;
+#[cfg(test)]
+mod tests;
+
+pub use block_rate::BlockRate;
+pub use memory::{Host, Memory};
+pub use round::{Lost, Round, Settings};
+
+use candidate::Candidate;
+use slow_block::SlowBlocks;
+
+/// How soon a tracker whose report takes a while is polled again.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The three stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Whole,
+    Touched,
+    Rates,
+    Over,
+}
+
+/// A stage under way.
+#[derive(Debug)]
+struct Sampling {
+    /// When to sample next; `None` until the first tick after the watch began. Splitting and marking take time, and a
+    /// sample right after them would find pages idle that no process had time to access.
+    due: Option<Duration>,
+    /// Samples still to take; at 0 the tracker is polled for its report.
+    left: u32,
+}
+
+/// One period under way.
+#[derive(Debug)]
+pub struct Sampler {
+    settings: Settings,
+    stage: Stage,
+    /// `None` between two stages.
+    sampling: Option<Sampling>,
+    sampled: Vec<Candidate>,
+    slow: SlowBlocks,
+    /// Seed of the choice of parts.
+    seed: u64,
+    /// Limit on the points of the sampled blocks.
+    points_max: usize,
+    round: Round,
+}
+
+impl Sampler {
+    /// Prepares a period; sampling starts with the first tick. No block may be in both lists, nor twice in one.
+    ///
+    /// `seed` differs from period to period, so that other parts are sampled. If the tracker cannot sample at the requested
+    /// interval, the period takes longer.
+    #[must_use]
+    pub fn begin(
+        sampled: Vec<Block>,
+        slow: Vec<Block>,
+        mut settings: Settings,
+        seed: u64,
+        tracker: &dyn RateTracker,
+        memory: &dyn Memory,
+    ) -> Self {
+        settings.interval = settings.interval.max(tracker.interval_min());
+        let mut lost = Lost::default();
+        let slow = SlowBlocks::new(slow, settings, tracker.points_max(), seed, memory, &mut lost);
+        let points_max = tracker.points_max().saturating_sub(slow.point_count());
+        let mut left = points_max;
+        let sampled = sampled.into_iter().map(|block| Candidate::new(block, &mut left, &mut lost)).collect();
+        let round = Round { lost, ..Round::default() };
+        Self { settings, stage: Stage::Whole, sampling: None, sampled, slow, seed, points_max, round }
+    }
+
+    /// The processes whose memory is sampled, sorted.
+    #[must_use]
+    pub fn pids(&self) -> Vec<i32> {
+        self.sampled.iter().map(Candidate::pid).chain(self.slow.pids()).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// When to call [`Sampler::tick`] next.
+    #[must_use]
+    pub fn due(&self) -> Duration {
+        self.sampling.as_ref().and_then(|sampling| sampling.due).unwrap_or(Duration::ZERO)
+    }
+
+    /// Rates of the slow blocks in the last stage, once after each stage: a block that became hot shows there first.
+    pub fn slow_by_last_stage(&mut self) -> Option<Vec<BlockRate>> {
+        self.slow.rates_of_last_stage()
+    }
+
+    /// Ends a period early. Returns the blocks that were split and are to be collapsed again.
+    #[must_use]
+    pub fn abandon(self) -> Vec<Block> {
+        self.round.split
+    }
+
+    /// Begins a stage, takes a sample or ends a stage, if it is due. Returns the result at the end of the last stage.
+    ///
+    /// # Errors
+    /// Those of the tracker and of the kernel's files. The period cannot continue then: call [`Sampler::abandon`].
+    pub fn tick(&mut self, now: Duration, tracker: &mut dyn RateTracker, memory: &dyn Memory) -> Result<Option<Round>> {
+        if self.sampling.is_some() {
+            let Some(observed) = self.sample(now, tracker)? else { return Ok(None) };
+            self.sampling = None;
+            self.end_stage(&observed);
+        }
+        while self.stage != Stage::Over {
+            if self.stage == Stage::Touched {
+                self.split_saturated(memory)?;
+            }
+            if self.begin_stage(tracker)? {
+                return Ok(None);
+            }
+            self.end_stage(&Observation::default());
+        }
+        Ok(Some(self.finish()))
+    }
+
+    /// Takes a sample, if it is due; returns the tracker's report after the last one.
+    fn sample(&mut self, now: Duration, tracker: &mut dyn RateTracker) -> Result<Option<Observation>> {
+        let Some(Sampling { due, left }) = &mut self.sampling else { return Ok(None) };
+        // Relative to now: a late sample does not make the next one early.
+        let next = Some(now + self.settings.interval);
+        let Some(time) = *due else {
+            *due = next;
+            return Ok(None);
+        };
+        if now < time {
+            return Ok(None);
+        }
+        if *left > 0 {
+            tracker.sample()?;
+            self.round.samples += 1;
+            (*due, *left) = (next, *left - 1);
+        }
+        if *left > 0 {
+            return Ok(None);
+        }
+        let observed = tracker.finish()?;
+        if observed.is_none() {
+            *due = Some(now + POLL_INTERVAL);
+        }
+        Ok(observed)
+    }
+
+    /// Watches the points of this stage; returns `false` if there are none.
+    fn begin_stage(&mut self, tracker: &mut dyn RateTracker) -> Result<bool> {
+        let Settings { samples, interval, .. } = self.settings;
+        let (mut repeated, mut once) = (self.slow.points().collect(), Vec::new());
+        self.sampled.iter().for_each(|candidate| candidate.add_points(&mut repeated, &mut once));
+        if repeated.is_empty() && once.is_empty() {
+            return Ok(false);
+        }
+        tracker.watch(&Watch { repeated: &repeated, once: &once, interval, samples })?;
+        self.sampling = Some(Sampling { due: None, left: samples.max(1) });
+        Ok(true)
+    }
+
+    /// Passes the samples on to their blocks, in the order in which [`Sampler::begin_stage`] listed the points.
+    ///
+    /// The tracker reports repeated points before those sampled once; in one stage, the sampled blocks use
+    /// only one of the two.
+    fn end_stage(&mut self, observed: &Observation) {
+        let mut samples = observed.samples.iter().copied();
+        let slow_points = self.slow.point_count();
+        self.slow.add(&mut samples.by_ref().take(slow_points), observed.window);
+        for candidate in &mut self.sampled {
+            candidate.end_stage(&mut samples, observed.window, &self.settings, self.seed, &mut self.round.lost);
+        }
+        self.round.window += observed.window;
+        self.stage = match self.stage {
+            Stage::Whole => Stage::Touched,
+            Stage::Touched => Stage::Rates,
+            Stage::Rates | Stage::Over => Stage::Over,
+        };
+    }
+
+    /// Splits huge pages that were accessed at every sample, and lists the pages of the blocks that are sampled in parts.
+    fn split_saturated(&mut self, memory: &dyn Memory) -> Result<()> {
+        let mut left = self.points_max;
+        let Round { split, lost, .. } = &mut self.round;
+        for candidate in &mut self.sampled {
+            candidate.split_if_saturated(memory, &mut left, split, lost)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Round {
+        let mut round = std::mem::take(&mut self.round);
+        round.sampled = std::mem::take(&mut self.sampled).into_iter().filter_map(Candidate::into_rate).collect();
+        round.slow = self.slow.take_rates(&mut round.lost);
+        round
+    }
+}

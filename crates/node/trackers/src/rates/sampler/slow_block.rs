@@ -1,0 +1,149 @@
+//! Blocks that are in slow memory: sampled in all three stages, and never split.
+
+use std::time::Duration;
+
+use policy::slowdown::rate::{self, Estimate, Looks};
+
+use super::block_rate::{BlockRate, PartSamples, interval_us};
+use super::memory::Memory;
+use super::round::{Lost, Settings};
+use crate::rates::blocks::Block;
+use crate::rates::point::Point;
+use crate::rates::selection;
+
+/// Lower limit of the sampled parts of a slow block of base pages: a single part could not stand for the others.
+const PARTS_MIN: usize = 2;
+
+/// All slow blocks of a period.
+#[derive(Debug)]
+pub(super) struct SlowBlocks {
+    blocks: Vec<SlowBlock>,
+    /// Samples of the whole period: number and time.
+    total: (u32, Duration),
+    /// Samples of the last stage, until [`SlowBlocks::rates_of_last_stage`] returns them.
+    last_stage: Option<(u32, Duration)>,
+}
+
+/// A slow block with its sampled points.
+#[derive(Debug)]
+struct SlowBlock {
+    block: Block,
+    /// Addresses of the points.
+    points: Vec<u64>,
+    /// Samples of each point in all stages so far.
+    total: Vec<Looks>,
+    /// Samples of each point in the last stage.
+    last_stage: Vec<Looks>,
+    /// Number of pages that the points stand for.
+    of: u32,
+    /// Whether a point vanished or moved.
+    changed: bool,
+}
+
+impl SlowBlocks {
+    /// Chooses the points: one of a huge page, several of a block of base pages.
+    ///
+    /// The points that the tracker allows are divided evenly, so that blocks get fewer points each the more of them there are.
+    pub(super) fn new(blocks: Vec<Block>, settings: Settings, points_max: usize, seed: u64, memory: &dyn Memory, lost: &mut Lost) -> Self {
+        let small = blocks.iter().filter(|block| !block.huge).count();
+        let for_small = points_max.saturating_sub(blocks.len() - small);
+        let parts_max = usize::try_from(settings.parts_max).unwrap_or(usize::MAX).max(PARTS_MIN);
+        let each = (for_small / small.max(1)).clamp(PARTS_MIN, parts_max);
+        let mut left = points_max;
+        let mut chosen = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            // If the process has exited or the file cannot be read, no page of the block is known.
+            let mut points = if block.huge { vec![block.first] } else { memory.present(&block).unwrap_or_default() };
+            let of = u32::try_from(points.len()).unwrap_or(u32::MAX);
+            selection::some_of_stretches(&mut points, each, seed);
+            if points.is_empty() {
+                lost.changed += 1;
+                continue;
+            }
+            if points.len() > left {
+                lost.over_capacity += 1;
+                points.clear();
+            }
+            left -= points.len();
+            let none = vec![Looks::default(); points.len()];
+            chosen.push(SlowBlock { block, total: none.clone(), last_stage: none, points, of, changed: false });
+        }
+        Self { blocks: chosen, total: (0, Duration::ZERO), last_stage: None }
+    }
+
+    /// Number of points.
+    pub(super) fn point_count(&self) -> usize {
+        self.blocks.iter().map(|slow| slow.points.len()).sum()
+    }
+
+    /// The points of all blocks.
+    pub(super) fn points(&self) -> impl Iterator<Item = Point> {
+        self.blocks.iter().flat_map(|slow| slow.points.iter().map(|&address| Point { pid: slow.block.pid, address }))
+    }
+
+    /// The processes of the blocks.
+    pub(super) fn pids(&self) -> impl Iterator<Item = i32> {
+        self.blocks.iter().map(|slow| slow.block.pid)
+    }
+
+    /// Takes the samples of one stage, in the order of [`SlowBlocks::points`].
+    pub(super) fn add(&mut self, samples: &mut dyn Iterator<Item = Option<Looks>>, window: Duration) {
+        let mut taken = 0;
+        for slow in &mut self.blocks {
+            for (total, last_stage) in slow.total.iter_mut().zip(&mut slow.last_stage) {
+                match samples.next().flatten() {
+                    Some(looks) => {
+                        *last_stage = looks;
+                        total.taken = total.taken.saturating_add(looks.taken);
+                        total.accessed = total.accessed.saturating_add(looks.accessed);
+                        taken = taken.max(looks.taken);
+                    }
+                    None => slow.changed = true,
+                }
+            }
+        }
+        self.total.0 = self.total.0.saturating_add(taken);
+        self.total.1 += window;
+        self.last_stage = Some((taken, window));
+    }
+
+    /// Rates from the samples of the last stage, once after each stage: a block that became hot shows there first.
+    pub(super) fn rates_of_last_stage(&mut self) -> Option<Vec<BlockRate>> {
+        let (taken, window) = self.last_stage.take()?;
+        let interval = interval_us(window, taken);
+        Some(self.blocks.iter().filter_map(|slow| slow.rate(&slow.last_stage, interval)).collect())
+    }
+
+    /// Rates from all samples of the period, in the order given; counts blocks that changed as lost.
+    pub(super) fn take_rates(&mut self, lost: &mut Lost) -> Vec<BlockRate> {
+        let (taken, window) = self.total;
+        let interval = interval_us(window, taken);
+        let mut rates = Vec::with_capacity(self.blocks.len());
+        for slow in std::mem::take(&mut self.blocks) {
+            match slow.rate(&slow.total, interval) {
+                Some(rate) => rates.push(rate),
+                None => lost.changed += 1,
+            }
+        }
+        rates
+    }
+}
+
+impl SlowBlock {
+    /// The rate from these samples of the points; `None` if the block has changed.
+    fn rate(&self, samples: &[Looks], interval_us: u64) -> Option<BlockRate> {
+        let Some(&first) = samples.first() else {
+            // Not sampled because the tracker's limit was reached: without an upper bound, the policy promotes it.
+            return Some(BlockRate { block: self.block, estimate: Estimate::default(), samples: Looks::default(), parts: None });
+        };
+        if self.block.huge {
+            let estimate = rate::page(first, interval_us);
+            let rate = BlockRate { block: self.block, estimate, samples: first, parts: None };
+            return (first.taken > 0 && !self.changed).then_some(rate);
+        }
+        let parts: Vec<_> = samples.iter().copied().filter(|looks| looks.taken > 0).collect();
+        // All pages count as touched, because the pages that are no points are not checked.
+        let counted = PartSamples { of: self.of, touched: self.of, touch_window_us: 0, parts: &parts };
+        (!parts.is_empty()).then(|| counted.rate(self.block, interval_us))
+    }
+}
