@@ -1,4 +1,4 @@
-//! The control channel, spoken to over a socket as the harness does over its serial port.
+//! The control channel over a Unix socket, used like the harness uses its serial port.
 #![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// A running server and both ends of a conversation with it.
+/// A running server and a connection to it.
 struct Server {
     process: Child,
     writer: UnixStream,
@@ -37,14 +37,14 @@ impl Server {
         self.directory.path().join(name)
     }
 
-    /// The next message from the server.
+    /// Returns the next message from the server.
     fn next(&mut self) -> Value {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap()
     }
 
-    fn say(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         self.writer.write_all(line.as_bytes()).unwrap();
         self.writer.write_all(b"\n").unwrap();
     }
@@ -54,12 +54,12 @@ impl Server {
         let id = self.next_id;
         self.next_id += 1;
         request["id"] = id.into();
-        self.say(&request.to_string());
+        self.send(&request.to_string());
         id
     }
 
-    /// Sends a request and checks its reply, which must be the next message: each of `expected`'s fields must be
-    /// equal, and an expected `error` must be part of the error. Returns the reply.
+    /// Sends a request and checks its reply, which must be the next message: each of `expected`'s fields must be equal,
+    /// and an expected `error` must be part of the error. Returns the reply.
     fn check(&mut self, request: Value, expected: &Value) -> Value {
         let shown = request.to_string();
         let id = self.request(request);
@@ -79,7 +79,7 @@ impl Server {
     }
 }
 
-/// Connects as soon as the server listens: its end is the failure, not a number of tries.
+/// Connects as soon as the server listens, with a time limit.
 fn connect(socket: &Path) -> UnixStream {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -103,7 +103,7 @@ fn shell(script: &str) -> Value {
 }
 
 #[test]
-fn programs_run_to_their_end() {
+fn programs_run_to_completion() {
     let mut server = Server::start();
     server.check(shell("echo out; echo err >&2; exit 3"), &json!({"status": 3, "signal": null, "stdout": "out\n", "stderr": "err\n"}));
     server.check(shell("kill -9 $$"), &json!({"status": null, "signal": 9}));
@@ -123,7 +123,7 @@ fn programs_run_to_their_end() {
 }
 
 #[test]
-fn programs_that_cannot_run() {
+fn programs_that_cannot_run_are_errors() {
     let mut server = Server::start();
     let run = |argv: Value| json!({"op": "run", "argv": argv, "timeout_s": 60});
     server.check(run(json!([])), &json!({"error": "\"argv\" is empty"}));
@@ -133,17 +133,17 @@ fn programs_that_cannot_run() {
     no_cgroup["cgroup"] = "/no/such/cgroup".into();
     server.check(no_cgroup, &json!({"error": "/no/such/cgroup/cgroup.procs"}));
     let timed = |timeout: Value| json!({"op": "run", "argv": ["sh", "-c", "echo here >&2; sleep 60"], "timeout_s": timeout});
-    server.check(timed(json!(0.3)), &json!({"error": "last words were \"here\\n\""}));
+    server.check(timed(json!(0.3)), &json!({"error": "the end of its output was \"here\\n\""}));
     server.check(timed(json!(-1)), &json!({"error": "timeout_s"}));
     server.check(timed(json!(1e99)), &json!({"error": "timeout_s"}));
-    let mut left_behind = shell("sleep 60 & exit 0");
-    left_behind["timeout_s"] = json!(0.3);
-    server.check(left_behind, &json!({"error": "left behind"}));
+    let mut background = shell("sleep 60 & exit 0");
+    background["timeout_s"] = json!(0.3);
+    server.check(background, &json!({"error": "a process that it started"}));
     server.check(run(json!(["true"])), &json!({"status": 0}));
 }
 
 #[test]
-fn spawned_programs_report_their_end() {
+fn spawned_programs_report_their_exit() {
     let mut server = Server::start();
     let output = server.path("output");
     let spawn = |script: &str| json!({"op": "spawn", "argv": ["sh", "-c", script], "stdout": output, "stderr": output});
@@ -151,7 +151,7 @@ fn spawned_programs_report_their_end() {
     assert_eq!(server.next(), json!({"event": "exit", "pid": pid, "status": 5, "signal": null}));
     let pid = server.check(spawn("echo two >&2; read nothing; sleep 60"), &json!({}))["pid"].clone();
     server.check(json!({"op": "expect", "path": output, "contains": "two", "timeout_s": 60}), &json!({"line": "two"}));
-    // The group, not only the shell, whose `sleep` would live on.
+    // Signals the process group, because the shell's `sleep` would live on otherwise.
     server.request(json!({"op": "kill", "pid": -pid.as_i64().unwrap(), "signal": 15}));
     let ended = json!({"event": "exit", "pid": pid, "status": null, "signal": 15});
     let both = [server.next(), server.next()];
@@ -163,7 +163,7 @@ fn spawned_programs_report_their_end() {
 }
 
 #[test]
-fn files_and_signals() {
+fn files_and_signals_work() {
     let mut server = Server::start();
     let (directory, file) = (server.path("a/b/c"), server.path("a/b/c/file"));
     server.check(json!({"op": "mkdir", "path": directory}), &json!({}));
@@ -176,21 +176,21 @@ fn files_and_signals() {
     server.check(json!({"op": "read", "path": directory}), &json!({"error": "Is a directory"}));
     server.check(json!({"op": "read", "path": server.path("none")}), &json!({"error": "none"}));
     server.check(json!({"op": "write", "path": directory, "data": "x"}), &json!({"error": "cannot write \"x\""}));
-    server.check(json!({"op": "mkdir", "path": file.join("d")}), &json!({"error": "cannot make directory"}));
+    server.check(json!({"op": "mkdir", "path": file.join("d")}), &json!({"error": "cannot create directory"}));
     for pid in [-1, 0, 1] {
-        server.check(json!({"op": "kill", "pid": pid, "signal": 0}), &json!({"error": "will not signal"}));
+        server.check(json!({"op": "kill", "pid": pid, "signal": 0}), &json!({"error": "cannot signal"}));
     }
     server.check(json!({"op": "kill", "pid": i32::MAX, "signal": 0}), &json!({"error": "No such process"}));
 }
 
 #[test]
-fn lines_are_awaited() {
+fn expect_waits_for_lines() {
     let mut server = Server::start();
     let file = server.path("later/log");
     let expect = |contains: &str, timeout: f64| json!({"op": "expect", "path": file, "contains": contains, "timeout_s": timeout});
     server.check(expect("x", 0.0), &json!({"error": "did not exist"}));
     let waiting = server.request(expect("ready", 60.0));
-    // A request after it is answered first: the wait holds nothing up.
+    // A later request is answered first: the wait does not block others.
     server.check(json!({"op": "mkdir", "path": server.path("later")}), &json!({}));
     let append = |data: &str| json!({"op": "write", "path": file, "data": data, "append": true});
     server.check(append("starting\nnearly rea"), &json!({}));
@@ -205,14 +205,14 @@ fn lines_are_awaited() {
 }
 
 #[test]
-fn nonsense_is_answered() {
+fn invalid_requests_are_answered() {
     let mut server = Server::start();
     for (line, id, contains) in [
         ("", Value::Null, "not a JSON object"),
         ("\u{7f}\u{0}garbage", Value::Null, "not a JSON object"),
         (r#"{"id":4,"op":"dance"}"#, json!(4), "dance"),
     ] {
-        server.say(line);
+        server.send(line);
         let reply = server.next();
         assert_eq!((&reply["id"], &reply["ok"]), (&id, &json!(false)), "{line:?} -> {reply}");
         assert!(reply["error"].as_str().unwrap().contains(contains), "{line:?} -> {reply}");
@@ -220,9 +220,9 @@ fn nonsense_is_answered() {
 }
 
 #[test]
-fn the_end_of_the_channel_ends_what_was_spawned() {
+fn closing_the_channel_kills_spawned_programs() {
     let mut server = Server::start();
-    // A second server is the spawned program: its end closes our connection to it.
+    // The spawned program is a second server: its exit closes the connection to it.
     let labguest = env!("CARGO_BIN_EXE_labguest");
     server.check(json!({"op": "spawn", "argv": [labguest, "control", "--socket", server.path("inner")]}), &json!({}));
     let inner = connect(&server.path("inner"));

@@ -1,4 +1,4 @@
-//! The load generators against small servers of all protocols that live in the test.
+//! The load generators against small servers of all protocols within the test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::collections::HashMap;
@@ -10,19 +10,19 @@ use serde_json::Value;
 
 const PROTOCOLS: [&str; 3] = ["redis", "memcached", "http"];
 
-/// What a server does with the requests it understands.
+/// Behaviour of a server.
 #[derive(Clone, Copy)]
-enum Manner {
+enum Behaviour {
     /// Stores and returns values.
-    Honest,
+    Correct,
     /// Returns every value without its last byte.
     Short,
     /// Refuses to store.
     Full,
-    /// Answers the first request with text of no protocol.
+    /// Answers the first request with text of another protocol.
     Foreign,
     /// Closes the connection after the first request.
-    Rude,
+    Closing,
 }
 
 /// A request in any protocol.
@@ -50,7 +50,7 @@ fn exactly(reader: &mut Reader, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Reads one request; `None` when the client is done.
+/// Reads one request; `None` at the end of the connection.
 fn request(protocol: &str, reader: &mut Reader) -> Option<Request> {
     let first = line(reader)?;
     if protocol == "memcached" {
@@ -84,7 +84,7 @@ fn request(protocol: &str, reader: &mut Reader) -> Option<Request> {
     }
 }
 
-/// A reply: a value or none to a read, stored or refused to a write.
+/// Returns a reply: a value or a miss for a read, success or a refusal for a write.
 fn reply(protocol: &str, request: &Request, value: Option<&[u8]>) -> Vec<u8> {
     let (Request::Get(key) | Request::Set(key, _)) = request;
     let length = value.map_or(0, <[u8]>::len);
@@ -105,26 +105,26 @@ fn reply(protocol: &str, request: &Request, value: Option<&[u8]>) -> Vec<u8> {
     [head.as_bytes(), value.unwrap_or_default(), tail.as_bytes()].concat()
 }
 
-/// Serves one connection and returns what it stored.
-fn serve(protocol: &str, manner: Manner, stream: UnixStream, mut store: HashMap<String, Vec<u8>>) -> HashMap<String, Vec<u8>> {
+/// Serves one connection and returns the stored values.
+fn serve(protocol: &str, behaviour: Behaviour, stream: UnixStream, mut store: HashMap<String, Vec<u8>>) -> HashMap<String, Vec<u8>> {
     let mut writer = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
     while let Some(request) = request(protocol, &mut reader) {
-        let reply = match (&request, manner) {
-            (_, Manner::Rude) => break,
-            (_, Manner::Foreign) => b"220 mail.lab\r\n\r\n".to_vec(),
-            (Request::Set(..), Manner::Full) => reply(protocol, &request, None),
+        let reply = match (&request, behaviour) {
+            (_, Behaviour::Closing) => break,
+            (_, Behaviour::Foreign) => b"220 mail.lab\r\n\r\n".to_vec(),
+            (Request::Set(..), Behaviour::Full) => reply(protocol, &request, None),
             (Request::Set(key, value), _) => {
                 store.insert(key.clone(), value.clone());
                 reply(protocol, &request, Some(value))
             }
-            (Request::Get(key), manner) => {
+            (Request::Get(key), behaviour) => {
                 let value = store.get(key);
-                let cut = value.map(|value| &value[..value.len() - usize::from(matches!(manner, Manner::Short))]);
+                let cut = value.map(|value| &value[..value.len() - usize::from(matches!(behaviour, Behaviour::Short))]);
                 reply(protocol, &request, cut)
             }
         };
-        // A client that has seen enough closes before it has read everything.
+        // The client may close the connection before it has read everything.
         if writer.write_all(&reply).is_err() {
             break;
         }
@@ -132,13 +132,13 @@ fn serve(protocol: &str, manner: Manner, stream: UnixStream, mut store: HashMap<
     store
 }
 
-/// Runs one load against a server that starts with `store`; returns its output and what the server then holds.
-fn load(protocol: &str, manner: Manner, store: HashMap<String, Vec<u8>>, arguments: &str) -> (Output, HashMap<String, Vec<u8>>) {
+/// Runs one load against a server with the values of `store`; returns its output and the server's values afterwards.
+fn load(protocol: &str, behaviour: Behaviour, store: HashMap<String, Vec<u8>>, arguments: &str) -> (Output, HashMap<String, Vec<u8>>) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("server");
     let listener = UnixListener::bind(&socket).unwrap();
     let protocol_name = protocol.to_owned();
-    let server = std::thread::spawn(move || serve(&protocol_name, manner, listener.accept().unwrap().0, store));
+    let server = std::thread::spawn(move || serve(&protocol_name, behaviour, listener.accept().unwrap().0, store));
     let output = Command::new(env!("CARGO_BIN_EXE_labguest"))
         .args(["load", protocol, "--socket"])
         .arg(&socket)
@@ -148,7 +148,7 @@ fn load(protocol: &str, manner: Manner, store: HashMap<String, Vec<u8>>, argumen
     (output, server.join().unwrap())
 }
 
-/// The last line of a load's report, which must be its summary.
+/// Returns the last line of a load's report, which must be its summary.
 fn summary(output: &Output) -> Value {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let summary: Value = serde_json::from_str(text.lines().last().unwrap_or_else(|| panic!("{output:?}"))).unwrap();
@@ -157,7 +157,7 @@ fn summary(output: &Output) -> Value {
 }
 
 fn filled(protocol: &str) -> HashMap<String, Vec<u8>> {
-    let (output, store) = load(protocol, Manner::Honest, HashMap::new(), "fill --keys 300 --seed 5 --depth 32");
+    let (output, store) = load(protocol, Behaviour::Correct, HashMap::new(), "fill --keys 300 --seed 5 --depth 32");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(summary(&output)["stored"], 300);
     store
@@ -174,8 +174,8 @@ fn fill_stores_distinct_values() {
 }
 
 /// Runs `arguments` on a filled store and checks fields of the summary.
-fn check(protocol: &str, manner: Manner, arguments: &str, expected: &[(&str, u64)]) -> Output {
-    let (output, _) = load(protocol, manner, filled(protocol), arguments);
+fn check(protocol: &str, behaviour: Behaviour, arguments: &str, expected: &[(&str, u64)]) -> Output {
+    let (output, _) = load(protocol, behaviour, filled(protocol), arguments);
     assert!(output.status.success(), "{arguments}: {output:?}");
     let summary = summary(&output);
     for (field, value) in expected {
@@ -185,34 +185,35 @@ fn check(protocol: &str, manner: Manner, arguments: &str, expected: &[(&str, u64
 }
 
 #[test]
-fn runs_count_what_they_got() {
+fn runs_count_replies_by_result() {
     for protocol in PROTOCOLS {
         let reads = "run --keys 300 --seed 5 --requests 2000 --write-share 0";
-        check(protocol, Manner::Honest, reads, &[("requests", 2000), ("hits", 2000), ("misses", 0), ("errors", 0)]);
-        check(protocol, Manner::Honest, &format!("{reads} --zipf 1"), &[("requests", 2000), ("hits", 2000)]);
-        check(protocol, Manner::Honest, &format!("{reads} --depth 1"), &[("requests", 2000), ("hits", 2000)]);
-        check(protocol, Manner::Short, reads, &[("requests", 2000), ("hits", 0), ("errors", 2000)]);
+        check(protocol, Behaviour::Correct, reads, &[("requests", 2000), ("hits", 2000), ("misses", 0), ("errors", 0)]);
+        check(protocol, Behaviour::Correct, &format!("{reads} --zipf 1"), &[("requests", 2000), ("hits", 2000)]);
+        check(protocol, Behaviour::Correct, &format!("{reads} --depth 1"), &[("requests", 2000), ("hits", 2000)]);
+        check(protocol, Behaviour::Short, reads, &[("requests", 2000), ("hits", 0), ("errors", 2000)]);
         let writes = "run --keys 300 --seed 5 --requests 2000 --write-share 1";
-        check(protocol, Manner::Honest, writes, &[("requests", 2000), ("stored", 2000), ("errors", 0)]);
-        check(protocol, Manner::Full, writes, &[("requests", 2000), ("stored", 0), ("errors", 2000)]);
-        // None of the keys above 300 was filled, and the hot ones end there.
+        check(protocol, Behaviour::Correct, writes, &[("requests", 2000), ("stored", 2000), ("errors", 0)]);
+        check(protocol, Behaviour::Full, writes, &[("requests", 2000), ("stored", 0), ("errors", 2000)]);
+        // No key above 300 was filled, and the hot keys end there.
         let beyond = "run --keys 3000 --seed 5 --requests 500 --write-share 0 --hot-share 0 --hot-fraction 0.1 --warm-fraction 0.9";
-        check(protocol, Manner::Honest, beyond, &[("requests", 500), ("hits", 0), ("misses", 500)]);
+        check(protocol, Behaviour::Correct, beyond, &[("requests", 500), ("hits", 0), ("misses", 500)]);
     }
 }
 
 #[test]
-fn values_grow_by_a_factor() {
-    let (output, store) = load("http", Manner::Honest, HashMap::new(), "fill --keys 40 --value-factor 64");
+fn value_factor_scales_values() {
+    let (output, store) = load("http", Behaviour::Correct, HashMap::new(), "fill --keys 40 --value-factor 64");
     assert!(output.status.success(), "{output:?}");
     assert!(store.values().all(|value| (6400..=256_000).contains(&value.len()) && value.len() % 64 == 0));
-    let (output, _) = load("http", Manner::Honest, store, "run --keys 40 --requests 100 --value-factor 64 --write-share 0");
+    let (output, _) = load("http", Behaviour::Correct, store, "run --keys 40 --requests 100 --value-factor 64 --write-share 0");
     assert_eq!(summary(&output)["hits"], 100, "{output:?}");
 }
 
 #[test]
 fn a_rate_is_kept_and_each_second_is_reported() {
-    let output = check("redis", Manner::Honest, "run --keys 300 --seed 5 --seconds 2.2 --rate 500", &[("requests", 1100), ("errors", 0)]);
+    let output =
+        check("redis", Behaviour::Correct, "run --keys 300 --seed 5 --seconds 2.2 --rate 500", &[("requests", 1100), ("errors", 0)]);
     let text = String::from_utf8(output.stdout).unwrap();
     let seconds: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(seconds.len(), 3, "{text}");
@@ -222,22 +223,22 @@ fn a_rate_is_kept_and_each_second_is_reported() {
 }
 
 #[test]
-fn broken_servers_are_named() {
+fn broken_servers_are_errors() {
     for protocol in PROTOCOLS {
-        for (manner, arguments, error) in [
-            (Manner::Full, "fill --keys 10", "not every key was stored"),
-            (Manner::Foreign, "fill --keys 10", "no reply"),
-            (Manner::Rude, "run --keys 10 --requests 10", "server"),
+        for (behaviour, arguments, error) in [
+            (Behaviour::Full, "fill --keys 10", "not every key was stored"),
+            (Behaviour::Foreign, "fill --keys 10", "invalid reply"),
+            (Behaviour::Closing, "run --keys 10 --requests 10", "server"),
         ] {
-            let (output, _) = load(protocol, manner, HashMap::new(), arguments);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(!output.status.success() && said.contains(error), "{protocol} {arguments}: {said}");
+            let (output, _) = load(protocol, behaviour, HashMap::new(), arguments);
+            let error_text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && error_text.contains(error), "{protocol} {arguments}: {error_text}");
         }
     }
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_arguments_are_rejected() {
     for (arguments, error) in [
         ("load redis fill --keys 10", "--socket"),
         ("load redis --socket /no/such/socket fill --keys 10", "/no/such/socket"),
@@ -253,7 +254,7 @@ fn nonsense_is_refused() {
         ("load memcached --socket /a --port 1 run --keys 1 --seconds 1", "--port"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_labguest")).args(arguments.split(' ')).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(error), "{arguments}: {said}");
+        let error_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error_text.contains(error), "{arguments}: {error_text}");
     }
 }

@@ -1,4 +1,4 @@
-//! The ground-truth workload in small, and the questions about it.
+//! A small ground-truth workload, and the queries about it.
 #![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::io::{BufRead, BufReader, Read};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Idle for less is hot, even when this machine is busy with other tests.
+/// Memory with a shorter idle time counts as hot, even when this machine is busy with other tests.
 const IDLE_MS: u64 = 1500;
 
 /// A running workload.
@@ -39,7 +39,7 @@ impl Workload {
         self.directory.path().join(name)
     }
 
-    /// The region's part of the layout.
+    /// Returns the region's entry in the layout.
     fn region(&self, name: &str) -> &Value {
         self.layout["regions"].as_array().unwrap().iter().find(|region| region["name"] == name).unwrap()
     }
@@ -49,35 +49,35 @@ impl Workload {
         region["end"].as_u64().unwrap() - region["start"].as_u64().unwrap()
     }
 
-    /// Asks one of the questions about the workload.
-    fn ask(&self, question: &str, more: &[&str]) -> Value {
-        let output = labguest([question.into(), self.path("layout.json")]).args(more).output().unwrap();
+    /// Runs one of the queries about the workload.
+    fn query(&self, query: &str, more: &[&str]) -> Value {
+        let output = labguest([query.into(), self.path("layout.json")]).args(more).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
     fn truth(&self) -> Value {
-        self.ask("truth", &["--idle-ms", &IDLE_MS.to_string()])
+        self.query("truth", &["--idle-ms", &IDLE_MS.to_string()])
     }
 
-    /// Asks for the truth until it is so.
-    fn await_truth(&self, so: impl Fn(&Value) -> bool) -> Value {
+    /// Queries idle memory until `condition` is true.
+    fn await_truth(&self, condition: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let truth = self.truth();
-            if so(&truth) {
+            if condition(&truth) {
                 return truth;
             }
             assert!(Instant::now() < deadline, "{truth}");
         }
     }
 
-    /// Compares a verdict that holds these regions for cold.
+    /// Compares a verdict that considers these regions cold.
     fn compare(&self, cold: &[&str], pid: &Value) -> Value {
         let cold: Vec<Value> = cold.iter().map(|name| json!([self.region(name)["start"], self.region(name)["end"]])).collect();
         let verdict = self.path("verdict.json");
         std::fs::write(&verdict, json!({"pid": pid, "cold": cold, "tracker": "test"}).to_string()).unwrap();
-        self.ask("truth", &["--idle-ms", &IDLE_MS.to_string(), "--slack-ms", "0", "--compare", verdict.to_str().unwrap()])
+        self.query("truth", &["--idle-ms", &IDLE_MS.to_string(), "--slack-ms", "0", "--compare", verdict.to_str().unwrap()])
     }
 
     fn signal(&self, signal: &str) {
@@ -93,7 +93,7 @@ impl Drop for Workload {
     }
 }
 
-/// How a process ended; one that does not end in a minute is killed, and fails the test.
+/// Waits for a process to exit; after a minute it is killed and the test fails.
 fn ended(process: &mut Child) -> ExitStatus {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -104,7 +104,7 @@ fn ended(process: &mut Child) -> ExitStatus {
         if late {
             process.kill().unwrap();
         }
-        assert!(!late, "process {} did not end", process.id());
+        assert!(!late, "process {} did not exit", process.id());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -121,7 +121,7 @@ fn line(output: &mut impl BufRead) -> String {
     line
 }
 
-/// A field of a region in an answer.
+/// Returns a field of a region in an answer.
 fn field<'a>(answer: &'a Value, region: &str, field: &str) -> &'a Value {
     &answer["regions"].as_array().unwrap().iter().find(|entry| entry["name"] == region).unwrap()[field]
 }
@@ -131,7 +131,7 @@ fn region(name: &str, kind: &str, pattern: Value) -> Value {
 }
 
 #[test]
-fn every_kind_is_idle_or_not_as_asked() {
+fn all_kinds_are_idle_or_hot_as_specified() {
     let hot = json!({"period_ms": 20});
     let kinds = ["anon", "shared", "memfd", "file", "huge", "incompressible", "weights"];
     let mut regions = vec![region("zipf", "anon", json!({"zipf": {"exponent": 0.5, "touches_per_s": 20_000}}))];
@@ -151,7 +151,7 @@ fn every_kind_is_idle_or_not_as_asked() {
         assert_eq!(field(&truth, &dead, "sweeps"), 1, "{truth}");
         total += workload.bytes(&hot) + workload.bytes(&dead);
     }
-    // The rarest of 75 pages has 44 accesses per second.
+    // The least popular of 75 pages has 44 accesses per second.
     assert_eq!(field(&truth, "zipf", "idle_bytes"), 0, "{truth}");
     assert_eq!(truth["total_bytes"], total);
     assert_eq!(workload.region("dead-huge")["start"].as_u64().unwrap() % (2 << 20), 0);
@@ -159,20 +159,23 @@ fn every_kind_is_idle_or_not_as_asked() {
     let pid = workload.layout["pid"].clone();
     let dead: Vec<String> = kinds.iter().map(|kind| format!("dead-{kind}")).collect();
     let dead: Vec<&str> = dead.iter().map(String::as_str).collect();
-    let right = workload.compare(&dead, &pid);
-    assert_eq!((&right["misplaced_bytes"], &right["misplaced_ratio"], &right["cold_outside_bytes"]), (&0.into(), &0.0.into(), &0.into()));
+    let correct = workload.compare(&dead, &pid);
+    assert_eq!(
+        (&correct["misplaced_bytes"], &correct["misplaced_ratio"], &correct["cold_outside_bytes"]),
+        (&0.into(), &0.0.into(), &0.into())
+    );
     let wrong = workload.compare(&["dead-anon", "hot-file"], &pid);
     assert_eq!(*field(&wrong, "hot-file", "cold_not_idle_bytes"), workload.bytes("hot-file"), "{wrong}");
     assert_eq!(*field(&wrong, "dead-huge", "idle_not_cold_bytes"), workload.bytes("dead-huge"), "{wrong}");
     assert_eq!(field(&wrong, "dead-anon", "idle_not_cold_bytes"), 0, "{wrong}");
-    // A verdict on the child is about shared memory only.
+    // A verdict about the child concerns only shared memory.
     let child = workload.region("hot-shared")["toucher_pid"].clone();
     assert_ne!(child, pid);
     let of_child = workload.compare(&["dead-shared"], &child);
     assert_eq!(of_child["regions"].as_array().unwrap().len(), 2, "{of_child}");
     assert_eq!(of_child["misplaced_bytes"], 0, "{of_child}");
 
-    let residency = workload.ask("residency", &[]);
+    let residency = workload.query("residency", &[]);
     for name in ["hot-anon", "hot-shared", "hot-memfd", "hot-file"] {
         assert_eq!(*field(&residency, name, "present_bytes"), workload.bytes(name), "{residency}");
     }
@@ -191,11 +194,11 @@ fn blocks_have_their_rates_and_a_signal_changes_them() {
     let region = json!({"name": "blocks", "bytes": 8 * BLOCK, "kind": "anon", "pattern": phases});
     let mut workload = Workload::start(json!([region]));
     let start = workload.region("blocks")["start"].as_u64().unwrap();
-    // Accesses of each block since `before`, and the seconds that passed.
+    // Accesses of each block since `before`, and the elapsed seconds.
     let since = |workload: &Workload, before: &Value| {
-        let now = workload.ask("accesses", &[]);
-        let of = |told: &Value| -> Vec<u64> {
-            told["regions"][0]["blocks"].as_array().unwrap().iter().map(|block| block["accesses"].as_u64().unwrap()).collect()
+        let now = workload.query("accesses", &[]);
+        let of = |answer: &Value| -> Vec<u64> {
+            answer["regions"][0]["blocks"].as_array().unwrap().iter().map(|block| block["accesses"].as_u64().unwrap()).collect()
         };
         let seconds = (now["at_ns"].as_u64().unwrap() - before["at_ns"].as_u64().unwrap()) as f64 / 1e9;
         let counts: Vec<u64> = of(&now).iter().zip(of(before)).map(|(now, before)| now - before).collect();
@@ -207,7 +210,7 @@ fn blocks_have_their_rates_and_a_signal_changes_them() {
             workload.signal("-USR1");
             assert_eq!(line(&mut workload.output), "phase 1\n");
         }
-        let before = workload.ask("accesses", &[]);
+        let before = workload.query("accesses", &[]);
         let blocks = before["regions"][0]["blocks"].as_array().unwrap();
         let addresses: Vec<u64> = blocks.iter().map(|block| block["address"].as_u64().unwrap()).collect();
         assert_eq!(addresses, (0..8).map(|block| start + block * BLOCK).collect::<Vec<_>>());
@@ -221,7 +224,7 @@ fn blocks_have_their_rates_and_a_signal_changes_them() {
         };
         assert_eq!(counts.iter().filter(|&&count| count == 0).count(), 4, "{counts:?}");
         let most = *counts.iter().max().unwrap();
-        // 500 of 637 accesses per second are the hottest block's; a busy machine makes up for lost time.
+        // The hottest block has 500 of 637 accesses per second; a busy machine catches up on delayed accesses.
         let (rate, share) = (most as f64 / seconds, most as f64 / counts.iter().sum::<u64>() as f64);
         assert!((250.0..1000.0).contains(&rate) && (0.7..0.87).contains(&share), "{counts:?} in {seconds} s");
         hottest.push(counts.iter().position(|&count| count == most).unwrap());
@@ -230,30 +233,30 @@ fn blocks_have_their_rates_and_a_signal_changes_them() {
 }
 
 #[test]
-fn accesses_are_told_by_node() {
+fn accesses_are_reported_by_node() {
     let region = json!({"name": "blocks", "bytes": 4 << 20, "kind": "anon", "pattern": {"poisson": {"least": 200, "most": 200}}});
     let mut workload = Workload::start(json!([region]));
     let mut nodes =
         labguest(["nodes".into(), workload.path("layout.json")]).args(["--every-ms", "200"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(nodes.stdout.take().unwrap());
-    let mut told = 0;
+    let mut total = 0;
     for _ in 0..3 {
-        let said: Value = serde_json::from_str(&line(&mut output)).unwrap();
-        let of = |field: &str| -> u64 { said["nodes"].as_object().unwrap().values().map(|node| node[field].as_u64().unwrap()).sum() };
-        assert_eq!(said["absent_accesses"], 0, "{said}");
-        // A kernel without NUMA tells no bytes.
-        assert!([0, workload.bytes("blocks")].contains(&of("bytes")), "{said}");
-        told += of("accesses");
+        let report: Value = serde_json::from_str(&line(&mut output)).unwrap();
+        let of = |field: &str| -> u64 { report["nodes"].as_object().unwrap().values().map(|node| node[field].as_u64().unwrap()).sum() };
+        assert_eq!(report["absent_accesses"], 0, "{report}");
+        // A kernel without NUMA reports no bytes.
+        assert!([0, workload.bytes("blocks")].contains(&of("bytes")), "{report}");
+        total += of("accesses");
     }
-    assert!(told > 50, "{told} accesses");
+    assert!(total > 50, "{total} accesses");
     workload.signal("-TERM");
     assert!(ended(&mut workload.process).success());
-    // It ends with the workload.
+    // It exits with the workload.
     assert!(ended(&mut nodes).success());
 }
 
 #[test]
-fn the_end_of_a_workload_that_accesses_nothing_is_noticed() {
+fn the_exit_of_a_workload_without_accesses_is_noticed() {
     let mut workload = Workload::start(json!([region("still", "anon", json!({"never": true}))]));
     let mut nodes =
         labguest(["nodes".into(), workload.path("layout.json")]).args(["--every-ms", "50"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -265,16 +268,16 @@ fn the_end_of_a_workload_that_accesses_nothing_is_noticed() {
 }
 
 #[test]
-fn requests_are_served_at_their_rate_and_told() {
+fn requests_are_served_at_their_rate_and_reported() {
     let requests = |pages| json!({"requests": {"exponent": 1.0, "pages": pages}});
     let regions = [region("cache", "file", requests(1)), region("model", "weights", requests(3))];
     let server = json!({"rounds": 100, "rate": 1000});
     let mut workload = Workload::start_spec(&json!({"seed": 1, "regions": regions, "server": server}));
     for t in 1..=2 {
-        let said: Value = serde_json::from_str(&line(&mut workload.output)).unwrap();
-        assert_eq!(said["t"], t, "{said}");
-        assert!((200..=1800).contains(&said["ops"].as_u64().unwrap()) && said["p99_us"].is_u64(), "{said}");
-        assert!(said["access_us"].as_u64().unwrap() < 1_000_000, "{said}");
+        let report: Value = serde_json::from_str(&line(&mut workload.output)).unwrap();
+        assert_eq!(report["t"], t, "{report}");
+        assert!((200..=1800).contains(&report["ops"].as_u64().unwrap()) && report["p99_us"].is_u64(), "{report}");
+        assert!(report["access_us"].as_u64().unwrap() < 1_000_000, "{report}");
     }
     workload.signal("-TERM");
     let mut rest = String::new();
@@ -300,7 +303,7 @@ fn phases_change_on_a_signal_and_by_time() {
 }
 
 #[test]
-fn the_end_of_the_child_is_the_end() {
+fn the_workload_exits_with_its_child() {
     let mut workload = Workload::start(json!([region("shared", "shared", json!({"period_ms": 20}))]));
     let child = workload.region("shared")["toucher_pid"].to_string();
     assert!(Command::new("kill").args(["-KILL", &child]).status().unwrap().success());
@@ -308,7 +311,7 @@ fn the_end_of_the_child_is_the_end() {
 }
 
 #[test]
-fn wrong_input_is_named() {
+fn invalid_files_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str, content: &str| {
         let path = directory.path().join(name);
@@ -328,7 +331,7 @@ fn wrong_input_is_named() {
         (vec!["residency".into(), none], "none"),
     ] {
         let output = labguest([]).args(&arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(error), "{arguments:?}: {said}");
+        let error_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error_text.contains(error), "{arguments:?}: {error_text}");
     }
 }

@@ -1,19 +1,19 @@
-//! What the two protocols have in common: requests to write, replies to recognise.
+//! Common parts of the protocols: writing requests and parsing replies.
 
-/// A reply without its data, which the load does not keep.
+/// A parsed reply, without the value's data.
 #[derive(Debug, PartialEq)]
 pub(super) enum Reply {
-    /// A value of this many bytes.
+    /// A value of this length in bytes.
     Value(usize),
     /// The key is not stored.
     Miss,
     /// The value was stored.
     Stored,
-    /// The server refused, in its own words.
+    /// The server refused the request; the text is its message.
     Refused(String),
 }
 
-/// Bytes that are no reply of the protocol; the connection is of no further use.
+/// Bytes that are no valid reply; the connection cannot be used further.
 #[derive(Debug, PartialEq)]
 pub(super) struct Malformed(pub(super) String);
 
@@ -25,19 +25,19 @@ pub(super) trait Codec {
     /// Appends a request to store `value` under `key`.
     fn set(&self, out: &mut Vec<u8>, key: &str, value: &[u8]);
 
-    /// Recognises the reply that `input` starts with: its length in bytes and what it says,
-    /// or `None` as long as it is not complete.
+    /// Parses the reply at the start of `input`: returns its length in bytes and its meaning, or `None` if it is
+    /// incomplete.
     ///
     /// # Errors
-    /// [`Malformed`] when no continuation of `input` would be a reply.
+    /// [`Malformed`] if no continuation of `input` could be a valid reply.
     fn reply(&self, input: &[u8]) -> Result<Option<(usize, Reply)>, Malformed>;
 }
 
-/// Longest first line of a reply, and largest value, in bytes; far above what the loads store.
+/// Limits of a reply's first line and of a value, in bytes; far above the generated values.
 const LINE_BYTES_MAX: usize = 1024;
 const VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// The first line of `input`, without its CRLF, or `None` when it is not complete.
+/// Returns the first line of `input` without its CRLF, or `None` if it is incomplete.
 pub(super) fn first_line(input: &[u8]) -> Result<Option<&[u8]>, Malformed> {
     match input.iter().take(LINE_BYTES_MAX).position(|&byte| byte == b'\n') {
         Some(end) if end > 0 && input[end - 1] == b'\r' => Ok(Some(&input[..end - 1])),
@@ -46,24 +46,24 @@ pub(super) fn first_line(input: &[u8]) -> Result<Option<&[u8]>, Malformed> {
     }
 }
 
-/// A value's length as a protocol writes it.
+/// Parses the length of a value.
 pub(super) fn value_length(text: &[u8]) -> Option<usize> {
     let length = std::str::from_utf8(text).ok()?.parse().ok()?;
     (length <= VALUE_BYTES_MAX).then_some(length)
 }
 
-/// The error about `input`, which shows where it starts.
+/// Returns the error for `input`, quoting its start.
 pub(super) fn malformed(input: &[u8]) -> Malformed {
     let start = &input[..input.len().min(60)];
-    Malformed(format!("the server sent what is no reply: {:?}", String::from_utf8_lossy(start)))
+    Malformed(format!("the server sent an invalid reply: {:?}", String::from_utf8_lossy(start)))
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
 
-    /// Checks that `input` is exactly one reply that says `expected`, and incomplete at every shorter length;
-    /// with no expectation, that it is malformed.
+    /// Checks that `input` is exactly one reply with the meaning `expected`, and incomplete at every shorter length;
+    /// without an expectation, that it is malformed.
     pub(in crate::load) fn check_reply(codec: &dyn Codec, input: &str, expected: Option<Reply>) {
         let bytes = input.as_bytes();
         let Some(expected) = expected else {

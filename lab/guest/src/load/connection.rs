@@ -1,4 +1,4 @@
-//! A connection to a server that never blocks the load.
+//! A non-blocking connection to a server.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -11,13 +11,13 @@ use anyhow::{Context, Result};
 
 use crate::linux::poll::{interest, poll};
 
-/// A stream socket and what waits to go through it.
+/// A stream socket with its buffers.
 pub(super) struct Connection {
     stream: Stream,
-    /// Bytes not yet sent, of which the first `sent` are gone already.
+    /// Bytes to send; the first `sent` are sent already.
     outgoing: Vec<u8>,
     sent: usize,
-    /// Bytes not yet understood, of which the first `taken` are.
+    /// Received bytes; the first `taken` are processed already.
     incoming: Vec<u8>,
     taken: usize,
 }
@@ -47,7 +47,7 @@ impl Connection {
             stream.set_nonblocking(true)?;
             io::Result::Ok(Self::new(Stream::Unix(stream)))
         };
-        connect().with_context(|| format!("cannot connect to {}; is the server running?", path.display()))
+        connect().with_context(|| format!("cannot connect to {}; check that the server runs", path.display()))
     }
 
     /// Connects to a TCP port of this machine.
@@ -61,32 +61,32 @@ impl Connection {
             stream.set_nodelay(true)?;
             io::Result::Ok(Self::new(Stream::Tcp(stream)))
         };
-        connect().with_context(|| format!("cannot connect to 127.0.0.1:{port}; is the server running?"))
+        connect().with_context(|| format!("cannot connect to 127.0.0.1:{port}; check that the server runs"))
     }
 
     fn new(stream: Stream) -> Self {
         Self { stream, outgoing: Vec::new(), sent: 0, incoming: Vec::new(), taken: 0 }
     }
 
-    /// Where to append what is to be sent.
+    /// Returns the buffer to which requests are appended.
     pub(super) fn outgoing(&mut self) -> &mut Vec<u8> {
         &mut self.outgoing
     }
 
-    /// What was received and not yet taken.
+    /// Returns the received bytes that were not taken yet.
     pub(super) fn incoming(&self) -> &[u8] {
         &self.incoming[self.taken..]
     }
 
-    /// Marks the first `bytes` of what was received as understood.
+    /// Removes the first `bytes` of the received bytes.
     pub(super) fn take(&mut self, bytes: usize) {
         self.taken += bytes;
     }
 
-    /// Sends what the socket takes now.
+    /// Sends as much as the socket accepts without blocking.
     ///
     /// # Errors
-    /// Those of `write(2)`: the server is gone.
+    /// Those of `write(2)`: the server closed the connection.
     pub(super) fn send(&mut self) -> io::Result<()> {
         while self.sent < self.outgoing.len() {
             let rest = &self.outgoing[self.sent..];
@@ -106,7 +106,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits, at most `timeout`, until something can be received, or sent if something waits.
+    /// Waits, at most `timeout`, until data can be received, or sent if there is data to send.
     ///
     /// # Errors
     /// Those of `ppoll(2)`.
@@ -115,10 +115,10 @@ impl Connection {
         poll(&mut [interest(self.stream.as_fd(), events)], Some(timeout)).map(drop)
     }
 
-    /// Receives what is there, and says whether that was anything.
+    /// Receives available data; returns whether there was any.
     ///
     /// # Errors
-    /// Those of `read(2)`, and `UnexpectedEof` when the server closed the connection.
+    /// Those of `read(2)`, and `UnexpectedEof` if the server closed the connection.
     pub(super) fn receive(&mut self) -> io::Result<bool> {
         self.incoming.drain(..self.taken);
         self.taken = 0;

@@ -1,4 +1,4 @@
-//! The loop of a load: keeps requests in flight, paces them, times their replies.
+//! The loop of a load: keeps requests in flight, paces them and measures their latencies.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -11,26 +11,26 @@ use super::connection::Connection;
 use super::report::Report;
 use super::requests::{Records, Request, Source};
 
-/// A server that sends nothing for this long, with requests in flight, is given up.
+/// Time limit for a server that sends nothing although requests are in flight.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How fast requests go out, and when they stop.
+/// Rate of requests, and when they stop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Requests in flight at most.
+    /// Limit of requests in flight.
     pub(super) depth: usize,
-    /// Requests per second; as many as the depth allows otherwise.
+    /// Requests per second; `None`: as many as the depth allows.
     pub(super) rate: Option<f64>,
     /// No request is due after this time.
     pub(super) duration: Option<Duration>,
-    /// No more requests than this.
+    /// Total number of requests.
     pub(super) requests: Option<u64>,
 }
 
 impl Pace {
-    /// When request number `index` is due, measured from the start, given the time elapsed now;
-    /// `None` when it is never sent.
+    /// Returns when request number `index` is due, relative to the start, given the elapsed time; `None` if it is
+    /// not sent at all.
     fn due(&self, index: u64, elapsed: Duration) -> Option<Duration> {
         if self.requests.is_some_and(|requests| index >= requests) {
             return None;
@@ -40,15 +40,15 @@ impl Pace {
     }
 }
 
-/// A request whose reply has not come.
+/// A request without a reply yet.
 struct InFlight {
     request: Request,
-    /// When it was due. Counting from then, not from when it was sent, a server that stalls is charged for the
-    /// requests that could not even be sent.
+    /// When it was due. Latency is measured from then and not from when it was sent, so that a stalled server is
+    /// charged for the requests that could not be sent.
     since: Instant,
 }
 
-/// A load under way.
+/// A running load.
 pub(super) struct Engine<'a> {
     pub(super) connection: Connection,
     pub(super) codec: &'a dyn Codec,
@@ -57,24 +57,24 @@ pub(super) struct Engine<'a> {
     pub(super) pace: Pace,
 }
 
-/// What remains to be sent.
+/// The next action.
 #[derive(Clone, Copy, PartialEq)]
 enum Next {
-    /// A request that is due then, or as soon as the pipeline has room.
+    /// A request is due then, or when the pipeline has a free slot.
     At(Instant),
     Nothing,
 }
 
 impl Engine<'_> {
-    /// Runs the load to its end, giving one line per second to `print`, and returns the summary and the first error.
+    /// Runs the load to its end and passes one line per second to `print`; returns the summary and the first error.
     ///
     /// # Errors
-    /// When the connection breaks, the server falls silent or speaks another protocol. Refusals are counted instead.
+    /// The connection breaks, the server stops responding or uses another protocol. Refused requests are counted.
     pub(super) fn run(mut self, print: &mut dyn FnMut(&Value) -> Result<()>) -> Result<(Value, Option<String>)> {
         let mut report = Report::new()?;
         let mut in_flight = VecDeque::with_capacity(self.pace.depth);
         let start = Instant::now();
-        let (mut issued, mut seconds, mut heard) = (0, 0, start);
+        let (mut issued, mut seconds, mut last_reply) = (0, 0, start);
         loop {
             let next = self.issue(start, &mut issued, &mut in_flight);
             if in_flight.is_empty() && next == Next::Nothing {
@@ -83,8 +83,8 @@ impl Engine<'_> {
             self.connection.send().context("cannot send to the server")?;
             let now = Instant::now();
             if in_flight.is_empty() {
-                heard = now;
-            } else if now.duration_since(heard) > SILENCE_MAX {
+                last_reply = now;
+            } else if now.duration_since(last_reply) > SILENCE_MAX {
                 bail!("the server has sent nothing for {} s, with {} requests unanswered", SILENCE_MAX.as_secs(), in_flight.len());
             }
             let mut wake = start + SECOND * u32::try_from(seconds + 1).unwrap_or(u32::MAX);
@@ -95,8 +95,8 @@ impl Engine<'_> {
             }
             self.connection.wait(wake.saturating_duration_since(now)).context("cannot wait for the server")?;
             if self.connection.receive().context("cannot receive from the server")? {
-                heard = Instant::now();
-                self.account(heard, &mut in_flight, &mut report)?;
+                last_reply = Instant::now();
+                self.account(last_reply, &mut in_flight, &mut report)?;
             }
             while start.elapsed() >= SECOND * u32::try_from(seconds + 1).unwrap_or(u32::MAX) {
                 seconds += 1;
@@ -107,7 +107,7 @@ impl Engine<'_> {
         Ok((report.summary(start.elapsed()), first_error))
     }
 
-    /// Puts every request that is due into the pipeline, as far as there is room.
+    /// Sends every request that is due, while the pipeline has free slots.
     fn issue(&mut self, start: Instant, issued: &mut u64, in_flight: &mut VecDeque<InFlight>) -> Next {
         let mut value = Vec::new();
         let now = Instant::now();
@@ -134,7 +134,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes every complete reply that was received.
+    /// Processes every complete reply that was received.
     fn account(&mut self, now: Instant, in_flight: &mut VecDeque<InFlight>, report: &mut Report) -> Result<()> {
         loop {
             let input = self.connection.incoming();
@@ -148,7 +148,7 @@ impl Engine<'_> {
             };
             self.connection.take(length);
             let Some(InFlight { request, since }) = in_flight.pop_front() else {
-                bail!("the server sent a reply that nothing was asked for: {reply:?}");
+                bail!("the server sent a reply without a request: {reply:?}");
             };
             report.record(now.saturating_duration_since(since));
             let counts = report.counts();
@@ -179,7 +179,7 @@ mod tests {
             (Pace { requests: Some(9), ..free }, 9, ms(1), None),
             (Pace { duration: Some(ms(100)), ..free }, 5, ms(99), Some(ms(99))),
             (Pace { duration: Some(ms(100)), ..free }, 5, ms(100), None),
-            // A late request of a fixed rate is still owed.
+            // A late request of a fixed rate is sent nevertheless.
             (Pace { duration: Some(ms(100)), rate: Some(100.0), ..free }, 9, ms(900), Some(ms(90))),
             (Pace { duration: Some(ms(100)), rate: Some(100.0), ..free }, 10, ms(0), None),
         ] {

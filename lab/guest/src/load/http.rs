@@ -1,11 +1,11 @@
-//! HTTP/1.1, as far as a server of static files speaks it: values are files, read by GET and stored by PUT.
+//! HTTP/1.1 for a server of static files: values are files, read by GET and stored by PUT.
 
 use super::codec::{Codec, Malformed, Reply, first_line, malformed, value_length};
 
-/// Speaks HTTP with one server over one connection.
+/// The codec for HTTP/1.1.
 pub(super) struct Http;
 
-/// Longest head of a reply, in bytes.
+/// Limit of a reply's head, in bytes.
 const HEAD_BYTES_MAX: usize = 8192;
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
@@ -42,7 +42,7 @@ impl Codec for Http {
     }
 }
 
-/// The length that the head of a reply gives for its body.
+/// Returns the body's length from the head of a reply.
 fn content_length(head: &[u8]) -> Option<usize> {
     head.split(|&byte| byte == b'\n').find_map(|line| {
         let (name, value) = line.split_at_checked(b"content-length:".len())?;

@@ -2,10 +2,10 @@
 
 use super::codec::{Codec, Malformed, Reply, first_line, malformed, value_length};
 
-/// Speaks the text protocol.
+/// The codec for the text protocol.
 pub(super) struct Memcached;
 
-/// What follows the data of a value: its line break and the end of the (single) result.
+/// End of a reply with a value: its line break and the end of the (single) result.
 const VALUE_END: &[u8] = b"\r\nEND\r\n";
 
 impl Codec for Memcached {

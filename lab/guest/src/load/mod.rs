@@ -1,4 +1,4 @@
-//! Load for real servers: one thread, one connection, pipelined, the same requests for the same seed.
+//! Load generators for servers: one thread, one connection, pipelined; the same seed gives the same requests.
 
 mod codec;
 mod connection;
@@ -22,12 +22,12 @@ use connection::Connection;
 use engine::{Engine, Pace};
 use requests::{Fill, Mix, Mixed, Records};
 
-/// Keys at most; beside the 32 bits of a key, a value's id holds its revision.
+/// Limit of keys: a value's id consists of a 32-bit key and its revision.
 const KEYS_MAX: u64 = 1 << 32;
-/// Values of 4000 bytes become just short of the longest that is read.
+/// Values of 4000 bytes with this factor are just below the longest value that is read.
 const FACTOR_MAX: i64 = 256;
 
-/// Which server to load.
+/// The server under load.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -40,7 +40,7 @@ enum Server {
     Redis(Load),
     /// A server that speaks the memcached text protocol
     Memcached(Load),
-    /// A server of static files that speaks HTTP/1.1, and takes them by PUT
+    /// A server of static files that speaks HTTP/1.1, and stores files by PUT
     Http(Load),
 }
 
@@ -54,13 +54,13 @@ struct Load {
     /// Connect to this TCP port of 127.0.0.1
     #[arg(long, global = true, conflicts_with = "socket")]
     port: Option<u16>,
-    /// Requests in flight at most
+    /// Limit of requests in flight
     #[arg(long, global = true, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     depth: u16,
-    /// Makes keys, values and requests
+    /// Seed for keys, values and requests
     #[arg(long, global = true, default_value_t = 1)]
     seed: u64,
-    /// How many times larger than usual values are
+    /// Factor for the sizes of values
     #[arg(long, global = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=FACTOR_MAX))]
     value_factor: u16,
 }
@@ -73,7 +73,7 @@ enum Action {
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..KEYS_MAX))]
         keys: u64,
     },
-    /// Read and write keys that were filled with the same seed; one JSON line per second and a summary
+    /// Read and write keys that were filled with the same seed; print one JSON line per second and a summary
     Run(Run),
 }
 
@@ -88,25 +88,25 @@ struct Run {
     /// Stop after this many requests
     #[arg(long)]
     requests: Option<u64>,
-    /// Send this many requests per second, and time each from when it was due; as many as possible otherwise
+    /// Send this many requests per second, and measure each from when it was due; default: as many as possible
     #[arg(long, value_parser = positive)]
     rate: Option<f64>,
-    /// Give every key a popularity of its own: its rank to the power of minus this; no key is hot or warm then
+    /// Make popularity follow Zipf's law with this exponent instead of having hot and warm keys
     #[arg(long, value_parser = exponent, conflicts_with_all = ["hot_fraction", "hot_share", "warm_fraction"])]
     zipf: Option<f64>,
-    /// Share of the keys that are hot: the first ones that were filled
+    /// Share of the keys that are hot: the ones filled first
     #[arg(long, default_value_t = 0.1, value_parser = share)]
     hot_fraction: f64,
     /// Share of the requests that go to hot keys
     #[arg(long, default_value_t = 0.99, value_parser = share)]
     hot_share: f64,
-    /// Share of the keys, next to the hot ones, that the other requests go to; 0 sends them to any key
+    /// Share of the keys, after the hot ones, that receive all other requests; 0: any key receives them
     #[arg(long, default_value_t = 0.0, value_parser = share)]
     warm_fraction: f64,
-    /// Reads per second of any key, among the requests
+    /// Additional reads per second of any key
     #[arg(long, default_value_t = 0.0, value_parser = not_negative)]
     cold_touches_per_s: f64,
-    /// Share of the requests that write
+    /// Share of writes in the requests
     #[arg(long, default_value_t = 0.05, value_parser = share)]
     write_share: f64,
 }
@@ -137,7 +137,7 @@ fn not_negative(text: &str) -> Result<f64, String> {
 /// Runs a load and prints its report on standard output, one JSON object per line.
 ///
 /// # Errors
-/// When the server cannot be reached, breaks off, or refused to store something during a fill.
+/// The server cannot be reached, closes the connection, or refuses to store a value during a fill.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (codec, load): (&dyn Codec, _) = match &arguments.server {
         Server::Redis(load) => (&redis::Redis, load),
@@ -147,7 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let connection = match (&load.socket, load.port) {
         (Some(path), _) => Connection::to_socket(path)?,
         (None, Some(port)) => Connection::to_port(port)?,
-        (None, None) => bail!("nothing says where the server is; give --socket PATH or --port PORT"),
+        (None, None) => bail!("no server address; give --socket PATH or --port PORT"),
     };
     let factor = usize::from(load.value_factor);
     let unpaced = Pace { depth: load.depth.into(), rate: None, duration: None, requests: None };
@@ -158,7 +158,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let (summary, first_error) = engine.run(&mut |_| Ok(()))?;
             print_line(&summary)?;
             match first_error {
-                Some(error) => bail!("not every key was stored; the first that was not: {error}"),
+                Some(error) => bail!("not every key was stored; first error: {error}"),
                 None => Ok(()),
             }
         }

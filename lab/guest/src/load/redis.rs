@@ -2,7 +2,7 @@
 
 use super::codec::{Codec, Malformed, Reply, first_line, malformed, value_length};
 
-/// Speaks RESP2.
+/// The codec for RESP2.
 pub(super) struct Redis;
 
 impl Codec for Redis {

@@ -1,4 +1,4 @@
-//! What a load says about itself: one line per second, and a summary.
+//! The report of a load: one line per second, and a summary.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use serde_json::{Value, json};
 
 use crate::latencies::{Latencies, fields};
 
-/// Counts and latencies, of the current second and of the whole load.
+/// Counts and latencies of the current second and of the whole load.
 pub(super) struct Report {
     latencies: Latencies,
     counts: Counts,
 }
 
-/// How replies turned out.
+/// Replies by result.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Counts {
-    /// Reads that found a value of the right length.
+    /// Reads that returned a value of the right length.
     pub(super) hits: u64,
-    /// Reads that found none.
+    /// Reads of keys that are not stored.
     pub(super) misses: u64,
-    /// Writes that were stored.
+    /// Writes that succeeded.
     pub(super) stored: u64,
     /// Refusals, and values of a wrong length.
     pub(super) errors: u64,
-    /// What the first error was.
+    /// Description of the first error.
     pub(super) first_error: Option<String>,
 }
 
@@ -36,6 +36,8 @@ impl Counts {
 }
 
 impl Report {
+    /// Returns an empty report.
+    ///
     /// # Errors
     /// Those of [`Latencies::new`].
     pub(super) fn new() -> Result<Self> {
@@ -50,7 +52,7 @@ impl Report {
         self.latencies.record(latency);
     }
 
-    /// The line about the second that ends `t` seconds after the start; the next one starts.
+    /// Returns the line of the second that ends `t` seconds after the start, and starts the next one.
     pub(super) fn second(&mut self, t: u64) -> Value {
         self.latencies.second(t).into()
     }

@@ -1,4 +1,4 @@
-//! Which keys are asked for, and what is stored under them: all of it follows from the seed.
+//! Keys and values of requests, generated from the seed.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::content;
 use crate::rounding::floor;
 use crate::zipf::ZipfPages;
 
-/// Smallest and largest value, in bytes, before they are multiplied by [`Records::factor`].
+/// Range of value sizes in bytes, before they are multiplied by [`Records::factor`].
 const VALUE_BYTES: (usize, usize) = (100, 4000);
-/// Mean of the exponential distribution that is added to the smallest value; with the cut at the largest one,
-/// values have a mean of about 1 KiB.
+/// Mean of the exponential distribution that is added to the smallest size; with the limit at the largest one, the mean
+/// size is about 1 KiB.
 const VALUE_BYTES_SPREAD: f64 = 950.0;
 
 /// One request.
@@ -19,7 +19,7 @@ const VALUE_BYTES_SPREAD: f64 = 950.0;
 pub(super) enum Request {
     /// Read the value of this key.
     Get(u64),
-    /// Store a value under this key; the second number tells values of the same key apart.
+    /// Store a value under this key; the second number distinguishes values of the same key.
     Set(u64, u64),
 }
 
@@ -27,9 +27,9 @@ pub(super) enum Request {
 #[derive(Clone, Copy)]
 pub(super) struct Records {
     pub(super) seed: u64,
-    /// How many keys there are; they are numbered from zero.
+    /// Number of keys, numbered from zero.
     pub(super) keys: u64,
-    /// How many times larger than usual values are; for files, say.
+    /// Factor for the sizes of values, for example for files.
     pub(super) factor: usize,
 }
 
@@ -38,7 +38,7 @@ impl Records {
         format!("record:{key:010}")
     }
 
-    /// Length of every value stored under `key`, in bytes.
+    /// Returns the length of every value stored under `key`, in bytes.
     pub(super) fn value_bytes(self, key: u64) -> usize {
         let uniform = content::seeded(&[self.seed, key]).f64();
         let spread = -VALUE_BYTES_SPREAD * (1.0 - uniform).ln();
@@ -46,18 +46,18 @@ impl Records {
         length.saturating_add(VALUE_BYTES.0).min(VALUE_BYTES.1).saturating_mul(self.factor)
     }
 
-    /// Writes the value of `key` that belongs to `revision` into `out`, in place of what it holds.
+    /// Replaces the contents of `out` by the value of `key` with this revision.
     pub(super) fn write_value(self, out: &mut Vec<u8>, key: u64, revision: u64) {
         out.clear();
         let mut rng = content::seeded(&[self.seed, key, revision]);
-        // Keys and revisions share the id of the text without meeting: there are fewer than 2^32 keys.
+        // Key and revision share the id without overlap, because there are fewer than 2^32 keys.
         content::write_records(out, self.value_bytes(key), revision << 32 | key, &mut rng);
     }
 }
 
-/// Where requests come from.
+/// A sequence of requests.
 pub(super) trait Source {
-    /// The next request, `elapsed` after the first one; `None` when there are no more.
+    /// Returns the next request, `elapsed` after the first one; `None` at the end.
     fn next(&mut self, elapsed: Duration) -> Option<Request>;
 }
 
@@ -81,18 +81,17 @@ impl Source for Fill {
     }
 }
 
-/// How requests spread over the keys: the first keys are the hot ones, and the warm ones follow.
+/// Distribution of requests over the keys: the first keys are hot, the following ones warm.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mix {
-    /// With an exponent, all keys differ in popularity by this power of their rank, and there are neither hot nor warm
-    /// ones.
+    /// Exponent of Zipf's law; if set, popularity depends on a key's rank, and there are no hot or warm keys.
     pub(super) zipf: Option<f64>,
-    /// Share of the keys that are hot, and of the requests that go to them.
+    /// Share of the keys that are hot, and share of the requests for them.
     pub(super) hot_fraction: f64,
     pub(super) hot_share: f64,
-    /// Share of the keys that all other requests go to; zero sends them to any key.
+    /// Share of the keys that receive all other requests; zero: any key receives them.
     pub(super) warm_fraction: f64,
-    /// Requests per second, on top, to any key.
+    /// Additional requests per second to any key.
     pub(super) cold_touches_per_s: f64,
     /// Share of the requests that write.
     pub(super) write_share: f64,
@@ -156,7 +155,7 @@ mod tests {
     const RECORDS: Records = Records { seed: 7, keys: 10_000, factor: 1 };
 
     #[test]
-    fn values_have_the_promised_sizes() {
+    fn value_sizes_are_in_range() {
         let sizes: Vec<usize> = (0..RECORDS.keys).map(|key| RECORDS.value_bytes(key)).collect();
         let mean = sizes.iter().sum::<usize>() / sizes.len();
         assert!((980..1080).contains(&mean), "mean {mean}");
@@ -203,8 +202,8 @@ mod tests {
         assert_eq!(stored, [Request::Set(0, 0), Request::Set(1, 0), Request::Set(2, 0)]);
     }
 
-    /// Draws 20,000 requests over ten seconds and compares the shares that go to hot, warm and other keys, and that
-    /// write, with the expected ones.
+    /// Draws 20,000 requests over ten seconds and compares the shares of hot, warm and other keys, and of writes, with
+    /// the expected ones.
     fn check(mix: Mix, expected: [f64; 4]) {
         const DRAWS: u32 = 20_000;
         let mut mixed = Mixed::new(RECORDS, mix);
@@ -239,10 +238,10 @@ mod tests {
         let mix = Mix { zipf: None, hot_fraction: 0.1, hot_share: 0.9, warm_fraction: 0.2, cold_touches_per_s: 0.0, write_share: 0.05 };
         check(mix, [0.9, 0.1, 0.0, 0.05]);
         check(Mix { warm_fraction: 0.0, ..mix }, [0.91, 0.0, 0.09, 0.05]);
-        // 200 of 2000 requests a second are cold ones, of which a tenth falls on hot keys and a fifth on warm ones.
+        // 200 of 2000 requests per second are cold reads, of which a tenth hits hot keys and a fifth warm ones.
         check(Mix { cold_touches_per_s: 200.0, ..mix }, [0.9 * 0.9 + 0.01, 0.09 + 0.02, 0.07, 0.045]);
         check(Mix { hot_fraction: 1.0, write_share: 1.0, ..mix }, [1.0, 0.0, 0.0, 1.0]);
-        // Ranks are spread over all keys: with equal popularity each part gets its share.
+        // Ranks are distributed over all keys: with equal popularity each part gets its share.
         check(Mix { zipf: Some(0.0), ..mix }, [0.1, 0.2, 0.7, 0.05]);
     }
 }

@@ -1,4 +1,4 @@
-//! How often each block of a workload was accessed.
+//! Accesses of a workload by block.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use super::layout::{Layout, RegionLayout};
 use super::record::Record;
 use super::spec::{HUGE_PAGE_BYTES, Kind};
 
-/// One block, or what the region has of it.
+/// One block, or the part of it that belongs to the region.
 #[derive(Debug, PartialEq, Serialize)]
 struct Block {
     address: u64,
-    /// Pages of it that were accessed at all.
+    /// Pages that were accessed at least once.
     touched: u32,
-    /// Of all its pages, filling included.
+    /// Accesses of all its pages, including the filling.
     accesses: u64,
 }
 
@@ -28,10 +28,10 @@ struct RegionAccesses<'a> {
     blocks: Vec<Block>,
 }
 
-/// Reads a running workload's layout and the record that belongs to it.
+/// Opens a running workload's layout and its access record.
 ///
 /// # Errors
-/// When a file is missing or does not fit the other, with its path.
+/// A file is missing, or the two do not match.
 pub(super) fn open(path: &Path) -> Result<(Layout, Record)> {
     let layout = Layout::read(path)?;
     let record = Record::open(&layout.truth)?;
@@ -40,7 +40,7 @@ pub(super) fn open(path: &Path) -> Result<(Layout, Record)> {
     Ok((layout, record))
 }
 
-/// Prints the counts of all blocks, and when they were read.
+/// Prints the counts of all blocks, and the time at which they were read.
 ///
 /// # Errors
 /// Those of [`open`].
@@ -67,7 +67,7 @@ fn blocks(record: &Record, index: usize, region: &RegionLayout, page_bytes: u64)
         let start = region.start + unit as u64 * unit_bytes;
         let pages = (region.end.saturating_sub(start).min(unit_bytes)) / page_bytes;
         let address = start - start % HUGE_PAGE_BYTES;
-        // A unit that begins in one block and ends in the next counts for the first.
+        // A unit that spans two blocks counts for the first.
         if blocks.last().is_none_or(|block| block.address != address) {
             blocks.push(Block { address, touched: 0, accesses: 0 });
         }
@@ -88,8 +88,8 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Accesses these units of a region of `pages` pages that starts at page `first`, and checks its blocks: number of
-    /// the block, pages touched, accesses.
+    /// Accesses these units of a region of `pages` pages that starts at page `first`, and checks its blocks: block
+    /// number, touched pages, accesses.
     fn check(pattern: &Pattern, first: u64, pages: u64, units: &[usize], expected: &[(u64, u32, u64)]) {
         let directory = tempfile::tempdir().unwrap();
         let shape = Shape::new(pattern, usize::try_from(pages).unwrap());
@@ -119,7 +119,7 @@ mod tests {
         check(&poisson, 512, 1024, &[0, 0, 511, 512], &[(1, 2, 3), (2, 1, 1)]);
         let zipf = Pattern::Zipf(Zipf { exponent: 1.0, touches_per_s: 1.0 });
         check(&zipf, 510, 4, &[1, 2, 3, 3], &[(0, 1, 1), (1, 2, 3)]);
-        // Sweeps are recorded for 64 pages at a time; the last unit has two only.
+        // Sweeps are recorded in units of 64 pages; the last unit has only two.
         check(&Pattern::PeriodMs(5), 1024, 66, &[0, 1, 1], &[(2, 66, 68)]);
     }
 }

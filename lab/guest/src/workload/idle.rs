@@ -1,4 +1,4 @@
-//! Asking for the truth: what has been idle for how long, and whether a tracker's verdict agrees.
+//! Idle memory according to the access record, compared with a tracker's verdict.
 
 use std::path::Path;
 
@@ -10,30 +10,30 @@ use crate::linux::clock::monotonic_ns;
 use super::layout::{Layout, RegionLayout};
 use super::record::{Record, Sweeps};
 
-/// A tracker's verdict about a process; fields that are not about this are allowed.
+/// A tracker's verdict about a process; other fields are ignored.
 #[derive(Debug, Deserialize)]
 struct Ranges {
     pid: i32,
-    /// Addresses, start and end, of what it holds for cold.
+    /// Address ranges that the tracker considers cold.
     cold: Vec<[u64; 2]>,
-    /// When it looked, in nanoseconds of `CLOCK_MONOTONIC`; now otherwise.
+    /// When the verdict was made, in nanoseconds of `CLOCK_MONOTONIC`; default: now.
     taken_at_ns: Option<u64>,
 }
 
-/// The verdict page by page.
+/// The verdict in whole pages.
 #[derive(Debug, PartialEq)]
 struct ColdPages {
-    /// Ranges of whole pages, sorted and apart from each other.
+    /// Ranges of whole pages, sorted and disjoint.
     ranges: Vec<[u64; 2]>,
 }
 
 impl ColdPages {
-    /// A page counts as cold when all of it does.
+    /// Rounds ranges to pages: a page is cold if all of it is.
     fn new(ranges: &[[u64; 2]], page_bytes: u64) -> Result<Self> {
         let mut whole = Vec::with_capacity(ranges.len());
         for &[start, end] in ranges {
             ensure!(start <= end, "the range from {start} to {end} ends before it starts");
-            let start = start.checked_next_multiple_of(page_bytes).context("a range starts at the end of all addresses")?;
+            let start = start.checked_next_multiple_of(page_bytes).context("a range starts at the end of the address space")?;
             let end = end - end % page_bytes;
             if start < end {
                 whole.push([start, end]);
@@ -60,25 +60,25 @@ impl ColdPages {
     }
 }
 
-/// Bytes by how the verdict compares with the truth.
+/// Bytes by the verdict's agreement with the access record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 struct Comparison {
-    /// Idle for long enough, and not held for cold.
+    /// Idle for long enough, but not considered cold.
     idle_not_cold_bytes: u64,
-    /// Held for cold, and accessed within the idle time.
+    /// Considered cold, but accessed within the idle time.
     cold_not_idle_bytes: u64,
-    /// Within the slack of the idle time, so that either verdict is right.
+    /// Idle time within the slack of the limit, so that either verdict is correct.
     excluded_bytes: u64,
-    /// All that was compared: neither excluded nor unknown.
+    /// All compared bytes: neither excluded nor unknown.
     compared_bytes: u64,
 }
 
-/// The truth about one region, or about all.
+/// Idle memory of one region or of all regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 struct Truth {
     idle_bytes: u64,
     total_bytes: u64,
-    /// Accessed so often since the time asked about that it is no longer known how idle it was then.
+    /// Accessed so often since the time in query that the earlier accesses are no longer recorded.
     unknown_bytes: u64,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     comparison: Option<Comparison>,
@@ -100,19 +100,19 @@ struct Report<'a> {
     taken_at_ns: u64,
     #[serde(flatten)]
     truth: Truth,
-    /// Bytes on the wrong side, and their share of what was compared.
+    /// Bytes on the wrong side, and their share of the compared bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     misplaced_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     misplaced_ratio: Option<f64>,
-    /// Held for cold outside of every region: the program's own memory.
+    /// Cold bytes outside of all regions: the program's own memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     cold_outside_bytes: Option<u64>,
     regions: Vec<RegionTruth<'a>>,
 }
 
-/// What is asked.
-pub(super) struct Question<'a> {
+/// Parameters of a query.
+pub(super) struct Query<'a> {
     pub(super) layout: &'a Path,
     pub(super) idle_ms: u64,
     pub(super) compare: Option<&'a Path>,
@@ -122,16 +122,16 @@ pub(super) struct Question<'a> {
 /// Prints the answer on standard output.
 ///
 /// # Errors
-/// When a file is missing or does not fit the others, with its path.
-pub(super) fn answer(question: &Question<'_>) -> Result<()> {
-    let layout = Layout::read(question.layout)?;
+/// A file is missing, or the files do not match.
+pub(super) fn answer(query: &Query<'_>) -> Result<()> {
+    let layout = Layout::read(query.layout)?;
     let record = Record::open(&layout.truth)?;
     let (regions, recorded) = (layout.regions.len(), record.regions());
-    ensure!(regions == recorded, "{} has {regions} regions and its record {recorded}", question.layout.display());
+    ensure!(regions == recorded, "{} has {regions} regions and its record {recorded}", query.layout.display());
     let mut at_ns = monotonic_ns();
     let mut verdict = None;
     let mut pid = layout.pid;
-    if let Some(path) = question.compare {
+    if let Some(path) = query.compare {
         let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let context = || format!("{} is not a verdict on this workload", path.display());
         let ranges: Ranges = serde_json::from_slice(&text).with_context(context)?;
@@ -144,11 +144,11 @@ pub(super) fn answer(question: &Question<'_>) -> Result<()> {
     let mut cold_bytes = 0;
     let mut by_region = Vec::new();
     for (index, region) in layout.regions.iter().enumerate() {
-        // The child that accesses shared memory has mapped nothing else.
+        // The child that accesses shared memory has no other region mapped.
         if pid != layout.pid && region.toucher_pid != pid {
             continue;
         }
-        let measure = Measure { question, record: &record, index, region, page_bytes: layout.page_bytes, at_ns };
+        let measure = Measure { query, record: &record, index, region, page_bytes: layout.page_bytes, at_ns };
         let truth = measure.truth(verdict.as_ref(), &mut cold_bytes);
         all.add(&truth);
         by_region.push(RegionTruth { name: &region.name, truth, sweeps: record.sweeps(index) });
@@ -157,7 +157,7 @@ pub(super) fn answer(question: &Question<'_>) -> Result<()> {
     let compared = all.comparison.map(|comparison| comparison.compared_bytes.max(1));
     let report = Report {
         pid,
-        idle_ms: question.idle_ms,
+        idle_ms: query.idle_ms,
         taken_at_ns: at_ns,
         truth: all,
         misplaced_bytes: misplaced,
@@ -185,7 +185,7 @@ impl Truth {
 
 /// One region at one moment.
 struct Measure<'a> {
-    question: &'a Question<'a>,
+    query: &'a Query<'a>,
     record: &'a Record,
     index: usize,
     region: &'a RegionLayout,
@@ -194,7 +194,7 @@ struct Measure<'a> {
 }
 
 impl Measure<'_> {
-    /// The truth about the region; adds to `cold_bytes` what the verdict holds for cold of it.
+    /// Returns the idle memory of the region; adds the region's cold bytes by the verdict to `cold_bytes`.
     fn truth(&self, verdict: Option<&ColdPages>, cold_bytes: &mut u64) -> Truth {
         let mut truth = Truth { total_bytes: self.region.bytes(), ..Truth::default() };
         let mut comparison = Comparison::default();
@@ -211,9 +211,9 @@ impl Measure<'_> {
                 truth.unknown_bytes += bytes;
                 continue;
             };
-            let idle = idle_ms >= self.question.idle_ms;
+            let idle = idle_ms >= self.query.idle_ms;
             truth.idle_bytes += if idle { bytes } else { 0 };
-            if idle_ms.abs_diff(self.question.idle_ms) <= self.question.slack_ms {
+            if idle_ms.abs_diff(self.query.idle_ms) <= self.query.slack_ms {
                 comparison.excluded_bytes += bytes;
                 continue;
             }
@@ -228,7 +228,7 @@ impl Measure<'_> {
         truth
     }
 
-    /// How much the verdict holds for cold between these addresses.
+    /// Returns the bytes between these addresses that the verdict considers cold.
     fn cold_bytes(&self, verdict: &ColdPages, start: u64, end: u64) -> u64 {
         let pages = (start..end).step_by(usize::try_from(self.page_bytes).unwrap_or(usize::MAX));
         pages.filter(|&page| verdict.contains(page)).count() as u64 * self.page_bytes
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(cold.bytes(), 8192);
     }
 
-    /// A region of three units (64, 64 and 2 pages), accessed 1, 5 and 10 s before the question.
+    /// Checks a region of three units (64, 64 and 2 pages), accessed 1, 5 and 10 s before the query.
     fn check(idle_ms: u64, slack_ms: u64, cold_pages: std::ops::Range<u64>, idle: u64, expected: [u64; 4]) {
         const PAGE: u64 = 4096;
         const NOW: u64 = 20_000_000_000;
@@ -280,8 +280,8 @@ mod tests {
             writes: false,
             toucher_pid: 1,
         };
-        let question = Question { layout: Path::new(""), idle_ms, compare: None, slack_ms };
-        let measure = Measure { question: &question, record: &record, index: 0, region: &region, page_bytes: PAGE, at_ns: NOW };
+        let query = Query { layout: Path::new(""), idle_ms, compare: None, slack_ms };
+        let measure = Measure { query: &query, record: &record, index: 0, region: &region, page_bytes: PAGE, at_ns: NOW };
         let verdict = ColdPages::new(&[[PAGE * (1 + cold_pages.start), PAGE * (1 + cold_pages.end)]], PAGE).unwrap();
         let truth = measure.truth(Some(&verdict), &mut 0);
         let comparison = truth.comparison.unwrap();
@@ -292,13 +292,13 @@ mod tests {
 
     #[test]
     fn verdicts_are_compared_page_by_page() {
-        // The right verdict, none at all, and everything.
+        // The correct verdict, an empty one, and one with everything.
         check(3000, 0, 64..130, 66, [0, 0, 0, 130]);
         check(3000, 0, 0..0, 66, [66, 0, 0, 130]);
         check(3000, 0, 0..130, 66, [0, 64, 0, 130]);
-        // A border within a unit.
+        // A boundary within a unit.
         check(3000, 0, 60..129, 66, [1, 4, 0, 130]);
-        // The second unit is within the slack, on either side of it.
+        // The second unit is within the slack, on either side of the limit.
         check(4500, 500, 128..130, 66, [0, 0, 64, 66]);
         check(5500, 500, 64..130, 2, [0, 0, 64, 66]);
         check(20_000, 0, 0..0, 0, [0, 0, 0, 130]);

@@ -1,4 +1,4 @@
-//! The ground-truth workload: a program whose every access to memory is known, and questions about it.
+//! The ground-truth workload: a program whose memory accesses are all known, and queries about it.
 
 mod accesses;
 mod idle;
@@ -31,17 +31,17 @@ pub(crate) use server::compute;
 use spec::{Kind, Spec};
 use toucher::{Role, Toucher};
 
-/// What to run.
+/// Parameters of a workload.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The specification: a seed, regions with name, bytes, kind, pattern and writes, and perhaps a server
+    /// The specification: a seed, regions with name, bytes, kind, pattern and writes, and optionally a server
     spec: PathBuf,
-    /// Where to write the layout once all is filled; the record of accesses is made beside it
+    /// Where to write the layout when all memory is filled; the access record is created beside it
     #[arg(long, value_name = "FILE")]
     layout: PathBuf,
 }
 
-/// What to ask.
+/// Parameters of a query about idle memory.
 #[derive(clap::Args)]
 pub(crate) struct TruthArguments {
     /// The layout file of a running workload
@@ -49,29 +49,29 @@ pub(crate) struct TruthArguments {
     /// Pages not accessed for this long are idle
     #[arg(long, value_name = "MILLISECONDS")]
     idle_ms: u64,
-    /// A tracker's verdict to compare with: {"pid":..,"cold":[[start,end],..],"taken_at_ns":..}
+    /// File with a tracker's verdict: {"pid":..,"cold":[[start,end],..],"taken_at_ns":..}
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
-    /// Leave out pages whose idle time is this close to the limit
+    /// Exclude pages whose idle time is this close to the limit
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0, requires = "compare")]
     slack_ms: u64,
 }
 
-/// Whose residency to show.
+/// The workload whose residency is reported.
 #[derive(clap::Args)]
 pub(crate) struct ResidencyArguments {
     /// The layout file of a running workload
     layout: PathBuf,
 }
 
-/// Whose accesses to tell.
+/// The workload whose accesses are reported.
 #[derive(clap::Args)]
 pub(crate) struct AccessesArguments {
     /// The layout file of a running workload
     layout: PathBuf,
 }
 
-/// Where accesses go.
+/// The workload whose accesses are reported by node.
 #[derive(clap::Args)]
 pub(crate) struct NodesArguments {
     /// The layout file of a running workload
@@ -81,29 +81,29 @@ pub(crate) struct NodesArguments {
     every_ms: u64,
 }
 
-/// Tells how many times each block of a workload was accessed so far.
+/// Prints how many times each block of a workload was accessed so far.
 ///
 /// # Errors
-/// When the layout or the record of accesses cannot be read.
+/// The layout or the access record cannot be read.
 pub(crate) fn accesses(arguments: &AccessesArguments) -> Result<()> {
     accesses::print(&arguments.layout)
 }
 
-/// Tells, again and again, on which nodes a workload's memory is and how often it was accessed there, until `SIGTERM`
-/// or `SIGINT`, or until the workload ends.
+/// Prints periodically on which nodes a workload's memory is and how often it was accessed there, until `SIGTERM`,
+/// `SIGINT` or the workload's exit.
 ///
 /// # Errors
-/// When a file cannot be read, or standard output is closed.
+/// A file cannot be read, or standard output is closed.
 pub(crate) fn nodes(arguments: &NodesArguments) -> Result<()> {
     nodes::watch(&arguments.layout, std::time::Duration::from_millis(arguments.every_ms.max(1)))
 }
 
-/// Answers a question about the idle memory of a workload.
+/// Prints the idle memory of a workload, and compares it with a verdict if given.
 ///
 /// # Errors
-/// When a file is missing or does not fit the others, with its path.
+/// A file is missing, or the files do not match.
 pub(crate) fn truth(arguments: &TruthArguments) -> Result<()> {
-    idle::answer(&idle::Question {
+    idle::answer(&idle::Query {
         layout: &arguments.layout,
         idle_ms: arguments.idle_ms,
         compare: arguments.compare.as_deref(),
@@ -111,23 +111,23 @@ pub(crate) fn truth(arguments: &TruthArguments) -> Result<()> {
     })
 }
 
-/// Shows where a workload's pages are.
+/// Prints where a workload's pages are.
 ///
 /// # Errors
-/// When the layout or the process's `pagemap` cannot be read.
+/// The layout or the process's `pagemap` cannot be read.
 pub(crate) fn residency(arguments: &ResidencyArguments) -> Result<()> {
     residency::print(&arguments.layout)
 }
 
-/// Fills the regions, writes the layout, says `ready`, and accesses memory until `SIGTERM` or `SIGINT`. Where it serves
-/// requests, it then tells of each second in a line, and of all in a last one.
+/// Fills the regions, writes the layout, prints `ready`, and accesses memory until `SIGTERM` or `SIGINT`. A workload
+/// that serves requests then prints one line per second and a summary.
 ///
 /// # Errors
-/// When the specification is wrong, memory or disk space runs out, or the child that accesses shared memory dies.
+/// The specification is invalid, memory or disk space is exhausted, or the child that accesses shared memory exits.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGCHLD]).context("cannot block signals")?;
     let spec = Spec::read(&arguments.spec, page_bytes() as u64)?;
-    // Readers may be in another directory.
+    // Readers may run in another directory.
     let layout_path = std::path::absolute(&arguments.layout).context("cannot find the current directory")?;
     let mut shapes = Vec::new();
     for region in &spec.regions {
@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let child = start_child(&regions, &record, spec.seed, &signals)?;
     let done = serve(&regions, &record, &spec, child, &signals, &layout_path);
     if let Some(child) = child {
-        // It ends with this process in any case; here it ends before the files are removed.
+        // It would be killed when this process exits, but the files are removed before that.
         let _ = child::kill(child, libc::SIGKILL);
     }
     for region in &regions {
@@ -147,31 +147,31 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     done
 }
 
-/// Where the record of accesses is, beside the layout file.
+/// Returns the path of the access record, beside the layout file.
 fn record_path(layout: &Path) -> PathBuf {
     with_suffix(layout, ".truth")
 }
 
-/// Makes and fills all regions. Filling counts as the first access.
+/// Creates and fills all regions. Filling counts as the first access.
 fn fill(spec: &Spec, record: &Record, layout: &Path) -> Result<Vec<Region>> {
     let mut regions = Vec::new();
     for (index, region_spec) in spec.regions.iter().enumerate() {
         let region = Region::new(index, region_spec, spec.seed, layout)
-            .with_context(|| format!("cannot make region {:?} of {} bytes", region_spec.name, region_spec.bytes))?;
+            .with_context(|| format!("cannot create region {:?} of {} bytes", region_spec.name, region_spec.bytes))?;
         region.sweep(record, 0);
         regions.push(region);
     }
     Ok(regions)
 }
 
-/// Starts the process that accesses shared memory, where there is any. It inherits nothing else: memory shared
-/// between parent and child would be copied when the parent writes to it.
+/// Starts the process that accesses shared memory, if there is any. It inherits no other region: memory that parent
+/// and child share would be copied when the parent writes to it.
 fn start_child(regions: &[Region], record: &Record, seed: u64, signals: &Signals) -> Result<Option<i32>> {
     if regions.iter().all(|region| region.spec.kind != Kind::Shared) {
         return Ok(None);
     }
     for region in regions.iter().filter(|region| region.spec.kind != Kind::Shared) {
-        region.mapping.advise(Advice::DontFork).context("cannot keep a region from the child (MADV_DONTFORK)")?;
+        region.mapping.advise(Advice::DontFork).context("cannot exclude a region from the child (MADV_DONTFORK)")?;
     }
     let life = || match Toucher::new(Role::Child, regions, record, seed).run(signals, None) {
         Ok(()) => 0,
@@ -180,7 +180,7 @@ fn start_child(regions: &[Region], record: &Record, seed: u64, signals: &Signals
     child::fork(life).map(Some).context("cannot fork the child that accesses shared memory")
 }
 
-/// Tells where all is, and accesses memory until a signal ends it.
+/// Writes the layout, and accesses memory until a signal arrives.
 fn serve(regions: &[Region], record: &Record, spec: &Spec, child: Option<i32>, signals: &Signals, layout_path: &Path) -> Result<()> {
     let pid = i32::try_from(std::process::id())?;
     let region_layout = |region: &Region| RegionLayout {

@@ -1,4 +1,4 @@
-//! Where accesses go: a workload's memory by NUMA node, and how often it is accessed there.
+//! A workload's memory by NUMA node, and its accesses by node.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,30 +16,30 @@ use super::accesses::open;
 use super::layout::{Layout, RegionLayout};
 use super::record::Record;
 
-/// Memory on one node, and its accesses since the last line.
+/// Memory on one node, and its accesses since the previous line.
 #[derive(Debug, Default, PartialEq, Serialize)]
 struct Share {
     bytes: u64,
     accesses: u64,
 }
 
-/// One line.
+/// One line of output.
 #[derive(Debug, Serialize)]
 struct Line {
     at_ns: u64,
     elapsed_s: f64,
     nodes: BTreeMap<u32, Share>,
-    /// Accesses of pages that were not in memory when they were looked for.
+    /// Accesses of pages that were not in memory when their node was determined.
     absent_accesses: u64,
 }
 
-/// Prints a line every now and then, until `SIGTERM` or `SIGINT` comes or the workload has ended.
+/// Prints a line every `every`, until `SIGTERM`, `SIGINT` or the workload's exit.
 ///
-/// An access counts for the node on which its page is at the end of its interval. Pages that are recorded together
-/// count for the node of the first one.
+/// An access counts for the node of its page at the end of the interval. Pages that share a record count for the node
+/// of the first one.
 ///
 /// # Errors
-/// When a file cannot be read, or standard output is closed.
+/// A file cannot be read, or standard output is closed.
 pub(super) fn watch(path: &Path, every: Duration) -> Result<()> {
     let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("cannot block signals")?;
     let (layout, record) = open(path)?;
@@ -47,8 +47,7 @@ pub(super) fn watch(path: &Path, every: Duration) -> Result<()> {
     let mut before_ns = monotonic_ns();
     let process = PathBuf::from(format!("/proc/{}", layout.pid));
     while signals.take(Some(every)).is_none() {
-        // Whether accesses came since the last line or not: without any, nobody asks the kernel about the process
-        // below.
+        // A workload without accesses would not be noticed to have exited by the calls below.
         if !process.exists() {
             return Ok(());
         }
@@ -57,7 +56,7 @@ pub(super) fn watch(path: &Path, every: Duration) -> Result<()> {
         for (index, region) in layout.regions.iter().enumerate() {
             match line.add(&layout, region, &record, index, &mut counts[index]) {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
-                other => other.with_context(|| format!("cannot find the pages of region {:?}", region.name))?,
+                other => other.with_context(|| format!("cannot determine the nodes of region {:?}", region.name))?,
             }
         }
         match std::fs::read_to_string(process.join("numa_maps")) {
@@ -66,9 +65,9 @@ pub(super) fn watch(path: &Path, every: Duration) -> Result<()> {
                     add_bytes(&mut line.nodes, &maps, region.start..region.end);
                 }
             }
-            // A kernel without NUMA does not have it, and has one node.
+            // A kernel without NUMA has no numa_maps, and one node.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            // The workload has ended.
+            // The workload has exited.
             Err(_) => return Ok(()),
         }
         print_line(&serde_json::to_value(&line)?)?;
@@ -82,7 +81,7 @@ fn counts(record: &Record, region: usize) -> Vec<u32> {
 }
 
 impl Line {
-    /// Adds the accesses of a region since `before`, which becomes the counts of now.
+    /// Adds the accesses of a region since `before`, and updates `before` to the current counts.
     fn add(&mut self, layout: &Layout, region: &RegionLayout, record: &Record, index: usize, before: &mut Vec<u32>) -> std::io::Result<()> {
         let now = counts(record, index);
         let unit_bytes = record.shape(index).unit_pages as u64 * layout.page_bytes;
@@ -106,8 +105,8 @@ impl Line {
     }
 }
 
-/// Adds the bytes of the mappings that lie in `range`, as `/proc/PID/numa_maps` has them: `7f0000000000 default
-/// anon=512 N0=256 N1=256 kernelpagesize_kB=4`, counted in pages of the size that ends the line.
+/// Adds the bytes of the mappings in `range`, from `/proc/PID/numa_maps`: `7f0000000000 default anon=512 N0=256 N1=256
+/// kernelpagesize_kB=4`, counted in pages of the size at the end of the line.
 fn add_bytes(nodes: &mut BTreeMap<u32, Share>, maps: &str, range: std::ops::Range<u64>) {
     for line in maps.lines() {
         let mut words = line.split(' ');

@@ -1,8 +1,8 @@
-//! Accesses at random times: each 2 MiB block is a Poisson process with a rate of its own.
+//! Accesses at random times: each 2 MiB block is a Poisson process with its own rate.
 //!
-//! All blocks of a region are one process. Arrivals of the sum of the rates, each given to a block with a chance in
-//! proportion to its rate, are independent Poisson processes of those rates: it takes one next arrival, and no
-//! calendar.
+//! All blocks of a region are simulated as one process. If each arrival of a process with the sum of the rates is
+//! assigned to a block with a probability proportional to its rate, the blocks have independent Poisson processes of
+//! those rates. Only the next arrival has to be stored.
 
 use fastrand::Rng;
 
@@ -11,32 +11,32 @@ use crate::zipf::ZipfPages;
 
 use super::spec::{BLOCK_PAGES, Poisson};
 
-/// An access that is due for longer than this is left out, with all that fell due meanwhile. A workload that was held
-/// up would otherwise make them all at once, which is no Poisson process, and which no accessed bit can tell from a
-/// single one.
+/// An access that is late by more than this is dropped, with all others that became due meanwhile. A delayed workload
+/// would otherwise make them all at once, which is no Poisson process, and which accessed bits would show as a single
+/// access.
 const LATE_MAX_NS: u64 = 50_000_000;
 
 /// The accesses of one region in one phase.
 pub(super) struct Arrivals {
-    /// Sum of the rates of the blocks up to each one, in the order of their ranks; the last is the rate of all.
+    /// Cumulated rates of the blocks by rank; the last is the total rate.
     cumulated: Vec<f64>,
-    /// The block of each rank.
+    /// Block of each rank.
     blocks: Vec<usize>,
-    /// Which pages of a block are accessed, the same ones in each.
+    /// Popularity of the accessed pages within a block, the same in each block.
     parts: ZipfPages,
-    /// The pages of a block that take part: their distance from one another.
+    /// Distance between the accessed pages of a block.
     stride: usize,
     rng: Rng,
     next_ns: u64,
 }
 
 impl Arrivals {
-    /// The process that starts at `now_ns` in a region of `pages` pages, a multiple of [`BLOCK_PAGES`].
+    /// Starts a process at `now_ns` in a region of `pages` pages, a multiple of [`BLOCK_PAGES`].
     pub(super) fn new(poisson: &Poisson, pages: usize, now_ns: u64, mut rng: Rng) -> Self {
         let mut order: Vec<usize> = (0..pages / BLOCK_PAGES as usize).collect();
-        // The seed and the number of the draw alone say who is hot, whatever was drawn for other phases.
-        let mut who = Rng::with_seed(rng.u64(..) ^ poisson.draw);
-        who.shuffle(&mut order);
+        // Which blocks are hot depends only on the seed and on `draw`, not on the draws of other phases.
+        let mut assignment = Rng::with_seed(rng.u64(..) ^ poisson.draw);
+        assignment.shuffle(&mut order);
         let idle = usize::try_from(floor((order.len() as f64 * poisson.idle).round())).unwrap_or(usize::MAX);
         order.truncate(order.len().saturating_sub(idle));
         let last = order.len().saturating_sub(1).max(1) as f64;
@@ -47,17 +47,17 @@ impl Arrivals {
                 sum
             })
             .collect();
-        let parts = ZipfPages::new(poisson.parts as usize, poisson.exponent, &mut who);
+        let parts = ZipfPages::new(poisson.parts as usize, poisson.exponent, &mut assignment);
         let stride = (BLOCK_PAGES / poisson.parts) as usize;
         let mut arrivals = Self { cumulated, blocks: order, parts, stride, rng, next_ns: now_ns };
         arrivals.advance();
         arrivals
     }
 
-    /// The page of the next access, if it is due at `now_ns`.
+    /// Returns the page of the next access, if it is due at `now_ns`.
     pub(super) fn next_until(&mut self, now_ns: u64) -> Option<usize> {
         if now_ns.saturating_sub(self.next_ns) > LATE_MAX_NS {
-            // What comes after any moment is a Poisson process again.
+            // From any moment on, the arrivals are a Poisson process again.
             self.next_ns = now_ns;
             self.advance();
         }
@@ -72,7 +72,7 @@ impl Arrivals {
         Some(self.blocks[rank] * BLOCK_PAGES as usize + part * self.stride)
     }
 
-    /// Draws when the next access is due: after an exponentially distributed time.
+    /// Draws the time of the next access: after an exponentially distributed interval.
     fn advance(&mut self) {
         let Some(all) = self.cumulated.last() else {
             self.next_ns = u64::MAX;
@@ -93,7 +93,7 @@ mod tests {
         Poisson { least, most, idle: 0.0, parts: BLOCK_PAGES, exponent: 0.0, draw: 0 }
     }
 
-    /// How often each page is accessed in `seconds`, asked for in batches of 10 ms.
+    /// Returns the accesses of each page in `seconds`, drawn in batches of 10 ms.
     fn counts(poisson: &Poisson, blocks: usize, seconds: u64) -> Vec<u32> {
         let pages = blocks * BLOCK_PAGES as usize;
         let mut arrivals = Arrivals::new(poisson, pages, 5 * SECOND, Rng::with_seed(7));
@@ -111,7 +111,7 @@ mod tests {
         counts.chunks(BLOCK_PAGES as usize).map(|block| block.iter().sum()).collect()
     }
 
-    /// Checks that the rates of the blocks are those asked for, each within five standard deviations of its count.
+    /// Checks the rates of the blocks, each within five standard deviations of its count.
     fn check(poisson: &Poisson, blocks: usize, rates: &[f64]) {
         const SECONDS: u64 = 200;
         let mut found = by_block(&counts(poisson, blocks, SECONDS));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_spread_by_their_logarithm() {
+    fn rates_are_spaced_logarithmically() {
         check(&poisson(1.0, 100.0), 3, &[1.0, 10.0, 100.0]);
         check(&poisson(20.0, 20.0), 2, &[20.0, 20.0]);
         check(&poisson(5.0, 50.0), 1, &[50.0]);
@@ -133,8 +133,8 @@ mod tests {
     }
 
     #[test]
-    fn times_are_random_and_not_evenly_spaced() {
-        // Counts of a Poisson process vary by their own mean: 10 per second, over 400 seconds.
+    fn intervals_are_random() {
+        // The variance of a Poisson process's counts equals their mean: 10 per second, over 400 seconds.
         let mut arrivals = Arrivals::new(&poisson(10.0, 10.0), BLOCK_PAGES as usize, 0, Rng::with_seed(3));
         let mut seconds = Vec::new();
         for second in 1..=400 {
@@ -152,10 +152,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_is_left_out() {
+    fn late_accesses_are_dropped() {
         let mut arrivals = Arrivals::new(&poisson(100.0, 100.0), BLOCK_PAGES as usize, 0, Rng::with_seed(3));
         let mut made = |now_ns| std::iter::from_fn(|| arrivals.next_until(now_ns)).count();
-        // Two seconds in batches of 10 ms, with one second without a turn between them: that one's 100 are missing.
+        // Two seconds in batches of 10 ms, with one second without calls between them, whose 100 accesses are dropped.
         let first: usize = (1..=100).map(|batch| made(batch * SECOND / 100)).sum();
         assert_eq!(made(2 * SECOND), 0);
         let second: usize = (201..=300).map(|batch| made(batch * SECOND / 100)).sum();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_fall_on_the_parts_alone() {
+    fn only_the_parts_are_accessed() {
         for (parts, exponent) in [(1, 0.0), (4, 1.0), (512, 0.0)] {
             let counts = counts(&Poisson { parts, exponent, ..poisson(300.0, 300.0) }, 2, 50);
             for block in counts.chunks(BLOCK_PAGES as usize) {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draw_says_who_is_hot() {
+    fn the_draw_determines_which_blocks_are_hot() {
         let draw = |draw| by_block(&counts(&Poisson { draw, ..poisson(0.1, 100.0) }, 8, 20));
         assert_eq!(draw(1), draw(1));
         let hottest = |counts: &[u32]| (0..8).max_by_key(|&block| counts[block]);

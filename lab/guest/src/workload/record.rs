@@ -1,16 +1,17 @@
-//! The record of truth: a small shared file into which the workload writes when it accessed what.
+//! The access record: a small shared file into which the workload writes when it accessed which pages.
 //!
-//! Layout, in native byte order, all numbers `u64` unless said otherwise:
+//! Layout, in native byte order, all numbers `u64` unless stated otherwise:
 //!
-//! | where | what |
+//! | offset | content |
 //! |---|---|
 //! | 0 | magic, version, start (nanoseconds of `CLOCK_MONOTONIC`), number of regions; zeroes up to 64 |
-//! | 64 + 64 i | region i: units, pages per unit, depth, offset of its table; sweeps begun, begin and end of the last
-//! one (nanoseconds of `CLOCK_MONOTONIC`; the end is the older one while it is under way), periods missed | | a
-//! region's offset | per unit: how many times it was accessed (`u32`), and a ring of `depth` times of access (`u32`,
-//! milliseconds since the start) |
+//! | 64 + 64 i | entry of region i, see below |
+//! | a region's offset | per unit: number of accesses (`u32`), ring of `depth` access times (`u32`, ms since the start) |
 //!
-//! A time is written just before the access that it stands for. Readers look while the workload goes on.
+//! A region's entry: units, pages per unit, depth, offset of its table; sweeps begun, begin and end of the last sweep
+//! (nanoseconds of `CLOCK_MONOTONIC`; during a sweep the end is that of the previous one), missed periods.
+//!
+//! A time is written immediately before its access. Readers read while the workload runs.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -26,23 +27,23 @@ use super::spec::Pattern;
 const MAGIC: u64 = u64::from_le_bytes(*b"labtruth");
 const VERSION: u64 = 1;
 const ENTRY_BYTES: usize = 64;
-/// Bounds on what a file may claim, far above what workloads have.
+/// Limit of values in a file, far above those of real workloads.
 const CLAIM_MAX: u64 = 1 << 40;
-/// How far back the ring of a periodic region should reach, within bounds on its depth.
+/// Time that the ring of a periodic region should cover, within the limits of its depth.
 const HISTORY_MS: u64 = 60_000;
 
-/// How closely a region's accesses are recorded.
+/// Resolution of a region's record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Shape {
     pub(super) units: usize,
-    /// Pages that share one record, as they are accessed together.
+    /// Pages that share one record because they are accessed together.
     pub(super) unit_pages: usize,
-    /// Times that are kept per unit.
+    /// Number of access times kept per unit.
     depth: usize,
 }
 
 impl Shape {
-    /// The record that `pages` pages with this pattern need.
+    /// Returns the resolution for `pages` pages with this pattern.
     pub(super) fn new(pattern: &Pattern, pages: usize) -> Self {
         let single_pages = pattern.parts().any(|part| matches!(part, Pattern::Zipf(_) | Pattern::Poisson(_) | Pattern::Requests(_)));
         let unit_pages = if single_pages { 1 } else { 64 };
@@ -60,7 +61,7 @@ impl Shape {
     }
 }
 
-/// What the record says about the whole-region accesses of a region.
+/// Sweeps of a region: accesses of all of its pages.
 #[derive(Debug, PartialEq, serde::Serialize)]
 pub(super) struct Sweeps {
     pub(super) sweeps: u64,
@@ -69,7 +70,7 @@ pub(super) struct Sweeps {
     pub(super) missed_periods: u64,
 }
 
-/// The record, for its writers and its readers.
+/// The access record, for its writers and readers.
 pub(super) struct Record {
     mapping: Mapping,
     start_ns: u64,
@@ -94,19 +95,19 @@ fn entry(region: usize) -> usize {
 }
 
 impl Record {
-    /// Makes the file, in place of one that is there, with nothing accessed yet.
+    /// Creates the file, replacing an existing one, without any accesses.
     ///
     /// # Errors
-    /// With the path, when the file cannot be made.
+    /// The file cannot be created.
     pub(super) fn create(path: &Path, shapes: &[Shape], start_ns: u64) -> Result<Self> {
-        let context = || format!("cannot make the record of accesses {}", path.display());
+        let context = || format!("cannot create the access record {}", path.display());
         let mut tables = Vec::new();
         let mut bytes = entry(shapes.len());
         for &shape in shapes {
             tables.push((shape, bytes));
             bytes += (shape.units * shape.unit_bytes()).next_multiple_of(8);
         }
-        // A reader may still have mapped an old one, which must not shrink under it.
+        // A reader may still have mapped the old file, which must not shrink.
         let _ = std::fs::remove_file(path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).with_context(context)?;
         file.set_len(bytes as u64).with_context(context)?;
@@ -125,7 +126,7 @@ impl Record {
         Ok(Self { mapping, start_ns, tables })
     }
 
-    /// Keeps it in DRAM.
+    /// Locks the record in DRAM.
     ///
     /// # Errors
     /// Those of [`Mapping::lock`].
@@ -133,42 +134,42 @@ impl Record {
         self.mapping.lock()
     }
 
-    /// Opens the record of a workload, to read it.
+    /// Opens a workload's record for reading.
     ///
     /// # Errors
-    /// With the path and what is wrong with the file.
+    /// The file cannot be read or is invalid.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        Self::open_checked(path).with_context(|| format!("cannot use the record of accesses {}", path.display()))
+        Self::open_checked(path).with_context(|| format!("cannot read the access record {}", path.display()))
     }
 
     fn open_checked(path: &Path) -> Result<Self> {
         let file = std::fs::File::open(path)?;
         let bytes = usize::try_from(file.metadata()?.len())?;
-        ensure!(bytes >= entry(0), "it is only {bytes} bytes long");
+        ensure!(bytes >= entry(0), "the file has only {bytes} bytes");
         let mapping = Mapping::shared_read_only(&file, bytes)?;
-        ensure!(mapping.u64_at(0).load(Acquire) == MAGIC, "it does not start as such a record does");
+        ensure!(mapping.u64_at(0).load(Acquire) == MAGIC, "the file does not start with the magic number of an access record");
         let version = mapping.u64_at(8).load(Relaxed);
-        ensure!(version == VERSION, "its version is {version}; this program reads version {VERSION}");
+        ensure!(version == VERSION, "the file has version {version}; this program supports version {VERSION}");
         let start_ns = mapping.u64_at(16).load(Relaxed);
         let count = usize::try_from(mapping.u64_at(24).load(Relaxed))?;
-        ensure!(count <= (bytes - entry(0)) / ENTRY_BYTES, "it is too short for its {count} regions");
+        ensure!(count <= (bytes - entry(0)) / ENTRY_BYTES, "the file is too short for {count} regions");
         let mut tables = Vec::new();
         for region in 0..count {
             let read = |field: usize| {
                 let value = mapping.u64_at(entry(region) + field).load(Relaxed);
-                ensure!((1..=CLAIM_MAX).contains(&value), "region {region} has the impossible value {value}");
+                ensure!((1..=CLAIM_MAX).contains(&value), "region {region} has the invalid value {value}");
                 Ok(usize::try_from(value)?)
             };
             let shape = Shape { units: read(field::UNITS)?, unit_pages: read(field::UNIT_PAGES)?, depth: read(field::DEPTH)? };
             let offset = read(field::OFFSET)?;
             let end = shape.units.checked_mul(shape.unit_bytes()).and_then(|table| table.checked_add(offset));
-            ensure!(offset.is_multiple_of(8) && end.is_some_and(|end| end <= bytes), "it is too short for its region {region}");
+            ensure!(offset.is_multiple_of(8) && end.is_some_and(|end| end <= bytes), "the file is too short for region {region}");
             tables.push((shape, offset));
         }
         Ok(Self { mapping, start_ns, tables })
     }
 
-    /// How many regions it is about.
+    /// Returns the number of regions.
     pub(super) fn regions(&self) -> usize {
         self.tables.len()
     }
@@ -183,12 +184,12 @@ impl Record {
         offset + unit * shape.unit_bytes()
     }
 
-    /// Milliseconds from the start to `now_ns`.
+    /// Returns the milliseconds from the start to `now_ns`.
     fn since_start_ms(&self, now_ns: u64) -> u32 {
         u32::try_from(now_ns.saturating_sub(self.start_ns) / 1_000_000).unwrap_or(u32::MAX)
     }
 
-    /// Notes that this unit is accessed now. One writer per region.
+    /// Records an access of this unit. Each region has one writer.
     pub(super) fn access(&self, region: usize, unit: usize, now_ns: u64) {
         let offset = self.unit_offset(region, unit);
         let depth = self.tables[region].0.depth;
@@ -197,24 +198,24 @@ impl Record {
         self.mapping.u32_at(offset).store(count.wrapping_add(1), Release);
     }
 
-    /// How many times this unit was accessed, modulo 2^32.
+    /// Returns the number of accesses of this unit, modulo 2^32.
     pub(super) fn count(&self, region: usize, unit: usize) -> u32 {
         self.mapping.u32_at(self.unit_offset(region, unit)).load(Acquire)
     }
 
-    /// Notes that all pages of the region are about to be accessed, after `missed` periods in which they were not.
+    /// Records the begin of a sweep of the region, after `missed` periods without one.
     pub(super) fn begin_sweep(&self, region: usize, missed: u64, now_ns: u64) {
         self.mapping.u64_at(entry(region) + field::MISSED).fetch_add(missed, Relaxed);
         self.mapping.u64_at(entry(region) + field::SWEEPS).fetch_add(1, Relaxed);
         self.mapping.u64_at(entry(region) + field::BEGIN).store(now_ns, Release);
     }
 
-    /// Notes that all pages of the region have been accessed.
+    /// Records the end of a sweep of the region.
     pub(super) fn end_sweep(&self, region: usize, now_ns: u64) {
         self.mapping.u64_at(entry(region) + field::END).store(now_ns, Release);
     }
 
-    /// What is known about the sweeps of a region.
+    /// Returns the figures of a region's sweeps.
     pub(super) fn sweeps(&self, region: usize) -> Sweeps {
         let load = |field| self.mapping.u64_at(entry(region) + field).load(Acquire);
         Sweeps {
@@ -225,8 +226,8 @@ impl Record {
         }
     }
 
-    /// How long before `at_ns` this unit was last accessed, in milliseconds; `None` when that is not known (any
-    /// more), because the unit was accessed too often since then, or not at all before.
+    /// Returns the milliseconds from the last access of this unit before `at_ns` to that time; `None` if that access is
+    /// not recorded: the unit was accessed too often since then, or never before.
     pub(super) fn idle_ms(&self, region: usize, unit: usize, at_ns: u64) -> Option<u64> {
         let offset = self.unit_offset(region, unit);
         let depth = self.tables[region].0.depth;
@@ -235,7 +236,7 @@ impl Record {
         for back in 1..=count.min(u32::try_from(depth).unwrap_or(u32::MAX)) {
             let index = count.wrapping_sub(back);
             let accessed_ms = self.mapping.u32_at(offset + 4 + 4 * (index as usize % depth)).load(Relaxed);
-            // The writer may have lapped us: then the slot holds a later time, or is just being overwritten.
+            // The writer may have overwritten the slot meanwhile, or be writing it at this moment.
             fence(Acquire);
             let newer = self.mapping.u32_at(offset).load(Relaxed).wrapping_sub(index);
             if newer as usize > depth {
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_follow_patterns() {
+    fn resolution_follows_the_pattern() {
         for (pattern, pages, units, unit_pages, depth) in [
             (Pattern::Never(true), 64, 1, 64, 4),
             (Pattern::PeriodMs(100), 65, 2, 64, 256),
@@ -270,7 +271,7 @@ mod tests {
         }
     }
 
-    /// Accesses one unit at these times (ms after the start) and checks how long it is idle at others.
+    /// Accesses one unit at these times (ms after the start) and checks its idle time at others.
     fn check(accesses_ms: &[u64], idle: &[(u64, Option<u64>)]) {
         const START: u64 = 5_000_000_000;
         let directory = tempfile::tempdir().unwrap();
@@ -290,11 +291,11 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_known_for_now_and_for_a_while_back() {
+    fn idle_time_is_known_for_the_recorded_accesses() {
         check(&[], &[(0, None), (100, None)]);
         check(&[10], &[(9, None), (10, Some(0)), (35, Some(25))]);
         check(&[10, 20, 30], &[(15, Some(5)), (29, Some(9)), (1000, Some(970))]);
-        // Of six accesses the ring holds the last four.
+        // The ring contains the last four of six accesses.
         check(&[10, 20, 30, 40, 50, 60], &[(65, Some(5)), (35, Some(5)), (29, None), (15, None)]);
     }
 
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_foreign_record_is_refused() {
+    fn a_truncated_or_foreign_record_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("record");
         drop(Record::create(&path, &[Shape::new(&zipf(), 3)], 1).unwrap());

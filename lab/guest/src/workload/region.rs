@@ -1,4 +1,4 @@
-//! Regions: memory made, filled and accessed as the specification says.
+//! Regions: memory that is created, filled and accessed according to the specification.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
@@ -14,26 +14,26 @@ use super::layout::with_suffix;
 use super::record::Record;
 use super::spec::{HUGE_PAGE_BYTES, Kind, Pattern, RegionSpec};
 
-/// A region that is filled and mapped.
+/// A region that is mapped and filled.
 pub(super) struct Region {
-    /// Its place among the workload's regions.
+    /// Its index among the workload's regions.
     pub(super) index: usize,
     pub(super) spec: RegionSpec,
     pub(super) mapping: Mapping,
-    /// The file that a `file` region has made.
+    /// The file created for a `file` region.
     file: Option<PathBuf>,
 }
 
-/// The file of a `file` region, when the specification names none.
+/// Returns the file of a `file` region without a path in the specification.
 fn default_path(layout: &Path, name: &str) -> PathBuf {
     with_suffix(layout, &format!(".{name}.data"))
 }
 
 impl Region {
-    /// Makes and fills a region. Its pages are in memory afterwards, and mapped.
+    /// Creates and fills a region. Afterwards all of its pages are in memory and mapped.
     ///
     /// # Errors
-    /// When there is not enough memory or disk space, with the file's path where there is one.
+    /// There is not enough memory or disk space.
     pub(super) fn new(index: usize, spec: &RegionSpec, seed: u64, layout: &Path) -> Result<Self> {
         let bytes = usize::try_from(spec.bytes)?;
         let mut file = None;
@@ -45,10 +45,10 @@ impl Region {
                 let mapping = Mapping::anonymous(bytes, align)?;
                 let advised = mapping.advise(if huge { Advice::HugePage } else { Advice::NoHugePage });
                 if huge {
-                    // Without transparent huge pages there is nothing to forbid, but nothing to have either.
-                    advised.context("MADV_HUGEPAGE; this kernel has no transparent huge pages")?;
+                    // For other kinds, a kernel without transparent huge pages is fine.
+                    advised.context("MADV_HUGEPAGE: this kernel has no transparent huge pages")?;
                 }
-                // A convenience for readers of /proc/PID/maps that not every kernel offers.
+                // Names are a convenience for readers of /proc/PID/maps, and not every kernel supports them.
                 let _ = mapping.name(&spec.name);
                 filling.each_page(bytes, |offset, page| {
                     mapping.write(offset, page);
@@ -63,8 +63,7 @@ impl Region {
                 let open = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
                 let mapping = filling.map(&open.with_context(context)?, bytes).with_context(context)?;
                 if matches!(spec.pattern, Pattern::Requests(_)) {
-                    // As databases do that map their files: around a page that is asked for, nobody asks for its
-                    // neighbours.
+                    // As databases with mapped files do: requests read single pages, so readahead is useless.
                     mapping.advise(Advice::Random).context("MADV_RANDOM")?;
                 }
                 file = Some(path);
@@ -77,20 +76,20 @@ impl Region {
         Ok(Self { index, spec: spec.clone(), mapping, file })
     }
 
-    /// Removes the file that it has made, if any.
+    /// Removes the region's file, if there is one.
     pub(super) fn remove_file(&self) {
         if let Some(path) = &self.file {
-            // Gone already is fine, and at the end of the program there is nobody left to help otherwise.
+            // The file may be gone already, and the program exits in any case.
             let _ = std::fs::remove_file(path);
         }
     }
 
-    /// Number of its pages.
+    /// Returns the number of pages.
     pub(super) fn pages(&self) -> usize {
         self.mapping.bytes() / page_bytes()
     }
 
-    /// Accesses every page once, in the order of addresses, and records it.
+    /// Accesses every page once, in address order, and records it.
     pub(super) fn sweep(&self, record: &Record, missed: u64) {
         record.begin_sweep(self.index, missed, monotonic_ns());
         for unit in 0..record.shape(self.index).units {
@@ -104,7 +103,7 @@ impl Region {
         self.access_at(record, unit, monotonic_ns());
     }
 
-    /// Like [`Region::access`], for one who knows what time it is.
+    /// Like [`Region::access`], with the current time as an argument.
     pub(super) fn access_at(&self, record: &Record, unit: usize, now_ns: u64) {
         let unit_pages = record.shape(self.index).unit_pages;
         let first = unit * unit_pages;
@@ -113,7 +112,7 @@ impl Region {
     }
 }
 
-/// What a region is filled with.
+/// The content of a region.
 struct Filling {
     seed: u64,
     region: usize,
@@ -121,7 +120,7 @@ struct Filling {
 }
 
 impl Filling {
-    /// Gives each page's offset and content to `put`.
+    /// Calls `put` with each page's offset and content.
     fn each_page(&self, bytes: usize, mut put: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
         let page_bytes = page_bytes();
         let mut content = Vec::with_capacity(2 * page_bytes);
@@ -135,17 +134,17 @@ impl Filling {
         Ok(())
     }
 
-    /// Fills a file by writing, which reports a full disk where a mapping would kill the process, and maps it.
+    /// Fills a file by writing, so that a full disk is an error and not a signal, and maps it.
     fn map(&self, file: &File, bytes: usize) -> Result<Mapping> {
         let mut writer = BufWriter::with_capacity(1 << 20, file);
         self.each_page(bytes, |_, page| Ok(writer.write_all(page)?))?;
         writer.flush()?;
         drop(writer);
-        // Clean pages are what a program has that reads its files.
+        // Written pages are made clean, like those of a program that reads its files.
         file.sync_all()?;
         let mapping = Mapping::shared(file, bytes)?;
         mapping.advise(Advice::NoHugePage).or_else(|error| {
-            // The kernel has no huge pages to forbid.
+            // The kernel has no transparent huge pages.
             if error.kind() == std::io::ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
         })?;
         Ok(mapping)
@@ -156,7 +155,7 @@ impl Filling {
 mod tests {
     use super::*;
 
-    /// Checks how well what a region is filled with compresses, and that no two of its pages are equal.
+    /// Checks the compression ratio of a content, and that no two pages are equal.
     fn check(content: Content, ratios: std::ops::Range<f64>) {
         let mut pages = std::collections::HashSet::new();
         let mut compressed = 0;
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn text_compresses_and_other_contents_do_not() {
+    fn only_text_compresses() {
         check(Content::Text, 2.7..3.4);
         check(Content::Weights, 0.9..1.05);
         check(Content::Random, 0.9..1.0);

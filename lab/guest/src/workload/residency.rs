@@ -1,4 +1,4 @@
-//! Where a workload's pages are now, by its page tables.
+//! Residency of a workload's pages, from its page tables.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -13,12 +13,12 @@ use super::layout::{Layout, RegionLayout};
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 
-/// Bytes of a region by where they are.
+/// Bytes of a region by location.
 #[derive(Debug, Default, PartialEq, Serialize)]
 struct Residency {
     present_bytes: u64,
     swapped_bytes: u64,
-    /// In no page table. For files and shared memory the page may still be in memory, or be swapped.
+    /// In no page table. Pages of files and shared memory may nevertheless be in memory or swapped.
     absent_bytes: u64,
 }
 
@@ -29,17 +29,17 @@ struct RegionResidency<'a> {
     residency: Residency,
 }
 
-/// Prints, for each region, where its pages are.
+/// Prints the residency of each region.
 ///
 /// # Errors
-/// When the layout or the process's `pagemap` cannot be read; the latter needs root or the same user.
+/// The layout or the process's `pagemap` cannot be read; the latter requires root or the same user.
 pub(super) fn print(layout: &Path) -> Result<()> {
     let layout = Layout::read(layout)?;
     let mut regions = Vec::new();
     for region in &layout.regions {
         let path = format!("/proc/{}/pagemap", region.toucher_pid);
         let residency = read(Path::new(&path), region, layout.page_bytes)
-            .with_context(|| format!("cannot read {path} for region {:?}; does the workload still run?", region.name))?;
+            .with_context(|| format!("cannot read {path} for region {:?}; check that the workload still runs", region.name))?;
         regions.push(RegionResidency { name: &region.name, residency });
     }
     println!("{}", serde_json::json!({"pid": layout.pid, "regions": regions}));
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_told_apart() {
+    fn entries_are_classified() {
         let mut residency = Residency::default();
         for entry in [PRESENT | 5, PRESENT, SWAPPED | 7, 0, 1 << 61, 1 << 55] {
             residency.add(entry, 10);

@@ -1,51 +1,51 @@
-//! When what is due: a pure heap of deadlines. Time is an argument, in nanoseconds of any one clock.
+//! The schedule of accesses: a pure heap of deadlines. Time is an argument, in nanoseconds of any clock.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::spec::{Pattern, Poisson, Zipf};
 
-/// Random accesses are made in batches, this far apart.
+/// Interval between batches of random accesses.
 const ZIPF_BATCH_NS: u64 = 10_000_000;
-/// Those at random times, too: well below the shortest interval at which anyone looks at them.
+/// Interval between batches of accesses at random times: well below the shortest sampling period of trackers.
 const POISSON_BATCH_NS: u64 = 4_000_000;
 const MS: u64 = 1_000_000;
 
-/// Something to do now.
+/// A task that is due.
 #[derive(Debug, PartialEq)]
 pub(super) enum Task {
-    /// Access all pages of this region; periods were missed before it, this many.
+    /// Access all pages of this region, after `missed` missed periods.
     Sweep { region: usize, missed: u64 },
-    /// Access this many random pages of this region.
+    /// Access `touches` random pages of this region.
     Random { region: usize, touches: u64, zipf: Zipf },
-    /// Make the accesses of this region that fell due since this phase, the `phase`-th change, began.
+    /// Make the accesses of this region that became due since this phase, the `phase`-th one, began.
     Arrivals { region: usize, phase: u64, began_ns: u64, poisson: Poisson },
-    /// This region has changed its phase for the `number`-th time.
+    /// Phase change number `number` of this region.
     Phase { region: usize, number: u64 },
 }
 
-/// The patterns of all regions, in motion.
+/// The schedule of all regions.
 pub(super) struct Schedule {
     regions: Vec<Motion>,
     deadlines: BinaryHeap<Reverse<Deadline>>,
 }
 
-/// Fields in the order in which deadlines are compared: a change of phase precedes what is due at the same time.
+/// Fields are in order of comparison: a phase change precedes accesses that are due at the same time.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Deadline {
     at_ns: u64,
     access: bool,
     region: usize,
-    /// The phase that made this deadline; those of earlier phases are void.
+    /// The phase that created this deadline; a deadline of an earlier phase is ignored.
     phase: u64,
 }
 
 struct Motion {
     pattern: Pattern,
-    /// Changes of phase so far.
+    /// Number of phase changes so far.
     phase: u64,
     phase_began_ns: u64,
-    /// Random accesses due in this phase so far.
+    /// Random accesses that became due in this phase so far.
     touches: u64,
 }
 
@@ -60,7 +60,7 @@ impl Motion {
         }
     }
 
-    /// How long the current phase lasts, when phases change at all.
+    /// Returns the duration of the current phase; `None` without phases.
     fn phase_ns(&self) -> Option<u64> {
         let Pattern::Phases(phases) = &self.pattern else { return None };
         let index = usize::try_from(self.phase % (phases.len() as u64).max(1)).unwrap_or(0);
@@ -69,7 +69,7 @@ impl Motion {
 }
 
 impl Schedule {
-    /// All regions start at `now_ns`, with the first phase and an access at once.
+    /// Starts all regions at `now_ns`, with their first phase and an access at once.
     pub(super) fn new(patterns: impl IntoIterator<Item = Pattern>, now_ns: u64) -> Self {
         let motion = |pattern| Motion { pattern, phase: 0, phase_began_ns: now_ns, touches: 0 };
         let mut schedule = Self { regions: patterns.into_iter().map(motion).collect(), deadlines: BinaryHeap::new() };
@@ -79,12 +79,12 @@ impl Schedule {
         schedule
     }
 
-    /// When [`Schedule::pop`] has something to do next; `None` when nothing will ever be due.
+    /// Returns when the next task is due; `None` if none will ever be.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.deadlines.peek().map(|Reverse(deadline)| deadline.at_ns)
     }
 
-    /// Takes one task that is due at `now_ns`. `None` says that nothing is, or that a deadline had become void.
+    /// Returns one task that is due at `now_ns`; `None` if there is none, or if a deadline was ignored.
     pub(super) fn pop(&mut self, now_ns: u64) -> Option<Task> {
         if self.next_ns()? > now_ns {
             return None;
@@ -122,7 +122,7 @@ impl Schedule {
         Some(task)
     }
 
-    /// Ends the current phase of every region that has phases, at `now_ns`.
+    /// Ends the current phase of every region with phases.
     pub(super) fn jump(&mut self, now_ns: u64) -> Vec<Task> {
         let with_phases = (0..self.regions.len()).filter(|&region| self.regions[region].phase_ns().is_some());
         let tasks: Vec<Task> = with_phases.map(|region| Task::Phase { region, number: self.regions[region].phase + 1 }).collect();
@@ -153,9 +153,8 @@ mod tests {
     use super::super::spec::Phase;
     use super::*;
 
-    /// Lets time pass in steps of `step_ms` up to `end_ms`, jumping to the next phase at `jump_ms`, and checks what was
-    /// done: `time:region` for a sweep, `+missed`, `time:region*touches`, `time:region~phase@began`,
-    /// `time:region#phase`.
+    /// Advances time in steps of `step_ms` up to `end_ms`, jumps to the next phase at `jump_ms`, and checks the tasks:
+    /// `time:region` for a sweep, `+missed`, `time:region*touches`, `time:region~phase@began`, `time:region#phase`.
     fn check(patterns: &[Pattern], step_ms: u64, end_ms: u64, jump_ms: Option<u64>, expected: &str) {
         let mut schedule = Schedule::new(patterns.iter().cloned(), 0);
         let mut done = Vec::new();
@@ -181,25 +180,25 @@ mod tests {
     }
 
     #[test]
-    fn periods_hold() {
+    fn sweeps_follow_their_periods() {
         check(&[Pattern::PeriodMs(100), Pattern::PeriodMs(250)], 10, 500, None, "0:0 0:1 100:0 200:0 250:1 300:0 400:0 500:0 500:1");
         check(&[Pattern::Never(true)], 10, 500, None, "");
     }
 
     #[test]
-    fn missed_periods_are_counted_and_the_beat_is_kept() {
+    fn missed_periods_are_counted_and_the_phase_is_kept() {
         check(&[Pattern::PeriodMs(100)], 350, 1050, None, "0:0 350:0+2 700:0+3 1050:0+2");
         check(&[Pattern::PeriodMs(100)], 130, 520, None, "0:0 130:0 260:0 390:0 520:0+1");
     }
 
     #[test]
-    fn random_accesses_keep_their_rate() {
+    fn random_accesses_follow_their_rate() {
         let zipf = Pattern::Zipf(Zipf { exponent: 1.0, touches_per_s: 150.0 });
         check(&[zipf], 10, 40, None, "0:0*0 10:0*1 20:0*2 30:0*1 40:0*2");
     }
 
     #[test]
-    fn random_times_are_asked_for_in_batches_and_anew_in_each_phase() {
+    fn random_times_are_drawn_in_batches_and_restart_in_each_phase() {
         let poisson = |draw| Pattern::Poisson(Poisson { least: 1.0, most: 9.0, idle: 0.0, parts: 1, exponent: 0.0, draw });
         let phases = Pattern::Phases(vec![Phase { for_s: 0.006, pattern: poisson(0) }, Phase { for_s: 1.0, pattern: poisson(1) }]);
         check(&[poisson(0)], 2, 8, None, "0:0~0@0 4:0~0@0 8:0~0@0");
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn jumps_end_a_phase_early_and_start_the_next_one_whole() {
+    fn jumps_end_a_phase_early_and_start_a_full_next_one() {
         check(&[phases(), Pattern::PeriodMs(200)], 50, 450, Some(100), "0:0 0:1 100:0#1 200:1 300:0#2 300:0 400:0 400:1");
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that a workload serves: each reads pages, computes, and is timed.
+//! Requests served by a workload: each reads pages, computes, and is timed.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use super::spec::{Pattern, Requests, ServerSpec};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// One region, as requests read it.
+/// One region that requests read.
 struct Place<'a> {
     region: &'a Region,
     pages: u32,
     popularity: ZipfPages,
 }
 
-/// The requests, in motion.
+/// The server's state.
 pub(super) struct Server<'a> {
     spec: ServerSpec,
     places: Vec<Place<'a>>,
@@ -35,13 +35,13 @@ pub(super) struct Server<'a> {
     served: u64,
     seconds: u64,
     latencies: Latencies,
-    /// Time spent in reading pages, of this second and of all before it: what far memory can make longer.
+    /// Time spent on reading pages, in this second and before it; far memory can increase it.
     access_ns: u64,
     access_before_ns: u64,
 }
 
 impl<'a> Server<'a> {
-    /// The first request is due now.
+    /// Returns a server whose first request is due now.
     ///
     /// # Errors
     /// Those of [`Latencies::new`].
@@ -53,8 +53,8 @@ impl<'a> Server<'a> {
                 places.push(Place { region, pages, popularity: ZipfPages::new(region.pages(), exponent, &mut rng) });
             }
         }
-        // Each request looks into these tables too; coming back, their pages would be taken for the regions'. Where
-        // that is not allowed the workload works all the same.
+        // Requests also read these tables. They are locked, or their page faults would be attributed to the regions;
+        // where locking is not allowed, the workload runs without it.
         let _ = record.lock();
         for place in &places {
             let _ = place.popularity.lock();
@@ -63,20 +63,21 @@ impl<'a> Server<'a> {
         Ok(Self { spec, places, rng, start_ns, served: 0, seconds: 0, latencies, access_ns: 0, access_before_ns: 0 })
     }
 
-    /// When [`Server::turn`] has something to do next, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Returns when [`Server::turn`] has something to do, in nanoseconds of `CLOCK_MONOTONIC`.
     pub(super) fn next_ns(&self) -> u64 {
         self.request_due_ns().min(self.start_ns + (self.seconds + 1) * SECOND_NS)
     }
 
-    /// Counting latency from then, and not from when its turn came, charges a stall for every request that it held up.
+    /// Returns when the next request is due. Latency is measured from then, so that a stall counts for every delayed
+    /// request.
     fn request_due_ns(&self) -> u64 {
         self.spec.rate.map_or(0, |rate| self.start_ns + floor(self.served as f64 / rate * 1e9))
     }
 
-    /// Serves a request if one is due, and tells of the seconds that have passed.
+    /// Serves a request if one is due, and prints a line for each second that has passed.
     ///
     /// # Errors
-    /// When standard output is closed.
+    /// Standard output is closed.
     pub(super) fn turn(&mut self, record: &Record) -> Result<()> {
         let (due_ns, begin_ns) = (self.request_due_ns(), monotonic_ns());
         if due_ns <= begin_ns {
@@ -98,10 +99,10 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Tells of all requests.
+    /// Prints the summary of all requests.
     ///
     /// # Errors
-    /// When standard output is closed.
+    /// Standard output is closed.
     pub(super) fn finish(&self) -> Result<()> {
         let elapsed = Duration::from_nanos(monotonic_ns() - self.start_ns);
         let mut summary = self.latencies.summary(elapsed);
@@ -120,7 +121,7 @@ impl<'a> Server<'a> {
     }
 }
 
-/// What a request does besides reading memory; the same work for the same number of rounds.
+/// Computes for a number of rounds: the part of a request besides reading memory.
 pub(crate) fn compute(rounds: u64, seed: u64) {
     let mut state = seed | 1;
     for _ in 0..rounds {

@@ -1,4 +1,4 @@
-//! The loop that accesses memory: one thread, so that accesses are ordered and periods hold.
+//! The loop that accesses memory: a single thread, so that accesses are ordered and periods are kept.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -20,49 +20,49 @@ use super::schedule::{Schedule, Task};
 use super::server::Server;
 use super::spec::{Kind, Pattern, Zipf};
 
-/// Who accesses what.
+/// The process's role.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Role {
-    /// The workload itself: everything but shared memory. It tells of changes of phase, and watches over the child
-    /// that accesses shared memory, where there is one.
+    /// The workload itself accesses everything except shared memory. It reports phase changes, and monitors the child
+    /// that accesses shared memory, if there is one.
     Parent { child: Option<i32> },
-    /// Its child: shared memory only.
+    /// Its child accesses only shared memory.
     Child,
 }
 
-/// One process's accesses.
+/// The accesses of one process.
 pub(super) struct Toucher<'a> {
     role: Role,
     regions: &'a [Region],
     record: &'a Record,
     rng: Rng,
     seed: u64,
-    /// The distributions in use, by region and exponent.
+    /// Distributions in use, by region and exponent.
     zipf: HashMap<(usize, u64), ZipfPages>,
-    /// The random times in use, by region: number of the phase that they are of, and what is left of them.
+    /// Arrivals in use, by region, with the number of their phase.
     arrivals: HashMap<usize, (u64, Arrivals)>,
-    /// The highest number of a phase that was told.
-    phase_told: u64,
+    /// The highest phase number that was reported.
+    phase_reported: u64,
 }
 
 impl<'a> Toucher<'a> {
     pub(super) fn new(role: Role, regions: &'a [Region], record: &'a Record, seed: u64) -> Self {
         let rng = content::seeded(&[seed, u64::from(role == Role::Child)]);
-        Self { role, regions, record, rng, seed, zipf: HashMap::new(), arrivals: HashMap::new(), phase_told: 0 }
+        Self { role, regions, record, rng, seed, zipf: HashMap::new(), arrivals: HashMap::new(), phase_reported: 0 }
     }
 
     fn is_mine(&self, region: usize) -> bool {
         (self.regions[region].spec.kind == Kind::Shared) == (self.role == Role::Child)
     }
 
-    /// Accesses memory, and serves requests if there is a server, until a signal ends it. `SIGUSR1` starts the next
+    /// Accesses memory, and serves requests if there is a server, until a signal arrives. `SIGUSR1` starts the next
     /// phase.
     ///
     /// # Errors
-    /// When the child has ended, or standard output is closed.
+    /// The child has exited, or standard output is closed.
     pub(super) fn run(&mut self, signals: &Signals, mut server: Option<Server<'_>>) -> Result<()> {
         let patterns = self.regions.iter().map(|region| match &region.spec.pattern {
-            // What another process accesses concerns this one only by its phases.
+            // Of regions that another process accesses, only the phase changes matter here.
             pattern if self.is_mine(region.index) || matches!(pattern, Pattern::Phases(_)) => pattern.clone(),
             _ => Pattern::Never(true),
         });
@@ -83,7 +83,7 @@ impl<'a> Toucher<'a> {
                     if let Role::Parent { child: Some(child) } = self.role
                         && let Some(exit) = child::reap(child)
                     {
-                        bail!("the child that accesses shared memory has ended: {exit:?}");
+                        bail!("the child that accesses shared memory exited: {exit:?}");
                     }
                 }
                 Some(_) => return server.map_or(Ok(()), |server| server.finish()),
@@ -104,19 +104,19 @@ impl<'a> Toucher<'a> {
             Task::Random { region, touches, zipf } if self.is_mine(region) => self.touch_random(region, touches, zipf),
             Task::Arrivals { region, phase, began_ns, ref poisson } if self.is_mine(region) => {
                 let place = &self.regions[region];
-                let anew = || (phase, Arrivals::new(poisson, place.pages(), began_ns, content::seeded(&[self.seed, region as u64])));
-                let arrivals = self.arrivals.entry(region).or_insert_with(anew);
+                let start = || (phase, Arrivals::new(poisson, place.pages(), began_ns, content::seeded(&[self.seed, region as u64])));
+                let arrivals = self.arrivals.entry(region).or_insert_with(start);
                 if arrivals.0 != phase {
-                    *arrivals = anew();
+                    *arrivals = start();
                 }
                 let now_ns = monotonic_ns();
                 while let Some(page) = arrivals.1.next_until(now_ns) {
-                    // Regions with random accesses have one page per unit.
+                    // Regions with random accesses have units of one page.
                     place.access_at(self.record, page, now_ns);
                 }
             }
-            Task::Phase { number, .. } if self.role != Role::Child && number > self.phase_told => {
-                self.phase_told = number;
+            Task::Phase { number, .. } if self.role != Role::Child && number > self.phase_reported => {
+                self.phase_reported = number;
                 let mut out = std::io::stdout().lock();
                 writeln!(out, "phase {number}").and_then(|()| out.flush()).context("cannot write to standard output")?;
             }
@@ -130,7 +130,7 @@ impl<'a> Toucher<'a> {
         let rng = &mut self.rng;
         let pages = self.zipf.entry((region, exponent.to_bits())).or_insert_with(|| ZipfPages::new(place.pages(), exponent, rng));
         for _ in 0..touches {
-            // Regions with random accesses have one page per unit.
+            // Regions with random accesses have units of one page.
             place.access(self.record, pages.draw(rng));
         }
     }
