@@ -9,11 +9,11 @@ use ::model::coverage::Coverage;
 use ::model::fleet::{self, Account, By, Model, Named, Source};
 use ::model::front::{self, Objective};
 use ::model::generate::Fleet;
-use ::model::generate::fit::{self, Measured};
-use ::model::generate::resample::{Originals, Resampled};
+use ::model::generate::fit::{self, FitInput};
+use ::model::generate::resample::{Originals, ResampledFleet};
 use ::model::grid::{Grid, Setup};
 use ::model::partial::{Partial, Setting};
-use ::model::resume::{self, Keeper, Kept};
+use ::model::resume::{self, Keeper, SavedAccount};
 use ::model::survey::Survey;
 use ::model::tally::{Tally, Total, ratio};
 use ::model::traces::Traces;
@@ -66,7 +66,7 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
             None => modelled(config, arguments, &traces, basis, threads, format)?,
             Some(jobs) => {
                 let originals = read(&traces, &fleet::all(&traces), threads, Originals::default, format)?;
-                let fleet = Resampled::new(originals, basis.thresholds, arguments.seed, jobs, arguments.days);
+                let fleet = ResampledFleet::new(originals, basis.thresholds, arguments.seed, jobs, arguments.days);
                 let fleet = fleet.context("the traces hold no job, so that there is nothing to draw from")?;
                 modelled(config, arguments, &fleet, basis, threads, format)?
             }
@@ -168,7 +168,7 @@ fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
             told(directory, found, source.pieces());
             let parts = (0..source.pieces()).map(|piece| source.part(piece)).collect();
             let keeper = Keeper { directory, setting: &setting, parts, every: KEPT_EVERY };
-            let (counted, failed) = read(source, &pieces, threads, || Kept::new(&keeper, open), format)?.finish();
+            let (counted, failed) = read(source, &pieces, threads, || SavedAccount::new(&keeper, open), format)?.finish();
             if let Some(error) = failed {
                 log::warn!("what was counted is complete, but not all of it was kept: {error}");
             }
@@ -187,7 +187,7 @@ fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
 }
 
 /// Says what was found in a directory of work that goes on.
-fn told(directory: &Path, found: &resume::Found, pieces: usize) {
+fn told(directory: &Path, found: &resume::ResumeState, pieces: usize) {
     let kept = pieces - found.pieces.len();
     if kept > 0 {
         log::info!("{kept} of {pieces} pieces were counted before, says {}", directory.display());
@@ -322,7 +322,7 @@ impl Question<'_> {
     fn fitted(&self, survey: &Survey, totals: &[Total]) -> Option<Vec<fit::Row>> {
         let hand_tuned = totals.iter().find(|total| (total.percentile, total.warmup_ms) == self.configured)?;
         let (best, objective) = (front::best(totals, &self.objective), self.objective);
-        Some(fit::rows(&Measured { survey, thresholds: &self.basis.thresholds, hand_tuned, best, objective }))
+        Some(fit::rows(&FitInput { survey, thresholds: &self.basis.thresholds, hand_tuned, best, objective }))
     }
 }
 
