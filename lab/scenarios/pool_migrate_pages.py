@@ -70,7 +70,7 @@ def _mitigated(lab: Lab, guest: Guest, host: nested.Host) -> dict[str, Any]:
     inner, module = _start(lab, host, "wrong")
     hog = _fill(guest)
     inner.hold(HELD_MIB)
-    refused = host.event(inner.name, "have room for", 120)
+    refused = host.event(inner.name, "bytes available", 120)
     lab.say(refused)
     full = inner.modules()[module]
     begin = host.uptime()
@@ -118,7 +118,7 @@ def _check_after_move(lab: Lab, host: nested.Host, inner: nested.Inner, module: 
     lab.at_most("later_pool_bytes", now.on(numa.SLOW), 0)
     lab.at_most("locks", locks, 0)
     lab.at_most("damaged_bytes", damaged, 0)
-    known = record["repaired"] and record["state"] == "running" and record["process"]["pid"] == inner.pid
+    known = record["mitigated"] and record["state"] == "running" and record["process"]["pid"] == inner.pid
     lab.holds("known", known, f"the restarted daemon reports {record}")
 
 
@@ -134,7 +134,7 @@ def _interrupted(lab: Lab, host: nested.Host) -> dict[str, Any]:
     locks = inner.locks()
     lab.say(f"killed during a migration: {found}, afterwards {left}, {locks} locks")
     host.start()
-    while not host.explain(inner.name)["repaired"]:
+    while not host.explain(inner.name)["mitigated"]:
         if time.monotonic() > deadline + 120:
             raise GuestTimeout(f"guest {inner.name} is not mitigated after its host's restart")
         time.sleep(0.5)

@@ -57,7 +57,7 @@ def run(lab: Lab) -> dict[str, Any]:
                 stdout="/run/marks.2",
             )
             touched = _begin(pool, 90)
-            verdict = host.event("wrong", "Repair:", 90)
+            verdict = host.event("wrong", "Mitigate:", 90)
             moved = host.event("wrong", "moved to local memory", 120)
             guest.follow()
             settled = pool.until_free(SLICES)
@@ -94,7 +94,7 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.say(f"{moved['what']}; outside, the ticks have a gap of {gap:.3f} s; {figures}")
     lab.holds("quiet", before == "as_predicted", f"the verdict before was {before}")
     lab.holds("programs", alive, "a program in the guest exited")
-    lab.holds("once", record["repaired"] and not record["mapped"], f"it still has slices: {record['mapped']}")
+    lab.holds("once", record["mitigated"] and not record["mapped"], f"it still has slices: {record['mapped']}")
     lab.at_least("pool node", nodes[1], POOL_MIB * MIB)
     _bounds(lab, figures)
     return figures

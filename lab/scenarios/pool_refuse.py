@@ -44,9 +44,9 @@ def run(lab: Lab) -> dict[str, Any]:
             killed, alive = znuma.out_of_memory(guest), alive and marks[1].is_alive()
     lab.say(f"refused: {reason}")
     figures = {
-        "refused_by": asked["room"]["by"],
-        "used_bytes": asked["room"]["used_bytes"],
-        "left_bytes": asked["room"]["left_bytes"],
+        "refused_by": asked["free_memory"]["by"],
+        "used_bytes": asked["free_memory"]["used_bytes"],
+        "left_bytes": asked["free_memory"]["left_bytes"],
         "oom_kills": killed,
         "damaged_bytes": damaged,
         "node_before_bytes": before,

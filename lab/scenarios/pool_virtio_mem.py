@@ -151,7 +151,7 @@ def _mitigate(lab: Lab, host: Host) -> dict[str, Any]:
         record, node = host.explain("wrong"), znuma.node_bytes(guest, 1)
     pause = float(moved["what"].split("paused for ")[1].split()[0])
     lab.say(moved["what"])
-    lab.holds("once", record["repaired"] and not record["mapped"], f"it still has slices: {record['mapped']}")
+    lab.holds("once", record["mitigated"] and not record["mapped"], f"it still has slices: {record['mapped']}")
     lab.holds("programs moved", alive, "a program in the moved guest exited")
     lab.at_most("moved_damaged_bytes", damaged, 0)
     lab.at_most("moved_oom_kills", killed, 0)

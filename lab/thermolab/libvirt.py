@@ -108,7 +108,7 @@ class LibvirtGuest(PoolGuest):
             "<cpu mode='maximum'><feature policy='disable' name='la57'/></cpu>\n"
             f"<qemu:commandline>\n{arguments}\n</qemu:commandline>\n</domain>\n"
         )
-        return {"domain": domain.name}
+        return {"libvirt.domain": domain.name}
 
     def destroy(self) -> None:
         """Kills its process even if its host and libvirt cannot."""

@@ -264,7 +264,7 @@ class Inner:
             f"<serial type='pipe'><source path='{self._port}'/></serial>\n</devices>\n</domain>\n",
         )
         values = {"name": name, "cores": 1, "memory": f"{local_mib + pool_mib}MiB", "pool": f"{pool_mib}MiB"}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in {**values, "domain": "domain.xml"}.items()]
+        lines = [f"{key} = {json.dumps(value)}" for key, value in {**values, "libvirt.domain": "domain.xml"}.items()]
         guest.write(f"{directory}/vm.toml", "\n".join(lines) + "\n")
         begin = time.monotonic()
         self.pid: int = host.vm("start", f"{directory}/vm.toml")["process"]["pid"]

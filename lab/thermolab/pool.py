@@ -330,9 +330,9 @@ class Host:
 
     def samples(self, name: str, count: int, timeout_s: float = 120.0) -> dict[str, int]:
         """Returns the sums over the monitor's next `count` samples of a guest."""
-        before = self.explain(name)["looks"]
+        before = self.explain(name)["samples"]
         deadline = time.monotonic() + timeout_s
-        while (now := self.explain(name)["looks"])["count"] < before["count"] + count:
+        while (now := self.explain(name)["samples"])["count"] < before["count"] + count:
             if time.monotonic() > deadline:
                 raise GuestTimeout(f"guest {name}: the monitor did not take {count} samples within {timeout_s:g} s")
             time.sleep(_POLL_SECONDS)
@@ -344,7 +344,7 @@ class Host:
         hosts = {host["host"]: host for host in self.pool.status()["hosts"]}
         leased = hosts.get(self.name, {}).get("lease_left_seconds") is not None
         with contextlib.suppress(Refused):
-            return leased and self.vm("list")["trouble"] is None
+            return leased and self.vm("list")["pool_error"] is None
         return False
 
 

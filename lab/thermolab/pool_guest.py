@@ -124,7 +124,7 @@ class PoolGuest(Guest):
     def _hypervisor(self, argv: Sequence[str], directory: Path) -> dict[str, object]:
         """Returns the keys of the VM request that pass `argv` to QEMU; other files may be written to `directory`."""
         del directory
-        return {"arguments": list(argv)}
+        return {"qemu.arguments": list(argv)}
 
     def _stop(self) -> None:
         if self._channel is not None:

@@ -11,7 +11,7 @@ use manager::book::{Answer, Ask};
 use manager::client::Client;
 use manager::service::{self, Manager};
 use manager::settings::Settings;
-use pool::{EmcId, SliceId, Turn};
+use pool::{EmcId, Generation, SliceId};
 use serde::Serialize;
 
 /// Hosts that ask at once.
@@ -60,7 +60,7 @@ impl Way for Client {
     }
 
     fn assign(&self, host: &str, epoch: u64, name: &str) -> Result<Option<Slice>> {
-        let ask = AssignRequest { epoch, request: format!("give {name}"), vm: name.to_owned(), slices: 1 };
+        let ask = AssignRequest { epoch, request: format!("give {name}"), vm: name.to_owned(), slices: pool::Slices(1) };
         match Client::assign(self, host, &ask) {
             Ok(given) => Ok(given.slices.into_iter().next()),
             Err(error) if error.code() == Some(Code::Short) => Ok(None),
@@ -115,7 +115,7 @@ impl Way for Within<'_> {
 
     fn offlined(&self, host: &str, epoch: u64, slice: &Slice) -> Result<()> {
         let place = SliceId { emc: EmcId(slice.emc), index: slice.index };
-        self.ask(Ask::Offlined { host: host.to_owned(), epoch, slice: place, turn: Turn(slice.turn) }).map(drop)
+        self.ask(Ask::Offlined { host: host.to_owned(), epoch, slice: place, generation: Generation(slice.generation) }).map(drop)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Distributes jobs over all cores.
+//! Jobs over all cores.
 //!
-//! Each thread takes the next piece of work as soon as it has finished one, and keeps its own account; the accounts are
-//! merged at the end. Memory holds one account and one job per thread, independent of the size of the fleet. Accounts
-//! are integers, so the result does not depend on the distribution.
+//! Each thread takes the next piece of work when it is done with one, and keeps one account of its own; the accounts
+//! are merged at the end. Memory is one account and one job per thread, however large the fleet. The accounts are
+//! integers, so which thread had which job does not show.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -17,47 +17,47 @@ use crate::replay::Replay;
 use crate::series::Series;
 use crate::tally::Tally;
 
-/// Identity of a series.
+/// Whose a series is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Label {
     /// The cluster.
     pub cluster: String,
     /// The machine within it.
     pub machine: String,
-    /// Class of the job, or kind of a generated one.
+    /// How the job is treated, or what kind it is.
     pub class: String,
 }
 
-/// A source of jobs.
+/// Where jobs come from.
 pub trait Source: Sync {
-    /// Error of reading jobs.
+    /// Why jobs cannot be read.
     type Error: Send;
 
-    /// Returns the number of pieces that can be read independently. Each job is in one piece.
+    /// How many pieces can be read independently. No job is in two.
     fn pieces(&self) -> usize;
 
-    /// Calls `each` for every job of a piece.
+    /// Hands over each job of a piece.
     ///
     /// # Errors
-    /// Those of the source.
+    /// As the source has them.
     fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Self::Error>;
 }
 
-/// A source whose pieces have an identity that does not depend on their order.
+/// A source whose pieces are known by more than their place in it.
 pub trait Named: Source {
-    /// Returns the identity of a piece.
+    /// What a piece is, wherever and in whatever order it is read.
     fn part(&self, piece: usize) -> Part;
 }
 
-/// A summary of jobs.
+/// What is kept of the jobs.
 pub trait Account: Send {
-    /// Adds a job.
+    /// Takes a job into account.
     fn job(&mut self, label: &Label, series: &Series);
 
-    /// Adds the summary of another thread.
+    /// Takes over what another thread has counted.
     fn merge(&mut self, other: Self);
 
-    /// Called after all jobs of a piece have been added.
+    /// Hears that all jobs of a piece have been taken into account.
     fn piece_done(&mut self, _piece: usize) {}
 }
 
@@ -79,7 +79,7 @@ impl<A: Account, B: Account> Account for (A, B) {
     }
 }
 
-/// An optional account: `None` costs nothing.
+/// An account that nobody asked for costs nothing.
 impl<A: Account> Account for Option<A> {
     fn job(&mut self, label: &Label, series: &Series) {
         if let Some(account) = self {
@@ -101,11 +101,10 @@ impl<A: Account> Account for Option<A> {
     }
 }
 
-/// Reads pieces of a source into accounts created by `open`, on `threads` threads. Calls `progress` with the
-/// number of completed pieces after each.
+/// Reads pieces of a source into accounts made by `open`, on `threads` threads, and says after each how many are done.
 ///
 /// # Errors
-/// The first error of a thread; the others stop after their current piece.
+/// The first that a thread met; the others stop after the piece at hand.
 pub fn run<S: Source, A: Account>(
     source: &S,
     pieces: &[usize],
@@ -129,7 +128,7 @@ pub fn run<S: Source, A: Account>(
         }
     };
     std::thread::scope(|scope| {
-        // The calling thread takes part.
+        // This thread is one of them.
         let others: Vec<_> = (1..threads.get()).map(|_| scope.spawn(work)).collect();
         let mut whole = work();
         for other in others {
@@ -144,15 +143,15 @@ pub fn run<S: Source, A: Account>(
     })
 }
 
-/// Returns the indices of all pieces of a source.
+/// All pieces of a source.
 pub fn all(source: &impl Source) -> Vec<usize> {
     (0..source.pieces()).collect()
 }
 
-/// How jobs are grouped.
+/// By what jobs are told apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum By {
-    /// One group.
+    /// Not at all.
     #[default]
     Fleet,
     /// By cluster.
@@ -171,23 +170,23 @@ impl By {
     }
 }
 
-/// Maximum groups of an account. Each takes 21 KiB per pair, setup and thread.
+/// How many groups an account may have. Each takes 21 KiB for every pair, setup and thread.
 pub const GROUPS_MAX: usize = 256;
 
-/// The account of the model: a tally per group and setup.
+/// The account of the model: a tally for every setup and group.
 #[derive(Clone, Debug)]
 pub struct Model<'a> {
     grid: &'a Grid,
     by: By,
     replays: Vec<Replay>,
-    /// Whether there were more groups than [`GROUPS_MAX`]; jobs are then missing.
+    /// There were more groups than [`GROUPS_MAX`], so jobs are missing.
     pub too_many_groups: bool,
-    /// Tallies by group, then in the order of the setups.
+    /// By group, then in the order of the setups.
     pub groups: Groups,
 }
 
 impl<'a> Model<'a> {
-    /// Creates an empty account.
+    /// An empty account. A setup for which the thresholds are too young is refused: the index of the first such.
     ///
     /// # Errors
     /// The index of the first setup whose minimum age is above every threshold.
@@ -196,17 +195,17 @@ impl<'a> Model<'a> {
         Ok(Self { grid, by, replays: replays.collect::<Result<_, _>>()?, too_many_groups: false, groups: BTreeMap::new() })
     }
 
-    /// Returns the sums over all groups, in the order of the setups.
+    /// The sums over all groups, in the order of the setups.
     #[must_use]
     pub fn whole(&self) -> Vec<Tally> {
         whole(self.grid, self.replays.len(), &self.groups)
     }
 }
 
-/// Tallies by group, each with one per setup.
+/// Tallies by group, and of each by setup.
 pub type Groups = BTreeMap<String, Vec<Tally>>;
 
-/// Returns the sums over all groups, in the order of the setups.
+/// The sums over all groups, in the order of the setups.
 pub(crate) fn whole(grid: &Grid, setups: usize, groups: &Groups) -> Vec<Tally> {
     let mut whole = vec![Tally::new(grid); setups];
     for tallies in groups.values() {
@@ -219,7 +218,7 @@ fn add(mine: &mut [Tally], theirs: &[Tally]) {
     mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| mine.merge(theirs));
 }
 
-/// Adds groups to groups; returns `false` if there are then more than [`GROUPS_MAX`].
+/// Adds groups to groups; false where there are more than [`GROUPS_MAX`] then.
 pub(crate) fn merge(mine: &mut Groups, theirs: Groups) -> bool {
     for (group, tallies) in theirs {
         match mine.get_mut(&group) {

@@ -1,9 +1,9 @@
-//! Sums the outcomes of a grid of parameters.
+//! Sums of what came of a grid of parameters.
 //!
-//! All values are integers and the only operation is addition, so totals do not depend on how jobs were distributed
-//! over threads, processes or machines. A value for a range of percentiles is added at the start of the range and
-//! subtracted at its end; a value for all warm-ups that have passed is added to the last of them. Both are accumulated
-//! once, at the end, which makes a grid cost little more than a single pair.
+//! Everything is an integer and addition is all that is ever done, so totals do not depend on how jobs were spread
+//! over threads, processes or machines. A value that holds for a range of percentiles is added where the range begins
+//! and taken away where it ends; a value that holds for all warm-ups that have passed is added to the last of them.
+//! Both are summed up once, at the end, which makes a grid cost little more than a single pair.
 
 use std::ops::Range;
 
@@ -12,9 +12,9 @@ use units::RatioPpm;
 
 use crate::grid::Grid;
 use crate::rates::{self, BINS};
-use crate::series::{Compressibility, WINDOW_MS_MAX};
+use crate::series::{Facts, WINDOW_MS_MAX};
 
-/// Outcome of an entry under one threshold.
+/// What an entry would have had under one threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Pages at or above the threshold.
@@ -23,25 +23,24 @@ pub struct Outcome {
     pub promotions: u64,
 }
 
-/// Sums that do not depend on the parameters of the grid. Page-milliseconds are pages times the duration for which they
-/// existed.
+/// Sums that do not depend on the parameters of the grid. Page-milliseconds: pages times how long they were there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
-    /// Number of jobs.
+    /// Jobs.
     pub jobs: u64,
-    /// Number of jobs whose compressibility was assumed.
+    /// Of these, the ones whose compression was assumed.
     pub jobs_assumed: u64,
-    /// Number of entries.
+    /// Their entries.
     pub entries: u64,
     /// All pages.
     pub used_page_ms: u128,
-    /// Pages at or above the first threshold of the traces: the upper bound of far memory.
+    /// Pages at or above the traces' first threshold: all that could ever be in far memory.
     pub cold_page_ms: u128,
     /// Accesses to such pages.
     pub cold_accesses: u128,
-    /// Start of the first entry, in milliseconds of Unix time; 0 without entries.
+    /// When the first entry began, in milliseconds of Unix time; 0 where there is none.
     pub start_unix_ms: u64,
-    /// End of the last entry, in milliseconds of Unix time.
+    /// When the last one ended.
     pub end_unix_ms: u64,
 }
 
@@ -60,7 +59,7 @@ impl Base {
         self.cold_accesses += other.cold_accesses;
     }
 
-    /// Returns the time from the start of the first entry to the end of the last one.
+    /// From the first entry's beginning to the last one's end.
     #[must_use]
     pub fn span_ms(&self) -> u64 {
         self.end_unix_ms.saturating_sub(self.start_unix_ms)
@@ -72,14 +71,14 @@ impl Base {
 pub struct Sums {
     /// Pages in far memory.
     pub stored_page_ms: u128,
-    /// Pages of DRAM that the pool takes for them.
+    /// Pages of DRAM that their compressed copies take.
     pub pool_page_ms: u128,
-    /// Pages promoted.
+    /// Pages that came back.
     pub promotions: u128,
 }
 
 impl Sums {
-    /// Adds modulo 2^128: until the totals are computed, sums are differences, which may be negative.
+    /// Sums are differences until the end, and a difference may be below zero: all arithmetic is modulo 2^128.
     fn add(&mut self, other: &Self) {
         self.stored_page_ms = self.stored_page_ms.wrapping_add(other.stored_page_ms);
         self.pool_page_ms = self.pool_page_ms.wrapping_add(other.pool_page_ms);
@@ -87,21 +86,21 @@ impl Sums {
     }
 }
 
-/// Sums of a job since they were last added to the tally, for one number of warm-ups, by percentile. With 64 bits they
-/// are half as much to write per entry.
+/// What a job came to since it was last settled, under one number of warm-ups: by percentile, in 64 bits: half as much to
+/// write for each entry.
 ///
-/// 64 bits suffice for [`WINDOW_MS_MAX`] milliseconds: pages and promotions of an entry are below 2^32, an entry takes
-/// at least one millisecond, and one bit is the sign of a difference.
+/// These are enough for [`WINDOW_MS_MAX`] milliseconds: pages, and promotions in an entry, are below 2^32, an entry is no shorter than a
+/// millisecond, and one bit is the sign of a difference.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
-    /// Differences as in [`Tally`], one more than percentiles, modulo 2^64.
+    /// Differences as in [`Tally`], one more than there are percentiles, modulo 2^64.
     sums: Vec<[u64; 3]>,
     warm: usize,
     window_ms: u64,
 }
 
 impl Running {
-    /// Creates empty sums.
+    /// Nothing yet.
     pub(crate) fn new(grid: &Grid) -> Self {
         Self { sums: vec![[0; 3]; grid.percentiles().len() + 1], warm: 0, window_ms: 0 }
     }
@@ -114,38 +113,38 @@ impl Running {
     }
 }
 
-/// The sums of a group of jobs, for every pair of a grid.
+/// The running sums of a group of jobs, for every pair of a grid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "packed::PackedTally", into = "packed::PackedTally")]
+#[serde(try_from = "packed::Packed", into = "packed::Packed")]
 pub struct Tally {
-    /// Sums that do not depend on the pair.
+    /// What does not depend on the pair.
     pub base: Base,
     warmups: usize,
     /// By percentile, then by the last warm-up that has passed.
     sums: Vec<Sums>,
-    /// Counts of entries by promotion rate, [`BINS`] per pair, in the same order.
+    /// The same, each [`BINS`] long.
     bins: Vec<u64>,
 }
 
 impl Tally {
-    /// Creates empty sums for the pairs of `grid`.
+    /// Nothing yet, for the pairs of `grid`.
     #[must_use]
     pub fn new(grid: &Grid) -> Self {
         let pairs = grid.pairs();
         Self { base: Base::default(), warmups: grid.warmups_ms().len(), sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] }
     }
 
-    /// Adds the outcomes of an entry, by ranges of percentiles, for the first `warm` warm-ups, at least one.
+    /// Adds what an entry came to, by ranges of percentiles, for the first `warm` warm-ups, of which there is at least one.
     ///
-    /// The ranges descend from the highest percentiles, and each ends where the one before it began: the end of one and
-    /// the start of the next are one change.
+    /// The ranges come from the highest percentiles down, and each ends where the one before it began: what ends and what begins
+    /// there is one change.
     #[inline]
     pub(crate) fn add(
         &mut self,
         running: &mut Running,
         ranges: impl Iterator<Item = (Range<usize>, Outcome)>,
         warm: usize,
-        compressibility: &Compressibility,
+        facts: &Facts,
         (window_ms, working_set): (u32, u64),
     ) {
         if running.warm != warm || running.window_ms + u64::from(window_ms) > u64::from(WINDOW_MS_MAX) {
@@ -154,12 +153,12 @@ impl Tally {
         }
         running.window_ms += u64::from(window_ms);
         let window = u64::from(window_ms);
-        // Sums and bin of the range before.
+        // The range before: what it came to, and its bin.
         let mut above = ([0; 3], None);
-        let mut begin = 0;
+        let mut begins = 0;
         for (percentiles, outcome) in ranges {
-            let stored = compressibility.compressible.share_of(outcome.cold);
-            let pool = compressibility.compressed.share_of(stored);
+            let stored = facts.compressible.share_of(outcome.cold);
+            let pool = facts.compressed.share_of(stored);
             let sums = [stored.wrapping_mul(window), pool.wrapping_mul(window), outcome.promotions];
             let bin = rates::bin(outcome.promotions, working_set, window);
             running.change(percentiles.end, above.0, sums);
@@ -172,15 +171,15 @@ impl Tally {
                 }
             }
             above = (sums, Some(bin));
-            begin = percentiles.start;
+            begins = percentiles.start;
         }
         if let (sums, Some(bin)) = above {
-            running.change(begin, sums, [0; 3]);
-            self.count(begin, warm, bin, 1);
+            running.change(begins, sums, [0; 3]);
+            self.count(begins, warm, bin, 1);
         }
     }
 
-    /// Adds the sums of a job so far, and resets them.
+    /// Takes over what a job came to so far.
     pub(crate) fn settle(&mut self, running: &mut Running) {
         running.window_ms = 0;
         if running.warm == 0 {
@@ -189,7 +188,7 @@ impl Tally {
         for (percentile, changes) in running.sums.iter_mut().enumerate() {
             let [stored_page_ms, pool_page_ms, promotions] =
                 std::mem::take(changes).map(|change| i128::from(change.cast_signed()).cast_unsigned());
-            // The difference above the highest percentile is not needed.
+            // Nobody asks about what lies above the highest percentile.
             if let Some(slot) = self.sums.get_mut(percentile * self.warmups + running.warm - 1) {
                 slot.add(&Sums { stored_page_ms, pool_page_ms, promotions });
             }
@@ -214,11 +213,11 @@ impl Tally {
         }
     }
 
-    /// Returns the totals of every pair: by percentile, then by warm-up, both ascending.
+    /// The totals of every pair: by percentile, then by warm-up, both rising.
     #[must_use]
     pub fn finish(mut self, grid: &Grid) -> Vec<Total> {
         let row = self.warmups;
-        // Accumulate over percentiles: each differs from the one before it by the ranges that start and end there.
+        // Ranges of percentiles: each differs from the one before it by what begins and ends there.
         for index in row..self.sums.len() {
             let before = self.sums[index - row];
             self.sums[index].add(&before);
@@ -226,7 +225,7 @@ impl Tally {
         for index in row * BINS..self.bins.len() {
             self.bins[index] = self.bins[index].wrapping_add(self.bins[index - row * BINS]);
         }
-        // Accumulate over warm-ups: entries after a longer warm-up also count for the shorter ones.
+        // Warm-ups: what has passed the longer ones has passed the shorter ones.
         for index in (0..self.sums.len()).rev().filter(|index| (index + 1) % row != 0) {
             let longer = self.sums[index + 1];
             self.sums[index].add(&longer);
@@ -243,20 +242,20 @@ impl Tally {
     }
 }
 
-/// The outcome of a pair of percentile and warm-up.
+/// What a pair of percentile and warm-up would have come to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Total {
     /// K.
     pub percentile: RatioPpm,
     /// S, in milliseconds.
     pub warmup_ms: u64,
-    /// Sums that do not depend on K and S.
+    /// What does not depend on K and S.
     pub base: Base,
-    /// Sums that depend on K and S.
+    /// What does.
     pub sums: Sums,
     /// Entries during which far memory was on.
     pub entries_on: u64,
-    /// Entries with far memory on, by promotion rate.
+    /// Entries by promotion rate, where far memory was on.
     bins: Vec<u64>,
 }
 
@@ -265,16 +264,16 @@ impl Total {
         Self { percentile, warmup_ms, base, sums, entries_on: bins.iter().fold(0, |sum: u64, &n| sum.wrapping_add(n)), bins: bins.to_vec() }
     }
 
-    /// Returns the promotion rate (promotions per minute as a share of the working set) at or below which this share of
-    /// the entries with far memory on lies: the upper edge of the bin. `None` if there are no such entries.
+    /// Promotions per minute as a share of the working set, at or below which this share of the entries lies that had
+    /// far memory on: the upper edge of the bin. `None` where none had.
     #[must_use]
     pub fn rate_on(&self, percentile: RatioPpm) -> Option<f64> {
         rates::percentile(&self.bins, percentile).map(rates::upper_edge)
     }
 
-    /// Returns the same over all entries, those without far memory counting as a rate of zero.
+    /// The same over all entries, those without far memory counting as a rate of nothing.
     ///
-    /// A long warm-up dilutes this value; compare [`Total::rate_on`] with an objective.
+    /// A long warm-up dilutes this figure; [`Total::rate_on`] is the one to hold to an objective.
     #[must_use]
     pub fn rate_all(&self, percentile: RatioPpm) -> Option<f64> {
         let mut bins = self.bins.clone();
@@ -282,28 +281,27 @@ impl Total {
         rates::percentile(&bins, percentile).map(rates::upper_edge)
     }
 
-    /// Returns the coverage (SDFM section 6.1): far memory as a share of the memory that was cold at the first
-    /// threshold.
+    /// Coverage (000 section 6.1): what was in far memory, as a share of all that was cold at the first threshold.
     #[must_use]
     pub fn coverage(&self) -> f64 {
         ratio(self.sums.stored_page_ms, self.base.cold_page_ms)
     }
 
-    /// Returns the DRAM saved, as a share of the memory used.
+    /// DRAM that the jobs did not need, as a share of what they used.
     #[must_use]
     pub fn saved_ratio(&self) -> f64 {
         ratio(self.sums.stored_page_ms - self.sums.pool_page_ms, self.base.used_page_ms)
     }
 
-    /// Returns the mean number of pages over the span of the traces.
+    /// Pages on average over the span of the traces.
     #[must_use]
     pub fn mean_pages(&self, page_ms: u128) -> f64 {
         ratio(page_ms, u128::from(self.base.span_ms()))
     }
 }
 
-/// Returns `part / whole`; 0 if `whole` is 0.
-#[expect(clippy::cast_precision_loss, reason = "shown and compared; no decision depends on its last digits")]
+/// `part / whole`; nothing where there is nothing.
+#[expect(clippy::cast_precision_loss, reason = "shown to people and compared; no decision rests on its last digits")]
 #[must_use]
 pub fn ratio(part: u128, whole: u128) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }

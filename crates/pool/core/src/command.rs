@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::slice::{EmcId, HostId, SliceId, Turn, VmId};
+use crate::slice::{EmcId, Generation, HostId, SliceId, VmId};
 
 /// A request, an answer, or news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,28 +28,28 @@ pub enum Command {
         /// Which.
         slice: SliceId,
         /// Of the request.
-        turn: Turn,
+        generation: Generation,
     },
     /// A host cannot take a slice offline.
     OfflineFailed {
         /// Which.
         slice: SliceId,
         /// Of the request.
-        turn: Turn,
+        generation: Generation,
     },
     /// Nobody uses a slice any more, though its host never said so: it was given but not taken, or who used it died unseen.
     Abandoned {
         /// Which.
         slice: SliceId,
         /// Of the assignment.
-        turn: Turn,
+        generation: Generation,
     },
     /// A slice has been zeroed.
     Scrubbed {
         /// Which.
         slice: SliceId,
         /// Of the request.
-        turn: Turn,
+        generation: Generation,
     },
     /// Time has passed: unanswered requests become stuck, and those stuck for long are made again.
     Tick,
@@ -77,8 +77,8 @@ pub enum Effect {
         host: HostId,
         /// The slice.
         slice: SliceId,
-        /// Its new turn.
-        turn: Turn,
+        /// Its new generation.
+        generation: Generation,
     },
     /// `Release_capacity`: the host takes the slice offline and answers [`Command::Offlined`] or
     /// [`Command::OfflineFailed`].
@@ -88,14 +88,14 @@ pub enum Effect {
         /// The slice.
         slice: SliceId,
         /// To be told in the answer.
-        turn: Turn,
+        generation: Generation,
     },
     /// The EMC lets nobody access the slice; then it is zeroed, and [`Command::Scrubbed`] says so.
     Scrub {
         /// The slice.
         slice: SliceId,
         /// To be told in the answer.
-        turn: Turn,
+        generation: Generation,
     },
     /// A VM has lost memory and cannot go on.
     Lost {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Cause, Command, Effect, Refusal};
-use crate::slice::{EmcId, HostId, Ns, SliceId, State, Turn, VmId};
+use crate::slice::{EmcId, Generation, HostId, Ns, SliceId, State, VmId};
 
 mod audit;
 mod kept;
@@ -85,7 +85,7 @@ pub struct Record {
     /// What it does.
     pub state: State,
     /// For the how-manieth owner.
-    pub turn: Turn,
+    pub generation: Generation,
     /// When the last VM that had it gave it back.
     pub returned: Option<Ns>,
 }
@@ -124,7 +124,7 @@ impl Pool {
     /// A pool that nobody uses yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let record = Record { state: State::Free, turn: Turn(0), returned: None };
+        let record = Record { state: State::Free, generation: Generation(0), returned: None };
         let emc = |&slices: &u32| Emc { works: true, slices: vec![record; slices as usize], free: (0..slices).collect() };
         let emcs: Vec<Emc> = config.emc_slices.iter().map(emc).collect();
         let counts = Counts { free: config.emc_slices.iter().sum(), ..Counts::default() };
@@ -167,8 +167,8 @@ impl Pool {
 
     /// For the how-manieth owner a slice is.
     #[must_use]
-    pub fn turn(&self, slice: SliceId) -> Option<Turn> {
-        self.record(slice).ok().map(|record| record.turn)
+    pub fn generation(&self, slice: SliceId) -> Option<Generation> {
+        self.record(slice).ok().map(|record| record.generation)
     }
 
     /// When the last VM that had a slice gave it back; none if no VM has had it yet.
@@ -233,10 +233,10 @@ impl Pool {
         match command {
             C::Assign { vm, host, slices } => self.assign(vm, host, slices, effects),
             C::Return { vm } => self.give_back(now, vm, effects),
-            C::Offlined { slice, turn } => self.offlined(now, slice, turn, effects),
-            C::OfflineFailed { slice, turn } => self.offline_failed(now, slice, turn),
-            C::Abandoned { slice, turn } => self.abandoned(now, slice, turn, effects),
-            C::Scrubbed { slice, turn } => self.scrubbed(slice, turn),
+            C::Offlined { slice, generation } => self.offlined(now, slice, generation, effects),
+            C::OfflineFailed { slice, generation } => self.offline_failed(now, slice, generation),
+            C::Abandoned { slice, generation } => self.abandoned(now, slice, generation, effects),
+            C::Scrubbed { slice, generation } => self.scrubbed(slice, generation),
             C::EmcRepaired(emc) => self.emc_repaired(now, emc, effects),
             C::HostBack(host) => {
                 *self.hosts_up.get_mut(usize::from(host.0)).ok_or(Refusal::NoHost(host))? = true;
@@ -293,8 +293,8 @@ impl Pool {
         for index in of.free.drain(..slices as usize) {
             if let Some(record) = of.slices.get_mut(index as usize) {
                 record.state = State::Online { host, vm };
-                record.turn = Turn(record.turn.0.wrapping_add(1));
-                effects.push(Effect::Online { host, slice: SliceId { emc, index }, turn: record.turn });
+                record.generation = Generation(record.generation.0.wrapping_add(1));
+                effects.push(Effect::Online { host, slice: SliceId { emc, index }, generation: record.generation });
             }
             taken.push(index);
         }
@@ -312,25 +312,25 @@ impl Pool {
             let record = self.emcs.get_mut(usize::from(emc.0)).and_then(|emc| emc.slices.get_mut(index as usize));
             if let Some(record) = record {
                 record.returned = Some(now);
-                effects.push(Effect::Offline { host, slice, turn: record.turn });
+                effects.push(Effect::Offline { host, slice, generation: record.generation });
             }
         }
         Ok(())
     }
 
-    fn offlined(&mut self, now: Ns, slice: SliceId, turn: Turn, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+    fn offlined(&mut self, now: Ns, slice: SliceId, generation: Generation, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
         let record = self.record(slice)?;
         // A late answer of a host that was given up on is welcome all the same.
-        if record.turn != turn || !matches!(record.state, State::Offlining { .. } | State::Stuck { .. }) {
+        if record.generation != generation || !matches!(record.state, State::Offlining { .. } | State::Stuck { .. }) {
             return Err(Refusal::Stale(slice));
         }
         self.scrub(now, slice, effects);
         Ok(())
     }
 
-    fn offline_failed(&mut self, now: Ns, slice: SliceId, turn: Turn) -> Result<(), Refusal> {
+    fn offline_failed(&mut self, now: Ns, slice: SliceId, generation: Generation) -> Result<(), Refusal> {
         match *self.record(slice)? {
-            Record { state: State::Offlining { host, .. }, turn: asked, .. } if asked == turn => {
+            Record { state: State::Offlining { host, .. }, generation: asked, .. } if asked == generation => {
                 self.to(slice, State::Stuck { host, since: now });
                 Ok(())
             }
@@ -338,9 +338,9 @@ impl Pool {
         }
     }
 
-    fn abandoned(&mut self, now: Ns, slice: SliceId, turn: Turn, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+    fn abandoned(&mut self, now: Ns, slice: SliceId, generation: Generation, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
         let record = self.record(slice)?;
-        if record.turn != turn || record.state.owner().is_none() {
+        if record.generation != generation || record.state.owner().is_none() {
             return Err(Refusal::Stale(slice));
         }
         if let State::Online { vm, .. } = record.state {
@@ -360,13 +360,13 @@ impl Pool {
     fn scrub(&mut self, now: Ns, slice: SliceId, effects: &mut Vec<Effect>) {
         self.to(slice, State::Scrubbing { since: now });
         if let Ok(record) = self.record(slice) {
-            effects.push(Effect::Scrub { slice, turn: record.turn });
+            effects.push(Effect::Scrub { slice, generation: record.generation });
         }
     }
 
-    fn scrubbed(&mut self, slice: SliceId, turn: Turn) -> Result<(), Refusal> {
+    fn scrubbed(&mut self, slice: SliceId, generation: Generation) -> Result<(), Refusal> {
         let record = self.record(slice)?;
-        if record.turn != turn || !matches!(record.state, State::Scrubbing { .. }) {
+        if record.generation != generation || !matches!(record.state, State::Scrubbing { .. }) {
             return Err(Refusal::Stale(slice));
         }
         self.to(slice, State::Free);
@@ -406,7 +406,7 @@ impl Pool {
         of.works = true;
         for record in &mut of.slices {
             // What was asked before the failure is not answered by what is asked now.
-            record.turn = Turn(record.turn.0.wrapping_add(1));
+            record.generation = Generation(record.generation.0.wrapping_add(1));
         }
         let slices = u32::try_from(of.slices.len()).unwrap_or(u32::MAX);
         for index in 0..slices {
@@ -454,7 +454,7 @@ impl Pool {
                 State::Stuck { host, since } if older(since, ask_again_after) => {
                     self.to(slice, State::Offlining { host, since: now });
                     if let Ok(record) = self.record(slice) {
-                        effects.push(Effect::Offline { host, slice, turn: record.turn });
+                        effects.push(Effect::Offline { host, slice, generation: record.generation });
                     }
                 }
                 State::Scrubbing { since } if older(since, answer_within) => self.scrub(now, slice, effects),

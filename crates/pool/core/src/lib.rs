@@ -34,7 +34,7 @@
 //! - Memory is never lost: every slice is in exactly one state, and the states add up to the capacity.
 //! - Every VM that left returned what it had: once all is quiet, nothing is owned by anyone.
 //! - The buffer is kept: free slices and those on their way add up to it, whatever is asked for.
-//! - A message about an earlier owner changes nothing: every assignment of a slice is a new turn.
+//! - A message about an earlier owner changes nothing: every assignment of a slice is a new generation.
 //! - No files, clock, threads, randomness or logging. Times are arguments, integer nanoseconds.
 
 mod command;
@@ -43,7 +43,7 @@ mod slice;
 
 pub use command::{Cause, Command, Effect, Refusal};
 pub use ledger::{Broken, Config, Counts, Kept, Lease, Pool, Record};
-pub use slice::{EmcId, HostId, Ns, SliceId, State, Turn, VmId};
+pub use slice::{EmcId, Generation, HostId, Ns, SliceId, Slices, State, VmId};
 
 /// Bytes of a slice: 1 GiB, the granularity of section 4.1.
 pub const SLICE_BYTES: u64 = 1 << 30;

@@ -1,6 +1,7 @@
 //! Names, times, and what a slice is doing.
 
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
 /// A time or a span, in nanoseconds. What its zero means is the caller's affair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -18,6 +19,25 @@ pub struct EmcId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VmId(pub u64);
 
+/// A number of slices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Slices(pub u32);
+
+impl Slices {
+    /// Memory of this many slices of `size`, saturating.
+    #[must_use]
+    pub fn bytes(self, size: Bytes) -> Bytes {
+        Bytes(size.0.saturating_mul(u64::from(self.0)))
+    }
+}
+
+impl std::fmt::Display for Slices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// One GiB of an EMC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SliceId {
@@ -30,7 +50,7 @@ pub struct SliceId {
 /// The how-manieth time a slice is on its way through its states. Answers carry it, so that a late one about an earlier
 /// owner is told from one about this owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Turn(pub u32);
+pub struct Generation(pub u32);
 
 /// What a slice is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

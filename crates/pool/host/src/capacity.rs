@@ -1,80 +1,82 @@
-//! Where slices come from: a pool manager, as its hosts see it.
+//! The source of slices: a pool manager, as its hosts use it.
 
 use std::fs::File;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use manager::api::{AssignRequest, Assignment, Code, Slice, Work};
+use manager::api::{AssignRequest, Assignment, Code, Slice, Slices, Work};
 use manager::client::{Client, Error};
+use units::Bytes;
 
-/// What a host has to hear after it told that it is still there.
+/// The manager's answer to a renewal.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
-    /// How long it may be silent now.
-    pub lease_seconds: f64,
-    /// After a new lease: what the manager thinks this host's guests have.
-    pub fresh: Option<Vec<Assignment>>,
-    /// What the host is to do.
+pub struct Renewal {
+    /// Duration of the lease from now.
+    pub lease: Duration,
+    /// After a new lease: the assignments that the manager has for this host's guests.
+    pub assignments: Option<Vec<Assignment>>,
+    /// Slices that the host must take offline.
     pub work: Vec<Work>,
 }
 
-/// A pool manager. Calls block for a bounded time.
+/// A pool manager. Calls block for a limited time.
 pub trait Capacity: Send + Sync {
-    /// Keeps the lease, or takes a new one where there is none any more.
+    /// Renews the lease, or requests a new one if there is none.
     ///
     /// # Errors
     /// [`enum@Error`]
-    fn keep(&self) -> Result<Kept, Error>;
+    fn renew(&self) -> Result<Renewal, Error>;
 
-    /// The size of a slice; none before the manager was heard of.
-    fn slice_bytes(&self) -> Option<u64>;
+    /// Size of a slice; `None` until the manager has answered once.
+    fn slice_size(&self) -> Option<Bytes>;
 
-    /// Asks for a guest's slices. The same `request` has the same answer.
+    /// Requests slices for a guest. A repeated `request` has the same answer.
     ///
     /// # Errors
     /// [`enum@Error`]
-    fn assign(&self, request: &str, vm: &str, slices: u32) -> Result<Vec<Slice>, Error>;
+    fn assign(&self, request: &str, vm: &str, slices: Slices) -> Result<Vec<Slice>, Error>;
 
-    /// Gives back what a guest has. What is to be taken offline for that comes back; it is to be said of each when it is.
+    /// Returns a guest's slices. The host must take the slices in the answer offline, and report each.
     ///
     /// # Errors
     /// [`enum@Error`]
     fn give_back(&self, request: &str, vm: &str) -> Result<Vec<Work>, Error>;
 
-    /// A slice is offline, and let go of.
+    /// Reports that a slice is offline and its file is closed.
     ///
     /// # Errors
     /// [`enum@Error`]
     fn offlined(&self, slice: &Slice) -> Result<(), Error>;
 
-    /// A slice cannot be had offline now.
+    /// Reports that a slice cannot be taken offline now.
     ///
     /// # Errors
     /// [`enum@Error`]
     fn offline_failed(&self, slice: &Slice, why: &str) -> Result<(), Error>;
 }
 
-/// Whether there is nothing left to be done about what was said: the manager has heard it before, or does not know of it.
+/// Whether a report needs no repetition although it failed: the manager has received it before, or does not know its subject.
 #[must_use]
 pub fn is_settled(error: &Error) -> bool {
     matches!(error.code(), Some(Code::Stale | Code::NotFound | Code::Over))
 }
 
-/// Whether nobody has touched a slice since it was scrubbed. A file system that cannot tell is believed.
+/// Whether a slice was not touched since it was scrubbed. Without `SEEK_DATA` support of the file system it is assumed to be clean.
 #[must_use]
 pub fn is_clean(file: &File) -> bool {
     use rustix::fs::{SeekFrom, seek};
     match seek(file, SeekFrom::Data(0)) {
-        // There is no data up to the end.
+        // No data up to the end of the file.
         Err(rustix::io::Errno::NXIO) => true,
         Ok(_) => false,
         Err(error) => {
-            log::warn!("cannot tell whether a slice was scrubbed: {error}");
+            log::warn!("cannot determine whether a slice was scrubbed: {error}");
             true
         }
     }
 }
 
-/// The manager at the other end of a client.
+/// The manager that a client connects to.
 #[derive(Debug)]
 pub struct Remote {
     client: Client,
@@ -86,11 +88,11 @@ pub struct Remote {
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     epoch: Option<u64>,
-    slice_bytes: Option<u64>,
+    slice_size: Option<Bytes>,
 }
 
 impl Remote {
-    /// Speaks for `host`; `instance` tells this run of it from others.
+    /// Acts for `host`; `instance` identifies this run of its daemon.
     #[must_use]
     pub fn new(client: Client, host: String, instance: String) -> Self {
         Self { client, host, instance, state: Mutex::default() }
@@ -104,47 +106,47 @@ impl Remote {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Says something under the lease; one that is void is forgotten, so that a new one is taken.
-    fn under_lease<T>(&self, say: impl FnOnce(u64) -> Result<T, Error>) -> Result<T, Error> {
-        // No manager has an epoch of zero: without a lease it says so.
+    /// Makes a call under the lease. If the lease is void, it is dropped, and the next renewal requests a new one.
+    fn under_lease<T>(&self, call: impl FnOnce(u64) -> Result<T, Error>) -> Result<T, Error> {
+        // No lease has epoch zero: without a lease the manager answers that the epoch is void.
         let epoch = self.known().epoch.unwrap_or(0);
-        let said = say(epoch);
-        if said.as_ref().is_err_and(|error| error.code() == Some(Code::Fenced)) {
+        let result = call(epoch);
+        if result.as_ref().is_err_and(|error| error.code() == Some(Code::Fenced)) {
             self.set(|known| {
                 if known.epoch == Some(epoch) {
                     known.epoch = None;
                 }
             });
         }
-        said
+        result
     }
 }
 
 impl Capacity for Remote {
-    fn keep(&self) -> Result<Kept, Error> {
-        if self.known().slice_bytes.is_none() {
-            let bytes = self.client.pool()?.slice_bytes;
-            self.set(|known| known.slice_bytes = Some(bytes));
+    fn renew(&self) -> Result<Renewal, Error> {
+        if self.known().slice_size.is_none() {
+            let size = self.client.pool()?.slice_bytes;
+            self.set(|known| known.slice_size = Some(size));
         }
         if self.known().epoch.is_some() {
             match self.under_lease(|epoch| self.client.renew(&self.host, epoch)) {
                 Err(error) if error.code() == Some(Code::Fenced) => log::warn!("the lease of {} is void: {error}", self.host),
                 Err(error) => return Err(error),
-                Ok(renewed) => return Ok(Kept { lease_seconds: renewed.lease_seconds, fresh: None, work: renewed.work }),
+                Ok(renewed) => return Ok(Renewal { lease: seconds(renewed.lease_seconds), assignments: None, work: renewed.work }),
             }
         }
         let lease = self.client.lease(&self.host, &self.instance)?;
         self.set(|known| known.epoch = Some(lease.epoch));
-        Ok(Kept { lease_seconds: lease.lease_seconds, fresh: Some(lease.assignments), work: lease.work })
+        Ok(Renewal { lease: seconds(lease.lease_seconds), assignments: Some(lease.assignments), work: lease.work })
     }
 
-    fn slice_bytes(&self) -> Option<u64> {
-        self.known().slice_bytes
+    fn slice_size(&self) -> Option<Bytes> {
+        self.known().slice_size
     }
 
-    fn assign(&self, request: &str, vm: &str, slices: u32) -> Result<Vec<Slice>, Error> {
-        let ask = |epoch| AssignRequest { epoch, request: request.to_owned(), vm: vm.to_owned(), slices };
-        self.under_lease(|epoch| self.client.assign(&self.host, &ask(epoch))).map(|assignment| assignment.slices)
+    fn assign(&self, request: &str, vm: &str, slices: Slices) -> Result<Vec<Slice>, Error> {
+        let body = |epoch| AssignRequest { epoch, request: request.to_owned(), vm: vm.to_owned(), slices };
+        self.under_lease(|epoch| self.client.assign(&self.host, &body(epoch))).map(|assignment| assignment.slices)
     }
 
     fn give_back(&self, request: &str, vm: &str) -> Result<Vec<Work>, Error> {
@@ -160,6 +162,11 @@ impl Capacity for Remote {
     }
 }
 
+/// A duration from the manager's messages; a value that is no duration counts as zero.
+fn seconds(value: f64) -> Duration {
+    Duration::try_from_secs_f64(value).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Seek, SeekFrom, Write};
@@ -167,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_not_clean_and_what_was_punched_is() {
+    fn a_slice_is_clean_until_written_and_after_punching() {
         let mut file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
         assert!(is_clean(&file));

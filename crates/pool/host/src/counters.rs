@@ -1,7 +1,6 @@
-//! A processor's top-down counters, of a run or of a guest, as `perf stat` tells them.
+//! Top-down performance counters of a command or a guest, by `perf stat`.
 //!
-//! Which events make which metric differs from one processor to the next; `perf` has the tables, and each kernel's comes with the
-//! tool for it.
+//! Which events make up a metric depends on the processor. `perf` has these tables, and each kernel version comes with its own `perf`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,10 +11,10 @@ use std::time::Duration;
 use kernel::Roots;
 use serde_json::Value;
 
-/// Metrics by name; shares of pipeline slots, and what else the processor's table has.
+/// Values by metric name: shares of pipeline slots, and other metrics of the processor's table.
 pub type Counters = BTreeMap<String, f64>;
 
-/// Why there are none.
+/// Why there are no counters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NoCounters(pub String);
@@ -26,13 +25,13 @@ impl NoCounters {
     }
 }
 
-/// The processor's unit in `/sys/bus/event_source/devices`; the second where cores are of two kinds.
+/// The processor's performance monitoring unit in `/sys/bus/event_source/devices`. Hybrid processors have the second one.
 const UNITS: [&str; 2] = ["cpu", "cpu_core"];
 
-/// Groups of metrics that are asked for, of those that there are: Intel's, and AMD's.
+/// Metric groups that are sampled if `perf` has them: Intel's and AMD's.
 const GROUPS: [&str; 6] = ["TopdownL1", "TopdownL2", "TopdownL3", "TopdownL4", "PipelineL1", "PipelineL2"];
 
-/// Names that samples have (`python/thermocline/learn/workloads.py`), which tools write in other ways.
+/// Names in training samples (`python/thermocline/learn/workloads.py`). `perf` spells some of them differently.
 const NAMES: [&str; 34] = [
     "Retiring",
     "Bad_Speculation",
@@ -70,25 +69,25 @@ const NAMES: [&str; 34] = [
     "Info_Memory_MLP",
 ];
 
-/// What counts on this machine.
+/// `perf` on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Perf {
     program: PathBuf,
-    /// Groups of metrics that it knows of this processor, with commas between.
+    /// Metric groups of this processor, separated by commas.
     groups: String,
 }
 
 impl Perf {
-    /// What `program`, mostly `perf`, can count here.
+    /// Finds the metrics that `program`, usually `perf`, can sample here.
     ///
     /// # Errors
-    /// [`NoCounters`]: the machine has none, or the program does not know them.
+    /// [`NoCounters`]: the machine has no counters, or the program has no metrics for its processor.
     pub fn find(roots: &Roots, program: impl Into<PathBuf>) -> Result<Self, NoCounters> {
         let program = program.into();
         let devices = roots.sys.join("bus/event_source/devices");
         if !UNITS.iter().any(|unit| devices.join(unit).exists()) {
             return Err(NoCounters::of(
-                "the kernel has no performance monitoring unit of this processor; virtual machines mostly have none",
+                "the kernel has no performance monitoring unit for this processor; most virtual machines have none",
             ));
         }
         let list = Command::new(&program).args(["list", "--no-desc", "metricgroup"]).stdin(Stdio::null()).output();
@@ -98,50 +97,50 @@ impl Perf {
         let known = String::from_utf8_lossy(&list.stdout).into_owned();
         let groups: Vec<&str> = GROUPS.into_iter().filter(|group| known.split_whitespace().any(|word| word == *group)).collect();
         if groups.is_empty() {
-            return Err(NoCounters::of("`perf` knows no top-down metrics of this processor; a newer one may"));
+            return Err(NoCounters::of("`perf` has no top-down metrics for this processor; a newer version may have them"));
         }
         Ok(Self { program, groups: groups.join(",") })
     }
 
-    /// Runs a command to its end, and counts.
+    /// Runs a command and samples its counters until it exits.
     ///
     /// # Errors
-    /// [`NoCounters`], where the command fails, too.
+    /// [`NoCounters`], also if the command fails.
     pub fn of_command(&self, command: &Command) -> Result<Counters, NoCounters> {
         let words = [command.get_program()].into_iter().chain(command.get_args());
         self.stat(&[], words)
     }
 
-    /// Counts what a process does for so long, all of its threads, in its guest as well.
+    /// Samples the counters of a process for `time`: all of its threads, including guest code.
     ///
     /// # Errors
-    /// [`NoCounters`]: it has ended, or nothing was counted.
+    /// [`NoCounters`]: the process has exited, or nothing was counted.
     pub fn of_process(&self, pid: i32, time: Duration) -> Result<Counters, NoCounters> {
         let seconds = format!("{:.3}", time.as_secs_f64());
         self.stat(&["--pid", &pid.to_string()], ["sleep", &seconds].map(OsStr::new))
     }
 
-    fn stat<'a>(&self, whose: &[&str], command: impl IntoIterator<Item = &'a OsStr>) -> Result<Counters, NoCounters> {
+    fn stat<'a>(&self, target: &[&str], command: impl IntoIterator<Item = &'a OsStr>) -> Result<Counters, NoCounters> {
         let failed = |error: std::io::Error| NoCounters(format!("{}: {error}", self.program.display()));
-        let told = tempfile::NamedTempFile::new().map_err(failed)?;
+        let report = tempfile::NamedTempFile::new().map_err(failed)?;
         let mut perf = Command::new(&self.program);
-        perf.args(["stat", "--json", "--metrics", &self.groups, "--output"]).arg(told.path()).args(whose).arg("--").args(command);
-        // Numbers with a point, whatever the language.
+        perf.args(["stat", "--json", "--metrics", &self.groups, "--output"]).arg(report.path()).args(target).arg("--").args(command);
+        // Numbers with a decimal point in every locale.
         let output = perf.env("LC_ALL", "C").stdin(Stdio::null()).output().map_err(failed)?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(NoCounters(format!("perf stat, or what it ran, failed ({}): {}", output.status, said.trim())));
+            let errors = String::from_utf8_lossy(&output.stderr);
+            return Err(NoCounters(format!("perf stat or its command failed ({}): {}", output.status, errors.trim())));
         }
-        let counters = parse(&std::fs::read_to_string(told.path()).map_err(failed)?);
+        let counters = parse(&std::fs::read_to_string(report.path()).map_err(failed)?);
         if counters.is_empty() {
-            return Err(NoCounters::of("`perf stat` counted nothing; see what `perf stat -M TopdownL1 -- true` says"));
+            return Err(NoCounters::of("`perf stat` counted nothing; check the output of `perf stat -M TopdownL1 -- true`"));
         }
         Ok(counters)
     }
 }
 
-/// Metrics in what `perf stat --json` writes: one object a line, a metric's name behind its unit. What is no such line, or no
-/// number, is left out.
+/// Parses the output of `perf stat --json`: one object per line, the metric's name after its unit. Other lines and values that are not
+/// numbers are skipped.
 fn parse(text: &str) -> Counters {
     let mut counters = Counters::new();
     for line in text.lines() {
@@ -156,7 +155,7 @@ fn parse(text: &str) -> Counters {
     counters
 }
 
-/// The name of a metric in samples, and whether it is told in per cent; none of what is a unit alone, such as `K/sec`.
+/// The name of a metric in training samples, and whether its value is in percent. `None` for units without a name, such as `K/sec`.
 fn name(unit: &str) -> Option<(String, bool)> {
     let per_cent = unit.trim_start().strip_prefix('%');
     let word = per_cent.unwrap_or(unit).trim();
@@ -175,8 +174,8 @@ mod tests {
 
     use super::*;
 
-    /// Lines as `perf stat --json` writes them, by hand for metrics: the test machines have no counters.
-    const TOLD: &str = r#"
+    /// Output of `perf stat --json`. The lines with metrics are made by hand: the test machines have no counters.
+    const OUTPUT: &str = r#"
 {"counter-value" : "0.794041", "unit" : "msec", "event" : "task-clock", "event-runtime" : 794041, "pcnt-running" : 100.00, "metric-value" : 0.081811, "metric-unit" : "CPUs utilized"}
 {"counter-value" : "50.000000", "unit" : "", "event" : "page-faults", "event-runtime" : 794041, "pcnt-running" : 100.00, "metric-value" : 62.969041, "metric-unit" : "K/sec"}
 {"event-runtime" : 794041, "pcnt-running" : 100.00, "metric-value" : "41.500000", "metric-unit" : "%  tma_memory_bound"}
@@ -188,20 +187,20 @@ not an object
 "#;
 
     #[test]
-    fn metrics_get_the_names_that_samples_have() {
-        let want = [("DRAM_Bound", 0.1225), ("Info_Thread_IPC", 1.75), ("Memory_Bound", 0.415), ("backend_bound_memory", 0.33)];
-        assert_eq!(parse(TOLD).into_iter().collect::<Vec<_>>(), want.map(|(name, value)| (name.to_owned(), value)));
+    fn metrics_get_the_names_of_training_samples() {
+        let expected = [("DRAM_Bound", 0.1225), ("Info_Thread_IPC", 1.75), ("Memory_Bound", 0.415), ("backend_bound_memory", 0.33)];
+        assert_eq!(parse(OUTPUT).into_iter().collect::<Vec<_>>(), expected.map(|(name, value)| (name.to_owned(), value)));
         assert!(parse("").is_empty());
     }
 
     #[test]
-    fn a_machine_without_counters_is_told_so() {
+    fn a_machine_without_counters_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(directory.path().join("sys/bus/event_source/devices/software")).unwrap();
         let roots = Roots::under(directory.path());
         let check = |program: &Path, why: &str| {
-            let told = Perf::find(&roots, program).unwrap_err().to_string();
-            assert!(told.contains(why), "{told}");
+            let error = Perf::find(&roots, program).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
         };
         check(Path::new("/nowhere/perf"), "performance monitoring unit");
         std::fs::create_dir(roots.sys.join("bus/event_source/devices/cpu_core")).unwrap();
@@ -210,22 +209,22 @@ not an object
     }
 
     #[test]
-    fn a_process_is_counted_for_a_while() {
+    fn the_counters_of_a_process_are_sampled() {
         let directory = tempfile::tempdir().unwrap();
         let roots = Roots::under(directory.path());
         std::fs::create_dir_all(roots.sys.join("bus/event_source/devices/cpu")).unwrap();
-        // As perf is called, and what it would leave.
+        // Checks how perf is called, and writes its report.
         let stat = format!(
             "if [ $1 = list ]; then echo TopdownL1; echo Mem; echo TopdownL2; exit; fi\n\
              [ \"$1 $2 $3 $4\" = 'stat --json --metrics TopdownL1,TopdownL2' ] || exit 3\n\
              case \"$*\" in *'--pid 7 -- sleep 1.500') ;; *) echo \"no process: $*\" >&2; exit 4;; esac\n\
-             cat > \"$6\" <<'EOF'\n{TOLD}\nEOF"
+             cat > \"$6\" <<'EOF'\n{OUTPUT}\nEOF"
         );
         let perf = Perf::find(&roots, script(directory.path(), "perf", &stat)).unwrap();
         let counters = perf.of_process(7, Duration::from_millis(1500)).unwrap();
-        assert_eq!(counters, parse(TOLD));
-        let told = perf.of_process(8, Duration::from_millis(1500)).unwrap_err().to_string();
-        assert!(told.contains("no process") && told.contains("--pid 8"), "{told}");
+        assert_eq!(counters, parse(OUTPUT));
+        let error = perf.of_process(8, Duration::from_millis(1500)).unwrap_err().to_string();
+        assert!(error.contains("no process") && error.contains("--pid 8"), "{error}");
         let idle = Perf { program: script(directory.path(), "idle", "true"), groups: "TopdownL1".to_owned() };
         assert!(idle.of_command(&Command::new("true")).unwrap_err().to_string().contains("counted nothing"));
     }

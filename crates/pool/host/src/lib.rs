@@ -1,32 +1,31 @@
-//! One host of a memory pool: it starts guests that see part of their memory as a NUMA node without cores (zNUMA), of slices
-//! that a pool manager lends; watches what they make of it; and repairs a wrong guess once.
+//! One host of a memory pool: starts guests with local memory and pool memory, monitors them, and mitigates mispredictions.
 //!
-//! Pond (ASPLOS 2023), sections 4.2 and 4.3.
+//! A guest sees its pool memory as a NUMA node without cores (zNUMA), made of slices that the pool manager assigns to the host.
+//! Pond sections 4.2 and 4.3.
 //!
-//! # Map
-//! [`host`] is the daemon: requests from its socket, a lease with the manager, a look at every guest each period. It acts
-//! through a [`driver::Driver`], which is [`qemu`] or [`libvirt`], asks a [`capacity::Capacity`] for slices, and the processor for
-//! [`counters`] of a guest that the models shall judge. What it
-//! decides is pure: [`share`] (how much of a guest comes from the pool), [`monitor`] (whether that was wrong), [`room`] (whether
-//! a guest can do without).
+//! # Modules
+//! [`host`] is the daemon: requests from its socket, a lease with the manager, a sample of every guest each period. It controls guests
+//! through a [`driver::Driver`], one of [`drivers`], and gets slices from a [`capacity::Capacity`]. [`counters`] samples performance
+//! counters for the latency model. Decisions are pure: [`share`] (how much of a guest's memory comes from the pool), [`monitor`]
+//! (whether that was mispredicted), [`free_memory`] (whether a guest can give up its pool memory).
 //!
 //! # Invariants
-//! - A slice is mapped by no process that does not hold the lock on its file: the lock is handed to the hypervisor before it
-//!   is told to map, and let go of after it has unmapped.
-//! - Guests outlive the daemon. What it needs to take them over again is on disk before it is done.
-//! - A release that the guest has no room for is refused before the guest hears of it.
-//! - A guest is repaired at most once, and every decision about it carries its reason.
+//! - A process maps a slice only while it holds the lock on the slice's file: the hypervisor receives the lock before it maps the slice,
+//!   and releases it after it has unmapped the slice.
+//! - Guests keep running when the daemon exits. Everything that the next daemon needs is on disk before an operation completes.
+//! - A guest without enough free memory is not asked to release its pool memory.
+//! - A guest is mitigated at most once, and every decision about it carries its reason.
 
 pub mod capacity;
 pub mod counters;
 pub mod driver;
+pub mod drivers;
+mod events;
+pub mod free_memory;
 pub mod host;
-pub mod libvirt;
 pub mod metrics;
 pub mod monitor;
-pub mod qemu;
-pub mod qmp;
-pub mod room;
+pub mod process;
 pub mod share;
 pub mod socket;
 pub mod vm;

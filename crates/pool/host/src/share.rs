@@ -1,85 +1,87 @@
-//! How much of a guest's memory comes from the pool (Pond, section 4.3 A). Pure.
+//! Division of a guest's memory between local memory and the pool (Pond section 4.3 A). Pure.
 
+use manager::api::Slices;
 use predict::{Decision, Reason};
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
-/// Why so much.
+/// Reason for a division.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// It was asked for.
+    /// The request set the pool memory.
     Asked,
-    /// The guest does not notice slow memory, by the model.
+    /// The guest is predicted to be insensitive to memory latency.
     Insensitive,
-    /// The guest will not touch so much, by the model.
+    /// The guest is predicted to leave this much memory untouched.
     Untouched,
-    /// Too little is predicted untouched for a whole slice.
+    /// Less than one slice is predicted to stay untouched.
     NothingUntouched,
-    /// A model could not speak of it, or there is none; `pool predict` says more.
+    /// The models made no prediction, or there are none; `pool predict` shows the reason.
     NoPrediction,
-    /// No manager answers, so that nobody knows of slices.
+    /// The pool manager does not answer.
     NoManager,
-    /// The pool has not enough.
+    /// The pool has too few free slices.
     PoolShort,
 }
 
-/// How a guest's memory is divided.
+/// Division of a guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// From the pool, in slices.
-    pub slices: u32,
-    /// Beside its cores, in bytes.
-    pub local_bytes: u64,
-    /// Why.
+    /// Pool memory.
+    pub slices: Slices,
+    /// Local memory.
+    pub local_bytes: Bytes,
+    /// The reason.
     pub why: Why,
-    /// Whether the model says that it would not notice.
+    /// Whether the guest is predicted to be insensitive to memory latency.
     pub insensitive: bool,
 }
 
 impl Share {
-    /// All of it local.
+    /// All of the guest's memory is local.
     #[must_use]
-    pub fn local(memory_bytes: u64, why: Why) -> Self {
-        Self { slices: 0, local_bytes: memory_bytes, why, insensitive: false }
+    pub fn local(memory: Bytes, why: Why) -> Self {
+        Self { slices: Slices(0), local_bytes: memory, why, insensitive: false }
     }
 }
 
-/// Divides `memory_bytes`, so that `least_local_bytes` stay local for the guest's kernel.
+/// Divides `memory` by a prediction. At least `local_min` stays local, for the guest's kernel.
 ///
-/// `decision` is the models' word; its untouched share is what counts, since slices may be smaller than those it was made for.
+/// Of `decision`, the untouched share is used and not the pool size: the pool's slices may be smaller than those that the decision
+/// rounds to.
 #[must_use]
-pub fn predicted(memory_bytes: u64, decision: &Decision, slice_bytes: u64, least_local_bytes: u64) -> Share {
-    let wanted = match decision.reason {
-        Reason::Insensitive => memory_bytes,
-        _ => part(memory_bytes, decision.untouched_ratio.unwrap_or(0.0)),
+pub fn predicted(memory: Bytes, decision: &Decision, slice_size: Bytes, local_min: Bytes) -> Share {
+    let untouched = match decision.reason {
+        Reason::Insensitive => memory,
+        _ => part(memory, decision.untouched_ratio.unwrap_or(0.0)),
     };
-    let slices = whole(wanted.min(memory_bytes.saturating_sub(least_local_bytes)), slice_bytes);
+    let slices = whole_slices(untouched.min(memory.saturating_sub(local_min)), slice_size);
     let why = match decision.reason {
         Reason::Insensitive => Why::Insensitive,
-        Reason::Untouched | Reason::NothingUntouched if slices > 0 => Why::Untouched,
+        Reason::Untouched | Reason::NothingUntouched if slices > Slices(0) => Why::Untouched,
         Reason::Untouched | Reason::NothingUntouched => Why::NothingUntouched,
         _ => Why::NoPrediction,
     };
-    let local_bytes = memory_bytes - u64::from(slices) * slice_bytes;
-    Share { slices, local_bytes, why, insensitive: why == Why::Insensitive }
+    Share { slices, local_bytes: memory - slices.bytes(slice_size), why, insensitive: why == Why::Insensitive }
 }
 
-/// Divides as somebody has asked; none if that leaves too little local memory, or is no whole number of slices.
+/// Divides `memory` as requested; `None` if `pool` is not a whole number of slices, or leaves less than `local_min`.
 #[must_use]
-pub fn asked(memory_bytes: u64, pool_bytes: u64, slice_bytes: u64, least_local_bytes: u64) -> Option<Share> {
-    let slices = whole(pool_bytes, slice_bytes);
-    let local_bytes = memory_bytes.checked_sub(pool_bytes)?;
-    let fits = u64::from(slices) * slice_bytes == pool_bytes && local_bytes >= least_local_bytes;
+pub fn requested(memory: Bytes, pool: Bytes, slice_size: Bytes, local_min: Bytes) -> Option<Share> {
+    let slices = whole_slices(pool, slice_size);
+    let local_bytes = Bytes(memory.0.checked_sub(pool.0)?);
+    let fits = slices.bytes(slice_size) == pool && local_bytes >= local_min;
     fits.then_some(Share { slices, local_bytes, why: Why::Asked, insensitive: false })
 }
 
-fn whole(bytes: u64, slice_bytes: u64) -> u32 {
-    u32::try_from(bytes.checked_div(slice_bytes).unwrap_or(0)).unwrap_or(u32::MAX)
+fn whole_slices(size: Bytes, slice_size: Bytes) -> Slices {
+    Slices(u32::try_from(size.0.checked_div(slice_size.0).unwrap_or(0)).unwrap_or(u32::MAX))
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "clamped, and rounded down")]
-fn part(bytes: u64, ratio: f64) -> u64 {
-    (bytes as f64 * ratio.clamp(0.0, 1.0)) as u64
+fn part(size: Bytes, ratio: f64) -> Bytes {
+    Bytes((size.0 as f64 * ratio.clamp(0.0, 1.0)) as u64)
 }
 
 #[cfg(test)]
@@ -88,23 +90,25 @@ mod tests {
 
     use super::*;
 
-    const MIB: u64 = 1 << 20;
+    const MEMORY: Bytes = Bytes::mib(2048);
+    const SLICE: Bytes = Bytes::mib(256);
+    const LOCAL_MIN: Bytes = Bytes::mib(512);
 
     #[test]
-    fn whole_slices_of_what_is_untouched_come_from_the_pool() {
+    fn untouched_memory_comes_from_the_pool_in_whole_slices() {
         let check = |reason, ratio: Option<f64>, slices: u32, why| {
             let decision = Decision { pool_bytes: 0, reason, untouched_ratio: ratio, latency: Latency::NoModel };
-            let share = predicted(2048 * MIB, &decision, 256 * MIB, 512 * MIB);
-            assert_eq!((share.slices, share.why), (slices, why), "{reason:?} {ratio:?}");
-            assert_eq!(share.local_bytes + u64::from(share.slices) * 256 * MIB, 2048 * MIB);
+            let share = predicted(MEMORY, &decision, SLICE, LOCAL_MIN);
+            assert_eq!((share.slices, share.why), (Slices(slices), why), "{reason:?} {ratio:?}");
+            assert_eq!(share.local_bytes + share.slices.bytes(SLICE), MEMORY);
             assert_eq!(share.insensitive, reason == Reason::Insensitive);
         };
         check(Reason::Untouched, Some(0.5), 4, Why::Untouched);
         check(Reason::Untouched, Some(0.49), 3, Why::Untouched);
-        // Less than the slices that the model rounds to, and still one of ours.
+        // Less than one of the slices that the model rounds to, and still one of this pool's.
         check(Reason::NothingUntouched, Some(0.2), 1, Why::Untouched);
         check(Reason::NothingUntouched, Some(0.1), 0, Why::NothingUntouched);
-        // The guest's kernel needs local memory, whatever is untouched.
+        // The guest's kernel needs local memory, however much is untouched.
         check(Reason::Untouched, Some(0.99), 6, Why::Untouched);
         check(Reason::Insensitive, None, 6, Why::Insensitive);
         check(Reason::NoHistory, None, 0, Why::NoPrediction);
@@ -113,10 +117,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_must_be_whole_and_leave_enough() {
-        let check = |pool: u64, want: Option<(u32, u64)>| {
-            let found = asked(2048 * MIB, pool * MIB, 256 * MIB, 512 * MIB);
-            assert_eq!(found.map(|share| (share.slices, share.local_bytes / MIB)), want, "{pool} MiB");
+    fn requested_pool_memory_is_whole_slices_and_leaves_enough() {
+        let check = |pool: u64, expected: Option<(u32, u64)>| {
+            let found = requested(MEMORY, Bytes::mib(pool), SLICE, LOCAL_MIN);
+            assert_eq!(found.map(|share| (share.slices.0, share.local_bytes.0 >> 20)), expected, "{pool} MiB");
         };
         check(0, Some((0, 2048)));
         check(256, Some((1, 1792)));

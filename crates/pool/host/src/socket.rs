@@ -1,4 +1,4 @@
-//! The control socket of a host: a line of JSON asks, a line of JSON answers.
+//! The control socket of a host: one JSON request per connection, one JSON reply, a line each.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,103 +9,103 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::host::{Host, Refused};
-use crate::vm::Request;
+use crate::vm;
 
-/// The name of the socket in the runtime directory.
+/// Name of the socket in the runtime directory.
 const NAME: &str = "pool-host.sock";
 
-/// A request may describe a guest with all its arguments; guests start and stop in parallel.
+/// A request may contain a domain of libvirt; guests start and stop in parallel.
 const LIMITS: Limits = Limits { request_bytes: 1 << 20, request_timeout: Duration::from_secs(5), clients: 32 };
 
-/// How long a client waits: a guest that is stopped with grace, or has many slices to give up, takes its time.
-const ANSWER_WITHIN: Duration = Duration::from_secs(600);
+/// How long a client waits for the reply. Stopping a guest with grace, or releasing many slices, takes long.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What may be asked of a host.
+/// A request to a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Ask {
+pub enum Request {
     /// Start a guest.
-    Start(Box<Request>),
-    /// Stop one.
+    Start(Box<vm::Request>),
+    /// Stop a guest.
     Stop {
-        /// Which.
+        /// Guest name.
         name: String,
-        /// How long it may take to switch itself off.
+        /// How long the guest may take to shut down before its process is killed.
         grace_seconds: f64,
     },
-    /// Take a guest's pool memory back while it runs.
+    /// Take all pool memory from a running guest.
     Release {
-        /// Whose.
+        /// Guest name.
         name: String,
     },
-    /// All guests.
+    /// List the guests.
     List,
-    /// All about one.
+    /// Show the record of a guest.
     Explain {
-        /// Which.
+        /// Guest name.
         name: String,
     },
 }
 
-/// Serves the control socket of a host in threads of its own until the process exits.
+/// Serves the control socket in separate threads until the process exits.
 ///
 /// # Errors
 /// As [`daemon::socket::serve`].
 pub fn serve(runtime: &Path, host: Arc<Host>) -> daemon::Result<()> {
-    daemon::socket::serve(&runtime.join(NAME), LIMITS, move |line| answer(&host, line))
+    daemon::socket::serve(&runtime.join(NAME), LIMITS, move |line| reply(&host, line))
 }
 
-fn answer(host: &Host, line: &str) -> String {
+fn reply(host: &Host, line: &str) -> String {
     match serde_json::from_str(line) {
-        Ok(ask) => follow(host, ask).map_or_else(|refused| daemon::socket::error(refused.0), |answer| answer.to_string()),
+        Ok(request) => handle(host, request).map_or_else(|refused| daemon::socket::error(refused.0), |reply| reply.to_string()),
         Err(error) => daemon::socket::error(format_args!("unknown request: {error}")),
     }
 }
 
-fn follow(host: &Host, ask: Ask) -> Result<Value, Refused> {
+fn handle(host: &Host, request: Request) -> Result<Value, Refused> {
     let value = |value: serde_json::Result<Value>| value.map_err(|error| Refused(error.to_string()));
-    match ask {
-        Ask::Start(request) => value(serde_json::to_value(host.start(*request)?)),
-        Ask::Stop { name, grace_seconds } => {
+    match request {
+        Request::Start(request) => value(serde_json::to_value(host.start(*request)?)),
+        Request::Stop { name, grace_seconds } => {
             let grace = Duration::try_from_secs_f64(grace_seconds).map_err(|error| Refused(format!("grace_seconds: {error}")))?;
-            host.stop(&name, grace.min(ANSWER_WITHIN / 2))?;
+            host.stop(&name, grace.min(REPLY_TIMEOUT / 2))?;
             Ok(json!({ "stopped": name }))
         }
-        Ask::Release { name } => value(serde_json::to_value(host.release(&name)?)),
-        Ask::List => value(serde_json::to_value(host.list())),
-        Ask::Explain { name } => value(serde_json::to_value(host.explain(&name)?)),
+        Request::Release { name } => value(serde_json::to_value(host.release(&name)?)),
+        Request::List => value(serde_json::to_value(host.list())),
+        Request::Explain { name } => value(serde_json::to_value(host.explain(&name)?)),
     }
 }
 
-/// Why a host did not follow.
+/// Why a request has no result.
 #[derive(Debug, thiserror::Error)]
-pub enum Unanswered {
-    /// None is there.
-    #[error("no pool host answers at {path}: {source}; start one with `thermocline pool host --config FILE`")]
-    Nobody {
-        /// Its socket.
+pub enum Error {
+    /// No daemon answers.
+    #[error("no pool host answers at {path}: {source}; start it with `thermocline pool host --config FILE`")]
+    NoHost {
+        /// The socket.
         path: PathBuf,
-        /// What happened.
+        /// The cause.
         source: std::io::Error,
     },
-    /// It will not.
+    /// The host refused the request; its message.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Asks the host of a runtime directory.
+/// Sends a request to the host with this runtime directory, and returns its reply.
 ///
 /// # Errors
-/// [`Unanswered`]
-pub fn ask(runtime: &Path, ask: &Ask) -> Result<Value, Unanswered> {
+/// [`enum@Error`]
+pub fn request(runtime: &Path, request: &Request) -> Result<Value, Error> {
     let path = runtime.join(NAME);
-    let talk = || -> std::io::Result<Value> {
-        let answer = daemon::socket::ask(&path, &serde_json::to_string(ask)?, ANSWER_WITHIN)?;
-        Ok(serde_json::from_str(&answer)?)
+    let exchange = || -> std::io::Result<Value> {
+        let reply = daemon::socket::ask(&path, &serde_json::to_string(request)?, REPLY_TIMEOUT)?;
+        Ok(serde_json::from_str(&reply)?)
     };
-    let answer = talk().map_err(|source| Unanswered::Nobody { path: path.clone(), source })?;
-    match answer.get("error").and_then(Value::as_str) {
-        Some(error) => Err(Unanswered::Refused(error.to_owned())),
-        None => Ok(answer),
+    let reply = exchange().map_err(|source| Error::NoHost { path: path.clone(), source })?;
+    match reply.get("error").and_then(Value::as_str) {
+        Some(error) => Err(Error::Refused(error.to_owned())),
+        None => Ok(reply),
     }
 }

@@ -1,170 +1,164 @@
-//! Guests as they are asked for, and as they are remembered.
+//! Guests: the request to start one, and the record that the host keeps of it.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use manager::api::Slice;
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
-use crate::driver::{Machine, Process, Usage};
+use crate::driver::{Machine, Usage};
+use crate::drivers::description::Description;
+use crate::free_memory::FreeMemory;
 use crate::monitor::Verdict;
-use crate::room::Room;
+use crate::process::Process;
 use crate::share::Share;
 
-/// The longest name: it is part of the paths of sockets, which are short.
+/// Longest name in bytes. Names are part of the paths of sockets, which are short.
 pub const NAME_MAX: usize = 32;
 const CORES_MAX: u32 = 512;
-const ARGUMENTS_MAX: usize = 256;
-/// Bytes of a domain.
-const DOMAIN_MAX: usize = 256 << 10;
+const MEMORY_MIN: Bytes = Bytes::mib(64);
+const MEMORY_MAX: Bytes = Bytes(1 << 46);
 /// Events that are kept of each guest.
 const EVENTS_MAX: usize = 100;
 
-/// A guest that is asked for.
+/// A request to start a guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
+    /// Letters, digits, `-`, `_` and `.`; the first is a letter or digit.
     pub name: String,
     /// Cores, memory (local and pool together) and the metadata that predictions are based on.
     pub vm: predict::Request,
     /// Requested pool memory. `None`: as much as is predicted to be safe.
     #[serde(default)]
-    pub pool_bytes: Option<u64>,
-    /// What is added to the hypervisor's command line: disks, networks, kernels.
+    pub pool_bytes: Option<Bytes>,
+    /// Disks, networks and boot options, in the form of the host's driver.
     #[serde(default)]
-    pub arguments: Vec<String>,
-    /// The domain that it is made from, where libvirt starts it: XML.
-    #[serde(default)]
-    pub domain: Option<String>,
+    pub description: Option<Description>,
 }
 
 impl Request {
-    /// What is wrong with it.
+    /// The guest's memory, local and pool together.
+    #[must_use]
+    pub fn memory(&self) -> Bytes {
+        Bytes(self.vm.memory_bytes)
+    }
+
+    /// Checks the values.
     ///
     /// # Errors
-    /// Which value, and what is allowed.
+    /// The first invalid value, and what is allowed.
     pub fn check(&self) -> Result<(), String> {
-        let Self { name, vm: predict::Request { cores, memory_bytes, .. }, arguments, domain, .. } = self;
-        let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let (name, cores, memory) = (&self.name, self.vm.cores, self.memory());
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
-        if !first || name.len() > NAME_MAX || !name.chars().all(letter) {
+        if !first || name.len() > NAME_MAX || !name.chars().all(allowed) {
             return Err(format!("name {name:?}: give 1 to {NAME_MAX} letters, digits, -, _ and ., the first a letter or digit"));
         }
-        if !(1..=CORES_MAX).contains(cores) {
+        if !(1..=CORES_MAX).contains(&cores) {
             return Err(format!("cores = {cores}: give 1 to {CORES_MAX}"));
         }
-        if *memory_bytes < 64 << 20 || *memory_bytes > 1 << 46 || memory_bytes % (1 << 20) != 0 {
-            return Err(format!("memory of {memory_bytes} bytes: give 64MiB to 64TiB, in whole MiB"));
+        if memory < MEMORY_MIN || memory > MEMORY_MAX || !memory.0.is_multiple_of(1 << 20) {
+            return Err(format!("memory of {} bytes: give 64MiB to 64TiB, in whole MiB", memory.0));
         }
-        if arguments.len() > ARGUMENTS_MAX {
-            return Err(format!("{} arguments: give at most {ARGUMENTS_MAX}", arguments.len()));
-        }
-        if let Some(bytes) = domain.as_ref().map(String::len).filter(|&bytes| bytes > DOMAIN_MAX) {
-            return Err(format!("a domain of {bytes} bytes: give at most {DOMAIN_MAX}"));
-        }
-        // A second set of these would undo what the first is for.
-        let ours = ["-m", "-numa", "-incoming", "-S", "-daemonize", "-pidfile", "-qmp", "-smp", "-name", "-machine", "-accel", "-cpu"];
-        if let Some(bad) = arguments.iter().find(|argument| ours.contains(&argument.as_str())) {
-            return Err(format!("argument {bad} is not for a guest to give: memory, nodes and monitor are the host's affair"));
-        }
-        Ok(())
+        self.description.as_ref().map_or(Ok(()), Description::check)
     }
 }
 
-/// What a guest does.
+/// State of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Its slices are being had, or its hypervisor started.
+    /// Its slices are being requested, or its hypervisor is starting.
     Starting,
     /// It runs.
     Running,
-    /// It is being ended.
+    /// It is being stopped.
     Stopping,
-    /// It has ended, and the pool does not know yet.
+    /// It has exited, and the pool manager has not been informed yet.
     Ended,
 }
 
-/// Something that happened to a guest, and why.
+/// An event in the life of a guest, with its reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, in seconds of Unix time.
+    /// Time in seconds since 1970.
     pub at: f64,
-    /// What, and why.
+    /// Event and reason.
     pub what: String,
 }
 
-/// What was seen of a guest in many looks.
+/// Sums over the monitor's samples of a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Looks {
-    /// How many.
+pub struct Samples {
+    /// Number of samples.
     pub count: u64,
-    /// Bytes in the pool that it accessed in a period, summed over all periods.
-    pub pool_accessed_bytes: u64,
-    /// The same of its local memory.
-    pub local_accessed_bytes: u64,
+    /// Pool memory accessed in a period, summed over all periods.
+    pub pool_accessed_bytes: Bytes,
+    /// Local memory accessed in a period, summed over all periods.
+    pub local_accessed_bytes: Bytes,
 }
 
-impl Looks {
-    /// Adds one.
+impl Samples {
+    /// Adds a sample.
     pub fn add(&mut self, usage: &Usage) {
         self.count += 1;
-        self.pool_accessed_bytes = self.pool_accessed_bytes.saturating_add(usage.pool_accessed_bytes);
-        self.local_accessed_bytes = self.local_accessed_bytes.saturating_add(usage.local_accessed_bytes);
+        self.pool_accessed_bytes += usage.pool_accessed_bytes;
+        self.local_accessed_bytes += usage.local_accessed_bytes;
     }
 }
 
-/// What the processor's counters showed of a guest, and what the model said to that.
+/// Performance counters of a guest, and the latency model's prediction from them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Counted {
-    /// When, in seconds of Unix time.
+pub struct CounterSample {
+    /// Time in seconds since 1970.
     pub at: f64,
-    /// The probability that the guest does not notice slow memory; none where the model says nothing.
+    /// Probability that the guest is insensitive to memory latency. `None`: the model makes no prediction from these counters.
     pub score: Option<f64>,
-    /// Whether that counts as insensitive.
+    /// Whether the model counts the guest as insensitive.
     pub insensitive: bool,
-    /// The counters. In a request they are those of an earlier VM of the same workload.
+    /// Values by counter name, the same names as in `counters` of a request.
     pub counters: BTreeMap<String, f64>,
 }
 
-/// A guest as it is remembered, on disk too.
+/// The record of a guest, also on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// As it was asked for.
+    /// The request.
     pub request: Request,
-    /// What it does.
+    /// Current state.
     pub state: State,
-    /// How its memory was divided when it started, and why.
+    /// Division of its memory at the start, and the reason.
     pub share: Share,
-    /// As it was started. Its slices here are those it began with.
+    /// The guest as it was started, with the slices that it started with.
     pub machine: Machine,
-    /// Its process; none before it has one.
+    /// Its process. `None` before the process is known and after its exit.
     pub process: Option<Process>,
     /// Slices that its process still maps.
     pub mapped: Vec<Slice>,
-    /// Whether the pool still counts its slices as its.
+    /// Whether the manager still assigns the slices to this guest.
     pub assigned: bool,
-    /// It was moved to local memory.
-    pub repaired: bool,
-    /// Attempts to do so that failed.
-    pub repair_failures: u32,
-    /// The last look at what it holds.
+    /// Whether it was moved to local memory.
+    pub mitigated: bool,
+    /// Failed attempts to move it to local memory.
+    pub mitigation_failures: u32,
+    /// Last sample of its memory.
     pub usage: Option<Usage>,
-    /// All looks but the first, which sees the boot.
-    pub looks: Looks,
-    /// The processor's counters, when it last accessed more of the pool than predicted; none where nothing counts.
+    /// Sums over all samples except the first, which covers the boot.
+    pub samples: Samples,
+    /// Performance counters at the last sample with more pool accesses than predicted. `None` if they were not sampled.
     #[serde(default)]
-    pub counted: Option<Counted>,
-    /// What the monitor said of the last one.
+    pub counted: Option<CounterSample>,
+    /// The monitor's last verdict.
     pub verdict: Option<Verdict>,
-    /// What was found when somebody last wanted its pool memory back.
-    pub room: Option<Room>,
-    /// What happened, the latest last.
+    /// Free memory at the last request to release its slices.
+    pub free_memory: Option<FreeMemory>,
+    /// Events, the latest last.
     pub events: VecDeque<Event>,
 }
 
 impl Record {
-    /// A guest that is about to start.
+    /// The record of a guest that is about to start.
     #[must_use]
     pub fn new(request: Request, share: Share) -> Self {
         let machine = Machine {
@@ -172,8 +166,7 @@ impl Record {
             cores: request.vm.cores,
             local_bytes: share.local_bytes,
             slices: Vec::new(),
-            arguments: request.arguments.clone(),
-            domain: request.domain.clone(),
+            description: request.description.clone(),
         };
         Self {
             request,
@@ -183,30 +176,30 @@ impl Record {
             process: None,
             mapped: Vec::new(),
             assigned: false,
-            repaired: false,
-            repair_failures: 0,
+            mitigated: false,
+            mitigation_failures: 0,
             usage: None,
-            looks: Looks::default(),
+            samples: Samples::default(),
             counted: None,
             verdict: None,
-            room: None,
+            free_memory: None,
             events: VecDeque::new(),
         }
     }
 
-    /// Local memory that it holds.
+    /// Local memory that it occupies.
     #[must_use]
-    pub fn local_bytes(&self) -> u64 {
-        if self.repaired { self.request.vm.memory_bytes } else { self.machine.local_bytes }
+    pub fn local_bytes(&self) -> Bytes {
+        if self.mitigated { self.request.memory() } else { self.machine.local_bytes }
     }
 
-    /// Pool memory that it holds.
+    /// Pool memory that it maps.
     #[must_use]
-    pub fn pool_bytes(&self) -> u64 {
+    pub fn pool_bytes(&self) -> Bytes {
         self.mapped.iter().map(|slice| slice.bytes).sum()
     }
 
-    /// Remembers what happened, and logs it.
+    /// Records an event and logs it.
     pub fn note(&mut self, at: f64, what: impl Into<String>) {
         let what = what.into();
         log::info!("guest {}: {what}", self.request.name);
@@ -222,28 +215,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_checked_before_anything_is_done() {
+    fn requests_are_checked() {
         let good = Request {
             name: "redis-1".to_owned(),
             vm: predict::Request { cores: 2, memory_bytes: 1 << 30, ..predict::Request::default() },
             pool_bytes: None,
-            arguments: vec!["-kernel".to_owned(), "bzImage".to_owned()],
-            domain: None,
+            description: None,
         };
         let check = |request: Request, wrong: Option<&str>| match (request.check(), wrong) {
             (Ok(()), None) => {}
             (Err(found), Some(wrong)) => assert!(found.contains(wrong), "{found}"),
             (found, _) => panic!("{request:?}: {found:?}"),
         };
+        let with = |cores, memory_bytes| Request { vm: predict::Request { cores, memory_bytes, ..good.vm.clone() }, ..good.clone() };
         check(good.clone(), None);
         for name in ["", "a/b", "-a", ".", "a b", "ä", &"a".repeat(NAME_MAX + 1)] {
             check(Request { name: name.to_owned(), ..good.clone() }, Some("name"));
         }
-        check(Request { vm: predict::Request { cores: 0, ..good.vm.clone() }, ..good.clone() }, Some("cores = 0"));
-        check(Request { vm: predict::Request { memory_bytes: 1 << 20, ..good.vm.clone() }, ..good.clone() }, Some("1048576 bytes"));
-        check(Request { vm: predict::Request { memory_bytes: (1 << 30) + 1, ..good.vm.clone() }, ..good.clone() }, Some("whole MiB"));
-        check(Request { arguments: vec!["-numa".to_owned(), "node".to_owned()], ..good.clone() }, Some("-numa"));
-        check(Request { arguments: vec![String::new(); 257], ..good.clone() }, Some("at most 256"));
-        check(Request { domain: Some(" ".repeat((256 << 10) + 1)), ..good }, Some("at most 262144"));
+        check(with(0, 1 << 30), Some("cores = 0"));
+        check(with(2, 1 << 20), Some("1048576 bytes"));
+        check(with(2, (1 << 30) + 1), Some("whole MiB"));
+        let described = |json: &str| Request { description: Some(serde_json::from_str(json).unwrap()), ..good.clone() };
+        check(described(r#"{"qemu": {"arguments": ["-kernel", "bzImage"]}}"#), None);
+        check(described(r#"{"qemu": {"arguments": ["-numa", "node"]}}"#), Some("-numa"));
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        let check = |text: &str, valid: bool| assert_eq!(serde_json::from_str::<Request>(text).is_ok(), valid, "{text}");
+        check(r#"{"name": "a", "vm": {"cores": 1, "memory_bytes": 1, "arrival": 0}}"#, true);
+        check(r#"{"name": "a", "vm": {"cores": 1, "memory_bytes": 1, "arrival": 0, "core": 2}}"#, false);
+        check(r#"{"name": "a", "vm": {"cores": 1, "memory_bytes": 1, "arrival": 0}, "description": {"qemu": {"argument": []}}}"#, false);
     }
 }

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use pool::Counts;
+pub use pool::Slices;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
 /// A slice that a host may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -14,11 +16,12 @@ pub struct Slice {
     /// Its place there.
     pub index: u32,
     /// The how-manieth owner this is; answers about the slice carry it.
-    pub turn: u32,
+    pub generation: u32,
     /// The file that is its memory. Whoever uses it holds an exclusive `flock` on it.
     pub path: PathBuf,
-    /// Its size.
-    pub bytes: u64,
+    /// Its size in bytes.
+    #[schemars(with = "u64")]
+    pub bytes: Bytes,
 }
 
 /// What a VM has.
@@ -100,7 +103,8 @@ pub struct AssignRequest {
     /// The VM. It has one assignment for its whole life.
     pub vm: String,
     /// How many slices, at least one.
-    pub slices: u32,
+    #[schemars(with = "u32")]
+    pub slices: Slices,
 }
 
 /// What is still to be done.
@@ -117,7 +121,7 @@ pub struct Offlined {
     /// Of the host's lease.
     pub epoch: u64,
     /// Of the slice.
-    pub turn: u32,
+    pub generation: u32,
 }
 
 /// A host cannot take a slice offline now. It will be asked again.
@@ -127,7 +131,7 @@ pub struct OfflineFailed {
     /// Of the host's lease.
     pub epoch: u64,
     /// Of the slice.
-    pub turn: u32,
+    pub generation: u32,
     /// Why, for people.
     pub why: String,
 }
@@ -222,8 +226,9 @@ impl From<Counts> for SliceCounts {
 /// A pool at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PoolStatus {
-    /// The size of a slice.
-    pub slice_bytes: u64,
+    /// Size of a slice in bytes.
+    #[schemars(with = "u64")]
+    pub slice_bytes: Bytes,
     /// Slices by state.
     pub slices: SliceCounts,
     /// The most that one VM could be given now.
@@ -311,7 +316,7 @@ pub struct SliceStatus {
     /// Its place there.
     pub index: u32,
     /// The how-manieth owner it is at.
-    pub turn: u32,
+    pub generation: u32,
     /// What it does.
     pub state: Doing,
     /// The host that may access it.

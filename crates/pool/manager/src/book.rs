@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use pool::{Command, Effect, HostId, Ns, Pool, Refusal, SliceId, State, Turn, VmId};
+use pool::{Command, Effect, Generation, HostId, Ns, Pool, Refusal, SliceId, State, VmId};
 use serde::{Deserialize, Serialize};
 
 use crate::api::{Action, Assignment, Code, Lease, Refused, Renewed, Work, WorkList};
@@ -142,17 +142,17 @@ impl Book {
                 let host = self.fence(now, host, *epoch)?;
                 self.give_back(now, host, request, vm).map(Answer::WorkList)
             }
-            Ask::Offlined { host, epoch, slice, turn } => {
+            Ask::Offlined { host, epoch, slice, generation } => {
                 let host = self.fence(now, host, *epoch)?;
                 self.its_own(host, *slice)?;
-                self.tell(now, Command::Offlined { slice: *slice, turn: *turn })?;
+                self.tell(now, Command::Offlined { slice: *slice, generation: *generation })?;
                 self.troubles.remove(slice);
                 Ok(Answer::Done)
             }
-            Ask::OfflineFailed { host, epoch, slice, turn, why } => {
+            Ask::OfflineFailed { host, epoch, slice, generation, why } => {
                 let host = self.fence(now, host, *epoch)?;
                 self.its_own(host, *slice)?;
-                self.tell(now, Command::OfflineFailed { slice: *slice, turn: *turn })?;
+                self.tell(now, Command::OfflineFailed { slice: *slice, generation: *generation })?;
                 let trouble = self.troubles.entry(*slice).or_default();
                 trouble.failures += 1;
                 trouble.why = why.chars().take(WHY_MAX).collect();
@@ -160,13 +160,15 @@ impl Book {
             }
             Ask::EmcFailed(emc) => self.tell(now, Command::EmcFailed(*emc)).map(|()| Answer::Done),
             Ask::EmcRepaired(emc) => self.tell(now, Command::EmcRepaired(*emc)).map(|()| Answer::Done),
-            Ask::Abandoned { slice, turn } => {
+            Ask::Abandoned { slice, generation } => {
                 self.unleased(now, *slice)?;
-                self.tell(now, Command::Abandoned { slice: *slice, turn: *turn })?;
+                self.tell(now, Command::Abandoned { slice: *slice, generation: *generation })?;
                 self.troubles.remove(slice);
                 Ok(Answer::Done)
             }
-            Ask::Scrubbed { slice, turn } => self.tell(now, Command::Scrubbed { slice: *slice, turn: *turn }).map(|()| Answer::Done),
+            Ask::Scrubbed { slice, generation } => {
+                self.tell(now, Command::Scrubbed { slice: *slice, generation: *generation }).map(|()| Answer::Done)
+            }
             Ask::Tick => {
                 for (host, until) in self.hosts.iter_mut().zip(&self.until) {
                     if host.leased && now >= *until {
@@ -349,17 +351,20 @@ impl Book {
     }
 
     /// Slices that a host without a lease may access: whoever finds them unlocked may take them back.
-    pub fn unguarded(&self, now: Ns) -> impl Iterator<Item = (SliceId, Turn)> {
+    pub fn unguarded(&self, now: Ns) -> impl Iterator<Item = (SliceId, Generation)> {
         let gone: Vec<bool> = (0u16..).zip(&self.hosts).map(|(host, _)| !self.has_lease(now, HostId(host))).collect();
         self.pool.slices().filter_map(move |(slice, record)| {
             let owner = record.state.owner()?;
-            gone.get(usize::from(owner.0)).copied().unwrap_or(true).then_some((slice, record.turn))
+            gone.get(usize::from(owner.0)).copied().unwrap_or(true).then_some((slice, record.generation))
         })
     }
 
     /// Slices that are to be zeroed.
-    pub fn to_scrub(&self) -> impl Iterator<Item = (SliceId, Turn)> {
-        self.pool.slices().filter(|(_, record)| matches!(record.state, State::Scrubbing { .. })).map(|(slice, record)| (slice, record.turn))
+    pub fn to_scrub(&self) -> impl Iterator<Item = (SliceId, Generation)> {
+        self.pool
+            .slices()
+            .filter(|(_, record)| matches!(record.state, State::Scrubbing { .. }))
+            .map(|(slice, record)| (slice, record.generation))
     }
 
     fn assignment(&self, id: VmId, vm: &Vm) -> Assignment {
@@ -369,14 +374,14 @@ impl Book {
     }
 
     fn slice(&self, slice: SliceId) -> crate::api::Slice {
-        self.layout.slice(slice, self.pool.turn(slice).unwrap_or_default())
+        self.layout.slice(slice, self.pool.generation(slice).unwrap_or_default())
     }
 
     /// What a host is to do.
     fn work(&self, now: Ns, host: HostId) -> Vec<Work> {
         let asked = self.pool.slices().filter_map(|(slice, record)| match record.state {
             State::Offlining { host: owner, since } if owner == host => Some(Work {
-                slice: self.layout.slice(slice, record.turn),
+                slice: self.layout.slice(slice, record.generation),
                 action: Action::Offline,
                 since_seconds: seconds(Ns(now.0.saturating_sub(since.0))),
             }),

@@ -30,14 +30,14 @@ pub enum Unclaimed {
         path: PathBuf,
     },
     /// The file is not what the manager said.
-    #[error("{path} has {found} bytes where the slice has {wanted}")]
+    #[error("{path} has {found} bytes where the slice has {expected}")]
     Size {
         /// Its file.
         path: PathBuf,
         /// As found.
         found: u64,
         /// As said.
-        wanted: u64,
+        expected: u64,
     },
     /// The system's word.
     #[error("cannot open or lock {path}: {source}")]
@@ -70,8 +70,8 @@ pub fn claim(slice: &Slice) -> Result<File, Unclaimed> {
     if about.nlink() == 0 {
         return Err(fenced());
     }
-    if about.len() != *bytes {
-        return Err(Unclaimed::Size { path: path.clone(), found: about.len(), wanted: *bytes });
+    if about.len() != bytes.0 {
+        return Err(Unclaimed::Size { path: path.clone(), found: about.len(), expected: bytes.0 });
     }
     Ok(file)
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn slice(path: PathBuf) -> Slice {
-        Slice { emc: 0, index: 3, turn: 1, path, bytes: 4096 }
+        Slice { emc: 0, index: 3, generation: 1, path, bytes: units::Bytes(4096) }
     }
 
     #[test]

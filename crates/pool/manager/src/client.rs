@@ -161,7 +161,7 @@ impl Client {
     /// [`enum@Error`]; of code [`Code::Stale`] when it was said before.
     pub fn offlined(&self, host: &str, epoch: u64, slice: &crate::api::Slice) -> Result<(), Error> {
         let path = format!("/v1/hosts/{}/slices/{}/{}/offlined", segment(host), slice.emc, slice.index);
-        self.post::<Done>(&path, &Offlined { epoch, turn: slice.turn }).map(drop)
+        self.post::<Done>(&path, &Offlined { epoch, generation: slice.generation }).map(drop)
     }
 
     /// Says that a slice cannot be taken offline now, and why.
@@ -170,7 +170,7 @@ impl Client {
     /// [`enum@Error`]
     pub fn offline_failed(&self, host: &str, epoch: u64, slice: &crate::api::Slice, why: &str) -> Result<(), Error> {
         let path = format!("/v1/hosts/{}/slices/{}/{}/offline-failed", segment(host), slice.emc, slice.index);
-        self.post::<Done>(&path, &OfflineFailed { epoch, turn: slice.turn, why: why.to_owned() }).map(drop)
+        self.post::<Done>(&path, &OfflineFailed { epoch, generation: slice.generation, why: why.to_owned() }).map(drop)
     }
 
     /// The pool at a glance.

@@ -1,7 +1,7 @@
 //! The files of slices: made, found, locked, made anew.
 //!
-//! A slice that is free at turn 6 has one file, that of turn 7, which is zero and which nobody has opened. Assigning it makes
-//! it turn 7's, and touches no file. To scrub is to make the file of the next turn and remove all others, each under its lock:
+//! A slice that is free at generation 6 has one file, that of generation 7, which is zero and which nobody has opened. Assigning it makes
+//! it generation 7's, and touches no file. To scrub is to make the file of the next generation and remove all others, each under its lock:
 //! a file whose name is gone is read by nobody who opens it later, and its pages go back to the system with its last user.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use pool::{EmcId, Pool, SliceId, State, Turn};
+use pool::{EmcId, Generation, Pool, SliceId, State};
 
 use crate::claim;
 use crate::layout::Layout;
@@ -47,8 +47,8 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Io { what, path, source }
 }
 
-/// The turns of which each slice of an EMC has a file.
-pub(crate) type Found = BTreeMap<u32, Vec<Turn>>;
+/// The generations of which each slice of an EMC has a file.
+pub(crate) type Found = BTreeMap<u32, Vec<Generation>>;
 
 /// The files of a pool.
 #[derive(Clone, Debug)]
@@ -106,8 +106,8 @@ impl Files {
         let mut found = Found::new();
         for entry in std::fs::read_dir(&path).map_err(failed("list", &path))? {
             let name = entry.map_err(failed("list", &path))?.file_name();
-            if let Some((index, turn)) = Layout::parse(Path::new(&name)) {
-                found.entry(index).or_default().push(turn);
+            if let Some((index, generation)) = Layout::parse(Path::new(&name)) {
+                found.entry(index).or_default().push(generation);
             }
         }
         Ok(found)
@@ -126,8 +126,8 @@ impl Files {
                 self.make_emc(slice.emc)?;
                 of = Some((slice.emc, self.look(slice.emc)?));
             }
-            let next = next(record.turn);
-            let there = of.as_ref().and_then(|(_, found)| found.get(&slice.index)).is_some_and(|turns| turns.contains(&next));
+            let next = next(record.generation);
+            let there = of.as_ref().and_then(|(_, found)| found.get(&slice.index)).is_some_and(|generations| generations.contains(&next));
             if !there {
                 self.make(slice, next)?;
                 made += 1;
@@ -141,8 +141,8 @@ impl Files {
     ///
     /// # Errors
     /// [`enum@Error`]
-    pub(crate) fn lock(&self, slice: SliceId, turn: Turn) -> Result<Option<Option<File>>, Error> {
-        let path = self.layout.path(slice, turn);
+    pub(crate) fn lock(&self, slice: SliceId, generation: Generation) -> Result<Option<Option<File>>, Error> {
+        let path = self.layout.path(slice, generation);
         match claim::lock(&path).map_err(failed("lock", &path))? {
             Some(file) => Ok(Some(Some(file))),
             None if path.exists() => Ok(None),
@@ -151,15 +151,15 @@ impl Files {
     }
 
     /// Makes the file of the next owner, and removes all others of that slice. Whoever holds a lock on one of them keeps
-    /// the slice from being scrubbed; `held` is a lock that the caller has on that of `turn`.
+    /// the slice from being scrubbed; `held` is a lock that the caller has on that of `generation`.
     ///
     /// # Errors
     /// [`enum@Error`]; the slice is not zero then.
-    pub(crate) fn scrub(&self, slice: SliceId, turn: Turn, found: &Found, held: Option<File>) -> Result<Scrub, Error> {
+    pub(crate) fn scrub(&self, slice: SliceId, generation: Generation, found: &Found, held: Option<File>) -> Result<Scrub, Error> {
         let mut locks = vec![held];
-        let turns = found.get(&slice.index).map_or(&[][..], Vec::as_slice);
-        for &other in turns {
-            if other == turn && locks.iter().any(Option::is_some) {
+        let generations = found.get(&slice.index).map_or(&[][..], Vec::as_slice);
+        for &other in generations {
+            if other == generation && locks.iter().any(Option::is_some) {
                 continue;
             }
             match self.lock(slice, other)? {
@@ -168,10 +168,10 @@ impl Files {
             }
         }
         // One of this name may be left of a scrub that was cut short.
-        let next = next(turn);
+        let next = next(generation);
         self.remove(slice, next)?;
         self.make(slice, next)?;
-        for &other in turns.iter().filter(|other| **other != next) {
+        for &other in generations.iter().filter(|other| **other != next) {
             self.remove(slice, other)?;
         }
         // Until here nobody could take it; now nobody can open it.
@@ -179,18 +179,18 @@ impl Files {
         Ok(Scrub::Done)
     }
 
-    fn remove(&self, slice: SliceId, turn: Turn) -> Result<(), Error> {
-        let path = self.layout.path(slice, turn);
+    fn remove(&self, slice: SliceId, generation: Generation) -> Result<(), Error> {
+        let path = self.layout.path(slice, generation);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path)(error)),
             _ => Ok(()),
         }
     }
 
-    fn make(&self, slice: SliceId, turn: Turn) -> Result<(), Error> {
-        let path = self.layout.path(slice, turn);
+    fn make(&self, slice: SliceId, generation: Generation) -> Result<(), Error> {
+        let path = self.layout.path(slice, generation);
         // It gets its name with its size: a file of this name is a whole slice.
-        let draft = path.with_extension(format!("{}.new", turn.0));
+        let draft = path.with_extension(format!("{}.new", generation.0));
         let make = || -> io::Result<()> {
             match std::fs::remove_file(&draft) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -199,16 +199,16 @@ impl Files {
             let file = OpenOptions::new().write(true).create_new(true).mode(self.mode).open(&draft)?;
             // The process' umask has had its say before.
             file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(self.mode))?;
-            file.set_len(self.layout.slice_bytes)?;
+            file.set_len(self.layout.slice_bytes.0)?;
             std::fs::rename(&draft, &path)
         };
         make().map_err(failed("make", &path))
     }
 }
 
-/// The turn that begins when a free slice is assigned.
-pub(crate) fn next(turn: Turn) -> Turn {
-    Turn(turn.0.wrapping_add(1))
+/// The generation that begins when a free slice is assigned.
+pub(crate) fn next(generation: Generation) -> Generation {
+    Generation(generation.0.wrapping_add(1))
 }
 
 #[cfg(test)]
@@ -222,7 +222,7 @@ mod tests {
     const SLICE: SliceId = SliceId { emc: EmcId(0), index: 1 };
 
     fn files(directory: &Path) -> (Files, Pool) {
-        let files = Files::new(Layout { directory: directory.to_owned(), slice_bytes: 1 << 20 }, 0o640);
+        let files = Files::new(Layout { directory: directory.to_owned(), slice_bytes: units::Bytes(1 << 20) }, 0o640);
         let config = Config { emc_slices: vec![2], hosts: 1, buffer_slices: 0, answer_within: Ns(1), ask_again_after: Ns(1) };
         let pool = Pool::new(config);
         assert_eq!(files.make_missing(&pool).unwrap(), 2);
@@ -234,19 +234,19 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (files, pool) = files(directory.path());
         assert_eq!(files.make_missing(&pool).unwrap(), 0);
-        let used = files.lock(SLICE, Turn(1)).unwrap().unwrap().unwrap();
+        let used = files.lock(SLICE, Generation(1)).unwrap().unwrap().unwrap();
         used.write_all_at(b"secret", 4096).unwrap();
         let found = files.look(EmcId(0)).unwrap();
-        assert_eq!(files.scrub(SLICE, Turn(1), &found, None).unwrap(), Scrub::InUse);
-        assert!(files.lock(SLICE, Turn(1)).unwrap().is_none(), "it is in use");
+        assert_eq!(files.scrub(SLICE, Generation(1), &found, None).unwrap(), Scrub::InUse);
+        assert!(files.lock(SLICE, Generation(1)).unwrap().is_none(), "it is in use");
         drop(used);
-        assert_eq!(files.scrub(SLICE, Turn(1), &found, None).unwrap(), Scrub::Done);
-        assert_eq!(files.look(EmcId(0)).unwrap()[&1], [Turn(2)]);
-        let next = files.lock(SLICE, Turn(2)).unwrap().unwrap().unwrap();
+        assert_eq!(files.scrub(SLICE, Generation(1), &found, None).unwrap(), Scrub::Done);
+        assert_eq!(files.look(EmcId(0)).unwrap()[&1], [Generation(2)]);
+        let next = files.lock(SLICE, Generation(2)).unwrap().unwrap().unwrap();
         let mut read = [1; 6];
         next.read_exact_at(&mut read, 4096).unwrap();
         assert_eq!(read, [0; 6]);
-        assert!(files.lock(SLICE, Turn(1)).unwrap().unwrap().is_none(), "the old one is gone");
+        assert!(files.lock(SLICE, Generation(1)).unwrap().unwrap().is_none(), "the old one is gone");
     }
 
     #[test]
@@ -258,8 +258,8 @@ mod tests {
         std::fs::write(path("slice-000001.2"), [7; 1 << 20]).unwrap();
         std::fs::write(path("slice-000001.2.new"), [7; 10]).unwrap();
         let found = files.look(EmcId(0)).unwrap();
-        let held = files.lock(SLICE, Turn(1)).unwrap().unwrap();
-        assert_eq!(files.scrub(SLICE, Turn(1), &found, held).unwrap(), Scrub::Done);
+        let held = files.lock(SLICE, Generation(1)).unwrap().unwrap();
+        assert_eq!(files.scrub(SLICE, Generation(1), &found, held).unwrap(), Scrub::Done);
         let made = std::fs::read(path("slice-000001.2")).unwrap();
         assert!(made.len() == 1 << 20 && made.iter().all(|&byte| byte == 0));
         assert!(!path("slice-000001.2.new").exists() && !path("slice-000001.1").exists());

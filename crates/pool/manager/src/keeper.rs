@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use pool::{EmcId, SliceId, Turn};
+use pool::{EmcId, Generation, SliceId};
 use tokio::sync::oneshot;
 
 use crate::book::Ask;
@@ -56,7 +56,7 @@ struct Keeper {
     handle: Handle,
     files: Files,
     /// Troubles that were logged, so that each is told once.
-    told: BTreeSet<(SliceId, Turn)>,
+    told: BTreeSet<(SliceId, Generation)>,
 }
 
 impl Keeper {
@@ -64,8 +64,8 @@ impl Keeper {
         let mut held = self.take_back();
         let book = self.handle.published().book;
         let mut found: BTreeMap<EmcId, Found> = BTreeMap::new();
-        let mut done: Vec<(SliceId, Turn, oneshot::Receiver<Followed>)> = Vec::new();
-        for (slice, turn) in book.to_scrub() {
+        let mut done: Vec<(SliceId, Generation, oneshot::Receiver<Followed>)> = Vec::new();
+        for (slice, generation) in book.to_scrub() {
             let of = match found.entry(slice.emc) {
                 std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                 std::collections::btree_map::Entry::Vacant(entry) => match self.look(slice.emc) {
@@ -73,19 +73,19 @@ impl Keeper {
                     None => continue,
                 },
             };
-            match self.files.scrub(slice, turn, of, held.remove(&(slice, turn)).flatten()) {
+            match self.files.scrub(slice, generation, of, held.remove(&(slice, generation)).flatten()) {
                 Ok(Scrub::Done) => {
-                    self.told.remove(&(slice, turn));
-                    done.extend(self.handle.submit(Ask::Scrubbed { slice, turn }).ok().map(|answer| (slice, turn, answer)));
+                    self.told.remove(&(slice, generation));
+                    done.extend(self.handle.submit(Ask::Scrubbed { slice, generation }).ok().map(|answer| (slice, generation, answer)));
                 }
-                Ok(Scrub::InUse) => self.tell(slice, turn, "is to be made anew, and somebody still holds its lock"),
-                Err(error) => self.tell(slice, turn, &format!("cannot be made anew: {error}")),
+                Ok(Scrub::InUse) => self.tell(slice, generation, "is to be made anew, and somebody still holds its lock"),
+                Err(error) => self.tell(slice, generation, &format!("cannot be made anew: {error}")),
             }
         }
-        for (slice, turn, answer) in done {
+        for (slice, generation, answer) in done {
             // One that was not written down is made anew once more.
             if let Ok(Err(refused)) = answer.blocking_recv() {
-                log::debug!("slice {}/{} of turn {}: {}", slice.emc.0, slice.index, turn.0, refused.message);
+                log::debug!("slice {}/{} of generation {}: {}", slice.emc.0, slice.index, generation.0, refused.message);
             }
         }
     }
@@ -95,24 +95,24 @@ impl Keeper {
         found.inspect_err(|error| log::error!("{error}")).ok()
     }
 
-    fn tell(&mut self, slice: SliceId, turn: Turn, what: &str) {
-        if self.told.insert((slice, turn)) {
-            log::warn!("slice {}/{} of turn {} {what}; tried again until it works", slice.emc.0, slice.index, turn.0);
+    fn tell(&mut self, slice: SliceId, generation: Generation, what: &str) {
+        if self.told.insert((slice, generation)) {
+            log::warn!("slice {}/{} of generation {} {what}; tried again until it works", slice.emc.0, slice.index, generation.0);
         }
     }
 
     /// Takes the locks of slices whose hosts have no lease, and writes down those that nobody held. Returns the locks.
-    fn take_back(&mut self) -> BTreeMap<(SliceId, Turn), Option<File>> {
+    fn take_back(&mut self) -> BTreeMap<(SliceId, Generation), Option<File>> {
         let book = self.handle.published().book;
         let mut asked = Vec::new();
-        for (slice, turn) in book.unguarded(self.handle.clock.now()) {
-            match self.files.lock(slice, turn) {
+        for (slice, generation) in book.unguarded(self.handle.clock.now()) {
+            match self.files.lock(slice, generation) {
                 Ok(None) => {}
-                Ok(Some(lock)) => match self.handle.submit(Ask::Abandoned { slice, turn }) {
-                    Ok(answer) => asked.push(((slice, turn), lock, answer)),
+                Ok(Some(lock)) => match self.handle.submit(Ask::Abandoned { slice, generation }) {
+                    Ok(answer) => asked.push(((slice, generation), lock, answer)),
                     Err(_) => break,
                 },
-                Err(error) => self.tell(slice, turn, &format!("cannot be looked at: {error}")),
+                Err(error) => self.tell(slice, generation, &format!("cannot be looked at: {error}")),
             }
         }
         let mut held = BTreeMap::new();

@@ -1,8 +1,9 @@
-//! Where slices are: a directory for each EMC, a file for each slice and turn.
+//! Where slices are: a directory for each EMC, a file for each slice and generation.
 
 use std::path::{Path, PathBuf};
 
-use pool::{EmcId, SliceId, Turn};
+use pool::{EmcId, Generation, SliceId};
+use units::Bytes;
 
 use crate::api::Slice;
 
@@ -12,7 +13,7 @@ pub struct Layout {
     /// Where the directories of the EMCs are.
     pub directory: PathBuf,
     /// The size of each file.
-    pub slice_bytes: u64,
+    pub slice_bytes: Bytes,
 }
 
 impl Layout {
@@ -24,21 +25,27 @@ impl Layout {
 
     /// The file of a slice in the hands of one owner.
     #[must_use]
-    pub fn path(&self, slice: SliceId, turn: Turn) -> PathBuf {
-        self.emc(slice.emc).join(format!("slice-{:06}.{}", slice.index, turn.0))
+    pub fn path(&self, slice: SliceId, generation: Generation) -> PathBuf {
+        self.emc(slice.emc).join(format!("slice-{:06}.{}", slice.index, generation.0))
     }
 
-    /// The place and the turn that a file's name tells; none if it is no slice's.
+    /// The place and the generation that a file's name tells; none if it is no slice's.
     #[must_use]
-    pub fn parse(name: &Path) -> Option<(u32, Turn)> {
-        let (index, turn) = name.to_str()?.strip_prefix("slice-")?.split_once('.')?;
-        Some((index.parse().ok()?, Turn(turn.parse().ok()?)))
+    pub fn parse(name: &Path) -> Option<(u32, Generation)> {
+        let (index, generation) = name.to_str()?.strip_prefix("slice-")?.split_once('.')?;
+        Some((index.parse().ok()?, Generation(generation.parse().ok()?)))
     }
 
     /// A slice as hosts are told of it.
     #[must_use]
-    pub fn slice(&self, slice: SliceId, turn: Turn) -> Slice {
-        Slice { emc: slice.emc.0, index: slice.index, turn: turn.0, path: self.path(slice, turn), bytes: self.slice_bytes }
+    pub fn slice(&self, slice: SliceId, generation: Generation) -> Slice {
+        Slice {
+            emc: slice.emc.0,
+            index: slice.index,
+            generation: generation.0,
+            path: self.path(slice, generation),
+            bytes: self.slice_bytes,
+        }
     }
 }
 
@@ -48,10 +55,10 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        let layout = Layout { directory: PathBuf::from("/pool"), slice_bytes: 1 << 30 };
-        let path = layout.path(SliceId { emc: EmcId(1), index: 12 }, Turn(7));
+        let layout = Layout { directory: PathBuf::from("/pool"), slice_bytes: Bytes(1 << 30) };
+        let path = layout.path(SliceId { emc: EmcId(1), index: 12 }, Generation(7));
         assert_eq!(path, Path::new("/pool/emc-1/slice-000012.7"));
-        assert_eq!(Layout::parse(Path::new(path.file_name().unwrap())), Some((12, Turn(7))));
+        assert_eq!(Layout::parse(Path::new(path.file_name().unwrap())), Some((12, Generation(7))));
         for other in ["slice-000012", "slice-x.7", "slice-1.y", "lost+found", ".slice-000012.7"] {
             assert_eq!(Layout::parse(Path::new(other)), None, "{other}");
         }

@@ -9,6 +9,7 @@ use pool::{EmcId, Kept, Lease, Record, SliceId, VmId};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
 use crate::book::{Book, Host, Vm};
 
@@ -72,7 +73,7 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct About {
     schema: u32,
-    slice_bytes: u64,
+    slice_bytes: Bytes,
     next_vm: u64,
 }
 
@@ -88,7 +89,7 @@ struct VmRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stored {
     /// The size of a slice.
-    pub slice_bytes: u64,
+    pub slice_bytes: Bytes,
     /// The number of the next VM.
     pub next_vm: u64,
     /// What the core needs.

@@ -13,7 +13,7 @@
 //! # Who may touch a slice
 //! The hardware of section 4.1 checks every access. Here a slice is a file, and the kernel is the check: whoever uses a
 //! slice holds an exclusive `flock(2)` on it. A lock lives as long as any process has the open file, however its driver
-//! ended. The manager locks a slice before it takes it back, and each owner's turn is a new file: who comes late opens
+//! ended. The manager locks a slice before it takes it back, and each owner's generation is a new file: who comes late opens
 //! nothing, or a file that nobody else will ever see ([`claim`]).
 
 pub mod api;

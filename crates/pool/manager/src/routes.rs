@@ -1,6 +1,6 @@
 //! The routes of the API, in one table: requests are matched by it, and the published description is made of it.
 
-use pool::{EmcId, SliceId, Turn};
+use pool::{EmcId, Generation, SliceId};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 
@@ -329,19 +329,19 @@ impl Match {
             Operation::Renew => Ask::Renew { host: host(), epoch: parse::<RenewRequest>(body)?.epoch },
             Operation::Assign => {
                 let AssignRequest { epoch, request, vm, slices } = parse(body)?;
-                Ask::Assign { host: host(), epoch, request, vm, slices }
+                Ask::Assign { host: host(), epoch, request, vm, slices: slices.0 }
             }
             Operation::Return => {
                 let Query { epoch, request } = Query::parse(query)?;
                 Ask::Return { host: host(), epoch, request, vm: self.parameter("vm").to_owned() }
             }
             Operation::Offlined => {
-                let Offlined { epoch, turn } = parse(body)?;
-                Ask::Offlined { host: host(), epoch, slice: self.slice()?, turn: Turn(turn) }
+                let Offlined { epoch, generation } = parse(body)?;
+                Ask::Offlined { host: host(), epoch, slice: self.slice()?, generation: Generation(generation) }
             }
             Operation::OfflineFailed => {
-                let OfflineFailed { epoch, turn, why } = parse(body)?;
-                Ask::OfflineFailed { host: host(), epoch, slice: self.slice()?, turn: Turn(turn), why }
+                let OfflineFailed { epoch, generation, why } = parse(body)?;
+                Ask::OfflineFailed { host: host(), epoch, slice: self.slice()?, generation: Generation(generation), why }
             }
             Operation::EmcFailed => Ask::EmcFailed(EmcId(self.number("emc")?)),
             Operation::EmcRepaired => Ask::EmcRepaired(EmcId(self.number("emc")?)),
@@ -410,7 +410,7 @@ mod tests {
             }
         };
         check("/v1/hosts/a/assignments", r#"{"epoch":1,"request":"r","vm":"v","slices":3}"#);
-        check("/v1/hosts/a/slices/0/1/offline-failed", r#"{"epoch":1,"turn":2,"why":"guest full"}"#);
+        check("/v1/hosts/a/slices/0/1/offline-failed", r#"{"epoch":1,"generation":2,"why":"guest full"}"#);
         let unknown = find("POST", "/v1/hosts/a/renew").unwrap().ask("", br#"{"epoch":1,"epohc":2}"#).unwrap_err();
         assert!(unknown.message.contains("epohc"), "{}", unknown.message);
         assert!(find("POST", "/v1/emcs/70000/failed").unwrap().ask("", b"").is_err());

@@ -4,8 +4,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
-use daemon::http::Server;
 use pool::{Broken, Kept, Ns, Pool};
+use tokio::sync::watch;
 
 use crate::book::{Book, Host};
 use crate::files::{self, Files};
@@ -95,10 +95,10 @@ fn files_of(settings: &Settings) -> Files {
 /// The book that a ledger and a configuration make together.
 fn book_of(settings: &Settings, stored: Stored, now: Ns) -> Result<Book, String> {
     let Stored { slice_bytes, next_vm, kept, mut hosts, vms } = stored;
-    if slice_bytes != settings.slice_size {
+    if slice_bytes.0 != settings.slice_size {
         return Err(format!(
-            "its slices have {slice_bytes} bytes and the configuration says {}; a pool keeps its size",
-            settings.slice_size
+            "its slices have {} bytes and the configuration says {}; a pool keeps its size",
+            slice_bytes.0, settings.slice_size
         ));
     }
     // Whoever was once known keeps its number; who is new gets the next.
@@ -115,7 +115,7 @@ fn book_of(settings: &Settings, stored: Stored, now: Ns) -> Result<Book, String>
 /// Reads the ledger, checks it, and writes what the configuration has added.
 fn open_book(settings: &Settings, ledger: &mut Ledger, now: Ns) -> Result<Book, Error> {
     let stored = ledger.load()?;
-    let new = || Stored { slice_bytes: settings.slice_size, next_vm: 1, kept: Kept::default(), ..Stored::default() };
+    let new = || Stored { slice_bytes: units::Bytes(settings.slice_size), next_vm: 1, kept: Kept::default(), ..Stored::default() };
     let unfit = |why| Error::Unfit { path: settings.ledger.display().to_string(), why };
     let book = book_of(settings, stored.unwrap_or_else(new), now).map_err(unfit)?;
     ledger.save(None, &book)?;
@@ -127,9 +127,10 @@ fn open_book(settings: &Settings, ledger: &mut Ledger, now: Ns) -> Result<Book, 
 pub struct Manager {
     /// Where it listens.
     pub address: SocketAddr,
+    stop: watch::Sender<bool>,
     stop_clock: Option<Sender<()>>,
     wake: SyncSender<Wake>,
-    server: Option<Server>,
+    server: Option<JoinHandle<()>>,
     others: Vec<JoinHandle<()>>,
     handle: Option<Handle>,
 }
@@ -162,11 +163,13 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
     let (handle, ledger) = writer::start(ledger, book, clock, rebuild, wake.clone()).map_err(system("start a thread"))?;
     let clock = keeper::tick(handle.clone(), stopped).map_err(system("start a thread"))?;
     let keeper = keeper::keep(handle.clone(), files, woken).map_err(system("start a thread"))?;
+    let (stop, stopping) = watch::channel(false);
     let rights = Rights { operators: settings.operators.clone(), hosts: settings.hosts.clone() };
-    let server = server::serve(listener, secure, handle.clone(), rights).map_err(system("start the HTTP server"))?;
+    let server = serve(listener, secure, handle.clone(), rights, stopping)?;
     log::info!("the pool manager serves {} on {address}", settings.hosts.join(", "));
     Ok(Manager {
         address,
+        stop,
         stop_clock: Some(stop_clock),
         wake,
         server: Some(server),
@@ -187,6 +190,23 @@ fn begin(settings: &Settings) -> Result<(), Error> {
     Ok(())
 }
 
+/// The server in a thread of its own.
+fn serve(
+    listener: TcpListener,
+    secure: Option<std::sync::Arc<rustls::ServerConfig>>,
+    handle: Handle,
+    rights: Rights,
+    stopping: watch::Receiver<bool>,
+) -> Result<JoinHandle<()>, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system("start the runtime"))?;
+    let serve = move || {
+        if let Err(error) = runtime.block_on(server::serve(listener, secure, handle, rights, stopping)) {
+            log::error!("the server has ended: {error}");
+        }
+    };
+    std::thread::Builder::new().name("http".to_owned()).spawn(serve).map_err(system("start a thread"))
+}
+
 impl Manager {
     /// The way to its writer, for what lives in the same process.
     #[must_use]
@@ -200,8 +220,9 @@ impl Manager {
     }
 
     fn end(&mut self) {
+        let _ = self.stop.send(true);
         if let Some(server) = self.server.take() {
-            server.stop();
+            let _ = server.join();
         }
         drop(self.stop_clock.take());
         let _ = self.wake.send(Wake::Stop);

@@ -200,7 +200,7 @@ impl Settings {
     /// Returns the layout of the slice files.
     #[must_use]
     pub fn layout(&self) -> Layout {
-        Layout { directory: self.pool_dir.clone(), slice_bytes: self.slice_size }
+        Layout { directory: self.pool_dir.clone(), slice_bytes: units::Bytes(self.slice_size) }
     }
 
     /// Returns the terms of leases.

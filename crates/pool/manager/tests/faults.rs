@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use manager::api::{AssignRequest, Code, Slice};
+use manager::api::{AssignRequest, Code, Slice, Slices};
 use manager::claim::{Unclaimed, claim};
 use manager::client::{Client, Error};
 use manager::service;
@@ -131,7 +131,7 @@ impl Host {
         while !self.seen.stop.load(Ordering::Relaxed) {
             let vm = format!("vm-{}", self.requests);
             let request = self.request();
-            let ask = AssignRequest { epoch: self.epoch, request, vm: vm.clone(), slices: self.random.u32(1..=3) };
+            let ask = AssignRequest { epoch: self.epoch, request, vm: vm.clone(), slices: Slices(self.random.u32(1..=3)) };
             let given = match self.until_answered(|client, name| client.assign(name, &ask)) {
                 Ok(given) => given.slices,
                 Err(Code::Short) => continue,
@@ -382,7 +382,7 @@ fn a_host_behind_a_partition_keeps_what_runs_and_cannot_come_back_for_more() {
     let cut_off = Client::new(&format!("http://127.0.0.1:{}", relay.port), None, Duration::from_secs(3)).unwrap();
     let near = site.client(PATIENCE);
     let lease = cut_off.lease("a", "a-1").unwrap();
-    let ask = |epoch, vm: &str, slices| AssignRequest { epoch, request: vm.to_owned(), vm: vm.to_owned(), slices };
+    let ask = |epoch, vm: &str, slices| AssignRequest { epoch, request: vm.to_owned(), vm: vm.to_owned(), slices: Slices(slices) };
     let runs = cut_off.assign("a", &ask(lease.epoch, "runs", 2)).unwrap();
     let never = cut_off.assign("a", &ask(lease.epoch, "never started", 3)).unwrap();
     let held: Vec<File> = runs.slices.iter().map(|slice| claim(slice).unwrap()).collect();
@@ -419,7 +419,7 @@ fn a_host_behind_a_partition_keeps_what_runs_and_cannot_come_back_for_more() {
 fn ledger_that_cannot_be_written(site: &Site, break_it: &dyn Fn(), mend_it: &dyn Fn(), code: Code) {
     let client = site.client(PATIENCE);
     let lease = client.lease("a", "a-1").unwrap();
-    let ask = |vm: &str| AssignRequest { epoch: lease.epoch, request: vm.to_owned(), vm: vm.to_owned(), slices: 2 };
+    let ask = |vm: &str| AssignRequest { epoch: lease.epoch, request: vm.to_owned(), vm: vm.to_owned(), slices: Slices(2) };
     let before = client.assign("a", &ask("before")).unwrap();
     let held: Vec<File> = before.slices.iter().map(|slice| claim(slice).unwrap()).collect();
     break_it();

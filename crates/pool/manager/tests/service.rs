@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use manager::api::{AssignRequest, Assignment, Code, Lease, PoolStatus, Slice};
+use manager::api::{AssignRequest, Assignment, Code, Lease, PoolStatus, Slice, Slices};
 use manager::claim::{Unclaimed, claim};
 use manager::client::{Client, Error};
 use manager::service::{self, Manager};
@@ -30,7 +30,7 @@ fn start(settings: &Settings) -> (Manager, Client) {
 }
 
 fn ask(lease: &Lease, request: &str, vm: &str, slices: u32) -> AssignRequest {
-    AssignRequest { epoch: lease.epoch, request: request.to_owned(), vm: vm.to_owned(), slices }
+    AssignRequest { epoch: lease.epoch, request: request.to_owned(), vm: vm.to_owned(), slices: Slices(slices) }
 }
 
 fn code<T: std::fmt::Debug>(answer: Result<T, Error>) -> Code {

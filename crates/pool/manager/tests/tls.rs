@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use manager::api::{AssignRequest, Code};
+use manager::api::{AssignRequest, Code, Slices};
 use manager::certificates::{self, Wanted};
 use manager::client::{Client, Error, Identity};
 use manager::service::{self, Manager};
@@ -46,7 +46,7 @@ fn a_host_speaks_for_itself_alone() {
     forbidden(a.lease("b", "a-1").map(drop));
     forbidden(b.renew("a", lease.epoch).map(drop));
     forbidden(op.renew("a", lease.epoch).map(drop));
-    let ask = AssignRequest { epoch: lease.epoch, request: "r".to_owned(), vm: "vm".to_owned(), slices: 1 };
+    let ask = AssignRequest { epoch: lease.epoch, request: "r".to_owned(), vm: "vm".to_owned(), slices: Slices(1) };
     forbidden(b.assign("a", &ask).map(drop));
     a.assign("a", &ask).unwrap();
     forbidden(a.emc_failed(0));

@@ -1,4 +1,4 @@
-//! `thermocline trace`: lists, shows, validates, merges, exports and compacts traces.
+//! `thermocline trace`: what is in traces, and what can be made of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,17 +26,17 @@ use inputs::{Inputs, Local};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TraceCommand {
-    /// List the files with their content
+    /// List the files, with what is in each
     List(Traces),
     /// Show each job: memory, coverage, promotions, stalls
     Show(TracesOfJobs),
-    /// Read everything and report inconsistent entries; exits with 1 if there are any
+    /// Read everything, and report what cannot be true; exits with 1 if anything cannot
     Validate(Traces),
-    /// Merge files into one sorted file
+    /// Make one sorted file of many
     Merge(TracesInto),
     /// Print every entry: as comma-separated values, or with --format json as one JSON object per line
     Export(TracesOfJobs),
-    /// Write the compacted form, which the model replays fastest
+    /// Make the file that a model replays fastest
     Compact(TracesInto),
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct TracesOfJobs {
 pub(crate) struct TracesInto {
     #[command(flatten)]
     pub(crate) traces: Traces,
-    /// The file to write: a path, or s3://bucket/path
+    /// The file to make: a path, or s3://bucket/path
     #[arg(long, value_name = "FILE")]
     pub(crate) to: String,
 }
@@ -108,13 +108,13 @@ fn find(config: &Config, traces: &Traces) -> Result<Inputs> {
     }
 }
 
-/// The entries of all files, sorted, of the requested jobs.
+/// The entries of all files, sorted, of the jobs that are wanted.
 struct Stream {
     merge: Merge,
     basis: Basis,
     job: Option<GlobMatcher>,
     progress: Progress,
-    /// Keeps the copies until they are read.
+    /// Keeps copies while they are read.
     _files: Vec<Local>,
 }
 
@@ -251,7 +251,7 @@ fn validate(inputs: &Inputs, format: Format) -> Result<ExitCode> {
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Writes one file from many, by `make`.
+/// Makes one file of many by `make`.
 fn into(
     config: &Config,
     format: Format,
@@ -276,7 +276,7 @@ fn export(stream: &mut Stream, format: Format) -> Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let written = write_entries(stream, format, &mut out).and_then(|()| Ok(out.flush()?));
     match written {
-        // The reader closed the pipe, for example `head`.
+        // Whoever read us has seen enough.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) => Ok(()),
         other => other,
     }
@@ -308,12 +308,12 @@ fn write_entries(stream: &mut Stream, format: Format, out: &mut impl std::io::Wr
     Ok(())
 }
 
-/// A field of a comma-separated line (RFC 4180).
+/// A word as RFC 4180 has it.
 fn quoted(word: &str) -> String {
     if word.contains([',', '"', '\n', '\r']) { format!("\"{}\"", word.replace('"', "\"\"")) } else { word.to_owned() }
 }
 
-/// A time for people.
+/// When something was, for people.
 fn when(unix_ms: u64) -> String {
     calendar::time(unix_ms)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use daemon::PidLock;
 use kernel::Roots;
@@ -13,8 +13,6 @@ use manager::client::Client;
 use pool_host::capacity::Remote;
 use pool_host::counters::Perf;
 use pool_host::host::{self, Store};
-use pool_host::libvirt::Libvirt;
-use pool_host::qemu::Qemu;
 use predict::Predictor;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -24,7 +22,6 @@ use crate::output::print;
 
 mod settings;
 
-use settings::Driver;
 pub(super) use settings::Settings;
 
 /// How long a request to the manager may take. It answers within milliseconds; a guest that starts waits for this at most.
@@ -61,11 +58,7 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     for fault in &faults {
         log::warn!("{fault}; guests it would have spoken of get no pool memory");
     }
-    if let Driver::Libvirt(libvirt) = &settings.driver {
-        let known = kernel::numa::nodes(&Roots::host())?.into_iter().map(|node| node.id).collect::<Vec<_>>();
-        let node = libvirt.pool_node;
-        ensure!(known.contains(&node), "{}: libvirt.pool_node: this host has no node {node}; it has {known:?}", arguments.config.display());
-    }
+    settings.driver.check(&Roots::host()).map_err(|why| anyhow!("{}: {why}", arguments.config.display()))?;
     let client = Client::new(&settings.manager.url, settings.manager.identity.as_ref(), PATIENCE)?;
     if arguments.check {
         let checked = serde_json::json!({ "host": settings.host.name, "manager": client.url(), "faults": faults });
@@ -79,10 +72,7 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     let _lock = PidLock::acquire(&settings.runtime, "pool-host.pid")?;
     let instance = format!("process {}", std::process::id());
     let capacity = Remote::new(client, settings.host.name.clone(), instance);
-    let driver: Box<dyn pool_host::driver::Driver> = match settings.driver.clone() {
-        Driver::Qemu(qemu) => Box::new(Qemu::new(qemu, settings.runtime.clone())),
-        Driver::Libvirt(libvirt) => Box::new(Libvirt::new(libvirt)),
-    };
+    let driver = settings.driver.clone().driver(&settings.runtime);
     let store = Store::open(&settings.state)?;
     let host = host::Host::new(settings.host.clone(), driver, Box::new(capacity), predictor, store)?;
     let host = Arc::new(with_counters(host, &settings));

@@ -9,7 +9,6 @@ use ::manager::client::{Client, Identity};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
-use units::Bytes;
 
 use crate::options::Format;
 use crate::output::print;
@@ -90,7 +89,7 @@ fn text(status: &PoolStatus) -> String {
         let _ = writeln!(text, "nothing changes hands: {trouble}");
     }
     let total = slices.free + slices.online + slices.offlining + slices.stuck + slices.scrubbing + slices.failed;
-    let size = Bytes(*slice_bytes);
+    let size = *slice_bytes;
     let _ = writeln!(text, "{total} slices of {size}; a VM can be given {grantable}; {buffer_slices} are promised to nobody\n");
     let _ =
         writeln!(text, "{:<6} {:>6} {:>7} {:>10} {:>6} {:>10} {:>7}", "EMC", "free", "online", "offlining", "stuck", "scrubbing", "failed");

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
+use pool_host::drivers::description::Description;
 use pool_host::host::List;
-use pool_host::socket::{Ask, ask};
+use pool_host::socket;
 use pool_host::vm::{Record, Request};
 use serde::Deserialize;
-use units::Bytes;
 
 use crate::options::Format;
 use crate::output::print;
@@ -27,44 +27,45 @@ pub(crate) struct Vm {
 
 #[derive(Debug, Subcommand)]
 enum VmCommand {
-    /// Start a guest: how much of its memory comes from the pool is predicted, unless its file tells
+    /// Start a guest; its pool memory is predicted unless its file sets it
     #[command(after_help = "\
 A guest is a TOML file:
 
   name = \"redis-1\"
   cores = 2
   memory = \"4GiB\"
-  pool = \"1GiB\"          # left out: as predicted
-  arguments = [\"-drive\", \"file=redis-1.qcow2,if=virtio\"]   # to QEMU, as they are; on a host of libvirt in place of them
-                          # domain = \"redis-1.xml\": a domain, of which name, memory, cores and nodes are replaced
-  [about]                 # what a prediction goes by; see `thermocline pool predict --help`
+  pool = \"1GiB\"          # optional; the default is predicted
+  [qemu]                  # on a host that starts QEMU
+  arguments = [\"-drive\", \"file=redis-1.qcow2,if=virtio\"]   # added to its command line; see docs/pool-hosts.md
+                          # on a host of libvirt instead: [libvirt] with domain = \"redis-1.xml\"
+  [about]                 # metadata for predictions; see `thermocline pool predict --help`
   customer = 7
   vm_type = \"D4\"
 
-Its kernel must bring memory online that it finds: memhp_default_state=online on its command line, unless its distribution does so.")]
+Its kernel must bring hot-plugged memory online: memhp_default_state=online on its command line, unless its distribution does so.")]
     Start {
         /// The guest's file
         file: PathBuf,
     },
-    /// End a guest; its slices go back to the pool
+    /// Stop a guest; its slices are returned to the pool
     Stop {
         /// Its name
         name: String,
-        /// How long it may take to switch itself off before its process is ended
+        /// How long it may take to shut down before its process is killed
         #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
         grace: Duration,
-        /// End its process at once
+        /// Kill its process at once
         #[arg(long, conflicts_with = "grace")]
         now: bool,
     },
-    /// Take a guest's pool memory back while it runs, if it has the room
+    /// Take all pool memory from a running guest, if it has enough free memory
     Release {
         /// Its name
         name: String,
     },
     /// Show the guests of this host
     List,
-    /// Show what was decided about a guest, and why
+    /// Show the decisions about a guest, with their reasons
     Explain {
         /// Its name
         name: String,
@@ -76,30 +77,30 @@ pub(super) fn vm(format: Format, arguments: &Vm) -> Result<()> {
     let runtime = &arguments.runtime;
     match &arguments.command {
         VmCommand::Start { file } => {
-            let record: Record = serde_json::from_value(ask(runtime, &Ask::Start(Box::new(request(file)?)))?)?;
+            let record: Record = serde_json::from_value(socket::request(runtime, &socket::Request::Start(Box::new(request(file)?)))?)?;
             print(format, &record, || explained(&record))
         }
         VmCommand::Stop { name, grace, now } => {
             let grace_seconds = if *now { 0.0 } else { grace.as_secs_f64() };
-            let done = ask(runtime, &Ask::Stop { name: name.clone(), grace_seconds })?;
-            print(format, &done, || format!("{name} has ended\n"))
+            let done = socket::request(runtime, &socket::Request::Stop { name: name.clone(), grace_seconds })?;
+            print(format, &done, || format!("{name} has stopped\n"))
         }
         VmCommand::Release { name } => {
-            let record: Record = serde_json::from_value(ask(runtime, &Ask::Release { name: name.clone() })?)?;
+            let record: Record = serde_json::from_value(socket::request(runtime, &socket::Request::Release { name: name.clone() })?)?;
             print(format, &record, || explained(&record))
         }
         VmCommand::List => {
-            let list: List = serde_json::from_value(ask(runtime, &Ask::List)?)?;
+            let list: List = serde_json::from_value(socket::request(runtime, &socket::Request::List)?)?;
             print(format, &list, || listed(&list))
         }
         VmCommand::Explain { name } => {
-            let record: Record = serde_json::from_value(ask(runtime, &Ask::Explain { name: name.clone() })?)?;
+            let record: Record = serde_json::from_value(socket::request(runtime, &socket::Request::Explain { name: name.clone() })?)?;
             print(format, &record, || explained(&record))
         }
     }
 }
 
-/// A guest's file.
+/// A guest's file, without the table of its driver.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -108,34 +109,36 @@ struct Written {
     memory: String,
     pool: Option<String>,
     #[serde(default)]
-    arguments: Vec<String>,
-    domain: Option<PathBuf>,
-    #[serde(default)]
     about: toml::Table,
 }
 
 fn request(path: &Path) -> Result<Request> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    parse(&text, path.parent().unwrap_or(Path::new(""))).with_context(|| format!("{} is no guest", path.display()))
+    parse(&text, path.parent().unwrap_or(Path::new(""))).with_context(|| format!("{} is not a guest's file", path.display()))
 }
 
-/// A guest, and the domain that its file names, from the directory where that file is.
+/// Parses a guest's file in `directory`.
 fn parse(text: &str, directory: &Path) -> Result<Request> {
-    let Written { name, cores, memory, pool, arguments, domain, about } = toml::from_str(text)?;
-    let read = |name: PathBuf| {
-        let path = directory.join(name);
-        std::fs::read_to_string(&path).with_context(|| format!("domain: cannot read {}", path.display()))
-    };
-    let bytes = |key: &str, text: &str| size(text).map(|bytes| bytes.0).map_err(|why| anyhow::anyhow!("{key}: {why}"));
+    let mut file: toml::Table = toml::from_str(text)?;
+    let description = description(&mut file, directory)?;
+    let Written { name, cores, memory, pool, about } = file.try_into()?;
+    let bytes = |key: &str, text: &str| size(text).map_err(|why| anyhow::anyhow!("{key}: {why}"));
     let request = Request {
         name,
-        vm: metadata(about, cores, bytes("memory", &memory)?).context("about")?,
+        vm: metadata(about, cores, bytes("memory", &memory)?.0).context("about")?,
         pool_bytes: pool.map(|pool| bytes("pool", &pool)).transpose()?,
-        arguments,
-        domain: domain.map(read).transpose()?,
+        description,
     };
     request.check().map_err(anyhow::Error::msg)?;
     Ok(request)
+}
+
+/// Takes the table of the driver out of a guest's file.
+fn description(file: &mut toml::Table, directory: &Path) -> Result<Option<Description>> {
+    let tables: Vec<_> = Description::TABLES.into_iter().filter(|name| file.contains_key(*name)).collect();
+    ensure!(tables.len() < 2, "tables {}: give the one of the host's driver", tables.join(" and "));
+    let Some((name, table)) = tables.first().and_then(|&name| Some((name, file.remove(name)?))) else { return Ok(None) };
+    Description::read(name, table, directory).map(Some).map_err(|why| anyhow::anyhow!("{name}: {why}"))
 }
 
 /// The models' request from the `[about]` table. Without an arrival time the VM is requested now, in Unix time.
@@ -150,17 +153,17 @@ fn metadata(mut about: toml::Table, cores: u32, memory_bytes: u64) -> Result<pre
 }
 
 fn listed(list: &List) -> String {
-    let (used, all) = (Bytes(list.local_used_bytes), Bytes(list.local_bytes));
+    let (used, all) = (list.local_used_bytes, list.local_bytes);
     let mut text = format!("host {}: {} guests, {used} of {all} local memory in use", list.host, list.guests.len());
-    let _ = writeln!(text, "; {} started so far, {} repaired", list.totals.started, list.totals.repaired);
-    if let Some(trouble) = &list.trouble {
-        let _ = writeln!(text, "{trouble}");
+    let _ = writeln!(text, "; {} started so far, {} mitigated", list.totals.started, list.totals.mitigated);
+    if let Some(error) = &list.pool_error {
+        let _ = writeln!(text, "{error}");
     }
     let _ = writeln!(text, "{:<20} {:>5} {:>10} {:>10} {:>10} {:>9}  state", "guest", "cores", "local", "pool", "touched", "accessed");
     for line in &list.guests {
-        let touched = line.pool_touched_bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string());
+        let touched = line.pool_touched_bytes.map_or("-".to_owned(), |bytes| bytes.to_string());
         let accessed = line.pool_accessed_ratio.map_or("-".to_owned(), |ratio| format!("{:.2}%", ratio * 100.0));
-        let (local, pool) = (Bytes(line.local_bytes).to_string(), Bytes(line.pool_bytes).to_string());
+        let (local, pool) = (line.local_bytes.to_string(), line.pool_bytes.to_string());
         let _ = write!(text, "{:<20} {:>5} {local:>10} {pool:>10} {touched:>10} {accessed:>9}  {:?}", line.name, line.cores, line.state);
         if let Some(verdict) = line.verdict {
             let _ = write!(text, ", {verdict:?}");
@@ -175,21 +178,20 @@ fn listed(list: &List) -> String {
 
 fn explained(record: &Record) -> String {
     let Record { request, share, .. } = record;
-    let mut text = format!("{}: {} cores, {} in all, {:?}", request.name, request.vm.cores, Bytes(request.vm.memory_bytes), record.state);
+    let mut text = format!("{}: {} cores, {} in all, {:?}", request.name, request.vm.cores, request.memory(), record.state);
     if let Some(process) = record.process {
         let _ = write!(text, ", process {}", process.pid);
     }
-    let local = Bytes(record.local_bytes());
-    let pool = Bytes(record.pool_bytes());
-    let _ = writeln!(text, "\n{local} local, {pool} in the pool; at first {} slices, because: {:?}", share.slices, share.why);
+    let (local, pool) = (record.local_bytes(), record.pool_bytes());
+    let _ = writeln!(text, "\n{local} local, {pool} in the pool; at the start {} slices: {:?}", share.slices, share.why);
     for slice in &record.mapped {
-        let _ = writeln!(text, "  slice {}/{}, turn {}: {}", slice.emc, slice.index, slice.turn, slice.path.display());
+        let _ = writeln!(text, "  slice {}/{}, generation {}: {}", slice.emc, slice.index, slice.generation, slice.path.display());
     }
     if let Some(counted) = &record.counted {
-        let score = counted.score.map_or_else(|| "nothing".to_owned(), |score| format!("insensitive with probability {score:.2}"));
+        let score = counted.score.map_or_else(|| "no prediction".to_owned(), |score| format!("insensitive with probability {score:.2}"));
         let _ = writeln!(
             text,
-            "{} counters when it last accessed more of the pool than predicted; the model says to them: {score}",
+            "{} counters at the last sample with more pool accesses than predicted; prediction of the model: {score}",
             counted.counters.len()
         );
     }
@@ -207,16 +209,19 @@ fn explained(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
+    use units::Bytes;
+
     use super::*;
 
     #[test]
-    fn the_helps_example_is_a_guest() {
+    fn the_example_in_the_help_is_valid() {
         let help = <crate::arguments::Arguments as clap::CommandFactory>::command();
         let start = ["pool", "vm", "start"].iter().try_fold(&help, |command, name| command.find_subcommand(name)).unwrap();
         let example: Vec<_> =
             start.get_after_help().unwrap().to_string().lines().filter_map(|line| line.strip_prefix("  ")).map(str::to_owned).collect();
         let request = parse(&example.join("\n"), Path::new("")).unwrap();
-        assert_eq!((request.pool_bytes, request.vm.customer), (Some(1 << 30), Some(7)));
+        assert_eq!((request.pool_bytes, request.vm.customer), (Some(Bytes(1 << 30)), Some(7)));
+        assert!(matches!(request.description, Some(Description::Qemu(guest)) if guest.arguments.len() == 2));
     }
 
     #[test]
@@ -230,15 +235,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_guest_is_told() {
+    fn errors_name_the_key() {
         let check = |text: &str, wrong: &str| {
-            let told = format!("{:#}", parse(text, Path::new("/nowhere")).unwrap_err());
-            assert!(told.contains(wrong), "{told}");
+            let error = format!("{:#}", parse(text, Path::new("/nowhere")).unwrap_err());
+            assert!(error.contains(wrong), "{error}");
         };
         check("name = \"a\"\ncores = 1\nmemory = \"4\"\n", "memory");
         check("name = \"a\"\ncores = 0\nmemory = \"1GiB\"\n", "cores = 0");
         check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\npool = \"lots\"\n", "pool");
-        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\ndomain = \"a.xml\"\n", "cannot read /nowhere/a.xml");
+        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nlibvirt.domain = \"a.xml\"\n", "cannot read /nowhere/a.xml");
+        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nlibvirt.domain = \"a.xml\"\n[qemu]\n", "qemu and libvirt");
+        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nqemu.argument = []\n", "qemu: unknown field `argument`");
+        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nqemu.arguments = [\"--m\", \"8G\"]\n", "\"--m\" is not allowed");
         check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nmemories = 2\n", "memories");
         check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\n[about]\ncustomers = 2\n", "customers");
         check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\n[about]\ncores = 2\n", "unknown field `cores`");

@@ -1,4 +1,4 @@
-//! Finds and identifies trace files.
+//! Which trace files there are, and what they are known by.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use store::FileError;
 use super::Error;
 use crate::coverage::fingerprint;
 
-/// Bytes at the end of a file that identify it: a Parquet file has its metadata there.
+/// So much of a file's end tells it from others: where a Parquet file says what is in it.
 const TAIL_BYTES: u64 = 64 << 10;
 
 /// A trace file.
@@ -20,20 +20,19 @@ pub(super) struct File {
 }
 
 impl File {
-    pub(super) fn open(path: PathBuf) -> Result<Self, Error> {
+    pub(super) fn look_at(path: PathBuf) -> Result<Self, Error> {
         let metadata = std::fs::metadata(&path).map_err(FileError::at(&path, "read"))?;
         Ok(Self { path, bytes: metadata.len(), row_groups: 0 })
     }
 
-    /// Returns the path from its first partition on, which is independent of the store's location; without partitions,
-    /// the name.
+    /// Its path from its partitions on, which does not depend on where the store is; or only its name.
     pub(super) fn below(&self) -> Vec<u8> {
         let parts = || self.path.components().map(|part| part.as_os_str().as_encoded_bytes());
         let first = parts().position(|part| part.starts_with(b"cluster=")).unwrap_or_else(|| parts().count().saturating_sub(1));
         parts().skip(first).collect::<Vec<_>>().join(&b'/')
     }
 
-    /// Identifies a file whose path names no machine.
+    /// What it is known by where its path names no machine.
     pub(super) fn fingerprint(&self) -> Result<u64, Error> {
         let tail = || -> std::io::Result<Vec<u8>> {
             let mut file = std::fs::File::open(&self.path)?;
@@ -47,19 +46,19 @@ impl File {
     }
 }
 
-/// Identifies files that are read together and name no machine.
-pub(super) fn fingerprint_of_all(files: &[File]) -> Result<u64, Error> {
+/// What files are known by that are read as one and name no machine.
+pub(super) fn together(files: &[File]) -> Result<u64, Error> {
     let each: Vec<_> = files.iter().map(|file| file.fingerprint().map(u64::to_le_bytes)).collect::<Result<_, _>>()?;
     Ok(fingerprint(each.iter().map(<[u8; 8]>::as_slice)))
 }
 
-/// Identifies the set of a machine's files.
+/// What a machine's files are, taken together.
 pub(super) fn listing(files: &[File]) -> u64 {
     let each: Vec<_> = files.iter().map(|file| (file.below(), file.bytes.to_le_bytes())).collect();
     fingerprint(each.iter().flat_map(|(below, bytes)| [below.as_slice(), bytes]))
 }
 
-/// Returns the trace files at or below some paths, sorted.
+/// The trace files at or below some paths, sorted.
 pub(super) fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     let mut files = Vec::new();
     for path in paths {
@@ -74,7 +73,7 @@ pub(super) fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     Ok(files)
 }
 
-/// Returns the cluster and machine that a path names.
+/// The machine that a path names, with its cluster.
 pub(super) fn machine(path: &Path) -> Option<String> {
     let named = |key: &str| {
         path.components().filter_map(|part| part.as_os_str().to_str()).find(|part| part.starts_with(key)).map(ToOwned::to_owned)
@@ -82,7 +81,7 @@ pub(super) fn machine(path: &Path) -> Option<String> {
     Some(named("cluster=").unwrap_or_default() + "/" + &named("machine=")?)
 }
 
-/// Collects every trace file at or below a path.
+/// Every trace file at or below a path.
 pub(super) fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
     let failed = || FileError::at(path, "read");
     if !std::fs::metadata(path).map_err(failed())?.is_dir() {
@@ -95,7 +94,7 @@ pub(super) fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error
         let hidden = entry.file_name().to_string_lossy().starts_with('.');
         if kind.is_dir() {
             collect(&below, files)?;
-        } else if !hidden && below.extension().is_some_and(|extension| extension == trace::EXTENSION) {
+        } else if !hidden && below.extension().is_some_and(|extension| extension == "parquet") {
             files.push(below);
         }
     }

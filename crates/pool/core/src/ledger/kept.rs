@@ -76,7 +76,7 @@ impl Emc {
 #[cfg(test)]
 mod tests {
     use super::super::*;
-    use crate::slice::{HostId, SliceId, Turn};
+    use crate::slice::{Generation, HostId, SliceId};
 
     fn config(emc_slices: &[u32]) -> Config {
         Config { emc_slices: emc_slices.to_vec(), hosts: 2, buffer_slices: 0, answer_within: Ns(1), ask_again_after: Ns(1) }
@@ -90,8 +90,8 @@ mod tests {
             Command::Assign { vm: VmId(1), host: HostId(0), slices: 2 },
             Command::Assign { vm: VmId(2), host: HostId(1), slices: 1 },
             Command::Return { vm: VmId(1) },
-            Command::Offlined { slice: slice(0), turn: Turn(1) },
-            Command::Scrubbed { slice: slice(0), turn: Turn(1) },
+            Command::Offlined { slice: slice(0), generation: Generation(1) },
+            Command::Scrubbed { slice: slice(0), generation: Generation(1) },
             Command::EmcFailed(EmcId(1)),
         ] {
             pool.apply(Ns(5), command, &mut effects).unwrap();

@@ -27,8 +27,8 @@ fn after(pool: &mut Pool, commands: &[Command]) -> (Vec<Effect>, Vec<Refusal>) {
 fn settle(pool: &mut Pool, now: Ns, effects: &mut Vec<Effect>) {
     while let Some(effect) = effects.pop() {
         let answer = match effect {
-            Effect::Offline { slice, turn, .. } => Command::Offlined { slice, turn },
-            Effect::Scrub { slice, turn } => Command::Scrubbed { slice, turn },
+            Effect::Offline { slice, generation, .. } => Command::Offlined { slice, generation },
+            Effect::Scrub { slice, generation } => Command::Scrubbed { slice, generation },
             Effect::Online { .. } | Effect::Lost { .. } => continue,
         };
         let mut more = Vec::new();
@@ -53,7 +53,7 @@ fn a_slice_goes_its_way_and_comes_back() {
     assert_eq!(*pool.counts(), counts(0, 3, 0));
     assert_eq!(pool.permissions(EmcId(0)).unwrap().flatten().count(), 3, "the host may access them until they are offline");
     let first = SliceId { emc: EmcId(0), index: 0 };
-    pool.apply(Ns(0), Command::Offlined { slice: first, turn: Turn(1) }, &mut effects).unwrap();
+    pool.apply(Ns(0), Command::Offlined { slice: first, generation: Generation(1) }, &mut effects).unwrap();
     assert_eq!(*pool.counts(), counts(0, 2, 1));
     assert_eq!(pool.permissions(EmcId(0)).unwrap().flatten().count(), 2);
     settle(&mut pool, Ns(0), &mut effects);
@@ -61,7 +61,7 @@ fn a_slice_goes_its_way_and_comes_back() {
     assert_eq!(pool.returned(first), Some(Ns(2_000 * MS)));
     // The one that has been free for longest is taken first.
     let (effects, _) = after(&mut pool, &[assign(2, 1, 1)]);
-    assert_eq!(effects, [Effect::Online { host: HostId(1), slice: SliceId { emc: EmcId(0), index: 3 }, turn: Turn(1) }]);
+    assert_eq!(effects, [Effect::Online { host: HostId(1), slice: SliceId { emc: EmcId(0), index: 3 }, generation: Generation(1) }]);
 }
 
 #[test]
@@ -83,8 +83,14 @@ fn refusals_name_what_is_wrong_and_change_nothing() {
     check(&[4], 0, &[], Command::EmcFailed(EmcId(1)), Refusal::NoEmc(EmcId(1)));
     check(&[4], 0, &[Command::ManagerFailed], assign(1, 0, 1), Refusal::ManagerAway);
     let slice = SliceId { emc: EmcId(0), index: 0 };
-    check(&[4], 0, &[assign(1, 0, 1)], Command::Offlined { slice, turn: Turn(1) }, Refusal::Stale(slice));
-    check(&[4], 0, &[assign(1, 0, 1), Command::Return { vm: VmId(1) }], Command::Offlined { slice, turn: Turn(0) }, Refusal::Stale(slice));
+    check(&[4], 0, &[assign(1, 0, 1)], Command::Offlined { slice, generation: Generation(1) }, Refusal::Stale(slice));
+    check(
+        &[4],
+        0,
+        &[assign(1, 0, 1), Command::Return { vm: VmId(1) }],
+        Command::Offlined { slice, generation: Generation(0) },
+        Refusal::Stale(slice),
+    );
     // Never across EMCs; never from the buffer; never what is not offline yet.
     check(&[4, 3], 0, &[], assign(1, 0, 5), short(5, 4, 0));
     check(&[4], 2, &[], assign(1, 0, 3), short(3, 2, 0));
@@ -142,14 +148,14 @@ fn who_does_not_answer_is_asked_again() {
     assert_eq!(tick(2), (vec![], Counts { offlining: 2, ..Counts::default() }));
     assert_eq!(tick(3), (vec![], Counts { stuck: 2, ..Counts::default() }));
     assert_eq!(tick(7), (vec![], Counts { stuck: 2, ..Counts::default() }));
-    let asked = |index| Effect::Offline { host: HostId(0), slice: slice(index), turn: Turn(1) };
+    let asked = |index| Effect::Offline { host: HostId(0), slice: slice(index), generation: Generation(1) };
     assert_eq!(tick(8), (vec![asked(0), asked(1)], Counts { offlining: 2, ..Counts::default() }));
     let mut effects = Vec::new();
     let says = |pool: &mut Pool, command, effects: &mut Vec<_>| pool.apply(Ns(9_000 * MS), command, effects);
-    says(&mut pool, Command::OfflineFailed { slice: slice(0), turn: Turn(1) }, &mut effects).unwrap();
+    says(&mut pool, Command::OfflineFailed { slice: slice(0), generation: Generation(1) }, &mut effects).unwrap();
     // An answer that comes after all is welcome.
-    says(&mut pool, Command::Offlined { slice: slice(0), turn: Turn(1) }, &mut effects).unwrap();
-    assert_eq!(effects, [Effect::Scrub { slice: slice(0), turn: Turn(1) }]);
+    says(&mut pool, Command::Offlined { slice: slice(0), generation: Generation(1) }, &mut effects).unwrap();
+    assert_eq!(effects, [Effect::Scrub { slice: slice(0), generation: Generation(1) }]);
     assert_eq!(pool.state(slice(0)), Some(State::Scrubbing { since: Ns(9_000 * MS) }));
 }
 
@@ -157,27 +163,29 @@ fn who_does_not_answer_is_asked_again() {
 fn what_nobody_uses_comes_back_slice_by_slice() {
     let mut pool = Pool::new(config(&[4], 0));
     after(&mut pool, &[assign(1, 0, 2), assign(2, 1, 1), Command::Return { vm: VmId(2) }]);
-    let abandoned = |index, turn| Command::Abandoned { slice: SliceId { emc: EmcId(0), index }, turn: Turn(turn) };
+    let abandoned = |index, generation| Command::Abandoned { slice: SliceId { emc: EmcId(0), index }, generation: Generation(generation) };
     let (effects, refusals) = after(&mut pool, &[abandoned(0, 1), abandoned(2, 1)]);
     assert_eq!((effects.len(), refusals.len()), (2, 0));
     assert_eq!((pool.slices_of(VmId(1)), pool.counts().scrubbing), (1, 2));
     after(&mut pool, &[abandoned(1, 1)]);
     assert_eq!((pool.leases().len(), pool.counts().scrubbing), (0, 3), "a VM that has nothing left is forgotten");
     let slice = SliceId { emc: EmcId(0), index: 0 };
-    let (_, refusals) = after(&mut pool, &[abandoned(0, 1), Command::Scrubbed { slice, turn: Turn(1) }, abandoned(0, 1), abandoned(3, 0)]);
+    let (_, refusals) =
+        after(&mut pool, &[abandoned(0, 1), Command::Scrubbed { slice, generation: Generation(1) }, abandoned(0, 1), abandoned(3, 0)]);
     assert_eq!(refusals.len(), 3, "it is nobody's already");
 }
 
 /// Anything that may be said to a pool of two EMCs of six slices, sense or nonsense.
 fn any_command() -> impl Strategy<Value = Command> {
-    let slice = || (0u16..2, 0u32..6, 0u32..5).prop_map(|(emc, index, turn)| (SliceId { emc: EmcId(emc), index }, Turn(turn)));
+    let slice =
+        || (0u16..2, 0u32..6, 0u32..5).prop_map(|(emc, index, generation)| (SliceId { emc: EmcId(emc), index }, Generation(generation)));
     prop_oneof![
         6 => (0u64..8, 0..=HOSTS, 0u32..5).prop_map(|(vm, host, slices)| assign(vm, host, slices)),
         4 => (0u64..8).prop_map(|vm| Command::Return { vm: VmId(vm) }),
-        4 => slice().prop_map(|(slice, turn)| Command::Offlined { slice, turn }),
-        2 => slice().prop_map(|(slice, turn)| Command::OfflineFailed { slice, turn }),
-        4 => slice().prop_map(|(slice, turn)| Command::Scrubbed { slice, turn }),
-        2 => slice().prop_map(|(slice, turn)| Command::Abandoned { slice, turn }),
+        4 => slice().prop_map(|(slice, generation)| Command::Offlined { slice, generation }),
+        2 => slice().prop_map(|(slice, generation)| Command::OfflineFailed { slice, generation }),
+        4 => slice().prop_map(|(slice, generation)| Command::Scrubbed { slice, generation }),
+        2 => slice().prop_map(|(slice, generation)| Command::Abandoned { slice, generation }),
         2 => Just(Command::Tick),
         1 => (0u16..3).prop_map(|emc| Command::EmcFailed(EmcId(emc))),
         1 => (0u16..3).prop_map(|emc| Command::EmcRepaired(EmcId(emc))),
@@ -251,7 +259,7 @@ proptest! {
         }
     }
 
-    // What a slice's earlier turn was asked for is answered late: nothing changes.
+    // What a slice's earlier generation was asked for is answered late: nothing changes.
     #[test]
     fn a_message_about_an_earlier_owner_changes_nothing(before in any_story()) {
         let mut pool = Pool::new(config(&[6, 6], 0));
@@ -261,9 +269,9 @@ proptest! {
             settle(&mut pool, Ns(0), &mut effects);
         }
         for (slice, _) in pool.all() {
-            let turn = pool.record(slice).unwrap().turn;
-            for late in (0..turn.0).map(Turn) {
-                for answer in [Command::Offlined { slice, turn: late }, Command::Scrubbed { slice, turn: late }, Command::OfflineFailed { slice, turn: late }] {
+            let generation = pool.record(slice).unwrap().generation;
+            for late in (0..generation.0).map(Generation) {
+                for answer in [Command::Offlined { slice, generation: late }, Command::Scrubbed { slice, generation: late }, Command::OfflineFailed { slice, generation: late }] {
                     let was = pool.clone();
                     prop_assert!(pool.apply(Ns(0), answer, &mut effects).is_err());
                     prop_assert_eq!(&pool, &was);

@@ -1,64 +1,85 @@
-//! What an earlier run of this host has left: guests that go on, and things half done.
+//! Adoption of the guests of an earlier daemon, and of operations that it left unfinished.
 
 use std::time::Duration;
 
 use manager::api::Assignment;
+use predict::Predictor;
 
-use super::{Host, Refused};
+use super::settings::{Refused, Settings};
+use super::store::Store;
+use super::table::{Claim, Host};
+use crate::capacity::Capacity;
+use crate::driver::Driver;
 use crate::vm::State;
 
 impl Host {
-    /// Takes over every guest that is remembered. One whose start was not over is ended: nobody waits for it.
-    pub(super) fn adopt(&self) -> Result<(), Refused> {
+    /// A host, with the guests of its earlier daemons.
+    ///
+    /// # Errors
+    /// The store cannot be read, or a guest cannot be adopted.
+    pub fn new(
+        settings: Settings,
+        driver: Box<dyn Driver>,
+        capacity: Box<dyn Capacity>,
+        predictor: Option<Predictor>,
+        store: Store,
+    ) -> Result<Self, Refused> {
+        let host = Self::with_store(settings, driver, capacity, predictor, store)?;
+        host.adopt()?;
+        Ok(host)
+    }
+
+    /// Adopts every guest in the store. A guest whose start was not complete is stopped: its requester has received no answer.
+    fn adopt(&self) -> Result<(), Refused> {
         for name in self.names() {
-            let mut held = self.hold(&name, "being taken over")?;
-            let found = self.driver.resume(&held.machine, held.process).map_err(Refused::because)?;
-            match (held.state, found) {
+            let mut guest = self.claim(&name, "being adopted")?;
+            let found = self.driver.resume(&guest.machine, guest.process).map_err(Refused::because)?;
+            match (guest.state, found) {
                 (State::Running, Some(process)) => {
-                    // It was moved, and we did not live to write it down.
-                    if process.generation > 1 && !held.repaired {
-                        held.repaired = true;
-                        held.mapped.clear();
-                        self.count(|totals| totals.repaired += 1);
+                    // The earlier daemon exited after the move and before it saved the result.
+                    if process.generation > 1 && !guest.mitigated {
+                        guest.mitigated = true;
+                        guest.mapped.clear();
+                        self.update_totals(|totals| totals.mitigated += 1);
                     }
-                    held.process = Some(process);
-                    held.note(format!("taken over, as process {}", process.pid));
-                    held.try_save();
+                    guest.process = Some(process);
+                    guest.note(format!("adopted as process {}", process.pid));
+                    guest.try_save();
                 }
                 (_, Some(process)) => {
-                    held.note("was not to be left running, and is ended");
-                    self.driver.stop(&held.machine, &process, Duration::ZERO).map_err(Refused::because)?;
-                    self.forget(held);
+                    guest.note("was being started or stopped, and is stopped");
+                    self.driver.stop(&guest.machine, &process, Duration::ZERO).map_err(Refused::because)?;
+                    defer_end(guest);
                 }
                 (_, None) => {
-                    held.note("its process has ended meanwhile");
-                    self.forget(held);
+                    guest.note("its process has exited in the meantime");
+                    defer_end(guest);
                 }
             }
         }
         Ok(())
     }
 
-    /// Ended before there is a lease to say so under; that is caught up on later.
-    fn forget(&self, mut held: super::Held<'_>) {
-        held.state = State::Ended;
-        held.process = None;
-        // The manager is told of all of them then.
-        held.assigned = true;
-        held.mapped.clear();
-        held.try_save();
-    }
-
-    /// After a new lease: gives back what the manager thinks guests have that are not here.
+    /// After a new lease: returns slices that the manager assigns to guests that this host does not have.
     pub(super) fn reconcile(&self, assignments: &[Assignment]) {
         for Assignment { vm, slices, .. } in assignments {
             if self.table().guests.contains_key(vm) {
                 continue;
             }
-            log::warn!("the manager counts {} slices as {vm}'s, who is not here: they go back", slices.len());
+            log::warn!("the manager assigns {} slices to {vm}, which this host does not have: returning them", slices.len());
             if let Err(error) = self.give_back(vm) {
                 log::warn!("{vm}: {error}");
             }
         }
     }
+}
+
+/// Marks a guest as ended. Its slices are returned later, when there is a lease under which the manager accepts them.
+fn defer_end(mut guest: Claim<'_>) {
+    guest.state = State::Ended;
+    guest.process = None;
+    // All of its slices are returned then, also those that were being released.
+    guest.assigned = true;
+    guest.mapped.clear();
+    guest.try_save();
 }

@@ -1,66 +1,67 @@
-//! The threads of a host: one keeps the lease, one does what the manager wants and looks after guests, one watches them.
+//! The threads of a host: one renews the lease, one follows the manager's requests and checks guests, one runs the monitor.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::time::Duration;
 
 use manager::api::{Assignment, Work};
 
-use super::Host;
+use super::table::Host;
 
-/// Without a lease, how often one is asked for; with one, at most and at least so often is it renewed.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-const RENEW_AT_MOST: Duration = Duration::from_secs(10);
-const RENEW_AT_LEAST: Duration = Duration::from_millis(200);
+/// Interval of requests for a lease while there is none, and of checks of guests.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Bounds of the interval between renewals, which is a third of the lease.
+const RENEWAL_MAX: Duration = Duration::from_secs(10);
+const RENEWAL_MIN: Duration = Duration::from_millis(200);
 
-/// What the manager had to say.
-struct News {
-    fresh: Option<Vec<Assignment>>,
+/// An answer of the manager to a renewal.
+struct Answer {
+    /// After a new lease: the assignments that the manager has for this host.
+    assignments: Option<Vec<Assignment>>,
     work: Vec<Work>,
 }
 
-/// Runs a host until `stop` says so, or nobody is left to say it. Guests go on after that.
+/// Runs a host until `stop` receives a message or is disconnected. Guests continue to run.
 pub fn run(host: &Host, stop: &Receiver<()>) {
-    // A round that is not over keeps no second one waiting: what is left out is said again.
-    let (news, heard) = sync_channel::<News>(1);
-    let (end_keeper, keeper_ends) = sync_channel::<()>(0);
+    // While an answer is being handled, later ones are dropped: the manager repeats open requests.
+    let (answers, received) = sync_channel::<Answer>(1);
+    let (end_renewal, renewal_ends) = sync_channel::<()>(0);
     let (end_monitor, monitor_ends) = sync_channel::<()>(0);
     std::thread::scope(|scope| {
-        scope.spawn(move || keep(host, &news, &keeper_ends));
-        scope.spawn(move || attend(host, &heard));
+        scope.spawn(move || renew(host, &answers, &renewal_ends));
+        scope.spawn(move || serve(host, &received));
         scope.spawn(move || watch(host, &monitor_ends));
-        // An error is that nobody is left.
+        // An error means that the sender is gone.
         let _ = stop.recv();
-        drop((end_keeper, end_monitor));
+        drop((end_renewal, end_monitor));
     });
 }
 
-/// Whether to go on after so much time.
+/// Sleeps for `time`. Returns false if the thread must end.
 fn sleep(ends: &Receiver<()>, time: Duration) -> bool {
     matches!(ends.recv_timeout(time), Err(RecvTimeoutError::Timeout))
 }
 
-fn keep(host: &Host, news: &SyncSender<News>, ends: &Receiver<()>) {
-    let mut fresh: Option<Vec<Assignment>> = None;
+fn renew(host: &Host, answers: &SyncSender<Answer>, ends: &Receiver<()>) {
+    let mut pending: Option<Vec<Assignment>> = None;
     loop {
-        let (pause, trouble) = match host.capacity.keep() {
-            Ok(kept) => {
-                if let Some(assignments) = kept.fresh {
-                    log::info!("{} has a lease of {} s", host.settings.name, kept.lease_seconds);
-                    fresh = Some(assignments);
+        let (pause, error) = match host.capacity.renew() {
+            Ok(renewal) => {
+                if let Some(assignments) = renewal.assignments {
+                    log::info!("{} has a lease of {} s", host.settings.name, renewal.lease.as_secs_f64());
+                    pending = Some(assignments);
                 }
-                // A fresh list is not said again: it is kept until somebody has time for it.
-                match news.try_send(News { fresh: fresh.take(), work: kept.work }) {
-                    Err(TrySendError::Full(back)) => fresh = back.fresh,
+                // The manager does not repeat the assignments: they are kept until the other thread can take them.
+                match answers.try_send(Answer { assignments: pending.take(), work: renewal.work }) {
+                    Err(TrySendError::Full(back)) => pending = back.assignments,
                     Ok(()) | Err(TrySendError::Disconnected(_)) => {}
                 }
-                let third = Duration::try_from_secs_f64(kept.lease_seconds / 3.0).unwrap_or(ASK_EVERY);
-                (third.clamp(RENEW_AT_LEAST, RENEW_AT_MOST), None)
+                ((renewal.lease / 3).clamp(RENEWAL_MIN, RENEWAL_MAX), None)
             }
-            Err(error) => (ASK_EVERY, Some(error.to_string())),
+            Err(error) => (RETRY_INTERVAL, Some(error.to_string())),
         };
-        let before = std::mem::replace(&mut host.table().trouble, trouble.clone());
-        match (before, trouble) {
-            (None, Some(trouble)) => log::warn!("{trouble}; guests go on, and slices stay where they are"),
+        let before = std::mem::replace(&mut host.table().pool_error, error.clone());
+        match (before, error) {
+            (None, Some(error)) => log::warn!("{error}; guests continue to run, and no slice changes its owner"),
             (Some(_), None) => log::info!("the pool manager answers again"),
             _ => {}
         }
@@ -70,19 +71,19 @@ fn keep(host: &Host, news: &SyncSender<News>, ends: &Receiver<()>) {
     }
 }
 
-fn attend(host: &Host, heard: &Receiver<News>) {
+fn serve(host: &Host, received: &Receiver<Answer>) {
     loop {
-        match heard.recv_timeout(ASK_EVERY) {
-            Ok(news) => {
-                if let Some(assignments) = news.fresh {
+        match received.recv_timeout(RETRY_INTERVAL) {
+            Ok(answer) => {
+                if let Some(assignments) = answer.assignments {
                     host.reconcile(&assignments);
                 }
-                host.follow(news.work);
+                host.take_offline(answer.work);
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        host.look_after();
+        host.check_guests();
     }
 }
 

@@ -1,23 +1,28 @@
-//! From a request to a running guest (Pond, section 4.3 A): prediction, share, slices online, start.
+//! Start of a guest (Pond section 4.3 A): prediction, division of its memory, assignment of slices, hypervisor.
 
 use std::fs::File;
 
-use manager::api::{Code, Slice};
+use manager::api::{Code, Slice, Slices};
 use manager::claim;
 use manager::client::Error;
+use units::Bytes;
 
-use super::{GUESTS_MAX, Guest, Held, Host, Refused, now};
+use super::settings::Refused;
+use super::table::{Claim, Guest, Host, now};
 use crate::capacity::is_clean;
-use crate::metrics::Event;
+use crate::events::Event;
 use crate::share::{self, Share, Why};
 use crate::vm::{Record, Request, State};
 
+/// Most guests of one host.
+const GUESTS_MAX: usize = 1024;
+
 impl Host {
-    /// Starts a guest. What is asked for by its request is had, or nothing; what is predicted gives way to local memory where the
-    /// pool cannot give it.
+    /// Starts a guest. Pool memory that the request sets is provided or the request fails; predicted pool memory is replaced by local
+    /// memory if the pool cannot provide it.
     ///
     /// # Errors
-    /// Why it does not run. Nothing is left of it then.
+    /// Why the guest does not run. Nothing of it is left then.
     pub fn start(&self, request: Request) -> Result<Record, Refused> {
         let started = self.start_checked(request);
         self.counts.count(Event::Start, if started.is_ok() { "ok" } else { "refused" });
@@ -26,29 +31,30 @@ impl Host {
 
     fn start_checked(&self, request: Request) -> Result<Record, Refused> {
         request.check().map_err(Refused)?;
+        self.driver.check(request.description.as_ref()).map_err(Refused)?;
         let share = self.share(&request)?;
-        let mut held = self.reserve(request, share)?;
-        let started = self.bring_up(&mut held);
+        let mut guest = self.reserve(request, share)?;
+        let started = self.bring_up(&mut guest);
         if let Err(why) = started {
-            held.note(format!("did not start: {why}"));
-            self.ended(held, None);
+            guest.note(format!("did not start: {why}"));
+            self.ended(guest, None);
             return Err(why);
         }
-        self.count(|totals| totals.started += 1);
-        Ok(held.record.clone())
+        self.update_totals(|totals| totals.started += 1);
+        Ok(guest.record.clone())
     }
 
-    /// How a guest's memory is to be divided.
+    /// Decides how the guest's memory is divided.
     fn share(&self, request: &Request) -> Result<Share, Refused> {
-        let (memory, least) = (request.vm.memory_bytes, self.settings.least_local_bytes);
-        let slice_bytes = self.capacity.slice_bytes();
-        match (request.pool_bytes, slice_bytes, &self.predictor) {
-            (Some(0), ..) => Ok(Share::local(memory, Why::Asked)),
-            (Some(_), None, _) => Err(Refused("no pool manager has answered yet; ask without pool memory, or later".to_owned())),
-            (Some(pool), Some(slice), _) => share::asked(memory, pool, slice, least).ok_or_else(|| {
+        let (memory, local_min) = (request.memory(), self.settings.local_min);
+        let slice_size = self.capacity.slice_size();
+        match (request.pool_bytes, slice_size, &self.predictor) {
+            (Some(Bytes::ZERO), ..) => Ok(Share::local(memory, Why::Asked)),
+            (Some(_), None, _) => Err(Refused("no pool manager has answered yet; request no pool memory, or try again later".to_owned())),
+            (Some(pool), Some(slice), _) => share::requested(memory, pool, slice, local_min).ok_or_else(|| {
                 Refused(format!(
-                    "{pool} bytes from the pool of {memory} in all: give a multiple of its slices of {slice} bytes that leaves at least \
-                     {least} local"
+                    "{} bytes of pool memory for a guest of {}: give a multiple of the slice size, {}, that leaves at least {} local",
+                    pool.0, memory.0, slice.0, local_min.0
                 ))
             }),
             (None, _, None) => Ok(Share::local(memory, Why::NoPrediction)),
@@ -56,87 +62,94 @@ impl Host {
             (None, Some(slice), Some(predictor)) => {
                 let decision = predictor.decide(&request.vm);
                 log::info!("guest {}: {decision:?}", request.name);
-                Ok(share::predicted(memory, &decision, slice, least))
+                Ok(share::predicted(memory, &decision, slice, local_min))
             }
         }
     }
 
-    /// Puts a guest into the table, where its memory counts.
-    fn reserve(&self, request: Request, share: Share) -> Result<Held<'_>, Refused> {
+    /// Adds the guest to the table, where its local memory counts as used.
+    fn reserve(&self, request: Request, share: Share) -> Result<Claim<'_>, Refused> {
         let mut table = self.table();
         if table.guests.contains_key(&request.name) {
             return Err(Refused(format!("there is a guest {} already; stop it first, or choose another name", request.name)));
         }
         if table.guests.len() >= GUESTS_MAX {
-            return Err(Refused(format!("this host runs {GUESTS_MAX} guests, which is as many as it may")));
+            return Err(Refused(format!("this host has {GUESTS_MAX} guests, the most that it supports")));
         }
-        let (used, all) = (table.local_bytes(), self.settings.local_bytes);
-        if used.saturating_add(share.local_bytes) > all {
-            let wanted = share.local_bytes;
-            return Err(Refused(format!("{wanted} bytes of local memory are wanted; {used} of this host's {all} are in use")));
+        let (used, all) = (table.local_used(), self.settings.local);
+        if used + share.local_bytes > all {
+            return Err(Refused(format!(
+                "the guest needs {} bytes of local memory; {} of this host's {} are in use",
+                share.local_bytes.0, used.0, all.0
+            )));
         }
         let name = request.name.clone();
         let mut record = Record::new(request, share);
-        let pool = record.request.vm.memory_bytes - share.local_bytes;
-        record.note(now(), format!("{pool} bytes from the pool, {} local: {:?}", share.local_bytes, share.why));
+        let pool = record.request.memory() - share.local_bytes;
+        record.note(now(), format!("{} bytes from the pool, {} local: {:?}", pool.0, share.local_bytes.0, share.why));
         table.guests.insert(name, Guest { record: record.clone(), busy: Some("starting") });
-        Ok(Held { host: self, record, removed: false })
+        Ok(Claim { host: self, record, removed: false })
     }
 
-    fn bring_up(&self, held: &mut Held<'_>) -> Result<(), Refused> {
-        let files = if held.share.slices > 0 { self.have_slices(held)? } else { Vec::new() };
-        held.mapped = held.machine.slices.clone();
-        // From here on a process may be found that nobody knows of.
-        held.save()?;
-        let process = self.driver.start(&held.machine, files).map_err(Refused::because)?;
-        held.process = Some(process);
-        held.state = State::Running;
-        held.note(format!("runs as process {}", process.pid));
-        held.try_save();
+    fn bring_up(&self, guest: &mut Claim<'_>) -> Result<(), Refused> {
+        let locks = if guest.share.slices > Slices(0) { self.acquire_slices(guest)? } else { Vec::new() };
+        guest.mapped = guest.machine.slices.clone();
+        // From here on a process may exist whose id is not saved.
+        guest.save()?;
+        let process = self.driver.start(&guest.machine, locks).map_err(Refused::because)?;
+        guest.process = Some(process);
+        guest.state = State::Running;
+        guest.note(format!("runs as process {}", process.pid));
+        guest.try_save();
         Ok(())
     }
 
-    /// Has the slices, opened and locked. Without enough of them a guest whose share was predicted starts with local memory alone.
-    fn have_slices(&self, held: &mut Held<'_>) -> Result<Vec<File>, Refused> {
-        // Written down before it is asked for: whatever becomes of us, it is given back.
-        held.assigned = true;
-        held.save()?;
-        let (name, slices) = (held.request.name.clone(), held.share.slices);
-        let asked = self.capacity.assign(&format!("start {name} {}", now()), &name, slices);
-        let why = match asked {
+    /// Requests the slices, and opens and locks them. If the pool cannot provide predicted slices, the guest starts with local memory
+    /// only.
+    fn acquire_slices(&self, guest: &mut Claim<'_>) -> Result<Vec<File>, Refused> {
+        // Saved before the request: if the daemon exits now, the next one gives the slices back.
+        guest.assigned = true;
+        guest.save()?;
+        let (name, slices) = (guest.request.name.clone(), guest.share.slices);
+        let assigned = self.capacity.assign(&format!("start {name} {}", now()), &name, slices);
+        let why = match assigned {
             Ok(slices) => {
-                held.machine.slices = slices;
-                return claim_all(&held.machine.slices);
+                guest.machine.slices = slices;
+                return claim_all(&guest.machine.slices);
             }
-            Err(error) if held.request.pool_bytes.is_some() => return Err(Refused::because(error)),
+            Err(error) if guest.request.pool_bytes.is_some() => return Err(Refused::because(error)),
             Err(error) => {
-                held.note(format!("no slices: {error}"));
-                // A manager that was not heard of may have given them all the same.
-                held.assigned = !matches!(error, Error::Refused(_));
+                guest.note(format!("no slices: {error}"));
+                // Unless the manager refused, it may have assigned the slices although no answer arrived.
+                guest.assigned = !matches!(error, Error::Refused(_));
                 if error.code() == Some(Code::Short) { Why::PoolShort } else { Why::NoManager }
             }
         };
-        self.all_local(held, why)?;
+        self.use_local_memory(guest, why)?;
         Ok(Vec::new())
     }
 
-    fn all_local(&self, held: &mut Held<'_>, why: Why) -> Result<(), Refused> {
+    /// Replaces the guest's pool memory by local memory.
+    fn use_local_memory(&self, guest: &mut Claim<'_>, why: Why) -> Result<(), Refused> {
         let table = self.table();
-        let others = table.local_bytes() - held.local_bytes();
+        let others = table.local_used() - guest.local_bytes();
         drop(table);
-        let memory = held.request.vm.memory_bytes;
-        if others.saturating_add(memory) > self.settings.local_bytes {
-            return Err(Refused(format!("the pool gives no slices ({why:?}), and there are no {memory} bytes of local memory instead")));
+        let memory = guest.request.memory();
+        if others + memory > self.settings.local {
+            return Err(Refused(format!(
+                "the pool provides no slices ({why:?}), and this host has no {} bytes of local memory instead",
+                memory.0
+            )));
         }
-        held.share = Share::local(memory, why);
-        held.machine.local_bytes = memory;
-        held.note(format!("starts with local memory alone: {why:?}"));
-        held.show();
+        guest.share = Share::local(memory, why);
+        guest.machine.local_bytes = memory;
+        guest.note(format!("starts with local memory only: {why:?}"));
+        guest.publish();
         Ok(())
     }
 }
 
-/// Opens and locks every slice, and sees that nobody's data is in it.
+/// Opens and locks every slice, and checks that it was scrubbed.
 fn claim_all(slices: &[Slice]) -> Result<Vec<File>, Refused> {
     let mut files = Vec::with_capacity(slices.len());
     for slice in slices {

@@ -1,4 +1,4 @@
-//! What a host remembers: a file for each guest, and one for itself, each replaced as a whole.
+//! The host's state on disk: one file per guest and one for the totals, each replaced atomically.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,35 +6,35 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Refused, Totals};
+use super::settings::{Refused, Totals};
 use crate::vm::Record;
 
 const GUEST: &str = "guest.json";
 const TOTALS: &str = "host.json";
 const FILE_MAX: u64 = 16 << 20;
 
-/// A directory.
+/// A directory of state files.
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
 }
 
 impl Store {
-    /// The store in a directory, which is made if need be.
+    /// Opens the store in a directory, which is created if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// The directory cannot be created.
     pub fn open(directory: &Path) -> Result<Self, Refused> {
-        std::fs::create_dir_all(directory).map_err(|error| Refused(format!("cannot make {}: {error}", directory.display())))?;
+        std::fs::create_dir_all(directory).map_err(|error| Refused(format!("cannot create {}: {error}", directory.display())))?;
         Ok(Self { directory: directory.to_owned() })
     }
 
-    /// Everything that is remembered.
+    /// Reads all guests and the totals.
     pub(super) fn load(&self) -> Result<(Vec<Record>, Totals), Refused> {
-        let cannot = |error| Refused(format!("cannot list {}: {error}", self.directory.display()));
+        let failed = |error| Refused(format!("cannot list {}: {error}", self.directory.display()));
         let mut records = Vec::new();
-        for entry in std::fs::read_dir(&self.directory).map_err(cannot)? {
-            let path = entry.map_err(cannot)?.path();
+        for entry in std::fs::read_dir(&self.directory).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
             if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(&format!(".{GUEST}"))) {
                 records.extend(read::<Record>(&path)?);
             }
@@ -43,7 +43,7 @@ impl Store {
     }
 
     pub(super) fn save(&self, record: &Record) -> Result<(), Refused> {
-        self.write(&self.of(&record.request.name), record)
+        self.write(&self.path(&record.request.name), record)
     }
 
     pub(super) fn save_totals(&self, totals: &Totals) -> Result<(), Refused> {
@@ -51,7 +51,7 @@ impl Store {
     }
 
     pub(super) fn remove(&self, name: &str) -> Result<(), Refused> {
-        let path = self.of(name);
+        let path = self.path(name);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(Refused(format!("cannot remove {}: {error}", path.display())))
@@ -60,7 +60,7 @@ impl Store {
         }
     }
 
-    fn of(&self, name: &str) -> PathBuf {
+    fn path(&self, name: &str) -> PathBuf {
         self.directory.join(format!("{name}.{GUEST}"))
     }
 
@@ -77,9 +77,10 @@ impl Store {
     }
 }
 
-/// None where there is none.
+/// Reads a file; `None` if it does not exist.
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Refused> {
     let Some(text) = kernel::file::read_optional(path, FILE_MAX).map_err(Refused::because)? else { return Ok(None) };
-    let damaged = |error| Refused(format!("{} is damaged: {error}; move it away, and end its guest by hand", path.display()));
+    let damaged =
+        |error| Refused(format!("{} is damaged: {error}; move it to another directory, and stop its guest manually", path.display()));
     serde_json::from_str(&text).map(Some).map_err(damaged)
 }

@@ -1,86 +1,88 @@
-//! What a host shows of itself.
+//! Views of a host and its guests for users.
 
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
-use super::{Host, Refused, Totals};
+use super::settings::{Refused, Totals};
+use super::table::Host;
 use crate::monitor::Verdict;
 use crate::vm::{Record, State};
 
-/// A host at a glance.
+/// Summary of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct List {
-    /// Its name.
+    /// Host name.
     pub host: String,
-    /// Memory that guests may have beside the pool's, and have.
-    pub local_bytes: u64,
-    /// Of that, what they hold.
-    pub local_used_bytes: u64,
-    /// What the host has seen.
+    /// Local memory for guests.
+    pub local_bytes: Bytes,
+    /// Local memory that guests occupy.
+    pub local_used_bytes: Bytes,
+    /// Totals since the host was set up.
     pub totals: Totals,
-    /// Why the pool cannot be used now; none while all is well.
-    pub trouble: Option<String>,
-    /// Its guests, by name.
+    /// The pool manager's last error; `None` if its last answer was a success.
+    pub pool_error: Option<String>,
+    /// Guests by name.
     pub guests: Vec<Line>,
 }
 
-/// A guest at a glance.
+/// Summary of a guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// Its name.
+    /// Guest name.
     pub name: String,
-    /// What it does.
+    /// Current state.
     pub state: State,
-    /// What is being done to it just now.
+    /// The operation in progress.
     pub busy: Option<String>,
-    /// Its process.
+    /// Process id.
     pub pid: Option<i32>,
-    /// Its cores.
+    /// Virtual cores.
     pub cores: u32,
-    /// Its memory beside its cores.
-    pub local_bytes: u64,
-    /// Its memory in the pool.
-    pub pool_bytes: u64,
-    /// What it touched of that, at the last look.
-    pub pool_touched_bytes: Option<u64>,
-    /// Of the memory that it accessed between the last two looks, the share that lies in the pool.
+    /// Local memory.
+    pub local_bytes: Bytes,
+    /// Pool memory.
+    pub pool_bytes: Bytes,
+    /// Pool memory that it had touched at the last sample.
+    pub pool_touched_bytes: Option<Bytes>,
+    /// Share of pool memory in the memory that it accessed between the last two samples.
     pub pool_accessed_ratio: Option<f64>,
-    /// What the monitor says.
+    /// The monitor's last verdict.
     pub verdict: Option<Verdict>,
     /// Whether it was moved to local memory.
-    pub repaired: bool,
+    pub mitigated: bool,
 }
 
 impl Host {
-    /// All guests.
+    /// The host and all of its guests.
     #[must_use]
     pub fn list(&self) -> List {
         let table = self.table();
         let guests = table.guests.values().map(|guest| line(&guest.record, guest.busy)).collect();
         List {
             host: self.settings.name.clone(),
-            local_bytes: self.settings.local_bytes,
-            local_used_bytes: table.local_bytes(),
+            local_bytes: self.settings.local,
+            local_used_bytes: table.local_used(),
             totals: table.totals,
-            trouble: table.trouble.clone(),
+            pool_error: table.pool_error.clone(),
             guests,
         }
     }
 
-    /// Everything about one guest.
+    /// The record of one guest.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// There is no guest of that name.
     pub fn explain(&self, name: &str) -> Result<Record, Refused> {
         let table = self.table();
-        table.guests.get(name).map(|guest| guest.record.clone()).ok_or_else(|| Refused(format!("no guest is named {name}")))
+        table.guests.get(name).map(|guest| guest.record.clone()).ok_or_else(|| Refused(format!("there is no guest {name}")))
     }
 }
 
 fn line(record: &Record, busy: Option<&str>) -> Line {
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    #[expect(clippy::cast_precision_loss, reason = "for display")]
     let ratio = record.usage.and_then(|usage| {
         let all = usage.pool_accessed_bytes + usage.local_accessed_bytes;
-        (all > 0).then(|| usage.pool_accessed_bytes as f64 / all as f64)
+        (all > Bytes::ZERO).then(|| usage.pool_accessed_bytes.0 as f64 / all.0 as f64)
     });
     Line {
         name: record.request.name.clone(),
@@ -93,6 +95,6 @@ fn line(record: &Record, busy: Option<&str>) -> Line {
         pool_touched_bytes: record.usage.map(|usage| usage.pool_touched_bytes),
         pool_accessed_ratio: ratio,
         verdict: record.verdict,
-        repaired: record.repaired,
+        mitigated: record.mitigated,
     }
 }

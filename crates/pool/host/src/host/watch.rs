@@ -1,78 +1,75 @@
-//! The monitor's round: a look at every guest with pool memory, a verdict, a repair.
+//! The monitor's period: a sample of every guest with pool memory, a verdict, a mitigation.
 
 use predict::Latency;
+use units::Bytes;
 
-use super::{Held, Host, now};
-use crate::driver::Process;
-use crate::metrics::{Event, word};
+use super::table::{Claim, Host, now};
+use crate::driver::Usage;
+use crate::events::{Event, label};
 use crate::monitor::{self, Verdict};
-use crate::vm::{Counted, State};
+use crate::process::Process;
+use crate::vm::{CounterSample, State};
 
 impl Host {
-    /// Looks at every guest once, or at as many as it comes to: a look takes seconds where counters are counted.
-    pub(super) fn watch(&self, goes_on: impl Fn() -> bool) {
+    /// Samples every guest once. `proceed` is checked before each: a sample takes seconds if performance counters are sampled.
+    pub(super) fn watch(&self, proceed: impl Fn() -> bool) {
         for name in self.names() {
-            if !goes_on() {
+            if !proceed() {
                 return;
             }
-            let Ok(mut held) = self.hold(&name, "being looked at") else { continue };
-            if held.state == State::Running && !held.mapped.is_empty() {
-                self.look(&mut held);
+            let Ok(mut guest) = self.claim(&name, "being sampled") else { continue };
+            if guest.state == State::Running && !guest.mapped.is_empty() {
+                self.sample(&mut guest);
             }
         }
     }
 
-    fn look(&self, held: &mut Held<'_>) {
-        let Some(process) = held.process else { return };
-        let usage = match self.driver.usage(&held.machine, &process) {
+    fn sample(&self, guest: &mut Claim<'_>) {
+        let Some(process) = guest.process else { return };
+        let usage = match self.driver.usage(&guest.machine, &process) {
             Ok(usage) => usage,
-            // Its end is noticed elsewhere.
+            // If the process has exited, the check of guests detects it.
             Err(error) => {
-                log::warn!("guest {}: {error}", held.request.name);
+                log::warn!("guest {}: {error}", guest.request.name);
                 return;
             }
         };
-        let first = held.usage.replace(usage).is_none();
-        if !first {
-            held.looks.add(&usage);
+        let is_first = guest.usage.replace(usage).is_none();
+        if !is_first {
+            guest.samples.add(&usage);
         }
-        let mut guest = monitor::Guest {
-            // What is being taken away already needs no repair.
-            pool_bytes: if held.assigned { held.pool_bytes() } else { 0 },
-            insensitive: held.share.insensitive,
-            repaired: held.repaired,
-            failures: held.repair_failures,
+        let mut subject = monitor::Guest {
+            // Pool memory that is being released needs no mitigation.
+            pool_bytes: if guest.assigned { guest.pool_bytes() } else { Bytes::ZERO },
+            insensitive: guest.share.insensitive,
+            mitigated: guest.mitigated,
+            failures: guest.mitigation_failures,
         };
-        let is_at_ease = first || monitor::at_ease(&self.settings.monitor, &guest, &usage).is_some();
-        let notices_not = if is_at_ease { None } else { self.counted(held, &process) };
-        guest.insensitive = notices_not.unwrap_or(guest.insensitive);
-        // The first look sees accesses of all its life.
-        let verdict = if first { Verdict::AsPredicted } else { self.judge(held, &guest, &usage) };
-        self.counts.count(Event::Verdict, word(verdict));
-        if held.verdict.replace(verdict) != Some(verdict) {
-            let (touched, pool) = (usage.pool_touched_bytes, guest.pool_bytes);
-            let (accessed, local) = (usage.pool_accessed_bytes, usage.local_accessed_bytes);
-            // What was counted at an earlier look is not why.
-            let score = notices_not.and(held.counted.as_ref()).and_then(|counted| counted.score);
-            let by = score.map_or_else(String::new, |score| format!("; by its counters, insensitive with probability {score:.2}"));
-            held.note(format!(
-                "{verdict:?}: touched {touched} of {pool} bytes in the pool, accessed {accessed} there and {local} local{by}"
-            ));
+        let is_tolerated = is_first || monitor::tolerated(&self.settings.monitor, &subject, &usage).is_some();
+        let by_counters = if is_tolerated { None } else { self.sample_counters(guest, &process) };
+        subject.insensitive = by_counters.unwrap_or(subject.insensitive);
+        // The first sample includes all accesses since the guest's start.
+        let verdict = if is_first { Verdict::AsPredicted } else { self.judge(guest, &subject, &usage) };
+        self.counts.count(Event::Verdict, label(verdict));
+        if guest.verdict.replace(verdict) != Some(verdict) {
+            // Counters of an earlier sample are no reason for this verdict.
+            let score = by_counters.and(guest.counted.as_ref()).and_then(|counted| counted.score);
+            guest.note(describe(verdict, &usage, subject.pool_bytes, score));
         }
-        held.try_save();
-        if verdict == Verdict::Repair {
-            self.repair(held);
+        guest.try_save();
+        if verdict == Verdict::Mitigate {
+            self.mitigate(guest);
         }
     }
 
-    /// Whether a guest notices the pool, by what the processor's counters show of it now and the model says to that. None where
-    /// nothing counts, or nothing is said.
-    fn counted(&self, held: &mut Held<'_>, process: &Process) -> Option<bool> {
+    /// Whether the latency model predicts from the guest's current performance counters that it is insensitive. `None` if counters are
+    /// not sampled or the model makes no prediction.
+    fn sample_counters(&self, guest: &mut Claim<'_>, process: &Process) -> Option<bool> {
         let (perf, time) = self.perf.as_ref()?;
         let predictor = self.predictor.as_ref()?;
         let (outcome, counted) = match perf.of_process(process.pid, *time) {
             Ok(counters) => {
-                #[expect(clippy::cast_possible_truncation, reason = "the model takes no more digits")]
+                #[expect(clippy::cast_possible_truncation, reason = "the model's precision")]
                 let values = counters.iter().map(|(name, &value)| (name.clone(), value as f32)).collect();
                 let latency = predictor.latency(Some(&values));
                 let (outcome, score) = match latency {
@@ -80,57 +77,66 @@ impl Host {
                     Latency::Sensitive(score) => ("sensitive", Some(score)),
                     Latency::NoAnswer(_) | Latency::NoModel => ("no_answer", None),
                 };
-                (outcome, Some(Counted { at: now(), score, insensitive: matches!(latency, Latency::Insensitive(_)), counters }))
+                let insensitive = matches!(latency, Latency::Insensitive(_));
+                (outcome, Some(CounterSample { at: now(), score, insensitive, counters }))
             }
             Err(why) => {
-                log::warn!("guest {}: no counters: {why}", held.request.name);
+                log::warn!("guest {}: cannot sample its performance counters: {why}", guest.request.name);
                 ("failed", None)
             }
         };
         self.counts.count(Event::Counters, outcome);
-        held.counted = counted;
-        held.counted.as_ref().filter(|counted| counted.score.is_some()).map(|counted| counted.insensitive)
+        guest.counted = counted;
+        guest.counted.as_ref().filter(|counted| counted.score.is_some()).map(|counted| counted.insensitive)
     }
 
-    fn judge(&self, held: &Held<'_>, guest: &monitor::Guest, usage: &crate::driver::Usage) -> Verdict {
+    fn judge(&self, guest: &Claim<'_>, subject: &monitor::Guest, usage: &Usage) -> Verdict {
         let table = self.table();
-        let rested = table.totals.last_repair.is_none_or(|last| now() - last >= self.settings.rest.as_secs_f64());
+        let cooldown = self.settings.cooldown.as_secs_f64();
         let host = monitor::Host {
             started: table.totals.started,
-            repaired: table.totals.repaired,
-            rested,
-            free_local_bytes: self.settings.local_bytes.saturating_sub(table.local_bytes()),
-            repair_bytes: self.driver.repair_bytes(&held.machine),
+            mitigated: table.totals.mitigated,
+            cooled_down: table.totals.last_mitigation.is_none_or(|last| now() - last >= cooldown),
+            free_local_bytes: self.settings.local.saturating_sub(table.local_used()),
+            mitigation_bytes: self.driver.mitigation_bytes(&guest.machine),
         };
-        monitor::judge(&self.settings.monitor, guest, usage, &host)
+        monitor::judge(&self.settings.monitor, subject, usage, &host)
     }
 
-    /// Moves a guest to local memory, once.
-    fn repair(&self, held: &mut Held<'_>) {
-        let Some(process) = held.process else { return };
-        match self.driver.to_local(&held.machine, &process, self.settings.repair_within) {
+    /// Moves a guest to local memory.
+    fn mitigate(&self, guest: &mut Claim<'_>) {
+        let Some(process) = guest.process else { return };
+        match self.driver.move_to_local(&guest.machine, &process, self.settings.mitigation_timeout) {
             Ok(moved) => {
-                held.process = Some(moved.process);
-                held.repaired = true;
-                held.mapped.clear();
-                let pause = moved.pause_seconds;
-                self.counts.count(Event::Repair, "ok");
-                self.counts.paused(pause);
-                let (seconds, bytes) = (moved.total_seconds, moved.copied_bytes);
-                held.note(format!("moved to local memory: paused for {pause:.3} s, {seconds:.3} s in all, {bytes} bytes copied"));
-                held.try_save();
-                self.count(|totals| {
-                    totals.repaired += 1;
-                    totals.last_repair = Some(now());
+                guest.process = Some(moved.process);
+                guest.mitigated = true;
+                guest.mapped.clear();
+                self.counts.count(Event::Mitigation, "ok");
+                self.counts.paused(moved.pause);
+                let (pause, seconds, copied) = (moved.pause.as_secs_f64(), moved.total.as_secs_f64(), moved.copied.0);
+                guest.note(format!("moved to local memory: paused for {pause:.3} s, {seconds:.3} s in all, {copied} bytes copied"));
+                guest.try_save();
+                self.update_totals(|totals| {
+                    totals.mitigated += 1;
+                    totals.last_mitigation = Some(now());
                 });
-                self.settle(held);
+                self.return_slices(guest);
             }
             Err(error) => {
-                self.counts.count(Event::Repair, "failed");
-                held.repair_failures += 1;
-                held.note(error.to_string());
-                held.try_save();
+                self.counts.count(Event::Mitigation, "failed");
+                guest.mitigation_failures += 1;
+                guest.note(error.to_string());
+                guest.try_save();
             }
         }
     }
+}
+
+fn describe(verdict: Verdict, usage: &Usage, pool: Bytes, score: Option<f64>) -> String {
+    let Usage { pool_touched_bytes, pool_accessed_bytes, local_accessed_bytes, .. } = usage;
+    let by = score.map_or_else(String::new, |score| format!("; by its counters, insensitive with probability {score:.2}"));
+    format!(
+        "{verdict:?}: touched {} of {} bytes in the pool, accessed {} there and {} local{by}",
+        pool_touched_bytes.0, pool.0, pool_accessed_bytes.0, local_accessed_bytes.0
+    )
 }

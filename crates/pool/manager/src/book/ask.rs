@@ -1,6 +1,6 @@
 //! Requests and answers, as values.
 
-use pool::{EmcId, SliceId, Turn};
+use pool::{EmcId, Generation, SliceId};
 
 use crate::api::{Assignment, Lease, Renewed, WorkList};
 
@@ -54,7 +54,7 @@ pub enum Ask {
         /// Which.
         slice: SliceId,
         /// Of the slice.
-        turn: Turn,
+        generation: Generation,
     },
     /// A host cannot.
     OfflineFailed {
@@ -65,7 +65,7 @@ pub enum Ask {
         /// Which.
         slice: SliceId,
         /// Of the slice.
-        turn: Turn,
+        generation: Generation,
         /// Why.
         why: String,
     },
@@ -78,14 +78,14 @@ pub enum Ask {
         /// Which.
         slice: SliceId,
         /// Of the slice.
-        turn: Turn,
+        generation: Generation,
     },
     /// The keeper has made a slice anew.
     Scrubbed {
         /// Which.
         slice: SliceId,
         /// Of the slice.
-        turn: Turn,
+        generation: Generation,
     },
     /// Time has passed.
     Tick,

@@ -103,7 +103,7 @@ impl Book {
             SliceStatus {
                 emc: slice.emc.0,
                 index: slice.index,
-                turn: record.turn.0,
+                generation: record.generation.0,
                 state: doing(record.state),
                 host: record.state.owner().map(|host| self.host_name(host).to_owned()),
                 vm,

@@ -15,7 +15,7 @@ fn book() -> Book {
     let config = Config { emc_slices: vec![4, 4], hosts: 2, buffer_slices: 0, answer_within: at(5), ask_again_after: at(20) };
     let hosts = ["a", "b"].map(|name| Host { name: name.to_owned(), ..Host::default() });
     let terms = Terms { lease: at(10), hosts: vec!["a".to_owned(), "b".to_owned()] };
-    let layout = Layout { directory: "/pool".into(), slice_bytes: 1 << 30 };
+    let layout = Layout { directory: "/pool".into(), slice_bytes: units::Bytes(1 << 30) };
     Book::new(Pool::new(config), hosts.to_vec(), BTreeMap::new(), 1, terms, layout, Ns(0))
 }
 
@@ -60,7 +60,7 @@ fn an_epoch_that_is_over_is_void() {
 #[test]
 fn only_what_nobody_guards_is_taken_back() {
     let mut book = book();
-    let abandoned = |index| Ask::Abandoned { slice: slice(0, index), turn: Turn(1) };
+    let abandoned = |index| Ask::Abandoned { slice: slice(0, index), generation: Generation(1) };
     book.follow(at(0), &lease("a")).unwrap();
     book.follow(at(0), &assign("a", 1, "r", "vm", 2)).unwrap();
     assert_eq!(book.unguarded(at(9)).count(), 0);
@@ -99,9 +99,10 @@ fn what_is_remembered_is_bounded() {
     for round in 0..ENDED_MAX as u64 {
         book.follow(at(0), &assign("a", 1, &format!("r{round}"), "vm", 1)).unwrap();
         book.follow(at(0), &give_back("a", 1, &format!("d{round}"), "vm")).unwrap();
-        let (slice, turn) = book.pool().slices().find(|(_, record)| record.state.owner().is_some()).map(|(id, of)| (id, of.turn)).unwrap();
-        book.follow(at(0), &Ask::Offlined { host: "a".to_owned(), epoch: 1, slice, turn }).unwrap();
-        book.follow(at(0), &Ask::Scrubbed { slice, turn }).unwrap();
+        let (slice, generation) =
+            book.pool().slices().find(|(_, record)| record.state.owner().is_some()).map(|(id, of)| (id, of.generation)).unwrap();
+        book.follow(at(0), &Ask::Offlined { host: "a".to_owned(), epoch: 1, slice, generation }).unwrap();
+        book.follow(at(0), &Ask::Scrubbed { slice, generation }).unwrap();
     }
     assert_eq!(book.hosts[0].ended.len(), ENDED_MAX);
     assert_eq!((book.pool().counts().free, book.vms.len()), (8, 0));
@@ -111,18 +112,18 @@ fn what_is_remembered_is_bounded() {
 fn any_ask() -> impl Strategy<Value = Ask> {
     let host = || prop_oneof![Just("a"), Just("b"), Just("z")];
     let name = || (0u32..4).prop_map(|name| format!("n{name}"));
-    let place = || (0u16..3, 0u32..5, 0u32..4).prop_map(|(emc, index, turn)| (slice(emc, index), Turn(turn)));
+    let place = || (0u16..3, 0u32..5, 0u32..4).prop_map(|(emc, index, generation)| (slice(emc, index), Generation(generation)));
     prop_oneof![
         2 => host().prop_map(lease),
         2 => (host(), 0u64..4).prop_map(|(host, epoch)| Ask::Renew { host: host.to_owned(), epoch }),
         6 => (host(), 0u64..4, name(), name(), 0u32..4).prop_map(|(host, epoch, r, vm, n)| assign(host, epoch, &r, &vm, n)),
         4 => (host(), 0u64..4, name(), name()).prop_map(|(host, epoch, r, vm)| give_back(host, epoch, &r, &vm)),
-        4 => (host(), 0u64..4, place()).prop_map(|(host, epoch, (slice, turn))| Ask::Offlined { host: host.to_owned(), epoch, slice, turn }),
-        2 => (host(), 0u64..4, place()).prop_map(|(host, epoch, (slice, turn))| {
-            Ask::OfflineFailed { host: host.to_owned(), epoch, slice, turn, why: "because".to_owned() }
+        4 => (host(), 0u64..4, place()).prop_map(|(host, epoch, (slice, generation))| Ask::Offlined { host: host.to_owned(), epoch, slice, generation }),
+        2 => (host(), 0u64..4, place()).prop_map(|(host, epoch, (slice, generation))| {
+            Ask::OfflineFailed { host: host.to_owned(), epoch, slice, generation, why: "because".to_owned() }
         }),
-        4 => place().prop_map(|(slice, turn)| Ask::Scrubbed { slice, turn }),
-        2 => place().prop_map(|(slice, turn)| Ask::Abandoned { slice, turn }),
+        4 => place().prop_map(|(slice, generation)| Ask::Scrubbed { slice, generation }),
+        2 => place().prop_map(|(slice, generation)| Ask::Abandoned { slice, generation }),
         2 => Just(Ask::Tick),
         1 => (0u16..3).prop_map(|emc| Ask::EmcFailed(EmcId(emc))),
         1 => (0u16..3).prop_map(|emc| Ask::EmcRepaired(EmcId(emc))),

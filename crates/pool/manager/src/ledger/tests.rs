@@ -9,7 +9,7 @@ fn terms() -> Terms {
 }
 
 fn layout() -> Layout {
-    Layout { directory: "/pool".into(), slice_bytes: 1 << 30 }
+    Layout { directory: "/pool".into(), slice_bytes: Bytes(1 << 30) }
 }
 
 fn config() -> pool::Config {
@@ -29,13 +29,13 @@ fn restored(stored: Stored) -> Book {
 fn used(before: &Book) -> Book {
     let mut book = before.clone();
     let text = |text: &str| text.to_owned();
-    let turn = book.pool().turn(SliceId { emc: EmcId(0), index: 0 }).unwrap();
+    let generation = book.pool().generation(SliceId { emc: EmcId(0), index: 0 }).unwrap();
     for ask in [
         Ask::Lease { host: text("a"), instance: text("one") },
         Ask::Assign { host: text("a"), epoch: 1, request: text("r1"), vm: text("first"), slices: 2 },
         Ask::Assign { host: text("a"), epoch: 1, request: text("r2"), vm: text("second"), slices: 2 },
         Ask::Return { host: text("a"), epoch: 1, request: text("r3"), vm: text("first") },
-        Ask::Offlined { host: text("a"), epoch: 1, slice: SliceId { emc: EmcId(0), index: 0 }, turn: crate::files::next(turn) },
+        Ask::Offlined { host: text("a"), epoch: 1, slice: SliceId { emc: EmcId(0), index: 0 }, generation: crate::files::next(generation) },
         Ask::EmcFailed(EmcId(1)),
     ] {
         book.follow(Ns(7), &ask).unwrap();
@@ -65,7 +65,7 @@ fn what_is_written_is_read() {
 #[test]
 fn rows_that_cannot_be_are_named() {
     let check = |spoil: &dyn Fn(&mut Rows), piece: &str| {
-        let row = serde_json::to_vec(&About { schema: SCHEMA, slice_bytes: 1, next_vm: 1 }).unwrap();
+        let row = serde_json::to_vec(&About { schema: SCHEMA, slice_bytes: Bytes(1), next_vm: 1 }).unwrap();
         let mut rows = Rows { about: row, emcs: vec![(0, b"true".to_vec())], ..Rows::default() };
         rows.stored(Path::new("ledger")).unwrap();
         spoil(&mut rows);
@@ -76,7 +76,7 @@ fn rows_that_cannot_be_are_named() {
     check(&|rows| rows.about = br#"{"schema":9,"slice_bytes":1,"next_vm":1}"#.to_vec(), "schema 9");
     check(&|rows| rows.emcs[0].0 = 1, "EMC 1: one before it is missing");
     check(&|rows| rows.emcs[0].1 = b"maybe".to_vec(), "EMC 0");
-    let record = br#"{"state":"free","turn":0,"returned":null}"#.to_vec();
+    let record = br#"{"state":"free","generation":0,"returned":null}"#.to_vec();
     check(&|rows| rows.slices.push((SliceId { emc: EmcId(0), index: 1 }, record.clone())), "slice 0/1: one before it is missing");
     check(&|rows| rows.slices.push((SliceId { emc: EmcId(3), index: 0 }, record.clone())), "slice 3/0");
     check(&|rows| rows.vms.push((5, b"{}".to_vec())), "VM 5");

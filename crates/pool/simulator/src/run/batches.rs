@@ -1,6 +1,6 @@
 //! Batches of slices that a host or a pool works on.
 
-use pool::{SliceId, Turn};
+use pool::{Generation, SliceId};
 
 /// A batch is complete: its number in [`Batches`], and its pool.
 #[derive(Clone, Copy, Debug)]
@@ -21,12 +21,12 @@ pub(crate) struct Batches {
 pub(crate) struct Batch {
     /// Whether the slices are zeroed; otherwise they are taken offline.
     pub(crate) scrub: bool,
-    pub(crate) slices: Vec<(SliceId, Turn)>,
+    pub(crate) slices: Vec<(SliceId, Generation)>,
 }
 
 impl Batches {
     /// Returns an empty batch, to be filled, and its number.
-    pub(crate) fn open(&mut self, scrub: bool) -> (u32, &mut Vec<(SliceId, Turn)>) {
+    pub(crate) fn open(&mut self, scrub: bool) -> (u32, &mut Vec<(SliceId, Generation)>) {
         let number = self.unused.pop().unwrap_or_else(|| {
             self.batches.push(Batch::default());
             u32::try_from(self.batches.len() - 1).unwrap_or(u32::MAX)

@@ -1,7 +1,7 @@
 //! The exchange of commands and effects between a run and its pools.
 
 use placement::{Placement, PoolSpace};
-use pool::{Command, Config, Effect, HostId, Ns, Pool, Refusal, SliceId, Turn, VmId};
+use pool::{Command, Config, Effect, Generation, HostId, Ns, Pool, Refusal, SliceId, VmId};
 
 use super::batches::{Batch, BatchDone};
 use super::state::{End, Event, Run, SECOND};
@@ -89,12 +89,12 @@ impl Run<'_> {
 
     /// Carries out the effects of commands. Each host releases its slices one after the other; so does a pool that zeroes them.
     fn carry_out(&mut self, pool: u32, effects: Vec<Effect>) {
-        let mut offline: Vec<(HostId, SliceId, Turn)> = Vec::new();
-        let mut scrub: Vec<(SliceId, Turn)> = Vec::new();
+        let mut offline: Vec<(HostId, SliceId, Generation)> = Vec::new();
+        let mut scrub: Vec<(SliceId, Generation)> = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Offline { host, slice, turn } => offline.push((host, slice, turn)),
-                Effect::Scrub { slice, turn } => scrub.push((slice, turn)),
+                Effect::Offline { host, slice, generation } => offline.push((host, slice, generation)),
+                Effect::Scrub { slice, generation } => scrub.push((slice, generation)),
                 Effect::Lost { vm, cause, .. } => self.end(u32::try_from(vm.0).unwrap_or(u32::MAX), End::Lost(cause)),
                 Effect::Online { .. } => {}
             }
@@ -103,14 +103,14 @@ impl Run<'_> {
         for of_host in offline.chunk_by(|a, b| a.0 == b.0) {
             let (least, most) = self.site.offline;
             let each = self.random.u64(least.0..=most.0.max(least.0));
-            self.start_batch(pool, false, each, of_host.iter().map(|&(_, slice, turn)| (slice, turn)));
+            self.start_batch(pool, false, each, of_host.iter().map(|&(_, slice, generation)| (slice, generation)));
         }
         if !scrub.is_empty() {
             self.start_batch(pool, true, self.site.scrub.0, scrub.into_iter());
         }
     }
 
-    fn start_batch(&mut self, pool: u32, scrub: bool, each_ns: u64, slices: impl Iterator<Item = (SliceId, Turn)>) {
+    fn start_batch(&mut self, pool: u32, scrub: bool, each_ns: u64, slices: impl Iterator<Item = (SliceId, Generation)>) {
         let (batch, list) = self.batches.open(scrub);
         list.extend(slices);
         let duration = each_ns.saturating_mul(list.len() as u64);
@@ -120,12 +120,12 @@ impl Run<'_> {
     pub(super) fn batch_done(&mut self, BatchDone { pool, batch: number }: BatchDone) {
         let Batch { scrub, slices } = self.batches.take(number);
         let mut effects = Vec::new();
-        for &(slice, turn) in &slices {
+        for &(slice, generation) in &slices {
             let fails = !scrub && self.site.faults.stuck_ppm > 0 && self.random.u32(0..1_000_000) < self.site.faults.stuck_ppm;
             let command = match (scrub, fails) {
-                (true, _) => Command::Scrubbed { slice, turn },
-                (false, false) => Command::Offlined { slice, turn },
-                (false, true) => Command::OfflineFailed { slice, turn },
+                (true, _) => Command::Scrubbed { slice, generation },
+                (false, false) => Command::Offlined { slice, generation },
+                (false, true) => Command::OfflineFailed { slice, generation },
             };
             self.submit(pool, command, &mut effects);
         }

@@ -20,22 +20,22 @@ pub(crate) struct Detailed {
     pub(crate) hours: Vec<HourRow>,
     /// By machine.
     pub(crate) machines: Vec<MachineRow>,
-    /// Rate by percentile of the jobs.
+    /// By share of the jobs, in percent: that many have no more than this rate.
     pub(crate) jobs: Vec<JobsRow>,
 }
 
-/// Coverage over time (SDFM figure 5).
+/// 000 figure 5.
 #[derive(Debug, Serialize)]
 pub(crate) struct HourRow {
     pub(crate) cluster: String,
-    /// Start of the hour.
+    /// When the hour began.
     pub(crate) unix_seconds: u64,
     pub(crate) coverage_ratio: f64,
-    /// Weight of the row: cold pages, mean over the hour.
+    /// The weight of the row among others: how much was cold, in pages on average over the hour.
     pub(crate) cold_pages: f64,
 }
 
-/// Coverage by machine (SDFM figure 6).
+/// 000 figure 6.
 #[derive(Debug, Serialize)]
 pub(crate) struct MachineRow {
     pub(crate) cluster: String,
@@ -43,15 +43,15 @@ pub(crate) struct MachineRow {
     pub(crate) coverage_ratio: f64,
 }
 
-/// Promotion rate by job (SDFM figure 7).
+/// 000 figure 7.
 #[derive(Debug, Serialize)]
 pub(crate) struct JobsRow {
     pub(crate) jobs_ratio: f64,
-    /// `null` if unbounded: promotions without a working set.
+    /// `null` where there is no bound: promotions without a working set.
     pub(crate) rate_ratio_per_min: Option<f64>,
 }
 
-/// Replays a source under the configured parameters only.
+/// Replays a source under the configured parameters alone.
 pub(crate) fn detailed<S: Source<Error: std::error::Error + Sync + 'static>>(
     config: &Config,
     source: &S,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use manager::client::Identity;
-use pool_host::{host, libvirt, monitor, qemu, room};
+use pool_host::drivers::{Settings as Driver, libvirt, qemu};
+use pool_host::{free_memory, host, monitor};
 use serde::Deserialize;
 use units::{Bytes, RatioPpm};
 
@@ -26,13 +27,6 @@ pub(in crate::pool) struct Settings {
     pub(in crate::pool) runtime: PathBuf,
     /// Where metrics are served; nowhere if it is not told.
     pub(super) metrics: Option<SocketAddr>,
-}
-
-/// By what guests are started.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Driver {
-    Qemu(qemu::Settings),
-    Libvirt(libvirt::Settings),
 }
 
 /// Where the manager is, and who we are to it.
@@ -101,7 +95,7 @@ struct RawQemu {
     cpu: String,
     distance: u8,
     balloon: bool,
-    slices: qemu::Way,
+    slices: qemu::Kind,
     pause: String,
 }
 
@@ -113,7 +107,7 @@ impl Default for RawQemu {
             cpu: "host".to_owned(),
             distance: 28,
             balloon: true,
-            slices: qemu::Way::Dimm,
+            slices: qemu::Kind::Dimm,
             pause: "50ms".to_owned(),
         }
     }
@@ -201,22 +195,22 @@ impl Settings {
         let driver = read.driver(raw.qemu, raw.libvirt);
         let host = host::Settings {
             name: raw.name.clone(),
-            local_bytes: read.size("local_memory", &raw.local_memory),
-            least_local_bytes: read.size("least_local_memory", &raw.least_local_memory),
+            local: read.size("local_memory", &raw.local_memory),
+            local_min: read.size("least_local_memory", &raw.least_local_memory),
             period: read.duration("monitor.period", &raw.monitor.period),
             monitor: monitor::Settings {
-                touched_ppm: read.ratio("monitor.touched", &raw.monitor.touched),
-                accessed_ppm: read.ratio("monitor.accessed", &raw.monitor.accessed),
-                budget_ppm: read.ratio("monitor.budget", &raw.monitor.budget),
+                touched: read.ratio("monitor.touched", &raw.monitor.touched),
+                accessed: read.ratio("monitor.accessed", &raw.monitor.accessed),
+                budget: read.ratio("monitor.budget", &raw.monitor.budget),
                 attempts: raw.monitor.attempts,
             },
-            rest: read.duration("monitor.rest", &raw.monitor.rest),
-            repair_within: read.duration("monitor.within", &raw.monitor.within),
-            margin: room::Margin {
-                ratio_ppm: read.ratio("release.margin", &raw.release.margin),
-                least_bytes: read.size("release.least_margin", &raw.release.least_margin),
+            cooldown: read.duration("monitor.rest", &raw.monitor.rest),
+            mitigation_timeout: read.duration("monitor.within", &raw.monitor.within),
+            margin: free_memory::Margin {
+                ratio: read.ratio("release.margin", &raw.release.margin),
+                min: read.size("release.least_margin", &raw.release.least_margin),
             },
-            release_within: read.duration("release.within", &raw.release.within),
+            release_timeout: read.duration("release.within", &raw.release.within),
         };
         let counters = read.counters(&raw.monitor.counters);
         if raw.name.is_empty() {
@@ -308,8 +302,8 @@ impl Reader {
         self.take("monitor.counters", some)
     }
 
-    fn size(&mut self, key: &str, text: &str) -> u64 {
-        self.take(key, size(text)).unwrap_or(Bytes(0)).0
+    fn size(&mut self, key: &str, text: &str) -> Bytes {
+        self.take(key, size(text)).unwrap_or_default()
     }
 
     fn duration(&mut self, key: &str, text: &str) -> Duration {
@@ -317,9 +311,9 @@ impl Reader {
         self.take(key, some).unwrap_or_default()
     }
 
-    fn ratio(&mut self, key: &str, text: &str) -> u32 {
+    fn ratio(&mut self, key: &str, text: &str) -> RatioPpm {
         let part = ratio(text).and_then(|part| if part > RatioPpm::ONE { Err("give at most 100%".to_owned()) } else { Ok(part) });
-        self.take(key, part).map_or(0, |part| part.0)
+        self.take(key, part).unwrap_or_default()
     }
 }
 
@@ -332,11 +326,11 @@ mod tests {
     #[test]
     fn a_short_file_has_the_papers_figures() {
         let settings = Settings::parse(LEAST).unwrap();
-        assert_eq!((settings.host.local_bytes, settings.host.period), (64 << 30, Duration::from_secs(1800)));
-        assert_eq!(settings.host.monitor.budget_ppm, 10_000);
+        assert_eq!((settings.host.local, settings.host.period), (Bytes(64 << 30), Duration::from_secs(1800)));
+        assert_eq!(settings.host.monitor.budget, RatioPpm(10_000));
         assert_eq!(settings.host.monitor.attempts, 3);
         let Driver::Qemu(driver) = settings.driver else { panic!("QEMU is what there is unless another is named") };
-        assert_eq!((driver.accelerator.as_str(), driver.distance, driver.slices), ("kvm", 28, qemu::Way::Dimm));
+        assert_eq!((driver.accelerator.as_str(), driver.distance, driver.slices), ("kvm", 28, qemu::Kind::Dimm));
         assert_eq!((settings.manager.identity, settings.counters), (None, Some(Duration::from_secs(5))));
         assert_eq!(Settings::parse(&format!("{LEAST}[monitor]\ncounters = \"off\"\n")).unwrap().counters, None);
     }
@@ -363,7 +357,7 @@ mod tests {
     #[test]
     fn slices_come_as_it_is_said() {
         let settings = Settings::parse(&format!("{LEAST}[qemu]\nslices = \"virtio-mem\"\n")).unwrap();
-        assert!(matches!(settings.driver, Driver::Qemu(driver) if driver.slices == qemu::Way::VirtioMem));
+        assert!(matches!(settings.driver, Driver::Qemu(driver) if driver.slices == qemu::Kind::VirtioMem));
     }
 
     #[test]

@@ -1,62 +1,60 @@
-//! Guests as libvirt writes them: an operator's domain with our memory, nodes and modules put into it, and what libvirt says of
-//! one that runs.
+//! Domain XML: the operator's domain with memory, NUMA cells and modules replaced, and the XML of a running domain.
 
 use std::fmt::Write as _;
 use std::ops::Range;
 
 use manager::api::Slice;
 use roxmltree::{Document, Node};
+use units::Bytes;
 
-use super::Settings;
+use super::settings::Settings;
 use crate::driver::Machine;
 
-/// By which a domain is known as ours: an element in its metadata.
-const OURS: &str = "urn:thermocline:guest";
-/// How often the balloon's driver in a guest is asked, in seconds.
+/// Namespace of the metadata element that marks a domain of this driver.
+const NAMESPACE: &str = "urn:thermocline:guest";
+/// How often the guest's balloon driver reports, in seconds.
 const BALLOON_SECONDS: u32 = 2;
-/// What the pool's node has before any slice, of local memory: libvirt has QEMU make memory for every cell, and QEMU makes none
-/// of no size.
-const LEAST_CELL: u64 = 4 << 20;
+/// Local memory of the pool cell: libvirt creates memory for every cell, and QEMU accepts no memory of size zero.
+const POOL_CELL: Bytes = Bytes(4 << 20);
 
-/// The alias of a slice's module; libvirt wants `ua-` in front of those that users give.
+/// Alias of a slice's module. libvirt requires the prefix `ua-` for aliases of users.
 pub(super) fn alias(slice: &Slice) -> String {
     format!("ua-slice{}-{}", slice.emc, slice.index)
 }
 
-/// The domain to be started.
+/// The domain to create.
 ///
-/// Of the operator's own, all that says how much memory there is and where goes: name, memory, cores, cells, modules, balloon.
-/// Memory is memfds, of which the kernel tells what was touched.
+/// Of the operator's domain `text`, everything that sets size and placement of memory is replaced: name, memory, processors, cells,
+/// modules and balloon. Memory is in memfds, whose touched pages the kernel reports.
 ///
 /// # Errors
 /// What is wrong with the operator's domain.
-pub(super) fn written(machine: &Machine, settings: &Settings) -> Result<String, String> {
-    let text = machine.domain.as_deref().ok_or("its file names no domain; give the XML of one: domain = \"guest.xml\"")?;
-    let parsed = Document::parse(text).map_err(|error| format!("its domain is not XML: {error}"))?;
+pub(super) fn build(text: &str, machine: &Machine, settings: &Settings) -> Result<String, String> {
+    let parsed = Document::parse(text).map_err(|error| format!("the domain is not XML: {error}"))?;
     let root = parsed.root_element();
     if !root.has_tag_name("domain") {
-        return Err(format!("its domain is a <{}>; give a <domain>", root.tag_name().name()));
+        return Err(format!("the domain is a <{}>; give a <domain>", root.tag_name().name()));
     }
     let mut edits = Edits { text, edits: Vec::new() };
-    for gone in ["name", "uuid", "memory", "currentMemory", "maxMemory", "vcpu", "numatune", "memoryBacking"] {
-        edits.cut(root, gone);
+    for name in ["name", "uuid", "memory", "currentMemory", "maxMemory", "vcpu", "numatune", "memoryBacking"] {
+        edits.remove(root, name);
     }
-    // Who made one from the XML of a guest of ours has it already.
-    let mark = if is_ours(root) { String::new() } else { format!("<thermocline:guest xmlns:thermocline='{OURS}'/>\n") };
+    // A domain made from the XML of a running guest has the mark already.
+    let mark = if is_ours(root) { String::new() } else { format!("<thermocline:guest xmlns:thermocline='{NAMESPACE}'/>\n") };
     let mut more = top(machine, settings);
-    more += &edits.within(root, "metadata", &mark, &[]);
-    // Modules are found by ACPI.
-    more += &edits.within(root, "features", "<acpi/>\n", &["acpi"]);
-    more += &edits.within(root, "cpu", &cells(machine, settings), &["numa"]);
-    more += &edits.within(root, "devices", &devices(machine, settings), &["memory", "memballoon"]);
+    more += &edits.append_to(root, "metadata", &mark, &[]);
+    // Guests find modules by ACPI.
+    more += &edits.append_to(root, "features", "<acpi/>\n", &["acpi"]);
+    more += &edits.append_to(root, "cpu", &cells(machine, settings), &["numa"]);
+    more += &edits.append_to(root, "devices", &devices(machine, settings), &["memory", "memballoon"]);
     edits.append(root, &more);
-    Ok(edits.done())
+    Ok(edits.apply())
 }
 
-/// What stands at the top of a domain.
+/// Elements directly below `<domain>`.
 fn top(machine: &Machine, settings: &Settings) -> String {
     let Machine { name, cores, slices, .. } = machine;
-    let memory = (machine.local_bytes + machine.pool_bytes()) >> 10;
+    let memory = (machine.local_bytes + machine.pool_bytes()).0 >> 10;
     let mut xml = format!("<name>{name}</name>\n<vcpu>{cores}</vcpu>\n<memory unit='KiB'>{memory}</memory>\n");
     if !slices.is_empty() {
         let _ = writeln!(xml, "<maxMemory slots='{}' unit='KiB'>{memory}</maxMemory>", slices.len());
@@ -70,14 +68,14 @@ fn top(machine: &Machine, settings: &Settings) -> String {
     xml
 }
 
-/// A cell with all cores and the local memory; with slices, another that has next to nothing of either.
+/// One cell with all cores and the local memory and, with slices, a second one without cores and [`POOL_CELL`].
 fn cells(machine: &Machine, settings: &Settings) -> String {
     let last = machine.cores.saturating_sub(1);
-    let cell = |id: u8, bytes: u64| format!("<cell id='{id}' memory='{}' unit='KiB'", bytes >> 10);
+    let cell = |id: u8, size: Bytes| format!("<cell id='{id}' memory='{}' unit='KiB'", size.0 >> 10);
     if machine.slices.is_empty() {
         return format!("<numa>{} cpus='0-{last}'/></numa>\n", cell(0, machine.local_bytes));
     }
-    let (first, second) = (cell(0, machine.local_bytes.saturating_sub(LEAST_CELL)), cell(1, LEAST_CELL));
+    let (first, second) = (cell(0, machine.local_bytes.saturating_sub(POOL_CELL)), cell(1, POOL_CELL));
     let distances = |own: u8, other: u8| {
         let far = settings.distance;
         format!("<distances><sibling id='{own}' value='10'/><sibling id='{other}' value='{far}'/></distances>")
@@ -86,11 +84,11 @@ fn cells(machine: &Machine, settings: &Settings) -> String {
     format!("<numa>\n{first} cpus='0-{last}'>{near}</cell>\n{second}>{far}</cell>\n</numa>\n")
 }
 
-/// A module for each slice, of the pool's node, and the balloon.
+/// One module of the pool's node per slice, and the balloon.
 fn devices(machine: &Machine, settings: &Settings) -> String {
     let mut xml = String::new();
     for slice in &machine.slices {
-        let (alias, size, node) = (alias(slice), slice.bytes >> 10, settings.pool_node);
+        let (alias, size, node) = (alias(slice), slice.bytes.0 >> 10, settings.pool_node);
         let _ = writeln!(
             xml,
             "<memory model='dimm' access='shared'><alias name='{alias}'/><source><nodemask>{node}</nodemask></source>\
@@ -105,34 +103,34 @@ fn devices(machine: &Machine, settings: &Settings) -> String {
     xml
 }
 
-/// Changes to a text, made all at once.
+/// Changes to a text, applied together.
 struct Edits<'a> {
     text: &'a str,
     edits: Vec<(Range<usize>, String)>,
 }
 
 impl Edits<'_> {
-    /// Takes all children of that name out.
-    fn cut(&mut self, parent: Node<'_, '_>, name: &str) {
+    /// Removes all children of that name.
+    fn remove(&mut self, parent: Node<'_, '_>, name: &str) {
         for child in parent.children().filter(|child| child.has_tag_name(name)) {
             self.edits.push((child.range(), String::new()));
         }
     }
 
-    /// Puts `xml` at the end of the child `name`, without that one's own children named in `instead`. Where there is no such child,
-    /// it is returned as it must be appended to its parent.
-    fn within(&mut self, parent: Node<'_, '_>, name: &str, xml: &str, instead: &[&str]) -> String {
+    /// Appends `xml` to the child `name`, and removes the child's own children named in `replaced`. If there is no such child, returns
+    /// one to append to the parent.
+    fn append_to(&mut self, parent: Node<'_, '_>, name: &str, xml: &str, replaced: &[&str]) -> String {
         let Some(child) = parent.children().find(|child| child.has_tag_name(name)) else {
             return format!("<{name}>\n{xml}</{name}>\n");
         };
-        for gone in instead {
-            self.cut(child, gone);
+        for name in replaced {
+            self.remove(child, name);
         }
         self.append(child, xml);
         String::new()
     }
 
-    /// Puts `xml` at the end of an element. Once for each.
+    /// Appends `xml` to an element. At most once per element.
     fn append(&mut self, element: Node<'_, '_>, xml: &str) {
         let Range { start, end } = element.range();
         let own = &self.text[start..end];
@@ -143,8 +141,8 @@ impl Edits<'_> {
         }
     }
 
-    fn done(mut self) -> String {
-        // From the last to the first, so that places stay where they were.
+    fn apply(mut self) -> String {
+        // From last to first, so that the offsets of the others stay valid.
         self.edits.sort_by_key(|(range, _)| range.start);
         let mut text = self.text.to_owned();
         for (range, xml) in self.edits.into_iter().rev() {
@@ -154,20 +152,20 @@ impl Edits<'_> {
     }
 }
 
-/// What libvirt says of a domain that runs.
+/// A running domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Running {
-    /// Whether we have started it.
+    /// Whether this driver created it.
     pub(super) ours: bool,
-    /// The aliases of its modules.
+    /// Aliases of its memory modules.
     pub(super) modules: Vec<String>,
 }
 
-/// Reads the output of `virsh dumpxml`.
+/// Parses the output of `virsh dumpxml`.
 ///
 /// # Errors
-/// What is wrong with it.
-pub(super) fn running(xml: &str) -> Result<Running, String> {
+/// Why it is not XML.
+pub(super) fn parse_running(xml: &str) -> Result<Running, String> {
     let parsed = Document::parse(xml).map_err(|error| error.to_string())?;
     let root = parsed.root_element();
     let aliases = children(root, "devices").filter(|child| child.has_tag_name("memory")).filter_map(|memory| {
@@ -178,10 +176,10 @@ pub(super) fn running(xml: &str) -> Result<Running, String> {
 }
 
 fn is_ours(root: Node<'_, '_>) -> bool {
-    children(root, "metadata").any(|child| child.has_tag_name((OURS, "guest")))
+    children(root, "metadata").any(|child| child.has_tag_name((NAMESPACE, "guest")))
 }
 
-/// All children of all children of that name.
+/// The grandchildren below all children of that name.
 fn children<'a, 'i>(root: Node<'a, 'i>, name: &'static str) -> impl Iterator<Item = Node<'a, 'i>> {
     root.children().filter(move |child| child.has_tag_name(name)).flat_map(|child| child.children())
 }
@@ -190,19 +188,18 @@ fn children<'a, 'i>(root: Node<'a, 'i>, name: &'static str) -> impl Iterator<Ite
 mod tests {
     use super::*;
 
-    const TEMPLATE: &str = include_str!("../../testdata/guest.xml");
-    const STARTED: &str = include_str!("../../testdata/started.xml");
-    const DUMPED: &str = include_str!("../../testdata/dumped.xml");
+    const TEMPLATE: &str = include_str!("../../../testdata/guest.xml");
+    const STARTED: &str = include_str!("../../../testdata/started.xml");
+    const DUMPED: &str = include_str!("../../../testdata/dumped.xml");
 
-    fn machine(slices: u32, domain: &str) -> Machine {
-        let slice = |index| Slice { emc: 0, index, turn: 1, path: "/pool/a".into(), bytes: 128 << 20 };
+    fn machine(slices: u32) -> Machine {
+        let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), bytes: Bytes(128 << 20) };
         Machine {
             name: "redis-1".to_owned(),
             cores: 2,
-            local_bytes: 512 << 20,
+            local_bytes: Bytes(512 << 20),
             slices: (0..slices).map(slice).collect(),
-            arguments: Vec::new(),
-            domain: Some(domain.to_owned()),
+            description: None,
         }
     }
 
@@ -211,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_gets_our_memory_and_keeps_the_rest() {
-        assert_eq!(written(&machine(2, TEMPLATE), &settings()).unwrap(), STARTED);
-        // What was written is itself a domain to begin with.
-        assert_eq!(elements(&written(&machine(2, STARTED), &settings()).unwrap()), elements(STARTED));
+    fn memory_is_replaced_and_the_rest_of_the_domain_is_kept() {
+        assert_eq!(build(TEMPLATE, &machine(2), &settings()).unwrap(), STARTED);
+        // The result can itself be the template.
+        assert_eq!(elements(&build(STARTED, &machine(2), &settings()).unwrap()), elements(STARTED));
     }
 
-    /// All there is, whatever its order.
+    /// All elements with their attributes, in any order.
     fn elements(xml: &str) -> Vec<String> {
         let parsed = Document::parse(xml).unwrap();
         let mut all: Vec<_> = parsed
@@ -230,9 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_may_have_next_to_nothing() {
+    fn a_domain_may_be_almost_empty() {
         let check = |template: &str, words: &[&str]| {
-            let xml = written(&machine(1, template), &Settings { balloon: false, local_nodes: None, ..settings() }).unwrap();
+            let xml = build(template, &machine(1), &Settings { balloon: false, local_nodes: None, ..settings() }).unwrap();
             let parsed = Document::parse(&xml).unwrap();
             for word in words {
                 assert!(xml.contains(word), "{word} in {xml}");
@@ -246,33 +243,31 @@ mod tests {
         check("<domain></domain>", &["<cell id='0' memory='520192'", "<acpi/>"]);
         check("<domain><cpu mode='host-model'/><devices/></domain>", &["<cpu mode='host-model'>", "</cpu>", "</devices>"]);
         check("<domain><cpu><numa><cell/></numa></cpu></domain>", &["cpus='0-1'"]);
-        let alone = written(&machine(0, "<domain/>"), &settings()).unwrap();
+        let alone = build("<domain/>", &machine(0), &settings()).unwrap();
         assert!(!alone.contains("maxMemory") && !alone.contains("distances"), "{alone}");
     }
 
     #[test]
-    fn what_is_no_domain_is_refused() {
-        let check = |domain: Option<&str>, why: &str| {
-            let machine = Machine { domain: domain.map(str::to_owned), ..machine(1, "") };
-            let told = written(&machine, &settings()).unwrap_err();
-            assert!(told.contains(why), "{told}");
+    fn other_xml_is_refused() {
+        let check = |domain: &str, why: &str| {
+            let error = build(domain, &machine(1), &settings()).unwrap_err();
+            assert!(error.contains(why), "{error}");
         };
-        check(None, "names no domain");
-        check(Some(""), "not XML");
-        check(Some("<domain>"), "not XML");
-        check(Some("<network/>"), "<network>");
-        check(Some("<!DOCTYPE d [<!ENTITY a 'b'>]><domain>&a;</domain>"), "not XML");
+        check("", "not XML");
+        check("<domain>", "not XML");
+        check("<network/>", "<network>");
+        check("<!DOCTYPE d [<!ENTITY a 'b'>]><domain>&a;</domain>", "not XML");
         for at in 0..TEMPLATE.trim_end().len() {
-            check(Some(&TEMPLATE[..at]), "not XML");
+            check(&TEMPLATE[..at], "not XML");
         }
     }
 
     #[test]
-    fn libvirts_own_words_about_a_domain_are_read() {
-        let want = Running { ours: true, modules: vec!["ua-slice0-0".to_owned()] };
-        assert_eq!(running(DUMPED).unwrap(), want);
-        assert_eq!(running("<domain/>").unwrap(), Running { ours: false, modules: Vec::new() });
-        assert_eq!(running("<domain><devices><memory/></devices></domain>").unwrap().modules, Vec::<String>::new());
-        assert!(running("error: failed to get domain").is_err());
+    fn running_domains_are_parsed() {
+        let expected = Running { ours: true, modules: vec!["ua-slice0-0".to_owned()] };
+        assert_eq!(parse_running(DUMPED).unwrap(), expected);
+        assert_eq!(parse_running("<domain/>").unwrap(), Running { ours: false, modules: Vec::new() });
+        assert_eq!(parse_running("<domain><devices><memory/></devices></domain>").unwrap().modules, Vec::<String>::new());
+        assert!(parse_running("error: failed to get domain").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! What QEMU says on its monitor: one JSON object a line (`docs/interop/qmp-spec.txt`).
+//! Messages of QEMU's monitor: one JSON object per line (QEMU's `docs/interop/qmp-spec.txt`).
 //!
 //! ```text
 //! {"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "capabilities": ["oob"]}}
@@ -9,45 +9,45 @@
 
 use serde_json::Value;
 
-/// A line.
+/// A message.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Message {
-    /// What it says first.
+pub(crate) enum Message {
+    /// The first message of a connection.
     Greeting,
-    /// The answer to the command of this number.
+    /// The result of the command with this id.
     Return(u64, Value),
-    /// Its refusal. Some errors come before QEMU has read a number.
+    /// A command failed: its id and the description. The id is `None` if QEMU could not parse the command.
     Error(Option<u64>, String),
-    /// Something happened.
+    /// An asynchronous event.
     Event(Event),
 }
 
-/// Something that happened.
+/// An asynchronous event.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
-    /// What, such as `DEVICE_DELETED`.
-    pub name: String,
-    /// About it; an object, or null.
-    pub data: Value,
+pub(crate) struct Event {
+    /// Event name, such as `DEVICE_DELETED`.
+    pub(crate) name: String,
+    /// Event data: an object, or null.
+    pub(crate) data: Value,
 }
 
 impl Event {
-    /// The text at a path of keys of its data, such as `["info", "device"]`.
+    /// The string at a path of keys in the event data, such as `["info", "device"]`.
     #[must_use]
-    pub fn text(&self, path: &[&str]) -> Option<&str> {
+    pub(crate) fn text(&self, path: &[&str]) -> Option<&str> {
         path.iter().try_fold(&self.data, |value, key| value.get(key))?.as_str()
     }
 
-    /// The number there.
+    /// The number at a path of keys in the event data.
     #[must_use]
-    pub fn number(&self, path: &[&str]) -> Option<u64> {
+    pub(crate) fn number(&self, path: &[&str]) -> Option<u64> {
         path.iter().try_fold(&self.data, |value, key| value.get(key))?.as_u64()
     }
 }
 
-/// Reads a line; none if it is no message.
+/// Parses a line; `None` if it is not a message.
 #[must_use]
-pub fn parse(line: &[u8]) -> Option<Message> {
+pub(crate) fn parse(line: &[u8]) -> Option<Message> {
     let Value::Object(mut object) = serde_json::from_slice(line).ok()? else { return None };
     let id = object.get("id").and_then(Value::as_u64);
     if object.contains_key("QMP") {
@@ -57,8 +57,8 @@ pub fn parse(line: &[u8]) -> Option<Message> {
         return id.map(|id| Message::Return(id, value));
     }
     if let Some(error) = object.remove("error") {
-        let said = error.get("desc").and_then(Value::as_str).unwrap_or("no reason given");
-        return Some(Message::Error(id, said.to_owned()));
+        let description = error.get("desc").and_then(Value::as_str).unwrap_or("no reason given");
+        return Some(Message::Error(id, description.to_owned()));
     }
     let name = object.get("event")?.as_str()?.to_owned();
     Some(Message::Event(Event { name, data: object.remove("data").unwrap_or(Value::Null) }))
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_qemu_says_reads() {
+    fn messages_are_parsed() {
         let check = |line: &str, want: Option<Message>| assert_eq!(parse(line.as_bytes()), want, "{line}");
         check(r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}}, "capabilities": ["oob"]}}"#, Some(Message::Greeting));
         check(r#"{"return": {"status": "running"}, "id": 3}"#, Some(Message::Return(3, json!({"status": "running"}))));
@@ -80,13 +80,13 @@ mod tests {
         let invalid = Message::Error(None, "JSON parse error, Missing value in dict".to_owned());
         check(r#"{"error": {"class": "GenericError", "desc": "JSON parse error, Missing value in dict"}}"#, Some(invalid));
         check(r#"{"return": {}}"#, None);
-        check(r#"{"surprise": 1}"#, None);
+        check(r#"{"unexpected": 1}"#, None);
         check("[1]", None);
         check("", None);
     }
 
     #[test]
-    fn events_are_asked_by_path() {
+    fn event_data_is_read_by_path() {
         let line = br#"{"timestamp": {"seconds": 1, "microseconds": 2}, "event": "ACPI_DEVICE_OST",
             "data": {"info": {"device": "slice0", "source": 3, "status": 132, "slot": "0", "slot-type": "DIMM"}}}"#;
         let Some(Message::Event(event)) = parse(line) else { panic!("an event") };
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_lines_are_no_messages() {
+    fn truncated_lines_are_not_messages() {
         let line = br#"{"id": 4, "error": {"class": "DeviceNotFound", "desc": "Device 'd9' not found"}}"#;
         for end in 0..line.len() {
             assert_eq!(parse(&line[..end]), None, "cut at {end}");

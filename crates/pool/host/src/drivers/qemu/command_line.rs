@@ -2,52 +2,34 @@
 
 use std::path::{Path, PathBuf};
 
-use super::slices::Way;
+use super::memory_device::Kind;
+use super::settings::Settings;
 use super::virtio_mem;
 use crate::driver::Machine;
 
-/// How QEMU is started.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The program.
-    pub program: PathBuf,
-    /// What runs the guest's instructions, such as `kvm` or `tcg`.
-    pub accelerator: String,
-    /// The processor that guests see.
-    pub cpu: String,
-    /// The distance of the pool's node; node 0 is at 10 from itself.
-    pub distance: u8,
-    /// Whether guests have a balloon, by which they tell how much memory they use. It is never inflated.
-    pub balloon: bool,
-    /// As what guests that start get their slices. Those that run keep theirs as they have them.
-    pub slices: Way,
-    /// How long a guest may stand still while it is moved, as QEMU is told to aim for.
-    pub pause: std::time::Duration,
-}
-
-/// Where QEMU keeps what belongs to one process.
+/// Files of one QEMU process.
 pub(super) struct Files {
     pub(super) pid: PathBuf,
     pub(super) qmp: PathBuf,
     pub(super) log: PathBuf,
 }
 
-/// The name of node 0's memory, by which a moved guest's is found again.
+/// Id of node 0's memory backend. It is the same in the process that a guest is moved to.
 pub(super) const LOCAL: &str = "local";
 
-/// All but what hangs on how the guest begins. Slices are added later, in the way that is told.
-pub(super) fn of(settings: &Settings, machine: &Machine, way: Way, files: &Files) -> Vec<String> {
+/// The options that do not depend on whether the guest is started or moved. Slices are added later, as devices of type `kind`.
+pub(super) fn build(settings: &Settings, machine: &Machine, kind: Kind, files: &Files) -> Vec<String> {
     let mut argv: Vec<String> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(|&word| word.to_owned()));
     let Machine { name, cores, local_bytes, slices, .. } = machine;
     add(&["-name", &escaped(Path::new(name)), "-machine", "q35", "-accel", &settings.accelerator, "-cpu", &settings.cpu]);
     add(&["-smp", &cores.to_string(), "-nodefaults", "-no-user-config", "-display", "none"]);
-    let mut memory = format!("size={local_bytes}B");
+    let mut memory = format!("size={}B", local_bytes.0);
     if !slices.is_empty() {
-        // QEMU adds room for alignment by itself.
-        memory += &format!(",slots={},maxmem={}B", slices.len(), local_bytes + machine.pool_bytes());
+        // QEMU adds address space for alignment by itself.
+        memory += &format!(",slots={},maxmem={}B", slices.len(), (*local_bytes + machine.pool_bytes()).0);
     }
-    let backend = format!("memory-backend-memfd,id={LOCAL},size={local_bytes},share=on");
+    let backend = format!("memory-backend-memfd,id={LOCAL},size={},share=on", local_bytes.0);
     add(&["-m", &memory, "-object", &backend]);
     add(&["-numa", &format!("node,nodeid=0,cpus=0-{},memdev={LOCAL}", cores.saturating_sub(1))]);
     if !slices.is_empty() {
@@ -60,13 +42,13 @@ pub(super) fn of(settings: &Settings, machine: &Machine, way: Way, files: &Files
     if settings.balloon {
         add(&["-device", "virtio-balloon-pci,id=balloon"]);
     }
-    if way == Way::VirtioMem {
+    if kind == Kind::VirtioMem {
         for port in virtio_mem::ports(slices.len()) {
             add(&["-device", &port]);
         }
     }
     add(&["-qmp", &format!("unix:{},server=on,wait=off", escaped(&files.qmp))]);
-    // In the background it outlives whoever started it; what keeps it from starting is said before.
+    // A daemonized QEMU outlives the host's daemon, and reports errors before it goes into the background.
     let (pid, log) = (files.pid.to_string_lossy(), files.log.to_string_lossy());
     add(&["-daemonize", "-pidfile", &pid, "-D", &log]);
     argv
@@ -80,35 +62,27 @@ pub(super) fn escaped(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use manager::api::Slice;
+    use units::Bytes;
 
     use super::*;
 
-    fn line(slices: u32, balloon: bool, way: Way) -> String {
-        let settings = Settings {
-            program: "qemu".into(),
-            accelerator: "kvm".to_owned(),
-            cpu: "host".to_owned(),
-            distance: 28,
-            balloon,
-            slices: Way::Dimm,
-            pause: std::time::Duration::from_millis(50),
-        };
-        let slice = |index| Slice { emc: 0, index, turn: 1, path: "/pool/a".into(), bytes: 1 << 30 };
+    fn line(slices: u32, balloon: bool, kind: Kind) -> String {
+        let settings = Settings { balloon, ..Settings::example() };
+        let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), bytes: Bytes(1 << 30) };
         let machine = Machine {
             name: "vm,1".to_owned(),
             cores: 4,
-            local_bytes: 3 << 30,
+            local_bytes: Bytes(3 << 30),
             slices: (0..slices).map(slice).collect(),
-            arguments: Vec::new(),
-            domain: None,
+            description: None,
         };
         let files = Files { pid: "/run/vm.pid".into(), qmp: "/run/a,b.qmp".into(), log: "/run/vm.log".into() };
-        of(&settings, &machine, way, &files).join(" ")
+        build(&settings, &machine, kind, &files).join(" ")
     }
 
     #[test]
-    fn a_guest_sees_the_pool_as_a_node_without_cores() {
-        let with = line(2, true, Way::Dimm);
+    fn the_pool_is_a_node_without_cores() {
+        let with = line(2, true, Kind::Dimm);
         for words in [
             "-name vm,,1",
             "-m size=3221225472B,slots=2,maxmem=5368709120B",
@@ -120,14 +94,14 @@ mod tests {
             assert!(with.contains(words), "{words} in {with}");
         }
         assert!(!with.contains("pcie-root-port"), "{with}");
-        let without = line(0, false, Way::VirtioMem);
+        let without = line(0, false, Kind::VirtioMem);
         assert!(!without.contains("nodeid=1") && !without.contains("slots") && !without.contains("balloon"), "{without}");
         assert!(!without.contains("pcie-root-port"), "{without}");
     }
 
     #[test]
-    fn each_virtio_mem_device_has_a_port_of_its_own() {
-        let with = line(10, false, Way::VirtioMem);
+    fn each_virtio_mem_device_has_its_own_port() {
+        let with = line(10, false, Kind::VirtioMem);
         for words in [
             "-device pcie-root-port,id=slices0,chassis=1,addr=10.0,multifunction=on,io-reserve=0 ",
             "-device pcie-root-port,id=slices7,chassis=8,addr=10.7,io-reserve=0 ",
@@ -136,8 +110,8 @@ mod tests {
         ] {
             assert!(with.contains(words), "{words} in {with}");
         }
-        // The last place of the bus that is not the chipset's.
+        // The last slot of the bus that the chipset does not use.
         let most = u32::try_from(virtio_mem::SLICES_MAX).unwrap();
-        assert!(line(most, false, Way::VirtioMem).contains(",addr=17.7,"));
+        assert!(line(most, false, Kind::VirtioMem).contains(",addr=17.7,"));
     }
 }

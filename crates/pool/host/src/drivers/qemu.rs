@@ -1,0 +1,250 @@
+//! The QEMU driver, for QEMU 7.2 or newer.
+//!
+//! A slice is a memory device on node 1, which has no cores and no other memory: a `pc-dimm`, or a virtio-mem device, as the host is
+//! configured when the guest starts. For a running guest, QEMU's list of devices decides. Slices are added before the guest's first
+//! instruction, so that the guest finds them during boot and brings them online by its own policy (`memhp_default_state`, or a udev
+//! rule). A node with memory from the start would not depend on the guest's policy, but boot allocations start at the end of memory, and
+//! thus in the pool: with Linux 6.12, 91 and 145 MiB of 256 MiB were touched before the first program ran.
+//!
+//! QEMU opens a slice by path and maps it. In addition it receives (`getfd`) the open file that holds the lock, and keeps it until
+//! `closefd` or its exit, also after the monitor connection ends.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kernel::Roots;
+use manager::api::Slice;
+use serde_json::{Value, json};
+use units::Bytes;
+
+use super::description::Description;
+use super::sampling;
+use crate::driver::{Driver, Error, GuestMemory, Machine, Moved, Offline, Usage};
+use crate::process::Process;
+
+mod command_line;
+mod dimm;
+pub mod guest;
+mod launcher;
+mod memory_device;
+mod mitigate;
+mod options;
+mod qmp;
+mod settings;
+mod slices;
+mod virtio_mem;
+
+use launcher::Launcher;
+pub use memory_device::Kind;
+pub use settings::Settings;
+
+/// How often the guest's balloon driver reports, in seconds.
+const BALLOON_SECONDS: u64 = 2;
+const BALLOON: &str = "/machine/peripheral/balloon";
+
+/// Starts and controls QEMU processes.
+#[derive(Debug)]
+pub struct Qemu {
+    launcher: Launcher,
+}
+
+impl Qemu {
+    /// A driver with sockets and pid files in `runtime`, an existing directory.
+    #[must_use]
+    pub fn new(settings: Settings, runtime: PathBuf) -> Self {
+        Self { launcher: Launcher { settings, runtime, roots: Roots::host() } }
+    }
+
+    /// Adds the slices and runs the guest.
+    fn set_up(&self, machine: &Machine, process: &Process, locks: Vec<File>) -> Result<(), Error> {
+        let mut qmp = self.launcher.connect(machine, process)?;
+        let kind = self.launcher.settings.slices;
+        if kind == Kind::VirtioMem
+            && !locks.is_empty()
+            && let Some(why) = virtio_mem::unsupported_qemu(&mut qmp)?
+        {
+            return Err(self.launcher.failed(machine, why));
+        }
+        for (ordinal, (slice, lock)) in machine.slices.iter().zip(locks).enumerate() {
+            slices::add(&mut qmp, kind, ordinal, slice, lock.as_fd())?;
+        }
+        if self.launcher.settings.balloon {
+            let interval = json!({ "path": BALLOON, "property": "guest-stats-polling-interval", "value": BALLOON_SECONDS });
+            qmp.execute("qom-set", &interval)?;
+        }
+        qmp.execute("cont", &json!({}))?;
+        Ok(())
+    }
+
+    /// Withdraws requests for slices that a daemon made before it exited. They are made again if the manager still requires them and
+    /// the guest has enough free memory.
+    fn withdraw_requests(&self, machine: &Machine, process: &Process) {
+        if machine.slices.is_empty() {
+            return;
+        }
+        let withdrawn =
+            self.launcher.connect(machine, process).and_then(|mut qmp| Ok(virtio_mem::withdraw_requests(&mut qmp, &machine.slices)?));
+        match withdrawn {
+            Ok(0) => {}
+            Ok(slices) => log::info!("guest {}: withdrew the requests of an earlier daemon for {slices} slices", machine.name),
+            Err(error) => log::warn!("guest {}: requests for slices may still be open: {error}", machine.name),
+        }
+    }
+}
+
+impl Driver for Qemu {
+    fn check(&self, description: Option<&Description>) -> Result<(), String> {
+        launcher::arguments(description).map(drop)
+    }
+
+    fn start(&self, machine: &Machine, locks: Vec<File>) -> Result<Process, Error> {
+        let kind = self.launcher.settings.slices;
+        if kind == Kind::VirtioMem
+            && let Some(why) = virtio_mem::unsupported_slices(&machine.slices)
+        {
+            return Err(self.launcher.failed(machine, why));
+        }
+        let process = self.launcher.spawn(machine, 1, kind, &["-S".to_owned()])?;
+        if let Err(error) = self.set_up(machine, &process, locks) {
+            process.kill(&self.launcher.roots);
+            return Err(error);
+        }
+        Ok(process)
+    }
+
+    fn resume(&self, machine: &Machine, known: Option<Process>) -> Result<Option<Process>, Error> {
+        let find = |generation| self.launcher.find(&machine.name, generation);
+        let first = known.filter(|process| process.generation == 1 && self.is_alive(process)).or_else(|| find(1));
+        let found = match (first, find(2)) {
+            (Some(first), Some(second)) => Some(mitigate::settle(&self.launcher, machine, first, second)?),
+            (first, second) => second.or(first),
+        };
+        if let Some(process) = &found {
+            self.withdraw_requests(machine, process);
+        }
+        Ok(found)
+    }
+
+    fn is_alive(&self, process: &Process) -> bool {
+        process.is_alive(&self.launcher.roots)
+    }
+
+    fn usage(&self, machine: &Machine, process: &Process) -> Result<Usage, Error> {
+        sampling::sample(&self.launcher.roots, process, |mapping| {
+            let path = Path::new(&mapping.vma.path);
+            // The resident size is not enough: the kernel may have unmapped pages that the file still has.
+            machine.slices.iter().any(|slice| slice.path == path).then(|| touched(path).unwrap_or(Bytes(mapping.rss)))
+        })
+    }
+
+    fn guest_memory(&self, machine: &Machine, process: &Process) -> Result<Option<GuestMemory>, Error> {
+        if !self.launcher.settings.balloon {
+            return Ok(None);
+        }
+        let get = json!({ "path": BALLOON, "property": "guest-stats" });
+        let stats = self.launcher.connect(machine, process)?.execute("qom-get", &get)?;
+        Ok(guest_memory(&stats, sampling::unix_seconds()))
+    }
+
+    fn offline(&self, machine: &Machine, process: &Process, slice: &Slice, timeout: Duration) -> Result<Offline, Error> {
+        Ok(slices::remove(&mut self.launcher.connect(machine, process)?, slice, Instant::now() + timeout)?)
+    }
+
+    fn mitigation_bytes(&self, machine: &Machine) -> Bytes {
+        // During the move the host has both copies.
+        machine.local_bytes + machine.pool_bytes()
+    }
+
+    fn move_to_local(&self, machine: &Machine, process: &Process, timeout: Duration) -> Result<Moved, Error> {
+        mitigate::move_to_local(&self.launcher, machine, process, timeout)
+    }
+
+    fn stop(&self, machine: &Machine, process: &Process, grace: Duration) -> Result<(), Error> {
+        self.launcher.stop(machine, process, grace);
+        Ok(())
+    }
+}
+
+/// Bytes of a slice's file that were touched since it was scrubbed: its allocated blocks.
+fn touched(path: &Path) -> Option<Bytes> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|metadata| Bytes(metadata.blocks().saturating_mul(512)))
+}
+
+/// The balloon driver's statistics; `None` if they are too old or incomplete.
+fn guest_memory(stats: &Value, now: u64) -> Option<GuestMemory> {
+    if !sampling::is_recent(stats.get("last-update")?.as_u64()?, now) {
+        return None;
+    }
+    // A statistic that the driver does not report is -1.
+    let value = |name: &str| stats.get("stats")?.get(name)?.as_u64().filter(|&bytes| bytes != u64::MAX).map(Bytes);
+    Some(GuestMemory { total_bytes: value("stat-total-memory")?, available_bytes: value("stat-available-memory")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::libvirt;
+
+    /// A driver that runs a script in place of QEMU.
+    fn qemu(directory: &Path, script: &str) -> Qemu {
+        use std::os::unix::fs::PermissionsExt;
+        let program = directory.join("qemu");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Qemu::new(Settings { program, ..Settings::example() }, directory.to_owned())
+    }
+
+    #[test]
+    fn start_errors_contain_the_messages_of_qemu() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = Machine { name: "a".to_owned(), cores: 1, local_bytes: Bytes(1 << 28), slices: Vec::new(), description: None };
+        let check = |script: &str, why: &str| {
+            let error = qemu(directory.path(), script).start(&machine, Vec::new()).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        check("echo 'qemu: no KVM here' >&2; exit 1", "exit status: 1: qemu: no KVM here");
+        check("exit 0", "no pid file was written");
+        // The id of another process.
+        check(&format!("echo {} > {}/a.1.pid", std::process::id(), directory.path().display()), "no pid file was written");
+        let missing = Qemu::new(Settings { program: "/nowhere/qemu".into(), ..Settings::example() }, directory.path().to_owned());
+        assert!(missing.start(&machine, Vec::new()).unwrap_err().to_string().contains("install it"));
+        assert_eq!(missing.resume(&machine, None).unwrap(), None);
+        let slice = |index| Slice { emc: 0, index, generation: 1, path: "/pool/a".into(), bytes: Bytes(1 << 30) };
+        let large = Machine { slices: (0..65).map(slice).collect(), ..machine.clone() };
+        let mut many = qemu(directory.path(), "exit 0");
+        many.launcher.settings.slices = Kind::VirtioMem;
+        assert!(many.start(&large, Vec::new()).unwrap_err().to_string().contains("65 slices as virtio-mem devices"));
+    }
+
+    #[test]
+    fn descriptions_of_other_drivers_and_forbidden_options_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let driver = qemu(directory.path(), "exit 0");
+        let check = |description: Description, why: &str| {
+            assert!(driver.check(Some(&description)).unwrap_err().contains(why));
+            let machine =
+                Machine { name: "a".to_owned(), cores: 1, local_bytes: Bytes(1 << 28), slices: Vec::new(), description: Some(description) };
+            assert!(driver.start(&machine, Vec::new()).unwrap_err().to_string().contains(why));
+        };
+        assert_eq!(driver.check(None), Ok(()));
+        check(Description::Libvirt(libvirt::guest::Guest { domain: "<domain/>".to_owned() }), "[libvirt] table");
+        check(Description::Qemu(guest::Guest { arguments: vec!["--m".to_owned(), "8G".to_owned()] }), "not allowed");
+    }
+
+    #[test]
+    fn old_balloon_statistics_are_ignored() {
+        let check = |update: u64, available: u64, now: u64, expected: Option<u64>| {
+            let stats = json!({ "stats": { "stat-total-memory": 800, "stat-available-memory": available }, "last-update": update });
+            assert_eq!(guest_memory(&stats, now).map(|memory| memory.available_bytes.0), expected, "{update} {available} {now}");
+        };
+        check(1000, 300, 1002, Some(300));
+        check(1000, 300, 1031, None);
+        // QEMU's reply before the guest has reported.
+        check(0, u64::MAX, 1000, None);
+        check(1000, u64::MAX, 1000, None);
+        assert_eq!(guest_memory(&json!({}), 1000), None);
+    }
+}

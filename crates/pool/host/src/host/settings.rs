@@ -1,0 +1,54 @@
+//! Settings of a host, its totals, and the error of a request.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use units::Bytes;
+
+use crate::{free_memory, monitor};
+
+/// Settings of a host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Host name, as the manager knows it.
+    pub name: String,
+    /// Local memory for guests.
+    pub local: Bytes,
+    /// Least local memory of a guest.
+    pub local_min: Bytes,
+    /// Sampling period of the monitor.
+    pub period: Duration,
+    /// Tolerances of the monitor, and limits of mitigation.
+    pub monitor: monitor::Settings,
+    /// Least time between two mitigations.
+    pub cooldown: Duration,
+    /// How long a mitigation may take.
+    pub mitigation_timeout: Duration,
+    /// Memory that must stay free in a guest that gives up its slices.
+    pub margin: free_memory::Margin,
+    /// How long a guest may take to release one slice.
+    pub release_timeout: Duration,
+}
+
+/// Totals since the host was set up, over restarts of its daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Totals {
+    /// Guests started.
+    pub started: u64,
+    /// Guests moved to local memory.
+    pub mitigated: u64,
+    /// Time of the last mitigation, in seconds since 1970.
+    pub last_mitigation: Option<f64>,
+}
+
+/// Why a request was refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+impl Refused {
+    pub(super) fn because(why: impl std::fmt::Display) -> Self {
+        Self(why.to_string())
+    }
+}

@@ -1,0 +1,198 @@
+//! The table of guests, and claims on them.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use predict::Predictor;
+use units::Bytes;
+
+use super::settings::{Refused, Settings, Totals};
+use super::store::Store;
+use crate::capacity::Capacity;
+use crate::counters::Perf;
+use crate::driver::Driver;
+use crate::events::Counts;
+use crate::monitor;
+use crate::vm::Record;
+
+/// One host.
+pub struct Host {
+    pub(super) settings: Settings,
+    pub(super) driver: Box<dyn Driver>,
+    pub(super) capacity: Box<dyn Capacity>,
+    pub(super) predictor: Option<Predictor>,
+    /// Sampler of performance counters, and the duration of a sample.
+    pub(super) perf: Option<(Perf, Duration)>,
+    pub(super) store: Store,
+    pub(super) counts: Counts,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) guests: BTreeMap<String, Guest>,
+    pub(super) totals: Totals,
+    /// The pool manager's last error; `None` if its last answer was a success.
+    pub(super) pool_error: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) record: Record,
+    /// The operation that has claimed the guest.
+    pub(super) busy: Option<&'static str>,
+}
+
+impl Table {
+    /// Local memory that guests occupy.
+    pub(super) fn local_used(&self) -> Bytes {
+        self.guests.values().map(|guest| guest.record.local_bytes()).sum()
+    }
+}
+
+impl Host {
+    /// A host with the guests in its store; [`Host::adopt`] takes them over.
+    pub(super) fn with_store(
+        settings: Settings,
+        driver: Box<dyn Driver>,
+        capacity: Box<dyn Capacity>,
+        predictor: Option<Predictor>,
+        store: Store,
+    ) -> Result<Self, Refused> {
+        let (records, totals) = store.load()?;
+        let guests = records.into_iter().map(|record| (record.request.name.clone(), Guest { record, busy: None })).collect();
+        let table = Mutex::new(Table { guests, totals, pool_error: None });
+        Ok(Self { settings, driver, capacity, predictor, perf: None, store, counts: Counts::default(), table })
+    }
+
+    /// Adds sampling of performance counters, for `time` per sample. Guests that access more of the pool than predicted are sampled.
+    /// Without a latency model there is no sampling.
+    #[must_use]
+    pub fn with_counters(mut self, perf: Perf, time: Duration) -> Self {
+        self.perf = self.predictor.as_ref().is_some_and(Predictor::has_latency_model).then_some((perf, time));
+        self
+    }
+
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Claims a guest for an operation.
+    pub(super) fn claim(&self, name: &str, operation: &'static str) -> Result<Claim<'_>, Refused> {
+        let mut table = self.table();
+        let Some(guest) = table.guests.get_mut(name) else {
+            let known: Vec<_> = table.guests.keys().map(String::as_str).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(Refused(format!("there is no guest {name}; guests of this host: {known}")));
+        };
+        if let Some(busy) = guest.busy {
+            return Err(Refused(format!("guest {name} is busy {busy}; try again in a moment")));
+        }
+        guest.busy = Some(operation);
+        let record = guest.record.clone();
+        drop(table);
+        Ok(Claim { host: self, record, removed: false })
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// How many more guests may be mitigated.
+    pub(crate) fn mitigations_left(&self) -> u64 {
+        let totals = self.table().totals;
+        monitor::mitigations_left(&self.settings.monitor, totals.started, totals.mitigated)
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.table().guests.keys().cloned().collect()
+    }
+
+    /// Changes the totals and saves them.
+    pub(super) fn update_totals(&self, change: impl FnOnce(&mut Totals)) {
+        let totals = {
+            let mut table = self.table();
+            change(&mut table.totals);
+            table.totals
+        };
+        if let Err(error) = self.store.save_totals(&totals) {
+            log::error!("{error}");
+        }
+    }
+}
+
+/// A guest that an operation has claimed, until this is dropped.
+pub(super) struct Claim<'a> {
+    pub(super) host: &'a Host,
+    pub(super) record: Record,
+    pub(super) removed: bool,
+}
+
+impl Claim<'_> {
+    /// Saves and publishes the record.
+    pub(super) fn save(&mut self) -> Result<(), Refused> {
+        self.host.store.save(&self.record)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// As [`Claim::save`]; an error is logged, and the record is published all the same.
+    pub(super) fn try_save(&mut self) {
+        if let Err(error) = self.save() {
+            log::error!("guest {}: {error}", self.record.request.name);
+            self.publish();
+        }
+    }
+
+    /// Copies the record into the table.
+    pub(super) fn publish(&self) {
+        if let Some(guest) = self.host.table().guests.get_mut(&self.record.request.name) {
+            guest.record = self.record.clone();
+        }
+    }
+
+    /// Records an event now.
+    pub(super) fn note(&mut self, what: impl Into<String>) {
+        self.record.note(now(), what);
+    }
+
+    /// Removes the guest from the table and the store.
+    pub(super) fn remove(mut self) {
+        if let Err(error) = self.host.store.remove(&self.record.request.name) {
+            log::error!("{error}");
+        }
+        self.removed = true;
+    }
+}
+
+impl Deref for Claim<'_> {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        &self.record
+    }
+}
+
+impl DerefMut for Claim<'_> {
+    fn deref_mut(&mut self) -> &mut Record {
+        &mut self.record
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut table = self.host.table();
+        if self.removed {
+            table.guests.remove(&self.record.request.name);
+        } else if let Some(guest) = table.guests.get_mut(&self.record.request.name) {
+            guest.busy = None;
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

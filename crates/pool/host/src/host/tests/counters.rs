@@ -1,0 +1,69 @@
+//! Sampling of performance counters.
+
+use super::*;
+use crate::counters::Perf;
+
+/// The host after a restart, with a stand-in for `perf` that reports a training workload whose predicted score is in this range.
+fn with_counters(simulated: &Simulated, score: std::ops::RangeInclusive<f64>) -> Host {
+    #[derive(serde::Deserialize)]
+    struct Workload {
+        counters: BTreeMap<String, f64>,
+        score: Option<f64>,
+    }
+    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/testdata");
+    let text = std::fs::read_to_string(testdata.join("insensitive.jsonl")).unwrap();
+    let mut workloads = text.lines().map(|line| serde_json::from_str::<Workload>(line).unwrap());
+    let workload = workloads.find(|workload| workload.score.is_some_and(|found| score.contains(&found))).unwrap();
+    let lines: Vec<_> = workload
+        .counters
+        .iter()
+        .map(|(name, value)| format!("{{\"metric-value\" : \"{value}\", \"metric-unit\" : \"tma_{name}\"}}"))
+        .collect();
+    let perf = simulated.1.join("perf");
+    let script = format!("#!/bin/sh\n[ $1 = list ] && exec echo TopdownL1\ncat > \"$6\" <<'EOF'\n{}\nEOF\n", lines.join("\n"));
+    std::fs::write(&perf, script).unwrap();
+    std::fs::set_permissions(&perf, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let roots = kernel::Roots::under(&simulated.1);
+    std::fs::create_dir_all(roots.sys.join("bus/event_source/devices/cpu")).unwrap();
+    let predictor = Predictor::load(&testdata.join("untouched.onnx"), Some(&testdata.join("insensitive.onnx")));
+    host_with(simulated, settings(), Some(predictor)).with_counters(Perf::find(&roots, &perf).unwrap(), Duration::from_millis(100))
+}
+
+#[test]
+fn counters_decide_whether_a_guest_is_insensitive() {
+    let directory = tempfile::tempdir().unwrap();
+    let (host, simulated) = bench(directory.path());
+    host.start(request("a", 1024, Some(256))).unwrap();
+    drop(host);
+    let host = with_counters(&simulated, 0.99..=1.0);
+    host.watch(|| true);
+    host.watch(|| true);
+    assert_eq!(host.explain("a").unwrap().counted, None, "a guest within the tolerance is not sampled");
+    simulated.world().usage = touched_and_accessed(100, 50);
+    host.watch(|| true);
+    host.watch(|| false);
+    let record = host.explain("a").unwrap();
+    assert_eq!(record.samples.count, 2, "no guest is sampled once the daemon must stop");
+    assert_eq!(record.verdict, Some(Verdict::Insensitive), "{}", events(&host, "a"));
+    assert!(record.counted.is_some_and(|counted| counted.insensitive && counted.counters.contains_key("DRAM_Bound")));
+    assert!(
+        events(&host, "a").contains("; by its counters, insensitive with probability 0.99")
+            || events(&host, "a").contains("probability 1.00")
+    );
+    let text = crate::metrics::render(&host).unwrap();
+    assert!(text.contains("counters_total{outcome=\"insensitive\"} 1"), "{text}");
+    simulated.world().usage.pool_accessed_bytes = Bytes::ZERO;
+    host.watch(|| true);
+    let last = host.explain("a").unwrap().events.back().unwrap().what.clone();
+    assert!(last.starts_with("TouchedOnce") && !last.contains("by its counters"), "{last}");
+    simulated.world().usage.pool_accessed_bytes = Bytes::mib(50);
+    drop(host);
+    // A guest that was predicted to be insensitive, and is sensitive.
+    let host = with_counters(&simulated, 0.0..=0.1);
+    let mut guest = host.claim("a", "being tested").unwrap();
+    guest.share.insensitive = true;
+    guest.save().unwrap();
+    drop(guest);
+    host.watch(|| true);
+    assert!(host.explain("a").unwrap().mitigated, "{}", events(&host, "a"));
+}
