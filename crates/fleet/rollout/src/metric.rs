@@ -7,14 +7,14 @@ use trace::{Basis, Figures};
 
 use crate::contrast::Part;
 
-/// Which way a figure should go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Better {
-    /// Less of it is better.
-    Lower,
-    /// More of it is better.
-    Higher,
+settings::choice! {
+    /// Which values of a metric are better.
+    Better {
+        /// Lower values.
+        Lower = "lower",
+        /// Higher values.
+        Higher = "higher",
+    }
 }
 
 /// How a figure is read.

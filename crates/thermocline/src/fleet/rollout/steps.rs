@@ -150,7 +150,7 @@ pub(super) fn status(config: &Config, format: Format, arguments: &StatusArgument
 pub(super) fn plan(format: Format, arguments: &PlanArguments) -> Result<()> {
     let plan = plan_of(arguments.file.as_deref())?;
     print(format, &plan, || match &arguments.file {
-        None => Plan::example().to_owned(),
+        None => ::rollout::plan::example(),
         Some(file) => format!("{} is sound: {} stages, {} guards\n", file.display(), plan.stages.len(), plan.guards.len()),
     })
 }
@@ -158,7 +158,7 @@ pub(super) fn plan(format: Format, arguments: &PlanArguments) -> Result<()> {
 fn plan_of(file: Option<&Path>) -> Result<Plan> {
     let Some(file) = file else { return Ok(Plan::default()) };
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    Plan::parse(&text).map_err(|wrong| anyhow::anyhow!("{}: {wrong}", file.display()))
+    Ok(Plan::parse(file, &text)?)
 }
 
 /// Where the log is: beside what is published, if nowhere else.
