@@ -79,8 +79,9 @@ impl Both {
         let none = self.thresholds.len();
         let mut decided = |series: &Series, tally: &mut Tally| {
             let mut list = Vec::with_capacity(series.len());
-            self.replay
-                .watched(series, tally, &mut |row, spans, _| list.push((row.age_ms, spans.first().map_or(none, |span| span.threshold))));
+            self.replay.job_observed(series, tally, &mut |row, spans, _| {
+                list.push((row.age_ms, spans.first().map_or(none, |span| span.threshold)))
+            });
             list
         };
         let fine = decided(series, &mut self.fine);

@@ -156,7 +156,7 @@ fn parts_of_a_fleet_answer_as_the_whole() {
         }
         check(&["--merge", &tallies[0], &tallies[0]], 1, &[&tallies[0], "counted already"]);
     }
-    check(&["--merge", &merged], 1, &["week.parquet: is no tally"]);
+    check(&["--merge", &merged], 1, &["week.parquet: is not a tally"]);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_journals_periods_give_the_agents_thresholds() {
         let (half_life_ms, spikes) = (job.params.half_life_ms, job.params.spikes);
         let setup = Setup { half_life_ms, spikes, ..Setup::new(job.params.promotion_rate_max) };
         let mut modelled = Vec::new();
-        Replay::new(&grid, &setup, &thresholds).unwrap().watched(&series, &mut Tally::new(&grid), &mut |_, spans, warm| {
+        Replay::new(&grid, &setup, &thresholds).unwrap().job_observed(&series, &mut Tally::new(&grid), &mut |_, spans, warm| {
             modelled.push((spans.first().and_then(|span| thresholds.get(span.threshold)), warm > 0));
         });
         assert_eq!(modelled, decided, "{}", job.job);

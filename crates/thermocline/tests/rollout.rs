@@ -64,14 +64,14 @@ fn an_operators_day() {
     let (_, text) = thermocline(at, &format!("--format json rollout which m1 {here}"));
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["version"], 7);
     check(at, &format!("rollout verify {here}"), &["1 bundles verified; timestamp expires first"]);
-    check(at, &format!("rollout refresh {signed}"), &["signatures are renewed"]);
-    check(at, &format!("rollout revoke 7 {signed}"), &["bundle 7 is taken back"]);
+    check(at, &format!("rollout refresh {signed}"), &["signatures renewed"]);
+    check(at, &format!("rollout revoke 7 {signed}"), &["bundle 7 is revoked"]);
     check(at, &format!("rollout which m1 {here}"), &["m1 goes by its configuration file"]);
 
     check(at, "rollout keygen new", &["new/root-1.pk8"]);
     check(at, &format!("rollout rotate --new-keys new {signed}"), &["the old keys sign nothing any more"]);
     refused(at, &format!("rollout refresh {signed}"), &["0 of the 1 keys"]);
-    check(at, &format!("rollout refresh {here} --keys new"), &["signatures are renewed"]);
+    check(at, &format!("rollout refresh {here} --keys new"), &["signatures renewed"]);
     let (_, text) = thermocline(at, &format!("--format json rollout list {here}"));
     let listed: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&listed["roles"][0]["version"], listed["bundles"].as_array().unwrap().len()), (&Value::from(2), 0));

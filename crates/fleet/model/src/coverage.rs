@@ -1,7 +1,7 @@
-//! Which parts of a fleet have been counted.
+//! Records which parts of a fleet have been counted.
 //!
-//! Sums that are added twice, or of a job that was cut, look like any others. So every tally carries what it is of, and
-//! what was counted before is refused.
+//! Wrong sums, of jobs that were counted twice or cut, cannot be distinguished from right ones. Every tally therefore carries its
+//! coverage, and parts that were counted before are rejected.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -10,39 +10,39 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
 
-/// A part of a fleet, known by what it is and not by where it was found.
+/// A part of a fleet, identified by its contents and not by its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// A fingerprint of whose jobs these are: a machine's, or those of a file that stands alone.
+    /// Fingerprint of the owner of the jobs: a machine, or a single file without a machine.
     pub owner: u64,
-    /// A fingerprint of all files that there are of the owner. One more of them goes on with jobs of the others.
+    /// Fingerprint of all files of the owner. A further file may continue jobs of the others.
     pub listing: u64,
-    /// Which row groups of its file. Files that are read as one have one.
+    /// Row groups of the file. Files that are read together count as one row group.
     pub groups: Range<u32>,
-    /// How many row groups there are.
+    /// Number of row groups of the file.
     pub of: u32,
 }
 
-/// Parts, none of them twice.
+/// A set of parts that do not overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Coverage(BTreeMap<u64, Owned>);
+pub struct Coverage(BTreeMap<u64, OwnerCoverage>);
 
-/// What of an owner has been counted.
+/// Counted row groups of one owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Owned {
+struct OwnerCoverage {
     listing: u64,
     of: u32,
-    /// Where ranges of row groups begin, and where they end.
+    /// Start and end of each range of row groups.
     ranges: BTreeMap<u32, u32>,
 }
 
-/// Why a part cannot be counted beside others.
+/// Reason why a part cannot be added to a coverage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
-    /// It is among them.
+    /// The coverage contains some of it.
     #[error("some of its traces have been counted already; give each part once")]
     Twice,
-    /// Others of its files are.
+    /// The coverage contains its machine with other files.
     #[error("some of its machines have been counted already, from other files; a machine's files belong into one part")]
     Changed,
 }
@@ -54,60 +54,61 @@ impl Coverage {
     /// [`Conflict`]; the coverage stays as it was.
     pub fn add(&mut self, part: &Part) -> Result<(), Conflict> {
         let Range { start, end } = part.groups;
-        let Some(owned) = self.0.get_mut(&part.owner) else {
-            self.0.insert(part.owner, Owned { listing: part.listing, of: part.of, ranges: BTreeMap::from([(start, end)]) });
+        let Some(owner_coverage) = self.0.get_mut(&part.owner) else {
+            self.0.insert(part.owner, OwnerCoverage { listing: part.listing, of: part.of, ranges: BTreeMap::from([(start, end)]) });
             return Ok(());
         };
-        if (owned.listing, owned.of) != (part.listing, part.of) {
+        if (owner_coverage.listing, owner_coverage.of) != (part.listing, part.of) {
             return Err(Conflict::Changed);
         }
-        // Of the ranges that begin before this one ends, the last ends last.
-        if owned.ranges.range(..end).next_back().is_some_and(|(_, &ends)| ends > start) {
+        // Of the ranges that begin before the end of this one, the last has the highest end.
+        if owner_coverage.ranges.range(..end).next_back().is_some_and(|(_, &ends)| ends > start) {
             return Err(Conflict::Twice);
         }
-        owned.ranges.insert(start, end);
+        owner_coverage.ranges.insert(start, end);
         Ok(())
     }
 
-    /// Adds all of another's.
+    /// Adds all parts of another coverage.
     ///
     /// # Errors
-    /// [`Conflict`]; some of its parts may have been added then.
+    /// [`Conflict`]; some of the parts may have been added then.
     pub fn merge(&mut self, other: &Self) -> Result<(), Conflict> {
         other.parts().try_for_each(|part| self.add(&part))
     }
 
-    /// The parts.
+    /// Iterates over the parts.
     pub fn parts(&self) -> impl Iterator<Item = Part> {
-        self.0.iter().flat_map(|(&owner, owned)| {
-            let part = move |(&start, &end)| Part { owner, listing: owned.listing, groups: start..end, of: owned.of };
-            owned.ranges.iter().map(part)
+        self.0.iter().flat_map(|(&owner, owner_coverage)| {
+            let part = move |(&start, &end)| Part { owner, listing: owner_coverage.listing, groups: start..end, of: owner_coverage.of };
+            owner_coverage.ranges.iter().map(part)
         })
     }
 
-    /// Whether a part is among them, as it is.
+    /// Returns whether the coverage contains exactly this part.
     #[must_use]
     pub fn holds(&self, part: &Part) -> bool {
-        let of_owner = self.0.get(&part.owner).filter(|owned| (owned.listing, owned.of) == (part.listing, part.of));
-        of_owner.is_some_and(|owned| owned.ranges.get(&part.groups.start) == Some(&part.groups.end))
+        let of_owner =
+            self.0.get(&part.owner).filter(|owner_coverage| (owner_coverage.listing, owner_coverage.of) == (part.listing, part.of));
+        of_owner.is_some_and(|owner_coverage| owner_coverage.ranges.get(&part.groups.start) == Some(&part.groups.end))
     }
 
-    /// Row groups that are not counted, of files of which others are.
+    /// Returns the number of row groups not counted, in files of which others are counted.
     #[must_use]
     pub fn missing(&self) -> u64 {
-        let missing = |owned: &Owned| {
-            let counted: u64 = owned.ranges.iter().map(|(&start, &end)| u64::from(end.saturating_sub(start))).sum();
-            u64::from(owned.of).saturating_sub(counted)
+        let missing = |owner_coverage: &OwnerCoverage| {
+            let counted: u64 = owner_coverage.ranges.iter().map(|(&start, &end)| u64::from(end.saturating_sub(start))).sum();
+            u64::from(owner_coverage.of).saturating_sub(counted)
         };
         self.0.values().map(missing).sum()
     }
 
-    /// Whether its ranges can be: not empty, within their file, one after the other.
+    /// Returns whether the ranges are valid: not empty, within their file, sorted and disjoint.
     pub(crate) fn is_sound(&self) -> bool {
-        self.0.values().all(|owned| {
+        self.0.values().all(|owner_coverage| {
             let mut free = 0;
-            owned.ranges.iter().all(|(&start, &end)| {
-                let follows = start >= free && start < end && end <= owned.of;
+            owner_coverage.ranges.iter().all(|(&start, &end)| {
+                let follows = start >= free && start < end && end <= owner_coverage.of;
                 free = end;
                 follows
             })
@@ -115,7 +116,7 @@ impl Coverage {
     }
 }
 
-/// A fingerprint of byte strings, in order.
+/// Returns a fingerprint of byte strings in order.
 pub(crate) fn fingerprint<'a>(strings: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let mut hasher = XxHash64::with_seed(0);
     for string in strings {
@@ -134,9 +135,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_twice_and_what_is_missing_is_known() {
+    fn parts_are_added_once_and_missing_row_groups_counted() {
         let mut coverage = Coverage::default();
-        let mut check = |part: Part, want| assert_eq!(coverage.add(&part), want, "{part:?}");
+        let mut check = |part: Part, expected| assert_eq!(coverage.add(&part), expected, "{part:?}");
         check(part(1, 7, 2..4), Ok(()));
         check(part(1, 7, 4..6), Ok(()));
         check(part(1, 7, 0..2), Ok(()));
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_told_apart_by_where_they_end() {
+    fn fingerprints_depend_on_the_boundaries_of_strings() {
         let of = |strings: &[&str]| fingerprint(strings.iter().map(|string| string.as_bytes()));
         assert_ne!(of(&["ab", "c"]), of(&["a", "bc"]));
         assert_eq!(of(&["ab", "c"]), of(&["ab", "c"]));

@@ -1,8 +1,8 @@
-//! Jobs over all cores.
+//! Distributes jobs over all cores.
 //!
-//! Each thread takes the next piece of work when it is done with one, and keeps one account of its own; the accounts
-//! are merged at the end. Memory is one account and one job per thread, however large the fleet. The accounts are
-//! integers, so which thread had which job does not show.
+//! Each thread takes the next piece of work as soon as it has finished one, and keeps its own account; the accounts are
+//! merged at the end. Memory holds one account and one job per thread, independent of the size of the fleet. Accounts
+//! are integers, so the result does not depend on the distribution.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -17,47 +17,47 @@ use crate::replay::Replay;
 use crate::series::Series;
 use crate::tally::Tally;
 
-/// Whose a series is.
+/// Identity of a series.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Label {
     /// The cluster.
     pub cluster: String,
     /// The machine within it.
     pub machine: String,
-    /// How the job is treated, or what kind it is.
+    /// Class of the job, or kind of a generated one.
     pub class: String,
 }
 
-/// Where jobs come from.
+/// A source of jobs.
 pub trait Source: Sync {
-    /// Why jobs cannot be read.
+    /// Error of reading jobs.
     type Error: Send;
 
-    /// How many pieces can be read independently. No job is in two.
+    /// Returns the number of pieces that can be read independently. Each job is in one piece.
     fn pieces(&self) -> usize;
 
-    /// Hands over each job of a piece.
+    /// Calls `each` for every job of a piece.
     ///
     /// # Errors
-    /// As the source has them.
+    /// Those of the source.
     fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Self::Error>;
 }
 
-/// A source whose pieces are known by more than their place in it.
+/// A source whose pieces have an identity that does not depend on their order.
 pub trait Named: Source {
-    /// What a piece is, wherever and in whatever order it is read.
+    /// Returns the identity of a piece.
     fn part(&self, piece: usize) -> Part;
 }
 
-/// What is kept of the jobs.
+/// A summary of jobs.
 pub trait Account: Send {
-    /// Takes a job into account.
+    /// Adds a job.
     fn job(&mut self, label: &Label, series: &Series);
 
-    /// Takes over what another thread has counted.
+    /// Adds the summary of another thread.
     fn merge(&mut self, other: Self);
 
-    /// Hears that all jobs of a piece have been taken into account.
+    /// Called after all jobs of a piece have been added.
     fn piece_done(&mut self, _piece: usize) {}
 }
 
@@ -79,7 +79,7 @@ impl<A: Account, B: Account> Account for (A, B) {
     }
 }
 
-/// An account that nobody asked for costs nothing.
+/// An optional account: `None` costs nothing.
 impl<A: Account> Account for Option<A> {
     fn job(&mut self, label: &Label, series: &Series) {
         if let Some(account) = self {
@@ -101,10 +101,11 @@ impl<A: Account> Account for Option<A> {
     }
 }
 
-/// Reads pieces of a source into accounts made by `open`, on `threads` threads, and says after each how many are done.
+/// Reads pieces of a source into accounts created by `open`, on `threads` threads. Calls `progress` with the
+/// number of completed pieces after each.
 ///
 /// # Errors
-/// The first that a thread met; the others stop after the piece at hand.
+/// The first error of a thread; the others stop after their current piece.
 pub fn run<S: Source, A: Account>(
     source: &S,
     pieces: &[usize],
@@ -128,7 +129,7 @@ pub fn run<S: Source, A: Account>(
         }
     };
     std::thread::scope(|scope| {
-        // This thread is one of them.
+        // The calling thread takes part.
         let others: Vec<_> = (1..threads.get()).map(|_| scope.spawn(work)).collect();
         let mut whole = work();
         for other in others {
@@ -143,15 +144,15 @@ pub fn run<S: Source, A: Account>(
     })
 }
 
-/// All pieces of a source.
+/// Returns the indices of all pieces of a source.
 pub fn all(source: &impl Source) -> Vec<usize> {
     (0..source.pieces()).collect()
 }
 
-/// By what jobs are told apart.
+/// How jobs are grouped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum By {
-    /// Not at all.
+    /// One group.
     #[default]
     Fleet,
     /// By cluster.
@@ -170,23 +171,23 @@ impl By {
     }
 }
 
-/// How many groups an account may have. Each takes 21 KiB for every pair, setup and thread.
+/// Maximum groups of an account. Each takes 21 KiB per pair, setup and thread.
 pub const GROUPS_MAX: usize = 256;
 
-/// The account of the model: a tally for every setup and group.
+/// The account of the model: a tally per group and setup.
 #[derive(Clone, Debug)]
 pub struct Model<'a> {
     grid: &'a Grid,
     by: By,
     replays: Vec<Replay>,
-    /// There were more groups than [`GROUPS_MAX`], so jobs are missing.
+    /// Whether there were more groups than [`GROUPS_MAX`]; jobs are then missing.
     pub too_many_groups: bool,
-    /// By group, then in the order of the setups.
+    /// Tallies by group, then in the order of the setups.
     pub groups: Groups,
 }
 
 impl<'a> Model<'a> {
-    /// An empty account. A setup for which the thresholds are too young is refused: the index of the first such.
+    /// Creates an empty account.
     ///
     /// # Errors
     /// The index of the first setup whose minimum age is above every threshold.
@@ -195,17 +196,17 @@ impl<'a> Model<'a> {
         Ok(Self { grid, by, replays: replays.collect::<Result<_, _>>()?, too_many_groups: false, groups: BTreeMap::new() })
     }
 
-    /// The sums over all groups, in the order of the setups.
+    /// Returns the sums over all groups, in the order of the setups.
     #[must_use]
     pub fn whole(&self) -> Vec<Tally> {
         whole(self.grid, self.replays.len(), &self.groups)
     }
 }
 
-/// Tallies by group, and of each by setup.
+/// Tallies by group, each with one per setup.
 pub type Groups = BTreeMap<String, Vec<Tally>>;
 
-/// The sums over all groups, in the order of the setups.
+/// Returns the sums over all groups, in the order of the setups.
 pub(crate) fn whole(grid: &Grid, setups: usize, groups: &Groups) -> Vec<Tally> {
     let mut whole = vec![Tally::new(grid); setups];
     for tallies in groups.values() {
@@ -218,7 +219,7 @@ fn add(mine: &mut [Tally], theirs: &[Tally]) {
     mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| mine.merge(theirs));
 }
 
-/// Adds groups to groups; false where there are more than [`GROUPS_MAX`] then.
+/// Adds groups to groups; returns `false` if there are then more than [`GROUPS_MAX`].
 pub(crate) fn merge(mine: &mut Groups, theirs: Groups) -> bool {
     for (group, tallies) in theirs {
         match mine.get_mut(&group) {

@@ -1,34 +1,34 @@
-//! What to choose from the totals of a grid.
+//! Selects pairs of parameters from the totals of a grid.
 
 use units::RatioPpm;
 
 use crate::tally::Total;
 
-/// What the fleet must hold: this share of the entries with far memory on stays at or below this rate.
+/// The objective of a fleet: this share of the entries with far memory on stays at or below this rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Objective {
-    /// 98 % in 000 section 5.3.
+    /// Share of the entries: 98 % in (SDFM section 5.3).
     pub percentile: RatioPpm,
-    /// Promotions per minute as a share of the working set: 0.2 % in 000 section 4.2.
+    /// Promotions per minute as a share of the working set: 0.2 % in (SDFM section 4.2).
     pub rate_max: RatioPpm,
 }
 
 impl Objective {
-    /// The fleet's rate at the objective's percentile; nothing where far memory was never on.
+    /// Returns the fleet's rate at the objective's percentile; 0 if far memory was never on.
     #[must_use]
     pub fn rate(&self, total: &Total) -> f64 {
         total.rate_on(self.percentile).unwrap_or(0.0)
     }
 
-    /// Whether a pair holds the objective.
+    /// Returns whether a pair meets the objective.
     #[must_use]
     pub fn holds(&self, total: &Total) -> bool {
         self.rate(total) <= self.rate_max.as_f64()
     }
 }
 
-/// The pair that stores most among those that hold the objective, and of equals the one with the lower rate: the
-/// exhaustive optimum of 000 section 5.3.
+/// Returns the pair that stores most among those that meet the objective; among equals, the one with the lower rate.
+/// This is the exhaustive optimum of (SDFM section 5.3).
 #[must_use]
 pub fn best<'a>(totals: &'a [Total], objective: &Objective) -> Option<&'a Total> {
     let holding = totals.iter().filter(|total| objective.holds(total));
@@ -38,7 +38,7 @@ pub fn best<'a>(totals: &'a [Total], objective: &Objective) -> Option<&'a Total>
     })
 }
 
-/// The pairs that no other beats: none stores more at the same rate or a lower one. Most stored first.
+/// Returns the Pareto front: the pairs for which no other stores more at the same or a lower rate. Most stored first.
 #[must_use]
 pub fn front<'a>(totals: &'a [Total], objective: &Objective) -> Vec<&'a Total> {
     let mut sorted: Vec<_> = totals.iter().map(|total| (objective.rate(total), total)).collect();
@@ -63,7 +63,8 @@ mod tests {
     use crate::series::Series;
     use crate::tally::Tally;
 
-    /// Totals of a job whose accesses to pages of one scan change from entry to entry, in a working set of a million pages.
+    /// Returns the totals of a job whose accesses to pages of one scan vary by entry, with a working set of a million
+    /// pages.
     fn totals(percentiles: &[u32], accesses: impl Iterator<Item = u64>) -> Vec<Total> {
         let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
         let mut series = Series::new(&thresholds);
@@ -78,12 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn the_best_stores_most_within_the_objective() {
-        // One entry in ten brings back too much: percentiles below 90 % ignore it, and the objective at 80 % lets them.
+    fn the_best_pair_stores_most_within_the_objective() {
+        // One entry in ten has too many promotions: percentiles below 90 % ignore it, and an objective at 80 % permits
+        // them.
         let totals = totals(&[500_000, 850_000, 950_000], (0..400).map(|entry| if entry % 10 == 9 { 5_000 } else { 100 }));
-        let check = |percentile, want: Option<u32>| {
+        let check = |percentile, expected: Option<u32>| {
             let objective = Objective { percentile: RatioPpm(percentile), rate_max: RatioPpm(2_000) };
-            assert_eq!(best(&totals, &objective).map(|total| total.percentile.0), want);
+            assert_eq!(best(&totals, &objective).map(|total| total.percentile.0), expected);
         };
         check(800_000, Some(850_000));
         check(980_000, Some(950_000));
@@ -92,6 +94,6 @@ mod tests {
         let objective = Objective { percentile: RatioPpm(980_000), rate_max: RatioPpm(2_000) };
         let front: Vec<_> = front(&totals, &objective).iter().map(|total| total.percentile.0).collect();
         assert_eq!(front.last(), Some(&950_000));
-        assert_eq!(front.len(), 2, "{front:?}: two percentiles come to the same, and one of them stands for both");
+        assert_eq!(front.len(), 2, "{front:?}: of two percentiles with the same outcome, the front has one");
     }
 }

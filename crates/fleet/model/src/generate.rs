@@ -1,17 +1,18 @@
-//! A fleet that never was: jobs whose page ages, taken together, look like what has been published of fleets.
+//! A synthetic fleet: jobs whose page ages, in the aggregate, resemble what has been published of fleets.
 //!
-//! # Why
-//! Page ages of single jobs of a real fleet have never been published, and the model and the tuner have to be tried on
-//! something. [`fit`] compares what is generated with every published figure that such a fleet has, row by row.
+//! # Purpose
+//! Page ages of the jobs of a real fleet have never been published; the model and the tuner need input for development
+//! and tests. [`fit`] compares the generated fleet with every published figure that applies, row by row.
 //!
-//! # What it is made of
-//! Slots, in each of which one job follows the other (churn). A job has a kind ([`kinds`]), a size, a mixture of reuse
-//! distances, a day and a night, noise, phases, and sweeps that touch some of everything; its cluster and its machine
-//! make it colder or warmer together with its neighbours. The memory of a job follows in closed form ([`life`]).
+//! # Structure
+//! A fleet consists of slots; in each slot one job follows another (churn). A job has a kind ([`kinds`]), a size, a
+//! mixture of reuse distances, a daily cycle, noise, phases, and sweeps that touch part of all memory; its cluster and
+//! machine shift it to colder or warmer together with its neighbours. The histograms of a job follow in closed form
+//! ([`life`]).
 //!
 //! # Properties
-//! The same seed gives the same fleet, on every machine and however many threads read it. Slots do not depend on each
-//! other, so a larger fleet of the same seed begins with different machines but is no less alike.
+//! The same seed gives the same fleet, on every machine and for any number of threads. Slots are independent of each
+//! other, so a larger fleet of the same seed begins with different machines but has the same statistics.
 
 mod kinds;
 mod life;
@@ -33,22 +34,22 @@ use self::life::{ENTRY_MINUTES, Life, Suffixes, Traits};
 use self::random::{log_normal, normal, shifted, stream};
 use crate::coverage::{Part, fingerprint};
 use crate::fleet::{Label, Named, Source};
-use crate::series::{Facts, Series};
+use crate::series::{Compressibility, Series};
 
-/// Entries of a day.
+/// Entries per day.
 pub const ENTRIES_PER_DAY: u32 = 288;
-/// Milliseconds of an entry.
+/// Duration of an entry, in milliseconds.
 pub const ENTRY_MS: u32 = 300_000;
-/// When a generated trace begins: midnight of Monday, 1 January 2024, UTC.
+/// Start of a generated trace: midnight of Monday, 1 January 2024, UTC.
 pub const START_UNIX_MS: u64 = 1_704_067_200_000;
-/// Slots of a machine, which are read together.
+/// Slots per machine, which are read together.
 pub const SLOTS_PER_MACHINE: u64 = 12;
-/// Clusters; 000 figure 2 shows ten. The i-th is 1/i the size of the first.
+/// Clusters; (SDFM figure 2) shows ten. Cluster i has 1/i of the size of the first.
 const CLUSTERS: usize = 10;
-/// How much clusters, and machines within one, differ ([`shifted`]).
+/// Standard deviations of the shifts of clusters, and of machines within a cluster ([`shifted`]).
 const SHIFTS: (f64, f64) = (0.35, 0.60);
 
-/// A fleet to be generated.
+/// A generated fleet.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     seed: u64,
@@ -56,7 +57,7 @@ pub struct Fleet {
     entries: u32,
     thresholds: Thresholds,
     clusters: Vec<Cluster>,
-    /// Share of the machines in each cluster and those before it.
+    /// Cumulative shares of the machines by cluster.
     clusters_up_to: Vec<f64>,
 }
 
@@ -64,12 +65,13 @@ pub struct Fleet {
 struct Cluster {
     name: String,
     shift: f64,
-    /// Shares of the kinds, each with those before it.
+    /// Cumulative shares of the kinds.
     kinds_up_to: Vec<f64>,
 }
 
 impl Fleet {
-    /// A fleet in which `jobs` jobs run at any time, over `days` days, with histograms over `thresholds` of 120 s scans.
+    /// Creates a fleet in which `jobs` jobs run at any time, over `days` days, with histograms over `thresholds` of 120
+    /// s scans.
     #[must_use]
     pub fn new(seed: u64, jobs: u64, days: u32, thresholds: Thresholds) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "ten clusters")]
@@ -102,29 +104,29 @@ impl Fleet {
         Self { seed, jobs, entries: days.saturating_mul(ENTRIES_PER_DAY), thresholds, clusters, clusters_up_to }
     }
 
-    /// The thresholds of its histograms.
+    /// Returns the thresholds of the histograms.
     #[must_use]
     pub fn thresholds(&self) -> &Thresholds {
         &self.thresholds
     }
 
-    /// How many machines it has.
+    /// Returns the number of machines.
     #[must_use]
     pub fn machines(&self) -> u64 {
         self.jobs.div_ceil(SLOTS_PER_MACHINE)
     }
 
-    /// The slots of a machine.
+    /// Returns the slots of a machine.
     fn slots(&self, machine: u64) -> Range<u64> {
         let first = machine.saturating_mul(SLOTS_PER_MACHINE).min(self.jobs);
         first..first.saturating_add(SLOTS_PER_MACHINE).min(self.jobs)
     }
 
-    /// The jobs of one slot, one after the other; `series` is reused for each.
+    /// Generates the jobs of one slot, one after the other; `series` is reused for each.
     pub fn slot(&self, slot: u64, series: &mut Series, each: &mut dyn FnMut(&Label, &Series)) {
         let random = &mut stream(self.seed, slot);
         let machine = slot / SLOTS_PER_MACHINE;
-        // What all slots of a machine share is drawn from a stream of the machine's own.
+        // Values shared by all slots of a machine come from a stream of the machine.
         let of_machine = &mut stream(self.seed ^ 0x6d61_6368_696e_6573, machine);
         let cluster = &self.clusters[pick(&self.clusters_up_to, of_machine.f64())];
         let shift = cluster.shift + SHIFTS.1 * normal(of_machine);
@@ -133,24 +135,24 @@ impl Fleet {
         let mut begin = 0;
         while begin < self.entries {
             let lifetime = whole(log_normal(random, kind.life_hours) * 60.0 / ENTRY_MINUTES).clamp(2, 10_000_000);
-            // The first job of a slot has been running when the trace begins.
+            // The first job of a slot has been running before the trace begins.
             let before = if begin == 0 { random.u64(0..lifetime) } else { 0 };
             let ends = u64::from(begin).saturating_add(lifetime - before).min(u64::from(self.entries));
             let end = u32::try_from(ends).unwrap_or(self.entries);
             self.job(kind, shift, (begin, end), before, random, series);
             each(&label, series);
-            // The next one starts within the hour.
+            // The next job starts within the hour.
             begin = end.saturating_add(random.u32(1..12));
         }
     }
 
-    /// Fills `series` with one job.
+    /// Generates one job into `series`.
     fn job(&self, kind: &'static Kind, shift: f64, (begin, end): (u32, u32), before: u64, random: &mut Rng, series: &mut Series) {
         series.clear();
         series.start_unix_ms = START_UNIX_MS + u64::from(begin) * u64::from(ENTRY_MS);
         let compressible = 1.0 - shifted(kind.incompressible, 0.6 * normal(random));
         let compression = log_normal(random, (kind.compression, 0.30)).clamp(1.2, 6.0);
-        series.facts = Facts { compressible: ppm(compressible), compressed: ppm(1.0 / compression) };
+        series.compressibility = Compressibility { compressible: ppm(compressible), compressed: ppm(1.0 / compression) };
         let traits = Traits::draw(kind, shift, random);
         let minute = |entry: u32| f64::from(entry) * ENTRY_MINUTES;
         let entries_before = usize::try_from(before).unwrap_or(usize::MAX);
@@ -164,7 +166,7 @@ impl Fleet {
             fold(promoted[0] + (pages - cold_suffix[0]) * ENTRY_MINUTES / life::SCAN_MINUTES, &promoted, &mut promotions[..buckets]);
             let age_ms = (before + u64::from(entry - begin) + 1) * u64::from(ENTRY_MS);
             let pushed = series.push(age_ms, ENTRY_MS, &promotions[..buckets], &cold[..buckets]);
-            debug_assert!(pushed.is_ok(), "sizes are below 2^30 pages, and time goes on");
+            debug_assert!(pushed.is_ok(), "sizes are below 2^30 pages, and time increases");
         }
     }
 }
@@ -196,12 +198,12 @@ impl Named for Fleet {
     }
 }
 
-/// The first of rising shares that reaches this one.
+/// Returns the index of the first cumulative share above `share`.
 fn pick(up_to: &[f64], share: f64) -> usize {
     up_to.iter().position(|&reach| share < reach).unwrap_or(up_to.len() - 1)
 }
 
-/// Buckets from all and from suffix sums. Sums are rounded, not buckets, so no page is lost between them.
+/// Converts suffix sums to buckets. Sums are rounded, not buckets, so that the total is exact.
 fn fold(all: f64, suffix: &[f64; THRESHOLDS_MAX], buckets: &mut [u64]) {
     let mut above = whole(all);
     let last = buckets.len() - 1;
@@ -213,13 +215,13 @@ fn fold(all: f64, suffix: &[f64; THRESHOLDS_MAX], buckets: &mut [u64]) {
     buckets[last] = above;
 }
 
-/// A positive figure, rounded down.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, and what is below zero is zero")]
+/// Rounds a positive number down.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates; negative numbers become zero")]
 fn whole(value: f64) -> u64 {
     value as u64
 }
 
-/// A share in millionths.
+/// Converts a share to millionths.
 fn ppm(share: f64) -> RatioPpm {
     RatioPpm(u32::try_from(whole(share * 1e6)).unwrap_or(u32::MAX).min(1_000_000))
 }

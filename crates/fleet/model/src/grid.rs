@@ -1,23 +1,23 @@
-//! Which parameters are asked about.
+//! The grid of parameters that a replay evaluates.
 
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
 use units::{Age, RatioPpm};
 
-/// How many percentiles, and how many warm-ups, a grid may have.
+/// Maximum percentiles, and maximum warm-ups, of a grid.
 pub const AXIS_MAX: usize = 1_000;
 
-/// How many pairs a grid may have: each takes 21 KiB for every group and thread.
+/// Maximum pairs of a grid: each takes 21 KiB per group and thread.
 pub const PAIRS_MAX: usize = 10_000;
 
-/// Percentiles K and warm-ups S; a replay answers for all their pairs at once.
+/// Percentiles K and warm-ups S. A replay evaluates all their pairs at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
     percentiles: Vec<RatioPpm>,
     warmups_ms: Vec<u64>,
 }
 
-/// Why parameters make no grid.
+/// Reason why parameters do not form a grid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GridError {
     /// An axis is empty or too long.
@@ -26,13 +26,13 @@ pub enum GridError {
     /// Too many pairs.
     #[error("{0} pairs of percentile and warm-up; give {PAIRS_MAX} at most")]
     Pairs(usize),
-    /// A percentile above 100 %.
-    #[error("a percentile of {0}; 100% is the highest there is")]
+    /// A percentile is above 100 %.
+    #[error("a percentile of {0}; the maximum is 100%")]
     Percentile(RatioPpm),
 }
 
 impl Grid {
-    /// A grid over these percentiles and warm-ups, in milliseconds; order and repetition do not matter.
+    /// Creates a grid of these percentiles and warm-ups, in milliseconds. Order and repetition do not matter.
     ///
     /// # Errors
     /// [`GridError`] for an empty axis, too many values, or a percentile above 100 %.
@@ -55,47 +55,47 @@ impl Grid {
         }
     }
 
-    /// The percentiles, rising.
+    /// Returns the percentiles in ascending order.
     #[must_use]
     pub fn percentiles(&self) -> &[RatioPpm] {
         &self.percentiles
     }
 
-    /// The warm-ups in milliseconds, rising.
+    /// Returns the warm-ups in milliseconds, in ascending order.
     #[must_use]
     pub fn warmups_ms(&self) -> &[u64] {
         &self.warmups_ms
     }
 
-    /// How many pairs there are.
+    /// Returns the number of pairs.
     #[must_use]
     pub fn pairs(&self) -> usize {
         self.percentiles.len() * self.warmups_ms.len()
     }
 }
 
-/// What holds for a whole pass: a change of it takes another.
+/// Parameters of a whole pass: each setup takes a pass of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// P: promotions per minute allowed, as a share of the working set.
     pub promotion_rate_max: RatioPpm,
-    /// No page younger than this may leave DRAM, and what is younger is the working set. In scans; the traces' own first
-    /// threshold where it is older.
+    /// Minimum age, in scans, of pages that may leave DRAM; younger pages are the working set. The first threshold of
+    /// the traces applies if it is older.
     pub minimum_cold_age: Age,
-    /// After how long a past best counts half, in milliseconds; 0 where all count alike.
+    /// Half-life of past best thresholds, in milliseconds; 0 weights all alike.
     pub half_life_ms: u64,
-    /// Whether a best above the percentile is the threshold.
+    /// Whether a best threshold above the percentile takes effect at once (the rule for spikes).
     pub spikes: bool,
 }
 
 impl Setup {
-    /// The traces' own minimum age, every best counting alike, and the rule for spikes.
+    /// Creates a setup with the minimum age of the traces, equal weights and the rule for spikes.
     #[must_use]
     pub const fn new(promotion_rate_max: RatioPpm) -> Self {
         Self { promotion_rate_max, minimum_cold_age: Age(1), half_life_ms: 0, spikes: true }
     }
 
-    /// The index of the first threshold that may be chosen; `None` where the set has none that old.
+    /// Returns the index of the first threshold that may be chosen; `None` if no threshold is that old.
     #[must_use]
     pub fn first(&self, thresholds: &Thresholds) -> Option<usize> {
         thresholds.as_slice().iter().position(|&age| age >= self.minimum_cold_age)
@@ -116,8 +116,8 @@ mod tests {
     #[test]
     fn axes_are_sorted_and_checked() {
         let ppm = |list: &[u32]| list.iter().map(|&k| RatioPpm(k)).collect::<Vec<_>>();
-        let check = |ks: &[u32], ss: &[u64], want: Result<usize, GridError>| {
-            assert_eq!(Grid::new(ppm(ks), ss.to_vec()).map(|grid| grid.pairs()), want);
+        let check = |ks: &[u32], ss: &[u64], expected: Result<usize, GridError>| {
+            assert_eq!(Grid::new(ppm(ks), ss.to_vec()).map(|grid| grid.pairs()), expected);
         };
         check(&[990_000, 900_000, 990_000], &[600, 0], Ok(4));
         check(&[], &[0], Err(GridError::Count(0, "percentiles")));

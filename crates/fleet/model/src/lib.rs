@@ -1,27 +1,28 @@
-//! The fast far memory model (000 section 5.3): what a fleet would have saved, and felt, under parameters that it did
-//! not run.
+//! The fast far memory model (SDFM section 5.3): what a fleet would have saved, and what that would have cost, under
+//! parameters that it did not run.
 //!
-//! # What it needs
-//! Of each job, over time: its cold-age histogram, its promotion histogram, and how long it has been running
-//! ([`series`]). The two histograms know the answer for every cold-age threshold, so any other controller can be
-//! asked what it would have chosen, and what would have followed.
+//! # Input
+//! For each job over time: its cold-age histogram, its promotion histogram and its age ([`series`]). The two histograms
+//! give the outcome for every cold-age threshold, so the decisions of any cold-age controller and their outcome can be
+//! computed from them.
 //!
-//! # What it cannot know
-//! A page that stays in DRAM and one that comes back from far memory take the same place in the histograms, so what
-//! far memory itself changes (a job that runs slower touches less) is not in the answer.
+//! # Limitation
+//! A page that stays in DRAM and one that is promoted from far memory appear alike in the histograms. Effects of far
+//! memory on the job itself (a slower job accesses less memory) are not part of the result.
 //!
-//! # Parts
-//! - [`replay`] feeds a series through the cold-age controller, for all percentiles K and warm-ups S in one pass.
-//! - [`tally`] sums what came of it, exactly: however the work is split, the totals are the same to the bit.
-//! - [`front`] picks from the totals: the best pair within an objective, and what each margin costs.
-//! - [`partial`] is such sums as a file: the unit of more machines than one, and of work that is resumed ([`resume`]).
-//! - [`coverage`] says what was counted, so nothing is twice.
-//! - [`fleet`] spreads jobs over all cores.
-//! - [`detail`] tells of a single pair what it comes to by hour, machine and job.
-//! - [`survey`] shows a fleet as it is, before anything is moved.
-//! - [`waits`] asks the same of the policies that go by time lost: `pressure` and `slowdown`.
-//! - [`traces`] reads what agents recorded.
-//! - [`generate`] makes a fleet where none has been measured. It says so wherever it is shown.
+//! # Modules
+//! - [`replay`] replays a series through the cold-age controller, for all percentiles K and warm-ups S in one pass.
+//! - [`tally`] sums the outcomes in integers: totals do not depend on how the work is split.
+//! - [`front`] selects from the totals: the best pair within an objective, and the Pareto front.
+//! - [`partial`] stores such sums in files: the unit of distributed and of resumed work ([`resume`]).
+//! - [`coverage`] records which parts of a fleet were counted, so that none is counted twice.
+//! - [`fleet`] distributes jobs over all cores.
+//! - [`detail`] reports a single pair by hour, machine and job.
+//! - [`survey`] describes a fleet before any memory is moved.
+//! - [`waits`] models the policies that are bounded by lost time: `pressure` and `slowdown`.
+//! - [`traces`] reads recorded traces.
+//! - [`generate`] generates a synthetic fleet, labelled as such in every report.
+#![deny(missing_docs)]
 
 pub mod coverage;
 pub mod detail;

@@ -1,11 +1,11 @@
-//! What a part of a fleet came to, as a value that can be written, read and added.
+//! The outcome of a part of a fleet, as a value that can be written, read and added.
 //!
-//! The unit of work of more than one machine, and of work that goes on after a break: who replays is given the names of
-//! files, and gives back one of these. It is exact: however a fleet is cut, the parts add up to the same bits.
+//! It is the unit of distributed work and of work that is resumed: a worker gets the names of files and returns a
+//! partial. It is exact: however a fleet is split, the parts add up to the same bits.
 //!
 //! # Safety
-//! Sums say nothing of what they are sums of. So a partial carries its [`Setting`] and its [`Coverage`]: what was made under
-//! other parameters, what was counted before, and what would cut a job is refused.
+//! Sums do not show what they are sums of. A partial therefore carries its [`Setting`] and its [`Coverage`]; merging
+//! rejects other parameters, parts that were counted before, and parts that would cut a job.
 
 use std::path::{Path, PathBuf};
 
@@ -22,43 +22,43 @@ use crate::tally::Tally;
 
 mod file;
 
-/// What a tally file is called.
+/// Extension of tally files.
 pub const EXTENSION: &str = "tally";
 
-/// Everything that sums depend on, but for the jobs.
+/// All inputs of the sums except the jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// What the histograms stand for.
+    /// Basis of the histograms.
     pub basis: Basis,
-    /// Whether the fleet was made up.
+    /// Whether the fleet is generated.
     pub generated: bool,
     percentiles: Vec<RatioPpm>,
     warmups_ms: Vec<u64>,
-    /// One tally of each group is for each.
+    /// Each group has one tally per setup.
     pub setups: Vec<Setup>,
-    /// By what jobs are told apart.
+    /// How jobs are grouped.
     pub by: By,
-    /// Whether the fleet is also shown as it is.
+    /// Whether the fleet is also surveyed.
     pub survey: bool,
 }
 
 impl Setting {
-    /// The setting of a replay over `grid`.
+    /// Creates the setting of a replay over `grid`.
     #[must_use]
     pub fn new(basis: Basis, generated: bool, grid: &Grid, setups: Vec<Setup>, by: By, survey: bool) -> Self {
         let (percentiles, warmups_ms) = (grid.percentiles().to_vec(), grid.warmups_ms().to_vec());
         Self { basis, generated, percentiles, warmups_ms, setups, by, survey }
     }
 
-    /// Its pairs.
+    /// Returns the grid of its pairs.
     ///
     /// # Errors
-    /// [`GridError`], for a setting that no grid was made for.
+    /// [`GridError`] if no grid has these pairs.
     pub fn grid(&self) -> Result<Grid, GridError> {
         Grid::new(self.percentiles.clone(), self.warmups_ms.clone())
     }
 
-    /// What `other` has that differs, in words: its name, what it is here, and what it is there.
+    /// Returns the first parameter in which `other` differs.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<Difference> {
         let differ = |((what, mine), (_, theirs)): ((&'static str, String), (_, String))| {
@@ -77,7 +77,7 @@ impl Setting {
             ("percentiles", list(&self.percentiles)),
             ("warm-ups, in milliseconds", list(&self.warmups_ms)),
             ("limits", self.setups.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
-            ("told apart by", format!("{:?}", self.by).to_lowercase()),
+            ("grouped by", format!("{:?}", self.by).to_lowercase()),
             ("a survey", self.survey.to_string()),
         ]
     }
@@ -87,14 +87,14 @@ fn list(values: &[impl ToString]) -> String {
     values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What two settings do not share.
+/// A parameter that differs between two settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Which parameter.
+    /// The parameter.
     pub what: &'static str,
-    /// Its value in the one.
+    /// Its value in the first setting.
     pub mine: String,
-    /// Its value in the other.
+    /// Its value in the other setting.
     pub theirs: String,
 }
 
@@ -104,13 +104,13 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// Why partials do not add up.
+/// Reason why partials cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// They are of different parameters.
-    #[error("they are of other parameters ({0}); replay with the same")]
+    /// They have different parameters.
+    #[error("the parameters differ ({0}); replay with the same parameters")]
     Setting(Difference),
-    /// They are of the same jobs.
+    /// They count the same jobs.
     #[error(transparent)]
     Coverage(#[from] Conflict),
     /// Together there are too many groups.
@@ -118,74 +118,74 @@ pub enum MergeError {
     Groups,
 }
 
-/// Why a partial cannot be written or read.
+/// Error of reading, writing or adding partials.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An operation on a file failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is none, or a damaged one.
+    /// The file is not a tally, or is damaged.
     #[error("{path}: {what}")]
     Damaged {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the damage.
         what: String,
     },
-    /// The file was written by another version of the program, whose sums may be others.
-    #[error("{path} is a tally of version {found}, and this program's are of version {known}; replay with one version of the program")]
+    /// The file was written by another version of the program, whose sums may differ.
+    #[error("{path} is a tally of version {found}; this program has version {known}; replay all parts with one version of the program")]
     Version {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: u32,
-        /// This program's.
+        /// Version of this program.
         known: u32,
     },
-    /// It cannot be added to those before it.
-    #[error("{path} does not add up with the tallies before it: {source}")]
+    /// The file's sums cannot be added to those of the files before it.
+    #[error("{path} cannot be added to the tallies before it: {source}")]
     Merge {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: MergeError,
     },
-    /// There are none.
+    /// No file was given.
     #[error("no tally was given")]
     None,
 }
 
-/// What some parts of a fleet came to.
+/// Sums of some parts of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partial {
-    /// Under which parameters.
+    /// The parameters.
     pub setting: Setting,
-    /// Which parts.
+    /// The parts.
     pub coverage: Coverage,
     /// The sums, by group and setup.
     pub groups: Groups,
-    /// The fleet as it is, where the setting asks for it.
+    /// The survey of the fleet, if the setting includes it.
     pub survey: Option<Survey>,
 }
 
 impl Partial {
-    /// Of no part yet.
+    /// Creates a partial without parts.
     #[must_use]
     pub fn empty(setting: Setting) -> Self {
         let survey = setting.survey.then(Survey::default);
         Self { setting, coverage: Coverage::default(), groups: Groups::new(), survey }
     }
 
-    /// What was counted in the parts of `coverage`.
+    /// Creates a partial from the sums of the parts of `coverage`.
     #[must_use]
     pub fn of(setting: Setting, coverage: Coverage, survey: Option<Survey>, model: Model<'_>) -> Self {
         Self { setting, coverage, groups: model.groups, survey }
     }
 
-    /// Adds another one.
+    /// Adds another partial.
     ///
     /// # Errors
-    /// [`MergeError`]; the sums are not to be used then.
+    /// [`MergeError`]; the sums are then invalid.
     pub fn merge(&mut self, other: Self) -> Result<(), MergeError> {
         if let Some(difference) = self.setting.difference(&other.setting) {
             return Err(MergeError::Setting(difference));
@@ -195,10 +195,10 @@ impl Partial {
         if fleet::merge(&mut self.groups, other.groups) { Ok(()) } else { Err(MergeError::Groups) }
     }
 
-    /// Reads files and adds them up, one after the other.
+    /// Reads files and adds them up.
     ///
     /// # Errors
-    /// [`Error`], with the name of the file.
+    /// [`Error`], with the path of the file.
     pub fn merged<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, Error> {
         let mut whole: Option<Self> = None;
         for path in paths {
@@ -211,7 +211,7 @@ impl Partial {
         whole.ok_or(Error::None)
     }
 
-    /// The sums over all groups, in the order of the setups.
+    /// Returns the sums over all groups, in the order of the setups.
     ///
     /// # Errors
     /// [`GridError`], as [`Setting::grid`].
@@ -219,11 +219,11 @@ impl Partial {
         Ok(fleet::whole(&self.setting.grid()?, self.setting.setups.len(), &self.groups))
     }
 
-    /// Whether what was read can be used without a second look.
+    /// Returns whether the values are consistent. Called once, after reading.
     fn is_sound(&self) -> bool {
         let Ok(grid) = self.setting.grid() else { return false };
         let setups = self.setting.setups.len();
-        // A grid is sorted and without repetitions; only so do positions agree.
+        // A grid sorts its axes and removes repetitions: the sums of other axes would be at other positions.
         let in_order = grid.percentiles() == self.setting.percentiles && grid.warmups_ms() == self.setting.warmups_ms;
         let groups = setups > 0 && self.groups.len() <= GROUPS_MAX && self.groups.values().all(|tallies| tallies.len() == setups);
         let tallies = || self.groups.values().flatten().all(|tally| tally.is_sound(&grid));

@@ -1,58 +1,59 @@
-//! Promotion rates in bins that add up.
+//! Promotion rates, counted in bins.
 //!
-//! A percentile of a fleet's rates cannot be put together from the percentiles of its parts; counts in fixed bins can.
-//! A bin is narrow (1/128 of its octave, at most 0.8 %) and a percentile is told by its bin's upper edge, so a
-//! constraint that holds for the figure holds for every rate behind it.
+//! A percentile of a fleet's rates cannot be computed from the percentiles of its parts, but from counts in fixed bins.
+//! A bin is narrow (1/128 of its octave, at most 0.8 %), and a percentile is reported as the upper edge of its bin: a
+//! limit that holds for the reported value holds for every rate in the bin.
 
 use units::RatioPpm;
 
-/// Bits of a rate's mantissa that tell bins apart.
+/// Leading bits of a rate's mantissa that select its bin.
 const MANTISSA_BITS: u32 = 7;
-/// Bits of an `f64` below those that tell bins apart.
+/// Bits of an `f64` below those that select the bin.
 const SHIFT: u32 = f64::MANTISSA_DIGITS - 1 - MANTISSA_BITS;
 /// Rates at or below 2^-20 per minute (0.0001 %/min) are one bin: a two-thousandth of the usual objective.
 const LOWEST: f64 = 1.0 / (1 << 20) as f64;
-/// The index that the bits of [`LOWEST`] alone would give.
+/// Bin index of [`LOWEST`], from its bits.
 const OFFSET: u64 = LOWEST.to_bits() >> SHIFT;
-/// Twenty octaves up to the whole working set each minute.
+/// Twenty octaves, up to the whole working set each minute.
 const OCTAVES: usize = 20;
 
-/// How many bins there are: one below, those of the octaves, one above.
+/// Number of bins: one below the octaves, those of the octaves, one above.
 pub const BINS: usize = (OCTAVES << MANTISSA_BITS) + 2;
 
-/// The bin of `promotions` in `window_ms`, in terms of a working set, per minute.
+/// Returns the bin of `promotions` in `window_ms`, as a share of a working set, per minute.
 ///
-/// Both products are exact in an `f64` below 2^53, and one division that IEEE 754 rounds the same way everywhere
-/// follows, so every machine finds the same bin. Promotions without a working set have no rate and count as the highest.
+/// Both products are exact in an `f64` below 2^53; one division follows, which IEEE 754 rounds the same way everywhere.
+/// All machines therefore find the same bin. Promotions without a working set are in the highest bin.
 #[must_use]
 #[inline]
 pub fn bin(promotions: u64, working_set: u64, window_ms: u64) -> usize {
-    // Without a branch: whether a rate is nothing at all is hard to foresee. A working set of nothing counts as one page for a
-    // millisecond, of which any promotion is more than the highest bin begins with.
+    // Without a branch, because the processor predicts poorly whether a rate is zero. An empty working set counts as
+    // one page for one millisecond; any promotion then exceeds the lower edge of the highest bin.
     let page_ms = working_set.saturating_mul(window_ms).max(1);
     #[expect(clippy::cast_precision_loss, reason = "exact below 2^53, and rounded alike everywhere above")]
     let rate = promotions.saturating_mul(60_000) as f64 / page_ms as f64;
-    // A rate on an edge belongs to the bin below it, which that edge closes: hence one bit less than its own. Lower rates than the
-    // lowest edge come out below zero.
+    // A rate on an edge belongs to the bin below the edge: hence the subtraction of one. Rates below the lowest edge
+    // give a negative index.
     let index = ((rate.to_bits().cast_signed() - 1) >> SHIFT) - OFFSET.cast_signed() + 1;
     usize::try_from(index.max(0)).map_or(BINS - 1, |index| index.min(BINS - 1))
 }
 
-/// The highest rate that a bin holds, per minute; infinite for the last.
+/// Returns the highest rate of a bin, per minute; infinite for the last bin.
 #[must_use]
 pub fn upper_edge(bin: usize) -> f64 {
     if bin >= BINS - 1 { f64::INFINITY } else { f64::from_bits((OFFSET + bin as u64) << SHIFT) }
 }
 
-/// The bin of the smallest rate at or below which at least `percentile` of all counted lie; `None` of nothing.
+/// Returns the bin of the smallest rate at or below which at least `percentile` of all counts lie; `None` without
+/// counts.
 #[must_use]
 pub fn percentile(counts: &[u64], percentile: RatioPpm) -> Option<usize> {
     let total: u128 = counts.iter().map(|&n| u128::from(n)).sum();
     let rank = (total * u128::from(percentile.0)).div_ceil(1_000_000).max(1);
-    let mut seen = 0u128;
+    let mut counted = 0u128;
     counts.iter().position(|&n| {
-        seen += u128::from(n);
-        seen >= rank
+        counted += u128::from(n);
+        counted >= rank
     })
 }
 
@@ -63,9 +64,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn edges_close_their_bins() {
-        // One promotion a minute in terms of so many pages.
-        let check = |promotions, pages, want: usize| assert_eq!(bin(promotions, pages, 60_000), want, "{promotions} of {pages}");
+    fn a_rate_on_an_edge_belongs_to_the_bin_below() {
+        // One promotion per minute out of so many pages.
+        let check = |promotions, pages, expected: usize| assert_eq!(bin(promotions, pages, 60_000), expected, "{promotions} of {pages}");
         check(0, 0, 0);
         check(1, 1 << 20, 0);
         check(1, (1 << 20) - 1, 1);
@@ -81,8 +82,8 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_is_the_smallest_that_covers_its_share() {
-        let check = |counts: &[u64], k, want| assert_eq!(percentile(counts, RatioPpm(k)), want, "{k} of {counts:?}");
+    fn a_percentile_is_the_smallest_rate_that_covers_its_share() {
+        let check = |counts: &[u64], k, expected| assert_eq!(percentile(counts, RatioPpm(k)), expected, "{k} of {counts:?}");
         check(&[], 980_000, None);
         check(&[0, 0], 980_000, None);
         check(&[98, 2], 980_000, Some(0));

@@ -1,26 +1,27 @@
-//! One job through the cold-age controller, for every percentile and warm-up of a grid at once.
+//! Replays one job through the cold-age controller, for every percentile and warm-up of a grid at once.
 //!
 //! # Problem
-//! 000 section 5.3 replays a trace once for each configuration. A hundred of them cost a hundred times as much, which
-//! is what made its authors search with a Gaussian process.
+//! (SDFM section 5.3) replays a trace once per configuration. A hundred configurations take a hundred times as long,
+//! which is why its authors searched with a Gaussian process.
 //!
 //! # Algorithm
-//! The best threshold of an entry, and with it the pool of past bests, depends on neither K nor S. So:
-//! 1. Find the best once, and count it in the pool: one counter per threshold.
-//! 2. Of the pool, a percentile is a bucket, and each bucket serves the whole range of percentiles between the shares
-//!    of bests below and up to it. Walk the occupied buckets from that of the highest percentile, which seldom moves,
-//!    down to the best; every percentile that is left there, or would lie below it, takes the best (the rule for spikes,
-//!    where it is on).
-//! 3. What the next entry comes to under a bucket is one lookup in its suffix sums, added for the range ([`crate::tally`]).
-//! 4. S only says from which entry on a job counts: an entry is added once, to the last warm-up that has passed.
+//! The best threshold of an entry, and so the pool of past bests, depends on neither K nor S:
+//! 1. Find the best threshold once, and count it in the pool: one counter per threshold.
+//! 2. A percentile of the pool is a bucket. Each bucket is the percentile for all K between the share of bests below it
+//!    and the share up to it. Walk the occupied buckets from that of the highest percentile, which rarely moves, down
+//!    to the best; all percentiles that remain, or would be below it, take the best (the rule for spikes, if it is
+//!    enabled).
+//! 3. The outcome of the next entry under a bucket is one lookup in its suffix sums, added for the whole range
+//!    ([`crate::tally`]).
+//! 4. S only decides from which entry on a job counts: an entry is added once, to the last warm-up that has passed.
 //!
 //! # Time
-//! As in the agent, a threshold decided at the end of an entry holds during the next. The first entry of a job is
-//! without far memory. Between entries that are missing from a trace the last decision goes on.
+//! As in the agent, the threshold decided at the end of an entry is in effect during the next one. The first entry of a
+//! job has no far memory. The last decision stays in effect over gaps in the trace.
 //!
 //! # Properties
-//! Thresholds agree with [`policy::cold_age::step`], entry by entry and for every pair: a test of that name replays
-//! random jobs through both.
+//! Thresholds agree with [`policy::cold_age::step`], entry by entry and for every pair: a test replays random jobs
+//! through both. random jobs through both.
 
 use std::ops::Range;
 
@@ -32,42 +33,42 @@ use crate::grid::{Grid, Setup};
 use crate::series::{Row, Series};
 use crate::tally::{Outcome, Running, Tally};
 
-/// Percentiles, as indices of the grid, that have the same threshold.
+/// A range of percentiles, as indices of the grid, with the same threshold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Which percentiles.
+    /// The percentiles.
     pub percentiles: Range<usize>,
-    /// The index of their threshold.
+    /// Index of the threshold.
     pub threshold: usize,
 }
 
-/// The controller of one job under all percentiles of a grid. Reused from job to job.
+/// The controller of one job under all percentiles of a grid. Reused for each job.
 #[derive(Clone, Debug)]
 pub struct Controller {
     percentiles: Vec<u64>,
-    /// By bucket: how many percentiles lay below it when that was last asked. One best more moves few, so a search that begins
-    /// there is over at once; it needs no division, and its branches are foreseen.
+    /// By bucket: the number of percentiles below it at the last search. A further best changes few of them, so a
+    /// search that starts here ends at once; it needs no division, and its branches are predicted well.
     starts: [usize; THRESHOLDS_MAX + 1],
     rate_max: RatioPpm,
     half_life_ms: u64,
     spikes: bool,
     first: usize,
     len: usize,
-    /// How often each threshold was best; the last counts "none".
+    /// How often each threshold was best; the last element counts "none".
     bests: [u32; THRESHOLDS_MAX + 1],
     /// Bit i: `bests[i]` is not zero.
     occupied: u128,
     total: u64,
-    /// The bucket that the highest percentile had, and how many bests lie above it. One best more seldom moves it, and what lies
-    /// above it is nobody's.
+    /// Bucket of the highest percentile, and the number of bests above it. A further best rarely moves it, and no
+    /// percentile is in the buckets above it.
     top: usize,
     above_top: u64,
     fading: Fading,
     spans: Vec<Span>,
 }
 
-/// For how many thresholds more promotions came than `allowed`: the sums fall, so these are the first so many. Without a branch,
-/// and several at a time: a search would be foreseen badly.
+/// Returns the number of thresholds with more promotions than `allowed`. The sums decrease, so these are the first
+/// ones. Counted without a branch, several at a time: the branches of a search would be predicted poorly.
 #[inline]
 fn too_many(row: &Row<'_>, allowed: u64) -> usize {
     let allowed = u32::try_from(allowed).unwrap_or(u32::MAX);
@@ -75,7 +76,7 @@ fn too_many(row: &Row<'_>, allowed: u64) -> usize {
 }
 
 impl Controller {
-    /// A controller before its first entry; `None` where no threshold of the set is old enough for the setup.
+    /// Creates a controller before its first entry; `None` if no threshold is old enough for the setup.
     #[must_use]
     pub fn new(grid: &Grid, setup: &Setup, thresholds: &Thresholds) -> Option<Self> {
         let percentiles: Vec<u64> = grid.percentiles().iter().map(|k| u64::from(k.0)).collect();
@@ -97,7 +98,7 @@ impl Controller {
         })
     }
 
-    /// Forgets the job.
+    /// Resets the controller for the next job.
     fn reset(&mut self) {
         self.bests = [0; THRESHOLDS_MAX + 1];
         self.occupied = 0;
@@ -107,19 +108,19 @@ impl Controller {
         self.spans.clear();
     }
 
-    /// The thresholds that hold from now on; percentiles without one are in no span.
+    /// Returns the thresholds in effect after the last entry; percentiles without a threshold are in no span.
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// Promotions that an entry may have.
+    /// Returns the promotions that the objective allows for an entry.
     #[inline]
     fn allowed(&self, working_set: u64, row: &Row<'_>) -> u64 {
         cold_age::promotions_allowed(self.rate_max, Pages(working_set), u64::from(row.window_ms)).0
     }
 
-    /// Takes one entry into account, for which the first `too_many` thresholds would not have met the objective.
+    /// Adds one entry. `too_many` is the number of thresholds that exceeded the objective in it.
     #[inline]
     fn step(&mut self, row: &Row<'_>, too_many: usize) {
         self.spans.clear();
@@ -130,7 +131,7 @@ impl Controller {
         let before = self.fading;
         let whole = self.fading.fade(&mut self.bests, self.half_life_ms, row.age_ms);
         if self.fading != before {
-            self.count_anew();
+            self.recount();
         }
         let Some(counter) = self.bests.get_mut(best) else { return };
         let more = counter.saturating_add(whole);
@@ -140,24 +141,24 @@ impl Controller {
         self.above_top += if best > self.top { added } else { 0 };
         self.occupied |= 1 << best;
         self.find_top();
-        // Where spikes do not count, the lowest bucket takes what is left.
+        // Without the rule for spikes, the lowest bucket takes the remaining percentiles.
         self.decide(if self.spikes { best } else { self.occupied.trailing_zeros() as usize });
     }
 
-    /// Finds the sums over all counters again.
+    /// Computes the sums over all counters again, after they have faded.
     #[cold]
-    fn count_anew(&mut self) {
+    fn recount(&mut self) {
         self.total = self.bests.iter().map(|&n| u64::from(n)).sum();
         (self.top, self.above_top) = (0, self.total - u64::from(self.bests[0]));
         self.occupied = self.bests.iter().enumerate().fold(0, |bits, (bucket, &n)| bits | u128::from(n > 0) << bucket);
     }
 
-    /// Moves `top` to where the highest percentile lies now.
+    /// Moves `top` to the bucket of the highest percentile.
     #[inline]
     fn find_top(&mut self) {
         let Some(rank) = self.percentiles.last().map(|k| k * self.total) else { return };
         while rank > (self.total - self.above_top) * 1_000_000 {
-            // A percentile is of all bests: there is one above.
+            // The rank is at most the total: there is an occupied bucket above.
             self.top += 1 + (self.occupied >> self.top >> 1).trailing_zeros() as usize;
             self.above_top -= u64::from(self.bests[self.top]);
         }
@@ -172,13 +173,13 @@ impl Controller {
         }
     }
 
-    /// Spreads the percentiles over the buckets; none gets one below `lowest`, which is occupied.
+    /// Distributes the percentiles over the buckets; none gets a bucket below `lowest`, which is occupied.
     #[inline]
     fn decide(&mut self, lowest: usize) {
         let mut end = self.percentiles.len();
-        // Bests in buckets up to and including the one at hand.
+        // Bests in buckets up to and including the current one.
         let mut up_to = self.total - self.above_top;
-        // Occupied ones above the lowest, and of these the ones up to the top.
+        // Occupied buckets above the lowest, limited to those up to the top.
         #[expect(clippy::cast_possible_truncation, reason = "of 65 buckets, 64 are above another")]
         let above = (self.occupied >> lowest >> 1) as u64;
         let mut above = self.top.checked_sub(lowest + 1).map_or(0, |last| above & (u64::MAX >> (63 - last)));
@@ -187,8 +188,8 @@ impl Controller {
             above ^= 1 << highest;
             let bucket = lowest + 1 + highest;
             let below = up_to - u64::from(self.bests[bucket]);
-            // A percentile's rank is ceil(total * K), and a lower bucket serves it if its rank is `below` at most: for whole
-            // numbers, if total * K <= below. At least one best lies below: `lowest` is occupied.
+            // The rank of a percentile is ceil(total * K); a lower bucket serves it if the rank is at most `below`. For
+            // integers that is total * K <= below. At least one best is below: `lowest` is occupied.
             let start = self.at_or_below(bucket, below).min(end);
             self.push(start..end, bucket);
             (end, up_to) = (start, below);
@@ -196,7 +197,7 @@ impl Controller {
         self.push(0..end, lowest);
     }
 
-    /// How many percentiles are at or below the share that so many bests are of all: those below a bucket.
+    /// Returns the number of percentiles at or below the share of `bests` in all bests, which are those below a bucket.
     #[inline]
     fn at_or_below(&mut self, bucket: usize, bests: u64) -> usize {
         let share = bests * 1_000_000;
@@ -225,12 +226,13 @@ pub struct Replay {
     controller: Controller,
     running: Running,
     warmups_ms: Vec<u64>,
-    /// What is younger than the minimum age is not in this sum of a histogram, and in the ones before it.
+    /// Index of the first suffix sum without pages younger than the minimum age; the working set is the sum before it,
+    /// minus it.
     working_buckets: usize,
 }
 
 impl Replay {
-    /// A replay over `grid`; `None` where no threshold of the set is old enough for the setup.
+    /// Creates a replay over `grid`; `None` if no threshold is old enough for the setup.
     #[must_use]
     pub fn new(grid: &Grid, setup: &Setup, thresholds: &Thresholds) -> Option<Self> {
         let controller = Controller::new(grid, setup, thresholds)?;
@@ -238,20 +240,21 @@ impl Replay {
         Some(Self { controller, running: Running::new(grid), warmups_ms: grid.warmups_ms().to_vec(), working_buckets })
     }
 
-    /// Adds what a job came to.
+    /// Replays a job and adds its outcome to `tally`.
     pub fn job(&mut self, series: &Series, tally: &mut Tally) {
-        let mut unwatched = |_: &Row<'_>, _: &[Span], _: usize| {};
-        self.watched(series, tally, &mut unwatched);
+        let mut ignore = |_: &Row<'_>, _: &[Span], _: usize| {};
+        self.job_observed(series, tally, &mut ignore);
     }
 
-    /// The same, and shows after each entry the thresholds that hold from then on, and for how many warm-ups.
-    pub fn watched(&mut self, series: &Series, tally: &mut Tally, watch: &mut impl FnMut(&Row<'_>, &[Span], usize)) {
+    /// Replays a job as [`Self::job`] does, and calls `observe` after each entry with the thresholds then in effect and
+    /// the number of warm-ups that have passed.
+    pub fn job_observed(&mut self, series: &Series, tally: &mut Tally, observe: &mut impl FnMut(&Row<'_>, &[Span], usize)) {
         self.controller.reset();
         if series.is_empty() || series.buckets() != self.controller.len + 1 {
             return;
         }
         let (mut used_page_ms, mut cold_page_ms, mut cold_accesses) = (0u128, 0u128, 0u128);
-        // How many warm-ups had passed at the last decision, and the next one's length.
+        // The number of warm-ups that had passed at the last decision.
         let mut warm = 0;
         let (mut first_age_ms, mut last_age_ms) = (None, 0);
         for row in series.rows() {
@@ -266,7 +269,7 @@ impl Replay {
                     let (cold, promotions) = (row.cold[threshold + 1].into(), row.promotions[threshold + 1].into());
                     (percentiles.clone(), Outcome { cold, promotions })
                 });
-                tally.add(&mut self.running, spans, warm, &series.facts, (row.window_ms, working_set));
+                tally.add(&mut self.running, spans, warm, &series.compressibility, (row.window_ms, working_set));
             }
             self.controller.step(&row, too_many);
             while self.warmups_ms.get(warm).is_some_and(|&warmup_ms| row.age_ms >= warmup_ms) {
@@ -274,7 +277,7 @@ impl Replay {
             }
             first_age_ms.get_or_insert(row.age_ms.saturating_sub(u64::from(row.window_ms)));
             last_age_ms = row.age_ms;
-            watch(&row, &self.controller.spans, warm);
+            observe(&row, &self.controller.spans, warm);
         }
         tally.settle(&mut self.running);
         let lasted_ms = last_age_ms - first_age_ms.unwrap_or(last_age_ms);

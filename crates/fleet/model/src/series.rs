@@ -1,4 +1,4 @@
-//! What is known of one job over time: columns, one row per trace entry.
+//! The entries of one job over time: columns, one row per trace entry.
 
 use std::num::NonZero;
 
@@ -6,111 +6,111 @@ use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
 use units::RatioPpm;
 
-/// The longest window of an entry, in milliseconds: 24 days. It stands for any that claims to be longer.
+/// Longest window of an entry, in milliseconds: 24 days. Longer windows are clamped to it.
 pub(crate) const WINDOW_MS_MAX: u32 = i32::MAX.cast_unsigned();
 
-/// What of a job's cold memory a compressed pool would keep, and how small.
+/// How much of a job's cold memory a compressed pool would accept, and its compressed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct Compressibility {
     /// Share of the cold pages that far memory accepts; the rest is incompressible and stays in DRAM.
     pub compressible: RatioPpm,
-    /// What an accepted page takes there, as a share of a page: a third at a compression ratio of 3.
+    /// Compressed size of an accepted page, as a share of a page: a third at a compression ratio of 3.
     pub compressed: RatioPpm,
 }
 
-/// Why a row is not taken.
+/// Reason why a row is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
-    /// A histogram over other thresholds.
-    #[error("a histogram of {found} buckets among those of {wanted}; all entries must be over the same thresholds")]
+    /// The histogram has other thresholds.
+    #[error("a histogram of {found} buckets after histograms of {expected}; all entries must have the same thresholds")]
     Buckets {
-        /// How many the row has.
+        /// Buckets of the row.
         found: usize,
-        /// How many the columns have.
-        wanted: usize,
+        /// Buckets of the rows before it.
+        expected: usize,
     },
-    /// A histogram past 32 bits.
+    /// A count exceeds 32 bits.
     #[error("{0} pages in one histogram; the model counts up to 4294967295 of them (16 TiB of 4 KiB pages)")]
     Count(u64),
-    /// Time does not go on.
+    /// Time does not increase.
     #[error("an entry that ends at a job age of {now_ms} ms after one that ends at {last_ms} ms; entries must be sorted by time")]
     Order {
-        /// The job's age at the end of the row, in milliseconds.
+        /// Age of the job at the end of the row, in milliseconds.
         now_ms: u64,
-        /// That of the row before.
+        /// Age of the job at the end of the row before it, in milliseconds.
         last_ms: u64,
     },
-    /// Suffix sums that cannot be any.
-    #[error("a histogram with more pages above an age than above a younger one")]
+    /// Suffix sums increase.
+    #[error("a histogram with more pages above an age than above a younger age")]
     Rising,
 }
 
-/// One job's entries in order of time.
+/// The entries of one job in order of time.
 ///
-/// Histograms lie row by row as suffix sums, which is what all questions are about, of 32 bits each, cold ages before promotions:
-/// an entry of 32 thresholds is 276 bytes, and reading them is the bound of the whole model.
+/// Histograms are stored row by row as suffix sums of 32 bits each, cold ages before promotions, because all queries
+/// are about suffix sums. An entry of 32 thresholds takes 276 bytes; reading them limits the speed of the whole model.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Buckets of a histogram: one more than there are thresholds.
+    /// Buckets of a histogram: one more than thresholds.
     buckets: usize,
-    /// When the first entry began, in milliseconds of Unix time.
+    /// Start of the first entry, in milliseconds of Unix time.
     pub start_unix_ms: u64,
-    /// What its memory compresses to.
-    pub facts: Facts,
-    /// Whether that was assumed, because nothing of it was ever compressed.
+    /// How its memory compresses.
+    pub compressibility: Compressibility,
+    /// Whether the compressibility is assumed, because no page of the job was ever compressed.
     pub assumed: bool,
     ages_ms: Vec<u64>,
     windows_ms: Vec<u32>,
     sums: Vec<u32>,
 }
 
-/// One row, borrowed. Of both histograms, the first figure counts all pages, and the one after that of threshold i, those at or
-/// above it: none is greater than the one before it.
+/// One row, borrowed. In both histograms the first number counts all pages, and number i + 1 those at or above
+/// threshold i. No number is greater than the one before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
-    /// The job's age at the end of the entry.
+    /// Age of the job at the end of the entry, in milliseconds.
     pub age_ms: u64,
-    /// How long the entry is.
+    /// Duration of the entry, in milliseconds.
     pub window_ms: u32,
-    /// Accesses in the window, by the least age of the page at the access.
+    /// Accesses in the window, by the minimum age of the page at the access.
     pub promotions: &'a [u32],
-    /// Pages, by least age at its end, resident and far.
+    /// Pages at the end of the entry, resident and far, by minimum age.
     pub cold: &'a [u32],
 }
 
-/// The histogram's buckets that these sums are of.
+/// Returns the buckets of the histogram with these suffix sums.
 pub fn buckets(sums: &[u32]) -> impl Iterator<Item = u32> {
     let above = sums.iter().skip(1).chain(std::iter::once(&0));
     sums.iter().zip(above).map(|(sum, above)| sum - above)
 }
 
 impl Series {
-    /// No entries yet, of histograms over `thresholds`.
+    /// Creates a series without entries, for histograms over `thresholds`.
     #[must_use]
     pub fn new(thresholds: &Thresholds) -> Self {
-        let facts = Facts { compressible: RatioPpm::ONE, compressed: RatioPpm(333_333) };
+        let compressibility = Compressibility { compressible: RatioPpm::ONE, compressed: RatioPpm(333_333) };
         let (ages_ms, windows_ms, sums) = (Vec::new(), Vec::new(), Vec::new());
-        Self { buckets: thresholds.len() + 1, start_unix_ms: 0, facts, assumed: false, ages_ms, windows_ms, sums }
+        Self { buckets: thresholds.len() + 1, start_unix_ms: 0, compressibility, assumed: false, ages_ms, windows_ms, sums }
     }
 
-    /// Forgets the entries and keeps their room, for the next job.
+    /// Removes the entries and keeps the allocated memory for the next job.
     pub fn clear(&mut self) {
         self.ages_ms.clear();
         self.windows_ms.clear();
         self.sums.clear();
     }
 
-    /// Adds an entry, by its histograms' buckets.
+    /// Appends an entry by the buckets of its histograms.
     ///
     /// # Errors
-    /// [`RowError`]; the series stays as it was.
+    /// [`RowError`]; the series is then unchanged.
     pub fn push<T: Copy + Into<u64>>(&mut self, age_ms: u64, window_ms: u32, promotions: &[T], cold: &[T]) -> Result<(), RowError> {
         self.check(age_ms, [promotions.len(), cold.len()])?;
         let begin = self.sums.len();
         self.sums.resize(begin + 2 * self.buckets, 0);
         let (cold_sums, promotions_sums) = self.sums[begin..].split_at_mut(self.buckets);
-        // Both in one go: each sum waits for the one before it, and neither for the other's. Where a count is past 32 bits, sums
-        // may have overflown; where none is, they cannot.
+        // Both histograms in one loop: each sum depends on the one before it, and neither histogram on the other. The
+        // sums can only overflow if some count exceeds 32 bits, which is detected.
         let (mut promoted, mut pages, mut bits) = (0u64, 0u64, 0u64);
         let sums = promotions_sums.iter_mut().zip(cold_sums);
         for ((promoted_from, pages_from), (&promotions, &cold)) in sums.zip(promotions.iter().zip(cold)).rev() {
@@ -118,7 +118,7 @@ impl Series {
             bits |= promotions | cold;
             promoted = promoted.wrapping_add(promotions);
             pages = pages.wrapping_add(cold);
-            #[expect(clippy::cast_possible_truncation, reason = "refused below")]
+            #[expect(clippy::cast_possible_truncation, reason = "rejected below")]
             let sums = (promoted as u32, pages as u32);
             (*promoted_from, *pages_from) = sums;
         }
@@ -132,10 +132,10 @@ impl Series {
         Ok(())
     }
 
-    /// Adds an entry by the suffix sums of both histograms, cold ages before promotions.
+    /// Appends an entry by the suffix sums of both histograms, cold ages before promotions.
     ///
     /// # Errors
-    /// [`RowError`]; the series stays as it was.
+    /// [`RowError`]; the series is then unchanged.
     pub fn push_sums(&mut self, age_ms: u64, window_ms: u32, sums: &[u32]) -> Result<(), RowError> {
         self.check(age_ms, [sums.len() / 2, sums.len().div_ceil(2)])?;
         let (cold, promotions) = sums.split_at(self.buckets);
@@ -148,10 +148,10 @@ impl Series {
         Ok(())
     }
 
-    /// Adds a row of another series, at another time.
+    /// Appends a row of another series, at another time.
     ///
     /// # Errors
-    /// As [`Series::push`].
+    /// Those of [`Series::push`].
     pub fn push_row(&mut self, age_ms: u64, row: &Row<'_>) -> Result<(), RowError> {
         self.check(age_ms, [row.promotions.len(), row.cold.len()])?;
         self.sums.extend_from_slice(row.cold);
@@ -163,7 +163,7 @@ impl Series {
 
     fn check(&self, age_ms: u64, lengths: [usize; 2]) -> Result<(), RowError> {
         if let Some(found) = lengths.into_iter().find(|&found| found != self.buckets) {
-            return Err(RowError::Buckets { found, wanted: self.buckets });
+            return Err(RowError::Buckets { found, expected: self.buckets });
         }
         match self.ages_ms.last() {
             Some(&last_ms) if last_ms >= age_ms => Err(RowError::Order { now_ms: age_ms, last_ms }),
@@ -171,19 +171,19 @@ impl Series {
         }
     }
 
-    /// Adds an entry from the controller's own histograms.
+    /// Appends an entry from the histograms of the controller.
     ///
     /// # Errors
-    /// As [`Series::push`].
+    /// Those of [`Series::push`].
     pub fn push_histograms(&mut self, age_ms: u64, window_ms: u32, promotions: &Histogram, cold: &Histogram) -> Result<(), RowError> {
         self.push(age_ms, window_ms, promotions.buckets(), cold.buckets())
     }
 
-    /// The same job as longer entries would tell of it: so many in a row as one, as agents sum their control periods.
-    /// Promotions and windows are added up, pages are means, rounded down.
+    /// Returns the same job with longer entries: each is the sum of `entries` consecutive ones, as agents sum their
+    /// control periods. Promotions and windows are added, pages are means, rounded down.
     ///
     /// # Errors
-    /// [`RowError::Count`] where promotions add up past 32 bits.
+    /// [`RowError::Count`] if promotions add up to more than 32 bits.
     pub fn summed(&self, entries: NonZero<usize>) -> Result<Self, RowError> {
         let empty = Self { ages_ms: Vec::new(), windows_ms: Vec::new(), sums: Vec::new(), ..*self };
         let rows: Vec<Row<'_>> = self.rows().collect();
@@ -202,25 +202,25 @@ impl Series {
         })
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ages_ms.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ages_ms.is_empty()
     }
 
-    /// Buckets of a histogram.
+    /// Returns the number of buckets of a histogram.
     #[must_use]
     pub fn buckets(&self) -> usize {
         self.buckets
     }
 
-    /// The entries in order of time.
+    /// Iterates over the entries in order of time.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         let times = self.ages_ms.iter().zip(&self.windows_ms);
         times.zip(self.sums.chunks_exact(2 * self.buckets)).map(|((&age_ms, &window_ms), sums)| {
@@ -229,24 +229,24 @@ impl Series {
         })
     }
 
-    /// Bytes that a pass reads.
+    /// Returns the bytes that one pass over the entries reads.
     #[must_use]
     pub fn size(&self) -> usize {
         self.len() * (size_of::<u64>() + size_of::<u32>() + 2 * self.buckets * size_of::<u32>())
     }
 
-    /// The sums of all rows, one row after the other.
+    /// Returns the suffix sums of all rows, one row after the other.
     #[must_use]
     pub fn sums(&self) -> &[u32] {
         &self.sums
     }
 }
 
-/// Whether any figure is greater than the one before it.
+/// Returns whether any number is greater than the one before it.
 #[inline]
 fn rises(sums: &[u32]) -> bool {
-    // Where no figure has its highest bit, a difference has it just where it is below zero. That takes no comparison, which
-    // old vector units have for signed numbers alone.
+    // If no number has its highest bit set, a difference has it set exactly if it is negative. Testing the bit needs no
+    // comparison, which old vector units only have for signed numbers.
     let last = sums.last().copied().unwrap_or(0);
     let bits = sums.iter().zip(&sums[1..]).fold(last, |bits, (&sum, &above)| bits | sum | sum.wrapping_sub(above));
     bits > i32::MAX.cast_unsigned() && !sums.is_sorted_by(|sum, above| sum >= above)
@@ -257,12 +257,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_checked_and_come_back() {
+    fn rows_are_checked_and_returned() {
         let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
         let mut series = Series::new(&thresholds);
-        let mut check = |age_ms, promotions: &[u64], cold: &[u64], want| assert_eq!(series.push(age_ms, 1_000, promotions, cold), want);
+        let mut check =
+            |age_ms, promotions: &[u64], cold: &[u64], expected| assert_eq!(series.push(age_ms, 1_000, promotions, cold), expected);
         check(1_000, &[1, 2, 3], &[4, 5, 6], Ok(()));
-        check(2_000, &[1, 2], &[4, 5, 6], Err(RowError::Buckets { found: 2, wanted: 3 }));
+        check(2_000, &[1, 2], &[4, 5, 6], Err(RowError::Buckets { found: 2, expected: 3 }));
         check(2_000, &[1, 2, 3], &[4, 5, (1 << 32) - 9], Err(RowError::Count(1 << 32)));
         check(2_000, &[1, u64::MAX, 3], &[4, 5, 6], Err(RowError::Count(u64::MAX)));
         check(1_000, &[1, 2, 3], &[4, 5, 6], Err(RowError::Order { now_ms: 1_000, last_ms: 1_000 }));
@@ -274,13 +275,13 @@ mod tests {
         let rows: Vec<_> = summed.rows().map(|row| (row.age_ms, row.window_ms, row.promotions.to_vec(), row.cold.to_vec())).collect();
         let half = u32::MAX / 2;
         assert_eq!(rows, [(2_000, 2_000, vec![30, 22, 12], vec![half + 8, half + 6, half + 3])]);
-        // What is left over is an entry, too.
+        // The remaining rows form a shorter entry.
         assert_eq!(series.summed(NonZero::new(3).unwrap()).unwrap().sums(), summed.sums());
         assert_eq!(series.summed(NonZero::<usize>::MIN).unwrap().sums(), series.sums());
         let mut same = Series::new(&thresholds);
-        let mut check = |age_ms, sums: &[u32], want| assert_eq!(same.push_sums(age_ms, 1_000, sums), want);
+        let mut check = |age_ms, sums: &[u32], expected| assert_eq!(same.push_sums(age_ms, 1_000, sums), expected);
         check(1_000, &[15, 11, 6, 6, 5, 3], Ok(()));
-        check(2_000, &[15, 11, 6, 6, 5], Err(RowError::Buckets { found: 2, wanted: 3 }));
+        check(2_000, &[15, 11, 6, 6, 5], Err(RowError::Buckets { found: 2, expected: 3 }));
         check(1_000, &[15, 11, 6, 6, 5, 3], Err(RowError::Order { now_ms: 1_000, last_ms: 1_000 }));
         check(2_000, &[15, 11, 12, 6, 5, 3], Err(RowError::Rising));
         check(2_000, &[15, 11, 6, 6, 5, u32::MAX], Err(RowError::Rising));

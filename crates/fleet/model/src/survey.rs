@@ -1,5 +1,5 @@
-//! What a fleet looks like before anything is moved: how cold memory is, and how often it is touched, under every
-//! threshold (000 figure 1), by machine (figure 2) and by job (figure 3).
+//! Describes a fleet before any memory is moved: how cold its memory is and how often it is accessed, under every
+//! threshold (SDFM figure 1), by machine (SDFM figure 2) and by job (SDFM figure 3).
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::fleet::{Account, Label};
 use crate::series::Series;
 use crate::tally::{COUNT_MAX, PAGE_MS_MAX, ratio};
 
-/// Shares are counted in thousandths.
+/// Resolution of the histograms of shares: thousandths.
 const STEPS: usize = 1_000;
 
-/// Cold memory and accesses to it under every threshold.
+/// Cold memory, and accesses to it, under every threshold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Curve {
     /// All pages, times milliseconds.
@@ -22,12 +22,12 @@ pub struct Curve {
     /// Pages at or above each threshold, times milliseconds.
     #[serde(with = "array")]
     pub cold_page_ms: [u128; THRESHOLDS_MAX],
-    /// Accesses to pages of an age at or above each threshold.
+    /// Accesses to pages at or above each threshold.
     #[serde(with = "array")]
     pub accesses: [u128; THRESHOLDS_MAX],
 }
 
-/// Arrays of more values than the library takes.
+/// Serializes arrays that are longer than serde supports.
 mod array {
     use policy::thresholds::THRESHOLDS_MAX;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -74,33 +74,33 @@ impl Curve {
         }
     }
 
-    /// Share of the memory at or above a threshold.
+    /// Returns the share of the memory at or above a threshold.
     #[must_use]
     pub fn cold_ratio(&self, threshold: usize) -> f64 {
         ratio(self.cold_page_ms[threshold], self.used_page_ms)
     }
 
-    /// Share of the memory at or above a threshold that is accessed each minute.
+    /// Returns the share of the memory at or above a threshold that is accessed each minute.
     #[must_use]
     pub fn accessed_per_minute(&self, threshold: usize) -> f64 {
         ratio(self.accesses[threshold] * 60_000, self.cold_page_ms[threshold])
     }
 }
 
-/// The account of a fleet as it is.
+/// The survey of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
     /// The whole fleet.
     pub fleet: Curve,
     /// By class.
     pub classes: BTreeMap<String, Curve>,
-    /// All pages, and those at or above the first threshold, times milliseconds: by cluster and machine.
+    /// All pages, and pages at or above the first threshold, times milliseconds, by cluster and machine.
     pub machines: BTreeMap<(String, String), (u128, u128)>,
-    /// Jobs by the thousandths of their memory that were cold, on average over their lives.
+    /// Number of jobs by cold share of their memory, in thousandths, on average over their lifetimes.
     pub jobs: Vec<u64>,
-    /// Jobs by compression ratio in hundredths, up to ten.
+    /// Number of jobs by compression ratio, in hundredths, up to ten.
     pub compression: Vec<u64>,
-    /// Of the cold pages, those that far memory would take, times milliseconds.
+    /// Compressible cold pages, times milliseconds.
     pub compressible_page_ms: u128,
 }
 
@@ -118,19 +118,19 @@ impl Default for Survey {
 }
 
 impl Survey {
-    /// The share of cold memory at or below which this share of the jobs lies, to a thousandth.
+    /// Returns the share of cold memory at or below which this share of the jobs lies, to a thousandth.
     #[must_use]
     pub fn cold_ratio_of_jobs(&self, percentile: RatioPpm) -> Option<f64> {
         nth(&self.jobs, percentile).map(|step| step / 1_000.0)
     }
 
-    /// The compression ratio at or below which this share of the jobs lies, to a hundredth.
+    /// Returns the compression ratio at or below which this share of the jobs lies, to a hundredth.
     #[must_use]
     pub fn compression_of_jobs(&self, percentile: RatioPpm) -> Option<f64> {
         nth(&self.compression, percentile).map(|step| step / 100.0)
     }
 
-    /// Shares of cold memory of the machines of a cluster, rising.
+    /// Returns the shares of cold memory of the machines of a cluster, ascending.
     #[must_use]
     pub fn cold_ratio_of_machines(&self, cluster: &str) -> Vec<f64> {
         let of_cluster = self.machines.iter().filter(|((name, _), _)| name == cluster);
@@ -139,7 +139,7 @@ impl Survey {
         shares
     }
 
-    /// The clusters' names.
+    /// Returns the names of the clusters.
     #[must_use]
     pub fn clusters(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.machines.keys().map(|(cluster, _)| cluster.as_str()).collect();
@@ -147,7 +147,7 @@ impl Survey {
         names
     }
 
-    /// Whether these can be the counts of a fleet: what is made of them does not overflow.
+    /// Returns whether these can be the counts of a fleet, so that derived values do not overflow.
     pub(crate) fn is_sound(&self) -> bool {
         let curve = |curve: &Curve| {
             let sums = [&curve.cold_page_ms, &curve.accesses].into_iter().flatten();
@@ -160,14 +160,14 @@ impl Survey {
         counted && machines && compressible && curve(&self.fleet) && self.classes.values().all(curve)
     }
 
-    /// The index of the first threshold of at least so many scans.
+    /// Returns the index of the first threshold of at least `scans` scans.
     #[must_use]
     pub fn threshold(thresholds: &Thresholds, scans: u8) -> Option<usize> {
         thresholds.as_slice().iter().position(|age| age.0 >= scans)
     }
 }
 
-/// The step at which a share of all counted is reached.
+/// Returns the step at which this share of all counts is reached.
 fn nth(counts: &[u64], percentile: RatioPpm) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a thousand at most")]
     crate::rates::percentile(counts, percentile).map(|step| step as f64)
@@ -183,10 +183,10 @@ impl Account for Survey {
         if let Some(step) = (cold * STEPS as u128).checked_div(used) {
             self.jobs[usize::try_from(step).map_or(STEPS, |step| step.min(STEPS))] += 1;
         }
-        // A pool that takes 1/3 of a page compresses three to one.
-        let step = 100_000_000 / series.facts.compressed.0.max(1);
+        // A compressed size of 1/3 is a ratio of 3.
+        let step = 100_000_000 / series.compressibility.compressed.0.max(1);
         self.compression[usize::try_from(step).map_or(STEPS, |step| step.min(STEPS))] += 1;
-        self.compressible_page_ms += cold * u128::from(series.facts.compressible.0) / 1_000_000;
+        self.compressible_page_ms += cold * u128::from(series.compressibility.compressible.0) / 1_000_000;
         self.fleet.merge(&curve);
         match self.classes.get_mut(&label.class) {
             Some(class) => class.merge(&curve),
@@ -214,12 +214,12 @@ impl Account for Survey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::series::Facts;
+    use crate::series::Compressibility;
 
-    /// A job with two entries over the thresholds 1 and 4, in pages.
-    fn job(cold: [[u64; 3]; 2], facts: Facts) -> Series {
+    /// Returns a job with two entries over the thresholds 1 and 4, in pages.
+    fn job(cold: [[u64; 3]; 2], compressibility: Compressibility) -> Series {
         let mut series = Series::new(&Thresholds::try_from(vec![1, 4]).unwrap());
-        series.facts = facts;
+        series.compressibility = compressibility;
         for (index, cold) in cold.iter().enumerate() {
             series.push(60_000 * (index as u64 + 1), 60_000, &[5, 30, 12], cold).unwrap();
         }
@@ -229,17 +229,18 @@ mod tests {
     #[test]
     fn shares_are_of_the_pages_and_the_jobs() {
         let label = |machine: &str| Label { cluster: "a".to_owned(), machine: machine.to_owned(), class: "standard".to_owned() };
-        let facts = |compressible, compressed| Facts { compressible: RatioPpm(compressible), compressed: RatioPpm(compressed) };
+        let compressibility =
+            |compressible, compressed| Compressibility { compressible: RatioPpm(compressible), compressed: RatioPpm(compressed) };
         let mut survey = Survey::default();
-        survey.job(&label("one"), &job([[700, 200, 100], [500, 400, 100]], facts(500_000, 500_000)));
+        survey.job(&label("one"), &job([[700, 200, 100], [500, 400, 100]], compressibility(500_000, 500_000)));
         let mut other = Survey::default();
-        other.job(&label("two"), &job([[1_000, 0, 0], [1_000, 0, 0]], facts(1_000_000, 250_000)));
+        other.job(&label("two"), &job([[1_000, 0, 0], [1_000, 0, 0]], compressibility(1_000_000, 250_000)));
         survey.merge(other);
-        let close = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "{got}, not {want}");
+        let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}, not {expected}");
         // 300 and 500 of 1,000 pages in the first job's two minutes, none in the other's.
         close(survey.fleet.cold_ratio(0), 800.0 / 4_000.0);
         close(survey.fleet.cold_ratio(1), 200.0 / 4_000.0);
-        // 42 accesses in each of four minutes, in terms of 800 page-minutes.
+        // 42 accesses in each of four minutes, divided by 800 page-minutes.
         close(survey.fleet.accessed_per_minute(0), 168.0 / 800.0);
         assert_eq!(survey.cold_ratio_of_machines("a").iter().map(|share| (share * 1e3).round()).collect::<Vec<_>>(), [0.0, 400.0]);
         assert_eq!(survey.cold_ratio_of_jobs(RatioPpm(500_000)), Some(0.0));

@@ -1,9 +1,9 @@
-//! Sums of what came of a grid of parameters.
+//! Sums the outcomes of a grid of parameters.
 //!
-//! Everything is an integer and addition is all that is ever done, so totals do not depend on how jobs were spread
-//! over threads, processes or machines. A value that holds for a range of percentiles is added where the range begins
-//! and taken away where it ends; a value that holds for all warm-ups that have passed is added to the last of them.
-//! Both are summed up once, at the end, which makes a grid cost little more than a single pair.
+//! All values are integers and the only operation is addition, so totals do not depend on how jobs were distributed
+//! over threads, processes or machines. A value for a range of percentiles is added at the start of the range and
+//! subtracted at its end; a value for all warm-ups that have passed is added to the last of them. Both are accumulated
+//! once, at the end, which makes a grid cost little more than a single pair.
 
 use std::ops::Range;
 
@@ -12,9 +12,9 @@ use units::RatioPpm;
 
 use crate::grid::Grid;
 use crate::rates::{self, BINS};
-use crate::series::{Facts, WINDOW_MS_MAX};
+use crate::series::{Compressibility, WINDOW_MS_MAX};
 
-/// What an entry would have had under one threshold.
+/// Outcome of an entry under one threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Pages at or above the threshold.
@@ -23,24 +23,25 @@ pub struct Outcome {
     pub promotions: u64,
 }
 
-/// Sums that do not depend on the parameters of the grid. Page-milliseconds: pages times how long they were there.
+/// Sums that do not depend on the parameters of the grid. Page-milliseconds are pages times the duration for which they
+/// existed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
-    /// Jobs.
+    /// Number of jobs.
     pub jobs: u64,
-    /// Of these, the ones whose compression was assumed.
+    /// Number of jobs whose compressibility was assumed.
     pub jobs_assumed: u64,
-    /// Their entries.
+    /// Number of entries.
     pub entries: u64,
     /// All pages.
     pub used_page_ms: u128,
-    /// Pages at or above the traces' first threshold: all that could ever be in far memory.
+    /// Pages at or above the first threshold of the traces: the upper bound of far memory.
     pub cold_page_ms: u128,
     /// Accesses to such pages.
     pub cold_accesses: u128,
-    /// When the first entry began, in milliseconds of Unix time; 0 where there is none.
+    /// Start of the first entry, in milliseconds of Unix time; 0 without entries.
     pub start_unix_ms: u64,
-    /// When the last one ended.
+    /// End of the last entry, in milliseconds of Unix time.
     pub end_unix_ms: u64,
 }
 
@@ -59,7 +60,7 @@ impl Base {
         self.cold_accesses += other.cold_accesses;
     }
 
-    /// From the first entry's beginning to the last one's end.
+    /// Returns the time from the start of the first entry to the end of the last one.
     #[must_use]
     pub fn span_ms(&self) -> u64 {
         self.end_unix_ms.saturating_sub(self.start_unix_ms)
@@ -71,14 +72,14 @@ impl Base {
 pub struct Sums {
     /// Pages in far memory.
     pub stored_page_ms: u128,
-    /// Pages of DRAM that their compressed copies take.
+    /// Pages of DRAM that the pool takes for them.
     pub pool_page_ms: u128,
-    /// Pages that came back.
+    /// Pages promoted.
     pub promotions: u128,
 }
 
 impl Sums {
-    /// Sums are differences until the end, and a difference may be below zero: all arithmetic is modulo 2^128.
+    /// Adds modulo 2^128: until the totals are computed, sums are differences, which may be negative.
     fn add(&mut self, other: &Self) {
         self.stored_page_ms = self.stored_page_ms.wrapping_add(other.stored_page_ms);
         self.pool_page_ms = self.pool_page_ms.wrapping_add(other.pool_page_ms);
@@ -86,21 +87,21 @@ impl Sums {
     }
 }
 
-/// What a job came to since it was last settled, under one number of warm-ups: by percentile, in 64 bits: half as much to
-/// write for each entry.
+/// Sums of a job since they were last added to the tally, for one number of warm-ups, by percentile. With 64 bits they
+/// are half as much to write per entry.
 ///
-/// These are enough for [`WINDOW_MS_MAX`] milliseconds: pages, and promotions in an entry, are below 2^32, an entry is no shorter than a
-/// millisecond, and one bit is the sign of a difference.
+/// 64 bits suffice for [`WINDOW_MS_MAX`] milliseconds: pages and promotions of an entry are below 2^32, an entry takes
+/// at least one millisecond, and one bit is the sign of a difference.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
-    /// Differences as in [`Tally`], one more than there are percentiles, modulo 2^64.
+    /// Differences as in [`Tally`], one more than percentiles, modulo 2^64.
     sums: Vec<[u64; 3]>,
     warm: usize,
     window_ms: u64,
 }
 
 impl Running {
-    /// Nothing yet.
+    /// Creates empty sums.
     pub(crate) fn new(grid: &Grid) -> Self {
         Self { sums: vec![[0; 3]; grid.percentiles().len() + 1], warm: 0, window_ms: 0 }
     }
@@ -113,38 +114,38 @@ impl Running {
     }
 }
 
-/// The running sums of a group of jobs, for every pair of a grid.
+/// The sums of a group of jobs, for every pair of a grid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "packed::Packed", into = "packed::Packed")]
+#[serde(try_from = "packed::PackedTally", into = "packed::PackedTally")]
 pub struct Tally {
-    /// What does not depend on the pair.
+    /// Sums that do not depend on the pair.
     pub base: Base,
     warmups: usize,
     /// By percentile, then by the last warm-up that has passed.
     sums: Vec<Sums>,
-    /// The same, each [`BINS`] long.
+    /// Counts of entries by promotion rate, [`BINS`] per pair, in the same order.
     bins: Vec<u64>,
 }
 
 impl Tally {
-    /// Nothing yet, for the pairs of `grid`.
+    /// Creates empty sums for the pairs of `grid`.
     #[must_use]
     pub fn new(grid: &Grid) -> Self {
         let pairs = grid.pairs();
         Self { base: Base::default(), warmups: grid.warmups_ms().len(), sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] }
     }
 
-    /// Adds what an entry came to, by ranges of percentiles, for the first `warm` warm-ups, of which there is at least one.
+    /// Adds the outcomes of an entry, by ranges of percentiles, for the first `warm` warm-ups, at least one.
     ///
-    /// The ranges come from the highest percentiles down, and each ends where the one before it began: what ends and what begins
-    /// there is one change.
+    /// The ranges descend from the highest percentiles, and each ends where the one before it began: the end of one and
+    /// the start of the next are one change.
     #[inline]
     pub(crate) fn add(
         &mut self,
         running: &mut Running,
         ranges: impl Iterator<Item = (Range<usize>, Outcome)>,
         warm: usize,
-        facts: &Facts,
+        compressibility: &Compressibility,
         (window_ms, working_set): (u32, u64),
     ) {
         if running.warm != warm || running.window_ms + u64::from(window_ms) > u64::from(WINDOW_MS_MAX) {
@@ -153,12 +154,12 @@ impl Tally {
         }
         running.window_ms += u64::from(window_ms);
         let window = u64::from(window_ms);
-        // The range before: what it came to, and its bin.
+        // Sums and bin of the range before.
         let mut above = ([0; 3], None);
-        let mut begins = 0;
+        let mut begin = 0;
         for (percentiles, outcome) in ranges {
-            let stored = facts.compressible.share_of(outcome.cold);
-            let pool = facts.compressed.share_of(stored);
+            let stored = compressibility.compressible.share_of(outcome.cold);
+            let pool = compressibility.compressed.share_of(stored);
             let sums = [stored.wrapping_mul(window), pool.wrapping_mul(window), outcome.promotions];
             let bin = rates::bin(outcome.promotions, working_set, window);
             running.change(percentiles.end, above.0, sums);
@@ -171,15 +172,15 @@ impl Tally {
                 }
             }
             above = (sums, Some(bin));
-            begins = percentiles.start;
+            begin = percentiles.start;
         }
         if let (sums, Some(bin)) = above {
-            running.change(begins, sums, [0; 3]);
-            self.count(begins, warm, bin, 1);
+            running.change(begin, sums, [0; 3]);
+            self.count(begin, warm, bin, 1);
         }
     }
 
-    /// Takes over what a job came to so far.
+    /// Adds the sums of a job so far, and resets them.
     pub(crate) fn settle(&mut self, running: &mut Running) {
         running.window_ms = 0;
         if running.warm == 0 {
@@ -188,7 +189,7 @@ impl Tally {
         for (percentile, changes) in running.sums.iter_mut().enumerate() {
             let [stored_page_ms, pool_page_ms, promotions] =
                 std::mem::take(changes).map(|change| i128::from(change.cast_signed()).cast_unsigned());
-            // Nobody asks about what lies above the highest percentile.
+            // The difference above the highest percentile is not needed.
             if let Some(slot) = self.sums.get_mut(percentile * self.warmups + running.warm - 1) {
                 slot.add(&Sums { stored_page_ms, pool_page_ms, promotions });
             }
@@ -213,11 +214,11 @@ impl Tally {
         }
     }
 
-    /// The totals of every pair: by percentile, then by warm-up, both rising.
+    /// Returns the totals of every pair: by percentile, then by warm-up, both ascending.
     #[must_use]
     pub fn finish(mut self, grid: &Grid) -> Vec<Total> {
         let row = self.warmups;
-        // Ranges of percentiles: each differs from the one before it by what begins and ends there.
+        // Accumulate over percentiles: each differs from the one before it by the ranges that start and end there.
         for index in row..self.sums.len() {
             let before = self.sums[index - row];
             self.sums[index].add(&before);
@@ -225,7 +226,7 @@ impl Tally {
         for index in row * BINS..self.bins.len() {
             self.bins[index] = self.bins[index].wrapping_add(self.bins[index - row * BINS]);
         }
-        // Warm-ups: what has passed the longer ones has passed the shorter ones.
+        // Accumulate over warm-ups: entries after a longer warm-up also count for the shorter ones.
         for index in (0..self.sums.len()).rev().filter(|index| (index + 1) % row != 0) {
             let longer = self.sums[index + 1];
             self.sums[index].add(&longer);
@@ -242,20 +243,20 @@ impl Tally {
     }
 }
 
-/// What a pair of percentile and warm-up would have come to.
+/// The outcome of a pair of percentile and warm-up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Total {
     /// K.
     pub percentile: RatioPpm,
     /// S, in milliseconds.
     pub warmup_ms: u64,
-    /// What does not depend on K and S.
+    /// Sums that do not depend on K and S.
     pub base: Base,
-    /// What does.
+    /// Sums that depend on K and S.
     pub sums: Sums,
     /// Entries during which far memory was on.
     pub entries_on: u64,
-    /// Entries by promotion rate, where far memory was on.
+    /// Entries with far memory on, by promotion rate.
     bins: Vec<u64>,
 }
 
@@ -264,16 +265,16 @@ impl Total {
         Self { percentile, warmup_ms, base, sums, entries_on: bins.iter().fold(0, |sum: u64, &n| sum.wrapping_add(n)), bins: bins.to_vec() }
     }
 
-    /// Promotions per minute as a share of the working set, at or below which this share of the entries lies that had
-    /// far memory on: the upper edge of the bin. `None` where none had.
+    /// Returns the promotion rate (promotions per minute as a share of the working set) at or below which this share of
+    /// the entries with far memory on lies: the upper edge of the bin. `None` if there are no such entries.
     #[must_use]
     pub fn rate_on(&self, percentile: RatioPpm) -> Option<f64> {
         rates::percentile(&self.bins, percentile).map(rates::upper_edge)
     }
 
-    /// The same over all entries, those without far memory counting as a rate of nothing.
+    /// Returns the same over all entries, those without far memory counting as a rate of zero.
     ///
-    /// A long warm-up dilutes this figure; [`Total::rate_on`] is the one to hold to an objective.
+    /// A long warm-up dilutes this value; compare [`Total::rate_on`] with an objective.
     #[must_use]
     pub fn rate_all(&self, percentile: RatioPpm) -> Option<f64> {
         let mut bins = self.bins.clone();
@@ -281,27 +282,28 @@ impl Total {
         rates::percentile(&bins, percentile).map(rates::upper_edge)
     }
 
-    /// Coverage (000 section 6.1): what was in far memory, as a share of all that was cold at the first threshold.
+    /// Returns the coverage (SDFM section 6.1): far memory as a share of the memory that was cold at the first
+    /// threshold.
     #[must_use]
     pub fn coverage(&self) -> f64 {
         ratio(self.sums.stored_page_ms, self.base.cold_page_ms)
     }
 
-    /// DRAM that the jobs did not need, as a share of what they used.
+    /// Returns the DRAM saved, as a share of the memory used.
     #[must_use]
     pub fn saved_ratio(&self) -> f64 {
         ratio(self.sums.stored_page_ms - self.sums.pool_page_ms, self.base.used_page_ms)
     }
 
-    /// Pages on average over the span of the traces.
+    /// Returns the mean number of pages over the span of the traces.
     #[must_use]
     pub fn mean_pages(&self, page_ms: u128) -> f64 {
         ratio(page_ms, u128::from(self.base.span_ms()))
     }
 }
 
-/// `part / whole`; nothing where there is nothing.
-#[expect(clippy::cast_precision_loss, reason = "shown to people and compared; no decision rests on its last digits")]
+/// Returns `part / whole`; 0 if `whole` is 0.
+#[expect(clippy::cast_precision_loss, reason = "shown and compared; no decision depends on its last digits")]
 #[must_use]
 pub fn ratio(part: u128, whole: u128) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }

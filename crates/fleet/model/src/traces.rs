@@ -1,18 +1,17 @@
 //! Recorded fleets: trace files as a source of jobs.
 //!
 //! # Pieces
-//! A job's series must not be cut: its controller would begin anew, and nothing would tell. Within a file no job
-//! straddles a row group; across files, a job's days lie in one directory tree of its machine
-//! (`cluster=a/date=2026-11-20/machine=m`). So the files of a machine are merged and are one piece; a machine with one
-//! file, and a file that stands alone, are read by row groups; several files that name no machine are one piece together.
-//! A compacted file is read by row groups, too, several times as fast; of those there may be one, and nothing beside it, for
-//! the same reason.
+//! A job's series must not be cut, because its controller would silently start over. All entries of a job in a file are
+//! in one row group; the days of a job are in one directory tree of its machine
+//! (`cluster=a/date=2026-11-20/machine=m`). The files of a machine are therefore merged and form one piece. A machine
+//! with one file, and a single file, are read by row groups. Several files without a machine in their paths form one
+//! piece. A compacted file is read by row groups, several times as fast; it must be the only file, for the same reason.
 //!
-//! # What a trace does not say
-//! How many of the cold pages are incompressible: only what a sample of them shrinks to. A job whose sample takes more than
-//! [`SIZE_MAX`] of its size counts as incompressible, as in the agent. Without a sample, which compacted files leave out, what
-//! is in zswap says it; a job without either is taken to compress to a third (000 section 6.3), and counted in
-//! [`crate::tally::Base::jobs_assumed`].
+//! # Incompressible pages
+//! A trace has no count of incompressible cold pages, only the compressed size of a sample. A job whose sample exceeds
+//! [`SIZE_MAX`] counts as incompressible, as in the agent. Without a sample, which compacted files omit, the
+//! compression of its pages in zswap is used. A job without either is assumed to compress to a third (SDFM section 6.3)
+//! and counted in [`crate::tally::Base::jobs_assumed`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,52 +26,52 @@ use self::files::File;
 use self::pieces::{Content, Piece};
 use crate::coverage::{Part, fingerprint};
 use crate::fleet::{Label, Named, Source};
-use crate::series::{Facts, RowError, Series};
+use crate::series::{Compressibility, RowError, Series};
 
-/// A page that takes more than this, compressed, is not stored: 2990 of 4096 bytes (000 section 5.1).
+/// Compressed size above which a page is not stored: 2990 of 4096 bytes (SDFM section 5.1).
 pub const SIZE_MAX: RatioPpm = RatioPpm(730_000);
-/// What a job compresses to that was not sampled.
+/// Assumed compressed size for a job without a sample.
 const ASSUMED: RatioPpm = RatioPpm(333_333);
 
-/// Why traces cannot be read.
+/// Error of reading traces.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or directory cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is nothing to read.
+    /// There is no trace file.
     #[error("no trace file below {0}; traces end in .parquet")]
     None(PathBuf),
-    /// A compacted file among others.
-    #[error("{0} is compacted, and there are other files: a job could be in several; compact all of them into one")]
+    /// A compacted file beside other files.
+    #[error("{0} is compacted, and there are other files: a job could be in several; compact all of them into one file")]
     Several(PathBuf),
-    /// Row groups that are not there.
-    #[error("row groups {}..{} were asked for, and {}", groups.start, groups.end,
-        if *of == 0 { "there are several files; name the one that they are of".to_owned() } else { format!("the file has 0..{of}") })]
+    /// The row groups do not exist.
+    #[error("row groups {}..{} do not exist: {}", groups.start, groups.end,
+        if *of == 0 { "there are several files; name one of them".to_owned() } else { format!("the file has 0..{of}") })]
     Groups {
-        /// Which.
+        /// The requested row groups.
         groups: Range<u32>,
-        /// How many there are; 0 where it is not one file.
+        /// Number of row groups of the file; 0 for several files.
         of: u32,
     },
-    /// A file is no trace, a damaged one, or counts something else.
+    /// A file is not a trace, is damaged, or has another basis.
     #[error(transparent)]
     Trace(#[from] trace::Error),
-    /// An entry that cannot be used.
+    /// An entry is invalid.
     #[error("{job} on {machine}, entry at {start_unix_ms} ms: {source}")]
     Row {
-        /// Whose.
+        /// Job of the entry.
         job: String,
-        /// On which machine.
+        /// Machine of the job.
         machine: String,
-        /// When it begins.
+        /// Start of the entry, in milliseconds since the epoch.
         start_unix_ms: u64,
-        /// What is wrong.
+        /// The reason.
         source: RowError,
     },
 }
 
-/// Trace files, opened.
+/// Opened trace files.
 #[derive(Debug)]
 pub struct Traces {
     basis: Basis,
@@ -81,10 +80,10 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// The traces at these paths: files, or directories with everything below them.
+    /// Opens the traces at these paths: files, or directories with everything below them.
     ///
     /// # Errors
-    /// [`Error`], where a file cannot be read, is no trace, or counts something else than those before it.
+    /// [`Error`] if a file cannot be read, is not a trace, or has another basis than those before it.
     pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
         let files = files::find(paths)?;
         let several = files.len() > 1;
@@ -92,7 +91,7 @@ impl Traces {
         let mut pieces = Vec::new();
         let (mut basis, mut entries) = (None, 0);
         for path in files {
-            let mut file = File::look_at(path)?;
+            let mut file = File::open(path)?;
             let found = match check::open(&file.path)? {
                 Kind::Trace(trace) => {
                     entries += trace.entries();
@@ -118,7 +117,7 @@ impl Traces {
         for (machine, files) in machines {
             let owner = match &machine {
                 Some(machine) => fingerprint([machine.as_bytes()]),
-                None => files::together(&files)?,
+                None => files::fingerprint_of_all(&files)?,
             };
             match files.as_slice() {
                 [file] => pieces.extend(pieces::of_file(file, owner, false)),
@@ -129,10 +128,10 @@ impl Traces {
         Ok(Self { basis, pieces, entries })
     }
 
-    /// The traces in a part of a file: those row groups of it, of which no job goes on in others.
+    /// Opens some row groups of a single trace file. They contain complete jobs.
     ///
     /// # Errors
-    /// As [`Traces::open`]; [`Error::Groups`] where it is not one file, or has no such row groups.
+    /// Those of [`Traces::open`]; [`Error::Groups`] if there are several files or no such row groups.
     pub fn open_groups(paths: &[PathBuf], groups: Range<u32>) -> Result<Self, Error> {
         let mut traces = Self::open(paths)?;
         let of = traces.alone().ok_or(Error::Groups { groups: groups.clone(), of: 0 })?;
@@ -143,42 +142,42 @@ impl Traces {
         Ok(traces)
     }
 
-    /// What their histograms stand for.
+    /// Returns the basis of the histograms.
     #[must_use]
     pub fn basis(&self) -> &Basis {
         &self.basis
     }
 
-    /// How many entries the files say that they have.
+    /// Returns the number of entries according to the files' metadata.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.entries
     }
 }
 
-fn hand_over(job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) {
+fn finish_job(job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) {
     if job.series.is_empty() {
         return;
     }
     let sampled = job.sampled.0.checked_div(job.sampled.1).and_then(|mean| u32::try_from(mean).ok());
     let sampled = sampled.or_else(|| RatioPpm::of(job.zswap.1, job.zswap.0).map(|ratio| ratio.0));
     job.series.assumed = sampled.is_none();
-    job.series.facts = facts(sampled.map_or(ASSUMED, RatioPpm));
+    job.series.compressibility = compressibility(sampled.map_or(ASSUMED, RatioPpm));
     each(&job.label, &job.series);
 }
 
-/// What a job with such a sample would keep in far memory.
-fn facts(sampled: RatioPpm) -> Facts {
-    Facts { compressible: if sampled > SIZE_MAX { RatioPpm(0) } else { RatioPpm::ONE }, compressed: sampled.min(RatioPpm::ONE) }
+/// Returns the compressibility of a job with this compressed size of its sample.
+fn compressibility(sampled: RatioPpm) -> Compressibility {
+    Compressibility { compressible: if sampled > SIZE_MAX { RatioPpm(0) } else { RatioPpm::ONE }, compressed: sampled.min(RatioPpm::ONE) }
 }
 
-/// A job that is being read.
+/// The job that is being read.
 struct Job {
     label: Label,
     series: Series,
-    /// The sum of what its samples compressed to, and how many there were.
+    /// Sum and number of the compressed sizes of its samples.
     sampled: (u64, u64),
-    /// What was in zswap, summed over its entries, and what it took there.
+    /// Pages stored in zswap and pages of its pool, each summed over the entries.
     zswap: (u64, u64),
 }
 
@@ -195,7 +194,7 @@ impl Job {
         self.zswap = (0, 0);
     }
 
-    fn in_zswap(&mut self, stored: u64, pool: u64) {
+    fn add_zswap(&mut self, stored: u64, pool: u64) {
         self.zswap = (self.zswap.0.saturating_add(stored), self.zswap.1.saturating_add(pool));
     }
 
@@ -203,7 +202,7 @@ impl Job {
         if figures.sampled_compressed_ppm > 0 {
             self.sampled = (self.sampled.0.saturating_add(figures.sampled_compressed_ppm), self.sampled.1 + 1);
         }
-        self.in_zswap(figures.zswap_stored_bytes, figures.zswap_pool_bytes);
+        self.add_zswap(figures.zswap_stored_bytes, figures.zswap_pool_bytes);
         let window_ms = u32::try_from(figures.window_ms).unwrap_or(u32::MAX);
         let pushed = self.series.push(figures.job_age_ms, window_ms, promotions, cold);
         let (job, machine, start_unix_ms) = (&id.job, &id.machine, figures.start_unix_ms);
@@ -230,7 +229,7 @@ impl Source for Traces {
                         for row in run.rows.clone() {
                             job.push(&run.id, &rows.figures(row), rows.promotions(row), rows.cold(row))?;
                         }
-                        hand_over(&mut job, each);
+                        finish_job(&mut job, each);
                     }
                 }
             }
@@ -240,13 +239,13 @@ impl Source for Traces {
                 for entry in Merge::of(files.iter().cloned())? {
                     let Entry { id, labels, figures, cold_pages, promotions_pages } = entry?;
                     if last.as_ref() != Some(&id) {
-                        hand_over(&mut job, each);
+                        finish_job(&mut job, each);
                         job.begin(&id, labels.class, figures.start_unix_ms);
                     }
                     job.push(&id, &figures, &promotions_pages, &cold_pages)?;
                     last = Some(id);
                 }
-                hand_over(&mut job, each);
+                finish_job(&mut job, each);
             }
         }
         Ok(())

@@ -1,28 +1,30 @@
-//! What policies `pressure` and `slowdown` would have placed in far memory, and what that would have cost.
+//! Models what the policies `pressure` and `slowdown` would have moved to far memory, and the time that would have
+//! cost.
 //!
 //! # Problem
-//! Neither goes by a promotion rate. `pressure` offloads until tasks wait for a share of their time (001 section 3.3);
-//! `slowdown` places until accesses to slow memory take a share of the job's time (002 section 3.4). The promotion
-//! histogram of an entry says how many accesses there were to pages of each age; times what one costs on the tier,
-//! that is the time lost for any depth of offloading.
+//! Neither policy is bounded by a promotion rate. `pressure` offloads until tasks wait for a share of their time (TMO
+//! section 3.3); `slowdown` places pages until accesses to slow memory take a share of the job's time (Thermostat
+//! section 3.4). The promotion histogram of an entry has the number of accesses to pages of each age; multiplied by the
+//! latency of the tier, it gives the time lost for any amount of far memory.
 //!
-//! # Depth
-//! A job's pages are taken in order of age, the oldest first, as reclaim and placement mean to. With `d` pages far,
-//! accesses to them in an entry are read off the two histograms: the number of pages at or above a threshold, and
-//! that of accesses to such pages, are two points of one falling curve, with straight lines between neighbours.
+//! # Amount
+//! A job's pages are moved in order of age, the oldest first, as reclaim and placement approximate. The accesses to the
+//! `d` oldest pages are read from the two histograms: each threshold gives a point (pages at or above it, accesses to
+//! such pages), and neighbouring points are connected by straight lines.
 //!
 //! # Controllers
-//! - `pressure` is [`policy::pressure::step`] itself, once for each of its periods within an entry. Accesses are spread
-//!   evenly over the entry, and each waits for the tier's latency. Nothing else stalls in the model.
-//! - `slowdown` places all the time what keeps accesses within slowdown / latency per second, and of new blocks only
-//!   what it samples. The budget of an entry is judged by the entry itself, for the controller looks at slow pages all
-//!   the time; what it cannot take home before the end of a period is not seen at this resolution.
+//! - `pressure` runs [`policy::pressure::step`] itself, once per period within an entry. Accesses are spread evenly
+//!   over the entry, and each waits for the latency of the tier. The model has no other stalls.
+//! - `slowdown` always keeps as many pages placed as keep the access rate within slowdown / latency; new blocks are
+//!   limited to those it samples. The budget of an entry is computed from the entry itself, because the controller
+//!   samples slow pages all the time; accesses before it promotes them are not visible at this resolution.
 //!
-//! # What it cannot know
-//! Of pages younger than the first threshold the trace tells no more than that they are accessed in every scan. None of them is
-//! ever far in the model, though a real `slowdown` may place some. A page that is accessed twice between two scans counts once. For `pressure` that is right (it came back the first
-//! time); for `slowdown` it is not, so that bursts are underrated. Ages are of pages, and `slowdown` moves blocks of 512.
-//! A live job also stalls for other reasons. How far off this is from live runs is written in `docs/reproduction/tuner.md`.
+//! # Limitations
+//! A trace only shows that pages younger than the first threshold are accessed in every scan. In the model they are
+//! never far, though a real `slowdown` may place some. A page accessed twice between two scans counts once. That is
+//! right for `pressure`, where the first access returns the page; for `slowdown` it underestimates bursts. Ages are per
+//! page, and `slowdown` moves blocks of 512 pages. A live job also stalls for other reasons.
+//! `docs/reproduction/tuner.md` compares the model with live runs.
 
 use policy::pressure::{self, Counters};
 use policy::thresholds::THRESHOLDS_MAX;
@@ -30,9 +32,9 @@ use units::{Bytes, Pages, RatioPpm};
 
 use crate::fleet::{Account, Label};
 use crate::rates::{self, BINS};
-use crate::series::{Facts, Row, Series};
+use crate::series::{Compressibility, Row, Series};
 
-/// A controller that is bounded by the time that far memory costs.
+/// A controller bounded by the time that far memory costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
     /// `pressure`, with its period in milliseconds.
@@ -41,55 +43,55 @@ pub enum Controller {
     Slowdown(policy::slowdown::Params, u64),
 }
 
-/// Everything that the model takes.
+/// Parameters of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
     /// The policy.
     pub controller: Controller,
-    /// What the return of a page, or an access to slow memory, takes, in nanoseconds.
+    /// Latency of a page's return, or of an access to slow memory, in nanoseconds.
     pub latency_ns: u64,
     /// Bytes of a page in the trace.
     pub page_bytes: u64,
-    /// Whether what is far takes DRAM, compressed.
+    /// Whether far memory takes DRAM, compressed.
     pub compressed: bool,
 }
 
-/// What came of it, in sums that add up in any order.
+/// The outcome, in sums that can be added in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
     setup: Setup,
-    /// Jobs.
+    /// Number of jobs.
     pub jobs: u64,
-    /// Their entries.
+    /// Number of entries.
     pub entries: u64,
-    /// Milliseconds of all entries.
+    /// Duration of all entries, in milliseconds.
     pub window_ms: u128,
     /// All pages, times milliseconds.
     pub used_page_ms: u128,
-    /// Pages at or above the first threshold.
+    /// Pages at or above the first threshold, times milliseconds.
     pub cold_page_ms: u128,
-    /// Pages in far memory.
+    /// Pages in far memory, times milliseconds.
     pub far_page_ms: u128,
-    /// Pages of DRAM that their compressed copies take.
+    /// Pages of DRAM that their compressed copies take, times milliseconds.
     pub pool_page_ms: u128,
-    /// Accesses to them.
+    /// Accesses to pages in far memory.
     pub accesses: u128,
-    /// When the first entry began and the last one ended, in milliseconds of Unix time.
+    /// Start of the first entry and end of the last one, in milliseconds of Unix time.
     pub span_unix_ms: Option<(u64, u64)>,
-    /// Entries with far memory by the share of their time that it cost.
+    /// Number of entries with far memory, by the share of their time that it cost.
     bins: Vec<u64>,
 }
 
-/// How many pages are far at the most for each number of accesses: points of a curve, from none upwards.
+/// Accesses as a function of far pages: points of an increasing curve.
 #[derive(Clone, Copy, Debug)]
 struct Curve {
-    /// Pages at or above a threshold, and accesses to them, from the oldest threshold to the youngest.
+    /// Pages at or above a threshold and accesses to them, from the oldest threshold to the youngest.
     points: [(u64, u64); THRESHOLDS_MAX + 1],
     len: usize,
 }
 
 impl Curve {
-    /// The curve of an entry. Point 0 is nothing far; the last one is all that is cold.
+    /// Returns the curve of an entry. Point 0 is no far memory; the last one is all cold memory.
     fn of(row: &Row<'_>) -> Self {
         let mut points = [(0, 0); THRESHOLDS_MAX + 1];
         let cold = row.cold.iter().zip(row.promotions).skip(1);
@@ -99,12 +101,12 @@ impl Curve {
         Self { points, len: row.cold.len().min(points.len()) }
     }
 
-    /// All pages that may be far.
+    /// Returns the pages that may be far.
     fn cold(&self) -> u64 {
         self.points[self.len - 1].0
     }
 
-    /// Accesses to the `pages` oldest pages; those of all pages where there are fewer.
+    /// Returns the accesses to the `pages` oldest pages, or to all pages if there are fewer.
     fn accesses(&self, pages: u64) -> u64 {
         let points = &self.points[..self.len];
         let above = points.partition_point(|point| point.0 < pages);
@@ -115,7 +117,7 @@ impl Curve {
         }
     }
 
-    /// How many of the oldest pages are accessed no more than so often.
+    /// Returns how many of the oldest pages have at most this many accesses.
     fn pages(&self, accesses: u64) -> u64 {
         let points = &self.points[..self.len];
         let above = points.partition_point(|point| point.1 <= accesses);
@@ -127,29 +129,29 @@ impl Curve {
     }
 }
 
-/// All pages of a job.
+/// Returns all pages of a job.
 fn pages(row: &Row<'_>) -> u64 {
     row.cold.first().copied().map_or(0, u64::from)
 }
 
-/// `part / whole` of `of`, rounded down; none of nothing.
+/// Returns `of * part / whole`, rounded down; 0 if `whole` is 0.
 fn between(of: u64, part: u64, whole: u64) -> u64 {
     let share = (u128::from(of) * u128::from(part)).checked_div(u128::from(whole)).unwrap_or(0);
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// Where one job stands under policy `pressure`.
+/// State of one job under policy `pressure`.
 #[derive(Debug, Default)]
-struct Pressed {
+struct PressureState {
     state: pressure::State,
     counters: Counters,
     far: u64,
-    /// Accesses that did not make a whole one in the periods before, in parts of the entry's milliseconds.
+    /// Remainder of accesses below one, in fractions of the entry's milliseconds.
     left_over: u64,
 }
 
-impl Pressed {
-    /// One entry: mean pages far, and accesses to them.
+impl PressureState {
+    /// Replays one entry. Returns the mean far pages and the accesses to them.
     fn entry(&mut self, setup: &Setup, params: &pressure::Params, period_ms: u64, row: &Row<'_>) -> (u64, u64) {
         let curve = Curve::of(row);
         let (total, cold) = (pages(row), curve.cold());
@@ -186,14 +188,15 @@ impl Pressed {
     }
 }
 
-/// One entry under policy `slowdown`: mean pages in slow memory, and accesses to them. `placed` is where the job stands.
-fn slowed(setup: &Setup, params: &policy::slowdown::Params, period_ms: u64, row: &Row<'_>, placed: &mut u64) -> (u64, u64) {
+/// Replays one entry under policy `slowdown`. Returns the mean pages in slow memory and the accesses to them. `placed`
+/// is the number of pages placed so far, and is updated.
+fn slowdown_entry(setup: &Setup, params: &policy::slowdown::Params, period_ms: u64, row: &Row<'_>, placed: &mut u64) -> (u64, u64) {
     let curve = Curve::of(row);
     let window_ns = u128::from(row.window_ms) * 1_000_000;
     let lost_ns = window_ns * u128::from(params.slowdown.0) / 1_000_000;
     let allowed = u64::try_from(lost_ns / u128::from(setup.latency_ns.max(1))).unwrap_or(u64::MAX);
     let within = curve.pages(allowed);
-    // Each period a sample of the blocks is judged; at the end of the entry so much more may have been placed.
+    // Each period judges a sample of the blocks; the samples of the entry limit what is placed by its end.
     let periods = u64::from(row.window_ms) / period_ms.max(1);
     let sampled = params.sample.share_of(pages(row)).saturating_mul(periods);
     let before = (*placed).min(within);
@@ -203,7 +206,7 @@ fn slowed(setup: &Setup, params: &policy::slowdown::Params, period_ms: u64, row:
 }
 
 impl Waits {
-    /// Nothing yet.
+    /// Creates empty sums.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
         Self {
@@ -221,33 +224,33 @@ impl Waits {
         }
     }
 
-    /// What it is asked about.
+    /// Returns the parameters.
     #[must_use]
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// The share of an entry's time that far memory cost, such that it was no more in `percentile` of the entries with far
-    /// memory. `None` where there are none; infinite where it was all of it.
+    /// Returns the share of an entry's time that far memory cost, at this percentile of the entries with far memory.
+    /// `None` if there are none; infinite if it was all of the time.
     #[must_use]
     pub fn lost(&self, percentile: RatioPpm) -> Option<f64> {
         rates::percentile(&self.bins, percentile).map(rates::upper_edge)
     }
 
-    /// The mean share of time that it cost, over all entries.
+    /// Returns the mean share of time that far memory cost, over all entries.
     #[must_use]
     pub fn lost_mean(&self) -> f64 {
         let lost_ns = self.accesses * u128::from(self.setup.latency_ns);
         crate::tally::ratio(lost_ns, self.window_ms * 1_000_000)
     }
 
-    /// Far memory as a share of cold memory.
+    /// Returns far memory as a share of cold memory.
     #[must_use]
     pub fn coverage(&self) -> f64 {
         crate::tally::ratio(self.far_page_ms, self.cold_page_ms)
     }
 
-    fn add(&mut self, row: &Row<'_>, facts: &Facts, far: u64, accesses: u64) {
+    fn add(&mut self, row: &Row<'_>, compressibility: &Compressibility, far: u64, accesses: u64) {
         let window = u128::from(row.window_ms);
         let pages = pages(row);
         self.entries += 1;
@@ -256,11 +259,12 @@ impl Waits {
         self.cold_page_ms += u128::from(row.cold.get(1).copied().unwrap_or(0)) * window;
         self.far_page_ms += u128::from(far) * window;
         if self.setup.compressed {
-            self.pool_page_ms += u128::from(facts.compressed.share_of(far)) * window;
+            self.pool_page_ms += u128::from(compressibility.compressed.share_of(far)) * window;
         }
         self.accesses += u128::from(accesses);
         if far > 0 {
-            // A bin is of a share per minute of so many pages: with sixty million of them, of microseconds per microsecond.
+            // A bin is a share per minute. With 60,000,000 in place of the working set, it is microseconds per
+            // microsecond.
             let lost_us = u128::from(accesses) * u128::from(self.setup.latency_ns) / 1000;
             let lost_us = u64::try_from(lost_us).unwrap_or(u64::MAX);
             self.bins[rates::bin(lost_us, 60_000_000, u64::from(row.window_ms))] += 1;
@@ -274,16 +278,16 @@ impl Account for Waits {
             return;
         }
         self.jobs += 1;
-        let (mut pressed, mut placed) = (Pressed::default(), 0);
+        let (mut pressure_state, mut placed) = (PressureState::default(), 0);
         let (mut first_ms, mut last_ms) = (None, 0);
         for row in series.rows().filter(|row| row.window_ms > 0) {
             let (far, accesses) = match &self.setup.controller {
-                Controller::Pressure(params, period_ms) => pressed.entry(&self.setup, params, *period_ms, &row),
-                Controller::Slowdown(params, period_ms) => slowed(&self.setup, params, *period_ms, &row, &mut placed),
+                Controller::Pressure(params, period_ms) => pressure_state.entry(&self.setup, params, *period_ms, &row),
+                Controller::Slowdown(params, period_ms) => slowdown_entry(&self.setup, params, *period_ms, &row, &mut placed),
             };
-            // What is incompressible comes back at once from a compressed pool.
-            let far = if self.setup.compressed { series.facts.compressible.share_of(far) } else { far };
-            self.add(&row, &series.facts, far, accesses);
+            // Incompressible pages are rejected by a compressed pool.
+            let far = if self.setup.compressed { series.compressibility.compressible.share_of(far) } else { far };
+            self.add(&row, &series.compressibility, far, accesses);
             first_ms.get_or_insert(row.age_ms.saturating_sub(u64::from(row.window_ms)));
             last_ms = row.age_ms;
         }

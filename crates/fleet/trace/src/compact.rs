@@ -1,8 +1,8 @@
 //! The compacted form: the numbers that a replay reads, packed by bits, one row per job and day.
 //!
-//! Parquet's own encodings decode one to two million entries per second; a replay processes more than ten times as many. The
-//! numbers that a replay reads are therefore packed by `pack`, and a compacted file is a Parquet file whose rows hold the packed
-//! bytes with a checksum. It is derived from trace files, which remain the record.
+//! Parquet's own encodings decode one to two million entries per second; a replay processes more than ten times as
+//! many. The numbers that a replay reads are therefore packed by `pack`, and a compacted file is a Parquet file whose
+//! rows hold the packed bytes with a checksum. It is derived from trace files, which remain the record.
 //!
 //! | column | type | |
 //! |---|---|---|
@@ -14,8 +14,8 @@
 //! | `checksum` | number | 64-bit XXH3 of `tiles`; in version 1 xxHash64 |
 //! | `tiles` | bytes | the packed numbers: cold ages, promotions, then those of [`Number`] |
 //!
-//! Both histograms are stored as suffix sums (pages of at least that age), which is what a replay needs. They take 7 % more space
-//! than the plain counters of version 1 and save a pass over all numbers at each read.
+//! Both histograms are stored as suffix sums (pages of at least that age), which is what a replay needs. They take 7 %
+//! more space than the plain counters of version 1 and save a pass over all numbers at each read.
 
 use std::path::{Path, PathBuf};
 
@@ -137,8 +137,8 @@ impl DayEntries {
         self.matrix.is_empty()
     }
 
-    /// Returns the suffix sums of an entry's cold-age histogram, by bucket, followed by those of its promotion histogram. It is not
-    /// checked that they decrease.
+    /// Returns the suffix sums of an entry's cold-age histogram, by bucket, followed by those of its promotion
+    /// histogram. It is not checked that they decrease.
     #[must_use]
     #[inline]
     pub fn sums(&self, entry: usize) -> &[u32] {
@@ -194,8 +194,8 @@ impl JobDay {
     /// Unpacks the entries, replacing the contents of `unpacked`. `path` is the file's path, for errors.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if the checksum differs, the bytes do not unpack to the row's number of entries, or the page counts of a
-    /// file of version 1 overflow 32 bits.
+    /// [`Error::Damaged`] if the checksum differs, the bytes do not unpack to the row's number of entries, or the page
+    /// counts of a file of version 1 overflow 32 bits.
     pub fn unpack(&self, path: &Path, basis: &Basis, unpacked: &mut DayEntries) -> Result<()> {
         let damaged =
             |what: &str| Error::damaged(path, format!("the day {} of {}: {what}", crate::calendar::date(self.day_unix_ms), self.id.job));

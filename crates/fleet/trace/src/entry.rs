@@ -57,9 +57,9 @@ impl JobId {
         Self { cluster: cluster.to_owned(), machine: machine.to_owned(), job: job.to_owned(), job_key }
     }
 
-    /// Returns 63 bits of xxHash64 over everything that identifies one lifetime of a job. In a fleet of a million jobs that
-    /// restart every day, two jobs of one year have the same key with a probability of `(3.65e8)^2 / 2^64`, 0.7 %; their names
-    /// still distinguish them.
+    /// Returns 63 bits of xxHash64 over everything that identifies one lifetime of a job. In a fleet of a million jobs
+    /// that restart every day, two jobs of one year have the same key with a probability of `(3.65e8)^2 / 2^64`, 0.7 %;
+    /// their names still distinguish them.
     fn key(cluster: &str, machine: &str, job: &str, boot_id: &str, cgroup_id: u64) -> i64 {
         let text = [cluster, machine, job, boot_id, &cgroup_id.to_string()].join("\0");
         i64::try_from(XxHash64::oneshot(0, text.as_bytes()) >> 1).unwrap_or(i64::MAX)

@@ -1,13 +1,13 @@
 //! The far-memory trace: what agents observed and did, as Parquet files.
 //!
-//! An [`Entry`] summarizes about five minutes of one job. [`Writer`] writes entries to Parquet files, sorted by job and time;
-//! [`Trace`] reads them back as columns, one row group at a time. [`schema`] describes the columns. On a machine, entries pass
-//! through a [`Spool`] and a [`Sink`] into a [`store::Store`]. [`Merge`] joins many files into one sorted stream, and [`compact`]
-//! converts it into the form that a model replays fastest.
+//! An [`Entry`] summarizes about five minutes of one job. [`Writer`] writes entries to Parquet files, sorted by job and
+//! time; [`Trace`] reads them back as columns, one row group at a time. [`schema`] describes the columns. On a machine,
+//! entries pass through a [`Spool`] and a [`Sink`] into a [`store::Store`]. [`Merge`] joins many files into one sorted
+//! stream, and [`compact`] converts it into the form that a model replays fastest.
 //!
 //! # Invariants
-//! - A file is sorted by [`Entry::order`], and all entries of a job are in one row group: a reader of one group sees complete
-//!   series.
+//! - A file is sorted by [`Entry::order`], and all entries of a job are in one row group: a reader of one group sees
+//!   complete series.
 //! - All entries of a file have the same [`Basis`].
 //! - A file appears under its name complete, or not at all.
 //! - Older files can be read; newer ones are rejected with their version. No file makes a reader panic.

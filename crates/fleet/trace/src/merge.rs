@@ -1,7 +1,8 @@
 //! Merges several sorted files into one sorted stream.
 //!
-//! A file is opened when the stream reaches its first job, and read one row group at a time. Memory holds one row group of each
-//! file whose range of jobs overlaps the current position; among the files that agents write, these are the files of one machine.
+//! A file is opened when the stream reaches its first job, and read one row group at a time. Memory holds one row group
+//! of each file whose range of jobs overlaps the current position; among the files that agents write, these are the
+//! files of one machine.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -1,9 +1,10 @@
 //! Packs rows of small numbers into few bits.
 //!
-//! A matrix of `u32` is cut into tiles of 32 rows by 8 columns. A row is stored as its difference from the previous row, with
-//! the sign in the lowest bit (0, -1, 1, -2, ... become 0, 1, 2, 3, ...). Each tile uses as many bits per number as its largest
-//! number needs. The result is small because the numbers of a job change little between consecutive entries and neighbouring
-//! buckets are of similar size. It is fast because the eight columns are the lanes of one vector register.
+//! A matrix of `u32` is cut into tiles of 32 rows by 8 columns. A row is stored as its difference from the previous
+//! row, with the sign in the lowest bit (0, -1, 1, -2, ... become 0, 1, 2, 3, ...). Each tile uses as many bits per
+//! number as its largest number needs. The result is small because the numbers of a job change little between
+//! consecutive entries and neighbouring buckets are of similar size. It is fast because the eight columns are the lanes
+//! of one vector register.
 //!
 //! ```text
 //! the first row, 4 bytes per column        base of the first differences
@@ -47,8 +48,8 @@ pub(crate) fn pack(matrix: &[u32], stride: usize, packed: &mut Vec<u8>) {
     }
 }
 
-/// Replaces the contents of `matrix` by `rows` unpacked rows of `stride` numbers. Returns `None` if `packed` is not the result
-/// of [`pack`] for a matrix of this size.
+/// Replaces the contents of `matrix` by `rows` unpacked rows of `stride` numbers. Returns `None` if `packed` is not the
+/// result of [`pack`] for a matrix of this size.
 pub(crate) fn unpack(packed: &[u8], stride: usize, rows: usize, matrix: &mut Vec<u32>) -> Option<()> {
     let tiles = rows.div_ceil(ROWS);
     // A tile takes at least one byte: a larger claim is rejected before memory is allocated for it.

@@ -145,8 +145,8 @@ impl Trace {
     /// Opens a file and reads its metadata.
     ///
     /// # Errors
-    /// [`Error::Newer`] for a version above [`schema::VERSION`]; [`Error::Parquet`] and [`Error::Damaged`] if the file is not a
-    /// trace; [`Error::File`].
+    /// [`Error::Newer`] for a version above [`schema::VERSION`]; [`Error::Parquet`] and [`Error::Damaged`] if the file
+    /// is not a trace; [`Error::File`].
     pub fn open(path: &Path) -> Result<Self> {
         guarded(path, || Self::open_unguarded(path))
     }
@@ -356,8 +356,8 @@ impl Columns<'_> {
     }
 }
 
-/// Calls the Parquet library on bytes of a file. The library checks some of them by assertions: a panic is reported as a damaged
-/// file and does not end the program.
+/// Calls the Parquet library on bytes of a file. The library checks some of them by assertions: a panic is reported as
+/// a damaged file and does not end the program.
 pub(crate) fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
@@ -365,7 +365,8 @@ pub(crate) fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T>) -> Resul
     })
 }
 
-/// Returns a word as text. Agents write UTF-8 only; a word that is not UTF-8 becomes "?", and the numbers beside it stay usable.
+/// Returns a word as text. Agents write UTF-8 only; a word that is not UTF-8 becomes "?", and the numbers beside it
+/// stay usable.
 fn text(word: &ByteArray) -> &str {
     word.as_utf8().unwrap_or("?")
 }

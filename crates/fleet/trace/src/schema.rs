@@ -1,8 +1,8 @@
 //! The columns and the metadata of a trace file.
 //!
-//! Every column is required (without nulls) and flat: all readers handle such columns alike, and fastest. Numbers are signed
-//! 64-bit integers, because some readers convert unsigned ones to decimals. They are stored DELTA_BINARY_PACKED, because the
-//! numbers of a job change little between consecutive entries. Words are stored by dictionary.
+//! Every column is required (without nulls) and flat: all readers handle such columns alike, and fastest. Numbers are
+//! signed 64-bit integers, because some readers convert unsigned ones to decimals. They are stored DELTA_BINARY_PACKED,
+//! because the numbers of a job change little between consecutive entries. Words are stored by dictionary.
 //!
 //! | columns | type | |
 //! |---|---|---|

@@ -1,4 +1,5 @@
-//! Uploads the files of the spool to the store, in a thread of its own: a slow or unreachable store does not block the agent.
+//! Uploads the files of the spool to the store, in a thread of its own: a slow or unreachable store does not block the
+//! agent.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};

@@ -1,8 +1,8 @@
 //! Entries on the local disk that have not reached the store.
 //!
-//! Entries are appended durably to a log. When the log is closed, it becomes a trace file in `ready/`, under the path that it will
-//! have in the store; the sink uploads and removes it. A process killed at any instruction leaves a log, a file, or both: the next
-//! start writes the same file under the same name.
+//! Entries are appended durably to a log. When the log is closed, it becomes a trace file in `ready/`, under the path
+//! that it will have in the store; the sink uploads and removes it. A process killed at any instruction leaves a log, a
+//! file, or both: the next start writes the same file under the same name.
 //!
 //! ```text
 //! spool/open.jsonl                                                     one line for the basis, then one per entry
@@ -50,7 +50,8 @@ struct Head {
 }
 
 impl Spool {
-    /// Opens the spool in `dir` and converts a log left by an earlier agent. All files together may take `size_max_bytes`.
+    /// Opens the spool in `dir` and converts a log left by an earlier agent. All files together may take
+    /// `size_max_bytes`.
     ///
     /// # Errors
     /// [`Error::File`]. A log that cannot be read is renamed to `open.jsonl.damaged`.
@@ -112,7 +113,8 @@ impl Spool {
         Ok(written.map_err(failed())?)
     }
 
-    /// Converts the log to a file and starts an empty log. If all files together exceed the limit, the oldest are removed.
+    /// Converts the log to a file and starts an empty log. If all files together exceed the limit, the oldest are
+    /// removed.
     ///
     /// # Errors
     /// Any error of reading the log or writing the file; the log is then unchanged.
@@ -156,8 +158,8 @@ impl Spool {
     }
 }
 
-/// Returns the path of a file in the store: hive-partitioned, so that readers can skip files. The name depends on the contents:
-/// uploaded twice, the file is stored once.
+/// Returns the path of a file in the store: hive-partitioned, so that readers can skip files. The name depends on the
+/// contents: uploaded twice, the file is stored once.
 fn object_path(first: &Entry, digest: u64) -> PathBuf {
     let start = first.figures.start_unix_ms;
     let mut path = PathBuf::from(format!("cluster={}", partition_value(&first.id.cluster)));
@@ -182,8 +184,8 @@ fn line<T: Serialize>(lines: &mut Vec<u8>, value: &T) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reads the basis, the entries and a digest of a log; `None` if there is no log or no complete line. A torn last line, which a
-/// killed agent leaves, is dropped.
+/// Reads the basis, the entries and a digest of a log; `None` if there is no log or no complete line. A torn last line,
+/// which a killed agent leaves, is dropped.
 fn read_log(path: &Path) -> Result<Option<(Basis, Vec<Entry>, u64)>> {
     let file = match File::open(path) {
         Ok(file) => file,

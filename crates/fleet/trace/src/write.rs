@@ -16,8 +16,8 @@ use crate::entry::{Basis, Entry, FIGURES, JobId};
 use crate::error::{Error, Result};
 use crate::schema::{self, WORDS};
 
-/// Entries after which the row group ends with the current job. At 33 buckets a group takes about 24 MB, which is the memory
-/// that the writer needs.
+/// Entries after which the row group ends with the current job. At 33 buckets a group takes about 24 MB, which is the
+/// memory that the writer needs.
 pub const GROUP_ENTRIES: usize = 1 << 15;
 /// Maximum entries of a row group, and so of one job in one file: 20 years of five-minute entries.
 pub const GROUP_ENTRIES_MAX: usize = 1 << 21;
@@ -68,8 +68,8 @@ impl Writer {
     /// Appends an entry. Entries must be sorted by [`Entry::order`].
     ///
     /// # Errors
-    /// [`Error::Order`]; [`Error::Damaged`] if a histogram does not have [`Basis::buckets`] counters or a job has more than
-    /// [`GROUP_ENTRIES_MAX`] entries; any error of writing.
+    /// [`Error::Order`]; [`Error::Damaged`] if a histogram does not have [`Basis::buckets`] counters or a job has more
+    /// than [`GROUP_ENTRIES_MAX`] entries; any error of writing.
     pub fn push(&mut self, entry: &Entry) -> Result<()> {
         let buckets = self.basis.buckets();
         if entry.cold_pages.len() != buckets || entry.promotions_pages.len() != buckets {

@@ -1,8 +1,8 @@
 //! Files of every earlier version read back the same.
 //!
-//! `tests/trace-v1.parquet` was written by the first program that wrote traces, `compact-v1.parquet` by the first that compacted
-//! them. They are never rewritten. A new version gets files of its own, written by
-//! `NEW_VERSION=1 cargo test -p thermocline-trace --test versions`.
+//! `tests/trace-v1.parquet` was written by the first program that wrote traces, `compact-v1.parquet` by the first that
+//! compacted them. They are never rewritten. A new version gets files of its own, written by `NEW_VERSION=1 cargo test
+//! -p thermocline-trace --test versions`.
 #![allow(clippy::unwrap_used, reason = "clippy's exemption for tests does not cover helpers in integration tests")]
 
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ fn is_new(path: &Path, version: u32, latest: u32) -> bool {
     version == latest && std::env::var_os("NEW_VERSION").is_some() && !path.exists()
 }
 
-/// Returns an hour of entries of two jobs on each of two machines. All numbers of an entry differ; numbers that the version lacks
-/// are zero.
+/// Returns an hour of entries of two jobs on each of two machines. All numbers of an entry differ; numbers that the
+/// version lacks are zero.
 fn given(version: u32) -> impl Iterator<Item = Entry> {
     let basis = basis();
     let ids = ["m1", "m2"].into_iter().flat_map(|machine| {

@@ -3,7 +3,8 @@
 //! # Limits
 //! - When [`Limits::connections`] are open, the connection that has made no progress for the longest time is closed to admit
 //!   a new one. Idle or stalled clients cannot lock others out.
-//! - A connection without progress for [`Limits::head_timeout`] is closed, and a request head that is incomplete by then.
+//! - A connection is closed if no complete request head arrives within [`Limits::head_timeout`], counted from the handshake or
+//!   the previous answer, and if a client does not read its answer.
 //! - Head and body are limited in bytes; the body is only read after [`Service::route`] has accepted the head.
 //! - A request that is not answered within [`Limits::request_timeout`] is abandoned.
 
@@ -42,7 +43,7 @@ pub struct Limits {
     pub head_bytes: usize,
     /// The longest request body, in bytes; zero if no request has one.
     pub body_bytes: usize,
-    /// Time for a handshake and for each request head, and the longest time without progress on a connection.
+    /// Time for a handshake and for each request head, the idle time before the head included.
     pub head_timeout: Duration,
     /// Time from the end of the head to the answer, the body included.
     pub request_timeout: Duration,

@@ -12,7 +12,8 @@ use units::Bytes;
 
 use crate::error::FileError;
 
-/// Prefix of the names of incomplete files. A process that is killed leaves such a file behind; [`crate::Store::list`] skips it.
+/// Prefix of the names of incomplete files. A process that is killed leaves such a file behind; [`crate::Store::list`]
+/// skips it.
 pub const TEMPORARY_PREFIX: &str = ".unfinished-";
 
 /// Returns the directory that holds `path`: `.` for a bare file name.
@@ -21,7 +22,8 @@ pub fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Creates a temporary file in the directory of `path`, and the directory if it is missing. [`persist`] renames it to `path`.
+/// Creates a temporary file in the directory of `path`, and the directory if it is missing. [`persist`] renames it to
+/// `path`.
 ///
 /// Its permissions are those of a file that a shell creates: 0666 without the bits of the umask.
 ///

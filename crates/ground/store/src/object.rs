@@ -21,8 +21,8 @@ const PART: Bytes = Bytes(8 << 20);
 
 /// An open store: a directory or an object store.
 ///
-/// The methods that transfer files block. [`Self::read`] and [`Self::write`] are asynchronous and run in the store's own
-/// runtime, through [`Self::block_on`].
+/// The methods that transfer files block. [`Self::read`] and [`Self::write`] are asynchronous and run in the store's
+/// own runtime, through [`Self::block_on`].
 pub struct Store {
     url: String,
     backend: Backend,
@@ -63,8 +63,8 @@ impl LocalCopy {
 impl Store {
     /// Opens a store by URL: a path, `file:///path`, or with the feature `s3` `s3://bucket/prefix`.
     ///
-    /// A missing directory is created. Credentials, region and endpoint of an object store are taken from the environment
-    /// (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT` and so on) or from the machine's role.
+    /// A missing directory is created. Credentials, region and endpoint of an object store are taken from the
+    /// environment (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT` and so on) or from the machine's role.
     ///
     /// # Errors
     /// [`Error::Object`] if the URL names no store; [`Error::File`] if the directory cannot be created.
@@ -189,7 +189,8 @@ impl Store {
         Ok(Some(bytes))
     }
 
-    /// Writes a small object, complete or not at all. With `only_new`, an existing object stays and the result is `false`.
+    /// Writes a small object, complete or not at all. With `only_new`, an existing object stays and the result is
+    /// `false`.
     ///
     /// # Errors
     /// [`Error::Object`].

@@ -1,8 +1,9 @@
 //! An S3 server for integration tests: `s3s-fs`, which serves the directories below a root as buckets.
 //!
-//! The object store client reads its credentials from the environment of the process, as in production. A test therefore
-//! runs in two steps: the outer test calls [`run_with_credentials`], which runs the ignored inner test in a process of its
-//! own; the inner test starts and stops [`S3Server`]s at [`address`]. `make test-s3` builds the server and sets `S3_SERVER`.
+//! The object store client reads its credentials from the environment of the process, as in production. A test
+//! therefore runs in two steps: the outer test calls [`run_with_credentials`], which runs the ignored inner test in a
+//! process of its own; the inner test starts and stops [`S3Server`]s at [`address`]. `make test-s3` builds the server
+//! and sets `S3_SERVER`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests, which fail by panicking")]
 
 use std::net::{TcpListener, TcpStream};

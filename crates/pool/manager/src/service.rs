@@ -4,8 +4,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
+use daemon::http::Server;
 use pool::{Broken, Kept, Ns, Pool};
-use tokio::sync::watch;
 
 use crate::book::{Book, Host};
 use crate::files::{self, Files};
@@ -127,10 +127,9 @@ fn open_book(settings: &Settings, ledger: &mut Ledger, now: Ns) -> Result<Book, 
 pub struct Manager {
     /// Where it listens.
     pub address: SocketAddr,
-    stop: watch::Sender<bool>,
     stop_clock: Option<Sender<()>>,
     wake: SyncSender<Wake>,
-    server: Option<JoinHandle<()>>,
+    server: Option<Server>,
     others: Vec<JoinHandle<()>>,
     handle: Option<Handle>,
 }
@@ -163,13 +162,11 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
     let (handle, ledger) = writer::start(ledger, book, clock, rebuild, wake.clone()).map_err(system("start a thread"))?;
     let clock = keeper::tick(handle.clone(), stopped).map_err(system("start a thread"))?;
     let keeper = keeper::keep(handle.clone(), files, woken).map_err(system("start a thread"))?;
-    let (stop, stopping) = watch::channel(false);
     let rights = Rights { operators: settings.operators.clone(), hosts: settings.hosts.clone() };
-    let server = serve(listener, secure, handle.clone(), rights, stopping)?;
+    let server = server::serve(listener, secure, handle.clone(), rights).map_err(system("start the HTTP server"))?;
     log::info!("the pool manager serves {} on {address}", settings.hosts.join(", "));
     Ok(Manager {
         address,
-        stop,
         stop_clock: Some(stop_clock),
         wake,
         server: Some(server),
@@ -190,23 +187,6 @@ fn begin(settings: &Settings) -> Result<(), Error> {
     Ok(())
 }
 
-/// The server in a thread of its own.
-fn serve(
-    listener: TcpListener,
-    secure: Option<std::sync::Arc<rustls::ServerConfig>>,
-    handle: Handle,
-    rights: Rights,
-    stopping: watch::Receiver<bool>,
-) -> Result<JoinHandle<()>, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system("start the runtime"))?;
-    let serve = move || {
-        if let Err(error) = runtime.block_on(server::serve(listener, secure, handle, rights, stopping)) {
-            log::error!("the server has ended: {error}");
-        }
-    };
-    std::thread::Builder::new().name("http".to_owned()).spawn(serve).map_err(system("start a thread"))
-}
-
 impl Manager {
     /// The way to its writer, for what lives in the same process.
     #[must_use]
@@ -220,9 +200,8 @@ impl Manager {
     }
 
     fn end(&mut self) {
-        let _ = self.stop.send(true);
         if let Some(server) = self.server.take() {
-            let _ = server.join();
+            server.stop();
         }
         drop(self.stop_clock.take());
         let _ = self.wake.send(Wake::Stop);

@@ -17,29 +17,29 @@ use crate::values::{duration, ratio, time};
 
 #[derive(Debug, Args)]
 pub(crate) struct Experiment {
-    /// Where traces are: a directory, or s3://bucket/prefix [default: the configured trace.store]
+    /// The traces: a directory, or s3://bucket/prefix [default: the configured trace.store]
     #[arg(long, value_name = "URL")]
     pub(crate) trace: Option<String>,
-    /// The group that is compared with: terms that all hold, of bundle=VERSION, cluster=PATTERN, class=CLASS, machine=PATTERN and
+    /// The reference group: terms that must all match, of bundle=VERSION, cluster=PATTERN, class=CLASS, machine=PATTERN and
     /// hash=FROM..UNTIL[@SALT], such as cluster=eu-*,hash=0%..50%
     #[arg(long, value_name = "TERM,...", value_parser = group)]
     pub(crate) a: rollout::experiment::Group,
-    /// The other group, the same way
+    /// The group to compare, in the same form
     #[arg(long, value_name = "TERM,...", value_parser = group)]
     pub(crate) b: rollout::experiment::Group,
-    /// Only what happened since then, such as 2026-11-20T12:00:00Z
+    /// Only entries from this time on, such as 2026-11-20T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) from: Option<u64>,
-    /// Only what happened before then
+    /// Only entries before this time
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) until: Option<u64>,
-    /// Take off what machines were like for so long before --from, which makes intervals narrower
+    /// Subtract each machine's own mean over this time before --from, which narrows the intervals
     #[arg(long, value_name = "DURATION", requires = "from", value_parser = duration)]
     pub(crate) before: Option<std::time::Duration>,
     /// The promotion rate that an entry should not exceed [default: cold_age.promotion_rate]
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     pub(crate) objective: Option<RatioPpm>,
-    /// The seed of every draw
+    /// The seed of all random draws
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) seed: u64,
 }
@@ -85,7 +85,7 @@ fn text(report: &Report) -> String {
         let finding = match finding {
             Finding::Better => "B is better",
             Finding::Worse => "B is worse",
-            Finding::WithinNoise => "no difference shown",
+            Finding::WithinNoise => "no significant difference",
         };
         let _ = writeln!(
             text,

@@ -1,4 +1,4 @@
-//! `thermocline model`: what a fleet would save, and feel, under other parameters.
+//! `thermocline model`: traces replayed under other parameters.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use ::model::coverage::Coverage;
 use ::model::fleet::{self, Account, By, Model, Named, Source};
 use ::model::front::{self, Objective};
 use ::model::generate::Fleet;
-use ::model::generate::fit::{self, Measured};
-use ::model::generate::resample::{Originals, Resampled};
+use ::model::generate::fit::{self, FitInput};
+use ::model::generate::resample::{Originals, ResampledFleet};
 use ::model::grid::{Grid, Setup};
 use ::model::partial::{Partial, Setting};
-use ::model::resume::{self, Keeper, Kept};
+use ::model::resume::{self, Keeper, SavedAccount};
 use ::model::survey::Survey;
 use ::model::tally::{Tally, Total, ratio};
 use ::model::traces::Traces;
@@ -51,7 +51,7 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         modelled(config, arguments, &fleet, fleet.basis(), threads, format)?
     } else {
         let given = inputs(arguments)?;
-        // Copies last as long as this.
+        // The copies exist as long as this binding.
         let (paths, _copies) = bring(arguments, given)?;
         let traces = match &arguments.groups {
             Some(groups) => Traces::open_groups(&paths, groups.clone())?,
@@ -66,13 +66,13 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
             None => modelled(config, arguments, &traces, basis, threads, format)?,
             Some(jobs) => {
                 let originals = read(&traces, &fleet::all(&traces), threads, Originals::default, format)?;
-                let fleet = Resampled::new(originals, basis.thresholds, arguments.seed, jobs, arguments.days);
-                let fleet = fleet.context("the traces hold no job, so that there is nothing to draw from")?;
+                let fleet = ResampledFleet::new(originals, basis.thresholds, arguments.seed, jobs, arguments.days);
+                let fleet = fleet.context("the traces hold no job to resample")?;
                 modelled(config, arguments, &fleet, basis, threads, format)?
             }
         }
     };
-    // Other policies have said what they had to say.
+    // Other policies have printed their own answer.
     let Some((partial, in_detail)) = found else { return Ok(()) };
     match &arguments.tally {
         Some(file) => {
@@ -88,7 +88,7 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
     }
 }
 
-/// Paths on this machine of all that was given, and the copies among them.
+/// Local paths of all sources, and the copies that were fetched.
 fn bring(arguments: &arguments::Model, given: Vec<String>) -> Result<(Vec<PathBuf>, Vec<Local>)> {
     let (urls, paths): (Vec<_>, Vec<_>) = given.into_iter().partition(|given| given.contains("://"));
     if urls.is_empty() {
@@ -105,8 +105,8 @@ fn bring(arguments: &arguments::Model, given: Vec<String>) -> Result<(Vec<PathBu
     Ok((paths, copies))
 }
 
-/// What the grid of K and S comes to over a source, and the configured pair in detail where that was asked for; `None` of the other
-/// policies, which answer for themselves.
+/// Replays the grid of K and S over a source, and the configured pair in detail if requested; `None` for other policies, which
+/// print their own answer.
 fn modelled<S: Named<Error: std::error::Error + Sync + 'static>>(
     config: &Config,
     arguments: &arguments::Model,
@@ -124,7 +124,7 @@ fn modelled<S: Named<Error: std::error::Error + Sync + 'static>>(
     Ok(Some((replay(config, arguments, source, basis, threads, format)?, in_detail)))
 }
 
-/// What was given to read, one way or the other.
+/// The sources from --trace and --trace-list.
 fn inputs(arguments: &arguments::Model) -> Result<Vec<String>> {
     let Some(list) = &arguments.trace_list else { return Ok(arguments.trace.clone()) };
     let text = if list.as_os_str() == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(list) };
@@ -136,10 +136,10 @@ fn inputs(arguments: &arguments::Model) -> Result<Vec<String>> {
     Ok(paths)
 }
 
-/// How long a thread counts before it keeps what it has: what a worker that dies loses, at most.
+/// Time between two saves of a thread: the most that a killed worker loses.
 const KEPT_EVERY: Duration = Duration::from_secs(15);
 
-/// Replays a source, or what is left of it.
+/// Replays a source, or the rest of it after a resume.
 fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
     config: &Config,
     arguments: &arguments::Model,
@@ -157,7 +157,7 @@ fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
     };
     let setting = Setting::new(basis, arguments.generate.is_some() || arguments.resample.is_some(), &grid, setups, by, arguments.survey);
     let counted = || Model::new(&grid, &setting.setups, &basis.thresholds, by).map(|model| (arguments.survey.then(Survey::default), model));
-    // Which setups have a threshold old enough does not depend on the thread.
+    // The check is the same for every thread.
     let model = counted()
         .map_err(|index| anyhow!("no threshold is {} scans old; give a lower minimum_age", setting.setups[index].minimum_cold_age.0))?;
     let open = || counted().unwrap_or_else(|_| model.clone());
@@ -165,12 +165,12 @@ fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
     let pieces = found.as_ref().map_or_else(|| fleet::all(source), |found| found.pieces.clone());
     let (survey, model) = match (&arguments.resume, &found) {
         (Some(directory), Some(found)) => {
-            told(directory, found, source.pieces());
+            print_resumed(directory, found, source.pieces());
             let parts = (0..source.pieces()).map(|piece| source.part(piece)).collect();
             let keeper = Keeper { directory, setting: &setting, parts, every: KEPT_EVERY };
-            let (counted, failed) = read(source, &pieces, threads, || Kept::new(&keeper, open), format)?.finish();
+            let (counted, failed) = read(source, &pieces, threads, || SavedAccount::new(&keeper, open), format)?.finish();
             if let Some(error) = failed {
-                log::warn!("what was counted is complete, but not all of it was kept: {error}");
+                log::warn!("the result is complete, but could not be saved completely: {error}");
             }
             counted
         }
@@ -186,18 +186,18 @@ fn replay<S: Named<Error: std::error::Error + Sync + 'static>>(
     Ok(whole)
 }
 
-/// Says what was found in a directory of work that goes on.
-fn told(directory: &Path, found: &resume::Found, pieces: usize) {
+/// Prints what was found in the directory of --resume.
+fn print_resumed(directory: &Path, found: &resume::ResumeState, pieces: usize) {
     let kept = pieces - found.pieces.len();
     if kept > 0 {
-        log::info!("{kept} of {pieces} pieces were counted before, says {}", directory.display());
+        log::info!("{kept} of {pieces} pieces were counted before, according to {}", directory.display());
     }
     if !found.stale.is_empty() {
-        log::info!("{} files in {} are of other files than are there now, and not used", found.stale.len(), directory.display());
+        log::info!("{} files in {} belong to other trace files and are not used", found.stale.len(), directory.display());
     }
 }
 
-/// What the sums answer.
+/// The answer from the sums.
 fn settle(config: &Config, arguments: &arguments::Model, partial: &Partial) -> Result<Report> {
     let (setting, grid) = (&partial.setting, partial.setting.grid()?);
     let basis = &setting.basis;
@@ -252,7 +252,7 @@ fn setups(config: &Config, arguments: &arguments::Model, basis: &Basis) -> Resul
     let configured = configured(config);
     let mut setups = vec![configured];
     for limits in &arguments.what_if {
-        // A page is at least as old as asked for: scans are rounded up.
+        // Scans are rounded up, so that a page is at least as old as requested.
         let scans = limits.minimum_age.map_or(1, |age| millis(age).div_ceil(basis.scan_period_ms.max(1)).max(1));
         let Ok(scans) = u8::try_from(scans) else {
             bail!("minimum_age is above 255 scans of {} ms; give a lower one", basis.scan_period_ms);
@@ -267,7 +267,7 @@ fn setups(config: &Config, arguments: &arguments::Model, basis: &Basis) -> Resul
     Ok(setups)
 }
 
-/// What is asked of totals.
+/// The question that totals answer.
 struct Question<'a> {
     grid: &'a Grid,
     objective: Objective,
@@ -275,7 +275,7 @@ struct Question<'a> {
     configured: (RatioPpm, u64),
     basis: &'a Basis,
     price: Option<f64>,
-    /// Whether every pair is told.
+    /// Whether every pair is in the answer.
     every_pair: bool,
 }
 
@@ -318,15 +318,15 @@ impl Question<'_> {
         }
     }
 
-    /// How a generated fleet fits.
+    /// How a generated fleet matches the published figures.
     fn fitted(&self, survey: &Survey, totals: &[Total]) -> Option<Vec<fit::Row>> {
         let hand_tuned = totals.iter().find(|total| (total.percentile, total.warmup_ms) == self.configured)?;
         let (best, objective) = (front::best(totals, &self.objective), self.objective);
-        Some(fit::rows(&Measured { survey, thresholds: &self.basis.thresholds, hand_tuned, best, objective }))
+        Some(fit::rows(&FitInput { survey, thresholds: &self.basis.thresholds, hand_tuned, best, objective }))
     }
 }
 
-/// Reads a source and says how far it is.
+/// Reads a source and prints its progress.
 fn read<S: Source<Error: std::error::Error + Sync + 'static>, A: Account>(
     source: &S,
     pieces: &[usize],
@@ -363,7 +363,7 @@ fn record(fleet: &Fleet, directory: &Path, threads: NonZero<usize>, format: Form
     print(format, &done, || format!("{entries} generated entries in {} files below {}\n", fleet.machines(), directory.display()))
 }
 
-/// Tells on standard error how much is done, in whole percent.
+/// Prints progress on standard error, in whole percent.
 struct Progress {
     pieces: usize,
     shown: AtomicUsize,

@@ -1,4 +1,4 @@
-//! `thermocline rollout`: what is published for a fleet, and who follows it.
+//! `thermocline rollout`: signed bundles, their assignment to machines, and staged rollouts.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use ::rollout::stage::Action;
 use arguments::StepCommand;
 use arguments::{Assign, Repository, RolloutCommand, Show, Signing};
 
-/// Runs a command.
+/// Runs a rollout command.
 pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> Result<ExitCode> {
     match command {
         RolloutCommand::Keygen(arguments) => {
@@ -35,7 +35,7 @@ pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> 
             let signing = &arguments.signing;
             let changed = operator(config, signing)?.init(arguments.root_threshold, signing.dry_run)?;
             let root = root(config, &signing.repository);
-            told(format, &changed, &format!("machines are to trust {}: bring it to each, as rollout.root", root.display()))?;
+            print_change(format, &changed, &format!("copy {} to each machine as rollout.root", root.display()))?;
         }
         RolloutCommand::Publish(arguments) => {
             let bundle = read_bundle(&arguments.bundle)?;
@@ -47,14 +47,18 @@ pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> 
             change(config, format, &arguments.signing, Change::Assign(&assignment), &assignment_text(&assignment))?;
         }
         RolloutCommand::Revoke(arguments) => {
-            let what = format!("bundle {} is taken back", arguments.version);
+            let what = format!("bundle {} is revoked", arguments.version);
             change(config, format, &arguments.signing, Change::Revoke(arguments.version), &what)?;
         }
-        RolloutCommand::Refresh(signing) => change(config, format, signing, Change::Refresh, "signatures are renewed")?,
+        RolloutCommand::Refresh(signing) => change(config, format, signing, Change::Refresh, "signatures renewed")?,
         RolloutCommand::Rotate(arguments) => {
             let signing = &arguments.signing;
             let changed = operator(config, signing)?.rotate(&arguments.new_keys, arguments.root_threshold, signing.dry_run)?;
-            told(format, &changed, &format!("from now on {} signs; the old keys sign nothing any more", arguments.new_keys.display()))?;
+            print_change(
+                format,
+                &changed,
+                &format!("keys in {} sign from now on; the old keys are no longer valid", arguments.new_keys.display()),
+            )?;
         }
         RolloutCommand::Steps(command) => step(config, format, command)?,
         RolloutCommand::List(repository) => {
@@ -64,14 +68,14 @@ pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> 
         RolloutCommand::Show(arguments) => show(config, format, arguments)?,
         RolloutCommand::Verify(repository) => {
             let contents = reader(config, repository)?.contents(false)?;
-            let sound = contents.troubles.is_empty();
+            let valid = contents.troubles.is_empty();
             let first = contents.roles.iter().min_by_key(|role| role.expires_unix_s);
             let until = first.map(|role| format!("; {} expires first, at {}", role.role, rfc3339(role.expires_unix_s))).unwrap_or_default();
-            print(format, &json!({ "ok": sound, "troubles": contents.troubles, "roles": contents.roles }), || {
+            print(format, &json!({ "ok": valid, "troubles": contents.troubles, "roles": contents.roles }), || {
                 let troubles: String = contents.troubles.iter().map(|trouble| format!("{trouble}\n")).collect();
                 format!("{troubles}{} bundles verified{until}\n", contents.bundles.len())
             })?;
-            return Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            return Ok(if valid { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         RolloutCommand::Which(arguments) => {
             let contents = reader(config, &arguments.repository)?.contents(true)?;
@@ -95,7 +99,7 @@ pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a command of a bundle's way to the machines.
+/// Runs a command of a staged rollout.
 fn step(config: &Config, format: Format, command: &StepCommand) -> Result<()> {
     match command {
         StepCommand::Plan(arguments) => steps::plan(format, arguments),
@@ -128,7 +132,7 @@ fn operator(config: &Config, signing: &Signing) -> Result<Operator> {
     Ok(Operator::open(&store(config, repository)?, &root(config, repository), &signing.keys, validity)?)
 }
 
-/// Who only looks needs no keys.
+/// A reader of the repository, without keys.
 pub(crate) fn reader(config: &Config, repository: &Repository) -> Result<Operator> {
     let nowhere = PathBuf::new();
     Ok(Operator::open(&store(config, repository)?, &root(config, repository), &nowhere, Validity::default())?)
@@ -136,10 +140,10 @@ pub(crate) fn reader(config: &Config, repository: &Repository) -> Result<Operato
 
 fn change(config: &Config, format: Format, signing: &Signing, change: Change, what: &str) -> Result<()> {
     let changed = operator(config, signing)?.change(change, signing.dry_run)?;
-    told(format, &changed, what)
+    print_change(format, &changed, what)
 }
 
-fn told(format: Format, changed: &Changed, what: &str) -> Result<()> {
+fn print_change(format: Format, changed: &Changed, what: &str) -> Result<()> {
     print(format, changed, || {
         let (would, version) = (if changed.dry_run { "dry run, nothing is written: " } else { "" }, changed.version);
         format!("{would}{what} (metadata version {version})\n")
@@ -171,11 +175,11 @@ fn assignment_of(arguments: &Assign) -> Assignment {
 
 fn show(config: &Config, format: Format, arguments: &Show) -> Result<()> {
     let contents = reader(config, &arguments.repository)?.contents(true)?;
-    let wanted = arguments.version;
-    let found = contents.bundles.iter().rfind(|bundle| wanted.is_none_or(|version| version == bundle.version));
+    let requested = arguments.version;
+    let found = contents.bundles.iter().rfind(|bundle| requested.is_none_or(|version| version == bundle.version));
     let Some(bundle) = found else {
         let known: Vec<_> = contents.bundles.iter().map(|bundle| bundle.version.to_string()).collect();
-        bail!("no such bundle is published; there are: {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") });
+        bail!("this bundle is not published; published are: {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") });
     };
     print(format, bundle, || bundle.to_toml())
 }
@@ -183,11 +187,11 @@ fn show(config: &Config, format: Format, arguments: &Show) -> Result<()> {
 fn keys_text(made: &[KeyFile], dry_run: bool) -> String {
     let mut text = String::new();
     for key in made {
-        let id = if dry_run { "would be made" } else { &key.id };
+        let id = if dry_run { "would be created" } else { &key.id };
         let _ = writeln!(text, "{:<10} {} {id}", key.role, key.path.display());
     }
     if !dry_run {
-        text += "they are not encrypted: keep the root's keys offline, and all of them from other users\n";
+        text += "the keys are not encrypted: keep the root keys offline, and protect all of them from other users\n";
     }
     text
 }
@@ -199,7 +203,7 @@ fn assignment_text(assignment: &Assignment) -> String {
     let whose = if clusters.is_empty() { String::new() } else { format!(" of {}", clusters.join(", ")) };
     let who = match bundle {
         Some(_) => format!("{}{whose} go by {}, the others by {}", RatioPpm(*share_ppm), version(bundle), version(previous)),
-        None => format!("all go by {}", version(previous)),
+        None => format!("all machines follow {}", version(previous)),
     };
     let pinned = if *pinned { "; pinned" } else { "" };
     format!("rollout {rollout}, stage {stage}: {who}; {} held back{pinned}", RatioPpm(*control_ppm))
@@ -213,7 +217,7 @@ fn contents_text(contents: &Contents) -> String {
         let _ = writeln!(text, "{:>8}  {:<24} {created:<21} {expires:<21} {}", bundle.version, bundle.id, knobs.join(", "));
     }
     for trouble in &contents.troubles {
-        let _ = writeln!(text, "trouble: {trouble}");
+        let _ = writeln!(text, "error: {trouble}");
     }
     let assigned = contents.assignment.as_ref().map_or_else(|| "nothing is assigned".to_owned(), assignment_text);
     let _ = writeln!(text, "{assigned}");

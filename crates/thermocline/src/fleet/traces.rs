@@ -1,4 +1,4 @@
-//! `thermocline trace`: what is in traces, and what can be made of them.
+//! `thermocline trace`: lists, shows, validates, merges, exports and compacts traces.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,17 +26,17 @@ use inputs::{Inputs, Local};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TraceCommand {
-    /// List the files, with what is in each
+    /// List the files with their content
     List(Traces),
     /// Show each job: memory, coverage, promotions, stalls
     Show(TracesOfJobs),
-    /// Read everything, and report what cannot be true; exits with 1 if anything cannot
+    /// Read everything and report inconsistent entries; exits with 1 if there are any
     Validate(Traces),
-    /// Make one sorted file of many
+    /// Merge files into one sorted file
     Merge(TracesInto),
     /// Print every entry: as comma-separated values, or with --format json as one JSON object per line
     Export(TracesOfJobs),
-    /// Make the file that a model replays fastest
+    /// Write the compacted form, which the model replays fastest
     Compact(TracesInto),
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct TracesOfJobs {
 pub(crate) struct TracesInto {
     #[command(flatten)]
     pub(crate) traces: Traces,
-    /// The file to make: a path, or s3://bucket/path
+    /// The file to write: a path, or s3://bucket/path
     #[arg(long, value_name = "FILE")]
     pub(crate) to: String,
 }
@@ -108,13 +108,13 @@ fn find(config: &Config, traces: &Traces) -> Result<Inputs> {
     }
 }
 
-/// The entries of all files, sorted, of the jobs that are wanted.
+/// The entries of all files, sorted, of the requested jobs.
 struct Stream {
     merge: Merge,
     basis: Basis,
     job: Option<GlobMatcher>,
     progress: Progress,
-    /// Keeps copies while they are read.
+    /// Keeps the copies until they are read.
     _files: Vec<Local>,
 }
 
@@ -251,7 +251,7 @@ fn validate(inputs: &Inputs, format: Format) -> Result<ExitCode> {
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Makes one file of many by `make`.
+/// Writes one file from many, by `make`.
 fn into(
     config: &Config,
     format: Format,
@@ -276,7 +276,7 @@ fn export(stream: &mut Stream, format: Format) -> Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let written = write_entries(stream, format, &mut out).and_then(|()| Ok(out.flush()?));
     match written {
-        // Whoever read us has seen enough.
+        // The reader closed the pipe, for example `head`.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) => Ok(()),
         other => other,
     }
@@ -308,12 +308,12 @@ fn write_entries(stream: &mut Stream, format: Format, out: &mut impl std::io::Wr
     Ok(())
 }
 
-/// A word as RFC 4180 has it.
+/// A field of a comma-separated line (RFC 4180).
 fn quoted(word: &str) -> String {
     if word.contains([',', '"', '\n', '\r']) { format!("\"{}\"", word.replace('"', "\"\"")) } else { word.to_owned() }
 }
 
-/// When something was, for people.
+/// A time for people.
 fn when(unix_ms: u64) -> String {
     calendar::time(unix_ms)
 }

@@ -1,38 +1,38 @@
-//! The kinds of jobs of a generated fleet, and what they are like.
+//! The kinds of jobs of a generated fleet.
 //!
-//! Names say what a kind is modelled after; none of it was measured. The figures were chosen so that the fleet as a
-//! whole fits what is published of fleets ([`crate::generate::fit`] shows how well).
+//! Names state what a kind is modelled after; none of the values was measured. They were chosen so that the whole fleet
+//! fits what is published of fleets ([`crate::generate::fit`] reports how well).
 
-/// A kind of job. Shares are of one.
+/// A kind of job. All shares are between 0 and 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Kind {
-    /// Its name; what it is grouped by.
+    /// Name; the class of its jobs.
     pub name: &'static str,
     /// Share of the jobs.
     pub share: f64,
     /// Median size in pages, and the standard deviation of its natural logarithm.
     pub pages: (f64, f64),
-    /// Share of the pages that are not touched all the time, for a job like most.
+    /// Share of the pages that are not touched all the time, for a typical job.
     pub cool: f64,
-    /// Of those, the share that is never touched again.
+    /// Share of those pages that is never touched again.
     pub dead: f64,
-    /// How the rest spreads over reuse distances: each octave of them holds this many times what the next shorter holds.
+    /// Distribution of the others over reuse distances: ratio of each octave to the next shorter one.
     pub octave: f64,
-    /// How far the load swings over a day: 0.3 is 30 % up and down.
+    /// Amplitude of the load over a day: 0.3 is 30 % up and down.
     pub diurnal: f64,
     /// Standard deviation of the logarithm of the load from one entry to the next.
     pub noise: f64,
-    /// How often a day a sweep touches some of everything: a scan, a compaction, a collection.
+    /// Sweeps per day that touch part of all memory: a scan, a compaction, a garbage collection.
     pub sweeps_per_day: f64,
-    /// The largest share that a sweep touches; a share is as likely to lie in one octave below it as in another.
+    /// Largest share that a sweep touches; shares are spread evenly over the three octaves below it.
     pub sweep_max: f64,
-    /// How many hours a phase lasts; with the next one, the load is another and part of the memory is touched.
+    /// Duration of a phase in hours; the next phase has another load and touches part of the memory.
     pub phase_hours: f64,
-    /// Median of the lifetime in hours, and the standard deviation of its natural logarithm.
+    /// Median lifetime in hours, and the standard deviation of its natural logarithm.
     pub life_hours: (f64, f64),
     /// Share of the cold pages that do not compress.
     pub incompressible: f64,
-    /// Median ratio at which the rest compresses.
+    /// Median compression ratio of the other cold pages.
     pub compression: f64,
 }
 

@@ -10,10 +10,11 @@
 //! cold(a) = pages(t - a) * exp(-rate * (L(t) - L(t - a))) * exp(-(B(t) - B(t - a)))
 //! ```
 //!
-//! pages of age `a` or older: those that existed then, were not touched since under the load that there was (`L` is the
-//! load summed up), and were missed by every sweep (`B` sums `-ln(1 - share)` of the sweeps). Of these, a scan of period
-//! `s` finds `1 - exp(-rate * load * s)` touched: the promotions. So an entry needs one exponential for each threshold,
-//! of the slowest group; the other groups' rates are that one's times a power of two, so theirs follow by squaring.
+//! pages of age `a` or older: those that existed at `t - a`, were not touched since under the load of that time (`L` is
+//! the integral of the load), and were missed by every sweep (`B` sums `-ln(1 - share)` of the sweeps). A scan of
+//! period `s` finds `1 - exp(-rate * load * s)` of them touched: the promotions. An entry needs one exponential per
+//! threshold, for the slowest group; the rates of the other groups are that rate times a power of two, so theirs follow
+//! by squaring.
 
 use fastrand::Rng;
 use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
@@ -21,42 +22,42 @@ use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
 use super::kinds::Kind;
 use super::random::{count, log_normal, normal, shifted};
 
-/// Minutes of an entry (000 section 5.3).
+/// Minutes per entry (SDFM section 5.3).
 pub(crate) const ENTRY_MINUTES: f64 = 5.0;
-/// Minutes between scans (000 section 5.1).
+/// Minutes between scans (SDFM section 5.1).
 pub(crate) const SCAN_MINUTES: f64 = 2.0;
-/// Page groups by reuse distance: from one touch a minute down to one in 5.7 days, halving.
+/// Page groups by reuse distance: from one touch per minute down to one in 5.7 days, each half of the one before.
 const GROUPS: usize = 14;
-/// Entries of the past that ages reach back to: 8.5 hours are 102 of them. A power of two.
+/// Past entries that ages refer to: 8.5 hours are 102 entries. A power of two.
 const MOMENTS: usize = 128;
 
-/// What a moment adds to the sums of all before it.
+/// Cumulative state at the end of an entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moment {
-    /// Minutes of load one.
+    /// Integral of the load, in minutes of load one.
     load: f64,
-    /// `-ln` of the share that every sweep has missed.
+    /// `-ln` of the share that all sweeps have missed.
     swept: f64,
-    /// Pages, as a share of the job's size.
+    /// Pages, as a share of the job's final size.
     pages: f64,
 }
 
-/// What a job is like, once drawn.
+/// The drawn properties of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Traits {
     pub(crate) kind: &'static Kind,
-    /// Pages when it is full grown.
+    /// Pages at its final size.
     pages: f64,
-    /// Shares of them by group, the slowest first.
+    /// Shares of the page groups, the slowest first.
     groups: [f64; GROUPS],
-    /// Share of them that is never touched again.
+    /// Share of pages that are never touched again.
     dead: f64,
-    /// Share of one day by which its load's peak is late.
+    /// Delay of the daily peak of the load, as a share of a day.
     late: f64,
 }
 
 impl Traits {
-    /// Draws a job of a kind; `shift` is what its cluster and machine have in common with their jobs.
+    /// Draws a job of a kind; `shift` is the common shift of its cluster and machine.
     pub(crate) fn draw(kind: &'static Kind, shift: f64, random: &mut Rng) -> Self {
         let cool = shifted(kind.cool, shift + 0.75 * normal(random));
         let dead = cool * shifted(kind.dead, 0.8 * normal(random));
@@ -70,32 +71,32 @@ impl Traits {
             weight *= octave;
         }
         groups.iter_mut().for_each(|group| *group *= (cool - dead) / sum);
-        // A job below 4 MiB has too few pages to tell anything.
+        // Histograms of jobs below 4 MiB have too few pages.
         let pages = log_normal(random, kind.pages).clamp(1_024.0, 1e9);
-        // Two in three live where most of the fleet's users do.
+        // Two in three jobs peak within a quarter of a day of the fleet's peak.
         let late = 0.25 * normal(random);
         Self { kind, pages, groups, dead, late }
     }
 }
 
-/// A job that lives.
+/// The state of a running job.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
     traits: Traits,
     random: Rng,
-    /// How far back each threshold lies, in entries: whole ones, and the rest.
+    /// Distance of each threshold in entries: the integer part and the fraction.
     back: Vec<(usize, f64)>,
     moments: [Moment; MOMENTS],
-    /// How many entries there have been, those from before the trace included.
+    /// Entries so far, including those before the trace.
     now: usize,
-    /// Slow noise of the load, and the level of the phase.
+    /// Slow noise of the load, and the load level of the phase.
     wander: f64,
     level: f64,
-    /// Suffix sums of the last entry's cold ages, what a sweep can touch.
+    /// Suffix sums of the last entry's cold ages that a sweep can touch.
     touchable: [f64; THRESHOLDS_MAX],
 }
 
-/// The suffix sums of an entry: pages, and accesses, at or above each threshold; and all pages.
+/// The suffix sums of an entry: pages and accesses at or above each threshold, and all pages.
 #[derive(Clone, Debug)]
 pub(crate) struct Suffixes {
     pub(crate) pages: f64,
@@ -104,7 +105,8 @@ pub(crate) struct Suffixes {
 }
 
 impl Life {
-    /// A job that starts, or that has run for so many entries when the trace begins at `minute` of the day.
+    /// Creates a job that starts, or that has run for `entries_before` entries, when the trace begins at `minute` of
+    /// the day.
     pub(crate) fn new(traits: Traits, thresholds: &Thresholds, entries_before: usize, minute: f64, random: Rng) -> Self {
         let back = thresholds.as_slice().iter().map(|age| {
             let entries = f64::from(age.0) * SCAN_MINUTES / ENTRY_MINUTES;
@@ -122,7 +124,7 @@ impl Life {
             level: 1.0,
             touchable: [0.0; THRESHOLDS_MAX],
         };
-        // Older pasts than ages reach back to are all alike.
+        // Entries before the longest age do not differ.
         let before = entries_before.min(MOMENTS);
         if entries_before > MOMENTS {
             life.moments.fill(Moment { load: 0.0, swept: 0.0, pages: 1.0 });
@@ -134,28 +136,29 @@ impl Life {
         life
     }
 
-    /// One entry's time passes; returns its load and the share that its sweeps touched.
+    /// Advances by one entry; returns its load and the share that its sweeps touched.
     fn pass(&mut self, minute: f64) -> (f64, f64) {
         let kind = self.traits.kind;
         let random = &mut self.random;
         let share_of_day = ENTRY_MINUTES / 1_440.0;
         let mut touched = 0.0;
         for _ in 0..count(random, kind.sweeps_per_day * share_of_day) {
-            // Over three octaves.
+            // Spread evenly over three octaves.
             touched = f64::max(touched, kind.sweep_max * libm::exp2(-3.0 * random.f64()));
         }
         if random.f64() < ENTRY_MINUTES / 60.0 / kind.phase_hours {
             self.level = libm::exp(0.4 * normal(random));
             touched = f64::max(touched, 0.05 + 0.35 * random.f64());
         }
-        // Half of the noise's variance wanders, half of that forgotten in an hour; the other half is new at each entry.
+        // Half of the variance of the noise is autocorrelated, with a half-life of an hour; the other half is new in
+        // each entry.
         let (kept, half) = (0.944, kind.noise * std::f64::consts::FRAC_1_SQRT_2);
         self.wander = kept * self.wander + half * libm::sqrt(1.0 - kept * kept) * normal(random);
         let noise = self.wander + half * normal(random);
         let day = std::f64::consts::TAU * (minute / 1_440.0 - self.traits.late);
         let load = self.level * libm::exp(noise) * (1.0 + kind.diurnal * libm::cos(day));
         let last = self.moments[(self.now + MOMENTS - 1) % MOMENTS];
-        // A job is as large as it gets after about half an hour.
+        // A job reaches most of its size after about half an hour.
         let pages = last.pages + (1.0 - last.pages) * 0.5;
         self.moments[self.now % MOMENTS] =
             Moment { load: last.load + load * ENTRY_MINUTES, swept: last.swept - libm::log(1.0 - touched), pages };
@@ -163,11 +166,11 @@ impl Life {
         (load, touched)
     }
 
-    /// The next entry, which begins at `minute` of the day.
+    /// Generates the next entry, which begins at `minute` of the day.
     pub(crate) fn entry(&mut self, minute: f64) -> Suffixes {
         let (load, touched) = self.pass(minute);
         let latest = self.moments[(self.now - 1) % MOMENTS];
-        // Each group's share that one scan finds touched, times the scans of an entry.
+        // Share of each group that one scan finds touched, times the scans per entry.
         let mut found = [0.0; GROUPS];
         let mut missed = libm::exp(-slowest_rate() * load * SCAN_MINUTES);
         for slot in &mut found {
@@ -200,7 +203,7 @@ impl Life {
     }
 }
 
-/// Touches a minute of the slowest group.
+/// Returns the touches per minute of the slowest group.
 const fn slowest_rate() -> f64 {
     1.0 / (1 << (GROUPS - 1)) as f64
 }

@@ -1,4 +1,4 @@
-//! A generated fleet as trace files, as its agents would have written them.
+//! Writes a generated fleet as trace files, as its agents would have written them.
 
 use std::path::{Path, PathBuf};
 
@@ -8,19 +8,19 @@ use super::{ENTRY_MS, Fleet, START_UNIX_MS};
 use crate::fleet::Label;
 use crate::series::{Series, buckets};
 
-/// Bytes of a page.
+/// Bytes per page.
 pub const PAGE_BYTES: u64 = 4096;
-/// Milliseconds between scans (000 section 5.1).
+/// Milliseconds between scans (SDFM section 5.1).
 pub const SCAN_PERIOD_MS: u64 = 120_000;
 
 impl Fleet {
-    /// What its histograms stand for.
+    /// Returns the basis of the histograms.
     #[must_use]
     pub fn basis(&self) -> Basis {
         Basis { thresholds: *self.thresholds(), scan_period_ms: SCAN_PERIOD_MS, page_bytes: PAGE_BYTES }
     }
 
-    /// Writes the jobs of the machine with this index into a file below `directory`; `None` where it has no jobs.
+    /// Writes the jobs of the machine with this index into a file below `directory`; returns `None` if it has no jobs.
     ///
     /// # Errors
     /// Those of writing a trace.
@@ -46,15 +46,15 @@ impl Fleet {
     }
 }
 
-/// Where agents put the entries of a machine that begin on the first day.
+/// Returns the path that agents use for entries of a machine that begin on the first day.
 fn path(directory: &Path, id: &JobId) -> PathBuf {
     let partitions = format!("cluster={}/date={}/machine={}", id.cluster, trace::calendar::date(START_UNIX_MS), id.machine);
     directory.join(partitions).join("generated.parquet")
 }
 
 fn entries(id: &JobId, label: &Label, series: &Series) -> impl Iterator<Item = Entry> {
-    // A sample of the cold pages holds incompressible ones, too: they take what they took before.
-    let (compressible, compressed) = (series.facts.compressible.as_f64(), series.facts.compressed.as_f64());
+    // A sample of the cold pages includes incompressible ones, which keep their size.
+    let (compressible, compressed) = (series.compressibility.compressible.as_f64(), series.compressibility.compressed.as_f64());
     let sampled_compressed_ppm = super::whole((compressible * compressed + 1.0 - compressible) * 1e6);
     let start = series.start_unix_ms;
     series.rows().zip(0u64..).map(move |(row, index)| {
@@ -72,7 +72,7 @@ fn entries(id: &JobId, label: &Label, series: &Series) -> impl Iterator<Item = E
             sampled_compressed_ppm,
             ..Figures::default()
         };
-        // Nothing was moved: these jobs are only observed.
+        // No memory was moved: these jobs are only observed.
         let words = [label.class.as_str(), "cold_age", "generated", "observe_only"].map(ToOwned::to_owned);
         let [class, policy, tracker, decision] = words;
         Entry { id: id.clone(), labels: Labels { class, policy, tracker, decision }, figures, cold_pages, promotions_pages }

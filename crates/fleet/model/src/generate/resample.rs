@@ -1,13 +1,13 @@
-//! A larger and longer fleet, drawn from the jobs of a trace: what the trace does not show, it does not show either.
+//! A larger and longer fleet, resampled from the jobs of a trace. It shows no behaviour that the trace does not show.
 //!
 //! # Algorithm
-//! A circular block bootstrap (Politis and Romano 1992). Each job of the new fleet follows one job of the trace, each as likely as
-//! any other: first from its beginning, as the young are different, then block by block, each from a place drawn at random and past
-//! its end from its beginning. Within a block, entries follow each other as they did; that is what the controller's pool of past
-//! bests and its spikes live by. Blocks are an eighth of a job, so that what happens once in its life stays rare.
+//! A circular block bootstrap (Politis and Romano, 1992). Each job of the new fleet follows one job of the trace, drawn
+//! uniformly: first from its start, because young jobs differ; then block by block, each from a random position,
+//! wrapping around at its end. Within a block, entries keep their order, on which the controller's pool of past bests
+//! and the rule for spikes depend. A block is an eighth of a job, so that what happens once in a lifetime stays rare.
 //!
 //! # Properties
-//! The same seed gives the same fleet; every row is one of the source; time goes on as the rows' did; a longer fleet begins with
+//! The same seed gives the same fleet; every row is a row of the source, with its duration; a longer fleet begins with
 //! the shorter one.
 
 use std::convert::Infallible;
@@ -22,11 +22,11 @@ use crate::coverage::{Part, fingerprint};
 use crate::fleet::{Account, Label, Named, Source};
 use crate::series::{Row, Series};
 
-/// A job is cut into so many blocks.
+/// Blocks per job of the trace.
 const BLOCKS: usize = 8;
 const DAY_MS: u64 = 86_400_000;
 
-/// The jobs of a trace, held in memory. An account, so that any source fills it.
+/// The jobs of a trace in memory. An account, so that any source can fill it.
 #[derive(Debug, Default)]
 pub struct Originals(Vec<(Label, Series)>);
 
@@ -43,13 +43,13 @@ impl Account for Originals {
 }
 
 impl Originals {
-    /// How many jobs there are.
+    /// Returns the number of jobs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no jobs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -72,27 +72,27 @@ impl Originals {
     }
 }
 
-/// A fleet to be drawn.
+/// A resampled fleet.
 #[derive(Debug)]
-pub struct Resampled {
+pub struct ResampledFleet {
     originals: Originals,
     thresholds: Thresholds,
     seed: u64,
     jobs: u64,
     days: u32,
-    /// When all of its jobs begin: with the first of the trace.
+    /// Start of all its jobs: the start of the trace.
     start_unix_ms: u64,
     fingerprint: u64,
 }
 
-impl Resampled {
-    /// A fleet of `jobs` jobs that all run for `days` days; `None` where there is nothing to draw from.
+impl ResampledFleet {
+    /// Creates a fleet of `jobs` jobs that all run for `days` days; `None` if there are no originals.
     #[must_use]
     pub fn new(mut originals: Originals, thresholds: Thresholds, seed: u64, jobs: u64, days: u32) -> Option<Self> {
         if originals.is_empty() {
             return None;
         }
-        // Which thread read which job does not show.
+        // Sorted, because the order depends on the threads that read the jobs.
         originals
             .0
             .sort_by(|one, other| (&one.0, one.1.start_unix_ms, one.1.sums()).cmp(&(&other.0, other.1.start_unix_ms, other.1.sums())));
@@ -106,17 +106,17 @@ impl Resampled {
         let random = &mut stream(self.seed, slot);
         let (label, original) = &self.originals.0[random.usize(0..self.originals.len())];
         series.clear();
-        (series.start_unix_ms, series.facts, series.assumed) = (self.start_unix_ms, original.facts, original.assumed);
+        (series.start_unix_ms, series.compressibility, series.assumed) = (self.start_unix_ms, original.compressibility, original.assumed);
         let rows: Vec<Row<'_>> = original.rows().collect();
         let block = rows.len().div_ceil(BLOCKS);
         let (mut at, mut left, mut lasted_ms) = (0, block, 0);
         while lasted_ms < u64::from(self.days) * DAY_MS {
             let row = &rows[at];
-            // The first row of a trace may be of a job that had run before: only its own length is taken from it.
+            // The first row may belong to a job that ran before the trace: use only its own duration.
             let step_ms = at.checked_sub(1).map_or(u64::from(row.window_ms), |before| row.age_ms - rows[before].age_ms).max(1);
             lasted_ms += step_ms;
             let pushed = series.push_row(lasted_ms, row);
-            debug_assert!(pushed.is_ok(), "rows of the same trace, and time goes on");
+            debug_assert!(pushed.is_ok(), "rows of the same trace, and time increases");
             (at, left) = ((at + 1) % rows.len(), left - 1);
             if left == 0 {
                 (at, left) = (random.usize(0..rows.len()), block);
@@ -131,7 +131,7 @@ impl Resampled {
     }
 }
 
-impl Source for Resampled {
+impl Source for ResampledFleet {
     type Error = Infallible;
 
     fn pieces(&self) -> usize {
@@ -148,7 +148,7 @@ impl Source for Resampled {
     }
 }
 
-impl Named for Resampled {
+impl Named for ResampledFleet {
     fn part(&self, piece: usize) -> Part {
         let word = |number: u64| number.to_le_bytes();
         let owner = fingerprint([b"resampled".as_slice(), &word(self.seed), &word(piece as u64)]);
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// Two jobs: of 40 entries of a minute, and of 3 of ten, each row with a number of its own.
+    /// Returns two jobs, of 40 entries of one minute and of 3 entries of ten minutes; all rows differ.
     fn originals(thresholds: &Thresholds) -> Originals {
         let job = |name: &str, entries: u32, minutes: u32, first: u64| {
             let mut series = Series::new(thresholds);
@@ -179,7 +179,7 @@ mod tests {
 
     fn drawn(seed: u64, days: u32) -> Vec<(Label, Series)> {
         let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
-        let fleet = Resampled::new(originals(&thresholds), thresholds, seed, 100, days).unwrap();
+        let fleet = ResampledFleet::new(originals(&thresholds), thresholds, seed, 100, days).unwrap();
         let mut jobs = Vec::new();
         for piece in 0..fleet.pieces() {
             fleet.read(piece, &mut |label, series| jobs.push((label.clone(), series.clone()))).unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_one_of_the_source_and_time_goes_on() {
+    fn every_row_is_a_row_of_the_source() {
         let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
         let sources = originals(&thresholds);
         let jobs = drawn(1, 1);
@@ -202,15 +202,15 @@ mod tests {
             assert!(rows.windows(2).all(|pair| pair[1].age_ms - pair[0].age_ms == u64::from(pair[1].window_ms)));
             let lasted = rows.last().unwrap().age_ms;
             assert!((DAY_MS..DAY_MS + 600_000).contains(&lasted), "{lasted}");
-            // Its youth is the source's, and what came once in 40 entries comes about as often.
+            // A job starts as its source does, and a row that occurs once in 40 entries occurs about as often.
             assert_eq!(rows[0].cold, known[0].2);
-            let seen = rows.iter().filter(|row| row.cold == known[1].2).count();
-            assert!((rows.len() / known.len() / 3..=3 * rows.len() / known.len()).contains(&seen), "{seen} of {}", rows.len());
+            let found = rows.iter().filter(|row| row.cold == known[1].2).count();
+            assert!((rows.len() / known.len() / 3..=3 * rows.len() / known.len()).contains(&found), "{found} of {}", rows.len());
         }
     }
 
     #[test]
-    fn a_seed_is_a_fleet_and_a_longer_one_begins_with_it() {
+    fn the_seed_determines_the_fleet_and_a_longer_one_begins_with_it() {
         let columns = |jobs: &[(Label, Series)]| jobs.iter().map(|(_, series)| series.sums().to_vec()).collect::<Vec<_>>();
         let (one, again, other, longer) = (drawn(1, 1), drawn(1, 1), drawn(2, 1), drawn(1, 2));
         assert_eq!(columns(&one), columns(&again));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_of_nothing() {
-        assert!(Resampled::new(Originals::default(), Thresholds::try_from(vec![1, 4]).unwrap(), 1, 10, 1).is_none());
+    fn no_fleet_is_resampled_from_no_jobs() {
+        assert!(ResampledFleet::new(Originals::default(), Thresholds::try_from(vec![1, 4]).unwrap(), 1, 10, 1).is_none());
     }
 }

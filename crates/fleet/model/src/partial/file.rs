@@ -1,4 +1,4 @@
-//! Partials as files: a mark, a version, the value, a checksum.
+//! The file format of partials: magic bytes, version, value, checksum.
 
 use std::path::Path;
 
@@ -7,22 +7,22 @@ use twox_hash::XxHash64;
 
 use super::{Error, Partial};
 
-/// What such a file begins with.
-const MARK: &[u8; 8] = b"TCTALLY\n";
+/// First bytes of a tally file.
+const MAGIC: &[u8; 8] = b"TCTALLY\n";
 
-/// Goes up when the layout changes, and when the same traces come to other sums: of neither may two be mixed.
+/// Increased when the layout changes, and when the same traces give other sums: such tallies must not be added.
 const VERSION: u32 = 1;
 
-/// Bytes around the value: mark, version and checksum.
-const FRAME: usize = MARK.len() + size_of::<u32>() + size_of::<u64>();
+/// Size of everything but the value: magic bytes, version and checksum.
+const FRAME: usize = MAGIC.len() + size_of::<u32>() + size_of::<u64>();
 
 impl Partial {
-    /// As bytes.
+    /// Encodes the partial as bytes.
     ///
     /// # Errors
-    /// [`Error::Damaged`] where it cannot be expressed, with `path` as its name.
+    /// [`Error::Damaged`] if it cannot be encoded; `path` is its name in errors.
     pub fn encode(&self, path: &Path) -> Result<Vec<u8>, Error> {
-        let mut bytes = MARK.to_vec();
+        let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
         let mut bytes = postcard::to_extend(self, bytes).map_err(|error| damaged(path, format!("cannot be written: {error}")))?;
         let checksum = XxHash64::oneshot(0, &bytes);
@@ -30,15 +30,15 @@ impl Partial {
         Ok(bytes)
     }
 
-    /// From bytes; `path` is what they are called in errors.
+    /// Decodes a partial; `path` is its name in errors.
     ///
     /// # Errors
     /// [`Error::Damaged`] and [`Error::Version`].
     pub fn decode(bytes: &[u8], path: &Path) -> Result<Self, Error> {
-        let Some(rest) = bytes.strip_prefix(MARK) else {
-            return Err(damaged(path, "is no tally; they are made by thermocline model --tally"));
+        let Some(rest) = bytes.strip_prefix(MAGIC) else {
+            return Err(damaged(path, "is not a tally; `thermocline model --tally` writes them"));
         };
-        let truncated = || damaged(path, "ends too early; replay its part again");
+        let truncated = || damaged(path, "is truncated; replay its part again");
         let (version, rest) = rest.split_first_chunk().ok_or_else(truncated)?;
         let found = u32::from_le_bytes(*version);
         if found != VERSION {
@@ -46,13 +46,13 @@ impl Partial {
         }
         let (value, checksum) = rest.split_last_chunk().ok_or_else(truncated)?;
         if u64::from_le_bytes(*checksum) != XxHash64::oneshot(0, &bytes[..FRAME - size_of::<u64>() + value.len()]) {
-            return Err(damaged(path, "its checksum does not agree; replay its part again"));
+            return Err(damaged(path, "has a wrong checksum; replay its part again"));
         }
-        let partial: Self = postcard::from_bytes(value).map_err(|error| damaged(path, format!("is no sound tally: {error}")))?;
-        if partial.is_sound() { Ok(partial) } else { Err(damaged(path, "holds sums that no fleet can have; replay its part again")) }
+        let partial: Self = postcard::from_bytes(value).map_err(|error| damaged(path, format!("is not a valid tally: {error}")))?;
+        if partial.is_sound() { Ok(partial) } else { Err(damaged(path, "has inconsistent sums; replay its part again")) }
     }
 
-    /// Writes it to a file, which appears whole or not at all.
+    /// Writes the partial to a file, atomically.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -60,7 +60,7 @@ impl Partial {
         Ok(store::file::replace(path, &self.encode(path)?)?)
     }
 
-    /// Reads it from a file.
+    /// Reads a partial from a file.
     ///
     /// # Errors
     /// [`Error`].

@@ -10,10 +10,10 @@ use units::Age;
 use super::*;
 use crate::fleet::{Account, Label, Named, Source, all, run};
 use crate::generate::Fleet;
-use crate::resume::{self, Counted, Keeper, Kept};
+use crate::resume::{self, Counts, Keeper, SavedAccount};
 use crate::series::Series;
 
-/// Four machines for a day.
+/// A fleet of four machines over one day.
 fn fleet() -> Fleet {
     Fleet::new(3, 40, 1, Thresholds::log_spaced(32).unwrap())
 }
@@ -24,7 +24,7 @@ fn setting(fleet: &Fleet) -> Setting {
     Setting::new(fleet.basis(), true, &grid, vec![setup(2_000, 1), setup(5_000, 2)], By::Class, true)
 }
 
-/// What some pieces of the fleet come to.
+/// Counts some pieces of the fleet.
 fn count(fleet: &Fleet, setting: &Setting, pieces: &[usize]) -> Partial {
     let grid = setting.grid().unwrap();
     let open = || (Some(Survey::default()), Model::new(&grid, &setting.setups, fleet.thresholds(), setting.by).unwrap());
@@ -34,7 +34,7 @@ fn count(fleet: &Fleet, setting: &Setting, pieces: &[usize]) -> Partial {
     Partial::of(setting.clone(), coverage, survey, model)
 }
 
-fn there_and_back(partial: &Partial) -> Partial {
+fn encoded_and_decoded(partial: &Partial) -> Partial {
     let path = Path::new("x.tally");
     Partial::decode(&partial.encode(path).unwrap(), path).unwrap()
 }
@@ -43,11 +43,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
-    fn parts_add_up_to_the_whole_to_the_bit(workers in proptest::collection::vec(0usize..4, 4), order in any::<[Index; 4]>()) {
+    fn parts_add_up_to_the_same_bits(workers in proptest::collection::vec(0usize..4, 4), order in any::<[Index; 4]>()) {
         let fleet = fleet();
         let setting = setting(&fleet);
         let of = |worker| -> Vec<usize> { all(&fleet).into_iter().filter(|&piece| workers[piece] == worker).collect() };
-        let mut parts: Vec<_> = (0..4).map(|worker| there_and_back(&count(&fleet, &setting, &of(worker)))).collect();
+        let mut parts: Vec<_> = (0..4).map(|worker| encoded_and_decoded(&count(&fleet, &setting, &of(worker)))).collect();
         let mut sum = Partial::empty(setting.clone());
         for at in order {
             sum.merge(parts.remove(at.index(parts.len()))).unwrap();
@@ -60,7 +60,7 @@ proptest! {
 }
 
 #[test]
-fn what_does_not_add_up_is_told_by_name() {
+fn partials_of_other_parameters_or_counted_parts_are_rejected() {
     let fleet = fleet();
     let part = |change: fn(&mut Setting), pieces: &[usize]| {
         let mut setting = setting(&fleet);
@@ -69,8 +69,8 @@ fn what_does_not_add_up_is_told_by_name() {
         count(&fleet, &setting, pieces)
     };
     let check = |change: fn(&mut Setting), pieces: &[usize], piece: &str| {
-        let told = part(|_| (), &[0, 1]).merge(part(change, pieces)).unwrap_err().to_string();
-        assert!(told.contains(piece), "{told}");
+        let error = part(|_| (), &[0, 1]).merge(part(change, pieces)).unwrap_err().to_string();
+        assert!(error.contains(piece), "{error}");
     };
     check(|_| (), &[1, 2], "counted already");
     check(|setting| setting.percentiles = vec![RatioPpm(900_000)], &[2], "percentiles: 90%, 99% here, 90% there");
@@ -79,14 +79,14 @@ fn what_does_not_add_up_is_told_by_name() {
     check(|setting| setting.basis.scan_period_ms = 60_000, &[2], "120000 ms, 4096 bytes here, 60000 ms");
     check(|setting| setting.by = By::Cluster, &[2], "class here, cluster there");
     check(|setting| setting.generated = false, &[2], "generated");
-    // Another day of the same machines goes on with their jobs.
+    // Another day of the same machines continues their jobs.
     let longer = Fleet::new(3, 40, 2, *fleet.thresholds());
-    let told = part(|_| (), &[0]).merge(count(&longer, &setting(&longer), &[0])).unwrap_err();
-    assert_eq!(told, MergeError::Coverage(Conflict::Changed));
+    let error = part(|_| (), &[0]).merge(count(&longer, &setting(&longer), &[0])).unwrap_err();
+    assert_eq!(error, MergeError::Coverage(Conflict::Changed));
 }
 
-/// Bytes with their checksum made good again.
-fn signed(mut bytes: Vec<u8>) -> Vec<u8> {
+/// Replaces the checksum of altered bytes.
+fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
     let value = bytes.len() - size_of::<u64>();
     let checksum = XxHash64::oneshot(0, &bytes[..value]);
     bytes[value..].copy_from_slice(&checksum.to_le_bytes());
@@ -94,21 +94,21 @@ fn signed(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn no_file_is_mistaken_or_makes_the_program_stop() {
+fn invalid_files_are_rejected_without_a_panic() {
     let fleet = fleet();
     let bytes = count(&fleet, &setting(&fleet), &[0]).encode(Path::new("")).unwrap();
     let check = |bytes: &[u8], piece: &str| {
-        let told = Partial::decode(bytes, Path::new("x.tally")).unwrap_err().to_string();
-        assert!(told.contains(piece) && told.contains("x.tally"), "{told}");
+        let error = Partial::decode(bytes, Path::new("x.tally")).unwrap_err().to_string();
+        assert!(error.contains(piece) && error.contains("x.tally"), "{error}");
     };
-    check(b"", "is no tally");
-    check(b"PAR1....PAR1", "is no tally");
+    check(b"", "is not a tally");
+    check(b"PAR1....PAR1", "is not a tally");
     let mut newer = bytes.clone();
     newer[8] = 9;
-    check(&newer, "is a tally of version 9, and this program's are of version 1");
-    // Every cut near the frame, and some within.
+    check(&newer, "is a tally of version 9; this program has version 1");
+    // Every cut in the frame, and some in the value.
     for end in (8..40).chain((40..bytes.len()).step_by(997)) {
-        check(&bytes[..end], if end < 20 { "ends too early" } else { "checksum" });
+        check(&bytes[..end], if end < 20 { "is truncated" } else { "checksum" });
     }
     let (mut tried, mut sound) = (0, 0);
     for at in (12..100).chain((100..bytes.len() - 8).step_by(997)) {
@@ -116,8 +116,8 @@ fn no_file_is_mistaken_or_makes_the_program_stop() {
         changed[at] ^= 0x55;
         check(&changed, "checksum");
         tried += 1;
-        // Even with a good checksum it may be refused, and must not do harm.
-        if let Ok(mut partial) = Partial::decode(&signed(changed), Path::new("x.tally")) {
+        // With a matching checksum it may be accepted; its use must not panic.
+        if let Ok(mut partial) = Partial::decode(&with_checksum(changed), Path::new("x.tally")) {
             sound += 1;
             let grid = partial.setting.grid().unwrap();
             let totals = partial.whole().unwrap().into_iter().flat_map(|tally| tally.finish(&grid)).collect::<Vec<_>>();
@@ -125,10 +125,10 @@ fn no_file_is_mistaken_or_makes_the_program_stop() {
             let _ = partial.merge(count(&fleet, &setting(&fleet), &[1]));
         }
     }
-    assert!(0 < sound && sound < tried, "{sound} of {tried}: some changes are of numbers, which any fleet could have");
+    assert!(0 < sound && sound < tried, "{sound} of {tried}: some changes only alter numbers to other valid ones");
 }
 
-/// A fleet of which some pieces cannot be read.
+/// A fleet with one piece that cannot be read.
 struct Broken<'a>(&'a Fleet, usize);
 
 impl Source for Broken<'_> {
@@ -145,27 +145,27 @@ impl Source for Broken<'_> {
 }
 
 #[test]
-fn work_goes_on_where_it_stopped() {
+fn a_resumed_replay_counts_only_the_missing_pieces() {
     let (fleet, directory) = (fleet(), tempfile::tempdir().unwrap());
     let setting = setting(&fleet);
     let grid = setting.grid().unwrap();
     let parts = || all(&fleet).into_iter().map(|piece| fleet.part(piece)).collect();
     let keeper = |every| Keeper { directory: directory.path(), setting: &setting, parts: parts(), every };
-    let counted =
-        || -> Counted<'_> { (Some(Survey::default()), Model::new(&grid, &setting.setups, fleet.thresholds(), setting.by).unwrap()) };
+    let counts =
+        || -> Counts<'_> { (Some(Survey::default()), Model::new(&grid, &setting.setups, fleet.thresholds(), setting.by).unwrap()) };
     let find = |fleet: &Fleet| resume::find(directory.path(), fleet, &setting).unwrap();
     assert_eq!((find(&fleet).pieces, find(&fleet).partial), (vec![0, 1, 2, 3], Partial::empty(setting.clone())));
 
-    // The third of four pieces breaks after its jobs have been counted: what was written is of the two before it.
+    // The third of four pieces fails after its jobs were counted: the two before it are on disk.
     let keep = keeper(Duration::ZERO);
-    let broken = run(&Broken(&fleet, 2), &all(&fleet), NonZero::<usize>::MIN, || Kept::new(&keep, counted), |_| {});
+    let broken = run(&Broken(&fleet, 2), &all(&fleet), NonZero::<usize>::MIN, || SavedAccount::new(&keep, counts), |_| {});
     assert_eq!(broken.err(), Some(2));
     let found = find(&fleet);
     assert_eq!((found.pieces.clone(), found.partial.clone()), (vec![2, 3], count(&fleet, &setting, &[0, 1])));
 
-    // The second start counts the rest, on two threads that write at the end only.
+    // The second run counts the rest, on two threads that save only at the end.
     let keep = keeper(Duration::MAX);
-    let Ok(kept) = run(&fleet, &found.pieces, NonZero::new(2).unwrap(), || Kept::new(&keep, counted), |_| {});
+    let Ok(kept) = run(&fleet, &found.pieces, NonZero::new(2).unwrap(), || SavedAccount::new(&keep, counts), |_| {});
     let ((survey, model), failed) = kept.finish();
     assert!(failed.is_none());
     let mut rest = Coverage::default();
@@ -176,33 +176,33 @@ fn work_goes_on_where_it_stopped() {
     let found = find(&fleet);
     assert_eq!((found.pieces.len(), found.stale.len(), found.partial), (0, 0, whole));
 
-    // A machine that grew takes the other one of its file along; with another day all are others.
+    // A larger last machine invalidates the file it shares with another; a further day invalidates all files.
     assert_eq!(find(&Fleet::new(3, 52, 1, *fleet.thresholds())).pieces, [2, 3, 4]);
     let longer = find(&Fleet::new(3, 40, 2, *fleet.thresholds()));
     assert_eq!((longer.pieces.len(), longer.stale.len()), (4, 3));
     let mut other = setting.clone();
     other.survey = false;
-    let told = resume::find(directory.path(), &fleet, &other).unwrap_err().to_string();
-    assert!(told.contains("a survey: false here, true there") && told.contains(".tally"), "{told}");
+    let error = resume::find(directory.path(), &fleet, &other).unwrap_err().to_string();
+    assert!(error.contains("a survey: false here, true there") && error.contains(".tally"), "{error}");
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_loses_no_sums() {
+fn an_unwritable_directory_loses_no_sums() {
     let (fleet, directory) = (fleet(), tempfile::tempdir().unwrap());
     let setting = setting(&fleet);
     let grid = setting.grid().unwrap();
     let gone = directory.path().join("gone");
     let parts = all(&fleet).into_iter().map(|piece| fleet.part(piece)).collect();
     let keep = Keeper { directory: &gone, setting: &setting, parts, every: Duration::ZERO };
-    let counted = || (Some(Survey::default()), Model::new(&grid, &setting.setups, fleet.thresholds(), setting.by).unwrap());
-    let Ok(kept) = run(&fleet, &all(&fleet), NonZero::<usize>::MIN, || Kept::new(&keep, counted), |_| {});
+    let counts = || (Some(Survey::default()), Model::new(&grid, &setting.setups, fleet.thresholds(), setting.by).unwrap());
+    let Ok(kept) = run(&fleet, &all(&fleet), NonZero::<usize>::MIN, || SavedAccount::new(&keep, counts), |_| {});
     let ((_, model), failed) = kept.finish();
-    assert!(failed.unwrap().to_string().contains("cannot write"));
+    assert!(failed.unwrap().to_string().contains("cannot create a file in"));
     assert_eq!(model.groups, count(&fleet, &setting, &all(&fleet)).groups);
 }
 
 #[test]
-fn an_account_is_told_of_its_pieces() {
+fn accounts_are_notified_of_completed_pieces() {
     #[derive(Default)]
     struct Pieces(Vec<usize>);
     impl Account for Pieces {

@@ -5,10 +5,10 @@ use units::Age;
 
 use super::*;
 use crate::rates;
-use crate::series::{Facts, buckets};
+use crate::series::{Compressibility, buckets};
 use crate::tally::{Base, Sums, Total, ratio};
 
-/// One entry: how long it lasts, the gap before it, and its two histograms.
+/// An entry: its duration, the gap before it, and its two histograms.
 type Entry = (u32, u32, Vec<u32>, Vec<u32>);
 
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ struct Case {
     series: Series,
 }
 
-/// Histograms whose best threshold wanders: many small counts, now and then a large one.
+/// Generates histograms with a varying best threshold: many small counts and few large ones.
 fn histogram(len: usize) -> impl Strategy<Value = Vec<u32>> {
     let count = prop_oneof![4 => Just(0u32), 4 => 0u32..50, 2 => 0u32..5_000, 1 => 0u32..1 << 25];
     proptest::collection::vec(count, len)
@@ -31,15 +31,16 @@ fn cases() -> impl Strategy<Value = Case> {
             (prop_oneof![2 => Just(0u32), 17 => 1u32..600_000, 1 => any::<u32>()], 0u32..100_000, histogram(n + 1), histogram(n + 1));
         let ks = proptest::collection::vec(0u32..=1_000_000, 1..12);
         let ss = proptest::collection::vec(0u64..20_000_000, 1..6);
-        let facts = (0u32..=1_000_000, 0u32..=1_000_000);
+        let compressibility = (0u32..=1_000_000, 0u32..=1_000_000);
         let pool = (prop_oneof![2 => Just(0u64), 1 => 1u64..500_000, 2 => 500_000u64..40_000_000], any::<bool>());
-        (proptest::collection::vec(entry, 0..80), ks, ss, 0u32..200_000, 0u8..40, facts, pool).prop_map(
-            move |(entries, ks, ss, rate, minimum, facts, (half_life_ms, spikes))| {
+        (proptest::collection::vec(entry, 0..80), ks, ss, 0u32..200_000, 0u8..40, compressibility, pool).prop_map(
+            move |(entries, ks, ss, rate, minimum, compressibility, (half_life_ms, spikes))| {
                 let thresholds = Thresholds::log_spaced(n).unwrap();
                 let grid = Grid::new(ks.into_iter().map(RatioPpm).collect(), ss).unwrap();
                 let setup = Setup { promotion_rate_max: RatioPpm(rate), minimum_cold_age: Age(minimum), half_life_ms, spikes };
                 let mut series = series_of(&thresholds, &entries);
-                series.facts = Facts { compressible: RatioPpm(facts.0), compressed: RatioPpm(facts.1) };
+                series.compressibility =
+                    Compressibility { compressible: RatioPpm(compressibility.0), compressed: RatioPpm(compressibility.1) };
                 Case { thresholds, grid, setup, series }
             },
         )
@@ -58,7 +59,7 @@ fn series_of(thresholds: &Thresholds, entries: &[Entry]) -> Series {
     series
 }
 
-/// The thresholds and histograms as an agent with that minimum age would have had them: younger buckets are one.
+/// Returns the thresholds and the histogram of an agent with this minimum age, which merges the younger buckets.
 fn folded(thresholds: &Thresholds, first: usize, sums: &[u32]) -> (Thresholds, Histogram) {
     let ages: Vec<u8> = thresholds.as_slice()[first..].iter().map(|age| age.0).collect();
     let buckets: Vec<u64> = buckets(sums).map(u64::from).collect();
@@ -67,7 +68,7 @@ fn folded(thresholds: &Thresholds, first: usize, sums: &[u32]) -> (Thresholds, H
     (Thresholds::try_from(ages).unwrap(), Histogram::try_from(list).unwrap())
 }
 
-/// The agent's own controller over the same entries, for one pair.
+/// Replays the entries of one pair through the controller of the agent.
 fn agent(case: &Case, percentile: RatioPpm, warmup_ms: u64) -> Vec<Step> {
     let first = case.setup.first(&case.thresholds).unwrap();
     let Setup { promotion_rate_max, half_life_ms, spikes, .. } = case.setup;
@@ -85,19 +86,19 @@ fn agent(case: &Case, percentile: RatioPpm, warmup_ms: u64) -> Vec<Step> {
     rows.collect()
 }
 
-/// The totals of one pair, the long way: entry by entry with the agent's thresholds.
+/// Computes the totals of one pair entry by entry, with the agent's thresholds.
 fn one_by_one(case: &Case, steps: &[Step]) -> (Sums, u64) {
-    let facts = case.series.facts;
+    let compressibility = case.series.compressibility;
     let (mut sums, mut on) = (Sums::default(), 0);
     for (row, step) in case.series.rows().skip(1).zip(steps) {
         let warm = step.decision != Decision::Hold { reason: Hold::WarmingUp };
         let Some(threshold) = step.threshold.filter(|_| warm && row.window_ms > 0) else { continue };
         let index = case.thresholds.as_slice().iter().position(|&age| age == threshold).unwrap();
         let at_or_above = |list: &[u32]| buckets(list).skip(index + 1).map(u64::from).sum::<u64>();
-        let stored = facts.compressible.share_of(at_or_above(row.cold));
+        let stored = compressibility.compressible.share_of(at_or_above(row.cold));
         let window = u128::from(row.window_ms);
         sums.stored_page_ms += u128::from(stored) * window;
-        sums.pool_page_ms += u128::from(facts.compressed.share_of(stored)) * window;
+        sums.pool_page_ms += u128::from(compressibility.compressed.share_of(stored)) * window;
         sums.promotions += u128::from(at_or_above(row.promotions));
         on += 1;
     }
@@ -116,20 +117,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn thresholds_agree_with_the_agents_entry_by_entry(case in cases()) {
+    fn thresholds_agree_with_the_agent_in_every_entry(case in cases()) {
         let first = case.setup.first(&case.thresholds);
-        // An agent has two thresholds at least.
+        // An agent has at least two thresholds.
         prop_assume!(first.is_some_and(|first| case.thresholds.len() - first >= 2));
         let mut replay = Replay::new(&case.grid, &case.setup, &case.thresholds).unwrap();
-        let mut seen = Vec::new();
+        let mut observed = Vec::new();
         let mut tally = Tally::new(&case.grid);
-        replay.watched(&case.series, &mut tally, &mut |_, spans, warm| seen.push((spans.to_vec(), warm)));
+        replay.job_observed(&case.series, &mut tally, &mut |_, spans, warm| observed.push((spans.to_vec(), warm)));
         let totals = tally.finish(&case.grid);
         let pairs = case.grid.percentiles().iter().enumerate()
             .flat_map(|(k, &percentile)| case.grid.warmups_ms().iter().enumerate().map(move |(s, &warmup)| (k, percentile, s, warmup)));
         for ((k, percentile, s, warmup_ms), total) in pairs.zip(&totals) {
             let steps = agent(&case, percentile, warmup_ms);
-            for (step, (spans, warm)) in steps.iter().zip(&seen) {
+            for (step, (spans, warm)) in steps.iter().zip(&observed) {
                 let threshold = spans.iter().find(|span| span.percentiles.contains(&k)).and_then(|span| case.thresholds.get(span.threshold));
                 prop_assert_eq!(threshold, step.threshold);
                 let warming = step.decision == Decision::Hold { reason: Hold::WarmingUp };
@@ -151,7 +152,7 @@ proptest! {
             replay.job(&case.series, &mut whole);
             let mut part = Tally::new(&case.grid);
             replay.job(&case.series, &mut part);
-            // The other way round, too.
+            // Merged in the opposite order.
             part.merge(&parts);
             parts = part;
         }
@@ -160,12 +161,12 @@ proptest! {
     }
 }
 
-/// Two thresholds, at one and four scans, and entries of a minute with a working set of a million pages.
+/// Returns a job with thresholds at one and four scans, and entries of one minute with a working set of a million pages.
 fn job(promotions: &[[u32; 3]]) -> Case {
     let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
     let entries: Vec<Entry> = promotions.iter().map(|list| (60_000, 0, list.to_vec(), vec![1_000_000, 600, 300])).collect();
     let mut series = Series::new(&thresholds);
-    series.facts = Facts { compressible: RatioPpm(500_000), compressed: RatioPpm(200_000) };
+    series.compressibility = Compressibility { compressible: RatioPpm(500_000), compressed: RatioPpm(200_000) };
     for (index, (window_ms, _, promotions, cold)) in entries.iter().enumerate() {
         let widen = |list: &[u32]| list.iter().map(|&n| u64::from(n)).collect::<Vec<_>>();
         series.push((index as u64 + 1) * 60_000, *window_ms, &widen(promotions), &widen(cold)).unwrap();
@@ -176,13 +177,14 @@ fn job(promotions: &[[u32; 3]]) -> Case {
 }
 
 #[test]
-fn totals_are_those_of_the_entries_after_the_decisions() {
-    // Bests: 1, 1, 4, 1. The third entry brings back 3,000 pages of an age of 1 to 3 scans, which is 0.3 % of the working set.
+fn a_decision_applies_to_the_next_entry() {
+    // Bests: 1, 1, 4, 1. The third entry promotes 3,000 pages of an age of 1 to 3 scans, which is 0.3 % of the
+    // working set.
     let totals = totals(&job(&[[9, 0, 0], [9, 1_000, 0], [9, 3_000, 100], [9, 0, 500]]));
     let minute = 60_000u128;
-    let check = |index: usize, want: (u32, u64), stored: u128, promotions: u128, on: u64| {
+    let check = |index: usize, expected: (u32, u64), stored: u128, promotions: u128, on: u64| {
         let total = &totals[index];
-        assert_eq!((total.percentile, total.warmup_ms), (RatioPpm(want.0), want.1));
+        assert_eq!((total.percentile, total.warmup_ms), (RatioPpm(expected.0), expected.1));
         assert_eq!((total.sums.stored_page_ms, total.sums.promotions, total.entries_on), (stored * minute, promotions, on));
         assert_eq!(total.sums.pool_page_ms, stored / 5 * minute);
     };
@@ -204,16 +206,16 @@ fn totals_are_those_of_the_entries_after_the_decisions() {
         }
     );
     assert!((totals[0].coverage() - ratio(1_050, 3_600)).abs() < 1e-12);
-    // The highest of three rates is 3,100 of a million, told by its bin's upper edge.
+    // The highest of three rates is 3,100 of a million, reported as the upper edge of its bin.
     let highest = totals[0].rate_on(RatioPpm(980_000)).unwrap();
     assert!((0.0031..0.0031 * 1.008).contains(&highest), "{highest}");
-    // The first entry is without far memory, and counts as a rate of nothing among all four.
+    // The first entry has no far memory and counts as a rate of zero among all four.
     assert_eq!(totals[0].rate_on(RatioPpm(340_000)).map(|rate| rate > 0.000_9), Some(true));
     assert_eq!(totals[0].rate_all(RatioPpm(250_000)), Some(rates::upper_edge(0)));
 }
 
 #[test]
-fn foreign_histograms_are_left_out() {
+fn a_series_with_other_thresholds_is_ignored() {
     let case = job(&[[1, 2, 3]; 4]);
     let wider = Thresholds::log_spaced(8).unwrap();
     let mut tally = Tally::new(&case.grid);

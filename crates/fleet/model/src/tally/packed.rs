@@ -1,5 +1,5 @@
-//! A tally as it is written: most bins of most pairs are empty, and a range of percentiles shows where it begins and ends
-//! only, so positions with something in them are few.
+//! The serialized form of a tally. Most bins of most pairs are empty, and a value for a range of percentiles appears
+//! only at its start and its end, so few positions are not zero.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,17 +7,17 @@ use super::{Base, Sums, Tally, Total};
 use crate::grid::{Grid, PAIRS_MAX};
 use crate::rates::BINS;
 
-/// More page-milliseconds than any fleet has: sums of that many such do not overflow.
+/// Upper bound of the page-milliseconds of a fleet: sums of this many such values do not overflow.
 pub(crate) const PAGE_MS_MAX: u128 = 1 << 100;
-/// More entries than any fleet has.
+/// Upper bound of the entries of a fleet.
 pub(crate) const COUNT_MAX: u64 = 1 << 50;
 
-/// Values at rising positions: each with how many empty ones lie before it.
+/// Values at ascending positions: the number of zeros before the value, and the value.
 type Sparse<T> = Vec<(u32, T)>;
 
-/// See the module. Sums and bins are differences, so numbers have a sign.
+/// See the module. Sums and bins are stored as signed differences.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Packed {
+pub(super) struct PackedTally {
     base: Base,
     pairs: u32,
     warmups: u32,
@@ -39,7 +39,7 @@ fn sparse<T: PartialEq + Default>(values: impl Iterator<Item = T>) -> Sparse<T> 
     kept
 }
 
-/// Puts values where they were; false where there is no such place.
+/// Restores values to their positions; returns `false` if a position does not exist.
 fn spread<T: Copy, U>(kept: &[(u32, T)], places: &mut [U], put: impl Fn(T) -> U) -> bool {
     let mut next = 0usize;
     kept.iter().all(|&(gap, value)| {
@@ -50,7 +50,7 @@ fn spread<T: Copy, U>(kept: &[(u32, T)], places: &mut [U], put: impl Fn(T) -> U)
     })
 }
 
-impl From<Tally> for Packed {
+impl From<Tally> for PackedTally {
     fn from(tally: Tally) -> Self {
         let signed = |sums: &Sums| [sums.stored_page_ms, sums.pool_page_ms, sums.promotions].map(u128::cast_signed);
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -64,10 +64,10 @@ impl From<Tally> for Packed {
     }
 }
 
-impl TryFrom<Packed> for Tally {
+impl TryFrom<PackedTally> for Tally {
     type Error = &'static str;
 
-    fn try_from(packed: Packed) -> Result<Self, &'static str> {
+    fn try_from(packed: PackedTally) -> Result<Self, &'static str> {
         let (pairs, warmups) = (packed.pairs as usize, packed.warmups as usize);
         if pairs > PAIRS_MAX || warmups == 0 || !pairs.is_multiple_of(warmups) {
             return Err("a tally of no grid");
@@ -83,7 +83,7 @@ impl TryFrom<Packed> for Tally {
 }
 
 impl Tally {
-    /// Whether these can be the sums of a fleet over `grid`: what is made of them does not overflow.
+    /// Returns whether these can be the sums of a fleet over `grid`, so that totals do not overflow.
     pub(crate) fn is_sound(&self, grid: &Grid) -> bool {
         let base = &self.base;
         let counts = [base.jobs, base.jobs_assumed, base.entries];
@@ -97,7 +97,7 @@ impl Tally {
         let possible = |total: &Total| {
             let Sums { stored_page_ms, pool_page_ms, promotions } = total.sums;
             let in_order = pool_page_ms <= stored_page_ms && stored_page_ms <= base.cold_page_ms && promotions <= base.cold_accesses;
-            // With no bin above the limit, their sum has not overflown either.
+            // Bins are at most the number of entries, so their sum did not overflow either.
             in_order && total.bins.iter().all(|&n| n <= base.entries) && total.entries_on <= base.entries
         };
         self.clone().finish(grid).iter().all(possible)

@@ -1,15 +1,15 @@
-//! Compacted traces, unpacked day by day.
+//! Reads compacted traces, one day of a job at a time.
 
 use std::ops::Range;
 use std::path::Path;
 
 use trace::compact::{CompactedTrace, DayEntries, Number};
 
-use super::{Error, Job, hand_over};
+use super::{Error, Job, finish_job};
 use crate::fleet::Label;
 use crate::series::{RowError, Series};
 
-/// Hands over the jobs of some row groups. No job goes on in another group.
+/// Calls `each` for the jobs of some row groups. All days of a job are in one row group.
 pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Error> {
     let compacted = CompactedTrace::open(file)?;
     let mut unpacked = DayEntries::default();
@@ -23,28 +23,29 @@ pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut 
                 Error::Row { job, machine, start_unix_ms, source }
             };
             if day.page_shift > 0 {
-                // Its largest count has 32 bits before the shift.
+                // The largest count has 32 significant bits before the shift.
                 return Err(failed(day.day_unix_ms, RowError::Count(1 << (31 + day.page_shift.min(32)))));
             }
             let start = |entry: usize| day.day_unix_ms.saturating_add(u64::from(unpacked.number(entry, Number::StartMs)));
             if last.as_ref() != Some(&day.id) {
-                hand_over(job, each);
+                finish_job(job, each);
                 job.begin(&day.id, day.class.clone(), if unpacked.is_empty() { day.day_unix_ms } else { start(0) });
                 last = Some(day.id.clone());
             }
             for entry in 0..unpacked.len() {
                 let number = |number| unpacked.number(entry, number);
                 let age_ms = match number(Number::JobAgeMs) {
-                    // Beyond what 32 bits hold, it goes on as time does: longer than any warm-up, it makes no difference.
+                    // The field saturates at 49 days. Longer than any warm-up, the exact age makes no difference:
+                    // continue with the time.
                     u32::MAX => u64::from(u32::MAX) + start(entry).saturating_sub(job.series.start_unix_ms),
                     age_ms => u64::from(age_ms),
                 };
-                job.in_zswap(u64::from(number(Number::ZswapStoredPages)), u64::from(number(Number::ZswapPoolPages)));
+                job.add_zswap(u64::from(number(Number::ZswapStoredPages)), u64::from(number(Number::ZswapPoolPages)));
                 let pushed = job.series.push_sums(age_ms, number(Number::WindowMs), unpacked.sums(entry));
                 pushed.map_err(|source| failed(start(entry), source))?;
             }
         }
-        hand_over(job, each);
+        finish_job(job, each);
         job.series.clear();
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Which trace files there are, and what they are known by.
+//! Finds and identifies trace files.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use store::FileError;
 use super::Error;
 use crate::coverage::fingerprint;
 
-/// So much of a file's end tells it from others: where a Parquet file says what is in it.
+/// Bytes at the end of a file that identify it: a Parquet file has its metadata there.
 const TAIL_BYTES: u64 = 64 << 10;
 
 /// A trace file.
@@ -20,19 +20,20 @@ pub(super) struct File {
 }
 
 impl File {
-    pub(super) fn look_at(path: PathBuf) -> Result<Self, Error> {
+    pub(super) fn open(path: PathBuf) -> Result<Self, Error> {
         let metadata = std::fs::metadata(&path).map_err(FileError::at(&path, "read"))?;
         Ok(Self { path, bytes: metadata.len(), row_groups: 0 })
     }
 
-    /// Its path from its partitions on, which does not depend on where the store is; or only its name.
+    /// Returns the path from its first partition on, which is independent of the store's location; without partitions,
+    /// the name.
     pub(super) fn below(&self) -> Vec<u8> {
         let parts = || self.path.components().map(|part| part.as_os_str().as_encoded_bytes());
         let first = parts().position(|part| part.starts_with(b"cluster=")).unwrap_or_else(|| parts().count().saturating_sub(1));
         parts().skip(first).collect::<Vec<_>>().join(&b'/')
     }
 
-    /// What it is known by where its path names no machine.
+    /// Identifies a file whose path names no machine.
     pub(super) fn fingerprint(&self) -> Result<u64, Error> {
         let tail = || -> std::io::Result<Vec<u8>> {
             let mut file = std::fs::File::open(&self.path)?;
@@ -46,19 +47,19 @@ impl File {
     }
 }
 
-/// What files are known by that are read as one and name no machine.
-pub(super) fn together(files: &[File]) -> Result<u64, Error> {
+/// Identifies files that are read together and name no machine.
+pub(super) fn fingerprint_of_all(files: &[File]) -> Result<u64, Error> {
     let each: Vec<_> = files.iter().map(|file| file.fingerprint().map(u64::to_le_bytes)).collect::<Result<_, _>>()?;
     Ok(fingerprint(each.iter().map(<[u8; 8]>::as_slice)))
 }
 
-/// What a machine's files are, taken together.
+/// Identifies the set of a machine's files.
 pub(super) fn listing(files: &[File]) -> u64 {
     let each: Vec<_> = files.iter().map(|file| (file.below(), file.bytes.to_le_bytes())).collect();
     fingerprint(each.iter().flat_map(|(below, bytes)| [below.as_slice(), bytes]))
 }
 
-/// The trace files at or below some paths, sorted.
+/// Returns the trace files at or below some paths, sorted.
 pub(super) fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     let mut files = Vec::new();
     for path in paths {
@@ -73,7 +74,7 @@ pub(super) fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     Ok(files)
 }
 
-/// The machine that a path names, with its cluster.
+/// Returns the cluster and machine that a path names.
 pub(super) fn machine(path: &Path) -> Option<String> {
     let named = |key: &str| {
         path.components().filter_map(|part| part.as_os_str().to_str()).find(|part| part.starts_with(key)).map(ToOwned::to_owned)
@@ -81,7 +82,7 @@ pub(super) fn machine(path: &Path) -> Option<String> {
     Some(named("cluster=").unwrap_or_default() + "/" + &named("machine=")?)
 }
 
-/// Every trace file at or below a path.
+/// Collects every trace file at or below a path.
 pub(super) fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
     let failed = || FileError::at(path, "read");
     if !std::fs::metadata(path).map_err(failed())?.is_dir() {
@@ -94,7 +95,7 @@ pub(super) fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error
         let hidden = entry.file_name().to_string_lossy().starts_with('.');
         if kind.is_dir() {
             collect(&below, files)?;
-        } else if !hidden && below.extension().is_some_and(|extension| extension == "parquet") {
+        } else if !hidden && below.extension().is_some_and(|extension| extension == trace::EXTENSION) {
             files.push(below);
         }
     }

@@ -1,4 +1,4 @@
-//! How trace files are cut: into pieces that threads take, and into shares for machines of their own.
+//! Splits trace files: into pieces for threads, and into shares for workers on other machines.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -8,15 +8,15 @@ use super::Traces;
 use super::files::{File, listing};
 use crate::coverage::Part;
 
-/// A file is read in so many pieces at most: each opens it anew.
+/// Maximum pieces of a file: each piece opens the file again.
 const PIECES_PER_FILE: usize = 256;
 
-/// What is read at once.
+/// A piece of work: the smallest unit that is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) part: Part,
     pub(super) content: Content,
-    /// How large it is, near enough to share work by.
+    /// Approximate size, for balancing.
     bytes: u64,
 }
 
@@ -26,11 +26,11 @@ pub(super) enum Content {
     Groups(PathBuf, Range<usize>),
     /// Row groups of a compacted file.
     Compacted(PathBuf, Range<usize>),
-    /// Files of which one job may be in several.
+    /// Files that are merged, because a job may be in several of them.
     Files(Vec<PathBuf>),
 }
 
-/// Pieces of a file that is its owner's only one.
+/// Returns the pieces of a file that is the only one of its owner.
 pub(super) fn of_file(file: &File, owner: u64, compacted: bool) -> impl Iterator<Item = Piece> {
     let count = |groups: usize| u32::try_from(groups).unwrap_or(u32::MAX);
     let (all, listing) = (file.row_groups, listing(std::slice::from_ref(file)));
@@ -44,7 +44,7 @@ pub(super) fn of_file(file: &File, owner: u64, compacted: bool) -> impl Iterator
     })
 }
 
-/// The piece that an owner's files are together.
+/// Returns the single piece of an owner with several files.
 pub(super) fn of_files(files: &[File], owner: u64) -> Piece {
     let part = Part { owner, listing: listing(files), groups: 0..1, of: 1 };
     let paths = files.iter().map(|file| file.path.clone()).collect();
@@ -52,7 +52,7 @@ pub(super) fn of_files(files: &[File], owner: u64) -> Piece {
 }
 
 impl Piece {
-    /// What of it lies in some row groups, if any.
+    /// Returns the part of the piece within a range of row groups, if any.
     pub(super) fn within(mut self, groups: &Range<u32>) -> Option<Self> {
         let (start, end) = (self.part.groups.start.max(groups.start), self.part.groups.end.min(groups.end));
         if start >= end {
@@ -73,25 +73,25 @@ impl Piece {
     }
 }
 
-/// What one of several workers replays: it opens these files, and no others.
+/// The files and row groups that one of several workers replays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The files.
     pub files: Vec<PathBuf>,
-    /// Of the one file, these row groups; `None` for all there is.
+    /// Row groups of the only file; `None` for whole files.
     pub groups: Option<Range<u32>>,
 }
 
 impl Traces {
-    /// How many row groups the only file has; `None` where there are several files.
+    /// Returns the number of row groups of the only file; `None` if there are several files.
     pub(super) fn alone(&self) -> Option<u32> {
         let first = self.pieces.first()?;
         let same = self.pieces.iter().all(|piece| piece.files() == first.files());
         (same && first.files().len() == 1).then_some(first.part.of)
     }
 
-    /// Cuts the traces into at most so many shares of about the same size. A machine's files stay together, and a file that
-    /// is alone is cut between row groups: no share cuts a job.
+    /// Splits the traces into at most `workers` shares of about the same size. The files of a machine stay together,
+    /// and a single file is split between row groups: a share contains complete jobs.
     #[must_use]
     pub fn shares(&self, workers: NonZero<usize>) -> Vec<Share> {
         if let (Some(of), Some(file)) = (self.alone(), self.pieces.first().and_then(|piece| piece.files().first())) {
@@ -101,14 +101,14 @@ impl Traces {
         let mut shares: Vec<Share> = Vec::new();
         let (mut before, mut last) = (0u64, None);
         for piece in &self.pieces {
-            // Where the middle of a piece falls, of so many equal parts of the whole.
+            // The share in which the middle of the piece falls, if the whole is divided into equal parts.
             let middle = u128::from(before + piece.bytes / 2) * workers.get() as u128 / u128::from(whole.max(1));
-            let goes_on = shares.last().is_some_and(|share| share.files.last() == piece.files().last());
-            if !goes_on && last != Some(middle) {
+            let continues = shares.last().is_some_and(|share| share.files.last() == piece.files().last());
+            if !continues && last != Some(middle) {
                 shares.push(Share { files: Vec::new(), groups: None });
                 last = Some(middle);
             }
-            if let Some(share) = shares.last_mut().filter(|_| !goes_on) {
+            if let Some(share) = shares.last_mut().filter(|_| !continues) {
                 share.files.extend_from_slice(piece.files());
             }
             before += piece.bytes;

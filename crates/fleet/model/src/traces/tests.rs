@@ -23,7 +23,7 @@ fn totals(source: &impl Source<Error: std::fmt::Debug>, threads: usize, threshol
     run(source, &all(source), NonZero::new(threads).unwrap(), open, |_| {}).unwrap().whole().remove(0)
 }
 
-/// A fleet of four machines, generated and as read from the trace that was written of it.
+/// Returns a generated fleet of four machines, and the traces that were written from it.
 fn recorded(directory: &Path) -> (Fleet, Traces) {
     let fleet = Fleet::new(3, 40, 1, Thresholds::log_spaced(32).unwrap());
     for machine in 0..fleet.machines() {
@@ -33,7 +33,7 @@ fn recorded(directory: &Path) -> (Fleet, Traces) {
 }
 
 #[test]
-fn a_recorded_fleet_comes_to_what_it_came_to() {
+fn a_recorded_fleet_has_the_totals_of_its_source() {
     let directory = tempfile::tempdir().unwrap();
     let (fleet, traces) = recorded(directory.path());
     assert_eq!(traces.pieces(), 4);
@@ -44,7 +44,7 @@ fn a_recorded_fleet_comes_to_what_it_came_to() {
     assert_eq!(read.base.jobs_assumed, 0);
 }
 
-/// The fleet as its trace tells of it: what a sample compresses to, and not which share of it does not at all.
+/// The fleet as its trace describes it: with the compressed size of samples, without the incompressible share.
 struct Unsplit<'a>(&'a Fleet);
 
 impl Source for Unsplit<'_> {
@@ -57,22 +57,22 @@ impl Source for Unsplit<'_> {
     fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Self::Error> {
         self.0.read(piece, &mut |label, series| {
             let mut series = series.clone();
-            let (compressible, compressed) = (series.facts.compressible.as_f64(), series.facts.compressed.as_f64());
+            let (compressible, compressed) = (series.compressibility.compressible.as_f64(), series.compressibility.compressed.as_f64());
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share in millionths")]
             let sampled = ((compressible * compressed + 1.0 - compressible) * 1e6) as u32;
-            series.facts = facts(RatioPpm(sampled));
+            series.compressibility = compressibility(RatioPpm(sampled));
             each(label, &series);
         })
     }
 }
 
 #[test]
-fn a_jobs_days_are_one_series() {
+fn the_days_of_a_job_form_one_series() {
     let whole = tempfile::tempdir().unwrap();
     let (fleet, traces) = recorded(whole.path());
     let thresholds = *fleet.thresholds();
-    let want = totals(&traces, 1, &thresholds);
-    // The same entries in two files each, cut in the middle of the day: by machine, and all in one directory.
+    let expected = totals(&traces, 1, &thresholds);
+    // The same entries in two files each, split at noon: by machine, and all in one directory.
     let check = |name: fn(&JobId, bool) -> String| {
         let split = tempfile::tempdir().unwrap();
         let mut files = Vec::new();
@@ -88,7 +88,7 @@ fn a_jobs_days_are_one_series() {
             }
         }
         let traces = Traces::open(&[split.path().to_owned()]).unwrap();
-        assert_eq!(totals(&traces, 2, &thresholds), want);
+        assert_eq!(totals(&traces, 2, &thresholds), expected);
         traces.pieces()
     };
     let by_machine = check(|id, late| format!("cluster={}/date={late}/machine={}/x.parquet", id.cluster, id.machine));
@@ -97,7 +97,7 @@ fn a_jobs_days_are_one_series() {
 }
 
 #[test]
-fn a_compacted_fleet_comes_to_the_same() {
+fn a_compacted_fleet_has_the_same_totals() {
     let directory = tempfile::tempdir().unwrap();
     // Two days, so that jobs have two rows each.
     let fleet = Fleet::new(5, 40, 2, Thresholds::log_spaced(32).unwrap());
@@ -114,15 +114,15 @@ fn a_compacted_fleet_comes_to_the_same() {
     compactor.finish().unwrap();
     let compacted = Traces::open(&[packed.path().to_owned()]).unwrap();
     let thresholds = *fleet.thresholds();
-    // Samples are left out of compacted files, so all jobs are taken to compress to a third.
-    let (got, want) = (totals(&compacted, 2, &thresholds), totals(&Third(&fleet), 1, &thresholds));
-    assert_eq!(got, want);
-    assert_eq!((compacted.entries(), got.base.jobs_assumed), (traces.entries(), want.base.jobs));
+    // Compacted files omit samples: all jobs are assumed to compress to a third.
+    let (found, expected) = (totals(&compacted, 2, &thresholds), totals(&Third(&fleet), 1, &thresholds));
+    assert_eq!(found, expected);
+    assert_eq!((compacted.entries(), found.base.jobs_assumed), (traces.entries(), expected.base.jobs));
     let error = Traces::open(&[packed.path().to_owned(), directory.path().to_owned()]).unwrap_err().to_string();
     assert!(error.contains("week.parquet is compacted"), "{error}");
 }
 
-/// A fleet of which all jobs compress to a third.
+/// The fleet with all jobs compressing to a third.
 struct Third<'a>(&'a Fleet);
 
 impl Source for Third<'_> {
@@ -135,7 +135,7 @@ impl Source for Third<'_> {
     fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Self::Error> {
         self.0.read(piece, &mut |label, series| {
             let mut series = series.clone();
-            series.facts = facts(ASSUMED);
+            series.compressibility = compressibility(ASSUMED);
             series.assumed = true;
             each(label, &series);
         })
@@ -143,7 +143,7 @@ impl Source for Third<'_> {
 }
 
 #[test]
-fn what_is_no_trace_is_told() {
+fn paths_without_a_trace_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let check = |path: PathBuf, piece: &str| {
         let error = Traces::open(&[path]).unwrap_err().to_string();
@@ -157,9 +157,12 @@ fn what_is_no_trace_is_told() {
 }
 
 #[test]
-fn a_sample_says_what_a_job_keeps_in_far_memory() {
+fn a_sample_above_the_limit_makes_a_job_incompressible() {
     let check = |sampled, compressible, compressed| {
-        assert_eq!(facts(RatioPpm(sampled)), Facts { compressible: RatioPpm(compressible), compressed: RatioPpm(compressed) });
+        assert_eq!(
+            compressibility(RatioPpm(sampled)),
+            Compressibility { compressible: RatioPpm(compressible), compressed: RatioPpm(compressed) }
+        );
     };
     check(333_333, 1_000_000, 333_333);
     check(730_000, 1_000_000, 730_000);

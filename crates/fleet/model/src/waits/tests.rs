@@ -22,7 +22,7 @@ fn slowdown_setup(slowdown: u32) -> Setup {
     Setup { controller: Controller::Slowdown(params, 30_000), latency_ns: 1_000, page_bytes: 4096, compressed: false }
 }
 
-/// Entries of five minutes, all alike.
+/// Returns entries of five minutes, all alike.
 fn series(entries: u64, promotions: &[u64], cold: &[u64]) -> Series {
     let mut series = Series::new(&Thresholds::try_from(vec![1, 4, 10]).unwrap());
     for entry in 1..=entries {
@@ -38,7 +38,7 @@ fn waits(setup: Setup, series: &Series) -> Waits {
 }
 
 #[test]
-fn the_curve_goes_both_ways() {
+fn the_curve_maps_pages_to_accesses_and_back() {
     let series = series(1, &[1_000, 300, 80, 20], &[4_000, 300, 200, 500]);
     let curve = Curve::of(&series.rows().next().unwrap());
     let check = |pages, accesses| assert_eq!((curve.accesses(pages), curve.pages(accesses)), (accesses, pages));
@@ -52,13 +52,13 @@ fn the_curve_goes_both_ways() {
 }
 
 #[test]
-fn pressure_takes_what_is_never_accessed_and_its_ratio_says_how_fast() {
-    // Half of the job is dead: 0.05 % each 6 s of what is resident are about 2.5 % of the job in an entry.
+fn pressure_offloads_pages_without_accesses_at_its_ratio() {
+    // Half of the job is never accessed: 0.05 % of the resident pages per 6 s are about 2.5 % of the job in an entry.
     let dead = series(1, &[0, 0, 0, 0], &[10_000, 0, 0, 10_000]);
     let first = waits(pressure_setup(1_000), &dead);
     let mean = first.far_page_ms / first.window_ms;
     assert!((220..=260).contains(&mean), "{mean}");
-    // The hot half is accessed all the time. A day later the dead half is gone, and no more.
+    // The hot half is accessed all the time. After a day the idle half is offloaded, and nothing else.
     let job = series(288, &[2_000_000, 0, 0, 0], &[10_000, 0, 0, 10_000]);
     let day = waits(pressure_setup(1_000), &job);
     let last = day.far_page_ms / day.window_ms;
@@ -67,25 +67,25 @@ fn pressure_takes_what_is_never_accessed_and_its_ratio_says_how_fast() {
 }
 
 #[test]
-fn slowdown_stays_within_its_budget_and_places_a_sample_at_a_time() {
+fn slowdown_stays_within_its_budget_and_places_one_sample_per_period() {
     // 3 % at 1 us allow 30,000 accesses per second: 9 million in an entry.
     let job = series(4, &[40_000_000, 8_000_000, 4_000_000, 1_000_000], &[10_000, 4_000, 4_000, 2_000]);
     let waits = waits(slowdown_setup(30_000), &job);
-    // Those at or above the second threshold are accessed 5 million times; half of those of the first are within.
-    // Ten samples of a twentieth make half of the job: all is there after one entry.
+    // Pages at or above the second threshold have 5 million accesses; half of the pages of the first threshold fit in
+    // the budget. Ten samples of a twentieth are half of the job: all is placed after one entry.
     assert_eq!(waits.far_page_ms / 300_000, 4_000 + 3 * 8_000);
-    // Three entries at the budget; in the first, of the 4,000 oldest pages, half of the second threshold's accesses.
+    // Three entries at the budget; the first has the 4,000 oldest pages, with half of the second threshold's accesses.
     let lost = (3.0 * 9.0 + 3.0) / 4.0 / 300.0;
     assert!((waits.lost_mean() - lost).abs() < 1e-6, "{} for {lost}", waits.lost_mean());
     assert!(waits.lost(RatioPpm::ONE).unwrap() <= 0.0303);
-    // A job that is hot all over gets nothing placed worth the name.
+    // Almost nothing of a uniformly hot job is placed.
     let hot = series(4, &[600_000_000, 0, 0, 0], &[20_000, 0, 0, 0]);
     assert!(self::waits(slowdown_setup(30_000), &hot).coverage().abs() < f64::EPSILON);
 }
 
 proptest! {
     #[test]
-    fn more_is_placed_where_more_is_allowed(
+    fn a_larger_budget_places_more_pages(
         rows in prop::collection::vec((prop::array::uniform4(0u64..1 << 22), prop::array::uniform4(0u64..1 << 16)), 1..12),
         low in 0u32..50_000,
         more in 0u32..50_000,
@@ -97,8 +97,8 @@ proptest! {
         let [less, more] = [low, low + more].map(|slowdown| waits(slowdown_setup(slowdown), &series));
         prop_assert!(less.far_page_ms <= more.far_page_ms && more.far_page_ms <= more.used_page_ms);
         prop_assert!(less.lost_mean() <= f64::from(low) / 1e6 + 1e-12, "{} for {low}", less.lost_mean());
-        let pressed = waits(pressure_setup(low), &series);
-        prop_assert!(pressed.far_page_ms <= pressed.used_page_ms);
+        let pressure_state = waits(pressure_setup(low), &series);
+        prop_assert!(pressure_state.far_page_ms <= pressure_state.used_page_ms);
     }
 
     #[test]

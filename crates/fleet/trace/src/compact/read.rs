@@ -29,8 +29,8 @@ impl std::fmt::Debug for CompactedTrace {
     }
 }
 
-/// The days of a row group, sorted by job, then by day. They are read on demand: one page of the file is in memory at a time. All
-/// days of a job in a file are in one row group.
+/// The days of a row group, sorted by job, then by day. They are read on demand: one page of the file is in memory at a
+/// time. All days of a job in a file are in one row group.
 pub struct Days<'a> {
     file: &'a CompactedTrace,
     /// The small columns, for all days.
@@ -71,8 +71,8 @@ impl CompactedTrace {
     /// Opens a file and reads its metadata.
     ///
     /// # Errors
-    /// [`Error::Newer`] for a version above [`VERSION`]; [`Error::Parquet`] and [`Error::Damaged`] if the file is not a compacted
-    /// trace; [`Error::File`].
+    /// [`Error::Newer`] for a version above [`VERSION`]; [`Error::Parquet`] and [`Error::Damaged`] if the file is not a
+    /// compacted trace; [`Error::File`].
     pub fn open(path: &Path) -> Result<Self> {
         guarded(path, || {
             let file = File::open(path).map_err(FileError::at(path, "open"))?;
@@ -133,7 +133,8 @@ impl CompactedTrace {
     /// Reads one row group. Its entries stay packed.
     ///
     /// # Errors
-    /// [`Error::Parquet`] and [`Error::Damaged`] if it does not have the columns of the schema, here or when a day is read.
+    /// [`Error::Parquet`] and [`Error::Damaged`] if it does not have the columns of the schema, here or when a day is
+    /// read.
     pub fn group(&self, index: usize) -> Result<Days<'_>> {
         guarded(&self.path, || {
             let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;

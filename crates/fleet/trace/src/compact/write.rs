@@ -25,8 +25,8 @@ pub(super) const TILES: &str = "tiles";
 /// Bytes of tiles after which the row group ends with the current job.
 const GROUP_BYTES: usize = 16 << 20;
 
-/// Approximate size of a page of the file, in bytes of tiles. A page stays in the processor's cache until it is unpacked; half of
-/// this size and twice of it were slower.
+/// Approximate size of a page of the file, in bytes of tiles. A page stays in the processor's cache until it is
+/// unpacked; half of this size and twice of it were slower.
 pub(super) const PAGE_BYTES: usize = 256 << 10;
 /// Days written between two checks of a page's size.
 pub(super) const PAGE_CHECK_DAYS: usize = 4;

@@ -47,11 +47,13 @@ pub(super) async fn serve<A: Accept, S: Service<A::Peer>>(
         .keep_alive(limits.keep_alive)
         .serve_connection(TokioIo::new(Recorded::new(stream, Arc::clone(activity))), service);
     let mut connection = std::pin::pin!(connection);
-    let lifetime = (!limits.keep_alive).then(|| limits.head_timeout + limits.request_timeout);
+    // hyper limits the head, `answer` the body. What remains is a client that does not read its answer.
+    let stall = limits.head_timeout + limits.request_timeout;
+    let lifetime = (!limits.keep_alive).then_some(stall);
     // Errors of the connection are clients that went away or broke the protocol: hyper has answered those.
     tokio::select! {
         _ = connection.as_mut() => {}
-        () = activity.expired(limits.head_timeout, lifetime) => {}
+        () = activity.expired(stall, lifetime) => {}
         () = activity.evicted.notified() => {}
         () = stop_requested(&mut stopped) => {
             connection.as_mut().graceful_shutdown();

@@ -84,6 +84,21 @@ fn idle_connections_are_closed_after_the_timeout() {
     let begin = Instant::now();
     assert_eq!(rest(idle), "");
     assert!(begin.elapsed() >= LIMITS.head_timeout && begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+    let mut kept = connect(server.address());
+    kept.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let answer = rest(kept);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn a_client_that_does_not_read_its_answers_is_disconnected() {
+    let server = start(LIMITS);
+    let mut stream = connect(server.address());
+    let begin = Instant::now();
+    // The answers fill the buffers of both sockets; then the server stops reading requests, and at last closes the connection.
+    while stream.write_all(&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1000)).is_ok() {
+        assert!(begin.elapsed() < PATIENCE, "the connection stays open");
+    }
 }
 
 #[test]

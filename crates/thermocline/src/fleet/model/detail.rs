@@ -20,22 +20,22 @@ pub(crate) struct Detailed {
     pub(crate) hours: Vec<HourRow>,
     /// By machine.
     pub(crate) machines: Vec<MachineRow>,
-    /// By share of the jobs, in percent: that many have no more than this rate.
+    /// Rate by percentile of the jobs.
     pub(crate) jobs: Vec<JobsRow>,
 }
 
-/// 000 figure 5.
+/// Coverage over time (SDFM figure 5).
 #[derive(Debug, Serialize)]
 pub(crate) struct HourRow {
     pub(crate) cluster: String,
-    /// When the hour began.
+    /// Start of the hour.
     pub(crate) unix_seconds: u64,
     pub(crate) coverage_ratio: f64,
-    /// The weight of the row among others: how much was cold, in pages on average over the hour.
+    /// Weight of the row: cold pages, mean over the hour.
     pub(crate) cold_pages: f64,
 }
 
-/// 000 figure 6.
+/// Coverage by machine (SDFM figure 6).
 #[derive(Debug, Serialize)]
 pub(crate) struct MachineRow {
     pub(crate) cluster: String,
@@ -43,15 +43,15 @@ pub(crate) struct MachineRow {
     pub(crate) coverage_ratio: f64,
 }
 
-/// 000 figure 7.
+/// Promotion rate by job (SDFM figure 7).
 #[derive(Debug, Serialize)]
 pub(crate) struct JobsRow {
     pub(crate) jobs_ratio: f64,
-    /// `null` where there is no bound: promotions without a working set.
+    /// `null` if unbounded: promotions without a working set.
     pub(crate) rate_ratio_per_min: Option<f64>,
 }
 
-/// Replays a source under the configured parameters alone.
+/// Replays a source under the configured parameters only.
 pub(crate) fn detailed<S: Source<Error: std::error::Error + Sync + 'static>>(
     config: &Config,
     source: &S,

@@ -1,4 +1,4 @@
-//! What `thermocline model` answers, in base units: what programs get, and tables are made from.
+//! The answer of `thermocline model` in base units: printed as JSON, and the source of the tables.
 
 use std::path::{Path, PathBuf};
 
@@ -15,20 +15,20 @@ use units::RatioPpm;
 
 use super::detail::Detailed;
 
-/// The answer to one call.
+/// The answer to one run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// Whether the fleet was made up.
+    /// Whether the fleet was generated.
     pub(crate) generated: bool,
     pub(crate) jobs: u64,
     pub(crate) entries: u64,
     pub(crate) span_seconds: f64,
-    /// On average over the span.
+    /// Mean over the span.
     pub(crate) used_bytes: f64,
     pub(crate) cold_bytes: f64,
-    /// Jobs whose compression was assumed, because it was never sampled.
+    /// Jobs without sampled compressibility, for which a ratio was assumed.
     pub(crate) jobs_without_sample: u64,
-    /// Of files that were replayed in part: what is missing of them.
+    /// Missing parts of files that were replayed partially.
     pub(crate) row_groups_missing: u64,
     pub(crate) objective_percentile_ratio: f64,
     pub(crate) objective_ratio_per_min: f64,
@@ -64,7 +64,7 @@ impl Report {
     }
 }
 
-/// What was written for others to merge.
+/// The file written for `--merge`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Written {
     pub(crate) tally: PathBuf,
@@ -76,12 +76,12 @@ pub(crate) struct Written {
 impl Written {
     pub(crate) fn new(partial: &Partial, file: &Path) -> Result<Self> {
         let base = partial.whole()?.first().map(|tally| tally.base).unwrap_or_default();
-        let bytes = std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.len();
+        let bytes = std::fs::metadata(file).with_context(|| format!("cannot read the size of {}", file.display()))?.len();
         Ok(Self { tally: file.to_owned(), bytes, jobs: base.jobs, entries: base.entries })
     }
 }
 
-/// What one worker is to replay.
+/// The share of one worker.
 #[derive(Debug, Serialize)]
 pub(crate) struct Worker {
     pub(crate) trace: Vec<PathBuf>,
@@ -98,28 +98,28 @@ pub(crate) fn shares(shares: &[Share]) -> Vec<Worker> {
     shares.iter().map(worker).collect()
 }
 
-/// What comes of one set of limits.
+/// The result under one set of limits.
 #[derive(Debug, Serialize)]
 pub(crate) struct Answer {
     pub(crate) promotion_rate_max_ratio_per_min: f64,
     pub(crate) minimum_age_seconds: f64,
-    /// 0 where nothing is forgotten.
+    /// 0 if past periods do not decay.
     pub(crate) half_life_seconds: f64,
     pub(crate) spikes: bool,
     /// The configured pair.
     pub(crate) configured: Option<Pair>,
     /// The pair that stores most within the objective.
     pub(crate) best: Option<Pair>,
-    /// The pairs that none beats, most stored first.
+    /// The Pareto front, most stored first.
     pub(crate) front: Vec<Pair>,
-    /// All pairs, where they were asked for.
+    /// All pairs, if requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) pairs: Vec<Pair>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) groups: Vec<Group>,
 }
 
-/// A pair of percentile and warm-up, and what it comes to.
+/// A pair of percentile and warm-up with its result.
 #[derive(Debug, Serialize)]
 pub(crate) struct Pair {
     pub(crate) percentile_ratio: f64,
@@ -128,9 +128,9 @@ pub(crate) struct Pair {
     pub(crate) saved_bytes: f64,
     pub(crate) saved_ratio: f64,
     pub(crate) coverage_ratio: f64,
-    /// At the objective's percentile, of the entries with far memory on; `null` where the rate has no bound, or never was on.
+    /// At the objective's percentile of the entries with far memory; `null` if unbounded or never on.
     pub(crate) rate_ratio_per_min: Option<f64>,
-    /// The same of all entries.
+    /// The same over all entries.
     pub(crate) rate_of_all_ratio_per_min: Option<f64>,
     pub(crate) holds: bool,
     pub(crate) on_ratio: f64,
@@ -168,11 +168,11 @@ impl Pair {
 pub(crate) struct Group {
     pub(crate) name: String,
     pub(crate) jobs: u64,
-    /// What the fleet's best pair comes to in it.
+    /// The result of the fleet's best pair in this group.
     pub(crate) at_fleets_best: Option<Pair>,
-    /// The pair that would be best for it alone.
+    /// The best pair for this group alone.
     pub(crate) own_best: Option<Pair>,
-    /// All pairs, where they were asked for.
+    /// All pairs, if requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) pairs: Vec<Pair>,
 }
@@ -184,11 +184,11 @@ pub(crate) struct FleetAsItIs {
     pub(crate) ages: Vec<AgeRow>,
     /// By cluster.
     pub(crate) clusters: Vec<ClusterRow>,
-    /// By share of the jobs: that many have no more than this share of their memory cold.
+    /// Cold share of memory by percentile of the jobs.
     pub(crate) jobs: Vec<JobsRow>,
 }
 
-/// 000 figure 1.
+/// SDFM figure 1.
 #[derive(Debug, Serialize)]
 pub(crate) struct AgeRow {
     pub(crate) threshold_seconds: f64,
@@ -196,7 +196,7 @@ pub(crate) struct AgeRow {
     pub(crate) accessed_ratio_per_min: f64,
 }
 
-/// 000 figure 2: shares of cold memory of a cluster's machines.
+/// Cold share of memory over a cluster's machines (SDFM figure 2).
 #[derive(Debug, Serialize)]
 pub(crate) struct ClusterRow {
     pub(crate) cluster: String,
@@ -208,7 +208,7 @@ pub(crate) struct ClusterRow {
     pub(crate) most: f64,
 }
 
-/// 000 figure 3.
+/// SDFM figure 3.
 #[derive(Debug, Serialize)]
 pub(crate) struct JobsRow {
     pub(crate) jobs_ratio: f64,
@@ -224,7 +224,7 @@ impl FleetAsItIs {
         });
         let clusters = survey.clusters().into_iter().map(|cluster| {
             let shares = survey.cold_ratio_of_machines(cluster);
-            // The nearest machine: a quarter of the way is a quarter of the machines.
+            // The nearest rank among the machines.
             let at = |quarters: usize| shares.get((shares.len().saturating_sub(1)) * quarters / 4).copied().unwrap_or(0.0);
             ClusterRow {
                 cluster: cluster.to_owned(),

@@ -62,7 +62,7 @@ fn answer(answer: &Answer) -> String {
     }
     let beyond = answer.front.iter().filter(|pair| !pair.holds).count();
     for pair in answer.front.iter().skip(beyond.saturating_sub(BEYOND_SHOWN)) {
-        text += &line(if pair.holds { "front" } else { "front, too much" }, &columns(pair));
+        text += &line(if pair.holds { "front" } else { "front, over" }, &columns(pair));
     }
     for group in &answer.groups {
         for (what, pair) in [("fleet's best", &group.at_fleets_best), ("own best", &group.own_best)] {
@@ -74,13 +74,13 @@ fn answer(answer: &Answer) -> String {
     text
 }
 
-/// What was written for others to merge.
+/// The file written for `--merge`.
 pub(crate) fn written(written: &Written) -> String {
     let (size, file) = (Bytes(written.bytes), written.tally.display());
     format!("{} jobs, {} entries in {file} ({size}); add it to others with thermocline model --merge\n", written.jobs, written.entries)
 }
 
-/// What each worker is to replay, as arguments.
+/// The share of each worker, as arguments.
 pub(crate) fn shares(workers: &[Worker]) -> String {
     let mut text = String::new();
     for worker in workers {
@@ -96,7 +96,7 @@ pub(crate) fn shares(workers: &[Worker]) -> String {
     text
 }
 
-/// How many pairs of the front are shown that do not hold the objective: those nearest to it.
+/// The most pairs shown that exceed the objective, nearest first.
 const BEYOND_SHOWN: usize = 5;
 
 /// The width of a row's name.
@@ -165,12 +165,12 @@ fn fit(rows: &[Row]) -> String {
     text
 }
 
-/// With so many digits, for columns.
+/// With a fixed number of digits, for columns.
 fn fixed(ratio: f64, digits: usize) -> String {
     format!("{:.digits$}%", ratio * 100.0)
 }
 
-/// With no more digits than it has.
+/// With as few digits as needed.
 fn percent(ratio: f64, digits: usize) -> String {
     let digits = format!("{:.digits$}", ratio * 100.0);
     let short = if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };

@@ -17,23 +17,23 @@ use super::read;
 use crate::options::Format;
 use crate::output::print;
 
-/// The classes that differ in what far memory may cost, each with its account.
+/// The classes whose budgets differ, each with its account.
 struct ByClass([(Class, Waits); 3]);
 
 impl ByClass {
     fn new(config: &Config, arguments: &arguments::Model, page_bytes: u64) -> Result<Self> {
-        let told = arguments.tier_latency.map(|latency| u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        let given = arguments.tier_latency.map(|latency| u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
         let setup = |class| match arguments.policy {
             Modelled::ColdAge => bail!("cold_age is not judged by the time that far memory costs"),
             Modelled::Pressure => Ok(Setup {
                 controller: Controller::Pressure(config.pressure_for(class), millis(config.pressure.period)),
-                latency_ns: told.context("give --tier-latency: what the return of a page takes, such as 30us from zswap")?,
+                latency_ns: given.context("give --tier-latency, the latency of one promotion, such as 30us from zswap")?,
                 page_bytes,
                 compressed: config.agent.tier != Tier::Swap,
             }),
             Modelled::Slowdown => {
                 let none = "give --tier-latency, or set slow.latency: what one access to slow memory takes, such as 300ns";
-                let latency_ns = told.or_else(|| config.slow.latency_ns()).context(none)?;
+                let latency_ns = given.or_else(|| config.slow.latency_ns()).context(none)?;
                 let params = config.slowdown_for(class, latency_ns);
                 let controller = Controller::Slowdown(params, millis(config.slow.period));
                 Ok(Setup { controller, latency_ns, page_bytes, compressed: false })
@@ -46,7 +46,7 @@ impl ByClass {
 
 impl Account for ByClass {
     fn job(&mut self, label: &Label, series: &Series) {
-        // What is of no class of ours, as in a generated fleet, is standard.
+        // Jobs without a class, as in a generated fleet, count as standard.
         let index = self.0.iter().position(|(class, _)| class.as_str() == label.class).unwrap_or(0);
         if let Some((_, waits)) = self.0.get_mut(index) {
             waits.job(label, series);
@@ -65,20 +65,20 @@ impl Account for ByClass {
 struct Report {
     generated: bool,
     policy: &'static str,
-    /// What the return of a page, or one access, takes.
+    /// Latency of one promotion or access.
     tier_latency_seconds: f64,
     classes: Vec<Row>,
 }
 
-/// What comes of one class.
+/// The result of one class.
 #[derive(Debug, Serialize)]
 struct Row {
     class: &'static str,
-    /// Share of time that far memory may cost.
+    /// The budget, as a share of time.
     lost_max_ratio: f64,
     jobs: u64,
     entries: u64,
-    /// On average over the span, like all bytes.
+    /// Mean over the span, like all byte figures.
     used_bytes: f64,
     cold_bytes: f64,
     far_bytes: f64,
@@ -86,7 +86,7 @@ struct Row {
     saved_ratio: f64,
     coverage_ratio: f64,
     lost_mean_ratio: f64,
-    /// At the objective's percentile of the entries with far memory; `null` where there are none, or it is all of their time.
+    /// At the objective's percentile of the entries with far memory; `null` without such entries, or if it is all of their time.
     lost_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     saved_worth: Option<f64>,
@@ -109,7 +109,7 @@ pub(super) fn model<S: Source<Error: std::error::Error + Sync + 'static>>(
     {
         bail!("--by, --survey, --what-if, --tally and --resume are of policy cold_age; compare others by --set in two calls");
     }
-    // Refused before anything is read.
+    // Checked before anything is read.
     ByClass::new(config, arguments, page_bytes)?;
     let open = || ByClass::new(config, arguments, page_bytes).ok();
     let accounts = read(source, &fleet::all(source), threads, open, format)?.context("no account was kept")?;

@@ -10,52 +10,52 @@ use crate::values::{duration, ratio};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RolloutCommand {
-    /// Make the keys that sign what is published
+    /// Create the signing keys
     Keygen(Keygen),
-    /// Begin a repository in an empty store, and write the root that machines are to trust
+    /// Create a repository in an empty store, and write the root file that machines trust
     Init(Init),
-    /// Check a bundle, sign it and publish it. Nobody follows it yet
+    /// Check, sign and publish a bundle. No machine follows it yet
     Publish(Publish),
-    /// Say which machines follow which bundle
+    /// Assign bundles to machines
     Assign(Box<Assign>),
-    /// Take a bundle back: who followed it goes back to what was before it
+    /// Revoke a bundle: machines that followed it return to the previous one
     Revoke(Revoke),
     /// Renew the signatures before they expire
     Refresh(Signing),
-    /// Replace all keys by others
+    /// Replace all keys
     Rotate(Rotate),
-    /// List what is published, and who follows it
+    /// List the published bundles and their assignment
     List(Repository),
     /// Show a bundle
     Show(Show),
-    /// Verify everything as a machine does, expiry included
+    /// Verify all signatures and expiry dates as a machine does
     Verify(Repository),
-    /// Say what a machine is to follow
+    /// Show which bundle a machine follows
     Which(Which),
     #[command(flatten)]
     Steps(StepCommand),
 }
 
-/// A bundle's way to the machines, stage by stage.
+/// Staged rollout of a bundle.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StepCommand {
-    /// Print the default plan of stages and guardrails, to be changed, or check one
+    /// Print the default plan of stages and guards, or check one
     Plan(PlanArguments),
-    /// Begin to bring a published bundle to the machines, stage by stage
+    /// Start the staged rollout of a published bundle
     Start(Box<Start>),
-    /// Look once: compare the machines with the bundle with those held back, and promote, hold or roll back
+    /// Evaluate once: compare treated and control machines, then promote, hold or roll back
     Step(Driver),
-    /// Look again and again, until the rollout is over
+    /// Evaluate repeatedly until the rollout ends
     Run(RunArguments),
-    /// Show where a rollout is, and why
+    /// Show the stage of a rollout and the reasons
     Status(StatusArguments),
-    /// Keep a rollout in its stage; guards still roll it back
+    /// Keep a rollout in its stage; guards can still roll it back
     Pin(Act),
-    /// Decide nothing any more: machines keep what they have
+    /// Stop all decisions: machines keep their bundle
     Stop(Act),
-    /// Go on after a pin or a stop
+    /// Continue after a pin or a stop
     Resume(Act),
-    /// Take the bundle back from all machines
+    /// Withdraw the bundle from all machines
     Rollback(Act),
 }
 
@@ -65,15 +65,15 @@ pub(crate) struct PlanArguments {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// What every step takes.
+/// Arguments of every step.
 #[derive(Debug, Args)]
 pub(crate) struct Driver {
     #[command(flatten)]
     pub(crate) signing: Signing,
-    /// Where the machines' traces are: a directory, or s3://bucket/prefix [default: the configured trace.store]
+    /// The machines' traces: a directory, or s3://bucket/prefix [default: the configured trace.store]
     #[arg(long, value_name = "URL")]
     pub(crate) trace: Option<String>,
-    /// Where every step is logged, with its evidence [default: the store of bundles]
+    /// Log of the steps with their evidence [default: the bundle store]
     #[arg(long, value_name = "URL")]
     pub(crate) log: Option<String>,
 }
@@ -82,13 +82,13 @@ pub(crate) struct Driver {
 pub(crate) struct Start {
     /// The bundle's version
     pub(crate) version: u64,
-    /// The plan [default: that which `thermocline rollout plan` prints]
+    /// The plan [default: the one that `thermocline rollout plan` prints]
     #[arg(long, value_name = "FILE")]
     pub(crate) plan: Option<PathBuf>,
-    /// The rollout's id: machines draw their places by it, anew for another id [default: the bundle and the time]
+    /// The rollout's id; it seeds the order in which machines are treated [default: the bundle and the time]
     #[arg(long, value_parser = id)]
     pub(crate) id: Option<String>,
-    /// The version that all others follow [default: what they follow now]
+    /// The version that all other machines follow [default: the one that they follow now]
     #[arg(long, value_name = "VERSION")]
     pub(crate) previous: Option<u64>,
     #[command(flatten)]
@@ -97,7 +97,7 @@ pub(crate) struct Start {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
-    /// How often
+    /// Time between evaluations
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = every)]
     pub(crate) every: Duration,
     #[command(flatten)]
@@ -108,17 +108,17 @@ pub(crate) struct RunArguments {
 pub(crate) struct StatusArguments {
     #[command(flatten)]
     pub(crate) repository: Repository,
-    /// Where its steps are logged [default: the store of bundles]
+    /// Log of the steps [default: the bundle store]
     #[arg(long, value_name = "URL")]
     pub(crate) log: Option<String>,
-    /// How many of the last steps to show
+    /// Number of last steps to show
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(crate) last: u64,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Act {
-    /// Why, for whoever reads the log
+    /// The reason, for the log
     #[arg(long)]
     pub(crate) why: Option<String>,
     #[command(flatten)]
@@ -126,9 +126,9 @@ pub(crate) struct Act {
 }
 
 fn id(text: &str) -> Result<String, String> {
-    let sound =
+    let valid =
         (1..=100).contains(&text.len()) && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !text.starts_with('.');
-    if sound { Ok(text.to_owned()) } else { Err("give 1 to 100 letters, digits, '-', '_' and '.', not beginning with '.'".to_owned()) }
+    if valid { Ok(text.to_owned()) } else { Err("give 1 to 100 letters, digits, '-', '_' and '.', not beginning with '.'".to_owned()) }
 }
 
 fn every(text: &str) -> Result<Duration, String> {
@@ -142,38 +142,38 @@ fn every(text: &str) -> Result<Duration, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct Repository {
-    /// Where bundles are published: a directory, or s3://bucket/prefix [default: the configured rollout.store]
+    /// The bundle store: a directory, or s3://bucket/prefix [default: the configured rollout.store]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// The file of the trusted root [default: the configured rollout.root]
+    /// The root file [default: the configured rollout.root]
     #[arg(long, value_name = "FILE")]
     pub(crate) root: Option<PathBuf>,
 }
 
-/// What every change takes.
+/// Arguments of every change.
 #[derive(Debug, Args)]
 pub(crate) struct Signing {
     #[command(flatten)]
     pub(crate) repository: Repository,
-    /// The directory of the keys to sign with
+    /// The directory of the signing keys
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) keys: PathBuf,
-    /// How long machines may go without news before they call the store stale
+    /// Validity of the signatures: machines call the store stale if it is not updated for this time
     #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = validity)]
     pub(crate) valid: Duration,
-    /// Say what would be done, and do nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Keygen {
-    /// Where to: an empty directory, or one that does not exist
+    /// The directory: empty, or not existing
     pub(crate) directory: PathBuf,
-    /// Keys of the root, of which some or all must sign when keys are replaced
+    /// Number of root keys; a threshold of them must sign a key replacement
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) root_keys: u8,
-    /// Say what would be made, and make nothing
+    /// Show what would be created; create nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -182,14 +182,14 @@ pub(crate) struct Keygen {
 pub(crate) struct Init {
     #[command(flatten)]
     pub(crate) signing: Signing,
-    /// How many of the root's keys must sign
+    /// Number of root keys that must sign
     #[arg(long, default_value_t = 1)]
     pub(crate) root_threshold: u8,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Publish {
-    /// The bundle: a file of TOML
+    /// The bundle, a TOML file
     pub(crate) bundle: PathBuf,
     #[command(flatten)]
     pub(crate) signing: Signing,
@@ -197,13 +197,13 @@ pub(crate) struct Publish {
 
 #[derive(Debug, Args)]
 pub(crate) struct Assign {
-    /// The rollout's id: machines draw their places by it, anew for another id
+    /// The rollout's id; it seeds the order in which machines are treated
     #[arg(long, value_name = "ID")]
     pub(crate) rollout: String,
-    /// The version that is rolled out; none brings everybody back to --previous
+    /// The version to roll out; none returns all machines to --previous
     #[arg(long, value_name = "VERSION")]
     pub(crate) bundle: Option<u64>,
-    /// The version that all others follow; none is their configuration file
+    /// The version that all other machines follow; none is their configuration file
     #[arg(long, value_name = "VERSION")]
     pub(crate) previous: Option<u64>,
     /// The stage's name
@@ -212,13 +212,13 @@ pub(crate) struct Assign {
     /// The share of machines that follow the bundle
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     pub(crate) share: RatioPpm,
-    /// The share of machines that are held back, to be compared with
+    /// The share of control machines, which never get the bundle
     #[arg(long, value_name = "RATIO", default_value = "5%", value_parser = ratio)]
     pub(crate) control: RatioPpm,
-    /// Only machines of this cluster; may be given again
+    /// Only machines of this cluster; repeatable
     #[arg(long = "cluster", value_name = "NAME")]
     pub(crate) clusters: Vec<String>,
-    /// Have whoever decides about stages leave it alone
+    /// Pin the assignment: `rollout step` does not change it
     #[arg(long)]
     pub(crate) pinned: bool,
     #[command(flatten)]
@@ -227,7 +227,7 @@ pub(crate) struct Assign {
 
 #[derive(Debug, Args)]
 pub(crate) struct Revoke {
-    /// Which
+    /// The version
     pub(crate) version: u64,
     #[command(flatten)]
     pub(crate) signing: Signing,
@@ -237,17 +237,17 @@ pub(crate) struct Revoke {
 pub(crate) struct Rotate {
     #[command(flatten)]
     pub(crate) signing: Signing,
-    /// The directory of the keys to sign with from now on
+    /// The directory of the new keys
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) new_keys: PathBuf,
-    /// How many of the new root's keys must sign
+    /// Number of the new root keys that must sign
     #[arg(long, default_value_t = 1)]
     pub(crate) root_threshold: u8,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Show {
-    /// Which version [default: the latest]
+    /// The version [default: the latest]
     pub(crate) version: Option<u64>,
     #[command(flatten)]
     pub(crate) repository: Repository,
@@ -257,7 +257,7 @@ pub(crate) struct Show {
 pub(crate) struct Which {
     /// The machine's name in traces
     pub(crate) machine: String,
-    /// Its cluster's
+    /// The machine's cluster
     #[arg(long, value_name = "NAME", default_value = "")]
     pub(crate) cluster: String,
     #[command(flatten)]

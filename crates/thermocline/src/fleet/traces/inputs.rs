@@ -1,4 +1,4 @@
-//! Which files a command is about.
+//! The trace files that a command reads.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use store::{LocalCopy, Store};
 
 use crate::progress::Progress;
 
-/// A file, wherever it came from.
+/// A trace file, local or in a store.
 pub(super) struct Input {
-    /// As people know it.
+    /// Its path or URL, for messages.
     pub(super) name: String,
     /// Its partitions and name below the store.
     pub(super) below: String,
@@ -29,7 +29,7 @@ pub(crate) struct Inputs {
     pub(super) files: Vec<Input>,
 }
 
-/// A file that is on this machine while it is used.
+/// A local file, or a copy that exists while it is used.
 pub(crate) enum Local {
     File(PathBuf),
     Fetched(LocalCopy),
@@ -70,7 +70,7 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// All of them, brought to this machine where they are not there.
+    /// Local paths of all files; objects are copied to this machine.
     pub(crate) fn all_local(&self) -> Result<Vec<Local>> {
         let mut progress = Progress::new("files brought", self.files.len());
         let brought = self.files.iter().map(|input| {
@@ -80,7 +80,7 @@ impl Inputs {
         brought.collect()
     }
 
-    /// A file, brought to this machine if it is not there.
+    /// The local path of a file; an object is copied to this machine.
     pub(super) fn local(&self, input: &Input) -> Result<Local> {
         Ok(match &input.place {
             Place::File(path) => Local::File(path.clone()),
@@ -89,7 +89,7 @@ impl Inputs {
     }
 }
 
-/// Puts the file that `make` makes under a path or an URL.
+/// Writes the file that `make` produces to a path or a URL.
 pub(super) fn put<T>(to: &str, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     if !to.contains("://") {
         return make(Path::new(to));
@@ -98,7 +98,7 @@ pub(super) fn put<T>(to: &str, make: impl FnOnce(&Path) -> Result<T>) -> Result<
         .rsplit_once('/')
         .filter(|(store, name)| !name.is_empty() && !store.ends_with('/'))
         .context("--to names no file; write s3://bucket/path/file.parquet")?;
-    let directory = tempfile::tempdir().context("no room for a temporary file")?;
+    let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
     let file = directory.path().join("made.parquet");
     let made = make(&file)?;
     Store::open(store)?.put(name, &file)?;

@@ -1,4 +1,4 @@
-//! `thermocline trace show`: what became of each job.
+//! `thermocline trace show`: a summary of each job.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::{Stream, when};
 use crate::options::Format;
 use crate::output::print;
 
-/// The share of entries that a rate is shown for: 000's SLI is the 98th percentile of a fleet.
+/// The percentile of the rates shown: the SLI of SDFM section 6.2 is the 98th percentile of a fleet.
 const PERCENTILE: RatioPpm = RatioPpm(980_000);
 
 /// One job, over all its entries. Sizes are means over time.
@@ -32,7 +32,7 @@ struct Shown {
     saved_bytes: i64,
     /// Far memory over cold memory.
     coverage_ratio: f64,
-    /// Over entries with far memory on; `null` where there is none.
+    /// Over entries with far memory; `null` without any.
     promotion_rate_p98_ratio_per_min: Option<f64>,
     memory_stall_ratio: f64,
     io_stall_ratio: f64,
@@ -59,9 +59,9 @@ struct Sums {
 /// Shows each job of the stream; in JSON, one per line.
 pub(super) fn show(stream: &mut Stream, format: Format) -> Result<()> {
     if format == Format::Text {
-        let [seen, memory, working] = ["seen", "memory", "working"];
+        let [observed, memory, working] = ["observed", "memory", "working"];
         let row = format!(
-            "{seen:>9} {memory:>10} {working:>10} {:>10} {:>10} {:>8} {:>12} {:>8}",
+            "{observed:>9} {memory:>10} {working:>10} {:>10} {:>10} {:>8} {:>12} {:>8}",
             "cold", "saved", "covered", "promotions", "stall"
         );
         print(format, &(), || format!("{row}  job\n"))?;
@@ -133,7 +133,7 @@ impl Sums {
         let signed = |sum: u128| i64::try_from(mean(sum)).unwrap_or(i64::MAX);
         let ratio = |us: u64| RatioPpm::of(us, self.shown.duration_ms.saturating_mul(1_000)).map_or(0.0, RatioPpm::as_f64);
         self.rates_ppm.sort_unstable();
-        // The smallest rate that so many entries do not exceed.
+        // The nearest-rank percentile.
         let rank = (self.rates_ppm.len() as u64 * u64::from(PERCENTILE.0)).div_ceil(1_000_000);
         let rate = usize::try_from(rank).ok().and_then(|rank| self.rates_ppm.get(rank.checked_sub(1)?));
         Shown {
