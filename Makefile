@@ -153,7 +153,7 @@ reproduce-pond: toolchain venv-learn ## 004 figures 2, 3 and 17 to 21 on generat
 	mkdir -p $(POND)
 	$(BUILT)/release/thermocline pool generate --vms $(VMS) --clusters $(CLUSTERS) --out $(POND)/vms.parquet
 	$(BUILT)/release/thermocline pool stranding --trace $(POND)/vms.parquet --format json > $(POND)/stranding.json
-	$(LEARN).report.stranding --told $(POND)/stranding.json --into target/reproduce/pond.json --out target/reproduce/figures/pond2.svg
+	$(LEARN).report.stranding --input $(POND)/stranding.json --into target/reproduce/pond.json --out target/reproduce/figures/pond2.svg
 	$(LEARN).report.pond $(if $(BITBRAINS),--bitbrains $(BITBRAINS))
 	$(LEARN).learn generate workloads --out $(POND)/workloads.jsonl
 	$(LEARN).learn generate workloads --count 5000 --seed 2 --out $(POND)/counters.jsonl
@@ -169,7 +169,7 @@ reproduce-stranding: toolchain venv-tune ## 004 figure 2 on a generated trace of
 	mkdir -p target/reproduce
 	test -n "$(TRACE)" || $(BUILT)/release/thermocline pool generate --out target/reproduce/vms.parquet
 	$(BUILT)/release/thermocline pool stranding --trace $(or $(TRACE),target/reproduce/vms.parquet) --format json > target/reproduce/stranding.json
-	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.stranding --told target/reproduce/stranding.json
+	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.stranding --input target/reproduce/stranding.json
 
 .PHONY: bench-emulate
 bench-emulate: toolchain ## Redis, memcached, TPC-B and analytics on emulated slow memory, as root; an hour; target/bench/emulate.json

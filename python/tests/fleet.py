@@ -1,6 +1,6 @@
-"""A stand-in for the program: answers as `thermocline` does, by a formula in place of a replay.
+"""A substitute for the program that answers like `thermocline`, by a formula instead of a replay.
 
-Run as a program itself, because that is the boundary that the tuner knows.
+It is run as a program, because the tuner only runs programs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ KS, SS = (0.5, 0.9, 0.98, 0.99, 1.0), (0.0, 600.0, 3600.0)
 
 
 def pair(k: float, s: float, rate: float, week: int) -> dict[str, float | None]:
-    """Bolder (a higher P, a lower K) stores more and brings back more; a long warm-up stores a little less."""
+    """A more aggressive setting (higher P, lower K) stores more and has a higher rate; a long warm-up stores slightly less."""
     boldness = rate / 0.002 * (1.6 - 0.6 * k)
     coverage = 0.2 * boldness**0.5 * (1 - s / 100_000) * (1 + 0.01 * week)
     back = 0.0017 * boldness * (1 - s / 50_000)
@@ -24,13 +24,15 @@ def pair(k: float, s: float, rate: float, week: int) -> dict[str, float | None]:
     }  # fmt: skip
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     count = Path(os.environ.get("FAKE_COUNT", os.devnull))
-    settings = {words[i + 1].split("=")[0]: words[i + 1].split("=")[1] for i, word in enumerate(words) if word == "--set"}
+    settings = {
+        arguments[i + 1].split("=")[0]: arguments[i + 1].split("=")[1] for i, argument in enumerate(arguments) if argument == "--set"
+    }
     rate = float(settings.get("cold_age.promotion_rate", "0.2%").rstrip("%")) / 100
-    if "--version" in words:
+    if "--version" in arguments:
         print("thermocline 0.0-fake")
-    elif "knobs" in words:
+    elif "knobs" in arguments:
         search = {"low": 0.0002, "high": 0.02, "scale": "log"}
         row = {"unit": "ratio per minute", "number": 0.002, "value": "0.2%", "search": search}
         rows = [
@@ -61,7 +63,7 @@ def main(words: list[str]) -> int:
             {"key": "class.aggressive.promotion_rate", **row, "number": 0.01},
         ]
         print(json.dumps(rows))
-    elif "--survey" in words:
+    elif "--survey" in arguments:
         shift = float(os.environ.get("FAKE_SHIFT", "0"))
         colds = (0.3 + shift, 0.2 + shift, 0.1)
         ages = [
@@ -74,14 +76,14 @@ def main(words: list[str]) -> int:
             print("thermocline: no such trace", file=sys.stderr)
             return 1
         with count.open("a") as file:
-            file.write("look\n")
-        week = int(words[words.index("--seed") + 1]) if "--seed" in words else 0
+            file.write("run\n")
+        week = int(arguments[arguments.index("--seed") + 1]) if "--seed" in arguments else 0
         k, s = (
             float(settings.get(f"cold_age.{name}", default).rstrip("%s")) for name, default in (("percentile", "99%"), ("warmup", "600s"))
         )
         pairs = [pair(k, s, rate, week) for k in KS for s in SS]
         aggressive = [one | {"rate_ratio_per_min": (one["rate_ratio_per_min"] or 0.0) / 2} for one in pairs]
-        groups = [{"name": "aggressive", "pairs": aggressive}, {"name": "web", "pairs": pairs}] if "--by" in words else []
+        groups = [{"name": "aggressive", "pairs": aggressive}, {"name": "web", "pairs": pairs}] if "--by" in arguments else []
         answer = {"configured": pair(k / 100, s, rate, week), "pairs": pairs, "groups": groups}
         used = 2e12 + int(os.environ.get("FAKE_GROWTH", "0"))
         print(json.dumps({"jobs": 10, "entries": 100, "span_seconds": 6e5, "used_bytes": used, "cold_bytes": 1e12, "answers": [answer]}))

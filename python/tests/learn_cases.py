@@ -1,6 +1,6 @@
-"""Small models and what the trainer answers, for the tests of `crates/pool/predict`: `python tests/learn_cases.py`.
+"""Creates small models with the trainer's predictions, for the tests of `crates/pool/predict`: `python tests/learn_cases.py`.
 
-Run it after a change to features or format, and look at what changes under `crates/pool/predict/testdata`.
+Run it after a change of features or format, and inspect the changes in `crates/pool/predict/testdata`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ VMS, WORKLOADS = 150, 40
 
 
 def request(vms: Vms, at: int) -> dict[str, Any]:
-    """A VM as the scheduler asks for it (`crates/pool/predict/src/request.rs`)."""
-    words = {name: str(getattr(vms, name)[at]) for name in ("vm_type", "guest_os", "location")}
-    return words | {name: int(getattr(vms, name)[at]) for name in ("customer", "cores", "memory_bytes", "arrival")}
+    """Returns a VM as a request (`crates/pool/predict/src/request.rs`)."""
+    names = {name: str(getattr(vms, name)[at]) for name in ("vm_type", "guest_os", "location")}
+    return names | {name: int(getattr(vms, name)[at]) for name in ("customer", "cores", "memory_bytes", "arrival")}
 
 
 def untouched_cases() -> tuple[Any, list[dict[str, Any]]]:
-    """A small model, and VMs of the day after as requests, each with what its customer's VMs had left."""
+    """Returns a small model, and VMs of the following day as requests with their history and prediction."""
     known = features.known(generate.generate(generate.Spec(vms=6000, days=9, customers=60), seed=5))
     trained = untouched.train(known, 0.05, 8 * DAY, rounds=12)
     of = known.where(known.vms.arrival >= 8 * DAY)
@@ -44,7 +44,7 @@ def untouched_cases() -> tuple[Any, list[dict[str, Any]]]:
 
 
 def insensitive_cases() -> tuple[Any, list[dict[str, Any]]]:
-    """A small forest, and workloads that it has not seen."""
+    """Returns a small forest, and held-out workloads with their scores."""
     of = workloads.generate(158, seed=5)
     truth = insensitive.labels(of, 1.82, insensitive.PDM)
     forest = insensitive.fit(of.values, truth, 5, trees=12)
@@ -64,8 +64,8 @@ def main() -> None:
     for name, (model, cases) in {"untouched": untouched_cases(), "insensitive": insensitive_cases()}.items():
         size = export.write(model, TO / f"{name}.onnx")
         (TO / f"{name}.jsonl").write_text("".join(json.dumps(case) + "\n" for case in cases), encoding="utf-8")
-        told = sum(case.get("untouched_ratio", case.get("score")) is not None for case in cases)
-        print(f"{name}: {size} bytes, {len(cases)} lines, {told} with an answer")
+        answered = sum(case.get("untouched_ratio", case.get("score")) is not None for case in cases)
+        print(f"{name}: {size} bytes, {len(cases)} lines, {answered} with an answer")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One suite that every designer passes."""
+"""Properties of all designers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from thermocline.tune import designers
-from thermocline.tune.designers import Designer, Done, Exhausted
+from thermocline.tune import designers, sampling
+from thermocline.tune.sampling import Designer, Evaluation, Exhausted
 from thermocline.tune.space import Knob, Space, identity
 
 SPACE = Space(
@@ -36,25 +36,27 @@ def designer(request: pytest.FixtureRequest) -> Designer:
     return designers.named(request.param)
 
 
-def toy(point: dict[str, float]) -> Done:
-    """More by a higher rate and a lower age, until both together are too much: the optimum lies on the border."""
+def toy(point: dict[str, float]) -> Evaluation:
+    """A higher rate and a lower age have a higher value until both violate the constraint: the optimum is on the boundary."""
     x, y = SPACE.shares(point)
     value = x + 0.3 * math.sin(3 * (1 - y))
-    return Done(point, value, (x**2 + (1 - y) ** 2 - 0.8) / 0.8)
+    return Evaluation(point, value, (x**2 + (1 - y) ** 2 - 0.8) / 0.8)
 
 
 @functools.cache
 def optimum() -> float:
-    """What a fine grid finds."""
-    top = designers.best([toy(SPACE.at([x / 100, y / 100])) for x in range(101) for y in range(101)])
+    """The best value on a fine grid."""
+    top = sampling.best([toy(SPACE.at([x / 100, y / 100])) for x in range(101) for y in range(101)])
     assert top is not None
     return top.value or 0.0
 
 
-def run(designer: Designer, look: Callable[[dict[str, float]], Done], count: int, seed: int, space: Space = SPACE) -> list[Done]:
-    done: list[Done] = []
+def run(
+    designer: Designer, evaluate: Callable[[dict[str, float]], Evaluation], count: int, seed: int, space: Space = SPACE
+) -> list[Evaluation]:
+    done: list[Evaluation] = []
     for _ in range(count):
-        done.append(look(designer(space, done, seed=seed)))
+        done.append(evaluate(designer(space, done, seed=seed)))
     return done
 
 
@@ -66,33 +68,33 @@ def test_the_same_arguments_give_the_same_point(designer: Designer) -> None:
     assert [one.point for one in done] != [one.point for one in other]
 
 
-def test_every_point_is_of_the_space_and_new(designer: Designer) -> None:
+def test_every_point_is_in_the_space_and_new(designer: Designer) -> None:
     done = run(designer, toy, 20, seed=3)
     assert all(SPACE.contains(one.point) for one in done)
     assert len({identity(one.point) for one in done}) == len(done)
 
 
-def test_a_space_of_levels_is_used_up_and_then_over(designer: Designer) -> None:
-    def look(point: dict[str, float]) -> Done:
-        return Done(point, point["rate"] * point["count"], -1.0)
+def test_a_space_of_levels_is_exhausted(designer: Designer) -> None:
+    def evaluate(point: dict[str, float]) -> Evaluation:
+        return Evaluation(point, point["rate"] * point["count"], -1.0)
 
-    done = run(designer, look, 9, seed=1, space=LEVELS)
+    done = run(designer, evaluate, 9, seed=1, space=LEVELS)
     assert sorted(identity(one.point) for one in done) == sorted(identity(point) for point in LEVELS.all())
     with pytest.raises(Exhausted, match="9"):
         designer(LEVELS, done, seed=1)
 
 
-def test_looks_that_fail_are_survived(designer: Designer) -> None:
-    def failing(point: dict[str, float]) -> Done:
-        return Done(point) if SPACE.shares(point)[0] > 0.5 else toy(point)
+def test_failed_evaluations_are_tolerated(designer: Designer) -> None:
+    def failing(point: dict[str, float]) -> Evaluation:
+        return Evaluation(point) if SPACE.shares(point)[0] > 0.5 else toy(point)
 
-    assert designers.best(run(designer, failing, 20, seed=5)) is not None
-    nothing = run(designer, Done, 10, seed=5)
+    assert sampling.best(run(designer, failing, 20, seed=5)) is not None
+    nothing = run(designer, Evaluation, 10, seed=5)
     assert len({identity(one.point) for one in nothing}) == 10
 
 
-def test_the_start_does_not_matter_to_what_is_learnt(designer: Designer) -> None:
-    """A study that begins with points of another's choice goes on from there."""
+def test_a_designer_continues_from_given_points(designer: Designer) -> None:
+    """A designer continues a study that began with other points."""
     given = [toy(SPACE.at(shares)) for shares in ([0.1, 0.9], [0.5, 0.5], [0.9, 0.1])]
     point = designer(SPACE, given, seed=2)
     assert SPACE.contains(point)
@@ -100,36 +102,36 @@ def test_the_start_does_not_matter_to_what_is_learnt(designer: Designer) -> None
 
 
 NEAR = {"egobox": (24, 0.97), "optuna": (40, 0.95), "random": (80, 0.9), "grid": (80, 0.9)}
-"""In so many looks, that share of the optimum: half of the seeds."""
+"""Number of evaluations, and the share of the optimum that half of the seeds must reach."""
 
 
-def test_it_comes_near_the_constrained_optimum(designer: Designer, request: pytest.FixtureRequest) -> None:
-    looks, share = NEAR[request.node.callspec.params["designer"]]
-    found = [designers.best(run(designer, toy, looks, seed)) for seed in (1, 2, 3)]
+def test_the_constrained_optimum_is_approached(designer: Designer, request: pytest.FixtureRequest) -> None:
+    count, share = NEAR[request.node.callspec.params["designer"]]
+    found = [sampling.best(run(designer, toy, count, seed)) for seed in (1, 2, 3)]
     reached = sorted((one.value or 0.0) / optimum() if one else 0.0 for one in found)
     assert reached[1] > share, reached
 
 
-def test_the_learning_one_needs_fewer_looks_than_chance() -> None:
+def test_the_model_based_designer_needs_fewer_evaluations_than_random() -> None:
     if not installed("egobox"):
         pytest.skip("egobox is an extra")
 
     def needed(designer: Designer, seed: int) -> int:
-        done: list[Done] = []
+        done: list[Evaluation] = []
         while len(done) < 60:
             done.append(toy(designer(SPACE, done, seed=seed)))
-            found = designers.best(done)
+            found = sampling.best(done)
             if found is not None and (found.value or 0.0) >= 0.99 * optimum():
                 break
         return len(done)
 
     learnt = sorted(needed(designers.named("egobox"), seed) for seed in range(3))
-    chance = sorted(needed(designers.at_random, seed) for seed in range(3))
-    assert learnt[1] < chance[1], (learnt, chance)
+    at_random = sorted(needed(designers.at_random, seed) for seed in range(3))
+    assert learnt[1] < at_random[1], (learnt, at_random)
 
 
-def test_unknown_and_half_told() -> None:
-    with pytest.raises(ValueError, match="there are egobox, random, grid, optuna"):
+def test_unknown_designers_and_incomplete_evaluations_are_refused() -> None:
+    with pytest.raises(ValueError, match="use one of egobox, random, grid, optuna"):
         designers.named("annealing")
     with pytest.raises(ValueError, match="give both, or neither"):
-        Done({"rate": 1.0}, value=1.0)
+        Evaluation({"rate": 1.0}, value=1.0)

@@ -1,4 +1,4 @@
-"""The models themselves: needs the extra `learn` (`make test-learn`)."""
+"""Tests of the trained models. Requires the extra `learn` (`make test-learn`)."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def quiet(_: str) -> None:
     pass
 
 
-def test_onnx_says_what_the_trainers_say(known: features.Known) -> None:
+def test_onnx_predictions_equal_the_trainers(known: features.Known) -> None:
     trained = untouched.train(known, 0.05, 8 * DAY)
     later = known.where(known.vms.arrival >= 8 * DAY)
     inputs = features.matrix(later, trained.encoding)
     inputs = inputs[features.answerable(later, inputs)]
-    told = trained.booster.predict(inputs.astype(np.float64), num_threads=1)
-    assert np.abs(told - export.run(export.untouched_model(trained, 0.05), inputs)).max() < DIFFERENCE_MAX
+    predicted = trained.booster.predict(inputs.astype(np.float64), num_threads=1)
+    assert np.abs(predicted - export.run(export.untouched_model(trained, 0.05), inputs)).max() < DIFFERENCE_MAX
     of = workloads.generate(158, seed=3)
-    forest = insensitive.train(of, 1.82, 0.02, seed=3, say=quiet, folds=10)
+    forest = insensitive.train(of, 1.82, 0.02, seed=3, progress=quiet, folds=10)
     others = workloads.generate(500, seed=4).values
     assert (
         np.abs(insensitive.scores(forest.forest, others) - export.run(export.insensitive_model(forest, 0.02), others)).max()
@@ -56,21 +56,21 @@ def test_the_model_overpredicts_less_than_a_static_share(known: features.Known) 
     assert model.wrong < static.wrong / 2
 
 
-def test_tomorrow_is_not_learned_from(known: features.Known) -> None:
+def test_later_vms_do_not_affect_training(known: features.Known) -> None:
     trained = untouched.train(known, 0.05, 7 * DAY)
     past = known.vms.where(known.vms.departure <= 7 * DAY)
     again = untouched.train(features.known(past), 0.05, 7 * DAY)
     assert trained.booster.model_to_string() == again.booster.model_to_string()
 
 
-def test_a_forest_tells_workloads_apart() -> None:
+def test_a_forest_beats_the_heuristics() -> None:
     of = workloads.generate(158, seed=3)
-    told = insensitive.validate(of, 1.82, seed=3, say=quiet, folds=5)
-    gains = {name: max(point.gain for point in insensitive.curve(folds) if point.wrong <= 0.05) for name, folds in told.items()}
+    folds_by_model = insensitive.validate(of, 1.82, seed=3, progress=quiet, folds=5)
+    gains = {name: max(point.gain for point in insensitive.curve(folds) if point.wrong <= 0.05) for name, folds in folds_by_model.items()}
     assert gains["RandomForest"] > gains["Memory_Bound"]
     same = workloads.Workloads(of.names, of.counters, of.values, np.full_like(of.slowdowns, 0.5))
-    with pytest.raises(ValueError, match="one side of a margin"):
-        insensitive.validate(same, 1.82, seed=3, say=quiet, folds=2)
+    with pytest.raises(ValueError, match="one side of the margin"):
+        insensitive.validate(same, 1.82, seed=3, progress=quiet, folds=2)
 
 
 def run(*words: str | Path) -> int:
@@ -81,7 +81,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_from_nothing_to_a_solution_and_to_what_the_scheduler_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_are_trained_solved_and_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, samples = tmp_path / "vms.parquet", tmp_path / "samples.jsonl"
     model, forest = tmp_path / "untouched.onnx", tmp_path / "insensitive.onnx"
     curve, other = tmp_path / "u.json", tmp_path / "i.json"
@@ -103,35 +103,35 @@ def test_from_nothing_to_a_solution_and_to_what_the_scheduler_is_told(tmp_path: 
 
 
 def served(program: str, trace: Path, model: Path, forest: Path, about: dict[str, Any]) -> None:
-    """The program that serves answers as the trainer does."""
+    """The serving program predicts the same as the trainer."""
     known = features.known(vms.read(trace))
     trained = untouched.train(known, about["quantile"], about["trained_until"])
     last = known.where(np.arange(len(known.vms)) >= len(known.vms) - 50)
     requests = []
     for at in range(50):
-        words = {name: str(getattr(last.vms, name)[at]) for name in ("vm_type", "guest_os", "location")}
+        names = {name: str(getattr(last.vms, name)[at]) for name in ("vm_type", "guest_os", "location")}
         numbers = {name: int(getattr(last.vms, name)[at]) for name in ("cores", "memory_bytes")}
-        # Asked for at the very end of the training, so that the model is not too young.
-        requests.append(json.dumps(words | numbers | {"arrival": about["trained_until"], "history": [0.25, 0.5, 0.5, 0.75, 0.8]}))
+        # The arrival is at the end of the training, from which the model is valid.
+        requests.append(json.dumps(names | numbers | {"arrival": about["trained_until"], "history": [0.25, 0.5, 0.5, 0.75, 0.8]}))
     file = trace.with_name("requests.json")
     file.write_text("\n".join(requests), encoding="utf-8")
     paths = ("--model", str(model), "--insensitive", str(forest), "--request", str(file))
     command = [program, "--format", "json", "pool", "predict", *paths]
-    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     ordered = [0.25, 0.5, 0.5, 0.75, 0.8]
     shares = np.array([[history.percentile(ordered, percent) for percent in history.PERCENTILES]] * 50)
     asked = features.Known(dataclasses.replace(last.vms, arrival=np.full(50, about["trained_until"])), np.full(50, 5), shares)
-    wanted = trained.answers(asked)
+    expected = trained.answers(asked)
     answered = 0
-    for want, decision in zip(wanted, told["decisions"], strict=True):
+    for want, decision in zip(expected, result["decisions"], strict=True):
         if decision["untouched_ratio"] is not None:
             assert decision["untouched_ratio"] == pytest.approx(want, abs=1e-5)
             answered += 1
-    assert answered >= 25, told["counts"]
+    assert answered >= 25, result["counts"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("train", "untouched", "--trace", "{empty}", "--out", "{out}"), "not a Parquet file"),
         (("train", "untouched", "--trace", "{missing}", "--out", "{out}"), "missing"),
@@ -139,22 +139,22 @@ def served(program: str, trace: Path, model: Path, forest: Path, about: dict[str
         (("train", "insensitive", "--samples", "{empty}", "--out", "{out}"), "0 samples"),
         (("evaluate", "insensitive", "--samples", "{wrong}"), "line 1"),
         (("solve", "--untouched", "{wrong}", "--insensitive", "{wrong}"), "not a curve"),
-        (("evaluate", "bitbrains", "--data", "{empty}"), "wants the columns"),
-        (("generate", "vms", "--vms", "1", "--out", "{out}"), "cannot make 1 VMs"),
+        (("evaluate", "bitbrains", "--data", "{empty}"), "expected the columns"),
+        (("generate", "vms", "--vms", "1", "--out", "{out}"), "cannot generate 1 VMs"),
     ],
 )
-def test_what_cannot_be_done_is_said(words: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_their_cause(words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {"empty": "", "wrong": '{"name": "x"}\n'}
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     places = {name: tmp_path / name for name in ("empty", "wrong", "missing", "out")}
     assert run(*(word.format(**places) for word in words)) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not places["out"].exists()
 
 
-@pytest.mark.skipif("THERMOCLINE" not in os.environ, reason="make test-learn says where the program is")
-def test_the_simulator_asks_models_of_every_night(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.skipif("THERMOCLINE" not in os.environ, reason="`make test-learn` sets the path of the program")
+def test_the_simulator_uses_the_models_of_every_night(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program, trace, models, samples = os.environ["THERMOCLINE"], tmp_path / "vms.parquet", tmp_path / "models", tmp_path / "w.jsonl"
     made = [program, "pool", "generate", "--vms", "12000", "--clusters", "2", "--days", "12", "--out", str(trace)]
     subprocess.run(made, check=True, capture_output=True)
@@ -166,27 +166,27 @@ def test_the_simulator_asks_models_of_every_night(tmp_path: Path, capsys: pytest
     assert [night["trained_until"] for night in nights] == [9 * DAY, 10 * DAY, 11 * DAY]
     command = [program, "--format", "json", "pool", "simulate", "--trace", str(trace), "--models", str(models), "--counters", str(samples)]
     command += ["--memory", "models", "--latency", "64ns", "--pool-sizes", "16"]
-    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    foretold = told["results"][0]["prediction_quality"]
-    assert (told["begins"], told["model_faults"]) == (9 * DAY, [])
-    # What the trainer itself says of the VMs that came after the first night, by the models of their nights.
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    quality = result["results"][0]["prediction_quality"]
+    assert (result["begins"], result["model_faults"]) == (9 * DAY, [])
+    # The trainer's predictions for the VMs that arrived after the first night, by the models of their nights.
     known = features.known(vms.read(trace))
-    arrived, promised, overpredicted = 0, 0.0, 0
+    arrived, predicted, overpredicted = 0, 0.0, 0
     for night in nights:
         of = known.where((known.vms.arrival >= night["trained_until"]) & (known.vms.arrival < night["trained_until"] + DAY))
         answers = untouched.train(known, night["quantile"], night["trained_until"]).answers(of)
         arrived += len(answers)
         overpredicted += int((answers > of.vms.untouched_ratio).sum())
-        promised += float((answers * of.vms.memory_bytes).sum())
-    # Those that run when the first model comes are asked about, too, and the insensitive are not asked about untouched memory.
-    assert foretold["vms"] > arrived
-    assert 0 < foretold["overpredicted_ratio"] < 2 * overpredicted / arrived
-    assert promised > 0 and foretold["untouched_ratio"] > 0.02
-    assert foretold["insensitive_ratio"] > 0.05
-    assert told["results"][0]["pool_ratio"] > 0.1
+        predicted += float((answers * of.vms.memory_bytes).sum())
+    # VMs that run when the first model becomes valid are predicted too; insensitive VMs have no prediction of untouched memory.
+    assert quality["vms"] > arrived
+    assert 0 < quality["overpredicted_ratio"] < 2 * overpredicted / arrived
+    assert predicted > 0 and quality["untouched_ratio"] > 0.02
+    assert quality["insensitive_ratio"] > 0.05
+    assert result["results"][0]["pool_ratio"] > 0.1
 
 
-def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_a_trace_reads_back_as_written(tmp_path: Path) -> None:
     made = generate.generate(SPEC, seed=2)
     vms.write(made, tmp_path / "t.parquet", "a test", SPEC.days * DAY)
     back = vms.read(tmp_path / "t.parquet")
@@ -195,17 +195,17 @@ def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert np.abs(back.untouched_ratio - made.untouched_ratio).max() < 1e-6
 
 
-def test_the_report_leaves_what_others_wrote(tmp_path: Path) -> None:
+def test_the_report_keeps_other_figures(tmp_path: Path) -> None:
     out = tmp_path / "pond.json"
     out.write_text('{"figure_21": {"kept": true}}', encoding="utf-8")
     words = ["--out", out, "--vms", "6000", "--days", "9", "--nights", "4", "--folds", "2"]
     made = subprocess.run([sys.executable, "-m", "thermocline.report.pond", *map(str, words)], check=True, capture_output=True, text=True)
-    told = json.loads(out.read_text(encoding="utf-8"))
-    assert told["figure_21"] == {"kept": True}
-    assert {"figure_17", "figure_18", "figure_19", "figure_20"} <= told.keys()
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert report["figure_21"] == {"kept": True}
+    assert {"figure_17", "figure_18", "figure_19", "figure_20"} <= report.keys()
     assert "figure_19" in json.loads(made.stdout)
     assert len(list((tmp_path / "figures").glob("pond*.svg"))) == 4
-    assert len(told["figure_17"]["latency_182%"]["half_interval"]) == len(told["figure_17"]["latency_182%"]["RandomForest"]["curve"])
+    assert len(report["figure_17"]["latency_182%"]["half_interval"]) == len(report["figure_17"]["latency_182%"]["RandomForest"]["curve"])
     before = (tmp_path / "figures" / "pond17.svg").read_bytes()
     subprocess.run([sys.executable, "-m", "thermocline.report.pond", "--out", str(out), "--draw"], check=True, capture_output=True)
     assert (tmp_path / "figures" / "pond17.svg").read_bytes() == before

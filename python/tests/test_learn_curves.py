@@ -27,7 +27,7 @@ def test_no_pair_is_better_than_the_solution(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_more_may_be_wrong_is_never_worse(seed: int) -> None:
+def test_a_higher_limit_is_never_worse(seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - a test
     first, second = random_curve(chance, 9), random_curve(chance, 9)
     gains = [curves.solve(first, second, limit / 100).gain for limit in range(21)]
@@ -36,8 +36,8 @@ def test_more_may_be_wrong_is_never_worse(seed: int) -> None:
     assert pools == sorted(pools)
 
 
-def test_the_paper_s_own_arithmetic() -> None:
-    # 30 % insensitive at 2 %, 20 % untouched at 2.5 % (figures 17 and 19), of whom a quarter are slow (section 6.5).
+def test_the_arithmetic_of_the_paper() -> None:
+    # 30 % insensitive at 2 %, 20 % untouched at 2.5 % (Pond figures 17 and 19), of which a quarter are slow (Pond section 6.5).
     solution = Solution(Point(0.02, 0.30), Point(0.025, 0.20))
     assert solution.pool == pytest.approx(0.24 + 0.76 * 0.20)
     assert solution.slow == pytest.approx(0.8 * 0.02 + 0.76 * 0.025 / 4)
@@ -55,11 +55,11 @@ def test_the_paper_s_own_arithmetic() -> None:
         ([Point(0.0, 0.2), Point(0.1, 0.4)], 0.3, 0.05),
     ],
 )
-def test_between_two_points_lies_a_line(points: list[Point], gain: float, wrong: float) -> None:
+def test_errors_are_interpolated_between_points(points: list[Point], gain: float, wrong: float) -> None:
     assert curves.wrong_at(points, gain) == pytest.approx(wrong)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_points_and_limits_are_refused() -> None:
     for wrong, gain in ((-0.1, 0.5), (0.5, 1.1), (float("nan"), 0.5)):
         with pytest.raises(ValueError, match="ratios"):
             Point(wrong, gain)

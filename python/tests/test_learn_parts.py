@@ -1,4 +1,4 @@
-"""What needs numpy alone: made-up VMs and workloads, history, features, lives of the Bitbrains trace."""
+"""Tests that require only numpy: generated VMs and workloads, history, features, lifetimes of the Bitbrains trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPEC = generate.Spec(vms=3000, days=9, customers=30)
 
 
 def vms(rows: list[tuple[int, int, int, float]], **more: Any) -> Vms:
-    """VMs by customer, arrival, departure and untouched share."""
+    """Creates VMs from customer, arrival, departure and untouched share."""
     count = len(rows)
     columns = {
         "id": np.arange(count), "customer": np.array([row[0] for row in rows]), "arrival": np.array([row[1] for row in rows]),
@@ -27,7 +27,7 @@ def vms(rows: list[tuple[int, int, int, float]], **more: Any) -> Vms:
     return Vms(**(columns | more))
 
 
-def test_the_same_seed_makes_the_same_vms_that_fit_what_is_published() -> None:
+def test_generated_vms_are_deterministic_and_fit_the_published_figures() -> None:
     made = generate.generate(SPEC, seed=4)
     again = generate.generate(SPEC, seed=4)
     other = generate.generate(SPEC, seed=5)
@@ -41,8 +41,8 @@ def test_the_same_seed_makes_the_same_vms_that_fit_what_is_published() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"vms": 10}, {"days": 1}, {"customers": 0}, {"vms": 100, "customers": 101}])
-def test_vms_that_cannot_be_made_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="cannot make"):
+def test_invalid_sizes_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="cannot generate"):
         generate.Spec(**wrong)
 
 
@@ -54,7 +54,7 @@ def test_workloads_fit_both_latencies() -> None:
         assert contrary.measured >= contrary.published
 
 
-def test_history_is_what_had_ended_in_the_week_before() -> None:
+def test_history_has_the_vms_that_ended_in_the_week_before() -> None:
     week = history.WINDOW_SECONDS
     of = vms(
         [
@@ -76,7 +76,7 @@ def test_history_is_what_had_ended_in_the_week_before() -> None:
     assert shares[6].tolist() == [0.20, 0.20, 0.40]
 
 
-def test_history_keeps_the_latest() -> None:
+def test_history_keeps_the_latest_entries() -> None:
     many = history.ENTRIES_MAX + 10
     of = vms([(1, at, at + 1, at / many) for at in range(many)] + [(1, many + 5, RUNNING, 0.0)])
     counts, shares = history.percentiles(of, (0, 100))
@@ -88,25 +88,27 @@ def test_history_keeps_the_latest() -> None:
 def test_a_percentile_is_one_of_the_values(percent: int) -> None:
     for count in range(1, 12):
         ordered = [value / 7 for value in range(count)]
-        taken = history.percentile(ordered, percent)
-        assert taken in ordered
-        assert sum(value < taken for value in ordered) <= count * percent / 100
+        chosen = history.percentile(ordered, percent)
+        assert chosen in ordered
+        assert sum(value < chosen for value in ordered) <= count * percent / 100
 
 
-def test_a_category_that_was_seldom_seen_is_not_spoken_of() -> None:
-    rows = [(1, at, at + 1, 0.5) for at in range(features.SEEN_MIN)] + [(1, 1000 + at, 2000, 0.25) for at in range(features.SEEN_MIN - 1)]
-    types = np.array(["often"] * features.SEEN_MIN + ["seldom"] * (features.SEEN_MIN - 1))
+def test_a_rare_category_has_no_prediction() -> None:
+    rows = [(1, at, at + 1, 0.5) for at in range(features.CATEGORY_VMS_MIN)] + [
+        (1, 1000 + at, 2000, 0.25) for at in range(features.CATEGORY_VMS_MIN - 1)
+    ]
+    types = np.array(["common"] * features.CATEGORY_VMS_MIN + ["rare"] * (features.CATEGORY_VMS_MIN - 1))
     known = features.known(vms(rows, vm_type=types))
     by = features.encoding(known.vms)
-    assert by.means["vm_type"] == {"often": 0.5}
+    assert by.means["vm_type"] == {"common": 0.5}
     inputs = features.matrix(known, by)
     assert inputs.shape == (len(rows), len(features.NAMES))
     assert inputs.dtype == np.float32
     able = features.answerable(known, inputs)
-    assert able.tolist() == [at >= history.ENTRIES_MIN and kind == "often" for at, kind in enumerate(types)]
+    assert able.tolist() == [at >= history.ENTRIES_MIN and kind == "common" for at, kind in enumerate(types)]
 
 
-def test_a_threshold_goes_down_to_a_float_and_no_comparison_changes() -> None:
+def test_rounding_a_threshold_down_changes_no_comparison() -> None:
     chance = np.random.default_rng(1)
     thresholds = chance.random(2000)
     below = untouched.float_below(thresholds)
@@ -115,26 +117,26 @@ def test_a_threshold_goes_down_to_a_float_and_no_comparison_changes() -> None:
         assert ((inputs <= thresholds) == (inputs <= below)).all()
 
 
-def test_the_boldest_setting_that_held_is_taken() -> None:
+def test_the_highest_setting_within_the_target_is_chosen() -> None:
     of = vms([(1, at, DAY, at / 1000) for at in range(1000)])
-    promised = np.array([np.full(1000, 0.01), np.full(1000, 0.03), np.full(1000, 0.2)])
-    night = untouched.Night(0, of, promised)
+    predicted = np.array([np.full(1000, 0.01), np.full(1000, 0.03), np.full(1000, 0.2)])
+    night = untouched.Night(0, of, predicted)
     settings = (0.01, 0.02, 0.05)
     assert untouched.choose([], 0.04, DAY, settings) == 1
     assert untouched.choose([night], 0.04, DAY, settings) == 1
     assert untouched.choose([night], 0.3, DAY, settings) == 2
     assert untouched.choose([night], 0.001, DAY, settings) == 0
-    # Nothing has ended yet, so nothing is known.
+    # No VM has ended yet, so there is no data.
     assert untouched.choose([night], 0.3, DAY - 1, settings) == 2
 
 
-def test_whole_slices_are_never_more_than_was_promised() -> None:
+def test_whole_slices_never_exceed_the_prediction() -> None:
     chance = np.random.default_rng(2)
     memory = chance.integers(1, 64, size=500) * GIB // 2
-    promised = chance.random(500)
-    sliced = untouched.in_slices(promised, memory)
-    assert (sliced <= promised).all()
-    assert ((promised - sliced) * memory < GIB).all()
+    predicted = chance.random(500)
+    sliced = untouched.in_slices(predicted, memory)
+    assert (sliced <= predicted).all()
+    assert ((predicted - sliced) * memory < GIB).all()
 
 
 def test_false_positives_are_counted_in_the_order_of_the_score() -> None:
@@ -145,13 +147,13 @@ def test_false_positives_are_counted_in_the_order_of_the_score() -> None:
     assert [point.wrong for point in curve] == [0, 0.125, 0.25, 0.25, 0.5]
 
 
-def test_every_split_is_in_halves_that_share_nothing() -> None:
+def test_every_split_has_disjoint_halves() -> None:
     for train, test in insensitive.splits(159, 10, seed=3):
         assert sorted([*train, *test]) == list(range(159))
         assert abs(len(train) - len(test)) <= 1
 
 
-def test_days_of_a_vm_are_lives() -> None:
+def test_days_of_a_vm_are_lifetimes() -> None:
     vm = np.array([5, 5, 5, 5, 6, 6, 7])
     day = np.array([0, 0, 1, 1, 0, 1, 0])
     cores = np.array([2, 2, 2, 2, 1, 1, 0])
@@ -163,7 +165,7 @@ def test_days_of_a_vm_are_lives() -> None:
     assert list(rows) == [(5, 0, 0.5), (6, 0, 0.0), (6, DAY, 0.75)]
 
 
-def test_a_longer_life_leaves_the_least_of_its_days() -> None:
+def test_a_longer_lifetime_has_the_minimum_of_its_days() -> None:
     made, _ = bitbrains.lives(*(np.array(column) for column in zip(*((1, at, 1, 100, 10 * (at % 4)) for at in range(6)), strict=True)))
     longer = bitbrains.lasting(features.known(made), 3).vms
     assert (longer.arrival // DAY).tolist() == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""The small pure parts: quantities, drift, plots, figures, the hand."""
+"""Tests of small pure parts: quantities, drift, plots, figures, hand tuning."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from thermocline.report import figures, stranding, tuner
 from thermocline.report.figures import HAND, OFF, TUNED, Detail, Hour
 from thermocline.tune import designers
 from thermocline.tune.choose import Pair
-from thermocline.tune.designers import Done
 from thermocline.tune.drift import Incomparable, drift
 from thermocline.tune.plot import Mark, Plot, bars
 from thermocline.tune.program import Age
 from thermocline.tune.quantity import bounds, duration, number, ratio, setting
+from thermocline.tune.sampling import Evaluation
 from thermocline.tune.space import Knob, Space
 
 
@@ -40,12 +40,12 @@ def test_quantities_are_in_base_units(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1x", "%", "1 2", "1mm", "--1"])
-def test_what_is_no_quantity_is_refused(text: str) -> None:
+def test_invalid_quantities_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="write it like"):
         number(text)
 
 
-def test_arguments_are_taken_apart() -> None:
+def test_arguments_are_parsed() -> None:
     key, between = bounds("a.b=0.1%..10%")
     assert key == "a.b"
     assert between == pytest.approx((0.001, 0.1))
@@ -62,10 +62,10 @@ def test_arguments_are_taken_apart() -> None:
             take(text)
 
 
-def test_drift_is_what_would_have_to_move() -> None:
+def test_drift_is_the_share_that_would_have_to_move() -> None:
     then = [Age(120, 0.3, 0.1), Age(240, 0.2, 0.05)]
     assert drift(then, then).memory == drift(then, then).accesses == 0
-    # A tenth of all memory, young before, is as old as can be now; of the accesses, which were 2 to 1, all are old now.
+    # A tenth of all memory moves from the youngest to the oldest band; the accesses, 2 to 1 before, all move to the oldest.
     now = [Age(120, 0.4, 0.05), Age(240, 0.3, 0.05 * 0.4 / 0.3)]
     moved = drift(then, now)
     assert moved.memory == pytest.approx(0.1)
@@ -81,8 +81,8 @@ def test_drift_is_what_would_have_to_move() -> None:
 def test_plots_are_well_formed_and_inside_their_frame() -> None:
     plot = Plot("x <&>", "y")
     plot.line([(0.0, 1.0), (10.0, 3.0)], "red")
-    plot.mark(Mark(5.0, 2.0, "blue", 'told "so"', "label"))
-    plot.upright(7.0, "here", "green", dashed=True)
+    plot.mark(Mark(5.0, 2.0, "blue", 'a "tooltip"', "label"))
+    plot.vertical(7.0, "here", "green", dashed=True)
     root = ET.fromstring(plot.svg())  # noqa: S314 - our own text
     circle = next(one for one in root if one.tag == "circle")
     assert 0 < float(circle.attrib["cx"]) < float(root.attrib["width"])
@@ -96,12 +96,12 @@ def test_plots_are_well_formed_and_inside_their_frame() -> None:
         ET.fromstring(one.svg())  # noqa: S314
 
 
-def test_a_roll_out_goes_from_cluster_to_cluster() -> None:
+def test_a_rollout_proceeds_cluster_by_cluster() -> None:
     stages = (1.0, 2.0, 3.0, 4.0)
-    told = [
-        (figures.in_force(day, place, stages)) for day, place in ((0.5, 0.5), (1.4, 0.5), (1.5, 0.5), (2.9, 1.0), (3.5, 0.5), (3.5, 1.0))
+    found = [
+        figures.setting_of(day, place, stages) for day, place in ((0.5, 0.5), (1.4, 0.5), (1.5, 0.5), (2.9, 1.0), (3.5, 0.5), (3.5, 1.0))
     ]
-    assert told == [OFF, OFF, HAND, HAND, TUNED, HAND]
+    assert found == [OFF, OFF, HAND, HAND, TUNED, HAND]
 
     def fleet(coverage: float) -> Detail:
         hours = tuple(Hour(cluster, day * 86_400, coverage, 10.0) for cluster in "ab" for day in range(8))
@@ -110,54 +110,54 @@ def test_a_roll_out_goes_from_cluster_to_cluster() -> None:
     settings = {HAND: fleet(0.1), TUNED: fleet(0.2)}
     series = figures.over_time(settings, stages=(1.0, 3.0, 5.0, 7.0))
     assert [share for _, share in series] == pytest.approx([0, 0, 0.05, 0.1, 0.1, 0.1, 0.15, 0.2])
-    told_numbers = figures.numbers(settings, figures.over_time(settings))
-    assert told_numbers["figure_6"]["a"]["median"] == 0.2
-    assert told_numbers["figure_7"][HAND]["p98"] == 0.001
+    numbers = figures.numbers(settings, figures.over_time(settings))
+    assert numbers["figure_6"]["a"]["median"] == 0.2
+    assert numbers["figure_7"][HAND]["p98"] == 0.001
 
 
-def test_the_hand_breaks_the_objective_nowhere() -> None:
+def test_hand_tuning_holds_the_objective_in_every_group() -> None:
     def group(rates: tuple[float, ...]) -> list[Pair]:
-        return [Pair(k, s, 0.3 - i / 100, 0.1, 30 - i, rate) for i, ((k, s), rate) in enumerate(zip(tuner.GUESSES, rates, strict=True))]
+        return [Pair(k, s, 0.3 - i / 100, 0.1, 30 - i, rate) for i, ((k, s), rate) in enumerate(zip(tuner.CANDIDATES, rates, strict=True))]
 
-    calm, wild = group((0.001,) * 5), group((0.003, 0.003, 0.0019, 0.001, 0.001))
-    assert tuner.choice_of_hand([calm, calm], 0.002) == tuner.GUESSES[0]
-    assert tuner.choice_of_hand([calm, wild], 0.002) == tuner.GUESSES[2]
-    assert tuner.choice_of_hand([group((0.003,) * 5)], 0.002) == tuner.GUESSES[-1]
+    low, high = group((0.001,) * 5), group((0.003, 0.003, 0.0019, 0.001, 0.001))
+    assert tuner.choose_candidate([low, low], 0.002) == tuner.CANDIDATES[0]
+    assert tuner.choose_candidate([low, high], 0.002) == tuner.CANDIDATES[2]
+    assert tuner.choose_candidate([group((0.003,) * 5)], 0.002) == tuner.CANDIDATES[-1]
 
 
-def test_looks_are_counted_until_enough_was_found() -> None:
+def test_evaluations_are_counted_until_enough_is_found() -> None:
     space = Space((Knob("n", "number", 1, 50),))
 
-    def look(point: dict[str, float]) -> Done:
-        return Done(point, point["n"], point["n"] / 40 - 1)
+    def evaluate(point: dict[str, float]) -> Evaluation:
+        return Evaluation(point, point["n"], point["n"] / 40 - 1)
 
-    counts = [tuner.needed(space, designers.at_random, look, 40, seed) for seed in range(20)]
+    counts = [tuner.needed(space, designers.at_random, evaluate, 40, seed) for seed in range(20)]
     assert 1 <= min(counts) < max(counts) <= 50
-    assert tuner.needed(space, designers.at_random, look, 41, 1) == 50
+    assert tuner.needed(space, designers.at_random, evaluate, 41, 1) == 50
 
 
-def test_stranding_draws_what_has_percentiles(tmp_path: Path) -> None:
-    """Bins of few looks are left out, and an amount of DRAM with no others."""
+def test_stranding_draws_bins_with_enough_samples(tmp_path: Path) -> None:
+    """Bins of few samples are skipped, and an amount of DRAM without other bins."""
 
-    def looked(cores: float, looks: int) -> dict[str, float]:
+    def bin_of(cores: float, samples: int) -> dict[str, float]:
         return {
             "scheduled_ratio": cores,
-            "samples": looks,
+            "samples": samples,
             "stranded_p5": 0.01,
             "stranded_median": 0.02,
             "stranded_p95": 0.05,
             "stranded_most": 0.06,
         }
 
-    told = {
+    data = {
         "results": [
-            {"shape": {"dram_per_core_bytes": 2 * 2**30}, "bins": [looked(0.5, 4), looked(0.75, 5)]},
-            {"shape": {"dram_per_core_bytes": 4 * 2**30}, "bins": [looked(0.5, 1)]},
+            {"shape": {"dram_per_core_bytes": 2 * 2**30}, "bins": [bin_of(0.5, 4), bin_of(0.75, 5)]},
+            {"shape": {"dram_per_core_bytes": 4 * 2**30}, "bins": [bin_of(0.5, 1)]},
         ]
     }
-    assert [(title, [row["scheduled_ratio"] for row in bins]) for title, bins in stranding.panels(told)] == [("2.00 GiB per core", [0.75])]
-    written = stranding.draw(told, tmp_path / "made" / "figure.svg")
+    assert [(title, [row["scheduled_ratio"] for row in bins]) for title, bins in stranding.panels(data)] == [("2.00 GiB per core", [0.75])]
+    written = stranding.draw(data, tmp_path / "made" / "figure.svg")
     assert [path.suffix for path in written] == [".svg", ".png"]
     assert ET.parse(written[0]).getroot().tag.endswith("svg")  # noqa: S314 - our own file
     with pytest.raises(ValueError, match="too short to draw"):
-        stranding.draw({"results": told["results"][1:]}, tmp_path / "none.svg")
+        stranding.draw({"results": data["results"][1:]}, tmp_path / "none.svg")

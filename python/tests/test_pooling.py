@@ -1,4 +1,4 @@
-"""Pond's figures 3 and 21: what the simulator tells becomes curves, and the report keeps what others wrote."""
+"""Pond figures 3 and 21: results of the simulator become curves, and other figures in the report are kept."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def row(memory: str, added_ns: int, sockets: int, saved: float, *, confirmed: bo
     }
 
 
-def told(*rows: dict[str, Any]) -> dict[str, Any]:
+def result(*rows: dict[str, Any]) -> dict[str, Any]:
     about = {"command": ["pool"], "elapsed_seconds": 1.0, "events": 9, "origin": "a test", "generated": True, "begins": None}
     return about | {"vms": 200, "assumed": 0, "rejected": 0, "clusters": 3, "servers": 12, "spanning_ratio": 0.0, "results": list(rows)}
 
 
 def test_a_static_share_is_one_curve_and_pond_one_for_each_latency() -> None:
     rows = [row(memory, added, size, 0.1) for size in (16, 2) for memory in ("static=15%", "pond") for added in (64, 140)]
-    curves = pooling.curves(told(*rows))
+    curves = pooling.curves(result(*rows))
     assert list(curves) == ["static=15%", "pond, 64 ns", "pond, 140 ns"]
     assert [[point["pool_sockets"] for point in points] for points in curves.values()] == [[2, 16]] * 3
 
 
-def test_a_figure_has_its_curves_beside_what_is_published() -> None:
-    figure = pooling.figure(told(row("pond", 64, 16, 0.08, confirmed=True)), pooling.PUBLISHED["figure_21"])
+def test_a_figure_has_curves_and_published_values() -> None:
+    figure = pooling.figure(result(row("pond", 64, 16, 0.08, confirmed=True)), pooling.PUBLISHED["figure_21"])
     (point,) = figure["curves"]["pond, 64 ns"]
     assert (point["saved_ratio"], point["least_cluster"], point["most_cluster"]) == (0.08, 0.04, 0.16)
     assert (point["released_faster_than_1_gib_per_s_ratio"], point["moved_when_bounded"]) == (0.02, 3)
@@ -50,8 +50,8 @@ def test_a_figure_has_its_curves_beside_what_is_published() -> None:
     assert "8.0%" in table and "9.0%" in table, table
 
 
-def test_the_report_keeps_what_others_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([told(row("static=50%", 64, 32, 0.11)), told(row("pond", 64, 16, 0.08))])
+def test_the_report_keeps_other_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([result(row("static=50%", 64, 32, 0.11)), result(row("pond", 64, 16, 0.08))])
     asked: list[list[str]] = []
 
     def simulate(program: str, trace: Path, seed: int, question: pooling.Question, *_: object) -> dict[str, Any]:
@@ -68,13 +68,13 @@ def test_the_report_keeps_what_others_wrote(tmp_path: Path, monkeypatch: pytest.
     assert "--confirm" in asked[1] and "--confirm" not in asked[0]
 
 
-def test_trained_models_are_asked_for_beside_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trained_models_are_simulated_in_addition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     asked: list[pooling.Question] = []
 
     def simulate(*arguments: Any) -> dict[str, Any]:
         asked.append(arguments[3])
-        return told(row("pond", 64, 16, 0.08), row("models", 64, 16, 0.05))
+        return result(row("pond", 64, 16, 0.08), row("models", 64, 16, 0.05))
 
     monkeypatch.setattr(pooling, "simulate", simulate)
     out = tmp_path / "made" / "pond.json"
@@ -89,7 +89,7 @@ def test_trained_models_are_asked_for_beside_what_is_published(tmp_path: Path, m
     assert drawn == sorted(f"pond{name}.{kind}" for name in ("3", "21", "21-models") for kind in ("png", "svg"))
 
 
-def test_a_failure_of_the_simulator_is_told(tmp_path: Path) -> None:
+def test_a_failure_of_the_simulator_is_reported(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho no such trace >&2\nexit 1\n")
     program.chmod(0o755)

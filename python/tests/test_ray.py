@@ -1,4 +1,4 @@
-"""The model on a local Ray cluster of several processes. Run by `make test-ray`, which says in THERMOCLINE where the program is."""
+"""The model on a local Ray cluster of several processes. Run by `make test-ray`, which sets THERMOCLINE to the program's path."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-# A busy machine takes its time to start a cluster.
+# A loaded machine needs more time to start a cluster.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
-pytest.importorskip("ray", reason="make test-ray brings it")
+pytest.importorskip("ray", reason="installed by make test-ray")
 
 from thermocline.cluster import Model, Refused, Share, Simulation, on_ray, sweep
 
@@ -58,22 +58,23 @@ def test_a_cluster_counts_what_one_machine_does(program: str, traces: str, at_on
 
 
 def test_a_killed_worker_loses_nothing(program: str, traces: str, at_once: bytes, tmp_path: Path) -> None:
-    # The first share that gets here says who its worker is, and then waits for a death that is not its own.
-    told, held, first = tmp_path / "told", tmp_path / "held", tmp_path / "first"
-    os.mkfifo(told)
+    # The first share to arrive writes the id of its worker and waits; its worker is then killed.
+    worker_id, held, first = tmp_path / "worker", tmp_path / "held", tmp_path / "first"
+    os.mkfifo(worker_id)
     os.mkfifo(held)
     wrapper = tmp_path / "thermocline"
     wrapper.write_text(
-        f'#!/bin/sh\nif mkdir {first} 2>/dev/null; then echo "$PPID" > {told}; read -r released < {held}; exit 1; fi\nexec {program} "$@"\n'
+        f'#!/bin/sh\nif mkdir {first} 2>/dev/null; then echo "$PPID" > {worker_id}; read -r released < {held}; exit 1; fi\n'
+        f'exec {program} "$@"\n'
     )
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
     killed: list[int] = []
 
     def kill() -> None:
-        worker = int(told.read_text())
+        worker = int(worker_id.read_text())
         os.kill(worker, signal.SIGKILL)
         killed.append(worker)
-        # The command that is left over ends, and nobody hears of it.
+        # The orphaned command exits; its result is discarded.
         held.write_text("released\n")
 
     killer = threading.Thread(target=kill)
@@ -85,7 +86,7 @@ def test_a_killed_worker_loses_nothing(program: str, traces: str, at_once: bytes
     assert killed[0] != os.getpid()
 
 
-def test_what_the_program_refuses_is_told_at_once(program: str, traces: str) -> None:
+def test_a_failure_of_the_program_is_raised_at_once(program: str, traces: str) -> None:
     shares = [Share((traces,)), Share(("/nonexistent",))]
     with pytest.raises(Refused, match="/nonexistent"):
         on_ray.replay(Model(program, QUESTION), shares)

@@ -1,4 +1,4 @@
-"""The tuner over the real program, which `make test` and `make test-tune` name in THERMOCLINE."""
+"""The tuner with the real program. `make test` and `make test-tune` set THERMOCLINE to its path."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ import pytest
 from thermocline.tune import study
 from thermocline.tune.choose import Objective
 from thermocline.tune.cli import main
-from thermocline.tune.program import Failed, Program, Source, run
+from thermocline.tune.program import Program, RunFailed, Source, run
 from thermocline.tune.space import from_table
 
 PROGRAM = os.environ.get("THERMOCLINE", "")
-needs_program = pytest.mark.skipif(not PROGRAM, reason="name the program in THERMOCLINE")
+needs_program = pytest.mark.skipif(not PROGRAM, reason="set THERMOCLINE to the path of the program")
 SMALL = Source(jobs=36, days=1)
 
 
 @needs_program
-def test_all_that_the_program_says_is_understood() -> None:
+def test_the_output_of_the_program_is_parsed() -> None:
     program = Program(PROGRAM)
     table = program.knobs({"cold_age.percentile": "98.5%"})
     rows = {row["key"]: row for row in table}
     assert (rows["cold_age.percentile"]["number"], rows["cold_age.warmup"]["number"]) == (0.985, 600)
-    look = program.look(SMALL, {"cold_age.promotion_rate": "0.15%"}, Objective(0.002), by_class=True)
-    assert look.fleet.jobs > 36
-    assert (look.configured.percentile, look.configured.warmup_seconds) == (0.99, 600)
-    assert look.configured in look.pairs
+    found = program.evaluate(SMALL, {"cold_age.promotion_rate": "0.15%"}, Objective(0.002), by_class=True)
+    assert found.fleet.jobs > 36
+    assert (found.configured.percentile, found.configured.warmup_seconds) == (0.99, 600)
+    assert found.configured in found.pairs
     stored = sum(
-        pair.stored_bytes for pairs in look.groups.values() for pair in pairs if pair.percentile == 0.99 and pair.warmup_seconds == 600
+        pair.stored_bytes for pairs in found.groups.values() for pair in pairs if pair.percentile == 0.99 and pair.warmup_seconds == 600
     )
-    assert stored == pytest.approx(look.configured.stored_bytes)
+    assert stored == pytest.approx(found.configured.stored_bytes)
     assert program.version().startswith("thermocline ")
-    with pytest.raises(Failed, match="unknown key"):
-        program.look(SMALL, {"cold_age.nothing": "1"}, Objective(0.002), by_class=False)
+    with pytest.raises(RunFailed, match="unknown key"):
+        program.evaluate(SMALL, {"cold_age.nothing": "1"}, Objective(0.002), by_class=False)
 
 
 @needs_program
-def test_every_value_that_is_tried_is_one_that_the_program_takes() -> None:
-    """Both ends and the middle of every knob that may be searched, as the tuner writes them."""
+def test_the_program_accepts_every_value_to_try() -> None:
+    """Both bounds and the middle of every searchable knob, as the tuner writes them."""
     program = Program(PROGRAM)
     table = program.knobs({})
     tables = sorted({row["key"].rpartition(".")[0] for row in table if row["search"]})
@@ -53,7 +53,7 @@ def test_every_value_that_is_tried_is_one_that_the_program_takes() -> None:
 
 
 @needs_program
-def test_what_is_found_is_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_result_is_a_valid_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = str(tmp_path / "s")
     words = ["run", "--study", where, "--program", PROGRAM, "--generate", "36", "--days", "1", "--designer", "random"]
     assert main([*words, "--objective", "2%", "--trials", "2", "--probes", "0", "--format", "json"]) == 0
@@ -67,13 +67,13 @@ def test_what_is_found_is_a_configuration(tmp_path: Path, capsys: pytest.Capture
 
 @needs_program
 @pytest.mark.parametrize(("policy", "latency"), [("pressure", "30us"), ("slowdown", "300ns")])
-def test_policies_that_are_judged_by_time(policy: str, latency: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policies_judged_by_time_cost(policy: str, latency: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["run", "--study", str(tmp_path / "s"), "--program", PROGRAM, "--generate", "36", "--days", "1", "--designer", "random"]
     code = main([*words, "--policy", policy, "--tier-latency", latency, "--trials", "4", "--probes", "0", "--format", "json"])
     found = json.loads(capsys.readouterr().out)
     assert code == (0 if found["parameters"] else 3)
     values = [(row["value"], row["excess"]) for row in found["trials"]]
-    assert len(values) == 5 and len(set(values)) > 1, "what is searched makes a difference"
+    assert len(values) == 5 and len(set(values)) > 1, "the searched knobs have an effect"
     assert all(0 < value < 1 for value, _ in values)
     best = max((value for value, excess in values if excess <= 0), default=None)
     assert (found["after"] or {"value": None})["value"] == best
@@ -81,7 +81,7 @@ def test_policies_that_are_judged_by_time(policy: str, latency: str, tmp_path: P
 
 
 @needs_program
-def test_a_bundle_is_one_that_a_rollout_publishes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rollout_publishes_the_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where, bundle, keys = str(tmp_path / "week"), str(tmp_path / "bundle.toml"), str(tmp_path / "keys")
     words = ["run", "--study", where, "--program", PROGRAM, "--generate", "36", "--days", "1", "--designer", "grid", "--objective", "2%"]
     assert main([*words, "--trials", "1", "--probes", "0"]) == 0
@@ -92,5 +92,5 @@ def test_a_bundle_is_one_that_a_rollout_publishes(tmp_path: Path, capsys: pytest
     run([PROGRAM, "rollout", "init", *there], 60)
     run([PROGRAM, "rollout", "publish", *there, "--dry-run", bundle], 60)
     Path(bundle).write_text(Path(bundle).read_text().replace("percentile", "percentil"))
-    with pytest.raises(Failed, match="percentil"):
+    with pytest.raises(RunFailed, match="percentil"):
         run([PROGRAM, "rollout", "publish", *there, "--dry-run", bundle], 60)

@@ -28,7 +28,7 @@ RATE = Knob("cold_age.promotion_rate", "ratio per minute", 0.0002, 0.02, "log")
         (Knob("l", "duration", 1, 4, levels=(1, 2, 4)), 1.0, 4, "4s"),
     ],
 )
-def test_a_share_is_a_value_of_few_digits(knob: Knob, share: float, value: float, text: str) -> None:
+def test_a_share_maps_to_a_value_of_few_digits(knob: Knob, share: float, value: float, text: str) -> None:
     assert knob.at(share) == pytest.approx(value, abs=1e-12)
     assert knob.text(knob.at(share)) == text
 
@@ -36,28 +36,28 @@ def test_a_share_is_a_value_of_few_digits(knob: Knob, share: float, value: float
 @pytest.mark.parametrize(
     "knob", [RATE, Knob("k", "percentile", 0.5, 0.9999, "tail"), Knob("n", "number", 1, 1000), Knob("l", "x", 0, 9, levels=(0, 3, 9))]
 )
-def test_values_keep_their_place(knob: Knob) -> None:
+def test_values_keep_their_order_and_digits(knob: Knob) -> None:
     values = [knob.at(step / 200) for step in range(201)]
     assert values == sorted(values)
     assert all(knob.low <= value <= knob.high for value in values)
-    # Of the digits that are kept, none is lost on the way to a share and back.
+    # Mapping a value to a share and back is exact.
     assert [knob.at(knob.share(value)) for value in values] == values
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "message"),
     [
         (lambda: Knob("x", "ratio", 2, 1), "the lower first"),
         (lambda: Knob("x", "ratio", 0, 1, "log"), "above 0"),
         (lambda: Knob("x", "ratio", 0, 1, "tail"), "below 1"),
-        (lambda: Knob("x", "ratio", 0, 1, "round"), "linear, log and tail"),
-        (lambda: Knob("x", "ratio", 0, 1, levels=(1, 0)), "do not rise"),
+        (lambda: Knob("x", "ratio", 0, 1, "round"), "linear, log or tail"),
+        (lambda: Knob("x", "ratio", 0, 1, levels=(1, 0)), "not ascending"),
         (lambda: Space((RATE, RATE)), "name each once"),
     ],
 )
-def test_what_is_no_space_is_refused(made: object, said: str) -> None:
+def test_invalid_spaces_are_refused(made: object, message: str) -> None:
     assert callable(made)
-    with pytest.raises(BadSpace, match=said):
+    with pytest.raises(BadSpace, match=message):
         made()
 
 
@@ -68,20 +68,20 @@ TABLE: list[dict[str, Any]] = [
 ]
 
 
-def test_spaces_come_from_the_table() -> None:
+def test_a_space_is_made_from_the_table() -> None:
     assert [knob.key for knob in from_table(TABLE, ["a"], {}).knobs] == ["a.x"]
     both = from_table(TABLE, ["a.b", "a.x", "a"], {"a.x": (0.2, 0.3)})
     assert [(knob.key, knob.low, knob.high, knob.scale) for knob in both.knobs] == [("a.b.z", 1, 3, "linear"), ("a.x", 0.2, 0.3, "log")]
-    for keys, bounds, said in (
-        (["a.y"], {}, "not for a tuner"),
-        (["c"], {}, "no table 'c'"),
+    for keys, bounds, message in (
+        (["a.y"], {}, "not searchable"),
+        (["c"], {}, "unknown knob or table 'c'"),
         (["a"], {"a.b.z": (1.0, 2.0)}, "not searched"),
     ):
-        with pytest.raises(BadSpace, match=said):
+        with pytest.raises(BadSpace, match=message):
             from_table(TABLE, keys, bounds)
 
 
-def test_what_is_off_is_looked_at_beside_the_others() -> None:
+def test_off_is_a_level_of_a_knob_that_is_off_by_default() -> None:
     search = {"low": 3600.0, "high": 36_000.0, "scale": "log"}
     table = [
         {"key": "a.off", "unit": "duration", "default": "0s", "search": search},
@@ -95,14 +95,14 @@ def test_what_is_off_is_looked_at_beside_the_others() -> None:
     assert (off.share(0), flag.share(1)) == (0.5 / 9, 0.75)
 
 
-def test_a_space_is_stored_and_read() -> None:
+def test_a_space_reads_back_as_stored() -> None:
     space = Space((RATE, Knob("l", "duration", 1, 4, levels=(1, 2, 4))))
     assert from_json(to_json(space)) == space
     with pytest.raises(BadSpace, match="not a space"):
         from_json([{"key": "x"}])
 
 
-def test_points_that_can_be_counted_are() -> None:
+def test_a_finite_space_enumerates_its_points() -> None:
     space = Space((Knob("n", "number", 1, 3), Knob("l", "x", 0, 1, levels=(0, 1))))
     points = list(space.all())
     assert (space.size(), len(points), len({tuple(point.items()) for point in points})) == (6, 6, 6)

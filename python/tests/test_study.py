@@ -1,4 +1,4 @@
-"""Studies on disk and the loop, over a program that answers by a formula."""
+"""Studies on disk and the search, with a program that answers by a formula."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ def program(tmp_path: Path) -> str:
 
 @pytest.fixture
 def tune(program: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    def run(*words: str, code: int = 0) -> Any:
-        more = ("--program", program) if words[0] in ("run", "retune") else ()
-        got = main([words[0], *more, *words[1:]])
-        told = capsys.readouterr()
-        assert got == code, told.err
-        return json.loads(told.out) if code == 0 and "json" in words else told.out + told.err
+    def run(*arguments: str, code: int = 0) -> Any:
+        more = ("--program", program) if arguments[0] in ("run", "retune") else ()
+        got = main([arguments[0], *more, *arguments[1:]])
+        printed = capsys.readouterr()
+        assert got == code, printed.err
+        return json.loads(printed.out) if code == 0 and "json" in arguments else printed.out + printed.err
 
     return run
 
 
-def test_a_study_finds_more_and_says_so(tune: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_study_improves_and_reports_the_result(tune: Callable[..., Any], tmp_path: Path) -> None:
     where = str(tmp_path / "s")
     found = tune("run", "--study", where, *RUN, "--trials", "12", "--probes", "3", "--by-class")
     before, after, holdout = found["before"], found["after"], found["holdout"]
-    assert (found["looks"]["trials"], before["percentile"], before["warmup_seconds"]) == (12, 0.99, 600)
+    assert (found["evaluations"]["trials"], before["percentile"], before["warmup_seconds"]) == (12, 0.99, 600)
     assert after["coverage"] > before["coverage"]
     assert after["rate"] <= found["objective"]["limit"] == 0.002 * 0.97
     assert found["gain"] == pytest.approx(after["coverage"] / before["coverage"] - 1)
-    # The other week's coverage is the formula's, one hundredth more for a week.
+    # The coverage of the held-out week is one percent higher per week, by the formula.
     assert holdout["after"]["coverage"] == pytest.approx(after["coverage"] * 1.02 / 1.01)
     assert after["margin_left"] == pytest.approx(1 - after["rate"] / 0.002)
     keys = [row["key"] for row in found["sensitivity"]]
     assert keys == ["cold_age.promotion_rate", "cold_age.percentile", "cold_age.warmup"]
     assert all(len(row["steps"]) > 2 for row in found["sensitivity"])
-    # A class that the configuration knows is set, within its own promise; another is only told of.
+    # A class of the configuration is set, within its own objective; other classes are only reported.
     classes = {row["class"]: row for row in found["classes"]}
     assert (classes["aggressive"]["limit"], classes["aggressive"]["known"], classes["web"]["known"]) == (0.01 * 0.97, True, False)
     assert classes["aggressive"]["coverage"] > classes["web"]["coverage"]
@@ -70,31 +70,31 @@ def test_a_study_finds_more_and_says_so(tune: Callable[..., Any], tmp_path: Path
     assert provenance["findings"]["holdout"] == holdout
     bundle = tmp_path / "bundle.toml"
     tune("bundle", "--study", where, "--to", str(bundle), "--version", "7", "--lasts", "30d")
-    told = tomllib.loads(bundle.read_text())
-    assert (told["schema"], told["version"], told["id"]) == (1, 7, "s")
-    assert told["expires"] - told["created"] == datetime.timedelta(days=30)
-    assert told["knobs"]["cold_age"]["promotion_rate"] == found["parameters"]["cold_age.promotion_rate"]
-    assert set(told["knobs"]["class"]) == {"aggressive"}
+    written = tomllib.loads(bundle.read_text())
+    assert (written["schema"], written["version"], written["id"]) == (1, 7, "s")
+    assert written["expires"] - written["created"] == datetime.timedelta(days=30)
+    assert written["knobs"]["cold_age"]["promotion_rate"] == found["parameters"]["cold_age.promotion_rate"]
+    assert set(written["knobs"]["class"]) == {"aggressive"}
     assert "above that of the last" in tune("bundle", "--study", where, "--to", str(bundle), "--version", "0", code=1)
     text = tune("report", "--study", where, "--page", str(tmp_path / "page.html"))
-    assert "not tuned on, after" in text and "each knob moved alone" in text and "; not tuned on: " in text
+    assert "held out, after" in text and "effect of changing one knob" in text and "; held out: " in text
     html = (tmp_path / "page.html").read_text()
     assert "<svg" in html and "http" not in html and "Sensitivity" in html
 
 
-def test_a_study_goes_on_where_it_was(tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_study_continues(tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = tmp_path / "count"
     monkeypatch.setenv("FAKE_COUNT", str(count))
     one, two = tmp_path / "one", tmp_path / "two"
     whole = tune("run", "--study", str(one), *RUN, "--trials", "8", "--probes", "2")
-    looks = len(count.read_text().splitlines())
+    runs = len(count.read_text().splitlines())
     tune("run", "--study", str(two), *RUN, "--trials", "3", "--probes", "0")
     # Killed in the middle of a line.
-    with (two / study.LOOKS).open("ab") as file:
+    with (two / study.EVALUATIONS).open("ab") as file:
         file.write(b'{"version":1,"number":4,"ki')
     count.write_text("")
     again = tune("run", "--study", str(two), "--format", "json", "--trials", "8", "--probes", "2")
-    assert len(count.read_text().splitlines()) < looks
+    assert len(count.read_text().splitlines()) < runs
     for key in ("after", "before", "parameters"):
         assert whole[key] == again[key]
     assert [row["point"] for row in whole["trials"]] == [row["point"] for row in again["trials"]]
@@ -103,27 +103,27 @@ def test_a_study_goes_on_where_it_was(tune: Callable[..., Any], tmp_path: Path, 
     assert "to 99%" in tune("compare", str(one), str(two))
 
 
-def test_a_killed_search_has_lost_the_look_at_hand_and_no_other(tune: Callable[..., Any], program: str, tmp_path: Path) -> None:
+def test_a_killed_search_loses_only_the_current_evaluation(tune: Callable[..., Any], program: str, tmp_path: Path) -> None:
     whole = tune("run", "--study", str(tmp_path / "whole"), *RUN, "--trials", "9", "--probes", "0")
     killed = tmp_path / "killed"
     words = ["-m", "thermocline.tune", "run", "--program", program, "--study", str(killed), *RUN, "--trials", "9", "--probes", "0"]
     process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    # What is told is on the disk.
-    told = next(line for line in process.stderr if line.startswith("trial 3"))
+    # Progress is printed after the evaluation is on disk.
+    line = next(line for line in process.stderr if line.startswith("trial 3"))
     process.kill()
     process.wait()
     process.stderr.close()
     left = study.read(killed)
-    assert len(left.of("trial")) >= 3, told
+    assert len(left.of("trial")) >= 3, line
     found = tune("run", "--study", str(killed), "--format", "json", "--trials", "9", "--probes", "0")
     assert found["parameters"] == whole["parameters"]
     assert study.read(killed).entries[: len(left.entries)] == left.entries
 
 
-def test_a_study_cut_anywhere_is_read(tune: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_truncated_study_is_read(tune: Callable[..., Any], tmp_path: Path) -> None:
     tune("run", "--study", str(tmp_path / "s"), *RUN, "--trials", "2", "--probes", "0")
-    path = tmp_path / "s" / study.LOOKS
+    path = tmp_path / "s" / study.EVALUATIONS
     data = path.read_bytes()
     whole = study.read(tmp_path / "s").entries
     for cut in range(0, len(data), 37):
@@ -132,53 +132,53 @@ def test_a_study_cut_anywhere_is_read(tune: Callable[..., Any], tmp_path: Path) 
         assert entries == whole[: data[:cut].count(b"\n")]
 
 
-def test_what_is_amiss_is_told(tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_their_cause(tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = tmp_path / "s"
     tune("run", "--study", str(where), *RUN, "--trials", "1", "--probes", "0")
-    assert "never changes" in tune("run", "--study", str(where), "--generate", "6", code=1)
+    assert "cannot change" in tune("run", "--study", str(where), "--generate", "6", code=1)
     assert "holds no study" in tune("report", "--study", str(tmp_path / "none"), code=1)
     with study.writing(where), pytest.raises(BadStudy, match="another process"), study.writing(where):
         pass
     monkeypatch.setenv("FAKE_GROWTH", "1")
     assert "the trace has changed" in tune("run", "--study", str(where), "--trials", "2", code=1)
     new = str(tmp_path / "new")
-    for words, said in (
+    for words, message in (
         (("--trace", "x", "--generate", "3"), "not both"),
-        ((), "what to tune on"),
+        ((), "the input to tune on"),
         (("--generate", "3", "--holdout-seed", "1"), "is the fleet that is tuned on"),
         (("--generate", "3", "--knob", "pressure"), "does not replay pressure.ratio"),
         (("--generate", "3", "--knob", "cold_age.warmup"), "need no search"),
-        (("--generate", "3", "--knob", "cold_age.thresholds"), "not for a tuner"),
+        (("--generate", "3", "--knob", "cold_age.thresholds"), "not searchable"),
         (("--generate", "3", "--set", "cold_age.promotion_rate=1%"), "both searched and set"),
         (("--generate", "3", "--objective", "0"), "give a share above 0"),
     ):
-        assert said in tune("run", "--study", new, *words, code=1)
+        assert message in tune("run", "--study", new, *words, code=1)
     assert not Path(new).exists()
-    line = (where / study.LOOKS).read_text().splitlines()[0]
-    (where / study.LOOKS).write_text(line.replace('"version":1', '"version":99') + "\n")
+    line = (where / study.EVALUATIONS).read_text().splitlines()[0]
+    (where / study.EVALUATIONS).write_text(line.replace('"version":1', '"version":99') + "\n")
     assert "version 99" in tune("report", "--study", str(where), code=1)
-    (where / study.LOOKS).write_text("{}\n" + line + "\n")
-    assert "tells no version" in tune("report", "--study", str(where), code=1)
-    (where / study.LOOKS).write_text('{"version":1}\n')
+    (where / study.EVALUATIONS).write_text("{}\n" + line + "\n")
+    assert "has no version" in tune("report", "--study", str(where), code=1)
+    (where / study.EVALUATIONS).write_text('{"version":1}\n')
     assert "line 1" in tune("report", "--study", str(where), code=1)
 
 
-def test_looks_that_fail_are_kept_and_not_for_ever(tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_evaluations_are_recorded_and_bounded(tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_FAIL", "bold")
     found = tune("run", "--study", str(tmp_path / "s"), *RUN, "--trials", "15", "--probes", "0")
-    assert found["looks"]["failed"] > 0
+    assert found["evaluations"]["failed"] > 0
     assert any("no such trace" in (row["failure"] or "") for row in found["trials"])
     monkeypatch.setenv("FAKE_FAIL", "always")
-    assert "cannot be looked at" in tune("run", "--study", str(tmp_path / "t"), *RUN, code=1)
+    assert "cannot evaluate the parameters in effect" in tune("run", "--study", str(tmp_path / "t"), *RUN, code=1)
 
 
-def test_an_objective_that_nothing_holds(tune: Callable[..., Any], tmp_path: Path) -> None:
-    told = tune("run", "--study", str(tmp_path / "s"), *RUN[:-2], "--objective", "0.001%", "--trials", "3", code=3)
-    assert "no parameters" in told
+def test_an_objective_that_no_point_holds(tune: Callable[..., Any], tmp_path: Path) -> None:
+    printed = tune("run", "--study", str(tmp_path / "s"), *RUN[:-2], "--objective", "0.001%", "--trials", "3", code=3)
+    assert "no parameters" in printed
     assert not (tmp_path / "s" / "parameters.toml").exists()
 
 
-def test_tuning_again(tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retuning(tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
     tune("run", "--study", old, *RUN, "--trials", "6", "--probes", "0")
     again = ("retune", "--study", old, "--to", new, "--generate", "5", "--fleet-seed", "3", "--format", "json")
@@ -186,7 +186,7 @@ def test_tuning_again(tune: Callable[..., Any], tmp_path: Path, monkeypatch: pyt
     assert (idle["due"], [one["due"] for one in idle["reasons"]]) == (False, [False] * 4)
     assert not Path(new).exists()
     assert tune(*again, "--every", "0s", "--dry-run")["due"]
-    # A tenth of the memory has moved to the band that was the second.
+    # A tenth of the memory has moved to the second band.
     monkeypatch.setenv("FAKE_SHIFT", "0.1")
     found = tune(*again, "--trials", "14", "--probes", "0")
     reasons = {one["what"]: one for one in found["retune"]["reasons"]}
@@ -200,28 +200,28 @@ def test_tuning_again(tune: Callable[..., Any], tmp_path: Path, monkeypatch: pyt
     assert study.read(tmp_path / "new").spec.base == ended.point
     changed = {one["key"]: one for one in found["retune"]["changes"]}
     assert set(changed) == {key for key, text in found["parameters"].items() if found["parameters_before"].get(key, text) != text}
-    assert all("putting it back would" in one["why"] for one in changed.values())
-    assert "why it was tuned again" in tune("report", "--study", new)
+    assert all("restoring it would" in one["why"] for one in changed.values())
+    assert "reasons for tuning again" in tune("report", "--study", new)
     kept = study.read(tmp_path / "new")
     assert "Tuned again" in page(tune("report", "--study", str(kept.directory), "--format", "json"), found["retune"])
 
 
-def test_looks_that_are_taken_elsewhere(tune: Callable[..., Any], tmp_path: Path) -> None:
+def test_external_evaluations_are_recorded(tune: Callable[..., Any], tmp_path: Path) -> None:
     where = str(tmp_path / "s")
-    tune("run", "--study", where, "--told", "--knob", "pressure", "--designer", "random")
+    tune("run", "--study", where, "--external", "--knob", "pressure", "--designer", "random")
     for value in (1.0, 2.0):
-        asked = tune("suggest", "--study", where, "--format", "json")
-        words = [word for key, text in asked["set"].items() for word in ("--set", f"{key}={text}")]
-        tune("tell", "--study", where, *words, "--value", str(value), "--excess", str(value - 1.5))
-    tune("tell", "--study", where, "--set", "pressure.ratio=1%", "--failed", "the guest did not boot")
+        suggestion = tune("suggest", "--study", where, "--format", "json")
+        words = [argument for key, text in suggestion["set"].items() for argument in ("--set", f"{key}={text}")]
+        tune("record", "--study", where, *words, "--value", str(value), "--excess", str(value - 1.5))
+    tune("record", "--study", where, "--set", "pressure.ratio=1%", "--failed", "the guest did not boot")
     found = tune("report", "--study", where, "--format", "json")
-    assert (found["looks"]["trials"], found["looks"]["failed"], found["after"]["value"]) == (3, 1, 1.0)
+    assert (found["evaluations"]["trials"], found["evaluations"]["failed"], found["after"]["value"]) == (3, 1, 1.0)
     assert "holds" in tune("report", "--study", where, "--page", str(tmp_path / "page.html"))
-    assert "not a point of the study" in tune("tell", "--study", where, "--set", "pressure.ratio=50%", "--failed", "x", code=1)
-    assert "--value and --excess" in tune("tell", "--study", where, "--set", "pressure.ratio=1%", "--value", "1", code=1)
+    assert "not a point of the study" in tune("record", "--study", where, "--set", "pressure.ratio=50%", "--failed", "x", code=1)
+    assert "--value and --excess" in tune("record", "--study", where, "--set", "pressure.ratio=1%", "--value", "1", code=1)
 
 
-def test_a_command_measures_what_the_model_does_not(tune: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_command_evaluates_instead_of_the_model(tune: Callable[..., Any], tmp_path: Path) -> None:
     script = tmp_path / "measure.py"
     script.write_text(
         "import sys\nratio = float(sys.argv[2].split('=')[1].rstrip('%'))\n"
@@ -250,14 +250,14 @@ def test_a_command_measures_what_the_model_does_not(tune: Callable[..., Any], tm
     )
 
 
-def test_of_pairs_the_best_holds() -> None:
+def test_the_best_pair_holds_the_limit() -> None:
     made = [
         choose.Pair(0.9, 0, coverage, coverage / 5, coverage, rate)
         for coverage, rate in ((0.3, 0.003), (0.2, 0.002), (0.2, 0.001), (0.1, None))
     ]
     assert choose.best(made, 0.002) == made[2]
     assert choose.best(made, 0.0001) is None
-    assert choose.calmest(made) == made[2]
+    assert choose.lowest_rate(made) == made[2]
     assert choose.front(made) == [made[0], made[2]]
     nothing = choose.Pair(1, 0, 0, 0, 0, None)
     assert nothing.holds(0.0) and choose.best([*made, nothing], 0.0001) == nothing

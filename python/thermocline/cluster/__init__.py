@@ -1,13 +1,13 @@
-"""The fleet model, and the pooling simulator, on a cluster.
+"""The fleet model and the pooling simulator on a cluster.
 
-A task is given the names of trace files and gives back the bytes of a tally: the exact sums of its part. Tallies are added
-up as a tree. The engine moves names and sums and never sees a row, for an engine that batches rows anew cuts a job's series,
-and its controller would begin again without anybody noticing.
+A task gets the names of trace files and returns the bytes of a tally: the exact sums of its part. Tallies are added up as a
+tree. The engine moves names and sums and never rows: an engine that re-batches rows splits a job's series, which resets its
+controller without notice.
 
-The kernel is the command `thermocline model` itself: nothing is to be built or installed for it beside the binary that all machines
-have, and what it answers on a cluster is what it answers on one machine, to the bit.
+The tasks run the command `thermocline model`, so that nothing is built or installed besides the binary that all machines
+have. The result is bit-identical to that of one machine.
 
-The simulator is spread by configuration (`simulation`): `sweep` is the one function for one machine and for a cluster.
+The simulator is distributed by configuration (`simulation`); `sweep` runs it on one machine or on a cluster.
 """
 
 from .kernel import Killed, Model, Refused, Share

@@ -1,4 +1,4 @@
-"""The command `thermocline model` as functions of names and bytes."""
+"""The command `thermocline model` as functions of file names and bytes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 
 class Refused(Exception):
-    """The command said that it cannot do this; it would say so again."""
+    """The command failed with a message; it would fail again."""
 
 
 class Killed(Exception):
-    """The command was killed (out of memory, machine going down); another try may succeed."""
+    """The command was killed (out of memory, machine failure); a retry may succeed."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one task replays: all of some files, or row groups of one."""
+    """The input of one task: whole files, or row groups of one file."""
 
     trace: tuple[str, ...]
     groups: str | None = None
@@ -28,22 +28,22 @@ class Share:
 
 @dataclass(frozen=True)
 class Model:
-    """The model with one question.
+    """The model with the arguments of one question.
 
-    `program` is the binary, by a name that is right on every machine of the cluster. `question` are arguments of `thermocline
-    model` that all parts must share: `--percentiles`, `--what-if`, `--by`, `--set` and so on.
+    `program` is the path of the binary on every machine of the cluster. `question` are the arguments of `thermocline model`
+    that all tasks share: `--percentiles`, `--what-if`, `--by`, `--set` and so on.
     """
 
     program: str = "thermocline"
     question: tuple[str, ...] = ()
 
     def plan(self, trace: list[str], workers: int) -> list[Share]:
-        """At most so many shares of about the same size, none of which cuts a job."""
+        """Returns at most `workers` shares of similar size, none of which splits a job."""
         shares = json.loads(self._run("--trace", *trace, "--plan", str(workers), "--format", "json"))
         return [Share(tuple(share["trace"]), share.get("groups")) for share in shares]
 
     def count(self, share: Share, threads: int = 1) -> bytes:
-        """The tally of one share."""
+        """Returns the tally of one share."""
         with tempfile.TemporaryDirectory(prefix="thermocline-") as name:
             tally = Path(name) / "part.tally"
             groups = ("--groups", share.groups) if share.groups else ()
@@ -53,19 +53,19 @@ class Model:
             return tally.read_bytes()
 
     def add(self, *tallies: bytes) -> bytes:
-        """The tally of several parts together."""
+        """Returns the sum of several tallies."""
         with tempfile.TemporaryDirectory(prefix="thermocline-") as name:
             whole = Path(name) / "whole.tally"
             self._run("--merge", *_written(Path(name), tallies), "--tally", str(whole))
             return whole.read_bytes()
 
     def answer(self, tally: bytes, arguments: tuple[str, ...] = ()) -> str:
-        """What the command says of a tally; `arguments` are those of `thermocline model --merge`, such as `--objective`."""
+        """Returns the model's output for a tally; `arguments` are those of `thermocline model --merge`, such as `--objective`."""
         with tempfile.TemporaryDirectory(prefix="thermocline-") as name:
             return self._run("--merge", *_written(Path(name), (tally,)), *arguments)
 
     def report(self, tally: bytes, arguments: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The same as values."""
+        """Returns the model's output as data."""
         report: dict[str, Any] = json.loads(self.answer(tally, (*arguments, "--format", "json")))
         return report
 
@@ -74,23 +74,23 @@ class Model:
 
 
 def run(program: str, *arguments: str, stdin: str | None = None) -> str:
-    """What a command prints.
+    """Returns the standard output of a command.
 
     Raises:
-        Killed: it was killed; another try may succeed.
-        Refused: it ended with a complaint.
+        Killed: the command was killed; a retry may succeed.
+        Refused: the command failed.
     """
     ran = subprocess.run([program, *arguments], input=stdin, capture_output=True, text=True, check=False)
-    told = ran.stderr.strip()
+    message = ran.stderr.strip()
     if ran.returncode < 0:
-        raise Killed(f"{program} was killed by signal {-ran.returncode}: {told}")
+        raise Killed(f"{program} was killed by signal {-ran.returncode}: {message}")
     if ran.returncode > 0:
-        raise Refused(told or f"{program} ended with {ran.returncode}")
+        raise Refused(message or f"{program} exited with {ran.returncode}")
     return ran.stdout
 
 
 def _written(directory: Path, tallies: tuple[bytes, ...]) -> list[str]:
-    """The tallies as files of a directory."""
+    """Writes the tallies to files of a directory."""
     paths = [directory / f"{index}.tally" for index in range(len(tallies))]
     for path, tally in zip(paths, tallies, strict=True):
         path.write_bytes(tally)

@@ -1,7 +1,7 @@
 """Shares as tasks of a Ray cluster.
 
-Plain tasks: `ray.data` would move rows. A task whose worker or machine dies is run again by Ray; what other tasks have counted
-is kept, and counted again only if the machine that held it has died, too.
+These are plain tasks, because `ray.data` would move rows. Ray reruns a task whose worker or machine fails. The results of
+other tasks are kept, and recomputed only if the machine that held them has failed too.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# Before Ray is imported: nothing is told to anybody.
+# Must be set before Ray is imported: disables usage reports.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import ray
 
 from .kernel import Killed, Model, Share
-from .simulation import Part, Simulation, Told
+from .simulation import Part, Result, Simulation
 from .tree import add_up
 
 Progress = Callable[[int, int], None]
-"""Hears how many of how many tasks are done."""
+"""Called with the number of finished tasks and the number of all tasks."""
 
 RETRIES = 5
-"""How often a task is run again whose worker dies."""
+"""Retries of a task whose worker fails."""
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[int]:
-    """A connection to the cluster at `address`, or to one of this machine that lives as long; yields how many cores it has."""
+    """Connects to the cluster at `address`, or starts one on this machine. Yields the number of cores."""
     ray.init(address=address, include_dashboard=False if address is None else None, log_to_driver=False, logging_level="warning")
     try:
         yield max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -47,13 +47,13 @@ def _add(model: Model, *tallies: bytes) -> bytes:
 
 
 def replay(model: Model, shares: list[Share], threads: int = 1, progress: Progress | None = None) -> bytes:
-    """The tally of all shares, counted on the Ray cluster that this process is connected to.
+    """Returns the tally of all shares, computed on the Ray cluster that this process is connected to.
 
-    `threads` is how many cores a share takes. `progress` hears how many of the shares are done. What the command refuses is raised
-    as `Refused`, and not tried again.
+    `threads` is the number of cores per share. `progress` is called when a share is finished. A failure of the command is
+    raised as `Refused` and not retried.
     """
     again = {"max_retries": RETRIES, "retry_exceptions": [Killed]}
-    # The size alone comes back to this process; tallies go from worker to worker.
+    # Only the size is returned to this process; tallies are passed between workers.
     count: Any = ray.remote(num_cpus=threads, num_returns=2, **again)(_count)
     add: Any = ray.remote(num_cpus=1, **again)(_add)
     tasks = [count.remote(model, share, threads) for share in shares]
@@ -67,7 +67,7 @@ def replay(model: Model, shares: list[Share], threads: int = 1, progress: Progre
 
 
 def _wait(tasks: list[Any], progress: Progress | None) -> None:
-    """Waits for tasks; where one is refused, ends the others and raises what it said."""
+    """Waits for tasks. If one fails, cancels the others and raises its error."""
     waiting = tasks
     try:
         while waiting:
@@ -81,17 +81,17 @@ def _wait(tasks: list[Any], progress: Progress | None) -> None:
         raise error.cause from None
 
 
-def _simulate(simulation: Simulation, part: Part, threads: int) -> Told:
+def _simulate(simulation: Simulation, part: Part, threads: int) -> Result:
     return simulation.run(part, threads)
 
 
-def simulate(simulation: Simulation, parts: list[Part], threads: int = 1, progress: Progress | None = None) -> list[Told]:
-    """What parts of a simulation tell, in their order: the `Each` of `simulation.sweep` for a cluster.
+def simulate(simulation: Simulation, parts: list[Part], threads: int = 1, progress: Progress | None = None) -> list[Result]:
+    """Returns the results of the parts of a simulation, in order. The `Each` of `simulation.sweep` for a cluster.
 
-    Each part is a task of the Ray cluster that this process is connected to, on so many cores.
+    Each part is a task of the Ray cluster that this process is connected to, on `threads` cores.
     """
     run: Any = ray.remote(num_cpus=threads, max_retries=RETRIES, retry_exceptions=[Killed])(_simulate)
     tasks = [run.remote(simulation, part, threads) for part in parts]
     _wait(tasks, progress)
-    told: list[Told] = ray.get(tasks)
-    return told
+    results: list[Result] = ray.get(tasks)
+    return results

@@ -1,4 +1,4 @@
-"""Adding up many parts, a few at a time."""
+"""Adds up many parts as a tree."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TypeVar
 Part = TypeVar("Part")
 
 FAN_IN = 8
-"""Parts added by one task: some megabytes each, held by one worker at once."""
+"""Parts added by one task: a few megabytes each, all held by one worker."""
 
 
 def add_up(parts: list[Part], add: Callable[[list[Part]], Part], fan_in: int = FAN_IN) -> Part:
-    """The sum of all parts, of which there is at least one.
+    """Returns the sum of all parts, of which there must be at least one.
 
-    Parts are added in groups of `fan_in`, then their sums, and so on. `add` may start a task and return its future: nothing here
-    looks at a part. Addition is exact, so the shape of the tree does not show.
+    Parts are added in groups of `fan_in`, then their sums, and so on. `add` may start a task and return its future, because
+    parts are not inspected here. Addition is exact, so the result does not depend on the shape of the tree.
     """
     if fan_in < 2:
-        raise ValueError(f"a fan-in of {fan_in} never ends; give 2 or more")
+        raise ValueError(f"a fan-in of {fan_in} never ends; give at least 2")
     if not parts:
         raise ValueError("there is nothing to add up")
     while len(parts) > 1:

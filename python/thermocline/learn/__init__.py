@@ -1,12 +1,12 @@
-"""The predictions behind a memory pool (004 section 4.4): how much of a VM's memory stays untouched, and who feels no latency.
+"""The predictions behind a memory pool (Pond section 4.4): untouched memory of VMs, and insensitivity to latency.
 
-Parts, each a value handed to the next:
+Modules, in the order of the data flow:
 
-- `vms`: what is known of VMs, as columns; `generate` makes them up, fitted to published figures.
-- `history`, `features`: what a model may know about a VM when it is asked for.
-- `untouched`: quantile regression, trained every night on what has ended, looked at on the day after.
-- `workloads`, `insensitive`: a random forest on top-down counters, against one-counter heuristics.
-- `curves`: mispredictions against memory, and the best pair of both models (Eq. 1); pure.
-- `export`: models as ONNX, with all that serving needs in their metadata. They are served by Rust (`crates/pool/predict`).
-- `bitbrains`: the same model on real memory use.
+- `vms`: VMs as columns; `generate` generates them, fitted to published figures.
+- `history`, `features`: what a model knows about a VM when it is requested.
+- `untouched`: quantile regression, trained every night on the VMs that have ended, evaluated on the day after.
+- `workloads`, `insensitive`: a random forest on top-down counters, compared with one-counter heuristics.
+- `curves`: mispredictions against memory, and the best pair of settings of both models (Eq. 1); pure.
+- `export`: models as ONNX with all parameters of serving in their metadata. `crates/pool/predict` serves them.
+- `bitbrains`: the untouched-memory model on real memory use.
 """

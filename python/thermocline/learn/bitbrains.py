@@ -1,9 +1,9 @@
-"""The model on real memory use: 500 VMs of the Bitbrains trace "Rnd" (GWA-T-12), July 2013.
+"""The untouched-memory model on real memory use: 500 VMs of the Bitbrains trace "Rnd" (GWA-T-12), July 2013.
 
-The trace has no VMs that come and go, no customers and no types: the same VMs run all month. So a life is taken to be a VM's
-day (or week), and a VM's own past week stands for its customer's. That is an easier question than a new VM of a known
-customer; the static policy is given the same lives. Active memory is what was used recently, not what was ever touched, so
-what is called untouched here is a bound from above.
+The trace has neither arrivals and departures, nor customers or types: the same VMs run all month. A VM's day (or week)
+therefore counts as one lifetime, and a VM's own past week replaces its customer's history. This is easier than predicting a
+new VM of a known customer; the static policy is evaluated on the same lifetimes. Active memory is memory that was used
+recently, not memory that was ever touched, so the untouched memory is an upper bound.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from .curves import Point
 from .vms import DAY, BadTrace, Vms
 
 TRAINED_DAYS, DAYS = 21, 30
-"""Trained on the first three weeks, tested on what follows."""
+"""The model is trained on the first three weeks and tested on the rest."""
 
-_WANTED = ("vm", "ts", "cores", "mem_prov_mib", "mem_active_mib")
+_COLUMNS = ("vm", "ts", "cores", "mem_prov_mib", "mem_active_mib")
 _MIB = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Compared:
-    """One setting of the model, and the static policy that takes as much memory."""
+class Comparison:
+    """A setting of the model, and the static policy that uses the same amount of memory."""
 
     model: Point
     static: Point
 
 
 def read(path: Path) -> tuple[Vms, dict[str, int]]:
-    """Days of VMs as lives, sorted by arrival; and how many there were, and were left out, by reason.
+    """Reads the days of VMs as lifetimes, sorted by arrival. Also returns the number of days, and of those skipped by reason.
 
     Raises:
-        BadTrace: not this trace.
+        BadTrace: the file is not this trace.
     """
     import pyarrow
     from pyarrow import parquet
 
     try:
-        table = parquet.read_table(path, columns=list(_WANTED))
+        table = parquet.read_table(path, columns=list(_COLUMNS))
     except (pyarrow.ArrowException, KeyError) as error:
-        raise BadTrace(f"{path}: wants the columns {', '.join(_WANTED)}: {error}") from error
-    vm, second, cores, provisioned, active = (np.asarray(table[name].to_numpy()) for name in _WANTED)
+        raise BadTrace(f"{path}: expected the columns {', '.join(_COLUMNS)}: {error}") from error
+    vm, second, cores, provisioned, active = (np.asarray(table[name].to_numpy()) for name in _COLUMNS)
     day = (second - second.min()) // DAY
     return lives(vm.astype(np.int64), day.astype(np.int64), cores, provisioned, active)
 
 
 def lives(vm: Any, day: Any, cores: Any, provisioned: Any, active: Any) -> tuple[Vms, dict[str, int]]:
-    """Samples (MiB) as lives of a day."""
+    """Converts samples (MiB) to lifetimes of one day."""
     order = np.lexsort((day, vm))
     vm, day, cores, provisioned, active = (column[order] for column in (vm, day, cores, provisioned, active))
     first = np.flatnonzero((np.diff(vm, prepend=-1) != 0) | (np.diff(day, prepend=-1) != 0))
@@ -83,7 +83,7 @@ def lives(vm: Any, day: Any, cores: Any, provisioned: Any, active: Any) -> tuple
 
 
 def lasting(of: features.Known, days: int) -> features.Known:
-    """The same VMs on the same days, asked for so many days: what they left untouched in all of these, where all are there."""
+    """Extends lifetimes to `days` days, with the memory that stays untouched in all of them. Drops incomplete ones."""
     vms = of.vms
     place = {key: at for at, key in enumerate(zip(vms.customer.tolist(), (vms.arrival // DAY).tolist(), strict=True))}
     following = [
@@ -97,15 +97,15 @@ def lasting(of: features.Known, days: int) -> features.Known:
     return dataclasses.replace(of, vms=longer).where(whole)
 
 
-def compare(of: features.Known, quantiles: Sequence[float], say: untouched.Say) -> tuple[list[Compared], int]:
-    """Trained on what had ended after three weeks, tested on what began later; and how many lives were tested."""
+def compare(of: features.Known, quantiles: Sequence[float], progress: untouched.Progress) -> tuple[list[Comparison], int]:
+    """Trains on the first three weeks and tests on later lifetimes. Also returns the number of tested lifetimes."""
     until = TRAINED_DAYS * DAY
     later = of.where(of.vms.arrival >= until)
-    told = []
+    compared = []
     for quantile in quantiles:
-        say(f"Bitbrains: quantile {quantile:.3f}")
+        progress(f"Bitbrains: quantile {quantile:.3f}")
         trained = untouched.train(of, quantile, until, days=TRAINED_DAYS)
         ratio, memory = later.vms.untouched_ratio, later.vms.memory_bytes
         model = untouched.point(trained.answers(later), ratio, memory, quantile)
-        told.append(Compared(model, untouched.point(np.full(len(ratio), model.gain), ratio, memory, model.gain)))
-    return told, len(later.vms)
+        compared.append(Comparison(model, untouched.point(np.full(len(ratio), model.gain), ratio, memory, model.gain)))
+    return compared, len(later.vms)

@@ -1,4 +1,4 @@
-"""The command line of the predictions. Results go to standard output, progress and complaints to standard error."""
+"""The command line of the models. Results are printed to standard output, progress and errors to standard error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .vms import BadTrace
 from .workloads import BadSamples
 
 _EPILOG = """\
-All of it, on VMs and workloads that are made up:
+All steps, on generated VMs and workloads:
 
   python -m thermocline.learn generate vms --out vms.parquet
   python -m thermocline.learn generate workloads --out workloads.jsonl
@@ -27,14 +27,14 @@ All of it, on VMs and workloads that are made up:
   python -m thermocline.learn solve --untouched untouched.json --insensitive insensitive.json
 """
 
-Kinds = argparse._SubParsersAction  # The type that argparse has no public name for.
+Kinds = argparse._SubParsersAction  # argparse has no public name for this type.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one command; returns the exit code: 0 done, 1 failed, 2 not understood."""
-    asked = parser().parse_args(arguments)
+    """Runs one command. Returns the exit code: 0 done, 1 failed, 2 invalid arguments."""
+    options = parser().parse_args(arguments)
     try:
-        code: int = asked.act(asked)
+        code: int = options.act(options)
     except ModuleNotFoundError as error:
         print(f"thermocline.learn: {error}; install the package's extra: pip install 'thermocline[learn]'", file=sys.stderr)
         return 1
@@ -48,83 +48,95 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All arguments."""
+    """Returns the parser of all commands."""
     top = argparse.ArgumentParser(
         prog="python -m thermocline.learn",
-        description="Train and judge the predictions behind a memory pool; `thermocline pool predict` serves them.",
+        description="Train and evaluate the models behind a memory pool; `thermocline pool predict` serves them.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = top.add_subparsers(required=True, metavar="COMMAND")
-    _generate(_group(kinds, "generate", "make up VMs or workloads, fitted to published figures"))
+    _generate(_group(kinds, "generate", "generate VMs or workloads, fitted to published figures"))
     _train(_group(kinds, "train", "train a model and write it as ONNX"))
-    _evaluate(_group(kinds, "evaluate", "judge models on what they have not seen"))
-    solve = _command(kinds, "solve", commands.solve, "find the best pair of both models' settings, by 004 Eq. (1)")
+    _evaluate(_group(kinds, "evaluate", "evaluate models on held-out data"))
+    solve = _command(kinds, "solve", commands.solve, "find the best pair of both models' settings (Pond Eq. 1)")
     solve.add_argument("--untouched", required=True, type=Path, metavar="FILE", help="curve of `evaluate untouched`")
     solve.add_argument("--insensitive", required=True, type=Path, metavar="FILE", help="curve of `evaluate insensitive`")
-    solve.add_argument("--tp", type=ratio, default=0.98, metavar="RATIO", help="VMs that must be within the margin (default: 98%%)")
+    solve.add_argument(
+        "--tp", type=ratio, default=0.98, metavar="RATIO", help="share of VMs that must stay within the margin (default: 98%%)"
+    )
     return top
 
 
-def _group(kinds: Kinds[argparse.ArgumentParser], name: str, what: str) -> Kinds[argparse.ArgumentParser]:
-    made = kinds.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+def _group(kinds: Kinds[argparse.ArgumentParser], name: str, description: str) -> Kinds[argparse.ArgumentParser]:
+    made = kinds.add_parser(name, help=description, description=description[0].upper() + description[1:] + ".")
     return made.add_subparsers(required=True, metavar="WHAT")
 
 
-def _command(kinds: Kinds[argparse.ArgumentParser], name: str, act: commands.Act, what: str) -> argparse.ArgumentParser:
-    made = kinds.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+def _command(kinds: Kinds[argparse.ArgumentParser], name: str, act: commands.Act, description: str) -> argparse.ArgumentParser:
+    made = kinds.add_parser(name, help=description, description=description[0].upper() + description[1:] + ".")
     made.set_defaults(act=act)
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how to print results (default: %(default)s)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format (default: %(default)s)")
     return made
 
 
 def _generate(kinds: Kinds[argparse.ArgumentParser]) -> None:
     spec = generate.Spec()
-    made = _command(kinds, "vms", commands.generate_vms, "make up VMs of customers with habits, as a VM trace")
-    made.add_argument("--vms", type=int, default=spec.vms, metavar="N", help="how many (default: %(default)s)")
-    made.add_argument("--days", type=int, default=spec.days, metavar="N", help="over how many days (default: %(default)s)")
-    made.add_argument("--customers", type=int, default=spec.customers, metavar="N", help="of how many customers (default: %(default)s)")
+    made = _command(kinds, "vms", commands.generate_vms, "generate a VM trace with recurring customers")
+    made.add_argument("--vms", type=int, default=spec.vms, metavar="N", help="number of VMs (default: %(default)s)")
+    made.add_argument("--days", type=int, default=spec.days, metavar="N", help="number of days (default: %(default)s)")
+    made.add_argument("--customers", type=int, default=spec.customers, metavar="N", help="number of customers (default: %(default)s)")
     _seed_and_out(made, "FILE.parquet")
-    made = _command(kinds, "workloads", commands.generate_workloads, "make up workloads with counters and slowdowns, as JSON lines")
-    made.add_argument("--count", type=int, default=158, metavar="N", help="how many (default: %(default)s)")
+    made = _command(kinds, "workloads", commands.generate_workloads, "generate workloads with counters and slowdowns, as JSON lines")
+    made.add_argument("--count", type=int, default=158, metavar="N", help="number of workloads (default: %(default)s)")
     _seed_and_out(made, "FILE.jsonl")
 
 
 def _seed_and_out(of: argparse.ArgumentParser, name: str) -> None:
-    of.add_argument("--seed", type=int, default=1, metavar="N", help="which ones (default: %(default)s)")
-    of.add_argument("--out", required=True, type=Path, metavar=name, help="where they go")
+    of.add_argument("--seed", type=int, default=1, metavar="N", help="random seed (default: %(default)s)")
+    of.add_argument("--out", required=True, type=Path, metavar=name, help="output file")
 
 
 def _train(kinds: Kinds[argparse.ArgumentParser]) -> None:
     made = _command(kinds, "untouched", commands.train_untouched, "train the untouched-memory model on a trace, as of its end")
     made.add_argument("--trace", required=True, type=Path, metavar="FILE.parquet", help="a VM trace with customers and untouched memory")
-    made.add_argument("--target", type=ratio, default=0.04, metavar="RATIO", help="VMs that may be overpredicted (default: 4%%)")
-    made.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="where the model goes")
+    made.add_argument("--target", type=ratio, default=0.04, metavar="RATIO", help="largest share of VMs to overpredict (default: 4%%)")
+    made.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="output file")
     made = _command(kinds, "nights", commands.train_nights, "train that model for every night of a trace, for `pool simulate --models`")
     made.add_argument("--trace", required=True, type=Path, metavar="FILE.parquet", help="a VM trace with customers and untouched memory")
-    made.add_argument("--target", type=ratio, default=0.04, metavar="RATIO", help="VMs that may be overpredicted (default: 4%%)")
+    made.add_argument("--target", type=ratio, default=0.04, metavar="RATIO", help="largest share of VMs to overpredict (default: 4%%)")
     made.add_argument(
         "--first-day", type=_day, default=untouched.TRAINED_DAYS, metavar="N", help="the day after the first night (default: %(default)s)"
     )
-    made.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the models go, a file a night")
+    made.add_argument("--out", required=True, type=Path, metavar="DIR", help="output directory, one file per night")
     made = _command(kinds, "insensitive", commands.train_insensitive, "train the latency-insensitivity model on samples")
     _samples(made)
-    made.add_argument("--target", type=ratio, default=0.02, metavar="RATIO", help="workloads that may be false positives (default: 2%%)")
-    made.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="where the model goes")
+    made.add_argument(
+        "--target", type=ratio, default=0.02, metavar="RATIO", help="largest share of workloads to be false positives (default: 2%%)"
+    )
+    made.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="output file")
 
 
 def _evaluate(kinds: Kinds[argparse.ArgumentParser]) -> None:
-    made = _command(kinds, "untouched", commands.evaluate_untouched, "train every night, look at the day after; against a static share")
+    made = _command(
+        kinds, "untouched", commands.evaluate_untouched, "train every night and evaluate on the day after, compared with a static share"
+    )
     made.add_argument("--trace", required=True, type=Path, metavar="FILE.parquet", help="a VM trace with customers and untouched memory")
-    made.add_argument("--days", type=int, default=7, metavar="N", help="how many days, the trace's last (default: %(default)s)")
-    made.add_argument("--target", type=ratio, default=0.04, metavar="RATIO", help="VMs that may be overpredicted (default: 4%%)")
-    made.add_argument("--curve", type=Path, metavar="FILE.json", help="write the result here too, for `solve`")
-    made = _command(kinds, "insensitive", commands.evaluate_insensitive, "a forest against one counter alone, on random halves")
+    made.add_argument("--days", type=int, default=7, metavar="N", help="number of days, at the end of the trace (default: %(default)s)")
+    made.add_argument("--target", type=ratio, default=0.04, metavar="RATIO", help="largest share of VMs to overpredict (default: 4%%)")
+    made.add_argument("--curve", type=Path, metavar="FILE.json", help="also write the result to this file, for `solve`")
+    made = _command(
+        kinds, "insensitive", commands.evaluate_insensitive, "compare a random forest with one-counter heuristics, on random halves"
+    )
     _samples(made)
-    made.add_argument("--curve", type=Path, metavar="FILE.json", help="write the result here too, for `solve`")
-    made = _command(kinds, "bitbrains", commands.evaluate_bitbrains, "the untouched-memory model on real memory use")
+    made.add_argument("--curve", type=Path, metavar="FILE.json", help="also write the result to this file, for `solve`")
+    made = _command(kinds, "bitbrains", commands.evaluate_bitbrains, "evaluate the untouched-memory model on real memory use")
     made.add_argument(
-        "--data", required=True, type=Path, metavar="FILE.parquet", help="the Bitbrains trace: vm, ts, cores, mem_prov_mib, mem_active_mib"
+        "--data",
+        required=True,
+        type=Path,
+        metavar="FILE.parquet",
+        help="the Bitbrains trace, with the columns vm, ts, cores, mem_prov_mib, mem_active_mib",
     )
 
 
@@ -135,13 +147,19 @@ def _samples(of: argparse.ArgumentParser) -> None:
         type=_latency,
         default=workloads.LATENCIES[0],
         metavar="RATIO",
-        help="of slow memory, 182%% or 222%% of local (default: 182%%)",
+        help="latency of slow memory, 182%% or 222%% of local latency (default: 182%%)",
     )
-    of.add_argument("--pdm", type=ratio, default=insensitive.PDM, metavar="RATIO", help="slowdown that counts as none (default: 5%%)")
     of.add_argument(
-        "--folds", type=_folds, default=insensitive.FOLDS, metavar="N", help="random splits of the validation (default: %(default)s)"
+        "--pdm", type=ratio, default=insensitive.PDM, metavar="RATIO", help="largest slowdown of an insensitive workload (default: 5%%)"
     )
-    of.add_argument("--seed", type=int, default=1, metavar="N", help="of splits and forests (default: %(default)s)")
+    of.add_argument(
+        "--folds",
+        type=_folds,
+        default=insensitive.FOLDS,
+        metavar="N",
+        help="number of random splits in the validation (default: %(default)s)",
+    )
+    of.add_argument("--seed", type=int, default=1, metavar="N", help="seed of splits and forests (default: %(default)s)")
 
 
 def _latency(text: str) -> float:
@@ -154,11 +172,11 @@ def _latency(text: str) -> float:
 
 def _day(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more: a night has a day before it")
+        raise argparse.ArgumentTypeError(f"{text!r} is below 1: a model needs at least one day before it")
     return int(text)
 
 
 def _folds(text: str) -> int:
     if not text.isdigit() or not 1 <= int(text) <= 10_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from 1 to 10000")
+        raise argparse.ArgumentTypeError(f"{text!r} is out of range; give 1 to 10000")
     return int(text)

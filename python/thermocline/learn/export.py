@@ -1,4 +1,4 @@
-"""Models as ONNX, with all that serving needs in their metadata; `crates/pool/predict` is the other side of this format."""
+"""Models as ONNX files with all parameters of serving in their metadata. `crates/pool/predict` reads this format."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import numpy as np
 from . import features, history, insensitive, untouched
 
 KEY = "thermocline"
-"""The key of the model's metadata under which ours are, as JSON."""
+"""The metadata key of our parameters, which are JSON."""
 
 SCHEMA = 1
 
 VALID_SECONDS = 3 * 86_400
-"""How long after its training a model is believed: two nights of training may fail."""
+"""Validity of a model after its training. Two nightly trainings may fail."""
 
 _OPSET = 15
-"""Old enough for every runtime in use, with tree ensembles in 32-bit floats."""
+"""A version that all runtimes in use support, with tree ensembles in 32-bit floats."""
 
 
 def untouched_model(of: untouched.Trained, target: float) -> Any:
-    """The untouched-memory model as ONNX."""
+    """Returns the untouched-memory model as ONNX."""
     from onnxmltools.convert import convert_lightgbm
     from onnxmltools.convert.common.data_types import FloatTensorType
 
@@ -57,7 +57,7 @@ def untouched_model(of: untouched.Trained, target: float) -> Any:
 
 
 def insensitive_model(of: insensitive.Trained, target: float) -> Any:
-    """The latency-insensitivity model as ONNX."""
+    """Returns the latency-insensitivity model as ONNX."""
     from skl2onnx import convert_sklearn
     from skl2onnx.common.data_types import FloatTensorType
 
@@ -80,57 +80,57 @@ def insensitive_model(of: insensitive.Trained, target: float) -> Any:
 
 
 def write(model: Any, path: Path) -> int:
-    """Writes a model whole or not at all; returns its size in bytes."""
-    told: bytes = model.SerializeToString()
+    """Writes a model atomically. Returns its size in bytes."""
+    data: bytes = model.SerializeToString()
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
-    beside.write_bytes(told)
+    beside.write_bytes(data)
     beside.replace(path)
-    return len(told)
+    return len(data)
 
 
 def metadata(path: Path) -> dict[str, Any]:
-    """Our metadata of a model's file.
+    """Returns our metadata of a model file.
 
     Raises:
-        ValueError: the file is no ONNX model of ours.
+        ValueError: the file is not an ONNX model with our metadata.
     """
     import onnx
 
     try:
         model = onnx.load(path)
-    except Exception as error:  # The library raises what its parser raises.
+    except Exception as error:  # The library raises any exception of its parser.
         raise ValueError(f"{path}: not an ONNX model: {error}") from error
     for one in model.metadata_props:
         if one.key == KEY:
             return dict(json.loads(one.value))
-    raise ValueError(f"{path}: an ONNX model, but without the metadata {KEY!r}; write one with `python -m thermocline.learn train`")
+    raise ValueError(f"{path}: the ONNX model has no metadata {KEY!r}; create it with `python -m thermocline.learn train`")
 
 
 def run(model: Any, inputs: Any) -> Any:
-    """What ONNX Runtime answers: promised shares, or probabilities of being insensitive."""
+    """Returns the predictions of ONNX Runtime: untouched shares, or probabilities of being insensitive."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    told = session.run(None, {session.get_inputs()[0].name: inputs.astype(np.float32)})[-1]
-    return told[:, 0] if told.shape[1] == 1 else told[:, 1]
+    data = session.run(None, {session.get_inputs()[0].name: inputs.astype(np.float32)})[-1]
+    return data[:, 0] if data.shape[1] == 1 else data[:, 1]
 
 
 def _ranges(names: Sequence[str], low: Any, high: Any) -> list[dict[str, Any]]:
     return [{"name": name, "low": float(a), "high": float(b)} for name, a, b in zip(names, low, high, strict=True)]
 
 
-def _with_metadata(model: Any, told: Mapping[str, Any]) -> Any:
+def _with_metadata(model: Any, data: Mapping[str, Any]) -> Any:
     entry = model.metadata_props.add()
-    entry.key, entry.value = KEY, json.dumps({"schema": SCHEMA, **told}, sort_keys=True)
+    entry.key, entry.value = KEY, json.dumps({"schema": SCHEMA, **data}, sort_keys=True)
     return model
 
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """The converters print and warn about what is no concern of ours."""
+    """Suppresses irrelevant output and warnings of the converters."""
     logging.getLogger("skl2onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

@@ -1,7 +1,7 @@
-"""What the untouched-memory model knows of a VM when it is asked for (004 figure 14), and how serving finds the same.
+"""The features of the untouched-memory model for a requested VM (Pond figure 14).
 
-Every feature is a 32-bit float, because that is what ONNX trees compare: a threshold between two of them means the same to
-the trainer and to who serves.
+Every feature is a 32-bit float, which ONNX trees compare, so that a threshold between two of them has the same effect in
+training and in serving.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .vms import DAY, GIB, Vms
 
 CATEGORIES = ("vm_type", "guest_os", "location")
 
-SEEN_MIN = 30
-"""VMs of a category that training must have seen; with fewer it counts as unseen."""
+CATEGORY_VMS_MIN = 30
+"""VMs of a category that the training data must have; a category with fewer counts as unseen."""
 
 NAMES = (
     *(f"history_p{percent}" for percent in history.PERCENTILES),
@@ -34,31 +34,31 @@ NAMES = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Known:
-    """What was known of each VM, whoever learns from it: computed once for a whole trace."""
+    """VMs with the history that was known when each arrived. Independent of the model: computed once per trace."""
 
     vms: Vms
     counts: Any
     percentiles: Any
 
     def where(self, mask: Any) -> Known:
-        """Those that a mask names."""
+        """Returns the VMs that a mask selects."""
         return Known(self.vms.where(mask), self.counts[mask], self.percentiles[mask])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Encoding:
-    """How categories become numbers: by the mean untouched share of their VMs in training."""
+    """Encodes categories as numbers: the mean untouched share of their VMs in the training data."""
 
     means: Mapping[str, Mapping[str, float]]
 
 
 def known(vms: Vms) -> Known:
-    """What was known of each VM when it arrived."""
+    """Computes the history known at each VM's arrival."""
     return Known(vms, *history.percentiles(vms))
 
 
 def encoding(vms: Vms) -> Encoding:
-    """The encoding that training on these VMs gives."""
+    """Returns the encoding from these training VMs."""
     means: dict[str, dict[str, float]] = {}
     for name in CATEGORIES:
         values, where, counts = np.unique(getattr(vms, name), return_inverse=True, return_counts=True)
@@ -66,13 +66,13 @@ def encoding(vms: Vms) -> Encoding:
         means[name] = {
             str(value): float(np.float32(total / count))
             for value, total, count in zip(values, sums, counts, strict=True)
-            if count >= SEEN_MIN
+            if count >= CATEGORY_VMS_MIN
         }
     return Encoding(means)
 
 
 def matrix(of: Known, by: Encoding) -> Any:
-    """Features by VM, in the order of `NAMES`; not a number where a category is unseen or there is no history."""
+    """Returns features by VM, in the order of `NAMES`; NaN for an unseen category or without history."""
     vms = of.vms
     gib = vms.memory_bytes / GIB
     columns = [of.percentiles, of.counts[:, None]]
@@ -86,5 +86,5 @@ def matrix(of: Known, by: Encoding) -> Any:
 
 
 def answerable(of: Known, features: Any) -> Any:
-    """Which VMs the model may speak of: with history, and of categories that it has seen. The others stay local."""
+    """Returns which VMs the model can predict: those with history and seen categories. The others stay local."""
     return (of.counts >= history.ENTRIES_MIN) & ~np.isnan(features).any(axis=1)

@@ -1,10 +1,10 @@
-"""Customers and their VMs, made up, for what no public trace has: untouched memory coupled to what a scheduler may know.
+"""Generates customers and their VMs: untouched memory together with features known to a scheduler, which no public trace has.
 
-What is published is what all VMs show together (004 sections 3.2, 6.4.2): half of them leave half of their memory
-untouched, one in eight leaves less than a fifth. That is fitted exactly, by rank. How much of the difference between two
-VMs is the customer's and how much is chance is not published, but through how well 004's model did: `_OWN` and `_STRAY`
-were set so that ours comes close to it. What our model is seen to do on such VMs therefore shows that the machinery
-works, and not that 004's accuracy is within reach elsewhere.
+The published figures describe all VMs together (Pond sections 3.2 and 6.4.2): half of them leave half of their memory
+untouched, one in eight leaves less than a fifth. These are fitted exactly, by rank. How much of the variance is explained by
+the customer is published only indirectly, through the accuracy of Pond's model: `_OWN` and `_STRAY` were chosen so that our
+model comes close to it. The accuracy of our model on such VMs therefore shows that training and serving work, and not that
+Pond's accuracy can be reached elsewhere.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import numpy as np
 from .vms import DAY, GIB, RUNNING, Vms, by_arrival
 
 MARGINAL = ((0.0, 0.0), (0.10, 0.15), (0.12, 0.20), (0.5, 0.5), (0.9, 0.86), (1.0, 0.99))
-"""Share of VMs, and the untouched share of memory below which they are: 004 figure 19 (static policy) and section 3.2."""
+"""Share of VMs, and the untouched share below which they are (Pond figure 19, static policy, and section 3.2)."""
 
 _TYPES = tuple((f"{family}{cores}", cores, ratio) for family, ratio in (("F", 2), ("D", 4), ("E", 8)) for cores in (2, 4, 8, 16, 32))
 _SYSTEMS = ("linux-a", "linux-b", "linux-c", "windows-a", "windows-b")
 _LOCATIONS = tuple(f"region-{letter}" for letter in "abcdefgh")
 
 _CUSTOMER, _GROUP, _SYSTEM, _LOCATION, _OWN = 0.55, 0.28, 0.04, 0.03, 0.10
-"""Shares of the variance of untouched memory: the customer's, one of its groups of like VMs', the system's, the region's, a VM's own."""
+"""Shares of the variance of untouched memory: customer, group of similar VMs, system, region, and the VM itself."""
 
 _STRAY = 0.055
-"""Share of VMs that behave like anybody's."""
+"""Share of VMs that are independent of their customer."""
 
 _DRIFT = 0.06
-"""How far a customer's habits wander in a day, as a standard deviation."""
+"""Standard deviation of a customer's change per day."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spec:
-    """What is made up."""
+    """Size of the generated trace."""
 
     vms: int = 60_000
     days: int = 28
@@ -44,12 +44,15 @@ class Spec:
 
     def __post_init__(self) -> None:
         if not (100 <= self.vms <= 20_000_000 and 2 <= self.days <= 3650 and 1 <= self.customers <= self.vms):
-            raise ValueError(f"cannot make {self.vms} VMs of {self.customers} customers over {self.days} days; see --help for what can be")
+            raise ValueError(
+                f"cannot generate {self.vms} VMs of {self.customers} customers over {self.days} days; "
+                "give 100 to 20000000 VMs, 2 to 3650 days, and at most one customer per VM"
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fitted:
-    """A published figure and what came out."""
+    """A published figure and its generated value."""
 
     name: str
     published: float
@@ -57,11 +60,11 @@ class Fitted:
 
 
 def generate(spec: Spec, *, seed: int) -> Vms:
-    """VMs of some customers over some days, sorted by arrival. Pure: same arguments, same VMs."""
+    """Generates VMs, sorted by arrival. Pure: equal arguments give equal VMs."""
     chance = np.random.default_rng(seed)
     count = spec.vms
     customer = chance.choice(spec.customers, size=count, p=_popularity(spec.customers))
-    # A customer deploys a few groups of like VMs: one type, one system, one region each.
+    # A customer deploys a few groups of similar VMs with one type, system and region each.
     groups = 4
     group = customer * groups + chance.choice(groups, size=count, p=(0.55, 0.25, 0.13, 0.07))
     kinds = spec.customers * groups
@@ -70,14 +73,14 @@ def generate(spec: Spec, *, seed: int) -> Vms:
     kind_system = chance.integers(len(_SYSTEMS), size=kinds)
     kind_location: Any = np.repeat(chance.integers(len(_LOCATIONS), size=spec.customers), groups)
     arrival = _arrivals(chance, count, spec.days)
-    departure = arrival + _lives(chance, count)
+    departure = arrival + _lifetimes(chance, count)
     latent = (
         math.sqrt(_CUSTOMER) * chance.standard_normal(spec.customers)[customer]
         + math.sqrt(_GROUP) * chance.standard_normal(kinds)[group]
         + math.sqrt(_SYSTEM) * chance.standard_normal(len(_SYSTEMS))[kind_system[group]]
         + math.sqrt(_LOCATION) * np.clip(chance.standard_normal(len(_LOCATIONS)), -1, 1)[kind_location[group]]
         + math.sqrt(_OWN) * chance.standard_normal(count)
-        + _wander(chance, spec)[customer, arrival // DAY]
+        + _drift(chance, spec)[customer, arrival // DAY]
     )
     stray = chance.random(count) < _STRAY
     latent = np.where(stray, chance.standard_normal(count) * latent.std() + latent.mean(), latent)
@@ -103,7 +106,7 @@ def generate(spec: Spec, *, seed: int) -> Vms:
 
 
 def fit(vms: Vms) -> list[Fitted]:
-    """The published figures beside what these VMs show."""
+    """Compares the published figures with these VMs."""
     ratio = vms.untouched_ratio
     worst = min(float(np.mean(ratio[vms.location == name] > 0.2)) for name in np.unique(vms.location))
     return [
@@ -115,13 +118,13 @@ def fit(vms: Vms) -> list[Fitted]:
 
 
 def _popularity(customers: int) -> Any:
-    """Few customers have many VMs."""
+    """Returns the share of VMs of each customer: a few customers have many."""
     weights = 1 / (np.arange(customers) + 3.0) ** 0.9
     return weights / weights.sum()
 
 
 def _arrivals(chance: np.random.Generator, count: int, days: int) -> Any:
-    """Seconds, more of them at noon than at night and fewer on two days in seven."""
+    """Returns arrivals in seconds: more at noon than at night, fewer on two days in seven."""
     hours = np.arange(days * 24)
     weights = 1 + 0.4 * np.sin((hours % 24 - 6) / 24 * 2 * math.pi)
     weights *= np.where(hours // 24 % 7 >= 5, 0.7, 1.0)
@@ -129,14 +132,14 @@ def _arrivals(chance: np.random.Generator, count: int, days: int) -> Any:
     return np.asarray(hour * 3600 + chance.integers(3600, size=count), dtype=np.int64)
 
 
-def _lives(chance: np.random.Generator, count: int) -> Any:
-    """Seconds: hours at the median, weeks for a few."""
+def _lifetimes(chance: np.random.Generator, count: int) -> Any:
+    """Returns lifetimes in seconds: hours at the median, weeks for a few VMs."""
     return np.asarray(np.clip(np.exp(chance.normal(math.log(3 * 3600), 1.8, size=count)), 300, 90 * DAY), dtype=np.int64)
 
 
-def _wander(chance: np.random.Generator, spec: Spec) -> Any:
-    """How far each customer's habits have moved by each day; one in a hundred changes them altogether in a week."""
+def _drift(chance: np.random.Generator, spec: Spec) -> Any:
+    """Returns each customer's accumulated change by day. Within a week, one customer in a hundred changes completely."""
     steps = chance.normal(0, _DRIFT, size=(spec.customers, spec.days))
-    turns = chance.random((spec.customers, spec.days)) < 0.01 / 7
-    steps[turns] = chance.normal(0, 1, size=int(turns.sum()))
+    resets = chance.random((spec.customers, spec.days)) < 0.01 / 7
+    steps[resets] = chance.normal(0, 1, size=int(resets.sum()))
     return np.cumsum(steps, axis=1)

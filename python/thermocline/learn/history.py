@@ -1,7 +1,7 @@
-"""What a customer's VMs of the past week left untouched, as a scheduler knows it when a VM is asked for.
+"""The untouched memory of a customer's VMs in the past week, as a scheduler knows it when a VM is requested.
 
-Only VMs that have ended count: what a running VM will have left is not known yet. The store that serves
-(`crates/pool/predict/src/history.rs`) keeps the same window and the same number of entries, and takes percentiles alike.
+Only VMs that have ended count, because the untouched memory of a running VM is not final. The history that serves
+(`crates/pool/predict/src/history.rs`) has the same window and limits, and computes percentiles in the same way.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from .vms import RUNNING, Vms
 
 WINDOW_SECONDS = 7 * 86_400
 ENTRIES_MAX = 256
-"""How many of a customer's VMs are kept, the latest."""
+"""The largest number of VMs of a customer, the latest ones."""
 ENTRIES_MIN = 3
-"""With fewer, a VM counts as one without history."""
+"""A VM with fewer entries counts as one without history."""
 PERCENTILES = (1, 5, 10, 20, 50, 80, 90, 95, 99)
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float:
-    """Of values in rising order, the one at a percentile, rounded down to one that is there."""
+    """Returns the value at a percentile of ascending values, rounded down to an existing value."""
     return ordered[(len(ordered) - 1) * percent // 100]
 
 
 def percentiles(vms: Vms, percents: Sequence[int] = PERCENTILES) -> tuple[Any, Any]:
-    """For every VM, how many of its customer's VMs ended in the week before it arrived, and percentiles of what they left.
+    """Returns, for every VM, how many VMs of its customer ended in the week before it arrived, and percentiles of their shares.
 
     Returns:
-        Counts, and an array of shape (VMs, percents) that is not a number where the count is 0.
+        Counts, and an array of shape (VMs, percents) that is NaN if the count is 0.
     """
     counts: Any = np.zeros(len(vms), dtype=np.int64)
     taken: Any = np.full((len(vms), len(percents)), np.nan)
@@ -39,13 +39,13 @@ def percentiles(vms: Vms, percents: Sequence[int] = PERCENTILES) -> tuple[Any, A
     for members in np.split(by_customer, starts[1:]):
         ended = members[vms.departure[members] != RUNNING]
         ended = ended[np.lexsort((vms.id[ended], vms.departure[ended]))]
-        when, left = vms.departure[ended], vms.untouched_ratio[ended]
+        when, shares = vms.departure[ended], vms.untouched_ratio[ended]
         last: Any = np.searchsorted(when, vms.arrival[members], side="right")
         first: Any = np.searchsorted(when, vms.arrival[members] - WINDOW_SECONDS, side="right")
         first = np.maximum(first, last - ENTRIES_MAX)
         counts[members] = last - first
         for vm, low, high in zip(members.tolist(), first.tolist(), last.tolist(), strict=True):
             if high > low:
-                ordered = np.sort(left[low:high])
+                ordered = np.sort(shares[low:high])
                 taken[vm] = ordered[[(high - low - 1) * percent // 100 for percent in percents]]
     return counts, taken

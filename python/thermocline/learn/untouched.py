@@ -1,7 +1,7 @@
-"""The untouched-memory model: LightGBM's quantile regression, trained every night, looked at on the day after.
+"""The untouched-memory model: LightGBM's quantile regression, trained every night and evaluated on the day after.
 
-The label is what a VM left untouched over its life; the model answers with a low quantile of it, so that few VMs touch more
-than it left them. 004 section 5: default hyperparameters.
+The label is the share of memory that a VM left untouched over its lifetime. The model predicts a low quantile of it, so that
+few VMs touch more than predicted. Hyperparameters are the defaults (Pond section 5).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from .curves import Point
 from .vms import DAY, GIB, Vms
 
 QUANTILES = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2)
-"""Settings that are tried: about what share of VMs touches more."""
+"""Quantiles to try, each approximately the share of overpredicted VMs."""
 
 TRAINED_DAYS = 14
 ROUNDS = 100
 """Trees of a model: LightGBM's default."""
 CHOICE_DAYS = 3
-"""How many past days the setting for tomorrow is chosen by."""
+"""Past days from which the setting for the next day is chosen."""
 
 STATIC = tuple(share / 100 for share in (1, 2, 3, 5, 8, 10, 12, 15, 18, 20, 25, 30, 35, 40, 50))
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trained:
-    """A model with what it must know to be asked."""
+    """A model with the parameters of serving."""
 
     booster: Any
     encoding: features.Encoding
@@ -43,48 +43,48 @@ class Trained:
     vms: int
 
     def answers(self, of: features.Known) -> Any:
-        """The untouched share that it promises of each VM, 0 where it may not speak: the safe answer."""
+        """Returns the predicted untouched share of each VM; 0, the safe answer, if the model cannot predict it."""
         inputs = features.matrix(of, self.encoding)
         able = features.answerable(of, inputs) & in_range(inputs, self.low, self.high)
-        told = np.zeros(len(inputs))
+        found = np.zeros(len(inputs))
         if able.any():
-            told[able] = np.clip(self.booster.predict(inputs[able].astype(np.float64), num_threads=1), 0.0, 1.0)
-        return told
+            found[able] = np.clip(self.booster.predict(inputs[able].astype(np.float64), num_threads=1), 0.0, 1.0)
+        return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Night:
-    """What the models of one night promised the VMs of the day after."""
+    """The predictions of one night's models for the VMs of the following day."""
 
     day: int
     vms: Vms
-    promised: Any
-    """By quantile and VM."""
+    predicted: Any
+    """Predicted share by quantile and VM."""
 
 
 def in_range(inputs: Any, low: Any, high: Any) -> Any:
-    """Which rows lie within what training has seen."""
+    """Returns which rows are within the range of the training data."""
     return ((inputs >= low) & (inputs <= high)).all(axis=1)
 
 
 def train(of: features.Known, quantile: float, until: int, *, days: int = TRAINED_DAYS, rounds: int = ROUNDS) -> Trained:
-    """A model of what had ended by a time (seconds) and had begun at most so many days before.
+    """Trains on the VMs that had ended before `until` (seconds) and arrived at most `days` days before.
 
     Raises:
-        ValueError: too few VMs to learn from.
+        ValueError: too few VMs.
     """
     ended = of.where((of.vms.departure <= until) & (of.vms.arrival >= until - days * DAY))
     by = features.encoding(ended.vms)
     inputs = features.matrix(ended, by)
     able = features.answerable(ended, inputs)
     if able.sum() < 200:
-        raise ValueError(f"{int(able.sum())} VMs with history had ended by day {until / DAY:.1f}; the model needs 200 to learn from")
+        raise ValueError(f"{int(able.sum())} VMs with history had ended before day {until / DAY:.1f}; training requires 200")
     booster = fit(inputs[able], ended.vms.untouched_ratio[able], quantile, rounds)
     return Trained(booster, by, inputs[able].min(axis=0), inputs[able].max(axis=0), quantile, until, int(able.sum()))
 
 
 def fit(inputs: Any, labels: Any, quantile: float, rounds: int = ROUNDS) -> Any:
-    """LightGBM with its defaults, in one thread, the same every time."""
+    """Trains LightGBM with its defaults, in one thread and deterministically."""
     import lightgbm
 
     settings = {
@@ -96,10 +96,10 @@ def fit(inputs: Any, labels: Any, quantile: float, rounds: int = ROUNDS) -> Any:
 
 
 def in_floats(model: str) -> str:
-    """LightGBM's text form of a model, with every threshold brought down to the 32-bit float below it.
+    """Rounds the thresholds in LightGBM's text format of a model down to 32-bit floats.
 
-    A feature is such a float itself, so no comparison changes; but ONNX would round to the nearest, and thereby send some
-    features to the other side.
+    Features are 32-bit floats, so no comparison changes. Without this, the conversion to ONNX would round to the nearest
+    float, which changes the branch of some features.
     """
     lines = []
     for line in model.splitlines():
@@ -107,56 +107,56 @@ def in_floats(model: str) -> str:
         if key == "threshold" and values:
             below = float_below(np.array(values.split(), dtype=np.float64))
             lines.append("threshold=" + " ".join(repr(float(one)) for one in below))
-        # How long each tree's text was: without it, the library finds them by itself.
+        # Sizes of the trees' text. They are optional, and invalid after the change.
         elif key != "tree_sizes":
             lines.append(line)
     return "\n".join(lines) + "\n"
 
 
 def float_below(values: Any) -> Any:
-    """The greatest 32-bit floats that are not above some numbers."""
+    """Returns the largest 32-bit floats that are not above the given numbers."""
     near = values.astype(np.float32)
     return np.where(near > values, np.nextafter(near, np.float32(-np.inf)), near)
 
 
-def roll(of: features.Known, days: Sequence[int], say: Say, quantiles: Sequence[float] = QUANTILES) -> list[Night]:
-    """Trains at the end of the day before each of some days, and asks for the VMs that arrive on it."""
+def roll(of: features.Known, days: Sequence[int], progress: Progress, quantiles: Sequence[float] = QUANTILES) -> list[Night]:
+    """Trains at the end of the day before each of `days`, and predicts the VMs that arrive on it."""
     nights = []
     for day in days:
-        say(f"night before day {day}: {len(quantiles)} models")
+        progress(f"night before day {day}: {len(quantiles)} models")
         arriving = of.where((of.vms.arrival >= day * DAY) & (of.vms.arrival < (day + 1) * DAY))
-        promised = [train(of, quantile, day * DAY).answers(arriving) for quantile in quantiles]
-        nights.append(Night(day, arriving.vms, np.array(promised)))
+        predicted = [train(of, quantile, day * DAY).answers(arriving) for quantile in quantiles]
+        nights.append(Night(day, arriving.vms, np.array(predicted)))
     return nights
 
 
 def curve(nights: Sequence[Night], quantiles: Sequence[float] = QUANTILES) -> list[Point]:
-    """What each setting came to over all nights."""
+    """Returns the result of each setting over all nights."""
     ratio, memory = _all(nights)
-    promised = np.concatenate([night.promised for night in nights], axis=1)
-    return [point(row, ratio, memory, quantile) for row, quantile in zip(promised, quantiles, strict=True)]
+    predicted = np.concatenate([night.predicted for night in nights], axis=1)
+    return [point(row, ratio, memory, quantile) for row, quantile in zip(predicted, quantiles, strict=True)]
 
 
 def static_curve(nights: Sequence[Night], shares: Sequence[float] = STATIC) -> list[Point]:
-    """The same for a policy that takes one share of every VM."""
+    """Returns the results of a policy that uses the same share of every VM."""
     ratio, memory = _all(nights)
     return [point(np.full(len(ratio), share), ratio, memory, share) for share in shares]
 
 
-def point(promised: Any, ratio: Any, memory: Any, setting: float) -> Point:
-    """Overpredictions of all VMs, and the share of all memory that was promised."""
-    return Point(float(np.mean(promised > ratio)), float((promised * memory).sum() / memory.sum()), setting)
+def point(predicted: Any, ratio: Any, memory: Any, setting: float) -> Point:
+    """Returns the share of overpredicted VMs, and the predicted share of all memory."""
+    return Point(float(np.mean(predicted > ratio)), float((predicted * memory).sum() / memory.sum()), setting)
 
 
-def in_slices(promised: Any, memory: Any) -> Any:
-    """The shares rounded down to whole GiB, as a pool hands them out."""
-    return np.floor(promised * memory / GIB) * GIB / memory
+def in_slices(predicted: Any, memory: Any) -> Any:
+    """Rounds shares down to whole GiB, the unit of pool memory."""
+    return np.floor(predicted * memory / GIB) * GIB / memory
 
 
 def choose(nights: Sequence[Night], target: float, now: int, quantiles: Sequence[float] = QUANTILES) -> int:
-    """Which setting to use from a time on: the boldest that overpredicted at most `target` of the VMs that have ended since.
+    """Returns the setting to use from `now`: the highest that overpredicted at most `target` of the VMs that have ended.
 
-    With nothing to go by it is the boldest below the target.
+    Without enough data it is the highest quantile within the target.
     """
     recent = nights[-CHOICE_DAYS:]
     best = max((at for at, quantile in enumerate(quantiles) if quantile <= target), default=0)
@@ -166,24 +166,24 @@ def choose(nights: Sequence[Night], target: float, now: int, quantiles: Sequence
     if ended.sum() < 100:
         return best
     ratio, _ = _all(recent)
-    promised = np.concatenate([night.promised for night in recent], axis=1)
-    wrong = (promised[:, ended] > ratio[ended]).mean(axis=1)
-    # One standard error on the safe side: a few hundred VMs tell a rate of 4 % no better than to a half.
+    predicted = np.concatenate([night.predicted for night in recent], axis=1)
+    wrong = (predicted[:, ended] > ratio[ended]).mean(axis=1)
+    # Adds one standard error: a few hundred VMs determine a rate of 4 % only to within about half of it.
     wrong += np.sqrt(wrong * (1 - wrong) / ended.sum())
     return max((at for at in range(len(quantiles)) if wrong[at] <= target), default=0)
 
 
 def nightly(nights: Sequence[Night], target: float, quantiles: Sequence[float] = QUANTILES) -> list[tuple[int, Point]]:
-    """What each day came to with the setting that the days before it had chosen: 004 figure 20.
+    """Returns the result of each day with the setting chosen from the days before it (Pond figure 20).
 
-    The first `CHOICE_DAYS` are chosen by and not told.
+    The first `CHOICE_DAYS` days are used for the choice only.
     """
-    told = []
+    found = []
     for at, night in list(enumerate(nights))[CHOICE_DAYS:]:
         chosen = choose(nights[:at], target, night.day * DAY, quantiles)
         vms = night.vms
-        told.append((night.day, point(night.promised[chosen], vms.untouched_ratio, vms.memory_bytes, quantiles[chosen])))
-    return told
+        found.append((night.day, point(night.predicted[chosen], vms.untouched_ratio, vms.memory_bytes, quantiles[chosen])))
+    return found
 
 
 def _all(nights: Sequence[Night]) -> tuple[Any, Any]:

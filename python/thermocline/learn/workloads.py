@@ -1,13 +1,13 @@
-"""Workloads with top-down counters and slowdowns on slow memory, made up.
+"""Generates workloads with top-down counters and slowdowns on slow memory.
 
-No public data couples the two. What is published is fitted: how many workloads slow down by how much at 182 % and 222 %
-of local latency (004 section 3.3), that the share of time in which a core waits for DRAM tells most but not all of it, and
-that the share in which it waits for memory of any kind tells much less (section 6.4.1). A workload's slowdown is taken as
-linear in the added latency, which both published distributions fit at once. How loosely the counters follow it is not
-published but through the accuracy of 004's forest; the spreads below were set by that. Accuracy on real counters is
-therefore unproven.
+No public data has both. The generated workloads are fitted to the published figures: the distribution of slowdowns at 182 %
+and 222 % of local latency (Pond section 3.3), and that the share of time in which a core waits for DRAM predicts most of the
+slowdown, while the share in which it waits for any memory predicts much less (Pond section 6.4.1). A workload's slowdown is
+linear in the added latency, which fits both published distributions. The correlation of counters and slowdown is published
+only indirectly, through the accuracy of Pond's forest; the noise below is fitted to it. The accuracy on real counters is
+therefore unknown.
 
-Counters are named as in Intel's top-down metrics; shares are of pipeline slots.
+Counters have the names of Intel's top-down metrics; shares are of pipeline slots.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import numpy as np
 from .generate import Fitted
 
 LATENCIES = (1.82, 2.22)
-"""Latency of slow memory as a multiple of local: Intel 142/78 ns and AMD 255/115 ns (section 6.1)."""
+"""Latency of slow memory as a multiple of local latency: Intel 142/78 ns and AMD 255/115 ns (Pond section 6.1)."""
 
 SLOWDOWN_AT_182 = (
     (0.0, 0.0005), (0.23, 0.01 * 0.82 / 1.22), (0.26, 0.01), (0.37, 0.05 * 0.82 / 1.22), (0.43, 0.05), (0.63, 0.25 * 0.82 / 1.22),
     (0.79, 0.25), (1.0, 0.55),
 )  # fmt: skip
-"""Share of workloads, and the slowdown below which they are; the points of 222 % are brought to 182 % by the added latency."""
+"""Share of workloads, and the slowdown below which they are. Points of 222 % are scaled to 182 % by the added latency."""
 
 COUNTERS = (
     "Retiring", "Bad_Speculation", "Frontend_Bound", "Backend_Bound", "Core_Bound", "Memory_Bound", "L1_Bound", "L2_Bound", "L3_Bound",
@@ -42,14 +42,14 @@ COUNTERS = (
 )  # fmt: skip
 
 _EXPOSURE = 0.75
-"""How far the time that a wait for DRAM costs lies from the slots it is counted in: a core overlaps some waits and not others."""
+"""Spread of the ratio between time lost to DRAM and slots counted as waiting for it: a core overlaps some waits."""
 _HIDDEN = 0.06
-"""Share of workloads whose waits hardly show in DRAM_Bound (finding 4): stores, page walks, rare but serial misses."""
+"""Share of workloads whose waits are hardly visible in DRAM_Bound (Pond finding 4): stores, page walks, rare serial misses."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Workloads:
-    """Counters by workload, and what slow memory costs each at `LATENCIES`, as a ratio."""
+    """Counters by workload, and the slowdown of each at `LATENCIES`, as a ratio."""
 
     names: Sequence[str]
     counters: Sequence[str]
@@ -60,22 +60,22 @@ class Workloads:
         return len(self.names)
 
     def column(self, counter: str) -> Any:
-        """One counter of all workloads."""
+        """Returns one counter of all workloads."""
         return self.values[:, self.counters.index(counter)]
 
 
 class BadSamples(Exception):
-    """A file of samples that cannot be learned from."""
+    """A file of samples cannot be used for training."""
 
 
 def generate(count: int, *, seed: int) -> Workloads:
-    """So many workloads. Pure: same arguments, same workloads."""
+    """Generates workloads. Pure: equal arguments give equal workloads."""
     if not 20 <= count <= 1_000_000:
-        raise ValueError(f"cannot make {count} workloads; ask for 20 to 1000000")
+        raise ValueError(f"cannot generate {count} workloads; give 20 to 1000000")
     chance = np.random.default_rng(seed)
     rank = (chance.permutation(count) + 0.5) / count
     at_182 = np.exp(np.interp(rank, [share for share, _ in SLOWDOWN_AT_182], [math.log(slow) for _, slow in SLOWDOWN_AT_182]))
-    # The share of its time in which a workload waits for DRAM and nothing hides it.
+    # Share of time in which a workload waits for DRAM without overlap.
     waits = at_182 / (LATENCIES[0] - 1)
     noise = chance.normal(0, 0.04, size=(count, 2))
     slowdowns = np.stack([waits * (latency - 1) for latency in LATENCIES], axis=1) * np.exp(noise)
@@ -84,7 +84,7 @@ def generate(count: int, *, seed: int) -> Workloads:
 
 
 def _counters(chance: np.random.Generator, waits: Any) -> Any:
-    """What the counters of workloads show that wait so long for DRAM."""
+    """Returns the counters of workloads with these waiting times."""
     count = len(waits)
 
     def spread(scale: float) -> Any:
@@ -95,7 +95,7 @@ def _counters(chance: np.random.Generator, waits: Any) -> Any:
     dram = np.clip(waits * 0.9 * np.exp(-_EXPOSURE * exposure), 0.0002, 0.75)
     dram = np.where(hidden, np.minimum(dram, 0.02 * chance.random(count) + 0.001), dram)
     store = np.where(hidden, 0.5 * waits * spread(0.6), 0.01 * spread(1.0))
-    # Waits that overlap are waits for bandwidth, those that do not are waits for latency: this tells some of the exposure.
+    # Overlapping waits count as bandwidth-bound, others as latency-bound, which reveals part of the exposure.
     latency_share = 1 / (1 + np.exp(-(1.5 * exposure + chance.normal(0, 0.5, size=count))))
     l1, l2, l3 = 0.05 * spread(0.9), 0.02 * spread(0.9), 0.04 * spread(1.0)
     memory = np.clip(dram + store + l1 + l2 + l3, 0, 0.85)
@@ -104,7 +104,7 @@ def _counters(chance: np.random.Generator, waits: Any) -> Any:
     retiring, speculation, frontend, core = parts.T
     mlp = np.exp(0.8 - 0.35 * exposure) * spread(0.15)
     bandwidth = dram * (1 - latency_share)
-    told = {
+    found = {
         "Retiring": retiring, "Bad_Speculation": speculation, "Frontend_Bound": frontend, "Backend_Bound": memory + core,
         "Core_Bound": core,
         "Memory_Bound": memory, "L1_Bound": l1, "L2_Bound": l2, "L3_Bound": l3, "DRAM_Bound": dram, "Store_Bound": store,
@@ -120,12 +120,12 @@ def _counters(chance: np.random.Generator, waits: Any) -> Any:
         "llc_miss_local_memory_bandwidth_read": 9 * dram * mlp * spread(0.3),
         "llc_miss_local_memory_bandwidth_write": 3 * (dram + store) * mlp * spread(0.5),
     }  # fmt: skip
-    return np.stack([told[name] for name in COUNTERS], axis=1)
+    return np.stack([found[name] for name in COUNTERS], axis=1)
 
 
 def fit(of: Workloads) -> list[Fitted]:
-    """The published figures of sections 3.3 and 6.4.1 beside what these workloads show."""
-    told = []
+    """Compares the published figures of (Pond sections 3.3 and 6.4.1) with these workloads."""
+    found = []
     for at, latency in enumerate(("182 %", "222 %")):
         slow = of.slowdowns[:, at]
         for name, published, measured in (
@@ -133,16 +133,16 @@ def fit(of: Workloads) -> list[Fitted]:
             ("below 5 %", (0.43, 0.37)[at], np.mean(slow < 0.05)),
             ("above 25 %", (0.21, 0.37)[at], np.mean(slow > 0.25)),
         ):
-            told.append(Fitted(f"workloads slowed {name} at {latency} (3.3)", published, float(measured)))
+            found.append(Fitted(f"workloads slowed {name} at {latency} (3.3)", published, float(measured)))
     contrary = int(np.sum((of.column("DRAM_Bound") <= 0.02) & (of.slowdowns[:, 0] > 0.2)))
-    return [*told, Fitted("workloads slowed above 20 % with 2 % DRAM-bound (finding 4: multiple)", 2, contrary)]
+    return [*found, Fitted("workloads slowed above 20 % with 2 % DRAM-bound (finding 4: multiple)", 2, contrary)]
 
 
 def read(path: Path) -> Workloads:
-    """Samples as JSON lines: `{"name": ..., "counters": {...}, "slowdowns": [at 182 %, at 222 %]}`, all with the same counters.
+    """Reads samples as JSON lines: `{"name": ..., "counters": {...}, "slowdowns": [at 182 %, at 222 %]}` with equal counters.
 
     Raises:
-        BadSamples: a line is not such a sample, with its number and what is wrong.
+        BadSamples: a line is not such a sample; the message has its number and the problem.
     """
     names, values, slowdowns = [], [], []
     counters: list[str] = []
@@ -157,19 +157,19 @@ def read(path: Path) -> Workloads:
         counters = counters or sorted(numbers)
         if sorted(numbers) != counters:
             odd = sorted(set(numbers) ^ set(counters))
-            raise BadSamples(f"{where}: its counters are not those of line 1; they differ in {', '.join(odd[:5])}")
+            raise BadSamples(f"{where}: the counters differ from those of line 1 in {', '.join(odd[:5])}")
         if len(slow) != len(LATENCIES) or not all(map(math.isfinite, [*slow, *numbers.values()])):
-            raise BadSamples(f"{where}: wants {len(LATENCIES)} slowdowns (at {LATENCIES} of local latency) and finite counters")
+            raise BadSamples(f"{where}: expected {len(LATENCIES)} slowdowns (at {LATENCIES} of local latency) and finite counters")
         names.append(name)
         values.append([numbers[key] for key in counters])
         slowdowns.append(slow)
     if len(names) < 20:
-        raise BadSamples(f"{path}: {len(names)} samples; a forest needs 20 to learn anything")
+        raise BadSamples(f"{path}: {len(names)} samples; training requires 20")
     return Workloads(names, counters, np.array(values, dtype=np.float32), np.array(slowdowns))
 
 
 def write(of: Workloads, path: Path) -> None:
-    """Writes samples, for `read`."""
+    """Writes samples in the format of `read`."""
     lines = []
     for name, row, slow in zip(of.names, of.values, of.slowdowns, strict=True):
         shown = {counter: float(value) for counter, value in zip(of.counters, row, strict=True)}

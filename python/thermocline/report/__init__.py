@@ -1,1 +1,1 @@
-"""Figures: what the papers show, of the generated fleet, by commands that anyone can run again."""
+"""Reproduction of the papers' figures on generated fleets and VMs."""

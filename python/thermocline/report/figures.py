@@ -1,6 +1,6 @@
-"""000 figures 5, 6 and 7 on a generated fleet, before and after tuning: `make reproduce-figures`.
+"""(SDFM figures 5, 6 and 7) on a generated fleet, before and after tuning: `make reproduce-figures`.
 
-The numbers are the model's (`thermocline model --detail`); here they are only put together and drawn. The parameters
+The data are computed by the model (`thermocline model --detail`); this module only combines and draws them. The parameters
 before and after are those that `report.tuner` found.
 """
 
@@ -21,14 +21,14 @@ from thermocline.tune.program import Program, Source
 OFF, HAND, TUNED = "off", "hand-tuned", "autotuned"
 
 STAGES = (1.0, 2.5, 4.0, 5.5)
-"""Days at which the roll-out of the hand's parameters begins and ends (A, B), and of the autotuner's (C, D)."""
+"""Days at which the rollout of the hand-tuned parameters begins and ends (A, B), and of the autotuned ones (C, D)."""
 
 _COLOURS = {HAND: "#e08a00", TUNED: "#1f77b4"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hour:
-    """What a cluster had in far memory during an hour."""
+    """The far memory of a cluster in one hour."""
 
     cluster: str
     unix_seconds: int
@@ -38,18 +38,18 @@ class Hour:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Detail:
-    """One fleet under one setting."""
+    """The results of one fleet with one set of parameters."""
 
     hours: tuple[Hour, ...]
     machines: Mapping[str, tuple[float, ...]]
     """Coverage of each machine, by cluster."""
     jobs: tuple[float, ...]
-    """Promotion rates at or below which 1 %, 2 % ... of the jobs lie; without the last where it has no bound."""
+    """Percentiles 1, 2, ... of the jobs' promotion rates, without the last if it is unbounded."""
 
 
-def detail(told: Mapping[str, Any]) -> Detail:
-    """The detail out of what the model prints."""
-    rows = told["detail"]
+def detail(result: Mapping[str, Any]) -> Detail:
+    """Parses the details that the model prints."""
+    rows = result["detail"]
     hours = tuple(Hour(row["cluster"], int(row["unix_seconds"]), row["coverage_ratio"], row["cold_pages"]) for row in rows["hours"])
     machines: dict[str, list[float]] = {}
     for row in rows["machines"]:
@@ -59,7 +59,7 @@ def detail(told: Mapping[str, Any]) -> Detail:
 
 
 def over_time(settings: Mapping[str, Detail], stages: Sequence[float] = STAGES) -> list[tuple[float, float]]:
-    """Day and coverage of the fleet while two settings are rolled out, cluster by cluster, one after the other."""
+    """Returns day and coverage of the fleet while two sets of parameters are rolled out, cluster by cluster."""
     clusters = sorted({hour.cluster for hour in settings[HAND].hours})
     start = min(hour.unix_seconds for hour in settings[HAND].hours)
     stored: dict[int, float] = {}
@@ -68,16 +68,16 @@ def over_time(settings: Mapping[str, Detail], stages: Sequence[float] = STAGES) 
         for hour in of.hours:
             day = (hour.unix_seconds - start) / 86_400
             place = (clusters.index(hour.cluster) + 1) / len(clusters)
-            if name == in_force(day, place, stages):
+            if name == setting_of(day, place, stages):
                 stored[hour.unix_seconds] = stored.get(hour.unix_seconds, 0.0) + hour.coverage * hour.cold_pages
-            # The same memory under each setting: counted once.
+            # The memory is the same with all parameters, so it is counted once.
             if name == HAND:
                 cold[hour.unix_seconds] = cold.get(hour.unix_seconds, 0.0) + hour.cold_pages
     return [((hour - start) / 86_400, stored.get(hour, 0.0) / pages) for hour, pages in sorted(cold.items()) if pages]
 
 
-def in_force(day: float, place: float, stages: Sequence[float]) -> str:
-    """Which setting a cluster has: one at a share `place` of the way is reached at that share of a roll-out."""
+def setting_of(day: float, place: float, stages: Sequence[float]) -> str:
+    """Returns the setting of a cluster, which a rollout reaches after the share `place` of its duration."""
     a, b, c, d = stages
     if day >= c + place * (d - c):
         return TUNED
@@ -85,13 +85,13 @@ def in_force(day: float, place: float, stages: Sequence[float]) -> str:
 
 
 def numbers(settings: Mapping[str, Detail], series: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """What the figures show, as numbers."""
+    """Returns the data of the figures."""
 
     def mean(first: float, last: float) -> float:
         return statistics.fmean(share for day, share in series if first <= day < last)
 
     end = max(day for day, _ in series)
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "generated": True,
         "figure_5": {
             "between_b_and_c": mean(STAGES[1], STAGES[2]),
@@ -103,8 +103,8 @@ def numbers(settings: Mapping[str, Detail], series: Sequence[tuple[float, float]
     }
     for name, of in settings.items():
         at = {f"p{percent}": of.jobs[percent - 1] for percent in (25, 50, 75, 90, 98) if percent <= len(of.jobs)}
-        told["figure_7"][name] = at
-    return told
+        result["figure_7"][name] = at
+    return result
 
 
 def _quartiles(shares: Sequence[float]) -> dict[str, float]:
@@ -127,7 +127,7 @@ def draw(settings: Mapping[str, Detail], series: Sequence[tuple[float, float]], 
     for name, figure in figures.items():
         for kind in ("svg", "png"):
             path = to / f"{name}.{kind}"
-            # Without a date, the same numbers give the same file.
+            # Without a date, equal data give an identical file.
             figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if kind == "svg" else None)
             written.append(path)
         pyplot.close(figure)
@@ -159,7 +159,7 @@ def _figure_7(pyplot: Any, settings: Mapping[str, Detail]) -> Any:
         axes.step(rates, range(1, len(rates) + 1), where="post", label=name, color=_COLOURS[name])
     axes.axvline(0.2, color="#b3261e", linewidth=1, linestyle="--")
     axes.annotate("objective", (0.2, 5), textcoords="offset points", xytext=(-4, 0), ha="right", color="#b3261e")
-    axes.set(xlabel="promotions, % of the working set a minute", ylabel="jobs, %", xscale="log", ylim=(0, 100))
+    axes.set(xlabel="promotions, % of the working set per minute", ylabel="jobs, %", xscale="log", ylim=(0, 100))
     axes.set_xticks([0.05, 0.1, 0.2], labels=["0.05", "0.1", "0.2"])
     axes.minorticks_off()
     axes.legend(frameon=False, loc="upper left")
@@ -167,34 +167,36 @@ def _figure_7(pyplot: Any, settings: Mapping[str, Detail]) -> Any:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Asks the model twice, draws, and prints the numbers."""
-    made = argparse.ArgumentParser(prog="python -m thermocline.report.figures", description="000 figures 5, 6 and 7 on a generated fleet.")
+    """Runs the model with both sets of parameters, draws the figures, and prints their data."""
+    made = argparse.ArgumentParser(prog="python -m thermocline.report.figures", description="SDFM figures 5, 6 and 7 on a generated fleet.")
     made.add_argument("--program", default="thermocline", metavar="PATH", help="the thermocline program (default: %(default)s)")
     made.add_argument(
-        "--tuner", type=Path, default=Path("target/reproduce/tuner.json"), help="what reproduce-tuner left (default: %(default)s)"
+        "--tuner", type=Path, default=Path("target/reproduce/tuner.json"), help="the output of reproduce-tuner (default: %(default)s)"
     )
-    made.add_argument("--out", type=Path, default=Path("target/reproduce/figures"), metavar="DIR", help="default: %(default)s")
+    made.add_argument(
+        "--out", type=Path, default=Path("target/reproduce/figures"), metavar="DIR", help="output directory (default: %(default)s)"
+    )
     made.add_argument("--jobs", type=int, metavar="N", help="jobs that run at any time (default: as many as reproduce-tuner had)")
-    asked = made.parse_args(arguments)
+    options = made.parse_args(arguments)
     try:
-        tuner = json.loads(asked.tuner.read_text(encoding="utf-8"))
+        tuner = json.loads(options.tuner.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        print(f"{asked.tuner} is not there; run `make reproduce-tuner` first", file=sys.stderr)
+        print(f"{options.tuner} does not exist; run `make reproduce-tuner` first", file=sys.stderr)
         return 1
-    week = Source(jobs=asked.jobs or tuner["jobs"], days=tuner["days"], seed=tuner["weeks"][0]["seed"])
+    week = Source(jobs=options.jobs or tuner["jobs"], days=tuner["days"], seed=tuner["weeks"][0]["seed"])
     hand = pair_texts(tuner["hand"]["percentile"], tuner["hand"]["warmup_seconds"])
-    program = Program(asked.program)
+    program = Program(options.program)
     settings = {}
     for name, values in ((HAND, hand), (TUNED, tuner["tuning_week"]["parameters"])):
         print(f"{name}: {week}", file=sys.stderr, flush=True)
         settings[name] = detail(program.detail(week, values))
     series = over_time(settings)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    written = draw(settings, series, asked.out)
-    (asked.out / "figures.json").write_text(json.dumps(numbers(settings, series), indent=1) + "\n", encoding="utf-8")
-    told = numbers(settings, series)
-    told["figure_5"].pop("days")
-    sys.stdout.write(json.dumps(told, indent=1) + "\n")
+    options.out.mkdir(parents=True, exist_ok=True)
+    written = draw(settings, series, options.out)
+    (options.out / "figures.json").write_text(json.dumps(numbers(settings, series), indent=1) + "\n", encoding="utf-8")
+    result = numbers(settings, series)
+    result["figure_5"].pop("days")
+    sys.stdout.write(json.dumps(result, indent=1) + "\n")
     print("drew " + ", ".join(str(path) for path in written), file=sys.stderr)
     return 0
 

@@ -1,7 +1,7 @@
-"""004 figures 3 and 21 on a VM trace: `make reproduce-pond-pool`, and with trained models `make reproduce-pond`.
+"""(Pond figures 3 and 21) on a VM trace: `make reproduce-pond-pool`, and with trained models `make reproduce-pond`.
 
-What is saved comes from `thermocline pool simulate`; here it is only asked for, put beside what is published, and drawn.
-The report keeps what others have written into its file: `make reproduce-pond` has more figures.
+The savings are computed by `thermocline pool simulate`; this module runs it, adds the published values, and draws the
+figures. Other figures in the report file are kept.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from thermocline.cluster.simulation import Each, Simulation, sweep
 from .into import keep
 
 POOL_SIZES = (2, 4, 8, 16, 32, 64)
-"""Sockets that share a pool, as in both figures."""
+"""Numbers of sockets that share a pool, as in both figures."""
 
 MODELS = "models"
-"""The memory policy that asks trained models."""
+"""The memory policy that uses trained models."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """What is simulated for a figure, for all pool sizes."""
+    """The configurations of a figure, for all pool sizes."""
 
     memory: tuple[str, ...]
     latency: tuple[str, ...]
@@ -46,10 +46,10 @@ PUBLISHED: Mapping[str, Mapping[str, Mapping[int, float]]] = {
     "figure_21": _FIGURE_21,
     "figure_21_models": _FIGURE_21,
 }
-"""Savings that the paper's text gives (sections 3.1 and 6.5), by curve and sockets."""
+"""Savings in the paper's text (Pond sections 3.1 and 6.5), by curve and sockets."""
 
 TASKS = 24
-"""Tasks that a figure is cut into on a cluster."""
+"""Number of tasks of a figure on a cluster."""
 
 LABELS: Mapping[str, str] = {
     "static=10%": "10 % of every VM",
@@ -61,59 +61,61 @@ LABELS: Mapping[str, str] = {
     "models, 64 ns": "Pond at 182 %, trained models",
     "models, 140 ns": "Pond at 222 %, trained models",
 }
-"""What curves are called where they are drawn: latencies as multiples of local."""
+"""Labels of curves in plots, with latencies as multiples of local latency."""
 
 Report = dict[str, Any]
 
 
-def simulate(program: str, trace: Path, seed: int, asked: Question, each: Each | None = None) -> Report:
-    """Runs the simulator, on this machine or, by `each`, on a cluster; adds how long it took, which it does not tell itself.
+def simulate(program: str, trace: Path, seed: int, options: Question, each: Each | None = None) -> Report:
+    """Runs the simulator, on this machine or by `each` on a cluster. Adds the command and the elapsed time to its result.
 
     Raises:
-        SystemExit: the simulator refused; with what it said.
+        SystemExit: the simulator failed, with its message.
     """
-    question = ("--seed", str(seed), *asked.more)
-    simulation = Simulation(str(trace), POOL_SIZES, asked.memory, asked.latency, program, question)
+    question = ("--seed", str(seed), *options.more)
+    simulation = Simulation(str(trace), POOL_SIZES, options.memory, options.latency, program, question)
     began = time.monotonic()
     try:
-        told = sweep(simulation, TASKS, each) if each else sweep(simulation)
+        result = sweep(simulation, TASKS, each) if each else sweep(simulation)
     except (Refused, Killed) as error:
         raise SystemExit(f"{' '.join([program, *simulation.arguments(simulation.all())])} failed: {error}") from error
-    return told | {"command": simulation.arguments(simulation.all()), "elapsed_seconds": time.monotonic() - began}
+    return result | {"command": simulation.arguments(simulation.all()), "elapsed_seconds": time.monotonic() - began}
 
 
-def curves(told: Report) -> dict[str, list[Report]]:
-    """Rows by curve, in the order of pool sizes. A static share saves the same at every latency, and is told once."""
+def curves(result: Report) -> dict[str, list[Report]]:
+    """Returns rows by curve, ordered by pool size. A static share saves the same at every latency and is one curve."""
     found: dict[str, dict[int, Report]] = {}
-    for row in told["results"]:
+    for row in result["results"]:
         name = row["memory"] if row["memory"].startswith("static") else f"{row['memory']}, {row['added_ns']} ns"
         found.setdefault(name, {}).setdefault(row["pool_sockets"], row)
     return {name: [row for _, row in sorted(rows.items())] for name, rows in found.items()}
 
 
-def figure(told: Report, published: Mapping[str, Mapping[int, float]]) -> Report:
-    """One figure's part of the report."""
+def figure(result: Report, published: Mapping[str, Mapping[int, float]]) -> Report:
+    """Returns the data of one figure for the report."""
     return {
-        "command": told["command"],
-        "elapsed_seconds": told["elapsed_seconds"],
-        "events": told["events"],
-        "trace": told["origin"],
-        "generated": told["generated"],
-        "vms": told["vms"],
-        "begins": told["begins"],
-        "assumed": told["assumed"],
-        "rejected": told["rejected"],
-        "clusters": told["clusters"],
-        "servers": told["servers"],
-        "spanning_ratio": told["spanning_ratio"],
-        "curves": {name: [_point(row) for row in rows] for name, rows in curves(told).items()},
-        "prediction_quality": {name: rows[0]["prediction_quality"] for name, rows in curves(told).items() if rows[0]["prediction_quality"]},
+        "command": result["command"],
+        "elapsed_seconds": result["elapsed_seconds"],
+        "events": result["events"],
+        "trace": result["origin"],
+        "generated": result["generated"],
+        "vms": result["vms"],
+        "begins": result["begins"],
+        "assumed": result["assumed"],
+        "rejected": result["rejected"],
+        "clusters": result["clusters"],
+        "servers": result["servers"],
+        "spanning_ratio": result["spanning_ratio"],
+        "curves": {name: [_point(row) for row in rows] for name, rows in curves(result).items()},
+        "prediction_quality": {
+            name: rows[0]["prediction_quality"] for name, rows in curves(result).items() if rows[0]["prediction_quality"]
+        },
         "published": {name: {str(sockets): saved for sockets, saved in points.items()} for name, points in published.items()},
     }
 
 
 def with_models(models: Path, counters: Path | None) -> Question:
-    """Figure 21 with trained models beside predictions as good as published, over the VMs that the models can be asked about."""
+    """Returns figure 21 with trained models in addition to the published accuracy, over the VMs that models can predict."""
     counted = ("--counters", str(counters)) if counters else ()
     more = (*FIGURE_21.more, "--models", str(models), *counted)
     return dataclasses.replace(FIGURE_21, memory=(*FIGURE_21.memory, MODELS), more=more)
@@ -137,7 +139,7 @@ def _point(row: Report) -> Report:
 
 
 def draw(report: Report, to: Path) -> list[Path]:
-    """Draws a figure's curves, with what is published as crosses of the same colour, as SVG and PNG beside each other."""
+    """Draws a figure as SVG and PNG, with the published values as crosses in the colour of their curve."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -163,7 +165,7 @@ def draw(report: Report, to: Path) -> list[Path]:
     written = []
     for kind in ("svg", "png"):
         path = to.with_suffix(f".{kind}")
-        # Without a date, the same numbers give the same file.
+        # Without a date, equal data give an identical file.
         drawn.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if kind == "svg" else None)
         written.append(path)
     pyplot.close(drawn)
@@ -171,7 +173,7 @@ def draw(report: Report, to: Path) -> list[Path]:
 
 
 def table(report: Report) -> str:
-    """A figure for people: savings by curve and pool size."""
+    """Returns the savings of a figure by curve and pool size as text."""
     sizes = [point["pool_sockets"] for point in next(iter(report["curves"].values()))]
     lines = [f"{'sockets':<18}" + "".join(f"{size:>8}" for size in sizes)]
     for curve, points in report["curves"].items():
@@ -185,34 +187,36 @@ def table(report: Report) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Asks the simulator, writes, draws, and prints the numbers."""
-    made = argparse.ArgumentParser(prog="python -m thermocline.report.pooling", description="004 figures 3 and 21 on a VM trace.")
+    """Runs the simulator, writes and draws the figures, and prints the savings."""
+    made = argparse.ArgumentParser(prog="python -m thermocline.report.pooling", description="Pond figures 3 and 21 on a VM trace.")
     made.add_argument("--program", default="thermocline", metavar="PATH", help="the thermocline program (default: %(default)s)")
-    made.add_argument("--trace", type=Path, required=True, metavar="FILE", help="a VM trace of `thermocline pool import` or `generate`")
-    made.add_argument("--seed", type=int, default=1, help="of everything that is drawn (default: %(default)s)")
-    made.add_argument("--out", type=Path, default=Path("target/reproduce/pond.json"), help="the report (default: %(default)s)")
-    made.add_argument("--plots", action="store_true", help="draw the figures beside the report; needs matplotlib")
-    made.add_argument("--models", type=Path, metavar="DIR", help="figure 21 again with these trained models (`learn train nights`)")
-    made.add_argument("--counters", type=Path, metavar="FILE", help="what VMs' counters come from (`learn generate workloads`)")
-    made.add_argument("--cluster", metavar="ADDRESS", help="simulate on this Ray cluster; `local` starts one on this machine")
     made.add_argument(
-        "more", nargs="*", metavar="ARGUMENT", help="after --, arguments of `thermocline pool simulate`, such as --clusters 100"
+        "--trace", type=Path, required=True, metavar="FILE", help="a VM trace written by `thermocline pool import` or `pool generate`"
     )
-    asked = made.parse_args(arguments)
+    made.add_argument("--seed", type=int, default=1, help="seed of the simulation (default: %(default)s)")
+    made.add_argument("--out", type=Path, default=Path("target/reproduce/pond.json"), help="report file (default: %(default)s)")
+    made.add_argument("--plots", action="store_true", help="draw the figures beside the report file; requires matplotlib")
+    made.add_argument("--models", type=Path, metavar="DIR", help="add figure 21 with these trained models (`learn train nights`)")
+    made.add_argument("--counters", type=Path, metavar="FILE", help="samples for the VMs' counters (`learn generate workloads`)")
+    made.add_argument("--cluster", metavar="ADDRESS", help="address of a Ray cluster to simulate on; `local` starts one on this machine")
+    made.add_argument(
+        "more", nargs="*", metavar="ARGUMENT", help="arguments of `thermocline pool simulate`, after --, such as --clusters 100"
+    )
+    options = made.parse_args(arguments)
     figures = {"figure_3": FIGURE_3, "figure_21": FIGURE_21}
-    if asked.models:
-        figures["figure_21_models"] = with_models(asked.models, asked.counters)
-    with _each(asked.cluster) as each:
+    if options.models:
+        figures["figure_21_models"] = with_models(options.models, options.counters)
+    with _each(options.cluster) as each:
         for name, question in figures.items():
-            with_more = dataclasses.replace(question, more=(*question.more, *asked.more))
-            _report(name, figure(simulate(asked.program, asked.trace, asked.seed, with_more, each), PUBLISHED[name]), asked)
-    print(f"report in {asked.out}")
+            with_more = dataclasses.replace(question, more=(*question.more, *options.more))
+            _report(name, figure(simulate(options.program, options.trace, options.seed, with_more, each), PUBLISHED[name]), options)
+    print(f"report in {options.out}")
     return 0
 
 
 @contextlib.contextmanager
 def _each(address: str | None) -> Iterator[Each | None]:
-    """Where parts are run: on this machine, or on a Ray cluster."""
+    """Yields the function that runs parts: `None` for this machine, or one for a Ray cluster."""
     if address is None:
         yield None
         return
@@ -222,11 +226,11 @@ def _each(address: str | None) -> Iterator[Each | None]:
         yield on_ray.simulate
 
 
-def _report(name: str, told: Report, asked: argparse.Namespace) -> None:
-    keep(asked.out, {name: told})
-    print(f"{name}: {told['events']:,} events in {told['elapsed_seconds']:.0f} s\n{table(told)}\n")
-    if asked.plots:
-        draw(told, asked.out.parent / "figures" / f"pond{name.removeprefix('figure_').replace('_', '-')}")
+def _report(name: str, result: Report, options: argparse.Namespace) -> None:
+    keep(options.out, {name: result})
+    print(f"{name}: {result['events']:,} events in {result['elapsed_seconds']:.0f} s\n{table(result)}\n")
+    if options.plots:
+        draw(result, options.out.parent / "figures" / f"pond{name.removeprefix('figure_').replace('_', '-')}")
 
 
 if __name__ == "__main__":

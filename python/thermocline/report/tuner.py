@@ -1,12 +1,12 @@
-"""What tuning gains, and what a search that learns saves: `make reproduce-tuner` (000 sections 5.3 and 6).
+"""The gain of tuning, and the effort that a model-based search saves: `make reproduce-tuner` (SDFM sections 5.3 and 6).
 
-On generated fleets, so this shows that the search works and not what a given fleet would save. Three things:
+On generated fleets, so the result shows that the search works and not what a real fleet would save. Three parts:
 
-1. A hand that tunes as 000 section 6.2 tells: a few educated guesses, tried in small groups of machines; taken is the
-   one that stores most among those that held the objective in every group, for a fleet must not break it.
-2. The autotuner, on one week, and both on weeks that neither has seen.
-3. How many looks each designer needs to come within 1 % of the exhaustive optimum over K, S and P together, as if the
-   model could not answer for all K and S at once; and how many where it can.
+1. Hand tuning as in (SDFM section 6.2): a few candidates are tried in small groups of machines. The candidate that stores
+   most among those that held the objective in every group is used, because a fleet must not break the objective.
+2. The autotuner on one week, and both parameter sets on weeks that neither was tuned on.
+3. The number of evaluations that each designer needs to come within 1 % of the exhaustive optimum over K, S and P, as if
+   the model could not compute all K and S at once; and the number with a search over P only.
 """
 
 from __future__ import annotations
@@ -19,75 +19,75 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from thermocline.tune import choose, designers, parameters
+from thermocline.tune import choose, designers, parameters, sampling
 from thermocline.tune.choose import Objective, Pair
-from thermocline.tune.designers import Designer, Done
 from thermocline.tune.findings import findings
 from thermocline.tune.program import Program, Source
+from thermocline.tune.sampling import Designer, Evaluation
 from thermocline.tune.search import Searcher
 from thermocline.tune.space import Knob, Space, from_table, identity, in_effect
 from thermocline.tune.study import Spec, create, read
 
-GUESSES = ((0.98, 600.0), (0.99, 600.0), (0.99, 3600.0), (0.995, 3600.0), (0.999, 7200.0))
-"""K and S of the hand's candidates, the boldest first; P is the objective itself."""
+CANDIDATES = ((0.98, 600.0), (0.99, 600.0), (0.99, 3600.0), (0.995, 3600.0), (0.999, 7200.0))
+"""K and S of the candidates for hand tuning, the most aggressive first; P is the objective itself."""
 
 GROUPS, GROUP_JOBS, GROUP_DAYS = 6, 60, 2
-"""How many small groups the hand tries them in, how many jobs run in each, and for how long."""
+"""Number of groups for hand tuning, jobs that run in each, and days."""
 
 PERCENTILES = (0.5, 0.7, 0.8, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 0.999, 1.0)
 WARMUPS = (0.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0)
 RATES = (0.0003, 0.0005, 0.0007, 0.0009, 0.0011, 0.0013, 0.0015, 0.0017, 0.0019, 0.0021, 0.0025, 0.003, 0.004, 0.006, 0.01)
-"""The values of K, S and P among which the exhaustive optimum is sought."""
+"""The values of K, S and P of the exhaustive search."""
 
 ENOUGH = 0.99
 RATE = parameters.RATE
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs all of it, prints the figures and keeps them."""
-    asked = _parser().parse_args(arguments)
-    program = Program(asked.program)
-    say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731 - one line
-    weeks = [Source(jobs=asked.jobs, days=asked.days, seed=seed) for seed in range(1, 2 + asked.holdouts)]
+    """Runs all parts, prints the figures and writes them."""
+    options = _parser().parse_args(arguments)
+    program = Program(options.program)
+    progress = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731 - one line
+    weeks = [Source(jobs=options.jobs, days=options.days, seed=seed) for seed in range(1, 2 + options.holdouts)]
     objective = Objective(0.002)
-    figures: dict[str, Any] = {"generated": True, "jobs": asked.jobs, "days": asked.days}
-    hand = hand_tuned(program, objective, say)
+    figures: dict[str, Any] = {"generated": True, "jobs": options.jobs, "days": options.days}
+    hand = hand_tuned(program, objective, progress)
     figures["hand"] = {"percentile": hand[0], "warmup_seconds": hand[1]}
-    tuned = autotuned(program, objective, weeks, asked.out.parent / "tuner-study", asked.trials, say)
-    figures |= on_other_weeks(program, objective, weeks[1:], hand, tuned, say)
+    tuned = autotuned(program, objective, weeks, options.out.parent / "tuner-study", options.trials, progress)
+    figures |= on_other_weeks(program, objective, weeks[1:], hand, tuned, progress)
     figures["tuning_week"] = tuned
-    figures |= effort(program, objective, weeks[0], range(1, asked.seeds + 1), say)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    figures |= effort(program, objective, weeks[0], range(1, options.seeds + 1), progress)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(json.dumps(figures, indent=1) + "\n")
     return 0
 
 
-def hand_tuned(program: Program, objective: Objective, say: Callable[[str], None]) -> tuple[float, float]:
-    """K and S as a careful hand would have them."""
-    grid = _grid(sorted({k for k, _ in GUESSES}), sorted({s for _, s in GUESSES}))
+def hand_tuned(program: Program, objective: Objective, progress: Callable[[str], None]) -> tuple[float, float]:
+    """Returns the K and S of hand tuning."""
+    grid = _grid(sorted({k for k, _ in CANDIDATES}), sorted({s for _, s in CANDIDATES}))
     groups = []
     for seed in range(101, 101 + GROUPS):
-        say(f"the hand tries its guesses in group {seed - 100} of {GROUPS}")
+        progress(f"hand tuning: group {seed - 100} of {GROUPS}")
         source = Source(jobs=GROUP_JOBS, days=GROUP_DAYS, seed=seed)
-        groups.append(program.look(source, {}, objective, grid=grid, by_class=False).pairs)
-    return choice_of_hand(groups, objective.rate_max)
+        groups.append(program.evaluate(source, {}, objective, grid=grid, by_class=False).pairs)
+    return choose_candidate(groups, objective.rate_max)
 
 
-def choice_of_hand(groups: Sequence[Sequence[Pair]], rate_max: float) -> tuple[float, float]:
-    """Of the guesses that hold in every group, the one that stores most over all of them; the most careful, where none does."""
+def choose_candidate(groups: Sequence[Sequence[Pair]], rate_max: float) -> tuple[float, float]:
+    """Returns the candidate that stores most among those that hold in every group, or the most conservative if none does."""
     stored: dict[tuple[float, float], float] = {}
-    for guess in GUESSES:
-        tried = [choose.at(pairs, *guess) for pairs in groups]
+    for candidate in CANDIDATES:
+        tried = [choose.at(pairs, *candidate) for pairs in groups]
         if all(pair is not None and pair.holds(rate_max) for pair in tried):
-            stored[guess] = sum(pair.stored_bytes for pair in tried if pair is not None)
-    return max(stored, key=lambda guess: stored[guess], default=GUESSES[-1])
+            stored[candidate] = sum(pair.stored_bytes for pair in tried if pair is not None)
+    return max(stored, key=lambda candidate: stored[candidate], default=CANDIDATES[-1])
 
 
 def autotuned(
-    program: Program, objective: Objective, weeks: Sequence[Source], directory: Path, trials: int, say: Callable[[str], None]
+    program: Program, objective: Objective, weeks: Sequence[Source], directory: Path, trials: int, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The findings of a study by the default designer; one that is there already is gone on with."""
+    """Returns the findings of a study by the default designer. Continues an existing study."""
     table = program.knobs({})
     if not (directory / "study.json").exists():
         effective = in_effect(table, [parameters.PERCENTILE, parameters.WARMUP])
@@ -101,18 +101,18 @@ def autotuned(
             program=program.version(),
         )
         create(directory, spec, program.ages(weeks[0], {}))
-    study = Searcher(program, designers.named("egobox"), say).run(read(directory), trials, probes=5)
+    study = Searcher(program, designers.named("egobox"), progress).run(read(directory), trials, probes=5)
     found = findings(study)
     if found["after"] is None:
-        raise SystemExit("nothing that was looked at holds the objective")
-    return {key: found[key] for key in ("before", "after", "gain", "holdout", "sensitivity", "parameters", "looks")}
+        raise SystemExit("no evaluated point holds the objective")
+    return {key: found[key] for key in ("before", "after", "gain", "holdout", "sensitivity", "parameters", "evaluations")}
 
 
 def on_other_weeks(
     program: Program, objective: Objective, weeks: Sequence[Source], hand: tuple[float, float], tuned: Mapping[str, Any],
-    say: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> dict[str, Any]:  # fmt: skip
-    """What the hand's parameters, the defaults and the autotuner's come to on weeks that none of them has seen."""
+    """Evaluates the hand-tuned, default and autotuned parameters on weeks that none of them was tuned on."""
     after, before = tuned["after"], tuned["before"]
     kinds = {
         "hand_tuned": ({}, hand),
@@ -121,18 +121,18 @@ def on_other_weeks(
     }
     rows = []
     for week in weeks:
-        say(f"looking at {week}")
+        progress(f"evaluating on {week}")
         row: dict[str, Any] = {"seed": week.seed}
-        looked: dict[str, Sequence[Pair]] = {}
+        pairs_by_settings: dict[str, Sequence[Pair]] = {}
         for name, (settings, pair) in kinds.items():
             key = repr(settings)
-            if key not in looked:
+            if key not in pairs_by_settings:
                 grid = _grid(sorted({k for _, (k, _) in kinds.values()}), sorted({s for _, (_, s) in kinds.values()}))
-                looked[key] = program.look(week, settings, objective, grid=grid, by_class=False).pairs
-            there = choose.at(looked[key], *pair)
-            if there is None:
-                raise SystemExit(f"the model left out the pair {pair}")
-            row[name] = {"coverage": there.coverage, "saved": there.saved, "rate": there.rate, "holds": there.holds(objective.rate_max)}
+                pairs_by_settings[key] = program.evaluate(week, settings, objective, grid=grid, by_class=False).pairs
+            found = choose.at(pairs_by_settings[key], *pair)
+            if found is None:
+                raise SystemExit(f"the model did not compute the pair {pair}")
+            row[name] = {"coverage": found.coverage, "saved": found.saved, "rate": found.rate, "holds": found.holds(objective.rate_max)}
         rows.append(row)
     first = rows[0]
     return {
@@ -145,9 +145,9 @@ def on_other_weeks(
     }
 
 
-def effort(program: Program, objective: Objective, week: Source, seeds: Sequence[int], say: Callable[[str], None]) -> dict[str, Any]:
-    """How many looks each designer needs, on a table of what every point comes to."""
-    say("looking at every K, S and P, for the exhaustive optimum")
+def effort(program: Program, objective: Objective, week: Source, seeds: Sequence[int], progress: Callable[[str], None]) -> dict[str, Any]:
+    """Returns the number of evaluations that each designer needs, with the results of all points from a table."""
+    progress("evaluating every K, S and P, for the exhaustive optimum")
     space = Space(
         (
             Knob(parameters.PERCENTILE, "percentile", PERCENTILES[0], PERCENTILES[-1], levels=PERCENTILES),
@@ -156,55 +156,55 @@ def effort(program: Program, objective: Objective, week: Source, seeds: Sequence
         )
     )
     outcomes = exhaustive(program, objective, week)
-    optimum = designers.best(list(outcomes.values()))
+    optimum = sampling.best(list(outcomes.values()))
     if optimum is None or optimum.value is None:
         raise SystemExit("no point of the table holds the objective")
     good = sum(one.feasible and (one.value or 0.0) >= ENOUGH * optimum.value for one in outcomes.values())
-    told: dict[str, Any] = {"exhaustive": {"points": len(outcomes), "within_1_percent": good, "coverage": optimum.value, **optimum.point}}
+    result: dict[str, Any] = {"exhaustive": {"points": len(outcomes), "within_1_percent": good, "coverage": optimum.value, **optimum.point}}
     per_rate = {rate: max((one for one in outcomes.values() if one.point[RATE] == rate), key=_worth) for rate in RATES}
     rates = Space((space.knobs[2],))
     for name in ("egobox", "random", "optuna"):
         try:
             designer = designers.named(name)
-        except designers.Missing:
+        except sampling.Missing:
             continue
         flat, nested = [], []
         for seed in seeds:
             flat.append(needed(space, designer, lambda point: outcomes[identity(point)], ENOUGH * optimum.value, seed))
             nested.append(needed(rates, designer, lambda point: per_rate[point[RATE]], ENOUGH * optimum.value, seed))
-            say(f"{name}, seed {seed}: {flat[-1]} looks over K, S and P; {nested[-1]} over P alone")
-        told[f"{name}_each"] = flat
-        told["trials" if name == "egobox" else f"{name}_trials"] = statistics.median(flat)
-        told[f"{name}_trials_over_p_alone"] = statistics.median(nested)
-    return told
+            progress(f"{name}, seed {seed}: {flat[-1]} evaluations over K, S and P; {nested[-1]} over P only")
+        result[f"{name}_each"] = flat
+        result["trials" if name == "egobox" else f"{name}_trials"] = statistics.median(flat)
+        result[f"{name}_trials_over_p_alone"] = statistics.median(nested)
+    return result
 
 
-def exhaustive(program: Program, objective: Objective, week: Source) -> dict[Any, Done]:
-    """What every point of the table comes to."""
+def exhaustive(program: Program, objective: Objective, week: Source) -> dict[Any, Evaluation]:
+    """Returns the results of all points of the table."""
     outcomes = {}
     grid = _grid(PERCENTILES, WARMUPS)
     for rate in RATES:
         settings = {RATE: f"{rate * 100:.4g}%"}
-        for pair in program.look(week, settings, objective, grid=grid, by_class=False).pairs:
+        for pair in program.evaluate(week, settings, objective, grid=grid, by_class=False).pairs:
             if pair.percentile in PERCENTILES and pair.warmup_seconds in WARMUPS:
                 point = {parameters.PERCENTILE: pair.percentile, parameters.WARMUP: pair.warmup_seconds, RATE: rate}
-                felt = pair.rate if pair.rate is not None else 0.0
-                outcomes[identity(point)] = Done(point, pair.coverage, felt / objective.rate_max - 1)
+                rate_or_zero = pair.rate if pair.rate is not None else 0.0
+                outcomes[identity(point)] = Evaluation(point, pair.coverage, rate_or_zero / objective.rate_max - 1)
     return outcomes
 
 
-def _worth(one: Done) -> tuple[bool, float]:
-    """A point that holds before all that do not; then the one that stores most, or breaks least."""
+def _worth(one: Evaluation) -> tuple[bool, float]:
+    """A sort key: feasible points first by value, then infeasible ones by their excess."""
     return one.feasible, (one.value or 0.0) if one.feasible else -(one.excess or 0.0)
 
 
-def needed(space: Space, designer: Designer, look: Callable[[dict[str, float]], Done], enough: float, seed: int) -> int:
-    """How many looks until a feasible one has enough; every point of the space at most."""
-    done: list[Done] = []
+def needed(space: Space, designer: Designer, evaluate: Callable[[dict[str, float]], Evaluation], enough: float, seed: int) -> int:
+    """Returns the number of evaluations until a feasible point has enough, at most all points of the space."""
+    done: list[Evaluation] = []
     while len(done) < (space.size() or 0):
-        one = look(designer(space, done, seed=seed))
-        # A point of a table with several answers for it (P alone) is known by what was asked.
-        done.append(Done({knob.key: one.point[knob.key] for knob in space.knobs}, one.value, one.excess))
+        one = evaluate(designer(space, done, seed=seed))
+        # The table may return a point of more dimensions (search over P only); the designer's space determines the identity.
+        done.append(Evaluation({knob.key: one.point[knob.key] for knob in space.knobs}, one.value, one.excess))
         if one.feasible and (one.value or 0.0) >= enough:
             break
     return len(done)
@@ -217,14 +217,16 @@ def _grid(percentiles: Sequence[float], warmups: Sequence[float]) -> tuple[str, 
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m thermocline.report.tuner", description="What tuning gains, on generated fleets.")
+    made = argparse.ArgumentParser(prog="python -m thermocline.report.tuner", description="The gain of tuning, on generated fleets.")
     made.add_argument("--program", default="thermocline", metavar="PATH", help="the thermocline program (default: %(default)s)")
-    made.add_argument("--out", type=Path, default=Path("target/reproduce/tuner.json"), metavar="FILE", help="default: %(default)s")
+    made.add_argument(
+        "--out", type=Path, default=Path("target/reproduce/tuner.json"), metavar="FILE", help="output file (default: %(default)s)"
+    )
     made.add_argument("--jobs", type=int, default=1500, metavar="N", help="jobs that run at any time (default: %(default)s)")
     made.add_argument("--days", type=int, default=7, metavar="N", help="days of each fleet (default: %(default)s)")
-    made.add_argument("--trials", type=int, default=15, metavar="N", help="of the autotuner (default: %(default)s)")
-    made.add_argument("--holdouts", type=int, default=3, metavar="N", help="weeks that are not tuned on (default: %(default)s)")
-    made.add_argument("--seeds", type=int, default=9, metavar="N", help="of each designer (default: %(default)s)")
+    made.add_argument("--trials", type=int, default=15, metavar="N", help="trials of the autotuner (default: %(default)s)")
+    made.add_argument("--holdouts", type=int, default=3, metavar="N", help="number of held-out weeks (default: %(default)s)")
+    made.add_argument("--seeds", type=int, default=9, metavar="N", help="seeds per designer (default: %(default)s)")
     return made
 
 

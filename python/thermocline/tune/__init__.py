@@ -1,14 +1,14 @@
-"""The autotuner: better parameters for a fleet, found on its own traces (000 section 5.3).
+"""The autotuner: searches better parameters for a fleet on the fleet's own traces (SDFM section 5.3).
 
-Parts, each a value handed to the next:
+Modules, in the order of the data flow:
 
-- `space`: which knobs are searched, out of the program's one table of knobs.
-- `designers`, `bayes`: where to look next, given what was found; pure functions.
-- `program`: one look, by a run of `thermocline model` or of a command of the operator's.
-- `choose`: what to take from what a look found: the most stored within the objective.
-- `study`: what was looked at, on disk.
+- `space`: the knobs to search, from the program's table of knobs.
+- `sampling`, `designers`, `bayes`: choose the next point from the results so far; pure functions.
+- `program`: evaluates a point by a run of `thermocline model` or of a user's command.
+- `choose`: selects the pair of K and S that stores most within the objective.
+- `study`: the evaluations on disk.
 - `search`: the loop over these.
-- `drift`, `retune`: whether the fleet has changed since, and what to do about it.
-- `findings`, `words`, `page`: what a study has found, as a value, as text, and as a page.
-- `parameters`: what the agents are to be given.
+- `drift`, `retune`: whether the fleet has changed since, and a new study if it has.
+- `findings`, `text`, `page`: the results of a study as data, as text, and as an HTML page.
+- `parameters`: the parameters for the agents.
 """

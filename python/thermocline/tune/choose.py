@@ -1,6 +1,6 @@
-"""What to take from what one look at a fleet found: the pair of percentile K and warm-up S that stores most.
+"""Selects the pair of percentile K and warm-up S that stores most, from one evaluation.
 
-A run of the model answers for all pairs at once, so these two are never searched: every look holds their optimum.
+One run of the model computes the result of all pairs, so K and S are not searched: every evaluation contains their optimum.
 """
 
 from __future__ import annotations
@@ -12,56 +12,56 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Objective:
-    """What the fleet must hold (000 section 5.3), and how much of it is kept in reserve."""
+    """The objective of a fleet (SDFM section 5.3), with a safety margin."""
 
     rate_max: float
-    """Promotions per minute as a share of the working set: 0.002 is 0.2 % a minute."""
+    """Upper limit of the promotion rate, per minute and as a share of the working set: 0.002 is 0.2 % per minute."""
     percentile: float = 0.98
-    """In which share of the entries with far memory on."""
+    """Share of the entries with far memory enabled in which the limit must hold."""
     margin: float = 0.03
-    """The share of `rate_max` that stays free, for the weeks to come."""
+    """Share of `rate_max` that is kept in reserve for the following weeks."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_max <= 1:
-            raise ValueError(f"rate_max={self.rate_max}; give a share above 0, such as 0.002 for 0.2 % a minute")
+            raise ValueError(f"rate_max={self.rate_max}; give a share above 0, such as 0.002 for 0.2 % per minute")
         if not 0 < self.percentile <= 1:
             raise ValueError(f"percentile={self.percentile}; give a share above 0, such as 0.98")
         if not 0 <= self.margin < 1:
-            raise ValueError(f"margin={self.margin}; give a share from 0 up to, but not, 1")
+            raise ValueError(f"margin={self.margin}; give a share of at least 0 and below 1")
 
     @property
     def limit(self) -> float:
-        """The rate that may be planned for."""
+        """The limit of the rate including the margin."""
         return self.rate_max * (1 - self.margin)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pair:
-    """A percentile and a warm-up, and what they would have come to."""
+    """A percentile and a warm-up, with their results."""
 
     percentile: float
     warmup_seconds: float
     coverage: float
-    """Stored, as a share of all that was cold."""
+    """Stored memory, as a share of cold memory."""
     saved: float
-    """DRAM that was not needed, as a share of what was used."""
+    """DRAM saved, as a share of used memory."""
     stored_bytes: float
-    """On average over the trace."""
+    """Mean over the trace."""
     rate: float | None
-    """Promotions per minute at the objective's percentile; None where nothing was ever stored, or without bound."""
+    """Promotions per minute at the objective's percentile; `None` if nothing was stored or the rate is unbounded."""
 
     def holds(self, limit: float) -> bool:
-        """Whether the rate stays within a limit. What is never on feels nothing."""
-        return (self.rate if self.rate is not None else _unknown(self)) <= limit
+        """Returns whether the rate is within a limit. A pair that stores nothing is always within it."""
+        return (self.rate if self.rate is not None else _rate_if_unknown(self)) <= limit
 
 
-def _unknown(pair: Pair) -> float:
-    """The rate of a pair for which the model tells none: nothing stored is nothing felt, all else could be any."""
+def _rate_if_unknown(pair: Pair) -> float:
+    """Returns the rate of a pair without a known rate: 0 if nothing is stored, infinite otherwise."""
     return 0.0 if pair.stored_bytes == 0 else float("inf")
 
 
 def pairs(answers: Sequence[Mapping[str, Any]]) -> tuple[Pair, ...]:
-    """The pairs out of what the model prints with `--pairs`."""
+    """Parses the pairs that the model prints with `--pairs`."""
     return tuple(
         Pair(
             percentile=float(one["percentile_ratio"]),
@@ -76,19 +76,19 @@ def pairs(answers: Sequence[Mapping[str, Any]]) -> tuple[Pair, ...]:
 
 
 def best(of: Sequence[Pair], limit: float) -> Pair | None:
-    """The pair that stores most within the limit; of equals, the one of the lower rate."""
+    """Returns the pair that stores most within the limit, the one of the lower rate in case of a tie."""
     holding = [pair for pair in of if pair.holds(limit)]
     return max(holding, key=lambda pair: (pair.stored_bytes, -(pair.rate or 0.0)), default=None)
 
 
-def calmest(of: Sequence[Pair]) -> Pair:
-    """The pair of the lowest rate among those that store anything; any, where none does."""
+def lowest_rate(of: Sequence[Pair]) -> Pair:
+    """Returns the pair of the lowest rate among those that store anything; any pair if none does."""
     storing = [pair for pair in of if pair.stored_bytes > 0] or list(of)
-    return min(storing, key=lambda pair: (pair.rate if pair.rate is not None else _unknown(pair), -pair.stored_bytes))
+    return min(storing, key=lambda pair: (pair.rate if pair.rate is not None else _rate_if_unknown(pair), -pair.stored_bytes))
 
 
 def front(of: Sequence[Pair]) -> list[Pair]:
-    """The pairs that no other beats: none stores more at the same rate or a lower one. Most stored first."""
+    """Returns the Pareto front: pairs for which no other stores more at the same or a lower rate. Most stored first."""
     kept: list[Pair] = []
     for pair in sorted((pair for pair in of if pair.rate is not None), key=lambda pair: (pair.rate or 0.0, -pair.stored_bytes)):
         if not kept or pair.stored_bytes > kept[-1].stored_bytes:
@@ -97,7 +97,7 @@ def front(of: Sequence[Pair]) -> list[Pair]:
 
 
 def at(of: Sequence[Pair], percentile: float, warmup_seconds: float) -> Pair | None:
-    """The pair of this percentile and warm-up."""
+    """Returns the pair of this percentile and warm-up, or `None`."""
     for pair in of:
         if abs(pair.percentile - percentile) < 1e-9 and abs(pair.warmup_seconds - warmup_seconds) < 1e-6:
             return pair

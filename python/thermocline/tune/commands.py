@@ -1,4 +1,4 @@
-"""What the commands do."""
+"""The commands of the tuner."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from . import compare as comparing
-from . import designers, parameters, search, space, study, words
-from . import retune as again
+from . import designers, parameters, search, space, study, text
+from . import retune as retuning
 from .choose import Objective
 from .drift import drift
 from .findings import findings
@@ -25,244 +25,251 @@ from .study import BadStudy, Spec, Study
 Act = Callable[[argparse.Namespace], int]
 
 NOTHING_HOLDS = 3
-"""The exit code where no point holds the objective."""
+"""The exit code if no point holds the objective."""
 
 _MODELLED = {"cold_age": "cold_age", "pressure": "pressure", "slowdown": "slow"}
-"""The table whose knobs the model replays, by policy."""
+"""The table of the knobs that the model replays, by policy."""
 
 _PROMISED = {"cold_age": "promotion_rate", "pressure": "stall_target", "slowdown": "slowdown"}
-"""The knob of that table which says what jobs are promised; classes have one of the same name."""
+"""The knob of that table with the objective of jobs. Classes have a knob of the same name."""
 
 _SEARCHED = {
     "cold_age": ["cold_age"],
     "pressure": ["pressure.ratio", "pressure.stall_target"],
     "slowdown": ["slow.slowdown", "slow.sample"],
 }
-"""What is searched where nothing else is asked for."""
+"""The knobs that are searched by default."""
 
 _FREE = (parameters.PERCENTILE, parameters.WARMUP)
-"""Never searched where the model looks: every look answers for all of them."""
+"""Knobs that are never searched with the model: every evaluation contains the results of all their values."""
 
 
-def run(asked: argparse.Namespace) -> int:
-    """`run`."""
-    program = Program(asked.program, asked.config, asked.timeout)
-    if (asked.study / study.SPEC).exists():
-        of = study.read(asked.study)
-        if asked.trace or asked.generate or asked.knob or asked.command or asked.bounds or asked.set or asked.told:
+def run(options: argparse.Namespace) -> int:
+    """Begins or continues a study."""
+    program = Program(options.program, options.config, options.timeout)
+    if (options.study / study.SPEC).exists():
+        of = study.read(options.study)
+        if any((options.trace, options.generate, options.knob, options.command, options.bounds, options.set, options.external)):
             raise BadStudy(
-                f"{asked.study} holds a study already, and what it is of never changes; "
-                f"go on with `run --study {asked.study}`, or name another directory"
+                f"{options.study} holds a study, whose description cannot change; "
+                f"continue it with `run --study {options.study}`, or use another directory"
             )
-        _say(f"going on with {asked.study}: {len(of.of('trial'))} trials so far")
+        _progress(f"continuing {options.study} after {len(of.of('trial'))} trials")
     else:
-        spec = _spec(asked, program)
-        _say("looking at how old the memory is")
-        study.create(asked.study, spec, program.ages(spec.source, spec.fixed) if spec.source else [])
-        of = study.read(asked.study)
+        spec = _spec(options, program)
+        _progress("reading the age of the memory")
+        study.create(options.study, spec, program.ages(spec.source, spec.fixed) if spec.source else [])
+        of = study.read(options.study)
     if of.spec.source is None and not of.spec.command:
         _print(
-            asked,
+            options,
             {"study": str(of.directory)},
-            f"{of.directory}: begun; `suggest` tells where to look, `tell` takes what was found\n",
+            f"{of.directory}: created; `suggest` shows the next point, `record` records its result\n",
         )
         return 0
-    of = Searcher(program, designers.named(of.spec.designer), _say).run(of, asked.trials, asked.probes)
-    return _conclude(asked, of, None)
+    of = Searcher(program, designers.named(of.spec.designer), _progress).run(of, options.trials, options.probes)
+    return _conclude(options, of, None)
 
 
-def report(asked: argparse.Namespace) -> int:
-    """`report`."""
-    of = study.read(asked.study)
-    found, retuned = findings(of), again.read(asked.study)
-    if asked.page:
-        asked.page.write_text(page(found, retuned), encoding="utf-8")
-        _say(f"wrote {asked.page}")
-    _print(asked, found | {"retune": retuned}, words.report(found, retuned))
+def report(options: argparse.Namespace) -> int:
+    """Shows the results of a study."""
+    of = study.read(options.study)
+    found, retuned = findings(of), retuning.read(options.study)
+    if options.page:
+        options.page.write_text(page(found, retuned), encoding="utf-8")
+        _progress(f"wrote {options.page}")
+    _print(options, found | {"retune": retuned}, text.report(found, retuned))
     return 0
 
 
-def bundle(asked: argparse.Namespace) -> int:
-    """`bundle`."""
-    of = study.read(asked.study)
+def bundle(options: argparse.Namespace) -> int:
+    """Writes the parameters of a study as a bundle."""
+    of = study.read(options.study)
     given = parameters.chosen(of)
     if given is None:
-        raise BadStudy(f"{asked.study} has found nothing that holds the objective, so there is nothing to bring to the machines")
-    about = parameters.about(findings(of), asked.version, asked.id or asked.study.resolve().name, time.time(), asked.lasts)
-    parameters.write_whole(asked.to, given.bundle(about))
-    told = {"written": str(asked.to), "version": about.version, "id": about.id, "parameters": dict(given.values)}
-    _print(asked, told, f"wrote {asked.to}: bundle {about.version}, {about.id}; sign and publish it with `thermocline rollout publish`\n")
+        raise BadStudy(f"{options.study} has no point that holds the objective, so there are no parameters for a bundle")
+    name = options.id or options.study.resolve().name
+    info = parameters.bundle_info(findings(of), options.version, name, time.time(), options.lasts)
+    parameters.write_whole(options.to, given.bundle(info))
+    result = {"written": str(options.to), "version": info.version, "id": info.id, "parameters": dict(given.values)}
+    _print(
+        options, result, f"wrote {options.to}: bundle {info.version}, {info.id}; sign and publish it with `thermocline rollout publish`\n"
+    )
     return 0
 
 
-def compare(asked: argparse.Namespace) -> int:
-    """`compare`."""
-    rows = comparing.compare([findings(study.read(directory)) for directory in asked.studies])
-    _print(asked, rows, words.comparison(rows))
+def compare(options: argparse.Namespace) -> int:
+    """Compares studies."""
+    rows = comparing.compare([findings(study.read(directory)) for directory in options.studies])
+    _print(options, rows, text.comparison(rows))
     return 0
 
 
-def retune(asked: argparse.Namespace) -> int:
-    """`retune`."""
-    program = Program(asked.program, asked.config, asked.timeout)
-    old = study.read(asked.study)
-    source, holdout = _source(asked), _holdout(asked)
-    _say("comparing the fleet with what was tuned on")
-    spec = again.follow(old, source, holdout, time.time())
+def retune(options: argparse.Namespace) -> int:
+    """Tunes again if it is due."""
+    program = Program(options.program, options.config, options.timeout)
+    old = study.read(options.study)
+    source, holdout = _source(options), _holdout(options)
+    _progress("comparing the fleet with the one that was tuned on")
+    spec = retuning.follow(old, source, holdout, time.time())
     ages = program.ages(source, old.spec.fixed)
-    rate = again.rate_now(old, program, source)
-    why = again.reasons(old, drift(old.ages, ages), rate, now_unix=time.time(), every_seconds=asked.every, drift_max=asked.drift)
-    if asked.force:
-        why.append(again.Reason("asked", 1.0, 1.0, True, "asked for with --force"))
-    due = any(reason.due for reason in why)
-    if not due or asked.dry_run:
-        told = {
+    rate = retuning.rate_now(old, program, source)
+    reasons = retuning.reasons(old, drift(old.ages, ages), rate, now_unix=time.time(), every_seconds=options.every, drift_max=options.drift)
+    if options.force:
+        reasons.append(retuning.Reason("asked", 1.0, 1.0, True, "requested with --force"))
+    due = any(reason.due for reason in reasons)
+    if not due or options.dry_run:
+        result = {
             "due": due,
-            "reasons": [{"what": one.what, "value": one.value, "limit": one.limit, "due": one.due} for one in why],
+            "reasons": [{"what": one.what, "value": one.value, "limit": one.limit, "due": one.due} for one in reasons],
         }
-        head = "it is time to tune again\n" if due else "it is not time to tune again\n"
-        _print(asked, told, head + "".join(f"  {'*' if one.due else ' '} {one.text}\n" for one in why))
+        head = "tuning is due\n" if due else "tuning is not due\n"
+        _print(options, result, head + "".join(f"  {'*' if one.due else ' '} {one.text}\n" for one in reasons))
         return 0
-    for one in why:
-        _say(f"{'*' if one.due else ' '} {one.text}")
-    of = again.begin(spec, asked.to, ages)
-    of = Searcher(program, designers.named(of.spec.designer), _say).run(of, asked.trials, asked.probes)
-    retuned = again.write(of, why, again.changes(of, program, _say))
-    return _conclude(asked, of, retuned)
+    for one in reasons:
+        _progress(f"{'*' if one.due else ' '} {one.text}")
+    of = retuning.begin(spec, options.to, ages)
+    of = Searcher(program, designers.named(of.spec.designer), _progress).run(of, options.trials, options.probes)
+    retuned = retuning.write(of, reasons, retuning.changes(of, program, _progress))
+    return _conclude(options, of, retuned)
 
 
-def suggest(asked: argparse.Namespace) -> int:
-    """`suggest`."""
-    of = study.read(asked.study)
+def suggest(options: argparse.Namespace) -> int:
+    """Shows the next point to evaluate."""
+    of = study.read(options.study)
     point = search.next_point(of, designers.named(of.spec.designer))
     texts = of.spec.space.texts(point)
-    _print(asked, {"point": point, "set": texts}, "".join(f"--set {key}={text}\n" for key, text in texts.items()))
+    _print(options, {"point": point, "set": texts}, "".join(f"--set {key}={value}\n" for key, value in texts.items()))
     return 0
 
 
-def tell(asked: argparse.Namespace) -> int:
-    """`tell`."""
-    of = study.read(asked.study)
+def record(options: argparse.Namespace) -> int:
+    """Records the result of an external evaluation."""
+    of = study.read(options.study)
     if of.spec.source is not None:
-        raise BadStudy(f"{asked.study} looks for itself, by the model; begin a study with --told for looks that are taken elsewhere")
-    point = dict(asked.set)
+        raise BadStudy(f"{options.study} is evaluated by the model; begin a study with --external to record results")
+    point = dict(options.set)
     if not of.spec.space.contains(point):
-        wanted = ", ".join(f"{knob.key} from {knob.text(knob.low)} to {knob.text(knob.high)}" for knob in of.spec.space.knobs)
-        raise BadSpace(f"not a point of the study; give {wanted}, each once")
-    if (asked.failed is None) == (asked.value is None) or (asked.value is None) != (asked.excess is None):
+        expected = ", ".join(f"{knob.key} from {knob.text(knob.low)} to {knob.text(knob.high)}" for knob in of.spec.space.knobs)
+        raise BadSpace(f"not a point of the study; give {expected}, each once")
+    if (options.failed is None) == (options.value is None) or (options.value is None) != (options.excess is None):
         raise ValueError("give --value and --excess, or --failed with the reason")
-    outcome = None if asked.value is None else study.Outcome(asked.value, asked.excess)
-    with study.writing(asked.study) as log:
-        of = study.read(asked.study)
+    outcome = None if options.value is None else study.Outcome(options.value, options.excess)
+    with study.writing(options.study) as log:
+        of = study.read(options.study)
         kind: study.Kind = "base" if not of.entries and point == dict(of.spec.base) else "trial"
-        entry = study.entry(len(of.entries), kind, point, outcome, asked.failed or "", 0.0)
+        entry = study.entry(len(of.entries), kind, point, outcome, options.failed or "", 0.0)
         log.add(entry)
-    _print(asked, {"number": entry.number}, f"look {entry.number}: {search.told(of, entry)}\n")
+    _print(options, {"number": entry.number}, f"evaluation {entry.number}: {search.summary(of, entry)}\n")
     return 0
 
 
-def _spec(asked: argparse.Namespace, program: Program) -> Spec:
-    given = dict(asked.set)
+def _spec(options: argparse.Namespace, program: Program) -> Spec:
+    given = dict(options.set)
     table = program.knobs(given)
-    measured = bool(asked.command) or asked.told
-    source = None if measured else _source(asked)
-    of_space = _space(asked, table, measured=measured)
-    searched = {knob.key for knob in of_space.knobs}
-    if asked.by_class and (measured or asked.policy != "cold_age"):
-        raise BadSpace("--by-class is of policy cold_age, whose K and S the model tells for each class; leave it out")
+    measured = bool(options.command) or options.external
+    searched_space = _space(options, table, measured=measured)
+    searched = {knob.key for knob in searched_space.knobs}
+    if options.by_class and (measured or options.policy != "cold_age"):
+        raise BadSpace("--by-class requires policy cold_age and the model, which computes K and S for each class; remove it")
     both = searched & set(given)
     if both:
         raise BadSpace(f"{', '.join(sorted(both))} is both searched and set; do one of the two")
-    # What a configuration file says now is kept, so that the study does not change when the file does.
-    modelled = {str(row["key"]): str(row["value"]) for row in table if str(row["key"]).startswith(_MODELLED[asked.policy] + ".")}
-    fixed = given if measured else {key: text for key, text in modelled.items() if key not in searched} | given
-    promised = f"{_MODELLED[asked.policy]}.{_PROMISED[asked.policy]}"
+    # The values of the configuration file are stored, so that the study does not change when the file does.
+    modelled = {str(row["key"]): str(row["value"]) for row in table if str(row["key"]).startswith(_MODELLED[options.policy] + ".")}
+    promised = f"{_MODELLED[options.policy]}.{_PROMISED[options.policy]}"
     numbers = space.in_effect(table, [promised, *_FREE, *sorted(searched)])
-    rates = {
-        str(row["key"]).split(".")[1]: float(row["number"])
-        for row in table
-        if str(row["key"]).endswith("." + _PROMISED[asked.policy]) and str(row["key"]).startswith("class.")
-    }
-    objective = Objective(
-        numbers[promised] if asked.objective is None else asked.objective,
-        asked.objective_percentile,
-        asked.margin,
-    )
-    grid = [word for name in ("percentiles", "warmups") if getattr(asked, name) for word in (f"--{name}", getattr(asked, name))]
     return Spec(
-        space=of_space,
-        objective=objective,
-        base={knob.key: numbers[knob.key] for knob in of_space.knobs},
-        base_pair=None if measured or asked.policy != "cold_age" else (numbers[_FREE[0]], numbers[_FREE[1]]),
-        source=source,
-        holdout=None if measured else _holdout(asked),
-        command=tuple(asked.command),
-        fixed=fixed,
-        class_limits=rates,
-        by_class=asked.by_class,
-        grid=tuple(grid),
-        policy=asked.policy,
-        tier_latency=asked.tier_latency,
-        designer=asked.designer,
-        seed=asked.seed,
+        space=searched_space,
+        objective=Objective(
+            numbers[promised] if options.objective is None else options.objective, options.objective_percentile, options.margin
+        ),
+        base={knob.key: numbers[knob.key] for knob in searched_space.knobs},
+        base_pair=None if measured or options.policy != "cold_age" else (numbers[_FREE[0]], numbers[_FREE[1]]),
+        source=None if measured else _source(options),
+        holdout=None if measured else _holdout(options),
+        command=tuple(options.command),
+        fixed=given if measured else {key: value for key, value in modelled.items() if key not in searched} | given,
+        class_limits=_class_limits(options, table),
+        by_class=options.by_class,
+        grid=_grid(options),
+        policy=options.policy,
+        tier_latency=options.tier_latency,
+        designer=options.designer,
+        seed=options.seed,
         program=program.version(),
         began_unix=round(time.time(), 3),
     )
 
 
-def _space(asked: argparse.Namespace, table: list[dict[str, Any]], *, measured: bool) -> Space:
+def _class_limits(options: argparse.Namespace, table: list[dict[str, Any]]) -> dict[str, float]:
+    """Returns the objective of each class in the configuration."""
+    return {
+        str(row["key"]).split(".")[1]: float(row["number"])
+        for row in table
+        if str(row["key"]).endswith("." + _PROMISED[options.policy]) and str(row["key"]).startswith("class.")
+    }
+
+
+def _grid(options: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the model's arguments for the values of K and S."""
+    names = [name for name in ("percentiles", "warmups") if getattr(options, name)]
+    return tuple(argument for name in names for argument in (f"--{name}", getattr(options, name)))
+
+
+def _space(options: argparse.Namespace, table: list[dict[str, Any]], *, measured: bool) -> Space:
     if measured:
-        if not asked.knob:
-            raise BadSpace("name what to search with --knob, such as --knob pressure")
-        return space.from_table(table, asked.knob, dict(asked.bounds))
-    whole = space.from_table(table, asked.knob or _SEARCHED[asked.policy], dict(asked.bounds))
+        if not options.knob:
+            raise BadSpace("name the knobs to search with --knob, such as --knob pressure")
+        return space.from_table(table, options.knob, dict(options.bounds))
+    whole = space.from_table(table, options.knob or _SEARCHED[options.policy], dict(options.bounds))
     searched = tuple(knob for knob in whole.knobs if knob.key not in _FREE)
-    unknown = [knob.key for knob in searched if not knob.key.startswith(_MODELLED[asked.policy] + ".")]
+    unknown = [knob.key for knob in searched if not knob.key.startswith(_MODELLED[options.policy] + ".")]
     if unknown:
         raise BadSpace(
-            f"the model does not replay {', '.join(unknown)} under policy {asked.policy}; give another --policy, measure with "
-            "--command, or take looks elsewhere with --told"
+            f"the model does not replay {', '.join(unknown)} under policy {options.policy}; use another --policy, evaluate with "
+            "--command, or record external evaluations with --external"
         )
     if not searched:
-        raise BadSpace("K and S alone need no search: `thermocline model` answers for all of them in one pass")
+        raise BadSpace("K and S need no search: `thermocline model` computes all of them in one run")
     return Space(searched)
 
 
-def _source(asked: argparse.Namespace) -> Source:
-    if asked.trace and asked.generate:
+def _source(options: argparse.Namespace) -> Source:
+    if options.trace and options.generate:
         raise ValueError("give --trace or --generate, not both")
-    if not asked.trace and not asked.generate:
-        raise ValueError("give what to tune on: --trace PATH, or --generate JOBS")
-    return Source(tuple(asked.trace), asked.generate or 0, asked.days, asked.fleet_seed)
+    if not options.trace and not options.generate:
+        raise ValueError("name the input to tune on: --trace PATH, or --generate JOBS")
+    return Source(tuple(options.trace), options.generate or 0, options.days, options.fleet_seed)
 
 
-def _holdout(asked: argparse.Namespace) -> Source | None:
-    if asked.holdout_trace:
-        return Source(trace=tuple(asked.holdout_trace))
-    if asked.holdout_seed is None:
+def _holdout(options: argparse.Namespace) -> Source | None:
+    if options.holdout_trace:
+        return Source(trace=tuple(options.holdout_trace))
+    if options.holdout_seed is None:
         return None
-    if not asked.generate:
-        raise ValueError("--holdout-seed is of made-up fleets; give --holdout-trace")
-    if asked.holdout_seed == asked.fleet_seed:
-        raise ValueError(f"--holdout-seed {asked.holdout_seed} is the fleet that is tuned on; give another")
-    return Source((), asked.generate, asked.days, asked.holdout_seed)
+    if not options.generate:
+        raise ValueError("--holdout-seed is for generated fleets; give --holdout-trace")
+    if options.holdout_seed == options.fleet_seed:
+        raise ValueError(f"--holdout-seed {options.holdout_seed} is the fleet that is tuned on; give another seed")
+    return Source((), options.generate, options.days, options.holdout_seed)
 
 
-def _conclude(asked: argparse.Namespace, of: Study, retuned: Mapping[str, Any] | None) -> int:
-    """Tells what was found, and writes the parameters where something holds."""
+def _conclude(options: argparse.Namespace, of: Study, retuned: Mapping[str, Any] | None) -> int:
+    """Prints the results, and writes the parameters if a point holds the objective."""
     found = findings(of)
     given = parameters.chosen(of)
     written: list[Path] = []
     if given is not None:
-        written = list(parameters.write(of, given, found, asked.out or of.directory / "parameters.toml"))
-        _say(f"wrote {written[0]} and {written[1].name}")
-    _print(asked, found | {"retune": retuned, "written": [str(path) for path in written]}, words.report(found, retuned))
+        written = list(parameters.write(of, given, found, options.out or of.directory / "parameters.toml"))
+        _progress(f"wrote {written[0]} and {written[1].name}")
+    _print(options, found | {"retune": retuned, "written": [str(path) for path in written]}, text.report(found, retuned))
     return 0 if given is not None else NOTHING_HOLDS
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
-def _print(asked: argparse.Namespace, value: object, text: str) -> None:
-    sys.stdout.write(json.dumps(value) + "\n" if asked.format == "json" else text)
+def _print(options: argparse.Namespace, value: object, plain: str) -> None:
+    sys.stdout.write(json.dumps(value) + "\n" if options.format == "json" else plain)

@@ -1,4 +1,4 @@
-"""Studies side by side: what each found, and how soon."""
+"""Compares studies: the result of each, and the number of trials it took."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 ENOUGH = 0.99
-"""Of the most that any of the studies found: 000 stops to search when little is left to find."""
+"""Share of the best value over all studies at which a study counts as converged."""
 
 
 def compare(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each study's findings, with remarks on what makes them hard to compare."""
+    """Returns a row for each study, with remarks on differences that limit the comparison."""
     remarks = []
-    for what, of in (("replay different memory", "fleet"), ("hold different objectives", "objective")):
+    for difference, of in (("replay different memory", "fleet"), ("have different objectives", "objective")):
         if len({repr(one[of]) for one in found}) > 1:
-            remarks.append(f"note: these studies {what}; their coverage does not tell which search was better")
+            remarks.append(f"note: these studies {difference}; their coverage does not show which search was better")
     tops = [_top(one) for one in found]
     best = max((top for top in tops if top is not None), default=None)
     return [_row(one, best, remarks) for one in found]
@@ -34,8 +34,8 @@ def _row(one: Mapping[str, Any], best: float | None, remarks: list[str]) -> dict
     return {
         "study": one["study"],
         "designer": one["designer"],
-        "trials": one["looks"]["trials"],
-        # The parameters in effect are number 0, so a trial's number is how many were needed.
+        "trials": one["evaluations"]["trials"],
+        # Number 0 is the parameters in effect, so a trial's number is the count of trials up to it.
         "trials_to_99": needed,
         "value": _top(one),
         "coverage": "coverage" in after,

@@ -1,4 +1,4 @@
-"""What a study has found, as one value: reports in every form are made of it, and nothing else."""
+"""The results of a study as one value, from which all reports are made."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from .space import Knob, Point, identity
 from .study import Entry, Outcome, Study
 
 TOLERATED = 0.01
-"""A knob may move as long as it costs no more than this share of what is stored."""
+"""The value of a knob may change while the stored memory drops by no more than this share."""
 
 
 def findings(study: Study) -> dict[str, Any]:
-    """Everything that is told about a study, in base units."""
+    """Returns the results of a study, in base units."""
     spec, base, winner = study.spec, study.of("base"), study.best()
     trials = study.of("trial")
     before = _result(study, base[0], spec.base_pair) if base else None
     after = _result(study, winner, _pair_of(winner)) if winner else None
     found: dict[str, Any] = {
         "study": str(study.directory),
-        "source": str(spec.source or " ".join(spec.command) or "looks that were told"),
+        "source": str(spec.source or " ".join(spec.command) or "external evaluations"),
         "source_of_holdout": None if spec.holdout is None else str(spec.holdout),
         "objective": dataclasses.asdict(spec.objective) | {"limit": spec.objective.limit},
         "designer": spec.designer,
         "seed": spec.seed,
         "program": spec.program,
         "after_study": spec.after or None,
-        "looks": {
+        "evaluations": {
             "trials": len(trials),
             "failed": sum(entry.outcome is None for entry in trials),
             "infeasible": sum(entry.outcome is not None and not entry.done.feasible for entry in trials),
@@ -59,7 +59,7 @@ def _pair_of(entry: Entry) -> tuple[float, float] | None:
 
 
 def _result(study: Study, entry: Entry, at: tuple[float, float] | None, on: Outcome | None = None) -> dict[str, Any] | None:
-    """What the parameters of an entry come to: on the tuning week, or on what `on` is of."""
+    """Returns the result of an entry's parameters on the tuning trace, or on the trace of `on`."""
     outcome = on or entry.outcome
     if outcome is None:
         return None
@@ -91,7 +91,7 @@ def _result(study: Study, entry: Entry, at: tuple[float, float] | None, on: Outc
 
 
 def _gain(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> float | None:
-    """How much more is stored than before."""
+    """Returns how much more is stored than before, as a share."""
     if not before or not after:
         return None
     was, now = (one.get("coverage", one.get("value")) for one in (before, after))
@@ -113,18 +113,18 @@ def _holdout(study: Study, winner: Entry | None) -> dict[str, Any] | None:
         "before": before,
         "after": after,
         "gain": _gain(before, after),
-        # What that week's own K and S would have been, at the same point.
+        # The coverage with the best K and S of that trace at the same point.
         "own_coverage": own.coverage if own else None,
     }
 
 
 def _sensitivity(study: Study, winner: Entry) -> list[dict[str, Any]]:
-    """One knob at a time, the others as the winner has them; K and S by the winner's own look, which has them all."""
+    """Returns the effect of each knob with the others at the winner's values; K and S from the winner's own evaluation."""
     top = winner.outcome.value if winner.outcome else 0.0
     rows = []
     for knob in study.spec.space.knobs:
-        looks = [(entry.point[knob.key], entry.outcome) for entry in study.of("base", "trial", "probe") if _alone(entry, winner, knob)]
-        steps = [(value, one.value, one.excess <= 0) for value, one in sorted(looks, key=lambda look: look[0]) if one is not None]
+        points = [(entry.point[knob.key], entry.outcome) for entry in study.of("base", "trial", "probe") if _alone(entry, winner, knob)]
+        steps = [(value, one.value, one.excess <= 0) for value, one in sorted(points, key=lambda point: point[0]) if one is not None]
         rows.append(_row(knob, steps, top, winner.point[knob.key]) | {"measured": study.spec.source is None})
     pair = winner.outcome.pair if winner.outcome else None
     if winner.outcome is None or pair is None:
@@ -139,7 +139,7 @@ def _sensitivity(study: Study, winner: Entry) -> list[dict[str, Any]]:
 
 
 def _alone(entry: Entry, winner: Entry, knob: Knob) -> bool:
-    """Whether an entry differs from the winner in this knob at most."""
+    """Returns whether an entry differs from the winner in at most this knob."""
     return all(entry.point[key] == value for key, value in winner.point.items() if key != knob.key)
 
 
@@ -153,7 +153,7 @@ def _row(knob: Knob, steps: Sequence[tuple[float, float, bool]], top: float, her
         "here_text": knob.text(here),
         "fine_from": knob.text(min(fine, default=here)),
         "fine_to": knob.text(max(fine, default=here)),
-        # By how much what is stored can fall within the objective, and whether the objective can be lost by this knob alone.
+        # How much less is stored in the worst case, and whether the objective can be broken by this knob.
         "loss_max": 1 - min(holding) / top if holding and top else None,
         "can_break": any(not holds for _, _, holds in steps),
         "steps": [{"value": value, "text": knob.text(value), "coverage": found, "holds": holds} for value, found, holds in steps],
@@ -161,7 +161,7 @@ def _row(knob: Knob, steps: Sequence[tuple[float, float, bool]], top: float, her
 
 
 def _front(study: Study) -> list[dict[str, Any]]:
-    """What all looks together offer: none stores more at the same rate or a lower one."""
+    """Returns the Pareto front over all evaluations: pairs for which no other stores more at the same or a lower rate."""
     by_pair: dict[int, Entry] = {}
     every: list[Pair] = []
     for entry in study.of("base", "trial", "probe"):
@@ -169,7 +169,7 @@ def _front(study: Study) -> list[dict[str, Any]]:
             by_pair[id(pair)] = entry
             every.append(pair)
     limit = study.spec.objective.limit
-    return [dataclasses.asdict(pair) | {"look": by_pair[id(pair)].number, "holds": pair.holds(limit)} for pair in choose.front(every)]
+    return [dataclasses.asdict(pair) | {"evaluation": by_pair[id(pair)].number, "holds": pair.holds(limit)} for pair in choose.front(every)]
 
 
 def _trials(study: Study) -> list[dict[str, Any]]:
@@ -203,7 +203,7 @@ def _rounded(point: Point) -> dict[str, float]:
     return {key: round(value, 9) for key, value in point.items()}
 
 
-def _class(study: Study, one: parameters.OfClass) -> dict[str, Any]:
+def _class(study: Study, one: parameters.ClassParameters) -> dict[str, Any]:
     there = [entry.outcome.groups for entry in study.of("holdout") if entry.outcome and identity(entry.point) == identity(one.point)]
     pairs = there[0].get(one.name, ()) if there else ()
     holdout = choose.at(pairs, one.pair.percentile, one.pair.warmup_seconds)
@@ -218,7 +218,7 @@ def _class(study: Study, one: parameters.OfClass) -> dict[str, Any]:
         "rate": one.pair.rate,
         "coverage_at_fleets": one.at_fleets.coverage if one.at_fleets else None,
         "rate_at_fleets": one.at_fleets.rate if one.at_fleets else None,
-        # None where there is no such week, or no such job in it.
+        # None if there is no held-out trace, or no job of the class in it.
         "coverage_at_holdout": holdout.coverage if holdout else None,
         "rate_at_holdout": holdout.rate if holdout else None,
         "holds_at_holdout": holdout.holds(one.limit / (1 - study.spec.objective.margin)) if holdout else None,

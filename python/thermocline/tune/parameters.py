@@ -1,6 +1,6 @@
-"""What the agents are to be given: a fragment of a configuration file, and where it comes from.
+"""The parameters for the agents: a fragment of a configuration file, and its provenance.
 
-`thermocline rollout` publishes the two as a bundle; a machine of its own takes the fragment into `conf.d/`.
+`thermocline rollout` publishes both as a bundle; a single machine reads the fragment from `conf.d/`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .study import Entry, Study
 
 PERCENTILE, WARMUP, RATE = "cold_age.percentile", "cold_age.warmup", "cold_age.promotion_rate"
 CLASSES = ("conservative", "standard", "aggressive")
-"""Those that have parameters; `standard` has the general ones."""
+"""Classes with parameters; `standard` has the general ones."""
 
 PROVENANCE_VERSION = 1
 
 BUNDLE_SCHEMA = 1
-"""The version of the bundle format that is written."""
+"""Version of the bundle format."""
 
-_WORD_MAX = 128
-"""Bytes of a bundle's id, as its readers have it."""
+_ID_BYTES_MAX = 128
+"""The largest length of a bundle's id that readers accept."""
 
 _K = Knob(PERCENTILE, "percentile", 0.0, 1.0)
 _S = Knob(WARMUP, "duration", 0.0, 86_400.0)
@@ -37,49 +37,49 @@ _P = Knob(RATE, "ratio per minute", 0.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OfClass:
-    """What a class of jobs would best be given."""
+class ClassParameters:
+    """The best parameters of a class of jobs."""
 
     name: str
     limit: float
-    """What its rate may be planned for."""
+    """Limit of the class's rate, including the margin."""
     rate: float | None
-    """P, where it is searched; None where all classes keep what they have."""
+    """P, if it is searched; `None` if all classes keep theirs."""
     pair: Pair
     at_fleets: Pair | None
-    """What the fleet's own pair comes to in it."""
+    """Result of the fleet's pair in this class."""
     known: bool
-    """Whether the configuration has such a class; of others there is only to tell."""
+    """Whether the configuration has this class; the parameters of other classes are only reported."""
     point: Point
-    """Where that was found."""
+    """The point of this result."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parameters:
-    """Settings by key, as a configuration file has them."""
+    """Settings by key, as in a configuration file."""
 
     values: Mapping[str, str]
     before: Mapping[str, str]
-    """What was in effect, of the same keys."""
+    """The previous values of the same keys."""
 
     def toml(self, head: str) -> str:
-        """The fragment, with `head` as its comment."""
+        """Returns the fragment, with `head` as its comment."""
         lines = [f"# {line}".rstrip() for line in head.splitlines()]
         return "\n".join([*lines, *self._tables("")]) + "\n"
 
-    def bundle(self, about: About) -> str:
-        """A bundle of these parameters, as `thermocline rollout publish` takes it."""
+    def bundle(self, info: BundleInfo) -> str:
+        """Returns a bundle of these parameters in the format of `thermocline rollout publish`."""
         lines = [
             f"schema = {BUNDLE_SCHEMA}",
-            f"version = {about.version}",
-            f"id = {json.dumps(about.id)}",
-            f"created = {_rfc3339(about.created_unix)}",
-            f"expires = {_rfc3339(about.expires_unix)}",
+            f"version = {info.version}",
+            f"id = {json.dumps(info.id)}",
+            f"created = {_rfc3339(info.created_unix)}",
+            f"expires = {_rfc3339(info.expires_unix)}",
             "",
             "[provenance]",
-            f"study = {json.dumps(about.id)}",
-            f"trace = {json.dumps(about.trace)}",
-            f"margin = {json.dumps(about.margin)}",
+            f"study = {json.dumps(info.id)}",
+            f"trace = {json.dumps(info.trace)}",
+            f"margin = {json.dumps(info.margin)}",
         ]
         return "\n".join([*lines, *self._tables("knobs.")]) + "\n"
 
@@ -92,36 +92,36 @@ class Parameters:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class About:
-    """What a bundle says of itself."""
+class BundleInfo:
+    """Metadata of a bundle."""
 
     version: int
-    """Above all that were published before."""
+    """A number above those of all earlier bundles."""
     id: str
     created_unix: float
     expires_unix: float
-    """From then on machines go by their configuration file."""
+    """Machines return to their configuration file at this time."""
     trace: str
-    """Which memory was tuned on."""
+    """Fingerprint of the trace that was tuned on."""
     margin: str
-    """What is left under the objective."""
+    """The margin left under the objective."""
 
     def __post_init__(self) -> None:
         if self.version < 1:
             raise ValueError(f"version {self.version}; give a number above that of the last bundle, 1 for the first")
-        if not 1 <= len(self.id.encode()) <= _WORD_MAX or not self.id.isprintable():
-            raise ValueError(f"id {self.id!r}; give 1 to {_WORD_MAX} bytes on one line")
+        if not 1 <= len(self.id.encode()) <= _ID_BYTES_MAX or not self.id.isprintable():
+            raise ValueError(f"id {self.id!r}; give 1 to {_ID_BYTES_MAX} bytes on one line")
         if self.expires_unix <= self.created_unix:
-            raise ValueError("a bundle that has expired before it is made; give a time above 0")
+            raise ValueError("the bundle would expire before it is created; give a duration above 0")
 
 
-def about(found: Mapping[str, Any], version: int, name: str, now_unix: float, lasts_seconds: float) -> About:
-    """What a bundle of these findings says of itself."""
+def bundle_info(found: Mapping[str, Any], version: int, name: str, now_unix: float, lasts_seconds: float) -> BundleInfo:
+    """Returns the metadata of a bundle of these findings."""
     week = (found["holdout"] or found)["after"]
-    margin = "not known" if week["margin_left"] is None else f"{week['margin_left']:.1%} of the objective"
-    # What the model counted tells one trace from another, wherever its files lie.
+    margin = "unknown" if week["margin_left"] is None else f"{week['margin_left']:.1%} of the objective"
+    # The model's counts identify a trace wherever its files are stored.
     fingerprint = hashlib.sha256(json.dumps([found["source"], found["fleet"]]).encode()).hexdigest()[:16]
-    return About(version, name, now_unix, now_unix + lasts_seconds, fingerprint, margin)
+    return BundleInfo(version, name, now_unix, now_unix + lasts_seconds, fingerprint, margin)
 
 
 def _rfc3339(unix: float) -> str:
@@ -129,17 +129,17 @@ def _rfc3339(unix: float) -> str:
 
 
 def _toml(text: str) -> str:
-    """Whole numbers, true and false as they are, all else in quotes: what the agent's reader takes."""
+    """Returns a TOML value: integers and booleans unchanged, all else in quotes, as the agent's reader requires."""
     return text if text.isdigit() or text in ("true", "false") else json.dumps(text)
 
 
 def pair_texts(percentile: float, warmup_seconds: float) -> dict[str, str]:
-    """K and S as a configuration file has them."""
+    """Returns K and S in the notation of a configuration file."""
     return {PERCENTILE: _K.text(percentile), WARMUP: _S.text(warmup_seconds)}
 
 
 def chosen(study: Study) -> Parameters | None:
-    """What the study would give the agents; None where nothing holds the objective."""
+    """Returns the parameters that the study found, or `None` if nothing holds the objective."""
     winner = study.best()
     if winner is None or winner.outcome is None:
         return None
@@ -154,17 +154,17 @@ def chosen(study: Study) -> Parameters | None:
     return Parameters(values, before)
 
 
-def _of_class(one: OfClass) -> dict[str, str]:
+def _of_class(one: ClassParameters) -> dict[str, str]:
     table = "cold_age" if one.name == "standard" else f"class.{one.name}"
     values = {f"{table}.percentile": _K.text(one.pair.percentile), f"{table}.warmup": _S.text(one.pair.warmup_seconds)}
     return values if one.rate is None else values | {f"{table}.promotion_rate": _P.text(one.rate)}
 
 
-def classes(study: Study) -> list[OfClass]:
-    """The best of each class on its own, within what that class was promised.
+def classes(study: Study) -> list[ClassParameters]:
+    """Returns the best parameters of each class within the objective of that class.
 
-    Jobs do not know of each other, so what a class stores does not depend on what the others are given. Only K, S and
-    P differ by class in the configuration; the looks that count are therefore those that differ from the winner in P alone.
+    Jobs are independent, so the stored memory of a class does not depend on the parameters of other classes. Only K, S and P
+    can differ by class in the configuration, so only evaluations that differ from the winner in P alone are considered.
     """
     winner = study.best()
     if winner is None or winner.outcome is None or winner.outcome.pair is None or not study.spec.by_class:
@@ -177,7 +177,7 @@ def classes(study: Study) -> list[OfClass]:
         holding = [(entry, pair) for entry, pair in options if pair is not None]
         if holding:
             entry, pair = max(holding, key=lambda option: option[1].stored_bytes)
-            found.append(OfClass(name, limit, entry.point.get(RATE), pair, fleets, name in CLASSES, entry.point))
+            found.append(ClassParameters(name, limit, entry.point.get(RATE), pair, fleets, name in CLASSES, entry.point))
     return found
 
 
@@ -189,13 +189,13 @@ def _same_but_p(study: Study, winner: Entry) -> list[Entry]:
 
 
 def write(study: Study, given: Parameters, findings: Mapping[str, Any], to: Path) -> tuple[Path, Path]:
-    """Writes `to` (the fragment) and, beside it, its provenance; each appears whole or not at all."""
-    told = findings["holdout"] or findings
-    after = told["after"]
+    """Writes the fragment `to` and its provenance beside it. Each file is replaced atomically."""
+    week = findings["holdout"] or findings
+    after = week["after"]
     head = f"Found by `python -m thermocline.tune` on {study.spec.source or 'measurements'}.\n"
     if after.get("coverage") is not None:
-        week = "the week that was not tuned on" if findings["holdout"] else "the week that was tuned on"
-        head += f"Coverage {after['coverage']:.1%} at {after['rate']:.3%} of the working set a minute on {week}.\n"
+        trace = "the held-out trace" if findings["holdout"] else "the tuning trace"
+        head += f"Coverage {after['coverage']:.1%} at {after['rate']:.3%} of the working set per minute on {trace}.\n"
     fragment = given.toml(head)
     provenance = {
         "version": PROVENANCE_VERSION,
@@ -207,19 +207,19 @@ def write(study: Study, given: Parameters, findings: Mapping[str, Any], to: Path
     }
     beside = to.with_suffix(".json")
     if beside == to:
-        raise ValueError(f"{to}: the fragment is TOML and its provenance goes beside it as .json; name a .toml file")
+        raise ValueError(f"{to}: the provenance is written beside the fragment as .json; name a .toml file")
     write_whole(to, fragment)
     write_whole(beside, json.dumps(provenance, indent=1) + "\n")
     return to, beside
 
 
 _KEPT = (
-    "source", "source_of_holdout", "objective", "designer", "seed", "program", "looks", "before", "after", "gain", "holdout",
+    "source", "source_of_holdout", "objective", "designer", "seed", "program", "evaluations", "before", "after", "gain", "holdout",
 )  # fmt: skip
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file that appears whole or not at all."""
+    """Replaces a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8") as file:

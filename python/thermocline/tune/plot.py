@@ -13,51 +13,51 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 14, 44
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mark:
-    """A point; `told` is shown where the pointer rests, `label` always."""
+    """A point. `tooltip` is shown under the pointer, `label` always."""
 
     x: float
     y: float
     colour: str
-    told: str
+    tooltip: str
     label: str = ""
     radius: float = 3.5
     label_below: float = 14.0
-    """How far below the point the label stands; a negative number is above."""
+    """Distance of the label below the point; negative values are above."""
 
 
 @dataclasses.dataclass(slots=True)
 class Plot:
-    """What is drawn, in data coordinates, in the order of drawing."""
+    """A plot in data coordinates. Elements are drawn in the order in which they were added."""
 
     x_name: str
     y_name: str
     lines: list[tuple[list[tuple[float, float]], str]] = dataclasses.field(default_factory=list)
     marks: list[Mark] = dataclasses.field(default_factory=list)
-    uprights: list[tuple[float, str, str, bool]] = dataclasses.field(default_factory=list)
+    verticals: list[tuple[float, str, str, bool]] = dataclasses.field(default_factory=list)
 
     def line(self, points: Sequence[tuple[float, float]], colour: str) -> None:
-        """A line through points."""
+        """Adds a line through points."""
         self.lines.append((list(points), colour))
 
     def mark(self, mark: Mark) -> None:
-        """A point."""
+        """Adds a point."""
         self.marks.append(mark)
 
-    def upright(self, x: float, label: str, colour: str, *, dashed: bool = False) -> None:
-        """A line from bottom to top."""
-        self.uprights.append((x, label, colour, dashed))
+    def vertical(self, x: float, label: str, colour: str, *, dashed: bool = False) -> None:
+        """Adds a vertical line."""
+        self.verticals.append((x, label, colour, dashed))
 
     def svg(self) -> str:
-        """The plot."""
-        xs = [mark.x for mark in self.marks] + [x for points, _ in self.lines for x, _ in points] + [x for x, *_ in self.uprights]
+        """Returns the plot as SVG."""
+        xs = [mark.x for mark in self.marks] + [x for points, _ in self.lines for x, _ in points] + [x for x, *_ in self.verticals]
         ys = [mark.y for mark in self.marks] + [y for points, _ in self.lines for _, y in points]
         across, up = _Axis.over(xs, _LEFT, WIDTH - _RIGHT), _Axis.over(ys, HEIGHT - _BOTTOM, _TOP)
         parts = [_frame(across, up, self.x_name, self.y_name)]
-        for x, label, colour, dashed in self.uprights:
+        for x, label, colour, dashed in self.verticals:
             at = across.at(x)
             dash = ' stroke-dasharray="4 4"' if dashed else ""
             parts.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}" stroke="{colour}"{dash}/>')
-            # Two that lie close are told apart by their height.
+            # Labels of adjacent lines are at different heights.
             parts.append(
                 f'<text x="{at - 5:.1f}" y="{HEIGHT - _BOTTOM - (22 if dashed else 8)}" text-anchor="end">{html.escape(label)}</text>'
             )
@@ -66,7 +66,7 @@ class Plot:
             parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         for mark in self.marks:
             x, y = across.at(mark.x), up.at(mark.y)
-            title = f"<title>{html.escape(mark.told)}</title>"
+            title = f"<title>{html.escape(mark.tooltip)}</title>"
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{mark.radius}" fill="{mark.colour}" fill-opacity=".85">{title}</circle>')
             if mark.label:
                 parts.append(f'<text x="{x + 10:.1f}" y="{y + mark.label_below:.1f}">{html.escape(mark.label)}</text>')
@@ -83,15 +83,15 @@ class _Axis:
     @classmethod
     def over(cls, values: Sequence[float], start: float, end: float) -> _Axis:
         low, high = min(values, default=0.0), max(values, default=1.0)
-        room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
-        # Nothing here is ever below zero, so room is not made there.
-        return cls(max(low - room, 0.0) if low >= 0 else low - room, high + room, start, end)
+        padding = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+        # No value is negative, so there is no padding below zero.
+        return cls(max(low - padding, 0.0) if low >= 0 else low - padding, high + padding, start, end)
 
     def at(self, value: float) -> float:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Round values, four to nine of them."""
+        """Returns four to nine round values."""
         step = 10 ** math.floor(math.log10((self.high - self.low) / 4))
         step *= next(times for times in (1, 2, 5, 10) if (self.high - self.low) / (step * times) < 9)
         first = math.ceil(self.low / step)
@@ -117,8 +117,8 @@ def _frame(across: _Axis, up: _Axis, x_name: str, y_name: str) -> str:
 
 
 def bars(steps: Sequence[tuple[str, float, str, bool]], *, percent: bool = False) -> str:
-    """Upright bars from zero, each with its label: (label, value, colour, whether it is the one chosen)."""
-    # Labels are slanted below the bars, values stand above them.
+    """Returns vertical bars with labels as SVG: (label, value, colour, whether it is the selected one)."""
+    # Labels are slanted below the bars; values are above them.
     height, base, width = 124, 78, max(28.0, min(64.0, (WIDTH - _LEFT) / max(len(steps), 1)))
     top = max((value for _, value, _, _ in steps), default=0.0) or 1.0
     parts = []

@@ -1,4 +1,4 @@
-"""Quantities on the command line, as configuration files write them: `0.2%`, `10m`, `64MiB`."""
+"""Parsing of quantities on the command line, in the notation of configuration files: `0.2%`, `10m`, `64MiB`."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ _UNITS: dict[str, int | str] = {
 
 
 def number(text: str) -> float:
-    """A quantity in base units: shares of one, seconds, bytes."""
+    """Parses a quantity in base units: shares of one, seconds, bytes."""
     digits = text.strip().removesuffix("/s")
     unit = digits.lstrip("0123456789.eE+-")
-    # The e of an exponent is none of a unit's, and no unit begins with one.
+    # An `e` is part of an exponent: no unit begins with it.
     try:
-        # As decimal numbers: 95 hundredths are 0.95, and not 0.9500000000000001.
+        # Decimal arithmetic: 95 hundredths are 0.95, and not 0.9500000000000001.
         value = float(Decimal(digits.removesuffix(unit)) * Decimal(_UNITS[unit] if unit else 1))
     except (InvalidOperation, KeyError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no quantity; write it like 0.2%, 10m, 64MiB or 0.002") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a quantity; write it like 0.2%, 10m, 64MiB or 0.002") from None
     return value
 
 
 def ratio(text: str) -> float:
-    """A share of one."""
+    """Parses a share of one."""
     value = number(text)
     if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share of one; write it like 0.2% or 0.002")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share of one; write it like 0.2% or 0.002")
     return value
 
 
 def duration(text: str) -> float:
-    """Seconds; a bare number is refused, because nobody should have to guess its unit."""
+    """Parses a duration in seconds. Refuses a bare number, whose unit would be ambiguous."""
     if text.strip()[-1:].isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} has no unit; write it like 90s, 10m or 7d")
     return number(text)
 
 
 def bounds(text: str) -> tuple[str, tuple[float, float]]:
-    """`KEY=LOW..HIGH`."""
+    """Parses `KEY=LOW..HIGH`."""
     key, equals, both = text.partition("=")
     low, dots, high = both.partition("..")
     if not (equals and dots and key):
@@ -49,7 +49,7 @@ def bounds(text: str) -> tuple[str, tuple[float, float]]:
 
 
 def setting(text: str) -> tuple[str, str]:
-    """`KEY=VALUE`, the value as a configuration file has it."""
+    """Parses `KEY=VALUE`, with the value as in a configuration file."""
     key, equals, value = text.partition("=")
     if not (equals and key):
         raise argparse.ArgumentTypeError(f"{text!r}; write it as KEY=VALUE")

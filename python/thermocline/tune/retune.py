@@ -1,7 +1,7 @@
-"""Tuning again: whether it is time, on schedule or because the fleet has changed; and what the new parameters change, and why.
+"""Retuning: whether it is due, on schedule or because the fleet has changed, and the effect of each new parameter.
 
-What a change is worth is asked of the model, on the new trace: each parameter in turn is put back to what it was, the
-others staying new, and the difference is what that parameter does.
+The effect of a change is computed by the model on the new trace: each parameter in turn is restored to its old value with
+the others at their new values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import choose, parameters, search, study
 from .choose import Pair
 from .drift import Drift
 from .program import Age, Program, Source
-from .search import Say
+from .search import Progress
 from .study import BadStudy, Spec, Study
 
 FILE = "retune.json"
@@ -25,7 +25,7 @@ VERSION = 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reason:
-    """Something that was looked at to decide whether to tune again."""
+    """A criterion of whether to tune again."""
 
     what: str
     value: float
@@ -35,37 +35,37 @@ class Reason:
 
 
 def reasons(of: Study, drifted: Drift, rate: float | None, *, now_unix: float, every_seconds: float, drift_max: float) -> list[Reason]:
-    """What speaks for tuning again: the schedule, a fleet that has changed, an objective that no longer holds.
+    """Returns the criteria: the schedule, a changed fleet, and an objective that no longer holds.
 
-    `rate` is what the parameters of `of` come to on the new trace.
+    `rate` is the rate of the parameters of `of` on the new trace.
     """
     age = now_unix - of.spec.began_unix
     most = of.spec.objective.rate_max
-    felt = float("inf") if rate is None else rate
+    current = float("inf") if rate is None else rate
     return [
         Reason(
             "schedule", age, every_seconds, age >= every_seconds,
-            f"tuned {age / 86_400:.1f} d ago; tuned again after {every_seconds / 86_400:.1f} d",
+            f"tuned {age / 86_400:.1f} d ago; the interval is {every_seconds / 86_400:.1f} d",
         ),
         Reason(
             "memory", drifted.memory, drift_max, drifted.memory > drift_max,
-            f"{drifted.memory:.2%} of the memory lies in another age band than then; {drift_max:.2%} is tolerated",
+            f"{drifted.memory:.2%} of the memory has moved to another age band; the limit is {drift_max:.2%}",
         ),
         Reason(
             "accesses", drifted.accesses, drift_max, drifted.accesses > drift_max,
-            f"{drifted.accesses:.2%} of the accesses to cold memory touch another age band than then; {drift_max:.2%} is tolerated",
+            f"{drifted.accesses:.2%} of the accesses to cold memory have moved to another age band; the limit is {drift_max:.2%}",
         ),
         Reason(
-            "objective", min(felt, search.EXCESS_MAX), most, felt > most,
-            f"the parameters of then come to {felt:.3%} of the working set a minute now; {most:.3%} is the objective",
+            "objective", min(current, search.EXCESS_MAX), most, current > most,
+            f"the current parameters have a rate of {current:.3%} of the working set per minute; the objective is {most:.3%}",
         ),
     ]  # fmt: skip
 
 
 def in_effect(of: Study) -> tuple[dict[str, float], tuple[float, float]]:
-    """The point, and the K and S, that a study gave the fleet: those before it where it found nothing that holds."""
+    """Returns the point, and K and S, that a study gave the fleet; the previous ones if it found nothing that holds."""
     if of.spec.base_pair is None:
-        raise BadStudy(f"{of.directory} is not of policy cold_age; only such studies are tuned again by themselves, begin a new one")
+        raise BadStudy(f"{of.directory} does not have policy cold_age, which retune requires; begin a new study")
     winner = of.best()
     if winner is None or winner.outcome is None or winner.outcome.pair is None:
         return dict(of.spec.base), of.spec.base_pair
@@ -74,7 +74,7 @@ def in_effect(of: Study) -> tuple[dict[str, float], tuple[float, float]]:
 
 
 def follow(of: Study, source: Source, holdout: Source | None, began_unix: float) -> Spec:
-    """A study like `of`, on another trace, that begins where that one ended."""
+    """Returns the description of a study like `of` on another trace, which begins with the parameters of `of`."""
     point, (percentile, warmup) = in_effect(of)
     texts = parameters.pair_texts(percentile, warmup)
     return dataclasses.replace(
@@ -90,16 +90,16 @@ def follow(of: Study, source: Source, holdout: Source | None, began_unix: float)
 
 
 def rate_now(of: Study, program: Program, source: Source) -> float | None:
-    """What the parameters that `of` gave the fleet come to on another trace; None where there is no bound."""
+    """Returns the rate of the parameters that `of` gave the fleet on another trace; `None` if it is unbounded."""
     point, (percentile, warmup) = in_effect(of)
     settings = {**of.spec.fixed, **of.spec.space.texts(point), **parameters.pair_texts(percentile, warmup)}
-    pair = program.look(source, settings, of.spec.objective, grid=of.spec.grid, by_class=False).configured
+    pair = program.evaluate(source, settings, of.spec.objective, grid=of.spec.grid, by_class=False).configured
     return 0.0 if pair.stored_bytes == 0 else pair.rate
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """A parameter that is another than before, and what it does."""
+    """A changed parameter and its effect."""
 
     key: str
     before: str
@@ -109,21 +109,21 @@ class Change:
     why: str
 
 
-def changes(of: Study, program: Program, say: Say) -> list[Change]:
-    """What a study's parameters change, each by what putting it back alone would do on the tuning week."""
+def changes(of: Study, program: Program, progress: Progress) -> list[Change]:
+    """Returns the changed parameters of a study, each with the effect of restoring it alone on the tuning trace."""
     winner = of.best()
     if winner is None or winner.outcome is None or winner.outcome.pair is None or of.spec.base_pair is None:
         return []
     new, limit = winner.outcome.pair, of.spec.objective.limit
     old_k, old_s = of.spec.base_pair
-    told = []
+    changed = []
     for knob in of.spec.space.knobs:
         was, now = knob.text(of.spec.base[knob.key]), knob.text(winner.point[knob.key])
         if was != now:
-            say(f"putting {knob.key} back to {was}, to see what it does")
+            progress(f"evaluating {knob.key} restored to {was}")
             point = {**winner.point, knob.key: of.spec.base[knob.key]}
-            outcome = search.look(of.spec, program, point, of.spec.source)
-            told.append(_change(knob.key, (was, now), choose.at(outcome.pairs, new.percentile, new.warmup_seconds), new, limit))
+            outcome = search.evaluate(of.spec, program, point, of.spec.source)
+            changed.append(_change(knob.key, (was, now), choose.at(outcome.pairs, new.percentile, new.warmup_seconds), new, limit))
     was_texts = parameters.pair_texts(old_k, old_s)
     now_texts = parameters.pair_texts(new.percentile, new.warmup_seconds)
     for key, (k, s) in (
@@ -131,55 +131,55 @@ def changes(of: Study, program: Program, say: Say) -> list[Change]:
         (parameters.WARMUP, (new.percentile, old_s)),
     ):
         if was_texts[key] != now_texts[key]:
-            told.append(_change(key, (was_texts[key], now_texts[key]), choose.at(winner.outcome.pairs, k, s), new, limit))
-    return told
+            changed.append(_change(key, (was_texts[key], now_texts[key]), choose.at(winner.outcome.pairs, k, s), new, limit))
+    return changed
 
 
 def _change(key: str, texts: tuple[str, str], undone: Pair | None, new: Pair, limit: float) -> Change:
     if undone is None:
-        return Change(key, *texts, None, None, "what it does alone is not known: the pair is not of the grid")
+        return Change(key, *texts, None, None, "its effect is unknown: the pair is not in the grid")
     less = 1 - undone.coverage / new.coverage if new.coverage else 0.0
     stored = f"store {less:.1%} less" if less >= 0 else f"store {-less:.1%} more"
-    rate = "nothing" if undone.rate is None else f"{undone.rate:.3%} of the working set a minute"
+    rate = "nothing" if undone.rate is None else f"{undone.rate:.3%} of the working set per minute"
     if undone.holds(limit):
-        why = f"putting it back would {stored}, and hold the limit at {rate}"
+        why = f"restoring it would {stored}, and hold the limit at {rate}"
     else:
-        why = f"putting it back would {stored}, and break the limit of {limit:.3%} with {rate}"
+        why = f"restoring it would {stored}, and break the limit of {limit:.3%} with {rate}"
     return Change(key, *texts, undone.coverage, undone.rate, why)
 
 
-def write(of: Study, why: Sequence[Reason], what: Sequence[Change]) -> dict[str, Any]:
-    """Keeps the explanation with the study; returns it."""
-    told = {
+def write(of: Study, reasons: Sequence[Reason], changed: Sequence[Change]) -> dict[str, Any]:
+    """Writes the explanation beside the study and returns it."""
+    explanation = {
         "version": VERSION,
         "after_study": of.spec.after,
-        "reasons": [dataclasses.asdict(reason) for reason in why],
-        "changes": [dataclasses.asdict(change) for change in what],
+        "reasons": [dataclasses.asdict(reason) for reason in reasons],
+        "changes": [dataclasses.asdict(change) for change in changed],
     }
     path = of.directory / FILE
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    partial.write_text(json.dumps(explanation, indent=1) + "\n", encoding="utf-8")
     partial.replace(path)
-    return told
+    return explanation
 
 
 def read(directory: Path) -> Mapping[str, Any] | None:
-    """The explanation kept with a study; None where it is no retune, or not done."""
+    """Reads the explanation of a study; `None` if the study is not a retune, or is not finished."""
     try:
-        told: Mapping[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
+        explanation: Mapping[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise BadStudy(f"{directory / FILE} is not JSON ({error}); delete it, and retune again") from error
-    return told
+        raise BadStudy(f"{directory / FILE} is not JSON ({error}); delete it and run retune again") from error
+    return explanation
 
 
 def begin(of: Spec, directory: Path, ages: list[Age]) -> Study:
-    """The study of a retune: begun, or gone on with where a process was killed."""
+    """Begins the study of a retune, or continues it after an interruption."""
     if (directory / study.SPEC).exists():
         found = study.read(directory)
         if (found.spec.after, found.spec.source) != (of.after, of.source):
-            raise BadStudy(f"{directory} holds another study; name another directory")
+            raise BadStudy(f"{directory} holds another study; use another directory")
         return found
     study.create(directory, of, ages)
     return study.read(directory)

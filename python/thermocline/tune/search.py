@@ -1,6 +1,6 @@
-"""The loop: ask a designer, look, write down; then what a report needs beside the trials.
+"""The search: asks a designer for a point, evaluates it and records the result; then runs the evaluations that reports need.
 
-What is done next follows from what the study holds, so a search that ended anywhere, or was killed, goes on where it was.
+The next step depends only on what the study contains, so a search that was stopped or killed continues where it was.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from collections.abc import Callable, Sequence
 
 from . import choose, parameters, program, study
 from .choose import Pair
-from .designers import Designer, Exhausted
-from .program import Failed, Program, Source, Waits
+from .program import Program, RunFailed, Source, TimeCost
+from .sampling import Designer, Exhausted
 from .space import Knob, Point, identity
 from .study import Entry, Kind, Log, Outcome, Spec, Study
 
 FAILURES_MAX = 5
-"""Looks that may fail one after the other before the search gives up."""
+"""Consecutive failed evaluations after which the search stops."""
 
 EXCESS_MAX = 1e3
-"""What stands for an excess without bound."""
+"""Stands for an unbounded excess."""
 
-Say = Callable[[str], None]
-"""Where progress is told."""
+Progress = Callable[[str], None]
+"""Reports progress."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Searcher:
-    """What a search needs beside the study itself."""
+    """The parameters of a search."""
 
     program: Program
     designer: Designer
-    say: Say
+    progress: Progress
 
     def run(self, of: Study, trials: int, probes: int) -> Study:
-        """Brings a study to so many trials, and each knob to so many probes around the best of them."""
+        """Continues a study up to a number of trials, and of probes of each knob around the best of them."""
         with study.writing(of.directory) as log:
             of = study.read(of.directory)
             of = self._base(of, log)
@@ -46,24 +46,24 @@ class Searcher:
     def _base(self, of: Study, log: Log) -> Study:
         if of.of("base"):
             return of
-        self.say("looking at the parameters in effect")
-        of = self._look(of, log, "base", of.spec.base, of.spec.source)
+        self.progress("evaluating the parameters in effect")
+        of = self._evaluate(of, log, "base", of.spec.base, of.spec.source)
         if of.entries[-1].outcome is None:
-            raise Failed(f"the parameters in effect cannot be looked at: {of.entries[-1].failure}")
+            raise RunFailed(f"cannot evaluate the parameters in effect: {of.entries[-1].failure}")
         return of
 
     def _trials(self, of: Study, log: Log, trials: int) -> Study:
         while len(of.of("trial")) < trials:
             last = of.of("trial")[-FAILURES_MAX:]
             if len(last) == FAILURES_MAX and all(entry.outcome is None for entry in last):
-                raise Failed(f"{FAILURES_MAX} looks failed one after the other, the last with: {last[-1].failure}")
+                raise RunFailed(f"{FAILURES_MAX} consecutive evaluations failed, the last with: {last[-1].failure}")
             try:
                 point = next_point(of, self.designer)
-            except Exhausted as over:
-                self.say(f"{over}; no more trials")
+            except Exhausted as exhausted:
+                self.progress(f"{exhausted}; no more trials")
                 break
-            of = self._look(of, log, "trial", point, of.spec.source)
-            self.say(f"trial {len(of.of('trial'))} of {trials}: {told(of, of.entries[-1])}")
+            of = self._evaluate(of, log, "trial", point, of.spec.source)
+            self.progress(f"trial {len(of.of('trial'))} of {trials}: {summary(of, of.entries[-1])}")
         return of
 
     def _probes(self, of: Study, log: Log, probes: int) -> Study:
@@ -73,29 +73,29 @@ class Searcher:
         for knob in of.spec.space.knobs:
             for point in probe_points(knob, winner.point, probes):
                 if identity(point) not in {identity(entry.point) for entry in of.of("base", "trial", "probe")}:
-                    of = self._look(of, log, "probe", point, of.spec.source)
-                    self.say(f"probe of {knob.key}: {told(of, of.entries[-1])}")
+                    of = self._evaluate(of, log, "probe", point, of.spec.source)
+                    self.progress(f"probe of {knob.key}: {summary(of, of.entries[-1])}")
         return of
 
     def _holdout(self, of: Study, log: Log) -> Study:
         winner, base = of.best(), of.of("base")[0]
         if of.spec.holdout is None:
             return of
-        # A class may be best off at another P than the fleet.
+        # A class may have its best parameters at another P than the fleet.
         points = [base.point, *([] if winner is None else [winner.point]), *(one.point for one in parameters.classes(of))]
         for point in points:
             seen = {identity(one.point) for one in of.of("holdout")}
             if identity(point) not in seen:
-                self.say("looking at the week that was not tuned on")
-                of = self._look(of, log, "holdout", point, of.spec.holdout)
+                self.progress("evaluating on the held-out trace")
+                of = self._evaluate(of, log, "holdout", point, of.spec.holdout)
         return of
 
-    def _look(self, of: Study, log: Log, kind: Kind, point: Point, source: Source | None) -> Study:
+    def _evaluate(self, of: Study, log: Log, kind: Kind, point: Point, source: Source | None) -> Study:
         began = time.monotonic()
         outcome, failure = None, ""
         try:
-            outcome = look(of.spec, self.program, point, source)
-        except Failed as error:
+            outcome = evaluate(of.spec, self.program, point, source)
+        except RunFailed as error:
             failure = str(error)
         if outcome is not None and kind != "holdout":
             check_same_fleet(of, outcome)
@@ -105,31 +105,31 @@ class Searcher:
 
 
 def next_point(of: Study, designer: Designer) -> dict[str, float]:
-    """Where the designer would look next, knowing all that was looked at on the tuning week."""
+    """Returns the next point to evaluate, from all evaluations on the tuning trace."""
     done = [entry.done for entry in of.of("base", "trial", "probe")]
     return designer(of.spec.space, done, seed=of.spec.seed)
 
 
-def look(spec: Spec, of: Program, point: Point, source: Source | None) -> Outcome:
-    """What a point comes to, by the model or by the study's command."""
+def evaluate(spec: Spec, of: Program, point: Point, source: Source | None) -> Outcome:
+    """Evaluates a point by the model or by the study's command."""
     settings = {**spec.fixed, **spec.space.texts(point)}
     if source is None:
         if not spec.command:
-            raise Failed("this study's looks are told, not run; see `suggest` and `tell`")
+            raise RunFailed("this study has external evaluations; use `suggest` and `record`")
         measured = program.measure(spec.command, settings, of.timeout_seconds)
         return Outcome(measured.value, measured.excess)
     if spec.policy != "cold_age":
-        return _by_waits(spec, of.waits(source, settings, spec.policy, spec.tier_latency, spec.objective.percentile))
-    found = of.look(source, settings, spec.objective, grid=spec.grid, by_class=spec.by_class)
+        return _by_time_cost(spec, of.time_costs(source, settings, spec.policy, spec.tier_latency, spec.objective.percentile))
+    found = of.evaluate(source, settings, spec.objective, grid=spec.grid, by_class=spec.by_class)
     limit = spec.objective.limit
-    calm = choose.calmest(found.pairs)
-    pair = choose.best(found.pairs, limit) or calm
-    excess = _excess(calm, limit)
+    lowest = choose.lowest_rate(found.pairs)
+    pair = choose.best(found.pairs, limit) or lowest
+    excess = _excess(lowest, limit)
     return Outcome(pair.coverage, excess, pair, found.pairs, found.groups, found.fleet)
 
 
-def _by_waits(spec: Spec, rows: Sequence[Waits]) -> Outcome:
-    """Coverage over all classes, and the excess of the class that is worst off against what it was promised."""
+def _by_time_cost(spec: Spec, rows: Sequence[TimeCost]) -> Outcome:
+    """Returns the coverage over all classes, and the largest excess of a class over its objective."""
     cold = sum(row.cold_bytes for row in rows)
     excess = -1.0
     for row in rows:
@@ -139,14 +139,14 @@ def _by_waits(spec: Spec, rows: Sequence[Waits]) -> Outcome:
     return Outcome(sum(row.far_bytes for row in rows) / cold if cold else 0.0, excess)
 
 
-def _excess(calm: Pair, limit: float) -> float:
-    if calm.rate is None:
-        return -1.0 if calm.holds(limit) else EXCESS_MAX
-    return min(calm.rate / limit - 1, EXCESS_MAX)
+def _excess(pair: Pair, limit: float) -> float:
+    if pair.rate is None:
+        return -1.0 if pair.holds(limit) else EXCESS_MAX
+    return min(pair.rate / limit - 1, EXCESS_MAX)
 
 
 def probe_points(knob: Knob, around: Point, count: int) -> list[dict[str, float]]:
-    """`count` values of a knob from bound to bound, and two near the one at hand, all else as it is."""
+    """Returns `count` values of a knob from bound to bound and two close to the current one, with all others unchanged."""
     if count == 0:
         return []
     here = knob.share(around[knob.key])
@@ -157,7 +157,7 @@ def probe_points(knob: Knob, around: Point, count: int) -> list[dict[str, float]
 
 
 def check_same_fleet(of: Study, outcome: Outcome) -> None:
-    """Looks at different memory cannot be compared."""
+    """Raises `BadStudy` if an outcome is of different memory than the earlier ones, which makes it incomparable."""
     for entry in of.of("base", "trial", "probe"):
         if entry.outcome is not None and entry.outcome.fleet != outcome.fleet:
             raise study.BadStudy(
@@ -166,13 +166,13 @@ def check_same_fleet(of: Study, outcome: Outcome) -> None:
             )
 
 
-def told(of: Study, entry: Entry) -> str:
-    """A look in a line."""
+def summary(of: Study, entry: Entry) -> str:
+    """Returns an evaluation as one line."""
     values = ", ".join(f"{key} {text}" for key, text in of.spec.space.texts(entry.point).items())
     if entry.outcome is None:
         return f"{values}: failed: {entry.failure}"
     found = entry.outcome
-    verdict = "" if entry.done.feasible else f", {found.excess:.1%} too much"
+    verdict = "" if entry.done.feasible else f", {found.excess:.1%} above the limit"
     if found.pair is None:
         return f"{values}: {found.value:.6g}{verdict}"
     return f"{values}: coverage {found.value:.2%} at K {found.pair.percentile:.2%}, S {found.pair.warmup_seconds:.0f} s{verdict}"

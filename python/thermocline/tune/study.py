@@ -1,8 +1,8 @@
-"""A study on disk: what is searched, in `study.json`, and what was found, in `looks.jsonl`.
+"""A study on disk: its description in `study.json`, and its evaluations in `evaluations.jsonl`.
 
-Every look is one line, appended and brought to the disk before the next one begins. A process that is killed at any
-instruction loses the look at hand and nothing else: a line without its end is cut off by the next start. Nothing is
-ever rewritten, so a study that is being written can be read, copied and reported on.
+Every evaluation is one line, which is appended and synced before the next evaluation begins. A process that is killed loses
+only the evaluation in progress: the next start removes an incomplete line. Files are only appended to, so a study can be
+read, copied and reported on while it is being written.
 """
 
 from __future__ import annotations
@@ -19,65 +19,65 @@ from typing import Any, Literal
 
 from . import space as spaces
 from .choose import Objective, Pair
-from .designers import Done
 from .program import Age, Fleet, Source
+from .sampling import Evaluation
 from .space import Space
 
 VERSION = 1
-"""Of both files. A newer one is refused by name; an older one will still be read."""
+"""Version of both files. A newer version is refused; older versions remain readable."""
 
-SPEC, LOOKS, LOCK = "study.json", "looks.jsonl", "lock"
+SPEC, EVALUATIONS, LOCK = "study.json", "evaluations.jsonl", "lock"
 
 Kind = Literal["base", "trial", "probe", "holdout"]
-"""The parameters in effect; a designer's suggestion; a knob moved alone, for its sensitivity; the week not tuned on."""
+"""The parameters in effect; a designer's suggestion; one knob changed, for its sensitivity; the held-out trace."""
 
 
 class BadStudy(Exception):
-    """A study that cannot be read, or not be gone on with, and what to do about it."""
+    """A study that cannot be read or continued; the message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spec:
-    """What a study is of. It never changes."""
+    """The description of a study. It never changes."""
 
     space: Space
     objective: Objective
     base: Mapping[str, float]
     """The point in effect when the study began."""
     base_pair: tuple[float, float] | None
-    """K and S in effect; None where they do not matter: under another policy, or where a command measures."""
+    """K and S in effect; `None` under another policy, or if a command evaluates."""
     source: Source | None
-    """What the model replays; None where a command measures."""
+    """The model's input; `None` if a command evaluates, or evaluations are external."""
     holdout: Source | None = None
     command: tuple[str, ...] = ()
-    """What measures in the model's place; nothing for the model, or for looks that are told."""
+    """The command that evaluates instead of the model; empty for the model and for external evaluations."""
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Settings that hold for every look."""
+    """Settings of every evaluation."""
     class_limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Where classes get K and S of their own: what each has been promised, per minute, of those known to the configuration."""
+    """The objective of each class in the configuration, per minute."""
     by_class: bool = False
     grid: tuple[str, ...] = ()
     policy: str = "cold_age"
-    """What the model replays: `cold_age`, or `pressure` or `slowdown` by the time that far memory would cost."""
+    """The policy that the model replays: `cold_age`, or `pressure` or `slowdown` by the time that far memory would cost."""
     tier_latency: str = ""
-    """What the return of a page, or one access to slow memory, takes, for these two."""
+    """For `pressure` and `slowdown`: latency of a page's return, or of one access to slow memory."""
     designer: str = "egobox"
     seed: int = 1
     program: str = ""
-    """The version of the program that began it."""
+    """Version of the program that began the study."""
     began_unix: float = 0.0
     after: str = ""
-    """The study that this one follows, where it is a retune."""
+    """The study that this one follows, if it is a retune."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a look found."""
+    """The result of an evaluation."""
 
     value: float
-    """Coverage of the best pair, or of the calmest where none holds; or what a command measured."""
+    """Coverage of the best pair, or of the pair of the lowest rate if none holds; or the value of a command."""
     excess: float
-    """The lowest rate to be had, above the limit, as a share of it; or what a command measured."""
+    """The lowest rate above the limit, as a share of the limit; or the excess of a command."""
     pair: Pair | None = None
     pairs: tuple[Pair, ...] = ()
     groups: Mapping[str, tuple[Pair, ...]] = dataclasses.field(default_factory=dict)
@@ -86,7 +86,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """One line: a look, and what it found or why it failed."""
+    """One line: an evaluation, with its result or the reason of its failure."""
 
     number: int
     kind: Kind
@@ -97,41 +97,41 @@ class Entry:
     at_unix: float = 0.0
 
     @property
-    def done(self) -> Done:
-        """As designers see it."""
-        return Done(self.point, self.outcome.value, self.outcome.excess) if self.outcome else Done(self.point)
+    def done(self) -> Evaluation:
+        """The evaluation as designers see it."""
+        return Evaluation(self.point, self.outcome.value, self.outcome.excess) if self.outcome else Evaluation(self.point)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Study:
-    """A study as read: what it is of and all that was found so far."""
+    """A study as read from disk: its description and all evaluations so far."""
 
     directory: Path
     spec: Spec
     entries: tuple[Entry, ...]
     ages: tuple[Age, ...] = ()
-    """The age of the memory that was tuned on, for telling drift."""
+    """The age distribution of the tuning trace, for detecting drift."""
 
     def of(self, *kinds: Kind) -> list[Entry]:
-        """The entries of these kinds, in order."""
+        """Returns the entries of these kinds, in order."""
         return [entry for entry in self.entries if entry.kind in kinds]
 
     def best(self) -> Entry | None:
-        """Of all that was looked at on the tuning week, the feasible one of the most value; of equals, the first."""
+        """Returns the feasible entry of the highest value on the tuning trace, the first in case of a tie."""
         feasible = [entry for entry in self.of("base", "trial", "probe") if entry.done.feasible]
         return max(feasible, key=lambda entry: entry.outcome.value if entry.outcome else 0.0, default=None)
 
 
 def create(directory: Path, spec: Spec, ages: list[Age]) -> None:
-    """Begins a study. The directory must not hold one."""
+    """Creates a study. The directory must not hold one."""
     if (directory / SPEC).exists():
-        raise BadStudy(f"{directory} holds a study already; go on with it (leave out what describes it), or name another directory")
+        raise BadStudy(f"{directory} holds a study; continue it (without the arguments that describe it), or use another directory")
     directory.mkdir(parents=True, exist_ok=True)
-    told = {"version": VERSION, "spec": _plain(spec), "ages": _plain(ages)}
-    told["spec"]["space"] = spaces.to_json(spec.space)
+    data = {"version": VERSION, "spec": _plain(spec), "ages": _plain(ages)}
+    data["spec"]["space"] = spaces.to_json(spec.space)
     partial = directory / (SPEC + ".partial")
     with partial.open("w", encoding="utf-8") as file:
-        json.dump(told, file, indent=1)
+        json.dump(data, file, indent=1)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
@@ -140,31 +140,31 @@ def create(directory: Path, spec: Spec, ages: list[Age]) -> None:
 
 
 def read(directory: Path) -> Study:
-    """Reads a study, also one that is being written."""
+    """Reads a study, even while it is being written."""
     try:
-        told = json.loads((directory / SPEC).read_text(encoding="utf-8"))
+        data = json.loads((directory / SPEC).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise BadStudy(f"{directory} holds no study; begin one with `run --study {directory}` and what it is to be of") from error
+        raise BadStudy(f"{directory} holds no study; begin one with `run --study {directory}` and its description") from error
     except ValueError as error:
         raise BadStudy(f"{directory / SPEC} is not JSON ({error}); restore it from a copy") from error
-    _check_version(directory / SPEC, told)
+    _check_version(directory / SPEC, data)
     try:
-        spec = _spec(told["spec"])
-        ages = tuple(Age(**age) for age in told["ages"])
+        spec = _spec(data["spec"])
+        ages = tuple(Age(**age) for age in data["ages"])
     except (KeyError, TypeError, ValueError) as error:
-        raise BadStudy(f"{directory / SPEC} is not a study's ({error!r}); restore it from a copy") from error
-    return Study(directory, spec, tuple(_entries(directory / LOOKS)), ages)
+        raise BadStudy(f"{directory / SPEC} does not describe a study ({error!r}); restore it from a copy") from error
+    return Study(directory, spec, tuple(_entries(directory / EVALUATIONS)), ages)
 
 
 @contextlib.contextmanager
 def writing(directory: Path) -> Iterator[Log]:
-    """The right to add to a study; another process that has it is told of. What a killed one left half is cut off."""
+    """Locks a study for appending. Removes the incomplete line of a process that was killed."""
     with (directory / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BadStudy(f"another process is at work in {directory}; wait for it, or end it") from error
-        path = directory / LOOKS
+            raise BadStudy(f"another process is writing to {directory}; wait for it or stop it") from error
+        path = directory / EVALUATIONS
         path.touch()
         _cut(path)
         with path.open("ab") as file:
@@ -173,12 +173,12 @@ def writing(directory: Path) -> Iterator[Log]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Log:
-    """Where entries go."""
+    """Appends entries to a study."""
 
     descriptor: int
 
     def add(self, entry: Entry) -> None:
-        """Appends an entry; returns when it is on the disk."""
+        """Appends an entry and syncs it to disk."""
         line = json.dumps({"version": VERSION} | _entry_json(entry), separators=(",", ":")) + "\n"
         data = line.encode()
         while data:
@@ -187,7 +187,7 @@ class Log:
 
 
 def entry(number: int, kind: Kind, point: Mapping[str, float], outcome: Outcome | None, failure: str, took: float) -> Entry:
-    """An entry of now."""
+    """Creates an entry with the current time."""
     return Entry(number, kind, dict(point), outcome, failure, round(took, 3), round(time.time(), 3))
 
 
@@ -205,40 +205,40 @@ def _entries(path: Path) -> Iterator[Entry]:
     lines = data[: data.rfind(b"\n") + 1].splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            told = json.loads(line)
-            _check_version(path, told)
-            yield _entry(told)
+            data = json.loads(line)
+            _check_version(path, data)
+            yield _entry(data)
         except (ValueError, KeyError, TypeError) as error:
-            raise BadStudy(f"{path}, line {number}: not a look ({error!r}); take the line out, or restore the file") from error
+            raise BadStudy(f"{path}, line {number}: not an evaluation ({error!r}); remove the line, or restore the file") from error
 
 
-def _check_version(path: Path, told: Mapping[str, Any]) -> None:
-    version = told.get("version") if isinstance(told, dict) else None
+def _check_version(path: Path, data: Mapping[str, Any]) -> None:
+    version = data.get("version") if isinstance(data, dict) else None
     if not isinstance(version, int) or version < 1:
-        raise BadStudy(f"{path} tells no version; it was not written by this tuner")
+        raise BadStudy(f"{path} has no version; it was not written by this tuner")
     if version > VERSION:
-        raise BadStudy(f"{path} is of version {version}, and this tuner knows {VERSION}; take a newer one")
+        raise BadStudy(f"{path} has version {version}, and this tuner supports {VERSION}; use a newer one")
 
 
 _PAIR_FIELDS = [field.name for field in dataclasses.fields(Pair)]
 
 
 def _pair_json(pair: Pair) -> list[float | None]:
-    """A pair without its names: a look holds hundreds of them."""
+    """Returns a pair as a list without field names: an evaluation has hundreds of pairs."""
     return [getattr(pair, name) for name in _PAIR_FIELDS]
 
 
-def _pair(told: list[Any]) -> Pair:
-    return Pair(*told)
+def _pair(data: list[Any]) -> Pair:
+    return Pair(*data)
 
 
 def _entry_json(entry: Entry) -> dict[str, Any]:
-    told: dict[str, Any] = {"number": entry.number, "kind": entry.kind, "point": dict(entry.point)}
-    told |= {"took_seconds": entry.took_seconds, "at_unix": entry.at_unix}
+    data: dict[str, Any] = {"number": entry.number, "kind": entry.kind, "point": dict(entry.point)}
+    data |= {"took_seconds": entry.took_seconds, "at_unix": entry.at_unix}
     if entry.outcome is None:
-        return told | {"failure": entry.failure}
+        return data | {"failure": entry.failure}
     found = entry.outcome
-    return told | {
+    return data | {
         "value": found.value,
         "excess": found.excess,
         "pair": None if found.pair is None else _pair_json(found.pair),
@@ -248,31 +248,31 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _entry(told: Mapping[str, Any]) -> Entry:
+def _entry(data: Mapping[str, Any]) -> Entry:
     outcome = None
-    if "failure" not in told:
+    if "failure" not in data:
         outcome = Outcome(
-            value=float(told["value"]),
-            excess=float(told["excess"]),
-            pair=None if told["pair"] is None else _pair(told["pair"]),
-            pairs=tuple(_pair(pair) for pair in told["pairs"]),
-            groups={name: tuple(_pair(pair) for pair in pairs) for name, pairs in told["groups"].items()},
-            fleet=None if told["fleet"] is None else Fleet(**told["fleet"]),
+            value=float(data["value"]),
+            excess=float(data["excess"]),
+            pair=None if data["pair"] is None else _pair(data["pair"]),
+            pairs=tuple(_pair(pair) for pair in data["pairs"]),
+            groups={name: tuple(_pair(pair) for pair in pairs) for name, pairs in data["groups"].items()},
+            fleet=None if data["fleet"] is None else Fleet(**data["fleet"]),
         )
-    point = {str(key): float(value) for key, value in told["point"].items()}
+    point = {str(key): float(value) for key, value in data["point"].items()}
     return Entry(
-        int(told["number"]),
-        told["kind"],
+        int(data["number"]),
+        data["kind"],
         point,
         outcome,
-        str(told.get("failure", "")),
-        told["took_seconds"],
-        told["at_unix"],
+        str(data.get("failure", "")),
+        data["took_seconds"],
+        data["at_unix"],
     )
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses as what JSON has."""
+    """Converts dataclasses to JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -280,21 +280,21 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def _spec(told: Mapping[str, Any]) -> Spec:
+def _spec(data: Mapping[str, Any]) -> Spec:
     def source(of: Mapping[str, Any] | None) -> Source | None:
         return None if of is None else Source(**{**of, "trace": tuple(of["trace"])})
 
-    pair = told["base_pair"]
+    pair = data["base_pair"]
     return Spec(
         **{
-            **told,
-            "space": spaces.from_json(told["space"]),
-            "objective": Objective(**told["objective"]),
+            **data,
+            "space": spaces.from_json(data["space"]),
+            "objective": Objective(**data["objective"]),
             "base_pair": None if pair is None else (pair[0], pair[1]),
-            "source": source(told["source"]),
-            "holdout": source(told["holdout"]),
-            "command": tuple(told["command"]),
-            "grid": tuple(told["grid"]),
+            "source": source(data["source"]),
+            "holdout": source(data["holdout"]),
+            "command": tuple(data["command"]),
+            "grid": tuple(data["grid"]),
         }
     )
 

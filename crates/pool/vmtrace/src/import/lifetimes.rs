@@ -19,7 +19,7 @@ use crate::vm::Vm;
 /// Number of VMs that ended, and that were still running, by age in seconds.
 type Lives = BTreeMap<i64, (u64, u64)>;
 
-/// Lifetime in seconds, and the share of VMs that ended by then.
+/// Lifetime in seconds, and the share of VMs that ended within it.
 type Curve = Vec<(i64, f64)>;
 
 /// Lifetimes by type.

@@ -1,4 +1,4 @@
-"""Findings as text for people."""
+"""Reports as plain text."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _LOSS = 0.0005
-"""A loss below this is shown as none."""
+"""A smaller loss is shown as none."""
 
 
 def report(found: Mapping[str, Any], retuned: Mapping[str, Any] | None = None) -> str:
-    """The whole report."""
-    looks = found["looks"]
+    """Returns the report of a study."""
+    counts = found["evaluations"]
     lines = [
         f"study {found['study']}: {found['source']}",
-        f"designer {found['designer']}, seed {found['seed']}; {looks['trials']} trials ({looks['infeasible']} beyond the limit, "
-        f"{looks['failed']} failed), {looks['probes']} probes, {looks['took_seconds']:.0f} s",
+        f"designer {found['designer']}, seed {found['seed']}; {counts['trials']} trials ({counts['infeasible']} beyond the limit, "
+        f"{counts['failed']} failed), {counts['probes']} probes, {counts['took_seconds']:.0f} s",
     ]
     if found["fleet"]:
         goal = found["objective"]
         lines += [
             f"objective: {goal['percentile']:.0%} of the entries at or below {goal['rate_max']:.3%}/min of the working set; "
-            f"planned for {goal['limit']:.4%}, {goal['margin']:.0%} below"
+            f"the limit is {goal['limit']:.4%}, {goal['margin']:.0%} below"
         ]
     lines += [
         "",
@@ -33,27 +33,27 @@ def report(found: Mapping[str, Any], retuned: Mapping[str, Any] | None = None) -
     if retuned:
         lines += [
             "",
-            "why it was tuned again",
+            "reasons for tuning again",
             *(f"  {'*' if one['due'] else ' '} {one['text']}" for one in retuned["reasons"]),
         ]
         lines += [
-            "what changed, and why",
+            "changes",
             *(f"  {one['key']} {one['before']} -> {one['after']}: {one['why']}" for one in retuned["changes"]),
         ]
         if not retuned["changes"]:
-            lines += ["  nothing: the parameters in effect are still the best that was found"]
+            lines += ["  none: the parameters in effect are still the best found"]
     return "\n".join(lines) + "\n"
 
 
 def _results(found: Mapping[str, Any]) -> list[str]:
     rows: list[tuple[str, Mapping[str, Any] | None]] = [
-        ("tuned on, before", found["before"]),
-        ("tuned on, after", found["after"]),
+        ("tuning, before", found["before"]),
+        ("tuning, after", found["after"]),
     ]
     if found["holdout"]:
         rows += [
-            ("not tuned on, before", found["holdout"]["before"]),
-            ("not tuned on, after", found["holdout"]["after"]),
+            ("held out, before", found["holdout"]["before"]),
+            ("held out, after", found["holdout"]["after"]),
         ]
     if any(row and "coverage" not in row for _, row in rows):
         return [
@@ -62,7 +62,7 @@ def _results(found: Mapping[str, Any]) -> list[str]:
             else f"{name:<22} nothing holds the limit"
             for name, row in rows
         ]
-    lines = [f"{'week':<22} {'K':>7} {'S':>7} {'coverage':>9} {'saved':>7} {'rate':>12} {'margin left':>12}"]
+    lines = [f"{'trace':<22} {'K':>7} {'S':>7} {'coverage':>9} {'saved':>7} {'rate':>12} {'margin left':>12}"]
     for name, row in rows:
         if row is None:
             lines.append(f"{name:<22} nothing holds the limit")
@@ -75,14 +75,14 @@ def _results(found: Mapping[str, Any]) -> list[str]:
             f"{rate:>12} {margin:>12}{broken}"
         )
     if found["gain"] is not None:
-        there = f", {found['holdout']['gain']:+.1%} on the week not tuned on" if found["holdout"] else ""
-        lines.append(f"stored: {found['gain']:+.1%} on the week tuned on{there}")
+        holdout = f", {found['holdout']['gain']:+.1%} on the held-out trace" if found["holdout"] else ""
+        lines.append(f"stored: {found['gain']:+.1%} on the tuning trace{holdout}")
     return lines
 
 
 def _parameters(found: Mapping[str, Any]) -> list[str]:
     if not found["parameters"]:
-        return ["", "no parameters: nothing that was looked at holds the limit; search other knobs, or promise less"]
+        return ["", "no parameters: no evaluated point holds the limit; search other knobs, or set a weaker objective"]
     lines = ["", f"{'parameter':<40} {'before':>10} {'after':>10}"]
     return lines + [f"{key:<40} {found['parameters_before'].get(key, ''):>10} {text:>10}" for key, text in found["parameters"].items()]
 
@@ -91,7 +91,7 @@ def _sensitivity(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     shown = [row for row in rows if len(row["steps"]) > 1]
     if not shown:
         return []
-    lines = ["", "each knob moved alone, the others as found (for the searched ones, K and S anew at each step):"]
+    lines = ["", "effect of changing one knob (for searched knobs, with the best K and S at each step):"]
     for row in shown:
         loss = row["loss_max"] or 0.0
         worst = f"up to {loss:.1%} less stored" if loss > _LOSS else "no less stored"
@@ -105,35 +105,35 @@ def _classes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     lines = [
         "",
-        f"{'class':<16} {'P':>8} {'K':>7} {'S':>7} {'coverage':>9} {'rate':>12} {'promised':>10}   with the fleet's pair",
+        f"{'class':<16} {'P':>8} {'K':>7} {'S':>7} {'coverage':>9} {'rate':>12} {'limit':>10}   with the fleet's pair",
     ]
     for row in rows:
         p = "" if row["promotion_rate"] is None else f"{row['promotion_rate']:.3%}"
         rate = "-" if row["rate"] is None else f"{row['rate']:.4%}"
         fleets = "" if row["coverage_at_fleets"] is None else f"{row['coverage_at_fleets']:.2%} at {row['rate_at_fleets'] or 0:.4%}"
-        unknown = "" if row["known"] else "   not a class of the configuration: told, not set"
-        there = ""
+        unknown = "" if row["known"] else "   not a class of the configuration: reported, not set"
+        holdout = ""
         if row["coverage_at_holdout"] is not None:
             broken = "" if row["holds_at_holdout"] else " (BROKEN)"
-            there = f"; not tuned on: {row['coverage_at_holdout']:.2%} at {row['rate_at_holdout'] or 0:.4%}{broken}"
+            holdout = f"; held out: {row['coverage_at_holdout']:.2%} at {row['rate_at_holdout'] or 0:.4%}{broken}"
         lines.append(
             f"{row['class']:<16} {p:>8} {row['percentile']:>7.2%} {row['warmup_seconds']:>6.0f}s {row['coverage']:>9.2%} {rate:>12} "
-            f"{row['limit']:>10.4%}   {fleets}{there}{unknown}"
+            f"{row['limit']:>10.4%}   {fleets}{holdout}{unknown}"
         )
     return lines
 
 
 def comparison(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Studies side by side."""
-    lines = [f"{'study':<28} {'designer':<10} {'trials':>6} {'to 99%':>7} {'coverage':>9} {'rate':>12} {'not tuned on':>13} {'gain':>7}"]
+    """Returns a comparison of studies."""
+    lines = [f"{'study':<28} {'designer':<10} {'trials':>6} {'to 99%':>7} {'coverage':>9} {'rate':>12} {'held out':>13} {'gain':>7}"]
     for row in rows:
         coverage = "-" if row["value"] is None else f"{row['value']:.2%}" if row["coverage"] else f"{row['value']:.6g}"
         rate = "-" if row["rate"] is None else f"{row['rate']:.4%}/min"
-        there = "-" if row["holdout_coverage"] is None else f"{row['holdout_coverage']:.2%}"
+        holdout = "-" if row["holdout_coverage"] is None else f"{row['holdout_coverage']:.2%}"
         gain = "-" if row["gain"] is None else f"{row['gain']:+.1%}"
         needed = "-" if row["trials_to_99"] is None else str(row["trials_to_99"])
         lines.append(
-            f"{row['study']:<28} {row['designer']:<10} {row['trials']:>6} {needed:>7} {coverage:>9} {rate:>12} {there:>13} {gain:>7}"
+            f"{row['study']:<28} {row['designer']:<10} {row['trials']:>6} {needed:>7} {coverage:>9} {rate:>12} {holdout:>13} {gain:>7}"
         )
     remarks = {remark for row in rows for remark in row["remarks"]}
     return "\n".join([*lines, *sorted(remarks)]) + "\n"
