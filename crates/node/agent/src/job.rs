@@ -22,7 +22,7 @@ use crate::far::FarAges;
 use crate::journal::{JobMemory, Outcome, PeriodRecord};
 use crate::tiers::Placed;
 use trackers::ages::{self, Scan};
-use trackers::compressibility::Measured;
+use trackers::compressibility::Measurement;
 
 pub mod background;
 pub mod pressed;
@@ -83,7 +83,7 @@ pub struct Job {
     /// What its cold pages compress to, by the last sample.
     pub compressed: Option<RatioPpm>,
     /// The same by each family of compressors.
-    pub measured: Option<Measured>,
+    pub measured: Option<Measurement>,
     /// What it may still write to swap devices.
     pub writes: Bucket,
     /// Bytes that it wrote to swap devices since the agent started.

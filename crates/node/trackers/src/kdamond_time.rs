@@ -10,7 +10,7 @@ use kernel::{Roots, process};
 #[derive(Debug, Default)]
 pub(crate) struct KdamondTime {
     running: HashMap<i32, Duration>,
-    ended: Duration,
+    stopped: Duration,
 }
 
 impl KdamondTime {
@@ -25,12 +25,12 @@ impl KdamondTime {
     }
 
     /// Records that all kdamonds have been stopped; their process ids may be reused.
-    pub(crate) fn ended(&mut self) {
-        self.ended += self.running.drain().map(|(_, time)| time).sum::<Duration>();
+    pub(crate) fn stopped(&mut self) {
+        self.stopped += self.running.drain().map(|(_, time)| time).sum::<Duration>();
     }
 
     /// CPU time of all kdamonds so far.
     pub(crate) fn total(&self) -> Duration {
-        self.ended + self.running.values().sum::<Duration>()
+        self.stopped + self.running.values().sum::<Duration>()
     }
 }

@@ -6,19 +6,19 @@ use kernel::maps::{self, Kind as VmaKind, Vma};
 use kernel::pagemap::{Categories, Entry, Pagemap, Query};
 use kernel::{Result, Roots};
 
-/// Entries per read: 512 KiB of pagemap for 256 MiB of addresses.
+/// Entries per read: 512 KiB of pagemap, for 256 MiB of addresses.
 const CHUNK: usize = 1 << 16;
 
-/// Where a walk goes on.
+/// Whether a walk continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// To the next page.
+    /// Continue with the next page.
     Continue,
-    /// Nowhere: enough was seen.
+    /// End the walk.
     Stop,
 }
 
-/// Walks pages from a given address on. Holds its buffer, so that walking many processes allocates once.
+/// Walks pages from a given address on. Owns its buffer, so that walking many processes allocates once.
 #[derive(Debug)]
 pub struct Walker {
     entries: Vec<Entry>,
@@ -32,19 +32,19 @@ impl Default for Walker {
 }
 
 impl Walker {
-    /// Calls `visit` for every page of `pid` at or above `from` that is resident or swapped and that swap can hold,
-    /// in the order of their addresses.
+    /// Calls `visit` for every swap-backed page of `pid` at or above `from` that is resident or swapped out, in the order of
+    /// addresses.
     ///
     /// # Errors
-    /// `Gone` when the process has ended; any other error of `/proc/PID/maps` or `/proc/PID/pagemap`.
+    /// `Gone` if the process has exited; any other error of `/proc/PID/maps` or `/proc/PID/pagemap`.
     pub fn walk(&mut self, roots: &Roots, pid: i32, from: u64, visit: &mut dyn FnMut(u64, Entry) -> Flow) -> Result<()> {
         let pagemap = Pagemap::open(roots, pid)?;
         for vma in maps::read(roots, pid)?.iter().filter(|vma| vma.end > from) {
             let Some(shared_memory) = swap_backed(vma) else { continue };
             let mut address = vma.start.max(from);
             while address < vma.end {
-                let wanted = usize::try_from((vma.end - address).div_ceil(self.page_bytes)).unwrap_or(CHUNK).min(CHUNK);
-                let got = pagemap.read(address, &mut self.entries[..wanted])?;
+                let length = usize::try_from((vma.end - address).div_ceil(self.page_bytes)).unwrap_or(CHUNK).min(CHUNK);
+                let got = pagemap.read(address, &mut self.entries[..length])?;
                 let mut empty = true;
                 for entry in &self.entries[..got] {
                     if entry.present() || entry.swapped() {
@@ -55,7 +55,7 @@ impl Walker {
                     }
                     address += self.page_bytes;
                 }
-                if got < wanted {
+                if got < length {
                     break;
                 }
                 if empty {
@@ -67,10 +67,10 @@ impl Walker {
     }
 }
 
-/// The first page of a range that is resident or swapped; its end where there is none.
+/// Returns the first page of a range that is resident or swapped out; the end of the range if there is none.
 ///
-/// Runtimes reserve terabytes and fill little of them, and pagemap has an entry for every page of that: after a chunk
-/// without pages, the kernel is asked where to go on (`PAGEMAP_SCAN`, Linux 6.7 and up). Before 6.7, right here.
+/// Language runtimes reserve terabytes and use little of them, and pagemap has an entry for every reserved page: after a chunk
+/// without pages, `PAGEMAP_SCAN` (Linux 6.7) finds the next page. Before 6.7, this is the start of the range.
 fn next_held(pagemap: &Pagemap, range: Range<u64>) -> Result<u64> {
     let query = Query { any: Categories::PRESENT | Categories::SWAPPED, ..Query::default() };
     match pagemap.scan(range.clone(), query, 1) {
@@ -80,10 +80,10 @@ fn next_held(pagemap: &Pagemap, range: Range<u64>) -> Result<u64> {
     }
 }
 
-/// Whether a mapping may hold pages that go to swap; then, whether all of its pages do.
+/// `None` for a mapping without swap-backed pages; otherwise whether all of its pages are swap-backed.
 ///
-/// A private file mapping holds both: its untouched pages are the file's, its written ones anonymous. The page's own
-/// bit tells them apart. In shared memory every page has that bit, and yet lives in swap.
+/// A private file mapping holds both: unmodified pages belong to the file, written ones are anonymous, and the pagemap's
+/// file-or-shmem bit distinguishes them. In shared memory every page has that bit and is swap-backed all the same.
 fn swap_backed(vma: &Vma) -> Option<bool> {
     match vma.kind {
         VmaKind::Anon | VmaKind::Heap | VmaKind::Stack => Some(false),
@@ -97,14 +97,14 @@ fn swap_backed(vma: &Vma) -> Option<bool> {
 mod tests {
     use super::*;
 
-    /// Far more than a chunk, hardly any of it filled.
+    /// Much more than a chunk.
     const RESERVED: usize = 2 << 30;
 
-    /// The most that one touch may fill: a huge page.
+    /// Upper limit of the memory that one access makes resident: a huge page.
     const HUGE: u64 = 2 << 20;
 
     #[test]
-    fn a_sparse_reservation_is_walked_where_it_is_filled() {
+    fn a_sparse_reservation_is_walked_only_where_pages_exist() {
         let mut memory = vec![0u8; RESERVED];
         let touched = [0, RESERVED / 2, RESERVED / 2 + (1 << 18), RESERVED - 1];
         for at in touched {
@@ -116,16 +116,16 @@ mod tests {
         let page_of = |at: usize| (start + at as u64) / page * page;
         let range = page_of(0)..page_of(RESERVED - 1) + page;
 
-        let mut seen = Vec::new();
+        let mut visited = Vec::new();
         Walker::default()
             .walk(&roots, pid, 0, &mut |address, _| {
-                seen.extend(range.contains(&address).then_some(address));
+                visited.extend(range.contains(&address).then_some(address));
                 Flow::Continue
             })
             .unwrap();
-        assert!(seen.is_sorted() && seen.len() as u64 <= touched.len() as u64 * HUGE / page);
+        assert!(visited.is_sorted() && visited.len() as u64 <= touched.len() as u64 * HUGE / page);
         for at in touched {
-            assert!(seen.contains(&page_of(at)), "{at:#x} of {range:#x?}");
+            assert!(visited.contains(&page_of(at)), "{at:#x} of {range:#x?}");
         }
 
         let pagemap = Pagemap::open(&roots, pid).unwrap();
@@ -134,14 +134,14 @@ mod tests {
         if pagemap.can_scan().unwrap() {
             assert!((page_of(RESERVED / 2) - HUGE..=page_of(RESERVED / 2)).contains(&next), "{next:#x} of {range:#x?}");
             let middle = from..page_of(RESERVED / 2) - HUGE;
-            assert_eq!(next_held(&pagemap, middle.clone()).unwrap(), middle.end, "nothing there");
+            assert_eq!(next_held(&pagemap, middle.clone()).unwrap(), middle.end, "no page there");
         } else {
             assert_eq!(next, from);
         }
     }
 
     #[test]
-    fn a_walk_stops_and_goes_on_where_it_is_told() {
+    fn a_walk_starts_at_an_address_and_stops_on_request() {
         let (roots, pid) = (Roots::host(), i32::try_from(std::process::id()).unwrap());
         let memory = vec![1u8; 1 << 20];
         let start = memory.as_ptr().addr() as u64;

@@ -79,7 +79,7 @@ pub fn step(
         asked.pages = Pages(frames.len() as u64);
         if !ranges.is_empty() {
             process.advise_pageout(&ranges)?;
-            tracker.handed_over(&frames);
+            tracker.reclaim_requested(&frames);
         }
         Ok(())
     });

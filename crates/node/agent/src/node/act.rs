@@ -132,7 +132,7 @@ impl Agent {
         plan.left = plan.left - asked.pages;
         let pages = asked.pages;
         if let Some(tracker) = self.trackers.get_mut(&job.tracker.0) {
-            tracker.went_out(job.cgroup.id(), went_out);
+            tracker.swapped_out(job.cgroup.id(), went_out);
         }
         let more = !asked.finished && plan.left > Pages::ZERO;
         job.took_out(pages, asked.ages, went_out, plan.threshold);
@@ -157,7 +157,7 @@ impl Agent {
         note_stored(job, &before, &after);
         let reclaimed = Reclaimed { asked, anon: before.anon - after.anon, file: before.file - after.file };
         if let Some(tracker) = self.trackers.get_mut(&job.tracker.0) {
-            tracker.went_out(job.cgroup.id(), went_out);
+            tracker.swapped_out(job.cgroup.id(), went_out);
         }
         job.was_reclaimed(went_out, reclaimed.file);
         if let Some(pressed) = &mut job.pressed {

@@ -49,7 +49,7 @@ impl Agent {
         if moved.is_empty() {
             return;
         }
-        self.offer.give_up(kind);
+        self.offer.exclude(kind);
         let (cost, kind, next) = (cpu.as_secs_f64(), kind.as_str(), next.as_str());
         self.event(None, format!("{kind} took {cost:.2} s of CPU per scan, over agent.cpu_budget; {} jobs go to {next}", moved.len()));
     }

@@ -185,7 +185,7 @@ impl Agent {
         plan.done += done;
         self.wrote(job, &before, &after);
         if let Some(tracker) = self.trackers.get_mut(&job.tracker.0) {
-            tracker.went_out(job.cgroup.id(), went_out.to_pages(page));
+            tracker.swapped_out(job.cgroup.id(), went_out.to_pages(page));
         }
         job.was_reclaimed(went_out.to_pages(page), Bytes::ZERO);
         let plan = if advised.finished { self.finish(job, &plan) } else { Some(plan) };

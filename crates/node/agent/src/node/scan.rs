@@ -110,7 +110,7 @@ impl Agent {
         let Some(tracker) = self.offer.choose(treatment.tracker) else {
             // Told once, not at every scan.
             if !self.refused.contains(&found.path) {
-                let why = self.offer.refusal(treatment.tracker).map(ToString::to_string).unwrap_or_default();
+                let why = self.offer.unavailable(treatment.tracker).map(ToString::to_string).unwrap_or_default();
                 self.event(Some(&found.path), format!("not watched: {why}"));
             }
             return None;

@@ -41,7 +41,7 @@ impl Agent {
         // What a dead agent left may have been what made DAMON busy.
         let offer = if left_behind.is_empty() { offer } else { Offer::probe(&roots) };
         if offer.choose(config.agent.tracker).is_none() {
-            return Err(offer.refusal(config.agent.tracker).map_or(Error::NoTracker, describe));
+            return Err(offer.unavailable(config.agent.tracker).map_or(Error::NoTracker, describe));
         }
 
         let boot_id = process::boot_id(&roots)?;

@@ -164,7 +164,7 @@ impl Agent {
     fn sample(&mut self, job: &mut Job, now_ms: u64) -> Option<incompressible::Sample> {
         let knobs = &self.config.incompressible;
         let family = Family::of_compressor(&self.machine.compressor);
-        let wanted = compressibility::Wanted {
+        let wanted = compressibility::Request {
             threshold: Age(1),
             pages: usize::try_from(knobs.sample_pages).unwrap_or(usize::MAX),
             ratio_max: knobs.ratio,

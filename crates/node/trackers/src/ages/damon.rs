@@ -1,17 +1,17 @@
 //! Ages from DAMON: one kdamond per process, virtual addresses, and the sampling interval equal to the aggregation
 //! interval.
 //!
-//! Only then does a region's `age` mean "time since the last access": with more samples per aggregation DAMON
-//! forgives a few accesses before it resets the age, and memory touched now and then looks dead. A region counts as
-//! accessed when one sampled page of it was, so that what differs inside a region is blurred; the regions are as
-//! many as the configuration allows, and resident pages are counted page by page inside each.
+//! Only then is a region's `age` the time since its last access: with more samples per aggregation DAMON tolerates a few
+//! accesses before it resets the age, and memory that is accessed rarely appears unused. A region counts as accessed if one
+//! sampled page of it was, so differences within a region are lost; there are as many regions as the configuration allows, and
+//! resident pages are counted individually inside each.
 //!
-//! While the kernel hands its regions out, which takes the longer the more there are, it does not look: an access in
-//! that time is lost, and a page that is accessed once and then not again for long may look untouched. A snapshot
-//! must therefore take a small part of the scan period; where it does not, the scan's remark says so.
+//! While the kernel reports its regions, which takes longer the more there are, it does not sample: accesses in that time are
+//! lost, and a page that is accessed once in a long time may appear idle. A report must therefore take a small part of the
+//! scan period; otherwise the scan carries a remark.
 //!
-//! DAMON has one set of kdamonds for the whole machine. Where anybody else uses it, this tracker reports "busy" and
-//! stays away. When processes come, monitoring starts over with the new set, and ages with it: pages then look
+//! DAMON has one set of kdamonds for the whole machine. If another program uses it, this tracker reports "busy" and does not
+//! interfere. When processes are added, monitoring starts over with the new set, and so do the ages: pages then appear
 //! younger than they are, which is the safe direction.
 
 use std::collections::{BTreeSet, HashMap};
@@ -28,14 +28,14 @@ use super::{PageAges, Scan, Target, Tracker};
 use crate::kdamond_time::KdamondTime;
 use crate::walk::{Flow, Walker};
 
-/// The fewest regions that the kernel accepts.
+/// Lower limit of the number of regions, set by the kernel.
 const REGIONS_MIN: u64 = 3;
 
-/// A region for each of these of a process, up to the limit: the kernel splits to between half as many and all, and
-/// every region costs a scan four reads. 64 KiB regions were seen to be near exact.
+/// Mapped bytes per region of a process, up to the limit on regions. The kernel splits memory into between half and all of
+/// the allowed regions, and every region costs four reads per scan. Regions of 64 KiB were measured to be nearly exact.
 const REGION_BYTES: u64 = 32 << 10;
 
-/// The sampling tracker.
+/// The tracker based on DAMON.
 #[derive(Debug)]
 pub struct Damon {
     roots: Roots,
@@ -43,45 +43,45 @@ pub struct Damon {
     limits: Limits,
     session: Option<Session>,
     watched: Vec<i32>,
-    /// What the last scan found of each process.
-    found: HashMap<i32, Found>,
+    /// Regions of each process at the last scan.
+    last: HashMap<i32, ProcessRegions>,
     scanned_at: HashMap<u64, Duration>,
     walker: Walker,
     cpu: KdamondTime,
 }
 
-/// One process's regions, sorted by address, and the time since boot that they are of.
+/// Regions of a process, sorted by address, and the time since boot at which they were reported.
 #[derive(Debug, Default)]
-struct Found {
+struct ProcessRegions {
     regions: Vec<Region>,
     taken_at: Duration,
 }
 
-/// What bounds the tracker.
+/// Limits of the tracker.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Time from scan to scan.
+    /// Time between two scans.
     pub scan_period: Duration,
-    /// Regions of each process.
+    /// Upper limit of the regions of each process.
     pub regions_max: u64,
-    /// Processes watched at once; each has a kernel thread.
+    /// Upper limit of the watched processes; each has a kernel thread.
     pub processes_max: usize,
 }
 
 impl Limits {
-    /// DAMON's interval: short, because reading a snapshot waits for the end of one.
+    /// DAMON's sampling and aggregation interval: short, because reading a snapshot waits for the end of one.
     fn interval(&self) -> Duration {
         (self.scan_period / 4).clamp(Duration::from_millis(500), Duration::from_secs(2))
     }
 
-    /// Regions of a process that has mapped so much.
+    /// Number of regions for a process with this much mapped memory.
     fn regions(&self, mapped: Bytes) -> u64 {
         (mapped.0 / REGION_BYTES).max(REGIONS_MIN).min(self.regions_max.max(REGIONS_MIN))
     }
 
-    /// Whether DAMON took so long to hand its regions out that accesses were missed: over an eighth of the period,
-    /// beside the interval that it waits for in any case.
-    fn is_blind(&self, snapshot: Duration) -> bool {
+    /// Whether DAMON took so long to report its regions that accesses were missed: more than an eighth of the scan period,
+    /// without the one interval that it always waits.
+    fn missed_accesses(&self, snapshot: Duration) -> bool {
         snapshot.saturating_sub(self.interval()) > self.scan_period / 8
     }
 
@@ -98,10 +98,10 @@ impl Limits {
 }
 
 impl Damon {
-    /// Prepares monitoring; nothing starts before the first scan.
+    /// Prepares monitoring; no kdamond starts before the first scan.
     ///
     /// # Errors
-    /// `Unsupported` where the kernel lacks DAMON's sysfs interface, `Busy` where somebody uses it.
+    /// `Unsupported` if the kernel lacks DAMON's sysfs interface, `Busy` if another program uses it.
     pub fn open(roots: &Roots, limits: Limits) -> Result<Self> {
         let admin = Admin::probe(roots)?;
         Ok(Self {
@@ -110,22 +110,22 @@ impl Damon {
             limits,
             session: None,
             watched: Vec::new(),
-            found: HashMap::new(),
+            last: HashMap::new(),
             scanned_at: HashMap::new(),
             walker: Walker::default(),
             cpu: KdamondTime::default(),
         })
     }
 
-    /// Watches exactly these processes; unchanged sets, and sets that only shrank, go on undisturbed.
-    fn watch(&mut self, wanted: &BTreeSet<i32>) -> Result<()> {
-        if self.session.is_some() && wanted.iter().all(|pid| self.watched.contains(pid)) {
+    /// Watches these processes. Monitoring continues undisturbed if no process was added.
+    fn watch(&mut self, pids: &BTreeSet<i32>) -> Result<()> {
+        if self.session.is_some() && pids.iter().all(|pid| self.watched.contains(pid)) {
             return Ok(());
         }
         self.stop()?;
         let interval = self.limits.interval();
-        let mut monitors = Vec::with_capacity(wanted.len());
-        for &pid in wanted {
+        let mut monitors = Vec::with_capacity(pids.len());
+        for &pid in pids {
             let mapped: u64 = maps::read(&self.roots, pid).unwrap_or_default().iter().map(Vma::len).sum();
             let regions = self.limits.regions(Bytes(mapped));
             monitors.push(Monitor { pid, interval, regions_min: regions, regions_max: regions });
@@ -133,76 +133,76 @@ impl Damon {
         if !monitors.is_empty() {
             self.session = Some(self.admin.start(&monitors)?);
         }
-        self.watched = wanted.iter().copied().collect();
+        self.watched = pids.iter().copied().collect();
         Ok(())
     }
 
-    /// `begun` is when the scan of this moment `now` began.
+    /// Scans one process. `begun` is the instant at which the scan at time `now` began.
     fn scan_process(&mut self, pid: i32, (now, begun): (Duration, Instant), job: &mut JobScan) -> Result<()> {
         let (Some(session), Some(index)) = (&mut self.session, self.watched.iter().position(|&w| w == pid)) else { return Ok(()) };
-        let asked = Instant::now();
+        let requested = Instant::now();
         let (regions, taken_at) = session.snapshot(index)?;
-        let waited = taken_at.saturating_duration_since(asked);
-        if self.limits.is_blind(waited) {
+        let waited = taken_at.saturating_duration_since(requested);
+        if self.limits.missed_accesses(waited) {
             job.scan.remark = Some(format!(
-                "DAMON took {:.1} s to hand out {} regions of process {pid} and missed accesses meanwhile; lower agent.damon_regions_max \
-                 or lengthen agent.scan_period",
+                "DAMON took {:.1} s to report {} regions of process {pid} and missed accesses during that time; lower \
+                 agent.damon_regions_max or lengthen agent.scan_period",
                 waited.as_secs_f64(),
                 regions.len()
             ));
         }
         self.cpu.update(&self.roots, &session.kdamond_pids());
-        let found = Found { regions, taken_at: now + taken_at.saturating_duration_since(begun) };
-        let before = self.found.remove(&pid).unwrap_or_default();
+        let current = ProcessRegions { regions, taken_at: now + taken_at.saturating_duration_since(begun) };
+        let previous = self.last.remove(&pid).unwrap_or_default();
         let window = job.scan.window;
-        job.scan.taken_at = found.taken_at;
+        job.scan.taken_at = current.taken_at;
         let limits = self.limits;
-        let (mut now_at, mut before_at) = (Cursor::new(&found.regions), Cursor::new(&before.regions));
+        let (mut now_at, mut before_at) = (Cursor::new(&current.regions), Cursor::new(&previous.regions));
         let walked = self.walker.walk(&self.roots, pid, 0, &mut |address, entry| {
             if entry.present() {
-                // Memory outside every region was mapped after the regions were last updated: it is new.
+                // Memory outside all regions was mapped after the regions were last updated: it is new.
                 let region = now_at.find(address);
                 let age = region.map_or(Age(0), |r| limits.age(r));
-                // By the time itself: its whole scans alone would make an access of each scan that comes late.
+                // Compared as a duration: in whole scan periods, every delayed scan would count as an access.
                 let touched = region.is_some_and(|r| limits.idle_time(r) < window);
-                let seen = Seen { age, accessed_at: before_at.find(address).filter(|_| touched).map(|r| limits.age(r)) };
+                let page = PageAge { age, accessed_at: before_at.find(address).filter(|_| touched).map(|r| limits.age(r)) };
                 match entry.pfn().filter(|_| !entry.exclusive()) {
-                    Some(frame) => job.shared.entry(frame).or_insert(seen).merge(seen),
-                    None => seen.count(&mut job.scan),
+                    Some(frame) => job.shared.entry(frame).or_insert(page).merge(page),
+                    None => page.count(&mut job.scan),
                 }
             }
             Flow::Continue
         });
-        self.found.insert(pid, found);
+        self.last.insert(pid, current);
         walked
     }
 }
 
-/// A job's scan under way.
+/// A scan of a job under way.
 #[derive(Debug)]
 struct JobScan {
     scan: Scan,
-    /// Pages that several processes map, by frame: each counts once.
-    shared: HashMap<u64, Seen>,
+    /// Pages mapped by several processes, by frame: each counts once.
+    shared: HashMap<u64, PageAge>,
 }
 
 impl JobScan {
     fn finish(mut self) -> Scan {
-        self.shared.into_values().for_each(|seen| seen.count(&mut self.scan));
+        self.shared.into_values().for_each(|page| page.count(&mut self.scan));
         self.scan
     }
 }
 
-/// What one process's regions say of a page.
+/// The age of a page according to the regions of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct PageAge {
     age: Age,
-    /// Its age when it was accessed since the last scan, if it was.
+    /// Its age at an access since the last scan; `None` if it was not accessed.
     accessed_at: Option<Age>,
 }
 
-impl Seen {
-    /// A page is as young as whoever used it last has made it.
+impl PageAge {
+    /// Merges the views of two processes: the latest access determines the age.
     fn merge(&mut self, other: Self) {
         self.age = self.age.min(other.age);
         self.accessed_at = self.accessed_at.into_iter().chain(other.accessed_at).min();
@@ -216,7 +216,7 @@ impl Seen {
     }
 }
 
-/// Looks up ascending addresses in sorted regions, in one pass over both.
+/// Finds ascending addresses in sorted regions, in one pass over both.
 struct Cursor<'a> {
     regions: &'a [Region],
 }
@@ -240,24 +240,24 @@ impl Tracker for Damon {
     }
 
     fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
-        let wanted: BTreeSet<i32> = targets.iter().flat_map(|t| t.pids).copied().take(self.limits.processes_max).collect();
-        self.watch(&wanted)?;
+        let pids: BTreeSet<i32> = targets.iter().flat_map(|t| t.pids).copied().take(self.limits.processes_max).collect();
+        self.watch(&pids)?;
         let begun = Instant::now();
-        self.found.retain(|pid, _| wanted.contains(pid));
+        self.last.retain(|pid, _| pids.contains(pid));
         let mut scans = Vec::with_capacity(targets.len());
         for target in targets {
             let window = self.scanned_at.insert(target.id, now).map_or(Duration::ZERO, |then| now.saturating_sub(then));
             let mut scan = Scan { taken_at: now, window, resolved_to: Age::MAX, ..Scan::default() };
-            let unwatched = target.pids.iter().filter(|pid| !wanted.contains(pid)).count();
+            let unwatched = target.pids.iter().filter(|pid| !pids.contains(pid)).count();
             if unwatched > 0 {
                 scan.remark =
-                    Some(format!("{unwatched} processes not watched: agent.damon_processes_max is {}", self.limits.processes_max));
+                    Some(format!("{unwatched} processes are not watched: agent.damon_processes_max is {}", self.limits.processes_max));
             }
             let mut result = Ok(());
             let mut job = JobScan { scan, shared: HashMap::new() };
-            for &pid in target.pids.iter().filter(|pid| wanted.contains(pid)) {
+            for &pid in target.pids.iter().filter(|pid| pids.contains(pid)) {
                 match self.scan_process(pid, (now, begun), &mut job) {
-                    // It ended; the job's other processes count all the same.
+                    // The process has exited; the job's other processes still count.
                     Err(error) if error.is_gone() => {}
                     Err(error) => result = Err(error),
                     Ok(()) => {}
@@ -283,9 +283,9 @@ impl Tracker for Damon {
     fn stop(&mut self) -> Result<()> {
         if let Some(session) = &self.session {
             self.cpu.update(&self.roots, &session.kdamond_pids());
-            self.cpu.ended();
+            self.cpu.stopped();
         }
-        // Until it has ended, it stays known: the kernel threads would otherwise outlive whoever could end them.
+        // A session that could not be stopped is kept, because only its owner can stop the kernel threads later.
         if let Some(session) = &mut self.session {
             match session.stop() {
                 Err(error) if !error.is_gone() => return Err(error),
@@ -293,7 +293,7 @@ impl Tracker for Damon {
             }
         }
         self.watched.clear();
-        self.found.clear();
+        self.last.clear();
         self.scanned_at.clear();
         Ok(())
     }
@@ -301,14 +301,14 @@ impl Tracker for Damon {
 
 impl PageAges for Damon {
     fn age(&self, pid: i32, address: u64, _entry: Entry) -> Option<Age> {
-        let regions = &self.found.get(&pid)?.regions;
+        let regions = &self.last.get(&pid)?.regions;
         let at = regions.partition_point(|r| r.end <= address);
         let region = regions.get(at).filter(|r| r.start <= address)?;
         Some(self.limits.age(region))
     }
 
     fn taken_at(&self, pid: i32) -> Option<Duration> {
-        Some(self.found.get(&pid)?.taken_at)
+        Some(self.last.get(&pid)?.taken_at)
     }
 }
 
@@ -321,22 +321,22 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_as_old_as_its_time_without_access() {
+    fn the_age_of_a_region_is_its_time_without_access() {
         let limits = Limits { scan_period: Duration::from_secs(120), regions_max: 100, processes_max: 1 };
         assert_eq!(limits.interval(), Duration::from_secs(2));
-        assert!(!limits.is_blind(Duration::from_secs(17)) && limits.is_blind(Duration::from_secs(18)));
+        assert!(!limits.missed_accesses(Duration::from_secs(17)) && limits.missed_accesses(Duration::from_secs(18)));
         for (nr_accesses, age, want) in [(0, 0, 0), (0, 59, 0), (0, 60, 1), (0, 125, 2), (1, 500, 0), (0, u32::MAX, 255)] {
             assert_eq!(limits.age(&region(0, 1, nr_accesses, age)), Age(want), "{nr_accesses} {age}");
         }
     }
 
     #[test]
-    fn a_shared_page_counts_once_and_is_as_young_as_its_last_user_made_it() {
-        let seen = |age, accessed_at: Option<u8>| Seen { age: Age(age), accessed_at: accessed_at.map(Age) };
+    fn a_shared_page_counts_once_with_its_latest_access() {
+        let page = |age, accessed_at: Option<u8>| PageAge { age: Age(age), accessed_at: accessed_at.map(Age) };
         for (one, other, want) in [
-            (seen(7, None), seen(2, None), seen(2, None)),
-            (seen(0, Some(3)), seen(9, None), seen(0, Some(3))),
-            (seen(0, Some(3)), seen(0, Some(1)), seen(0, Some(1))),
+            (page(7, None), page(2, None), page(2, None)),
+            (page(0, Some(3)), page(9, None), page(0, Some(3))),
+            (page(0, Some(3)), page(0, Some(1)), page(0, Some(1))),
         ] {
             for (mut merged, with) in [(one, other), (other, one)] {
                 merged.merge(with);
@@ -344,7 +344,7 @@ mod tests {
             }
         }
         let mut scan = Scan::default();
-        seen(0, Some(3)).count(&mut scan);
+        page(0, Some(3)).count(&mut scan);
         assert_eq!((scan.resident.at(Age(0)), scan.accesses.at(Age(3))), (Pages(1), Pages(1)));
     }
 

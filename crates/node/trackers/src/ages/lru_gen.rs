@@ -1,19 +1,19 @@
 //! Ages from the multi-generational LRU's debugfs file, per cgroup.
 //!
-//! Ageing (`+` command) walks the page tables of the cgroup's processes once, moves every page found accessed into
-//! the generation that was the youngest, and opens a new one. A page in generation `g` was therefore last seen
-//! accessed before generation `g + 1` was born, and has been idle for at least that generation's `age_ms`: after
-//! our own ageing, or the kernel's under pressure, alike.
+//! Ageing (the `+` command) walks the page tables of the cgroup's processes once, moves every accessed page into the
+//! generation that was the youngest, and creates a new one. A page in generation `g` was therefore last accessed before
+//! generation `g + 1` was created, and has been idle for at least that generation's `age_ms`, whether the agent or the kernel
+//! started the ageing.
 //!
-//! # What it cannot resolve
-//! The kernel keeps four generations. Right after ageing the newest is empty and the oldest holds "two scan periods
-//! or more", so ages 0, 1 and "2 and up" are measured. For ages beyond 2 the tracker keeps its own history: pages
-//! entering the oldest generation become a cohort that grows older scan by scan. When pages leave that generation,
-//! the kernel does not say which. As accesses they count at the youngest ages, the likeliest to be touched. From what
-//! stays they are taken at the oldest ages, so that nothing passes for old that may not be: were it the other way
-//! round, a few pages that come and go would leave a cohort of the same size behind that seems to grow ever older, and
-//! evicting that many would take warm ones. Pages that are freed look like pages that were accessed; that errs towards
-//! a higher threshold. Cached file pages that are only read with `read(2)` are not seen accessed by ageing at all.
+//! # Limitations
+//! The kernel keeps four generations. Right after ageing the newest is empty and the oldest holds "two scan periods or more",
+//! so ages 0, 1 and "2 and above" are measured. For ages beyond 2 the tracker keeps its own history: pages that enter the oldest
+//! generation form a cohort that ages with every scan. When pages leave that generation, the kernel does not report which. As
+//! accesses they count at the youngest ages, which are the most likely to be accessed. From the history they are removed at
+//! the oldest ages, so that no page is reported older than it may be: otherwise a few pages that enter and leave would leave
+//! behind a cohort of the same size that seems to grow ever older, and evicting as many pages would evict warm ones. Freed
+//! pages appear as accessed pages, which raises the threshold, the safe direction. Ageing does not see accesses to cached file
+//! pages by `read(2)`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,10 +26,10 @@ use units::{Age, Pages};
 
 use super::{Generation, Scan, Target, Tracker};
 
-/// The oldest age that the generations themselves tell: two or more.
+/// The oldest age that generations distinguish: two or more.
 const RESOLVED_TO: Age = Age(2);
 
-/// The tracker by generations.
+/// The tracker based on generations.
 #[derive(Debug)]
 pub struct LruGen {
     files: Files,
@@ -49,17 +49,17 @@ impl LruGen {
     /// Opens the debugfs file.
     ///
     /// # Errors
-    /// `Unsupported` where the kernel lacks MGLRU, it is switched off, or debugfs is not mounted.
+    /// `Unsupported` if the kernel lacks MGLRU, it is switched off, or debugfs is not mounted.
     pub fn open(roots: &Roots, scan_period: Duration) -> Result<Self> {
         Ok(Self { files: Files::probe(roots)?, scan_period, history: HashMap::new(), latest: Vec::new() })
     }
 
-    /// Opens a new generation in every memory cgroup of the targets.
+    /// Creates a new generation in every memory cgroup of the targets.
     fn age_all(&self, targets: &[Target<'_>]) -> Result<()> {
         for memcg in living(self.files.read()?).iter().filter(|m| targets.iter().any(|t| belongs(&m.path, t.path))) {
             for node in &memcg.nodes {
                 let Some(youngest) = node.max_seq() else { continue };
-                // Refused: it ended, or the kernel aged it in between. It is read below as it then is.
+                // `Gone`: the cgroup was removed, or the kernel aged it in between. The next read shows its state.
                 match self.files.age(memcg.id, node.nid, youngest) {
                     Err(error) if !error.is_gone() => return Err(error),
                     _ => {}
@@ -93,22 +93,22 @@ impl LruGen {
     }
 }
 
-/// Without the cgroups that were removed and made anew: the kernel lists one for as long as pages are charged to it, under
-/// the path that it had. It lists siblings in the order of their making, so that the living one comes last; its id is the
-/// cgroup's own on 7.2 only.
+/// Drops removed cgroups whose path is in use again: the kernel lists a cgroup under its former path as long as pages are
+/// charged to it. Siblings are listed in the order of their creation, so the existing cgroup comes last. (Its id cannot be
+/// compared with the cgroup's own, which only Linux 7.2 reports.)
 fn living(listed: Vec<Memcg>) -> Vec<Memcg> {
     let last: HashMap<String, usize> = listed.iter().enumerate().map(|(at, memcg)| (memcg.path.clone(), at)).collect();
     listed.into_iter().enumerate().filter(|(at, memcg)| last.get(&memcg.path) == Some(at)).map(|(_, memcg)| memcg).collect()
 }
 
-/// Whether the memory cgroup at `path` is the job's, or lies below it.
+/// Returns whether the memory cgroup at `path` is the job's, or a descendant of it.
 fn belongs(path: &str, job: &str) -> bool {
     path.strip_prefix(job).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Each generation with the age that its pages have at least: the time since the next one was born, in scans.
+/// Returns each generation with the minimum age of its pages: the time since the next one was created, in scans.
 ///
-/// Rounded to the nearest scan, because the agent's own scans come a little early or late; the youngest is age 0.
+/// Rounded to the nearest scan, because the agent's scans may be slightly early or late; the youngest has age 0.
 fn ages(gens: &[Gen], scan_period: Duration) -> impl Iterator<Item = (Age, &Gen)> {
     let half = scan_period / 2;
     gens.iter().map(move |g| {
@@ -118,10 +118,10 @@ fn ages(gens: &[Gen], scan_period: Duration) -> impl Iterator<Item = (Age, &Gen)
     })
 }
 
-/// From the pages by age at the last scan, and the kernel's counts for ages 0, 1 and "2 and up" now, the pages by
-/// age now and the accesses in between.
+/// Computes the pages by age now and the accesses since the last scan, from the pages by age at the last scan and the kernel's
+/// counts for ages 0, 1 and "2 and above" now.
 ///
-/// Pages at age 1 now were at age 0 then; the rest of age 0 was accessed again. Pages at 2 and up were at 1 and up.
+/// Pages at age 1 now were at age 0 then; the rest of age 0 was accessed again. Pages at 2 and above were at 1 and above.
 fn advance(before: AgeCounts, now: [Pages; 3]) -> (AgeCounts, AgeCounts) {
     let [young, middle, old_total] = now;
     let mut accesses = AgeCounts::default();
@@ -134,7 +134,7 @@ fn advance(before: AgeCounts, now: [Pages; 3]) -> (AgeCounts, AgeCounts) {
     accesses.merge(&old.clone().take_youngest(left));
     old.take_oldest(left);
     old.grow_older();
-    // More than were there: pages that a merge of generations, or an ageing by the kernel, made old at once.
+    // More pages than before: a merge of generations, or ageing by the kernel, made them old at once.
     let surplus = old_total - old.total();
     old.add(RESOLVED_TO, surplus);
     old.add(Age(0), young);
@@ -155,21 +155,21 @@ impl Tracker for LruGen {
         Ok(scans)
     }
 
-    /// What we evicted was neither accessed nor freed: it leaves the history from its old end, as the kernel takes it
-    /// from the lists.
-    fn went_out(&mut self, job: u64, pages: Pages) {
+    /// Evicted pages were neither accessed nor freed: they are removed from the history at its oldest ages, as the kernel removes
+    /// them from the lists.
+    fn swapped_out(&mut self, job: u64, pages: Pages) {
         if let Some(history) = self.history.get_mut(&job) {
             history.anon.take_oldest(pages);
         }
     }
 
     fn generations(&self, path: &str, age: Age) -> Vec<Generation> {
-        let wanted = age.min(RESOLVED_TO);
+        let age = age.min(RESOLVED_TO);
         let mut generations = Vec::new();
         for memcg in self.latest.iter().filter(|m| belongs(&m.path, path)) {
             for node in &memcg.nodes {
-                // Evicting a generation takes all older ones with it, so the youngest that qualifies is named.
-                let old = || ages(&node.gens, self.scan_period).filter(|(a, _)| *a >= wanted).map(|(_, g)| g);
+                // Evicting a generation evicts all older ones too, so the youngest that qualifies is returned.
+                let old = || ages(&node.gens, self.scan_period).filter(|(a, _)| *a >= age).map(|(_, g)| g);
                 if let Some(youngest) = old().max_by_key(|g| g.seq) {
                     let pages = old().map(|g| Pages(g.anon_pages)).sum();
                     generations.push(Generation { memcg: memcg.id, node: node.nid, seq: youngest.seq, pages });
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_the_old_generation_is_accessed_young_and_missing_old() {
+    fn pages_leaving_the_oldest_generation_are_accessed_young_and_removed_old() {
         check(&[(0, 10), (1, 20), (9, 40)], [25, 10, 35], &[(0, 25), (1, 10), (2, 20), (10, 15)], &[(1, 20), (9, 5)]);
     }
 
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_is_as_old_as_the_next_ones_birth() {
+    fn the_age_of_a_generation_is_the_time_since_the_next_one_was_created() {
         let gen_of = |seq, age_ms| Gen { seq, age_ms, anon_pages: 0, file_pages: 0 };
         let gens = [gen_of(4, 370_000), gen_of(5, 241_000), gen_of(6, 119_000), gen_of(7, 3)];
         let got: Vec<_> = ages(&gens, Duration::from_secs(120)).map(|(age, g)| (g.seq, age.0)).collect();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_was_made_anew_is_not_its_predecessor() {
+    fn only_the_newest_cgroup_of_a_path_is_kept() {
         let listed = ["/a", "/b", "/a/x", "/a", "/c"].map(str::to_owned);
         let listed = listed.into_iter().zip(1..).map(|(path, id)| Memcg { id, path, nodes: Vec::new() }).collect();
         let ids: Vec<_> = living(listed).iter().map(|memcg| memcg.id).collect();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_cgroups_belong_to_the_job_and_namesakes_do_not() {
+    fn descendants_belong_to_the_job_and_common_prefixes_do_not() {
         assert!(belongs("/a", "/a") && belongs("/a/b", "/a"));
         assert!(!belongs("/ab", "/a") && !belongs("/", "/a"));
     }

@@ -1,13 +1,13 @@
-//! What observes accesses. Three trackers behind one trait, each giving per-job histograms.
+//! Page ages: three trackers behind one trait, each returns histograms per job.
 //!
-//! | tracker | unit | sees | cannot see |
+//! | tracker | unit | sees | does not see |
 //! |---|---|---|---|
-//! | `page_idle` | page, physical | every mapped access and every `read(2)` of cached pages | nothing on the LRU lists; it is the reference |
-//! | `lru_gen` | generation of a cgroup | accesses through page tables | ages beyond its four generations, single pages |
+//! | `page_idle` | page frame | every mapped access and every `read(2)` of cached pages | pages outside the LRU lists |
+//! | `lru_gen` | generation of a cgroup | accesses through page tables | ages beyond four generations, single pages |
 //! | `damon` | region of a process | accesses through page tables, sampled | differences inside a region |
 //!
-//! All count *swap-backed* pages (anonymous and shared memory: what zswap can hold) apart from file pages, which
-//! are reported and not acted upon.
+//! `page_idle` is the reference for the others. All count *swap-backed* pages (anonymous and shared memory, which zswap can
+//! hold) separately from file pages, which are reported and not acted upon.
 
 use std::time::Duration;
 
@@ -22,56 +22,56 @@ pub mod page_idle;
 
 pub use config::Tracker as Kind;
 
-/// A job as trackers see it: who belongs to it.
+/// A job as trackers see it: its cgroups and processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// The kernel's id of the job's cgroup.
+    /// Kernel id of the job's cgroup.
     pub id: u64,
-    /// The cgroup's path relative to the cgroup root.
+    /// Path of the cgroup, relative to the cgroup root.
     pub path: &'a str,
-    /// Ids of that cgroup and of those below it.
+    /// Ids of that cgroup and its descendants.
     pub cgroups: &'a [u64],
-    /// Its processes.
+    /// Processes of the job.
     pub pids: &'a [i32],
 }
 
-/// What one scan found of one job.
+/// The result of one scan for one job.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    /// The time since boot that the ages are of.
+    /// Time since boot at which the ages were taken.
     pub taken_at: Duration,
     /// Resident swap-backed pages by age.
     pub resident: AgeCounts,
     /// Resident file pages by age.
     pub file: AgeCounts,
-    /// Accesses to swap-backed pages since the scan before, by the page's age at the access.
+    /// Accesses to swap-backed pages since the previous scan, by the page's age at the access.
     pub accesses: AgeCounts,
-    /// The time that `accesses` covers; zero at a job's first scan.
+    /// Time covered by `accesses`; zero at a job's first scan.
     pub window: Duration,
-    /// The oldest age that the tracker tells apart from older ones.
+    /// The oldest age that the tracker distinguishes from older ones.
     pub resolved_to: Age,
-    /// What it could not see in this scan, for people.
+    /// A message to the user about accesses that this scan could not see.
     pub remark: Option<String>,
 }
 
-/// Observes jobs.
+/// Measures the page ages of jobs.
 pub trait Tracker {
-    /// Which one it is.
+    /// Which tracker this is.
     fn kind(&self) -> Kind;
 
-    /// Looks at all targets; a scan period should have passed since the last look. Results are in their order.
+    /// Scans all targets, one scan period after the previous scan. Results are in the order of the targets.
     ///
     /// # Errors
-    /// The whole scan fails only when the kernel interface does; one job's trouble is its own result.
+    /// When the kernel interface fails. An error that concerns one job is that job's result.
     fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> kernel::Result<Vec<kernel::Result<Scan>>>;
 
-    /// The ages of single pages, where the tracker knows them.
+    /// Ages of single pages, if the tracker knows them.
     fn page_ages(&self) -> Option<&dyn PageAges> {
         None
     }
 
-    /// Which of these page frames, found old by the last scan, still hold a page that nobody has accessed since. A
-    /// tracker that cannot look again between scans says all of them.
+    /// Returns which of these page frames, found old by the last scan, hold a page that was not accessed since. A tracker
+    /// that cannot check between scans returns `true` for all.
     ///
     /// # Errors
     /// When the kernel interface fails.
@@ -79,31 +79,31 @@ pub trait Tracker {
         Ok(vec![true; frames.len()])
     }
 
-    /// Takes note that these page frames were handed to the kernel for reclaim.
-    fn handed_over(&mut self, _frames: &[u64]) {}
+    /// Records that reclaim of these page frames was requested from the kernel.
+    fn reclaim_requested(&mut self, _frames: &[u64]) {}
 
-    /// Takes note that this many pages of a job, its oldest, went to far memory.
-    fn went_out(&mut self, _job: u64, _pages: Pages) {}
+    /// Records that this number of pages of a job, its oldest, was swapped out.
+    fn swapped_out(&mut self, _job: u64, _pages: Pages) {}
 
-    /// Processes that are watched through kernel threads of ours, which outlive the agent if it is killed.
+    /// Processes that kernel threads watch for this tracker. These threads survive the agent if it is killed.
     fn kdamond_targets(&self) -> Vec<i32> {
         Vec::new()
     }
 
-    /// CPU time that the kernel's threads have spent on our behalf, ever.
+    /// CPU time of the tracker's kernel threads since it was opened.
     fn kernel_cpu_time(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Generations of a job whose pages are at least `age` old, where the tracker works by generations.
+    /// Generations of a job whose pages are at least `age` old; empty unless the tracker works by generations.
     fn generations(&self, _path: &str, _age: Age) -> Vec<Generation> {
         Vec::new()
     }
 
-    /// Ends observation and leaves nothing behind in the kernel.
+    /// Stops observation and leaves nothing behind in the kernel.
     ///
     /// # Errors
-    /// What could not be taken down.
+    /// What could not be stopped.
     fn stop(&mut self) -> kernel::Result<()> {
         Ok(())
     }
@@ -111,29 +111,29 @@ pub trait Tracker {
 
 /// Ages of single pages.
 pub trait PageAges {
-    /// The age of the page that `entry` maps at `address` of process `pid`, if it is one of a watched job's.
+    /// Age of the page that `entry` maps at `address` of process `pid`; `None` if it belongs to no watched job.
     fn age(&self, pid: i32, address: u64, entry: Entry) -> Option<Age>;
 
-    /// Does what the kernel takes for an access to a page, such as reading it, so that the next scan does not.
-    fn unseen(&self, _entry: Entry, access: &mut dyn FnMut()) {
+    /// Performs an access to a page, such as reading it, so that the next scan does not count it.
+    fn hide_access(&self, _entry: Entry, access: &mut dyn FnMut()) {
         access();
     }
 
-    /// The time since boot that a process's ages are of, where it is not that of the whole scan.
+    /// Time since boot at which the ages of this process were taken, if it differs from [`Scan::taken_at`].
     fn taken_at(&self, _pid: i32) -> Option<Duration> {
         None
     }
 }
 
-/// One generation that may be evicted as a whole.
+/// A generation of MGLRU, which can be evicted as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation {
-    /// The memory cgroup's id in the kernel's own numbering.
+    /// The memory cgroup's id in MGLRU's debugfs file.
     pub memcg: u64,
-    /// The NUMA node.
+    /// NUMA node.
     pub node: u32,
-    /// The generation's number.
+    /// Sequence number of the generation.
     pub seq: u64,
-    /// Its swap-backed pages.
+    /// Swap-backed pages of the generation and all older ones.
     pub pages: Pages,
 }

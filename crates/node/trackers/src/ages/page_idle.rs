@@ -1,21 +1,20 @@
-//! kstaled in user space (000 section 5.1): the age of every page of every watched job, one byte per page frame.
+//! kstaled in user space (SDFM section 5.1): the age of every page of every watched job, one byte per page frame.
 //!
-//! `/sys/kernel/mm/page_idle/bitmap` does the work. A set bit marks a page idle; any access through any mapping, or
-//! by the kernel on a process's behalf, clears it, so that a page shared by several tasks is young if any touched
-//! it. Each scan reads what is still set (that page grew one scan older), then sets the bit of all watched pages
-//! anew. `/proc/kpageflags` tells which frames count (on an LRU list, evictable, not locked) and
-//! `/proc/kpagecgroup` whose they are.
+//! The tracker uses `/sys/kernel/mm/page_idle/bitmap`. A set bit marks a page idle; any access through any mapping, or by the
+//! kernel on behalf of a process, clears it, so a page shared by several tasks is young if one of them accessed it. Each scan
+//! reads the bits (pages whose bit is still set are one scan older), then sets the bits of all watched pages again.
+//! `/proc/kpageflags` shows which frames count (on an LRU list, evictable, not locked), and `/proc/kpagecgroup` their cgroups.
 //!
-//! # Limits
-//! A frame that is freed and given to the same job between two scans cannot be told from one that was accessed: it
-//! counts as an access at the old page's age, which errs towards a higher threshold. The frames that the agent
-//! itself hands over for reclaim, by far the likeliest to be reused, are forgotten at once
-//! ([`Tracker::handed_over`]), so they do not count. Nor is such a frame's new page ever taken for old: before pages
-//! are handed over, the bitmap is asked again ([`Tracker::still_idle`]), and a new page is not idle.
+//! # Limitations
+//! A frame that is freed and reused by the same job between two scans cannot be distinguished from one that was accessed: it
+//! counts as an access at the old page's age, which raises the threshold, the safe direction. Frames that the agent itself
+//! reclaims, which are by far the most likely to be reused, do not count: their age is reset at once
+//! ([`Tracker::reclaim_requested`]). Nor does such a frame's new page count as old: before reclaim, the bitmap is read again
+//! ([`Tracker::still_idle`]), and a new page is not idle.
 //!
-//! The kernel clears accessed bits without flushing TLBs. A page whose translation stays in a TLB for a whole scan
-//! period looks idle however hot it is: unlikely within minutes, but seen where TLBs are large (emulators) and to be
-//! expected first of huge pages. The page comes back at its next use, and its fault counts as a promotion.
+//! The kernel clears accessed bits without flushing TLBs. A page whose translation stays in a TLB for a whole scan period
+//! appears idle however hot it is. This is unlikely within minutes, but was seen with the large TLBs of emulators, and huge
+//! pages are the most likely to be affected. The page is promoted at its next access, and its fault counts as a promotion.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -31,25 +30,25 @@ use units::{Age, Pages};
 
 use super::{PageAges, Scan, Target, Tracker};
 
-/// Frames per bulk read: 512 KiB of flags. Aligned, it never cuts a compound page (at most 2^18 frames, see
-/// [`MAX_COMPOUND`]) of the sizes that live on LRU lists.
+/// Frames per bulk read: 512 KiB of flags. A multiple of [`MAX_COMPOUND`], so that no compound page on an LRU list crosses a
+/// chunk.
 const CHUNK: usize = 1 << 16;
 
-/// Frames of the largest page that lives on an LRU list: a transparent huge page of 2 MiB.
+/// Frames of the largest page on an LRU list: a transparent huge page of 2 MiB.
 const MAX_COMPOUND: usize = 512;
 
 const _: () = assert!(CHUNK.is_multiple_of(MAX_COMPOUND) && CHUNK.is_multiple_of(64));
 
-/// The exact tracker.
+/// The tracker that sees every access.
 #[derive(Debug)]
 pub struct PageIdle {
     idle: IdleBitmap,
     flags: KPageFlags,
     cgroups: KPageCgroup,
     ranges: Vec<PfnRange>,
-    /// One byte per page frame; zero for what is not watched.
+    /// Age of each page frame; zero for frames that are not watched.
     ages: Vec<u8>,
-    /// When each job was first seen by a scan, and when it was last marked.
+    /// Time at which the pages of each job were last marked idle, by cgroup id.
     marked: HashMap<u64, Duration>,
     buffers: Buffers,
 }
@@ -65,7 +64,7 @@ impl PageIdle {
     /// Opens the kernel's files.
     ///
     /// # Errors
-    /// `Unsupported` where the kernel was built without idle page tracking, as Debian's is.
+    /// `Unsupported` if the kernel was built without idle page tracking, like Debian's.
     pub fn open(roots: &Roots) -> Result<Self> {
         let ranges = kernel::zoneinfo::pfn_ranges(roots)?;
         let frames = ranges.iter().map(|range| range.end).max().unwrap_or(0);
@@ -80,7 +79,7 @@ impl PageIdle {
         })
     }
 
-    /// One bit of the bitmap, by way of the words read so far.
+    /// Returns one bit of the bitmap; `words` caches the words read so far.
     fn is_idle(&self, frame: u64, words: &mut HashMap<u64, u64>) -> Result<bool> {
         let first = frame - frame % PFNS_PER_WORD;
         let word = match words.entry(first) {
@@ -94,7 +93,7 @@ impl PageIdle {
         Ok(word >> (frame % PFNS_PER_WORD) & 1 == 1)
     }
 
-    /// The head of the compound page that `frame` is a tail of; only heads have a bit of their own.
+    /// Returns the head of the compound page of which `frame` is a tail; only heads have an idle bit.
     fn head_of(&self, frame: u64) -> Result<Option<u64>> {
         let mut flags = [0; MAX_COMPOUND];
         let first = frame - frame % MAX_COMPOUND as u64;
@@ -110,11 +109,11 @@ impl PageIdle {
     /// Ages one chunk of frames and marks its watched pages idle again.
     fn scan_chunk(&mut self, first: u64, owners: &HashMap<u64, usize>, scans: &mut [Scan]) -> Result<()> {
         let start = usize::try_from(first).unwrap_or(usize::MAX);
-        let wanted = CHUNK.min(self.ages.len().saturating_sub(start));
+        let length = CHUNK.min(self.ages.len().saturating_sub(start));
         let Buffers { flags, cgroups, idle } = &mut self.buffers;
-        let count = self.flags.read_chunk(first, &mut flags[..wanted])?;
+        let count = self.flags.read_chunk(first, &mut flags[..length])?;
         let count = self.cgroups.read_chunk(first, &mut cgroups[..count])?;
-        // The bitmap is read last: reading it is what looks at the page tables.
+        // The bitmap is read last, because reading it walks the page tables.
         let words = self.idle.read_chunk(first, &mut idle[..count.div_ceil(64)])?;
         let count = count.min(words * 64);
         let frames = Frames { flags: &flags[..count], cgroups: &cgroups[..count], idle: &mut idle[..words] };
@@ -126,7 +125,7 @@ impl PageIdle {
     }
 }
 
-/// One chunk of what the kernel says of page frames.
+/// The kernel's data about one chunk of page frames.
 #[derive(Debug)]
 pub struct Frames<'a> {
     /// `/proc/kpageflags`: a word per frame.
@@ -137,9 +136,9 @@ pub struct Frames<'a> {
     pub idle: &'a mut [u64],
 }
 
-/// Ages the frames of one chunk. Pure.
+/// Updates the ages of one chunk of frames, and counts them in the scans of their jobs.
 ///
-/// `owners` maps cgroup ids to indices into `scans`. A head of a compound page speaks for its tails.
+/// `owners` maps cgroup ids to indices into `scans`. The head of a compound page determines the age of its tails.
 pub fn age_frames(frames: Frames<'_>, ages: &mut [u8], owners: &HashMap<u64, usize>, scans: &mut [Scan]) {
     let Frames { flags, cgroups, idle } = frames;
     let mut last_cgroup = 0;
@@ -199,7 +198,7 @@ impl Tracker for PageIdle {
             let window = self.marked.get(&target.id).map_or(Duration::ZERO, |&then| now.saturating_sub(then));
             scans.push(Scan { taken_at: now, window, resolved_to: Age::MAX, ..Scan::default() });
         }
-        // Two ranges may have their ends in one chunk, which must not age twice.
+        // Two ranges may end in the same chunk, which must not age twice.
         let mut next = 0;
         for range in self.ranges.clone() {
             next = next.max(range.start - range.start % CHUNK as u64);
@@ -226,10 +225,10 @@ impl Tracker for PageIdle {
         Ok(still)
     }
 
-    fn handed_over(&mut self, frames: &[u64]) {
+    fn reclaim_requested(&mut self, frames: &[u64]) {
         for &frame in frames {
             if let Some(age) = usize::try_from(frame).ok().and_then(|frame| self.ages.get_mut(frame)) {
-                // Not zero: a page that the kernel kept must not pass for part of the working set.
+                // Not zero: a page that the kernel did not reclaim must not count as part of the working set.
                 *age = (*age).min(1);
             }
         }
@@ -242,12 +241,12 @@ impl PageAges for PageIdle {
         self.ages.get(frame).map(|&age| Age(age))
     }
 
-    fn unseen(&self, entry: pagemap::Entry, access: &mut dyn FnMut()) {
-        let bearer = entry.pfn().and_then(|frame| Some(self.head_of(frame).ok()?.unwrap_or(frame)));
-        let idle = bearer.filter(|&frame| self.is_idle(frame, &mut HashMap::new()).unwrap_or(false));
+    fn hide_access(&self, entry: pagemap::Entry, access: &mut dyn FnMut()) {
+        let head = entry.pfn().and_then(|frame| Some(self.head_of(frame).ok()?.unwrap_or(frame)));
+        let idle = head.filter(|&frame| self.is_idle(frame, &mut HashMap::new()).unwrap_or(false));
         access();
         if let Some(frame) = idle {
-            // Where this fails, one access too many is counted, and the page stays a while longer.
+            // If this fails, one access too many is counted, and the page stays resident a while longer.
             let _ = self.idle.write_chunk(frame - frame % PFNS_PER_WORD, &[1 << (frame % PFNS_PER_WORD)]);
         }
     }
@@ -260,9 +259,9 @@ mod tests {
 
     const ANON: u64 = KPF_LRU | KPF_SWAPBACKED;
 
-    /// Frame kinds by letter: `a` anonymous of cgroup 5, `f` file of 5, `o` anonymous of another job, `H`/`t` head and
-    /// tail of a huge page of 5, `m` mlocked, `-` free.
-    fn kernel_view(kinds: &str) -> (Vec<u64>, Vec<u64>) {
+    /// Flags and cgroups of frames by letter: `a` anonymous in cgroup 5, `f` file in 5, `o` anonymous in another cgroup, `H` and
+    /// `t` head and tail of a huge page in 5, `m` mlocked, `-` free.
+    fn flags_and_cgroups(kinds: &str) -> (Vec<u64>, Vec<u64>) {
         kinds
             .chars()
             .map(|kind| match kind {
@@ -276,9 +275,9 @@ mod tests {
             .unzip()
     }
 
-    /// Scans once; `idle` has `1` for each frame that was not accessed. Returns ages, marks, and the job's scan.
+    /// Scans once; `idle` has `1` for each frame that was not accessed. Returns the ages, the bits to set, and the job's scan.
     fn check(kinds: &str, idle: &str, mut ages: Vec<u8>) -> (Vec<u8>, String, Scan) {
-        let (flags, cgroups) = kernel_view(kinds);
+        let (flags, cgroups) = flags_and_cgroups(kinds);
         let mut words = vec![0u64];
         for (i, _) in idle.chars().enumerate().filter(|&(_, c)| c == '1') {
             words[0] |= 1 << i;
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_pages_age_and_touched_ones_are_counted_at_their_age() {
+    fn idle_pages_age_and_accesses_count_at_the_age_of_the_page() {
         let (ages, marks, scan) = check("aaa", "110", vec![0, 254, 7]);
         assert_eq!((ages, marks.as_str()), (vec![1, 255, 0], "111"));
         assert_eq!(scan.resident.iter().collect::<Vec<_>>(), [(Age(0), Pages(1)), (Age(1), Pages(1)), (Age(255), Pages(1))]);
@@ -299,29 +298,29 @@ mod tests {
     }
 
     #[test]
-    fn a_look_of_our_own_leaves_a_page_as_idle_as_it_was() {
+    fn a_hidden_access_leaves_the_idle_bit_as_it_was() {
         let machine = Machine::new();
         let tracker = PageIdle::open(&machine.roots).unwrap();
         for (frame, accessed_before, idle_after) in [(70, 70, true), (70, 71, false), (1, 0, true)] {
             machine.access_frames(accessed_before);
-            let mut looked = 0;
-            tracker.unseen(pagemap::Entry(1 << 63 | frame), &mut || {
+            let mut accesses = 0;
+            tracker.hide_access(pagemap::Entry(1 << 63 | frame), &mut || {
                 machine.access_frames(FRAMES);
-                looked += 1;
+                accesses += 1;
             });
-            assert_eq!((looked, machine.is_idle(frame)), (1, idle_after), "frame {frame} after {accessed_before}");
+            assert_eq!((accesses, machine.is_idle(frame)), (1, idle_after), "frame {frame} after {accessed_before}");
         }
     }
 
     #[test]
-    fn what_is_not_ours_or_cannot_be_reclaimed_is_left_alone() {
+    fn pages_of_other_jobs_and_unevictable_pages_are_not_marked() {
         let (ages, marks, scan) = check("om-", "111", vec![9, 9, 9]);
         assert_eq!((ages, marks.as_str()), (vec![0, 0, 0], "000"));
         assert_eq!((scan.resident.total(), scan.file.total()), (Pages(0), Pages(0)));
     }
 
     #[test]
-    fn what_was_accessed_or_replaced_since_the_scan_is_idle_no_more() {
+    fn pages_accessed_or_replaced_since_the_scan_are_not_idle() {
         let root = tempfile::tempdir().unwrap();
         let roots = Roots::under(root.path());
         let put = |path: &str, words: &[u64]| {
@@ -329,7 +328,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>()).unwrap();
         };
-        let (mut flags, _) = kernel_view("aaaHttHtt");
+        let (mut flags, _) = flags_and_cgroups("aaaHttHtt");
         flags.resize(128, 0);
         put("proc/kpageflags", &flags);
         put("proc/kpagecgroup", &[5; 128]);
@@ -349,12 +348,12 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_page_is_its_heads_and_counts_in_full() {
+    fn a_huge_page_has_the_age_of_its_head_and_counts_in_full() {
         let (ages, marks, scan) = check("Htttaf", "100010", vec![4, 4, 4, 4, 0, 3]);
         assert_eq!((ages, marks.as_str()), (vec![5, 5, 5, 5, 1, 0], "100011"));
         assert_eq!(scan.resident.at(Age(5)), Pages(4));
         assert_eq!(scan.file.at(Age(0)), Pages(1));
-        assert_eq!(scan.accesses.total(), Pages(0), "file pages do not go to zswap");
+        assert_eq!(scan.accesses.total(), Pages(0), "file pages are not stored in zswap");
         let (ages, _, scan) = check("Httt", "0000", vec![6, 6, 6, 6]);
         assert_eq!(ages, [0; 4]);
         assert_eq!(scan.accesses.at(Age(6)), Pages(4));

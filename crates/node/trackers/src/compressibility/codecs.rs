@@ -1,29 +1,30 @@
-//! The compressors of the kernel, as far as their results go.
+//! Compressors with the same results as those of the kernel.
 
 use std::time::{Duration, Instant};
 
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::CParameter;
 
-use super::{Family, lzo};
+use super::family::Family;
+use super::lzo;
 
 /// The level at which the kernel's `zstd` compresses (`ZSTD_DEF_LEVEL` in `crypto/zstd.c`).
 const ZSTD_LEVEL: i32 = 3;
 
-/// Level 3 for data of unknown length, which is what the kernel asks for, looks for matches of five bytes; for data
-/// known to be short it would look for four and shrink machine code by some 2 % more than the kernel does.
+/// The kernel requests level 3 for data of unknown length, which searches for matches of five bytes. For data known to be
+/// short, zstd would search for four and compress machine code by about 2 % more than the kernel does.
 const ZSTD_MATCH_MIN: u32 = 5;
 
-/// One page through one compressor.
+/// The result of compressing one page with one compressor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trial {
-    /// Bytes that the page takes, at most a whole page: then it did not shrink.
+    /// Compressed size in bytes; the page size if the page is incompressible.
     pub(super) payload: usize,
-    /// Time to decompress it; `None` where it did not shrink, because then it is never decompressed.
+    /// Time to decompress the page; `None` if it is incompressible, because then it is stored uncompressed.
     pub(super) decompress: Option<Duration>,
 }
 
-/// One of each, with buffers to reuse.
+/// One compressor of each family, with buffers to reuse.
 pub(super) struct Codecs {
     zstd: Compressor<'static>,
     unzstd: Decompressor<'static>,
@@ -32,15 +33,17 @@ pub(super) struct Codecs {
 }
 
 impl Codecs {
+    /// Creates the compressors.
+    ///
     /// # Errors
-    /// Without memory for zstd's state.
+    /// If there is no memory for zstd's state.
     pub(super) fn new() -> std::io::Result<Self> {
         let mut zstd = Compressor::new(ZSTD_LEVEL)?;
         zstd.set_parameter(CParameter::MinMatch(ZSTD_MATCH_MIN))?;
         Ok(Self { zstd, unzstd: Decompressor::new()?, packed: vec![], page: vec![] })
     }
 
-    /// Compresses a page, and decompresses it against the clock. A compressor that fails has not shrunk the page.
+    /// Compresses a page, and measures the time to decompress it. The page counts as incompressible if the compressor fails.
     pub(super) fn try_page(&mut self, family: Family, page: &[u8]) -> Trial {
         let whole = Trial { payload: page.len(), decompress: None };
         if self.pack(family, page).is_none() || self.packed.len() >= page.len() {
@@ -55,7 +58,7 @@ impl Codecs {
         }
     }
 
-    /// `page` into `packed`.
+    /// Compresses `page` into `self.packed`.
     fn pack(&mut self, family: Family, page: &[u8]) -> Option<()> {
         self.packed.clear();
         match family {
@@ -73,7 +76,7 @@ impl Codecs {
         Some(())
     }
 
-    /// `packed` into `page`, whose length is known, as it is in the kernel.
+    /// Decompresses `self.packed` into `self.page`, whose length is known, as it is in the kernel.
     fn unpack(&mut self, family: Family, length: usize) -> Option<()> {
         match family {
             Family::Lzo => {
@@ -98,7 +101,7 @@ mod tests {
     use super::super::pages;
     use super::*;
 
-    /// What a page of each kind shrinks to, in bytes, as lzo, lz4 and zstd have it.
+    /// Checks the compressed sizes of a page in bytes, with lzo, lz4 and zstd.
     fn check(name: &str, [lzo, lz4, zstd]: [std::ops::RangeInclusive<usize>; 3]) {
         let (_, page) = pages::all().into_iter().find(|(kind, _)| *kind == name).unwrap();
         let mut codecs = Codecs::new().unwrap();
@@ -107,18 +110,18 @@ mod tests {
             assert!(want.contains(&trial.payload), "{name}, {family:?}: {} bytes, not {want:?}", trial.payload);
             let shrinks = trial.payload < page.len();
             assert_eq!(trial.decompress.is_some(), shrinks, "{name}, {family:?}");
-            assert!(!shrinks || codecs.page == page, "{name}, {family:?}: comes back changed");
+            assert!(!shrinks || codecs.page == page, "{name}, {family:?}: is decompressed to other content");
         }
     }
 
     #[test]
-    fn each_family_shrinks_what_it_can() {
+    fn compressed_sizes_are_those_of_the_family() {
         let whole = || 4096..=4096;
         check("ones", [20..=60, 20..=60, 10..=60]);
         check("text", [1400..=1650, 1950..=2150, 900..=1050]);
-        // Three changing bytes in eight: over 73 % of its size or under it is a matter of the compressor's overhead.
+        // Three changing bytes in eight: the overhead of the compressor determines whether the ratio is above or below 73 %.
         check("pointers", [2200..=2400, 2700..=2900, 1400..=1700]);
-        // Bytes that never repeat in a row of four but are not evenly frequent: only entropy coding shrinks them.
+        // No repetitions of four bytes, but an uneven distribution: only entropy coding compresses these.
         check("weights", [whole(), whole(), 2400..=2700]);
         check("noise", [whole(), whole(), whole()]);
     }

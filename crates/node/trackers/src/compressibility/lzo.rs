@@ -1,20 +1,20 @@
-//! LZO1X, as the kernel's default compressors `lzo` and `lzo-rle` use it.
+//! LZO1X, as used by the kernel's default compressors `lzo` and `lzo-rle`.
 //!
-//! The stream is described in the kernel's `Documentation/staging/lzo.rst`. The LZO libraries at hand are under the GPL,
-//! or search longer than the kernel does and so promise too much (by a tenth on machine code). The search here is the
-//! kernel's fast one (LZO1X-1): one candidate per hash of four bytes, taken when it matches. Run lengths of zeros, which
-//! `lzo-rle` adds, are left out: they save time rather than space.
+//! The kernel's `Documentation/staging/lzo.rst` describes the stream. Existing LZO libraries are licensed under the GPL, or
+//! search longer than the kernel and overestimate the saving (by a tenth on machine code). The search here is the kernel's
+//! fast one (LZO1X-1): one candidate per hash of four bytes, used if it matches. Run lengths of zeros, which `lzo-rle` adds,
+//! are omitted: they save time, not space.
 
-/// The kernel's hash table: 2^13 positions.
+/// Size of the kernel's hash table: 2^13 positions.
 const TABLE_BITS: u32 = 13;
 
-/// The kernel looks for matches of at least four bytes.
+/// The kernel searches for matches of at least four bytes.
 const MATCH_MIN: usize = 4;
 
-/// The kernel leaves the last bytes of a page as they are.
+/// The kernel stores the last bytes of a page as literals.
 const TAIL: usize = 20;
 
-/// The largest distance that a stream can hold.
+/// Largest distance that a stream can encode.
 const DISTANCE_MAX: usize = 0xbfff;
 
 /// Appends `data` to `packed` as an LZO1X stream.
@@ -26,11 +26,11 @@ pub(super) fn compress(data: &[u8], packed: &mut Vec<u8>) {
     while at < end {
         let slot = &mut positions[hash(&data[at..])];
         let candidate = usize::from(*slot);
-        // Past 64 KiB a position does not fit; what is found instead is compared like any other candidate.
+        // A position above 64 KiB does not fit; the wrong candidate found instead is compared like any other.
         *slot = u16::try_from(at).unwrap_or(u16::MAX);
         let length = matching(data, candidate, at, end);
         if length < MATCH_MIN {
-            // What has not matched for long is not likely to match soon.
+            // The longer there was no match, the less likely is one soon.
             at += 1 + (at - literals) / 32;
             continue;
         }
@@ -43,14 +43,15 @@ pub(super) fn compress(data: &[u8], packed: &mut Vec<u8>) {
     packed.extend([17, 0, 0]);
 }
 
-/// The slot of the first four bytes.
+/// Hash table slot of the first four bytes.
 fn hash(data: &[u8]) -> usize {
     let word = data.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-    // Multiplicative hashing by 2^32 over the golden ratio: the top bits are the well mixed ones.
+    // Multiplicative hashing by 2^32 divided by the golden ratio: the top bits are well mixed.
     (word.wrapping_mul(0x9e37_79b1) >> (32 - TABLE_BITS)) as usize
 }
 
-/// How many bytes from `at` to `end` are those from `candidate` on; none where the stream could not say so.
+/// Returns the number of bytes from `at` to `end` that equal those from `candidate` on; 0 if the stream cannot encode the
+/// distance.
 fn matching(data: &[u8], candidate: usize, at: usize, end: usize) -> usize {
     if candidate >= at || at - candidate > DISTANCE_MAX {
         return 0;
@@ -63,8 +64,8 @@ fn low(value: usize) -> u8 {
     value.to_le_bytes()[0]
 }
 
-/// A value from 1 to `max` in the instruction byte itself; a larger one as zero, with the excess in bytes behind it, of
-/// which every leading zero stands for 255.
+/// Writes a value from 1 to `max` into the instruction byte; a larger one as 0, followed by bytes for the excess, of which
+/// every leading zero byte stands for 255.
 fn write_counted(instruction: u8, value: usize, max: usize, packed: &mut Vec<u8>) {
     if value <= max {
         packed.push(instruction | low(value));
@@ -84,7 +85,7 @@ fn write_literals(run: &[u8], start: usize, packed: &mut Vec<u8>) {
     if packed.len() == start && (1..=238).contains(&length) {
         packed.push(low(17 + length));
     } else if (1..=3).contains(&length) {
-        // Two bits of the match before are kept for this; they lie in the last byte but one.
+        // Two bits in the last but one byte of the preceding match are reserved for this.
         let before = packed.len() - 2;
         packed[before] |= low(length);
     } else if length > 3 {
@@ -110,8 +111,8 @@ fn write_match(length: usize, distance: usize, packed: &mut Vec<u8>) {
     packed.extend([low(distance << 2), low(distance >> 6)]);
 }
 
-/// Appends to `data` what [`compress`] made a stream of. `None` for anything else, such as the matches of two and three
-/// bytes that only slower compressors write.
+/// Appends the decompressed stream to `data`. `None` if [`compress`] cannot have written the stream, for instance because of
+/// matches of two or three bytes, which only slower compressors write.
 pub(super) fn decompress(packed: &[u8], data: &mut Vec<u8>) -> Option<()> {
     let start = data.len();
     let mut input = packed;
@@ -171,13 +172,13 @@ fn counted(input: &mut &[u8], value: usize, max: usize) -> Option<usize> {
     }
 }
 
-/// Fourteen bits of distance and two of literals that follow the match.
+/// Reads fourteen bits of distance, and two bits for the number of literals that follow the match.
 fn distance(input: &mut &[u8]) -> Option<(usize, usize)> {
     let pair = take(input, 2)?.first_chunk().map(|bytes| usize::from(u16::from_le_bytes(*bytes)))?;
     Some((pair >> 2, pair & 3))
 }
 
-/// Appends `length` bytes that begin `distance` before the end. They may reach into themselves: then they repeat.
+/// Appends `length` bytes that begin `distance` before the end. If they overlap with themselves, they repeat.
 fn repeat(data: &mut Vec<u8>, start: usize, length: usize, distance: usize) -> Option<()> {
     let from = data.len().checked_sub(distance).filter(|&from| from >= start)?;
     let mut left = length;
@@ -198,15 +199,15 @@ mod tests {
         let (mut packed, mut back) = (vec![], vec![]);
         compress(data, &mut packed);
         assert_eq!(decompress(&packed, &mut back), Some(()), "{name}: {} bytes", data.len());
-        assert!(back == data, "{name}: {} bytes come back changed", data.len());
-        // A stream cut short is noticed wherever it is cut.
+        assert!(back == data, "{name}: {} bytes are decompressed to other content", data.len());
+        // A truncated stream is refused, wherever it is truncated.
         for cut in (0..packed.len()).step_by(1 + packed.len() / 64) {
             assert_eq!(decompress(&packed[..cut], &mut vec![]), None, "{name}: cut at {cut} of {}", packed.len());
         }
     }
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn decompressed_content_equals_the_original() {
         for (name, page) in pages::all() {
             for length in [0, 1, 3, 4, 19, 20, 21, 24, 25, 238, 239, 300, 4096] {
                 check(name, &page[..length]);
@@ -215,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_a_match_is_understood() {
-        // On either side of where a distance or a length takes another form.
+    fn every_encoding_of_a_match_is_decoded() {
+        // On both sides of the limits at which the encoding of distance or length changes.
         let noise = pages::noise(DISTANCE_MAX);
         for distance in [1, 7, 2048, 2049, 16_384, 16_385, 32_767, 32_768, DISTANCE_MAX] {
             for length in [4, 8, 9, 10, 33, 34, 288, 289, 600] {
@@ -228,15 +229,15 @@ mod tests {
                 write_match(length, distance, &mut packed);
                 write_literals(&[1, 2, 3], 0, &mut packed);
                 packed.extend([17, 0, 0]);
-                assert_eq!(decompress(&packed, &mut back), Some(()), "{length} bytes from {distance} before");
-                assert!(back == data, "{length} bytes from {distance} before");
+                assert_eq!(decompress(&packed, &mut back), Some(()), "{length} bytes at distance {distance}");
+                assert!(back == data, "{length} bytes at distance {distance}");
             }
         }
     }
 
     #[test]
-    fn streams_that_make_no_sense_are_refused() {
-        // A distance before the start, a stream that goes on after its end, an endless count.
+    fn invalid_streams_are_refused() {
+        // A distance beyond the start, bytes after the end of the stream, an unterminated count.
         for packed in [&[18, 7, 64, 9][..], &[18, 7, 17, 0, 0, 0], &[0; 9], &[]] {
             assert_eq!(decompress(packed, &mut vec![1, 2, 3]), None, "{packed:?}");
         }
