@@ -1,1 +1,1 @@
-"""Real programs on emulated slow memory: what fits at a tolerable slowdown, and what it costs."""
+"""Real programs on emulated slow memory: how much of their memory can be slow at a tolerable slowdown, and the cost."""

@@ -1,10 +1,10 @@
-"""`python -m emulate`: real programs on emulated slow memory, at several tolerable slowdowns (002 figures 5 to 11).
+"""`python -m emulate`: real programs on emulated slow memory, at several slowdowns (Thermostat figures 5 to 11).
 
-Each run is a program of its own under `thermocline-emulator --slowdown`: it is filled, the accesses to all of its memory
-are counted, the policy chooses what is slow, and then memory is slow and fast by turns.
+Each run is a program started by the emulator with `--slowdown`: it is filled, the accesses to all of its memory are
+counted, the policy places memory in the slow tier, and then the slow tier is slow and fast alternately.
 
-With `--scaled`, the last case of each program is the same number of slow accesses at a latency ten times as long: what
-it loses is ten times as much, and so stands out of the noise of the machine.
+With `--scaled`, the last case of each program has the same number of slow accesses at ten times the latency: its
+slowdown is ten times as high and exceeds the noise of the machine.
 """
 
 import argparse
@@ -28,21 +28,21 @@ _PACKAGES = {"redis-server": "redis-server", "memcached": "memcached", "pgbench"
 
 
 def main() -> int:
-    """Runs everything; 1 where something cannot be run."""
+    """Runs all cases; returns 1 on an error."""
     parser = argparse.ArgumentParser(prog="emulate", description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--emulator", type=Path, required=True, help="thermocline-emulator")
-    parser.add_argument("--load", type=Path, required=True, help="labguest, which keeps servers busy")
-    parser.add_argument("--out", type=Path, required=True, help="where the figures go, as JSON")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each case, of which the medians count (3)")
-    parser.add_argument("--only", action="append", help="a program, in place of all; may be repeated")
-    parser.add_argument("--period", type=float, default=10, help="seconds in which accesses are counted (10)")
-    parser.add_argument("--periods", type=int, default=4, help="how many of these memory is slow for then (4)")
+    parser.add_argument("--load", type=Path, required=True, help="labguest, which generates load")
+    parser.add_argument("--out", type=Path, required=True, help="output file (JSON)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each case; medians are reported (3)")
+    parser.add_argument("--only", action="append", help="run only this program; may be repeated")
+    parser.add_argument("--period", type=float, default=10, help="length of a counting period in seconds (10)")
+    parser.add_argument("--periods", type=int, default=4, help="number of periods with slow memory (4)")
     parser.add_argument(
-        "--turn", type=float, default=5, help="seconds for which memory is slow, or fast, at a time; 0: always slow (5)"
+        "--turn", type=float, default=5, help="length of a slow or fast phase in seconds; 0: always slow (5)"
     )
-    parser.add_argument("--scaled", action="store_true", help="3 %% once more, at ten times the latency")
+    parser.add_argument("--scaled", action="store_true", help="add a case of 3 %% at ten times the latency")
     arguments = parser.parse_args()
-    # What was started is ended then, too.
+    # SIGTERM also stops the started programs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         _run(arguments)
@@ -54,11 +54,11 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     if os.geteuid() != 0:
-        raise BenchError("emulating takes the rights of root: run it with sudo")
+        raise BenchError("emulation requires root: run it with sudo")
     _install()
     workloads = [w for w in all_of(arguments.load.resolve()) if not arguments.only or w.name in arguments.only]
-    wants_postgres = not arguments.only or "postgres" in arguments.only
-    if not workloads and not wants_postgres:
+    with_postgres = not arguments.only or "postgres" in arguments.only
+    if not workloads and not with_postgres:
         raise BenchError(f"there is no program {' or '.join(arguments.only)}")
     result: dict[str, Any] = {
         "machine": {"kernel": platform.release(), "processors": os.cpu_count()},
@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> None:
         "rows": [],
     }
     runs: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
-    # One run of each case after the other, so that what else the machine does meets all alike.
+    # Cases are interleaved, so that other load on the machine affects all of them alike.
     for _ in range(arguments.runs):
         for workload in workloads:
             for latency, target in _CASES + (_SCALED if arguments.scaled else []):
@@ -78,8 +78,8 @@ def _run(arguments: argparse.Namespace) -> None:
                     "slowdown_settled_ratio",
                     "slowdown_by_rate_ratio",
                 )
-                said = {key: None if run.get(key) is None else round(run[key], 3) for key in keys}
-                print(f"{workload.name} {target:.0%} at {latency}: {said}, load {os.getloadavg()[0]:.0f}", flush=True)
+                shown = {key: None if run.get(key) is None else round(run[key], 3) for key in keys}
+                print(f"{workload.name} {target:.0%} at {latency}: {shown}, load {os.getloadavg()[0]:.0f}", flush=True)
                 result["rows"] = [
                     {
                         "program": name,
@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> None:
                     for (name, latency, target), done in runs.items()
                 ]
                 _store(arguments.out, result)
-    if wants_postgres:
+    if with_postgres:
         with tempfile.TemporaryDirectory(prefix="emulate-") as directory:
             result["postgres"] = postgres.measure(Path(directory), 10)
         _store(arguments.out, result)
@@ -106,18 +106,18 @@ def _emulate(arguments: argparse.Namespace, workload: Workload, latency: str, ta
         emulator += ["--slowdown", f"{target * 100:g}%", "--period", f"{arguments.period:g}s"]
         if arguments.turn:
             emulator += ["--alternate", f"{arguments.turn:g}s"]
-        # Slow memory begins with the load: what fills the memory touches all of it.
+        # Slow memory begins with the load, because filling touches all of the memory.
         filled = Path(directory) / "filled"
         emulator += ["--wait-for", str(filled), "--report", str(report), "--"]
         with running(workload, emulator, Path(directory)) as program:
             program.fill()
             filled.touch()
             slow_seconds = arguments.period * arguments.periods
-            # A survey decides, and turns, up to a second late.
+            # Decisions and phase changes are delayed by up to a second.
             late_seconds = arguments.periods + 1
             done = program.work(arguments.period + slow_seconds * (2 if arguments.turn else 1) + late_seconds)
         if not report.exists():
-            raise BenchError(f"{workload.name} under emulation left no report")
+            raise BenchError(f"{workload.name} under emulation wrote no report")
         run = figures.of_run(json.loads(report.read_text()), done.seconds)
     return {**run, "load_average": os.getloadavg()[0]}
 

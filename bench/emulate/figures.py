@@ -1,4 +1,4 @@
-"""What runs on emulated slow memory say."""
+"""Figures of runs on emulated slow memory."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -8,13 +8,13 @@ from .workloads import Second
 
 
 def of_run(report: dict[str, Any], seconds: Sequence[Second]) -> dict[str, Any]:
-    """One run, from the emulator's report and from what the load says.
+    """Returns the figures of one run, from the emulator's report and the load's output.
 
-    Slowdowns are shares of the program's own processor time. `slowdown_counted_ratio` is of all time from the first
-    choice on, `slowdown_settled_ratio` of the last whole period, after what was found too hot has come home.
+    Slowdowns are relative to the program's own CPU time. `slowdown_counted_ratio` covers all time since the first
+    placement, `slowdown_settled_ratio` the last whole period, after memory that was too hot has been promoted.
 
-    `slowdown_by_rate_ratio` compares the operations per second in turns without and with slow memory, within a run. It
-    is absent where there were too few turns.
+    `slowdown_by_rate_ratio` compares the operations per second of phases without and with slow memory within a run. It
+    is `None` if there were too few phases.
     """
     periods = report["policy"]["periods"]
     if not periods or report["emulated_seconds"] <= 0:
@@ -41,9 +41,9 @@ def of_run(report: dict[str, Any], seconds: Sequence[Second]) -> dict[str, Any]:
 
 
 def _rate(turns: Sequence[dict[str, Any]], seconds: Sequence[Second], slow: bool) -> float | None:
-    """The median of the seconds that lie within turns of one kind, without the one in which pages come or go."""
+    """Returns the median of the seconds within phases of one kind, except for the second in which pages move."""
     ends = [turn["unix_ms"] / 1000 for turn in turns[1:]]
-    # The end of the last is not told, and what comes before the first decision is one long turn.
+    # The end of the last phase is unknown, and the time before the first decision is one long phase.
     spans = [
         (turn["unix_ms"] / 1000 + 1, end)
         for turn, end in zip(turns[1:], ends[1:], strict=False)
@@ -58,7 +58,7 @@ def _rate(turns: Sequence[dict[str, Any]], seconds: Sequence[Second], slow: bool
 
 
 def of_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The medians of some runs, and how far they are apart."""
+    """Returns the medians of some runs, and the ranges of ratios."""
     row: dict[str, Any] = {"runs": len(runs)}
     for name in dict.fromkeys(name for run in runs for name in run):
         values = [run[name] for run in runs if run.get(name) is not None]
@@ -69,7 +69,7 @@ def of_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """For people."""
+    """Formats the rows as a text table."""
     shares = f"{'slow':>7} {'counted':>8} {'settled':>8} {'by rate':>24}"
     lines = [f"{'program':<10} {'target':>7} {'latency':>8} {'memory':>9} {shares}"]
     for row in rows:

@@ -1,4 +1,4 @@
-"""PostgreSQL, whose memory cannot be made slow: how much of it is shared by its processes."""
+"""PostgreSQL, whose memory cannot be slowed down: measures how much of it its processes share."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _START_SECONDS = 60.0
 
 
 def measure(directory: Path, seconds: float) -> dict[str, Any]:
-    """Private and shared memory of all its processes under pgbench, which is TPC-B."""
+    """Returns the private and shared memory of all its processes under pgbench (TPC-B), and the transaction rate."""
     with _server(directory) as (server, socket):
         pgbench = ["pgbench", "--host", str(socket), "--username", "postgres"]
         _run([*pgbench, "--initialize", "--quiet", "--scale", "10", "postgres"])
@@ -25,8 +25,8 @@ def measure(directory: Path, seconds: float) -> dict[str, Any]:
         ) as load:
             time.sleep(seconds / 2)
             memory = _memory(server.pid)
-            said = load.communicate()[0]
-    found = re.search(r"^tps = ([0-9.]+)", said, re.MULTILINE)
+            output = load.communicate()[0]
+    found = re.search(r"^tps = ([0-9.]+)", output, re.MULTILINE)
     return {**memory, "transactions_per_second": float(found.group(1)) if found else None}
 
 
@@ -37,7 +37,7 @@ def _server(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         raise BenchError("there is no PostgreSQL in /usr/lib/postgresql; install postgresql")
     data = directory / "postgres"
     data.mkdir()
-    # It refuses to run as root.
+    # PostgreSQL refuses to run as root.
     as_user = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups"] if os.geteuid() == 0 else []
     if as_user:
         shutil.chown(data, "postgres", "postgres")

@@ -1,8 +1,8 @@
-"""Programs that keep all their data in their own memory, and say each second how much they have done.
+"""Programs that keep all data in their own memory and print each second how many operations they have done.
 
-A transaction is like that of TPC-B: a random account and a teller get a new balance, and a history grows. A query of
-the analytics job sums the sales of a day by shop: nine of ten are about the last tenth of the days. Both are SQLite in
-memory, so that all of it is private anonymous memory of one process.
+A transaction resembles that of TPC-B: a random account and a teller get a new balance, and a history grows. A query of
+the analytics job sums the sales of a day by shop; nine of ten queries are for the last tenth of the days. Both use
+SQLite in memory, so that all data is private anonymous memory of one process.
 """
 
 import argparse
@@ -65,13 +65,13 @@ def _analytics(rows: int, chance: random.Random) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Fills its memory, and works until its standard input ends."""
+    """Fills the memory, then runs for the number of seconds read from standard input."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program", choices=["tpcb", "analytics"])
     parser.add_argument("rows", type=int)
     arguments = parser.parse_args()
     make = {"tpcb": _tpcb, "analytics": _analytics}[arguments.program]
-    work = make(arguments.rows, random.Random(1))  # noqa: S311 the same work every time is what is wanted
+    work = make(arguments.rows, random.Random(1))  # noqa: S311 every run must do the same work
     say({"ready": True})
     until = time.monotonic() + float(sys.stdin.readline())
     second, done = time.monotonic() + 1, 0
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def say(line: dict[str, object]) -> None:
-    """One line of JSON, at once."""
+    """Prints one line of JSON and flushes it."""
     print(json.dumps(line), flush=True)
 
 

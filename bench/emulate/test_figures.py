@@ -1,4 +1,4 @@
-"""Runs made by hand, whose figures can be told without the code."""
+"""Reports written by hand, whose figures are known."""
 
 from typing import Any
 
@@ -24,15 +24,15 @@ def _report(turns: list[tuple[int, bool]]) -> dict[str, Any]:
     }
 
 
-def test_the_rate_is_of_whole_seconds_within_turns() -> None:
-    # Memory is learned until 110, then fast, slow and fast for ten seconds each, and slow to the end.
+def test_the_rate_covers_whole_seconds_within_phases() -> None:
+    # Counting until 110, then phases of ten seconds: fast, slow, fast, and slow to the end.
     report = _report([(100, True), (110, False), (120, True), (130, False), (140, True)])
     rate = {True: 80.0, False: 100.0}
     seconds = []
     for end in range(101, 150):
         begins = end - 1
         slow = begins < 110 or 120 <= begins < 130 or begins >= 140
-        # While pages come or go, and while memory is learned, it is neither.
+        # Seconds in which pages move, and the counting period, belong to neither kind.
         neither = begins < 110 or begins in (110, 120, 130, 140)
         seconds.append(Second(float(end), 7.0 if neither else rate[slow]))
     run = of_run(report, seconds)
@@ -41,7 +41,7 @@ def test_the_rate_is_of_whole_seconds_within_turns() -> None:
     assert (run["share_slow_ratio"], run["share_slow_at_first_ratio"]) == (0.6, 0.7)
 
 
-def test_too_few_turns_give_no_rate() -> None:
+def test_too_few_phases_give_no_rate() -> None:
     run = of_run(_report([(100, True)]), [Second(float(at), 50.0) for at in range(101, 110)])
     assert run["slowdown_by_rate_ratio"] is None
     assert run["slowdown_settled_ratio"] == 0.03
@@ -50,7 +50,7 @@ def test_too_few_turns_give_no_rate() -> None:
     assert of_run(empty, []) == {"share_slow_ratio": None}
 
 
-def test_medians_and_ranges_are_of_what_there_is() -> None:
+def test_medians_and_ranges_ignore_missing_values() -> None:
     runs = [{"share_slow_ratio": share, "faults": 3} for share in (0.2, None, 0.9, 0.3)]
     row = of_runs(runs)
     assert row["share_slow_ratio"] == 0.3

@@ -1,4 +1,4 @@
-"""The programs that are run on emulated slow memory, and what keeps each busy."""
+"""The programs that run on emulated slow memory, and their loads."""
 
 import json
 import subprocess
@@ -15,44 +15,44 @@ _START_SECONDS = 60.0
 
 
 class BenchError(Exception):
-    """What went wrong, and with what."""
+    """An error of the benchmark; the message names the object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """What was done in one second."""
+    """Operations of one second."""
 
     ended_at: float
-    """Seconds since the epoch."""
+    """Unix time of its end."""
     operations: float
 
 
 @dataclass(slots=True)
 class Done:
-    """The operations of a load, second by second."""
+    """Operations of a load by second."""
 
     seconds: list[Second] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A program of one process, whose memory is its own, and its load."""
+    """A program of one process with private memory, and its load."""
 
     name: str
     argv: Sequence[str]
-    """The program; `{socket}` is where it is to listen."""
+    """Command line of the program; `{socket}` is the socket to listen on."""
     fill: Sequence[str] = ()
-    """What fills it once it listens, if it does not fill itself."""
+    """Command line that fills it once it listens; empty if it fills itself."""
     load: Sequence[str] = ()
-    """What keeps it busy then; `{seconds}` is for how long."""
+    """Command line of its load; `{seconds}` is the duration. Empty if it generates its own load."""
 
 
 def all_of(load: Path) -> list[Workload]:
-    """Redis with a hotspot, memcached by Zipf's law, and two that are their own load. `load` is `labguest`."""
+    """Redis with a hotspot, memcached with Zipf's law, and two that are their own load. `load` is `labguest`."""
     redis = [str(load), "load", "redis", "--socket", "{socket}"]
     memcached = [str(load), "load", "memcached", "--socket", "{socket}"]
     keys, seconds = ["--keys", "200000"], ["--seconds", "{seconds}"]
-    # A link to an interpreter would replace itself by the real one, which ends the emulation.
+    # The path must not be a link to the interpreter, which would re-execute itself and end the emulation.
     python = str(Path(sys.executable).resolve())
     return [
         Workload(
@@ -73,23 +73,23 @@ def all_of(load: Path) -> list[Workload]:
 
 
 class Running:
-    """A program that was started, possibly by an emulator."""
+    """A program that was started, possibly by the emulator."""
 
     def __init__(self, workload: Workload, before: Sequence[str], directory: Path) -> None:
         self._workload = workload
         self._socket = str(directory / "socket")
         argv = [*before, *self._with(workload.argv)]
         pipe = None if workload.fill else subprocess.PIPE
-        # A session of its own: a Ctrl-C is ours to deal with.
+        # A session of its own: only this process handles Ctrl-C.
         self._log = (directory / f"{workload.name}.log").open("wb")
         self._process = subprocess.Popen(
             argv, stdin=pipe or subprocess.DEVNULL, stdout=pipe or self._log, stderr=self._log, start_new_session=True
         )
 
     def fill(self) -> None:
-        """Waits until all data is there."""
+        """Waits until all data is stored."""
         if not self._workload.fill:
-            self._said()
+            self._await_ready()
             return
         until = time.monotonic() + _START_SECONDS
         while not Path(self._socket).exists():
@@ -98,17 +98,17 @@ class Running:
             time.sleep(0.05)
         done = subprocess.run(self._with(self._workload.fill), capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise BenchError(f"{self._workload.name} cannot be filled: {done.stderr.strip()}")
+            raise BenchError(f"{self._workload.name} could not be filled: {done.stderr.strip()}")
 
     def work(self, seconds: float) -> Done:
-        """Keeps it busy for so long."""
+        """Runs the load for `seconds`; returns its operations."""
         done = Done()
         if self._workload.load:
             argv = [word.format(seconds=f"{seconds:g}", socket=self._socket) for word in self._workload.load]
             with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as load:
                 _take(_opened(load.stdout), done)
             if load.returncode != 0:
-                raise BenchError(f"the load of {self._workload.name} ended with {load.returncode}")
+                raise BenchError(f"the load of {self._workload.name} exited with status {load.returncode}")
             return done
         stdin = self._process.stdin
         if stdin is None:
@@ -119,7 +119,7 @@ class Running:
         return done
 
     def stop(self) -> None:
-        """Ends it. An emulator passes the signal on, writes its report and ends with it."""
+        """Ends it. The emulator forwards the signal, writes its report and exits with the program."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
@@ -127,26 +127,26 @@ class Running:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            raise self._failed("does not end") from None
+            raise self._failed("does not exit") from None
         finally:
             self._log.close()
 
-    def _said(self) -> None:
+    def _await_ready(self) -> None:
         line = _opened(self._process.stdout).readline()
         if json.loads(line or "{}").get("ready") is not True:
-            raise self._failed("ended before it was ready")
+            raise self._failed("exited before it was ready")
 
     def _with(self, words: Sequence[str]) -> list[str]:
         return [word.format(socket=self._socket) for word in words]
 
     def _failed(self, what: str) -> BenchError:
-        said = Path(self._log.name).read_text(errors="replace").strip()
-        return BenchError(f"{self._workload.name} {what}: {said[-2000:]}")
+        output = Path(self._log.name).read_text(errors="replace").strip()
+        return BenchError(f"{self._workload.name} {what}: {output[-2000:]}")
 
 
 @contextmanager
 def running(workload: Workload, before: Sequence[str], directory: Path) -> Iterator[Running]:
-    """The program while it runs; it is ended in any case."""
+    """Runs the program within a `with` block, and stops it when the block is left."""
     program = Running(workload, before, directory)
     try:
         yield program
@@ -162,6 +162,6 @@ def _opened(stream: IO[AnyStr] | None) -> IO[AnyStr]:
 
 def _take(lines: Iterable[str], done: Done) -> None:
     for line in lines:
-        said = json.loads(line)
-        if "ops" in said and "ops_per_s" not in said:
-            done.seconds.append(Second(time.time(), said["ops"]))
+        record = json.loads(line)
+        if "ops" in record and "ops_per_s" not in record:
+            done.seconds.append(Second(time.time(), record["ops"]))

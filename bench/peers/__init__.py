@@ -1,1 +1,1 @@
-"""The fleet model as one would write it in numpy, numba and SQL, on the same trace, with the same answer."""
+"""The fleet model written in numpy, numba and SQL, on the same trace with the same result."""

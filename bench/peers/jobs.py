@@ -1,4 +1,4 @@
-"""A fleet's trace as arrays, a job after the other."""
+"""A fleet's trace as arrays, one job after the other."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,14 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Jobs:
-    """What the controller reads of each entry; rows are sorted by job and time."""
+    """Columns of the entries that the controller reads; rows are sorted by job and time."""
 
     starts: Numbers
-    """Where each job begins, and the end of the last: jobs + 1."""
+    """First row of each job, and the end of the last job: jobs + 1 values."""
     age_ms: Numbers
     window_ms: Numbers
     cold: npt.NDArray[np.uint32]
-    """Pages by age: entries x buckets, the first bucket younger than every threshold."""
+    """Pages by age: entries x buckets; the first bucket is younger than every threshold."""
     promotions: npt.NDArray[np.uint32]
     table: pa.Table
     """The same columns, and `job_number`, for SQL."""
@@ -30,17 +30,17 @@ class Jobs:
 
 
 def load(directory: Path) -> Jobs:
-    """Read all trace files below a directory."""
+    """Reads all trace files below a directory."""
     dataset = ds.dataset(directory, format="parquet", partitioning=None)
     histograms = {
         kind: sorted(name for name in dataset.schema.names if name.startswith(f"{kind}_") and name.endswith("_pages"))
         for kind in ("cold", "promotions")
     }
-    # `promoted_pages` and the like are no buckets.
+    # Names such as `promoted_pages` are not buckets.
     histograms = {kind: [name for name in names if name.split("_")[1].isdigit()] for kind, names in histograms.items()}
     keys = ["machine", "job", "job_key", "start_unix_ms"]
-    wanted = [*keys, "job_age_ms", "window_ms", *histograms["cold"], *histograms["promotions"]]
-    table = dataset.to_table(columns=wanted).sort_by([(key, "ascending") for key in keys]).combine_chunks()
+    columns = [*keys, "job_age_ms", "window_ms", *histograms["cold"], *histograms["promotions"]]
+    table = dataset.to_table(columns=columns).sort_by([(key, "ascending") for key in keys]).combine_chunks()
     changes = np.zeros(len(table), dtype=bool)
     changes[0] = True
     for key in keys[:3]:

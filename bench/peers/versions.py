@@ -1,8 +1,8 @@
-"""One pair of K and S over a whole fleet, in three ways.
+"""One pair of K and S over a whole fleet, in three versions.
 
-Each returns sums over all entries that are replayed with far memory: cold pages at the threshold in force by the window
-in milliseconds, promotions at that threshold, and the entries themselves. `docs/model.md` has the rules: 000 section
-4.3 with a threshold that holds during the entry after the one that it was decided in.
+Each returns sums over all entries that are replayed with far memory: cold pages at the threshold in effect times the
+window in milliseconds, promotions at that threshold, and the number of entries. `docs/model.md` has the rules: SDFM
+section 4.3, with a threshold that applies to the entry after the one in which it was decided.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Sums = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Pair:
-    """The parameters: P and K in millionths, S in milliseconds."""
+    """Parameters: P and K in parts per million, S in milliseconds."""
 
     rate_ppm: int
     percentile_ppm: int
@@ -29,9 +29,9 @@ class Pair:
 
 
 def by_numpy(jobs: Jobs, pair: Pair) -> Sums:
-    """All jobs side by side, one entry of each at a time."""
+    """Processes one entry of all jobs at a time."""
     lengths = np.diff(jobs.starts)
-    # The longest first, so that those that still live are a prefix.
+    # Longest jobs first, so that the jobs that still have entries are a prefix.
     order = np.argsort(-lengths, kind="stable")
     starts, lengths = jobs.starts[:-1][order], lengths[order]
     buckets = jobs.cold.shape[1]
@@ -52,9 +52,9 @@ def by_numpy(jobs: Jobs, pair: Pair) -> Sums:
         allowed = pair.rate_ppm * cold[:, 0] * window // (PPM * MS_PER_MINUTE)
         best = (promoted_from > allowed[:, None]).sum(axis=1)
         bests[np.arange(live), best] += window > 0
-        seen = bests[:live].cumsum(axis=1)
-        rank = np.maximum(-(-seen[:, -1] * pair.percentile_ppm // PPM), 1)
-        percentile = (seen < rank[:, None]).sum(axis=1)
+        cumulated = bests[:live].cumsum(axis=1)
+        rank = np.maximum(-(-cumulated[:, -1] * pair.percentile_ppm // PPM), 1)
+        percentile = (cumulated < rank[:, None]).sum(axis=1)
         chosen[:live] = np.where(window > 0, np.maximum(percentile, best), buckets - 1)
         warm[:live] = jobs.age_ms[rows] >= pair.warmup_ms
     return stored, promoted, entries
@@ -98,10 +98,10 @@ def _loop(
                 bests[best] += 1
                 total += 1
                 rank = max((total * percentile_ppm + PPM - 1) // PPM, 1)
-                seen, percentile = 0, 0
+                cumulated, percentile = 0, 0
                 for bucket in range(buckets):
-                    seen += bests[bucket]
-                    if seen >= rank:
+                    cumulated += bests[bucket]
+                    if cumulated >= rank:
                         percentile = bucket
                         break
                 chosen = max(percentile, best)
@@ -110,14 +110,14 @@ def _loop(
 
 
 def by_numba(jobs: Jobs, pair: Pair) -> Sums:
-    """Loops, compiled."""
+    """Processes entries in compiled loops."""
     arrays = (jobs.starts, jobs.age_ms, jobs.window_ms, jobs.cold, jobs.promotions)
     stored, promoted, entries = _loop(*arrays, pair.rate_ppm, pair.percentile_ppm, pair.warmup_ms)
     return int(stored), int(promoted), int(entries)
 
 
 def in_duckdb(jobs: Jobs) -> duckdb.DuckDBPyConnection:
-    """A database in memory, of one thread, that holds the trace as table `entries` with lists for histograms."""
+    """Returns an in-memory database with one thread and the trace as table `entries`, with lists for histograms."""
     connection = duckdb.connect(config={"threads": 1})
     connection.register("raw", jobs.table)
     connection.execute(
@@ -132,7 +132,7 @@ def in_duckdb(jobs: Jobs) -> duckdb.DuckDBPyConnection:
 
 
 def by_sql(connection: duckdb.DuckDBPyConnection, pair: Pair) -> Sums:
-    """A window of all earlier bests for each entry."""
+    """Uses a window over all earlier bests for each entry."""
     parameters = {
         "rate": pair.rate_ppm,
         "divisor": PPM * MS_PER_MINUTE,
@@ -153,10 +153,10 @@ WITH best AS (
   SELECT *, greatest(best, quantile_disc(best, $percentile)
       OVER (PARTITION BY job_number ORDER BY job_age_ms ROWS UNBOUNDED PRECEDING)) AS threshold
   FROM best
-), in_force AS (
+), in_effect AS (
   SELECT *, lag(threshold) OVER each_job AS held, lag(job_age_ms) OVER each_job AS held_since
   FROM pool WINDOW each_job AS (PARTITION BY job_number ORDER BY job_age_ms)
 )
 SELECT sum(list_sum(cold[held + 2:]) * window_ms)::HUGEINT, sum(list_sum(promotions[held + 2:]))::HUGEINT, count(*)
-FROM in_force WHERE held_since >= $warmup_ms AND held < len(cold) - 1
+FROM in_effect WHERE held_since >= $warmup_ms AND held < len(cold) - 1
 """

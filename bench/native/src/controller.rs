@@ -12,10 +12,10 @@ use units::{Age, Pages, RatioPpm};
 use crate::ALLOCATOR;
 use crate::measure::{Bench, Effort, Report};
 
-/// Steps per call; also the periods of a job's life that repeat.
+/// Steps per call, and length of the repeated sequence of periods.
 const PERIODS: usize = 1024;
 
-/// Measures the controller, after making sure that it allocates nothing.
+/// Measures the controller, after checking that it does not allocate.
 pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     let thresholds = Thresholds::log_spaced(32)?;
     let params = Params::new(RatioPpm(2_000), RatioPpm(980_000), 120_000);
@@ -39,7 +39,7 @@ pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     report.measure(effort, Bench { name: "cold_age_step", unit: "steps", work: &mut work, limit: None, required: None })
 }
 
-/// Periods of a job whose promotions vary, so that every threshold is the best at some time.
+/// Returns periods of a job whose promotions vary, so that every threshold is the best one in some period.
 fn life(thresholds: &Thresholds) -> Vec<Input> {
     let mut random = fastrand::Rng::with_seed(2);
     let mut histogram = |scale: u64| {

@@ -1,4 +1,4 @@
-//! Page ages into histograms, and histograms into the thresholds' buckets.
+//! Histograms from page ages, and bucketed histograms from them.
 
 use std::hint::black_box;
 
@@ -9,16 +9,16 @@ use units::{Age, Pages};
 
 use crate::measure::{Bench, Effort, Report};
 
-/// Ages of 256 GiB of 4 KiB pages: far more than any cache holds.
+/// Ages of 256 GiB of 4 KiB pages, which exceeds all caches.
 const AGES: usize = 64 << 20;
 
-/// What must be folded per core and second: 1 GiB of page ages.
+/// Required rate per core and second: 1 GiB of page ages.
 const REQUIRED: f64 = (1u64 << 30) as f64;
 
-/// Pages of the same age that follow each other in the memory of a job: allocated together, used together.
+/// Mean length of a run of equal ages in a job's memory: pages that are allocated together are used together.
 const RUN: usize = 200;
 
-/// Measures folding at both ends of what memory looks like: ages in runs, the normal case, and no order at all.
+/// Measures both extremes: ages in runs, which is the normal case, and ages in random order.
 pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut ages = vec![0u8; AGES];
@@ -47,7 +47,7 @@ fn fold(report: &mut Report, effort: Effort, name: &'static str, ages: &[u8]) ->
         black_box(counts);
         AGES as u64
     };
-    // The limit is memory bandwidth: bytes that are loaded and added up.
+    // The limit is memory bandwidth: loading and adding the same bytes.
     let mut limit = || {
         black_box(sum(black_box(ages)));
         AGES as u64
@@ -55,13 +55,13 @@ fn fold(report: &mut Report, effort: Effort, name: &'static str, ages: &[u8]) ->
     report.measure(effort, Bench { name, unit: "bytes", work: &mut work, limit: Some(&mut limit), required: Some(REQUIRED) })
 }
 
-/// Eight bytes at a time, which leaves nothing to do but to load.
+/// Sums eight bytes at a time, so that loading is the only cost.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(8).map(|word| word.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)));
     words.fold(0, u64::wrapping_add)
 }
 
-/// Runs of equal ages, half as many at each older age.
+/// Fills with runs of equal ages; each older age is half as frequent.
 fn fill_runs(ages: &mut [u8], random: &mut fastrand::Rng) {
     let mut rest = ages;
     while !rest.is_empty() {

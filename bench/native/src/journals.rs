@@ -1,4 +1,4 @@
-//! The journal: appended every period of every job, read and replayed by every model.
+//! The journal: appended to in every period of every job, read and replayed by models.
 
 use std::hint::black_box;
 
@@ -13,19 +13,19 @@ use units::{Age, Bytes, Pages, RatioPpm};
 
 use crate::measure::{Bench, Effort, Report};
 
-/// Jobs of the machine; each round of the loop appends one period of each.
+/// Jobs of the machine; each round appends one period of each.
 const JOBS: u64 = 200;
 
-/// Rounds in the journal that is replayed.
+/// Rounds in the replayed journal.
 const ROUNDS: u64 = 10;
 
 const PARAMS: Params = Params::new(RatioPpm(2_000), RatioPpm(980_000), 120_000);
 
-/// Measures appending a round of all jobs, and reading and replaying what was appended.
+/// Measures appending a round of all jobs, and reading and replaying the journal.
 pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     let records = life(&Thresholds::log_spaced(32)?);
     let round = &records[records.len() - usize::try_from(JOBS)?..];
-    let directory = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
     let mut growing = Journal::open(directory.path(), Bytes::mib(64), 2)?;
     let mut failed = None;
     let mut append = || {
@@ -38,18 +38,18 @@ pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
         return Err(error).context("cannot append to a journal in the temporary directory");
     }
 
-    let directory = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
     Journal::open(directory.path(), Bytes::mib(64), 1)?.append(&records)?;
     let path = Journal::path(directory.path());
     let replayed = replay::replay(&journal::read(&path)?);
-    ensure!(replayed.differing.is_empty() && replayed.skipped == 0, "what was recorded does not replay: {replayed:?}");
+    ensure!(replayed.differing.is_empty() && replayed.skipped == 0, "the recorded decisions do not replay: {replayed:?}");
     let mut read = || journal::read(&path).map_or(0, |records| replay::replay(&records).periods as u64);
     report.measure(effort, Bench { name: "journal_read_and_replay", unit: "periods", work: &mut read, limit: None, required: None })?;
     let mut replay = || black_box(replay::replay(black_box(&records))).periods as u64;
     report.measure(effort, Bench { name: "journal_replay", unit: "periods", work: &mut replay, limit: None, required: None })
 }
 
-/// A machine's journal: its jobs, and some rounds of their periods.
+/// Returns a machine's journal: its jobs, and some rounds of their periods.
 fn life(thresholds: &Thresholds) -> Vec<Record> {
     let agent = AgentRecord {
         version: journal::VERSION,

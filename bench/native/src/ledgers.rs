@@ -1,4 +1,4 @@
-//! The pool manager under load: slices given and taken back, each on the disk before it is answered.
+//! The pool manager under load: slices assigned and returned, each made durable before the reply.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,14 +14,14 @@ use manager::settings::Settings;
 use pool::{EmcId, Generation, SliceId};
 use serde::Serialize;
 
-/// Hosts that ask at once.
+/// Concurrent hosts.
 const HOSTS: usize = 16;
-/// How long each way is measured.
+/// Duration of each measurement.
 const SPAN: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the manager did. An operation is a slice given, or a slice taken back; that it is offline then is said too, and not
-/// counted.
+/// The manager's throughput. An operation is an assignment or a return of a slice; the report that a slice is offline
+/// is sent too, but not counted.
 #[derive(Debug, Serialize)]
 pub(crate) struct LedgerReport {
     ledger: Ledger,
@@ -30,11 +30,11 @@ pub(crate) struct LedgerReport {
 #[derive(Debug, Serialize)]
 struct Ledger {
     hosts: usize,
-    /// Writes of 4 KiB to the same disk, each synced, one after the other.
+    /// Synced writes of 4 KiB to the same disk, one after the other.
     disk_syncs_per_second: f64,
-    /// Requests handed to the writer within the process.
+    /// Requests passed to the writer within the process.
     within: Figures,
-    /// Requests by HTTP over loopback, without TLS, from threads of the same machine.
+    /// Requests by HTTP over loopback, without TLS, from threads of the same process.
     by_http: Figures,
 }
 
@@ -45,10 +45,10 @@ struct Figures {
     p99_milliseconds: f64,
 }
 
-/// How a manager is asked.
+/// Transport of requests to the manager.
 trait Way: Sync {
     fn lease(&self, host: &str) -> Result<u64>;
-    /// None where there is no free slice yet.
+    /// Returns `None` if no slice is free yet.
     fn assign(&self, host: &str, epoch: u64, name: &str) -> Result<Option<Slice>>;
     fn give_back(&self, host: &str, epoch: u64, name: &str) -> Result<()>;
     fn offlined(&self, host: &str, epoch: u64, slice: &Slice) -> Result<()>;
@@ -78,7 +78,7 @@ impl Way for Client {
     }
 }
 
-/// Without HTTP.
+/// Direct calls without HTTP.
 struct Within<'a>(&'a Manager);
 
 impl Within<'_> {
@@ -95,7 +95,7 @@ impl Way for Within<'_> {
     fn lease(&self, host: &str) -> Result<u64> {
         match self.ask(Ask::Lease { host: host.to_owned(), instance: "bench".to_owned() })? {
             Answer::Lease(lease) => Ok(lease.epoch),
-            other => bail!("a lease is answered by {other:?}"),
+            other => bail!("unexpected reply to a lease request: {other:?}"),
         }
     }
 
@@ -103,7 +103,7 @@ impl Way for Within<'_> {
         let (host, request, vm) = (host.to_owned(), format!("give {name}"), name.to_owned());
         match self.followed(Ask::Assign { host, epoch, request, vm, slices: 1 })? {
             Ok(Answer::Assignment(given)) => Ok(given.slices.into_iter().next()),
-            Ok(other) => bail!("an assignment is answered by {other:?}"),
+            Ok(other) => bail!("unexpected reply to an assignment: {other:?}"),
             Err(refused) if refused.error == Code::Short => Ok(None),
             Err(refused) => bail!(refused.message),
         }
@@ -123,7 +123,7 @@ fn host(number: usize) -> String {
     format!("host-{number}")
 }
 
-/// One host: how long each operation took.
+/// Runs one host; returns the duration of each operation.
 fn cycle(way: &dyn Way, number: usize, end: Instant) -> Result<Vec<Duration>> {
     let host = host(number);
     let epoch = way.lease(&host)?;
@@ -149,7 +149,7 @@ fn drive(way: &dyn Way) -> Result<Figures> {
     let end = began + SPAN;
     let took: Result<Vec<Vec<Duration>>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..HOSTS).map(|number| scope.spawn(move || cycle(way, number, end))).collect();
-        threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a host has panicked"))?).collect()
+        threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a host's thread panicked"))?).collect()
     });
     let seconds = began.elapsed().as_secs_f64();
     let mut took: Vec<Duration> = took?.into_iter().flatten().collect();
@@ -160,7 +160,7 @@ fn drive(way: &dyn Way) -> Result<Figures> {
     Ok(Figures { operations_per_second, p50_milliseconds: at(50), p99_milliseconds: at(99) })
 }
 
-/// How fast the disk syncs, with nothing else to do.
+/// Returns the disk's synced writes per second when idle.
 fn syncs(directory: &Path) -> Result<f64> {
     let file = File::create(directory.join("syncs"))?;
     let (began, mut count) = (Instant::now(), 0u32);
@@ -175,7 +175,7 @@ fn syncs(directory: &Path) -> Result<f64> {
 /// Measures a manager whose ledger is in `directory`.
 ///
 /// # Errors
-/// When it does not start, or refuses what it should not.
+/// The manager does not start, or refuses a valid request.
 pub(crate) fn bench(directory: &Path) -> Result<LedgerReport> {
     std::fs::create_dir_all(directory)?;
     let directory = tempfile::tempdir_in(directory)?;
@@ -189,10 +189,10 @@ pub(crate) fn bench(directory: &Path) -> Result<LedgerReport> {
     let settings = Settings::parse(&directory.path().join("pool.toml"), &text)?;
     service::init(&settings, true)?;
     let manager = service::start(&settings, true)?;
-    eprintln!("measuring {HOSTS} hosts that ask for slices and give them back");
+    eprintln!("measuring {HOSTS} hosts that request and return slices");
     let disk_syncs_per_second = syncs(directory.path())?;
     let within = drive(&Within(&manager))?;
-    let client = Client::new(&format!("http://{}", manager.address), None, PATIENCE)?;
+    let client = Client::new(&format!("http://{}", manager.address), None, TIMEOUT)?;
     let by_http = drive(&client)?;
     manager.stop();
     Ok(LedgerReport { ledger: Ledger { hosts: HOSTS, disk_syncs_per_second, within, by_http } })

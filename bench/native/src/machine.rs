@@ -1,24 +1,24 @@
-//! What the figures were measured on.
+//! The machine on which figures were measured.
 
 use anyhow::Result;
 use kernel::{Roots, file};
 use serde::Serialize;
 
-/// The machine, in its own words.
+/// Description of the machine.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
-    /// `model name` of `/proc/cpuinfo`; absent on architectures that do not name it.
+    /// `model name` of `/proc/cpuinfo`; `None` on architectures without it.
     pub(crate) cpu: Option<String>,
-    /// Cores that this process may use.
+    /// Cores available to this process.
     pub(crate) cores: usize,
-    /// The kernel's release.
+    /// Kernel release.
     pub(crate) kernel: String,
 }
 
-/// Describes this machine.
+/// Returns the description of this machine.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
+/// `/proc` cannot be read.
 pub(crate) fn describe() -> Result<Machine> {
     let roots = Roots::host();
     let info = file::read(&roots.proc.join("cpuinfo"), file::LARGE)?;

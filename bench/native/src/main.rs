@@ -1,8 +1,8 @@
-//! Native benchmarks of what runs for every page, job or period.
+//! Native benchmarks of code that runs for every page, job or period.
 //!
-//! Each figure is the median of repeated runs, per second of processor time, so that a busy machine slows the bench
-//! but hardly its figures. Where a limit exists (reading the same bytes and doing nothing), it is measured in turn
-//! with the work, and the ratio of the two is the figure that compares across machines.
+//! Each figure is the median of repeated runs, per second of CPU time, so that a busy machine slows the benchmark down
+//! but hardly changes its figures. If a limit exists (only reading the same bytes), it is measured alternately with the
+//! work, and the ratio of the two is comparable between machines.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,27 +27,27 @@ mod traces;
 
 use measure::{Effort, Report};
 
-/// Counts allocations, for the figures that claim there are none.
+/// Counts allocations, for benchmarks that require none.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
-/// Native benchmarks: prints a table and writes the figures as JSON. Fails if one is below its requirement.
+/// Native benchmarks: prints a table and writes the figures as JSON. Fails if a figure is below its requirement.
 #[derive(Debug, Parser)]
 #[command(name = "thermocline-bench")]
 struct Arguments {
-    /// Where to write the figures
+    /// File for the figures
     #[arg(long, value_name = "FILE", default_value = "target/bench/native.json")]
     out: PathBuf,
-    /// Measure the fleet model instead of what runs on a machine
+    /// Measure the fleet model instead
     #[arg(long)]
     model: bool,
-    /// Measure the pooling simulator instead, one prediction on the VM request path, and the pool manager under load
+    /// Measure the pooling simulator, predictions on the VM request path, and the pool manager under load instead
     #[arg(long, conflicts_with_all = ["model", "resolution"])]
     pool: bool,
-    /// Measure instead what entries of several periods hide, in this journal and in a generated fleet
+    /// Measure the effect of summing several periods into an entry instead, on this journal and on a generated fleet
     #[arg(long, value_name = "JOURNAL", conflicts_with = "model")]
     resolution: Option<PathBuf>,
-    /// Runs of each benchmark; the median of an odd number is one of them
+    /// Runs of each benchmark; with an odd number the median is one of them
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1001))]
     runs: u32,
 }
@@ -81,7 +81,7 @@ fn main() -> Result<ExitCode> {
     Ok(if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The figures of `make bench-pool`.
+/// Figures of `make bench-pool`.
 #[derive(Serialize)]
 struct PoolFigures {
     #[serde(flatten)]
@@ -92,7 +92,7 @@ struct PoolFigures {
     ledgers: ledgers::LedgerReport,
 }
 
-/// `beside` is where figures go: the ledger is measured on that disk.
+/// The ledger is measured on the disk of `beside`, the file for the figures.
 fn pool(effort: Effort, beside: &Path) -> Result<PoolFigures> {
     let ledgers = ledgers::bench(beside.parent().unwrap_or(Path::new("")))?;
     let simulator = pools::bench(machine::describe()?, effort)?;
@@ -101,7 +101,7 @@ fn pool(effort: Effort, beside: &Path) -> Result<PoolFigures> {
 
 fn write(out: &Path, json: &str) -> Result<()> {
     if let Some(directory) = out.parent() {
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     }
     std::fs::write(out, json).with_context(|| format!("cannot write {}", out.display()))?;
     println!("figures in {}", out.display());

@@ -10,51 +10,51 @@ use serde::Serialize;
 
 use crate::machine::Machine;
 
-/// How often everything is measured.
+/// Amount of measuring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
     /// Runs of each benchmark.
     pub(crate) runs: u32,
 }
 
-/// The shortest run: processor time is counted in microseconds, and a run must be long against that.
+/// Minimum length of a run: CPU time has a resolution of microseconds.
 const RUN_MIN: Duration = Duration::from_millis(20);
 
-/// What is measured: does its work once and returns how many units that was.
+/// Code to be measured: does its work once and returns the number of units.
 pub(crate) type Work<'a> = &'a mut dyn FnMut() -> u64;
 
 /// One benchmark.
 pub(crate) struct Bench<'a> {
-    /// Its key in the report.
+    /// Key in the report.
     pub(crate) name: &'static str,
-    /// What `work` counts; the figure is so many per second.
+    /// Unit counted by `work`; the figure is units per second.
     pub(crate) unit: &'static str,
-    /// The code in question.
+    /// The measured code.
     pub(crate) work: Work<'a>,
-    /// The least that any code must do over the same data, counted in the same unit.
+    /// Minimum work on the same data, counted in the same unit.
     pub(crate) limit: Option<Work<'a>>,
-    /// The rate below which the project's own requirement is missed.
+    /// Minimum rate that the project requires.
     pub(crate) required: Option<f64>,
 }
 
 /// One figure of the report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figure {
-    /// The median rate.
+    /// Median rate.
     pub(crate) median: f64,
-    /// Its unit.
+    /// Unit of the rate.
     pub(crate) unit: String,
-    /// The median of work by limit, of runs one after the other; `null` where there is no limit.
+    /// Median ratio of work to limit in consecutive runs; `null` without a limit.
     pub(crate) ratio_to_limit: Option<f64>,
-    /// The slowest run.
+    /// Slowest run.
     pub(crate) lowest: f64,
-    /// The fastest run.
+    /// Fastest run.
     pub(crate) highest: f64,
-    /// The rate that the project requires, if it requires one.
+    /// Required rate, if there is one.
     pub(crate) required: Option<f64>,
 }
 
-/// Everything that was measured.
+/// All figures.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     machine: Machine,
@@ -62,15 +62,15 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A report without figures.
+    /// Returns a report without figures.
     pub(crate) fn new(machine: Machine) -> Self {
         Self { machine, results: BTreeMap::new() }
     }
 
-    /// Measures one benchmark and notes its figure.
+    /// Measures one benchmark and adds its figure.
     ///
     /// # Errors
-    /// When the kernel does not tell the processor time.
+    /// The kernel does not report CPU time.
     pub(crate) fn measure(&mut self, effort: Effort, bench: Bench<'_>) -> Result<()> {
         eprintln!("measuring {}", bench.name);
         let Bench { name, unit, work, mut limit, required } = bench;
@@ -79,7 +79,7 @@ impl Report {
         for run in 0..=effort.runs {
             let rate = rate(work)?;
             let limit_rate = limit.as_mut().map(|limit| self::rate(limit)).transpose()?;
-            // The first run of each warms caches and page tables.
+            // The first run of each warms up caches and page tables.
             if run > 0 {
                 rates.push(rate);
                 ratios.extend(limit_rate.map(|limit| rate / limit));
@@ -99,7 +99,7 @@ impl Report {
         Ok(())
     }
 
-    /// The figures for people.
+    /// Formats the figures as a text table.
     pub(crate) fn table(&self) -> String {
         let Machine { cpu, cores, kernel } = &self.machine;
         let mut text = format!("{}, {cores} cores, Linux {kernel}\n", cpu.as_deref().unwrap_or("unnamed processor"));
@@ -112,7 +112,7 @@ impl Report {
         text
     }
 
-    /// One line for each figure below its requirement.
+    /// Returns one line for each figure below its requirement.
     pub(crate) fn missed(&self) -> Vec<String> {
         let missed = self.results.iter().filter_map(|(name, figure)| {
             let required = figure.required.filter(|&required| figure.median < required)?;
@@ -122,15 +122,15 @@ impl Report {
     }
 }
 
-/// The median rates of two works, run in turn, and the median of the first by the second.
+/// Returns the median rates of two works measured alternately, and the median ratio of the first to the second.
 ///
 /// # Errors
-/// When the kernel does not tell the processor time.
+/// The kernel does not report CPU time.
 pub(crate) fn compare(effort: Effort, first: Work<'_>, second: Work<'_>) -> Result<(f64, f64, f64)> {
     let (mut firsts, mut seconds, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for run in 0..=effort.runs {
         let (a, b) = (rate(first)?, rate(second)?);
-        // The first run of each warms caches and page tables.
+        // The first run of each warms up caches and page tables.
         if run > 0 {
             firsts.push(a);
             seconds.push(b);
@@ -144,17 +144,17 @@ pub(crate) fn compare(effort: Effort, first: Work<'_>, second: Work<'_>) -> Resu
     Ok((middle(firsts), middle(seconds), middle(ratios)))
 }
 
-/// The median rate of a work.
+/// Returns the median rate of a work.
 ///
 /// # Errors
-/// When the kernel does not tell the processor time.
+/// The kernel does not report CPU time.
 pub(crate) fn median_rate(effort: Effort, work: Work<'_>) -> Result<f64> {
     let mut rates = (0..effort.runs).map(|_| rate(work)).collect::<Result<Vec<_>>>()?;
     rates.sort_by(f64::total_cmp);
     Ok(median(&rates).unwrap_or_default())
 }
 
-/// Units per second of processor time, over at least [`RUN_MIN`] of it.
+/// Returns units per second of CPU time, over at least [`RUN_MIN`].
 fn rate(work: Work<'_>) -> Result<f64> {
     let start = own_cpu_time()?;
     let mut units = 0u64;
@@ -168,12 +168,12 @@ fn rate(work: Work<'_>) -> Result<f64> {
     }
 }
 
-/// The middle of sorted values, the lower of two.
+/// Returns the middle of sorted values, the lower one of two.
 fn median(sorted: &[f64]) -> Option<f64> {
     sorted.get(sorted.len().checked_sub(1)? / 2).copied()
 }
 
-/// Three digits and a decimal prefix: `2.41 G`.
+/// Formats with three digits and a decimal prefix: `2.41 G`.
 fn short(value: f64) -> String {
     let (scaled, prefix) = match value {
         v if v >= 1e9 => (v / 1e9, "G"),
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_medians_and_misses_are_told() {
+    fn figures_are_medians_and_missed_requirements_are_reported() {
         let machine = Machine { cpu: None, cores: 1, kernel: "6.12".to_owned() };
         let mut report = Report::new(machine);
         let spin = || (0..10_000).map(|n| std::hint::black_box(u64::from(n >= 0))).sum();
@@ -203,12 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short_and_medians_in_the_middle() {
+    fn numbers_are_shortened_and_medians_are_in_the_middle() {
         for (value, text) in [(0.5, "0.50"), (1500.0, "1.50 k"), (2.5e6, "2.50 M"), (1.25e9, "1.25 G")] {
             assert_eq!(short(value), text);
         }
-        for (sorted, want) in [(&[][..], None), (&[1.0], Some(1.0)), (&[1.0, 2.0], Some(1.0)), (&[1.0, 2.0, 9.0], Some(2.0))] {
-            assert_eq!(median(sorted), want);
+        for (sorted, expected) in [(&[][..], None), (&[1.0], Some(1.0)), (&[1.0, 2.0], Some(1.0)), (&[1.0, 2.0, 9.0], Some(2.0))] {
+            assert_eq!(median(sorted), expected);
         }
     }
 }

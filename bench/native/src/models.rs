@@ -1,4 +1,4 @@
-//! The fleet model against reading the same memory and doing nothing.
+//! The fleet model compared with only reading the same memory.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -22,35 +22,35 @@ use units::RatioPpm;
 use crate::machine::Machine;
 use crate::measure::{self, Effort};
 
-/// Jobs that run at any time in the fleet that is held in memory: a week of them is some 110 MB, past any cache.
+/// Concurrent jobs of the fleet held in memory: a week of them is some 110 MB, which exceeds all caches.
 const JOBS: u64 = 200;
 const DAYS: u32 = 7;
-/// Sizes of fleets whose cost is compared, a day of each.
+/// Fleet sizes for the growth of the cost, one day of each.
 const GROWTH: [u64; 3] = [1_000, 10_000, 100_000];
 
-/// The figures of `make bench-model`. All are per second of processor time, so per core.
+/// Figures of `make bench-model`. All are per second of CPU time, i.e. per core.
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelReport {
     machine: Machine,
     entries: u64,
     bytes_per_entry: u64,
-    /// 10 percentiles and 10 warm-ups, entries decoded in memory.
+    /// 10 percentiles and 10 warm-ups, with decoded entries in memory.
     entries_per_second_per_core_memory: f64,
-    /// One pair of them.
+    /// One pair of percentile and warm-up.
     entries_per_second_per_core_memory_one_pair: f64,
-    /// 10 by 10 again, unpacked from a compacted file.
+    /// 10 by 10, unpacked from a compacted file.
     entries_per_second_per_core_compacted: f64,
-    /// The same, decoded from Parquet as agents write it.
+    /// 10 by 10, decoded from Parquet as written by agents.
     entries_per_second_per_core_parquet: f64,
-    /// Entries per second of summing the same columns up.
+    /// Entries per second of summing the same columns.
     bound: f64,
-    /// The first by the third: runs one after the other.
+    /// Ratio of the first to the bound, measured alternately.
     ratio_to_bound: f64,
-    /// Time for 10 x 10 pairs by time for one.
+    /// Time for 10 x 10 pairs relative to one pair.
     cost_ratio_100_configs: f64,
     /// The same for other grids: percentiles x warm-ups.
     cost_ratios: BTreeMap<String, f64>,
-    /// Generating a day of fleets and replaying it, 10 x 10 pairs, on one thread.
+    /// Generating and replaying a day of fleets, 10 x 10 pairs, on one thread.
     growth: Vec<Growth>,
 }
 
@@ -60,7 +60,7 @@ struct Growth {
     jobs: u64,
     entries: u64,
     processor_seconds_per_million_entries: f64,
-    /// The most memory the process has had so far.
+    /// Peak memory of the process so far.
     peak_bytes: u64,
 }
 
@@ -91,7 +91,7 @@ impl Source for Held {
     }
 }
 
-/// So many percentiles from 90 % on and warm-ups from none to four hours.
+/// Returns a grid of percentiles from 90 % and warm-ups from zero to four hours.
 fn grid(percentiles: u32, warmups: u32) -> Result<Grid> {
     let ks = (0..percentiles).map(|k| RatioPpm(900_000 + k * 100_000 / percentiles.max(1))).collect();
     let ss = (0..warmups).map(|s| u64::from(s) * 14_400_000 / u64::from(warmups.max(1))).collect();
@@ -100,7 +100,7 @@ fn grid(percentiles: u32, warmups: u32) -> Result<Grid> {
 
 const SETUPS: [Setup; 1] = [Setup::new(RatioPpm(2_000))];
 
-/// Replays a source on this thread; returns how many entries there were.
+/// Replays a source on this thread; returns the number of entries.
 fn replay<S: Source<Error: std::fmt::Debug>>(source: &S, grid: &Grid, thresholds: &Thresholds) -> u64 {
     let open = || Model::new(grid, &SETUPS, thresholds, By::Fleet).ok();
     let model = run(source, &all(source), NonZero::<usize>::MIN, open, |_| {}).ok().flatten();
@@ -110,7 +110,7 @@ fn replay<S: Source<Error: std::fmt::Debug>>(source: &S, grid: &Grid, thresholds
 /// Measures the model.
 ///
 /// # Errors
-/// When the kernel does not tell the processor time, or there is no room for the trace.
+/// The kernel does not report CPU time, or there is not enough space for the trace.
 pub(crate) fn bench(machine: Machine, effort: Effort) -> Result<ModelReport> {
     let thresholds = Thresholds::log_spaced(32)?;
     let fleet = Fleet::new(1, JOBS, DAYS, thresholds);
@@ -180,7 +180,7 @@ fn compact(directory: &Path, out: &Path, basis: Basis) -> Result<()> {
     Ok(())
 }
 
-/// One day of a fleet of this size, generated and replayed once.
+/// Generates and replays one day of a fleet of this size.
 fn grow(jobs: u64, grid: &Grid, thresholds: Thresholds) -> Result<Growth> {
     eprintln!("generating and replaying {jobs} jobs");
     let before = kernel::process::own_cpu_time()?;
@@ -191,11 +191,11 @@ fn grow(jobs: u64, grid: &Grid, thresholds: Thresholds) -> Result<Growth> {
     Ok(Growth { jobs, entries, processor_seconds_per_million_entries: spent.as_secs_f64() / millions, peak_bytes: peak()? })
 }
 
-/// `VmHWM` of `/proc/self/status`: the most memory this process has had, in bytes.
+/// Returns `VmHWM` of `/proc/self/status`: the peak memory of this process, in bytes.
 fn peak() -> Result<u64> {
     let path = kernel::Roots::host().proc.join("self/status");
     let status = kernel::file::read(&path, kernel::file::LARGE)?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("the kernel does not tell VmHWM")?;
-    let kib: u64 = line.trim().trim_end_matches("kB").trim_end().parse().context("VmHWM is no number")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("/proc/self/status has no VmHWM")?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim_end().parse().context("VmHWM is not a number")?;
     Ok(kib * 1024)
 }

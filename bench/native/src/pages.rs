@@ -1,4 +1,4 @@
-//! Page frames and pages: what the exact tracker and the exact actuator go through.
+//! Page frames and pages, as processed by the exact tracker and the exact actuator.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -13,10 +13,10 @@ use trackers::walk::{Flow, Walker};
 
 use crate::measure::{Bench, Effort, Report};
 
-/// Frames of 16 GiB; their words alone fill 64 MiB.
+/// Frames of 16 GiB, whose flags fill 32 MiB.
 const FRAMES: usize = 4 << 20;
 
-/// Frames per call, as the tracker reads them.
+/// Frames per call, as in the tracker.
 const CHUNK: usize = 1 << 16;
 
 /// Jobs that own frames.
@@ -31,7 +31,7 @@ pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     walking(report, effort)
 }
 
-/// What the kernel says of a machine's frames.
+/// The kernel's data about a machine's page frames.
 struct Machine {
     flags: Vec<u64>,
     cgroups: Vec<u64>,
@@ -39,7 +39,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// Runs of frames of the kinds that memory holds: jobs' pages in runs, some huge, some files, some the kernel's own.
+    /// Generates runs of frames of all kinds: jobs' anonymous and file pages, huge pages, kernel memory.
     fn new() -> Self {
         let mut random = fastrand::Rng::with_seed(4);
         let (mut flags, mut cgroups) = (Vec::with_capacity(FRAMES), Vec::with_capacity(FRAMES));
@@ -50,7 +50,7 @@ impl Machine {
                     flags.resize((flags.len() + random.usize(1..64)).min(FRAMES), KPF_SLAB);
                     cgroups.resize(flags.len(), 0);
                 }
-                // Huge pages are aligned: what is in between is free.
+                // Huge pages are aligned; frames in between are free.
                 1 => {
                     let start = flags.len().next_multiple_of(512).min(FRAMES);
                     flags.resize(start, 0);
@@ -82,7 +82,7 @@ fn ageing(report: &mut Report, effort: Effort) -> Result<()> {
     let mut work = || {
         for first in (0..FRAMES).step_by(CHUNK) {
             let words = first / 64..(first + CHUNK) / 64;
-            // The kernel fills the buffer anew for each chunk.
+            // The kernel refills the buffer for each chunk.
             idle[words.clone()].copy_from_slice(&machine.idle[words.clone()]);
             let frames = Frames {
                 flags: black_box(&machine.flags[first..first + CHUNK]),
@@ -103,7 +103,7 @@ fn ageing(report: &mut Report, effort: Effort) -> Result<()> {
         effort,
         Bench { name: "page_idle_age_frames", unit: "frames", work: &mut work, limit: Some(&mut limit), required: None },
     )?;
-    ensure!(scans.iter().all(|scan| scan.resident.total().0 > 0), "a job without pages was measured");
+    ensure!(scans.iter().all(|scan| scan.resident.total().0 > 0), "a job has no pages");
     Ok(())
 }
 
@@ -115,25 +115,25 @@ fn walking(report: &mut Report, effort: Effort) -> Result<()> {
     }
     let start = memory.as_ptr().addr() as u64;
     let pages = (WALKED_BYTES / page) as u64;
-    let pid = i32::try_from(std::process::id()).context("a process number beyond 31 bits")?;
+    let pid = i32::try_from(std::process::id()).context("the process id exceeds 31 bits")?;
     let roots = Roots::host();
     let mut walker = Walker::default();
     let mut work = || {
-        let mut seen = 0;
+        let mut present = 0;
         let walked = walker.walk(&roots, pid, 0, &mut |_, entry| {
-            seen += u64::from(black_box(entry).present());
+            present += u64::from(black_box(entry).present());
             Flow::Continue
         });
-        walked.map_or(0, |()| seen)
+        walked.map_or(0, |()| present)
     };
-    ensure!(work() >= pages, "this process's own {pages} pages are not all seen; is /proc mounted?");
+    ensure!(work() >= pages, "not all of this process's {pages} pages are present; check that /proc is mounted");
     let mut entries = vec![Entry::default(); CHUNK];
     let pagemap = Pagemap::open(&roots, pid)?;
     let mut limit = || {
         let chunks = (0..pages).step_by(CHUNK);
         let read = chunks.map(|first| {
-            let wanted = CHUNK.min(usize::try_from(pages - first).unwrap_or(CHUNK));
-            pagemap.read(start + first * page as u64, &mut entries[..wanted]).unwrap_or(0) as u64
+            let count = CHUNK.min(usize::try_from(pages - first).unwrap_or(CHUNK));
+            pagemap.read(start + first * page as u64, &mut entries[..count]).unwrap_or(0) as u64
         });
         read.sum()
     };

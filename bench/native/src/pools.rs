@@ -1,4 +1,4 @@
-//! The pooling simulator against its own queue of events and nothing else.
+//! The pooling simulator compared with its event queue only.
 
 use std::hint::black_box;
 
@@ -17,29 +17,29 @@ use vmtrace::Vm;
 use crate::machine::Machine;
 use crate::measure::{self, Effort};
 
-/// VMs of the cluster that is simulated, over so many seconds: some 120 servers at its peak.
+/// VMs of the simulated cluster and length of the trace: some 120 servers at the peak.
 const VMS: u64 = 100_000;
 const SECONDS: i64 = 1_000_000;
-/// Seconds that a VM lives, on average.
+/// Mean lifetime of a VM in seconds.
 const LIFE: i64 = 10_000;
 
-/// The figures of `make bench-pool`. All are per second of processor time, so per core.
+/// Figures of `make bench-pool`. All are per second of CPU time, i.e. per core.
 #[derive(Debug, Serialize)]
 pub(crate) struct PoolReport {
     machine: Machine,
     vms: u64,
     servers: u32,
-    /// Pond with pools of 16 sockets, every VM on the server that it had without a pool: what a study mostly does.
+    /// Pond with pools of 16 sockets, each VM on its server without pools: most of the work of a study.
     events_per_second_per_core: f64,
-    /// Every VM's server chosen among all, by best fit, without pools: what a study does once for each cluster.
+    /// Placement of each VM by best fit, without pools: done once per cluster in a study.
     events_per_second_per_core_placing: f64,
-    /// As many arrivals and departures through the queue of events, and nothing done about them.
+    /// The same arrivals and departures through the event queue, without any action.
     bound: f64,
-    /// The first by the third: runs one after the other.
+    /// Ratio of the first to the bound, measured alternately.
     ratio_to_bound: f64,
 }
 
-/// VMs of 1 to 16 cores with 1 to 8 GiB for each.
+/// Generates VMs of 1 to 16 cores with 1 to 8 GiB per core.
 fn cluster(site: &Site) -> Result<Cluster> {
     let mut random = Rng::with_seed(1);
     let mut vms: Vec<Vm> = (0..VMS)
@@ -62,7 +62,7 @@ fn cluster(site: &Site) -> Result<Cluster> {
     clusters.into_iter().next().context("a trace without VMs")
 }
 
-/// Arrivals and departures through the queue, as the simulator plans them.
+/// Passes arrivals and departures through the queue, as the simulator plans them.
 fn through_the_queue(cluster: &Cluster) -> u64 {
     let at = |second: i64| pool::Ns(u64::try_from(second).unwrap_or(0).saturating_mul(1_000_000_000));
     let mut queue = Queue::default();
@@ -87,11 +87,11 @@ fn through_the_queue(cluster: &Cluster) -> u64 {
 /// Measures the simulator.
 ///
 /// # Errors
-/// When the kernel does not tell the processor time.
+/// The kernel does not report CPU time.
 pub(crate) fn bench(machine: Machine, effort: Effort) -> Result<PoolReport> {
     let site = Site::default();
     let cluster = cluster(&site)?;
-    let without = baseline(&site, &cluster).context("servers that cannot be")?;
+    let without = baseline(&site, &cluster).context("invalid servers")?;
     let oracle = Oracle::new(&cluster.vms, &Accuracy::AT_182, 64, site.margin, 1);
     let setup = Setup { pool_sockets: 16, memory: MemoryPolicy::Pond(&oracle), added_ns: 64 };
     let mut pond = || simulate(&site, setup, &cluster, &without, Capacity::Ample).map_or(0, |tally| black_box(tally).events);

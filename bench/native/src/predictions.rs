@@ -1,4 +1,4 @@
-//! A prediction on the VM request path, by models of the size that training gives.
+//! Predictions on the VM request path, with models of the default training size.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -9,29 +9,30 @@ use anyhow::{Context, Result, ensure};
 use predict::{Insensitive, Predictor, Request, Untouched};
 use serde::Serialize;
 
-/// How often each is asked.
+/// Number of measured decisions.
 const DECISIONS: usize = 200_000;
-/// The requirement: 99 of 100 predictions within a tenth of a millisecond.
+/// Requirement: the 99th percentile of a prediction is at most 100 us.
 const P99_SECONDS_MAX: f64 = 100e-6;
 
-/// The figures, wall time of one decision: both models, and the customer's history looked up.
+/// Figures: wall time of one decision with both models, including the lookup of the customer's history.
 #[derive(Debug, Serialize)]
 pub(crate) struct Predictions {
     prediction_p50_seconds: f64,
     prediction_p99_seconds: f64,
     prediction_p999_seconds: f64,
     prediction_p99_required_seconds: f64,
-    /// The same where only untouched memory is predicted.
+    /// The same with the prediction of untouched memory only.
     untouched_p99_seconds: f64,
-    /// Reading and checking both models.
+    /// Time to read and check both models.
     load_seconds: f64,
     decisions: usize,
 }
 
-/// Measures decisions about the VMs and workloads of the test data by models trained with the defaults (`models/README.md`).
+/// Measures decisions for the VMs and workloads of the test data, with models of the default training
+/// (`models/README.md`).
 ///
 /// # Errors
-/// When a model or the test data cannot be read, or when the models answer too few of the requests to have been measured.
+/// A model or the test data cannot be read, or the models answer too few of the requests.
 pub(crate) fn predict_bench(root: &Path) -> Result<Predictions> {
     let models = root.join("bench/native/models");
     let began = Instant::now();
@@ -56,7 +57,7 @@ pub(crate) fn predict_bench(root: &Path) -> Result<Predictions> {
     })
 }
 
-/// VMs of the test data, asked for when the model has just been trained, with counters of its workloads in turn.
+/// Returns VMs of the test data, requested right after the training, with the counters of its workloads in turn.
 fn requests(testdata: &Path, arrival: i64) -> Result<Vec<Request>> {
     #[derive(serde::Deserialize)]
     struct Vm {
@@ -70,7 +71,7 @@ fn requests(testdata: &Path, arrival: i64) -> Result<Vec<Request>> {
     let workloads = read("insensitive.jsonl")?;
     let workloads: Vec<Workload> = workloads.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let vms = read("untouched.jsonl")?;
-    // The first line is of VMs that have ended.
+    // The first line contains VMs that have ended.
     let vms: Vec<Vm> = vms.lines().skip(1).map(serde_json::from_str).collect::<Result<_, _>>()?;
     let with = |(mut vm, workload): (Vm, &Workload)| {
         (vm.request.arrival, vm.request.counters) = (arrival, Some(workload.counters.clone()));
@@ -79,7 +80,7 @@ fn requests(testdata: &Path, arrival: i64) -> Result<Vec<Request>> {
     Ok(vms.into_iter().zip(workloads.iter().cycle()).map(with).collect())
 }
 
-/// A full history of every customer: as many VMs as are kept.
+/// Fills every customer's history with as many VMs as are kept.
 fn fill(predictor: &mut Predictor, requests: &[Request]) {
     let mut random = fastrand::Rng::with_seed(1);
     for request in requests {
@@ -90,7 +91,7 @@ fn fill(predictor: &mut Predictor, requests: &[Request]) {
     }
 }
 
-/// Seconds of each decision, in rising order.
+/// Returns the seconds of each decision, sorted.
 fn measure(predictor: &Predictor, requests: &[Request]) -> Result<Vec<f64>> {
     let before = predictor.counts().tally();
     let mut seconds = Vec::with_capacity(DECISIONS);
@@ -104,11 +105,11 @@ fn measure(predictor: &Predictor, requests: &[Request]) -> Result<Vec<f64>> {
     let safe =
         |tally: &predict::Tally| predict::Reason::ALL.into_iter().filter(|one| one.is_safe_answer()).map(|one| tally.of(one)).sum::<u64>();
     let unanswered = safe(&now) - safe(&before);
-    ensure!(unanswered * 10 <= DECISIONS as u64, "{unanswered} of {DECISIONS} requests were not answered, so nothing was measured");
+    ensure!(unanswered * 10 <= DECISIONS as u64, "{unanswered} of {DECISIONS} requests were not answered, so the measurement is not valid");
     Ok(seconds)
 }
 
-/// A per-mille of values in rising order.
+/// Returns a per-mille of sorted values.
 fn at(ordered: &[f64], per_mille: usize) -> f64 {
     ordered.get((ordered.len().saturating_sub(1)) * per_mille / 1000).copied().unwrap_or(f64::NAN)
 }

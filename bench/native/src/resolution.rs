@@ -1,4 +1,4 @@
-//! What longer entries hide: the same jobs, replayed entry by entry and with several entries summed into one.
+//! The effect of longer entries: the same jobs, replayed by single entries and by sums of several entries.
 
 use std::num::NonZero;
 use std::path::Path;
@@ -14,12 +14,12 @@ use policy::thresholds::Thresholds;
 use serde::Serialize;
 use units::RatioPpm;
 
-/// The entries that agents write are five of their control periods, by default.
+/// Entries are sums of five control periods by default.
 const SUMMED: NonZero<usize> = NonZero::<usize>::MIN.saturating_add(4);
-/// Jobs of the generated fleet that run at any time, and its days.
+/// Concurrent jobs of the generated fleet, and its days.
 const JOBS: u64 = 240;
 const DAYS: u32 = 7;
-/// Where the fleet's rate is told (000 section 5.3).
+/// Percentile of the fleet's promotion rate (SDFM section 5.3).
 const PERCENTILE: RatioPpm = RatioPpm(980_000);
 
 /// One source of jobs at both resolutions.
@@ -30,20 +30,20 @@ pub(crate) struct Difference {
     entry_seconds: f64,
     fine: Outcome,
     summed: Outcome,
-    /// Of the moments at which a summed entry ends: how often both had the same threshold in force.
+    /// Share of the summed entries at whose end both resolutions have the same threshold in effect.
     same_threshold_ratio: f64,
-    /// How often they had the same, or one of the set next to each other.
+    /// Share with equal or adjacent thresholds.
     near_threshold_ratio: f64,
-    /// How often the summed entries had the lower one, which stores more.
+    /// Share in which the summed entries have the lower threshold, which stores more.
     lower_threshold_ratio: f64,
 }
 
-/// What one resolution comes to.
+/// Result of one resolution.
 #[derive(Debug, Serialize)]
 struct Outcome {
     entries: u64,
     coverage_ratio: f64,
-    /// At the 98th percentile of the entries with far memory on; null where it has no bound.
+    /// Promotion rate at the 98th percentile of the entries with far memory; null if unbounded.
     rate_ratio_per_min: Option<f64>,
 }
 
@@ -54,7 +54,7 @@ impl Outcome {
     }
 }
 
-/// Both replays of a source, under one pair of percentile and warm-up.
+/// Replays of a source at both resolutions, with one pair of percentile and warm-up.
 struct Both {
     grid: Grid,
     replay: Replay,
@@ -114,10 +114,10 @@ impl Both {
     }
 }
 
-/// A journal's periods, under the parameters of its first job, and a generated fleet, under the defaults.
+/// Compares a journal's periods, with the parameters of its first job, and a generated fleet, with the defaults.
 ///
 /// # Errors
-/// Where the journal cannot be read.
+/// The journal cannot be read.
 pub(crate) fn bench(path: &Path) -> Result<Vec<Difference>> {
     Ok(vec![of_journal(path)?, generated()?])
 }
@@ -125,18 +125,18 @@ pub(crate) fn bench(path: &Path) -> Result<Vec<Difference>> {
 fn of_journal(path: &Path) -> Result<Difference> {
     let records = journal::read(path)?;
     let agent = records.iter().find_map(|record| if let Record::Agent(agent) = record { Some(agent) } else { None });
-    let thresholds = agent.context("the journal does not say its thresholds")?.thresholds;
+    let thresholds = agent.context("the journal has no thresholds")?.thresholds;
     let jobs = || records.iter().filter_map(|record| if let Record::Job(job) = record { Some(job) } else { None });
     let params = jobs().next().context("the journal has no job")?.params;
     let setup = Setup { half_life_ms: params.half_life_ms, spikes: params.spikes, ..Setup::new(params.promotion_rate_max) };
     let mut both = Both::new(&setup, params.percentile, params.warmup_ms, thresholds)?;
-    let (mut seen, mut periods, mut time_ms) = (Vec::new(), 0, 0);
+    let (mut done, mut periods, mut time_ms) = (Vec::new(), 0, 0);
     for job in jobs() {
-        // A restarted agent names its jobs again.
-        if seen.contains(&(&job.job, job.id)) {
+        // A restarted agent records its jobs again.
+        if done.contains(&(&job.job, job.id)) {
             continue;
         }
-        seen.push((&job.job, job.id));
+        done.push((&job.job, job.id));
         let mut series = Series::new(&thresholds);
         for record in &records {
             let Record::Period(period) = record else { continue };

@@ -1,4 +1,4 @@
-//! Reading traces: what a model of a fleet does before anything else.
+//! Reading traces: the first step of the fleet model.
 
 use std::hint::black_box;
 
@@ -10,10 +10,10 @@ use trace::{Basis, Entry, Figures, JobId, Labels, Trace, Writer};
 use crate::measure::{Bench, Effort, Report};
 
 const JOBS: u64 = 100;
-/// Five minutes each: two days.
+/// Entries of five minutes: two days.
 const ENTRIES: u64 = 576;
 
-/// Measures both forms of the same entries, files in the page cache.
+/// Measures both forms of the same entries, with files in the page cache.
 pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let (plain, packed) = (directory.path().join("trace.parquet"), directory.path().join("compacted.parquet"));
@@ -48,7 +48,7 @@ pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
         }
         entries
     };
-    // What any replay must do at least: read every number once.
+    // The minimum of any replay: reading every number once.
     let numbers: Vec<u32> = vec![1; usize::try_from(JOBS * ENTRIES)? * 80];
     let mut read = || {
         black_box(numbers.iter().fold(0u32, |sum, &number| sum.wrapping_add(number)));
@@ -70,7 +70,7 @@ fn unpack(compacted: &CompactedTrace, unpacked: &mut DayEntries) -> u64 {
     entries
 }
 
-/// Jobs of many sizes whose histograms drift: each counter differs from the one before by a few hundredths.
+/// Generates jobs of many sizes with drifting histograms: each counter changes by a few percent per entry.
 fn fleet(buckets: usize) -> impl Iterator<Item = Entry> {
     let mut random = fastrand::Rng::with_seed(4);
     let mut ids: Vec<_> = (0..JOBS).map(|job| JobId::new("c", "m", &format!("/job-{job:04}"), "boot", job)).collect();

@@ -1,12 +1,13 @@
-//! How well rates are told from accessed bits, on recorded memory accesses of real programs.
+//! Accuracy of access rates estimated from accessed bits, on recorded memory accesses of real programs.
 //!
-//! A trace says exactly when which page was accessed. From it follow both what a watcher of accessed bits would have
-//! seen, and the truth. Programs do not access their memory at random times as the estimator assumes: they come in
-//! bursts, and move on. How much that matters is what this shows.
+//! A trace contains the time and page of each access. It determines both the accessed bits that a sampler would have
+//! found and the true rates. Programs do not access their memory at random times, as the estimator assumes, but in
+//! bursts and phases; this benchmark measures the effect.
 //!
-//! Traces are those of the Ramulator simulator: per line the instructions before an access that missed all caches, the
-//! address read, and perhaps one written back. Time is counted in instructions, at a stated rate; they are short, so the
-//! intervals here are as many times shorter than those of a running agent as the accesses are closer together.
+//! Traces are in the format of the Ramulator simulator: each line has the number of instructions before an access that
+//! missed all caches, the address read, and optionally an address written back. Time is measured in instructions at a
+//! given rate. Traces are short, so the intervals are shorter than those of a running agent, in proportion to the
+//! distance of the accesses.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,23 +19,23 @@ mod replay;
 mod report;
 mod trace;
 
-/// Replays memory traces through the rate estimator, and compares with the true rates.
+/// Replays memory traces through the rate estimator, and compares the estimates with the true rates.
 #[derive(Debug, Parser)]
 #[command(name = "rates")]
 struct Arguments {
-    /// Directory with traces: *.gz
+    /// Directory with traces (*.gz)
     #[arg(long, value_name = "DIR")]
     traces: PathBuf,
-    /// Times from look to look, such as 1ms
+    /// Sampling periods, such as 1ms
     #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = time, default_values = ["100us", "300us", "1ms", "3ms"])]
     intervals: Vec<Duration>,
-    /// Looks per estimate
+    /// Samples per estimate
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    looks: u32,
-    /// Instructions per second: what makes a trace into time
+    samples: u32,
+    /// Instructions per second, which converts a trace to time
     #[arg(long, value_name = "RATE", default_value_t = 1_000_000_000, value_parser = clap::value_parser!(u64).range(1_000_000..=1_000_000_000_000))]
     instructions_per_second: u64,
-    /// What is printed
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -45,11 +46,11 @@ enum Format {
     Json,
 }
 
-/// From 1 us, the resolution of the estimator, to a minute.
+/// Parses a time from 1 us, the resolution of the estimator, to a minute.
 fn time(text: &str) -> std::result::Result<Duration, String> {
     let time = units::quantity::parse_duration(text).map_err(|invalid| invalid.to_string())?;
     let known = Duration::from_micros(1)..=Duration::from_mins(1);
-    if known.contains(&time) { Ok(time) } else { Err("give a time between 1us and 1m".to_owned()) }
+    if known.contains(&time) { Ok(time) } else { Err("must be between 1us and 1m".to_owned()) }
 }
 
 fn main() -> Result<()> {
@@ -59,7 +60,7 @@ fn main() -> Result<()> {
     for path in &paths {
         let trace = trace::read(path, arguments.instructions_per_second)?;
         for &interval in &arguments.intervals {
-            rows.extend(replay::rows(&trace, interval, arguments.looks));
+            rows.extend(replay::rows(&trace, interval, arguments.samples));
         }
     }
     match arguments.format {

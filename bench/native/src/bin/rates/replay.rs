@@ -1,4 +1,4 @@
-//! One trace, as a watcher of accessed bits would have seen it.
+//! Replay of a trace: the samples of accessed bits, the estimates, and the true rates.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,84 +11,84 @@ use crate::trace::Trace;
 /// Base pages per huge page, as a power of two.
 const BLOCK_SHIFT: u32 = 9;
 
-/// At most so many parts of a block are looked at for their rate (002 section 3.2).
+/// Maximum number of a block's parts whose rates are sampled (Thermostat section 3.2).
 const SAMPLED_PARTS: usize = 50;
 
-/// What is estimated.
+/// Unit of the estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
     /// A page of 4 KiB.
     Page,
-    /// A block of 2 MiB by its one accessed bit.
+    /// A block of 2 MiB by its single accessed bit.
     Block,
-    /// A block of 2 MiB by the accessed bits of its parts: first which are touched, then how often some of those are.
+    /// A block of 2 MiB by the accessed bits of its parts: first which are accessed, then the rates of some of those.
     BlockByParts,
 }
 
-/// How a trace's rates were told.
+/// Accuracy of the estimates for one trace.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) trace: String,
     pub(crate) unit: Unit,
     pub(crate) interval_us: u64,
-    pub(crate) looks: u32,
-    /// Pages or blocks, times windows of so many looks, in which there was any access.
+    pub(crate) samples: u32,
+    /// Pages or blocks, times windows, with any access.
     pub(crate) estimates: u64,
-    /// Of these, saturated: every look found the bit set.
+    /// Share of saturated estimates: every sample found the bit set.
     pub(crate) saturated_ratio: f64,
-    /// Raw accesses per interval in which there is any: 1.0 where accesses keep apart, more where they come in bursts.
+    /// Raw accesses per interval with any access: 1.0 for isolated accesses, more for bursts.
     pub(crate) burst: f64,
-    /// Of what was not saturated: the median of |estimate - true| / true, over the same time, raw accesses counted.
+    /// Median of |estimate - true| / true over unsaturated estimates, for the same window, with raw accesses.
     pub(crate) median_error_ratio: Option<f64>,
-    /// The same, with those accesses to a unit counted once that an interval of a tenth cannot tell apart.
+    /// The same with accesses to a unit within a tenth of the interval counted once.
     pub(crate) median_error_apart_ratio: Option<f64>,
-    /// Of all estimates: the true rate of raw accesses was within the bound, or the estimate was saturated.
+    /// Share of all estimates with the true rate of raw accesses within the bound, or saturated.
     pub(crate) within_ratio: f64,
-    /// The same of accesses that are told apart.
+    /// The same for distinct accesses.
     pub(crate) within_apart_ratio: f64,
-    /// The same of those in the time that follows, where the estimate will be used.
+    /// The same for distinct accesses in the following window, in which an estimate is used.
     pub(crate) within_next_ratio: Option<f64>,
 }
 
-/// All units at one interval.
-pub(crate) fn rows(trace: &Trace, interval: Duration, looks: u32) -> Vec<Row> {
+/// Returns the accuracy for all units at one interval.
+pub(crate) fn rows(trace: &Trace, interval: Duration, samples: u32) -> Vec<Row> {
     let interval_us = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX);
-    let watch = Watch { interval_ns: interval_us.saturating_mul(1_000), looks };
+    let sampler = Sampler { interval_ns: interval_us.saturating_mul(1_000), samples };
     [Unit::Page, Unit::Block, Unit::BlockByParts]
         .into_iter()
-        .filter_map(|unit| watch.judge(trace, unit).row(trace, unit, interval_us, looks))
+        .filter_map(|unit| sampler.judge(trace, unit).row(trace, unit, interval_us, samples))
         .collect()
 }
 
 #[derive(Clone, Copy)]
-struct Watch {
+struct Sampler {
     interval_ns: u64,
-    looks: u32,
+    samples: u32,
 }
 
-/// When the base pages of one unit were accessed, in order of time.
+/// Times and base pages of the accesses of one unit, in order of time.
 type Accesses = Vec<(u64, u64)>;
 
-/// What was truly done in some time.
+/// True rates within a window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Truth {
     /// Accesses per second.
     raw: f64,
-    /// The same, without those that cannot be told apart.
+    /// The same without indistinguishable accesses.
     apart: f64,
 }
 
-impl Watch {
+impl Sampler {
     fn judge(self, trace: &Trace, unit: Unit) -> Verdicts {
         let mut units: BTreeMap<u64, Accesses> = BTreeMap::new();
         for &(at, page) in &trace.accesses {
             let key = if unit == Unit::Page { page } else { page >> BLOCK_SHIFT };
             units.entry(key).or_default().push((at, page));
         }
-        // By parts takes two windows: which are touched, and how often.
+        // By parts takes two windows: one for which parts are accessed, one for their rates.
         let windows = if unit == Unit::BlockByParts { 2 } else { 1 };
-        let window_ns = self.interval_ns.saturating_mul(self.looks.into());
+        let window_ns = self.interval_ns.saturating_mul(self.samples.into());
         let span_ns = window_ns.saturating_mul(windows);
         let mut random = fastrand::Rng::with_seed(7);
         let mut verdicts = Verdicts::default();
@@ -100,7 +100,7 @@ impl Watch {
                 let next = (end + span_ns <= trace.length_ns).then(|| self.truth(within(accesses, end, end + span_ns), span_ns));
                 if !here.is_empty() {
                     let estimate = match unit {
-                        Unit::Page | Unit::Block => rate::page(self.looks_at(here, start, None), self.interval_ns / 1_000),
+                        Unit::Page | Unit::Block => rate::page(self.sample(here, start, None), self.interval_ns / 1_000),
                         Unit::BlockByParts => self.by_parts(here, start, start + window_ns, &mut random),
                     };
                     let intervals = distinct(here, self.interval_ns);
@@ -118,8 +118,8 @@ impl Watch {
         Truth { raw: per_second(accesses.len()), apart: per_second(distinct(accesses, (self.interval_ns / 10).max(1))) }
     }
 
-    /// The looks of one window that begins at `start`, at one base page or at the whole unit.
-    fn looks_at(self, accesses: &[(u64, u64)], start: u64, page: Option<u64>) -> Looks {
+    /// Returns the samples of the window that begins at `start`, of one base page or of the whole unit.
+    fn sample(self, accesses: &[(u64, u64)], start: u64, page: Option<u64>) -> Looks {
         let mut accessed = 0;
         let mut last = None;
         for &(at, _) in accesses.iter().filter(|&&(_, of)| page.is_none_or(|page| of == page)) {
@@ -127,10 +127,11 @@ impl Watch {
             accessed += u32::from(last != Some(interval));
             last = Some(interval);
         }
-        Looks { taken: self.looks, accessed }
+        Looks { taken: self.samples, accessed }
     }
 
-    /// The two stages of 002 section 3.2: the accesses before `middle` tell which parts are touched, those after how often.
+    /// Estimates in the two stages of Thermostat section 3.2: accessed parts from the accesses before `middle`, their
+    /// rates from those after.
     fn by_parts(self, accesses: &[(u64, u64)], start: u64, middle: u64, random: &mut fastrand::Rng) -> Estimate {
         let (first, second) = accesses.split_at(accesses.partition_point(|&(at, _)| at < middle));
         let mut touched: Vec<u64> = first.iter().map(|&(_, page)| page).collect();
@@ -139,28 +140,28 @@ impl Watch {
         let all = u32::try_from(touched.len()).unwrap_or(u32::MAX);
         random.shuffle(&mut touched);
         touched.truncate(SAMPLED_PARTS);
-        let looks: Vec<Looks> = touched.iter().map(|&page| self.looks_at(second, middle, Some(page))).collect();
+        let samples: Vec<Looks> = touched.iter().map(|&page| self.sample(second, middle, Some(page))).collect();
         let (touch_window_us, interval_us) = ((middle - start) / 1_000, self.interval_ns / 1_000);
-        rate::parts(&Parts { of: 1 << BLOCK_SHIFT, touched: all, touch_window_us, looks: &looks, interval_us })
+        rate::parts(&Parts { of: 1 << BLOCK_SHIFT, touched: all, touch_window_us, looks: &samples, interval_us })
     }
 }
 
-/// The accesses from `start` to before `end`.
+/// Returns the accesses from `start` to before `end`.
 fn within(accesses: &[(u64, u64)], start: u64, end: u64) -> &[(u64, u64)] {
     let from = accesses.partition_point(|&(at, _)| at < start);
     let to = accesses.partition_point(|&(at, _)| at < end);
     &accesses[from..to]
 }
 
-/// In how many intervals of this length some base page was accessed, summed over base pages.
+/// Returns the number of intervals of this length with an access, summed over base pages.
 fn distinct(accesses: &[(u64, u64)], interval_ns: u64) -> usize {
-    let mut seen: Vec<(u64, u64)> = accesses.iter().map(|&(at, page)| (page, at / interval_ns)).collect();
-    seen.sort_unstable();
-    seen.dedup();
-    seen.len()
+    let mut found: Vec<(u64, u64)> = accesses.iter().map(|&(at, page)| (page, at / interval_ns)).collect();
+    found.sort_unstable();
+    found.dedup();
+    found.len()
 }
 
-/// Estimates against the truth.
+/// Estimates compared with the true rates.
 #[derive(Debug, Default)]
 struct Verdicts {
     saturated: u64,
@@ -196,14 +197,14 @@ impl Verdicts {
         self.errors_apart.push((mean - truth.apart).abs() / truth.apart);
     }
 
-    /// `None` where the trace is too short for a single window.
-    fn row(mut self, trace: &Trace, unit: Unit, interval_us: u64, looks: u32) -> Option<Row> {
+    /// Returns the row; `None` if the trace is shorter than a window.
+    fn row(mut self, trace: &Trace, unit: Unit, interval_us: u64, samples: u32) -> Option<Row> {
         let ratio = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
         Some(Row {
             trace: trace.name.clone(),
             unit,
             interval_us,
-            looks,
+            samples,
             estimates: self.estimates,
             saturated_ratio: ratio(self.saturated, self.estimates)?,
             burst: self.accesses as f64 / self.intervals as f64,
@@ -231,7 +232,7 @@ mod tests {
         Trace { name: "t".into(), length_ns: 100_000_000, accesses }
     }
 
-    /// Of 10 looks a millisecond apart at 4 KiB pages.
+    /// Checks 10 samples of 4 KiB pages, a millisecond apart.
     fn check(trace: &Trace, estimates: u64, saturated: f64, burst: f64, within: f64) {
         let row = rows(trace, Duration::from_millis(1), 10).remove(0);
         let got = (row.estimates, row.saturated_ratio, row.burst, row.within_ratio);
@@ -239,12 +240,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_is_held_against_what_was_done() {
-        // Every millisecond: nothing to tell but that it is often.
+    fn estimates_are_compared_with_true_rates() {
+        // Every millisecond: saturated.
         check(&trace((0..100).map(|at| (at * 1_000_000, 1))), 10, 1.0, 1.0, 1.0);
-        // Once in ten: 100 per second, and the bound is 501.
+        // Once in ten samples: 100 per second, and the bound is 501.
         check(&trace((0..10).map(|at| (at * 10_000_000, 1))), 10, 0.0, 1.0, 1.0);
-        // A hundred times in one of ten: 10,000 per second.
+        // A hundred accesses in one of ten: 10,000 per second.
         check(&trace((0..10).flat_map(|at| (0..100).map(move |n| (at * 10_000_000 + n, 1)))), 10, 0.0, 100.0, 0.0);
     }
 

@@ -1,12 +1,12 @@
-//! The table.
+//! The report as a text table.
 
 use std::fmt::Write;
 
 use crate::replay::{Row, Unit};
 
-/// One line per trace, unit and interval, and what the columns mean.
+/// Formats one line per trace, unit and interval, and a legend of the columns.
 pub(crate) fn table(rows: &[Row]) -> String {
-    let columns = ["estimates", "saturated", "burst", "error", "apart", "within", "apart", "next"].map(ToOwned::to_owned);
+    let columns = ["estimates", "saturated", "burst", "error", "distinct", "within", "distinct", "next"].map(ToOwned::to_owned);
     let mut text = line("trace", "unit", "interval", &columns);
     for row in rows {
         let unit = match row.unit {
@@ -26,12 +26,11 @@ pub(crate) fn table(rows: &[Row]) -> String {
         ];
         text += &line(&row.trace, unit, &format!("{} us", row.interval_us), &columns);
     }
-    text += "\nestimates: pages or blocks times windows of looks with any access; saturated: every look found the bit set\n\
-             burst: accesses per page and interval with any\n\
-             error: median of |estimate - true| / true where not saturated; within: the truth was under the 95% bound, or \
+    text += "\nestimates: pages or blocks times windows with any access; saturated: every sample found the bit set\n\
+             burst: accesses per page and interval with any access\n\
+             error: median of |estimate - true| / true if not saturated; within: the true rate was within the 95 % bound, or \
              saturated\n\
-             apart: accesses to a page that a tenth of the interval does not tell apart are counted once; next: and in the \
-             window that follows\n";
+             distinct: accesses to a page within a tenth of the interval are counted once; next: in the following window\n";
     text
 }
 

@@ -1,4 +1,5 @@
-//! Memory traces: text in gzip, `<instructions> <address read> [<address written back>]` per line, addresses in decimal.
+//! Memory traces: text in gzip, `<instructions> <address read> [<address written back>]` per line, addresses in
+//! decimal.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -10,24 +11,25 @@ use flate2::read::MultiGzDecoder;
 /// Bytes per base page, as a power of two.
 const PAGE_SHIFT: u32 = 12;
 
-/// A line of a trace is three numbers; more than this is none.
+/// Limit of a line, which consists of three numbers.
 const LINE_MAX: usize = 128;
 
-/// One program's accesses.
+/// The accesses of one program.
 #[derive(Debug)]
 pub(crate) struct Trace {
-    /// Its file, without `.gz`.
+    /// File name without `.gz`.
     pub(crate) name: String,
-    /// From the first instruction to the last, in nanoseconds.
+    /// Time from the first instruction to the last, in nanoseconds.
     pub(crate) length_ns: u64,
-    /// When which base page was accessed: nanoseconds since the start, and the address divided by the page size; in order.
+    /// Time and base page of each access, in order: nanoseconds since the start, and the address divided by the page
+    /// size.
     pub(crate) accesses: Vec<(u64, u64)>,
 }
 
-/// The traces in a directory, by name.
+/// Returns the traces in a directory, sorted by name.
 ///
 /// # Errors
-/// When it cannot be read, or holds none.
+/// The directory cannot be read, or has no traces.
 pub(crate) fn list(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
@@ -37,11 +39,11 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Reads one trace; `rate` is instructions per second. What was written back is left out: that happens when a cache needs
-/// the room, not when the program accesses the page.
+/// Reads one trace; `rate` is instructions per second. Writebacks are ignored: they happen when a cache evicts a line,
+/// not when the program accesses the page.
 ///
 /// # Errors
-/// When the file cannot be read, or a line is not of the format.
+/// The file cannot be read, or a line is invalid.
 pub(crate) fn read(path: &Path, rate: u64) -> Result<Trace> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
@@ -61,13 +63,13 @@ fn parse(mut text: impl BufRead, name: String, rate: u64) -> Result<Trace> {
         let mut fields = line.split_ascii_whitespace().map(str::parse::<u64>);
         let (Some(Ok(before)), Some(Ok(address)), None | Some(Ok(_)), None) = (fields.next(), fields.next(), fields.next(), fields.next())
         else {
-            bail!("line {number} is {line:?}; expected instructions, an address, and perhaps another, in decimal");
+            bail!("line {number} is {line:?}; expected instructions, an address, and optionally another address, in decimal");
         };
-        // The access is an instruction too.
+        // The access is an instruction, too.
         instructions = instructions.saturating_add(before).saturating_add(1);
         accesses.push((ns(instructions), address >> PAGE_SHIFT));
     }
-    ensure!(!accesses.is_empty(), "no access in it");
+    ensure!(!accesses.is_empty(), "the trace is empty");
     Ok(Trace { name, length_ns: ns(instructions), accesses })
 }
 
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_times_and_pages() {
+    fn lines_are_parsed_to_times_and_pages() {
         let trace = parse(&b"9 4096\n0 8191 64\n9 12288\n"[..], "a".into(), 1_000_000_000).unwrap();
         assert_eq!(trace.accesses, [(10, 1), (11, 1), (21, 3)]);
         assert_eq!(trace.length_ns, 21);
