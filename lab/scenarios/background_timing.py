@@ -235,7 +235,7 @@ def run(lab: Lab) -> dict[str, Any]:
                 agent.stop()
                 guest.keep(f"{node.STATE}/journal")
                 events = [event["what"] for event in node.journal(guest) if event["record"] == "event"]
-                waits = sum("put off" in what or "compaction waits" in what for what in events)
+                waits = sum("compaction delayed" in what or "compaction waits" in what for what in events)
                 swap.empty(guest)
             rows[variant] = {name: sum(row[name] for row in found.values()) for name in found[ORDERS[0]]}
             rows[variant]["launch_seconds"] /= len(ORDERS)

@@ -45,14 +45,14 @@ def _full(lab: Lab) -> dict[str, Any]:
         workload = Workload(guest, [Region("cold", 192, COLD, kind="huge")], "full")
         agent = slow.start(guest, [workload.job], SLOWDOWN, _SETTINGS)
         # The node is full whatever else is requested.
-        view = _until(agent, workload, lambda view: "room" in view["explanation"])
+        view = _until(agent, workload, lambda view: "is full" in view["explanation"])
         free = _free_bytes(guest)
         _check_exit(lab, agent, "full")
         lab.holds("full", _running(guest, workload.pid), "the job did not survive")
         workload.stop()
     lab.at_least("full.slow_bytes", view["slow_bytes"], 48 * MIB)
     lab.holds(
-        "full", "room" in view["explanation"], f"the explanation does not mention the full node: {view['explanation']}"
+        "full", "is full" in view["explanation"], f"the explanation does not mention the full node: {view['explanation']}"
     )
     # The kernel needs some free memory, or it starts to reclaim on that node.
     lab.at_least("full.free_bytes", free, 1 * MIB)

@@ -49,7 +49,7 @@ def run(lab: Lab) -> dict[str, Any]:
         serving = guest.flat_keyed(f"/sys/fs/cgroup{_SERVICE}/cgroup.events")["populated"]
         end = agent.stop()
         events = [record for record in node.journal(guest) if record["record"] == "event"]
-    kills = [event for event in events if "guard ended the job" in event["what"]]
+    kills = [event for event in events if "guard killed the job" in event["what"]]
     killed = [str(event["job"]) for event in kills]
     lab.holds("killed_job", killed == [_SIDECAR], f"killed {killed or 'none'}, not only {_SIDECAR}")
     lab.holds("killed_job", died_of == signal.SIGKILL, f"its process was killed by signal {died_of}")

@@ -60,12 +60,13 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
         scan_period_ms: 120_000,
         thresholds: *thresholds,
         bundle: 0,
+        writes: None,
     };
     let name = |id: u64| format!("/system.slice/job-{id}.service");
     let jobs = (0..JOBS).map(|id| {
         let (class, tracker) = (Class::Standard, "page_idle".to_owned());
         let (state, policy) = (State::default(), Policy::ColdAge);
-        let (pressure, background) = (None, None);
+        let (pressure, background, tiering) = (None, None, None);
         Record::Job(Box::new(JobRecord {
             unix_ms: 0,
             job: name(id),
@@ -77,6 +78,7 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
             policy,
             pressure,
             background,
+            tiering,
         }))
     });
     let mut records: Vec<_> = std::iter::once(Record::Agent(agent)).chain(jobs).collect();

@@ -233,6 +233,15 @@ fn a_journal_replays_and_a_changed_one_is_noticed() {
 
     let rubbish = file(directory.path(), "rubbish", "not a journal\n");
     check(&["replay", &rubbish], 1, &[], &["rubbish:1"]);
+    let unfinished = file(directory.path(), "unfinished", "not a journal");
+    check(&["replay", &unfinished], 1, &[], &["unfinished:1"]);
+    let empty = file(directory.path(), "empty", "");
+    check(&["replay", &empty], 3, &[], &["no decisions", "is empty"]);
+    let first = text.lines().next().unwrap_or_default();
+    let start = file(directory.path(), "start", &format!("{first}\n"));
+    check(&["replay", &start], 3, &[], &["no decisions", "none of its 1 records"]);
+    let torn = file(directory.path(), "torn", text.get(..text.len() - 20).unwrap_or_default());
+    check(&["replay", &torn], 0, &["69 decisions replayed, 0 differ", "the last line is torn"], &[]);
     check(&["replay", "/nonexistent/journal"], 1, &[], &["/nonexistent/journal"]);
     let set = format!("agent.state_dir={}", directory.path().display());
     check(&["--set", &set, "replay"], 1, &[], &[directory.path().to_str().unwrap()]);

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use agent::node::{Agent, Message, Options};
 use agent::view::View;
+use agent::{Agent, Message, Options};
 use config::{Arm, Bundle, Config, Poll};
 use kernel::Roots;
 use rollout::assignment::{ALL_PPM, Assignment, SCHEMA};

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use agent::node::{self, Error};
+use agent::scheduler::{self, Error};
 use agent::undo::UndoLog;
 use config::Config;
 use kernel::madvise::PidFd;
@@ -116,7 +116,7 @@ pub fn survey(
     options: &Options,
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<Option<Survey>, Error> {
-    let (_lock, mut undo) = node::alone(config)?;
+    let (_lock, mut undo) = scheduler::lock(config)?;
     if !undo.is_empty() {
         log::warn!("an agent that died has left settings behind; `thermocline agent --restore` puts them back");
     }

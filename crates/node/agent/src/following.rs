@@ -179,7 +179,7 @@ impl Following {
             .as_ref()
             .map_or_else(|| "the configuration file".to_owned(), |bundle| format!("bundle {} ({})", bundle.version, bundle.id));
         let (rollout, stage) = self.guidance.as_ref().map_or(("", ""), |guidance| (guidance.rollout.as_str(), guidance.stage.as_str()));
-        said.push(format!("goes by {by} from now on, in stage {stage:?} of rollout {rollout:?}"));
+        said.push(format!("uses {by} from now on, in stage {stage:?} of rollout {rollout:?}"));
         (Some(config), said)
     }
 
@@ -195,7 +195,7 @@ impl Following {
 
     fn leave(&mut self, kind: &'static str, why: String, now: u64, said: &mut Vec<String>) {
         let version = self.version();
-        said.push(format!("rollout: leaves bundle {version}: {why}"));
+        said.push(format!("rollout: rejects bundle {version}: {why}"));
         *self.reverts.entry(kind).or_default() += 1;
         if self.notes.left.len() == LEFT_MAX {
             self.notes.left.remove(0);

@@ -1,8 +1,8 @@
 //! What survives a restart of the agent: each job's controller state, its age, and the ages of its far pages.
 //!
-//! Written as a whole after every control period, so that a kill costs one period at most. A job is the same after
-//! the restart if the machine has not been booted and its cgroup has kept its id. Ages and thresholds count scans, so
-//! a history is worth nothing to an agent that scans at another period.
+//! The file is replaced after every control period, so that a kill costs one period at most. A job is the same after the restart
+//! if the machine was not rebooted and its cgroup has kept its id. Ages and thresholds count scans, so a history is useless to an
+//! agent with another scan period.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,9 +14,10 @@ use policy::background::Hint;
 use policy::endurance::Bucket;
 use policy::{cold_age, incompressible};
 use serde::{Deserialize, Serialize};
-use units::{Bytes, millis};
+use units::Bytes;
 
 use crate::far::FarAges;
+use crate::job::Job;
 use crate::undo::replace_file;
 
 /// One job's history.
@@ -24,23 +25,40 @@ use crate::undo::replace_file;
 pub struct JobHistory {
     /// The kernel's id of its cgroup.
     pub id: u64,
-    /// Milliseconds since boot at which it was first seen.
+    /// Milliseconds since boot at which it was first observed.
     pub seen_at_ms: u64,
-    /// Its pool of past best thresholds.
+    /// State of its `cold_age` controller: its past best thresholds.
     pub state: cold_age::State,
-    /// Whether and until when it is left alone as incompressible.
+    /// State of policy `incompressible`.
     pub incompressible: incompressible::State,
     /// Ages of what it has in far memory.
     pub far: FarAges,
-    /// Page cache that was reclaimed from it and has not come back.
+    /// Page cache that the agent reclaimed and that has not been read back.
     #[serde(default)]
     pub file_out: Bytes,
-    /// What it may still write to swap devices.
+    /// Its write budget.
     #[serde(default)]
     pub writes: Option<Bucket>,
-    /// What an operator last said of it.
+    /// The last hint of an operator.
     #[serde(default)]
     pub hint: Option<Hint>,
+}
+
+impl JobHistory {
+    /// The history of a job, without the states of its controllers.
+    #[must_use]
+    pub fn of(job: &Job) -> Self {
+        Self {
+            id: job.cgroup.id(),
+            seen_at_ms: units::millis(job.seen_at),
+            state: cold_age::State::default(),
+            incompressible: job.tiering.incompressible(),
+            far: job.far.clone(),
+            file_out: job.counters.file_out,
+            writes: Some(job.tiering.writes.bucket()),
+            hint: None,
+        }
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -48,9 +66,9 @@ struct Contents {
     boot_id: String,
     /// Milliseconds from scan to scan.
     scan_period_ms: u64,
-    /// The thresholds that the states' counters stand for.
+    /// The thresholds of the states' counters.
     thresholds: Vec<u8>,
-    /// What the machine may still write to swap devices.
+    /// The machine's write budget.
     #[serde(default)]
     writes: Option<Bucket>,
     jobs: BTreeMap<String, JobHistory>,
@@ -64,23 +82,23 @@ pub struct History {
 }
 
 impl History {
-    /// Loads what an earlier agent left in `dir`, if it is of this boot and counts the same scans and thresholds.
+    /// Loads what an earlier agent stored in `dir`, if it is of this boot and counts the same scans and thresholds.
     ///
-    /// A damaged file is reported and forgotten: jobs then warm up anew, which is safe.
+    /// A damaged file is reported and ignored: jobs then warm up again, which is safe.
     ///
     /// # Errors
-    /// Any error of making the directory.
+    /// Any error of creating the directory.
     pub fn load(dir: &Path, boot_id: &str, scan_period: Duration, thresholds: &[u8]) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let file = dir.join("history.json");
-        let scan_period_ms = millis(scan_period);
+        let scan_period_ms = units::millis(scan_period);
         let same = |c: &Contents| c.boot_id == boot_id && c.scan_period_ms == scan_period_ms && c.thresholds == thresholds;
         let (writes, jobs) = match fs::read(&file).map(|bytes| serde_json::from_slice::<Contents>(&bytes)) {
             Ok(Ok(contents)) if same(&contents) => (contents.writes, contents.jobs),
-            // What was written has worn the device out whatever the agent counts now; its clock is the boot's.
+            // The device is worn by what was written, whatever the agent counts now; times are since the same boot.
             Ok(Ok(contents)) if contents.boot_id == boot_id => (contents.writes, BTreeMap::new()),
             Ok(Err(error)) => {
-                log::warn!("{}: {error}; jobs warm up anew", file.display());
+                log::warn!("{}: {error}; jobs warm up again", file.display());
                 (None, BTreeMap::new())
             }
             _ => (None, BTreeMap::new()),
@@ -95,17 +113,17 @@ impl History {
         self.contents.jobs.get(path).filter(|job| job.id == id)
     }
 
-    /// What the machine may still write to swap devices, if an earlier agent of this boot left it.
+    /// The machine's write budget, if an earlier agent of this boot stored it.
     #[must_use]
     pub fn writes(&self) -> Option<Bucket> {
         self.contents.writes
     }
 
-    /// Replaces what the machine may write and the histories of `jobs`, and forgets the others but those whose cgroup `exists` with this path and id:
-    /// a job may be out of sight for a while, because of its rule or for want of its tracker.
+    /// Replaces the machine's write budget and the histories of `jobs`. Of the others, those are kept whose cgroup `exists` with
+    /// this path and id: a job may be unobserved for a while, because its rule or its tracker is missing.
     ///
     /// # Errors
-    /// Any error of writing; the old file then stands.
+    /// Any error of writing; the old file is then kept.
     pub fn store(
         &mut self,
         writes: Bucket,

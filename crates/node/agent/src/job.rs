@@ -1,211 +1,162 @@
-//! One job as the agent knows it between scans.
+//! One job: what all of its controllers share.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use config::Policy;
+use config::Config;
 use kernel::Result;
 use kernel::cgroup::{Cgroup, Limit};
-use policy::cold_age::{self, Input};
-use policy::endurance::{self, Bucket};
-use policy::histogram::{AgeCounts, Histogram};
-use policy::incompressible;
-use policy::pressure;
-use policy::thresholds::Thresholds;
-use policy::veto::Veto;
-use serde::{Deserialize, Serialize};
-use units::{Age, Bytes, Pages, RatioPpm, millis};
+use policy::histogram::AgeCounts;
+use serde::Serialize;
+use trackers::ages::{self, Scan};
+use units::{Age, Bytes, Pages, RatioPpm};
 
-use crate::actuators::exact::Cursor;
+use crate::controllers::tiering::state::Tiering;
 use crate::discover::Treatment;
 use crate::far::FarAges;
-use crate::journal::{JobMemory, Outcome, PeriodRecord};
-use crate::tiers::Placed;
-use trackers::ages::{self, Scan};
-use trackers::compressibility::Measurement;
+use crate::memory::{JobMemory, Outcome};
+use crate::now::Now;
 
-pub mod background;
-pub mod pressed;
-pub mod slowed;
-
-use background::Background;
-use pressed::{Amount, Pressed};
-use slowed::Slowed;
-
-/// Periods kept in memory for `explain`.
-const RECENT_MAX: usize = 64;
-
-/// A job, its controllers and its counters.
+/// A job. Its controllers are kept beside it, in [`crate::controllers::slots::Entry`].
 #[derive(Debug)]
 pub struct Job {
     /// Its cgroup.
     pub cgroup: Cgroup,
     /// How the operator wants it treated.
     pub treatment: Treatment,
-    /// What observes it, and why that.
+    /// The tracker that measures its page ages, and why that one.
     pub tracker: (ages::Kind, &'static str),
-    /// Its pressure controller, where its policy has one.
-    pub pressed: Option<Pressed>,
-    /// Its background controller, where its policy has one.
-    pub background: Option<Background>,
-    /// What of it is in a slow memory node, where its policy places memory there.
-    pub slowed: Option<Slowed>,
-    /// Parameters of its cold-age controller.
-    pub params: cold_age::Params,
-    /// Memory of its cold-age controller.
-    pub state: cold_age::State,
-    /// Memory of the compressibility judge.
-    pub incompressible: incompressible::State,
-    /// Time since boot at which an agent first saw it.
+    /// Time since boot at which an agent first observed it.
     pub seen_at: Duration,
-    /// Ids of its cgroup and those below.
+    /// Ids of its cgroup and of all cgroups below.
     pub members: Vec<u64>,
     /// Its processes.
     pub pids: Vec<i32>,
-    /// Ages of what it has in far memory.
-    pub far: FarAges,
     /// The last scan.
     pub scan: Option<Scan>,
-    /// The age at and above which its pages are to go out, by the last decision.
-    pub threshold: Option<Age>,
-    /// What is being offloaded.
-    pub plan: Option<Plan>,
-    /// What the last offloads became in zswap, until it is judged.
-    pub stored: incompressible::Stored,
-    /// When its pages were last sampled, in milliseconds since boot.
-    pub sampled_at_ms: Option<u64>,
+    /// Ages of its pages in far memory.
+    pub far: FarAges,
     /// Where its memory is.
     pub memory: JobMemory,
-    /// Page cache that was reclaimed from it and has not come back.
-    pub file_out: Bytes,
-    /// Where its swap-backed memory goes, and why.
-    pub tier: Option<Placed>,
-    /// What its cold pages compress to, by the last sample.
-    pub compressed: Option<RatioPpm>,
-    /// The same by each family of compressors.
-    pub measured: Option<Measurement>,
-    /// What it may still write to swap devices.
-    pub writes: Bucket,
-    /// Bytes that it wrote to swap devices since the agent started.
-    pub written: Bytes,
-    /// Of these, what is not taken from `writes` yet.
-    pub unbooked: Bytes,
-    /// What our steps have put into the swap cache and nobody was asked to free yet.
-    pub cached_out: Bytes,
-    /// What went wrong with it last, so that it is told once.
-    pub trouble: Option<String>,
-    /// Running totals.
+    /// Accesses by age since the last decision by age.
+    pub promotions: Promotions,
+    /// Counters of what moved.
+    pub counters: Counters,
+    /// What its controllers report to each other.
+    pub signals: Signals,
+    /// Where its swap-backed memory goes.
+    pub tiering: Tiering,
+    /// Last reported error; a repeated error is reported once.
+    pub error: Option<String>,
+}
+
+/// Totals since the agent started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Bytes moved to far memory.
+    pub offloaded: Bytes,
+    /// Bytes promoted from far memory.
+    pub promoted: Bytes,
+}
+
+/// What moved, by the kernel's counters.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Totals since the agent started.
     pub totals: Totals,
-    /// The last periods, oldest first.
-    pub recent: VecDeque<ClosedPeriod>,
-    promotions: Promotions,
+    /// Page cache that the agent reclaimed and that has not been read back.
+    pub file_out: Bytes,
+    /// What moved since the last decision by age.
     outcome: Outcome,
-    stepped_at: Option<Duration>,
-    counters: Option<Counters>,
+    closed_at: Option<Duration>,
+    last: Option<Readings>,
     max_events: Option<u64>,
 }
 
-/// What a job's controllers are set to.
-#[derive(Clone, Copy, Debug)]
-pub struct Parameters {
-    /// Of the cold-age controller.
-    pub cold_age: cold_age::Params,
-    /// Of the pressure controller, where the policy has one.
-    pub pressure: pressure::Params,
-    /// Of the background controller, where the policy has one.
-    pub background: policy::background::Params,
-    /// What the job may write to swap devices.
-    pub writes: endurance::Params,
+/// What a job's controllers report to each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Signals {
+    /// Whether the job reached its memory limit since the last reading, or is within 1 % of it.
+    pub at_limit: bool,
+    /// The threshold of the last decision by age, even if it was a hold.
+    pub threshold: Option<Age>,
+    /// The pressure controller's target and its last stall; `None` if the job has no pressure controller.
+    pub stall: Option<Stall>,
+    /// Memory in the slow node, by the last reading.
+    pub slow: Bytes,
 }
 
-/// Pages to offload until the next decision.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// At and above this age.
-    pub threshold: Age,
-    /// Pages left to ask for.
-    pub left: Pages,
-    /// How far the exact actuator has come.
-    pub cursor: Cursor,
+/// A job's stall target and what it costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stall {
+    /// Tolerated share of time in which some task waits for memory.
+    pub target: RatioPpm,
+    /// Observed wait per promoted page in microseconds, smoothed; zero until enough pages were promoted.
+    pub observed_cost_us: u64,
+    /// Whether the last period's stall was at its target.
+    pub at_target: bool,
 }
 
-/// Monotonic totals since the agent started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Totals {
-    /// Bytes that went to far memory.
-    pub offloaded: Bytes,
-    /// Bytes that came back.
-    pub promoted: Bytes,
-    /// Steady control periods: far memory on, promotion rate known.
-    pub periods: u64,
-    /// Of these, periods whose promotion rate was above the objective.
-    pub slo_violations: u64,
+impl Stall {
+    /// The wait per promoted page in microseconds: the tier's latency or the observed wait, whichever is longer. Tasks may
+    /// wait for each other, and for a device that others keep busy.
+    #[must_use]
+    pub fn cost_us(&self, tier_us: u32) -> u32 {
+        tier_us.max(u32::try_from(self.observed_cost_us).unwrap_or(u32::MAX))
+    }
 }
 
-/// The promotion histogram that the next decision will read.
+/// Promotions and accesses by age, with the time that they cover.
 #[derive(Clone, Debug, Default)]
-struct Promotions {
-    /// Accesses and their window since the last decision.
+pub struct Promotions {
+    /// Since the last decision.
     fresh: (AgeCounts, Duration),
-    /// Those that the last decision read: they stand until a scan brings newer ones.
-    read: (AgeCounts, Duration),
+    /// Those that the last decision used. They stay valid until a scan adds newer ones.
+    used: (AgeCounts, Duration),
 }
 
+impl Promotions {
+    /// The accesses for the next decision, with the time that they cover.
+    pub fn for_decision(&mut self) -> (&AgeCounts, Duration) {
+        if self.fresh.1 > Duration::ZERO {
+            self.used = std::mem::take(&mut self.fresh);
+        }
+        (&self.used.0, self.used.1)
+    }
+}
+
+/// The kernel's counters at one reading.
 #[derive(Clone, Copy, Debug)]
-struct Counters {
-    /// Pages that came back from swap, ever, as far as the kernel counts them.
+struct Readings {
+    /// Pages swapped in, ever, as far as the kernel counts them.
     swapped_in: u64,
-    /// Anonymous pages that were missed after they had gone, ever.
+    /// Anonymous pages that were refaulted, ever.
     refaulted: u64,
-    /// Pages written to swap devices, ever; where the kernel does not count them per cgroup (before Linux 6.17), those that
-    /// zswap wrote back.
+    /// Pages written to swap devices, ever; if the kernel does not count them per cgroup (before Linux 6.17), those that zswap
+    /// wrote back.
     written: u64,
-    /// Whether the kernel counts all of them.
+    /// Whether the kernel counts all writes to swap devices.
     counts_writes: bool,
 }
 
 impl Job {
-    /// A job that was never seen before, or whose history is put in by the caller.
+    /// A job that was never observed before. The caller restores its history, if it has one.
     #[must_use]
-    pub fn new(cgroup: Cgroup, treatment: Treatment, tracker: (ages::Kind, &'static str), params: &Parameters, now: Duration) -> Self {
-        let pressed = matches!(treatment.policy, Policy::Pressure | Policy::Auto).then(|| Pressed::new(params.pressure));
-        let background = matches!(treatment.policy, Policy::Background | Policy::Auto).then(|| Background::new(params.background));
+    pub fn new(cgroup: Cgroup, treatment: Treatment, tracker: (ages::Kind, &'static str), config: &Config, now: Now) -> Self {
         Self {
             cgroup,
             treatment,
             tracker,
-            pressed,
-            background,
-            slowed: (treatment.policy == Policy::Slowdown).then(Slowed::default),
-            params: params.cold_age,
-            state: cold_age::State::default(),
-            incompressible: incompressible::State::default(),
-            seen_at: now,
+            seen_at: now.since_boot,
             members: Vec::new(),
             pids: Vec::new(),
-            far: FarAges::default(),
             scan: None,
-            threshold: None,
-            plan: None,
-            stored: incompressible::Stored::default(),
-            sampled_at_ms: None,
+            far: FarAges::default(),
             memory: JobMemory::default(),
-            file_out: Bytes::ZERO,
-            tier: None,
-            compressed: None,
-            measured: None,
-            writes: Bucket::full(&params.writes, millis(now)),
-            written: Bytes::ZERO,
-            unbooked: Bytes::ZERO,
-            cached_out: Bytes::ZERO,
-            trouble: None,
-            totals: Totals::default(),
-            recent: VecDeque::new(),
             promotions: Promotions::default(),
-            outcome: Outcome::default(),
-            stepped_at: None,
-            counters: None,
-            max_events: None,
+            counters: Counters::default(),
+            signals: Signals::default(),
+            tiering: Tiering::new(config, &treatment, now.boot_ms()),
+            error: None,
         }
     }
 
@@ -215,61 +166,35 @@ impl Job {
         self.cgroup.name()
     }
 
-    /// Reads where its memory is and what came back since the last reading.
-    ///
-    /// # Errors
-    /// Any error of the cgroup's files, `Gone` among them.
-    pub fn read_counters(&mut self) -> Result<Pages> {
-        let page = kernel::page_size();
-        let stat = self.cgroup.stat()?;
-        // Pages in the swap cache still occupy DRAM although they are charged as swapped.
-        let swapped = self.cgroup.swap_current()?.unwrap_or_default();
-        self.memory = JobMemory {
-            current: self.cgroup.current()?,
-            far: swapped - stat.swapcached.unwrap_or_default(),
-            pool: stat.zswap.unwrap_or_default(),
-            file: self.file_out,
-            slow: self.slowed.as_ref().map(|slowed| slowed.slow).unwrap_or_default(),
-        };
-        let now = Counters {
-            // `zswpin` counts pages from the pool, `pswpin` (Linux 6.17 and up, per cgroup) pages from the device.
-            swapped_in: stat.zswpin.unwrap_or(0).saturating_add(stat.pswpin.unwrap_or(0)),
-            // Where the device is not counted, refaults stand in: less exact, for they miss what went out long ago.
-            refaulted: if stat.pswpin.is_none() { stat.workingset_refault_anon.unwrap_or(0) } else { 0 },
-            written: stat.pswpout.or(stat.zswpwb).unwrap_or(0),
-            counts_writes: stat.pswpout.is_some(),
-        };
-        // A counter that goes back is another job's: start over.
-        let came_back = self
-            .counters
-            .map_or(0, |before| now.swapped_in.saturating_sub(before.swapped_in).max(now.refaulted.saturating_sub(before.refaulted)));
-        if let Some(before) = self.counters {
-            self.unbooked += Pages(now.written.saturating_sub(before.written)).to_bytes(page);
-        }
-        self.counters = Some(now);
-        self.outcome.promoted += Pages(came_back);
-        self.totals.promoted += Pages(came_back).to_bytes(page);
-        Ok(Pages(came_back))
+    /// Milliseconds since the job was first observed.
+    #[must_use]
+    pub fn age_ms(&self, now: Now) -> u64 {
+        units::millis(now.since_boot.saturating_sub(self.seen_at))
     }
 
-    /// Counts pages that came back, by age, in the promotion histogram that the next decision reads.
-    ///
-    /// Their window is that of the scan in which they fall.
-    pub fn note_promotions(&mut self, ages: &AgeCounts) {
-        self.promotions.fresh.0.merge(ages);
-    }
-
-    /// Takes in a finished scan.
+    /// Reads the job's counters and notes what was promoted since the last reading.
     ///
     /// # Errors
-    /// As [`Job::read_counters`].
+    /// Any error of the cgroup's files, including `Gone`.
+    pub fn observe(&mut self) -> Result<Pages> {
+        let promoted = self.read_counters()?;
+        // Their window is that of the scan in which they fall.
+        let ages = self.far.promoted(promoted);
+        self.promotions.fresh.0.merge(&ages);
+        Ok(promoted)
+    }
+
+    /// Takes in a finished scan, and reads the job's counters.
+    ///
+    /// # Errors
+    /// As [`Job::observe`].
     pub fn take_scan(&mut self, scan: Scan) -> Result<()> {
-        let came_back = self.read_counters()?;
-        let ages = self.far.promoted(came_back);
+        let promoted = self.read_counters()?;
+        let ages = self.far.promoted(promoted);
         self.far.grow_older();
         self.far.reconcile(self.memory.far.to_pages(kernel::page_size()), self.unknown_age());
         let (counts, window) = &mut self.promotions.fresh;
-        // What a first scan finds accessed has no window: it is everything since the pages were made.
+        // The accesses of a first scan have no window: they are all accesses since the pages were allocated.
         if scan.window > Duration::ZERO {
             counts.merge(&scan.accesses);
             counts.merge(&ages);
@@ -279,184 +204,104 @@ impl Job {
         Ok(())
     }
 
-    /// The age of far pages that the ledger does not know: the threshold, because most are ours, and a young age would
-    /// hide their return from the very threshold that let them go. `memory.stat` lags behind `memory.swap.current` by up
-    /// to a batch of updates per CPU, so that there are some at every scan.
-    fn unknown_age(&self) -> Age {
-        self.recent.back().and_then(|period| period.step.threshold).unwrap_or(Age(1))
+    /// Reads where the memory is. Returns the pages promoted since the last reading.
+    fn read_counters(&mut self) -> Result<Pages> {
+        let page = kernel::page_size();
+        let stat = self.cgroup.stat()?;
+        // Pages in the swap cache still occupy DRAM although they are charged as swapped.
+        let swapped = self.cgroup.swap_current()?.unwrap_or_default();
+        self.memory = JobMemory {
+            current: self.cgroup.current()?,
+            far: swapped - stat.swapcached.unwrap_or_default(),
+            pool: stat.zswap.unwrap_or_default(),
+            file: self.counters.file_out,
+            slow: self.signals.slow,
+        };
+        let now = Readings {
+            // `zswpin` counts pages from the pool, `pswpin` (per cgroup since Linux 6.17) pages from the device.
+            swapped_in: stat.zswpin.unwrap_or(0).saturating_add(stat.pswpin.unwrap_or(0)),
+            // Without `pswpin`, refaults replace it. They are less exact: pages evicted long ago are not counted.
+            refaulted: if stat.pswpin.is_none() { stat.workingset_refault_anon.unwrap_or(0) } else { 0 },
+            written: stat.pswpout.or(stat.zswpwb).unwrap_or(0),
+            counts_writes: stat.pswpout.is_some(),
+        };
+        // A counter that decreases belongs to a recreated cgroup; nothing is counted.
+        let promoted = self
+            .counters
+            .last
+            .map_or(0, |before| now.swapped_in.saturating_sub(before.swapped_in).max(now.refaulted.saturating_sub(before.refaulted)));
+        if let Some(before) = self.counters.last {
+            self.tiering.uncharged += Pages(now.written.saturating_sub(before.written)).to_bytes(page);
+        }
+        self.counters.last = Some(now);
+        self.counters.outcome.promoted += Pages(promoted);
+        self.counters.totals.promoted += Pages(promoted).to_bytes(page);
+        Ok(Pages(promoted))
     }
 
-    /// Takes note of an offload: how much was asked for, and how much the kernel's own count grew.
-    pub fn took_out(&mut self, asked: Pages, mut ages: AgeCounts, went_out: Pages, threshold: Age) {
-        let page = kernel::page_size();
-        self.outcome.asked += asked;
-        self.outcome.offloaded += went_out;
-        self.totals.offloaded += went_out.to_bytes(page);
-        let known = ages.take_youngest(went_out);
+    /// The age of far pages that the agent did not offload itself, or whose offload is not accounted yet: the threshold,
+    /// because a younger age would hide their promotion from the threshold that offloaded them. `memory.stat` lags behind
+    /// `memory.swap.current` by a batch of updates per CPU, so there are such pages at every scan.
+    fn unknown_age(&self) -> Age {
+        self.signals.threshold.unwrap_or(Age(1))
+    }
+
+    /// Accounts pages that the agent chose: how many it asked for, and how much the kernel's count grew.
+    pub fn account_offload(&mut self, asked: Pages, mut ages: AgeCounts, offloaded: Pages, threshold: Age) {
+        self.counters.outcome.asked += asked;
+        self.count_offloaded(offloaded);
+        let known = ages.take_youngest(offloaded);
         for (age, pages) in known.iter() {
             self.far.offloaded(age, pages);
         }
-        self.far.offloaded(threshold, went_out - known.total());
+        self.far.offloaded(threshold, offloaded - known.total());
     }
 
-    /// Takes note of what one of our requests wrote to a device past zswap, where the kernel does not count that itself.
-    pub fn wrote(&mut self, bytes: Bytes) {
-        if self.counters.is_some_and(|counters| !counters.counts_writes) {
-            self.unbooked += bytes;
-        }
-    }
-
-    /// Gives up what was to go to a device, until the next decision: what may be written is spent.
-    pub fn drop_anon_plans(&mut self) {
-        self.plan = None;
-        if let Some(pressed) = &mut self.pressed {
-            pressed.plan = pressed.plan.map(|plan| Amount { anon: Bytes::ZERO, ..plan }).filter(|plan| plan.total() > Bytes::ZERO);
-        }
-    }
-
-    /// Takes note of memory that the kernel chose and reclaimed: it is taken for the oldest that the job had.
-    pub fn was_reclaimed(&mut self, went_out: Pages, file: Bytes) {
-        self.outcome.offloaded += went_out;
-        self.totals.offloaded += went_out.to_bytes(kernel::page_size());
-        self.file_out += file;
-        let oldest = self.scan.as_mut().map(|scan| scan.resident.take_oldest(went_out)).unwrap_or_default();
+    /// Accounts memory that the kernel chose: it is assumed to be the oldest that the job had.
+    pub fn account_reclaim(&mut self, offloaded: Pages, file: Bytes) {
+        self.count_offloaded(offloaded);
+        self.counters.file_out += file;
+        let oldest = self.scan.as_mut().map(|scan| scan.resident.take_oldest(offloaded)).unwrap_or_default();
         for (age, pages) in oldest.iter() {
             self.far.offloaded(age, pages);
         }
-        self.far.offloaded(Age(1), went_out - oldest.total());
+        self.far.offloaded(Age(1), offloaded - oldest.total());
     }
 
-    /// What the controller is to see of this period. With a stall target and the cost of a promotion in microseconds,
-    /// these say how many may come back, instead of the promotion rate's objective.
-    #[must_use]
-    pub fn input(&mut self, thresholds: &Thresholds, now: Duration, stall_target: Option<(RatioPpm, u32)>, veto: Option<Veto>) -> Input {
-        if self.promotions.fresh.1 > Duration::ZERO {
-            self.promotions.read = std::mem::take(&mut self.promotions.fresh);
-        }
-        let (promotions, window) = &self.promotions.read;
-        let window_ms = millis(*window);
-        let resident = self.scan.as_ref().map(|scan| scan.resident.clone()).unwrap_or_default();
-        let mut cold = resident.clone();
-        cold.merge(self.far.counts());
-        Input {
-            job_age_ms: millis(now.saturating_sub(self.seen_at)),
-            window_ms,
-            cold: Histogram::from_counts(&cold, thresholds),
-            resident: Histogram::from_counts(&resident, thresholds),
-            promotions: Histogram::from_counts(promotions, thresholds),
-            allowance: stall_target.map(|(target, cost_us)| cold_age::allowance(target, window_ms, cost_us)),
-            veto,
+    fn count_offloaded(&mut self, offloaded: Pages) {
+        self.counters.outcome.offloaded += offloaded;
+        self.counters.totals.offloaded += offloaded.to_bytes(kernel::page_size());
+    }
+
+    /// Accounts what one request wrote to a device without passing zswap, if the kernel does not count that itself.
+    pub fn account_write(&mut self, bytes: Bytes) {
+        if self.counters.last.is_some_and(|last| !last.counts_writes) {
+            self.tiering.uncharged += bytes;
         }
     }
 
-    /// Closes the period that ends now and returns what happened in it.
-    pub fn close_period(&mut self, now: Duration) -> Outcome {
-        let elapsed_ms = self.stepped_at.map_or(0, |then| millis(now.saturating_sub(then)));
-        self.stepped_at = Some(now);
-        Outcome { elapsed_ms, ..std::mem::take(&mut self.outcome) }
+    /// Closes the period that ends now and returns what moved in it.
+    pub fn close_period(&mut self, now: Now) -> Outcome {
+        let closed_at = self.counters.closed_at.replace(now.since_boot);
+        let elapsed_ms = closed_at.map_or(0, |then| units::millis(now.since_boot.saturating_sub(then)));
+        Outcome { elapsed_ms, ..std::mem::take(&mut self.counters.outcome) }
     }
 
-    /// Remembers a closed period, and counts it against the objective once far memory is on. Returns its promotion rate and
-    /// that objective where it was counted.
-    pub fn remember(&mut self, period: ClosedPeriod) -> Option<(u64, u64)> {
-        let mut counted = None;
-        // A period in which everything came back ends without far memory, and is the worst of all.
-        let far_memory_on = self.memory.far > Bytes::ZERO || period.outcome.promoted > Pages::ZERO;
-        if let Some(rate) = period.promotion_rate_ppm()
-            && far_memory_on
-            && period.job_age_ms >= self.params.warmup_ms
-        {
-            self.totals.periods += 1;
-            let objective = self.objective_ppm(&period);
-            self.totals.slo_violations += u64::from(rate > objective);
-            counted = Some((rate, objective));
-        }
-        if self.recent.len() == RECENT_MAX {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(period);
-        counted
-    }
-
-    /// Puts other parameters in force. What the controllers have learned stays.
-    pub fn set(&mut self, params: &Parameters) {
-        self.params = params.cold_age;
-        if let Some(pressed) = &mut self.pressed {
-            pressed.params = params.pressure;
-        }
-        if let Some(background) = &mut self.background {
-            background.params = params.background;
-        }
-    }
-
-    /// Promotions per minute that a period allowed, in millionths of the working set: by the rate's objective, or by the
-    /// stall target and the tier's cost.
-    #[must_use]
-    pub fn objective_ppm(&self, period: &ClosedPeriod) -> u64 {
-        match self.treatment.policy {
-            Policy::Auto => per_minute_ppm(period.step.promotions_max, period.step.working_set, period.window_ms).unwrap_or(0),
-            _ => u64::from(self.params.promotion_rate_max.0),
-        }
-    }
-
-    /// Whether it has reached its memory limit since the last call, or stands within 1 % of it.
+    /// Reads whether the job has reached its memory limit since the last call, or is within 1 % of it.
     ///
     /// # Errors
     /// Any error of the cgroup's files.
-    pub fn at_limit(&mut self) -> Result<bool> {
+    pub fn read_limit(&mut self) -> Result<()> {
         let max_events = self.cgroup.events()?.max;
-        let hit = self.max_events.is_some_and(|before| max_events > before);
-        self.max_events = Some(max_events);
+        let hit = self.counters.max_events.is_some_and(|before| max_events > before);
+        self.counters.max_events = Some(max_events);
         let close = match self.cgroup.effective_limit()? {
             Limit::Max => false,
             Limit::Bytes(limit) => self.memory.current.0 >= limit.0 - limit.0 / 100,
         };
-        Ok(hit || close)
+        self.signals.at_limit = hit || close;
+        Ok(())
     }
-}
-
-/// What people are shown of a period that has passed. Its histograms are in the journal alone: kept for every job,
-/// they would be most of the agent's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClosedPeriod {
-    /// Milliseconds since the epoch.
-    pub unix_ms: u64,
-    /// Milliseconds since the job was first observed.
-    pub job_age_ms: u64,
-    /// Milliseconds of accesses that the decision rests on.
-    pub window_ms: u64,
-    /// What was decided.
-    pub step: cold_age::Step,
-    /// What was done and what came back since the period before.
-    pub outcome: Outcome,
-}
-
-impl From<&PeriodRecord> for ClosedPeriod {
-    fn from(period: &PeriodRecord) -> Self {
-        Self {
-            unix_ms: period.unix_ms,
-            job_age_ms: period.input.job_age_ms,
-            window_ms: period.input.window_ms,
-            step: period.step,
-            outcome: period.outcome,
-        }
-    }
-}
-
-impl ClosedPeriod {
-    /// The service level indicator: far pages accessed per minute, in millionths of the working set; `None` where
-    /// there is no working set or no time to divide by.
-    #[must_use]
-    pub fn promotion_rate_ppm(&self) -> Option<u64> {
-        per_minute_ppm(self.outcome.promoted, self.step.working_set, self.outcome.elapsed_ms)
-    }
-}
-
-/// Pages per minute in millionths of a working set; `None` where there is none, or no time.
-fn per_minute_ppm(pages: Pages, working_set: Pages, time_ms: u64) -> Option<u64> {
-    let per = u128::from(working_set.0) * u128::from(time_ms);
-    let scaled = u128::from(pages.0) * 60_000 * 1_000_000;
-    scaled.checked_div(per).map(|ppm| u64::try_from(ppm).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -1,17 +1,20 @@
-//! The node agent: watches the jobs of one machine, learns how old their pages are, and moves what is older than a
-//! safe threshold into far memory.
+//! The node agent: observes the jobs of one machine, decides by `policy` what to do with their memory, and does it.
 //!
 //! # Map
-//! [`node`] is the loop. It reads through `trackers`, steps through `policy`, acts through [`actuators`], and
-//! records in the [`journal`]. [`undo`] is what makes it safe to kill; [`view`] is what [`metrics`] and the
-//! [`socket`] show.
+//! [`scheduler`] is the loop. It knows the [`controllers`] by their seam only: each holds one policy with its state, plan, journal
+//! record and view. They read and act through [`context`] and [`actuators`], record in the [`journal`], and [`replay`] repeats
+//! what was recorded. [`undo`] makes it safe to kill the agent; [`view`] is what [`metrics`] and the [`socket`] show.
 //!
 //! # Invariants
 //! - Every lasting setting is on the undo list before it is made.
-//! - Only the loop's thread touches the kernel.
+//! - Only the loop's thread uses the kernel.
 //! - Only jobs that a rule names are acted upon; classes `off` and `observe` never are.
+//! - Time is an argument of each step. The clock is injected when the agent is created.
 
 pub mod actuators;
+pub mod context;
+pub mod controllers;
+pub mod costs;
 pub mod discover;
 pub mod far;
 pub mod following;
@@ -19,15 +22,21 @@ pub mod history;
 pub mod job;
 pub mod journal;
 pub mod machine;
+pub mod memory;
 pub mod metrics;
-pub mod node;
-pub mod pace;
+pub mod now;
+pub mod options;
+pub mod reclaim;
 pub mod record;
 pub mod replay;
-pub mod slow;
+pub mod scheduler;
+pub mod slow_node;
 pub mod socket;
 #[cfg(test)]
 mod testing;
 pub mod tiers;
 pub mod undo;
 pub mod view;
+
+pub use options::Options;
+pub use scheduler::{Agent, Message};

@@ -116,7 +116,7 @@ fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
 fn flows(registry: &mut Registry, jobs: &[JobView]) {
     let family = Family::<FlowLabels, Counter>::default();
     for job in jobs {
-        for (direction, bytes) in [("out", job.totals.offloaded), ("in", job.totals.promoted)] {
+        for (direction, bytes) in [("out", job.totals.moved.offloaded), ("in", job.totals.moved.promoted)] {
             let labels = FlowLabels { job: job.job.clone(), tier: "far".to_owned(), direction: direction.to_owned() };
             family.get_or_create(&labels).inc_by(bytes.0);
         }
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_scrape_has_base_units_and_totals() {
-        let costs = crate::node::Costs { rates_cpu_seconds: 2.5, rates_splits: 7, ..Default::default() };
+        let costs = crate::costs::Costs { rates_cpu_seconds: 2.5, rates_splits: 7, ..Default::default() };
         let view = View { saved_bytes: -4096, costs, ..View::default() };
         let text = render(&view).unwrap();
         for line in [

@@ -9,11 +9,11 @@ use kernel::Roots;
 use policy::cold_age::Decision;
 use policy::thresholds::Thresholds;
 use trace::{Basis, CloseReport, Entry, Figures, JobId, Labels, Sink, Spool, calendar};
-use units::{Age, Bytes, Pages, millis};
+use units::{Age, Bytes, Pages};
 
+use crate::controllers::slots::Jobs;
 use crate::job::Job;
 use crate::journal::{PeriodRecord, Record};
-use crate::node::unix_ms;
 
 /// Entries kept for the next attempt while the spool cannot be written to.
 const UNWRITTEN_MAX: usize = 10_000;
@@ -82,23 +82,32 @@ impl Recorder {
     ///
     /// # Errors
     /// Where the spool cannot be used.
-    pub fn start(roots: &Roots, config: &Config, thresholds: &Thresholds, boot_id: &str) -> trace::Result<Option<(Self, Vec<String>)>> {
+    pub fn start(
+        roots: &Roots,
+        config: &Config,
+        thresholds: &Thresholds,
+        boot_id: &str,
+        unix_ms: u64,
+    ) -> trace::Result<Option<(Self, Vec<String>)>> {
         let wanted = &config.trace;
         if wanted.store.is_empty() {
             return Ok(None);
         }
         let machine = machine_name(roots, config);
-        let basis =
-            Basis { thresholds: *thresholds, scan_period_ms: millis(config.agent.scan_period), page_bytes: kernel::page_size().bytes() };
+        let basis = Basis {
+            thresholds: *thresholds,
+            scan_period_ms: units::millis(config.agent.scan_period),
+            page_bytes: kernel::page_size().bytes(),
+        };
         let (spool, left) = Spool::open(&config.agent.state_dir.join("trace"), basis, wanted.spool_size.0)?;
         let sink = Sink::start(&spool.ready(), &wanted.store)?;
         let recorder = Self {
             cluster: wanted.cluster.clone(),
             machine,
             boot_id: boot_id.to_owned(),
-            start_unix_ms: unix_ms(),
-            entry_ms: millis(wanted.entry_period).max(1),
-            file_ms: millis(wanted.file_period).max(1),
+            start_unix_ms: unix_ms,
+            entry_ms: units::millis(wanted.entry_period).max(1),
+            file_ms: units::millis(wanted.file_period).max(1),
             spool,
             sink,
             jobs: BTreeMap::new(),
@@ -112,16 +121,16 @@ impl Recorder {
 
     /// Takes in the periods among `records` of a round that ends at `unix_ms`, under a bundle of this version. `jobs` are
     /// those that live; entries of others are finished. Returns what is to be told.
-    pub fn take(&mut self, records: &[Record], jobs: &BTreeMap<String, Job>, bundle: u64, unix_ms: u64) -> Vec<String> {
+    pub fn take(&mut self, records: &[Record], jobs: &Jobs, bundle: u64, unix_ms: u64) -> Vec<String> {
         for record in records {
             if let Record::Period(period) = record
-                && let Some(job) = jobs.get(&period.job)
+                && let Some(entry) = jobs.get(&period.job)
             {
-                self.add(period, job, bundle);
+                self.add(period, &entry.job, bundle);
             }
         }
         let gone: Vec<_> =
-            self.jobs.iter().filter(|(path, known)| jobs.get(*path).is_none_or(|job| job.cgroup.id() != known.cgroup_id)).collect();
+            self.jobs.iter().filter(|(path, known)| jobs.get(*path).is_none_or(|entry| entry.job.cgroup.id() != known.cgroup_id)).collect();
         let gone: Vec<_> = gone.into_iter().map(|(path, _)| path.clone()).collect();
         for path in gone {
             let known = self.jobs.remove(&path);
@@ -293,7 +302,7 @@ impl Recorded {
         sum.swap_bytes += memory.far.0 - zswapped;
         sum.slow_node_bytes += memory.slow.0;
         sum.file_out_bytes += memory.file.0;
-        sum.sampled_compressed_ppm = job.compressed.map_or(0, |ratio| u64::from(ratio.0));
+        sum.sampled_compressed_ppm = job.tiering.compressed().map_or(0, |ratio| u64::from(ratio.0));
         sum.asked_pages += outcome.asked.0;
         sum.offloaded_pages += outcome.offloaded.0;
         sum.promoted_pages += outcome.promoted.0;

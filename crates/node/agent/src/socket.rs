@@ -10,7 +10,7 @@ use daemon::socket::Limits;
 use policy::background::Hint;
 use serde_json::json;
 
-use crate::node::Message;
+use crate::scheduler::Message;
 use crate::view::{Published, View};
 
 /// The name of the socket in the runtime directory.
@@ -130,8 +130,8 @@ mod tests {
         }
         let rule = |job: &str, policy: &str| format!("[[job]]\ncgroup = \"{job}\"\npolicy = \"{policy}\"\n");
         let text = rule("/a", "background") + &rule("/b b", "auto") + &rule("/c", "cold_age");
-        let options = crate::node::Options { ephemeral: true, ..Default::default() };
-        let mut agent = crate::node::Agent::new(machine.roots.clone(), machine.config(&text), options).unwrap();
+        let options = crate::Options { ephemeral: true, ..Default::default() };
+        let mut agent = crate::Agent::new(machine.roots.clone(), machine.config(&text), options).unwrap();
         let (messages, received) = std::sync::mpsc::sync_channel(2);
         messages.send(Message::Stop).unwrap();
         agent.run(&received, None, &mut |_, _| ()).unwrap();

@@ -1,50 +1,64 @@
-//! Where swap-backed memory may go on this machine, what its return costs, and how much may still be written.
+//! The tiers of this machine: which exist, what the promotion of a page costs, and how much may still be written to devices.
 //!
-//! What there is, is read from the kernel each period. Which tier a job gets is decided by `policy::tiering` and set
-//! through the job's own cgroup files, all of them on the undo list.
+//! They are read from the kernel each period. Which tier a job has is decided by [`crate::controllers::tiering`].
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use config::{Config, Tier as Wanted};
+use config::Config;
+use daemon::Clock;
 use kernel::block::{self, BlockDevice, BlockStat};
 use kernel::swap::SwapArea;
 use kernel::{Roots, vmstat};
-use policy::endurance::{self, Bucket};
-use policy::tiering::{Choice, Tier, Why};
+use policy::endurance::Bucket;
+use policy::tiering::Tier;
 use serde::Serialize;
 use units::{Bytes, Pages};
 
-use crate::job::pressed::Costs;
+use crate::controllers::tiering::endurance::{EnduranceStart, WriteBudget, WritesRecord};
+use crate::now::Now;
 
 mod failing;
 
 use failing::Failing;
 
-/// What a page from a device costs before one was ever read: the slower of what fleets of flash take (001 figure 5).
+/// Latency of a page from a device before one was measured, in microseconds: the slower end of flash devices (TMO figure 5).
 const DEVICE_US: u32 = 1_000;
 
-/// What a page from the compressed pool costs before one was measured (001 section 2.5: 40 us at the 90th percentile).
+/// Latency of a page from the compressed pool before one was measured, in microseconds (TMO section 2.5: 40 at the 90th
+/// percentile).
 const ZSWAP_US: u32 = 40;
 
-/// What the machine offers.
+/// Mean wait for the promotion of one page, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageCosts {
+    /// From the job's tier.
+    pub anon_us: u32,
+    /// From the file systems' devices.
+    pub file_us: u32,
+    /// Of `anon_us`, what the kernel does not charge to the job's pressure files. A wait for a device is charged as I/O, whatever
+    /// the page; a wait for a page from zswap only if the page belonged to the working set when it was swapped out
+    /// (`mm/memory.c`, `mm/workingset.c`).
+    pub uncharged_us: u32,
+}
+
+/// The tiers that the machine has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Offer {
     /// zswap is on, or swap is a compressed RAM disk.
     pub compressed: bool,
-    /// There is a swap device that is no compressed RAM disk, none fails, and bytes may be written to it at all.
+    /// There is a swap device that is no compressed RAM disk, no swap device fails, and the write budget is not zero.
     pub device: bool,
-    /// The kernel moves what is old in zswap on to the device where it finds nothing easier to reclaim (zswap's shrinker,
-    /// Linux 6.8).
+    /// The kernel writes the oldest pages of zswap to the device if it finds nothing easier to reclaim (zswap's shrinker, Linux
+    /// 6.8).
     pub shrinker: bool,
 }
 
 /// The machine's tiers.
 #[derive(Debug)]
 pub struct Tiers {
-    /// What there is.
+    /// Which exist.
     pub offer: Offer,
-    params: endurance::Params,
-    writes: Bucket,
+    writes: WriteBudget,
     swap: Latency,
     files: Latency,
     failing: Failing,
@@ -56,23 +70,23 @@ pub struct Tiers {
     written_bytes: Bytes,
 }
 
-/// What people are shown of the tiers.
+/// The tiers as status reports them.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct TiersView {
-    /// What there is.
+    /// Which exist.
     #[serde(flatten)]
     pub offer: Offer,
-    /// Mean time of a read from the swap device, microseconds; `None` before the first.
+    /// Mean latency of a read from the swap device, in microseconds; `None` before the first read.
     pub swap_read_us: Option<u32>,
-    /// Mean time of a read from other disks, microseconds; `None` before the first.
+    /// Mean latency of a read from other disks, in microseconds; `None` before the first read.
     pub file_read_us: Option<u32>,
-    /// Time that a page from zswap takes, its fault included, microseconds; `None` before the first sample.
+    /// Latency of a page from zswap including its fault, in microseconds; `None` before the first sample.
     pub zswap_read_us: Option<u32>,
     /// Bytes that may be written to swap devices now.
     pub writable_bytes: Bytes,
-    /// Bytes that were written to swap devices since the agent started, by anyone.
+    /// Bytes written to swap devices since the agent started, by any process.
     pub written_bytes: Bytes,
-    /// Requests to swap devices that failed since the agent started, as far as the kernel has logged them.
+    /// Failed requests to swap devices since the agent started, as far as the kernel logged them.
     pub swap_errors: u64,
 }
 
@@ -83,11 +97,11 @@ struct Latency {
     mean_us: Option<u32>,
 }
 
-/// Each new measurement counts for a quarter.
+/// A new measurement has a weight of one part in this many.
 const SMOOTHING: u64 = 4;
 
 impl Latency {
-    /// Watches these devices; readings of those that stay are kept.
+    /// Measures these devices from now on; earlier readings of devices that remain are kept.
     fn watch(&mut self, devices: Vec<BlockDevice>) {
         let mut before = std::mem::take(&mut self.devices);
         self.devices = devices
@@ -100,7 +114,7 @@ impl Latency {
             .collect();
     }
 
-    /// Takes in what was read since the last call. A device that has vanished has no part in it.
+    /// Measures the reads since the last call. Devices that no longer exist are skipped.
     fn measure(&mut self) {
         for (device, before) in &mut self.devices {
             let Ok(now) = device.stat() else { continue };
@@ -114,25 +128,23 @@ impl Latency {
 }
 
 impl Tiers {
-    /// Knows nothing yet but how much may be written; `writes` is what an earlier agent left of that.
+    /// Tiers that are not read yet; `writes` is the write budget that an earlier agent stored.
     #[must_use]
-    pub fn new(roots: &Roots, config: &Config, writes: Option<Bucket>, now: Duration) -> Self {
-        let params = config.swap.endurance();
+    pub fn new(roots: &Roots, config: &Config, writes: Option<Bucket>, clock: &Clock) -> Self {
         Self {
             offer: Offer::default(),
-            params,
-            writes: writes.unwrap_or_else(|| Bucket::full(&params, units::millis(now))),
+            writes: WriteBudget::new(config.swap.endurance(), writes, units::millis(clock.now())),
             swap: Latency::default(),
             files: Latency::default(),
             failing: Failing::new(roots),
             zswap_us: None,
-            fault_us: fault_us(),
+            fault_us: fault_us(clock),
             written: None,
             written_bytes: Bytes::ZERO,
         }
     }
 
-    /// Looks anew. Returns what is wrong with a swap area's device, in words.
+    /// Reads the tiers. Returns errors of swap devices, in words.
     pub fn read(&mut self, roots: &Roots, areas: &[SwapArea], zswap: bool, shrinker: bool, now: Duration) -> Vec<String> {
         self.failing.read(roots);
         let mut troubles = Vec::new();
@@ -148,7 +160,7 @@ impl Tiers {
         troubles.extend(self.failing.troubles());
         self.offer = Offer {
             compressed: (zswap && !areas.is_empty()) || compressed_ram > 0,
-            device: !devices.is_empty() && self.failing.is_empty() && self.params.bytes_per_day > Bytes::ZERO,
+            device: !devices.is_empty() && self.failing.is_empty() && self.writes.params().bytes_per_day > Bytes::ZERO,
             shrinker: shrinker && zswap,
         };
         let swapping: Vec<&str> = devices.iter().map(BlockDevice::disk_name).collect();
@@ -158,62 +170,74 @@ impl Tiers {
         self.swap.watch(devices);
         self.swap.measure();
         self.files.measure();
-        self.note_writes(roots, now);
+        self.charge_writes(roots, now);
         troubles
     }
 
-    /// Takes what was written to swap devices since the last call, by anyone, from what may be written.
-    pub fn note_writes(&mut self, roots: &Roots, now: Duration) {
+    /// Charges what any process wrote to swap devices since the last call.
+    pub fn charge_writes(&mut self, roots: &Roots, now: Duration) {
         let Ok(Some(written)) = vmstat::read(roots).map(|stat| stat.pswpout) else { return };
         let pages = self.written.replace(written).map_or(0, |before| written.saturating_sub(before));
         let bytes = Pages(pages).to_bytes(kernel::page_size());
         self.written_bytes += bytes;
-        self.writes.spend(&self.params, units::millis(now), bytes);
+        self.writes.charge(units::millis(now), bytes);
     }
 
-    /// Takes in how long a page took to decompress. Its return costs a page fault besides.
+    /// Notes how long a page took to decompress. Its promotion costs a page fault in addition.
     pub fn decompressed_in(&mut self, us: u32) {
         self.zswap_us = Some(us.saturating_add(self.fault_us));
     }
 
-    /// What may still be written to swap devices now.
+    /// Bytes that may be written to swap devices now.
     #[must_use]
     pub fn writable(&self, now: Duration) -> Bytes {
-        self.writes.available(&self.params, units::millis(now))
+        self.writes.available(units::millis(now))
     }
 
-    /// The bucket of writes, for the history.
+    /// The journal's record of the write budget.
+    pub fn record_writes(&mut self, now: Now) -> WritesRecord {
+        let available = self.writable(now.since_boot);
+        WritesRecord { unix_ms: now.unix_ms, now_ms: now.boot_ms(), charged: self.writes.take_charges(), available }
+    }
+
+    /// The write budget as of the last record.
+    #[must_use]
+    pub fn start(&self) -> EnduranceStart {
+        self.writes.start()
+    }
+
+    /// The write budget, for the history.
     #[must_use]
     pub fn writes(&self) -> Bucket {
-        self.writes
+        self.writes.bucket()
     }
 
-    /// Mean time of a read from the swap device; `None` before the first.
+    /// Mean latency of a read from the swap device; `None` before the first read.
     #[must_use]
     pub fn swap_us(&self) -> Option<u32> {
         self.swap.mean_us
     }
 
-    /// Time that a page from zswap takes; `None` before the first sample.
+    /// Latency of a page from zswap; `None` before the first sample.
     #[must_use]
     pub fn zswap_us(&self) -> Option<u32> {
         self.zswap_us
     }
 
-    /// What the return of a page costs a job whose memory goes to `tier`.
+    /// What the promotion of a page costs a job whose memory goes to `tier`.
     #[must_use]
-    pub fn costs(&self, tier: Option<Tier>) -> Costs {
+    pub fn costs(&self, tier: Option<Tier>) -> PageCosts {
         let device = self.swap.mean_us.unwrap_or(DEVICE_US);
         let zswap = self.zswap_us.unwrap_or(ZSWAP_US);
-        let (anon_us, unbooked_us) = match tier {
+        let (anon_us, uncharged_us) = match tier {
             Some(Tier::Swap) => (device, 0),
-            // Of both tiers mostly what is warm comes back, and so compressed.
+            // Of both tiers mostly warm pages are promoted, which are still compressed.
             None | Some(Tier::Zswap | Tier::Both) => (zswap, zswap),
         };
-        Costs { anon_us, file_us: self.files.mean_us.unwrap_or(DEVICE_US), unbooked_us }
+        PageCosts { anon_us, file_us: self.files.mean_us.unwrap_or(DEVICE_US), uncharged_us }
     }
 
-    /// A copy for people.
+    /// A copy for status.
     #[must_use]
     pub fn view(&self, now: Duration) -> TiersView {
         TiersView {
@@ -228,78 +252,19 @@ impl Tiers {
     }
 }
 
-/// Pages that are touched to learn what a fault costs.
+/// Pages that are touched to measure a fault.
 const FAULTS: usize = 256;
 
-/// Mean time of a page fault without I/O on this machine, in microseconds, rounded up: memory fresh from the kernel is
-/// touched page by page.
-fn fault_us() -> u32 {
+/// Mean duration of a page fault without I/O on this machine, in microseconds, rounded up: newly allocated memory is touched page
+/// by page.
+fn fault_us(clock: &Clock) -> u32 {
     let page = usize::try_from(kernel::page_size().bytes()).unwrap_or(4096);
     let mut fresh = vec![0u8; FAULTS * page];
-    let start = Instant::now();
+    let start = clock.now();
     for at in (0..fresh.len()).step_by(page) {
         fresh[at] = 1;
     }
-    let taken = start.elapsed();
+    let taken = clock.now().saturating_sub(start);
     std::hint::black_box(&fresh);
     u32::try_from(taken.as_micros().div_ceil(FAULTS as u128)).unwrap_or(u32::MAX)
-}
-
-/// Where a job's swap-backed memory goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Placed {
-    /// The choice.
-    pub choice: Choice,
-    /// Whether the operator made it.
-    pub by_operator: bool,
-}
-
-impl Placed {
-    /// The tier, if there is one.
-    #[must_use]
-    pub fn tier(&self) -> Option<Tier> {
-        match self.choice {
-            Choice::Use { tier, .. } => Some(tier),
-            Choice::Hold { .. } => None,
-        }
-    }
-}
-
-/// The operator's own choice, if it is one.
-#[must_use]
-pub fn wanted(wanted: Wanted) -> Option<Tier> {
-    match wanted {
-        Wanted::Auto => None,
-        Wanted::Zswap => Some(Tier::Zswap),
-        Wanted::Swap => Some(Tier::Swap),
-        Wanted::Both => Some(Tier::Both),
-    }
-}
-
-/// A tier's name, and why it was chosen, in words.
-#[must_use]
-pub fn words(placed: Option<Placed>) -> (Option<&'static str>, &'static str) {
-    let Some(placed) = placed else { return (None, "not chosen yet") };
-    let name = placed.tier().map(|tier| match tier {
-        Tier::Zswap => "zswap",
-        Tier::Swap => "swap",
-        Tier::Both => "both",
-    });
-    let (Choice::Use { why, .. } | Choice::Hold { why }) = placed.choice;
-    let why = match why {
-        Why::Compresses => "its cold pages compress well",
-        Why::DoesNotCompress => "its cold pages do not compress well",
-        Why::WarmerCompressedColderWritten => "its cold pages compress, and the oldest go on to the device when zswap has to make room",
-        Why::OnlyTier if placed.by_operator => "chosen by the operator",
-        Why::OnlyTier => "there is no other tier",
-        Why::TooSlow => "the device is slower than its class accepts",
-        Why::WritesSpent => "what may be written to the device is spent for now",
-        Why::NoShrinker => {
-            "chosen by the operator; zswap's shrinker is off, so that nothing is written until the pool is full (zswap.shrinker)"
-        }
-        Why::NotSampled => "its pages have not been sampled yet",
-        Why::NoDevice => "there is no swap device to write to (see `thermocline doctor`)",
-        Why::NoTier => "there is no far memory for it (see `thermocline doctor`)",
-    };
-    (name, why)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::SyncSender;
 
-use agent::node::{Agent, Message, Options};
+use agent::{Agent, Message, Options};
 use agent::{metrics, socket};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -31,7 +31,7 @@ pub(crate) struct AgentArguments {
 /// Runs the agent, or restores what an agent that was killed left behind.
 pub(crate) fn run(roots: Roots, config: Config, format: Format, arguments: &AgentArguments) -> Result<()> {
     if arguments.restore {
-        let done = ::agent::node::restore(&roots, &config)?;
+        let done = ::agent::scheduler::restore(&roots, &config)?;
         return print(format, &done, || if done.is_empty() { "nothing to restore\n".to_owned() } else { done.join("\n") + "\n" });
     }
     serve(roots, config, format, arguments)

@@ -1,7 +1,7 @@
 //! `thermocline observe`: page ages and possible savings of jobs; moves nothing.
 
 use agent::actuators::exact;
-use agent::node::{Agent, Options};
+use agent::{Agent, Options};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use config::{Class, Config, JobRule};
@@ -70,7 +70,7 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
 /// Address ranges of at least `age`, per process. Jobs whose tracker does not resolve single pages are left out.
 fn cold_ranges(node: &Agent, age: Age) -> Vec<Value> {
     let mut found = Vec::new();
-    for job in node.jobs().values() {
+    for job in node.jobs() {
         let Some(scan) = &job.scan else { continue };
         let Some(ages) = node.tracker(job.tracker.0).and_then(trackers::ages::Tracker::page_ages) else { continue };
         let Ok(processes) = exact::cold_ranges(node.roots(), ages, &job.pids, age) else { continue };

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command as Process, ExitCode};
 use std::sync::mpsc::SyncSender;
 
-use agent::node::{Agent, Message, Options};
+use agent::{Agent, Message, Options};
 use anyhow::{Context, Result};
 use clap::Args;
 use config::{Class, Config, JobRule};

@@ -43,10 +43,9 @@ pub(crate) fn explain(config: &Config, format: Format, arguments: &Explain) -> R
         let known: Vec<_> = jobs.iter().filter_map(|job| job["job"].as_str()).collect();
         bail!("the agent has no job {}; its jobs are: {}", arguments.job, known.join(", "));
     };
-    let period = view["scan_period_seconds"].as_f64().unwrap_or(0.0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    print(format, job, || text::explanation(job, period, arguments.last, now_unix_ms))
+    print(format, job, || text::explanation(job, arguments.last, now_unix_ms))
 }
 
 /// `thermocline hint JOB HINT`.

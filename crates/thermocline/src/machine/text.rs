@@ -2,11 +2,6 @@
 
 use std::fmt::Write;
 
-use agent::job::ClosedPeriod;
-use agent::job::background::BackgroundPeriod;
-use agent::job::pressed::PressedPeriod;
-use agent::job::slowed::SlowPeriod;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use units::Bytes;
 
@@ -150,7 +145,7 @@ pub(crate) fn ages(view: &Value) -> String {
 }
 
 /// The last decisions about one job, by each controller that has a say.
-pub(crate) fn explanation(job: &Value, scan_period_seconds: f64, last: usize, now_unix_ms: u64) -> String {
+pub(crate) fn explanation(job: &Value, last: usize, now_unix_ms: u64) -> String {
     let word = |key: &str| job[key].as_str().unwrap_or("none");
     let mut text = format!(
         "{}: policy {}, class {}, tracker {} ({})\n",
@@ -167,43 +162,17 @@ pub(crate) fn explanation(job: &Value, scan_period_seconds: f64, last: usize, no
     if let Some(hint) = job["hint"].as_str() {
         let _ = writeln!(text, "  hint: in the {hint}");
     }
-    let cold_age: Vec<_> = periods(job, "recent")
-        .iter()
-        .map(|period: &ClosedPeriod| {
-            #[expect(clippy::cast_precision_loss, reason = "shown to people")]
-            let rate = period.promotion_rate_ppm().map_or_else(|| "-".to_owned(), |ppm| format!("{:.3}%/min", ppm as f64 / 1e4));
-            (period.unix_ms, format!("promotions {rate:>11}  {}", agent::view::explain(period, scan_period_seconds)))
-        })
-        .collect();
-    let pressure: Vec<_> = periods(job, "recent_pressure")
-        .iter()
-        .map(|period: &PressedPeriod| (period.unix_ms, agent::view::explain_pressure(period)))
-        .collect();
-    let background: Vec<_> = periods(job, "recent_background")
-        .iter()
-        .map(|period: &BackgroundPeriod| (period.unix_ms, agent::view::explain_background(period)))
-        .collect();
-    let slow: Vec<_> =
-        periods(job, "recent_slow").iter().map(|period: &SlowPeriod| (period.unix_ms, agent::view::explain_slow(period))).collect();
-    // Under other policies the cold-age controller learns without deciding.
-    let learning = ["pressure", "background", "slowdown"].contains(&word("policy"));
-    let cold_age = if learning { Vec::new() } else { cold_age };
-    for (name, mut lines) in [("cold_age", cold_age), ("pressure", pressure), ("background", background), ("slowdown", slow)] {
+    for controller in job["recent"].as_array().into_iter().flatten() {
+        let _ = writeln!(text, "{}", controller["controller"].as_str().unwrap_or("?"));
+        let mut decisions: Vec<_> = controller["decisions"].as_array().into_iter().flatten().collect();
         // A repeated explanation is shown once, at its first period.
-        lines.dedup_by(|later, earlier| later.1 == earlier.1);
-        if !lines.is_empty() {
-            let _ = writeln!(text, "{name}");
-        }
-        for (unix_ms, what) in lines.iter().skip(lines.len().saturating_sub(last)) {
-            let _ = writeln!(text, "  {:>7} s ago  {what}", now_unix_ms.saturating_sub(*unix_ms) / 1000);
+        decisions.dedup_by(|later, earlier| later["text"] == earlier["text"]);
+        for decision in decisions.iter().skip(decisions.len().saturating_sub(last)) {
+            let age_s = now_unix_ms.saturating_sub(count(&decision["unix_ms"])) / 1000;
+            let _ = writeln!(text, "  {age_s:>7} s ago  {}", decision["text"].as_str().unwrap_or_default());
         }
     }
     text
-}
-
-/// The last periods of one controller; unreadable ones are left out.
-fn periods<T: DeserializeOwned>(job: &Value, key: &str) -> Vec<T> {
-    job[key].as_array().into_iter().flatten().filter_map(|period| serde_json::from_value(period.clone()).ok()).collect()
 }
 
 fn count(value: &Value) -> u64 {
@@ -257,16 +226,11 @@ mod tests {
 
     #[test]
     fn repeated_explanations_are_shown_once() {
-        let held = |unix_ms: u64, reason: &str| {
-            let done = json!({ "asked": 0, "offloaded": 0, "deactivated": 0, "prefetched": 0 });
-            let decision = json!({ "action": "nothing", "reason": reason });
-            json!({ "unix_ms": unix_ms, "decision": decision, "machine_stall": 0, "available": 500_000, "done": done })
-        };
+        let held = |unix_ms: u64, reason: &str| json!({ "unix_ms": unix_ms, "text": reason });
         let recent = [held(1_000, "foreground"), held(2_000, "foreground"), held(9_000, "settling"), held(12_000, "done")];
-        let job =
-            json!({ "job": "/a", "policy": "background", "hint": "background", "advice": "zswap uses lzo", "recent_background": recent });
+        let job = json!({ "job": "/a", "policy": "background", "hint": "background", "advice": "zswap uses lzo", "recent": [{ "controller": "background", "decisions": recent }] });
         let check = |last: usize, want: &[&str]| {
-            let text = explanation(&job, 1.0, last, 20_000);
+            let text = explanation(&job, last, 20_000);
             let said: Vec<_> = text.lines().skip_while(|line| *line != "background").skip(1).map(str::trim).collect();
             assert_eq!(said.len(), want.len(), "{text}");
             assert!(said.iter().zip(want).all(|(said, want)| said.starts_with(want)), "{text}");

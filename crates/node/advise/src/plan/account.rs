@@ -8,7 +8,7 @@ use units::{Bytes, PageSize, Pages};
 
 use super::distribution::{Distribution, Rounding};
 use super::spending::{Cold, Share};
-use agent::job::ClosedPeriod;
+use agent::controllers::cold_age::record::Period;
 use agent::journal::{JobMemory, JobRecord, PeriodRecord, PressureRecord};
 
 /// What the lines of a file are to be read with.
@@ -180,7 +180,7 @@ impl Account {
         if let Some(potential) = moment.potential {
             self.potential.add(potential.0, Rounding::Down);
         }
-        if let Some(rate) = ClosedPeriod::from(period).promotion_rate_ppm() {
+        if let Some(rate) = Period::from(period).promotion_rate_ppm() {
             self.promotion_rate_ppm.add(rate, Rounding::Up);
         }
         self.burst.add(period.outcome.elapsed_ms, period.outcome.promoted.to_bytes(terms.page_size), terms.scan_period_ms);

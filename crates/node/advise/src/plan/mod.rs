@@ -264,7 +264,7 @@ impl Seen {
                 self.together.add(&period.job, period.unix_ms, period.outcome.elapsed_ms, &moment);
             }
             // What is placed is in the memory of the job's other periods.
-            Record::Slow(_) | Record::Event { .. } => {}
+            Record::Slow(_) | Record::Event { .. } | Record::Tier(_) | Record::Writes(_) => {}
         }
     }
 

@@ -11,7 +11,7 @@ use policy::{balance, pressure};
 use units::{Age, Pages};
 
 use super::*;
-use agent::job::pressed::Reclaimed;
+use agent::controllers::pressure::record::Reclaimed;
 use agent::journal::{AgentRecord, JobMemory, JobRecord, Journal, Outcome, PeriodRecord, PressureRecord, VERSION};
 
 const MIB: u64 = 1 << 20;
@@ -52,6 +52,7 @@ fn agent_at(unix_ms: u64) -> Record {
         scan_period_ms: 120_000,
         thresholds: thresholds(),
         bundle: 0,
+        writes: None,
     })
 }
 
@@ -67,6 +68,7 @@ fn job(name: &str, warmup_ms: u64) -> Record {
         policy: Policy::ColdAge,
         pressure: None,
         background: None,
+        tiering: None,
     }))
 }
 

@@ -69,11 +69,12 @@ fn what_hurts_is_left_and_remembered() {
     let mut following = Following::new(&Config::default(), Some(dir.path()));
     following.take(told(Some(2), Some(1)));
     following.decide(5);
-    let felt = watch::Felt { promotions_ppm: Some((9_000, 2_000)), far: true, stall_us: 0, elapsed_ms: 60_000, stall_target_ppm: 1_000 };
-    (0..60).for_each(|_| following.watch().unwrap().note("/a", &felt, Config::default().rollout.promotion_max));
+    let sample =
+        watch::Sample { promotions_ppm: Some((9_000, 2_000)), far: true, stall_us: 0, elapsed_ms: 60_000, stall_target_ppm: 1_000 };
+    (0..60).for_each(|_| following.watch().unwrap().note("/a", &sample, Config::default().rollout.promotion_max));
     let (config, said) = following.decide(6);
     assert_eq!(config.unwrap().cold_age.percentile.to_string(), "91%");
-    assert!(said[0].contains("leaves bundle 2: 60 of the last 60 periods"), "{said:?}");
+    assert!(said[0].contains("rejects bundle 2: 60 of the last 60 periods"), "{said:?}");
     assert_eq!((following.version(), following.view().reverts["promotions"]), (1, 1));
     // The one before is watched anew.
     assert_eq!(percentile(&mut following, 7), None);

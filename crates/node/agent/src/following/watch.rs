@@ -1,91 +1,116 @@
-//! The agent's own guardrail: whether jobs feel a bundle more than the operator's objectives allow.
+//! The agent's guardrail: whether the jobs of this machine violate the operator's objectives under a bundle.
 //!
-//! It is coarse, for one machine sees little: it stops what clearly hurts within minutes, and leaves fine judgement to the
-//! rollout, which compares many machines. The objectives are those of the configuration file, which no bundle moves.
+//! It is coarse, because one machine has little data: it rejects what clearly violates the objectives within minutes, and leaves
+//! finer comparison to the rollout, which has many machines. The objectives are those of the configuration file, which no bundle
+//! changes.
 //!
 //! # Promotions
-//! The objective is a percentile: 98 % of a job's minutes keep it, so 2 % need not. Whether far more do not is told by a cumulative
-//! sum (Page, Biometrika 1954) over the periods of all jobs. A period beyond the limit adds `ln(q / p)` to it, any other
-//! `ln((1 - q) / (1 - p))`, which is less than nothing, with p = 2 % and q = 25 %; below zero it starts again. Under a bundle that
-//! keeps the percentile, this passes h once in e^h periods or less often (Lorden, Annals of Mathematical Statistics 1971): at the
-//! h here, once in 10^8, which is 700 days for a machine of a hundred jobs and periods of a minute. That is for periods that are
-//! independent. Those of one job's burst are not; what is left for them is that the limit is `rollout.promotion_max` times the
-//! objective. A bundle under which all periods are beyond passes h with the eighth.
+//! The objective is a percentile: it holds in 98 % of a job's minutes, and 2 % may violate it. Whether many more do is detected by
+//! a cumulative sum (Page, Biometrika 1954) over the periods of all jobs. A period beyond the limit adds `ln(q / p)`, any other
+//! adds the negative `ln((1 - q) / (1 - p))`, with p = 2 % and q = 25 %; the sum never falls below zero. Under a bundle that keeps
+//! the percentile, the sum passes h at most once in e^h periods (Lorden, Annals of Mathematical Statistics 1971): with the h
+//! here, once in 10^8, which is 700 days for a machine of a hundred jobs and periods of a minute. That holds for independent
+//! periods. Those of one job's burst are not independent; for them the limit is `rollout.promotion_max` times the objective. A
+//! bundle under which all periods are beyond the limit passes h with the eighth.
 //!
-//! The history of a young job is too short for its own percentile K, whatever the bundle: of n periods, the worst says no more
-//! than that one in n + 1 is worse. A job's promotions count from the period on that leaves it 1 / (1 - K) of them
+//! The history of a young job is too short for its percentile K, whatever the bundle: of n periods, the worst only shows that
+//! about one in n + 1 is worse. A job's promotions count from the period that completes 1 / (1 - K) of them
 //! ([`periods_to_know`]).
 
 use std::collections::BTreeMap;
 
-use config::Rollout;
+use config::{ColdAge, Policy, Rollout};
 use units::RatioPpm;
 
-/// By what a bundle may hurt.
+use crate::context::guardrail::JobPeriod;
+
+/// The objectives that a bundle may violate.
 pub const KINDS: [&str; 3] = ["promotions", "stall", "starts"];
 
 /// What a period beyond the limit adds to the evidence, in thousandths: `ln(0.25 / 0.02)`.
 const BEYOND: u64 = 2_526;
 
-/// What any other takes from it: `ln(0.98 / 0.75)`.
+/// What any other period subtracts: `ln(0.98 / 0.75)`.
 const WITHIN: u64 = 267;
 
-/// How much evidence is enough: `ln(10^8)`.
+/// Evidence that rejects the bundle: `ln(10^8)`.
 const ENOUGH: u64 = 18_421;
 
-/// The most periods that a job is young for, where K is close to all of them.
+/// Upper bound of the periods that a job needs, for percentiles near 100 %.
 const YOUNG_MAX: u64 = 500;
 
-/// What was seen under a bundle.
+/// The evidence against the bundle in effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
-    /// Against the bundle, by its promotions, in thousandths of a natural logarithm.
+    /// By promotion rates, in thousandths of a natural logarithm.
     evidence: u64,
-    /// Since the evidence was last nothing: periods, and those of them that were beyond the limit.
+    /// Periods since the evidence was last zero, and those of them that were beyond the limit.
     periods: u64,
     beyond: u64,
-    /// Of jobs that stall beyond their target, in how many control periods in a row.
+    /// Control periods in a row in which a job stalled beyond its target, by job.
     stalled: BTreeMap<String, u32>,
-    /// Stall of each job so far, in microseconds.
+    /// Stall of each job, ever, in microseconds.
     stall_us: BTreeMap<String, u64>,
 }
 
-/// How many periods with far memory a job must have had before it says something of this percentile.
+/// Periods with far memory that a job needs before it has evidence about this percentile.
 #[must_use]
 pub fn periods_to_know(percentile: RatioPpm) -> u64 {
     let rest = 1_000_000_u64.saturating_sub(u64::from(percentile.0));
     1_000_000_u64.checked_div(rest).unwrap_or(YOUNG_MAX).min(YOUNG_MAX)
 }
 
-/// One period of a job, as it counts.
+/// One period of a job, measured against the operator's own objectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Felt {
-    /// Its promotion rate and the operator's objective for it, in millionths of the working set a minute; `None` where it had
-    /// no far memory, or nothing to divide by, or is young.
+pub struct Sample {
+    /// Promotion rate and the operator's objective, in millionths of the working set per minute; `None` if the job had no far
+    /// memory, no working set, or too few periods.
     pub promotions_ppm: Option<(u64, u64)>,
     /// Whether it has far memory.
     pub far: bool,
-    /// Stall for memory so far, in microseconds.
+    /// Stall of its tasks for memory, ever, in microseconds.
     pub stall_us: u64,
-    /// How long the period was.
+    /// Length of the period in milliseconds.
     pub elapsed_ms: u64,
     /// The share of time that it may stall, in millionths.
     pub stall_target_ppm: u32,
 }
 
+impl Sample {
+    /// A period, judged by the operator's objectives for the job's class.
+    #[must_use]
+    pub fn of(period: &JobPeriod, own: &ColdAge, stall_target: RatioPpm) -> Self {
+        let known = period.periods > periods_to_know(own.percentile);
+        let promotions_ppm = period.promotions_ppm.filter(|_| known).and_then(|(rate, in_effect)| match period.policy {
+            Policy::ColdAge => Some((rate, u64::from(own.promotion_rate.0))),
+            // The objective in effect is proportional to the stall target in effect; the operator's own target replaces that. An
+            // objective of zero is that of a period whose cost is not known yet.
+            Policy::Auto => {
+                let target = period.stall_target.map_or(0, |target| target.0);
+                let own = (u128::from(in_effect) * u128::from(stall_target.0)).checked_div(u128::from(target))?;
+                u64::try_from(own).ok().filter(|&own| own > 0).map(|own| (rate, own))
+            }
+            // Promotions are no objective of these policies.
+            Policy::Pressure | Policy::Background | Policy::Slowdown => None,
+        });
+        let (far, stall_us, elapsed_ms) = (period.far, period.stall_us, period.elapsed_ms);
+        Self { promotions_ppm, far, stall_us, elapsed_ms, stall_target_ppm: stall_target.0 }
+    }
+}
+
 impl Watch {
-    /// Takes in a period of a job, and what its promotion rate may be, as a share of its objective.
-    pub fn note(&mut self, job: &str, felt: &Felt, promotion_max: RatioPpm) {
-        if let Some((rate, objective)) = felt.promotions_ppm {
+    /// Accounts a period of a job. `promotion_max` is the tolerated promotion rate as a multiple of the objective.
+    pub fn note(&mut self, job: &str, sample: &Sample, promotion_max: RatioPpm) {
+        if let Some((rate, objective)) = sample.promotions_ppm {
             let limit = u128::from(objective) * u128::from(promotion_max.0) / 1_000_000;
             self.weigh(u128::from(rate) > limit);
         }
-        let before = self.stall_us.insert(job.to_owned(), felt.stall_us);
-        // A counter that went back is another cgroup's.
-        let stalled_us = before.map_or(0, |before| felt.stall_us.saturating_sub(before));
-        // Microseconds in so many milliseconds: a millionth of the time is a thousandth of them.
-        let allowed_us = u128::from(felt.elapsed_ms) * u128::from(felt.stall_target_ppm) / 1_000;
-        if felt.far && u128::from(stalled_us) > allowed_us {
+        let before = self.stall_us.insert(job.to_owned(), sample.stall_us);
+        // A counter that decreases belongs to a recreated cgroup.
+        let stalled_us = before.map_or(0, |before| sample.stall_us.saturating_sub(before));
+        // A millionth of a millisecond is a thousandth of a microsecond.
+        let allowed_us = u128::from(sample.elapsed_ms) * u128::from(sample.stall_target_ppm) / 1_000;
+        if sample.far && u128::from(stalled_us) > allowed_us {
             *self.stalled.entry(job.to_owned()).or_default() += 1;
         } else {
             self.stalled.remove(job);
@@ -108,7 +133,7 @@ impl Watch {
         }
     }
 
-    /// What breaks the guardrail, if something does: its kind, and why.
+    /// Which objective is violated, and how; `None` if none is.
     #[must_use]
     pub fn breach(&self, limits: &Rollout) -> Option<(&'static str, String)> {
         if self.evidence >= ENOUGH {
@@ -134,10 +159,10 @@ mod tests {
         Rollout { promotion_max: LIMIT, stall_periods: 3, ..Rollout::default() }
     }
 
-    const QUIET: Felt = Felt { promotions_ppm: None, far: true, stall_us: 0, elapsed_ms: 60_000, stall_target_ppm: 1_000 };
+    const QUIET: Sample = Sample { promotions_ppm: None, far: true, stall_us: 0, elapsed_ms: 60_000, stall_target_ppm: 1_000 };
 
-    fn rated(rate: u64) -> Felt {
-        Felt { promotions_ppm: Some((rate, 2_000)), ..QUIET }
+    fn rated(rate: u64) -> Sample {
+        Sample { promotions_ppm: Some((rate, 2_000)), ..QUIET }
     }
 
     /// The first period at which the guardrail is broken, of periods that are beyond the limit or not.
@@ -186,7 +211,7 @@ mod tests {
         assert_eq!(watch.evidence, 0);
         // Where nothing may come back, whatever does is too much.
         let mut watch = Watch::default();
-        (0..8).for_each(|_| watch.note("/a", &Felt { promotions_ppm: Some((1, 0)), ..QUIET }, LIMIT));
+        (0..8).for_each(|_| watch.note("/a", &Sample { promotions_ppm: Some((1, 0)), ..QUIET }, LIMIT));
         assert!(watch.breach(&limits()).is_some());
     }
 
@@ -201,10 +226,10 @@ mod tests {
     fn a_stall_breaks_it_when_it_lasts() {
         let check = |what: &str, periods: &[(u64, bool)], broken: bool| {
             let (mut watch, mut total) = (Watch::default(), 500);
-            watch.note("/a", &Felt { stall_us: total, ..QUIET }, LIMIT);
+            watch.note("/a", &Sample { stall_us: total, ..QUIET }, LIMIT);
             for &(stall, far) in periods {
                 total += stall;
-                watch.note("/a", &Felt { stall_us: total, far, ..QUIET }, LIMIT);
+                watch.note("/a", &Sample { stall_us: total, far, ..QUIET }, LIMIT);
                 watch.note("/b", &QUIET, LIMIT);
             }
             assert_eq!(watch.breach(&limits()).map(|(kind, _)| kind), broken.then_some("stall"), "{what}");
@@ -215,7 +240,7 @@ mod tests {
         check("interrupted", &[over, over, at, over, over], false);
         check("without far memory", &[(90_000, false); 9], false);
         let mut watch = Watch::default();
-        (1..9).for_each(|at| watch.note("/a", &Felt { stall_us: at * 90_000, ..QUIET }, LIMIT));
+        (1..9).for_each(|at| watch.note("/a", &Sample { stall_us: at * 90_000, ..QUIET }, LIMIT));
         watch.keep(|job| job != "/a");
         assert_eq!(watch, Watch::default());
     }

@@ -1,31 +1,22 @@
-use config::{Class, Config, Kind, Tier};
-use units::RatioPpm;
+use config::{Class, Config, Kind, Policy, Tier};
+use policy::histogram::Histogram;
+use policy::thresholds::Thresholds;
 
 use super::*;
 use crate::testing::Machine;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn params() -> cold_age::Params {
-    cold_age::Params::new(RatioPpm(2_000), RatioPpm(980_000), 60_000)
-}
-
 fn treatment() -> Treatment {
     Treatment { class: Class::Standard, kind: Kind::Application, policy: Policy::ColdAge, tier: Tier::Auto, tracker: ages::Kind::Auto }
 }
 
-fn parameters() -> Parameters {
-    let config = Config::default();
-    Parameters {
-        cold_age: params(),
-        pressure: config.pressure_for(Class::Standard),
-        background: config.background.params(),
-        writes: config.swap.job_endurance(),
-    }
+fn now(time: Duration) -> Now {
+    Now { since_boot: time, unix_ms: 0 }
 }
 
 fn job(machine: &Machine) -> Job {
-    Job::new(machine.cgroup("/a"), treatment(), (ages::Kind::PageIdle, "test"), &parameters(), Duration::ZERO)
+    Job::new(machine.cgroup("/a"), treatment(), (ages::Kind::PageIdle, "test"), &Config::default(), now(Duration::ZERO))
 }
 
 fn counts(pairs: &[(u8, u64)]) -> AgeCounts {
@@ -40,69 +31,15 @@ fn scan(resident: &[(u8, u64)], accesses: &[(u8, u64)], window: Duration) -> Sca
     Scan { resident: counts(resident), accesses: counts(accesses), window, resolved_to: Age::MAX, ..Scan::default() }
 }
 
-fn period(working_set: u64, promoted: u64, elapsed_ms: u64) -> ClosedPeriod {
-    let step = cold_age::Step {
-        decision: cold_age::Decision::Hold { reason: cold_age::Hold::NothingCold },
-        best: None,
-        threshold: None,
-        working_set: Pages(working_set),
-        promotions_max: Pages(0),
-    };
-    let outcome = Outcome { elapsed_ms, promoted: Pages(promoted), ..Outcome::default() };
-    ClosedPeriod { unix_ms: 0, job_age_ms: 60_000, window_ms: 60_000, step, outcome }
-}
-
-#[test]
-fn the_promotion_rate_is_per_minute_and_working_set() {
-    let check = |working_set, promoted, elapsed_ms, want| {
-        assert_eq!(period(working_set, promoted, elapsed_ms).promotion_rate_ppm(), want, "{working_set} {promoted} {elapsed_ms}");
-    };
-    check(1_000, 2, 60_000, Some(2_000));
-    check(1_000, 2, 120_000, Some(1_000));
-    check(1_000, 1, 2_000, Some(30_000));
-    check(1_000, 0, 60_000, Some(0));
-    check(0, 5, 60_000, None);
-    check(1_000, 5, 0, None);
-    check(1, u64::MAX, 1, Some(u64::MAX));
-}
-
-#[test]
-fn periods_count_against_the_objective_once_far_memory_is_on() {
-    let check = |far: u64, job_age_ms: u64, promoted: u64, want: (u64, u64)| {
-        let machine = Machine::new();
-        let mut job = job(&machine);
-        job.memory.far = Bytes(far);
-        job.remember(ClosedPeriod { job_age_ms, ..period(1_000, promoted, 60_000) });
-        assert_eq!((job.totals.periods, job.totals.slo_violations), want, "{far} {job_age_ms} {promoted}");
-    };
-    check(0, 60_000, 0, (0, 0));
-    check(4096, 59_999, 9, (0, 0));
-    check(4096, 60_000, 0, (1, 0));
-    check(4096, 60_000, 2, (1, 0));
-    check(4096, 60_000, 3, (1, 1));
-    // All of it came back: nothing is far any more, and that is the worst period there can be.
-    check(0, 60_000, 500, (1, 1));
-}
-
-#[test]
-fn only_so_many_periods_are_remembered() {
-    let machine = Machine::new();
-    let mut job = job(&machine);
-    for unix_ms in 0..100 {
-        job.remember(ClosedPeriod { unix_ms, ..period(1, 0, 1) });
-    }
-    assert_eq!((job.recent.len(), job.recent[0].unix_ms), (RECENT_MAX, 100 - RECENT_MAX as u64));
-}
-
-/// The pages and the window of the promotion histogram that the next decision reads.
+/// The pages and the window of the promotion histogram that the next decision uses.
 fn promotions(job: &mut Job) -> (Vec<u64>, u64) {
     let thresholds = Thresholds::try_from(vec![1, 2, 5]).unwrap();
-    let input = job.input(&thresholds, 100 * SECOND, None, None);
-    (input.promotions.into(), input.window_ms)
+    let (counts, window) = job.promotions.for_decision();
+    (Histogram::from_counts(counts, &thresholds).into(), units::millis(window))
 }
 
 #[test]
-fn promotions_stand_until_a_scan_brings_newer_ones() {
+fn promotions_are_used_until_a_scan_adds_newer_ones() {
     let machine = Machine::new();
     let mut job = job(&machine);
     assert_eq!(promotions(&mut job), (vec![0; 4], 0));
@@ -114,7 +51,7 @@ fn promotions_stand_until_a_scan_brings_newer_ones() {
     assert_eq!(promotions(&mut job), (vec![3, 2, 0, 0], 120_000), "decisions come twice as often as scans");
 
     // What came back between two scans belongs to the window of the scan that follows.
-    job.note_promotions(&counts(&[(7, 1)]));
+    job.promotions.fresh.0.merge(&counts(&[(7, 1)]));
     assert_eq!(promotions(&mut job), (vec![3, 2, 0, 0], 120_000));
     job.take_scan(scan(&[(0, 9)], &[(2, 4)], 100 * SECOND)).unwrap();
     assert_eq!(promotions(&mut job), (vec![0, 0, 4, 1], 100_000));
@@ -126,7 +63,7 @@ fn promotions_stand_until_a_scan_brings_newer_ones() {
 }
 
 #[test]
-fn far_pages_age_and_come_back_at_their_age() {
+fn far_pages_age_and_are_promoted_at_their_age() {
     let machine = Machine::new();
     let page = kernel::page_size().bytes();
     let mut job = job(&machine);
@@ -136,7 +73,7 @@ fn far_pages_age_and_come_back_at_their_age() {
     };
     at(0, 40);
     job.take_scan(scan(&[(0, 10), (3, 20)], &[], 10 * SECOND)).unwrap();
-    job.took_out(Pages(25), counts(&[(3, 25)]), Pages(20), Age(3));
+    job.account_offload(Pages(25), counts(&[(3, 25)]), Pages(20), Age(3));
     at(20, 40);
     job.take_scan(scan(&[(0, 10)], &[], 10 * SECOND)).unwrap();
     assert_eq!(job.far.counts(), &counts(&[(4, 20)]), "what did not go out is not far");
@@ -144,18 +81,17 @@ fn far_pages_age_and_come_back_at_their_age() {
     job.take_scan(scan(&[(0, 15)], &[(0, 1)], 10 * SECOND)).unwrap();
     assert_eq!(job.far.counts(), &counts(&[(5, 15)]));
     let thresholds = Thresholds::try_from(vec![1, 4, 5]).unwrap();
-    let input = job.input(&thresholds, 30 * SECOND, None, None);
-    assert_eq!(Vec::from(input.promotions), [1, 0, 5, 0], "five came back at age 4, the counter's old 40 do not count");
-    assert_eq!((Vec::from(input.resident), Vec::from(input.cold)), (vec![15, 0, 0, 0], vec![15, 0, 0, 15]));
+    let promoted = Histogram::from_counts(job.promotions.for_decision().0, &thresholds);
+    assert_eq!(Vec::from(promoted), [1, 0, 5, 0], "five were promoted at age 4; the counter's first 40 do not count");
     assert_eq!((job.memory.far.0, job.memory.pool.0, job.memory.saved().0), (15 * page, 5_000, 15 * page - 5_000));
-    let outcome = job.close_period(30 * SECOND);
+    let outcome = job.close_period(now(30 * SECOND));
     assert_eq!((outcome.asked, outcome.offloaded, outcome.promoted, outcome.elapsed_ms), (Pages(25), Pages(20), Pages(5), 0));
-    assert_eq!(job.close_period(40 * SECOND), Outcome { elapsed_ms: 10_000, ..Outcome::default() });
-    assert_eq!((job.totals.offloaded.0, job.totals.promoted.0), (20 * page, 5 * page));
+    assert_eq!(job.close_period(now(40 * SECOND)), Outcome { elapsed_ms: 10_000, ..Outcome::default() });
+    assert_eq!((job.counters.totals.offloaded.0, job.counters.totals.promoted.0), (20 * page, 5 * page));
 }
 
 #[test]
-fn a_counter_that_goes_back_is_no_promotion() {
+fn a_counter_that_decreases_is_no_promotion() {
     let machine = Machine::new();
     let mut job = job(&machine);
     for (zswpin, pswpin, want) in [(100, 7, 0), (103, 9, 5), (3, 0, 0), (4, 0, 1)] {
@@ -169,7 +105,7 @@ fn a_counter_that_goes_back_is_no_promotion() {
 }
 
 #[test]
-fn a_job_at_its_limit_is_noticed_by_event_and_by_size() {
+fn a_job_at_its_limit_is_detected_by_event_and_by_size() {
     let machine = Machine::new();
     let mut job = job(&machine);
     let mut check = |current: u64, max: &str, events: u64, want: bool| {
@@ -177,7 +113,8 @@ fn a_job_at_its_limit_is_noticed_by_event_and_by_size() {
         machine.set("/a", "memory.max", max);
         machine.set("/a", "memory.events", &format!("low 0\nhigh 0\nmax {events}\noom 0\noom_kill 0"));
         job.read_counters().unwrap();
-        assert_eq!(job.at_limit().unwrap(), want, "{current} of {max}, {events} events");
+        job.read_limit().unwrap();
+        assert_eq!(job.signals.at_limit, want, "{current} of {max}, {events} events");
     };
     check(1_000_000, "max", 5, false);
     check(1_000_000, "max", 6, true);
@@ -188,21 +125,6 @@ fn a_job_at_its_limit_is_noticed_by_event_and_by_size() {
 }
 
 #[test]
-fn a_spent_write_budget_leaves_page_cache_to_reclaim() {
-    let machine = Machine::new();
-    let mut pressed = job(&machine);
-    pressed.treatment.policy = Policy::Pressure;
-    pressed.pressed = Some(Pressed::new(parameters().pressure));
-    let plan = |anon, file| Some(Amount { anon: Bytes(anon), file: Bytes(file) });
-    for (before, after) in [(plan(8, 4), plan(0, 4)), (plan(8, 0), None), (None, None)] {
-        pressed.pressed.as_mut().unwrap().plan = before;
-        pressed.plan = Some(Plan { threshold: Age(1), left: Pages(1), cursor: Cursor::default() });
-        pressed.drop_anon_plans();
-        assert_eq!((pressed.pressed.as_ref().unwrap().plan, pressed.plan.is_none()), (after, true));
-    }
-}
-
-#[test]
 fn writes_to_devices_are_counted_once() {
     let check = |stats: [&str; 2], asked: u64, want: u64| {
         let machine = Machine::new();
@@ -210,9 +132,9 @@ fn writes_to_devices_are_counted_once() {
         for (stat, written) in stats.into_iter().zip([0, asked]) {
             machine.set("/a", "memory.stat", &format!("anon 0\n{stat}"));
             job.read_counters().unwrap();
-            job.wrote(Bytes(written));
+            job.account_write(Bytes(written));
         }
-        assert_eq!(job.unbooked, Bytes(want), "{stats:?} {asked}");
+        assert_eq!(job.tiering.uncharged, Bytes(want), "{stats:?} {asked}");
     };
     // Where the kernel counts all of them, zswap's own are among them, and so are those of our requests.
     check(["zswpwb 1\npswpout 10", "zswpwb 3\npswpout 30"], 4096, 20 * 4096);

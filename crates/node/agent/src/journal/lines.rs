@@ -1,4 +1,4 @@
-//! Journals as a stream: one record in memory at a time, however long they are.
+//! Reading journals, with one record in memory at a time.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -7,7 +7,69 @@ use std::path::{Path, PathBuf};
 
 use units::PageSize;
 
-use super::{AgentRecord, Journal, ReadError, Record, VERSION};
+use super::file::Journal;
+use super::record::{AgentRecord, Record, VERSION};
+
+/// How every record starts.
+const RECORD_START: &[u8] = b"{\"record\":\"";
+
+/// Why a journal cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error("cannot read the journal {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A line is no record.
+    #[error("{path}:{line}: no journal record: {message}")]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from one.
+        line: usize,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// The file was written by a newer agent.
+    #[error("{path} has journal version {found}; this program reads up to {VERSION}; use the program that wrote it")]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+}
+
+/// One file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contents {
+    /// Its complete records.
+    pub records: Vec<Record>,
+    /// Bytes of a torn last line, as a killed agent leaves it; zero if there is none.
+    pub torn_bytes: usize,
+}
+
+/// Reads the complete records of one file.
+///
+/// # Errors
+/// As [`read_contents`].
+pub fn read(path: &Path) -> Result<Vec<Record>, ReadError> {
+    read_contents(path).map(|contents| contents.records)
+}
+
+/// Reads one file. A torn last line is skipped and reported if it is the beginning of a record.
+///
+/// # Errors
+/// [`ReadError`] for anything else that is not a record of a known version.
+pub fn read_contents(path: &Path) -> Result<Contents, ReadError> {
+    let mut lines = Lines::of(path)?;
+    let records = lines.by_ref().collect::<Result<_, _>>()?;
+    Ok(Contents { records, torn_bytes: lines.torn_bytes })
+}
 
 /// The records of one file, read as they are asked for.
 #[derive(Debug)]
@@ -17,33 +79,37 @@ pub struct Lines {
     line: usize,
     bytes: Vec<u8>,
     first: Option<Record>,
+    torn_bytes: usize,
 }
 
 impl Lines {
-    /// Those of a file that is still to be opened.
-    ///
-    /// # Errors
-    /// As its first record.
-    pub(super) fn of(path: &Path) -> Result<Self, ReadError> {
+    /// Opens a file.
+    fn of(path: &Path) -> Result<Self, ReadError> {
         Self::open(path, File::open(path).map_err(|source| ReadError::Io { path: path.to_owned(), source })?)
     }
 
     fn open(path: &Path, file: File) -> Result<Self, ReadError> {
-        let mut lines = Self { path: path.to_owned(), reader: BufReader::new(file), line: 0, bytes: Vec::new(), first: None };
+        let reader = BufReader::new(file);
+        let mut lines = Self { path: path.to_owned(), reader, line: 0, bytes: Vec::new(), first: None, torn_bytes: 0 };
         lines.first = lines.parse().transpose()?;
         Ok(lines)
     }
 
-    /// The next record. A torn last line, as a killed agent leaves it, is dropped.
     fn parse(&mut self) -> Option<Result<Record, ReadError>> {
         self.bytes.clear();
         self.line += 1;
-        match self.reader.read_until(b'\n', &mut self.bytes) {
-            Err(source) => return Some(Err(ReadError::Io { path: self.path.clone(), source })),
-            Ok(_) if self.bytes.last() != Some(&b'\n') => return None,
-            Ok(_) => {}
+        if let Err(source) = self.reader.read_until(b'\n', &mut self.bytes) {
+            return Some(Err(ReadError::Io { path: self.path.clone(), source }));
         }
         let refused = |message: String| ReadError::Line { path: self.path.clone(), line: self.line, message };
+        if self.bytes.last() != Some(&b'\n') {
+            let common = self.bytes.len().min(RECORD_START.len());
+            if self.bytes[..common] != RECORD_START[..common] {
+                return Some(Err(refused("a line without an end that does not start as a record".to_owned())));
+            }
+            self.torn_bytes = self.bytes.len();
+            return None;
+        }
         Some(match serde_json::from_slice(&self.bytes) {
             Err(error) => Err(refused(error.to_string())),
             Ok(Record::Agent(AgentRecord { version, .. })) if version > VERSION => {
@@ -56,16 +122,9 @@ impl Lines {
         })
     }
 
-    /// When the first record was written, in milliseconds since the epoch; `None` where there is none.
+    /// When the first record was written, in milliseconds since the epoch; `None` if the file is empty.
     fn begins_at(&self) -> Option<u64> {
-        Some(match self.first.as_ref()? {
-            Record::Agent(AgentRecord { unix_ms, .. }) | Record::Event { unix_ms, .. } => *unix_ms,
-            Record::Job(job) => job.unix_ms,
-            Record::Period(period) => period.unix_ms,
-            Record::Pressure(period) => period.unix_ms,
-            Record::Background(period) => period.unix_ms,
-            Record::Slow(period) => period.unix_ms,
-        })
+        self.first.as_ref().map(Record::unix_ms)
     }
 }
 
@@ -77,23 +136,23 @@ impl Iterator for Lines {
     }
 }
 
-/// Opens the named files and orders them from oldest to newest: a shell sorts `journal` before `journal.1`.
+/// The named files, sorted by the time of their first records: a shell sorts `journal` before `journal.1`.
 ///
 /// # Errors
-/// When a file cannot be opened, or its first line is not a record.
+/// If a file cannot be read, or its first line is no record.
 pub fn of_files(paths: &[PathBuf]) -> Result<Vec<Lines>, ReadError> {
     let mut opened = paths.iter().map(|path| Lines::of(path)).collect::<Result<Vec<_>, _>>()?;
     opened.sort_by_key(Lines::begins_at);
     Ok(opened)
 }
 
-/// Opens the files that an agent keeps in `directory`, from oldest to newest. Empty if no agent ever ran.
+/// The files that an agent keeps in `directory`, oldest first. None if it never ran.
 ///
-/// All are opened before the first is read on, newest first, and one that is met twice is left out: the agent may rename
-/// them meanwhile, but then an older name holds what was open already, and no file is missed.
+/// All are opened before the first is read further, newest first, and a file that is found twice is left out: the agent may
+/// rename files meanwhile, but then an older name refers to a file that is already open, and no file is missed.
 ///
 /// # Errors
-/// When a file cannot be opened, or its first line is not a record.
+/// If a file cannot be read, or its first line is no record.
 pub fn of_directory(directory: &Path) -> Result<Vec<Lines>, ReadError> {
     let newest = Journal::path(directory);
     let mut opened = Vec::new();
@@ -112,7 +171,7 @@ pub fn of_directory(directory: &Path) -> Result<Vec<Lines>, ReadError> {
             opened.push(Lines::open(&path, file)?);
         }
     }
-    // Their numbers tell the order, whatever was done to the clock.
+    // The numbers give the order, even if the wall clock was set back.
     opened.reverse();
     Ok(opened)
 }

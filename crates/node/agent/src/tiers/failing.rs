@@ -88,7 +88,7 @@ mod tests {
     /// What is logged before and after a swapped on device is read, the troubles told of it, and whether it is still used.
     fn check(logged: &[&str], said: &[&str], offered: bool) {
         let (machine, areas) = machine();
-        let mut tiers = Tiers::new(&machine.roots, &Config::default(), None, Duration::ZERO);
+        let mut tiers = Tiers::new(&machine.roots, &Config::default(), None, &daemon::Clock::system(Duration::ZERO));
         let mut look = |areas: &[SwapArea]| {
             let troubles = tiers.read(&machine.roots, areas, true, false, Duration::ZERO);
             (troubles, tiers.offer.device, tiers.view(Duration::ZERO).swap_errors)

@@ -1,0 +1,177 @@
+//! Everything of the machine and of the agent that a step may use, besides the jobs themselves.
+
+use std::time::Duration;
+
+use config::{Class, Config};
+use daemon::Clock;
+use kernel::cgroup::CgroupRoot;
+use kernel::lru_gen::LruGen;
+use kernel::{Roots, meminfo, process, psi};
+use policy::thresholds::Thresholds;
+use trackers::walk::Walker;
+use units::{Bytes, Pages, RatioPpm};
+
+use crate::job::Job;
+use crate::machine::Machine;
+use crate::now::Now;
+use crate::options::Options;
+use crate::tiers::Tiers;
+use crate::undo::UndoLog;
+
+pub mod affordance;
+pub mod guardrail;
+pub mod log;
+pub mod pace;
+pub mod trackers_in_use;
+
+use guardrail::JobPeriod;
+use log::Log;
+use pace::{ByteRate, CpuBudget};
+use trackers_in_use::TrackersInUse;
+
+/// Pages per step: few enough that the loop never waits long for the kernel.
+const STEP_PAGES: Pages = Pages(2048);
+
+/// How long the loop waits if the byte rate or the CPU budget is used up.
+pub const PACE_WAIT: Duration = Duration::from_millis(50);
+
+/// How long one turn of moving memory may take before the loop checks its messages again; one step more at most.
+pub const SLICE: Duration = Duration::from_millis(50);
+
+/// The kernel's interfaces.
+#[derive(Debug)]
+pub struct KernelHandles {
+    /// Where its file systems are mounted.
+    pub roots: Roots,
+    /// The cgroup file system.
+    pub cgroups: CgroupRoot,
+    /// MGLRU's debugfs file; `None` if the kernel has none.
+    pub lru: Option<LruGen>,
+    /// Reads processes' page maps.
+    pub walker: Walker,
+}
+
+/// How fast the agent may work.
+#[derive(Debug)]
+pub struct Pacing {
+    /// Bytes that may be offloaded per second.
+    pub rate: ByteRate,
+    /// CPU time that the agent may use.
+    pub budget: CpuBudget,
+    /// Whether the CPU budget was spent at the last check.
+    pub budget_spent: bool,
+    /// CPU time of kernel threads that sample access rates for the agent.
+    pub rates_kernel_cpu: Duration,
+}
+
+/// What a step may use.
+#[derive(Debug)]
+pub struct Context {
+    /// The only source of time.
+    pub clock: Clock,
+    /// The kernel's interfaces.
+    pub kernel: KernelHandles,
+    /// The parameters in effect: the machine's own, with those of a bundle over them.
+    pub config: Config,
+    /// How this run differs from the configuration.
+    pub options: Options,
+    /// The thresholds of all histograms.
+    pub thresholds: Thresholds,
+    /// The trackers of page ages.
+    pub trackers: TrackersInUse,
+    /// The machine's memory, as last read.
+    pub machine: Machine,
+    /// The machine's tiers, as last read.
+    pub tiers: Tiers,
+    /// What must be restored on exit.
+    pub undo: UndoLog,
+    /// How fast the agent may work.
+    pub pacing: Pacing,
+    /// Records and events for the journal.
+    pub log: Log,
+    /// Periods for the guardrail, while a bundle is in effect; `None` otherwise.
+    pub guardrail: Option<Vec<JobPeriod>>,
+    /// Whether the view is to be published before the next wait.
+    pub publish_due: bool,
+}
+
+impl Context {
+    /// Both clocks.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        Now::of(&self.clock)
+    }
+
+    /// Whether the agent may change anything about a job.
+    #[must_use]
+    pub fn may_act(&self, job: &Job) -> bool {
+        !self.options.dry_run && !matches!(job.treatment.class, Class::Off | Class::Observe)
+    }
+
+    /// Logs an event, in the journal and on standard error.
+    pub fn event(&mut self, job: Option<&str>, what: String) {
+        self.log.event(self.clock.unix_ms(), job, what);
+    }
+
+    /// Reports an error about a job. A repeated error is reported once.
+    pub fn report_error(&mut self, job: &mut Job, error: &kernel::Error) {
+        let what = error.to_string();
+        if job.error.replace(what.clone()).as_ref() != Some(&what) {
+            self.event(Some(job.path()), what);
+        }
+    }
+
+    /// Reads the machine and its tiers. What cannot be read is reported once.
+    pub fn read_machine(&mut self, now: Now) {
+        let known = std::mem::take(&mut self.machine.troubles);
+        let may_write = self.config.swap.write_budget > Bytes::ZERO;
+        self.machine.read(&self.kernel.roots, &self.kernel.cgroups, may_write);
+        let (zswap, shrinker) = (self.machine.zswap_enabled, self.machine.shrinker_enabled);
+        let errors = self.tiers.read(&self.kernel.roots, &self.machine.areas, zswap, shrinker, now.since_boot);
+        self.machine.troubles.extend(errors);
+        for error in self.machine.troubles.clone() {
+            if !known.contains(&error) {
+                self.event(None, error);
+            }
+        }
+    }
+
+    /// The machine's memory pressure: the share of the last 10 s in which tasks waited for memory, and the share of its
+    /// memory that is available. A kernel without PSI counts as having no stall.
+    ///
+    /// # Errors
+    /// Any error of the kernel's files.
+    pub fn memory_pressure(&self) -> kernel::Result<(RatioPpm, RatioPpm)> {
+        let stall = match psi::memory(&self.kernel.roots) {
+            Ok(pressure) => pressure.some.avg10,
+            Err(error) if error.is_unsupported() => RatioPpm(0),
+            Err(error) => return Err(error),
+        };
+        let info = meminfo::read(&self.kernel.roots)?;
+        Ok((stall, RatioPpm::of(info.available.0, info.total.0).unwrap_or_default()))
+    }
+
+    /// CPU time that the agent has used, including its children and kernel threads that run for it.
+    #[must_use]
+    pub fn cpu_time(&self) -> Duration {
+        process::own_cpu_time().unwrap_or_default() + self.trackers.kernel_cpu_time() + self.pacing.rates_kernel_cpu
+    }
+
+    /// Checks the CPU budget.
+    pub fn check_budget(&mut self, now: Duration) {
+        let cpu = self.cpu_time();
+        self.pacing.budget_spent = self.pacing.budget.spent(now, cpu);
+    }
+
+    /// Pages that one step may move now; `None` while the byte rate or the CPU budget is used up.
+    pub fn step_limit(&mut self) -> Option<Pages> {
+        let now = self.clock.now();
+        let cpu = self.cpu_time();
+        if self.pacing.budget.spent(now, cpu) {
+            self.pacing.budget_spent = true;
+            return None;
+        }
+        let available = self.pacing.rate.available(now).to_pages(kernel::page_size());
+        Some(available.min(STEP_PAGES)).filter(|&limit| limit > Pages::ZERO)
+    }
+}

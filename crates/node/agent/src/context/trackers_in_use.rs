@@ -1,0 +1,103 @@
+//! The trackers of page ages: what the kernel offers, and those in use.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use config::Agent as Settings;
+use kernel::Roots;
+use trackers::ages::choose::Offer;
+use trackers::ages::{Kind, PageAges, Tracker, damon, lru_gen, page_idle};
+use units::{Pages, RatioPpm};
+
+use super::affordance::Affordance;
+
+/// The trackers of page ages.
+
+pub struct TrackersInUse {
+    /// What the kernel offers.
+    pub offer: Offer,
+    open: BTreeMap<Kind, Box<dyn Tracker>>,
+    affordances: BTreeMap<Kind, Affordance>,
+}
+
+impl std::fmt::Debug for TrackersInUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.open.keys()).finish()
+    }
+}
+
+impl TrackersInUse {
+    /// No tracker in use yet.
+    #[must_use]
+    pub fn new(offer: Offer) -> Self {
+        Self { offer, open: BTreeMap::new(), affordances: BTreeMap::new() }
+    }
+
+    /// The tracker of a kind, if it is in use.
+    #[must_use]
+    pub fn get(&self, kind: Kind) -> Option<&dyn Tracker> {
+        self.open.get(&kind).map(AsRef::as_ref)
+    }
+
+    /// The same, to scan with.
+    pub fn get_mut(&mut self, kind: Kind) -> Option<&mut Box<dyn Tracker>> {
+        self.open.get_mut(&kind)
+    }
+
+    /// All trackers in use.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Tracker>> {
+        self.open.values_mut()
+    }
+
+    /// Opens a tracker at its first use.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    pub fn open(&mut self, kind: Kind, roots: &Roots, settings: &Settings) -> kernel::Result<()> {
+        if self.open.contains_key(&kind) {
+            return Ok(());
+        }
+        let tracker: Box<dyn Tracker> = match kind {
+            Kind::PageIdle => Box::new(page_idle::PageIdle::open(roots)?),
+            Kind::LruGen => Box::new(lru_gen::LruGen::open(roots, settings.scan_period)?),
+            Kind::Damon | Kind::Auto => {
+                let limits = damon::Limits {
+                    scan_period: settings.scan_period,
+                    regions_max: u64::from(settings.damon_regions_max),
+                    processes_max: usize::try_from(settings.damon_processes_max).unwrap_or(usize::MAX),
+                };
+                Box::new(damon::Damon::open(roots, limits)?)
+            }
+        };
+        self.open.insert(kind, tracker);
+        Ok(())
+    }
+
+    /// The ages of single pages, if the tracker of this kind measures them.
+    #[must_use]
+    pub fn page_ages(&self, kind: Kind) -> Option<&dyn PageAges> {
+        self.get(kind)?.page_ages()
+    }
+
+    /// Reports to a job's tracker that pages of the job were swapped out.
+    pub fn swapped_out(&mut self, kind: Kind, job: u64, pages: Pages) {
+        if let Some(tracker) = self.open.get_mut(&kind) {
+            tracker.swapped_out(job, pages);
+        }
+    }
+
+    /// CPU time of kernel threads that run for the trackers.
+    #[must_use]
+    pub fn kernel_cpu_time(&self) -> Duration {
+        self.open.values().map(|tracker| tracker.kernel_cpu_time()).sum()
+    }
+
+    /// Accounts the CPU time of one scan. Returns whether the tracker has cost more than `budget` for several scans in a row.
+    pub fn is_too_expensive(&mut self, kind: Kind, cpu: Duration, scan_period: Duration, budget: RatioPpm) -> bool {
+        let too_expensive = self.affordances.entry(kind).or_default().judge(cpu, scan_period, budget);
+        if too_expensive {
+            self.affordances.remove(&kind);
+        }
+        too_expensive
+    }
+}

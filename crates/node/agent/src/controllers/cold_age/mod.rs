@@ -1,0 +1,304 @@
+//! Offloads pages that have been idle for a safe time (SDFM sections 4 and 5). Policy: `cold_age`.
+//!
+//! Every job has this controller: where another policy decides, it holds and keeps learning.
+
+use config::{Config, Policy as Named};
+use policy::cold_age::{self, Decision, Params, State, Step};
+use policy::histogram::Histogram;
+use policy::thresholds::Thresholds;
+use units::{Age, Bytes, Pages};
+
+use super::policy::{Cadence, Policy};
+use super::recent::Recent;
+use super::seam::{Controller, Slot, run};
+use super::tiering;
+use super::veto::{self, Reason};
+use crate::context::Context;
+use crate::context::guardrail::JobPeriod;
+use crate::discover::Treatment;
+use crate::history::JobHistory;
+use crate::job::Job;
+use crate::journal::{JobRecord, Record};
+use crate::now::Now;
+use crate::view::JobView;
+
+mod offload;
+mod protection;
+pub mod record;
+#[cfg(test)]
+mod tests;
+
+use offload::Plan;
+use record::{Period, PeriodRecord};
+
+const VETOES: &[Reason] = &[Reason::ObserveOnly, Reason::OtherPolicy, Reason::AtLimit, Reason::Stalled, Reason::NoTier, Reason::CpuBudget];
+
+/// The policy as the scheduler knows it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ColdAgePolicy;
+
+impl Policy for ColdAgePolicy {
+    fn cadence(&self, _: &Config) -> Cadence {
+        Cadence::Control
+    }
+
+    fn slot(&self, config: &Config, treatment: &Treatment, thresholds: &Thresholds) -> Option<Box<dyn Slot>> {
+        Some(Box::new(ColdAge::new(config, treatment, thresholds)))
+    }
+
+    fn release(&mut self, job: &Job, context: &mut Context) {
+        protection::release(job, context);
+    }
+}
+
+/// The controller of one job.
+#[derive(Debug)]
+pub struct ColdAge {
+    /// Its parameters.
+    pub params: Params,
+    /// Its state.
+    pub state: State,
+    /// What is being offloaded.
+    pub plan: Option<Plan>,
+    /// The last period.
+    pub last: Option<Period>,
+    /// Control periods with far memory and a known promotion rate.
+    pub periods: u64,
+    /// Of these, periods whose promotion rate was above the objective.
+    pub slo_violations: u64,
+    thresholds: Thresholds,
+    scan_period_seconds: f64,
+    policy: Named,
+    /// The age from which pages are offloaded, by the last decision.
+    threshold: Option<Age>,
+    /// What steps of the plan have put into the swap cache and the kernel was not yet asked to free.
+    cached_out: Bytes,
+    recent: Recent,
+    /// Promotion rate and objective of the last period, if it counted.
+    counted: Option<(u64, u64)>,
+}
+
+impl ColdAge {
+    /// A controller without state.
+    #[must_use]
+    pub fn new(config: &Config, treatment: &Treatment, thresholds: &Thresholds) -> Self {
+        Self {
+            params: config.cold_age_for(treatment.class).params(),
+            state: State::default(),
+            plan: None,
+            last: None,
+            periods: 0,
+            slo_violations: 0,
+            thresholds: *thresholds,
+            scan_period_seconds: config.agent.scan_period.as_secs_f64(),
+            policy: treatment.policy,
+            threshold: None,
+            cached_out: Bytes::ZERO,
+            recent: Recent::default(),
+            counted: None,
+        }
+    }
+
+    fn decides(&self) -> bool {
+        matches!(self.policy, Named::ColdAge | Named::Auto)
+    }
+
+    /// Promotions per minute that a period allowed, in millionths of the working set: the configured objective, or what the
+    /// stall target and the tier's cost allow.
+    #[must_use]
+    pub fn objective_ppm(&self, period: &Period) -> u64 {
+        match self.policy {
+            Named::Auto => period.allowed_ppm().unwrap_or(0),
+            _ => u64::from(self.params.promotion_rate_max.0),
+        }
+    }
+
+    /// Counts a period against the objective once the job has far memory.
+    fn count(&mut self, period: &Period, far: Bytes) {
+        self.counted = None;
+        // A period in which all far memory was promoted ends without any, and is the worst case.
+        let far_memory = far > Bytes::ZERO || period.outcome.promoted > Pages::ZERO;
+        if let Some(rate) = period.promotion_rate_ppm()
+            && far_memory
+            && period.job_age_ms >= self.params.warmup_ms
+        {
+            let objective = self.objective_ppm(period);
+            self.periods += 1;
+            self.slo_violations += u64::from(rate > objective);
+            self.counted = Some((rate, objective));
+        }
+    }
+
+    /// The threshold of the decision applies to future plans, and at once to the current one.
+    fn follow(&mut self, decision: &Decision) {
+        self.threshold = match decision {
+            Decision::Offload { threshold, .. } => Some(*threshold),
+            Decision::Hold { .. } => None,
+        };
+        match (self.threshold, &mut self.plan) {
+            (None, _) => self.plan = None,
+            (Some(threshold), Some(plan)) => plan.threshold = threshold.max(plan.threshold),
+            (Some(_), None) => {}
+        }
+    }
+
+    /// Reports the last period to the guardrail, while a bundle is in effect.
+    fn report_period(&self, job: &Job, context: &mut Context, elapsed_ms: u64) {
+        if !context.may_act(job) {
+            return;
+        }
+        let Some(guardrail) = &mut context.guardrail else { return };
+        guardrail.push(JobPeriod {
+            job: job.path().to_owned(),
+            class: job.treatment.class,
+            policy: self.policy,
+            periods: self.periods,
+            promotions_ppm: self.counted,
+            stall_target: job.signals.stall.map(|stall| stall.target),
+            far: job.memory.far > Bytes::ZERO,
+            stall_us: job.cgroup.pressure().map_or(0, |memory| memory.some.total_us),
+            elapsed_ms,
+        });
+    }
+}
+
+impl Controller for ColdAge {
+    type Input = cold_age::Input;
+    type Decision = Step;
+
+    fn read(&mut self, job: &mut Job, context: &mut Context, now: Now) -> kernel::Result<cold_age::Input> {
+        job.observe()?;
+        job.read_limit()?;
+        let veto = veto::first(VETOES, job, context, now);
+        let tier_us = tiering::costs_of(job, context).anon_us;
+        let job_age_ms = job.age_ms(now);
+        let (promotions, window) = job.promotions.for_decision();
+        let window_ms = units::millis(window);
+        let promotions = Histogram::from_counts(promotions, &self.thresholds);
+        let allowance = job.signals.stall.map(|stall| cold_age::allowance(stall.target, window_ms, stall.cost_us(tier_us)));
+        let resident = job.scan.as_ref().map(|scan| scan.resident.clone()).unwrap_or_default();
+        let mut cold = resident.clone();
+        cold.merge(job.far.counts());
+        Ok(cold_age::Input {
+            job_age_ms,
+            window_ms,
+            cold: Histogram::from_counts(&cold, &self.thresholds),
+            resident: Histogram::from_counts(&resident, &self.thresholds),
+            promotions,
+            allowance,
+            veto,
+        })
+    }
+
+    fn step(&mut self, input: &cold_age::Input) -> Step {
+        let (state, step) = cold_age::step(&self.params, &self.thresholds, &self.state, input);
+        self.state = state;
+        step
+    }
+
+    fn record(&mut self, job: &mut Job, now: Now, input: cold_age::Input, step: &Step) -> Record {
+        let outcome = job.close_period(now);
+        let record = PeriodRecord {
+            unix_ms: now.unix_ms,
+            job: job.path().to_owned(),
+            id: job.cgroup.id(),
+            input,
+            step: *step,
+            outcome,
+            memory: job.memory,
+        };
+        let period = Period::from(&record);
+        self.count(&period, job.memory.far);
+        job.signals.threshold = step.threshold;
+        #[expect(clippy::cast_precision_loss, reason = "shown to people")]
+        let rate = period.promotion_rate_ppm().map_or_else(|| "-".to_owned(), |ppm| format!("{:.3}%/min", ppm as f64 / 1e4));
+        self.recent.push(now.unix_ms, &format!("promotions {rate:>11}  {}", period.explain(self.scan_period_seconds)));
+        self.last = Some(period);
+        record.into()
+    }
+
+    fn apply(&mut self, job: &mut Job, context: &mut Context, _: Now, step: &Step) -> kernel::Result<()> {
+        self.follow(&step.decision);
+        if context.may_act(job) {
+            protection::protect(job, context, step.working_set);
+            protection::fail_fast(job, context);
+            if self.plan.is_none() {
+                self.free_swap_cache(job, context)?;
+            }
+        }
+        let elapsed_ms = self.last.map_or(0, |period| period.outcome.elapsed_ms);
+        self.report_period(job, context, elapsed_ms);
+        Ok(())
+    }
+}
+
+impl Slot for ColdAge {
+    fn name(&self) -> &'static str {
+        "cold_age"
+    }
+
+    fn period(&mut self, job: &mut Job, context: &mut Context, now: Now) -> kernel::Result<()> {
+        run(self, job, context, now)
+    }
+
+    fn abandon(&mut self) {
+        self.plan = None;
+    }
+
+    fn forget_ages(&mut self) {
+        self.plan = None;
+    }
+
+    fn configure(&mut self, job: &mut Job, config: &Config) {
+        self.params = config.cold_age_for(job.treatment.class).params();
+    }
+
+    fn start(&self, record: &mut JobRecord) {
+        (record.params, record.state) = (self.params, self.state);
+    }
+
+    fn save(&self, history: &mut JobHistory) {
+        history.state = self.state;
+    }
+
+    fn restore(&mut self, history: &JobHistory) {
+        self.state = history.state;
+    }
+
+    fn plan(&mut self, job: &Job) {
+        self.plan = self.threshold.and_then(|threshold| Plan::new(job, threshold));
+    }
+
+    fn offload_due(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    fn offload(&mut self, job: &mut Job, context: &mut Context, _: Pages, swap_limit: Pages) -> kernel::Result<Pages> {
+        self.step_plan(job, context, swap_limit)
+    }
+
+    fn drop_writes(&mut self) {
+        self.plan = None;
+    }
+
+    fn recent(&self) -> Option<&Recent> {
+        self.decides().then_some(&self.recent)
+    }
+
+    fn explain(&self, _: &Job) -> Option<String> {
+        self.last.filter(|_| self.decides()).map(|last| last.explain(self.scan_period_seconds))
+    }
+
+    fn report(&self, _: &Job, view: &mut JobView) {
+        let last = self.last.as_ref();
+        let objective = last.map_or(u64::from(self.params.promotion_rate_max.0), |last| self.objective_ppm(last));
+        view.decision = last.map(|last| last.step.decision);
+        view.threshold_seconds = last.and_then(|last| last.step.threshold).map(|age| f64::from(age.0) * self.scan_period_seconds);
+        #[expect(clippy::cast_precision_loss, reason = "shown to people")]
+        {
+            view.promotion_rate_ratio_per_min = last.and_then(Period::promotion_rate_ppm).map(|ppm| ppm as f64 / 1e6);
+            view.slo_ratio_per_min = objective as f64 / 1e6;
+        }
+        (view.totals.periods, view.totals.slo_violations) = (self.periods, self.slo_violations);
+    }
+}

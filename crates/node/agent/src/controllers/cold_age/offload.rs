@@ -1,0 +1,121 @@
+//! Carries out a plan by age, in small steps.
+
+use config::Actuator;
+use kernel::priority::IdlePriority;
+use policy::balance::Lean;
+use units::{Age, Bytes, Pages};
+
+use super::ColdAge;
+use crate::actuators::exact::{self, Cursor};
+use crate::actuators::{self, Asked, lru};
+use crate::context::Context;
+use crate::job::Job;
+use crate::reclaim::{charge, count, note_stored, reclaim};
+
+/// How much may stay in the swap cache while a plan is carried out, and the most that one request frees of it.
+const FREE_MAX: Bytes = Bytes::mib(4);
+
+/// The smallest request.
+const FREE_MIN: Bytes = Bytes(256 << 10);
+
+/// Requests in a row.
+const FREE_REQUESTS: u32 = 4;
+
+/// Pages to offload until the next decision.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The age from which pages are offloaded.
+    pub threshold: Age,
+    /// Pages left to ask for.
+    pub left: Pages,
+    /// How far the exact actuator has come.
+    pub cursor: Cursor,
+}
+
+impl Plan {
+    /// All pages of the last scan that are old enough; `None` if there are none.
+    pub(super) fn new(job: &Job, threshold: Age) -> Option<Self> {
+        let left = job.scan.as_ref().map_or(Pages::ZERO, |scan| scan.resident.at_least(threshold));
+        (left > Pages::ZERO).then(|| Self { threshold, left, cursor: Cursor::new(&job.pids) })
+    }
+}
+
+impl ColdAge {
+    /// One step of the plan. Returns the pages that the kernel was asked for.
+    pub(super) fn step_plan(&mut self, job: &mut Job, context: &mut Context, limit: Pages) -> kernel::Result<Pages> {
+        let Some(mut plan) = self.plan.take() else { return Ok(Pages::ZERO) };
+        let before = count(job, context)?;
+        // Compression runs in this thread, inside the system call: at idle priority only (SDFM section 5.1).
+        let idle = IdlePriority::enter();
+        let limit = limit.min(plan.left);
+        let asked = ask(job, context, &mut plan, limit);
+        drop(idle);
+        let asked = asked?;
+        let after = count(job, context)?;
+
+        let offloaded = (after.swapped - before.swapped).to_pages(kernel::page_size());
+        charge(job, context, &before, &after);
+        note_stored(job, &before, &after);
+        plan.left = plan.left - asked.pages;
+        context.trackers.swapped_out(job.tracker.0, job.cgroup.id(), offloaded);
+        let more = !asked.finished && plan.left > Pages::ZERO;
+        job.account_offload(asked.pages, asked.ages, offloaded, plan.threshold);
+        self.cached_out += after.cached - before.cached;
+        if self.cached_out >= FREE_MAX || !more {
+            self.free_swap_cache(job, context)?;
+        }
+        self.plan = more.then_some(plan);
+        Ok(asked.pages)
+    }
+
+    /// Frees what steps have left in the swap cache. `MADV_PAGEOUT` to a device starts the write and returns; the pages stay in
+    /// DRAM, clean in the end, until they are reclaimed.
+    ///
+    /// The kernel is asked once for what the plan's steps put there, and not more: promoted pages are in the swap cache as well,
+    /// and are in use. It is asked for half of that at a time: for nearly all of it, or while the pages are of its youngest
+    /// generations, it would reclaim other memory. Then the rest waits for the next period.
+    pub(super) fn free_swap_cache(&mut self, job: &mut Job, context: &mut Context) -> kernel::Result<()> {
+        if !context.tiers.offer.device {
+            return Ok(());
+        }
+        for _ in 0..FREE_REQUESTS {
+            let before = count(job, context)?;
+            let clean = self.cached_out.min(before.cached - before.writeback);
+            if clean < FREE_MIN {
+                return Ok(());
+            }
+            let asked = FREE_MAX.min(Bytes(clean.0 / 2));
+            reclaim(job, asked, Lean::Swappiness(lru::ANON_FIRST))?;
+            self.cached_out = self.cached_out - asked;
+            let after = count(job, context)?;
+            charge(job, context, &before, &after);
+            let file = before.file - after.file;
+            job.account_reclaim((after.swapped - before.swapped).to_pages(kernel::page_size()), file);
+            if file > before.cached - after.cached {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks the kernel for up to `limit` pages of the plan, by the job's actuator.
+fn ask(job: &Job, context: &mut Context, plan: &mut Plan, limit: Pages) -> kernel::Result<Asked> {
+    let (kind, configured) = (job.tracker.0, context.config.agent.actuator);
+    let Some(tracker) = context.trackers.get_mut(kind) else { return Ok(Asked { finished: true, ..Asked::default() }) };
+    match (actuators::choose(configured, kind), &context.kernel.lru) {
+        (Actuator::LruGen, Some(files)) => {
+            let asked = lru::evict_step(files, tracker.as_ref(), job.path(), plan.threshold, limit)?;
+            let finished = asked.pages < limit || asked.pages == Pages::ZERO;
+            Ok(Asked { finished, ..asked })
+        }
+        (Actuator::MemoryReclaim | Actuator::LruGen, _) => {
+            reclaim(job, limit.to_bytes(kernel::page_size()), Lean::Swappiness(lru::ANON_FIRST))?;
+            Ok(Asked { pages: limit, ..Asked::default() })
+        }
+        (Actuator::Exact | Actuator::Auto, _) => {
+            let (roots, walker) = (&context.kernel.roots, &mut context.kernel.walker);
+            exact::step(roots, walker, tracker.as_mut(), &mut plan.cursor, plan.threshold, limit)
+        }
+    }
+}

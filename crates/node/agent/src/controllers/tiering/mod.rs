@@ -1,0 +1,205 @@
+//! Chooses the tier of each job's swap-backed memory, sets it in the job's cgroup, and restores that on exit. Policies:
+//! `tiering`, `incompressible` and `endurance`.
+//!
+//! The other controllers of a job consult this one during their own periods, by [`place`], so its state is part of the job. A
+//! decision is read, stepped, recorded and applied like theirs.
+
+use std::time::Duration;
+
+use config::Config;
+use kernel::priority::IdlePriority;
+use policy::incompressible::Verdict;
+use policy::thresholds::Thresholds;
+use policy::tiering::Tier;
+use policy::veto::Veto;
+use trackers::compressibility::{self, Family};
+use units::{Age, Bytes};
+
+use super::policy::{Cadence, Policy};
+use super::seam::Slot;
+use crate::context::Context;
+use crate::discover::Treatment;
+use crate::job::Job;
+use crate::now::Now;
+use crate::tiers::PageCosts;
+
+pub mod decide;
+pub mod endurance;
+pub mod state;
+
+use decide::{Decision, Input, Sampled, TierRecord};
+use state::Placed;
+
+/// The files of a job's cgroup that limit where its memory may go.
+const ZSWAP_MAX: &str = "memory.zswap.max";
+const WRITEBACK: &str = "memory.zswap.writeback";
+
+/// The policy as the scheduler knows it: it decides when other controllers ask.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TieringPolicy;
+
+impl Policy for TieringPolicy {
+    fn cadence(&self, _: &Config) -> Cadence {
+        Cadence::Own
+    }
+
+    fn slot(&self, _: &Config, _: &Treatment, _: &Thresholds) -> Option<Box<dyn Slot>> {
+        None
+    }
+
+    fn release(&mut self, job: &Job, context: &mut Context) {
+        for name in [ZSWAP_MAX, WRITEBACK] {
+            context.undo.restore(&job.cgroup.path().join(name));
+        }
+    }
+}
+
+/// Chooses a job's tier and sets it. Returns why no swap-backed memory may leave DRAM, if none may.
+pub fn place(job: &mut Job, context: &mut Context, now: Now) -> Option<Veto> {
+    charge(job, now.since_boot);
+    let input = read(job, context, now);
+    let decision = decide::step(job.tiering.start_mut(), &input);
+    debug_assert_eq!(job.tiering.start().writes.bucket, job.tiering.writes.bucket(), "recorded charges give the bucket");
+    apply(job, context, &input, &decision);
+    let (path, id) = (job.path().to_owned(), job.cgroup.id());
+    context.log.push(TierRecord { unix_ms: now.unix_ms, job: path, id, input, decision }.into());
+    decision.veto
+}
+
+/// What the promotion of a page costs a job.
+#[must_use]
+pub fn costs_of(job: &Job, context: &Context) -> PageCosts {
+    context.tiers.costs(job.tiering.tier())
+}
+
+/// Bytes that may be written to devices for a job now; `None` if its tier writes nothing.
+#[must_use]
+pub fn writable(job: &Job, context: &Context, now: Duration) -> Option<Bytes> {
+    match job.tiering.tier()? {
+        Tier::Zswap => None,
+        Tier::Swap | Tier::Both if !context.tiers.offer.device => None,
+        Tier::Swap | Tier::Both => {
+            let own = job.tiering.writes.available(units::millis(now));
+            Some(own.min(context.tiers.writable(now)))
+        }
+    }
+}
+
+/// Charges what a job wrote to devices to its write budget.
+pub fn charge(job: &mut Job, now: Duration) {
+    let tiering = &mut job.tiering;
+    let bytes = std::mem::take(&mut tiering.uncharged);
+    tiering.written += bytes;
+    tiering.writes.charge(units::millis(now), bytes);
+}
+
+/// Reads what the decision is based on. If policy `incompressible` asks for a sample of the job's pages, it is taken here.
+///
+/// The first offload of a job is preceded by a sample, so that no page is compressed in vain; later samples show whether its
+/// memory has changed.
+fn read(job: &mut Job, context: &mut Context, now: Now) -> Input {
+    let (machine, tiers) = (&context.machine, &context.tiers);
+    let there = tiers.offer;
+    let mut input = Input {
+        now_ms: now.boot_ms(),
+        page_bytes: kernel::page_size().bytes(),
+        far_memory: machine.no_far_memory.is_none(),
+        pool_full: machine.pool_full,
+        stored: policy::incompressible::Stored::default(),
+        sampled: None,
+        charged: job.tiering.writes.take_charges(),
+        machine_writable: tiers.writable(now.since_boot),
+        zswap: there.compressed,
+        swap: there.device,
+        writeback: there.device && there.shrinker && job.cgroup.zswap_writeback().ok().flatten().is_some(),
+        swap_latency_us: tiers.swap_us(),
+        zswap_latency_us: tiers.zswap_us(),
+    };
+    if input.far_memory || input.pool_full {
+        input.stored = std::mem::take(&mut job.tiering.stored);
+        let due = decide::sample_due(&job.tiering.start(), input.now_ms, input.page_bytes, input.stored);
+        let warm = job.age_ms(now) >= job.tiering.warmup_ms;
+        let retry_ms = job.tiering.start().incompressible.retry_ms;
+        let old = job.tiering.sampled_at_ms.is_none_or(|then| input.now_ms.saturating_sub(then) >= retry_ms);
+        // A sample reads the job's memory, which is not done to a job that is only observed.
+        if context.may_act(job) && (due || (warm && old)) {
+            input.sampled = sample(job, context, input.now_ms);
+        }
+        // A sample measures how fast pages are decompressed.
+        input.zswap_latency_us = context.tiers.zswap_us();
+    }
+    input
+}
+
+/// Compresses a few of a job's cold pages as a test; `None` if none can be read.
+fn sample(job: &mut Job, context: &mut Context, now_ms: u64) -> Option<Sampled> {
+    let knobs = &context.config.incompressible;
+    let family = Family::of_compressor(&context.machine.compressor);
+    let request = compressibility::Request {
+        threshold: Age(1),
+        pages: usize::try_from(knobs.sample_pages).unwrap_or(usize::MAX),
+        ratio_max: knobs.ratio,
+        family,
+    };
+    let ages = context.trackers.page_ages(job.tracker.0);
+    let idle = IdlePriority::enter();
+    let measured = compressibility::measure(&context.kernel.roots, &mut context.kernel.walker, &job.pids, ages, &request).ok();
+    drop(idle);
+    let measured = measured.filter(|measured| measured.sample.pages > 0)?;
+    let shrunk = measured.of(family);
+    job.tiering.sampled_at_ms = Some(now_ms);
+    job.tiering.measured = Some(measured);
+    context.tiers.decompressed_in(u32::try_from(shrunk.decompress_us).unwrap_or(u32::MAX));
+    let of = |family| measured.of(family).ratio;
+    let (pages, lzo, lz4, zstd) = (measured.sample.pages, of(Family::Lzo), of(Family::Lz4), of(Family::Zstd));
+    log::info!("{}: {pages} cold pages shrink to {lzo} by lzo, {lz4} by lz4, {zstd} by zstd", job.path());
+    Some(Sampled { sample: measured.sample, ratio: shrunk.ratio })
+}
+
+/// Reports a changed choice and sets it.
+fn apply(job: &mut Job, context: &mut Context, input: &Input, decision: &Decision) {
+    if let (Some(sampled), Verdict::Incompressible) = (input.sampled, decision.verdict) {
+        let (bad, all) = (sampled.sample.incompressible, sampled.sample.pages);
+        context.event(Some(job.path()), format!("{bad} of {all} sampled pages do not compress; zswap does not suit the job"));
+    }
+    let by_operator = job.tiering.start().operator.is_some();
+    let placed = decision.choice.map(|choice| Placed { choice, by_operator });
+    let before = std::mem::replace(&mut job.tiering.placed, placed);
+    let Some(placed) = placed else { return };
+    if before.map(|placed| placed.choice) != Some(placed.choice) {
+        let (tier, why) = state::words(Some(placed));
+        context.event(Some(job.path()), format!("tier {}: {why}", tier.unwrap_or("none")));
+    }
+    if let Some(tier) = placed.tier()
+        && context.may_act(job)
+    {
+        set(job, context, tier);
+    }
+}
+
+/// Has the kernel put a job's memory where it was decided. A kernel without these files compresses first, and writes what does
+/// not fit or does not shrink.
+fn set(job: &Job, context: &mut Context, tier: Tier) {
+    if !context.machine.zswap_enabled {
+        return;
+    }
+    let (zswap_max, writeback) = match tier {
+        Tier::Zswap => (None, Some("0")),
+        Tier::Swap => (Some("0"), None),
+        Tier::Both => (None, None),
+    };
+    for (name, value) in [(ZSWAP_MAX, zswap_max), (WRITEBACK, writeback)] {
+        let file = job.cgroup.path().join(name);
+        let done = match value {
+            Some(value) if file.exists() => context.undo.set(&file, value),
+            Some(_) => Ok(()),
+            None => {
+                context.undo.restore(&file);
+                Ok(())
+            }
+        };
+        if let Err(error) = done {
+            log::warn!("{}: {error}", file.display());
+        }
+    }
+}

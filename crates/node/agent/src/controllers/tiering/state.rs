@@ -1,0 +1,177 @@
+//! What the tiering controller knows of one job.
+
+use config::{Config, Policy, Tier as Configured};
+use policy::incompressible::{self, Stored};
+use policy::tiering::{Choice, Tier, Why};
+use serde::Serialize;
+use trackers::compressibility::Measurement;
+use units::{Bytes, RatioPpm};
+
+use super::decide::{TieringStart, tier_of};
+use super::endurance::WriteBudget;
+use crate::discover::Treatment;
+
+/// Where a job's swap-backed memory goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Placed {
+    /// The choice.
+    pub choice: Choice,
+    /// Whether the operator made it.
+    pub by_operator: bool,
+}
+
+impl Placed {
+    /// The tier, if the choice has one.
+    #[must_use]
+    pub fn tier(&self) -> Option<Tier> {
+        tier_of(self.choice)
+    }
+}
+
+/// The tiering controller of one job. All other controllers of the job consult it, so it is part of the job and not one of
+/// its slots.
+#[derive(Debug)]
+pub struct Tiering {
+    /// Parameters and state as of the last decision.
+    start: TieringStart,
+    /// The last choice.
+    pub placed: Option<Placed>,
+    /// What zswap stored of the job's offloads since the last decision.
+    pub stored: Stored,
+    /// When its pages were last sampled, in milliseconds since boot.
+    pub sampled_at_ms: Option<u64>,
+    /// The last sample, by family of compressors.
+    pub measured: Option<Measurement>,
+    /// The job's write budget.
+    pub writes: WriteBudget,
+    /// Bytes that the job wrote to swap devices since the agent started.
+    pub written: Bytes,
+    /// Of these, bytes that are not charged to `writes` yet.
+    pub uncharged: Bytes,
+    /// How long a job is observed before its pages are sampled, in milliseconds.
+    pub warmup_ms: u64,
+}
+
+impl Tiering {
+    /// The controller of a new job.
+    #[must_use]
+    pub fn new(config: &Config, treatment: &Treatment, now_ms: u64) -> Self {
+        let writes = WriteBudget::new(config.swap.job_endurance(), None, now_ms);
+        let start = TieringStart {
+            operator: operator(treatment.tier),
+            params: config.tiering_for(treatment.class),
+            incompressible: config.incompressible.params(),
+            state: incompressible::State::default(),
+            writes: writes.start(),
+            compressed: None,
+            tier: None,
+        };
+        Self {
+            start,
+            placed: None,
+            stored: Stored::default(),
+            sampled_at_ms: None,
+            measured: None,
+            writes,
+            written: Bytes::ZERO,
+            uncharged: Bytes::ZERO,
+            warmup_ms: warmup_ms(config, treatment),
+        }
+    }
+
+    /// Replaces the parameters. The caller then records a new start.
+    pub fn configure(&mut self, config: &Config, treatment: &Treatment) {
+        self.writes.configure(config.swap.job_endurance());
+        self.start.params = config.tiering_for(treatment.class);
+        self.start.incompressible = config.incompressible.params();
+        self.start.writes = self.writes.start();
+        self.warmup_ms = warmup_ms(config, treatment);
+    }
+
+    /// Parameters and state as of the last decision.
+    #[must_use]
+    pub fn start(&self) -> TieringStart {
+        self.start
+    }
+
+    /// The same, to decide with.
+    pub(super) fn start_mut(&mut self) -> &mut TieringStart {
+        &mut self.start
+    }
+
+    /// State of policy `incompressible`, for the history.
+    #[must_use]
+    pub fn incompressible(&self) -> incompressible::State {
+        self.start.state
+    }
+
+    /// Takes over the state that an earlier agent stored.
+    pub fn restore(&mut self, incompressible: incompressible::State, writes: Option<policy::endurance::Bucket>) {
+        self.start.state = incompressible;
+        if let Some(bucket) = writes {
+            self.writes.restore(bucket);
+        }
+        self.start.writes = self.writes.start();
+    }
+
+    /// The tier that the job has.
+    #[must_use]
+    pub fn tier(&self) -> Option<Tier> {
+        self.placed.and_then(|placed| placed.tier())
+    }
+
+    /// Compressed share of the job's cold pages, by the last sample.
+    #[must_use]
+    pub fn compressed(&self) -> Option<RatioPpm> {
+        self.start.compressed
+    }
+
+    /// The tier's name, and why it was chosen, in words.
+    #[must_use]
+    pub fn words(&self) -> (Option<&'static str>, &'static str) {
+        words(self.placed)
+    }
+}
+
+/// Jobs that a stall target decides for warm up as `pressure` does, others as `cold_age` does.
+fn warmup_ms(config: &Config, treatment: &Treatment) -> u64 {
+    match treatment.policy {
+        Policy::Pressure | Policy::Auto => config.pressure_for(treatment.class).warmup_ms,
+        Policy::ColdAge | Policy::Background | Policy::Slowdown => config.cold_age_for(treatment.class).params().warmup_ms,
+    }
+}
+
+/// The operator's tier, if the configuration names one.
+fn operator(configured: Configured) -> Option<Tier> {
+    match configured {
+        Configured::Auto => None,
+        Configured::Zswap => Some(Tier::Zswap),
+        Configured::Swap => Some(Tier::Swap),
+        Configured::Both => Some(Tier::Both),
+    }
+}
+
+/// A tier's name, and why it was chosen, in words.
+pub(super) fn words(placed: Option<Placed>) -> (Option<&'static str>, &'static str) {
+    let Some(placed) = placed else { return (None, "not chosen yet") };
+    let name = placed.tier().map(|tier| match tier {
+        Tier::Zswap => "zswap",
+        Tier::Swap => "swap",
+        Tier::Both => "both",
+    });
+    let (Choice::Use { why, .. } | Choice::Hold { why }) = placed.choice;
+    let why = match why {
+        Why::Compresses => "its cold pages compress well",
+        Why::DoesNotCompress => "its cold pages do not compress well",
+        Why::WarmerCompressedColderWritten => "its cold pages compress, and zswap writes the oldest to the device when its pool is full",
+        Why::OnlyTier if placed.by_operator => "chosen by the operator",
+        Why::OnlyTier => "there is no other tier",
+        Why::TooSlow => "the device is slower than its class accepts",
+        Why::WritesSpent => "the device's write budget is spent for now",
+        Why::NoShrinker => "chosen by the operator; zswap's shrinker is off, so nothing is written until the pool is full (zswap.shrinker)",
+        Why::NotSampled => "its pages have not been sampled yet",
+        Why::NoDevice => "there is no swap device to write to (see `thermocline doctor`)",
+        Why::NoTier => "there is no far memory for it (see `thermocline doctor`)",
+    };
+    (name, why)
+}

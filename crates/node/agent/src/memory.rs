@@ -1,0 +1,48 @@
+//! Where a job's memory is, and what moved between two decisions.
+
+use serde::{Deserialize, Serialize};
+use units::{Bytes, Pages};
+
+/// Where a job's memory is, from the kernel's own counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobMemory {
+    /// `memory.current`: everything charged to the job, including the compressed pool.
+    pub current: Bytes,
+    /// Uncompressed size of the pages in far memory that no longer occupy DRAM.
+    pub far: Bytes,
+    /// DRAM that their compressed copies occupy.
+    pub pool: Bytes,
+    /// Page cache that the agent reclaimed and that has not been read back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub file: Bytes,
+    /// Memory in a slow node. It is included in `current`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub slow: Bytes,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(bytes: &Bytes) -> bool {
+    *bytes == Bytes::ZERO
+}
+
+impl JobMemory {
+    /// DRAM that the machine gained: memory in far memory or in a slow node, minus the DRAM that its compressed copies
+    /// occupy.
+    #[must_use]
+    pub fn saved(&self) -> Bytes {
+        self.far + self.file + self.slow - self.pool
+    }
+}
+
+/// Pages that moved between two decisions of `cold_age`, whichever controller moved them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Milliseconds since the previous decision.
+    pub elapsed_ms: u64,
+    /// Pages that the kernel was asked to offload.
+    pub asked: Pages,
+    /// Pages that moved to far memory.
+    pub offloaded: Pages,
+    /// Pages that were promoted from far memory.
+    pub promoted: Pages,
+}

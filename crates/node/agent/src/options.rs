@@ -1,0 +1,10 @@
+//! How one run of the agent differs from its configuration.
+
+/// Options of one run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Whether the agent only observes, decides and records, and never acts.
+    pub dry_run: bool,
+    /// Whether the run keeps no journal, no history and no trace.
+    pub ephemeral: bool,
+}

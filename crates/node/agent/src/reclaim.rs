@@ -1,0 +1,88 @@
+//! Moving a job's memory out, with the kernel's counters read before and after: what several controllers share.
+
+use kernel::zswap::Zswap;
+use policy::balance::Lean;
+use units::{Bytes, Pages};
+
+use crate::actuators::lru;
+use crate::context::Context;
+use crate::controllers::tiering;
+use crate::job::Job;
+
+/// The kernel's counters before or after a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// Charged to swap, including zswap.
+    pub swapped: Bytes,
+    /// DRAM of the compressed pool.
+    pool: Bytes,
+    /// Uncompressed size of what the pool holds.
+    zswapped: Bytes,
+    /// What zswap has written back to a device, ever.
+    written_back: Bytes,
+    /// Anonymous and shared memory.
+    pub anon: Bytes,
+    /// Page cache.
+    pub file: Bytes,
+    /// The swap cache.
+    pub cached: Bytes,
+    /// Memory under writeback, to swap devices as well.
+    pub writeback: Bytes,
+    /// Pages that zswap refused, ever.
+    rejected: u64,
+}
+
+/// Reads the counters.
+///
+/// # Errors
+/// Any error of the cgroup's files.
+pub fn count(job: &Job, context: &Context) -> kernel::Result<Counted> {
+    let stat = job.cgroup.stat()?;
+    let rejected = Zswap::probe(&context.kernel.roots).and_then(|zswap| zswap.rejected()).unwrap_or_default();
+    Ok(Counted {
+        swapped: job.cgroup.swap_current()?.unwrap_or_default(),
+        pool: stat.zswap.unwrap_or_default(),
+        zswapped: stat.zswapped.unwrap_or_default(),
+        written_back: Pages(stat.zswpwb.unwrap_or(0)).to_bytes(kernel::page_size()),
+        // Shared memory is swapped, although the kernel accounts it as page cache.
+        anon: stat.anon.unwrap_or_default() + stat.shmem.unwrap_or_default(),
+        file: stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default(),
+        cached: stat.swapcached.unwrap_or_default(),
+        writeback: stat.file_writeback.unwrap_or_default(),
+        rejected,
+    })
+}
+
+/// Charges what a step wrote to the write budgets: at once, so that the next step stays within them.
+pub fn charge(job: &mut Job, context: &mut Context, before: &Counted, after: &Counted) {
+    // What zswap took in, and what it wrote back since, was not written past it.
+    let compressed = (after.zswapped + after.written_back) - (before.zswapped + before.written_back);
+    job.account_write((after.swapped - before.swapped) - compressed);
+    let now = context.clock.now();
+    tiering::charge(job, now);
+    context.tiers.charge_writes(&context.kernel.roots, now);
+}
+
+/// Notes what zswap made of a step, for policy `incompressible`.
+pub fn note_stored(job: &mut Job, before: &Counted, after: &Counted) {
+    let stored = &mut job.tiering.stored;
+    stored.original += after.zswapped - before.zswapped;
+    stored.compressed += after.pool - before.pool;
+    stored.rejected += Pages(after.rejected.saturating_sub(before.rejected));
+}
+
+/// Asks the kernel to reclaim `amount` of a job's memory, of the kind that `bias` names.
+///
+/// # Errors
+/// If the request cannot be made.
+pub fn reclaim(job: &Job, amount: Bytes, bias: Lean) -> kernel::Result<()> {
+    let swappiness = match bias {
+        Lean::FileOnly => 0,
+        Lean::Swappiness(swappiness) => swappiness,
+    };
+    lru::reclaim_step(job.path(), amount, swappiness).map_err(|source| kernel::Error::Io {
+        path: job.cgroup.path().to_owned(),
+        op: "reclaim from",
+        source,
+    })
+}

@@ -1,0 +1,133 @@
+//! A control period: the machine is read, the controllers decide, and their decisions are recorded.
+
+use config::Class;
+use policy::background::Hint;
+
+use super::{Agent, Cadence, Now};
+use crate::controllers::slots::Entry;
+use crate::following::watch::Sample;
+use crate::history::JobHistory;
+
+impl Agent {
+    /// One control period of all jobs.
+    pub(super) fn control(&mut self, now: Now) {
+        self.report_far_memory(now);
+        self.context.check_budget(now.since_boot);
+        self.context.guardrail = (self.following.version() > 0).then(Vec::new);
+        for policy in 0..self.policies.len() {
+            if self.policies[policy].policy.cadence(&self.context.config) == Cadence::Control {
+                self.decide(policy, now);
+            }
+        }
+        let writes = self.context.tiers.record_writes(now);
+        self.context.log.push(writes.into());
+        let bundle = self.following.version();
+        if let Some(recorder) = &mut self.durable.recorder {
+            for what in recorder.take(self.context.log.pending(), &self.jobs, bundle, now.unix_ms) {
+                self.context.event(None, what);
+            }
+        }
+        // The journal is written first: an agent killed in between forgets a period of the history that the journal has, and
+        // never the reverse.
+        self.write_journal();
+        self.store_history();
+        self.judge_bundle();
+        self.update_parameters();
+    }
+
+    /// Reads the machine, and reports if its far memory has become full or available.
+    fn report_far_memory(&mut self, now: Now) {
+        let context = &mut self.context;
+        let before = context.machine.no_far_memory;
+        context.read_machine(now);
+        match context.machine.no_far_memory {
+            now if now == before || context.options.dry_run => {}
+            Some(why) if context.machine.pool_full => context.event(None, format!("nothing more is compressed: {why}")),
+            Some(why) => context.event(None, format!("nothing is offloaded: {why}")),
+            None => context.event(None, "offloading continues".to_owned()),
+        }
+        if let Some(gap) = context.machine.gap_to_report() {
+            context.event(None, format!("zswap and memory.stat disagree by {:.1} % about what is stored", gap * 100.0));
+        }
+    }
+
+    /// One period of a policy that has a period of its own.
+    pub(super) fn decide_now(&mut self, policy: usize, now: Now) {
+        if self.jobs.values().any(|entry| entry.slots.has(policy)) {
+            self.context.read_machine(now);
+            self.decide(policy, now);
+        }
+    }
+
+    /// One period of a policy, for all jobs that it has.
+    fn decide(&mut self, policy: usize, now: Now) {
+        let Self { jobs, context, .. } = self;
+        for Entry { job, slots } in jobs.values_mut() {
+            let Some(slot) = slots.at(policy) else { continue };
+            if let Err(error) = slot.period(job, context, now) {
+                slot.abandon();
+                if !error.is_gone() {
+                    context.report_error(job, &error);
+                }
+            }
+        }
+    }
+
+    /// Takes a hint; it stays valid until the job ends or the next hint. The controller decides at once: a late prefetch is
+    /// useless.
+    pub(super) fn take_hint(&mut self, path: &str, hint: Option<Hint>) {
+        let context = &mut self.context;
+        let slot = self.jobs.get_mut(path).and_then(|Entry { job, slots }| {
+            let slot = slots.iter_mut().find_map(|slot| slot.take_hint(hint).then_some(slot))?;
+            Some((job, slot))
+        });
+        let Some((job, slot)) = slot else {
+            return context.event(Some(path), "a hint came too late: the job has ended".to_owned());
+        };
+        let what = match hint {
+            Some(Hint::Background) => "hint: the job is in the background",
+            Some(Hint::Foreground) => "hint: the job is in the foreground",
+            None => "hint: detect whether the job is in the background",
+        };
+        context.event(Some(path), what.to_owned());
+        let now = context.now();
+        if let Err(error) = slot.period(job, context, now) {
+            slot.abandon();
+            if !error.is_gone() {
+                context.report_error(job, &error);
+            }
+        }
+    }
+
+    /// Stores what a restart must know of each job.
+    pub(super) fn store_history(&mut self) {
+        let Some(history) = &mut self.durable.history else { return };
+        let jobs = self.jobs.iter().map(|(path, Entry { job, slots })| {
+            let mut history = JobHistory::of(job);
+            slots.iter().for_each(|slot| slot.save(&mut history));
+            (path.clone(), history)
+        });
+        let cgroups = &self.context.kernel.cgroups;
+        let exists = |path: &str, id: u64| kernel::cgroup::Cgroup::open(cgroups, path).is_ok_and(|cgroup| cgroup.id() == id);
+        if let Err(error) = history.store(self.context.tiers.writes(), jobs, exists) {
+            log::error!("history: {error}; after a restart these jobs would warm up again");
+        }
+    }
+
+    /// Passes the periods of all jobs to the guardrail, which may reject the bundle in effect.
+    fn judge_bundle(&mut self) {
+        for period in self.context.guardrail.take().unwrap_or_default() {
+            let own = self.following.own();
+            let (cold_age, class): (_, Class) = (own.cold_age_for(period.class), period.class);
+            let sample = Sample::of(&period, &cold_age, own.pressure_for(class).stall_target);
+            let promotion_max = own.rollout.promotion_max;
+            if let Some(watch) = self.following.watch() {
+                watch.note(&period.job, &sample, promotion_max);
+            }
+        }
+        let jobs = &self.jobs;
+        if let Some(watch) = self.following.watch() {
+            watch.keep(|job| jobs.contains_key(job));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The last resort against decompression bursts (SDFM section 4.2): if pages are promoted faster than the machine has memory for
+//! them, a job of the lowest class is killed. Disabled unless the operator enables it.
+
+use std::time::Duration;
+
+use config::Class;
+use kernel::cgroup::Cgroup;
+use kernel::meminfo;
+use units::{Bytes, RatioPpm};
+
+use super::Agent;
+
+/// How long a killed job may take to release its memory before another one is killed.
+const ENDING_MAX: Duration = Duration::from_secs(10);
+
+/// The guard's state.
+#[derive(Debug, Default)]
+pub(super) struct Guard {
+    /// The job that was killed last.
+    ending: Option<Ending>,
+}
+
+/// A job that was killed.
+#[derive(Debug)]
+struct Ending {
+    cgroup: Cgroup,
+    since: Duration,
+}
+
+impl Ending {
+    /// Whether it may still be releasing its memory.
+    fn lasts(&self, now: Duration) -> bool {
+        now.saturating_sub(self.since) < ENDING_MAX && self.cgroup.populated().unwrap_or(false)
+    }
+}
+
+impl Agent {
+    /// Kills one job if the machine is out of memory because of promotions.
+    pub(super) fn check_guard(&mut self) {
+        let context = &mut self.context;
+        if !context.config.guard.enabled || context.options.dry_run {
+            return;
+        }
+        let Ok(info) = meminfo::read(&context.kernel.roots) else { return };
+        let (available, now) = (info.available, context.clock.now());
+        if !exhausted(available, info.total, context.config.guard.available_min) {
+            return;
+        }
+        if self.guard.ending.as_ref().is_some_and(|ending| ending.lasts(now)) {
+            return;
+        }
+        let mut burst = Bytes::ZERO;
+        let mut candidates = Vec::new();
+        for (path, entry) in &mut self.jobs {
+            let job = &mut entry.job;
+            let Ok(pages) = job.observe() else { continue };
+            let promoted = pages.to_bytes(kernel::page_size());
+            burst += promoted;
+            candidates.push((path.clone(), job.treatment.class, job.memory.far + promoted));
+        }
+        if burst == Bytes::ZERO {
+            return;
+        }
+        let Some(entry) = victim(candidates).and_then(|path| self.jobs.get(&path)) else { return };
+        let (path, cgroup) = (entry.job.path().to_owned(), entry.job.cgroup.clone());
+        let what = match cgroup.kill() {
+            Ok(()) => format!("guard killed the job: {available} available while {burst} were promoted from far memory"),
+            Err(error) => format!("guard could not kill the job: {error}"),
+        };
+        self.guard.ending = Some(Ending { cgroup, since: now });
+        context.event(Some(&path), what);
+        self.write_journal();
+    }
+}
+
+fn exhausted(available: Bytes, total: Bytes, min: RatioPpm) -> bool {
+    available.0 < min.share_of(total.0)
+}
+
+/// The job to kill: of the lowest class that the agent may act on, the one with most far memory, including what was just promoted:
+/// the job that causes the burst may have no far memory left. Jobs that are only observed are never killed.
+fn victim(candidates: Vec<(String, Class, Bytes)>) -> Option<String> {
+    let may_act = |class: &Class| !matches!(class, Class::Off | Class::Observe);
+    let allowed = candidates.into_iter().filter(|(_, class, far)| may_act(class) && *far > Bytes::ZERO);
+    allowed.max_by_key(|(_, class, far)| (*class, *far)).map(|(path, _, _)| path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(candidates: &[(&str, Class, u64)], expected: Option<&str>) {
+        let candidates = candidates.iter().map(|&(path, class, mib)| (path.to_owned(), class, Bytes::mib(mib))).collect();
+        assert_eq!(victim(candidates).as_deref(), expected);
+    }
+
+    #[test]
+    fn the_job_with_most_far_memory_of_the_lowest_class_is_killed() {
+        check(&[("/db", Class::Conservative, 900), ("/web", Class::Standard, 500), ("/log", Class::Aggressive, 1)], Some("/log"));
+        check(&[("/a", Class::Standard, 5), ("/b", Class::Standard, 7), ("/c", Class::Conservative, 900)], Some("/b"));
+        check(&[("/log", Class::Aggressive, 0), ("/web", Class::Standard, 5)], Some("/web"));
+    }
+
+    #[test]
+    fn observed_jobs_are_never_killed() {
+        check(&[("/x", Class::Observe, 900), ("/y", Class::Off, 900)], None);
+        check(&[], None);
+    }
+}

@@ -1,0 +1,300 @@
+//! The scheduler: reads, lets the controllers decide, carries out their plans, records.
+//!
+//! One thread does everything that touches the kernel: each scan period the trackers measure ages (`scan.rs`), each control
+//! period the controllers decide (`control.rs`), and in between their plans are carried out in small steps (`offload.rs`).
+//! Other threads (metrics, control socket) read a published copy of the state and never wait for the loop, nor the loop for
+//! them. The scheduler knows no policy by name.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use config::Poll;
+use daemon::PidLock;
+use kernel::{Roots, process};
+use policy::background::Hint;
+use trackers::ages::{self, Tracker};
+
+use crate::context::Context;
+use crate::controllers::policy::{Cadence, Policy};
+use crate::controllers::slots::Jobs;
+use crate::costs::Costs;
+use crate::following::Following;
+use crate::history::History;
+use crate::job::Job;
+use crate::now::Now;
+use crate::record::Recorder;
+use crate::view::{Published, View};
+
+mod control;
+mod discovery;
+mod follow;
+mod guard;
+mod offload;
+mod report;
+mod scan;
+mod start;
+
+use discovery::Discovery;
+use guard::Guard;
+pub use start::{Error, lock, restore};
+
+/// How often the guard checks the machine.
+const GUARD_WAIT: Duration = Duration::from_secs(1);
+
+/// A message to the loop.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// Restore everything and exit.
+    Stop,
+    /// Whether a job is in the background, by an operator or orchestrator; `None` to detect it.
+    Hint {
+        /// Its path.
+        job: String,
+        /// The hint.
+        hint: Option<Hint>,
+    },
+    /// The result of reading the store of bundles.
+    Follow(Box<Poll>),
+}
+
+/// A policy, and its next deadline.
+#[derive(Debug)]
+struct Scheduled {
+    policy: Box<dyn Policy>,
+    /// Time since boot of the next period, if the policy has one of its own.
+    next: Duration,
+}
+
+impl Scheduled {
+    fn new(policy: Box<dyn Policy>) -> Self {
+        Self { policy, next: Duration::ZERO }
+    }
+}
+
+/// What survives the process.
+#[derive(Debug)]
+struct Durable {
+    history: Option<History>,
+    recorder: Option<Recorder>,
+}
+
+/// What identifies the machine in records.
+#[derive(Clone, Debug)]
+struct Identity {
+    boot_id: String,
+    kernel_release: String,
+}
+
+/// The node agent.
+#[derive(Debug)]
+pub struct Agent {
+    context: Context,
+    jobs: Jobs,
+    policies: Vec<Scheduled>,
+    discovery: Discovery,
+    following: Following,
+    durable: Durable,
+    identity: Identity,
+    guard: Guard,
+    /// The job that offloaded last, by its index among those with a plan.
+    turn: usize,
+    costs: Costs,
+    view: Published,
+    _lock: PidLock,
+}
+
+/// The next deadlines of the loop, as time since boot.
+struct Deadlines {
+    scan: Duration,
+    control: Duration,
+    end: Option<Duration>,
+}
+
+impl Agent {
+    /// The copy of its state that other threads may read.
+    #[must_use]
+    pub fn view(&self) -> Published {
+        self.view.clone()
+    }
+
+    /// The jobs that it observes now, in the order of their paths.
+    pub fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values().map(|entry| &entry.job)
+    }
+
+    /// Where the kernel's file systems are mounted.
+    #[must_use]
+    pub fn roots(&self) -> &Roots {
+        &self.context.kernel.roots
+    }
+
+    /// The tracker of a kind, if it is in use.
+    #[must_use]
+    pub fn tracker(&self, kind: ages::Kind) -> Option<&dyn Tracker> {
+        self.context.trackers.get(kind)
+    }
+
+    /// Runs until a message or `until` (time since the start) ends it, then restores everything.
+    ///
+    /// `after_round` is called after each scan or decision, with the published view.
+    ///
+    /// # Errors
+    /// Only errors that the agent cannot continue after; an error about one job is recorded and the job left alone.
+    pub fn run(
+        &mut self,
+        messages: &Receiver<Message>,
+        until: Option<Duration>,
+        after_round: &mut dyn FnMut(&Self, &View),
+    ) -> Result<(), Error> {
+        self.update_parameters();
+        let start = self.context.clock.now();
+        let control = start + self.context.config.agent.control_period;
+        let mut deadlines = Deadlines { scan: start, control, end: until.map(|until| start + until) };
+        for scheduled in &mut self.policies {
+            if let Cadence::Every(period) = scheduled.policy.cadence(&self.context.config) {
+                scheduled.next = start + period;
+            }
+        }
+        while deadlines.end.is_none_or(|end| self.context.clock.now() < end) {
+            let observed = self.observe_and_decide(&mut deadlines);
+            let wait = self.carry_out();
+            self.check_guard();
+            self.write_journal();
+            if observed || std::mem::take(&mut self.context.publish_due) {
+                self.publish();
+            }
+            if observed {
+                after_round(self, &self.view.get());
+            }
+            let wake = self.wake_at(&deadlines, wait);
+            match messages.recv_timeout(wake.saturating_sub(self.context.clock.now())) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(message) => self.receive(message),
+            }
+        }
+        self.stop();
+        Ok(())
+    }
+
+    /// Scans and decides, whatever is due. Returns whether anything was.
+    fn observe_and_decide(&mut self, deadlines: &mut Deadlines) -> bool {
+        let now = self.context.clock.now();
+        let (scan_period, control_period) = {
+            let agent = &self.context.config.agent;
+            (agent.scan_period, agent.control_period)
+        };
+        let (scanning, deciding) = (now >= deadlines.scan, now >= deadlines.control);
+        if scanning {
+            let late = now.saturating_sub(deadlines.scan) > scan_period / 2 && self.costs.scans > 0;
+            self.scan(self.context.now());
+            let done = self.context.clock.now();
+            // A scan that takes longer than its period makes the next one start late.
+            self.costs.late_scans += u64::from(late || deadlines.scan + scan_period < done);
+            deadlines.scan = after(deadlines.scan, scan_period, done);
+        }
+        if deciding {
+            self.control(self.context.now());
+            deadlines.control = after(deadlines.control, control_period, self.context.clock.now());
+        }
+        if scanning {
+            self.plan();
+        }
+        let pressing = self.decide_due();
+        scanning || deciding || pressing
+    }
+
+    /// Runs the policies whose own period is over. Returns whether there was one.
+    fn decide_due(&mut self) -> bool {
+        let mut any = false;
+        for policy in 0..self.policies.len() {
+            let scheduled = &self.policies[policy];
+            let Cadence::Every(period) = scheduled.policy.cadence(&self.context.config) else { continue };
+            if self.context.clock.now() < scheduled.next {
+                continue;
+            }
+            any = true;
+            self.decide_now(policy, self.context.now());
+            let done = self.context.clock.now();
+            let scheduled = &mut self.policies[policy];
+            scheduled.next = after(scheduled.next, period, done);
+        }
+        any
+    }
+
+    /// Carries out one step of each plan. Returns how long to wait for the next step; `None` if there is no plan.
+    fn carry_out(&mut self) -> Option<Duration> {
+        let offload = self.offload();
+        let Self { policies, jobs, context, .. } = self;
+        let waits = policies.iter_mut().filter_map(|scheduled| scheduled.policy.act(jobs, context));
+        waits.chain(offload).min()
+    }
+
+    fn wake_at(&self, deadlines: &Deadlines, wait: Option<Duration>) -> Duration {
+        let now = self.context.clock.now();
+        let config = &self.context.config;
+        let own = self.policies.iter().filter(|scheduled| matches!(scheduled.policy.cadence(config), Cadence::Every(_)));
+        let guard = config.guard.enabled.then_some(GUARD_WAIT);
+        let waits = wait.into_iter().chain(guard).map(|wait| now + wait);
+        let fixed = [deadlines.scan, deadlines.control].into_iter().chain(deadlines.end);
+        fixed.chain(own.map(|scheduled| scheduled.next)).chain(waits).min().unwrap_or(now)
+    }
+
+    fn receive(&mut self, message: Message) {
+        match message {
+            Message::Hint { job, hint } => self.take_hint(&job, hint),
+            Message::Follow(poll) => self.follow(*poll),
+            Message::Stop => {}
+        }
+        self.publish();
+    }
+
+    /// Ends observation and restores everything.
+    fn stop(&mut self) {
+        self.store_history();
+        self.following.stop();
+        let Self { policies, jobs, context, .. } = self;
+        for scheduled in policies {
+            scheduled.policy.stop(jobs, context);
+        }
+        for tracker in context.trackers.iter_mut() {
+            let watched = !tracker.kdamond_targets().is_empty();
+            let stopped = tracker.stop();
+            if let Err(error) = &stopped {
+                log::error!("stopping {:?}: {error}; run `thermocline agent --restore`", tracker.kind());
+            }
+            // What could not be ended stays on the undo list, and the next start ends it.
+            if watched
+                && stopped.is_ok()
+                && let Err(error) = context.undo.set_kdamond_targets(&[])
+            {
+                log::error!("undo list: {error}");
+            }
+        }
+        for (path, outcome) in context.undo.restore_all() {
+            log::info!("restored {}: {outcome:?}", path.display());
+        }
+        let unix_ms = context.clock.unix_ms();
+        for what in self.durable.recorder.take().map(|recorder| recorder.stop(unix_ms)).unwrap_or_default() {
+            self.context.event(None, what);
+        }
+        self.context.event(None, "agent stopped".to_owned());
+        self.write_journal();
+    }
+
+    /// Publishes a copy of the state for other threads.
+    fn publish(&mut self) {
+        self.costs.cpu_seconds = self.context.cpu_time().as_secs_f64();
+        self.costs.rss_bytes = process::own_rss(&self.context.kernel.roots).unwrap_or_default();
+        self.view.set(self.report());
+    }
+}
+
+/// The next deadline of a period; missed periods are skipped.
+fn after(deadline: Duration, period: Duration, now: Duration) -> Duration {
+    let next = deadline + period;
+    if next < now { now + period } else { next }
+}
+
+#[cfg(test)]
+mod tests;

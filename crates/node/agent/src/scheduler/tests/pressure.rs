@@ -1,0 +1,141 @@
+//! Periods of pressure-driven offloading over a fake machine.
+
+use policy::balance::Lean;
+use policy::pressure::{Decision, Hold};
+
+use super::*;
+use crate::controllers::pressure::record::Period;
+
+const WRITEBACK: &str = "memory.zswap.writeback";
+
+fn psi(total_us: u64) -> String {
+    let line = |kind: &str| format!("{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={total_us}");
+    line("some") + "\n" + &line("full")
+}
+
+/// A machine whose job has 100 MiB, three quarters of them anonymous.
+fn machine() -> Machine {
+    let machine = Machine::new();
+    let _ = machine.cgroup(JOB);
+    machine.set(JOB, "memory.current", &(100u64 << 20).to_string());
+    machine.set(JOB, "memory.stat", &format!("anon {}\nfile {}\nshmem 0\nzswap 0\nzswpin 0", 75u64 << 20, 25u64 << 20));
+    machine.set(JOB, "memory.min", "0");
+    machine.set(JOB, WRITEBACK, "1");
+    machine.set(JOB, "memory.zswap.max", "max");
+    stalled(&machine, 0, 0);
+    machine
+}
+
+fn stalled(machine: &Machine, memory_us: u64, io_us: u64) {
+    machine.set(JOB, "memory.pressure", &psi(memory_us));
+    machine.set(JOB, "io.pressure", &psi(io_us));
+}
+
+fn config(machine: &Machine, rule: &str) -> Config {
+    machine.config(&format!("[pressure]\nratio = \"1%\"\nwarmup = \"0s\"\n[[job]]\ncgroup = \"{JOB}\"\n{rule}\n"))
+}
+
+fn agent(machine: &Machine, rule: &str, options: Options) -> Agent {
+    let mut agent = Agent::new(machine.roots.clone(), config(machine, rule), options).unwrap();
+    agent.scan(at(1_000));
+    agent
+}
+
+/// One period, `at` seconds after boot.
+fn period(agent: &mut Agent, seconds: u64) -> Period {
+    agent.decide_now(PRESSURE, at(seconds));
+    agent.pressure(JOB).last.unwrap_or_else(|| panic!("no period: {:?}", agent.job(JOB).error))
+}
+
+#[test]
+fn a_job_is_asked_for_memory_until_it_stalls() {
+    let machine = machine();
+    let mut agent = agent(&machine, "class = \"standard\"\npolicy = \"pressure\"", Options::default());
+    assert_eq!(period(&mut agent, 1_006).step.decision, Decision::Hold { reason: Hold::NoHistory });
+    let quiet = period(&mut agent, 1_012);
+    assert_eq!((quiet.step.decision, quiet.lean), (Decision::Reclaim { bytes: Bytes(1 << 20) }, Lean::Swappiness(100)));
+    assert_eq!(agent.pressure(JOB).plan.unwrap().total(), Bytes(1 << 20));
+    // Half of the target of 0.1 % of 6 s; then all of it, for I/O.
+    stalled(&machine, 3_000, 0);
+    assert_eq!(period(&mut agent, 1_018).step.decision, Decision::Reclaim { bytes: Bytes(1 << 19) });
+    stalled(&machine, 3_000, 6_000);
+    assert_eq!(period(&mut agent, 1_024).step.decision, Decision::Hold { reason: Hold::IoStall });
+    assert!(agent.pressure(JOB).plan.is_none());
+    assert!(agent.job(JOB).signals.stall.unwrap().at_target);
+    agent.stop();
+    let replay = agent.replayed();
+    assert_eq!((replayed(&replay, "pressure"), replayed(&replay, "tiering"), replay.skipped), (4, 4, 0));
+    assert_eq!(replay.differing, [0; 0]);
+}
+
+#[test]
+fn the_tier_is_set_in_the_jobs_cgroup_and_undone() {
+    let check = |tier: &str, writeback: &str, zswap_max: &str| {
+        let machine = machine();
+        let rule = format!("class = \"standard\"\npolicy = \"pressure\"\ntier = \"{tier}\"");
+        machine.put("sys/class/block/vdb/stat", "0 0 0 0 0 0 0 0\n");
+        let mut agent = agent(&machine, &rule, Options::default());
+        period(&mut agent, 1_006);
+        let file = |name: &str| machine.get(&format!("sys/fs/cgroup{JOB}/{name}"));
+        assert_eq!((file(WRITEBACK).as_str(), file("memory.zswap.max").as_str()), (writeback, zswap_max), "{tier}");
+        agent.stop();
+        assert_eq!((file(WRITEBACK).as_str(), file("memory.zswap.max").as_str()), ("1", "max"), "{tier}");
+    };
+    check("zswap", "0", "max");
+    check("swap", "1", "0");
+    check("both", "1", "max");
+}
+
+#[test]
+fn page_cache_needs_no_swap_and_auto_leaves_the_rest_to_its_age() {
+    let check = |rule: &str, swaps: &str| {
+        let machine = machine();
+        machine.put("proc/swaps", swaps);
+        let mut agent = agent(&machine, rule, Options::default());
+        period(&mut agent, 1_006);
+        let asked = period(&mut agent, 1_012);
+        // 1 % of the 25 MiB of page cache, in whole pages.
+        assert_eq!((asked.lean, asked.step.decision), (Lean::FileOnly, Decision::Reclaim { bytes: Bytes(64 << 12) }), "{rule}");
+        machine.set(JOB, "memory.min", &(100u64 << 20).to_string());
+        assert_eq!(period(&mut agent, 1_018).step.decision, Decision::Hold { reason: Hold::AtFloor }, "protected whole");
+    };
+    check("class = \"standard\"\npolicy = \"pressure\"", "Filename Type Size Used Priority\n");
+    check("class = \"standard\"\npolicy = \"auto\"", "Filename Type Size Used Priority\n/dev/vdb partition 1024 0 -2\n");
+}
+
+#[test]
+fn what_forbids_reclaim_is_the_reason_to_hold() {
+    let check = |class: &str, dry_run: bool, prepare: fn(&Machine), want: Hold| {
+        let machine = machine();
+        let rule = format!("class = \"{class}\"\npolicy = \"pressure\"");
+        let mut agent = agent(&machine, &rule, Options { dry_run, ephemeral: true });
+        period(&mut agent, 1_006);
+        prepare(&machine);
+        assert_eq!(period(&mut agent, 1_012).step.decision, Decision::Hold { reason: want }, "{class} {dry_run}");
+        assert_eq!(machine.get(&format!("sys/fs/cgroup{JOB}/{WRITEBACK}")) == "1", want == Hold::Vetoed(Veto::ObserveOnly));
+    };
+    check("observe", false, |_| (), Hold::Vetoed(Veto::ObserveOnly));
+    check("standard", true, |_| (), Hold::Vetoed(Veto::ObserveOnly));
+    check("standard", false, |machine| machine.set(JOB, "memory.max", &(100u64 << 20).to_string()), Hold::Vetoed(Veto::AtLimit));
+    check("standard", false, |machine| machine.set(JOB, "memory.min", "max"), Hold::AtFloor);
+}
+
+#[test]
+fn trouble_is_told_once_and_stops_nothing_else() {
+    let machine = machine();
+    let _ = machine.cgroup("/b");
+    let text = "class = \"standard\"\npolicy = \"pressure\"\n[[job]]\ncgroup = \"/b\"\nclass = \"standard\"\npolicy = \"pressure\"";
+    let mut agent = agent(&machine, text, Options::default());
+    for at in [1_006, 1_012, 1_018] {
+        period(&mut agent, at);
+    }
+    assert!(agent.job("/b").error.as_ref().unwrap().contains("pressure"), "{:?}", agent.job("/b").error);
+    assert_eq!(agent.pressure(JOB).recent().unwrap().len(), 3);
+    agent.stop();
+    let records = agent.records();
+    let told = records
+        .iter()
+        .filter(|record| matches!(record, Record::Event { job: Some(job), what, .. } if job == "/b" && what.contains("pressure")));
+    // Once in the record of its start, once as the trouble.
+    assert_eq!(told.count(), 2);
+}
