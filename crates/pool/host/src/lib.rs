@@ -26,6 +26,7 @@ pub mod host;
 pub mod metrics;
 pub mod monitor;
 pub mod process;
+pub mod settings;
 pub mod share;
 pub mod socket;
 pub mod vm;

@@ -81,6 +81,15 @@ pub struct Identity {
     pub key: PathBuf,
 }
 
+impl Identity {
+    /// Returns the files of an identity by the path without extension of its certificate (`.pem`) and key (`.key`); the authority's
+    /// `ca.pem` is in the same directory.
+    #[must_use]
+    pub fn at(path: &Path) -> Self {
+        Self { ca: path.with_file_name("ca.pem"), cert: path.with_added_extension("pem"), key: path.with_added_extension("key") }
+    }
+}
+
 /// A client. Cheap to clone; connections are kept and shared.
 #[derive(Clone, Debug)]
 pub struct Client {

@@ -13,16 +13,13 @@ use manager::client::Client;
 use pool_host::capacity::Remote;
 use pool_host::counters::Perf;
 use pool_host::host::{self, Store};
+use pool_host::settings::Settings;
 use predict::Predictor;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::options::Format;
 use crate::output::print;
-
-mod settings;
-
-pub(super) use settings::Settings;
 
 /// How long a request to the manager may take. It answers within milliseconds; a guest that starts waits for this at most.
 const PATIENCE: Duration = Duration::from_secs(10);

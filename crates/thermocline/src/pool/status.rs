@@ -1,7 +1,7 @@
 //! `thermocline pool status`, `pool emc`: a running manager, looked at and told.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ::manager::api::PoolStatus;
@@ -30,13 +30,8 @@ pub(crate) struct Reach {
 impl Reach {
     pub(crate) fn client(&self) -> Result<Client> {
         let secure = self.manager.starts_with("https://");
-        Ok(Client::new(&self.manager, secure.then(|| identity(&self.identity)).as_ref(), PATIENCE)?)
+        Ok(Client::new(&self.manager, secure.then(|| Identity::at(&self.identity)).as_ref(), PATIENCE)?)
     }
-}
-
-/// The files that a path without its ending stands for.
-pub(super) fn identity(path: &Path) -> Identity {
-    Identity { ca: path.with_file_name("ca.pem"), cert: path.with_added_extension("pem"), key: path.with_added_extension("key") }
 }
 
 #[derive(Debug, Args)]

@@ -3,24 +3,27 @@
 use std::path::PathBuf;
 
 use kernel::{Roots, numa};
+use settings::Unit;
 
-/// How libvirt is used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The `virsh` program.
-    pub program: PathBuf,
-    /// Connection URI.
-    pub uri: String,
-    /// Directory of libvirt's pid files.
-    pub pids: PathBuf,
-    /// NUMA node of this host that is the pool.
-    pub pool_node: u32,
-    /// NUMA nodes of the guests' other memory, such as `0-1`. `None`: the host's kernel chooses.
-    pub local_nodes: Option<String>,
-    /// NUMA distance between the pool node and node 0 in the guest. A node's distance to itself is 10.
-    pub distance: u8,
-    /// Whether guests get a balloon device, by which they report their memory use. The balloon is never inflated.
-    pub balloon: bool,
+settings::tables! {
+    /// Guests are started by libvirt. Excludes `[qemu]`. A pool whose memory is one file for each slice requires `[qemu]`: a domain of
+    /// libvirt cannot name the file of a guest's memory.
+    pub struct Settings = "libvirt", Optional {
+        program: PathBuf = Unit::Program, "virsh",
+            "The program `virsh`.";
+        uri: String = Unit::Text, "qemu:///system",
+            "The connection URI.";
+        pids: PathBuf = Unit::RelativePath, "/run/libvirt/qemu",
+            "The directory of libvirt's pid files.";
+        pool_node: u32 = Unit::Count, required "1" in "0" ..= "1023",
+            "The NUMA node of this host that is the pool.";
+        local_nodes: Option<String> = Unit::Text, "",
+            "The NUMA nodes of the guests' other memory, such as `0-1`. The host's kernel chooses if it is not set.";
+        distance: u8 = Unit::Count, "28" in "11" ..= "254",
+            "The NUMA distance between the pool node and node 0 in the guest. The distance of a node to itself is 10.";
+        balloon: bool = Unit::Bool, "true",
+            "Whether guests get a balloon device, by which they report their memory use. The balloon is never inflated.";
+    }
 }
 
 impl Settings {
@@ -41,16 +44,8 @@ impl Settings {
 
 #[cfg(test)]
 impl Settings {
-    /// Settings for tests, with the defaults of the host's configuration.
+    /// Settings for tests: the defaults, with node 1 as the pool.
     pub(super) fn example() -> Self {
-        Self {
-            program: "virsh".into(),
-            uri: "qemu:///system".to_owned(),
-            pids: "/run/libvirt/qemu".into(),
-            pool_node: 1,
-            local_nodes: None,
-            distance: 28,
-            balloon: true,
-        }
+        settings::Group::defaults()
     }
 }

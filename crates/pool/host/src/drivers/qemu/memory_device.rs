@@ -1,21 +1,19 @@
 //! Memory devices of a guest: their names, types and addresses, as QEMU reports them.
 
 use manager::api::Slice;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use units::Bytes;
 
 use super::qmp::{Error, Qmp};
 
-/// Device type of a slice in the guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// A memory module (`pc-dimm`) per slice: fast, but removed as a whole, and a request for it cannot be withdrawn.
-    #[default]
-    Dimm,
-    /// A virtio-mem device per slice, for which a request can be withdrawn.
-    VirtioMem,
+settings::choice! {
+    /// Device type of a slice in the guest.
+    Kind {
+        /// A memory module (`pc-dimm`) per slice: fast, but removed as a whole, and a request for it cannot be withdrawn.
+        Dimm = "dimm",
+        /// A virtio-mem device per slice, for which a request can be withdrawn.
+        VirtioMem = "virtio-mem",
+    }
 }
 
 /// Names of a slice's device, memory backend and lock file in QEMU.
