@@ -1,7 +1,6 @@
-//! `thermocline pool simulate`: what pooling would save, at which pool size, at what risk.
+//! `thermocline pool simulate`: savings and risks of pooling by pool size and policy.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -23,43 +22,44 @@ use simulator::{Setup, Site};
 use vmtrace::{Trace, Vm};
 
 pub(crate) mod arguments;
-mod lacking;
+mod missing;
 mod models;
+mod text;
 
 use crate::options::Format;
 use crate::output::print;
 use crate::progress::Progress;
 use arguments::{Simulate, Split};
-use lacking::Lacking;
-use models::Asking;
+use missing::Missing;
+use models::TrainedModels;
 
-/// What `simulate` tells.
+/// The report of `thermocline pool simulate`.
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+struct Report<'a> {
     trace: &'a Path,
     origin: &'a str,
     generated: bool,
-    /// The second of the trace that what is simulated begins with, where that is not all of it: when the first model came.
+    /// Second of the trace at which the simulation begins, if it leaves out VMs from before the first model.
     begins: Option<i64>,
-    /// What is wrong with models that were left out.
+    /// Errors of models that were left out.
     model_faults: &'a [String],
-    /// VMs that are simulated.
+    /// Simulated VMs.
     vms: u64,
-    /// VMs of which the trace does not tell something.
-    lacking: Lacking,
+    /// VMs with properties missing in the trace.
+    lacking: Missing,
     clusters: usize,
     servers: u64,
-    /// VMs that were given untouched memory or slowdowns as published for others, because the trace does not tell theirs.
+    /// VMs with untouched memory or slowdowns drawn from published distributions.
     assumed: u64,
-    /// VMs that no server had room for; they are left out of everything else.
+    /// VMs that fit on no server; left out of all other figures.
     rejected: u64,
     /// VMs on more than one NUMA node, without pools.
     spanning_ratio: f64,
     /// Memory on another node than its VM's cores, without pools.
     remote_ratio: f64,
-    /// DRAM without pools: every server as much as it ever needed.
+    /// DRAM without pools: the sum of the peak of each server.
     required_bytes: u64,
-    /// The same with all servers of a cluster alike.
+    /// The same with equal servers within a cluster.
     uniform_required_bytes: u64,
     site: &'a Site,
     /// Events of all runs.
@@ -75,19 +75,19 @@ struct Row<'a> {
     pool_sockets: u32,
     memory: String,
     added_ns: u32,
-    /// How good the predictions were to be; none but for pond.
+    /// Assumed accuracy of the predictions; only for pond.
     accuracy: Option<Accuracy>,
     /// Accuracy of the trained models; null for other policies.
     prediction_quality: Option<&'a Quality>,
-    /// The share of memory that was on pools, over time.
+    /// Share of memory on pools, mean over time.
     pool_ratio: f64,
-    /// The share of VMs that would exceed the margin.
+    /// Share of VMs that exceed the margin.
     mispredicted_ratio: f64,
     #[serde(flatten)]
     outcome: Outcome,
 }
 
-/// A configuration before its memory policy is put together: oracles are kept beside.
+/// A configuration with its oracle or predictions, from which the memory policy is made.
 struct Planned<'a> {
     pool_sockets: u32,
     split: Split,
@@ -101,34 +101,34 @@ struct Planned<'a> {
 pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let site = site(arguments)?;
     let trace = Trace::open(&arguments.trace)?;
-    let asking = Asking::of(arguments)?;
+    let trained = TrainedModels::of(arguments)?;
     let (vms, assumed) = vms(&trace, arguments)?;
-    let predictions = asking.as_ref().map(|asking| asking.predict(&vms, &trace, arguments)).unwrap_or_default();
-    let vms = match &asking {
-        Some(asking) => asking.since_then(vms)?,
+    let predictions = trained.as_ref().map(|trained| trained.predict(&vms, &trace, arguments)).unwrap_or_default();
+    let vms = match &trained {
+        Some(trained) => trained.from_first_model(vms)?,
         None => vms,
     };
     let clusters = clusters(vms, &trace, &site, arguments);
-    let lacking = lacking::check(&clusters, arguments)?;
+    let lacking = missing::check(&clusters, arguments)?;
     let threads = match arguments.threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
     };
-    let baselines = watched("clusters placed", clusters.len(), |done| study::baselines(&site, &clusters, threads, done))?;
+    let baselines = with_progress("clusters placed", clusters.len(), |done| study::baselines(&site, &clusters, threads, done))?;
     let planned = plan(arguments, &clusters, &predictions);
     let setups: Vec<Setup<'_>> = planned.iter().map(|planned| planned.setup(arguments.seed)).collect();
     let tasks = setups.len() * clusters.len();
     let also = ExtraRuns { confirm: arguments.confirm, provision: arguments.provision };
-    let outcomes = watched("runs", tasks, |done| study::run(&site, &clusters, &baselines, &setups, also, threads, done))?;
+    let outcomes = with_progress("runs", tasks, |done| study::run(&site, &clusters, &baselines, &setups, also, threads, done))?;
     let rows = planned.iter().zip(outcomes).map(|(planned, outcome)| row(planned, outcome)).collect();
-    let told = Told {
+    let report = Report {
         assumed,
         lacking,
-        begins: asking.as_ref().map(Asking::begins),
-        model_faults: asking.as_ref().map_or(&[], Asking::faults),
-        ..told(&arguments.trace, &trace, &site, &clusters, &baselines, rows)
+        begins: trained.as_ref().map(TrainedModels::begins),
+        model_faults: trained.as_ref().map_or(&[], TrainedModels::faults),
+        ..summarise(&arguments.trace, &trace, &site, &clusters, &baselines, rows)
     };
-    print(format, &told, || text(&told, arguments.confirm))
+    print(format, &report, || text::text(&report, arguments.confirm))
 }
 
 fn site(arguments: &Simulate) -> Result<Site> {
@@ -162,7 +162,7 @@ fn nanos(duration: Duration) -> Ns {
     Ns(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The VMs by arrival, and of how many of them something was assumed.
+/// The VMs by arrival, and the number of those with assumed properties.
 fn vms(trace: &Trace, arguments: &Simulate) -> Result<(Vec<Vm>, u64)> {
     let mut progress = Progress::new("VMs read", usize::try_from(trace.len())?);
     let (mut vms, mut assumed) = (Vec::new(), 0);
@@ -177,10 +177,10 @@ fn vms(trace: &Trace, arguments: &Simulate) -> Result<(Vec<Vm>, u64)> {
         vms.push(vm);
         progress.step();
     }
-    // Spread, they come in another order.
+    // Spreading changes the order of arrival.
     vms.sort_by_key(Vm::order);
     if vms.is_empty() {
-        bail!("{} has no VMs; there is nothing to simulate", arguments.trace.display());
+        bail!("{} has no VMs", arguments.trace.display());
     }
     Ok((vms, assumed))
 }
@@ -213,7 +213,7 @@ fn plan<'a>(arguments: &Simulate, clusters: &[Cluster], predictions: &'a BTreeMa
     planned
 }
 
-/// The published accuracy at the nearer of the two latencies that there are figures for.
+/// The published accuracy at the nearer of the two published latencies.
 fn published(added_ns: u32) -> Accuracy {
     if added_ns <= 102 { Accuracy::AT_182 } else { Accuracy::AT_222 }
 }
@@ -254,22 +254,22 @@ fn row<'a>(planned: &Planned<'a>, outcome: Outcome) -> Row<'a> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "ratios")]
-fn told<'a>(
+fn summarise<'a>(
     path: &'a Path,
     trace: &'a Trace,
     site: &'a Site,
     clusters: &[Cluster],
     baselines: &[Baseline],
     results: Vec<Row<'a>>,
-) -> Told<'a> {
+) -> Report<'a> {
     let mut without = simulator::tally::Tally::default();
     baselines.iter().for_each(|baseline| without.add(&baseline.tally));
     let of_runs = |row: &Row<'_>| row.outcome.measured.events + row.outcome.confirmed.as_ref().map_or(0, |again| again.events);
-    Told {
+    Report {
         trace: path,
         origin: &trace.about().origin,
         generated: trace.about().generated,
-        lacking: Lacking::default(),
+        lacking: Missing::default(),
         begins: None,
         model_faults: &[],
         vms: clusters.iter().map(|cluster| cluster.vms.len() as u64).sum(),
@@ -288,94 +288,8 @@ fn told<'a>(
     }
 }
 
-/// Does something that takes long and says how far it is.
-fn watched<T>(what: &'static str, total: usize, work: impl FnOnce(&(dyn Fn(usize) + Sync)) -> Result<T, study::Error>) -> Result<T> {
+/// Runs a long task and prints its progress.
+fn with_progress<T>(what: &'static str, total: usize, work: impl FnOnce(&(dyn Fn(usize) + Sync)) -> Result<T, study::Error>) -> Result<T> {
     let progress = Mutex::new(Progress::new(what, total));
     work(&|_| progress.lock().unwrap_or_else(PoisonError::into_inner).step()).context("cannot simulate")
-}
-
-fn text(told: &Told<'_>, confirmed: bool) -> String {
-    let percent = |share: f64| format!("{:.1}%", share * 100.0);
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
-    let gib = |bytes: u64| format!("{:.0} GiB", bytes as f64 / f64::from(1 << 30));
-    let mut text = String::new();
-    if told.generated {
-        text += "a generated trace: nothing in it was measured\n";
-    }
-    let _ = writeln!(
-        text,
-        "{} VMs on {} servers in {} clusters; {} found no room and are left out",
-        told.vms, told.servers, told.clusters, told.rejected
-    );
-    let _ = writeln!(
-        text,
-        "without pools: {} of DRAM; {} of the VMs span NUMA nodes, with {:.2}% of all memory",
-        gib(told.required_bytes),
-        percent(told.spanning_ratio),
-        told.remote_ratio * 100.0
-    );
-    let _ = writeln!(
-        text,
-        "\n{:<12} {:>7} {:>7} {:>8} {:>7} {:>8} {:>10} {:>9} {:>8} {:>6} {:>7}",
-        "memory", "latency", "sockets", "on pools", "saved", "at once", "all alike", "too slow", "moved", "local", "lost"
-    );
-    for row in &told.results {
-        let measured = &row.outcome.measured;
-        let _ = writeln!(
-            text,
-            "{:<12} {:>7} {:>7} {:>8} {:>7} {:>8} {:>10} {:>9} {:>8} {:>6} {:>7}",
-            row.memory,
-            format!("{} ns", row.added_ns),
-            row.pool_sockets,
-            percent(row.pool_ratio),
-            percent(row.outcome.saved_ratio),
-            percent(row.outcome.online_saved_ratio),
-            percent(row.outcome.uniform_saved_ratio),
-            format!("{:.2}%", row.mispredicted_ratio * 100.0),
-            measured.moved,
-            measured.fell_back,
-            measured.lost_with_host + measured.lost_with_emc,
-        );
-    }
-    models::text(&mut text, &told.results);
-    if told.results.iter().any(|row| row.outcome.provisioned.is_some()) {
-        text += "\nthe least with which 999 of 1,000 VMs find room, all servers and pools of a cluster alike:\n";
-        let _ = writeln!(
-            text,
-            "{:<12} {:>7} {:>7} {:>12} {:>12} {:>12} {:>7}",
-            "memory", "latency", "sockets", "no pools", "local", "pools", "saved"
-        );
-        for (row, least) in told.results.iter().filter_map(|row| Some((row, row.outcome.provisioned.as_ref()?))) {
-            let latency = format!("{} ns", row.added_ns);
-            let [without, local, pools] = [least.local_only_bytes, least.bytes - least.pool_bytes, least.pool_bytes].map(gib);
-            let saved = percent(simulator::tally::saved(least.bytes, least.local_only_bytes));
-            let _ =
-                writeln!(text, "{:<12} {latency:>7} {:>7} {without:>12} {local:>12} {pools:>12} {saved:>7}", row.memory, row.pool_sockets);
-        }
-    }
-    if confirmed {
-        text += "\nagain, with pools just as large:\n";
-        let _ = writeln!(
-            text,
-            "{:<12} {:>7} {:>7} {:>8} {:>6} {:>11} {:>12} {:>12}",
-            "memory", "latency", "sockets", "moved", "local", ">1 GiB/s", ">10 GiB/s", "most GiB/s"
-        );
-        for (row, again) in told.results.iter().filter_map(|row| Some((row, row.outcome.confirmed.as_ref()?))) {
-            #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-            let of_starts = |starts: u64| format!("{:.4}%", starts as f64 / again.started.max(1) as f64 * 100.0);
-            let _ = writeln!(
-                text,
-                "{:<12} {:>7} {:>7} {:>8} {:>6} {:>11} {:>12} {:>12.1}",
-                row.memory,
-                format!("{} ns", row.added_ns),
-                row.pool_sockets,
-                again.moved,
-                again.fell_back,
-                of_starts(again.starts_above_1_gib_per_s),
-                of_starts(again.starts_above_10_gib_per_s),
-                again.release_gib_per_s_max
-            );
-        }
-    }
-    text
 }

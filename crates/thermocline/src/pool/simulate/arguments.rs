@@ -14,52 +14,52 @@ use crate::values::{duration, latency, ratio, share, size};
 
 #[derive(Debug, Args)]
 pub(crate) struct Simulate {
-    /// The VM trace, as `pool import` and `pool generate` make it
+    /// The VM trace, as written by `pool import` or `pool generate`
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: PathBuf,
     /// Sockets that share a pool
     #[arg(long, value_name = "SOCKETS,...", value_delimiter = ',', default_value = "2,4,8,16,32,64",
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) pool_sizes: Vec<u32>,
-    /// How memory is split: all_local, static=SHARE, pond, by predictions that are as good as --accuracy says, or models, which
-    /// is Pond by the trained models of --models
+    /// Memory policies: all_local; static=SHARE; pond, with predictions of the accuracy given by --accuracy; models, with the trained
+    /// models of --models
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_value = "static=15%,pond")]
     pub(crate) memory: Vec<Split>,
-    /// What pool memory adds to an access: such as 64ns (182 % of local latency) and 140ns (222 %), by_pool_size, or
-    /// switch_only, which say what a pool of that size adds with controllers of many ports, or behind switches alone
+    /// Added latency of a pool access: a time such as 64ns (182 % of local latency) or 140ns (222 %); by_pool_size, for
+    /// multi-port controllers of that pool size; switch_only, for switches
     #[arg(long, value_name = "LATENCY,...", value_delimiter = ',', default_value = "64ns,140ns", value_parser = added)]
     pub(crate) latency: Vec<Latency>,
-    /// How good pond's predictions are, as shares of all VMs, and of memory for untouched:
+    /// Accuracy of pond's predictions, as shares of all VMs, and of memory for untouched:
     /// insensitive=25%,false_positives=1%,untouched=25%,overpredictions=4% [default: as published, by latency]
     #[arg(long, value_name = "KEY=RATIO,...", value_parser = accuracy)]
     pub(crate) accuracy: Option<Accuracy>,
-    /// Trained models, as `python -m thermocline.learn train nights` and `train insensitive` write them. All policies are then
-    /// simulated from the first night on, with the VMs that run by then
+    /// Trained models, as written by `python -m thermocline.learn train nights` and `train insensitive`. All policies are then
+    /// simulated from the first night on, with the VMs that run at that time
     #[arg(long, value_name = "DIR")]
     pub(crate) models: Option<PathBuf>,
-    /// Give each VM the counters of the sample that slow memory slows as much, as `generate workloads` writes them: a trace has
-    /// none, and without them the models cannot tell who is insensitive
+    /// Samples with counters, as written by `generate workloads`: each VM gets those of a sample with its slowdown, because a trace
+    /// has no counters and the latency model needs them
     #[arg(long, value_name = "FILE.jsonl", requires = "models")]
     pub(crate) counters: Option<PathBuf>,
-    /// How much slower than with local memory a VM may be
+    /// The performance margin: the highest slowdown of a VM against local memory
     #[arg(long, value_name = "RATIO", default_value = "5%", value_parser = ratio)]
     pub(crate) margin: RatioPpm,
-    /// VMs that may be moved to local memory where they exceed the margin
+    /// Share of VMs that may be mitigated if they exceed the margin
     #[arg(long, value_name = "RATIO", default_value = "1%", value_parser = share)]
     pub(crate) mitigated: RatioPpm,
-    /// Give each VM, by lot, what the trace does not tell of it: untouched memory and slowdowns as published for others
+    /// Draw missing untouched memory and slowdowns from published distributions
     #[arg(long)]
     pub(crate) assume_published: bool,
-    /// Spread arrivals and departures by lot over so long, for traces whose times are that coarse: 5m for those of Azure
+    /// Spread arrivals and departures at random over this time, for traces with coarse times: 5m for those of Azure
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) spread: Option<Duration>,
-    /// Deal the trace's VMs to so many clusters, by customer [default: the trace's own clusters]
+    /// Distribute the trace's VMs over this number of clusters, by customer [default: the trace's own clusters]
     #[arg(long, value_name = "N")]
     pub(crate) clusters: Option<NonZero<u32>>,
-    /// Servers of each cluster [default: as many as --peak-fill asks for]
+    /// Servers of each cluster [default: computed from --peak-fill]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "peak_fill")]
     pub(crate) servers: Option<u32>,
-    /// How much of a cluster's cores its peak fills: the fewer, the more servers
+    /// Share of a cluster's cores that its peak uses; a lower share means more servers
     #[arg(long, value_name = "RATIO", default_value = "85%", value_parser = fill)]
     pub(crate) peak_fill: RatioPpm,
     /// Sockets of a server, each a NUMA node
@@ -68,22 +68,22 @@ pub(crate) struct Simulate {
     /// Cores of a socket
     #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub(crate) socket_cores: u32,
-    /// Local memory of a socket, where there is no pool
+    /// Local memory of a socket without a pool
     #[arg(long, value_name = "SIZE", default_value = "384GiB", value_parser = socket_memory)]
     pub(crate) socket_memory: Bytes,
-    /// Which server a VM goes to
+    /// Placement policy
     #[arg(long, value_name = "POLICY", default_value = "best_fit", value_parser = clap::builder::PossibleValuesParser::new(placement::Strategy::NAMES))]
     pub(crate) placement: String,
-    /// Memory controllers of a pool; a VM's pool memory is all behind one
+    /// External memory controllers (EMCs) of a pool; all of a VM's pool memory is behind one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) emcs: u16,
-    /// Memory of each pool that is promised to nobody, so that no VM waits for what is being released
+    /// Free buffer of each pool, so that no VM waits for slices that are being released
     #[arg(long, value_name = "SIZE", default_value = "0GiB", value_parser = slices)]
     pub(crate) buffer: u32,
-    /// How long a host takes to release a GiB: at least and at most
+    /// Time that a host takes to release a GiB: minimum and maximum
     #[arg(long, value_name = "DURATION..DURATION", default_value = "10ms..100ms", value_parser = spans)]
     pub(crate) offline: (Duration, Duration),
-    /// How long it takes to zero a GiB
+    /// Time to zero a GiB
     #[arg(long, value_name = "DURATION", default_value = "30ms", value_parser = duration)]
     pub(crate) scrub: Duration,
     /// Mean time between failures of a memory controller [default: none fails]
@@ -95,23 +95,23 @@ pub(crate) struct Simulate {
     /// Mean time between failures of a pool's manager
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) manager_fails: Option<Duration>,
-    /// How long what has failed is away
+    /// Duration of a failure
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     pub(crate) back_after: Duration,
-    /// Releases of a GiB that a host cannot do at first
+    /// Share of releases of a GiB that fail at first
     #[arg(long, value_name = "RATIO", default_value = "0%", value_parser = share)]
     pub(crate) stuck: RatioPpm,
-    /// Run everything again with pools just as large as was found, and tell how fast slices had to be released
+    /// Repeat all runs with pools of the size found, and report how fast slices had to be released
     #[arg(long)]
     pub(crate) confirm: bool,
-    /// Find, too, how little could be bought, all servers and all pools of a cluster alike, so that 999 of 1,000 VMs find room
-    /// on some server; some fifty runs for each configuration
+    /// Also search the smallest provisioning, with equal servers and pools in a cluster, that fits 999 of 1,000 VMs; some fifty
+    /// runs for each configuration
     #[arg(long)]
     pub(crate) provision: bool,
-    /// The seed of everything that is drawn
+    /// The seed of all random draws
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Threads [default: all cores]
+    /// Number of threads [default: all cores]
     #[arg(long)]
     pub(crate) threads: Option<NonZero<usize>>,
 }

@@ -1,4 +1,4 @@
-//! Trained models behind the policy `models`.
+//! Trained models for the memory policy `models`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -12,41 +12,41 @@ use vmtrace::{Trace, Vm};
 use super::Row;
 use super::arguments::{Simulate, Split};
 
-/// Models, and what they are asked with.
+/// Trained models with the counters that they take as input.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct TrainedModels {
     models: Models,
     counters: Option<Counters>,
 }
 
-impl Asking {
-    /// Reads what the arguments name; none where they name no models.
+impl TrainedModels {
+    /// Reads the models that the arguments name; `None` without `--models`.
     pub(super) fn of(arguments: &Simulate) -> Result<Option<Self>> {
         let Some(directory) = &arguments.models else {
             if arguments.memory.contains(&Split::Models) {
-                bail!("--memory models asks trained models; name their directory by --models");
+                bail!("--memory models needs trained models; give their directory by --models");
             }
             return Ok(None);
         };
         let models = Models::load(directory)?;
         for fault in models.errors() {
-            log::warn!("{fault}; the night goes by the model before it");
+            log::warn!("{fault}; the previous model is used for that night");
         }
         let counters = arguments.counters.as_deref().map(Counters::read).transpose()?;
         Ok(Some(Self { models, counters }))
     }
 
-    /// When the first model comes into force, in seconds of the trace.
+    /// Start of validity of the first model, in seconds of the trace.
     pub(super) fn begins(&self) -> i64 {
         self.models.valid_from()
     }
 
-    /// What is wrong with models that were left out.
+    /// Errors of models that were left out.
     pub(super) fn faults(&self) -> &[String] {
         self.models.errors()
     }
 
-    /// What the models say of the trace's VMs, by what an access to the pool takes longer.
+    /// Predictions for the trace's VMs, by added latency of a pool access in ns.
     pub(super) fn predict(&self, vms: &[Vm], trace: &Trace, arguments: &Simulate) -> BTreeMap<u32, Predictions> {
         if !arguments.memory.contains(&Split::Models) {
             return BTreeMap::new();
@@ -54,23 +54,25 @@ impl Asking {
         let sizes = |latency: Latency| arguments.pool_sizes.iter().map(move |&sockets| latency.added_ns(sockets));
         let added: BTreeSet<u32> = arguments.latency.iter().flat_map(|&latency| sizes(latency)).collect();
         let margin = arguments.margin.as_f64();
-        let told = added.into_iter().map(|added_ns| {
-            let asked = Input { vms, names: &trace.about().names, counters: self.counters.as_ref(), added_ns, margin };
-            let predictions = predictions::predict(&self.models, asked);
+        let predictions = added.into_iter().map(|added_ns| {
+            let input = Input { vms, names: &trace.about().names, counters: self.counters.as_ref(), added_ns, margin };
+            let predictions = predictions::predict(&self.models, input);
             for alert in &predictions.quality.alerts {
                 log::warn!("at {added_ns} ns, {:.1} % of decisions: {}", alert.ratio * 100.0, alert.message);
             }
             (added_ns, predictions)
         });
-        told.collect()
+        predictions.collect()
     }
 
-    /// The VMs that still run when the first model comes into force, as if they came then, and those that come later.
-    pub(super) fn since_then(&self, mut vms: Vec<Vm>) -> Result<Vec<Vm>> {
+    /// The VMs that arrive after the first model became valid, and those that run at that time, as if they arrived then.
+    pub(super) fn from_first_model(&self, mut vms: Vec<Vm>) -> Result<Vec<Vm>> {
         let begins = self.begins();
         vms.retain(|vm| vm.departure.is_none_or(|departure| departure > begins));
         if vms.last().is_none_or(|last| last.arrival < begins) {
-            bail!("no VM comes after second {begins}, when the training of the first model ended; name models of this trace's nights");
+            bail!(
+                "no VM arrives after second {begins}, when the training of the first model ended; give models that were trained on this trace"
+            );
         }
         for vm in &mut vms {
             vm.arrival = vm.arrival.max(begins);
@@ -79,19 +81,19 @@ impl Asking {
     }
 }
 
-/// What the models said, once for each latency.
+/// Quality of the predictions, once for each latency.
 pub(super) fn text(text: &mut String, rows: &[Row<'_>]) {
-    let mut told = BTreeMap::new();
+    let mut by_latency = BTreeMap::new();
     for row in rows {
         if let Some(quality) = row.prediction_quality {
-            told.insert(row.added_ns, quality);
+            by_latency.insert(row.added_ns, quality);
         }
     }
-    for (added_ns, quality) in told {
+    for (added_ns, quality) in by_latency {
         let percent = |share: f64| format!("{:.1}%", share * 100.0);
         let _ = writeln!(
             text,
-            "\nmodels at {added_ns} ns, of {} VMs: {} insensitive ({} wrongly), {} with counters; {} of memory untouched, {} of VMs overpredicted ({} in whole GiB)",
+            "\nmodels at {added_ns} ns, {} VMs: {} insensitive ({} wrongly), {} with counters; {} of memory untouched, {} of VMs overpredicted ({} in whole GiB)",
             quality.vms,
             percent(quality.insensitive_ratio),
             percent(quality.false_positive_ratio),

@@ -1,0 +1,112 @@
+//! Tables of `thermocline pool simulate`.
+
+use std::fmt::Write;
+
+use super::{Report, models};
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn gib(bytes: u64) -> String {
+    format!("{:.0} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+/// The whole report.
+pub(super) fn text(report: &Report<'_>, confirmed: bool) -> String {
+    let mut text = String::new();
+    if report.generated {
+        text += "a generated trace; not measured\n";
+    }
+    let _ = writeln!(
+        text,
+        "{} VMs on {} servers in {} clusters; {} fit on no server and are left out",
+        report.vms, report.servers, report.clusters, report.rejected
+    );
+    let _ = writeln!(
+        text,
+        "without pools: {} of DRAM; {} of the VMs span NUMA nodes, with {:.2}% of all memory",
+        gib(report.required_bytes),
+        percent(report.spanning_ratio),
+        report.remote_ratio * 100.0
+    );
+    configurations(&mut text, report);
+    models::text(&mut text, &report.results);
+    if report.results.iter().any(|row| row.outcome.provisioned.is_some()) {
+        provisioned(&mut text, report);
+    }
+    if confirmed {
+        confirmations(&mut text, report);
+    }
+    text
+}
+
+/// One line per configuration.
+fn configurations(text: &mut String, report: &Report<'_>) {
+    let _ = writeln!(
+        text,
+        "\n{:<12} {:>7} {:>7} {:>8} {:>7} {:>8} {:>10} {:>9} {:>8} {:>6} {:>7}",
+        "memory", "latency", "sockets", "on pools", "saved", "at once", "uniform", "too slow", "moved", "local", "lost"
+    );
+    for row in &report.results {
+        let measured = &row.outcome.measured;
+        let _ = writeln!(
+            text,
+            "{:<12} {:>7} {:>7} {:>8} {:>7} {:>8} {:>10} {:>9} {:>8} {:>6} {:>7}",
+            row.memory,
+            format!("{} ns", row.added_ns),
+            row.pool_sockets,
+            percent(row.pool_ratio),
+            percent(row.outcome.saved_ratio),
+            percent(row.outcome.online_saved_ratio),
+            percent(row.outcome.uniform_saved_ratio),
+            format!("{:.2}%", row.mispredicted_ratio * 100.0),
+            measured.moved,
+            measured.fell_back,
+            measured.lost_with_host + measured.lost_with_emc,
+        );
+    }
+}
+
+/// The smallest provisioning of each configuration.
+fn provisioned(text: &mut String, report: &Report<'_>) {
+    *text += "\nthe smallest provisioning that fits 999 of 1,000 VMs, with equal servers and pools in a cluster:\n";
+    let _ = writeln!(
+        text,
+        "{:<12} {:>7} {:>7} {:>12} {:>12} {:>12} {:>7}",
+        "memory", "latency", "sockets", "no pools", "local", "pools", "saved"
+    );
+    for (row, least) in report.results.iter().filter_map(|row| Some((row, row.outcome.provisioned.as_ref()?))) {
+        let latency = format!("{} ns", row.added_ns);
+        let [without, local, pools] = [least.local_only_bytes, least.bytes - least.pool_bytes, least.pool_bytes].map(gib);
+        let saved = percent(simulator::tally::saved(least.bytes, least.local_only_bytes));
+        let _ = writeln!(text, "{:<12} {latency:>7} {:>7} {without:>12} {local:>12} {pools:>12} {saved:>7}", row.memory, row.pool_sockets);
+    }
+}
+
+/// The runs with pools of the size found.
+fn confirmations(text: &mut String, report: &Report<'_>) {
+    *text += "\nrepeated with pools of the size found:\n";
+    let _ = writeln!(
+        text,
+        "{:<12} {:>7} {:>7} {:>8} {:>6} {:>11} {:>12} {:>12}",
+        "memory", "latency", "sockets", "moved", "local", ">1 GiB/s", ">10 GiB/s", "most GiB/s"
+    );
+    for (row, again) in report.results.iter().filter_map(|row| Some((row, row.outcome.confirmed.as_ref()?))) {
+        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+        let of_starts = |starts: u64| format!("{:.4}%", starts as f64 / again.started.max(1) as f64 * 100.0);
+        let _ = writeln!(
+            text,
+            "{:<12} {:>7} {:>7} {:>8} {:>6} {:>11} {:>12} {:>12.1}",
+            row.memory,
+            format!("{} ns", row.added_ns),
+            row.pool_sockets,
+            again.moved,
+            again.fell_back,
+            of_starts(again.starts_above_1_gib_per_s),
+            of_starts(again.starts_above_10_gib_per_s),
+            again.release_gib_per_s_max
+        );
+    }
+}
