@@ -97,7 +97,7 @@ fn a_trace_that_does_not_tell_the_truth_is_no_ground_for_pond() {
     check(&["--memory", "static=15%"], true, "40 of 40 VMs have no known slowdown");
     check(&["--memory", "pond", "--assume-published"], true, "");
     let told: Value = serde_json::from_slice(&asked(&["--memory", "static=15%"]).stdout).unwrap();
-    assert_eq!(told["lacking"], serde_json::json!({"untouched_vms": 40, "slowdown_vms": 40, "customer_vms": 40}));
+    assert_eq!(told["missing"], serde_json::json!({"untouched_vms": 40, "slowdown_vms": 40, "customer_vms": 40}));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `thermocline pool characterise`: a workload's counters on local memory, and its slowdown on slow memory.
+//! `thermocline pool characterise`: what a workload's counters show on local memory, and what slow memory costs it.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -24,25 +24,25 @@ use slow::Slow;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The command runs on local memory and on slow memory in turn, and must do the same work each time. Slow memory is a NUMA node \
-without processors if the machine has one; otherwise it is emulated: accesses to the command's pages are sampled and counted. The \
-emulator counts accesses that miss the TLB, including those that hit a cache. It needs the program itself, not a script that runs it.
+without processors where there is one; elsewhere it is emulated: accesses to the command's pages are sampled and counted, which \
+sees those that miss the TLB and takes hits in caches for accesses. Emulation wants the program itself, not a script that runs it.
 
-Counters are the processor's top-down metrics from `perf stat`. Most virtual machines have none; a row without counters is \
-useless for training and not written.")]
+Counters are the processor's top-down metrics as `perf stat` tells them. Virtual machines mostly have none, and a row without \
+counters teaches nothing: it is not written.")]
 pub(crate) struct Characterise {
     /// Append the workload to this file, as a sample for `python -m thermocline.learn train insensitive`
     #[arg(long, value_name = "FILE.jsonl")]
     out: Option<PathBuf>,
-    /// The workload's name in that file [default: the command's name]
+    /// What the workload is called there [default: the command's name]
     #[arg(long)]
     name: Option<String>,
-    /// Number of runs on each kind of memory; medians are used
+    /// How often it runs on either; medians count
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=101))]
     runs: u32,
-    /// Latency of the slow node as a multiple of local [default: as reported by firmware]
+    /// Latency of the slow node as a multiple of local [default: what firmware tells of it]
     #[arg(long, value_name = "RATIO", value_parser = multiple)]
     ratio: Option<f64>,
-    /// Emulate slow memory even if the machine has a slow node
+    /// Emulate slow memory even where there is some
     #[arg(long, conflicts_with = "ratio")]
     emulate: bool,
     /// The program that emulates slow memory [default: thermocline-emulator, beside this program or in PATH]
@@ -65,24 +65,24 @@ struct Sample<'a> {
     counters: &'a Counters,
     /// At 182 % and 222 % of local latency.
     slowdowns: [f64; 2],
-    /// How the slowdown was measured; not used by the trainer.
+    /// How that was found out; the trainer does not look at it.
     measured: &'a Measured,
 }
 
-/// How a slowdown was measured.
+/// How a slowdown was found out.
 #[derive(Debug, Serialize)]
 struct Measured {
     runs: u32,
     /// Median wall time on local memory.
     local_seconds: f64,
-    /// Median wall time on the slow node; `None` for emulated memory, whose faults take additional time.
+    /// Median wall time on the slow node; none of emulated memory, whose faults take time of their own.
     slow_seconds: Option<f64>,
     slow: Slow,
 }
 
-/// The report.
+/// What the command tells.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct Told<'a> {
     #[serde(flatten)]
     sample: Sample<'a>,
     /// Why there are no counters.
@@ -96,9 +96,9 @@ pub(super) fn characterise(format: Format, arguments: &Characterise) -> Result<(
     let slow = Slow::find(&roots, arguments.ratio, arguments.emulate, arguments.emulator.as_deref())?;
     let program = Path::new(&arguments.command[0]).file_name().unwrap_or(&arguments.command[0]).to_string_lossy();
     let name = arguments.name.as_deref().unwrap_or(&program);
-    let measured_command = command(&arguments.command)?;
-    // A failing command is reported by the timed runs below.
-    let (counters, no_counters) = match Perf::find(&roots, "perf").and_then(|perf| perf.of_command(&measured_command)) {
+    let wanted = command(&arguments.command)?;
+    // A command that fails will do so again below, where it counts.
+    let (counters, no_counters) = match Perf::find(&roots, "perf").and_then(|perf| perf.of_command(&wanted)) {
         Ok(counters) => (counters, None),
         Err(why) => {
             log::warn!("no counters: {why}");
@@ -106,7 +106,9 @@ pub(super) fn characterise(format: Format, arguments: &Characterise) -> Result<(
         }
     };
     if arguments.out.is_some() && no_counters.is_some() {
-        bail!("nothing was written: a sample without counters is useless for training; run it on a processor with counters, or omit --out");
+        bail!(
+            "nothing was written: a sample without counters teaches nothing; run it where the processor has counters, or leave --out out"
+        );
     }
     let (mut local, mut slowed, mut slowdowns) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..arguments.runs {
@@ -125,15 +127,15 @@ pub(super) fn characterise(format: Format, arguments: &Characterise) -> Result<(
     if let Some(out) = &arguments.out {
         append(out, &sample)?;
     }
-    let report = Report { sample, no_counters: no_counters.as_deref(), written: arguments.out.as_deref() };
-    print(format, &report, || text(&report))
+    let told = Told { sample, no_counters: no_counters.as_deref(), written: arguments.out.as_deref() };
+    print(format, &told, || text(&told))
 }
 
-/// The command, with its output on standard error.
+/// The command, whose output does not mix with ours.
 fn command(words: &[OsString]) -> Result<Command> {
     let [program, rest @ ..] = words else { bail!("name the command to run") };
     let mut command = Command::new(program);
-    let output = std::io::stderr().as_fd().try_clone_to_owned().context("cannot redirect the command's output")?;
+    let output = std::io::stderr().as_fd().try_clone_to_owned().context("cannot pass the command's output on")?;
     command.args(rest).stdin(Stdio::null()).stdout(output);
     Ok(command)
 }
@@ -147,10 +149,10 @@ fn timed(command: &mut Command) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Fails if the command failed, because its time is meaningless.
+/// A command that fails has not done its work, and its time says nothing.
 fn succeeded(status: ExitStatus) -> Result<()> {
     if !status.success() {
-        bail!("the command failed ({status}): its time is meaningless; nothing was written");
+        bail!("the command failed ({status}), so that its time says nothing; nothing was written");
     }
     Ok(())
 }
@@ -169,15 +171,15 @@ fn append(out: &Path, sample: &Sample<'_>) -> Result<()> {
     file.write_all(line.as_bytes()).with_context(fail)
 }
 
-fn text(report: &Report<'_>) -> String {
-    let Sample { name, counters, slowdowns: [at_182, at_222], measured } = &report.sample;
+fn text(told: &Told<'_>) -> String {
+    let Sample { name, counters, slowdowns: [at_182, at_222], measured } = &told.sample;
     let percent = |share: &f64| format!("{:.1} %", share * 100.0);
     let mut text = format!("{name}: {} slower at 182 % of local latency, {} at 222 %\n", percent(at_182), percent(at_222));
     let _ = writeln!(text, "median of {} runs on local memory: {:.3} s; {}", measured.runs, measured.local_seconds, measured.slow.words());
     if let Some(seconds) = measured.slow_seconds {
-        let _ = writeln!(text, "on slow memory: {seconds:.3} s");
+        let _ = writeln!(text, "the same there: {seconds:.3} s");
     }
-    match report.no_counters {
+    match told.no_counters {
         Some(why) => {
             let _ = writeln!(text, "no counters: {why}");
         }
@@ -187,7 +189,7 @@ fn text(report: &Report<'_>) -> String {
             }
         }
     }
-    if let Some(out) = report.written {
+    if let Some(out) = told.written {
         let _ = writeln!(text, "appended to {}", out.display());
     }
     text

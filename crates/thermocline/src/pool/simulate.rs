@@ -46,7 +46,7 @@ struct Report<'a> {
     /// Simulated VMs.
     vms: u64,
     /// VMs with properties missing in the trace.
-    lacking: Missing,
+    missing: Missing,
     clusters: usize,
     servers: u64,
     /// VMs with untouched memory or slowdowns drawn from published distributions.
@@ -109,7 +109,7 @@ pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
         None => vms,
     };
     let clusters = clusters(vms, &trace, &site, arguments);
-    let lacking = missing::check(&clusters, arguments)?;
+    let missing = missing::check(&clusters, arguments)?;
     let threads = match arguments.threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
@@ -123,7 +123,7 @@ pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let rows = planned.iter().zip(outcomes).map(|(planned, outcome)| row(planned, outcome)).collect();
     let report = Report {
         assumed,
-        lacking,
+        missing,
         begins: trained.as_ref().map(TrainedModels::begins),
         model_faults: trained.as_ref().map_or(&[], TrainedModels::faults),
         ..summarise(&arguments.trace, &trace, &site, &clusters, &baselines, rows)
@@ -269,7 +269,7 @@ fn summarise<'a>(
         trace: path,
         origin: &trace.about().origin,
         generated: trace.about().generated,
-        lacking: Missing::default(),
+        missing: Missing::default(),
         begins: None,
         model_faults: &[],
         vms: clusters.iter().map(|cluster| cluster.vms.len() as u64).sum(),

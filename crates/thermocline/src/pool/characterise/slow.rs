@@ -1,4 +1,4 @@
-//! Slow memory for a workload: a NUMA node, or emulated.
+//! Slow memory for a workload: a node of the machine, or emulated.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{command, timed};
 
-/// The latencies of a sample, as multiples of local latency and as added ns (Pond section 6.1).
+/// The latencies that a sample tells of, as multiples of local, and in nanoseconds more than local (Pond, section 6.1).
 const RATIOS: [f64; 2] = [1.82, 2.22];
 const ADDED_NS: [f64; 2] = [64.0, 140.0];
 
-/// The emulated latency, well above the emulator's own cost. Shorter latencies scale in proportion, because accesses are counted.
+/// The latency that is emulated: well above what the emulator itself costs. What shorter ones cost is in proportion, because
+/// accesses are counted.
 const EMULATED_NS: u64 = 1_000;
 
 /// The program that emulates slow memory (`bench/emulator`).
@@ -26,42 +27,42 @@ const EMULATOR: &str = "thermocline-emulator";
 pub(super) enum Slow {
     /// A node without processors.
     Node {
-        /// Its id.
+        /// Its number.
         node: u32,
-        /// The nearest node with processors, whose memory is local.
+        /// The node with processors that is nearest to it, whose memory is local.
         local: u32,
-        /// Processors of the local node.
+        /// Processors of that.
         #[serde(skip)]
         cpus: Vec<u32>,
         /// Its latency as a multiple of local.
         ratio: f64,
     },
-    /// Emulated: every anonymous page is slow.
+    /// None: every anonymous page is slow by emulation.
     Emulated {
-        /// The emulated added latency.
+        /// The added latency that is emulated.
         latency_ns: u64,
-        /// The emulator.
+        /// The program that emulates it.
         #[serde(skip)]
         emulator: PathBuf,
     },
 }
 
 impl Slow {
-    /// The slow node of this machine, or emulation if there is none or it is requested.
+    /// What this machine has, unless it is to be emulated.
     pub(super) fn find(roots: &Roots, ratio: Option<f64>, emulated: bool, emulator: Option<&Path>) -> Result<Self> {
         let nodes = if emulated { Vec::new() } else { numa::nodes(roots)? };
         let Some(slow) = numa::slow_nodes(&nodes).first().copied() else {
             if ratio.is_some() {
-                bail!("--ratio needs a slow NUMA node, and this machine has none; omit it to emulate slow memory");
+                bail!("--ratio is of a slow NUMA node, and this machine has none; leave it out, and slow memory is emulated");
             }
             let emulator = emulator.map_or_else(default_emulator, Path::to_owned);
             return Ok(Self::Emulated { latency_ns: EMULATED_NS, emulator });
         };
         let Some(local) = numa::home_node(&nodes, slow) else { bail!("no node has both processors and memory") };
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds")]
-        let reported = slow.read_latency_ns().zip(local.read_latency_ns()).map(|(slow, local)| slow as f64 / local.max(1) as f64);
-        let Some(ratio) = ratio.or(reported).filter(|ratio| *ratio > 1.0) else {
-            bail!("firmware does not report the latency of node {} relative to node {}; give it by --ratio", slow.id, local.id);
+        let told = slow.read_latency_ns().zip(local.read_latency_ns()).map(|(slow, local)| slow as f64 / local.max(1) as f64);
+        let Some(ratio) = ratio.or(told).filter(|ratio| *ratio > 1.0) else {
+            bail!("firmware does not tell how much slower node {} is than node {}; say so by --ratio", slow.id, local.id);
         };
         Ok(Self::Node { node: slow.id, local: local.id, cpus: local.cpus.clone(), ratio })
     }
@@ -70,7 +71,7 @@ impl Slow {
         matches!(self, Self::Node { .. })
     }
 
-    /// Binds a command to local memory, if there is other memory.
+    /// Binds a command to local memory, where there is other.
     pub(super) fn keep_local(&self, command: &mut Command) -> Result<()> {
         if let Self::Node { local, cpus, .. } = self {
             mempolicy::bind(command, *local, cpus)?;
@@ -78,7 +79,7 @@ impl Slow {
         Ok(())
     }
 
-    /// Runs a command on slow memory. Returns its wall time in seconds and, if emulated, the counted slowdown.
+    /// Runs a command on slow memory: how long it took, in seconds, and the slowdown that was counted, where it is emulated.
     pub(super) fn run(&self, words: &[OsString]) -> Result<(f64, f64)> {
         match self {
             Self::Node { node, cpus, .. } => {
@@ -90,7 +91,7 @@ impl Slow {
         }
     }
 
-    /// The slowdown scaled to the two latencies of a sample, in proportion to the added latency.
+    /// A slowdown here brought to the two latencies of a sample: in proportion to the latency added.
     pub(super) fn at_published(&self, slowdown: f64) -> [f64; 2] {
         match self {
             Self::Node { ratio, .. } => RATIOS.map(|at| slowdown * (at - 1.0) / (ratio - 1.0)),
@@ -102,7 +103,7 @@ impl Slow {
     pub(super) fn words(&self) -> String {
         match self {
             Self::Node { node, ratio, .. } => format!("slow memory is node {node}, at {:.0} % of local latency", ratio * 100.0),
-            Self::Emulated { .. } => "slow memory was emulated; this machine has no slow node".to_owned(),
+            Self::Emulated { .. } => "slow memory was emulated, for this machine has none".to_owned(),
         }
     }
 }
@@ -139,13 +140,12 @@ fn emulated(emulator: &Path, words: &[OsString], latency_ns: u64) -> Result<(f64
     let seconds = timed(&mut command(&emulated)?)
         .context("emulating slow memory needs thermocline-emulator (cargo build --release -p thermocline-emulator); see --emulator")?;
     let text = std::fs::read(file.path()).context("cannot read the emulator's report")?;
-    let report: Report =
-        serde_json::from_slice(&text).context("unexpected format of the emulator's report; use the emulator of the same version")?;
+    let report: Report = serde_json::from_slice(&text).context("the emulator's report is not as expected: it is of another version")?;
     if report.replaced {
-        bail!("the command replaced itself by another program, which was not emulated; give that program itself");
+        bail!("the command replaced itself by another program, which was not emulated; name that program itself");
     }
     if report.slow_bytes == 0 {
-        bail!("no memory of the command was slow: it exited too early or has less than one block of 2 MiB; use a longer run");
+        bail!("no memory of the command was ever slow: it ended too soon, or has less than a block of 2 MiB; give it more to do");
     }
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds")]
     let slowdown = report.slowdown_of_cpu_ratio * latency_ns as f64 / report.latency_ns as f64;
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slowdown_scales_with_latency() {
+    fn a_slowdown_is_in_proportion_to_the_latency() {
         let check = |slow: &Slow, slowdown: f64, want: [f64; 2]| {
             let got = slow.at_published(slowdown);
             assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-9), "{slow:?}: {got:?}");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_memory_is_emulated_without_a_slow_node() {
+    fn where_there_is_no_slow_node_it_is_emulated() {
         let directory = tempfile::tempdir().unwrap();
         let roots = |files: &[(&str, &str)]| {
             for (file, text) in files {
