@@ -231,11 +231,7 @@ fn row(rate: &BlockRate) -> Row {
 /// What the agent's policy would place if the rest of memory were like the sampled part: its share of the budget
 /// (Thermostat section 3.4).
 fn share(slowdown: RatioPpm, rates: &[BlockRate], (found, sampled): (Bytes, Bytes), latency: Duration) -> Share {
-    let params = Params {
-        slowdown,
-        latency_ns: u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX),
-        sample: RatioPpm::of(sampled.0, found.0).unwrap_or(RatioPpm::ONE),
-    };
+    let params = Params { slowdown, latency_ns: units::nanos(latency), sample: RatioPpm::of(sampled.0, found.0).unwrap_or(RatioPpm::ONE) };
     let everything = Bytes(u64::MAX);
     let runs: Runs = rates.iter().map(|rate| (rate.block.bytes, rate.estimate)).collect();
     let input = Input { slow: Runs::default(), sampled: runs, room: everything, step_max: everything, veto: None };

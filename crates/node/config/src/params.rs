@@ -133,5 +133,5 @@ impl Incompressible {
 }
 
 fn whole_ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    units::millis(duration)
 }

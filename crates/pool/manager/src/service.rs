@@ -158,7 +158,8 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
     let (wake, woken) = sync_channel(1);
     let (stop_clock, stopped) = channel();
     let again = settings.clone();
-    let rebuild = Box::new(move |stored| book_of(&again, stored, clock.now()));
+    let now = clock.clone();
+    let rebuild = Box::new(move |stored| book_of(&again, stored, now.now()));
     let (handle, ledger) = writer::start(ledger, book, clock, rebuild, wake.clone()).map_err(system("start a thread"))?;
     let clock = keeper::tick(handle.clone(), stopped).map_err(system("start a thread"))?;
     let keeper = keeper::keep(handle.clone(), files, woken).map_err(system("start a thread"))?;

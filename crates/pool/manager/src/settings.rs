@@ -211,7 +211,7 @@ impl Settings {
 }
 
 fn nanoseconds(duration: Duration) -> Ns {
-    Ns(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    Ns(units::nanos(duration))
 }
 
 /// Reports problems that concern more than one value.

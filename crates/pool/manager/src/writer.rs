@@ -4,7 +4,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use pool::Ns;
 use tokio::sync::oneshot;
@@ -24,31 +24,22 @@ const BATCH_MAX: usize = 512;
 pub(crate) type Followed = Result<Answer, Refused>;
 type Request = (Ask, oneshot::Sender<Followed>);
 
-/// Time that never goes back while this process lives, in nanoseconds since 1970, so that the ledger's times make sense to
-/// the next process.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    began: Instant,
-    unix_ns: u64,
-}
+/// Monotonic time in nanoseconds that starts at the Unix time, so that the next process can compare it with the ledger's times.
+#[derive(Clone, Debug)]
+pub struct Clock(daemon::Clock);
 
 impl Clock {
-    /// A clock that is right now.
+    /// The system's clock.
     #[must_use]
     pub fn start() -> Self {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { began: Instant::now(), unix_ns: nanoseconds(unix) }
+        Self(daemon::Clock::system_from_unix())
     }
 
-    /// What time it is.
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> Ns {
-        Ns(self.unix_ns.saturating_add(nanoseconds(self.began.elapsed())))
+        Ns(units::nanos(self.0.now()))
     }
-}
-
-fn nanoseconds(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What everybody may read without waiting.
@@ -133,7 +124,7 @@ pub(crate) fn start(
     let published = Arc::new(Mutex::new(Published { book: Arc::new(book.clone()), trouble: None }));
     let metrics = Arc::new(Metrics::default());
     let (requests, waiting) = sync_channel(WAITING_MAX);
-    let handle = Handle { requests, published: Arc::clone(&published), clock, metrics: Arc::clone(&metrics) };
+    let handle = Handle { requests, published: Arc::clone(&published), clock: clock.clone(), metrics: Arc::clone(&metrics) };
     let writer = Writer { ledger, book, trouble: None, rebuild, handle: (published, clock, metrics), wake };
     let thread = thread::Builder::new().name("ledger".to_owned()).spawn(move || writer.run(&waiting))?;
     Ok((handle, thread))

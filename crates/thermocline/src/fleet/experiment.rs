@@ -59,7 +59,7 @@ pub(crate) fn experiment(config: &Config, format: Format, arguments: &Experiment
         b: arguments.b.clone(),
         from_unix_ms: arguments.from.unwrap_or(0),
         until_unix_ms: arguments.until.unwrap_or(u64::MAX),
-        before_ms: arguments.before.map_or(0, |before| u64::try_from(before.as_millis()).unwrap_or(u64::MAX)),
+        before_ms: arguments.before.map_or(0, units::millis),
         objective: arguments.objective.unwrap_or(config.cold_age.promotion_rate).as_f64(),
         seed: arguments.seed,
     };

@@ -77,7 +77,7 @@ fn cold_ranges(node: &Agent, age: Age) -> Vec<Value> {
         for (pid, ranges) in processes {
             let cold: Vec<_> = ranges.iter().map(|range| [range.start, range.end]).collect();
             let taken_at = ages.taken_at(pid).unwrap_or(scan.taken_at);
-            let taken_at_ns = u64::try_from(taken_at.as_nanos()).unwrap_or(u64::MAX);
+            let taken_at_ns = units::nanos(taken_at);
             found.push(json!({ "job": job.path(), "pid": pid, "taken_at_ns": taken_at_ns, "cold": cold }));
         }
     }

@@ -44,7 +44,7 @@ pub(crate) fn explain(config: &Config, format: Format, arguments: &Explain) -> R
         bail!("the agent has no job {}; its jobs are: {}", arguments.job, known.join(", "));
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    let now_unix_ms = units::millis(now);
     print(format, job, || text::explanation(job, arguments.last, now_unix_ms))
 }
 

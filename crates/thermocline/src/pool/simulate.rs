@@ -159,7 +159,7 @@ fn site(arguments: &Simulate) -> Result<Site> {
 }
 
 fn nanos(duration: Duration) -> Ns {
-    Ns(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    Ns(units::nanos(duration))
 }
 
 /// The VMs by arrival, and the number of those with assumed properties.

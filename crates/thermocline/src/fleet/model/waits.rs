@@ -22,7 +22,7 @@ struct ByClass([(Class, Waits); 3]);
 
 impl ByClass {
     fn new(config: &Config, arguments: &arguments::Model, page_bytes: u64) -> Result<Self> {
-        let given = arguments.tier_latency.map(|latency| u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        let given = arguments.tier_latency.map(units::nanos);
         let setup = |class| match arguments.policy {
             Modelled::ColdAge => bail!("cold_age is not judged by the time that far memory costs"),
             Modelled::Pressure => Ok(Setup {

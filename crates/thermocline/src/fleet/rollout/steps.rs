@@ -181,7 +181,7 @@ fn user() -> String {
 
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    units::millis(since)
 }
 
 /// Looks, again and again: what traces sum to is kept from one look to the next.

@@ -49,5 +49,5 @@ pub(super) fn interval_us(window: Duration, taken: u32) -> u64 {
 
 /// A duration in whole microseconds.
 pub(super) fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+    units::micros(time)
 }

@@ -65,7 +65,7 @@ pub(super) fn settle(launcher: &Launcher, machine: &Machine, first: Process, sec
 fn migrate(launcher: &Launcher, machine: &Machine, source: &mut Qmp, to: &Process, deadline: Instant) -> Result<Moved, Error> {
     let mut target = launcher.connect(machine, to)?;
     let uri = format!("unix:{}", command_line::escaped(&launcher.path(&machine.name, to.generation, "move")));
-    let pause = u64::try_from(launcher.settings.pause.as_millis()).unwrap_or(u64::MAX);
+    let pause = units::millis(launcher.settings.pause);
     source.execute("migrate-set-parameters", &json!({ "max-bandwidth": BANDWIDTH, "downtime-limit": pause }))?;
     target.execute("migrate-incoming", &json!({ "uri": uri }))?;
     source.execute("migrate", &json!({ "uri": uri }))?;
