@@ -26,7 +26,7 @@ MARKED_RATIO = 0.8
 
 @dataclass(slots=True)
 class Turns:
-    """Findings over all turns."""
+    """Findings over all guests of the sequence."""
 
     marks: int = 0
     leaked_bytes: int = 0

@@ -79,7 +79,9 @@ def run(lab: Lab) -> dict[str, Any]:
         (locks, locked, alone) == (SLICES, SLICES, SLICES),
         f"{locks} files open, {locked} locked, {alone} locked without the daemon",
     )
-    lab.holds("by", record["free_memory"]["by"] == "balloon", f"free memory was determined by {record['free_memory']['by']}")
+    lab.holds(
+        "by", record["free_memory"]["by"] == "balloon", f"free memory was determined by {record['free_memory']['by']}"
+    )
     lab.holds("modules", "ua-slice" not in xml, "libvirt still has modules that were released")
     lab.holds("files", written == 0, "slices' files were written to")
     lab.at_most("damaged_bytes", damaged, 0)

@@ -85,7 +85,7 @@ def _mitigated(lab: Lab, guest: Guest, host: nested.Host) -> dict[str, Any]:
     gap, usual = inner.gap_seconds(begun, ended), inner.gap_seconds(begin, begun)
     mitigated = inner.modules()[module]
     _check_after_move(lab, host, inner, module, PREFERRED)
-    seconds = float(host.log_line(" are local after ").split(" are local after ")[1].split()[0])
+    seconds = float(host.log_line(" bytes from node ").split(" in ")[-1].split()[0])
     host.vm("stop", inner.name, "--now")
     moved_bytes = int(moved.split(" in all, ")[1].split()[0])
     lab.holds("policy", full.policy == f"bind:{numa.SLOW}", f"after a refusal: {full}")

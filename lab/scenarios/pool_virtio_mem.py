@@ -118,7 +118,7 @@ def _give_unused(lab: Lab, host: Host) -> dict[str, Any]:
         released = znuma.offline_seconds(host.explain("second"))
         after = znuma.node_bytes(guest, 1)
     lab.say(f"kept: {kept}")
-    lab.holds("cancelled", "the request is taken back" in kept, f"the time limit is not reported as the reason: {kept}")
+    lab.holds("cancelled", "the request is withdrawn" in kept, f"the time limit is not reported as the reason: {kept}")
     lab.at_most("asked_bytes", asked, 0)
     dirty = sum(file.stat().st_blocks > 0 for file in host.pool.free_files())
     lab.at_most("leaked_bytes", sum(leaked), 0)

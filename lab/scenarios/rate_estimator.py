@@ -5,7 +5,7 @@ accesses are distributed over the huge page; in `few` over four of its pages; in
 small page. `bound_coverage_ratio` is the share of estimates with an upper bound whose bound is not below the true rate:
 it must be 95 %.
 
-Kernels clear accessed bits without flushing the TLB, so that a page whose translation stays in the TLB looks idle;
+Kernels clear accessed bits without flushing the TLB, so that a page whose translation stays in the TLB appears idle;
 Thermostat section 3.3 also counts TLB misses as accesses. An emulated TLB is flushed only on a context switch. A
 periodic program provides such switches; the run without it shows the effect, and has no bounds.
 """

@@ -52,6 +52,20 @@ pub(super) fn value_length(text: &[u8]) -> Option<usize> {
     (length <= VALUE_BYTES_MAX).then_some(length)
 }
 
+/// Parses a value whose data starts at `start` of `input`, with the text of its length, and is followed by `terminator`.
+///
+/// # Errors
+/// [`Malformed`] if the length is invalid or the terminator is missing.
+pub(super) fn value(input: &[u8], start: usize, length: &[u8], terminator: &[u8]) -> Result<Option<(usize, Reply)>, Malformed> {
+    let length = value_length(length).ok_or_else(|| malformed(input))?;
+    let (data_end, end) = (start + length, start + length + terminator.len());
+    match input.get(data_end..end) {
+        Some(found) if found == terminator => Ok(Some((end, Reply::Value(length)))),
+        Some(_) => Err(malformed(&input[data_end..])),
+        None => Ok(None),
+    }
+}
+
 /// Returns the error for `input`, quoting its start.
 pub(super) fn malformed(input: &[u8]) -> Malformed {
     let start = &input[..input.len().min(60)];

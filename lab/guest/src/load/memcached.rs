@@ -1,6 +1,6 @@
 //! The memcached text protocol.
 
-use super::codec::{Codec, Malformed, Reply, first_line, malformed, value_length};
+use super::codec::{Codec, Malformed, Reply, first_line, malformed, value};
 
 /// The codec for the text protocol.
 pub(super) struct Memcached;
@@ -25,15 +25,7 @@ impl Codec for Memcached {
         let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         match words[..] {
             // VALUE <key> <flags> <bytes>
-            [b"VALUE", _, _, length] => {
-                let length = value_length(length).ok_or_else(|| malformed(input))?;
-                let end = line_end + length + VALUE_END.len();
-                match input.get(line_end + length..end) {
-                    Some(VALUE_END) => Ok(Some((end, Reply::Value(length)))),
-                    Some(_) => Err(malformed(&input[line_end + length..])),
-                    None => Ok(None),
-                }
-            }
+            [b"VALUE", _, _, length] => value(input, line_end, length, VALUE_END),
             [b"END"] => Ok(Some((line_end, Reply::Miss))),
             [b"STORED"] => Ok(Some((line_end, Reply::Stored))),
             [b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR" | b"NOT_STORED", ..] => {

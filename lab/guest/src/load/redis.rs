@@ -1,6 +1,6 @@
 //! RESP2, the Redis protocol.
 
-use super::codec::{Codec, Malformed, Reply, first_line, malformed, value_length};
+use super::codec::{Codec, Malformed, Reply, first_line, malformed, value};
 
 /// The codec for RESP2.
 pub(super) struct Redis;
@@ -22,15 +22,7 @@ impl Codec for Redis {
         let line_end = line.len() + 2;
         match line.split_first() {
             Some((b'$', b"-1")) => Ok(Some((line_end, Reply::Miss))),
-            Some((b'$', length)) => {
-                let length = value_length(length).ok_or_else(|| malformed(input))?;
-                let end = line_end + length + 2;
-                match input.get(line_end + length..end) {
-                    Some(b"\r\n") => Ok(Some((end, Reply::Value(length)))),
-                    Some(_) => Err(malformed(&input[line_end + length..])),
-                    None => Ok(None),
-                }
-            }
+            Some((b'$', length)) => value(input, line_end, length, b"\r\n"),
             Some((b'+', b"OK")) => Ok(Some((line_end, Reply::Stored))),
             Some((b'-', text)) => Ok(Some((line_end, Reply::Refused(String::from_utf8_lossy(text).into_owned())))),
             _ => Err(malformed(input)),

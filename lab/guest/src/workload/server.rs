@@ -121,7 +121,7 @@ impl<'a> Server<'a> {
     }
 }
 
-/// Computes for a number of rounds: the part of a request besides reading memory.
+/// Computes for a number of rounds: the part of a request that does not access memory.
 pub(crate) fn compute(rounds: u64, seed: u64) {
     let mut state = seed | 1;
     for _ in 0..rounds {
