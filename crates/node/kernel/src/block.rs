@@ -1,8 +1,7 @@
-//! The block devices that swap areas lie on: `/sys/dev/block/MAJOR:MINOR` and the directory it points at
+//! Block devices of swap areas: `/sys/dev/block/MAJOR:MINOR` and the directory that it links to
 //! (`Documentation/ABI/stable/sysfs-block`, `Documentation/block/stat.rst`).
 //!
-//! `stat` is one line of at least eleven counters. Sectors are of 512 bytes whatever the device's own are, times in
-//! milliseconds:
+//! `stat` is one line of at least eleven counters. A sector is 512 bytes on every device; times are in milliseconds:
 //! ```text
 //! reads merged sectors ms   writes merged sectors ms   in_flight io_ms queue_ms ...
 //!   512      0    4096 1130      0      0       0  0           0   1131     1130
@@ -21,32 +20,32 @@ use crate::cgroup::parse_switch;
 use crate::swap::{SwapArea, SwapKind, unescape};
 use crate::{Error, Malformed, Result, Roots, file, text};
 
-/// Bytes of a sector in the kernel's counters (`SECTOR_SIZE`).
+/// Bytes per sector in the kernel's counters (`SECTOR_SIZE`).
 const SECTOR: u64 = 512;
 
-/// The counters of `stat` that Thermocline uses. They count since the device appeared and never fall; requests count
-/// when they complete.
+/// The counters of `stat` that Thermocline uses. They count completed requests since the device appeared and never
+/// decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BlockStat {
     /// Completed reads, after merging.
     pub reads: u64,
-    /// What they read.
+    /// Bytes read.
     pub read_bytes: Bytes,
-    /// The sum of what each read took, queueing included, in milliseconds.
+    /// The sum of the latencies of all reads, queueing included, in milliseconds.
     pub read_ms: u64,
     /// Completed writes, after merging.
     pub writes: u64,
-    /// What they wrote.
+    /// Bytes written.
     pub write_bytes: Bytes,
-    /// The sum of what each write took, queueing included, in milliseconds.
+    /// The sum of the latencies of all writes, queueing included, in milliseconds.
     pub write_ms: u64,
 }
 
 impl BlockStat {
-    /// What a read took on average since the reading `earlier`, in microseconds, rounded up; the kernel's sums are
-    /// in milliseconds, so that few reads give a coarse answer.
+    /// The mean latency of reads since `earlier`, in microseconds, rounded up. The kernel's sums are in milliseconds, so the
+    /// mean of few reads is coarse.
     ///
-    /// `None` where no read completed in between, or a counter went back: then it is another device.
+    /// `None` if no read completed in between, or if a counter decreased: then it is a different device.
     #[must_use]
     pub fn mean_read_us_since(&self, earlier: &Self) -> Option<u64> {
         let reads = self.reads.checked_sub(earlier.reads).filter(|reads| *reads > 0)?;
@@ -55,10 +54,10 @@ impl BlockStat {
     }
 }
 
-/// Reads the text of `stat`. Counters after the eighth, of which newer kernels have more, pass.
+/// Parses `stat`. Counters after the eighth are ignored; newer kernels have more.
 ///
 /// # Errors
-/// [`Malformed`] where one of the first eight is missing or not a number.
+/// [`Malformed`] if one of the first eight is missing or not a number.
 pub fn parse_stat(text: &str) -> Result<BlockStat, Malformed> {
     let mut fields = text.split_ascii_whitespace();
     let mut next = || text::number(fields.next(), 1, "at least eight counters");
@@ -68,28 +67,28 @@ pub fn parse_stat(text: &str) -> Result<BlockStat, Malformed> {
     Ok(BlockStat { reads, read_bytes: bytes(read_sectors), read_ms, writes, write_bytes: bytes(write_sectors), write_ms })
 }
 
-/// A disk, a partition, or a device that is made of others (device mapper, md, loop).
+/// A disk, a partition, or a stacked device (device mapper, md, loop).
 ///
-/// Known by the kernel's id of its directory in sysfs: a device that is plugged in under the name of one that vanished
-/// is another, and the old one stays [`Error::Gone`].
+/// Identified by the inode number of its sysfs directory: a new device under the name of a removed one is a different device,
+/// and the old one remains [`Error::Gone`].
 #[derive(Clone, Debug)]
 pub struct BlockDevice {
     directory: PathBuf,
     id: u64,
     name: String,
-    /// From the directory to that of the whole disk, which alone has `queue`: empty, or `../` for a partition.
+    /// Path from the directory to that of the whole disk, which has `queue`: empty, or `../` for a partition.
     disk: &'static str,
 }
 
 impl BlockDevice {
-    /// The device that a swap area is, or that the file system with the swap file is mounted from.
+    /// The device of a swap partition, or the device that the file system of a swap file is mounted from.
     ///
-    /// A device node that cannot be seen from here, as in a container with a `/dev` of its own, is looked up by the
-    /// kernel's name. Of a file system on several devices it is the one that the mount names.
+    /// If the device node is not visible, as in a container with its own `/dev`, the device is found by the kernel's name. For
+    /// a file system on several devices, it is the one named by the mount.
     ///
     /// # Errors
-    /// [`Error::Gone`] where the device or file has vanished; [`Error::Unsupported`] where the file is on no block
-    /// device; [`Error::Parse`]; [`Error::Io`].
+    /// [`Error::Gone`] if the device or file has vanished; [`Error::Unsupported`] if the file is not on a block device;
+    /// [`Error::Parse`]; [`Error::Io`].
     pub fn under_swap(roots: &Roots, area: &SwapArea) -> Result<Self> {
         match area.kind {
             SwapKind::Partition => Self::of_node(roots, &area.name),
@@ -97,36 +96,36 @@ impl BlockDevice {
         }
     }
 
-    /// The device with this number, major and minor, as the kernel's log names it.
+    /// The device with this major and minor number, as printed in the kernel's log.
     ///
     /// # Errors
-    /// [`Error::Gone`] where there is none; [`Error::Io`].
+    /// [`Error::Gone`] if it does not exist; [`Error::Io`].
     pub fn of_number(roots: &Roots, (major, minor): (u32, u32)) -> Result<Self> {
         Self::at(&by_number(roots, libc::makedev(major, minor)))
     }
 
-    /// Its kernel name, such as `vdb` or `dm-0`.
+    /// The device's kernel name, such as `vdb` or `dm-0`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The kernel name of the whole disk: its own, unless it is a partition.
+    /// The kernel name of the whole disk; the device's name unless it is a partition.
     #[must_use]
     pub fn disk_name(&self) -> &str {
         let whole = if self.disk.is_empty() { None } else { self.directory.parent() };
         whole.and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or(&self.name)
     }
 
-    /// Its counters.
+    /// The device's I/O counters.
     ///
     /// # Errors
-    /// [`Error::Gone`] where the device has vanished; [`Error::Parse`]; [`Error::Io`].
+    /// [`Error::Gone`] if the device has vanished; [`Error::Parse`]; [`Error::Io`].
     pub fn stat(&self) -> Result<BlockStat> {
         self.require("stat", parse_stat)
     }
 
-    /// Its size.
+    /// The device's size.
     ///
     /// # Errors
     /// As [`BlockDevice::stat`].
@@ -135,8 +134,8 @@ impl BlockDevice {
         Ok(Bytes(sectors.saturating_mul(SECTOR)))
     }
 
-    /// Whether it says that its data turns (`queue/rotational`); virtual disks say what their host was told to say.
-    /// `None` where it does not tell.
+    /// Whether the device reports rotational media (`queue/rotational`); for a virtual disk, the host's configuration decides.
+    /// `None` if the file does not exist.
     ///
     /// # Errors
     /// As [`BlockDevice::stat`].
@@ -144,8 +143,8 @@ impl BlockDevice {
         self.read(&format!("{}queue/rotational", self.disk), parse_switch)
     }
 
-    /// Whether its reads and writes are counted and timed (`queue/iostats`); where not, [`BlockDevice::stat`] stands
-    /// still. `None` where it does not tell.
+    /// Whether the device's requests are counted and timed (`queue/iostats`); otherwise [`BlockDevice::stat`] is constant.
+    /// `None` if the file does not exist.
     ///
     /// # Errors
     /// As [`BlockDevice::stat`].
@@ -153,8 +152,8 @@ impl BlockDevice {
         self.read(&format!("{}queue/iostats", self.disk), parse_switch)
     }
 
-    /// Whether it is zram, which compresses into the DRAM that offloading is to free. Known by `comp_algorithm`, which
-    /// no other driver has.
+    /// Whether the device is zram, which stores compressed pages in DRAM. Detected by `comp_algorithm`, which no other driver
+    /// has.
     ///
     /// # Errors
     /// As [`BlockDevice::stat`].
@@ -167,7 +166,7 @@ impl BlockDevice {
         let node = below_dev.map_or_else(|| in_root(roots, name), |below| roots.dev.join(below));
         match fs::metadata(&node) {
             Ok(metadata) if metadata.file_type().is_block_device() => Self::at(&by_number(roots, metadata.rdev())),
-            // In sysfs a slash of the kernel's name is an exclamation mark.
+            // sysfs replaces a slash in the kernel's name by an exclamation mark.
             _ => Self::at(&roots.sys.join("class/block").join(below_dev.unwrap_or(name).trim_matches('/').replace('/', "!"))),
         }
     }
@@ -176,7 +175,7 @@ impl BlockDevice {
         let path = in_root(roots, name);
         let number = fs::metadata(&path).map_err(|source| Error::from_io(&path, "stat", source))?.dev();
         match Self::at(&by_number(roots, number)) {
-            // Some file systems (btrfs) have a number that stands for no device: the mount names one.
+            // The device number of some file systems (btrfs) is anonymous: the mount names a device.
             Err(error) if error.is_gone() => {}
             found => return found,
         }
@@ -191,9 +190,9 @@ impl BlockDevice {
         }
     }
 
-    /// The device at a symbolic link in sysfs.
+    /// The device that a symbolic link in sysfs points to.
     fn at(link: &Path) -> Result<Self> {
-        let fail = |source: io::Error| Error::from_io(link, "look up the block device", source);
+        let fail = |source: io::Error| Error::from_io(link, "find the block device of", source);
         let directory = fs::canonicalize(link).map_err(fail)?;
         let id = fs::metadata(&directory).map_err(fail)?.ino();
         let name = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -201,7 +200,7 @@ impl BlockDevice {
         Ok(Self { directory, id, name, disk })
     }
 
-    /// One of its files; `None` where the device lives but does not have it.
+    /// Reads a file of the device; `None` if the device exists and the file does not.
     fn read<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, Malformed>) -> Result<Option<T>> {
         let path = self.directory.join(name);
         let fail = |source| Error::from_io(&path, "open", source);
@@ -211,7 +210,7 @@ impl BlockDevice {
         }
         let file = match file::open_at(&directory, name, false) {
             Ok(file) => file,
-            // A device that is being removed loses its files first, its directory last.
+            // While a device is removed, its files vanish before its directory.
             Err(source) if file::is_absent(&source) => match fs::metadata(&self.directory) {
                 Ok(now) if now.ino() == self.id => return Ok(None),
                 _ => return Err(Error::Gone { path: self.directory.clone() }),
@@ -222,17 +221,17 @@ impl BlockDevice {
         parse(&text).map(Some).map_err(|malformed| malformed.at(&path))
     }
 
-    /// One of the files that every block device has.
+    /// Reads a file that every block device has.
     fn require<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, Malformed>) -> Result<T> {
         self.read(name, parse)?.ok_or_else(|| Error::Gone { path: self.directory.join(name) })
     }
 }
 
-/// The disks of the machine that are no compressed RAM, without their partitions, by name. One that vanishes meanwhile is
-/// left out.
+/// The disks of the machine, by name, without partitions and zram devices. Disks that vanish during the listing are
+/// omitted.
 ///
 /// # Errors
-/// [`Error::Io`] where sysfs cannot be listed.
+/// [`Error::Io`] if sysfs cannot be listed.
 pub fn disks(roots: &Roots) -> Result<Vec<BlockDevice>> {
     let list = roots.sys.join("class/block");
     let fail = |source| Error::from_io(&list, "list", source);
@@ -251,14 +250,14 @@ fn by_number(roots: &Roots, number: u64) -> PathBuf {
     roots.sys.join(format!("dev/block/{}:{}", libc::major(number), libc::minor(number)))
 }
 
-/// A path as the kernel names it, below our root.
+/// Converts a path of the kernel to one below the injected root.
 fn in_root(roots: &Roots, name: &str) -> PathBuf {
     roots.root.join(name.trim_start_matches('/'))
 }
 
-/// What the file system that holds `path` is mounted from, by the text of `/proc/self/mountinfo`: the second field
-/// after the lone hyphen of the line whose mount point, the fifth field, is the longest above `path`. Of two at one
-/// point the later one covers the other. `None` where none is.
+/// The source of the mount that holds `path`, from `/proc/self/mountinfo`: the second field after the single hyphen, in the
+/// line whose mount point (fifth field) is the longest prefix of `path`. Of two mounts on one point, the later one covers the
+/// other. `None` if no mount holds the path.
 fn parse_mount_source(text: &str, path: &str) -> Result<Option<String>, Malformed> {
     let mut found: Option<(usize, String)> = None;
     for (line, row) in text::lines(text) {
@@ -352,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_area_leads_to_its_device() {
+    fn a_swap_area_resolves_to_its_device() {
         let (_keep, roots) = machine();
         let check = |name: &str, expected: [&str; 2], size, rotational, compressed| {
             let device = BlockDevice::under_swap(&roots, &area(name, SwapKind::Partition)).unwrap();
@@ -367,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_node_is_followed_by_its_number() {
+    fn a_device_node_is_resolved_by_its_number() {
         let Ok(entries) = fs::read_dir("/dev") else { return };
         let is_block = |path: &PathBuf| fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
         let Some(node) = entries.filter_map(|entry| Some(entry.ok()?.path())).find(is_block) else {
@@ -383,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_file_leads_to_the_device_of_its_file_system() {
+    fn a_swap_file_resolves_to_the_device_of_its_file_system() {
         let (_keep, roots) = machine();
         put(&roots.root, "var/swap", "");
         let swap = area("/var/swap", SwapKind::File);
@@ -400,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deepest_mount_holds_a_path() {
+    fn the_deepest_mount_point_is_chosen() {
         const MOUNTS: &str = "22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n\
                               30 22 0:40 /sub /var rw shared:2 master:1 - btrfs /dev/vdb rw\n\
                               31 30 0:41 / /var/a\\040b rw - xfs /dev/vdc rw\n\
@@ -415,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_vanished_is_gone_even_if_another_has_its_name() {
+    fn a_removed_device_stays_gone_if_its_name_is_reused() {
         let (_keep, roots) = machine();
         let swap = area("/dev/vdb", SwapKind::Partition);
         let device = BlockDevice::under_swap(&roots, &swap).unwrap();
@@ -430,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_counter_is_named_with_its_file() {
+    fn a_malformed_counter_is_reported_with_its_file() {
         let (_keep, roots) = machine();
         put(&roots.sys, "devices/virtio1/block/vdb/stat", "1 2 x\n");
         let error = BlockDevice::under_swap(&roots, &area("/dev/vdb", SwapKind::Partition)).unwrap().stat().unwrap_err();

@@ -63,10 +63,10 @@ impl Credentials {
     }
 }
 
-/// Reads the lines `Uid:` and `CapEff:` of `/proc/PID/status`. Other lines pass.
+/// Parses the lines `Uid:` and `CapEff:` of `/proc/PID/status`. Other lines are ignored.
 ///
 /// # Errors
-/// [`Malformed`] where one is missing or not a number.
+/// [`Malformed`] if one is missing or not a number.
 pub fn parse(text: &str) -> Result<Credentials, Malformed> {
     let (mut effective_uid, mut effective_capabilities) = (None, None);
     for (line, row) in text::lines(text) {
@@ -109,11 +109,11 @@ pub enum Lockdown {
     Confidentiality,
 }
 
-/// Reads `/sys/kernel/security/lockdown`, where brackets mark the level in force:
+/// Parses `/sys/kernel/security/lockdown`, where brackets mark the level in force:
 /// `none [integrity] confidentiality`.
 ///
 /// # Errors
-/// [`Malformed`] where no known level is marked.
+/// [`Malformed`] if no known level is marked.
 pub fn parse_lockdown(text: &str) -> Result<Lockdown, Malformed> {
     match text.split_ascii_whitespace().find(|word| word.starts_with('[')) {
         Some("[none]") => Ok(Lockdown::None),
@@ -123,7 +123,7 @@ pub fn parse_lockdown(text: &str) -> Result<Lockdown, Malformed> {
     }
 }
 
-/// The lockdown in force; `None` where the kernel has no lockdown module or securityfs is not mounted.
+/// The lockdown in force; `None` if the kernel has no lockdown module or securityfs is not mounted.
 ///
 /// # Errors
 /// [`crate::Error::Parse`]; [`crate::Error::Io`].

@@ -1,8 +1,8 @@
 //! Control groups, version 2 (`Documentation/admin-guide/cgroup-v2.rst`).
 //!
-//! A [`Cgroup`] is one directory *with its kernel id*: every read and write opens the directory, checks that it
-//! still carries that id, and opens the file below it. A cgroup that was removed and made again under the same
-//! name is therefore [`Error::Gone`], never acted on by mistake.
+//! A [`Cgroup`] is a directory together with its kernel id: every read and write opens the directory, checks the id, and
+//! opens the file relative to the directory. A cgroup that was removed and recreated under the same name is therefore
+//! [`Error::Gone`] and is never modified by mistake.
 
 mod memory;
 mod reclaim;
@@ -35,7 +35,7 @@ impl CgroupRoot {
     /// Finds the hierarchy and its controllers (`cgroup.controllers`).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where cgroup v2 is not mounted there or does not have the memory controller.
+    /// [`Error::Unsupported`] if cgroup v2 is not mounted there or lacks the memory controller.
     pub fn probe(roots: &Roots) -> Result<Self> {
         const REMEDY: &str = "boot with systemd.unified_cgroup_hierarchy=1 \
                               (or cgroup_no_v1=all without systemd), so that cgroup v2 has every controller";
@@ -58,7 +58,7 @@ impl CgroupRoot {
         Ok(Self { path, controllers })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -70,7 +70,7 @@ impl CgroupRoot {
         &self.controllers
     }
 
-    /// The directory of a cgroup given by its name below the mount point.
+    /// The directory of the cgroup `rel`, a path below the mount point.
     fn directory_of(&self, rel: &str) -> PathBuf {
         self.path.join(rel.trim_matches('/'))
     }
@@ -89,7 +89,7 @@ impl Cgroup {
     /// The cgroup `rel`, a path below the mount point with or without a slash at either end; `/` is the root.
     ///
     /// # Errors
-    /// [`Error::Gone`] where there is no such cgroup; [`Error::Io`].
+    /// [`Error::Gone`] if the cgroup does not exist; [`Error::Io`].
     pub fn open(root: &CgroupRoot, rel: &str) -> Result<Self> {
         if rel.split('/').any(|part| part == "..") {
             let source = std::io::Error::from_raw_os_error(libc::EINVAL);
@@ -101,25 +101,25 @@ impl Cgroup {
         Ok(Self { root: root.clone(), path, name, id: metadata.ino() })
     }
 
-    /// Its directory.
+    /// The cgroup's directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its path below the mount point, with a slash in front.
+    /// The cgroup's path below the mount point, with a leading slash.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The kernel's id of it: the inode number of the directory, never given twice on 64-bit machines.
+    /// The cgroup's kernel id: the inode number of the directory, which is never reused on 64-bit machines.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// `memory.current`: what it and its descendants use now, the compressed pool included.
+    /// `memory.current`: memory used by the cgroup and its descendants, the zswap pool included.
     ///
     /// # Errors
     /// [`Error::Gone`]; [`Error::Unsupported`] on the root cgroup or without the memory controller;
@@ -128,7 +128,7 @@ impl Cgroup {
         self.require("memory.current", parse_bytes)
     }
 
-    /// `memory.max`: above it the kernel reclaims, then kills.
+    /// `memory.max`: the hard limit. Above it the kernel reclaims, then invokes the OOM killer.
     ///
     /// # Errors
     /// As [`Cgroup::current`].
@@ -136,7 +136,7 @@ impl Cgroup {
         self.require("memory.max", parse_limit)
     }
 
-    /// `memory.high`: above it the kernel reclaims and throttles.
+    /// `memory.high`: the throttle limit. Above it the kernel reclaims and throttles.
     ///
     /// # Errors
     /// As [`Cgroup::current`].
@@ -144,7 +144,7 @@ impl Cgroup {
         self.require("memory.high", parse_limit)
     }
 
-    /// `memory.low`: below it the kernel reclaims only when nothing else is left.
+    /// `memory.low`: best-effort protection. Below it the kernel reclaims only if no unprotected memory is left.
     ///
     /// # Errors
     /// As [`Cgroup::current`].
@@ -152,7 +152,7 @@ impl Cgroup {
         self.require("memory.low", parse_limit)
     }
 
-    /// `memory.min`: below it the kernel does not reclaim at all.
+    /// `memory.min`: hard protection. Below it the kernel does not reclaim.
     ///
     /// # Errors
     /// As [`Cgroup::current`].
@@ -192,7 +192,7 @@ impl Cgroup {
         self.write("memory.swap.max", &max.to_string())
     }
 
-    /// `memory.zswap.current`: the compressed size of its pages in zswap; `None` on kernels built without zswap.
+    /// `memory.zswap.current`: the compressed size of the cgroup's pages in zswap; `None` on kernels built without zswap.
     ///
     /// # Errors
     /// As [`Cgroup::swap_current`].
@@ -200,8 +200,8 @@ impl Cgroup {
         self.read("memory.zswap.current", parse_bytes)
     }
 
-    /// `memory.zswap.max`: what its pages may take in zswap, compressed; an ancestor's smaller limit holds too. `None`
-    /// on kernels built without zswap.
+    /// `memory.zswap.max`: the limit of the compressed size of the cgroup's pages in zswap; the limits of ancestors apply, too.
+    /// `None` on kernels built without zswap.
     ///
     /// # Errors
     /// As [`Cgroup::swap_current`].
@@ -209,8 +209,8 @@ impl Cgroup {
         self.read("memory.zswap.max", parse_limit)
     }
 
-    /// `memory.zswap.writeback` (Linux 6.8): whether its pages may reach the swap device, be it out of zswap or past
-    /// it. `false` in an ancestor rules it as well. `None` where the kernel does not have the file.
+    /// `memory.zswap.writeback` (Linux 6.8): whether the cgroup's pages may be written to the swap device, from zswap or
+    /// directly. `false` in an ancestor applies, too. `None` if the kernel does not have the file.
     ///
     /// # Errors
     /// As [`Cgroup::swap_current`].
@@ -221,12 +221,12 @@ impl Cgroup {
     /// `memory.stat`.
     ///
     /// # Errors
-    /// As [`Cgroup::current`]; only the root cgroup of the machine has this file too.
+    /// As [`Cgroup::current`], except that the machine's root cgroup has this file.
     pub fn stat(&self) -> Result<MemoryStat> {
         self.require("memory.stat", parse_stat)
     }
 
-    /// `memory.events`, of it and its descendants.
+    /// `memory.events` of the cgroup and its descendants.
     ///
     /// # Errors
     /// As [`Cgroup::current`].
@@ -234,16 +234,16 @@ impl Cgroup {
         self.require("memory.events", parse_events)
     }
 
-    /// `memory.pressure`, of it and its descendants.
+    /// `memory.pressure` of the cgroup and its descendants.
     ///
     /// # Errors
-    /// [`Error::Gone`]; [`Error::Unsupported`] where the kernel keeps no pressure, or none for this cgroup;
+    /// [`Error::Gone`]; [`Error::Unsupported`] if the kernel does not account pressure, or not for this cgroup;
     /// [`Error::Parse`]; [`Error::Io`].
     pub fn pressure(&self) -> Result<Psi> {
         self.psi("memory.pressure")
     }
 
-    /// `io.pressure`: stalls on block I/O, of it and its descendants. It exists without the io controller.
+    /// `io.pressure`: stalls of the cgroup and its descendants on block I/O. Does not need the io controller.
     ///
     /// # Errors
     /// As [`Cgroup::pressure`].
@@ -256,7 +256,7 @@ impl Cgroup {
             Ok(Some(psi)) => Ok(psi),
             // `cgroup.pressure` (Linux 6.1) hides the files of one cgroup.
             Ok(None) if self.read("cgroup.pressure", parse_switch)? == Some(false) => Err(Error::unsupported(
-                format!("pressure stall information is switched off for the cgroup {}", self.name),
+                format!("pressure stall information is disabled for the cgroup {}", self.name),
                 format!("echo 1 > {}", self.path.join("cgroup.pressure").display()),
             )),
             Ok(None) => Err(psi::unsupported_for_cgroups()),
@@ -265,7 +265,7 @@ impl Cgroup {
         }
     }
 
-    /// Whether a process lives in it or below (`populated` of `cgroup.events`).
+    /// Whether the cgroup or a descendant holds a process (`populated` of `cgroup.events`).
     ///
     /// # Errors
     /// As [`Cgroup::current`].
@@ -273,8 +273,8 @@ impl Cgroup {
         self.require("cgroup.events", tree::parse_populated)
     }
 
-    /// `cgroup.freeze` (Linux 5.2): whether its processes are asked to stop; [`Cgroup::frozen`] tells whether they all
-    /// have. `None` where the kernel does not have the file, as on the root cgroup.
+    /// `cgroup.freeze` (Linux 5.2): whether freezing is requested; [`Cgroup::frozen`] reports whether it is complete. `None`
+    /// if the file does not exist, as on the root cgroup.
     ///
     /// # Errors
     /// As [`Cgroup::swap_current`].
@@ -282,8 +282,8 @@ impl Cgroup {
         self.read("cgroup.freeze", parse_switch)
     }
 
-    /// Whether all its processes are frozen, as `cgroup.freeze` asks for (`frozen` of `cgroup.events`); `false` before
-    /// Linux 5.2, which cannot freeze.
+    /// Whether all processes of the cgroup are frozen (`frozen` of `cgroup.events`); `false` before Linux 5.2, which cannot
+    /// freeze.
     ///
     /// # Errors
     /// As [`Cgroup::current`].
@@ -291,8 +291,8 @@ impl Cgroup {
         self.require("cgroup.events", tree::parse_frozen)
     }
 
-    /// CPU time that it and its descendants used since it was made, in microseconds (`usage_usec` of `cpu.stat`, which
-    /// exists without the cpu controller); `None` where the kernel does not tell.
+    /// CPU time of the cgroup and its descendants since its creation, in microseconds (`usage_usec` of `cpu.stat`, which does
+    /// not need the cpu controller); `None` if the kernel does not report it.
     ///
     /// # Errors
     /// [`Error::Gone`]; [`Error::Parse`]; [`Error::Io`].
@@ -300,7 +300,7 @@ impl Cgroup {
         self.read("cpu.stat", parse_cpu_usage).map(Option::flatten)
     }
 
-    /// The smallest `memory.max` of it and its ancestors: the limit that it really runs into.
+    /// The smallest `memory.max` of the cgroup and its ancestors: the effective limit.
     ///
     /// # Errors
     /// As [`Cgroup::current`], except that the root of the hierarchy may lack the file.
@@ -319,7 +319,7 @@ impl Cgroup {
         Ok(smallest)
     }
 
-    /// Ends every process in it and below with `SIGKILL` (`cgroup.kill`, Linux 5.14).
+    /// Kills every process of the cgroup and its descendants with `SIGKILL` (`cgroup.kill`, Linux 5.14).
     ///
     /// # Errors
     /// [`Error::Gone`]; [`Error::Unsupported`] on the root cgroup; [`Error::Io`].
@@ -327,11 +327,11 @@ impl Cgroup {
         self.write("cgroup.kill", "1")
     }
 
-    /// Moves a process, with all its threads, into it.
+    /// Moves a process with all its threads into the cgroup.
     ///
     /// # Errors
-    /// [`Error::Gone`] where the cgroup or the process has ended; [`Error::Busy`] where its children have
-    /// controllers, so that it must stay empty; [`Error::Io`].
+    /// [`Error::Gone`] if the cgroup or the process no longer exists; [`Error::Busy`] if controllers are enabled for its
+    /// children, so that it cannot hold processes; [`Error::Io`].
     pub fn move_process(&self, pid: i32) -> Result<()> {
         match self.write("cgroup.procs", &pid.to_string()) {
             Err(error) if error.errno() == Some(libc::EBUSY) => Err(Error::busy(
@@ -342,7 +342,7 @@ impl Cgroup {
         }
     }
 
-    /// Opens one of its files; `None` where the cgroup lives but does not have it.
+    /// Opens a file of the cgroup; `None` if the cgroup exists and the file does not.
     fn open_file(&self, name: &str, writing: bool) -> Result<Option<File>> {
         let fail = |source| Error::from_io(&self.path, "open", source);
         let directory = file::open_directory(&self.path).map_err(fail)?;
@@ -351,7 +351,7 @@ impl Cgroup {
         }
         match file::open_at(&directory, name, writing) {
             Ok(file) => Ok(Some(file)),
-            // A removed cgroup answers like a missing file: only the directory itself tells them apart.
+            // A file of a removed cgroup is also ENOENT: only the directory distinguishes the two.
             Err(source) if file::is_absent(&source) => match self.path.metadata() {
                 Ok(now) if now.ino() == self.id => Ok(None),
                 _ => Err(Error::Gone { path: self.path.clone() }),
@@ -378,7 +378,7 @@ impl Cgroup {
 
     fn missing(&self, name: &str) -> Error {
         let remedy = if self.name == "/" {
-            "the root cgroup has none: choose a cgroup below it"
+            "the root cgroup does not have this file: choose a cgroup below it"
         } else if name.starts_with("memory.") && !self.path.join("memory.current").exists() {
             "enable the controller: echo +memory > cgroup.subtree_control in the parent cgroup"
         } else {
@@ -388,7 +388,7 @@ impl Cgroup {
     }
 }
 
-/// `0` or `1`.
+/// Parses `0` or `1`.
 pub(crate) fn parse_switch(text: &str) -> Result<bool, Malformed> {
     match text.trim() {
         "0" => Ok(false),

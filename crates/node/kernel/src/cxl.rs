@@ -22,7 +22,7 @@ pub use topology::{Dax, Memory, Region, Topology, Window, topology};
 pub struct Device {
     /// `mem0`, `region0`, `dax0.0`.
     pub name: String,
-    /// Its memory; `None` where the kernel does not tell.
+    /// Its memory; `None` if the kernel does not tell.
     pub size: Option<Bytes>,
     /// Of a DAX device: the node that its memory is, or would be, of.
     pub target_node: Option<u32>,
@@ -30,10 +30,10 @@ pub struct Device {
     pub driver: Option<String>,
 }
 
-/// Reads a size, which drivers print in base 10 or, with `0x`, in base 16.
+/// Parses a size, which drivers print in base 10 or, with `0x`, in base 16.
 ///
 /// # Errors
-/// [`Malformed`] where it is neither.
+/// [`Malformed`] if it is neither.
 pub fn parse_size(text: &str) -> Result<Bytes, Malformed> {
     let digits = text.trim();
     let size = match digits.strip_prefix("0x") {
@@ -46,7 +46,7 @@ pub fn parse_size(text: &str) -> Result<Bytes, Malformed> {
 /// Expanders, then regions, then DAX devices, by name; none where the kernel knows none.
 ///
 /// # Errors
-/// [`Error::Gone`] where one is removed meanwhile; [`Error::Parse`]; [`Error::Io`].
+/// [`Error::Gone`] if one is removed meanwhile; [`Error::Parse`]; [`Error::Io`].
 pub fn devices(roots: &Roots) -> Result<Vec<Device>> {
     let (cxl, dax) = (roots.sys.join("bus/cxl/devices"), roots.sys.join("bus/dax/devices"));
     let mut found = Vec::new();

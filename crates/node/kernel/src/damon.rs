@@ -100,7 +100,7 @@ impl Damon {
     /// [`Session::snapshot`] answers [`Error::Gone`] for it.
     ///
     /// # Errors
-    /// [`Error::Busy`] where someone has come to use DAMON since; [`Error::Io`], `EINVAL` where the region counts are
+    /// [`Error::Busy`] if someone has come to use DAMON since; [`Error::Io`], `EINVAL` where the region counts are
     /// out of range. Nothing is left running then.
     pub fn start(&self, monitors: &[Monitor]) -> Result<Session> {
         if let Some(monitor) = monitors.iter().find(|m| m.regions_min < REGIONS_MIN || m.regions_max < m.regions_min) {
@@ -121,7 +121,7 @@ impl Damon {
     /// Every page costs two file writes here and a file read at every [`PointSession::counts`].
     ///
     /// # Errors
-    /// [`Error::Gone`] where all processes have ended; [`Error::Busy`] where someone has come to use DAMON since;
+    /// [`Error::Gone`] if all processes have ended; [`Error::Busy`] if someone has come to use DAMON since;
     /// [`Error::Unsupported`] before Linux 6.7; [`Error::Io`], also where addresses are not ascending pages or `look` is below
     /// half a second. Nothing is left running then.
     pub fn watch_points(&self, look: Duration, points: &[Points]) -> Result<PointSession> {
@@ -141,7 +141,7 @@ impl Damon {
     /// Returns how many there were; 0 where DAMON is idle or absent. Nobody else's kdamond is touched.
     ///
     /// # Errors
-    /// [`Error::Busy`] where the kdamonds are not those; [`Error::Parse`]; [`Error::Io`].
+    /// [`Error::Busy`] if the kdamonds are not those; [`Error::Parse`]; [`Error::Io`].
     pub fn reap(roots: &Roots, expected_pids: &[i32]) -> Result<usize> {
         let damon = match Self::find(roots) {
             Ok(damon) => damon,

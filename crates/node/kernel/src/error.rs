@@ -1,46 +1,46 @@
-//! What can go wrong between us and the kernel.
+//! Errors of kernel interfaces.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The longest piece of a malformed value that an error carries, in characters.
+/// The longest part of a malformed value that an error shows, in characters.
 const VALUE_SHOWN_MAX: usize = 80;
 
 /// A failure of one kernel interface.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A system call failed for a reason that no other variant stands for.
+    /// A system call failed, and no other variant applies.
     #[error("cannot {op} {path}: {source}{}", hint(.source))]
     Io {
-        /// The file, or what stands for the object of the call, such as `/proc/42`.
+        /// The file, or the path that names the object of the call, such as `/proc/42`.
         path: PathBuf,
-        /// What was attempted, as a verb: `read`, `write`, `ioctl PAGEMAP_SCAN on`.
+        /// The operation, as a verb: `read`, `write`, `ioctl PAGEMAP_SCAN on`.
         op: &'static str,
         /// The error of the system call.
         source: io::Error,
     },
-    /// A kernel file does not have the form that its documentation gives it.
+    /// A kernel file does not have its documented format.
     #[error(
-        "{path}, line {line}: expected {expected}, found {value:?}; this kernel may print a newer format: \
+        "{path}, line {line}: expected {expected}, found {value:?}; the format of this kernel may be newer: \
          please report it with the content of the file"
     )]
     Parse {
         /// The file.
         path: PathBuf,
-        /// The line, from 1; 0 where the file as a whole is at fault.
+        /// The line, from 1; 0 for the file as a whole.
         line: usize,
-        /// What was found, cut to a readable length.
+        /// The value found, cut to a readable length.
         value: String,
-        /// What should have been there.
+        /// The expected format.
         expected: &'static str,
     },
-    /// The cgroup, process, kdamond or block device has vanished: a normal outcome on a living machine.
-    #[error("{path} is gone: the cgroup, process or device behind it has ended")]
+    /// The cgroup, process, kdamond or block device has vanished: a normal outcome on a running machine.
+    #[error("{path} is gone: its cgroup, process or device no longer exists")]
     Gone {
         /// The path that vanished.
         path: PathBuf,
     },
-    /// This machine lacks the interface, or it is switched off.
+    /// The machine lacks the interface, or it is disabled.
     #[error("{what}; {remedy}")]
     Unsupported {
         /// What is missing.
@@ -48,10 +48,10 @@ pub enum Error {
         /// How to enable it.
         remedy: String,
     },
-    /// Somebody else holds what we need. It is never taken over.
+    /// Another user holds the resource. It is never taken over.
     #[error("{what}; {remedy}")]
     Busy {
-        /// What is held, and by whom.
+        /// What is held, and by which process or module.
         what: String,
         /// How to free it.
         remedy: String,
@@ -74,7 +74,7 @@ impl Error {
         matches!(self, Self::Unsupported { .. })
     }
 
-    /// The error number of the failed system call, where there is one.
+    /// The error number of the failed system call, if the error has one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
@@ -83,7 +83,7 @@ impl Error {
         }
     }
 
-    /// A failed system call: `ENOENT`, `ENODEV` and `ESRCH` become [`Error::Gone`].
+    /// Wraps the error of a system call; `ENOENT`, `ENODEV` and `ESRCH` become [`Error::Gone`].
     #[must_use]
     pub fn from_io(path: &Path, op: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
@@ -101,7 +101,7 @@ impl Error {
     }
 }
 
-/// What to do about a refused permission; nothing to add to other errors.
+/// The remedy of a denied permission; empty for other errors.
 fn hint(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "; run as root, or with CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE",
@@ -109,14 +109,14 @@ fn hint(source: &io::Error) -> &'static str {
     }
 }
 
-/// Text or bytes that a parser could not read. [`Malformed::at`] adds the path.
+/// Text or bytes that a parser rejects. [`Malformed::at`] adds the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// The line, from 1; 0 where the text as a whole is at fault.
+    /// The line, from 1; 0 for the text as a whole.
     pub line: usize,
-    /// What was found, cut to a readable length.
+    /// The value found, cut to a readable length.
     pub value: String,
-    /// What should have been there.
+    /// The expected format.
     pub expected: &'static str,
 }
 
@@ -125,7 +125,7 @@ impl Malformed {
         Self { line, value: value.chars().take(VALUE_SHOWN_MAX).collect(), expected }
     }
 
-    /// The same as an error of the file at `path`.
+    /// Converts to an error of the file at `path`.
     #[must_use]
     pub fn at(self, path: &Path) -> Error {
         Error::Parse { path: path.to_owned(), line: self.line, value: self.value, expected: self.expected }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_say_what_where_which_value_and_what_next() {
+    fn errors_name_operation_path_value_and_remedy() {
         let path = Path::new("/sys/x");
         let io = |errno| Error::from_io(path, "write", io::Error::from_raw_os_error(errno));
         let check = |error: Error, gone: bool, parts: &[&str]| {

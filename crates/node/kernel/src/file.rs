@@ -1,4 +1,4 @@
-//! Whole-file reads with a limit, single-`write(2)` writes, and bulk reads of 64-bit words.
+//! Whole-file reads with a size limit, writes by one `write(2)`, and bulk reads of 64-bit words.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -10,22 +10,22 @@ use std::path::Path;
 
 use crate::{Error, Malformed, Result};
 
-/// Enough for every file that describes one object: `memory.stat`, `/proc/PID/stat`, a parameter. Bytes.
+/// Size limit of files that describe one object: `memory.stat`, `/proc/PID/stat`, a parameter. In bytes.
 pub const SMALL: u64 = 256 << 10;
-/// Enough for files that grow with the machine: `lru_gen`, `/proc/PID/maps`, `cgroup.procs`. Bytes.
+/// Size limit of files that grow with the machine: `lru_gen`, `/proc/PID/maps`, `cgroup.procs`. In bytes.
 pub const LARGE: u64 = 64 << 20;
 
 /// Reads a whole text file of at most `limit` bytes. Bytes that are not UTF-8 become U+FFFD.
 ///
 /// # Errors
-/// [`Error::Gone`] where it does not exist or the object behind it vanished; [`Error::Parse`] where it is
-/// longer than `limit`; [`Error::Io`] otherwise.
+/// [`Error::Gone`] if the file or its object does not exist; [`Error::Parse`] if it is longer than `limit`;
+/// [`Error::Io`] otherwise.
 pub fn read(path: &Path, limit: u64) -> Result<String> {
     let file = File::open(path).map_err(|source| Error::from_io(path, "open", source))?;
     read_opened(&file, path, limit)
 }
 
-/// Like [`read`], with `None` where the file does not exist.
+/// As [`read`], but returns `None` if the file does not exist.
 ///
 /// # Errors
 /// As [`read`], except for a file that does not exist.
@@ -37,18 +37,18 @@ pub fn read_optional(path: &Path, limit: u64) -> Result<Option<String>> {
     }
 }
 
-/// Writes `text` to an existing file by one `write(2)`, since the kernel takes each write as one command.
+/// Writes `text` to an existing file by one `write(2)`, because the kernel parses each write as one command.
 ///
 /// # Errors
-/// [`Error::Gone`] where the file or the object behind it vanished; [`Error::Io`] otherwise, also where the
-/// kernel took only a part.
+/// [`Error::Gone`] if the file or its object does not exist; [`Error::Io`] otherwise, also if the kernel accepted only a
+/// part.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     let file =
         OpenOptions::new().write(true).truncate(true).open(path).map_err(|source| Error::from_io(path, "open for writing", source))?;
     write_opened(&file, text).map_err(|source| Error::from_io(path, "write", source))
 }
 
-/// Whether an open failed because there is no such file.
+/// Whether an open failed because the file does not exist.
 pub(crate) fn is_absent(source: &io::Error) -> bool {
     matches!(source.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
@@ -71,10 +71,10 @@ pub(crate) fn write_opened(mut file: &File, text: &str) -> io::Result<()> {
     if written == text.len() {
         return Ok(());
     }
-    Err(io::Error::new(io::ErrorKind::WriteZero, format!("the kernel took {written} of {} bytes", text.len())))
+    Err(io::Error::new(io::ErrorKind::WriteZero, format!("the kernel accepted {written} of {} bytes", text.len())))
 }
 
-/// A directory as a place to open files from, whatever happens to its path later.
+/// Opens a directory for [`open_at`], which then does not depend on the directory's path.
 pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path)
 }
@@ -95,8 +95,8 @@ pub(crate) fn open_at(directory: &File, name: &str, writing: bool) -> io::Result
 
 /// Reads 64-bit words in native order from byte `offset` on, until `words` is full or the file ends.
 ///
-/// Returns the whole words read; a part of a word at the end is dropped. One `pread(2)` may return less than
-/// asked (sysfs gives a page at a time), so a short read is continued.
+/// Returns the number of whole words read; a partial word at the end is dropped. A short `pread(2)` is continued: sysfs
+/// returns one page at a time.
 pub(crate) fn read_words_at(file: &File, offset: u64, words: &mut [u64]) -> io::Result<usize> {
     // SAFETY: u64 has no padding, every byte pattern is a valid u64, the alignment of u8 is smaller, and the
     // length in bytes is that of the borrowed slice, whose borrow this one replaces.
@@ -113,8 +113,8 @@ pub(crate) fn read_words_at(file: &File, offset: u64, words: &mut [u64]) -> io::
     Ok(filled / size_of::<u64>())
 }
 
-/// Writes 64-bit words in native order from byte `offset` on. Returns the whole words that the file took;
-/// fewer than given where it ends.
+/// Writes 64-bit words in native order from byte `offset` on. Returns the number of whole words written: fewer than given
+/// if the file ends.
 pub(crate) fn write_words_at(file: &File, offset: u64, words: &[u64]) -> io::Result<usize> {
     // SAFETY: u64 has no padding, so all its bytes are initialised; the length in bytes is that of the slice.
     let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) };
@@ -124,7 +124,7 @@ pub(crate) fn write_words_at(file: &File, offset: u64, words: &[u64]) -> io::Res
             Ok(0) => break,
             Ok(count) => taken += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The idle bitmap answers ENXIO to a write that starts past the last page frame.
+            // The idle bitmap returns ENXIO for a write that starts past the last page frame.
             Err(error) if taken > 0 && error.raw_os_error() == Some(libc::ENXIO) => break,
             Err(error) => return Err(error),
         }
@@ -138,7 +138,7 @@ mod tests {
     use crate::testing::{get, tree};
 
     #[test]
-    fn reads_are_bounded_and_forgiving_of_bytes() {
+    fn reads_are_bounded_and_replace_invalid_utf8() {
         let (keep, roots) = tree(&[("proc/x", "12345")]);
         let path = roots.proc.join("x");
         assert_eq!(read(&path, 5).unwrap(), "12345");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_is_told_from_what_fails() {
+    fn a_missing_file_is_distinguished_from_a_failed_read() {
         let (_keep, roots) = tree(&[("proc/x", "")]);
         for path in [roots.proc.join("y"), roots.proc.join("x/y")] {
             assert_eq!(read_optional(&path, SMALL).unwrap(), None, "{}", path.display());
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_replace_and_never_make_a_file() {
+    fn writes_replace_the_content_and_never_create_a_file() {
         let (keep, roots) = tree(&[("proc/x", "134217728\n")]);
         write(&roots.proc.join("x"), "max").unwrap();
         assert_eq!(get(keep.path(), "proc/x"), "max");

@@ -29,7 +29,7 @@ pub struct Hotplug {
     pub auto_online: AutoOnline,
 }
 
-/// Reads `auto_online_blocks`.
+/// Parses `auto_online_blocks`.
 ///
 /// # Errors
 /// [`Malformed`] for anything that the documentation does not name.
@@ -43,10 +43,10 @@ pub fn parse_auto_online(text: &str) -> Result<AutoOnline, Malformed> {
     }
 }
 
-/// Reads `block_size_bytes`, which is in base 16 and does not say so.
+/// Parses `block_size_bytes`, which is in base 16 and does not say so.
 ///
 /// # Errors
-/// [`Malformed`] where it is not, or is 0.
+/// [`Malformed`] if it is not, or is 0.
 pub fn parse_block_size(text: &str) -> Result<Bytes, Malformed> {
     let size = u64::from_str_radix(text.trim(), 16).ok().filter(|size| *size > 0);
     size.map(Bytes).ok_or_else(|| Malformed::new(1, text.trim(), "a size in bytes, in base 16"))
@@ -78,7 +78,7 @@ pub struct Online {
 /// Of the memory from `start` on, what is online, in whole blocks. Blocks that the kernel does not know are not.
 ///
 /// # Errors
-/// [`crate::Error::Gone`] where a block goes meanwhile; [`crate::Error::Io`].
+/// [`crate::Error::Gone`] if a block goes meanwhile; [`crate::Error::Io`].
 pub fn online(roots: &Roots, hotplug: &Hotplug, start: u64, size: Bytes) -> Result<Online> {
     let block = hotplug.block.0;
     let (first, end) = (start.div_ceil(block), start.saturating_add(size.0) / block);

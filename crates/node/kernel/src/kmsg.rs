@@ -73,7 +73,7 @@ impl Kmsg {
     /// Opens the log at its end.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where there is none to be seen from here; [`Error::Io`] where it may not be read.
+    /// [`Error::Unsupported`] if there is none to be seen from here; [`Error::Io`] if it may not be read.
     pub fn open(roots: &Roots) -> Result<Self> {
         let path = roots.dev.join("kmsg");
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);

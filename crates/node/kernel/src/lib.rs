@@ -1,10 +1,14 @@
-//! Everything of Linux that Thermocline touches, and all of its `unsafe` code.
+//! The Linux interfaces that Thermocline uses, and all of its `unsafe` code.
 //!
-//! One module per kernel interface, named after it. Each holds a parser, which is a pure function of text or
-//! bytes, and a thin handle under an injectable root ([`Roots`]). Handles read and write what they are told to;
-//! they never decide. What differs between kernels is found by looking, never by version number: a missing file
-//! is `None` or [`Error::Unsupported`], a malformed one [`Error::Parse`], a vanished cgroup, process or device
-//! [`Error::Gone`], which is a normal outcome.
+//! One module per kernel interface, named after it. Each holds a parser, which is a pure function of text or bytes, and a
+//! thin handle under an injectable root ([`Roots`]).
+//!
+//! # Invariants
+//! - Handles read and write; they do not decide.
+//! - Differences between kernels are probed, never derived from the version number: a missing file is `None` or
+//!   [`Error::Unsupported`], a malformed file [`Error::Parse`], a cgroup, process or device that has vanished
+//!   [`Error::Gone`], which is a normal outcome.
+#![deny(missing_docs)]
 
 pub mod block;
 pub mod capability;

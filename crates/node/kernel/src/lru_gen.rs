@@ -60,10 +60,10 @@ pub struct Gen {
     pub file_pages: u64,
 }
 
-/// Reads the text of `lru_gen`. Statistics lines of `lru_gen_full` pass.
+/// Parses `lru_gen`. Statistics lines of `lru_gen_full` pass.
 ///
 /// # Errors
-/// [`Malformed`] where a line belongs to none of the three kinds, or to no cgroup or node.
+/// [`Malformed`] if a line belongs to none of the three kinds, or to no cgroup or node.
 pub fn parse(text: &str) -> Result<Vec<Memcg>, Malformed> {
     let mut memcgs: Vec<Memcg> = Vec::new();
     for (line, row) in text::lines(text) {
@@ -127,10 +127,10 @@ pub struct Enabled {
     pub nonleaf_young: bool,
 }
 
-/// Reads the mask in `/sys/kernel/mm/lru_gen/enabled`: `0x0007`.
+/// Parses the mask in `/sys/kernel/mm/lru_gen/enabled`: `0x0007`.
 ///
 /// # Errors
-/// [`Malformed`] where it is not a number in base 16.
+/// [`Malformed`] if it is not a number in base 16.
 pub fn parse_enabled(text: &str) -> Result<Enabled, Malformed> {
     let digits = text.trim().strip_prefix("0x");
     let mask = text::hexadecimal(digits, 1, "a mask such as 0x0007")?;
@@ -148,7 +148,7 @@ impl LruGen {
     /// Finds it and its debugfs file.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the kernel lacks it, it is switched off, or debugfs is not mounted;
+    /// [`Error::Unsupported`] if the kernel lacks it, it is switched off, or debugfs is not mounted;
     /// [`Error::Parse`]; [`Error::Io`].
     pub fn probe(roots: &Roots) -> Result<Self> {
         let switch = roots.sys.join("kernel/mm/lru_gen/enabled");

@@ -61,7 +61,7 @@ impl PidFd {
     /// Opens the process `pid`, the leader of its threads.
     ///
     /// # Errors
-    /// [`Error::Gone`] where it has ended; [`Error::Unsupported`] before Linux 5.3; [`Error::Io`].
+    /// [`Error::Gone`] if it has ended; [`Error::Unsupported`] before Linux 5.3; [`Error::Io`].
     pub fn open(pid: i32) -> Result<Self> {
         // SAFETY: pidfd_open takes no pointer.
         let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -105,7 +105,7 @@ impl PidFd {
     /// zswap) the pages leave DRAM only at the next reclaim.
     ///
     /// # Errors
-    /// [`Error::Gone`] where the process has ended; [`Error::Unsupported`] before Linux 5.10; [`Error::Io`], `EPERM`
+    /// [`Error::Gone`] if the process has ended; [`Error::Unsupported`] before Linux 5.10; [`Error::Io`], `EPERM`
     /// without `CAP_SYS_NICE` and `CAP_SYS_PTRACE`.
     pub fn advise_pageout(&self, ranges: &[Range<u64>]) -> Result<Bytes> {
         self.advise(ranges, Advice::Pageout)

@@ -15,49 +15,49 @@ use crate::{Malformed, Result, Roots, file, text};
 /// One mapping (virtual memory area).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vma {
-    /// Its first byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// The byte past its last.
+    /// Address after the last byte.
     pub end: u64,
-    /// What may be done with it.
+    /// Access permissions.
     pub perms: Perms,
-    /// Where in the file it starts, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// The inode of the file; 0 without one.
+    /// Inode number of the file; 0 for anonymous memory.
     pub inode: u64,
-    /// The file or the kernel's name in brackets, with newlines as `\012`; empty for plain anonymous memory.
+    /// Path of the file, or the kernel's name in brackets, with newlines as `\012`; empty for anonymous memory.
     pub path: String,
-    /// What kind of memory it is.
+    /// Type of the memory.
     pub kind: Kind,
 }
 
 impl Vma {
-    /// Its addresses.
+    /// The address range.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         self.start..self.end
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether writes stay with this process.
+    /// Whether the mapping is private: writes are not visible to other processes.
     #[must_use]
     pub fn private(&self) -> bool {
         !self.perms.shared
     }
 
-    /// Whether it has no bytes; the kernel shows no such mapping.
+    /// Whether the mapping is empty; the kernel lists no empty mappings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The four letters of a mapping's permissions.
+/// The permissions of a mapping: the letters `rwxs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Perms {
     /// `r`.
@@ -66,41 +66,40 @@ pub struct Perms {
     pub write: bool,
     /// `x`.
     pub execute: bool,
-    /// `s` in place of `p`: writes are seen by everyone who maps it.
+    /// `s` instead of `p`: writes are visible to all processes that map the memory.
     pub shared: bool,
 }
 
-/// What kind of memory a mapping holds.
+/// The type of a mapping's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Private memory without a file.
+    /// Private anonymous memory.
     Anon,
     /// `[heap]`, grown by `brk(2)`.
     Heap,
     /// `[stack]` of the first thread.
     Stack,
-    /// A file. Of a private mapping, the pages written to are anonymous.
+    /// A file. Written pages of a private mapping are anonymous.
     File,
-    /// Shared memory, which goes to swap: `MAP_SHARED` without a file, `memfd_create(2)`, System V, and files in
-    /// `/dev/shm`. Files of another tmpfs cannot be told from files on disk here and count as [`Kind::File`].
+    /// Shared memory, which is swappable: `MAP_SHARED` without a file, `memfd_create(2)`, System V, and files in `/dev/shm`.
+    /// Files of another tmpfs look like files on disk in this file and are [`Kind::File`].
     Shared,
-    /// The kernel's own pages (`[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`) and hugetlbfs, which nobody can page
-    /// out.
+    /// The kernel's pages (`[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`) and hugetlbfs, which cannot be paged out.
     Special,
 }
 
-/// Reads the text of `/proc/PID/maps`, which is sorted by address.
+/// Parses `/proc/PID/maps`, which is sorted by address.
 ///
 /// # Errors
-/// [`Malformed`] where a line does not have its five fields.
+/// [`Malformed`] if a line does not have its five fields.
 pub fn parse(text: &str) -> Result<Vec<Vma>, Malformed> {
     text::lines(text).map(|(line, row)| parse_line(row, line)).collect()
 }
 
 pub(crate) fn parse_line(row: &str, line: usize) -> Result<Vma, Malformed> {
     let malformed = |expected| Malformed::new(line, row, expected);
-    // The path is all that follows the fifth field, blanks included.
+    // The path is the rest of the line after the fifth field, spaces included.
     let mut fields = row.splitn(6, ' ');
     let (start, end) = fields.next().and_then(|range| range.split_once('-')).ok_or_else(|| malformed("START-END in front"))?;
     let start = text::hexadecimal(Some(start), line, "an address in base 16")?;
@@ -121,7 +120,7 @@ pub(crate) fn parse_line(row: &str, line: usize) -> Result<Vma, Malformed> {
     Ok(Vma { start, end, perms, offset, inode, path: path.to_owned(), kind: kind_of(path, perms, inode) })
 }
 
-/// How the paths of shared memory start.
+/// Prefixes of paths of shared memory.
 const SHARED_MEMORY: [&str; 4] = ["/dev/zero (deleted)", "/memfd:", "/SYSV", "/dev/shm/"];
 
 fn kind_of(path: &str, perms: Perms, inode: u64) -> Kind {
@@ -137,7 +136,7 @@ fn kind_of(path: &str, perms: Perms, inode: u64) -> Kind {
     }
 }
 
-/// Reads `/proc/PID/maps`; empty for a kernel thread or a process that is just ending.
+/// Reads `/proc/PID/maps`; empty for a kernel thread or a process that is exiting.
 ///
 /// # Errors
 /// [`crate::Error::Gone`]; [`crate::Error::Parse`]; [`crate::Error::Io`], `EACCES` without `CAP_SYS_PTRACE`.
@@ -154,7 +153,7 @@ mod tests {
     const CAPTURED: &str = include_str!("testdata/maps");
 
     #[test]
-    fn every_kind_is_told_apart() {
+    fn every_kind_of_mapping_is_classified() {
         let (_keep, roots) = tree(&[("proc/7/maps", CAPTURED)]);
         let vmas = read(&roots, 7).unwrap();
         let kinds: Vec<_> = vmas.iter().map(|vma| (vma.kind, vma.path.as_str())).collect();
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_mappings_read() {
+    fn mappings_of_this_process_are_parsed() {
         let me = i32::try_from(std::process::id()).unwrap();
         let vmas = read(&Roots::host(), me).unwrap();
         let local = std::ptr::from_ref(&me).addr() as u64;

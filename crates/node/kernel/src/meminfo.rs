@@ -30,10 +30,10 @@ pub struct MemInfo {
     pub zswapped: Option<Bytes>,
 }
 
-/// Reads the text of `/proc/meminfo`. Unknown keys pass.
+/// Parses `/proc/meminfo`. Unknown keys are ignored.
 ///
 /// # Errors
-/// [`Malformed`] where a known value is not a number of kB, or a field that every kernel prints is missing.
+/// [`Malformed`] if a known value is not a number of kB, or a field that every kernel prints is missing.
 pub fn parse(text: &str) -> Result<MemInfo, Malformed> {
     let (mut total, mut free, mut available, mut swap_total, mut swap_free) = (None, None, None, None, None);
     let (mut zswap, mut zswapped) = (None, None);

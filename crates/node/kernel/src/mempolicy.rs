@@ -49,7 +49,7 @@ pub struct Policy {
 /// written.
 ///
 /// # Errors
-/// [`Error::Gone`] where the process has ended or maps nothing there any more; [`Error::Unsupported`] where the mapping is
+/// [`Error::Gone`] if the process has ended or maps nothing there any more; [`Error::Unsupported`] if the mapping is
 /// private, the nodes have no memory, or the kernel does not know the mode; [`Error::Io`], `EPERM` without
 /// `CAP_CHECKPOINT_RESTORE`.
 pub fn set_shared(roots: &Roots, pid: i32, vma: &Vma, policy: &Policy) -> Result<()> {

@@ -1,15 +1,19 @@
-//! Kernel modules: which could be loaded (`/lib/modules/RELEASE/modules.dep`, of depmod).
+//! Kernel modules that can be loaded: `/lib/modules/RELEASE/modules.dep`, written by `depmod(8)`.
+//!
+//! ```text
+//! kernel/drivers/cxl/cxl_acpi.ko.xz: kernel/drivers/cxl/core/cxl_core.ko.xz
+//! ```
 
 use crate::{Result, Roots, file};
 
-/// The release of the running kernel, as `uname -r` says it; empty where procfs does not tell.
+/// The release of the running kernel, as `uname -r` prints it; empty if procfs does not have it.
 #[must_use]
 pub fn release(roots: &Roots) -> String {
     let path = roots.proc.join("sys/kernel/osrelease");
     file::read(&path, file::SMALL).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
-/// Whether `modprobe name` would find a file. What is built in, or loaded from elsewhere, is not looked for.
+/// Whether `modprobe name` would find a module file. Built-in modules and modules loaded from other paths are not considered.
 ///
 /// # Errors
 /// [`crate::Error::Io`].
@@ -19,7 +23,7 @@ pub fn can_load(roots: &Roots, name: &str) -> Result<bool> {
     Ok(listed(&text, name))
 }
 
-/// Whether a line of `modules.dep`, `path: what it needs`, is of the module `name`.
+/// Whether a line of `modules.dep`, `path: dependencies`, belongs to the module `name`.
 fn listed(text: &str, name: &str) -> bool {
     let file = |line: &str| {
         let path = line.split(':').next().unwrap_or_default();

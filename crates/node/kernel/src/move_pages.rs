@@ -92,7 +92,7 @@ impl Located {
 /// Where the pages at `addresses` of the process are, in their order.
 ///
 /// # Errors
-/// [`Error::Gone`] where the process has ended; [`Error::Io`], `EPERM` without `CAP_SYS_PTRACE`.
+/// [`Error::Gone`] if the process has ended; [`Error::Io`], `EPERM` without `CAP_SYS_PTRACE`.
 pub fn locate(pid: i32, addresses: &[u64]) -> Result<Vec<Located>> {
     let mut located = Vec::with_capacity(addresses.len());
     for batch in addresses.chunks(PER_CALL) {
@@ -112,7 +112,7 @@ pub fn locate(pid: i32, addresses: &[u64]) -> Result<Vec<Located>> {
 /// [`Reason::NodeFull`].
 ///
 /// # Errors
-/// [`Error::Gone`] where the process has ended, which may be after some pages were moved; [`Error::Unsupported`] where the
+/// [`Error::Gone`] if the process has ended, which may be after some pages were moved; [`Error::Unsupported`] if the
 /// node is offline or without memory, or the process may not use it; [`Error::Io`], `EPERM` without `CAP_SYS_NICE`.
 pub fn to_node(pid: i32, addresses: &[u64], node: u32) -> Result<Vec<Located>> {
     move_by(addresses, |batch, status| call(pid, batch, Some(node), status)).map_err(|source| fail(pid, Some(node), source))

@@ -34,7 +34,7 @@ pub struct Node {
     pub files: Bytes,
     /// Every node and how far it is, 10 for itself (ACPI SLIT).
     pub distances: Vec<(u32, u32)>,
-    /// What its memory is like from the nearest processors; `None` where firmware has no HMAT, or does not tell.
+    /// What its memory is like from the nearest processors; `None` if firmware has no HMAT, or does not tell.
     pub access: Option<Access>,
 }
 
@@ -52,7 +52,7 @@ pub struct Access {
 }
 
 impl Node {
-    /// How far `other` is; `None` where the kernel does not tell.
+    /// How far `other` is; `None` if the kernel does not tell.
     #[must_use]
     pub fn distance_to(&self, other: u32) -> Option<u32> {
         self.distances.iter().find(|(id, _)| *id == other).map(|(_, distance)| *distance)
@@ -91,10 +91,10 @@ pub fn home_node<'a>(nodes: &'a [Node], slow: &Node) -> Option<&'a Node> {
     homes.min_by_key(|node| (slow.distance_to(node.id).unwrap_or(u32::MAX), node.id))
 }
 
-/// Reads a list of processors or nodes: `0-2,5`, empty for none.
+/// Parses a list of processors or nodes: `0-2,5`, empty for none.
 ///
 /// # Errors
-/// [`Malformed`] where a part is neither a number nor a range, or there are more than any kernel has.
+/// [`Malformed`] if a part is neither a number nor a range, or there are more than any kernel has.
 pub fn parse_list(text: &str) -> Result<Vec<u32>, Malformed> {
     const EXPECTED: &str = "a list such as 0-2,5";
     let mut list = Vec::new();
@@ -120,10 +120,10 @@ pub struct Memory {
     pub files: Bytes,
 }
 
-/// Reads a node's `meminfo`, whose lines are `Node 0 MemTotal:  2014332 kB`.
+/// Parses a node's `meminfo`, whose lines are `Node 0 MemTotal:  2014332 kB`.
 ///
 /// # Errors
-/// [`Malformed`] where `MemTotal` or `MemFree` is missing, or a figure is not a number of kB.
+/// [`Malformed`] if `MemTotal` or `MemFree` is missing, or a figure is not a number of kB.
 pub fn parse_meminfo(text: &str) -> Result<Memory, Malformed> {
     let (mut total, mut free, mut active, mut inactive) = (None, None, None, None);
     for (line, row) in text::lines(text) {
@@ -143,10 +143,10 @@ pub fn parse_meminfo(text: &str) -> Result<Memory, Malformed> {
     Ok(Memory { total: required(total, "MemTotal")?, free: required(free, "MemFree")?, files: Bytes(files) })
 }
 
-/// Reads a node's `distance`: one number for each of `nodes`, in their order.
+/// Parses a node's `distance`: one number for each of `nodes`, in their order.
 ///
 /// # Errors
-/// [`Malformed`] where there are more or fewer, or one is not a number.
+/// [`Malformed`] if there are more or fewer, or one is not a number.
 pub fn parse_distances(text: &str, nodes: &[u32]) -> Result<Vec<(u32, u32)>, Malformed> {
     let distances: Vec<u32> =
         text.split_ascii_whitespace().map(|distance| text::number(Some(distance), 1, "a distance")).collect::<Result<_, _>>()?;
@@ -159,7 +159,7 @@ pub fn parse_distances(text: &str, nodes: &[u32]) -> Result<Vec<(u32, u32)>, Mal
 /// The nodes of this machine that are online, by number; none on a kernel without NUMA.
 ///
 /// # Errors
-/// [`Error::Gone`] where one goes offline meanwhile; [`Error::Parse`]; [`Error::Io`].
+/// [`Error::Gone`] if one goes offline meanwhile; [`Error::Parse`]; [`Error::Io`].
 pub fn nodes(roots: &Roots) -> Result<Vec<Node>> {
     let directory = roots.sys.join("devices/system/node");
     let ids = numbered(&directory, "node")?;
@@ -222,7 +222,7 @@ pub struct Balancing {
     pub demotion: Option<bool>,
 }
 
-/// Reads `/sys/kernel/mm/numa/demotion_enabled`: `true` or `false`.
+/// Parses `/sys/kernel/mm/numa/demotion_enabled`: `true` or `false`.
 ///
 /// # Errors
 /// [`Malformed`] for anything else.

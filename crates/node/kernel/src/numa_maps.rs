@@ -28,10 +28,10 @@ impl Policy {
     }
 }
 
-/// Reads the text of `/proc/PID/numa_maps`.
+/// Parses `/proc/PID/numa_maps`.
 ///
 /// # Errors
-/// [`Malformed`] where a line has no address, no policy, a strange list of nodes, or pages of no size.
+/// [`Malformed`] if a line has no address, no policy, a strange list of nodes, or pages of no size.
 pub fn parse(text: &str) -> Result<Vec<Policy>, Malformed> {
     text::lines(text).map(|(line, row)| parse_line(line, row)).collect()
 }
@@ -68,7 +68,7 @@ fn parse_line(line: usize, row: &str) -> Result<Policy, Malformed> {
     Ok(Policy { start, bound, is_static: flags.split('|').any(|flag| flag == "static"), resident })
 }
 
-/// Reads `/proc/PID/numa_maps`; `None` where the kernel was built without NUMA.
+/// Reads `/proc/PID/numa_maps`; `None` if the kernel was built without NUMA.
 ///
 /// # Errors
 /// [`crate::Error::Parse`]; [`crate::Error::Io`], `EACCES` without `CAP_SYS_PTRACE`.

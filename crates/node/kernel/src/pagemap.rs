@@ -1,4 +1,4 @@
-//! Which pages of a process are present, swapped or absent: `/proc/PID/pagemap`
+//! Page table state of a process, one 64-bit entry per page: `/proc/PID/pagemap`
 //! (`Documentation/admin-guide/mm/pagemap.rst`) and its `PAGEMAP_SCAN` ioctl (Linux 6.7).
 #![allow(unsafe_code)]
 
@@ -13,43 +13,43 @@ use units::PageSize;
 
 use crate::{Error, Result, Roots, file, page_size};
 
-/// One page of a process, as `/proc/PID/pagemap` describes it.
+/// The entry of one page in `/proc/PID/pagemap`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Entry(pub u64);
 
 impl Entry {
-    /// In DRAM and mapped.
+    /// Whether the page is in DRAM and mapped.
     #[must_use]
     pub fn present(self) -> bool {
         self.0 >> 63 & 1 == 1
     }
 
-    /// In swap, zswap included, or on its way between nodes.
+    /// Whether the page is in swap, zswap included, or under migration.
     #[must_use]
     pub fn swapped(self) -> bool {
         self.0 >> 62 & 1 == 1
     }
 
-    /// Of a file or of shared memory.
+    /// Whether the page belongs to a file or to shared memory.
     #[must_use]
     pub fn file_or_shmem(self) -> bool {
         self.0 >> 61 & 1 == 1
     }
 
-    /// Mapped by this process alone.
+    /// Whether only this process maps the page.
     #[must_use]
     pub fn exclusive(self) -> bool {
         self.0 >> 56 & 1 == 1
     }
 
-    /// Written to since the soft-dirty bits were cleared.
+    /// Whether the page was written since the soft-dirty bits were cleared.
     #[must_use]
     pub fn soft_dirty(self) -> bool {
         self.0 >> 55 & 1 == 1
     }
 
-    /// The page frame; `None` where it is not present, or hidden from us for want of `CAP_SYS_ADMIN`.
+    /// The page frame number; `None` if the page is not present, or if the caller lacks `CAP_SYS_ADMIN`.
     #[must_use]
     pub fn pfn(self) -> Option<u64> {
         let pfn = self.0 & ((1 << 55) - 1);
@@ -67,11 +67,11 @@ impl Categories {
     pub const NONE: Self = Self(0);
     /// Of a file or of shared memory.
     pub const FILE: Self = Self(1 << 2);
-    /// In DRAM and mapped.
+    /// Whether the page is in DRAM and mapped.
     pub const PRESENT: Self = Self(1 << 3);
     /// In swap.
     pub const SWAPPED: Self = Self(1 << 4);
-    /// The shared page of zeroes.
+    /// The shared zero page.
     pub const PFNZERO: Self = Self(1 << 5);
     /// Mapped as a huge page.
     pub const HUGE: Self = Self(1 << 6);
@@ -92,29 +92,29 @@ impl BitOr for Categories {
     }
 }
 
-/// Which pages [`Pagemap::scan`] reports: those in every category of `all`, in one of `any` unless that is empty,
+/// The pages that [`Pagemap::scan`] reports: those in every category of `all`, in at least one of `any` unless it is empty,
 /// and in none of `none`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Query {
     /// Categories that a page must be in.
     pub all: Categories,
-    /// Categories of which a page must be in one, if there are some.
+    /// Categories of which a page must be in at least one; ignored if empty.
     pub any: Categories,
     /// Categories that a page must not be in.
     pub none: Categories,
-    /// Categories to report; pages that differ in one of them are reported as different ranges.
+    /// Categories to report; adjacent pages that differ in one of them are reported as separate ranges.
     pub report: Categories,
 }
 
-/// Adjacent pages of the same categories, as the kernel fills it in (`struct page_region`).
+/// Adjacent pages of the same categories (`struct page_region`, written by the kernel).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[repr(C)]
 pub struct PageRange {
-    /// The first byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// The byte past the last.
+    /// Address after the last byte.
     pub end: u64,
-    /// The categories of its pages, as far as the query reports them.
+    /// The categories of the pages, limited to those that the query reports.
     pub categories: Categories,
 }
 
@@ -142,11 +142,11 @@ const _: () = assert!(SCAN_ARGUMENT_SIZE == 96 && size_of::<PageRange>() == 24);
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u32 = 3 << 30 | 96 << 16 | (b'f' as u32) << 8 | 16;
 
-/// Ranges that one ioctl may return; more take another one.
+/// The most ranges that one ioctl returns.
 const RANGES_PER_CALL: usize = 4096;
 
-/// The page map of one process. It belongs to the address space that the process had when it was opened: after
-/// `execve(2)` it is gone.
+/// The page map of one process. It refers to the address space at the time of opening: after `execve(2)` it is
+/// [`Error::Gone`].
 #[derive(Debug)]
 pub struct Pagemap {
     file: File,
@@ -165,11 +165,11 @@ impl Pagemap {
         Ok(Self { file, path, page_size: page_size() })
     }
 
-    /// Reads one entry per page from the page of address `start` on. Returns the entries read: fewer than asked at
-    /// the end of the address space.
+    /// Reads one entry per page, starting with the page at address `start`. Returns the number of entries read: fewer than
+    /// requested at the end of the address space.
     ///
     /// # Errors
-    /// [`Error::Gone`] where the process has ended or runs another program now; [`Error::Io`].
+    /// [`Error::Gone`] if the process has exited or runs another program; [`Error::Io`].
     pub fn read(&self, start: u64, entries: &mut [Entry]) -> Result<usize> {
         // SAFETY: Entry is a transparent u64, so both slices have the same layout and valid values, and the
         // borrow of one replaces that of the other.
@@ -195,10 +195,10 @@ impl Pagemap {
         }
     }
 
-    /// Finds the pages of `range` that `query` asks for, as sorted ranges; at most `limit` of them.
+    /// Finds the pages of `range` that match `query`, as sorted ranges; at most `limit` of them.
     ///
-    /// Returns the ranges and the address up to which the scan came: the end of `range`, or less where there were
-    /// more than `limit`, to go on from.
+    /// Returns the ranges and the address that the scan reached: the end of `range`, or the address from which to continue if
+    /// `limit` was reached.
     ///
     /// # Errors
     /// [`Error::Unsupported`] before Linux 6.7; [`Error::Gone`]; [`Error::Io`].
@@ -220,7 +220,7 @@ impl Pagemap {
             let count = self.scan_once(&mut argument, &mut buffer[..room])?;
             for next in &buffer[..count] {
                 match found.last_mut() {
-                    // Two calls may part a range between them.
+                    // A range may be split between two calls.
                     Some(last) if last.end == next.start && last.categories == next.categories => last.end = next.end,
                     _ => found.push(*next),
                 }
@@ -247,7 +247,7 @@ impl Pagemap {
         Err(match source.raw_os_error() {
             Some(libc::ENOTTY | libc::EINVAL) => Error::unsupported(
                 "this kernel has no PAGEMAP_SCAN ioctl",
-                "boot Linux 6.7 or newer; until then the page map is read entry by entry",
+                "boot Linux 6.7 or newer; on older kernels the page map is read entry by entry",
             ),
             _ => Error::from_io(&self.path, "scan", source),
         })
@@ -260,7 +260,7 @@ mod tests {
     use crate::testing::{Mapping, own_pid, tree};
 
     #[test]
-    fn bits_mean_what_the_kernel_documents() {
+    fn entries_decode_the_documented_bits() {
         let check = |word: u64, present, swapped, file, exclusive, soft_dirty, pfn| {
             let entry = Entry(word);
             let got = (entry.present(), entry.swapped(), entry.file_or_shmem(), entry.exclusive(), entry.soft_dirty(), entry.pfn());
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_pages_are_seen() {
+    fn pages_of_this_process_are_reported() {
         let memory = Mapping::new(8);
         for page in [0, 2, 3] {
             memory.touch(page);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_finds_the_ranges_of_a_category() {
+    fn a_scan_reports_the_ranges_of_a_category() {
         let memory = Mapping::new(8);
         for page in [0, 2, 3, 5] {
             memory.touch(page);
@@ -308,18 +308,18 @@ mod tests {
         assert_eq!(reached, memory.range(0..8).end);
         let (ranges, reached) = scan(2);
         assert_eq!(ranges, [memory.range(0..1), memory.range(2..4)]);
-        assert!(reached <= memory.range(0..5).end, "the rest is still to come");
+        assert!(reached <= memory.range(0..5).end, "the scan stops at the limit");
         let swapped = Query { any: Categories::SWAPPED, report: Categories::SWAPPED, ..Query::default() };
         assert_eq!(pagemap.scan(memory.range(0..8), swapped, 100).unwrap(), (vec![], memory.range(0..8).end));
     }
 
     #[test]
-    fn what_has_ended_or_cannot_scan_is_told() {
+    fn an_exited_process_and_a_missing_ioctl_are_reported() {
         assert!(Pagemap::open(&Roots::host(), i32::MAX).unwrap_err().is_gone());
         let (keep, roots) = tree(&[("proc/7/pagemap", "")]);
         let pagemap = Pagemap::open(&roots, 7).unwrap();
         let mut entries = [Entry::default(); 2];
-        assert!(pagemap.read(4096, &mut entries).unwrap_err().is_gone(), "an address space without pages has ended");
+        assert!(pagemap.read(4096, &mut entries).unwrap_err().is_gone(), "the address space is gone");
         assert!(!pagemap.can_scan().unwrap(), "a plain file has no such ioctl");
         let words: Vec<u8> = [1_u64, 2, 3].iter().flat_map(|word| word.to_ne_bytes()).collect();
         std::fs::write(keep.path().join("proc/7/pagemap"), words).unwrap();

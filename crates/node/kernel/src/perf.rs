@@ -1,12 +1,12 @@
-//! Processors that sample memory accesses by themselves: `/sys/bus/event_source/devices`
+//! Hardware sampling of memory accesses: `/sys/bus/event_source/devices`
 //! (`Documentation/ABI/testing/sysfs-bus-event_source-devices-events`) and `perf_event_open(2)`.
 //!
-//! The processor itself notes the address of one of so many loads and stores: `mem-loads` and `mem-stores` by PEBS (Intel), or
-//! one of so many operations, of which those that touch memory have an address: `ibs_op` (AMD). Arm's SPE has a trace format of
-//! its own, which is not read.
+//! The processor records the address of one in N loads and stores (PEBS of Intel: `mem-loads`, `mem-stores`), or of one in N
+//! operations, of which those that access memory have an address (IBS of AMD: `ibs_op`). SPE of Arm uses a different trace
+//! format, which is not supported.
 //!
-//! **Not tested on such a processor**: none was at hand. What is tested is the way from the kernel's buffers to us, with page
-//! faults for accesses.
+//! **Not tested with hardware sampling**: no such processor was available. The path from the kernel's buffers to the caller is
+//! tested with page faults as events.
 
 use std::fmt;
 use std::fs;
@@ -18,14 +18,14 @@ use perf_event::{Builder, SampleFlag, SampleSkid, Sampler};
 
 use crate::{Error, Result, Roots, file};
 
-/// Bytes of the kernel's buffer for each processor and event: some ten thousand samples between two looks.
+/// Size of the kernel's buffer per processor and event, in bytes: about ten thousand samples between two calls of `drain`.
 const BUFFER_BYTES: usize = 512 << 10;
 
-/// What samples accesses on this machine: `cpu/mem-loads/` (PEBS of Intel), `ibs_op` (IBS of AMD) or `arm_spe_0` (SPE of
-/// Arm), by name; none on most virtual machines.
+/// Names of the events that sample accesses on this machine: `cpu/mem-loads/` (PEBS of Intel), `ibs_op` (IBS of AMD) or
+/// `arm_spe_0` (SPE of Arm); empty on most virtual machines.
 ///
 /// # Errors
-/// [`Error::Io`] where the performance monitoring units cannot be listed.
+/// [`Error::Io`] if the performance monitoring units cannot be listed.
 pub fn access_sampling(roots: &Roots) -> Result<Vec<String>> {
     let directory = roots.sys.join("bus/event_source/devices");
     let fail = |source| Error::from_io(&directory, "list", source);
@@ -47,7 +47,7 @@ pub fn access_sampling(roots: &Roots) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Samples of the memory accesses of all processes, on all processors, while it is resumed. Ends when it is dropped.
+/// Samples the memory accesses of all processes on all processors while resumed. Dropping it ends the sampling.
 pub struct AccessSampler {
     samplers: Vec<Sampler>,
     every: u64,
@@ -60,10 +60,10 @@ impl fmt::Debug for AccessSampler {
 }
 
 impl AccessSampler {
-    /// Prepares to sample one of `every` accesses.
+    /// Prepares the sampling of one in `every` accesses. Sampling starts with [`AccessSampler::resume`].
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where this processor or kernel cannot, or will not let us; [`Error::Io`].
+    /// [`Error::Unsupported`] if the processor or the kernel does not support or permit it; [`Error::Io`].
     pub fn open(roots: &Roots, every: u64) -> Result<Self> {
         let found = access_sampling(roots)?;
         let devices = roots.sys.join("bus/event_source/devices");
@@ -71,16 +71,17 @@ impl AccessSampler {
             let mut builder = Dynamic::builder(devices.join(unit))?;
             match event {
                 Some(event) => builder.event(event)?,
-                // Operations are counted, not cycles: each sample stands for as many.
+                // Count operations instead of cycles, so that each sample stands for the same number of operations.
                 None => builder.field("cnt_ctl", 1).map_err(io::Error::other)?,
             };
             builder.build().map_err(io::Error::other)
         };
-        let cannot = |what: String| Error::unsupported(&what, "leave slow.access_sampling off: rates come from accessed bits then");
+        let cannot =
+            |what: String| Error::unsupported(&what, "leave slow.access_sampling off, so that rates are estimated from accessed bits");
         let Some(unit) = found.iter().find(|unit| *unit == "ibs_op" || unit.ends_with("/mem-loads/")) else {
             return Err(cannot(match found.first() {
-                Some(unit) => format!("{unit} samples memory accesses in a form that is not read here"),
-                None => "this processor samples no memory accesses".to_owned(),
+                Some(unit) => format!("{unit} samples memory accesses in a format that is not supported"),
+                None => "this processor does not sample memory accesses".to_owned(),
             }));
         };
         let events = match unit.strip_suffix("/mem-loads/") {
@@ -88,7 +89,7 @@ impl AccessSampler {
             None => build(unit, None).map(|event| vec![event]),
         };
         let open = |events: Vec<Dynamic>| Self::of(&online(roots)?, &events, every);
-        events.and_then(open).map_err(|error| cannot(format!("{unit} is there, and the kernel refuses it: {error}")))
+        events.and_then(open).map_err(|error| cannot(format!("the kernel rejects the event {unit}: {error}")))
     }
 
     fn of<E: Event + Clone>(processors: &[usize], events: &[E], every: u64) -> io::Result<Self> {
@@ -102,24 +103,24 @@ impl AccessSampler {
         Ok(Self { samplers, every: every.max(1) })
     }
 
-    /// For how many accesses each sample stands.
+    /// The number of accesses that each sample stands for.
     #[must_use]
     pub fn every(&self) -> u64 {
         self.every
     }
 
-    /// Begins to sample, or goes on.
+    /// Starts or resumes sampling.
     ///
     /// # Errors
-    /// [`Error::Io`] where a processor's counter cannot be switched on.
+    /// [`Error::Io`] if the counter of a processor cannot be enabled.
     pub fn resume(&mut self) -> Result<()> {
         self.switch(|sampler| sampler.enable())
     }
 
-    /// Samples nothing until it is resumed: nobody is interrupted, and no buffer overflows.
+    /// Pauses sampling: no process is interrupted, and no buffer overflows, until it is resumed.
     ///
     /// # Errors
-    /// [`Error::Io`] where a processor's counter cannot be switched off.
+    /// [`Error::Io`] if the counter of a processor cannot be disabled.
     pub fn pause(&mut self) -> Result<()> {
         self.switch(|sampler| sampler.disable())
     }
@@ -129,7 +130,8 @@ impl AccessSampler {
         switched.map_err(|source| Error::Io { path: "perf_event_open".into(), op: "switch", source })
     }
 
-    /// Takes all samples since the last call: the process, and the address. Returns how many the kernel had no room for.
+    /// Passes all samples since the last call to `each`: pid and address. Returns the number of samples that the kernel dropped
+    /// because a buffer was full.
     pub fn drain(&mut self, each: &mut dyn FnMut(i32, u64)) -> u64 {
         let mut lost = 0u64;
         for sampler in &mut self.samplers {
@@ -142,7 +144,7 @@ impl AccessSampler {
                     }
                     Ok(Record::Lost(record)) => lost = lost.saturating_add(record.lost),
                     Ok(Record::LostSamples(record)) => lost = lost.saturating_add(record.lost),
-                    // Throttled: accesses were not sampled for a while.
+                    // Throttled: the kernel suspended sampling for a while.
                     Ok(Record::Throttle(_)) | Err(_) => lost = lost.saturating_add(1),
                     Ok(_) => {}
                 }
@@ -152,7 +154,7 @@ impl AccessSampler {
     }
 }
 
-/// The processors that are on.
+/// The online processors.
 fn online(roots: &Roots) -> io::Result<Vec<usize>> {
     let text = fs::read_to_string(roots.sys.join("devices/system/cpu/online"))?;
     let bad = || io::Error::other(format!("devices/system/cpu/online is {text:?}, not a list of processors"));
@@ -182,14 +184,14 @@ mod tests {
         let mut sampler = match AccessSampler::of(&processors, &[Software::PAGE_FAULTS], 1) {
             Ok(sampler) => sampler,
             Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) => {
-                eprintln!("left out, as this user may not: {error}");
+                eprintln!("skipped, not permitted for this user: {error}");
                 return;
             }
             Err(error) => panic!("{error}"),
         };
         let unwatched = Mapping::new(PAGES);
         (0..PAGES).for_each(|page| unwatched.touch(page));
-        sampler.drain(&mut |pid, _| assert_ne!(pid, own_pid(), "nothing is sampled before it is resumed"));
+        sampler.drain(&mut |pid, _| assert_ne!(pid, own_pid(), "a sample before resume"));
         sampler.resume().unwrap();
         let memory = Mapping::new(PAGES);
         let range = memory.range(0..PAGES);
@@ -202,30 +204,33 @@ mod tests {
             }
         });
         assert!(seen.len() == PAGES || lost > 0, "{} of {PAGES} pages, {lost} lost", seen.len());
-        // Each sample is told once.
+        // Each sample is returned once.
         sampler.drain(&mut |pid, address| assert!(pid != own_pid() || !range.contains(&address)));
         assert_eq!(sampler.every(), 1);
     }
 
     #[test]
-    fn what_cannot_be_sampled_is_told_with_its_remedy() {
+    fn unsupported_sampling_is_reported_with_its_remedy() {
         let check = |files: &[(&str, &str)], what: &str| {
             let (_keep, roots) = tree(files);
             let error = AccessSampler::open(&roots, 1_000).unwrap_err();
             assert!(error.is_unsupported() && error.to_string().contains(what), "{error}");
             assert!(error.to_string().contains("slow.access_sampling"), "{error}");
         };
-        check(&[], "samples no memory accesses");
-        check(&[("sys/bus/event_source/devices/arm_spe_0/type", "8\n")], "not read here");
-        // A unit whose description is not what it should be.
-        check(&[("sys/bus/event_source/devices/ibs_op/type", "9\n")], "ibs_op is there");
-        // One that this kernel does not have.
+        check(&[], "does not sample memory accesses");
+        check(&[("sys/bus/event_source/devices/arm_spe_0/type", "8\n")], "is not supported");
+        // A unit with a malformed description.
+        check(&[("sys/bus/event_source/devices/ibs_op/type", "9\n")], "rejects the event ibs_op");
+        // A unit that this kernel does not have.
         let format = ("sys/bus/event_source/devices/ibs_op/format/cnt_ctl", "config:19\n");
-        check(&[("sys/bus/event_source/devices/ibs_op/type", "77777\n"), format, ("sys/devices/system/cpu/online", "0\n")], "refuses it");
+        check(
+            &[("sys/bus/event_source/devices/ibs_op/type", "77777\n"), format, ("sys/devices/system/cpu/online", "0\n")],
+            "rejects the event",
+        );
     }
 
     #[test]
-    fn lists_of_processors_are_read() {
+    fn lists_of_processors_are_parsed() {
         let check = |text: &str, want: Option<&[usize]>| {
             let (_keep, roots) = tree(&[("sys/devices/system/cpu/online", text)]);
             assert_eq!(online(&roots).ok().as_deref(), want, "{text}");
@@ -238,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn only_units_that_sample_accesses_are_named() {
+    fn only_units_that_sample_accesses_are_listed() {
         let check = |files: &[&str], expected: &[&str]| {
             let files: Vec<_> = files.iter().map(|file| (*file, "")).collect();
             let (_keep, roots) = tree(&files);

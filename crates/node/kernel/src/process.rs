@@ -32,10 +32,10 @@ pub struct Stat {
     pub starttime: u64,
 }
 
-/// Reads the text of `/proc/PID/stat`.
+/// Parses `/proc/PID/stat`.
 ///
 /// # Errors
-/// [`Malformed`] where the name is not in parentheses or a field is missing.
+/// [`Malformed`] if the name is not in parentheses or a field is missing.
 pub fn parse_stat(text: &str) -> Result<Stat, Malformed> {
     let malformed = |expected| Malformed::new(1, text, expected);
     // The name may hold parentheses itself; no field after it does.
@@ -74,7 +74,7 @@ pub fn stat(roots: &Roots, pid: i32) -> Result<Stat> {
 /// those that were handed to init before.
 ///
 /// # Errors
-/// [`Error::Io`] where `/proc` cannot be listed.
+/// [`Error::Io`] if `/proc` cannot be listed.
 pub fn tree(roots: &Roots, pid: i32, limit: usize) -> Result<Vec<i32>> {
     let fail = |source| Error::from_io(&roots.proc, "list", source);
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
@@ -107,7 +107,7 @@ pub fn tree(roots: &Roots, pid: i32, limit: usize) -> Result<Vec<i32>> {
 /// Returns the bytes copied: fewer than asked where a page is not mapped, or the process is just ending.
 ///
 /// # Errors
-/// [`Error::Gone`] where the process has ended; [`Error::Io`], `EACCES` without `CAP_SYS_PTRACE`.
+/// [`Error::Gone`] if the process has ended; [`Error::Io`], `EACCES` without `CAP_SYS_PTRACE`.
 pub fn read_memory(roots: &Roots, pid: i32, address: u64, buffer: &mut [u8]) -> Result<usize> {
     let path = roots.of_process(pid, "mem");
     let file = File::open(&path).map_err(|source| Error::from_io(&path, "open", source))?;
@@ -195,7 +195,7 @@ pub fn own_rss(roots: &Roots) -> Result<Bytes> {
 /// something only together with it.
 ///
 /// # Errors
-/// [`Error::Gone`] where there is none; [`Error::Io`].
+/// [`Error::Gone`] if there is none; [`Error::Io`].
 pub fn boot_id(roots: &Roots) -> Result<String> {
     let path = roots.proc.join("sys/kernel/random/boot_id");
     Ok(file::read(&path, file::SMALL)?.trim().to_owned())
@@ -204,7 +204,7 @@ pub fn boot_id(roots: &Roots) -> Result<String> {
 /// The release of the running kernel, as `uname -r` prints it: for records, never to decide by.
 ///
 /// # Errors
-/// [`Error::Gone`] where there is none; [`Error::Io`].
+/// [`Error::Gone`] if there is none; [`Error::Io`].
 pub fn kernel_release(roots: &Roots) -> Result<String> {
     let path = roots.proc.join("sys/kernel/osrelease");
     Ok(file::read(&path, file::SMALL)?.trim().to_owned())

@@ -11,32 +11,32 @@ use units::RatioPpm;
 
 use crate::{Error, Malformed, Result, Roots, file, text};
 
-/// One resource's pressure.
+/// The pressure of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Psi {
-    /// At least one task was stalled.
+    /// Times when at least one task was stalled.
     pub some: PsiLine,
-    /// All non-idle tasks were stalled at once.
+    /// Times when all non-idle tasks were stalled at once.
     pub full: PsiLine,
 }
 
-/// Shares of wall time over three windows, and the sum since boot or since the cgroup was made.
+/// Stalled shares of wall time over three windows, and the total since boot or since the cgroup was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PsiLine {
-    /// Share of the last 10 s that was stalled.
+    /// Stalled share of the last 10 s.
     pub avg10: RatioPpm,
-    /// Share of the last 60 s.
+    /// Stalled share of the last 60 s.
     pub avg60: RatioPpm,
-    /// Share of the last 300 s.
+    /// Stalled share of the last 300 s.
     pub avg300: RatioPpm,
-    /// Stalled time in microseconds; never falls.
+    /// Stalled time in microseconds; never decreases.
     pub total_us: u64,
 }
 
-/// Reads the text of a pressure file. Unknown keys pass.
+/// Parses the text of a pressure file. Unknown keys are ignored.
 ///
 /// # Errors
-/// [`Malformed`] where a line or a field of `some` or `full` is missing or not a number.
+/// [`Malformed`] if a line or a field of `some` or `full` is missing or not a number.
 pub fn parse(text: &str) -> Result<Psi, Malformed> {
     let (mut some, mut full) = (None, None);
     for (line, row) in text::lines(text) {
@@ -71,7 +71,7 @@ fn parse_line(fields: &str, line: usize) -> Result<PsiLine, Malformed> {
     all.ok_or_else(|| Malformed::new(line, fields, "avg10, avg60, avg300 and total"))
 }
 
-/// `12.34`, a percentage with two decimals, in millionths; by integers, so that it is exact.
+/// Parses `12.34`, a percentage with two decimals, to millionths; exact, in integer arithmetic.
 fn parse_percent(value: &str, line: usize) -> Result<RatioPpm, Malformed> {
     const EXPECTED: &str = "a percentage with two decimals";
     let malformed = || Malformed::new(line, value, EXPECTED);
@@ -85,15 +85,15 @@ fn parse_percent(value: &str, line: usize) -> Result<RatioPpm, Malformed> {
     ppm.map(RatioPpm).ok_or_else(malformed)
 }
 
-/// The machine's memory pressure, `/proc/pressure/memory`.
+/// Reads the machine's memory pressure, `/proc/pressure/memory`.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where the kernel keeps no pressure; [`Error::Parse`]; [`Error::Io`].
+/// [`Error::Unsupported`] if the kernel does not account pressure; [`Error::Parse`]; [`Error::Io`].
 pub fn memory(roots: &Roots) -> Result<Psi> {
     machine(roots, "pressure/memory")
 }
 
-/// The machine's pressure of block I/O, `/proc/pressure/io`.
+/// Reads the machine's pressure of block I/O, `/proc/pressure/io`.
 ///
 /// # Errors
 /// As [`memory`].
@@ -111,16 +111,16 @@ fn machine(roots: &Roots, name: &str) -> Result<Psi> {
     }
 }
 
-/// The error of a kernel built or booted without pressure stall information: then it makes no pressure files, or, as
-/// before Linux 5.2, refuses to read them.
+/// The error on a kernel built or booted without pressure stall information: the pressure files do not exist or, before
+/// Linux 5.2, cannot be read.
 fn unsupported() -> Error {
-    Error::unsupported("this kernel keeps no pressure stall information", "boot with psi=1, on a kernel with CONFIG_PSI=y")
+    Error::unsupported("this kernel does not account pressure stall information", "boot with psi=1, on a kernel with CONFIG_PSI=y")
 }
 
-/// The error of a kernel that keeps none for cgroups, though perhaps for the machine.
+/// The error on a kernel that does not account pressure per cgroup.
 pub(crate) fn unsupported_for_cgroups() -> Error {
     Error::unsupported(
-        "this kernel keeps no pressure stall information of cgroups",
+        "this kernel does not account pressure stall information per cgroup",
         "boot with psi=1 and without cgroup_disable=pressure, on a kernel with CONFIG_PSI=y",
     )
 }
@@ -133,7 +133,7 @@ mod tests {
     const CAPTURED: &str = "some avg10=0.00 avg60=1.12 avg300=10.50 total=48213\nfull avg10=0.00 avg60=0.05 avg300=0.75 total=20111\n";
 
     #[test]
-    fn percentages_are_exact() {
+    fn percentages_are_parsed_exactly() {
         let psi = parse(CAPTURED).unwrap();
         let some = PsiLine { avg10: RatioPpm(0), avg60: RatioPpm(11_200), avg300: RatioPpm(105_000), total_us: 48_213 };
         let full = PsiLine { avg10: RatioPpm(0), avg60: RatioPpm(500), avg300: RatioPpm(7_500), total_us: 20_111 };
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_lines_and_fields_are_reported() {
         let check = |text, line, expected| {
             let malformed = parse(text).unwrap_err();
             assert_eq!((malformed.line, malformed.expected), (line, expected), "{text:?}");

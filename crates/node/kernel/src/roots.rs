@@ -1,11 +1,11 @@
-//! Where the kernel's file systems are mounted.
+//! The mount points of the kernel's file systems.
 
 use std::path::{Path, PathBuf};
 
-/// The mount points that every handle starts from; a test puts a fake tree there.
+/// The mount points below which handles find their files; tests point them at a fake tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
-    /// The root directory, `/`, below which swap files are named.
+    /// The root directory, `/`, to which paths of swap files are relative.
     pub root: PathBuf,
     /// procfs, `/proc`.
     pub proc: PathBuf,

@@ -25,10 +25,10 @@ pub struct Mapping {
     pub referenced: u64,
 }
 
-/// Reads the text of `/proc/PID/smaps`. Keys that are not listed here pass: every kernel adds some.
+/// Parses `/proc/PID/smaps`. Keys that are not listed here pass: every kernel adds some.
 ///
 /// # Errors
-/// [`Malformed`] where a mapping's line or one of its figures does not read.
+/// [`Malformed`] if a mapping's line or one of its figures does not read.
 pub fn parse(text: &str) -> Result<Vec<Mapping>, Malformed> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for (line, row) in text::lines(text) {

@@ -36,10 +36,10 @@ pub enum SwapKind {
     File,
 }
 
-/// Reads the text of `/proc/swaps`.
+/// Parses `/proc/swaps`.
 ///
 /// # Errors
-/// [`Malformed`] where the heading is missing or a row does not have its five fields.
+/// [`Malformed`] if the heading is missing or a row does not have its five fields.
 pub fn parse(text: &str) -> Result<Vec<SwapArea>, Malformed> {
     let mut rows = text::lines(text);
     match rows.next() {

@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers for the tests of this crate.
 #![allow(unsafe_code)]
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::{Malformed, Roots, page_size};
 
-/// A fake machine: a temporary directory with the given files in it.
+/// A fake machine: a temporary directory with the given files.
 pub(crate) fn tree(files: &[(&str, &str)]) -> (TempDir, Roots) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     for (path, text) in files {
@@ -17,20 +17,20 @@ pub(crate) fn tree(files: &[(&str, &str)]) -> (TempDir, Roots) {
     (directory, roots)
 }
 
-/// Writes one file of a fake machine, with the directories above it.
+/// Writes one file of a fake machine and creates its parent directories.
 pub(crate) fn put(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     std::fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
     std::fs::write(path, text).expect("a file");
 }
 
-/// What a fake machine's file holds.
+/// Reads a file of a fake machine.
 pub(crate) fn get(root: &Path, path: &str) -> String {
     std::fs::read_to_string(root.join(path)).expect("a file")
 }
 
-/// Cuts `text` at every character, and damages every one in turn: the parser must answer each with a value or with
-/// an error that names a line of the text, and some of the damage must be found.
+/// Truncates `text` at every character and corrupts every character in turn. For each variant the parser must return a value
+/// or an error that names a line of the text, and it must reject at least one variant.
 pub(crate) fn cut_everywhere<T>(text: &str, parse: impl Fn(&str) -> Result<T, Malformed>) {
     assert!(parse(text).is_ok(), "the whole text must parse");
     let mut refused = 0;
@@ -47,7 +47,7 @@ pub(crate) fn cut_everywhere<T>(text: &str, parse: impl Fn(&str) -> Result<T, Ma
             judge(&[&text[..at], junk, &text[at + letter.len_utf8()..]].concat());
         }
     }
-    assert!(refused > 0, "no damage was ever noticed");
+    assert!(refused > 0, "no corruption was detected");
 }
 
 /// Private anonymous memory of this process, in small pages, unmapped when dropped.
@@ -63,7 +63,7 @@ impl Mapping {
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no other memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED, "mmap");
-        // SAFETY: the advice is on this mapping alone and changes no content.
+        // SAFETY: the advice concerns only this mapping and does not change its content.
         unsafe { libc::madvise(start, length, libc::MADV_NOHUGEPAGE) };
         Self { start: start.cast(), pages }
     }
@@ -75,20 +75,20 @@ impl Mapping {
     /// Writes to one page.
     pub(crate) fn touch(&self, page: usize) {
         assert!(page < self.pages);
-        // SAFETY: the byte lies within the mapping, which is writable and referenced by nobody.
+        // SAFETY: the byte lies within the mapping, which is writable and to which no reference exists.
         unsafe { self.start.add(page * Self::page()).write_volatile(1) };
     }
 
-    /// The addresses of some of its pages.
+    /// The addresses of a range of pages.
     pub(crate) fn range(&self, pages: std::ops::Range<usize>) -> std::ops::Range<u64> {
         let at = |page| (self.start.addr() + page * Self::page()) as u64;
         at(pages.start)..at(pages.end)
     }
 
-    /// Unmaps some of its pages.
+    /// Unmaps a range of pages.
     pub(crate) fn unmap(&self, pages: std::ops::Range<usize>) {
         assert!(pages.end <= self.pages);
-        // SAFETY: the pages lie within the mapping, and nobody holds a reference into it.
+        // SAFETY: the pages lie within the mapping, and no reference into it exists.
         unsafe { libc::munmap(self.start.add(pages.start * Self::page()).cast(), pages.len() * Self::page()) };
     }
 }
@@ -99,7 +99,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Our own pid.
+/// The pid of this process.
 pub(crate) fn own_pid() -> i32 {
     i32::try_from(std::process::id()).expect("a pid")
 }

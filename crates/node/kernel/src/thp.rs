@@ -1,6 +1,6 @@
 //! Transparent huge pages: `/sys/kernel/mm/transparent_hugepage` and `split_huge_pages` in debugfs
-//! (`Documentation/admin-guide/mm/transhuge.rst`). They are put together again by
-//! [`PidFd::advise_collapse`](crate::madvise::PidFd::advise_collapse).
+//! (`Documentation/admin-guide/mm/transhuge.rst`). Small pages are
+//! collapsed by [`PidFd::advise_collapse`](crate::madvise::PidFd::advise_collapse).
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -10,28 +10,28 @@ use units::Bytes;
 
 use crate::{Error, Malformed, Result, Roots, file, text};
 
-/// The size of a huge page that one entry of the second level of page tables maps (PMD), in bytes; that of x86-64 and of
-/// arm64 with small pages of 4 KiB. [`Settings::size`] is what the kernel says.
+/// The size of a PMD-mapped huge page on x86-64, and on arm64 with base pages of 4 KiB, in bytes. [`Settings::size`] is the
+/// size that the kernel reports.
 pub const HUGE_PAGE: u64 = 2 << 20;
 
-/// For which memory the kernel makes huge pages by itself.
+/// The memory for which the kernel allocates huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Enabled {
-    /// For all of it.
+    /// All memory.
     Always,
-    /// For memory that its process asks it for (`MADV_HUGEPAGE`).
+    /// Memory with the advice `MADV_HUGEPAGE`.
     Madvise,
-    /// For none; [`PidFd::advise_collapse`](crate::madvise::PidFd::advise_collapse) makes them all the same.
+    /// No memory; [`PidFd::advise_collapse`](crate::madvise::PidFd::advise_collapse) still creates huge pages.
     Never,
 }
 
-/// How the kernel makes huge pages.
+/// The kernel's settings of huge pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Settings {
-    /// For which memory.
+    /// Memory for which huge pages are allocated.
     pub enabled: Enabled,
-    /// How hard a fault tries to get one: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
+    /// Effort of a page fault to allocate a huge page: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
     pub defrag: String,
     /// Whether a kernel thread collapses small pages in the background, unless `enabled` is `never`.
     pub khugepaged: bool,
@@ -39,15 +39,15 @@ pub struct Settings {
     pub size: Bytes,
 }
 
-/// The word in brackets, which is in force: `always [madvise] never`.
+/// Returns the word in brackets, the current setting: `always [madvise] never`.
 fn marked(text: &str) -> Option<&str> {
     text.split_ascii_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
 }
 
-/// Reads `/sys/kernel/mm/transparent_hugepage/enabled`.
+/// Parses `/sys/kernel/mm/transparent_hugepage/enabled`.
 ///
 /// # Errors
-/// [`Malformed`] where no known word is in brackets.
+/// [`Malformed`] if no known setting is in brackets.
 pub fn parse_enabled(text: &str) -> Result<Enabled, Malformed> {
     match marked(text) {
         Some("always") => Ok(Enabled::Always),
@@ -57,7 +57,7 @@ pub fn parse_enabled(text: &str) -> Result<Enabled, Malformed> {
     }
 }
 
-/// How this kernel makes huge pages; `None` where it was built without them.
+/// Reads the settings of huge pages; `None` on a kernel built without them.
 ///
 /// # Errors
 /// [`Error::Parse`]; [`Error::Io`].
@@ -79,7 +79,7 @@ pub fn settings(roots: &Roots) -> Result<Option<Settings>> {
     }))
 }
 
-/// For which memory this kernel makes huge pages; `None` where it was built without them.
+/// Reads for which memory huge pages are allocated; `None` on a kernel built without them.
 ///
 /// # Errors
 /// [`Error::Parse`]; [`Error::Io`].
@@ -90,7 +90,7 @@ pub fn enabled(roots: &Roots) -> Result<Option<Enabled>> {
 /// The sum of `AnonHugePages` in `/proc/PID/smaps` or `smaps_rollup`.
 ///
 /// # Errors
-/// [`Malformed`] where a value is not a number of kB.
+/// [`Malformed`] if a value is not a number of kB.
 pub fn parse_anon_huge(text: &str) -> Result<Bytes, Malformed> {
     let mut sum = Bytes::ZERO;
     for (line, row) in text::lines(text) {
@@ -101,44 +101,44 @@ pub fn parse_anon_huge(text: &str) -> Result<Bytes, Malformed> {
     Ok(sum)
 }
 
-/// The anonymous memory that a process has in huge pages (`/proc/PID/smaps_rollup`). The kernel walks its page tables
-/// for this.
+/// The anonymous memory of a process in huge pages (`/proc/PID/smaps_rollup`). The kernel walks the page tables of the
+/// process.
 ///
 /// # Errors
-/// [`Error::Gone`] where it has ended; [`Error::Parse`]; [`Error::Io`].
+/// [`Error::Gone`] if the process has exited; [`Error::Parse`]; [`Error::Io`].
 pub fn anon_huge(roots: &Roots, pid: i32) -> Result<Bytes> {
     let path = roots.of_process(pid, "smaps_rollup");
     parse_anon_huge(&file::read(&path, file::SMALL)?).map_err(|malformed| malformed.at(&path))
 }
 
-/// What splits huge pages on command (`/sys/kernel/debug/split_huge_pages`, `mm/huge_memory.c`).
+/// The command file that splits huge pages (`/sys/kernel/debug/split_huge_pages`, `mm/huge_memory.c`).
 #[derive(Clone, Debug)]
 pub struct Splitter {
     path: PathBuf,
 }
 
 impl Splitter {
-    /// Finds the command file.
+    /// Opens the command file.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where debugfs is not mounted or has no such file.
+    /// [`Error::Unsupported`] if debugfs is not mounted or lacks the file.
     pub fn open(roots: &Roots) -> Result<Self> {
         let path = roots.debug.join("split_huge_pages");
         if path.exists() {
             return Ok(Self { path });
         }
         Err(Error::unsupported(
-            format!("there is no {}, which splits huge pages", path.display()),
+            format!("{} does not exist, so that huge pages cannot be split", path.display()),
             "run as root, mount debugfs (mount -t debugfs none /sys/kernel/debug), and boot a kernel with CONFIG_DEBUG_FS=y and \
              CONFIG_TRANSPARENT_HUGEPAGE=y",
         ))
     }
 
-    /// Has the kernel split the huge pages of the process that have a page in `range`, bytes from and to. Which of them it
-    /// could split it does not tell: one that is pinned or in use stays whole.
+    /// Splits the huge pages of the process that overlap the addresses `range`. The kernel does not report the result: a huge
+    /// page that is pinned or in use stays whole.
     ///
     /// # Errors
-    /// [`Error::Gone`] where the process has ended; [`Error::Unsupported`] under kernel lockdown; [`Error::Io`], `EINVAL`
+    /// [`Error::Gone`] if the process has exited; [`Error::Unsupported`] under kernel lockdown; [`Error::Io`], `EINVAL`
     /// for a process without memory, such as a kernel thread.
     pub fn split(&self, pid: i32, range: &Range<u64>) -> Result<()> {
         if range.is_empty() {
@@ -146,11 +146,11 @@ impl Splitter {
         }
         let command = format!("{pid},{:#x},{:#x}", range.start, range.end);
         match file::write(&self.path, &command) {
-            // The file itself is there; what the kernel did not find is the process.
+            // The file exists: ENOENT and ESRCH refer to the process.
             Err(Error::Gone { .. }) if self.path.exists() => Err(Error::Gone { path: PathBuf::from(format!("/proc/{pid}")) }),
             Err(error) if error.errno() == Some(libc::EPERM) => Err(Error::unsupported(
                 format!("{} cannot be written", self.path.display()),
-                "boot without kernel lockdown (lockdown=none), which forbids changes through debugfs",
+                "boot without kernel lockdown (lockdown=none), which prevents writes to debugfs",
             )),
             other => other,
         }
@@ -166,7 +166,7 @@ mod tests {
                           ShmemPmdMapped:        0 kB\n";
 
     #[test]
-    fn settings_read() {
+    fn settings_are_parsed() {
         let files = [
             ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
             ("sys/kernel/mm/transparent_hugepage/defrag", "always defer [defer+madvise] madvise never\n"),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_memory_of_a_process_is_summed() {
+    fn anonymous_huge_pages_are_summed() {
         let (_keep, roots) = tree(&[("proc/7/smaps_rollup", ROLLUP)]);
         assert_eq!(anon_huge(&roots, 7).unwrap(), Bytes::mib(2));
         assert!(anon_huge(&roots, 8).unwrap_err().is_gone());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_names_process_and_range() {
+    fn the_command_holds_process_and_range() {
         let (keep, roots) = tree(&[("sys/kernel/debug/split_huge_pages", "")]);
         let splitter = Splitter::open(&roots).unwrap();
         splitter.split(42, &(0x7f00_0020_0000..0x7f00_0040_0000)).unwrap();

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::text::FlatKeyed;
 use crate::{Malformed, Result, Roots, file};
 
-/// The counters of `/proc/vmstat` that Thermocline uses; `None` where the kernel does not print it.
+/// The counters of `/proc/vmstat` that Thermocline uses; `None` if the kernel does not print it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VmStat {
     /// Pages read from swap devices.
@@ -32,10 +32,10 @@ pub struct VmStat {
     pub oom_kill: Option<u64>,
 }
 
-/// Reads the text of `/proc/vmstat`. Unknown keys pass.
+/// Parses `/proc/vmstat`. Unknown keys are ignored.
 ///
 /// # Errors
-/// [`Malformed`] where a line has no value, or that of a known key is not a number.
+/// [`Malformed`] if a line has no value, or that of a known key is not a number.
 pub fn parse(text: &str) -> Result<VmStat, Malformed> {
     let table = FlatKeyed::split(text)?;
     Ok(VmStat {

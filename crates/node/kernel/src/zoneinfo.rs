@@ -1,4 +1,4 @@
-//! Where memory lies: `/proc/zoneinfo`.
+//! Memory zones and their page frames: `/proc/zoneinfo`. Counts are in pages, `start_pfn` is a page frame number.
 //!
 //! ```text
 //! Node 0, zone    DMA32
@@ -17,29 +17,29 @@ use crate::{Malformed, Result, Roots, file, text};
 pub struct Zone {
     /// The NUMA node.
     pub node: u32,
-    /// `DMA`, `DMA32`, `Normal`, `Movable` ...
+    /// Name: `DMA`, `DMA32`, `Normal`, `Movable` ...
     pub name: String,
-    /// Page frames from the first to the last, holes included.
+    /// Page frames that the zone spans, holes included.
     pub spanned: u64,
-    /// Page frames that exist.
+    /// Page frames without holes.
     pub present: u64,
     /// The first page frame; `None` for a zone without memory.
     pub start_pfn: Option<u64>,
 }
 
-/// Page frames from `start` to before `end`.
+/// The page frames `start..end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PfnRange {
     /// The first page frame.
     pub start: u64,
-    /// The page frame past the last.
+    /// The page frame after the last.
     pub end: u64,
 }
 
-/// Reads the text of `/proc/zoneinfo`. Unknown lines pass.
+/// Parses `/proc/zoneinfo`. Unknown lines are ignored.
 ///
 /// # Errors
-/// [`Malformed`] where a heading or one of the fields above does not have its form.
+/// [`Malformed`] if a heading or one of the fields above does not have its form.
 pub fn parse(text: &str) -> Result<Vec<Zone>, Malformed> {
     let mut zones: Vec<Zone> = Vec::new();
     for (line, row) in text::lines(text) {
@@ -66,8 +66,8 @@ pub fn parse(text: &str) -> Result<Vec<Zone>, Malformed> {
     Ok(zones)
 }
 
-/// The page frames that zones span, as sorted ranges that neither touch nor overlap. What lies between them, such
-/// as the hole below 4 GiB, has no memory.
+/// The page frames that zones span, as sorted ranges that neither touch nor overlap. Between them, such as below 4 GiB, there
+/// is no memory.
 #[must_use]
 pub fn ranges(zones: &[Zone]) -> Vec<PfnRange> {
     let mut spans: Vec<PfnRange> = zones
@@ -95,7 +95,7 @@ pub fn read(roots: &Roots) -> Result<Vec<Zone>> {
     parse(&file::read(&path, file::LARGE)?).map_err(|malformed| malformed.at(&path))
 }
 
-/// The page frames worth scanning: [`ranges`] of this machine's zones.
+/// The page frames to scan: [`ranges`] of this machine's zones.
 ///
 /// # Errors
 /// [`crate::Error::Parse`]; [`crate::Error::Io`].
@@ -111,7 +111,7 @@ mod tests {
     const CAPTURED: &str = include_str!("testdata/zoneinfo");
 
     #[test]
-    fn a_captured_file_reads() {
+    fn a_captured_file_is_parsed() {
         let (_keep, roots) = tree(&[("proc/zoneinfo", CAPTURED)]);
         let zones = read(&roots).unwrap();
         let names: Vec<_> = zones.iter().map(|zone| (zone.node, zone.name.as_str(), zone.start_pfn)).collect();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_merge_where_zones_touch_or_interleave() {
+    fn ranges_of_adjacent_or_interleaved_zones_are_merged() {
         let check = |spans: &[(u64, u64)], expected: &[(u64, u64)]| {
             let zone = |&(start, spanned)| Zone { node: 0, name: String::new(), spanned, present: spanned, start_pfn: Some(start) };
             let zones: Vec<_> = spans.iter().map(zone).collect();

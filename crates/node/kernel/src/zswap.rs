@@ -11,7 +11,7 @@ use crate::{Error, Malformed, Result, Roots, file, text};
 /// The parameters that [`Zswap::set`] accepts, by their file names.
 pub const PARAMETERS: [&str; 5] = ["enabled", "compressor", "max_pool_percent", "accept_threshold_percent", "shrinker_enabled"];
 
-/// zswap's parameters; `None` where the kernel does not have it.
+/// zswap's parameters; `None` if the kernel does not have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Parameters {
     /// Whether pages on their way to swap are compressed into DRAM.
@@ -26,7 +26,7 @@ pub struct Parameters {
     pub shrinker_enabled: Option<bool>,
 }
 
-/// zswap's debugfs counters; `None` where the kernel does not have it.
+/// zswap's debugfs counters; `None` if the kernel does not have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// DRAM that the pool takes.
@@ -52,7 +52,7 @@ pub struct Counters {
 /// A parameter of a yes-or-no kind: `Y` or `N`, in either case, or a digit.
 ///
 /// # Errors
-/// [`Malformed`] where it is neither.
+/// [`Malformed`] if it is neither.
 pub fn parse_flag(text: &str) -> Result<bool, Malformed> {
     match text.trim() {
         "Y" | "y" | "1" => Ok(true),
@@ -96,7 +96,7 @@ impl Zswap {
         })
     }
 
-    /// The text of one parameter as [`Zswap::set`] takes it back; `None` where the kernel does not have it.
+    /// The text of one parameter as [`Zswap::set`] takes it back; `None` if the kernel does not have it.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a name not in [`PARAMETERS`]; [`Error::Io`].
@@ -128,7 +128,7 @@ impl Zswap {
         }
     }
 
-    /// Reads the debugfs counters; `None` where debugfs is not mounted or not ours to read.
+    /// Reads the debugfs counters; `None` if debugfs is not mounted or not ours to read.
     ///
     /// # Errors
     /// [`Error::Parse`]; [`Error::Io`].

@@ -1,4 +1,11 @@
-//! What the memory controller prints: limits, `memory.stat`, `memory.events`.
+//! Files of the memory controller: limits, `memory.stat`, `memory.events`.
+//!
+//! ```text
+//! memory.max   memory.stat               memory.events
+//! 67108864     anon 52428800             low 0
+//!              file 8192                high 12
+//! ```
+//! Limits and sizes are in bytes; counters of `memory.stat` are in pages or faults.
 
 use std::fmt;
 
@@ -8,18 +15,18 @@ use units::Bytes;
 use crate::text::FlatKeyed;
 use crate::{Malformed, text};
 
-/// A limit: so many bytes, or none at all, which the kernel writes `max` and which is above every number.
+/// A limit in bytes, or no limit, which the kernel writes as `max` and which orders above every number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// So many bytes.
+    /// A limit in bytes.
     Bytes(Bytes),
     /// No limit.
     Max,
 }
 
 impl fmt::Display for Limit {
-    /// As the kernel reads it.
+    /// Prints the kernel's format.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bytes(bytes) => write!(f, "{}", bytes.0),
@@ -28,10 +35,10 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Reads a limit: a number of bytes, or `max`.
+/// Parses a limit: a number of bytes, or `max`.
 ///
 /// # Errors
-/// [`Malformed`] where it is neither.
+/// [`Malformed`] if the text is neither.
 pub fn parse_limit(text: &str) -> Result<Limit, Malformed> {
     match text.trim() {
         "max" => Ok(Limit::Max),
@@ -39,8 +46,8 @@ pub fn parse_limit(text: &str) -> Result<Limit, Malformed> {
     }
 }
 
-/// The fields of `memory.stat` that Thermocline uses; `None` where the kernel does not print it. Descendants are
-/// included. Counters count pages or faults since the cgroup was made.
+/// The fields of `memory.stat` that Thermocline uses; `None` if the kernel does not print it. Descendants are
+/// included. Counters count pages or faults since the cgroup was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryStat {
     /// Anonymous memory in DRAM, swap cache included.
@@ -49,13 +56,13 @@ pub struct MemoryStat {
     pub file: Option<Bytes>,
     /// Shared memory and tmpfs in DRAM.
     pub shmem: Option<Bytes>,
-    /// Memory that is being written to a device, on its way to swap included.
+    /// Memory under writeback to a device, swap included.
     pub file_writeback: Option<Bytes>,
     /// Memory that is both in DRAM and in swap.
     pub swapcached: Option<Bytes>,
-    /// DRAM that its pages take in zswap, compressed.
+    /// Compressed size of the cgroup's pages in zswap, in DRAM.
     pub zswap: Option<Bytes>,
-    /// The size of those pages before compression.
+    /// Uncompressed size of those pages.
     pub zswapped: Option<Bytes>,
     /// Anonymous memory on the inactive list; with multi-generational LRU, of its older generations.
     pub inactive_anon: Option<Bytes>,
@@ -69,9 +76,9 @@ pub struct MemoryStat {
     pub unevictable: Option<Bytes>,
     /// Anonymous memory in transparent huge pages.
     pub anon_thp: Option<Bytes>,
-    /// Memory that did not shrink and that zswap keeps as it is.
+    /// Incompressible memory that zswap stores uncompressed.
     pub zswap_incomp: Option<Bytes>,
-    /// Pages brought back out of zswap.
+    /// Pages loaded from zswap.
     pub zswpin: Option<u64>,
     /// Pages stored in zswap.
     pub zswpout: Option<u64>,
@@ -85,24 +92,24 @@ pub struct MemoryStat {
     pub workingset_refault_anon: Option<u64>,
     /// Refaults of file pages.
     pub workingset_refault_file: Option<u64>,
-    /// Refaulted anonymous pages that were in active use when they went out.
+    /// Refaulted anonymous pages that were part of the working set when they were evicted.
     pub workingset_restore_anon: Option<u64>,
-    /// Refaulted file pages that were in active use when they went out.
+    /// Refaulted file pages that were part of the working set when they were evicted.
     pub workingset_restore_file: Option<u64>,
-    /// Pages that proactive reclaim looked at.
+    /// Pages scanned by proactive reclaim.
     pub pgscan_proactive: Option<u64>,
-    /// Pages that proactive reclaim took.
+    /// Pages reclaimed by proactive reclaim.
     pub pgsteal_proactive: Option<u64>,
     /// Page faults.
     pub pgfault: Option<u64>,
-    /// Page faults that had to wait for I/O or decompression.
+    /// Major page faults, which waited for I/O or decompression.
     pub pgmajfault: Option<u64>,
 }
 
-/// Reads `memory.stat`. Unknown keys pass.
+/// Parses `memory.stat`. Unknown keys are ignored.
 ///
 /// # Errors
-/// [`Malformed`] where a line has no value, or that of a known key is not a number.
+/// [`Malformed`] if a line has no value, or the value of a known key is not a number.
 pub fn parse_stat(text: &str) -> Result<MemoryStat, Malformed> {
     let table = FlatKeyed::split(text)?;
     let count = |key| table.get(key);
@@ -138,25 +145,25 @@ pub fn parse_stat(text: &str) -> Result<MemoryStat, Malformed> {
     })
 }
 
-/// `memory.events`: how often the cgroup or one below it met a limit.
+/// `memory.events`: how often the cgroup or a descendant reached a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryEvents {
-    /// Reclaimed although under `memory.low`.
+    /// Times that memory below `memory.low` was reclaimed.
     pub low: u64,
-    /// Throttled above `memory.high`.
+    /// Times that processes were throttled above `memory.high`.
     pub high: u64,
-    /// About to pass `memory.max`.
+    /// Times that usage was about to exceed `memory.max`.
     pub max: u64,
-    /// Reached `memory.max` with nothing left to reclaim.
+    /// Times that an allocation failed at `memory.max`.
     pub oom: u64,
-    /// Processes that the out-of-memory killer ended.
+    /// Processes killed by the OOM killer.
     pub oom_kill: u64,
 }
 
-/// Reads `memory.events`. Unknown keys pass.
+/// Parses `memory.events`. Unknown keys are ignored.
 ///
 /// # Errors
-/// [`Malformed`] where one of the five keys, which every cgroup v2 kernel prints, is missing or not a number.
+/// [`Malformed`] if one of the five keys, which every cgroup v2 kernel prints, is missing or not a number.
 pub fn parse_events(text: &str) -> Result<MemoryEvents, Malformed> {
     let table = FlatKeyed::split(text)?;
     Ok(MemoryEvents {

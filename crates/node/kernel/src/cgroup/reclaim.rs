@@ -1,7 +1,7 @@
 //! Proactive reclaim: `memory.reclaim` (Linux 5.19).
 //!
-//! One write is one request: `16777216`, or `16777216 swappiness=200`. A kernel that does not know `swappiness=`, or
-//! not that value, answers `EINVAL` before it reclaims anything; `EAGAIN` and `EINTR` come after it tried.
+//! Each write is one request: `16777216`, or `16777216 swappiness=200`. If the kernel does not support `swappiness=` or the
+//! value, it returns `EINVAL` before it reclaims; `EAGAIN` and `EINTR` are returned after it has tried.
 
 use std::fmt;
 
@@ -12,30 +12,30 @@ use crate::{Error, Result, file};
 
 const FILE: &str = "memory.reclaim";
 
-/// How far `memory.reclaim` came.
+/// The result of a request to `memory.reclaim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReclaimOutcome {
-    /// The kernel reclaimed at least what was asked.
+    /// The kernel reclaimed at least the requested amount.
     Done,
-    /// It gave up before (`EAGAIN`); some memory may have gone out.
+    /// The kernel reclaimed less than requested (`EAGAIN`).
     Partial,
-    /// A signal ended the request (`EINTR`); some memory may have gone out.
+    /// A signal interrupted the request (`EINTR`); some memory may have been reclaimed.
     Interrupted,
 }
 
-/// The kernel's leaning between anonymous and file pages during one request.
+/// The swappiness of one request: the kernel's bias between anonymous and file pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Swappiness {
-    /// 0 takes file pages only, 200 prefers anonymous ones; more is refused by the kernel. From Linux 6.9 on.
+    /// 0 reclaims file pages only, 200 prefers anonymous pages; the kernel rejects higher values. From Linux 6.9 on.
     Value(u8),
-    /// Anonymous pages only; 6.12 does not know the word, 7.2 does.
+    /// Anonymous pages only; supported by Linux 7.2, not by 6.12.
     Max,
 }
 
 impl fmt::Display for Swappiness {
-    /// As the kernel reads it.
+    /// Prints the kernel's format.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(value) => write!(f, "{value}"),
@@ -45,14 +45,14 @@ impl fmt::Display for Swappiness {
 }
 
 impl Cgroup {
-    /// Asks the kernel to reclaim `amount` from it and its descendants (`memory.reclaim`, Linux 5.19).
+    /// Requests reclaim of `amount` from the cgroup and its descendants (`memory.reclaim`, Linux 5.19).
     ///
-    /// Blocks until the kernel is done, which may take minutes on a hot cgroup: ask for little, from a process
-    /// that may be killed. The stall is booked to the pressure of the caller's own cgroup. The kernel may reclaim
-    /// twice of what was asked.
+    /// Blocks until the kernel is done, which may take minutes on a cgroup without cold memory: request small amounts, from a
+    /// process that can be killed. The stall is accounted to the pressure of the caller's cgroup. The kernel may reclaim
+    /// twice the requested amount.
     ///
     /// # Errors
-    /// As [`Cgroup::current`]; [`Error::Unsupported`] also where the kernel refuses the swappiness.
+    /// As [`Cgroup::current`]; [`Error::Unsupported`] also if the kernel rejects the swappiness.
     pub fn reclaim(&self, amount: Bytes, swappiness: Option<Swappiness>) -> Result<ReclaimOutcome> {
         let request = match swappiness {
             None => amount.0.to_string(),
@@ -65,17 +65,17 @@ impl Cgroup {
                 Some(libc::EAGAIN) => Ok(ReclaimOutcome::Partial),
                 Some(libc::EINTR) => Ok(ReclaimOutcome::Interrupted),
                 Some(libc::EINVAL) if swappiness.is_some() => Err(Error::unsupported(
-                    format!("this kernel refuses {request:?} in memory.reclaim"),
-                    "reclaim without swappiness, or with a number from 0 to 200 from Linux 6.9 on",
+                    format!("this kernel rejects {request:?} in memory.reclaim"),
+                    "reclaim without swappiness, or boot Linux 6.9 or newer and use a number from 0 to 200",
                 )),
                 _ => Err(Error::from_io(&self.path.join(FILE), "write", source)),
             },
         }
     }
 
-    /// Whether `memory.reclaim` takes this swappiness. It asks for 0 bytes: the kernel reads the whole request before
-    /// it begins (`memory_reclaim()` in `mm/memcontrol.c`, `user_proactive_reclaim()` in newer kernels), and then has
-    /// nothing to do. Seen to take 0 and 200 on Linux 6.12 and 7.2, `max` on 7.2 alone, and 201 on neither.
+    /// Whether `memory.reclaim` supports this swappiness. Requests 0 bytes, which reclaims nothing: the kernel parses the whole
+    /// request first (`memory_reclaim()` in `mm/memcontrol.c`, `user_proactive_reclaim()` in newer kernels). Linux 6.12 and
+    /// 7.2 accept 0 and 200 and reject 201; only 7.2 accepts `max`.
     ///
     /// # Errors
     /// As [`Cgroup::current`].

@@ -10,7 +10,7 @@ const CPU_STAT: &str = "usage_usec 7431\nuser_usec 5000\nsystem_usec 2431\nnice_
 const PRESSURE: &str = "some avg10=1.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=8\n";
 const EVENTS: &str = "low 1\nhigh 2\nmax 3\noom 4\noom_kill 5\noom_group_kill 0\n";
 
-/// A machine with the cgroups `/a`, limited to 64 MiB, `/a/b`, and `/c`, without processes.
+/// A machine with the cgroups `/a`, limited to 64 MiB, `/a/b` and `/c`.
 const MACHINE: [(&str, &str); 14] = [
     ("sys/fs/cgroup/cgroup.controllers", "cpu io memory pids\n"),
     ("sys/fs/cgroup/cgroup.subtree_control", "cpu memory\n"),
@@ -33,10 +33,10 @@ fn root(roots: &Roots) -> CgroupRoot {
 }
 
 #[test]
-fn parsers_refuse_what_is_cut() {
+fn parsers_reject_truncated_files() {
     let stat = parse_stat(STAT).unwrap();
     assert!(stat.zswapped > stat.zswap && stat.zswpout > stat.zswpin, "{stat:?}");
-    assert_eq!((stat.pswpin, stat.zswap_incomp, stat.pgsteal_proactive), (None, None, None), "6.12 prints none of these");
+    assert_eq!((stat.pswpin, stat.zswap_incomp, stat.pgsteal_proactive), (None, None, None), "not printed by 6.12");
     assert_eq!(stat.file_writeback, Some(Bytes(0)));
     assert!(stat.workingset_restore_anon.is_some() && stat.workingset_restore_file.is_some(), "{stat:?}");
     cut_everywhere(STAT, parse_stat);
@@ -59,13 +59,13 @@ fn parsers_refuse_what_is_cut() {
 }
 
 #[test]
-fn limits_order_below_max() {
+fn every_number_is_below_max() {
     assert!(Limit::Bytes(Bytes(u64::MAX)) < Limit::Max && Limit::Bytes(Bytes(1)) < Limit::Bytes(Bytes(2)));
     assert_eq!((Limit::Max.to_string(), Limit::Bytes(Bytes(7)).to_string()), ("max".into(), "7".into()));
 }
 
 #[test]
-fn a_machine_without_cgroup_v2_is_told_what_it_has() {
+fn without_cgroup_v2_the_error_names_the_hierarchy_found() {
     let check = |files: &[(&str, &str)], what: &str| {
         let (_keep, roots) = tree(files);
         let error = CgroupRoot::probe(&roots).unwrap_err();
@@ -79,7 +79,7 @@ fn a_machine_without_cgroup_v2_is_told_what_it_has() {
 }
 
 #[test]
-fn files_of_a_cgroup_read() {
+fn files_of_a_cgroup_are_parsed() {
     let (_keep, roots) = tree(&MACHINE);
     let a = Cgroup::open(&root(&roots), "/a/").unwrap();
     assert_eq!((a.name(), a.id()), ("/a", a.path().metadata().unwrap().ino()));
@@ -103,7 +103,7 @@ fn files_of_a_cgroup_read() {
 }
 
 #[test]
-fn pressure_that_is_not_kept_is_unsupported_with_a_remedy() {
+fn unaccounted_pressure_is_unsupported_with_a_remedy() {
     let (_keep, roots) = tree(&MACHINE);
     let a = Cgroup::open(&root(&roots), "/a").unwrap();
     let check = |remedy: &str| {
@@ -133,7 +133,7 @@ fn the_root_cgroup_has_no_memory_files() {
 }
 
 #[test]
-fn the_smallest_limit_on_the_way_up_counts() {
+fn the_effective_limit_is_the_smallest_of_the_ancestors() {
     let (_keep, roots) = tree(&MACHINE);
     let root = root(&roots);
     assert_eq!(Cgroup::open(&root, "a/b").unwrap().effective_limit().unwrap(), Limit::Bytes(Bytes::mib(64)));
@@ -141,7 +141,7 @@ fn the_smallest_limit_on_the_way_up_counts() {
 }
 
 #[test]
-fn writes_are_what_the_kernel_reads() {
+fn writes_have_the_kernels_format() {
     let (keep, roots) = tree(&MACHINE);
     let root = root(&roots);
     let a = Cgroup::open(&root, "a").unwrap();
@@ -162,12 +162,12 @@ fn writes_are_what_the_kernel_reads() {
     assert_eq!(wrote("cgroup.procs"), "77");
     let c = Cgroup::open(&root, "c").unwrap();
     for error in [a.kill().unwrap_err(), a.set_swap_max(Limit::Max).unwrap_err(), c.reclaim_takes(Swappiness::Value(0)).unwrap_err()] {
-        assert!(error.is_unsupported(), "a missing file is never made: {error}");
+        assert!(error.is_unsupported(), "a missing file is never created: {error}");
     }
 }
 
 #[test]
-fn a_cgroup_made_anew_under_the_same_name_is_another() {
+fn a_recreated_cgroup_is_a_different_cgroup() {
     let (_keep, roots) = tree(&MACHINE);
     let root = root(&roots);
     let c = Cgroup::open(&root, "c").unwrap();
@@ -198,11 +198,11 @@ fn listings_are_breadth_first_and_bounded() {
 }
 
 #[test]
-fn cgroups_are_made_with_the_memory_controller_and_removed() {
+fn cgroups_are_created_with_the_memory_controller_and_removed() {
     let (keep, roots) = tree(&MACHINE);
     let root = root(&roots);
     let made = create(&root, "/new").unwrap();
-    assert_eq!(get(keep.path(), "sys/fs/cgroup/cgroup.subtree_control"), "cpu memory\n", "it was there");
+    assert_eq!(get(keep.path(), "sys/fs/cgroup/cgroup.subtree_control"), "cpu memory\n", "already enabled");
     put(&roots.cgroup, "new/cgroup.subtree_control", "");
     create(&root, "new/leaf").unwrap();
     assert_eq!(get(keep.path(), "sys/fs/cgroup/new/cgroup.subtree_control"), "+memory");

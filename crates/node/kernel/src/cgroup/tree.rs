@@ -1,4 +1,6 @@
-//! Cgroups as a tree: listing, processes, making and removing.
+//! The tree of cgroups: listing, processes, creation and removal.
+//!
+//! `cgroup.procs` holds one pid per line, `cgroup.events` the lines `populated 1` and `frozen 0`.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -8,18 +10,18 @@ use super::{Cgroup, CgroupRoot};
 use crate::text::FlatKeyed;
 use crate::{Error, Malformed, Result, text};
 
-/// The names of the cgroups below the root, breadth first and sorted within a parent, with a slash in front.
+/// Lists the names of the cgroups below the root, breadth first and sorted within a parent, with a leading slash.
 ///
-/// The root itself is not among them. At most `limit` are returned: that many may mean that there are more.
-/// Cgroups that vanish while being listed are left out.
+/// The root itself is not listed. Returns at most `limit`; if `limit` are returned, there may be more. Cgroups that vanish
+/// during the listing are omitted.
 ///
 /// # Errors
-/// [`Error::Io`] where the hierarchy cannot be read.
+/// [`Error::Io`] if the hierarchy cannot be read.
 pub fn list(root: &CgroupRoot, limit: usize) -> Result<Vec<String>> {
     below(root, "", limit)
 }
 
-/// The names below the cgroup `top` (without a slash at the end), breadth first.
+/// Lists the names below the cgroup `top` (without a trailing slash), breadth first.
 fn below(root: &CgroupRoot, top: &str, limit: usize) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut queue = VecDeque::from([top.to_owned()]);
@@ -42,7 +44,7 @@ fn below(root: &CgroupRoot, top: &str, limit: usize) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Sorted names of the directories in `directory`. A name that is not UTF-8 is left out: it cannot be configured.
+/// Sorted names of the directories in `directory`. Names that are not UTF-8 are omitted: they cannot be configured.
 fn subdirectories(directory: &Path) -> Result<Vec<String>> {
     let fail = |source| Error::from_io(directory, "list", source);
     let mut names = Vec::new();
@@ -58,14 +60,14 @@ fn subdirectories(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Makes the cgroup `rel` below an existing parent, with the memory controller enabled for it.
+/// Creates the cgroup `rel` below an existing parent, with the memory controller enabled for it.
 ///
-/// The parent's `cgroup.subtree_control` gets `+memory` if it lacks it; that stays, as it changes nothing for
-/// cgroups that set no limit.
+/// Enables `memory` in the parent's `cgroup.subtree_control` if it is disabled. This is not undone, because it has no effect
+/// on cgroups without limits.
 ///
 /// # Errors
-/// [`Error::Gone`] where the parent does not exist; [`Error::Busy`] where the parent holds processes itself, so
-/// that the kernel gives its children no controllers, or where `rel` exists; [`Error::Io`].
+/// [`Error::Gone`] if the parent does not exist; [`Error::Busy`] if `rel` exists, or if the parent holds processes, so that
+/// the kernel enables no controllers for its children; [`Error::Io`].
 pub fn create(root: &CgroupRoot, rel: &str) -> Result<Cgroup> {
     let name = rel.trim_matches('/');
     let parent = Cgroup::open(root, name.rsplit_once('/').map_or("", |(parent, _)| parent))?;
@@ -76,20 +78,20 @@ pub fn create(root: &CgroupRoot, rel: &str) -> Result<Cgroup> {
         Err(source) if source.raw_os_error() == Some(libc::EEXIST) => {
             Err(Error::busy(format!("the cgroup /{name} exists already"), "choose another name, or remove it"))
         }
-        Err(source) => Err(Error::from_io(&path, "make", source)),
+        Err(source) => Err(Error::from_io(&path, "create", source)),
     }
 }
 
 impl Cgroup {
-    /// The processes of it and its descendants, at most `limit`: that many may mean that there are more.
+    /// The processes of the cgroup and its descendants, at most `limit`; if `limit` are returned, there may be more.
     ///
-    /// Processes outside our pid namespace are left out, as are cgroups that vanish while being read.
+    /// Processes outside the caller's pid namespace are omitted, and so are cgroups that vanish during the walk.
     ///
     /// # Errors
     /// [`Error::Gone`]; [`Error::Parse`]; [`Error::Io`].
     pub fn procs(&self, limit: usize) -> Result<Vec<i32>> {
         let mut pids = self.own_procs()?;
-        // Each cgroup may be empty, so the number of pids does not bound the walk.
+        // Cgroups may be empty, so the number of pids does not bound the walk.
         for name in below(&self.root, self.name.trim_end_matches('/'), limit)? {
             if pids.len() >= limit {
                 break;
@@ -106,13 +108,13 @@ impl Cgroup {
 
     fn own_procs(&self) -> Result<Vec<i32>> {
         match self.require("cgroup.procs", parse_procs) {
-            // A threaded cgroup: its processes are those of the domain above it.
+            // A threaded cgroup: its processes are listed in its domain cgroup.
             Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
             other => other,
         }
     }
 
-    /// The cgroups below it, breadth first, at most `limit`.
+    /// The cgroup's descendants, breadth first, at most `limit`.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -128,16 +130,16 @@ impl Cgroup {
         Ok(found)
     }
 
-    /// Removes it.
+    /// Removes the cgroup.
     ///
     /// # Errors
-    /// [`Error::Gone`] where it is gone already; [`Error::Busy`] where it holds processes or cgroups;
+    /// [`Error::Gone`] if it no longer exists; [`Error::Busy`] if it holds processes or cgroups;
     /// [`Error::Io`].
     pub fn remove(&self) -> Result<()> {
         match fs::remove_dir(&self.path) {
             Ok(()) => Ok(()),
             Err(source) if source.raw_os_error() == Some(libc::EBUSY) => {
-                Err(Error::busy(format!("the cgroup {} still holds processes or cgroups", self.name), "end or move them first"))
+                Err(Error::busy(format!("the cgroup {} still holds processes or cgroups", self.name), "terminate or move them first"))
             }
             Err(source) => Err(Error::from_io(&self.path, "remove", source)),
         }
@@ -151,11 +153,11 @@ impl Cgroup {
         }
         match self.write(FILE, "+memory") {
             Err(error) if error.errno() == Some(libc::EBUSY) => Err(Error::busy(
-                format!("the cgroup {} holds processes, so its children get no controllers", self.name),
+                format!("the cgroup {} holds processes, so that no controllers can be enabled for its children", self.name),
                 "choose a parent cgroup without processes of its own",
             )),
             Err(error) if error.is_gone() && self.path.exists() => Err(Error::unsupported(
-                format!("the cgroup {} was not given the memory controller", self.name),
+                format!("the memory controller is not enabled for the cgroup {}", self.name),
                 "echo +memory > cgroup.subtree_control in each of its ancestors, from the root down",
             )),
             other => other,
@@ -163,18 +165,18 @@ impl Cgroup {
     }
 }
 
-/// One pid a line; 0 stands for a process outside our pid namespace.
+/// Parses one pid per line; 0 stands for a process outside the caller's pid namespace and is omitted.
 pub(super) fn parse_procs(text: &str) -> Result<Vec<i32>, Malformed> {
     let pids = text::lines(text).map(|(line, row)| text::number(Some(row), line, "a pid"));
     pids.filter(|pid| *pid != Ok(0)).collect()
 }
 
-/// The line `populated 0` or `populated 1` of `cgroup.events`.
+/// Parses the line `populated 0` or `populated 1` of `cgroup.events`.
 pub(super) fn parse_populated(text: &str) -> Result<bool, Malformed> {
     FlatKeyed::split(text)?.require("populated").map(|populated| populated != 0)
 }
 
-/// The line `frozen 0` or `frozen 1` of `cgroup.events`.
+/// Parses the line `frozen 0` or `frozen 1` of `cgroup.events`.
 pub(super) fn parse_frozen(text: &str) -> Result<bool, Malformed> {
     FlatKeyed::split(text)?.get("frozen").map(|frozen| frozen.is_some_and(|frozen| frozen != 0))
 }

@@ -51,7 +51,7 @@ struct SendCommand {
 /// The commands that the expander `name` knows, by their numbers.
 ///
 /// # Errors
-/// [`Error::Gone`]; [`Error::Io`], also for those who may not ask; [`Error::Unsupported`] where the device refuses;
+/// [`Error::Gone`]; [`Error::Io`], also for those who may not ask; [`Error::Unsupported`] if the device refuses;
 /// [`Error::Parse`].
 pub fn commands(roots: &Roots, name: &str) -> Result<Vec<u16>> {
     let mailbox = Mailbox::open(roots, name)?;
@@ -76,7 +76,7 @@ pub fn commands(roots: &Roots, name: &str) -> Result<Vec<u16>> {
 /// and for each log its name and its size of 32 bits.
 ///
 /// # Errors
-/// [`Malformed`] where it is shorter than it says, or has no such log.
+/// [`Malformed`] if it is shorter than it says, or has no such log.
 pub fn parse_logs(bytes: &[u8]) -> Result<u32, Malformed> {
     const EXPECTED: &str = "a list of logs with the Command Effects Log in it";
     let short = || Malformed::new(0, &format!("{} bytes", bytes.len()), EXPECTED);
@@ -93,7 +93,7 @@ pub fn parse_logs(bytes: &[u8]) -> Result<u32, Malformed> {
 /// The commands of a Command Effects Log: for each its number and what it does, of 16 bits each.
 ///
 /// # Errors
-/// [`Malformed`] where a part of an entry is missing.
+/// [`Malformed`] if a part of an entry is missing.
 pub fn parse_effects(bytes: &[u8]) -> Result<Vec<u16>, Malformed> {
     let entries = bytes.chunks_exact(4);
     if !entries.remainder().is_empty() {

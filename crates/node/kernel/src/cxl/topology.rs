@@ -91,7 +91,7 @@ pub struct Topology {
 /// Everything that the kernel knows of CXL memory; nothing on a machine without.
 ///
 /// # Errors
-/// [`Error::Gone`] where a device is removed meanwhile; [`Error::Parse`]; [`Error::Io`].
+/// [`Error::Gone`] if a device is removed meanwhile; [`Error::Parse`]; [`Error::Io`].
 pub fn topology(roots: &Roots) -> Result<Topology> {
     let cxl = roots.sys.join("bus/cxl/devices");
     let mapped = decoders(&cxl)?;

@@ -4,7 +4,7 @@
 //! DAMON merges and splits regions at the end of an aggregation only, and one that is longer than any session never ends.
 //! Even if it did: two regions of a page are merged only if both fit into the total size divided by `regions_min`, and any
 //! region is split only while there are at most half of `regions_max` of them and it is longer than two pages. Both limits
-//! are the number of points here, or [`REGIONS_MIN`] where that is more, which the kernel asks for. So the regions stay
+//! are the number of points here, or [`REGIONS_MIN`] if that is more, which the kernel asks for. So the regions stay
 //! those that were given, in their order, and the tried regions, which do not name their process, are told apart by that.
 //!
 //! # How many looks there were
@@ -55,7 +55,7 @@ pub struct Counts {
     /// How often the accessed bit of each page was looked at.
     pub looks: u32,
     /// For each process, in the order given, how many looks found each of its pages accessed since the look before, in the
-    /// order of its addresses; `None` where the process has ended.
+    /// order of its addresses; `None` if the process has ended.
     pub accessed: Vec<Option<Vec<u32>>>,
     /// When the last of the looks was.
     pub taken_at: Instant,
@@ -139,8 +139,8 @@ impl PointSession {
     /// higher then.
     ///
     /// # Errors
-    /// [`Error::Gone`] where all processes have ended, or there were [`LOOKS_MAX`] looks: the session is over;
-    /// [`Error::Busy`] where other commands held DAMON up for too long; [`Error::Parse`]; [`Error::Io`].
+    /// [`Error::Gone`] if all processes have ended, or there were [`LOOKS_MAX`] looks: the session is over;
+    /// [`Error::Busy`] if other commands held DAMON up for too long; [`Error::Parse`]; [`Error::Io`].
     pub fn counts(&self) -> Result<Counts> {
         let kdamond = self.kdamond();
         if !kdamond::is_ours(&kdamond, &self.pids())? {
@@ -169,7 +169,7 @@ impl PointSession {
     /// Ends the kdamond, waits for a look at most until it has ended, and removes it. May be called again where it failed.
     ///
     /// # Errors
-    /// [`Error::Busy`] where it does not end in time; [`Error::Io`].
+    /// [`Error::Busy`] if it does not end in time; [`Error::Io`].
     pub fn stop(&mut self) -> Result<()> {
         if self.stopped {
             return Ok(());

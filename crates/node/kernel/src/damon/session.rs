@@ -48,7 +48,7 @@ impl Session {
     /// the end of its aggregation.
     ///
     /// # Errors
-    /// [`Error::Gone`] where the process has ended or there is no such index; [`Error::Busy`] where other commands held
+    /// [`Error::Gone`] if the process has ended or there is no such index; [`Error::Busy`] if other commands held
     /// DAMON up for too long; [`Error::Parse`]; [`Error::Io`].
     pub fn snapshot(&self, index: usize) -> Result<(Vec<Region>, Instant)> {
         let kdamond = self.kdamond(index);
@@ -76,7 +76,7 @@ impl Session {
     /// Ends all kdamonds, waits until they have ended, and removes them. May be called again where it failed.
     ///
     /// # Errors
-    /// [`Error::Busy`] where one does not end in time; [`Error::Io`].
+    /// [`Error::Busy`] if one does not end in time; [`Error::Io`].
     pub fn stop(&mut self) -> Result<()> {
         if self.stopped {
             return Ok(());
