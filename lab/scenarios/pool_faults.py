@@ -145,7 +145,7 @@ def _full_disk(site: Site) -> None:
     lab.holds("full_disk", "full" in refused, f"no start was refused because of the full disk: {refused!r}")
     pool.disk.make_room()
     begin = time.monotonic()
-    pool.until("the manager writes again", lambda: pool.status()["trouble"] is None, BACK_SECONDS)
+    pool.until("the manager writes again", lambda: pool.status()["ledger_error"] is None, BACK_SECONDS)
     site.figures["full_disk_again_seconds"] = time.monotonic() - begin
     site.figures["full_disk_refused"] = int(bool(refused))
     site.others_back("full disk")

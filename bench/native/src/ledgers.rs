@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use manager::api::{AssignRequest, Code, Refused, Slice};
-use manager::book::{Answer, Ask};
+use manager::api::{AssignRequest, Code, ErrorResponse, Slice};
 use manager::client::Client;
+use manager::ledger::{Request, Response};
 use manager::service::{self, Manager};
 use manager::settings::Settings;
 use pool::{EmcId, Generation, SliceId};
@@ -82,27 +82,27 @@ impl Way for Client {
 struct Within<'a>(&'a Manager);
 
 impl Within<'_> {
-    fn followed(&self, ask: Ask) -> Result<Result<Answer, Refused>> {
-        Ok(self.0.handle().context("the manager has stopped")?.ask(ask))
+    fn outcome(&self, request: Request) -> Result<Result<Response, ErrorResponse>> {
+        Ok(self.0.handle().context("the manager has stopped")?.call(request))
     }
 
-    fn ask(&self, ask: Ask) -> Result<Answer> {
-        self.followed(ask)?.map_err(|refused| anyhow::anyhow!(refused.message))
+    fn call(&self, request: Request) -> Result<Response> {
+        self.outcome(request)?.map_err(|refused| anyhow::anyhow!(refused.message))
     }
 }
 
 impl Way for Within<'_> {
     fn lease(&self, host: &str) -> Result<u64> {
-        match self.ask(Ask::Lease { host: host.to_owned(), instance: "bench".to_owned() })? {
-            Answer::Lease(lease) => Ok(lease.epoch),
+        match self.call(Request::Lease { host: host.to_owned(), instance: "bench".to_owned() })? {
+            Response::Lease(lease) => Ok(lease.epoch),
             other => bail!("unexpected reply to a lease request: {other:?}"),
         }
     }
 
     fn assign(&self, host: &str, epoch: u64, name: &str) -> Result<Option<Slice>> {
         let (host, request, vm) = (host.to_owned(), format!("give {name}"), name.to_owned());
-        match self.followed(Ask::Assign { host, epoch, request, vm, slices: 1 })? {
-            Ok(Answer::Assignment(given)) => Ok(given.slices.into_iter().next()),
+        match self.outcome(Request::Assign { host, epoch, request, vm, slices: 1 })? {
+            Ok(Response::Assignment(given)) => Ok(given.slices.into_iter().next()),
             Ok(other) => bail!("unexpected reply to an assignment: {other:?}"),
             Err(refused) if refused.error == Code::Short => Ok(None),
             Err(refused) => bail!(refused.message),
@@ -110,12 +110,12 @@ impl Way for Within<'_> {
     }
 
     fn give_back(&self, host: &str, epoch: u64, name: &str) -> Result<()> {
-        self.ask(Ask::Return { host: host.to_owned(), epoch, request: format!("take {name}"), vm: name.to_owned() }).map(drop)
+        self.call(Request::Return { host: host.to_owned(), epoch, request: format!("take {name}"), vm: name.to_owned() }).map(drop)
     }
 
     fn offlined(&self, host: &str, epoch: u64, slice: &Slice) -> Result<()> {
         let place = SliceId { emc: EmcId(slice.emc), index: slice.index };
-        self.ask(Ask::Offlined { host: host.to_owned(), epoch, slice: place, generation: Generation(slice.generation) }).map(drop)
+        self.call(Request::Offlined { host: host.to_owned(), epoch, slice: place, generation: Generation(slice.generation) }).map(drop)
     }
 }
 

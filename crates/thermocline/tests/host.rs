@@ -84,13 +84,13 @@ fn both_say_when_they_are_ready_and_a_scrape_tells_of_the_host() {
     ready(&notify);
     let address = url.trim().trim_end_matches("/metrics");
     let told = get(address, "/metrics");
-    for line in ["local_bytes 1073741824", "guests_started_total 0", "repairs_left 1", "manager_in_trouble 0"] {
+    for line in ["local_bytes 1073741824", "guests_started_total 0", "repairs_left 1", "manager_unavailable 0"] {
         assert!(told.lines().any(|found| found == format!("thermocline_pool_host_{line}")), "{line}: {told}");
     }
     assert!(get(address, "/").starts_with("HTTP/1.1 404"));
     drop(manager);
     let began = Instant::now();
-    while get(address, "/metrics").contains("manager_in_trouble 0\n") {
+    while get(address, "/metrics").contains("manager_unavailable 0\n") {
         assert!(began.elapsed() < PATIENCE, "the manager's end is not told");
     }
 }

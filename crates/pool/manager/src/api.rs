@@ -1,4 +1,4 @@
-//! What is said to a pool manager, and what it answers: the messages of version 1, as JSON.
+//! Messages of the pool manager's API, version 1, as JSON.
 
 use std::path::PathBuf;
 
@@ -8,181 +8,181 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
-/// A slice that a host may use.
+/// A slice that is assigned to a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {
-    /// The external memory controller that it is behind.
+    /// External memory controller of the slice.
     pub emc: u16,
-    /// Its place there.
+    /// Index of the slice at its controller.
     pub index: u32,
-    /// The how-manieth owner this is; answers about the slice carry it.
+    /// Ownership generation: increases with every owner. Reports about the slice carry it.
     pub generation: u32,
-    /// The file that is its memory. Whoever uses it holds an exclusive `flock` on it.
+    /// File that is the slice's memory. A process that uses it holds an exclusive `flock` on it.
     pub path: PathBuf,
-    /// Its size in bytes.
+    /// Size in bytes.
     #[schemars(with = "u64")]
     pub bytes: Bytes,
 }
 
-/// What a VM has.
+/// The slices of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Assignment {
-    /// The VM, by its host's name for it.
+    /// Name of the VM on its host.
     pub vm: String,
-    /// How many slices were asked for. Fewer are left where the host had no lease for a while and nobody used them.
+    /// Number of slices requested. `slices` has fewer if the host had no lease for some time and no process used them.
     pub asked: u32,
-    /// Those that it has.
+    /// The slices that the VM has.
     pub slices: Vec<Slice>,
 }
 
-/// What a host is to do about a slice.
+/// An action that the manager requires from a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Take it offline, let go of its file, and say so by `offlined` or `offline-failed`.
+    /// Take the slice offline, close its file, and report `offlined` or `offline-failed`.
     Offline,
 }
 
-/// Something that a host is to do.
+/// An action that a host must perform on a slice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
-    /// With which slice.
+    /// The slice.
     pub slice: Slice,
-    /// What.
+    /// The action.
     pub action: Action,
-    /// How long ago this was asked for.
+    /// Time since the action was first required, in seconds.
     pub since_seconds: f64,
 }
 
-/// A host asks for a lease, by which all that it does is known to be its own.
+/// A host requests a lease, which authorises all of its other requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseRequest {
-    /// A name for this run of the host's driver, for people who look for the other one.
+    /// Name of this run of the host's daemon, shown to operators if two runs compete.
     pub instance: String,
 }
 
-/// A lease, and what the host has.
+/// A lease, and the state of the host at the manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Lease {
-    /// Goes with every request. Each lease has a higher one, and makes all before it worth nothing.
+    /// Epoch of the lease; required in every other request. A new lease has a higher epoch and voids all earlier ones.
     pub epoch: u64,
-    /// How long it lasts unless it is renewed.
+    /// Duration of the lease in seconds, unless it is renewed.
     pub lease_seconds: f64,
-    /// What its VMs have.
+    /// Assignments of the host's VMs.
     pub assignments: Vec<Assignment>,
-    /// What it is to do.
+    /// Actions that the host must perform.
     pub work: Vec<Work>,
 }
 
-/// A host is still there.
+/// A host renews its lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewRequest {
-    /// Of its lease.
+    /// Epoch of the host's lease.
     pub epoch: u64,
 }
 
-/// A lease goes on.
+/// A renewed lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Renewed {
-    /// For so long from now.
+pub struct RenewResponse {
+    /// Duration of the lease from now, in seconds.
     pub lease_seconds: f64,
-    /// What the host is to do.
+    /// Actions that the host must perform.
     pub work: Vec<Work>,
 }
 
-/// A VM is about to start and wants slices.
+/// A host requests slices for a VM that is about to start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AssignRequest {
-    /// Of the host's lease.
+    /// Epoch of the host's lease.
     pub epoch: u64,
-    /// The client's name for this request. Said again, it is the same request, and has the same answer.
+    /// The client's name for this request. A repetition with the same name has the same answer.
     pub request: String,
-    /// The VM. It has one assignment for its whole life.
+    /// Name of the VM. A VM has one assignment for its whole life.
     pub vm: String,
-    /// How many slices, at least one.
+    /// Number of slices, at least one.
     #[schemars(with = "u32")]
     pub slices: Slices,
 }
 
-/// What is still to be done.
+/// Actions that are still required.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkList {
-    /// By the host.
+    /// Actions that the host must perform.
     pub work: Vec<Work>,
 }
 
-/// A host has taken a slice offline.
+/// A host reports that a slice is offline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Offlined {
-    /// Of the host's lease.
+pub struct OfflinedRequest {
+    /// Epoch of the host's lease.
     pub epoch: u64,
-    /// Of the slice.
+    /// Ownership generation of the slice.
     pub generation: u32,
 }
 
-/// A host cannot take a slice offline now. It will be asked again.
+/// A host reports that it cannot take a slice offline now. The manager requires it again later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct OfflineFailed {
-    /// Of the host's lease.
+pub struct OfflineFailedRequest {
+    /// Epoch of the host's lease.
     pub epoch: u64,
-    /// Of the slice.
+    /// Ownership generation of the slice.
     pub generation: u32,
-    /// Why, for people.
+    /// The reason, for operators.
     pub why: String,
 }
 
-/// Done, and nothing more to say.
+/// An empty answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Done {}
+pub struct Empty {}
 
-/// Why a request was not followed. Nothing has changed then.
+/// A refused request. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Refused {
-    /// Which kind, for programs.
+pub struct ErrorResponse {
+    /// Error code, for programs.
     pub error: Code,
-    /// What, where, and what to do, for people.
+    /// What failed, on which object, and what to do, for operators.
     pub message: String,
 }
 
-/// Kinds of refusals.
+/// Error codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// 400: the request makes no sense.
+    /// 400: the request is malformed.
     BadRequest,
-    /// 403: it is another host's affair, or an operator's.
+    /// 403: only another host, or an operator, may make this request.
     Forbidden,
-    /// 404: there is no such thing.
+    /// 404: the object does not exist.
     NotFound,
-    /// 405: not with this method.
+    /// 405: the path does not accept this method.
     MethodNotAllowed,
-    /// 409: the epoch is void: the lease has run out, or a newer one was taken. Take a new lease.
+    /// 409: the epoch is void, because the lease has expired or a newer one was taken. Request a new lease.
     Fenced,
-    /// 409: the slice awaits no such answer: it came late, or twice.
+    /// 409: no such report is expected for the slice; it is late, or a repetition.
     Stale,
-    /// 409: the VM, or the request, is known with other contents.
+    /// 409: the VM or the request is known with other parameters.
     Conflict,
-    /// 409: what this request had brought is no longer the VM's.
+    /// 409: the slices that this request assigned were returned since.
     Over,
-    /// 413: the request is too long.
+    /// 413: the request's body is too long.
     TooLong,
-    /// 503: too many requests at once, or the manager is about to stop. Say it again.
+    /// 503: too many requests at once, or the manager is stopping. Repeat the request.
     Busy,
-    /// 503: the ledger cannot be written. Nothing changes hands until it can.
+    /// 503: the ledger cannot be written. No slice changes its owner until it can.
     Ledger,
-    /// 507: there are not enough free slices.
+    /// 507: not enough free slices.
     Short,
-    /// 507: the disk under the ledger is full. Nothing changes hands until it is not.
+    /// 507: the ledger's disk is full. No slice changes its owner until it has space.
     LedgerFull,
 }
 
 impl Code {
-    /// The HTTP status.
+    /// HTTP status of the code.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
@@ -198,32 +198,32 @@ impl Code {
     }
 }
 
-/// How many slices are in which state.
+/// Numbers of slices by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SliceCounts {
-    /// Nobody's, and zero.
+    /// Without owner, zeroed.
     pub free: u32,
-    /// VMs'.
+    /// Memory of VMs.
     pub online: u32,
-    /// Being taken offline by their host.
+    /// Being taken offline by their hosts.
     pub offlining: u32,
-    /// Their host could not take them offline, or did not answer in time. It is asked again.
+    /// Their hosts could not take them offline, or did not answer in time. The manager requires it again.
     pub stuck: u32,
-    /// Nobody's, and to be zeroed.
+    /// Without owner, to be zeroed.
     pub scrubbing: u32,
-    /// Behind an EMC that does not work.
+    /// At a controller that has failed.
     pub failed: u32,
 }
 
 impl From<Counts> for SliceCounts {
     fn from(counts: Counts) -> Self {
         let Counts { free, online, offlining, stuck, orphaned, scrubbing, failed } = counts;
-        // A service that runs has no orphans: they are those of a manager that is away.
+        // A running manager has no orphaned slices: slices become orphaned while it is down.
         Self { free, online, offlining, stuck: stuck + orphaned, scrubbing, failed }
     }
 }
 
-/// A pool at one moment.
+/// Status of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PoolStatus {
     /// Size of a slice in bytes.
@@ -231,119 +231,119 @@ pub struct PoolStatus {
     pub slice_bytes: Bytes,
     /// Slices by state.
     pub slices: SliceCounts,
-    /// The most that one VM could be given now.
+    /// Most slices that one VM could be assigned now.
     pub grantable: u32,
-    /// Slices that are promised to nobody.
+    /// Slices that are kept free as a buffer.
     pub buffer_slices: u32,
-    /// Why nothing changes hands now; none when all is well.
-    pub trouble: Option<String>,
-    /// Each controller.
+    /// Why the ledger cannot be written, so that no slice changes its owner; `null` if it can.
+    pub ledger_error: Option<String>,
+    /// Controllers.
     pub emcs: Vec<EmcStatus>,
-    /// Each host.
+    /// Hosts.
     pub hosts: Vec<HostStatus>,
-    /// Slices that do not come back.
+    /// Slices that are overdue.
     pub stuck: Vec<StuckSlice>,
 }
 
 /// An external memory controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EmcStatus {
-    /// Its number.
+    /// Number of the controller.
     pub emc: u16,
-    /// Whether it works.
+    /// Whether the controller works.
     pub works: bool,
-    /// Its slices by state.
+    /// Numbers of its slices by state.
     pub slices: SliceCounts,
 }
 
-/// A host as the manager sees it.
+/// Status of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HostStatus {
-    /// Its name.
+    /// Host name.
     pub host: String,
-    /// Of its last lease; zero if it has had none.
+    /// Epoch of its last lease; zero if it has had none.
     pub epoch: u64,
-    /// Which run of its driver took that lease.
+    /// Run of the host's daemon that took the lease.
     pub instance: String,
-    /// How long its lease lasts still; none if it has none.
+    /// Time until its lease expires, in seconds; `null` without a lease.
     pub lease_left_seconds: Option<f64>,
-    /// Its VMs with pool memory.
+    /// Number of its VMs with pool memory.
     pub vms: u32,
-    /// Slices that it may access, also those that it is to give back.
+    /// Number of slices that it may access, including those that it must take offline.
     pub slices: u32,
 }
 
-/// A slice that should have come back and has not.
+/// A slice that is overdue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StuckSlice {
-    /// The controller.
+    /// External memory controller of the slice.
     pub emc: u16,
-    /// Its place there.
+    /// Index of the slice at its controller.
     pub index: u32,
-    /// Who has it; none where it is to be zeroed and somebody still uses it.
+    /// Host that has it; `null` if it is to be zeroed and a process still uses it.
     pub host: Option<String>,
-    /// How long ago its VM gave it back.
+    /// Time since its VM returned it, in seconds.
     pub since_seconds: f64,
-    /// How often its host has said that it cannot.
+    /// How often its host has reported a failure.
     pub failures: u32,
-    /// What the host said last.
+    /// The host's last reason.
     pub why: Option<String>,
 }
 
-/// What a slice does.
+/// State of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Doing {
-    /// Nobody's, and zero.
+pub enum SliceState {
+    /// Without owner, zeroed.
     Free,
-    /// A VM's memory.
+    /// Memory of a VM.
     Online,
-    /// Its host was asked to take it offline.
+    /// Its host must take it offline.
     Offlining,
-    /// Its host could not, or did not answer in time.
+    /// Its host could not take it offline, or did not answer in time.
     Stuck,
-    /// To be zeroed.
+    /// Without owner, to be zeroed.
     Scrubbing,
-    /// Behind an EMC that does not work.
+    /// At a controller that has failed.
     Failed,
 }
 
-/// A slice as the ledger has it.
+/// Status of a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SliceStatus {
-    /// The controller.
+    /// External memory controller of the slice.
     pub emc: u16,
-    /// Its place there.
+    /// Index of the slice at its controller.
     pub index: u32,
-    /// The how-manieth owner it is at.
+    /// Ownership generation.
     pub generation: u32,
-    /// What it does.
-    pub state: Doing,
-    /// The host that may access it.
+    /// Current state.
+    pub state: SliceState,
+    /// Host that may access it.
     pub host: Option<String>,
-    /// The VM whose memory it is.
+    /// VM that uses it.
     pub vm: Option<String>,
 }
 
 /// All slices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SliceList {
-    /// By EMC and place.
+    /// Slices by controller and index.
     pub slices: Vec<SliceStatus>,
 }
 
-/// Who may access what.
+/// Access permissions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Permissions {
-    /// A table for each EMC.
+    /// One table per controller.
     pub emcs: Vec<PermissionTable>,
 }
 
-/// The permission table of an EMC.
+/// Permission table of an external memory controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PermissionTable {
-    /// Which.
+    /// Number of the controller.
     pub emc: u16,
-    /// For each slice the one host that may access it.
+    /// The host that may access each slice, by index; `null` if none may.
     pub owners: Vec<Option<String>>,
 }

@@ -1,4 +1,4 @@
-//! Certificates of a first start: an authority of the pool's own, and what it signs for the manager, hosts and operators.
+//! Certificates for a first start: an authority for the pool, and certificates for the manager, hosts and operators.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use serde::Serialize;
 
-/// How long an authority lasts.
+/// Validity of the authority.
 const AUTHORITY_DAYS: u32 = 3_650;
-/// Clocks of machines differ.
+/// Certificates are valid from this long ago, because clocks of machines differ.
 const SLACK: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Why a certificate was not made.
+/// An error of a certificate or key file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 pub struct Error {
@@ -23,29 +23,29 @@ pub struct Error {
     why: String,
 }
 
-/// What is to be made.
+/// Certificates to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// The names and addresses by which hosts reach the manager.
+pub struct Plan {
+    /// Names and addresses by which hosts reach the manager.
     pub servers: Vec<String>,
-    /// Hosts.
+    /// Names of hosts.
     pub hosts: Vec<String>,
-    /// Operators.
+    /// Names of operators.
     pub operators: Vec<String>,
-    /// How long the certificates last; the authority lasts ten years.
+    /// Validity of the certificates in days; the authority is valid for ten years.
     pub days: u32,
 }
 
-/// A file pair, and whether it was there before.
+/// Files of a certificate, and whether they existed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Made {
-    /// Whose.
+pub struct Files {
+    /// Name of the owner.
     pub name: String,
     /// The certificate.
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// It was there already, and was left alone.
+    /// Whether the files existed and were not changed.
     pub kept: bool,
 }
 
@@ -54,17 +54,17 @@ fn failed<E: std::fmt::Display>(path: &Path) -> impl Fn(E) -> Error {
     move |error| Error { path: path.clone(), why: error.to_string() }
 }
 
-/// Makes what is missing in `directory`: `ca`, `manager`, and a pair for each host and operator, `NAME.pem` and `NAME.key`.
-/// What is there is left alone, so that a host can be added later.
+/// Creates missing files in `directory`: for `ca`, `manager`, and each host and operator, `NAME.pem` and `NAME.key`. Existing files are
+/// not changed, so that hosts can be added later.
 ///
 /// # Errors
-/// The file that could not be made, and why.
-pub fn make(directory: &Path, wanted: &Wanted) -> Result<Vec<Made>, Error> {
+/// The file that could not be created, and the cause.
+pub fn create(directory: &Path, plan: &Plan) -> Result<Vec<Files>, Error> {
     std::fs::create_dir_all(directory).map_err(failed(directory))?;
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     let ca = Pair::of(directory, "ca");
     let authority = authority();
-    let kept = ca.is_there();
+    let kept = ca.exists();
     let key = if kept {
         let text = std::fs::read_to_string(&ca.key).map_err(failed(&ca.key))?;
         KeyPair::from_pem(&text).map_err(failed(&ca.key))?
@@ -74,23 +74,22 @@ pub fn make(directory: &Path, wanted: &Wanted) -> Result<Vec<Made>, Error> {
         ca.write(&certificate.pem(), &key)?;
         key
     };
-    made.push(ca.made(kept));
+    created.push(ca.files(kept));
     let issuer = Issuer::from_params(&authority, &key);
-    let others = wanted.hosts.iter().chain(&wanted.operators);
+    let others = plan.hosts.iter().chain(&plan.operators);
     let clients = others.map(|name| (name.as_str(), std::slice::from_ref(name), ExtendedKeyUsagePurpose::ClientAuth));
-    for (name, names, usage) in std::iter::once(("manager", wanted.servers.as_slice(), ExtendedKeyUsagePurpose::ServerAuth)).chain(clients)
-    {
+    for (name, names, usage) in std::iter::once(("manager", plan.servers.as_slice(), ExtendedKeyUsagePurpose::ServerAuth)).chain(clients) {
         let pair = Pair::of(directory, name);
-        let kept = pair.is_there();
+        let kept = pair.exists();
         if !kept {
             let key = KeyPair::generate().map_err(failed(&pair.key))?;
-            let params = leaf(name, names, usage, wanted.days).map_err(failed(&pair.cert))?;
+            let params = leaf(name, names, usage, plan.days).map_err(failed(&pair.cert))?;
             let certificate = params.signed_by(&key, &issuer).map_err(failed(&pair.cert))?;
             pair.write(&certificate.pem(), &key)?;
         }
-        made.push(pair.made(kept));
+        created.push(pair.files(kept));
     }
-    Ok(made)
+    Ok(created)
 }
 
 fn authority() -> CertificateParams {
@@ -98,7 +97,7 @@ fn authority() -> CertificateParams {
     params.distinguished_name.push(DnType::CommonName, "Thermocline pool authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    lasts(&mut params, AUTHORITY_DAYS);
+    set_validity(&mut params, AUTHORITY_DAYS);
     params
 }
 
@@ -108,11 +107,11 @@ fn leaf(name: &str, names: &[String], usage: ExtendedKeyUsagePurpose, days: u32)
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![usage];
     params.use_authority_key_identifier_extension = true;
-    lasts(&mut params, days);
+    set_validity(&mut params, days);
     Ok(params)
 }
 
-fn lasts(params: &mut CertificateParams, days: u32) {
+fn set_validity(params: &mut CertificateParams, days: u32) {
     let now = SystemTime::now();
     params.not_before = (now - SLACK).into();
     params.not_after = (now + DAY * days).into();
@@ -129,15 +128,15 @@ impl Pair {
         Self { name: name.to_owned(), cert: directory.join(format!("{name}.pem")), key: directory.join(format!("{name}.key")) }
     }
 
-    fn is_there(&self) -> bool {
+    fn exists(&self) -> bool {
         self.cert.exists() && self.key.exists()
     }
 
-    fn made(self, kept: bool) -> Made {
-        Made { name: self.name, cert: self.cert, key: self.key, kept }
+    fn files(self, kept: bool) -> Files {
+        Files { name: self.name, cert: self.cert, key: self.key, kept }
     }
 
-    /// Keys are for their owner's eyes alone, from their first byte on.
+    /// Writes both files. The key is readable only by its owner, from its creation.
     fn write(&self, certificate: &str, key: &KeyPair) -> Result<(), Error> {
         for (path, text, mode) in [(&self.key, key.serialize_pem(), 0o600), (&self.cert, certificate.to_owned(), 0o644)] {
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path).map_err(failed(path))?;

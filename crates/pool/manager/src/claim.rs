@@ -1,4 +1,4 @@
-//! Taking hold of a slice, on its host.
+//! Claiming a slice on its host.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -6,77 +6,76 @@ use std::path::{Path, PathBuf};
 
 use crate::api::Slice;
 
-/// Why a slice cannot be used.
+/// Why a slice cannot be claimed.
 #[derive(Debug, thiserror::Error)]
-pub enum Unclaimed {
-    /// The manager has given it to somebody else since, or somebody has removed the file.
-    #[error("slice {emc}/{index} is not this host's any more: {path} is gone; give the VM's slices back and ask again")]
+pub enum ClaimError {
+    /// The slice has another owner since, or its file was removed.
+    #[error("slice {emc}/{index} is no longer assigned to this host: {path} does not exist; return the VM's slices and request new ones")]
     Fenced {
         /// The EMC.
         emc: u16,
-        /// Its place there.
+        /// Index at its EMC.
         index: u32,
-        /// Its file.
+        /// The file.
         path: PathBuf,
     },
-    /// Somebody uses it, or the manager is about to take it back.
+    /// A process uses the slice, or the manager is reclaiming it.
     #[error("slice {emc}/{index} is in use: another process holds the lock on {path}")]
     InUse {
         /// The EMC.
         emc: u16,
-        /// Its place there.
+        /// Index at its EMC.
         index: u32,
-        /// Its file.
+        /// The file.
         path: PathBuf,
     },
-    /// The file is not what the manager said.
-    #[error("{path} has {found} bytes where the slice has {expected}")]
+    /// The file does not have the size of the slice.
+    #[error("{path} has {found} bytes, the slice has {expected}")]
     Size {
-        /// Its file.
+        /// The file.
         path: PathBuf,
-        /// As found.
+        /// Size found.
         found: u64,
-        /// As said.
+        /// Size of the slice.
         expected: u64,
     },
-    /// The system's word.
+    /// The file cannot be opened or locked.
     #[error("cannot open or lock {path}: {source}")]
-    Io {
-        /// Its file.
+    File {
+        /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
-/// Opens and locks the file of a slice that the manager has given. Hand this very open file, not its path, to the process
-/// that maps it: the slice is in use until the last copy of it is closed.
+/// Opens and locks the file of an assigned slice. Pass this open file, not its path, to the process that maps it: the slice is in use
+/// until the last copy is closed.
 ///
-/// A slice may be in use for a moment only, while the manager looks whether it is: it does so after a lease was over. Try again
-/// for a second.
+/// After a lease has expired, the manager locks slices briefly to find those that are not in use. Retry for a second.
 ///
 /// # Errors
-/// [`Unclaimed`]; nothing is held then.
-pub fn claim(slice: &Slice) -> Result<File, Unclaimed> {
+/// [`ClaimError`]; nothing is locked then.
+pub fn claim(slice: &Slice) -> Result<File, ClaimError> {
     let Slice { emc, index, path, bytes, .. } = slice;
     let (emc, index) = (*emc, *index);
-    let fenced = || Unclaimed::Fenced { emc, index, path: path.clone() };
-    let io = |source| Unclaimed::Io { path: path.clone(), source };
-    let Some(file) = lock(path).map_err(io)? else {
-        return Err(if path.exists() { Unclaimed::InUse { emc, index, path: path.clone() } } else { fenced() });
+    let fenced = || ClaimError::Fenced { emc, index, path: path.clone() };
+    let failed = |source| ClaimError::File { path: path.clone(), source };
+    let Some(file) = lock(path).map_err(failed)? else {
+        return Err(if path.exists() { ClaimError::InUse { emc, index, path: path.clone() } } else { fenced() });
     };
-    let about = file.metadata().map_err(io)?;
-    // Between opening and locking, the manager may have taken it back.
-    if about.nlink() == 0 {
+    let metadata = file.metadata().map_err(failed)?;
+    // The manager may have reclaimed the slice between opening and locking.
+    if metadata.nlink() == 0 {
         return Err(fenced());
     }
-    if about.len() != bytes.0 {
-        return Err(Unclaimed::Size { path: path.clone(), found: about.len(), expected: bytes.0 });
+    if metadata.len() != bytes.0 {
+        return Err(ClaimError::Size { path: path.clone(), found: metadata.len(), expected: bytes.0 });
     }
     Ok(file)
 }
 
-/// The file at `path`, opened and locked; none if there is none, or somebody has locked it.
+/// Opens and locks the file at `path`; `None` if it does not exist or is locked.
 pub(crate) fn lock(path: &Path) -> std::io::Result<Option<File>> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
@@ -99,20 +98,20 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_claimed_by_one_at_a_time() {
+    fn a_slice_is_claimed_by_one_process_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("slice-000003.1");
         let slice = slice(path.clone());
-        assert!(matches!(claim(&slice), Err(Unclaimed::Fenced { .. })));
+        assert!(matches!(claim(&slice), Err(ClaimError::Fenced { .. })));
         std::fs::write(&path, [0; 4096]).unwrap();
         let held = claim(&slice).unwrap();
         let copy = held.try_clone().unwrap();
-        assert!(matches!(claim(&slice), Err(Unclaimed::InUse { .. })));
+        assert!(matches!(claim(&slice), Err(ClaimError::InUse { .. })));
         drop(held);
-        assert!(matches!(claim(&slice), Err(Unclaimed::InUse { .. })), "until the last copy is closed");
+        assert!(matches!(claim(&slice), Err(ClaimError::InUse { .. })), "until the last copy is closed");
         drop(copy);
         assert!(claim(&slice).is_ok());
         File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
-        assert!(matches!(claim(&slice), Err(Unclaimed::Size { found: 100, .. })));
+        assert!(matches!(claim(&slice), Err(ClaimError::Size { found: 100, .. })));
     }
 }

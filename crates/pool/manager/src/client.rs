@@ -1,4 +1,4 @@
-//! A client of the manager's API. It blocks, and asks once: whether to ask again is the caller's affair, and harmless.
+//! A blocking client of the manager's API. It does not retry; every request may be repeated.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,57 +10,57 @@ use ureq::http::Method;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
 use crate::api::{
-    AssignRequest, Assignment, Code, Done, Lease, LeaseRequest, OfflineFailed, Offlined, Permissions, PoolStatus, Refused, RenewRequest,
-    Renewed, SliceList, WorkList,
+    AssignRequest, Assignment, Code, Empty, ErrorResponse, Lease, LeaseRequest, OfflineFailedRequest, OfflinedRequest, Permissions,
+    PoolStatus, RenewRequest, RenewResponse, SliceList, WorkList,
 };
 
-/// How large an answer may be: some hundred bytes for each slice of the largest pools.
-const ANSWER_MAX: u64 = 64 << 20;
+/// Largest response in bytes: a few hundred for each slice of the largest pools.
+const RESPONSE_MAX: u64 = 64 << 20;
 
-/// Why there is no good answer.
+/// Why a request has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The manager will not. Nothing has changed.
+    /// The manager refused the request. Nothing has changed.
     #[error("the pool manager refuses: {0}")]
     Refused(Refusal),
-    /// No answer came. The request may have been followed all the same; say the same again.
+    /// No response arrived. The request may have been applied; repeat it.
     #[error("no pool manager answers at {url}: {why}")]
     Unreachable {
-        /// Where it should be.
+        /// URL of the manager.
         url: String,
-        /// What happened.
+        /// The cause.
         why: String,
     },
-    /// Something answered that is no pool manager of this version.
-    #[error("{url} is no pool manager of API version 1: {why}")]
-    Strange {
-        /// Where.
+    /// The response is not from a pool manager of this version.
+    #[error("{url} is not a pool manager of API version 1: {why}")]
+    Protocol {
+        /// URL of the server.
         url: String,
-        /// What is wrong.
+        /// The cause.
         why: String,
     },
     /// The certificates or the URL cannot be used.
     #[error("{what}: {why}")]
     Setup {
-        /// Which file or URL.
+        /// The file or URL.
         what: String,
-        /// What is wrong with it.
+        /// The cause.
         why: String,
     },
 }
 
-/// A refusal.
+/// A refusal by the manager.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// Which kind.
+    /// Error code.
     pub code: Code,
-    /// For people.
+    /// Message for operators.
     pub message: String,
 }
 
 impl Error {
-    /// Which kind of refusal this is, if it is one.
+    /// The error code of a refusal; `None` for other errors.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         match self {
@@ -70,14 +70,14 @@ impl Error {
     }
 }
 
-/// The files by which client and manager know each other.
+/// Files for mutual authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Who signs the manager's certificate, as PEM.
+    /// Certificate of the authority that signs the manager's certificate, as PEM.
     pub ca: PathBuf,
-    /// The client's own certificate, as PEM.
+    /// The client's certificate, as PEM.
     pub cert: PathBuf,
-    /// Its key, as PEM.
+    /// The client's key, as PEM.
     pub key: PathBuf,
 }
 
@@ -90,7 +90,7 @@ impl Identity {
     }
 }
 
-/// A client. Cheap to clone; connections are kept and shared.
+/// A client. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     agent: ureq::Agent,
@@ -98,40 +98,40 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the manager at `url`, such as `https://pool-1:7443`. Without an identity only a manager that listens on
-    /// a loopback address, and was told to do without TLS, will answer. No request takes longer than `patience`.
+    /// A client of the manager at `url`, such as `https://pool-1:7443`. Only a manager without TLS, on a loopback address, accepts
+    /// clients without an identity. `timeout` limits each request.
     ///
     /// # Errors
-    /// [`Error::Setup`] when a file cannot be read, or does not hold what it should.
-    pub fn new(url: &str, identity: Option<&Identity>, patience: Duration) -> Result<Self, Error> {
+    /// [`Error::Setup`]: the URL or a file is invalid.
+    pub fn new(url: &str, identity: Option<&Identity>, timeout: Duration) -> Result<Self, Error> {
         let secure = url.starts_with("https://");
         let setup = |why: &str| Error::Setup { what: url.to_owned(), why: why.to_owned() };
         if !secure && !url.starts_with("http://") {
-            return Err(setup("not a URL of a pool manager; write https://HOST:PORT"));
+            return Err(setup("not the URL of a pool manager; write https://HOST:PORT"));
         }
         let mut config = ureq::Agent::config_builder()
-            .timeout_global(Some(patience))
+            .timeout_global(Some(timeout))
             .http_status_as_error(false)
             .max_redirects(0)
             .https_only(secure)
             .max_idle_connections_per_host(16)
-            // A pool is not asked about through somebody else.
+            // Proxy settings of the environment do not apply to the pool manager.
             .proxy(None);
         match identity {
             Some(identity) if secure => config = config.tls_config(tls(identity)?),
-            None if secure => return Err(setup("https needs a certificate: name ca, cert and key")),
+            None if secure => return Err(setup("https requires a certificate: give ca, cert and key")),
             _ => {}
         }
         Ok(Self { agent: config.build().into(), url: url.trim_end_matches('/').to_owned() })
     }
 
-    /// Where the manager is.
+    /// URL of the manager.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Takes a lease; what was done under earlier ones is fenced from now on.
+    /// Takes a lease, which voids all earlier ones.
     ///
     /// # Errors
     /// [`enum@Error`]
@@ -139,97 +139,97 @@ impl Client {
         self.post(&format!("/v1/hosts/{}/lease", segment(host)), &LeaseRequest { instance: instance.to_owned() })
     }
 
-    /// Keeps the lease, and asks what there is to do.
+    /// Renews the lease, and returns the actions that the host must perform.
     ///
     /// # Errors
-    /// [`enum@Error`]; of code [`Code::Fenced`] when the lease has run out.
-    pub fn renew(&self, host: &str, epoch: u64) -> Result<Renewed, Error> {
+    /// [`enum@Error`]; with [`Code::Fenced`] if the lease has expired.
+    pub fn renew(&self, host: &str, epoch: u64) -> Result<RenewResponse, Error> {
         self.post(&format!("/v1/hosts/{}/renew", segment(host)), &RenewRequest { epoch })
     }
 
-    /// Asks for the slices of a VM that is about to start.
+    /// Requests slices for a VM that is about to start.
     ///
     /// # Errors
-    /// [`enum@Error`]; of code [`Code::Short`] when there are not enough.
-    pub fn assign(&self, host: &str, ask: &AssignRequest) -> Result<Assignment, Error> {
-        self.post(&format!("/v1/hosts/{}/assignments", segment(host)), ask)
+    /// [`enum@Error`]; with [`Code::Short`] if there are not enough.
+    pub fn assign(&self, host: &str, request: &AssignRequest) -> Result<Assignment, Error> {
+        self.post(&format!("/v1/hosts/{}/assignments", segment(host)), request)
     }
 
-    /// Gives back what a VM has. The host is to take its slices offline then, one by one, at leisure.
+    /// Returns the slices of a VM. The host must then take them offline and report each.
     ///
     /// # Errors
     /// [`enum@Error`]
     pub fn give_back(&self, host: &str, epoch: u64, request: &str, vm: &str) -> Result<WorkList, Error> {
         let path = format!("/v1/hosts/{}/assignments/{}?epoch={epoch}&request={}", segment(host), segment(vm), segment(request));
-        self.ask(Method::DELETE, &path, None::<&Done>)
+        self.send(Method::DELETE, &path, None::<&Empty>)
     }
 
-    /// Says that a slice is offline, and let go of.
+    /// Reports that a slice is offline and its file is closed.
     ///
     /// # Errors
-    /// [`enum@Error`]; of code [`Code::Stale`] when it was said before.
+    /// [`enum@Error`]; with [`Code::Stale`] if it was reported before.
     pub fn offlined(&self, host: &str, epoch: u64, slice: &crate::api::Slice) -> Result<(), Error> {
         let path = format!("/v1/hosts/{}/slices/{}/{}/offlined", segment(host), slice.emc, slice.index);
-        self.post::<Done>(&path, &Offlined { epoch, generation: slice.generation }).map(drop)
+        self.post::<Empty>(&path, &OfflinedRequest { epoch, generation: slice.generation }).map(drop)
     }
 
-    /// Says that a slice cannot be taken offline now, and why.
+    /// Reports that a slice cannot be taken offline now, with the reason.
     ///
     /// # Errors
     /// [`enum@Error`]
     pub fn offline_failed(&self, host: &str, epoch: u64, slice: &crate::api::Slice, why: &str) -> Result<(), Error> {
         let path = format!("/v1/hosts/{}/slices/{}/{}/offline-failed", segment(host), slice.emc, slice.index);
-        self.post::<Done>(&path, &OfflineFailed { epoch, generation: slice.generation, why: why.to_owned() }).map(drop)
+        self.post::<Empty>(&path, &OfflineFailedRequest { epoch, generation: slice.generation, why: why.to_owned() }).map(drop)
     }
 
-    /// The pool at a glance.
+    /// Status of the pool.
     ///
     /// # Errors
     /// [`enum@Error`]
     pub fn pool(&self) -> Result<PoolStatus, Error> {
-        self.ask(Method::GET, "/v1/pool", None::<&Done>)
+        self.send(Method::GET, "/v1/pool", None::<&Empty>)
     }
 
-    /// Every slice.
+    /// All slices.
     ///
     /// # Errors
     /// [`enum@Error`]
     pub fn slices(&self) -> Result<SliceList, Error> {
-        self.ask(Method::GET, "/v1/slices", None::<&Done>)
+        self.send(Method::GET, "/v1/slices", None::<&Empty>)
     }
 
-    /// Who may access what.
+    /// Permission tables.
     ///
     /// # Errors
     /// [`enum@Error`]
     pub fn permissions(&self) -> Result<Permissions, Error> {
-        self.ask(Method::GET, "/v1/permissions", None::<&Done>)
+        self.send(Method::GET, "/v1/permissions", None::<&Empty>)
     }
 
-    /// Says that an EMC has failed, as an operator.
+    /// Reports that an EMC has failed; for operators.
     ///
     /// # Errors
     /// [`enum@Error`]
     pub fn emc_failed(&self, emc: u16) -> Result<(), Error> {
-        self.post::<Done>(&format!("/v1/emcs/{emc}/failed"), &Done {}).map(drop)
+        self.post::<Empty>(&format!("/v1/emcs/{emc}/failed"), &Empty {}).map(drop)
     }
 
-    /// Says that an EMC works again, and is empty, as an operator.
+    /// Reports that an EMC works again and is empty; for operators.
     ///
     /// # Errors
     /// [`enum@Error`]
     pub fn emc_repaired(&self, emc: u16) -> Result<(), Error> {
-        self.post::<Done>(&format!("/v1/emcs/{emc}/repaired"), &Done {}).map(drop)
+        self.post::<Empty>(&format!("/v1/emcs/{emc}/repaired"), &Empty {}).map(drop)
     }
 
     fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Error> {
-        self.ask(Method::POST, path, Some(body))
+        self.send(Method::POST, path, Some(body))
     }
 
-    fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<T, Error> {
+    fn send<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<T, Error> {
         let unreachable = |error: &ureq::Error| Error::Unreachable { url: self.url.clone(), why: error.to_string() };
-        let strange = |why: String| Error::Strange { url: self.url.clone(), why };
-        let body = body.map(serde_json::to_vec).transpose().map_err(|error| strange(error.to_string()))?.unwrap_or_default();
+        let protocol = |why: String| Error::Protocol { url: self.url.clone(), why };
+        let body = body.map(serde_json::to_vec).transpose().map_err(|error| protocol(error.to_string()))?.unwrap_or_default();
         let request = ureq::http::Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.url))
@@ -238,18 +238,18 @@ impl Client {
             .map_err(|error| Error::Setup { what: self.url.clone(), why: error.to_string() })?;
         let mut response = self.agent.run(request).map_err(|error| unreachable(&error))?;
         let status = response.status();
-        let answer = response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec().map_err(|error| unreachable(&error))?;
+        let body = response.body_mut().with_config().limit(RESPONSE_MAX).read_to_vec().map_err(|error| unreachable(&error))?;
         if status.is_success() {
-            return serde_json::from_slice(&answer).map_err(|error| strange(format!("HTTP {status}: {error}")));
+            return serde_json::from_slice(&body).map_err(|error| protocol(format!("HTTP {status}: {error}")));
         }
-        match serde_json::from_slice(&answer) {
-            Ok(Refused { error: code, message }) => Err(Error::Refused(Refusal { code, message })),
-            Err(error) => Err(strange(format!("HTTP {status}: {error}"))),
+        match serde_json::from_slice(&body) {
+            Ok(ErrorResponse { error: code, message }) => Err(Error::Refused(Refusal { code, message })),
+            Err(error) => Err(protocol(format!("HTTP {status}: {error}"))),
         }
     }
 }
 
-/// A name as one segment of a path, or one value of a query.
+/// Encodes a name as a segment of a path or a value of a query.
 fn segment(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -285,17 +285,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_one_segment() {
+    fn names_are_encoded_as_one_segment() {
         assert_eq!(segment("a-1.b_c~"), "a-1.b_c~");
         assert_eq!(segment("a/b c?é%"), "a%2Fb%20c%3F%C3%A9%25");
     }
 
     #[test]
-    fn what_cannot_be_used_is_told_before_anything_is_sent() {
-        let told = |url: &str| Client::new(url, None, Duration::from_secs(1)).unwrap_err().to_string();
-        assert!(told("pool-1:7443").contains("https://HOST:PORT"));
-        assert!(told("https://pool-1:7443").contains("certificate"));
-        let nobody = Client::new("http://127.0.0.1:1", None, Duration::from_secs(1)).unwrap().pool().unwrap_err();
-        assert!(matches!(nobody, Error::Unreachable { .. }) && nobody.to_string().contains("127.0.0.1:1"), "{nobody}");
+    fn invalid_urls_are_refused_and_missing_managers_are_reported() {
+        let error = |url: &str| Client::new(url, None, Duration::from_secs(1)).unwrap_err().to_string();
+        assert!(error("pool-1:7443").contains("https://HOST:PORT"));
+        assert!(error("https://pool-1:7443").contains("certificate"));
+        let missing = Client::new("http://127.0.0.1:1", None, Duration::from_secs(1)).unwrap().pool().unwrap_err();
+        assert!(matches!(missing, Error::Unreachable { .. }) && missing.to_string().contains("127.0.0.1:1"), "{missing}");
     }
 }

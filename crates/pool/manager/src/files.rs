@@ -1,8 +1,8 @@
-//! The files of slices: made, found, locked, made anew.
+//! Files of slices: creation, listing, locking and scrubbing.
 //!
-//! A slice that is free at generation 6 has one file, that of generation 7, which is zero and which nobody has opened. Assigning it makes
-//! it generation 7's, and touches no file. To scrub is to make the file of the next generation and remove all others, each under its lock:
-//! a file whose name is gone is read by nobody who opens it later, and its pages go back to the system with its last user.
+//! A free slice of generation 6 has one file, for generation 7, which is zero and was never opened. Assigning the slice makes it
+//! generation 7, and changes no file. Scrubbing creates the file of the next generation and removes all others, each under its lock: a
+//! file without a name cannot be opened again, and its pages are freed when its last user closes it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -11,44 +11,46 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use pool::{EmcId, Generation, Pool, SliceId, State};
+use units::Bytes;
 
 use crate::claim;
 use crate::layout::Layout;
 
-/// What is wrong with the directory of a pool.
+/// An error of the pool's directory.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be read or written.
-    #[error("cannot {what} {path}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// With what.
+    /// An operation on a file failed.
+    #[error("cannot {op} {path}: {source}")]
+    File {
+        /// The operation.
+        op: &'static str,
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
-    /// Guests that touch all of their memory would be killed.
+    /// The file system is smaller than the pool: guests that touch all of their memory would be killed.
     #[error(
-        "the pool needs {needed} bytes and the file system of {path} has {size}; make it larger (mount -o remount,size=...), or allow it by --overcommit"
+        "the pool needs {} bytes and the file system of {path} has {}; make it larger (mount -o remount,size=...), or use --overcommit",
+        needed.0, size.0
     )]
-    Small {
+    TooSmall {
         /// The directory.
         path: PathBuf,
-        /// All slices.
-        needed: u64,
-        /// All there is.
-        size: u64,
+        /// Size of all slices.
+        needed: Bytes,
+        /// Size of the file system.
+        size: Bytes,
     },
 }
 
-fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+fn failed(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
-    move |source| Error::Io { what, path, source }
+    move |source| Error::File { op, path, source }
 }
 
-/// The generations of which each slice of an EMC has a file.
-pub(crate) type Found = BTreeMap<u32, Vec<Generation>>;
+/// The generations for which each slice of an EMC has a file.
+pub(crate) type Generations = BTreeMap<u32, Vec<Generation>>;
 
 /// The files of a pool.
 #[derive(Clone, Debug)]
@@ -57,53 +59,53 @@ pub(crate) struct Files {
     mode: u32,
 }
 
-/// What came of making a slice anew.
+/// Outcome of scrubbing a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scrub {
-    /// It is zero, and nobody's.
+    /// The slice is zero.
     Done,
-    /// Somebody still uses it.
+    /// A process still uses it.
     InUse,
 }
 
 impl Files {
-    /// The files of a pool, whose permissions are `mode`.
+    /// The files of a pool, with permissions `mode`.
     #[must_use]
     pub(crate) fn new(layout: Layout, mode: u32) -> Self {
         Self { layout, mode }
     }
 
-    /// Fails if the file system could not hold `capacity` bytes even if it held nothing else.
+    /// Checks that the file system can hold `capacity` if it is empty otherwise.
     ///
     /// # Errors
     /// [`enum@Error`]
-    pub(crate) fn check_room(&self, capacity: u64) -> Result<(), Error> {
+    pub(crate) fn check_capacity(&self, capacity: Bytes) -> Result<(), Error> {
         let path = &self.layout.directory;
-        let about = rustix::fs::statvfs(path).map_err(io::Error::from).map_err(failed("look at", path))?;
-        let size = about.f_blocks.saturating_mul(about.f_frsize);
-        // A memory file system without a limit says that it has no blocks.
-        if size > 0 && size < capacity {
-            return Err(Error::Small { path: path.clone(), needed: capacity, size });
+        let stat = rustix::fs::statvfs(path).map_err(io::Error::from).map_err(failed("determine the size of", path))?;
+        let size = Bytes(stat.f_blocks.saturating_mul(stat.f_frsize));
+        // A memory file system without a limit reports zero blocks.
+        if size > Bytes::ZERO && size < capacity {
+            return Err(Error::TooSmall { path: path.clone(), needed: capacity, size });
         }
         Ok(())
     }
 
-    /// Makes the directory of an EMC if need be.
+    /// Creates the directory of an EMC if it does not exist.
     ///
     /// # Errors
     /// [`enum@Error`]
-    pub(crate) fn make_emc(&self, emc: EmcId) -> Result<(), Error> {
+    pub(crate) fn create_directory(&self, emc: EmcId) -> Result<(), Error> {
         let path = self.layout.emc(emc);
-        std::fs::create_dir_all(&path).map_err(failed("make", &path))
+        std::fs::create_dir_all(&path).map_err(failed("create", &path))
     }
 
-    /// What files there are.
+    /// Lists the files of an EMC.
     ///
     /// # Errors
     /// [`enum@Error`]
-    pub(crate) fn look(&self, emc: EmcId) -> Result<Found, Error> {
+    pub(crate) fn list(&self, emc: EmcId) -> Result<Generations, Error> {
         let path = self.layout.emc(emc);
-        let mut found = Found::new();
+        let mut found = Generations::new();
         for entry in std::fs::read_dir(&path).map_err(failed("list", &path))? {
             let name = entry.map_err(failed("list", &path))?.file_name();
             if let Some((index, generation)) = Layout::parse(Path::new(&name)) {
@@ -113,31 +115,31 @@ impl Files {
         Ok(found)
     }
 
-    /// Makes the files that free slices lack: of a new pool, of one that has grown, of one whose files were lost with the
-    /// machine's memory. Returns how many.
+    /// Creates the missing files of free slices: for a new pool, a pool that has grown, or one whose files were lost when the machine
+    /// restarted. Returns their number.
     ///
     /// # Errors
     /// [`enum@Error`]
-    pub(crate) fn make_missing(&self, pool: &Pool) -> Result<u32, Error> {
-        let mut made = 0;
-        let mut of: Option<(EmcId, Found)> = None;
+    pub(crate) fn create_missing(&self, pool: &Pool) -> Result<u32, Error> {
+        let mut created = 0;
+        let mut of: Option<(EmcId, Generations)> = None;
         for (slice, record) in pool.slices().filter(|(_, record)| record.state == State::Free) {
             if of.as_ref().is_none_or(|(emc, _)| *emc != slice.emc) {
-                self.make_emc(slice.emc)?;
-                of = Some((slice.emc, self.look(slice.emc)?));
+                self.create_directory(slice.emc)?;
+                of = Some((slice.emc, self.list(slice.emc)?));
             }
             let next = next(record.generation);
             let there = of.as_ref().and_then(|(_, found)| found.get(&slice.index)).is_some_and(|generations| generations.contains(&next));
             if !there {
-                self.make(slice, next)?;
-                made += 1;
+                self.create(slice, next)?;
+                created += 1;
             }
         }
-        Ok(made)
+        Ok(created)
     }
 
-    /// Takes the lock of a slice in somebody's hands. The inner is none if its file is gone: nobody can open it then. None
-    /// if it is in use.
+    /// Locks a slice of a given generation. The inner option is `None` if the file does not exist, so that no process can open it; the
+    /// outer one if a process uses the slice.
     ///
     /// # Errors
     /// [`enum@Error`]
@@ -150,12 +152,12 @@ impl Files {
         }
     }
 
-    /// Makes the file of the next owner, and removes all others of that slice. Whoever holds a lock on one of them keeps
-    /// the slice from being scrubbed; `held` is a lock that the caller has on that of `generation`.
+    /// Creates the file of the next generation, and removes all others of the slice. A process with a lock on one of them prevents this;
+    /// `held` is the caller's lock on that of `generation`.
     ///
     /// # Errors
-    /// [`enum@Error`]; the slice is not zero then.
-    pub(crate) fn scrub(&self, slice: SliceId, generation: Generation, found: &Found, held: Option<File>) -> Result<Scrub, Error> {
+    /// [`enum@Error`]; the slice is not scrubbed then.
+    pub(crate) fn scrub(&self, slice: SliceId, generation: Generation, found: &Generations, held: Option<File>) -> Result<Scrub, Error> {
         let mut locks = vec![held];
         let generations = found.get(&slice.index).map_or(&[][..], Vec::as_slice);
         for &other in generations {
@@ -167,14 +169,14 @@ impl Files {
                 None => return Ok(Scrub::InUse),
             }
         }
-        // One of this name may be left of a scrub that was cut short.
+        // A scrub that was interrupted may have left a file with this name.
         let next = next(generation);
         self.remove(slice, next)?;
-        self.make(slice, next)?;
+        self.create(slice, next)?;
         for &other in generations.iter().filter(|other| **other != next) {
             self.remove(slice, other)?;
         }
-        // Until here nobody could take it; now nobody can open it.
+        // Until here the locks excluded other processes; now the files have no names.
         drop(locks);
         Ok(Scrub::Done)
     }
@@ -187,26 +189,26 @@ impl Files {
         }
     }
 
-    fn make(&self, slice: SliceId, generation: Generation) -> Result<(), Error> {
+    fn create(&self, slice: SliceId, generation: Generation) -> Result<(), Error> {
         let path = self.layout.path(slice, generation);
-        // It gets its name with its size: a file of this name is a whole slice.
+        // Renamed when it has its size: a file with this name is a whole slice.
         let draft = path.with_extension(format!("{}.new", generation.0));
-        let make = || -> io::Result<()> {
+        let create = || -> io::Result<()> {
             match std::fs::remove_file(&draft) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
             let file = OpenOptions::new().write(true).create_new(true).mode(self.mode).open(&draft)?;
-            // The process' umask has had its say before.
+            // The umask applied to the mode at creation.
             file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(self.mode))?;
             file.set_len(self.layout.slice_bytes.0)?;
             std::fs::rename(&draft, &path)
         };
-        make().map_err(failed("make", &path))
+        create().map_err(failed("create", &path))
     }
 }
 
-/// The generation that begins when a free slice is assigned.
+/// The generation after `generation`, which starts when a free slice is assigned.
 pub(crate) fn next(generation: Generation) -> Generation {
     Generation(generation.0.wrapping_add(1))
 }
@@ -222,42 +224,42 @@ mod tests {
     const SLICE: SliceId = SliceId { emc: EmcId(0), index: 1 };
 
     fn files(directory: &Path) -> (Files, Pool) {
-        let files = Files::new(Layout { directory: directory.to_owned(), slice_bytes: units::Bytes(1 << 20) }, 0o640);
+        let files = Files::new(Layout { directory: directory.to_owned(), slice_bytes: Bytes(1 << 20) }, 0o640);
         let config = Config { emc_slices: vec![2], hosts: 1, buffer_slices: 0, answer_within: Ns(1), ask_again_after: Ns(1) };
         let pool = Pool::new(config);
-        assert_eq!(files.make_missing(&pool).unwrap(), 2);
+        assert_eq!(files.create_missing(&pool).unwrap(), 2);
         (files, pool)
     }
 
     #[test]
-    fn a_scrubbed_slice_is_another_file() {
+    fn a_scrubbed_slice_is_a_new_file() {
         let directory = tempfile::tempdir().unwrap();
         let (files, pool) = files(directory.path());
-        assert_eq!(files.make_missing(&pool).unwrap(), 0);
+        assert_eq!(files.create_missing(&pool).unwrap(), 0);
         let used = files.lock(SLICE, Generation(1)).unwrap().unwrap().unwrap();
         used.write_all_at(b"secret", 4096).unwrap();
-        let found = files.look(EmcId(0)).unwrap();
+        let found = files.list(EmcId(0)).unwrap();
         assert_eq!(files.scrub(SLICE, Generation(1), &found, None).unwrap(), Scrub::InUse);
         assert!(files.lock(SLICE, Generation(1)).unwrap().is_none(), "it is in use");
         drop(used);
         assert_eq!(files.scrub(SLICE, Generation(1), &found, None).unwrap(), Scrub::Done);
-        assert_eq!(files.look(EmcId(0)).unwrap()[&1], [Generation(2)]);
+        assert_eq!(files.list(EmcId(0)).unwrap()[&1], [Generation(2)]);
         let next = files.lock(SLICE, Generation(2)).unwrap().unwrap().unwrap();
         let mut read = [1; 6];
         next.read_exact_at(&mut read, 4096).unwrap();
         assert_eq!(read, [0; 6]);
-        assert!(files.lock(SLICE, Generation(1)).unwrap().unwrap().is_none(), "the old one is gone");
+        assert!(files.lock(SLICE, Generation(1)).unwrap().unwrap().is_none(), "the old file is removed");
     }
 
     #[test]
-    fn a_scrub_that_was_cut_short_is_done_again() {
+    fn an_interrupted_scrub_is_repeated() {
         let directory = tempfile::tempdir().unwrap();
         let (files, _) = files(directory.path());
-        // The next file is there already, and was written to; so is a draft.
+        // The next file and a draft exist already, and contain data.
         let path = |name: &str| directory.path().join("emc-0").join(name);
         std::fs::write(path("slice-000001.2"), [7; 1 << 20]).unwrap();
         std::fs::write(path("slice-000001.2.new"), [7; 10]).unwrap();
-        let found = files.look(EmcId(0)).unwrap();
+        let found = files.list(EmcId(0)).unwrap();
         let held = files.lock(SLICE, Generation(1)).unwrap().unwrap();
         assert_eq!(files.scrub(SLICE, Generation(1), &found, held).unwrap(), Scrub::Done);
         let made = std::fs::read(path("slice-000001.2")).unwrap();
@@ -269,8 +271,8 @@ mod tests {
     fn a_pool_must_fit_its_file_system() {
         let directory = tempfile::tempdir().unwrap();
         let (files, _) = files(directory.path());
-        files.check_room(1 << 20).unwrap();
-        let told = files.check_room(1 << 60).unwrap_err().to_string();
-        assert!(told.contains("--overcommit"), "{told}");
+        files.check_capacity(Bytes(1 << 20)).unwrap();
+        let error = files.check_capacity(Bytes(1 << 60)).unwrap_err().to_string();
+        assert!(error.contains("--overcommit"), "{error}");
     }
 }

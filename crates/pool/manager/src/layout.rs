@@ -1,4 +1,4 @@
-//! Where slices are: a directory for each EMC, a file for each slice and generation.
+//! Paths of slices: one directory per EMC, one file per slice and generation.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,9 @@ use crate::api::Slice;
 /// The files of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Where the directories of the EMCs are.
+    /// Parent of the EMCs' directories.
     pub directory: PathBuf,
-    /// The size of each file.
+    /// Size of each file.
     pub slice_bytes: Bytes,
 }
 
@@ -23,20 +23,20 @@ impl Layout {
         self.directory.join(format!("emc-{}", emc.0))
     }
 
-    /// The file of a slice in the hands of one owner.
+    /// The file of a slice and generation.
     #[must_use]
     pub fn path(&self, slice: SliceId, generation: Generation) -> PathBuf {
         self.emc(slice.emc).join(format!("slice-{:06}.{}", slice.index, generation.0))
     }
 
-    /// The place and the generation that a file's name tells; none if it is no slice's.
+    /// Parses a file name into index and generation; `None` if it is not the name of a slice.
     #[must_use]
     pub fn parse(name: &Path) -> Option<(u32, Generation)> {
         let (index, generation) = name.to_str()?.strip_prefix("slice-")?.split_once('.')?;
         Some((index.parse().ok()?, Generation(generation.parse().ok()?)))
     }
 
-    /// A slice as hosts are told of it.
+    /// A slice as hosts receive it.
     #[must_use]
     pub fn slice(&self, slice: SliceId, generation: Generation) -> Slice {
         Slice {
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn file_names_are_parsed_as_written() {
         let layout = Layout { directory: PathBuf::from("/pool"), slice_bytes: Bytes(1 << 30) };
         let path = layout.path(SliceId { emc: EmcId(1), index: 12 }, Generation(7));
         assert_eq!(path, Path::new("/pool/emc-1/slice-000012.7"));

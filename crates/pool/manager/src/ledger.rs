@@ -1,305 +1,429 @@
-//! The book on disk: one file, in which each transaction is all there or not at all, and is synced before anybody is answered.
-//!
-//! Rows are JSON, so that a later version can add to them and people can read them.
+//! The ledger: the pool's state machine, hosts by name with their leases, and VMs by the names that their hosts give them; and how
+//! requests change it. Pure: time is an argument, and storage is separate.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
-use pool::{EmcId, Kept, Lease, Record, SliceId, VmId};
-use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
-use serde::de::DeserializeOwned;
+use pool::{Command, Effect, Generation, HostId, Ns, Pool, Refusal, SliceId, State, VmId};
 use serde::{Deserialize, Serialize};
-use units::Bytes;
 
-use crate::book::{Book, Host, Vm};
+use crate::api::{Action, Assignment, Code, ErrorResponse, Lease, RenewResponse, Work, WorkList};
+use crate::layout::Layout;
 
-/// The form of the rows.
-const SCHEMA: u32 = 1;
-/// How much of the file is kept in memory: all of it, for any pool that can be.
-const CACHE_BYTES: usize = 16 << 20;
+mod request;
+mod status;
 
-const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
-const EMCS: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("emcs");
-const SLICES: TableDefinition<'_, (u16, u32), &[u8]> = TableDefinition::new("slices");
-const VMS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("vms");
-const HOSTS: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("hosts");
+pub use request::{Request, Response};
 
-/// What is wrong with a ledger.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The disk is full.
-    #[error("the disk under the ledger {path} is full: {source}")]
-    Full {
-        /// The ledger.
-        path: PathBuf,
-        /// What the system said.
-        source: redb::Error,
-    },
-    /// Another manager has it.
-    #[error("another process has the ledger {path} open: one manager per pool")]
-    InUse {
-        /// The ledger.
-        path: PathBuf,
-    },
-    /// It cannot be read or written.
-    #[error("cannot use the ledger {path}: {source}")]
-    Store {
-        /// The ledger.
-        path: PathBuf,
-        /// What is wrong.
-        source: redb::Error,
-    },
-    /// A row is not what it should be.
-    #[error("the ledger {path} has a bad row {row}: {why}; restore it from a backup, or begin a new pool once no guest uses this one")]
-    Row {
-        /// The ledger.
-        path: PathBuf,
-        /// Which row.
-        row: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Another version wrote it.
-    #[error("the ledger {path} has schema {found}; this program writes {SCHEMA}")]
-    Schema {
-        /// The ledger.
-        path: PathBuf,
-        /// As found.
-        found: u32,
-    },
+/// Completed requests that are kept for each lease. A request that is repeated after more than this many others is not recognised.
+const ENDED_MAX: usize = 256;
+/// Longest name of a VM, request or instance, in bytes.
+const NAME_MAX: usize = 128;
+/// Characters of a host's reason that are kept.
+const WHY_MAX: usize = 1024;
+
+/// A host in the ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Host name, as in its certificate.
+    pub name: String,
+    /// Epoch of its last lease.
+    pub epoch: u64,
+    /// Run of the host's daemon that took that lease.
+    pub instance: String,
+    /// Whether that lease is valid.
+    pub leased: bool,
+    /// Completed requests of this lease: returns, and assignments whose slices were returned.
+    pub ended: VecDeque<String>,
 }
 
-/// What a ledger is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct About {
-    schema: u32,
-    slice_bytes: Bytes,
-    next_vm: u64,
+/// A VM with pool memory in the ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vm {
+    /// Host that it runs on.
+    pub host: HostId,
+    /// Name of the VM on its host.
+    pub name: String,
+    /// Number of slices requested.
+    pub asked: u32,
+    /// The request that assigned them.
+    pub request: String,
 }
 
-#[derive(Serialize, Deserialize)]
-struct VmRow {
-    #[serde(flatten)]
-    vm: Vm,
-    emc: EmcId,
-    slices: Vec<u32>,
-}
-
-/// All that a ledger holds.
+/// Failures of a host to take a slice offline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stored {
-    /// The size of a slice.
-    pub slice_bytes: Bytes,
-    /// The number of the next VM.
-    pub next_vm: u64,
-    /// What the core needs.
-    pub kept: Kept,
-    /// By number.
-    pub hosts: Vec<Host>,
-    /// What the service knows of VMs.
-    pub vms: BTreeMap<VmId, Vm>,
+struct OfflineFailures {
+    count: u32,
+    why: String,
 }
 
-/// A ledger. After an error it is closed, and opened anew when it is next used: what is on disk then is what counts.
-#[derive(Debug)]
-pub(crate) struct Ledger {
-    path: PathBuf,
-    database: Option<Database>,
+/// Terms of leases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Duration of a lease that is not renewed.
+    pub lease: Ns,
+    /// Hosts that may take a lease.
+    pub hosts: Vec<String>,
+}
+
+/// The manager's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ledger {
+    pub(crate) pool: Pool,
+    /// Hosts by number. A host keeps its number.
+    pub(crate) hosts: Vec<Arc<Host>>,
+    pub(crate) vms: BTreeMap<VmId, Arc<Vm>>,
+    pub(crate) next_vm: u64,
+    /// When leases expire, by host. Not on disk: after a restart of the manager, valid leases last a full term again.
+    until: Vec<Ns>,
+    failures: BTreeMap<SliceId, OfflineFailures>,
+    terms: Arc<Terms>,
+    layout: Arc<Layout>,
 }
 
 impl Ledger {
-    /// Opens a ledger, or begins one.
-    ///
-    /// # Errors
-    /// [`enum@Error`]
-    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let mut ledger = Self { path: path.to_owned(), database: None };
-        ledger.database()?;
-        Ok(ledger)
-    }
-
-    fn database(&mut self) -> Result<&Database, Error> {
-        let database = match self.database.take() {
-            Some(database) => database,
-            None => Database::builder().set_cache_size(CACHE_BYTES).create(&self.path).map_err(|error| self.error(error.into()))?,
-        };
-        Ok(self.database.insert(database))
-    }
-
-    fn error(&self, source: redb::Error) -> Error {
-        let path = self.path.clone();
-        match source {
-            redb::Error::DatabaseAlreadyOpen => Error::InUse { path },
-            redb::Error::Io(ref io) if is_full(io.kind()) => Error::Full { path, source },
-            source => Error::Store { path, source },
+    /// A ledger from its parts. Valid leases last a full term from `now`.
+    #[must_use]
+    pub fn new(pool: Pool, hosts: Vec<Host>, vms: BTreeMap<VmId, Vm>, next_vm: u64, terms: Terms, layout: Layout, now: Ns) -> Self {
+        let until = vec![Ns(now.0.saturating_add(terms.lease.0)); hosts.len()];
+        Self {
+            pool,
+            hosts: hosts.into_iter().map(Arc::new).collect(),
+            vms: vms.into_iter().map(|(id, vm)| (id, Arc::new(vm))).collect(),
+            next_vm,
+            until,
+            failures: BTreeMap::new(),
+            terms: Arc::new(terms),
+            layout: Arc::new(layout),
         }
     }
 
-    /// All that is in it; none if nothing was ever written.
-    ///
-    /// # Errors
-    /// [`enum@Error`]
-    pub(crate) fn load(&mut self) -> Result<Option<Stored>, Error> {
-        let path = self.path.clone();
-        let rows = read(self.database()?).map_err(|error| self.error(error))?;
-        rows.map(|rows| rows.stored(&path)).transpose()
+    /// Whether the difference to `before` must be written to disk.
+    #[must_use]
+    pub fn differs(&self, before: &Self) -> bool {
+        (&self.pool, &self.hosts, &self.vms, self.next_vm) != (&before.pool, &before.hosts, &before.vms, before.next_vm)
     }
 
-    /// Writes what has changed between two books, and returns when it is on the disk. `begin` writes everything.
+    /// This ledger with the state of `before` that is not on disk: expiry of leases, and failures.
+    #[must_use]
+    pub fn with_memory_of(mut self, before: &Self) -> Self {
+        if before.until.len() == self.until.len() {
+            self.until.clone_from(&before.until);
+        }
+        self.failures.clone_from(&before.failures);
+        self
+    }
+
+    /// The pool's state machine.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Paths of the slices' files.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Applies a request.
     ///
     /// # Errors
-    /// [`enum@Error`]. Whether the change is on disk is not known then; [`Self::load`] tells.
-    pub(crate) fn save(&mut self, before: Option<&Book>, after: &Book) -> Result<(), Error> {
-        let written = write(self.database()?, before, after);
-        written.map_err(|error| {
-            // A store that had an error once does nothing more until it is opened anew.
-            self.database = None;
-            self.error(error)
+    /// Why it was refused; nothing has changed then.
+    pub fn apply(&mut self, now: Ns, request: &Request) -> Result<Response, ErrorResponse> {
+        match request {
+            Request::Lease { host, instance } => self.lease(now, host, instance).map(Response::Lease),
+            Request::Renew { host, epoch } => self.renew(now, host, *epoch).map(Response::Renewed),
+            Request::Assign { host, epoch, request, vm, slices } => {
+                let host = self.fence(now, host, *epoch)?;
+                self.assign(now, host, request, vm, *slices).map(Response::Assignment)
+            }
+            Request::Return { host, epoch, request, vm } => {
+                let host = self.fence(now, host, *epoch)?;
+                self.give_back(now, host, request, vm).map(Response::WorkList)
+            }
+            Request::Offlined { host, epoch, slice, generation } => {
+                let host = self.fence(now, host, *epoch)?;
+                self.check_owner(host, *slice)?;
+                self.command(now, Command::Offlined { slice: *slice, generation: *generation })?;
+                self.failures.remove(slice);
+                Ok(Response::Done)
+            }
+            Request::OfflineFailed { host, epoch, slice, generation, why } => {
+                let host = self.fence(now, host, *epoch)?;
+                self.check_owner(host, *slice)?;
+                self.command(now, Command::OfflineFailed { slice: *slice, generation: *generation })?;
+                let failures = self.failures.entry(*slice).or_default();
+                failures.count += 1;
+                failures.why = why.chars().take(WHY_MAX).collect();
+                Ok(Response::Done)
+            }
+            Request::EmcFailed(emc) => self.command(now, Command::EmcFailed(*emc)).map(|()| Response::Done),
+            Request::EmcRepaired(emc) => self.command(now, Command::EmcRepaired(*emc)).map(|()| Response::Done),
+            Request::Abandoned { slice, generation } => {
+                self.check_unleased(now, *slice)?;
+                self.command(now, Command::Abandoned { slice: *slice, generation: *generation })?;
+                self.failures.remove(slice);
+                Ok(Response::Done)
+            }
+            Request::Scrubbed { slice, generation } => {
+                self.command(now, Command::Scrubbed { slice: *slice, generation: *generation }).map(|()| Response::Done)
+            }
+            Request::Tick => {
+                for (host, until) in self.hosts.iter_mut().zip(&self.until) {
+                    if host.leased && now >= *until {
+                        Arc::make_mut(host).leased = false;
+                    }
+                }
+                self.command(now, Command::Tick).map(|()| Response::Done)
+            }
+        }
+    }
+
+    /// Passes a command to the state machine, and removes VMs that it has removed.
+    fn command(&mut self, now: Ns, command: Command) -> Result<(), ErrorResponse> {
+        let mut effects: Vec<Effect> = Vec::new();
+        self.pool.apply(now, command, &mut effects).map_err(refused)?;
+        if self.pool.leases().len() < self.vms.len() {
+            let gone: Vec<VmId> = self.vms.keys().copied().filter(|vm| !self.pool.leases().contains_key(vm)).collect();
+            for vm in gone {
+                if let Some(vm) = self.vms.remove(&vm) {
+                    self.end(vm.host, &vm.request);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn host(&self, name: &str) -> Result<HostId, ErrorResponse> {
+        let known = || (0u16..).zip(&self.hosts).find(|(_, host)| host.name == name);
+        let allowed = self.terms.hosts.iter().any(|host| host == name);
+        known().filter(|_| allowed).map(|(id, _)| HostId(id)).ok_or_else(|| {
+            let message = format!("host {name} may not use this pool; hosts in its configuration: {}", self.terms.hosts.join(", "));
+            ErrorResponse { error: Code::NotFound, message }
         })
     }
-}
 
-/// No room on the disk, within the quota, or within the limit of file sizes.
-fn is_full(kind: std::io::ErrorKind) -> bool {
-    use std::io::ErrorKind as K;
-    matches!(kind, K::StorageFull | K::QuotaExceeded | K::FileTooLarge)
-}
-
-fn write(database: &Database, before: Option<&Book>, after: &Book) -> Result<(), redb::Error> {
-    let mut transaction = database.begin_write()?;
-    transaction.set_durability(Durability::Immediate)?;
-    let about = |book: &Book| About { schema: SCHEMA, slice_bytes: book.layout().slice_bytes, next_vm: book.next_vm };
-    transaction.open_table(ABOUT)?.insert("pool", json(&about(after)).as_slice())?;
-    put_slices(&transaction, before, after)?;
-    put_vms(&transaction, before, after)?;
-    let mut hosts = transaction.open_table(HOSTS)?;
-    for (id, host) in (0u16..).zip(&after.hosts) {
-        if before.and_then(|book| book.hosts.get(usize::from(id))).is_none_or(|was| was != host) {
-            hosts.insert(id, json(host.as_ref()).as_slice())?;
+    fn end(&mut self, host: HostId, request: &str) {
+        let Some(host) = self.hosts.get_mut(usize::from(host.0)) else { return };
+        let ended = &mut Arc::make_mut(host).ended;
+        if ended.len() >= ENDED_MAX {
+            ended.pop_front();
         }
+        ended.push_back(request.to_owned());
     }
-    drop(hosts);
-    transaction.commit()?;
-    Ok(())
-}
 
-fn put_slices(transaction: &WriteTransaction, before: Option<&Book>, after: &Book) -> Result<(), redb::Error> {
-    let mut emcs = transaction.open_table(EMCS)?;
-    let mut slices = transaction.open_table(SLICES)?;
-    let mut was = before.map(|book| book.pool().slices());
-    for (slice, record) in after.pool().slices() {
-        if slice.index == 0 {
-            let works = after.pool().emc_works(slice.emc);
-            if before.is_none_or(|book| book.pool().emc_works(slice.emc) != works) {
-                emcs.insert(slice.emc.0, json(&works).as_slice())?;
+    /// The host's number, if `epoch` is that of its valid lease.
+    fn fence(&self, now: Ns, host: &str, epoch: u64) -> Result<HostId, ErrorResponse> {
+        let id = self.host(host)?;
+        let fenced = |message| Err(ErrorResponse { error: Code::Fenced, message });
+        let (Some(of), Some(until)) = (self.hosts.get(usize::from(id.0)), self.until.get(usize::from(id.0))) else {
+            return fenced(format!("{host} has no lease"));
+        };
+        if epoch != of.epoch {
+            let message =
+                format!("epoch {epoch} of {host} is void: the lease of epoch {} was taken by its instance {:?}", of.epoch, of.instance);
+            return fenced(message);
+        }
+        if !of.leased || now >= *until {
+            return fenced(format!(
+                "the lease of epoch {epoch} of {host} has expired; take a new lease, and check which slices it still has"
+            ));
+        }
+        Ok(id)
+    }
+
+    fn lease(&mut self, now: Ns, name: &str, instance: &str) -> Result<Lease, ErrorResponse> {
+        check_name("instance", instance)?;
+        let id = self.host(name)?;
+        let terms = Arc::clone(&self.terms);
+        let unknown = || bad(format!("no host {name}"));
+        let host = Arc::make_mut(self.hosts.get_mut(usize::from(id.0)).ok_or_else(unknown)?);
+        host.epoch += 1;
+        instance.clone_into(&mut host.instance);
+        host.leased = true;
+        // Requests of earlier leases are refused by their epoch.
+        host.ended.clear();
+        let epoch = host.epoch;
+        *self.until.get_mut(usize::from(id.0)).ok_or_else(unknown)? = Ns(now.0.saturating_add(terms.lease.0));
+        let vms = self.vms.iter().filter(|(_, vm)| vm.host == id);
+        let assignments = vms.map(|(&vm, of)| self.assignment(vm, of)).collect();
+        Ok(Lease { epoch, lease_seconds: seconds(terms.lease), assignments, work: self.work(now, id) })
+    }
+
+    fn renew(&mut self, now: Ns, name: &str, epoch: u64) -> Result<RenewResponse, ErrorResponse> {
+        let id = self.fence(now, name, epoch)?;
+        if let Some(until) = self.until.get_mut(usize::from(id.0)) {
+            *until = Ns(now.0.saturating_add(self.terms.lease.0));
+        }
+        Ok(RenewResponse { lease_seconds: seconds(self.terms.lease), work: self.work(now, id) })
+    }
+
+    fn assign(&mut self, now: Ns, host: HostId, request: &str, name: &str, slices: u32) -> Result<Assignment, ErrorResponse> {
+        check_name("vm", name)?;
+        check_name("request", request)?;
+        let of_host = || self.vms.iter().filter(|(_, vm)| vm.host == host);
+        if let Some((&id, vm)) = of_host().find(|(_, vm)| vm.name == name) {
+            return self.repeated(id, vm, slices);
+        }
+        if let Some((_, other)) = of_host().find(|(_, vm)| vm.request == request) {
+            let message = format!("request {request} was for VM {} and is now for {name}; use a new name for each request", other.name);
+            return Err(ErrorResponse { error: Code::Conflict, message });
+        }
+        if self.has_ended(host, request) {
+            let message = format!("the slices that request {request} assigned to VM {name} were returned since; use a new request");
+            return Err(ErrorResponse { error: Code::Over, message });
+        }
+        let id = VmId(self.next_vm);
+        self.command(now, Command::Assign { vm: id, host, slices })?;
+        self.next_vm += 1;
+        let vm = Arc::new(Vm { host, name: name.to_owned(), asked: slices, request: request.to_owned() });
+        let assignment = self.assignment(id, &vm);
+        self.vms.insert(id, vm);
+        Ok(assignment)
+    }
+
+    /// The answer to a request for a VM that already has slices.
+    fn repeated(&self, id: VmId, vm: &Vm, slices: u32) -> Result<Assignment, ErrorResponse> {
+        let name = &vm.name;
+        if vm.asked != slices {
+            let message =
+                format!("VM {name} has an assignment of {} slices for its whole life; {slices} slices cannot be assigned", vm.asked);
+            return Err(ErrorResponse { error: Code::Conflict, message });
+        }
+        let assignment = self.assignment(id, vm);
+        if assignment.slices.len() < slices as usize {
+            let (left, host) = (assignment.slices.len(), self.host_name(vm.host));
+            let message = format!(
+                "{left} of {slices} slices of VM {name} are left: the others were not in use while {host} had no lease, and were reclaimed; return the assignment, and use a new request"
+            );
+            return Err(ErrorResponse { error: Code::Over, message });
+        }
+        Ok(assignment)
+    }
+
+    fn has_ended(&self, host: HostId, request: &str) -> bool {
+        self.hosts.get(usize::from(host.0)).is_some_and(|host| host.ended.iter().any(|ended| ended == request))
+    }
+
+    fn give_back(&mut self, now: Ns, host: HostId, request: &str, name: &str) -> Result<WorkList, ErrorResponse> {
+        check_name("request", request)?;
+        // A repeated request must not return slices that were assigned in between.
+        if !self.has_ended(host, request) {
+            let found = self.vms.iter().find(|(_, vm)| vm.host == host && vm.name == name).map(|(&id, _)| id);
+            let Some(id) = found else {
+                let message = format!("VM {name} of {} has no slices", self.host_name(host));
+                return Err(ErrorResponse { error: Code::NotFound, message });
+            };
+            self.command(now, Command::Return { vm: id })?;
+            self.end(host, request);
+        }
+        Ok(WorkList { work: self.work(now, host) })
+    }
+
+    /// Refuses reports about slices of other hosts.
+    fn check_owner(&self, host: HostId, slice: SliceId) -> Result<(), ErrorResponse> {
+        let (emc, index) = (slice.emc.0, slice.index);
+        let Some(state) = self.pool.state(slice) else {
+            return Err(ErrorResponse { error: Code::NotFound, message: format!("there is no slice {emc}/{index}") });
+        };
+        match state.owner() {
+            Some(owner) if owner != host => {
+                let message = format!("slice {emc}/{index} belongs to {}, not to {}", self.host_name(owner), self.host_name(host));
+                Err(ErrorResponse { error: Code::Forbidden, message })
             }
+            _ => Ok(()),
         }
-        if was.as_mut().and_then(Iterator::next).is_none_or(|(_, was)| was != record) {
-            slices.insert((slice.emc.0, slice.index), json(record).as_slice())?;
+    }
+
+    /// Refuses to reclaim a slice from a host with a lease.
+    fn check_unleased(&self, now: Ns, slice: SliceId) -> Result<(), ErrorResponse> {
+        let owner = self.pool.state(slice).and_then(|state| state.owner());
+        if owner.is_some_and(|owner| self.has_lease(now, owner)) {
+            let message = format!("the host of slice {}/{} has a lease again", slice.emc.0, slice.index);
+            return Err(ErrorResponse { error: Code::Stale, message });
         }
+        Ok(())
+    }
+
+    /// Whether a host's lease is valid.
+    fn has_lease(&self, now: Ns, host: HostId) -> bool {
+        let host = usize::from(host.0);
+        self.hosts.get(host).is_some_and(|host| host.leased) && self.until.get(host).is_some_and(|until| now < *until)
+    }
+
+    /// Slices of hosts without a lease. They may be reclaimed if no process has locked them.
+    pub fn unguarded(&self, now: Ns) -> impl Iterator<Item = (SliceId, Generation)> {
+        let gone: Vec<bool> = (0u16..).zip(&self.hosts).map(|(host, _)| !self.has_lease(now, HostId(host))).collect();
+        self.pool.slices().filter_map(move |(slice, record)| {
+            let owner = record.state.owner()?;
+            gone.get(usize::from(owner.0)).copied().unwrap_or(true).then_some((slice, record.generation))
+        })
+    }
+
+    /// Slices that must be zeroed.
+    pub fn to_scrub(&self) -> impl Iterator<Item = (SliceId, Generation)> {
+        self.pool
+            .slices()
+            .filter(|(_, record)| matches!(record.state, State::Scrubbing { .. }))
+            .map(|(slice, record)| (slice, record.generation))
+    }
+
+    fn assignment(&self, id: VmId, vm: &Vm) -> Assignment {
+        let lease = self.pool.leases().get(&id);
+        let slices = lease.map(|lease| lease.slices.iter().map(|&index| self.slice(SliceId { emc: lease.emc, index })).collect());
+        Assignment { vm: vm.name.clone(), asked: vm.asked, slices: slices.unwrap_or_default() }
+    }
+
+    fn slice(&self, slice: SliceId) -> crate::api::Slice {
+        self.layout.slice(slice, self.pool.generation(slice).unwrap_or_default())
+    }
+
+    /// Actions that a host must perform.
+    fn work(&self, now: Ns, host: HostId) -> Vec<Work> {
+        let required = self.pool.slices().filter_map(|(slice, record)| match record.state {
+            State::Offlining { host: owner, since } if owner == host => Some(Work {
+                slice: self.layout.slice(slice, record.generation),
+                action: Action::Offline,
+                since_seconds: seconds(Ns(now.0.saturating_sub(since.0))),
+            }),
+            _ => None,
+        });
+        required.collect()
+    }
+
+    fn host_name(&self, host: HostId) -> &str {
+        self.hosts.get(usize::from(host.0)).map_or("an unknown host", |host| &host.name)
+    }
+}
+
+/// Converts to seconds, for messages.
+#[expect(clippy::cast_precision_loss, reason = "seconds for display")]
+pub(crate) fn seconds(span: Ns) -> f64 {
+    span.0 as f64 / 1e9
+}
+
+fn bad(message: String) -> ErrorResponse {
+    ErrorResponse { error: Code::BadRequest, message }
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), ErrorResponse> {
+    if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
+        return Err(bad(format!("{what} {name:?}: give 1 to {NAME_MAX} bytes without control characters")));
     }
     Ok(())
 }
 
-fn put_vms(transaction: &WriteTransaction, before: Option<&Book>, after: &Book) -> Result<(), redb::Error> {
-    let mut rows = transaction.open_table(VMS)?;
-    for (id, vm) in &after.vms {
-        let Some(lease) = after.pool().leases().get(id) else { continue };
-        if before.is_none_or(|book| book.pool().leases().get(id) != Some(lease)) {
-            let row = VmRow { vm: vm.as_ref().clone(), emc: lease.emc, slices: lease.slices.clone() };
-            rows.insert(id.0, json(&row).as_slice())?;
-        }
-    }
-    for id in before.map(|book| &book.vms).into_iter().flatten().map(|(id, _)| id) {
-        if !after.vms.contains_key(id) {
-            rows.remove(id.0)?;
-        }
-    }
-    Ok(())
-}
-
-/// Our own rows, of numbers, words and lists: they can all be JSON.
-fn json<T: Serialize>(row: &T) -> Vec<u8> {
-    serde_json::to_vec(row).unwrap_or_default()
-}
-
-/// The rows as they are in the file.
-#[derive(Default)]
-struct Rows {
-    about: Vec<u8>,
-    emcs: Vec<(u16, Vec<u8>)>,
-    slices: Vec<(SliceId, Vec<u8>)>,
-    vms: Vec<(u64, Vec<u8>)>,
-    hosts: Vec<(u16, Vec<u8>)>,
-}
-
-fn read(database: &Database) -> Result<Option<Rows>, redb::Error> {
-    let transaction = database.begin_read()?;
-    let about = match transaction.open_table(ABOUT) {
-        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-        about => about?,
+fn refused(refusal: Refusal) -> ErrorResponse {
+    let error = match refusal {
+        Refusal::Short { .. } => Code::Short,
+        Refusal::Nothing => Code::BadRequest,
+        Refusal::VmKnown(_) => Code::Conflict,
+        Refusal::VmUnknown(_) | Refusal::NoHost(_) | Refusal::NoEmc(_) => Code::NotFound,
+        Refusal::Stale(_) => Code::Stale,
+        Refusal::ManagerAway => Code::Busy,
     };
-    let Some(about) = about.get("pool")? else { return Ok(None) };
-    let mut rows = Rows { about: about.value().to_vec(), ..Rows::default() };
-    for row in transaction.open_table(EMCS)?.iter()? {
-        let (emc, row) = row?;
-        rows.emcs.push((emc.value(), row.value().to_vec()));
-    }
-    for row in transaction.open_table(SLICES)?.iter()? {
-        let (place, row) = row?;
-        let (emc, index) = place.value();
-        rows.slices.push((SliceId { emc: EmcId(emc), index }, row.value().to_vec()));
-    }
-    for row in transaction.open_table(VMS)?.iter()? {
-        let (vm, row) = row?;
-        rows.vms.push((vm.value(), row.value().to_vec()));
-    }
-    for row in transaction.open_table(HOSTS)?.iter()? {
-        let (host, row) = row?;
-        rows.hosts.push((host.value(), row.value().to_vec()));
-    }
-    Ok(Some(rows))
-}
-
-impl Rows {
-    /// Rows are in the order of their keys; one that is missing in between is a bad ledger.
-    fn stored(&self, path: &Path) -> Result<Stored, Error> {
-        let bad = |row: String, why: &str| Error::Row { path: path.to_owned(), row, why: why.to_owned() };
-        let About { schema, slice_bytes, next_vm } = parse(path, || "about".to_owned(), &self.about)?;
-        if schema != SCHEMA {
-            return Err(Error::Schema { path: path.to_owned(), found: schema });
-        }
-        let mut stored = Stored { slice_bytes, next_vm, ..Stored::default() };
-        for (emc, row) in &self.emcs {
-            if usize::from(*emc) != stored.kept.works.len() {
-                return Err(bad(format!("EMC {emc}"), "one before it is missing"));
-            }
-            stored.kept.works.push(parse(path, || format!("EMC {emc}"), row)?);
-            stored.kept.slices.push(Vec::new());
-        }
-        for (slice, row) in &self.slices {
-            let name = || format!("slice {}/{}", slice.emc.0, slice.index);
-            let of = stored.kept.slices.get_mut(usize::from(slice.emc.0)).filter(|of| of.len() == slice.index as usize);
-            let record: Record = parse(path, name, row)?;
-            of.ok_or_else(|| bad(name(), "one before it is missing"))?.push(record);
-        }
-        for (id, row) in &self.vms {
-            let VmRow { vm, emc, slices } = parse(path, || format!("VM {id}"), row)?;
-            stored.kept.leases.insert(VmId(*id), Lease { host: vm.host, emc, slices });
-            stored.vms.insert(VmId(*id), vm);
-        }
-        for (id, row) in &self.hosts {
-            if usize::from(*id) != stored.hosts.len() {
-                return Err(bad(format!("host {id}"), "one before it is missing"));
-            }
-            stored.hosts.push(parse(path, || format!("host {id}"), row)?);
-        }
-        Ok(stored)
-    }
-}
-
-fn parse<T: DeserializeOwned>(path: &Path, row: impl Fn() -> String, text: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(text).map_err(|error| Error::Row { path: path.to_owned(), row: row(), why: error.to_string() })
+    ErrorResponse { error, message: refusal.to_string() }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Prometheus metrics: what has happened, counted here, and what is, from the published book.
+//! Prometheus metrics: counts of requests and transactions, and gauges from the published ledger.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +13,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::api::{Code, PoolStatus, Refused};
-use crate::book::Ask;
-use crate::writer::Followed;
+use crate::api::{Code, ErrorResponse, PoolStatus};
+use crate::ledger::Request;
+use crate::writer::Outcome;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RequestLabels {
@@ -36,7 +36,7 @@ struct HostLabels {
 
 type SecondsGauge = Gauge<f64, AtomicU64>;
 
-/// What has happened since the process began.
+/// Counts since the process started.
 #[derive(Debug)]
 pub struct Metrics {
     requests: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
@@ -70,45 +70,45 @@ impl Metrics {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn answered(&self, ask: &Ask, followed: &Followed) {
-        let outcome = match followed {
+    pub(crate) fn answered(&self, request: &Request, outcome: &Outcome) {
+        let outcome = match outcome {
             Ok(_) => "ok",
-            Err(Refused { error, .. }) => word(*error),
+            Err(ErrorResponse { error, .. }) => label(*error),
         };
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        *requests.entry((ask.word(), outcome)).or_default() += 1;
+        *requests.entry((request.label(), outcome)).or_default() += 1;
     }
 
-    /// The text of one scrape.
+    /// Renders all metrics.
     ///
     /// # Errors
-    /// None in practice: writing to a string does not fail.
+    /// Formatting failed; writing to a string does not fail in practice.
     pub fn render(&self, status: &PoolStatus) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("thermocline_pool");
         let requests = Family::<RequestLabels, Counter>::default();
         for (&(request, outcome), &count) in self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             requests.get_or_create(&RequestLabels { request, outcome }).inc_by(count);
         }
-        registry.register("requests", "Requests that were answered", requests);
+        registry.register("requests", "Requests by outcome", requests);
         for (name, help, count) in [
-            ("ledger_commits", "Transactions that are on the disk", &self.commits),
+            ("ledger_commits", "Transactions written to disk", &self.commits),
             ("ledger_commits_failed", "Transactions that could not be written", &self.failed),
-            ("ledger_requests", "Requests in those transactions", &self.changes),
+            ("ledger_requests", "Requests in the written transactions", &self.changes),
         ] {
             let counter = Counter::<u64>::default();
             counter.inc_by(count.load(Ordering::Relaxed));
             registry.register(name, help, counter);
         }
-        registry.register_with_unit("ledger_commit", "How long a transaction took, its sync included", Unit::Seconds, self.seconds.clone());
-        present(&mut registry, status);
+        registry.register_with_unit("ledger_commit", "Duration of a transaction, including its sync", Unit::Seconds, self.seconds.clone());
+        register_state(&mut registry, status);
         let mut text = String::new();
         encode(&mut text, &registry)?;
         Ok(text)
     }
 }
 
-/// What is.
-fn present(registry: &mut Registry, status: &PoolStatus) {
+/// Registers gauges of the current state.
+fn register_state(registry: &mut Registry, status: &PoolStatus) {
     let slices = Family::<StateLabels, Gauge>::default();
     for of in &status.emcs {
         let counts = of.slices;
@@ -128,14 +128,18 @@ fn present(registry: &mut Registry, status: &PoolStatus) {
     stuck.set(status.stuck.iter().map(|slice| slice.since_seconds).fold(0.0, f64::max));
     registry.register_with_unit(
         "stuck_longest",
-        "How long the longest stuck slice has been on its way back; alarm on this",
+        "Time since the return of the slice that is overdue the longest; alert on this",
         Unit::Seconds,
         stuck,
     );
     for (name, help, value) in [
-        ("grantable_slices", "The most that one VM could be given now", i64::from(status.grantable)),
-        ("stuck_slices", "Slices that do not come back", i64::try_from(status.stuck.len()).unwrap_or(i64::MAX)),
-        ("ledger_in_trouble", "1 while the ledger cannot be written and nothing changes hands", i64::from(status.trouble.is_some())),
+        ("grantable_slices", "Most slices that one VM could be assigned now", i64::from(status.grantable)),
+        ("stuck_slices", "Slices that are overdue", i64::try_from(status.stuck.len()).unwrap_or(i64::MAX)),
+        (
+            "ledger_unavailable",
+            "1 while the ledger cannot be written and no slice changes its owner",
+            i64::from(status.ledger_error.is_some()),
+        ),
     ] {
         let gauge = Gauge::<i64>::default();
         gauge.set(value);
@@ -147,12 +151,12 @@ fn present(registry: &mut Registry, status: &PoolStatus) {
         left.get_or_create(&labels).set(host.lease_left_seconds.unwrap_or(0.0));
         of.get_or_create(&labels).set(i64::from(host.slices));
     }
-    registry.register_with_unit("host_lease_left", "How long each host's lease lasts still; 0 without one", Unit::Seconds, left);
-    registry.register("host_slices", "Slices that each host may access", of);
+    registry.register_with_unit("host_lease_left", "Time until the host's lease expires; 0 without a lease", Unit::Seconds, left);
+    registry.register("host_slices", "Slices that the host may access", of);
 }
 
-/// A refusal's code, as it is on the wire.
-fn word(code: Code) -> &'static str {
+/// The JSON name of an error code.
+fn label(code: Code) -> &'static str {
     match code {
         Code::BadRequest => "bad_request",
         Code::Forbidden => "forbidden",

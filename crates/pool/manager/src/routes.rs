@@ -1,54 +1,54 @@
-//! The routes of the API, in one table: requests are matched by it, and the published description is made of it.
+//! The API's table of routes. Requests are matched by it, and the published description is generated from it.
 
 use pool::{EmcId, Generation, SliceId};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    AssignRequest, Assignment, Code, Done, Lease, LeaseRequest, OfflineFailed, Offlined, Permissions, PoolStatus, Refused, RenewRequest,
-    Renewed, SliceList, WorkList,
+    AssignRequest, Assignment, Code, Empty, ErrorResponse, Lease, LeaseRequest, OfflineFailedRequest, OfflinedRequest, Permissions,
+    PoolStatus, RenewRequest, RenewResponse, SliceList, WorkList,
 };
-use crate::book::Ask;
+use crate::ledger::Request;
 
-/// Who may ask.
+/// Clients that may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// Everybody with a certificate that this manager takes.
-    Anybody,
+pub(crate) enum Access {
+    /// Every host and operator of the pool.
+    Any,
     /// The host in the path.
     Host,
-    /// An operator.
+    /// Operators.
     Operator,
 }
 
-/// What a route does.
+/// Operation of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// A host takes a lease.
     Lease,
-    /// A host keeps it.
+    /// A host renews its lease.
     Renew,
-    /// Slices for a VM.
+    /// A host requests slices for a VM.
     Assign,
-    /// And back.
+    /// A host returns the slices of a VM.
     Return,
-    /// A slice is offline.
+    /// A host reports a slice offline.
     Offlined,
-    /// Or cannot be.
+    /// A host reports that a slice cannot be taken offline.
     OfflineFailed,
-    /// The pool at a glance.
+    /// Status of the pool.
     Pool,
-    /// Every slice.
+    /// All slices.
     Slices,
-    /// Who may access what.
+    /// Permission tables.
     Permissions,
-    /// An EMC fails.
+    /// An EMC has failed.
     EmcFailed,
-    /// And is repaired.
+    /// An EMC works again.
     EmcRepaired,
-    /// This description.
+    /// Description of the API.
     Description,
-    /// For Prometheus.
+    /// Metrics for Prometheus.
     Metrics,
 }
 
@@ -56,25 +56,25 @@ type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// One route.
 pub(crate) struct Route {
-    /// The method.
+    /// HTTP method.
     pub method: &'static str,
-    /// The path, with names of parameters in braces.
+    /// Path, with parameters in braces.
     pub path: &'static str,
-    /// Parameters behind the question mark, all needed: name and whether it is a number.
+    /// Required query parameters: name, and whether the value is a number.
     pub query: &'static [(&'static str, bool)],
-    /// What it does.
+    /// The operation.
     pub operation: Operation,
-    /// Its name in clients that are made from the description.
+    /// Operation id in the description.
     pub name: &'static str,
-    /// For people.
+    /// Summary in the description.
     pub summary: &'static str,
-    /// Who may ask.
-    pub who: Who,
-    /// What is sent.
+    /// Clients that may use it.
+    pub access: Access,
+    /// Request body.
     pub body: Option<SchemaOf>,
-    /// What is answered; none for text.
-    pub answer: Option<SchemaOf>,
-    /// How it is refused, beyond what befalls any request.
+    /// Response body; `None` for text.
+    pub response: Option<SchemaOf>,
+    /// Error codes in addition to those of every route.
     pub refusals: &'static [Code],
 }
 
@@ -90,10 +90,10 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::Lease,
         name: "take_lease",
-        summary: "Take a lease. Its epoch goes with every other request, and voids all epochs before it. Answered with all that the host has.",
-        who: Who::Host,
+        summary: "Take a lease. Its epoch is required in every other request, and voids all earlier epochs. The response has all assignments of the host.",
+        access: Access::Host,
         body: Some(of::<LeaseRequest>),
-        answer: Some(of::<Lease>),
+        response: Some(of::<Lease>),
         refusals: &[Code::Ledger, Code::LedgerFull],
     },
     Route {
@@ -102,10 +102,10 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::Renew,
         name: "renew_lease",
-        summary: "Keep the lease, and hear what there is to do. Say this three times in the time that a lease lasts.",
-        who: Who::Host,
+        summary: "Renew the lease. The response has the actions that the host must perform. Renew three times per lease duration.",
+        access: Access::Host,
         body: Some(of::<RenewRequest>),
-        answer: Some(of::<Renewed>),
+        response: Some(of::<RenewResponse>),
         refusals: &[Code::Fenced],
     },
     Route {
@@ -114,10 +114,10 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::Assign,
         name: "assign",
-        summary: "Ask for the slices of a VM that is about to start: all of one EMC, zero, and this host's alone. Said again, it has the same answer.",
-        who: Who::Host,
+        summary: "Request slices for a VM that is about to start: all of one EMC, zeroed, and accessible only to this host. A repeated request has the same response.",
+        access: Access::Host,
         body: Some(of::<AssignRequest>),
-        answer: Some(of::<Assignment>),
+        response: Some(of::<Assignment>),
         refusals: &[Code::Fenced, Code::Conflict, Code::Over, Code::Short, Code::Ledger, Code::LedgerFull],
     },
     Route {
@@ -126,10 +126,10 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[("epoch", true), ("request", false)],
         operation: Operation::Return,
         name: "give_back",
-        summary: "Give back what a VM has. Returns at once; the host takes the slices offline at leisure, as the work in the answer says.",
-        who: Who::Host,
+        summary: "Return the slices of a VM. The call does not wait: the host then takes the slices offline, as required by the actions in the response.",
+        access: Access::Host,
         body: None,
-        answer: Some(of::<WorkList>),
+        response: Some(of::<WorkList>),
         refusals: &[Code::Fenced, Code::Ledger, Code::LedgerFull],
     },
     Route {
@@ -138,10 +138,10 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::Offlined,
         name: "slice_offlined",
-        summary: "A slice is offline and its file is closed. The manager makes it zero and gives it to others.",
-        who: Who::Host,
-        body: Some(of::<Offlined>),
-        answer: Some(of::<Done>),
+        summary: "Report that a slice is offline and its file is closed. The manager zeroes the slice and assigns it to others.",
+        access: Access::Host,
+        body: Some(of::<OfflinedRequest>),
+        response: Some(of::<Empty>),
         refusals: &[Code::Fenced, Code::Stale, Code::Ledger, Code::LedgerFull],
     },
     Route {
@@ -150,10 +150,10 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::OfflineFailed,
         name: "slice_offline_failed",
-        summary: "A slice cannot be taken offline now. It is stuck, and the host is asked again later.",
-        who: Who::Host,
-        body: Some(of::<OfflineFailed>),
-        answer: Some(of::<Done>),
+        summary: "Report that a slice cannot be taken offline now. The slice is stuck, and the manager requires it again later.",
+        access: Access::Host,
+        body: Some(of::<OfflineFailedRequest>),
+        response: Some(of::<Empty>),
         refusals: &[Code::Fenced, Code::Stale, Code::Ledger, Code::LedgerFull],
     },
     Route {
@@ -162,10 +162,10 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::Pool,
         name: "pool_status",
-        summary: "The pool at a glance: counts, EMCs, hosts and their leases, slices that do not come back.",
-        who: Who::Anybody,
+        summary: "Status of the pool: counts, EMCs, hosts and their leases, and overdue slices.",
+        access: Access::Any,
         body: None,
-        answer: Some(of::<PoolStatus>),
+        response: Some(of::<PoolStatus>),
         refusals: &[],
     },
     Route {
@@ -174,10 +174,10 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::Slices,
         name: "list_slices",
-        summary: "Every slice: what it does, whose it is.",
-        who: Who::Anybody,
+        summary: "All slices with state and owner.",
+        access: Access::Any,
         body: None,
-        answer: Some(of::<SliceList>),
+        response: Some(of::<SliceList>),
         refusals: &[],
     },
     Route {
@@ -186,10 +186,10 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::Permissions,
         name: "permissions",
-        summary: "The permission table of each EMC: the one host that may access each slice.",
-        who: Who::Anybody,
+        summary: "Permission table of each EMC: the host that may access each slice.",
+        access: Access::Any,
         body: None,
-        answer: Some(of::<Permissions>),
+        response: Some(of::<Permissions>),
         refusals: &[],
     },
     Route {
@@ -198,10 +198,10 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::EmcFailed,
         name: "emc_failed",
-        summary: "An EMC has failed: its slices are nobody's, and the VMs that had some are lost.",
-        who: Who::Operator,
+        summary: "Report that an EMC has failed. Its slices have no owner any more, and VMs with memory on it are lost.",
+        access: Access::Operator,
         body: None,
-        answer: Some(of::<Done>),
+        response: Some(of::<Empty>),
         refusals: &[Code::Ledger, Code::LedgerFull],
     },
     Route {
@@ -210,10 +210,10 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::EmcRepaired,
         name: "emc_repaired",
-        summary: "An EMC works again. Its slices are made zero and given out.",
-        who: Who::Operator,
+        summary: "Report that an EMC works again. Its slices are zeroed and can be assigned.",
+        access: Access::Operator,
         body: None,
-        answer: Some(of::<Done>),
+        response: Some(of::<Empty>),
         refusals: &[Code::Ledger, Code::LedgerFull],
     },
     Route {
@@ -223,9 +223,9 @@ pub(crate) const ROUTES: &[Route] = &[
         operation: Operation::Description,
         name: "description",
         summary: "This description.",
-        who: Who::Anybody,
+        access: Access::Any,
         body: None,
-        answer: None,
+        response: None,
         refusals: &[],
     },
     Route {
@@ -234,15 +234,15 @@ pub(crate) const ROUTES: &[Route] = &[
         query: &[],
         operation: Operation::Metrics,
         name: "metrics",
-        summary: "Metrics in Prometheus' text format.",
-        who: Who::Anybody,
+        summary: "Metrics in Prometheus text format.",
+        access: Access::Any,
         body: None,
-        answer: None,
+        response: None,
         refusals: &[],
     },
 ];
 
-/// A route that a request is for, and the parameters in its path.
+/// The route of a request, with the parameters in its path.
 pub(crate) struct Match {
     /// The route.
     pub route: &'static Route,
@@ -250,15 +250,15 @@ pub(crate) struct Match {
     pub parameters: Vec<(&'static str, String)>,
 }
 
-fn refused(error: Code, message: String) -> Refused {
-    Refused { error, message }
+fn refused(error: Code, message: String) -> ErrorResponse {
+    ErrorResponse { error, message }
 }
 
 /// Finds the route of a request.
 ///
 /// # Errors
-/// When there is none, or not with this method.
-pub(crate) fn find(method: &str, path: &str) -> Result<Match, Refused> {
+/// There is no such path, or it does not accept this method.
+pub(crate) fn find(method: &str, path: &str) -> Result<Match, ErrorResponse> {
     let mut methods = Vec::new();
     for route in ROUTES {
         let Some(parameters) = parameters(route.path, path) else { continue };
@@ -268,26 +268,26 @@ pub(crate) fn find(method: &str, path: &str) -> Result<Match, Refused> {
         methods.push(route.method);
     }
     if methods.is_empty() {
-        return Err(refused(Code::NotFound, format!("there is no {path} here; see /v1/openapi.json")));
+        return Err(refused(Code::NotFound, format!("there is no {path}; see /v1/openapi.json")));
     }
-    Err(refused(Code::MethodNotAllowed, format!("{path} takes {}, not {method}", methods.join(" and "))))
+    Err(refused(Code::MethodNotAllowed, format!("{path} accepts {}, not {method}", methods.join(" and "))))
 }
 
 fn parameters(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>> {
     let mut found = Vec::new();
     let mut segments = path.split('/');
-    for want in pattern.split('/') {
+    for expected in pattern.split('/') {
         let segment = segments.next()?;
-        match want.strip_prefix('{').and_then(|want| want.strip_suffix('}')) {
+        match expected.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
             Some(name) => found.push((name, decode(segment)?)),
-            None if want == segment => {}
+            None if expected == segment => {}
             None => return None,
         }
     }
     segments.next().is_none().then_some(found)
 }
 
-/// A segment of a path or a value of a query, without its percent signs.
+/// Decodes the percent signs of a path segment or a query value.
 fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -309,49 +309,49 @@ impl Match {
         self.parameters.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value)
     }
 
-    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T, Refused> {
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T, ErrorResponse> {
         let text = self.parameter(name);
-        text.parse().map_err(|_| refused(Code::BadRequest, format!("{name} {text:?} is no such number")))
+        text.parse().map_err(|_| refused(Code::BadRequest, format!("{name} {text:?} is not a valid number")))
     }
 
-    fn slice(&self) -> Result<SliceId, Refused> {
+    fn slice(&self) -> Result<SliceId, ErrorResponse> {
         Ok(SliceId { emc: EmcId(self.number("emc")?), index: self.number("index")? })
     }
 
-    /// What the request asks of the writer; none if it only reads.
+    /// The request to the ledger; `None` if the route only reads.
     ///
     /// # Errors
-    /// When it makes no sense.
-    pub(crate) fn ask(&self, query: &str, body: &[u8]) -> Result<Option<Ask>, Refused> {
+    /// The request is malformed.
+    pub(crate) fn request(&self, query: &str, body: &[u8]) -> Result<Option<Request>, ErrorResponse> {
         let host = || self.parameter("host").to_owned();
         Ok(Some(match self.route.operation {
-            Operation::Lease => Ask::Lease { host: host(), instance: parse::<LeaseRequest>(body)?.instance },
-            Operation::Renew => Ask::Renew { host: host(), epoch: parse::<RenewRequest>(body)?.epoch },
+            Operation::Lease => Request::Lease { host: host(), instance: parse::<LeaseRequest>(body)?.instance },
+            Operation::Renew => Request::Renew { host: host(), epoch: parse::<RenewRequest>(body)?.epoch },
             Operation::Assign => {
                 let AssignRequest { epoch, request, vm, slices } = parse(body)?;
-                Ask::Assign { host: host(), epoch, request, vm, slices: slices.0 }
+                Request::Assign { host: host(), epoch, request, vm, slices: slices.0 }
             }
             Operation::Return => {
                 let Query { epoch, request } = Query::parse(query)?;
-                Ask::Return { host: host(), epoch, request, vm: self.parameter("vm").to_owned() }
+                Request::Return { host: host(), epoch, request, vm: self.parameter("vm").to_owned() }
             }
             Operation::Offlined => {
-                let Offlined { epoch, generation } = parse(body)?;
-                Ask::Offlined { host: host(), epoch, slice: self.slice()?, generation: Generation(generation) }
+                let OfflinedRequest { epoch, generation } = parse(body)?;
+                Request::Offlined { host: host(), epoch, slice: self.slice()?, generation: Generation(generation) }
             }
             Operation::OfflineFailed => {
-                let OfflineFailed { epoch, generation, why } = parse(body)?;
-                Ask::OfflineFailed { host: host(), epoch, slice: self.slice()?, generation: Generation(generation), why }
+                let OfflineFailedRequest { epoch, generation, why } = parse(body)?;
+                Request::OfflineFailed { host: host(), epoch, slice: self.slice()?, generation: Generation(generation), why }
             }
-            Operation::EmcFailed => Ask::EmcFailed(EmcId(self.number("emc")?)),
-            Operation::EmcRepaired => Ask::EmcRepaired(EmcId(self.number("emc")?)),
+            Operation::EmcFailed => Request::EmcFailed(EmcId(self.number("emc")?)),
+            Operation::EmcRepaired => Request::EmcRepaired(EmcId(self.number("emc")?)),
             Operation::Pool | Operation::Slices | Operation::Permissions | Operation::Description | Operation::Metrics => return Ok(None),
         }))
     }
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
-    serde_json::from_slice(body).map_err(|error| refused(Code::BadRequest, format!("the body is no such request: {error}")))
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ErrorResponse> {
+    serde_json::from_slice(body).map_err(|error| refused(Code::BadRequest, format!("invalid request body: {error}")))
 }
 
 struct Query {
@@ -360,7 +360,7 @@ struct Query {
 }
 
 impl Query {
-    fn parse(query: &str) -> Result<Self, Refused> {
+    fn parse(query: &str) -> Result<Self, ErrorResponse> {
         let value = |name: &str| {
             let pair = query.split('&').find_map(|pair| pair.split_once('=').filter(|(known, _)| *known == name));
             pair.and_then(|(_, value)| decode(value))
@@ -369,7 +369,7 @@ impl Query {
         epoch
             .zip(value("request"))
             .map(|(epoch, request)| Self { epoch, request })
-            .ok_or_else(|| refused(Code::BadRequest, "say ?epoch=NUMBER&request=NAME".to_owned()))
+            .ok_or_else(|| refused(Code::BadRequest, "give ?epoch=NUMBER&request=NAME".to_owned()))
     }
 }
 
@@ -378,10 +378,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_find_their_routes() {
-        let check = |method: &str, path: &str, want: Result<Operation, Code>| {
+    fn requests_are_matched_to_routes() {
+        let check = |method: &str, path: &str, expected: Result<Operation, Code>| {
             let found = find(method, path).map(|found| found.route.operation).map_err(|refused| refused.error);
-            assert_eq!(found, want, "{method} {path}");
+            assert_eq!(found, expected, "{method} {path}");
         };
         check("POST", "/v1/hosts/a/lease", Ok(Operation::Lease));
         check("DELETE", "/v1/hosts/a/assignments/vm-1", Ok(Operation::Return));
@@ -393,27 +393,27 @@ mod tests {
     }
 
     #[test]
-    fn names_may_hold_anything() {
+    fn encoded_names_are_decoded() {
         let found = find("DELETE", "/v1/hosts/a/assignments/a%2Fb%20c").unwrap();
-        let ask = found.ask("request=r%26&epoch=7", b"").unwrap();
-        let want = Ask::Return { host: "a".to_owned(), epoch: 7, request: "r&".to_owned(), vm: "a/b c".to_owned() };
-        assert_eq!(ask, Some(want));
+        let request = found.request("request=r%26&epoch=7", b"").unwrap();
+        let expected = Request::Return { host: "a".to_owned(), epoch: 7, request: "r&".to_owned(), vm: "a/b c".to_owned() };
+        assert_eq!(request, Some(expected));
     }
 
     #[test]
-    fn nonsense_is_refused_wherever_it_is_cut() {
+    fn truncated_and_unknown_requests_are_refused() {
         let check = |path: &str, body: &str| {
             let found = find("POST", path).unwrap();
-            assert!(found.ask("", body.as_bytes()).is_ok(), "{body}");
+            assert!(found.request("", body.as_bytes()).is_ok(), "{body}");
             for end in 0..body.len() {
-                assert_eq!(found.ask("", &body.as_bytes()[..end]).unwrap_err().error, Code::BadRequest);
+                assert_eq!(found.request("", &body.as_bytes()[..end]).unwrap_err().error, Code::BadRequest);
             }
         };
         check("/v1/hosts/a/assignments", r#"{"epoch":1,"request":"r","vm":"v","slices":3}"#);
         check("/v1/hosts/a/slices/0/1/offline-failed", r#"{"epoch":1,"generation":2,"why":"guest full"}"#);
-        let unknown = find("POST", "/v1/hosts/a/renew").unwrap().ask("", br#"{"epoch":1,"epohc":2}"#).unwrap_err();
+        let unknown = find("POST", "/v1/hosts/a/renew").unwrap().request("", br#"{"epoch":1,"epohc":2}"#).unwrap_err();
         assert!(unknown.message.contains("epohc"), "{}", unknown.message);
-        assert!(find("POST", "/v1/emcs/70000/failed").unwrap().ask("", b"").is_err());
-        assert!(find("DELETE", "/v1/hosts/a/assignments/v").unwrap().ask("epoch=x&request=r", b"").is_err());
+        assert!(find("POST", "/v1/emcs/70000/failed").unwrap().request("", b"").is_err());
+        assert!(find("DELETE", "/v1/hosts/a/assignments/v").unwrap().request("epoch=x&request=r", b"").is_err());
     }
 }

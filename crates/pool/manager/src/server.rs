@@ -13,10 +13,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::api::{Code, Done, Refused};
-use crate::book;
+use crate::api::{Code, Empty, ErrorResponse};
+use crate::ledger;
 use crate::openapi;
-use crate::routes::{self, Match, Operation, Who};
+use crate::routes::{self, Access, Match, Operation};
 use crate::tls::Peer;
 use crate::writer::{self, Handle};
 
@@ -61,7 +61,7 @@ impl Accept for Tls {
         let stream = self.0.accept(stream).await?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).cloned();
         let certificate = certificate.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, "no client certificate"))?;
-        Ok((stream, Peer::Certified(certificate.into_owned())))
+        Ok((stream, Peer::Certificate(certificate.into_owned())))
     }
 }
 
@@ -88,12 +88,12 @@ impl Service<Peer> for Api {
 
     fn route(&self, peer: &Peer, head: &Parts) -> Result<Match, Answer> {
         let found = routes::find(head.method.as_str(), head.uri.path()).map_err(|refused| refuse(&refused))?;
-        may(peer, &self.rights, &found).map_err(|refused| refuse(&refused))?;
+        authorize(peer, &self.rights, &found).map_err(|refused| refuse(&refused))?;
         Ok(found)
     }
 
     async fn answer(&self, route: Match, head: Parts, body: Bytes) -> Answer {
-        match self.follow(&route, &head, &body).await {
+        match self.apply(&route, &head, &body).await {
             Ok(answer) => answer,
             Err(refused) => refuse(&refused),
         }
@@ -101,36 +101,36 @@ impl Service<Peer> for Api {
 
     fn reject(&self, rejection: Rejection) -> Answer {
         let error = if matches!(rejection, Rejection::BodyTooLong(_)) { Code::TooLong } else { Code::BadRequest };
-        refuse(&Refused { error, message: rejection.to_string() })
+        refuse(&ErrorResponse { error, message: rejection.to_string() })
     }
 }
 
 impl Api {
-    async fn follow(&self, route: &Match, head: &Parts, body: &[u8]) -> Result<Answer, Refused> {
-        let Some(ask) = route.ask(head.uri.query().unwrap_or(""), body)? else {
+    async fn apply(&self, route: &Match, head: &Parts, body: &[u8]) -> Result<Answer, ErrorResponse> {
+        let Some(request) = route.request(head.uri.query().unwrap_or(""), body)? else {
             return self.read(route.route.operation);
         };
-        let followed = self.handle.submit(ask)?.await.unwrap_or_else(|_| Err(writer::stopping()))?;
-        Ok(match followed {
-            book::Answer::Lease(answer) => json(200, &answer),
-            book::Answer::Renewed(answer) => json(200, &answer),
-            book::Answer::Assignment(answer) => json(200, &answer),
-            book::Answer::WorkList(answer) => json(200, &answer),
-            book::Answer::Done => json(200, &Done {}),
+        let outcome = self.handle.submit(request)?.await.unwrap_or_else(|_| Err(writer::stopping()))?;
+        Ok(match outcome {
+            ledger::Response::Lease(answer) => json(200, &answer),
+            ledger::Response::Renewed(answer) => json(200, &answer),
+            ledger::Response::Assignment(answer) => json(200, &answer),
+            ledger::Response::WorkList(answer) => json(200, &answer),
+            ledger::Response::Done => json(200, &Empty {}),
         })
     }
 
     /// Answers from the published state, without waiting for the writer.
-    fn read(&self, operation: Operation) -> Result<Answer, Refused> {
+    fn read(&self, operation: Operation) -> Result<Answer, ErrorResponse> {
         let published = self.handle.published();
-        let status = || published.book.status(self.handle.clock.now(), published.trouble.clone());
+        let status = || published.ledger.status(self.handle.clock.now(), published.error.clone());
         Ok(match operation {
-            Operation::Slices => json(200, &published.book.slice_list()),
-            Operation::Permissions => json(200, &published.book.permissions()),
+            Operation::Slices => json(200, &published.ledger.slice_list()),
+            Operation::Permissions => json(200, &published.ledger.permissions()),
             Operation::Description => Answer::new(200, JSON, self.description.clone()),
             Operation::Metrics => {
                 let text = self.handle.metrics.render(&status());
-                let text = text.map_err(|error| Refused { error: Code::Busy, message: error.to_string() })?;
+                let text = text.map_err(|error| ErrorResponse { error: Code::Busy, message: error.to_string() })?;
                 Answer::new(200, daemon::metrics::OPENMETRICS, text)
             }
             _ => json(200, &status()),
@@ -138,23 +138,23 @@ impl Api {
     }
 }
 
-/// Refuses whoever asks what is not his.
-fn may(peer: &Peer, rights: &Rights, found: &Match) -> Result<(), Refused> {
-    let (allowed, message) = match found.route.who {
-        Who::Host => {
+/// Checks that a client may use a route.
+fn authorize(peer: &Peer, rights: &Rights, found: &Match) -> Result<(), ErrorResponse> {
+    let (allowed, message) = match found.route.access {
+        Access::Host => {
             let host = found.parameter("host");
-            (peer.is(host), format!("this certificate is not {host}'s; a host speaks for itself alone"))
+            (peer.is(host), format!("this certificate is not for {host}; a host acts only for itself"))
         }
-        Who::Operator => (
+        Access::Operator => (
             rights.operators.iter().any(|name| peer.is(name)),
-            "this certificate is no operator's; see operators in the configuration".to_owned(),
+            "this certificate is not for an operator; see operators in the configuration".to_owned(),
         ),
-        Who::Anybody => {
+        Access::Any => {
             let mut known = rights.hosts.iter().chain(&rights.operators);
-            (known.any(|name| peer.is(name)), "this certificate is no host's and no operator's of this pool".to_owned())
+            (known.any(|name| peer.is(name)), "this certificate is not for a host or an operator of this pool".to_owned())
         }
     };
-    if allowed { Ok(()) } else { Err(Refused { error: Code::Forbidden, message }) }
+    if allowed { Ok(()) } else { Err(ErrorResponse { error: Code::Forbidden, message }) }
 }
 
 /// Serializes a message of the API; all of them can be JSON.
@@ -162,6 +162,6 @@ fn json<T: Serialize>(status: u16, message: &T) -> Answer {
     Answer::new(status, JSON, serde_json::to_vec(message).unwrap_or_default())
 }
 
-fn refuse(refused: &Refused) -> Answer {
+fn refuse(refused: &ErrorResponse) -> Answer {
     json(refused.error.status(), refused)
 }

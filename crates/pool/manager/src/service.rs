@@ -1,4 +1,4 @@
-//! Starting and stopping a manager.
+//! Start and stop of a manager.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
@@ -7,125 +7,125 @@ use std::thread::JoinHandle;
 use daemon::http::Server;
 use pool::{Broken, Kept, Ns, Pool};
 
-use crate::book::{Book, Host};
 use crate::files::{self, Files};
-use crate::keeper::{self, Wake};
-use crate::ledger::{self, Ledger, Stored};
+use crate::ledger::{Host, Ledger};
+use crate::maintenance;
 use crate::server::{self, Rights};
 use crate::settings::Settings;
+use crate::storage::{self, Storage, Stored};
 use crate::tls;
-use crate::writer::{self, Clock, Handle};
+use crate::writer::{self, Clock, Handle, Wake};
 
-/// Why a manager does not start.
+/// Why a manager cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The ledger.
+    /// The ledger's file cannot be used.
     #[error(transparent)]
-    Ledger(#[from] ledger::Error),
-    /// The slices.
+    Ledger(#[from] storage::Error),
+    /// The slices' files cannot be used.
     #[error(transparent)]
     Files(#[from] files::Error),
-    /// The certificates.
+    /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] tls::Error),
-    /// The ledger and the configuration are of different pools, or the ledger is not true to itself.
-    #[error("the ledger {path} does not fit: {why}")]
-    Unfit {
-        /// The ledger.
+    /// The ledger does not match the configuration, or is inconsistent.
+    #[error("the ledger {path} does not match the configuration: {why}")]
+    Mismatch {
+        /// The ledger's file.
         path: String,
-        /// What is wrong.
+        /// The cause.
         why: String,
     },
-    /// It must not be open to all.
-    #[error("{listen} can be reached from elsewhere; configure [tls], or listen on 127.0.0.1 and say --insecure-loopback")]
+    /// Without TLS it must not be reachable from other machines.
+    #[error("{listen} can be reached from elsewhere; configure [tls], or listen on 127.0.0.1 and use --insecure-loopback")]
     Insecure {
-        /// Where it would listen.
+        /// The configured address.
         listen: SocketAddr,
     },
-    /// The system.
-    #[error("cannot {what}: {source}")]
+    /// A system call failed.
+    #[error("cannot {op}: {source}")]
     System {
-        /// What was tried.
-        what: String,
-        /// What it said.
+        /// The operation.
+        op: String,
+        /// The cause.
         source: std::io::Error,
     },
 }
 
-fn system(what: &str) -> impl FnOnce(std::io::Error) -> Error {
-    let what = what.to_owned();
-    move |source| Error::System { what, source }
+fn system(op: &str) -> impl FnOnce(std::io::Error) -> Error {
+    let op = op.to_owned();
+    move |source| Error::System { op, source }
 }
 
-/// What `init` has made.
+/// Summary of `init`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Made {
-    /// Slices of the pool.
+pub struct InitSummary {
+    /// Number of slices of the pool.
     pub slices: u64,
-    /// Files that were missing.
+    /// Number of files that were created.
     pub files: u32,
-    /// Bytes of all slices.
+    /// Size of all slices, in bytes.
     pub capacity_bytes: u64,
 }
 
-/// Makes a pool's ledger and files, or what they lack.
+/// Creates a pool's ledger and files, or the missing parts.
 ///
 /// # Errors
 /// [`enum@Error`]
-pub fn init(settings: &Settings, overcommit: bool) -> Result<Made, Error> {
+pub fn init(settings: &Settings, overcommit: bool) -> Result<InitSummary, Error> {
     let files = files_of(settings);
-    std::fs::create_dir_all(&settings.pool_dir).map_err(system(&format!("make {}", settings.pool_dir.display())))?;
+    std::fs::create_dir_all(&settings.pool_dir).map_err(system(&format!("create {}", settings.pool_dir.display())))?;
     if !overcommit {
-        files.check_room(settings.capacity())?;
+        files.check_capacity(units::Bytes(settings.capacity()))?;
     }
     if let Some(directory) = settings.ledger.parent() {
-        std::fs::create_dir_all(directory).map_err(system(&format!("make {}", directory.display())))?;
+        std::fs::create_dir_all(directory).map_err(system(&format!("create {}", directory.display())))?;
     }
-    let mut ledger = Ledger::open(&settings.ledger)?;
-    let book = open_book(settings, &mut ledger, Clock::start().now())?;
-    let made = files.make_missing(book.pool())?;
+    let mut storage = Storage::open(&settings.ledger)?;
+    let ledger = open_ledger(settings, &mut storage, Clock::start().now())?;
+    let created = files.create_missing(ledger.pool())?;
     let slices = settings.emcs.iter().map(|emc| u64::from(emc.slices)).sum();
-    Ok(Made { slices, files: made, capacity_bytes: settings.capacity() })
+    Ok(InitSummary { slices, files: created, capacity_bytes: settings.capacity() })
 }
 
 fn files_of(settings: &Settings) -> Files {
     Files::new(settings.layout(), settings.mode().unwrap_or(0o600))
 }
 
-/// The book that a ledger and a configuration make together.
-fn book_of(settings: &Settings, stored: Stored, now: Ns) -> Result<Book, String> {
+/// Builds the ledger from its stored rows and the configuration.
+fn build_ledger(settings: &Settings, stored: Stored, now: Ns) -> Result<Ledger, String> {
     let Stored { slice_bytes, next_vm, kept, mut hosts, vms } = stored;
     if slice_bytes.0 != settings.slice_size {
         return Err(format!(
-            "its slices have {} bytes and the configuration says {}; a pool keeps its size",
+            "its slices have {} bytes, the configuration has {}; the slice size of a pool cannot change",
             slice_bytes.0, settings.slice_size
         ));
     }
-    // Whoever was once known keeps its number; who is new gets the next.
+    // Known hosts keep their numbers; new ones get the next.
     for name in &settings.hosts {
         if !hosts.iter().any(|host| host.name == *name) {
             hosts.push(Host { name: name.clone(), ..Host::default() });
         }
     }
-    let count = u16::try_from(hosts.len()).map_err(|_| format!("{} hosts have used it, too many to count", hosts.len()))?;
+    let count = u16::try_from(hosts.len()).map_err(|_| format!("{} hosts have used the pool, more than supported", hosts.len()))?;
     let pool = Pool::restore(settings.pool(count), kept).map_err(|broken: Broken| broken.to_string())?;
-    Ok(Book::new(pool, hosts, vms, next_vm, settings.terms(), settings.layout(), now))
+    Ok(Ledger::new(pool, hosts, vms, next_vm, settings.terms(), settings.layout(), now))
 }
 
-/// Reads the ledger, checks it, and writes what the configuration has added.
-fn open_book(settings: &Settings, ledger: &mut Ledger, now: Ns) -> Result<Book, Error> {
-    let stored = ledger.load()?;
+/// Reads and checks the ledger, and saves additions by the configuration.
+fn open_ledger(settings: &Settings, storage: &mut Storage, now: Ns) -> Result<Ledger, Error> {
+    let stored = storage.load()?;
     let new = || Stored { slice_bytes: units::Bytes(settings.slice_size), next_vm: 1, kept: Kept::default(), ..Stored::default() };
-    let unfit = |why| Error::Unfit { path: settings.ledger.display().to_string(), why };
-    let book = book_of(settings, stored.unwrap_or_else(new), now).map_err(unfit)?;
-    ledger.save(None, &book)?;
-    Ok(book)
+    let mismatch = |why| Error::Mismatch { path: settings.ledger.display().to_string(), why };
+    let ledger = build_ledger(settings, stored.unwrap_or_else(new), now).map_err(mismatch)?;
+    storage.save(None, &ledger)?;
+    Ok(ledger)
 }
 
-/// A manager that runs.
+/// A running manager.
 #[derive(Debug)]
 pub struct Manager {
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
     stop_clock: Option<Sender<()>>,
     wake: SyncSender<Wake>,
@@ -134,7 +134,7 @@ pub struct Manager {
     handle: Option<Handle>,
 }
 
-/// Starts a manager. It serves when this returns.
+/// Starts a manager. It serves requests when this returns.
 ///
 /// # Errors
 /// [`enum@Error`]
@@ -144,25 +144,25 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
         None if insecure_loopback && settings.listen.ip().is_loopback() => None,
         None => return Err(Error::Insecure { listen: settings.listen }),
     };
-    begin(settings)?;
+    ensure_pool(settings)?;
     let listener = TcpListener::bind(settings.listen).map_err(system(&format!("listen on {}", settings.listen)))?;
-    let address = listener.local_addr().map_err(system("tell the address"))?;
+    let address = listener.local_addr().map_err(system("determine the address"))?;
     let clock = Clock::start();
-    let mut ledger = Ledger::open(&settings.ledger)?;
-    let book = open_book(settings, &mut ledger, clock.now())?;
+    let mut storage = Storage::open(&settings.ledger)?;
+    let ledger = open_ledger(settings, &mut storage, clock.now())?;
     let files = files_of(settings);
-    let made = files.make_missing(book.pool())?;
-    if made > 0 {
-        log::warn!("{made} files of free slices were missing under {} and are made anew", settings.pool_dir.display());
+    let created = files.create_missing(ledger.pool())?;
+    if created > 0 {
+        log::warn!("created {created} missing files of free slices under {}", settings.pool_dir.display());
     }
     let (wake, woken) = sync_channel(1);
     let (stop_clock, stopped) = channel();
-    let again = settings.clone();
+    let rebuild_settings = settings.clone();
     let now = clock.clone();
-    let rebuild = Box::new(move |stored| book_of(&again, stored, now.now()));
-    let (handle, ledger) = writer::start(ledger, book, clock, rebuild, wake.clone()).map_err(system("start a thread"))?;
-    let clock = keeper::tick(handle.clone(), stopped).map_err(system("start a thread"))?;
-    let keeper = keeper::keep(handle.clone(), files, woken).map_err(system("start a thread"))?;
+    let rebuild = Box::new(move |stored| build_ledger(&rebuild_settings, stored, now.now()));
+    let (handle, writer) = writer::start(storage, ledger, clock, rebuild, wake.clone()).map_err(system("start a thread"))?;
+    let clock = maintenance::tick(handle.clone(), stopped).map_err(system("start a thread"))?;
+    let maintenance = maintenance::maintain(handle.clone(), files, woken).map_err(system("start a thread"))?;
     let rights = Rights { operators: settings.operators.clone(), hosts: settings.hosts.clone() };
     let server = server::serve(listener, secure, handle.clone(), rights).map_err(system("start the HTTP server"))?;
     log::info!("the pool manager serves {} on {address}", settings.hosts.join(", "));
@@ -171,31 +171,31 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
         stop_clock: Some(stop_clock),
         wake,
         server: Some(server),
-        others: vec![clock, keeper, ledger],
+        others: vec![clock, maintenance, writer],
         handle: Some(handle),
     })
 }
 
-/// A pool that is not there yet is made. One whose ledger is there and whose files are not has lost its memory file system.
-fn begin(settings: &Settings) -> Result<(), Error> {
+/// Creates the pool if it does not exist. A pool with a ledger and without its directory has lost its memory file system.
+fn ensure_pool(settings: &Settings) -> Result<(), Error> {
     if !settings.ledger.exists() {
-        let made = init(settings, false)?;
-        log::info!("a new pool of {} slices, {} bytes in all", made.slices, made.capacity_bytes);
+        let created = init(settings, false)?;
+        log::info!("created a pool of {} slices, {} bytes in all", created.slices, created.capacity_bytes);
     } else if !settings.pool_dir.exists() {
-        let why = format!("there is no {}; mount it, and say `thermocline pool manager init`", settings.pool_dir.display());
-        return Err(Error::Unfit { path: settings.ledger.display().to_string(), why });
+        let why = format!("{} does not exist; mount it, and run `thermocline pool manager init`", settings.pool_dir.display());
+        return Err(Error::Mismatch { path: settings.ledger.display().to_string(), why });
     }
     Ok(())
 }
 
 impl Manager {
-    /// The way to its writer, for what lives in the same process.
+    /// A handle to its writer, for use within the process.
     #[must_use]
     pub fn handle(&self) -> Option<Handle> {
         self.handle.clone()
     }
 
-    /// Stops: open requests are answered, and the ledger is closed.
+    /// Stops: open requests are answered, and the ledger's file is closed.
     pub fn stop(mut self) {
         self.end();
     }

@@ -9,8 +9,8 @@ use pool::Ns;
 use rustls::pki_types::DnsName;
 use units::Bytes;
 
-use crate::book::Terms;
 use crate::layout::Layout;
+use crate::ledger::Terms;
 
 /// The most slices of a pool; with more, each transaction would take long.
 const SLICES_MAX: u64 = 65_536;

@@ -1,4 +1,4 @@
-//! Who is at the other end: certificates on both sides.
+//! Mutual TLS: the server's configuration, and the identity of clients.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use webpki::EndEntityCert;
 
 use crate::settings::Tls;
 
-/// Why there can be no TLS.
+/// An error of a certificate or key file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 pub struct Error {
@@ -19,55 +19,55 @@ pub struct Error {
     why: String,
 }
 
-fn wrong(path: &Path) -> impl Fn(String) -> Error {
+fn failed(path: &Path) -> impl Fn(String) -> Error {
     let path = path.to_owned();
     move |why| Error { path: path.clone(), why }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-    let certificates = certificates.map_err(|error| wrong(path)(format!("cannot be read as certificates: {error}")))?;
-    if certificates.is_empty() { Err(wrong(path)("holds no certificate in PEM form".to_owned())) } else { Ok(certificates) }
+    let certificates = certificates.map_err(|error| failed(path)(format!("cannot be read as certificates: {error}")))?;
+    if certificates.is_empty() { Err(failed(path)("holds no certificate in PEM form".to_owned())) } else { Ok(certificates) }
 }
 
-/// What the server needs: TLS 1.2 or 1.3, and a certificate of whoever connects.
+/// The server's configuration: TLS 1.2 or 1.3, with client certificates.
 ///
 /// # Errors
-/// Which file cannot be used, and why.
+/// The file that cannot be used, and the cause.
 pub(crate) fn server(tls: &Tls) -> Result<Arc<rustls::ServerConfig>, Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&tls.client_ca)? {
-        roots.add(certificate).map_err(|error| wrong(&tls.client_ca)(error.to_string()))?;
+        roots.add(certificate).map_err(|error| failed(&tls.client_ca)(error.to_string()))?;
     }
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .build()
-        .map_err(|error| wrong(&tls.client_ca)(error.to_string()))?;
-    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| wrong(&tls.key)(format!("cannot be read as a key: {error}")))?;
+        .map_err(|error| failed(&tls.client_ca)(error.to_string()))?;
+    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| failed(&tls.key)(format!("cannot be read as a key: {error}")))?;
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(&tls.cert)(error.to_string()))?
+        .map_err(|error| failed(&tls.cert)(error.to_string()))?
         .with_client_cert_verifier(verifier)
         .with_single_cert(certificates(&tls.cert)?, key)
-        .map_err(|error| wrong(&tls.cert)(format!("cannot be used with {}: {error}", tls.key.display())))?;
+        .map_err(|error| failed(&tls.cert)(format!("cannot be used with {}: {error}", tls.key.display())))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Peer {
-    /// Somebody on this machine; nobody asks who.
+    /// A client on the loopback interface without TLS, which may act in any name.
     Trusted,
-    /// Whoever this certificate is for.
-    Certified(CertificateDer<'static>),
+    /// A client with a certificate.
+    Certificate(CertificateDer<'static>),
 }
 
 impl Peer {
-    /// Whether it may speak in this name.
+    /// Whether the client may act in this name.
     #[must_use]
     pub(crate) fn is(&self, name: &str) -> bool {
-        let Self::Certified(certificate) = self else { return true };
+        let Self::Certificate(certificate) = self else { return true };
         let (Ok(certificate), Ok(name)) = (EndEntityCert::try_from(certificate), ServerName::try_from(name)) else { return false };
         certificate.verify_is_valid_for_subject_name(&name).is_ok()
     }

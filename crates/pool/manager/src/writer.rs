@@ -1,5 +1,5 @@
-//! The one thread that changes the book: takes all requests that wait, follows them on a copy, writes what has changed in one
-//! transaction, and answers when that is on the disk.
+//! The writer: the one thread that changes the ledger. It takes all waiting requests, applies them to a copy, writes the changes in one
+//! transaction, and answers after the transaction is on disk.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,20 +9,28 @@ use std::time::Instant;
 use pool::Ns;
 use tokio::sync::oneshot;
 
-use crate::api::{Code, Refused};
-use crate::book::{Answer, Ask, Book};
-use crate::keeper::Wake;
-use crate::ledger::{self, Ledger, Stored};
+use crate::api::{Code, ErrorResponse};
+use crate::ledger::{Ledger, Request, Response};
 use crate::metrics::Metrics;
+use crate::storage::{self, Storage, Stored};
 
-/// Requests that wait; more are refused.
+/// Most waiting requests; more are refused.
 const WAITING_MAX: usize = 4096;
-/// Requests of one transaction.
+/// Most requests of one transaction.
 const BATCH_MAX: usize = 512;
 
-/// What a request came to.
-pub(crate) type Followed = Result<Answer, Refused>;
-type Request = (Ask, oneshot::Sender<Followed>);
+/// The outcome of a request.
+pub(crate) type Outcome = Result<Response, ErrorResponse>;
+type Pending = (Request, oneshot::Sender<Outcome>);
+
+/// Why the maintenance thread wakes early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// There are slices to scrub.
+    Scrub,
+    /// The manager stops.
+    Stop,
+}
 
 /// Monotonic time in nanoseconds that starts at the Unix time, so that the next process can compare it with the ledger's times.
 #[derive(Clone, Debug)]
@@ -42,126 +50,125 @@ impl Clock {
     }
 }
 
-/// What everybody may read without waiting.
+/// The state that readers get without waiting for the writer.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// As it is on the disk.
-    pub book: Arc<Book>,
-    /// Why nothing changes hands.
-    pub trouble: Option<String>,
+    /// The ledger as it is on disk.
+    pub ledger: Arc<Ledger>,
+    /// Why the ledger cannot be written; `None` if it can.
+    pub error: Option<String>,
 }
 
-/// The way to the writer. When all copies are gone, it ends.
+/// A handle to the writer, which ends when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    requests: SyncSender<Request>,
+    requests: SyncSender<Pending>,
     published: Arc<Mutex<Published>>,
-    /// When it is.
+    /// The manager's clock.
     pub clock: Clock,
-    /// What has happened.
+    /// Counters of requests and transactions.
     pub metrics: Arc<Metrics>,
 }
 
 impl Handle {
-    /// Hands a request over; the answer comes when it is on the disk.
+    /// Submits a request. The answer arrives when its effect is on disk.
     ///
     /// # Errors
-    /// When too many wait, or the manager is about to stop.
-    pub fn submit(&self, ask: Ask) -> Result<oneshot::Receiver<Followed>, Refused> {
+    /// Too many requests wait, or the manager is stopping.
+    pub fn submit(&self, request: Request) -> Result<oneshot::Receiver<Outcome>, ErrorResponse> {
         let (reply, answer) = oneshot::channel();
-        self.requests.try_send((ask, reply)).map_err(|error| match error {
-            TrySendError::Full(_) => busy("too many requests wait; say it again in a second"),
+        self.requests.try_send((request, reply)).map_err(|error| match error {
+            TrySendError::Full(_) => busy("too many requests are waiting; repeat the request in a second"),
             TrySendError::Disconnected(_) => stopping(),
         })?;
         Ok(answer)
     }
 
-    /// Asks, and waits for the answer; not from an asynchronous task.
+    /// Submits a request and waits for the answer. Must not be called from an asynchronous task.
     ///
     /// # Errors
-    /// Why it was not followed.
-    pub fn ask(&self, ask: Ask) -> Followed {
-        self.submit(ask)?.blocking_recv().unwrap_or_else(|_| Err(stopping()))
+    /// Why it was refused.
+    pub fn call(&self, request: Request) -> Outcome {
+        self.submit(request)?.blocking_recv().unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// The book as it is on the disk.
+    /// The ledger as it is on disk.
     #[must_use]
     pub fn published(&self) -> Published {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn busy(message: &str) -> Refused {
-    Refused { error: Code::Busy, message: message.to_owned() }
+fn busy(message: &str) -> ErrorResponse {
+    ErrorResponse { error: Code::Busy, message: message.to_owned() }
 }
 
-/// To who asks when the end has begun.
-pub(crate) fn stopping() -> Refused {
-    busy("the pool manager is about to stop; say it again when it is back")
+/// The answer to requests while the manager stops.
+pub(crate) fn stopping() -> ErrorResponse {
+    busy("the pool manager is stopping; repeat the request when it runs again")
 }
 
-/// How a book is made of what is on the disk.
-pub(crate) type Rebuild = Box<dyn Fn(Stored) -> Result<Book, String> + Send>;
+/// Makes a ledger from stored rows.
+pub(crate) type Rebuild = Box<dyn Fn(Stored) -> Result<Ledger, String> + Send>;
 
 struct Writer {
+    storage: Storage,
     ledger: Ledger,
-    book: Book,
-    trouble: Option<String>,
+    error: Option<String>,
     rebuild: Rebuild,
     handle: (Arc<Mutex<Published>>, Clock, Arc<Metrics>),
-    /// Told when there is something to scrub.
     wake: SyncSender<Wake>,
 }
 
-/// Starts the writer. It ends, and the ledger is closed, when the last handle is dropped.
+/// Starts the writer. When the last handle is dropped, it ends and the storage is closed.
 pub(crate) fn start(
+    storage: Storage,
     ledger: Ledger,
-    book: Book,
     clock: Clock,
     rebuild: Rebuild,
     wake: SyncSender<Wake>,
 ) -> std::io::Result<(Handle, thread::JoinHandle<()>)> {
-    let published = Arc::new(Mutex::new(Published { book: Arc::new(book.clone()), trouble: None }));
+    let published = Arc::new(Mutex::new(Published { ledger: Arc::new(ledger.clone()), error: None }));
     let metrics = Arc::new(Metrics::default());
     let (requests, waiting) = sync_channel(WAITING_MAX);
     let handle = Handle { requests, published: Arc::clone(&published), clock: clock.clone(), metrics: Arc::clone(&metrics) };
-    let writer = Writer { ledger, book, trouble: None, rebuild, handle: (published, clock, metrics), wake };
+    let writer = Writer { storage, ledger, error: None, rebuild, handle: (published, clock, metrics), wake };
     let thread = thread::Builder::new().name("ledger".to_owned()).spawn(move || writer.run(&waiting))?;
     Ok((handle, thread))
 }
 
 impl Writer {
-    fn run(mut self, waiting: &Receiver<Request>) {
+    fn run(mut self, waiting: &Receiver<Pending>) {
         while let Ok(first) = waiting.recv() {
             let mut batch = vec![first];
             batch.extend(waiting.try_iter().take(BATCH_MAX - 1));
-            self.follow(batch);
+            self.apply(batch);
         }
     }
 
-    fn follow(&mut self, batch: Vec<Request>) {
+    fn apply(&mut self, batch: Vec<Pending>) {
         let (published, clock, metrics) = self.handle.clone();
         let now = clock.now();
-        let mut next = self.book.clone();
-        let mut answers: Vec<Followed> = batch.iter().map(|(ask, _)| next.follow(now, ask)).collect();
-        // In trouble, even a request that changes nothing tries whether there is still trouble.
-        if self.trouble.is_some() || next.differs(&self.book) {
-            let began = Instant::now();
-            match self.ledger.save(Some(&self.book), &next) {
+        let mut next = self.ledger.clone();
+        let mut answers: Vec<Outcome> = batch.iter().map(|(request, _)| next.apply(now, request)).collect();
+        // After an error, a request that changes nothing writes as well, to find out whether the error persists.
+        if self.error.is_some() || next.differs(&self.ledger) {
+            let begin = Instant::now();
+            match self.storage.save(Some(&self.ledger), &next) {
                 Ok(()) => {
-                    metrics.committed(batch.len(), began.elapsed());
-                    if self.trouble.take().is_some() {
+                    metrics.committed(batch.len(), begin.elapsed());
+                    if self.error.take().is_some() {
                         log::info!("the ledger can be written again");
                     }
                 }
                 Err(error) => {
                     metrics.commit_failed();
                     let refused = self.recover(&error);
-                    next = self.book.clone();
-                    for ((ask, _), answer) in batch.iter().zip(&mut answers) {
-                        // A lease that goes on changes nothing on the disk: a full one must not end it.
-                        *answer = match ask {
-                            Ask::Renew { .. } => next.follow(now, ask),
+                    next = self.ledger.clone();
+                    for ((request, _), answer) in batch.iter().zip(&mut answers) {
+                        // A renewal changes nothing on disk: a full disk must not end a lease.
+                        *answer = match request {
+                            Request::Renew { .. } => next.apply(now, request),
                             _ if answer.is_ok() => Err(refused.clone()),
                             _ => continue,
                         };
@@ -170,36 +177,35 @@ impl Writer {
             }
         }
         if next.to_scrub().next().is_some() {
-            // If it is full, the keeper has been told already.
+            // If the channel is full, the maintenance thread wakes anyway.
             let _ = self.wake.try_send(Wake::Scrub);
         }
-        *published.lock().unwrap_or_else(PoisonError::into_inner) =
-            Published { book: Arc::new(next.clone()), trouble: self.trouble.clone() };
-        self.book = next;
-        for ((ask, reply), answer) in batch.into_iter().zip(answers) {
-            metrics.answered(&ask, &answer);
-            // Who asked may have gone.
+        *published.lock().unwrap_or_else(PoisonError::into_inner) = Published { ledger: Arc::new(next.clone()), error: self.error.clone() };
+        self.ledger = next;
+        for ((request, reply), answer) in batch.into_iter().zip(answers) {
+            metrics.answered(&request, &answer);
+            // The client may have disconnected.
             let _ = reply.send(answer);
         }
     }
 
-    /// After a failed transaction: what is on the disk is what counts, whether the transaction came through or not. If that
-    /// cannot be read either, the book stays what it was.
-    fn recover(&mut self, error: &ledger::Error) -> Refused {
-        let code = if matches!(error, ledger::Error::Full { .. }) { Code::LedgerFull } else { Code::Ledger };
-        if self.trouble.is_none() {
-            log::error!("{error}; nothing changes hands until it can be written; guests go on");
+    /// After a failed transaction, reads back what is on disk: the transaction may have been written or not. If that fails too, the
+    /// ledger stays as it was.
+    fn recover(&mut self, error: &storage::Error) -> ErrorResponse {
+        let code = if matches!(error, storage::Error::Full { .. }) { Code::LedgerFull } else { Code::Ledger };
+        if self.error.is_none() {
+            log::error!("{error}; no slice changes its owner until the ledger can be written; guests continue to run");
         }
-        let message = format!("{error}; nothing changes hands until it can be written; say it again later");
-        self.trouble = Some(error.to_string());
-        match self.ledger.load() {
+        let message = format!("{error}; no slice changes its owner until the ledger can be written; repeat the request later");
+        self.error = Some(error.to_string());
+        match self.storage.load() {
             Ok(Some(stored)) => match (self.rebuild)(stored) {
-                Ok(book) => self.book = book.with_memory_of(&self.book),
-                Err(why) => log::error!("what the ledger holds cannot be: {why}"),
+                Ok(ledger) => self.ledger = ledger.with_memory_of(&self.ledger),
+                Err(why) => log::error!("the ledger on disk is inconsistent: {why}"),
             },
             Ok(None) => {}
             Err(error) => log::debug!("{error}"),
         }
-        Refused { error: code, message }
+        ErrorResponse { error: code, message }
     }
 }

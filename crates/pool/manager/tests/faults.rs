@@ -1,13 +1,13 @@
-//! What must hold whatever dies: no slice has two owners, nothing is read across owners, no slice is lost.
+//! Faults: no slice has two owners, no data is visible to a later owner, and no slice is lost, whichever process is killed.
 //!
-//! The manager here is another process, this very test program, which can be killed at any instruction. Hosts are threads that
-//! lock real files and write into them.
+//! The manager is a separate process, an instance of this test program, which can be killed at any instruction. Hosts are threads that
+//! lock real files and write to them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,20 +17,25 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use manager::api::{AssignRequest, Code, Slice, Slices};
-use manager::claim::{Unclaimed, claim};
+use manager::claim::{ClaimError, claim};
 use manager::client::{Client, Error};
 use manager::service;
 use manager::settings::Settings;
 
+#[path = "faults/relay.rs"]
+mod relay;
+
+use relay::Relay;
+
 const CONFIG: &str = "THERMOCLINE_TEST_MANAGER";
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Places in a slice that are written and read.
-const PLACES: [u64; 3] = [0, 67_108_864, 134_217_712];
+/// Offsets in a slice that are written and read.
+const OFFSETS: [u64; 3] = [0, 67_108_864, 134_217_712];
 const SLICES: u32 = 12;
 
-/// No test: what the others start. It serves until it is killed.
+/// The manager's process, started by the other tests. Serves until it is killed.
 #[test]
-fn serve_for_the_others() {
+fn manager_process() {
     let Some(config) = std::env::var_os(CONFIG) else { return };
     let settings = Settings::load(Path::new(&config)).unwrap();
     let _manager = service::start(&settings, true).unwrap();
@@ -61,15 +66,15 @@ impl Site {
         site
     }
 
-    fn client(&self, patience: Duration) -> Client {
-        Client::new(&format!("http://127.0.0.1:{}", self.port), None, patience).unwrap()
+    fn client(&self, timeout: Duration) -> Client {
+        Client::new(&format!("http://127.0.0.1:{}", self.port), None, timeout).unwrap()
     }
 
     fn wait(&self) {
         let client = self.client(PATIENCE);
-        let began = Instant::now();
+        let begin = Instant::now();
         while client.pool().is_err() {
-            assert!(began.elapsed() < PATIENCE, "the manager does not start");
+            assert!(begin.elapsed() < PATIENCE, "the manager does not start");
             std::thread::yield_now();
         }
     }
@@ -79,7 +84,7 @@ impl Site {
         self.child.wait().unwrap();
     }
 
-    fn again(&mut self) {
+    fn restart(&mut self) {
         self.child = spawn(&self.directory.path().join("pool.toml"));
     }
 }
@@ -91,9 +96,9 @@ impl Drop for Site {
 }
 
 fn spawn(config: &Path) -> Child {
-    // A write beyond a limit of file sizes is a signal first, which is not to end it.
+    // A write beyond the file size limit raises SIGXFSZ, which must not kill the process.
     Command::new("sh")
-        .args(["-c", "trap '' XFSZ; exec \"$0\" --exact serve_for_the_others"])
+        .args(["-c", "trap '' XFSZ; exec \"$0\" --exact manager_process"])
         .arg(std::env::current_exe().unwrap())
         .env(CONFIG, config)
         .stdout(Stdio::null())
@@ -102,11 +107,11 @@ fn spawn(config: &Path) -> Child {
         .unwrap()
 }
 
-/// What all hosts together have seen.
+/// Observations of all hosts.
 #[derive(Default)]
-struct Seen {
+struct Observations {
     stop: AtomicBool,
-    /// Who uses which slice now.
+    /// Current users by slice.
     owners: Mutex<BTreeMap<(u16, u32), String>>,
     double_owned: AtomicU64,
     leaked: AtomicU64,
@@ -115,12 +120,12 @@ struct Seen {
     refused_locks: AtomicU64,
 }
 
-/// A host that runs one VM after the other, each of which writes into all of its slices.
+/// A host that runs VMs one after the other. Each writes to all of its slices.
 struct Host {
     name: &'static str,
     client: Client,
     random: Rng,
-    seen: Arc<Seen>,
+    observed: Arc<Observations>,
     epoch: u64,
     requests: u64,
 }
@@ -128,14 +133,14 @@ struct Host {
 impl Host {
     fn run(mut self) {
         self.lease();
-        while !self.seen.stop.load(Ordering::Relaxed) {
+        while !self.observed.stop.load(Ordering::Relaxed) {
             let vm = format!("vm-{}", self.requests);
             let request = self.request();
-            let ask = AssignRequest { epoch: self.epoch, request, vm: vm.clone(), slices: Slices(self.random.u32(1..=3)) };
-            let given = match self.until_answered(|client, name| client.assign(name, &ask)) {
+            let request = AssignRequest { epoch: self.epoch, request, vm: vm.clone(), slices: Slices(self.random.u32(1..=3)) };
+            let given = match self.until_answered(|client, name| client.assign(name, &request)) {
                 Ok(given) => given.slices,
                 Err(Code::Short) => continue,
-                // The lease ran out while nobody answered.
+                // The lease has expired while the manager was down.
                 Err(Code::Fenced) => {
                     self.lease();
                     continue;
@@ -147,15 +152,15 @@ impl Host {
                 let _ = self.client.renew(self.name, self.epoch);
             }
             self.check(&held, &vm);
-            // One in eight drivers dies: another run of it finds out what there is.
-            let died = self.random.u32(0..8) == 0;
-            self.let_go(held);
-            if died {
+            // One in eight daemons exits, and its next run takes a new lease.
+            let exited = self.random.u32(0..8) == 0;
+            self.release(held);
+            if exited {
                 self.lease();
             } else {
                 self.give_back(&vm);
             }
-            self.seen.cycles.fetch_add(1, Ordering::Relaxed);
+            self.observed.cycles.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -164,14 +169,14 @@ impl Host {
         format!("{}-{}", self.name, self.requests)
     }
 
-    /// Says the same until somebody answers.
-    fn until_answered<T>(&self, ask: impl Fn(&Client, &str) -> Result<T, Error>) -> Result<T, Code> {
-        let began = Instant::now();
+    /// Repeats a request until the manager answers.
+    fn until_answered<T>(&self, request: impl Fn(&Client, &str) -> Result<T, Error>) -> Result<T, Code> {
+        let begin = Instant::now();
         loop {
-            match ask(&self.client, self.name) {
+            match request(&self.client, self.name) {
                 Ok(answer) => return Ok(answer),
                 Err(Error::Refused(refusal)) if refusal.code != Code::Busy => return Err(refusal.code),
-                Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+                Err(error) => assert!(begin.elapsed() < PATIENCE, "{error}"),
             }
             std::thread::yield_now();
         }
@@ -200,7 +205,7 @@ impl Host {
         let Ok(renewed) = self.until_answered(|client, name| client.renew(name, epoch)) else { return };
         for work in renewed.work {
             match self.until_answered(|client, name| client.offlined(name, epoch, &work.slice)) {
-                // Stale: it was heard the first time.
+                // Stale: the first report was received.
                 Ok(()) | Err(Code::Stale | Code::Fenced | Code::Forbidden) => {}
                 Err(other) => panic!("{other:?}"),
             }
@@ -210,42 +215,42 @@ impl Host {
     fn take(&self, slice: &Slice, vm: &str) -> Option<(Slice, File)> {
         let file = match claim(slice) {
             Ok(file) => file,
-            Err(Unclaimed::InUse { .. } | Unclaimed::Fenced { .. }) => {
-                self.seen.refused_locks.fetch_add(1, Ordering::Relaxed);
+            Err(ClaimError::InUse { .. } | ClaimError::Fenced { .. }) => {
+                self.observed.refused_locks.fetch_add(1, Ordering::Relaxed);
                 return None;
             }
             Err(other) => panic!("{other}"),
         };
         let who = format!("{} {vm}", self.name);
-        if self.seen.owners.lock().unwrap().insert((slice.emc, slice.index), who.clone()).is_some() {
-            self.seen.double_owned.fetch_add(1, Ordering::Relaxed);
+        if self.observed.owners.lock().unwrap().insert((slice.emc, slice.index), who.clone()).is_some() {
+            self.observed.double_owned.fetch_add(1, Ordering::Relaxed);
         }
-        for place in PLACES {
+        for offset in OFFSETS {
             let mut read = [1; 16];
-            file.read_exact_at(&mut read, place).unwrap();
+            file.read_exact_at(&mut read, offset).unwrap();
             if read != [0; 16] {
-                self.seen.leaked.fetch_add(1, Ordering::Relaxed);
+                self.observed.leaked.fetch_add(1, Ordering::Relaxed);
             }
-            file.write_all_at(&marker(&who), place).unwrap();
+            file.write_all_at(&marker(&who), offset).unwrap();
         }
         Some((slice.clone(), file))
     }
 
     fn check(&self, held: &[(Slice, File)], vm: &str) {
         for (_, file) in held {
-            for place in PLACES {
+            for offset in OFFSETS {
                 let mut read = [0; 16];
-                file.read_exact_at(&mut read, place).unwrap();
+                file.read_exact_at(&mut read, offset).unwrap();
                 if read != marker(&format!("{} {vm}", self.name)) {
-                    self.seen.overwritten.fetch_add(1, Ordering::Relaxed);
+                    self.observed.overwritten.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
     }
 
-    fn let_go(&self, held: Vec<(Slice, File)>) {
+    fn release(&self, held: Vec<(Slice, File)>) {
         for (slice, file) in held {
-            self.seen.owners.lock().unwrap().remove(&(slice.emc, slice.index));
+            self.observed.owners.lock().unwrap().remove(&(slice.emc, slice.index));
             drop(file);
         }
     }
@@ -257,34 +262,34 @@ fn marker(who: &str) -> [u8; 16] {
     marker
 }
 
-/// Kills the manager at random moments while four hosts go on.
+/// Kills the manager at random times while four hosts run.
 fn kills(kills: u32, seed: u64) {
     let mut site = Site::start("10s");
-    let seen = Arc::new(Seen::default());
+    let observed = Arc::new(Observations::default());
     let hosts: Vec<_> = ["a", "b", "c", "d"]
         .into_iter()
         .zip(1u64..)
         .map(|(name, number)| {
             let client = site.client(Duration::from_secs(5));
-            let host = Host { name, client, random: Rng::with_seed(seed + number), seen: Arc::clone(&seen), epoch: 0, requests: 0 };
+            let host = Host { name, client, random: Rng::with_seed(seed + number), observed: Arc::clone(&observed), epoch: 0, requests: 0 };
             std::thread::spawn(move || host.run())
         })
         .collect();
     let mut random = Rng::with_seed(seed);
     for _ in 0..kills {
-        // Most after some work, at any instruction of it; some before the start is over.
+        // Most kills come after some work, at any instruction; some before the start is complete.
         if random.u32(0..4) > 0 {
-            let goal = seen.cycles.load(Ordering::Relaxed) + random.u64(1..8);
-            while seen.cycles.load(Ordering::Relaxed) < goal {
+            let goal = observed.cycles.load(Ordering::Relaxed) + random.u64(1..8);
+            while observed.cycles.load(Ordering::Relaxed) < goal {
                 std::thread::sleep(Duration::from_micros(random.u64(1..2_000)));
             }
         }
         std::thread::sleep(Duration::from_micros(random.u64(1..100_000)));
         site.kill();
-        site.again();
+        site.restart();
     }
     site.wait();
-    seen.stop.store(true, Ordering::Relaxed);
+    observed.stop.store(true, Ordering::Relaxed);
     hosts.into_iter().for_each(|host| host.join().unwrap());
     let client = site.client(PATIENCE);
     for name in ["a", "b", "c", "d"] {
@@ -296,15 +301,15 @@ fn kills(kills: u32, seed: u64) {
             client.offlined(name, lease.epoch, &work.slice).unwrap();
         }
     }
-    let began = Instant::now();
+    let begin = Instant::now();
     while client.pool().unwrap().slices.free < SLICES {
-        assert!(began.elapsed() < PATIENCE, "slices are lost: {:?}", client.pool());
+        assert!(begin.elapsed() < PATIENCE, "slices are lost: {:?}", client.pool());
     }
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let (cycles, refused) = (count(&seen.cycles), count(&seen.refused_locks));
+    let (cycles, refused) = (count(&observed.cycles), count(&observed.refused_locks));
     println!("kills {kills}, cycles {cycles}, locks refused {refused}");
-    assert_eq!((count(&seen.double_owned), count(&seen.leaked), count(&seen.overwritten)), (0, 0, 0));
-    assert!(cycles > u64::from(kills), "{cycles} cycles are no load");
+    assert_eq!((count(&observed.double_owned), count(&observed.leaked), count(&observed.overwritten)), (0, 0, 0));
+    assert!(cycles > u64::from(kills), "{cycles} cycles are too few");
 }
 
 #[test]
@@ -318,95 +323,38 @@ fn fifty_kills_of_the_manager_under_load() {
     kills(50, 1);
 }
 
-/// Passes bytes on until it is cut.
-struct Relay {
-    port: u16,
-    cut: Arc<AtomicBool>,
-    open: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Relay {
-    fn to(target: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let (cut, open) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let relay = Self { port, cut: Arc::clone(&cut), open: Arc::clone(&open) };
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let stream = stream.unwrap();
-                if cut.load(Ordering::SeqCst) {
-                    // Neither refused nor answered, as packets that are dropped.
-                    open.lock().unwrap().push(stream);
-                    continue;
-                }
-                let Ok(further) = TcpStream::connect(("127.0.0.1", target)) else { continue };
-                open.lock().unwrap().extend([stream.try_clone().unwrap(), further.try_clone().unwrap()]);
-                pass(stream.try_clone().unwrap(), further.try_clone().unwrap(), Arc::clone(&cut));
-                pass(further, stream, Arc::clone(&cut));
-            }
-        });
-        relay
-    }
-
-    fn cut(&self) {
-        self.cut.store(true, Ordering::SeqCst);
-    }
-
-    fn heal(&self) {
-        self.cut.store(false, Ordering::SeqCst);
-        for stream in self.open.lock().unwrap().drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    }
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, cut: Arc<AtomicBool>) {
-    std::thread::spawn(move || {
-        let mut buffer = [0; 4096];
-        while let Ok(read) = from.read(&mut buffer) {
-            if read == 0 {
-                let _ = to.shutdown(Shutdown::Both);
-                break;
-            }
-            if !cut.load(Ordering::SeqCst) && to.write_all(&buffer[..read]).is_err() {
-                break;
-            }
-        }
-    });
-}
-
 #[test]
-fn a_host_behind_a_partition_keeps_what_runs_and_cannot_come_back_for_more() {
+fn a_partitioned_host_keeps_slices_in_use_and_cannot_make_requests() {
     let site = Site::start("5s");
     let relay = Relay::to(site.port);
-    let cut_off = Client::new(&format!("http://127.0.0.1:{}", relay.port), None, Duration::from_secs(3)).unwrap();
-    let near = site.client(PATIENCE);
-    let lease = cut_off.lease("a", "a-1").unwrap();
-    let ask = |epoch, vm: &str, slices| AssignRequest { epoch, request: vm.to_owned(), vm: vm.to_owned(), slices: Slices(slices) };
-    let runs = cut_off.assign("a", &ask(lease.epoch, "runs", 2)).unwrap();
-    let never = cut_off.assign("a", &ask(lease.epoch, "never started", 3)).unwrap();
+    let partitioned = Client::new(&format!("http://127.0.0.1:{}", relay.port), None, Duration::from_secs(3)).unwrap();
+    let direct = site.client(PATIENCE);
+    let lease = partitioned.lease("a", "a-1").unwrap();
+    let request = |epoch, vm: &str, slices| AssignRequest { epoch, request: vm.to_owned(), vm: vm.to_owned(), slices: Slices(slices) };
+    let runs = partitioned.assign("a", &request(lease.epoch, "runs", 2)).unwrap();
+    let never = partitioned.assign("a", &request(lease.epoch, "never started", 3)).unwrap();
     let held: Vec<File> = runs.slices.iter().map(|slice| claim(slice).unwrap()).collect();
     held.iter().for_each(|file| file.write_all_at(b"runs", 0).unwrap());
     relay.cut();
-    assert!(matches!(cut_off.renew("a", lease.epoch), Err(Error::Unreachable { .. })));
-    let began = Instant::now();
-    while near.pool().unwrap().slices.free < SLICES - 2 {
-        assert!(began.elapsed() < PATIENCE, "what nobody uses is lost for longer than the lease: {:?}", near.pool());
+    assert!(matches!(partitioned.renew("a", lease.epoch), Err(Error::Unreachable { .. })));
+    let begin = Instant::now();
+    while direct.pool().unwrap().slices.free < SLICES - 2 {
+        assert!(begin.elapsed() < PATIENCE, "unused slices are not reclaimed after the lease: {:?}", direct.pool());
     }
-    // Another host gets all there is, and none of it is the first one's.
-    let other = near.lease("b", "b-1").unwrap();
+    // Another host gets all free slices, and none that the first one uses.
+    let other = direct.lease("b", "b-1").unwrap();
     let mut all = Vec::new();
     for (vm, slices) in [("x", 6), ("y", 4)] {
-        all.extend(near.assign("b", &ask(other.epoch, vm, slices)).unwrap().slices);
+        all.extend(direct.assign("b", &request(other.epoch, vm, slices)).unwrap().slices);
     }
     let others: Vec<File> = all.iter().map(|slice| claim(slice).unwrap()).collect();
     others.iter().for_each(|file| file.write_all_at(b"other", 0).unwrap());
     for slice in &never.slices {
-        assert!(matches!(claim(slice), Err(Unclaimed::Fenced { .. })));
+        assert!(matches!(claim(slice), Err(ClaimError::Fenced { .. })));
     }
     relay.heal();
-    assert_eq!(cut_off.renew("a", lease.epoch).unwrap_err().code(), Some(Code::Fenced));
-    let back = cut_off.lease("a", "a-1").unwrap();
+    assert_eq!(partitioned.renew("a", lease.epoch).unwrap_err().code(), Some(Code::Fenced));
+    let back = partitioned.lease("a", "a-1").unwrap();
     assert_eq!(back.assignments, std::slice::from_ref(&runs));
     for file in &held {
         let mut read = [0; 4];
@@ -415,35 +363,35 @@ fn a_host_behind_a_partition_keeps_what_runs_and_cannot_come_back_for_more() {
     }
 }
 
-/// What a manager does while its ledger cannot be written, and after.
-fn ledger_that_cannot_be_written(site: &Site, break_it: &dyn Fn(), mend_it: &dyn Fn(), code: Code) {
+/// Checks a manager while its ledger cannot be written, and afterwards.
+fn check_unwritable_ledger(site: &Site, break_it: &dyn Fn(), repair_it: &dyn Fn(), code: Code) {
     let client = site.client(PATIENCE);
     let lease = client.lease("a", "a-1").unwrap();
-    let ask = |vm: &str| AssignRequest { epoch: lease.epoch, request: vm.to_owned(), vm: vm.to_owned(), slices: Slices(2) };
-    let before = client.assign("a", &ask("before")).unwrap();
+    let request = |vm: &str| AssignRequest { epoch: lease.epoch, request: vm.to_owned(), vm: vm.to_owned(), slices: Slices(2) };
+    let before = client.assign("a", &request("before")).unwrap();
     let held: Vec<File> = before.slices.iter().map(|slice| claim(slice).unwrap()).collect();
     break_it();
-    let began = Instant::now();
+    let begin = Instant::now();
     for number in 0.. {
-        assert!(began.elapsed() < PATIENCE, "the ledger can still be written");
-        // There may be room for a few more in the file.
+        assert!(begin.elapsed() < PATIENCE, "the ledger can still be written");
+        // The file may have space for a few more rows.
         let name = format!("vm-{number}");
-        match client.assign("a", &ask(&name)) {
+        match client.assign("a", &request(&name)) {
             Err(Error::Refused(refusal)) if refusal.code == code => break,
             Ok(_) => drop(client.give_back("a", lease.epoch, &format!("back-{number}"), &name)),
             Err(Error::Refused(refusal)) if matches!(refusal.code, Code::Short | Code::Conflict) => {}
             Err(error) => panic!("{error}"),
         }
     }
-    // It goes on reading, and leases go on.
-    assert!(client.pool().unwrap().trouble.is_some());
+    // Reads and renewals still work.
+    assert!(client.pool().unwrap().ledger_error.is_some());
     client.renew("a", lease.epoch).unwrap();
     let shown = client.lease("b", "b-1").unwrap_err();
     assert_eq!(shown.code(), Some(code), "{shown}");
-    mend_it();
-    let began = Instant::now();
-    while client.pool().unwrap().trouble.is_some() {
-        assert!(began.elapsed() < PATIENCE, "the manager does not try again");
+    repair_it();
+    let begin = Instant::now();
+    while client.pool().unwrap().ledger_error.is_some() {
+        assert!(begin.elapsed() < PATIENCE, "the manager does not retry");
     }
     client.lease("b", "b-1").unwrap();
     client.renew("a", lease.epoch).unwrap();
@@ -455,27 +403,27 @@ fn ledger_that_cannot_be_written(site: &Site, break_it: &dyn Fn(), mend_it: &dyn
     for work in client.renew("a", lease.epoch).unwrap().work {
         client.offlined("a", lease.epoch, &work.slice).unwrap();
     }
-    let began = Instant::now();
+    let begin = Instant::now();
     while client.pool().unwrap().slices.free < SLICES - 2 {
-        assert!(began.elapsed() < PATIENCE, "slices are lost: {:?}", client.pool());
+        assert!(begin.elapsed() < PATIENCE, "slices are lost: {:?}", client.pool());
     }
     drop(held);
 }
 
 #[test]
-fn a_ledger_that_cannot_grow_stops_reassignment_and_nothing_else() {
+fn a_ledger_that_cannot_grow_stops_only_reassignment() {
     let site = Site::start("30s");
     let pid = site.child.id().to_string();
     let limit = |bytes: &str| {
         let done = Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={bytes}:unlimited")]).status().unwrap();
         assert!(done.success());
     };
-    ledger_that_cannot_be_written(&site, &|| limit("1"), &|| limit("unlimited"), Code::LedgerFull);
+    check_unwritable_ledger(&site, &|| limit("1"), &|| limit("unlimited"), Code::LedgerFull);
 }
 
 #[test]
 #[ignore = "mounts a small file system, as root; make test-pool-faults runs it"]
-fn a_full_disk_under_the_ledger_stops_reassignment_and_nothing_else() {
+fn a_full_disk_stops_only_reassignment() {
     let mut site = Site::start("30s");
     site.kill();
     let disk = site.directory.path().join("disk");
@@ -487,14 +435,14 @@ fn a_full_disk_under_the_ledger_stops_reassignment_and_nothing_else() {
     let text = std::fs::read_to_string(&config).unwrap().replace("ledger.redb", "disk/ledger.redb");
     std::fs::write(&config, text).unwrap();
     std::fs::remove_dir_all(site.directory.path().join("pool")).unwrap();
-    site.again();
+    site.restart();
     site.wait();
     let filler = disk.join("filler");
     let fill = || {
         let mut file = File::create(&filler).unwrap();
         while file.write_all(&[7; 4096]).is_ok() {}
     };
-    ledger_that_cannot_be_written(&site, &fill, &|| std::fs::remove_file(&filler).unwrap(), Code::LedgerFull);
+    check_unwritable_ledger(&site, &fill, &|| std::fs::remove_file(&filler).unwrap(), Code::LedgerFull);
     drop(site);
     drop(unmount);
 }

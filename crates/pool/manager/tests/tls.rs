@@ -1,4 +1,4 @@
-//! Who is let in, and what he may ask, by certificates of our own making.
+//! Who is let in, and what he may request, by certificates of our own making.
 #![allow(clippy::unwrap_used, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::os::unix::fs::MetadataExt;
@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use manager::api::{AssignRequest, Code, Slices};
-use manager::certificates::{self, Wanted};
+use manager::certificates::{self, Plan};
 use manager::client::{Client, Error, Identity};
 use manager::service::{self, Manager};
 use manager::settings::Settings;
 
-fn wanted(hosts: &[&str]) -> Wanted {
-    Wanted {
+fn plan(hosts: &[&str]) -> Plan {
+    Plan {
         servers: vec!["localhost".to_owned(), "127.0.0.1".to_owned()],
         hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
         operators: vec!["op".to_owned()],
@@ -38,7 +38,7 @@ fn client(manager: &Manager, certificates: &Path, name: &str) -> Client {
 fn a_host_speaks_for_itself_alone() {
     let directory = tempfile::tempdir().unwrap();
     let certs = directory.path().join("certs");
-    certificates::make(&certs, &wanted(&["a", "b", "stranger"])).unwrap();
+    certificates::create(&certs, &plan(&["a", "b", "stranger"])).unwrap();
     let manager = start(directory.path());
     let [a, b, op, stranger] = ["a", "b", "op", "stranger"].map(|name| client(&manager, &certs, name));
     let lease = a.lease("a", "a-1").unwrap();
@@ -46,9 +46,9 @@ fn a_host_speaks_for_itself_alone() {
     forbidden(a.lease("b", "a-1").map(drop));
     forbidden(b.renew("a", lease.epoch).map(drop));
     forbidden(op.renew("a", lease.epoch).map(drop));
-    let ask = AssignRequest { epoch: lease.epoch, request: "r".to_owned(), vm: "vm".to_owned(), slices: Slices(1) };
-    forbidden(b.assign("a", &ask).map(drop));
-    a.assign("a", &ask).unwrap();
+    let request = AssignRequest { epoch: lease.epoch, request: "r".to_owned(), vm: "vm".to_owned(), slices: Slices(1) };
+    forbidden(b.assign("a", &request).map(drop));
+    a.assign("a", &request).unwrap();
     forbidden(a.emc_failed(0));
     op.emc_failed(0).unwrap();
     assert_eq!(op.pool().unwrap().slices.failed, 2);
@@ -61,11 +61,11 @@ fn a_host_speaks_for_itself_alone() {
 fn who_is_not_certified_is_not_let_in() {
     let directory = tempfile::tempdir().unwrap();
     let certs = directory.path().join("certs");
-    certificates::make(&certs, &wanted(&["a"])).unwrap();
+    certificates::create(&certs, &plan(&["a"])).unwrap();
     let manager = start(directory.path());
     // Another authority says that this is host a.
     let others = directory.path().join("others");
-    certificates::make(&others, &wanted(&["a"])).unwrap();
+    certificates::create(&others, &plan(&["a"])).unwrap();
     std::fs::copy(certs.join("ca.pem"), others.join("ca.pem")).unwrap();
     assert!(matches!(client(&manager, &others, "a").pool(), Err(Error::Unreachable { .. })));
     // The manager's own pair is for servers.
@@ -73,7 +73,7 @@ fn who_is_not_certified_is_not_let_in() {
     // A client does not speak to a manager that another authority has signed.
     std::fs::copy(certs.join("a.pem"), others.join("b.pem")).unwrap();
     std::fs::copy(certs.join("a.key"), others.join("b.key")).unwrap();
-    certificates::make(&directory.path().join("third"), &wanted(&["a"])).unwrap();
+    certificates::create(&directory.path().join("third"), &plan(&["a"])).unwrap();
     std::fs::copy(directory.path().join("third/ca.pem"), others.join("ca.pem")).unwrap();
     assert!(matches!(client(&manager, &others, "b").pool(), Err(Error::Unreachable { .. })));
     let plain = Client::new(&format!("http://{}", manager.address), None, Duration::from_secs(20)).unwrap();
@@ -85,9 +85,9 @@ fn who_is_not_certified_is_not_let_in() {
 fn a_host_can_be_added_later() {
     let directory = tempfile::tempdir().unwrap();
     let certs = directory.path().join("certs");
-    certificates::make(&certs, &wanted(&["a"])).unwrap();
+    certificates::create(&certs, &plan(&["a"])).unwrap();
     let key = std::fs::read(certs.join("a.key")).unwrap();
-    let made = certificates::make(&certs, &wanted(&["a", "b"])).unwrap();
+    let made = certificates::create(&certs, &plan(&["a", "b"])).unwrap();
     let kept: Vec<_> = made.iter().map(|pair| (pair.name.as_str(), pair.kept)).collect();
     assert_eq!(kept, [("ca", true), ("manager", true), ("a", true), ("b", false), ("op", true)]);
     assert_eq!(std::fs::read(certs.join("a.key")).unwrap(), key);
@@ -103,7 +103,7 @@ fn without_certificates_only_this_machine_is_served() {
         let text = format!("listen = \"{listen}\"\nledger = \"l\"\npool_dir = \"p\"\nemcs = [{{ slices = 1 }}]\nhosts = [\"a\"]");
         Settings::parse(&directory.path().join("pool.toml"), &text).unwrap()
     };
-    let told = service::start(&settings("0.0.0.0:0"), true).unwrap_err().to_string();
-    assert!(told.contains("--insecure-loopback"), "{told}");
+    let error = service::start(&settings("0.0.0.0:0"), true).unwrap_err().to_string();
+    assert!(error.contains("--insecure-loopback"), "{error}");
     assert!(service::start(&settings("127.0.0.1:0"), false).is_err());
 }

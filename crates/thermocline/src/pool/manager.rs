@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ::manager::certificates::{self, Wanted};
+use ::manager::certificates::{self, Plan};
 use ::manager::openapi;
 use ::manager::service;
 use ::manager::settings::Settings;
@@ -107,8 +107,8 @@ fn serve(arguments: &Serve) -> Result<()> {
 /// `thermocline pool certificates`.
 pub(crate) fn certificates(format: Format, arguments: &Certificates) -> Result<()> {
     let Certificates { directory, hosts, operators, servers, days } = arguments;
-    let wanted = Wanted { servers: servers.clone(), hosts: hosts.clone(), operators: operators.clone(), days: *days };
-    let made = certificates::make(directory, &wanted)?;
+    let wanted = Plan { servers: servers.clone(), hosts: hosts.clone(), operators: operators.clone(), days: *days };
+    let made = certificates::create(directory, &wanted)?;
     print(format, &json!({ "made": made }), || {
         let mut text = String::new();
         for pair in &made {

@@ -78,10 +78,10 @@ pub(crate) fn emc(format: Format, command: &Emc) -> Result<()> {
 }
 
 fn text(status: &PoolStatus) -> String {
-    let PoolStatus { slice_bytes, slices, grantable, buffer_slices, trouble, emcs, hosts, stuck } = status;
+    let PoolStatus { slice_bytes, slices, grantable, buffer_slices, ledger_error, emcs, hosts, stuck } = status;
     let mut text = String::new();
-    if let Some(trouble) = trouble {
-        let _ = writeln!(text, "nothing changes hands: {trouble}");
+    if let Some(error) = ledger_error {
+        let _ = writeln!(text, "nothing changes hands: {error}");
     }
     let total = slices.free + slices.online + slices.offlining + slices.stuck + slices.scrubbing + slices.failed;
     let size = *slice_bytes;

@@ -1,93 +1,157 @@
-use pool::Ns;
+use proptest::prelude::*;
+
+use pool::{Config, EmcId};
 
 use super::*;
-use crate::book::{Ask, Terms};
-use crate::layout::Layout;
 
-fn terms() -> Terms {
-    Terms { lease: Ns(1 << 40), hosts: vec!["a".to_owned()] }
+const SECOND: u64 = 1_000_000_000;
+
+fn at(second: u64) -> Ns {
+    Ns(second * SECOND)
 }
 
-fn layout() -> Layout {
-    Layout { directory: "/pool".into(), slice_bytes: Bytes(1 << 30) }
+/// Two EMCs of four slices, hosts a and b, leases of ten seconds.
+fn ledger() -> Ledger {
+    let config = Config { emc_slices: vec![4, 4], hosts: 2, buffer_slices: 0, answer_within: at(5), ask_again_after: at(20) };
+    let hosts = ["a", "b"].map(|name| Host { name: name.to_owned(), ..Host::default() });
+    let terms = Terms { lease: at(10), hosts: vec!["a".to_owned(), "b".to_owned()] };
+    let layout = Layout { directory: "/pool".into(), slice_bytes: units::Bytes(1 << 30) };
+    Ledger::new(Pool::new(config), hosts.to_vec(), BTreeMap::new(), 1, terms, layout, Ns(0))
 }
 
-fn config() -> pool::Config {
-    pool::Config { emc_slices: vec![3, 2], hosts: 1, buffer_slices: 0, answer_within: Ns(1), ask_again_after: Ns(1) }
+fn lease(host: &str) -> Request {
+    Request::Lease { host: host.to_owned(), instance: "test".to_owned() }
 }
 
-fn book() -> Book {
-    let host = Host { name: "a".to_owned(), ..Host::default() };
-    Book::new(pool::Pool::new(config()), vec![host], BTreeMap::new(), 1, terms(), layout(), Ns(0))
+fn assign(host: &str, epoch: u64, request: &str, vm: &str, slices: u32) -> Request {
+    Request::Assign { host: host.to_owned(), epoch, request: request.to_owned(), vm: vm.to_owned(), slices }
 }
 
-fn restored(stored: Stored) -> Book {
-    let pool = pool::Pool::restore(config(), stored.kept).unwrap();
-    Book::new(pool, stored.hosts, stored.vms, stored.next_vm, terms(), layout(), Ns(0))
+fn give_back(host: &str, epoch: u64, request: &str, vm: &str) -> Request {
+    Request::Return { host: host.to_owned(), epoch, request: request.to_owned(), vm: vm.to_owned() }
 }
 
-fn used(before: &Book) -> Book {
-    let mut book = before.clone();
-    let text = |text: &str| text.to_owned();
-    let generation = book.pool().generation(SliceId { emc: EmcId(0), index: 0 }).unwrap();
-    for ask in [
-        Ask::Lease { host: text("a"), instance: text("one") },
-        Ask::Assign { host: text("a"), epoch: 1, request: text("r1"), vm: text("first"), slices: 2 },
-        Ask::Assign { host: text("a"), epoch: 1, request: text("r2"), vm: text("second"), slices: 2 },
-        Ask::Return { host: text("a"), epoch: 1, request: text("r3"), vm: text("first") },
-        Ask::Offlined { host: text("a"), epoch: 1, slice: SliceId { emc: EmcId(0), index: 0 }, generation: crate::files::next(generation) },
-        Ask::EmcFailed(EmcId(1)),
-    ] {
-        book.follow(Ns(7), &ask).unwrap();
+fn slice(emc: u16, index: u32) -> SliceId {
+    SliceId { emc: EmcId(emc), index }
+}
+
+fn code(outcome: Result<Response, ErrorResponse>) -> Code {
+    outcome.unwrap_err().error
+}
+
+#[test]
+fn the_epoch_of_an_expired_lease_is_void() {
+    let mut ledger = ledger();
+    let renew = |epoch| Request::Renew { host: "a".to_owned(), epoch };
+    assert_eq!(code(ledger.apply(at(0), &renew(0))), Code::Fenced);
+    ledger.apply(at(0), &lease("a")).unwrap();
+    ledger.apply(at(9), &renew(1)).unwrap();
+    ledger.apply(at(18), &assign("a", 1, "r", "vm", 1)).unwrap();
+    assert_eq!(code(ledger.apply(at(19), &renew(1))), Code::Fenced, "also before the next tick");
+    ledger.apply(at(19), &lease("a")).unwrap();
+    assert_eq!(code(ledger.apply(at(19), &renew(1))), Code::Fenced);
+    ledger.apply(at(20), &Request::Tick).unwrap();
+    ledger.apply(at(20), &renew(2)).unwrap();
+    ledger.apply(at(30), &Request::Tick).unwrap();
+    assert!(!ledger.hosts[0].leased);
+    assert_eq!(code(ledger.apply(at(30), &renew(2))), Code::Fenced);
+}
+
+#[test]
+fn only_slices_of_hosts_without_a_lease_are_reclaimed() {
+    let mut ledger = ledger();
+    let abandoned = |index| Request::Abandoned { slice: slice(0, index), generation: Generation(1) };
+    ledger.apply(at(0), &lease("a")).unwrap();
+    ledger.apply(at(0), &assign("a", 1, "r", "vm", 2)).unwrap();
+    assert_eq!(ledger.unguarded(at(9)).count(), 0);
+    assert_eq!(code(ledger.apply(at(9), &abandoned(0))), Code::Stale);
+    assert_eq!(ledger.unguarded(at(10)).count(), 2, "also before the next tick");
+    ledger.apply(at(10), &abandoned(0)).unwrap();
+    // The host has a new lease: the remaining slices are its own, and the assignment reports the one that is missing.
+    let Response::Lease(back) = ledger.apply(at(11), &lease("a")).unwrap() else { panic!() };
+    assert_eq!((back.assignments[0].asked, back.assignments[0].slices.len()), (2, 1));
+    assert_eq!(code(ledger.apply(at(11), &abandoned(1))), Code::Stale);
+    assert_eq!(code(ledger.apply(at(11), &assign("a", 2, "r", "vm", 2))), Code::Over);
+}
+
+#[test]
+fn late_requests_change_nothing() {
+    let mut ledger = ledger();
+    ledger.apply(at(0), &lease("a")).unwrap();
+    let first = assign("a", 1, "r1", "vm", 1);
+    ledger.apply(at(0), &first).unwrap();
+    let back = give_back("a", 1, "r2", "vm");
+    ledger.apply(at(1), &back).unwrap();
+    assert_eq!(code(ledger.apply(at(1), &first)), Code::Over);
+    ledger.apply(at(1), &assign("a", 1, "r3", "vm", 1)).unwrap();
+    ledger.apply(at(2), &back).unwrap();
+    assert_eq!(ledger.pool().counts().online, 1, "the repeated first return does not return the second assignment");
+    // A new epoch voids them, so they are no longer kept.
+    ledger.apply(at(3), &lease("a")).unwrap();
+    assert!(ledger.hosts[0].ended.is_empty());
+    assert_eq!(code(ledger.apply(at(3), &back)), Code::Fenced);
+}
+
+#[test]
+fn completed_requests_are_limited() {
+    let mut ledger = ledger();
+    ledger.apply(at(0), &lease("a")).unwrap();
+    for round in 0..ENDED_MAX as u64 {
+        ledger.apply(at(0), &assign("a", 1, &format!("r{round}"), "vm", 1)).unwrap();
+        ledger.apply(at(0), &give_back("a", 1, &format!("d{round}"), "vm")).unwrap();
+        let (slice, generation) =
+            ledger.pool().slices().find(|(_, record)| record.state.owner().is_some()).map(|(id, of)| (id, of.generation)).unwrap();
+        ledger.apply(at(0), &Request::Offlined { host: "a".to_owned(), epoch: 1, slice, generation }).unwrap();
+        ledger.apply(at(0), &Request::Scrubbed { slice, generation }).unwrap();
     }
-    book
+    assert_eq!(ledger.hosts[0].ended.len(), ENDED_MAX);
+    assert_eq!((ledger.pool().counts().free, ledger.vms.len()), (8, 0));
 }
 
-#[test]
-fn what_is_written_is_read() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("ledger.redb");
-    let mut ledger = Ledger::open(&path).unwrap();
-    assert_eq!(ledger.load().unwrap(), None);
-    let new = book();
-    ledger.save(None, &new).unwrap();
-    assert!(!restored(ledger.load().unwrap().unwrap()).differs(&new));
-    let used = used(&new);
-    ledger.save(Some(&new), &used).unwrap();
-    assert!(matches!(Ledger::open(&path), Err(Error::InUse { .. })), "one manager per pool");
-    drop(ledger);
-    let stored = Ledger::open(&path).unwrap().load().unwrap().unwrap();
-    assert_eq!(stored.hosts[0].ended, ["r1", "r3", "r2"], "the second VM ended with its EMC");
-    assert!(stored.vms.is_empty() && stored.kept.works == [true, false]);
-    assert!(!restored(stored).differs(&used));
+/// Any request of two hosts, an operator and the maintenance, in any order.
+fn any_request() -> impl Strategy<Value = Request> {
+    let host = || prop_oneof![Just("a"), Just("b"), Just("z")];
+    let name = || (0u32..4).prop_map(|name| format!("n{name}"));
+    let place = || (0u16..3, 0u32..5, 0u32..4).prop_map(|(emc, index, generation)| (slice(emc, index), Generation(generation)));
+    prop_oneof![
+        2 => host().prop_map(lease),
+        2 => (host(), 0u64..4).prop_map(|(host, epoch)| Request::Renew { host: host.to_owned(), epoch }),
+        6 => (host(), 0u64..4, name(), name(), 0u32..4).prop_map(|(host, epoch, r, vm, n)| assign(host, epoch, &r, &vm, n)),
+        4 => (host(), 0u64..4, name(), name()).prop_map(|(host, epoch, r, vm)| give_back(host, epoch, &r, &vm)),
+        4 => (host(), 0u64..4, place()).prop_map(|(host, epoch, (slice, generation))| Request::Offlined { host: host.to_owned(), epoch, slice, generation }),
+        2 => (host(), 0u64..4, place()).prop_map(|(host, epoch, (slice, generation))| {
+            Request::OfflineFailed { host: host.to_owned(), epoch, slice, generation, why: "because".to_owned() }
+        }),
+        4 => place().prop_map(|(slice, generation)| Request::Scrubbed { slice, generation }),
+        2 => place().prop_map(|(slice, generation)| Request::Abandoned { slice, generation }),
+        2 => Just(Request::Tick),
+        1 => (0u16..3).prop_map(|emc| Request::EmcFailed(EmcId(emc))),
+        1 => (0u16..3).prop_map(|emc| Request::EmcRepaired(EmcId(emc))),
+    ]
 }
 
-#[test]
-fn rows_that_cannot_be_are_named() {
-    let check = |spoil: &dyn Fn(&mut Rows), piece: &str| {
-        let row = serde_json::to_vec(&About { schema: SCHEMA, slice_bytes: Bytes(1), next_vm: 1 }).unwrap();
-        let mut rows = Rows { about: row, emcs: vec![(0, b"true".to_vec())], ..Rows::default() };
-        rows.stored(Path::new("ledger")).unwrap();
-        spoil(&mut rows);
-        let told = rows.stored(Path::new("ledger")).unwrap_err().to_string();
-        assert!(told.contains(piece), "{told}");
-    };
-    check(&|rows| rows.about = b"{".to_vec(), "about");
-    check(&|rows| rows.about = br#"{"schema":9,"slice_bytes":1,"next_vm":1}"#.to_vec(), "schema 9");
-    check(&|rows| rows.emcs[0].0 = 1, "EMC 1: one before it is missing");
-    check(&|rows| rows.emcs[0].1 = b"maybe".to_vec(), "EMC 0");
-    let record = br#"{"state":"free","generation":0,"returned":null}"#.to_vec();
-    check(&|rows| rows.slices.push((SliceId { emc: EmcId(0), index: 1 }, record.clone())), "slice 0/1: one before it is missing");
-    check(&|rows| rows.slices.push((SliceId { emc: EmcId(3), index: 0 }, record.clone())), "slice 3/0");
-    check(&|rows| rows.vms.push((5, b"{}".to_vec())), "VM 5");
-    check(&|rows| rows.hosts.push((0, b"[]".to_vec())), "host 0");
-}
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
-#[test]
-fn a_file_that_is_no_ledger_is_refused() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("ledger.redb");
-    std::fs::write(&path, [7; 10_000]).unwrap();
-    let told = Ledger::open(&path).unwrap_err().to_string();
-    assert!(told.contains("ledger.redb"), "{told}");
+    #[test]
+    fn the_ledger_is_consistent_after_any_requests(requests in proptest::collection::vec((any_request(), 0u64..4), 0..80)) {
+        let mut ledger = ledger();
+        let mut now = 0;
+        for (request, pause) in requests {
+            now += pause;
+            let before = ledger.clone();
+            let outcome = ledger.apply(at(now), &request);
+            prop_assert!(outcome.is_ok() || ledger == before, "a refusal changes nothing: {request:?}");
+            prop_assert_eq!(ledger.pool().audit(), Ok(()));
+            // The ledger has the same VMs as the state machine.
+            prop_assert!(ledger.vms.keys().eq(ledger.pool().leases().keys()));
+            // A repeated request has the same response, and changes nothing.
+            if matches!(request, Request::Assign { .. } | Request::Return { .. }) && outcome.is_ok() {
+                let after = ledger.clone();
+                prop_assert_eq!(ledger.apply(at(now), &request), outcome);
+                prop_assert_eq!(&ledger, &after);
+            }
+            prop_assert!(before.pool().leases().iter().all(|(vm, _)| vm.0 < ledger.next_vm));
+        }
+    }
 }

@@ -1,115 +1,115 @@
-//! Requests and answers, as values.
+//! Requests to the ledger and its responses.
 
 use pool::{EmcId, Generation, SliceId};
 
-use crate::api::{Assignment, Lease, Renewed, WorkList};
+use crate::api::{Assignment, Lease, RenewResponse, WorkList};
 
-/// What is asked of the manager: by hosts, by operators, and by its own keeper.
+/// A request by a host, an operator, or the manager's maintenance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum Request {
     /// A host takes a lease.
     Lease {
         /// The host.
         host: String,
-        /// Which run of its driver.
+        /// Run of the host's daemon.
         instance: String,
     },
-    /// A host keeps its lease.
+    /// A host renews its lease.
     Renew {
         /// The host.
         host: String,
-        /// Of its lease.
+        /// Epoch of its lease.
         epoch: u64,
     },
-    /// A VM is about to start.
+    /// A host requests slices for a VM that is about to start.
     Assign {
-        /// Where.
+        /// Host that the VM starts on.
         host: String,
-        /// Of the host's lease.
+        /// Epoch of the host's lease.
         epoch: u64,
         /// The client's name for this request.
         request: String,
         /// The VM.
         vm: String,
-        /// How many slices it wants.
+        /// Number of slices.
         slices: u32,
     },
-    /// A VM has no more use for its slices.
+    /// A host returns the slices of a VM.
     Return {
-        /// Where it ran.
+        /// Host that the VM ran on.
         host: String,
-        /// Of the host's lease.
+        /// Epoch of the host's lease.
         epoch: u64,
         /// The client's name for this request.
         request: String,
         /// The VM.
         vm: String,
     },
-    /// A host has taken a slice offline.
+    /// A host reports that a slice is offline.
     Offlined {
         /// The host.
         host: String,
-        /// Of its lease.
+        /// Epoch of its lease.
         epoch: u64,
-        /// Which.
+        /// The slice.
         slice: SliceId,
-        /// Of the slice.
+        /// Ownership generation of the slice.
         generation: Generation,
     },
-    /// A host cannot.
+    /// A host reports that it cannot take a slice offline.
     OfflineFailed {
         /// The host.
         host: String,
-        /// Of its lease.
+        /// Epoch of its lease.
         epoch: u64,
-        /// Which.
+        /// The slice.
         slice: SliceId,
-        /// Of the slice.
+        /// Ownership generation of the slice.
         generation: Generation,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// An EMC has failed.
     EmcFailed(EmcId),
     /// An EMC works again, and is empty.
     EmcRepaired(EmcId),
-    /// Nobody has a lock on a slice whose host has no lease; the keeper has locked it.
+    /// No process had locked a slice whose host has no lease; the manager has locked it.
     Abandoned {
-        /// Which.
+        /// The slice.
         slice: SliceId,
-        /// Of the slice.
+        /// Ownership generation of the slice.
         generation: Generation,
     },
-    /// The keeper has made a slice anew.
+    /// A slice was zeroed.
     Scrubbed {
-        /// Which.
+        /// The slice.
         slice: SliceId,
-        /// Of the slice.
+        /// Ownership generation of the slice.
         generation: Generation,
     },
     /// Time has passed.
     Tick,
 }
 
-/// What is answered.
+/// The response to a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// To a lease.
+pub enum Response {
+    /// Response to a lease.
     Lease(Lease),
-    /// To a renewal.
-    Renewed(Renewed),
-    /// To an assignment.
+    /// Response to a renewal.
+    Renewed(RenewResponse),
+    /// Response to an assignment.
     Assignment(Assignment),
-    /// To a return.
+    /// Response to a return.
     WorkList(WorkList),
-    /// To everything else.
+    /// Response to all other requests.
     Done,
 }
 
-impl Ask {
-    /// A word for metrics.
+impl Request {
+    /// Label for metrics.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn label(&self) -> &'static str {
         match self {
             Self::Lease { .. } => "lease",
             Self::Renew { .. } => "renew",

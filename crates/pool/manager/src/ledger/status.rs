@@ -1,20 +1,22 @@
-//! The book as people and programs are shown it.
+//! Views of the ledger for the API.
 
 use pool::{EmcId, HostId, Ns, State};
 
-use super::{Book, seconds};
-use crate::api::{Doing, EmcStatus, HostStatus, PermissionTable, Permissions, PoolStatus, SliceCounts, SliceList, SliceStatus, StuckSlice};
+use super::{Ledger, seconds};
+use crate::api::{
+    EmcStatus, HostStatus, PermissionTable, Permissions, PoolStatus, SliceCounts, SliceList, SliceState, SliceStatus, StuckSlice,
+};
 
-impl Book {
-    /// The pool at a glance; `trouble` is why nothing changes hands.
+impl Ledger {
+    /// Status of the pool. `ledger_error` is why the ledger cannot be written.
     #[must_use]
-    pub fn status(&self, now: Ns, trouble: Option<String>) -> PoolStatus {
+    pub fn status(&self, now: Ns, ledger_error: Option<String>) -> PoolStatus {
         PoolStatus {
             slice_bytes: self.layout.slice_bytes,
             slices: (*self.pool.counts()).into(),
             grantable: self.pool.grantable(),
             buffer_slices: self.pool.config().buffer_slices,
-            trouble,
+            ledger_error,
             emcs: self.emcs(),
             hosts: self.host_statuses(now),
             stuck: self.stuck(now),
@@ -30,13 +32,13 @@ impl Book {
                 emcs.push(EmcStatus { emc, works, slices: SliceCounts::default() });
             }
             let Some(EmcStatus { slices, .. }) = emcs.last_mut() else { continue };
-            *match doing(record.state) {
-                Doing::Free => &mut slices.free,
-                Doing::Online => &mut slices.online,
-                Doing::Offlining => &mut slices.offlining,
-                Doing::Stuck => &mut slices.stuck,
-                Doing::Scrubbing => &mut slices.scrubbing,
-                Doing::Failed => &mut slices.failed,
+            *match slice_state(record.state) {
+                SliceState::Free => &mut slices.free,
+                SliceState::Online => &mut slices.online,
+                SliceState::Offlining => &mut slices.offlining,
+                SliceState::Stuck => &mut slices.stuck,
+                SliceState::Scrubbing => &mut slices.scrubbing,
+                SliceState::Failed => &mut slices.failed,
             } += 1;
         }
         emcs
@@ -67,32 +69,32 @@ impl Book {
         shown.collect()
     }
 
-    /// Slices that their hosts do not give back, and those that somebody uses though they are to be zeroed.
+    /// Slices that their hosts have not taken offline in time, and slices that a process uses although they must be zeroed.
     fn stuck(&self, now: Ns) -> Vec<StuckSlice> {
         let late = self.pool.config().answer_within.0;
         let stuck = self.pool.slices().filter_map(|(slice, record)| {
             let returned = record.returned.unwrap_or(now);
             let host = match record.state {
                 State::Stuck { host, .. } => Some(host),
-                // Asked again, and so no less stuck than before.
-                State::Offlining { host, .. } if self.troubles.contains_key(&slice) => Some(host),
+                // The host was asked again after a failure; the slice is still overdue.
+                State::Offlining { host, .. } if self.failures.contains_key(&slice) => Some(host),
                 State::Scrubbing { since } if now.0.saturating_sub(since.0) > late => None,
                 _ => return None,
             };
-            let trouble = self.troubles.get(&slice);
+            let failures = self.failures.get(&slice);
             Some(StuckSlice {
                 emc: slice.emc.0,
                 index: slice.index,
                 host: host.map(|host| self.host_name(host).to_owned()),
                 since_seconds: seconds(Ns(now.0.saturating_sub(returned.0))),
-                failures: trouble.map_or(0, |trouble| trouble.failures),
-                why: trouble.map(|trouble| trouble.why.clone()),
+                failures: failures.map_or(0, |failures| failures.count),
+                why: failures.map(|failures| failures.why.clone()),
             })
         });
         stuck.collect()
     }
 
-    /// Every slice.
+    /// All slices.
     #[must_use]
     pub fn slice_list(&self) -> SliceList {
         let slices = self.pool.slices().map(|(slice, record)| {
@@ -104,7 +106,7 @@ impl Book {
                 emc: slice.emc.0,
                 index: slice.index,
                 generation: record.generation.0,
-                state: doing(record.state),
+                state: slice_state(record.state),
                 host: record.state.owner().map(|host| self.host_name(host).to_owned()),
                 vm,
             }
@@ -112,7 +114,7 @@ impl Book {
         SliceList { slices: slices.collect() }
     }
 
-    /// Who may access what.
+    /// Permission tables of all EMCs.
     #[must_use]
     pub fn permissions(&self) -> Permissions {
         let name = |owner: Option<HostId>| owner.map(|host| self.host_name(host).to_owned());
@@ -124,13 +126,13 @@ impl Book {
     }
 }
 
-fn doing(state: State) -> Doing {
+fn slice_state(state: State) -> SliceState {
     match state {
-        State::Free => Doing::Free,
-        State::Online { .. } => Doing::Online,
-        State::Offlining { .. } => Doing::Offlining,
-        State::Stuck { .. } | State::Orphaned { .. } => Doing::Stuck,
-        State::Scrubbing { .. } => Doing::Scrubbing,
-        State::Failed => Doing::Failed,
+        State::Free => SliceState::Free,
+        State::Online { .. } => SliceState::Online,
+        State::Offlining { .. } => SliceState::Offlining,
+        State::Stuck { .. } | State::Orphaned { .. } => SliceState::Stuck,
+        State::Scrubbing { .. } => SliceState::Scrubbing,
+        State::Failed => SliceState::Failed,
     }
 }

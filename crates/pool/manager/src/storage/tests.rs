@@ -1,0 +1,98 @@
+use pool::Ns;
+
+use super::*;
+use crate::layout::Layout;
+use crate::ledger::{Request, Terms};
+
+fn terms() -> Terms {
+    Terms { lease: Ns(1 << 40), hosts: vec!["a".to_owned()] }
+}
+
+fn layout() -> Layout {
+    Layout { directory: "/pool".into(), slice_bytes: Bytes(1 << 30) }
+}
+
+fn config() -> pool::Config {
+    pool::Config { emc_slices: vec![3, 2], hosts: 1, buffer_slices: 0, answer_within: Ns(1), ask_again_after: Ns(1) }
+}
+
+fn ledger() -> Ledger {
+    let host = Host { name: "a".to_owned(), ..Host::default() };
+    Ledger::new(pool::Pool::new(config()), vec![host], BTreeMap::new(), 1, terms(), layout(), Ns(0))
+}
+
+fn restored(stored: Stored) -> Ledger {
+    let pool = pool::Pool::restore(config(), stored.kept).unwrap();
+    Ledger::new(pool, stored.hosts, stored.vms, stored.next_vm, terms(), layout(), Ns(0))
+}
+
+fn used(before: &Ledger) -> Ledger {
+    let mut ledger = before.clone();
+    let text = |text: &str| text.to_owned();
+    let generation = ledger.pool().generation(SliceId { emc: EmcId(0), index: 0 }).unwrap();
+    for request in [
+        Request::Lease { host: text("a"), instance: text("one") },
+        Request::Assign { host: text("a"), epoch: 1, request: text("r1"), vm: text("first"), slices: 2 },
+        Request::Assign { host: text("a"), epoch: 1, request: text("r2"), vm: text("second"), slices: 2 },
+        Request::Return { host: text("a"), epoch: 1, request: text("r3"), vm: text("first") },
+        Request::Offlined {
+            host: text("a"),
+            epoch: 1,
+            slice: SliceId { emc: EmcId(0), index: 0 },
+            generation: crate::files::next(generation),
+        },
+        Request::EmcFailed(EmcId(1)),
+    ] {
+        ledger.apply(Ns(7), &request).unwrap();
+    }
+    ledger
+}
+
+#[test]
+fn saved_ledgers_are_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("storage.redb");
+    let mut storage = Storage::open(&path).unwrap();
+    assert_eq!(storage.load().unwrap(), None);
+    let new = ledger();
+    storage.save(None, &new).unwrap();
+    assert!(!restored(storage.load().unwrap().unwrap()).differs(&new));
+    let used = used(&new);
+    storage.save(Some(&new), &used).unwrap();
+    assert!(matches!(Storage::open(&path), Err(Error::InUse { .. })), "one manager per pool");
+    drop(storage);
+    let stored = Storage::open(&path).unwrap().load().unwrap().unwrap();
+    assert_eq!(stored.hosts[0].ended, ["r1", "r3", "r2"], "the second VM ended with its EMC");
+    assert!(stored.vms.is_empty() && stored.kept.works == [true, false]);
+    assert!(!restored(stored).differs(&used));
+}
+
+#[test]
+fn invalid_rows_are_reported() {
+    let check = |spoil: &dyn Fn(&mut Rows), piece: &str| {
+        let row = serde_json::to_vec(&About { schema: SCHEMA, slice_bytes: Bytes(1), next_vm: 1 }).unwrap();
+        let mut rows = Rows { about: row, emcs: vec![(0, b"true".to_vec())], ..Rows::default() };
+        rows.stored(Path::new("storage")).unwrap();
+        spoil(&mut rows);
+        let error = rows.stored(Path::new("storage")).unwrap_err().to_string();
+        assert!(error.contains(piece), "{error}");
+    };
+    check(&|rows| rows.about = b"{".to_vec(), "about");
+    check(&|rows| rows.about = br#"{"schema":9,"slice_bytes":1,"next_vm":1}"#.to_vec(), "schema 9");
+    check(&|rows| rows.emcs[0].0 = 1, "EMC 1: a row before it is missing");
+    check(&|rows| rows.emcs[0].1 = b"maybe".to_vec(), "EMC 0");
+    let record = br#"{"state":"free","generation":0,"returned":null}"#.to_vec();
+    check(&|rows| rows.slices.push((SliceId { emc: EmcId(0), index: 1 }, record.clone())), "slice 0/1: a row before it is missing");
+    check(&|rows| rows.slices.push((SliceId { emc: EmcId(3), index: 0 }, record.clone())), "slice 3/0");
+    check(&|rows| rows.vms.push((5, b"{}".to_vec())), "VM 5");
+    check(&|rows| rows.hosts.push((0, b"[]".to_vec())), "host 0");
+}
+
+#[test]
+fn other_files_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("storage.redb");
+    std::fs::write(&path, [7; 10_000]).unwrap();
+    let error = Storage::open(&path).unwrap_err().to_string();
+    assert!(error.contains("storage.redb"), "{error}");
+}
