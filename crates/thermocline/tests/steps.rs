@@ -130,7 +130,7 @@ fn a_good_bundle_goes_all_the_way() {
     check(at, &format!("{start} --dry-run"), &["dry run, nothing is written: rollout r of bundle 7 begins in first (30% of the machines)"]);
     check(at, "rollout list --store store --root root.json", &["nothing is assigned"]);
     check(at, &start, &["begins in first (30% of the machines)"]);
-    refused(at, &start, &["rollout r of bundle 7 is going on"]);
+    refused(at, &start, &["rollout r of bundle 7 is running"]);
     check(at, "rollout list --store store --root root.json", &["rollout r, stage first: 30% go by bundle 7"]);
 
     check(at, &step, &["hold: evidence covers 0.0 h of 0.1 h", "0 machines with the bundle"]);

@@ -27,7 +27,7 @@ pub enum GridError {
     #[error("{0} pairs of percentile and warm-up; give {PAIRS_MAX} at most")]
     Pairs(usize),
     /// A percentile is above 100 %.
-    #[error("a percentile of {0}; the maximum is 100%")]
+    #[error("a percentile of {0}; 100% is the highest")]
     Percentile(RatioPpm),
 }
 

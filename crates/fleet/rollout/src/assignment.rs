@@ -1,7 +1,9 @@
-//! Who follows which bundle: one small signed value for the whole fleet, of which every machine works out its own part.
+//! Which machines follow which bundle: one small signed value for the whole fleet, from which every machine derives its
+//! own bundle.
 //!
-//! A machine's place in a rollout is a hash of its name and the rollout's id, and so the same at every look, in every
-//! stage, and for whoever evaluates the machine's trace. Another rollout draws anew. Places are millionths of the fleet:
+//! A machine's place in a rollout is a hash of its name and the rollout's id. It is therefore the same in every poll
+//! and stage, and for the evaluation of the machine's trace; another rollout gives another place. Places are millionths
+//! of the fleet:
 //!
 //! ```text
 //! 0                share_ppm                 1_000_000 - control_ppm    1_000_000
@@ -9,142 +11,142 @@
 //! ```
 //!
 //! # Invariants
-//! - Stages nest: with the same rollout, clusters and control, whoever follows the bundle at some share follows it at any
-//!   larger one.
-//! - Machines that are held back for control never follow the bundle, whatever the share.
-//! - A cluster that is not included gives no machine the bundle.
+//! - Stages nest: with the same rollout, clusters and control group, a machine that follows the bundle at some share
+//!   follows it at any larger share.
+//! - Machines of the control group never follow the bundle, whatever the share.
+//! - Machines of a cluster that is not included never follow the bundle.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// The version of this value. A reader refuses a newer one by name.
+/// Version of this value. Readers reject any other.
 pub const SCHEMA: u32 = 1;
 
-/// The whole of a fleet, in millionths.
+/// The whole fleet, in millionths.
 pub const ALL_PPM: u32 = 1_000_000;
 
-/// The longest id of a rollout, name of a stage or name of a cluster, in bytes.
+/// Maximum length of a rollout's id and of a stage's or cluster's name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// How many clusters may be included by name.
+/// Maximum number of included clusters.
 const CLUSTERS_MAX: usize = 10_000;
 
-/// Which part of a fleet follows which bundle.
+/// Which share of a fleet follows which bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Assignment {
     /// [`SCHEMA`] at the time of writing.
     pub schema: u32,
-    /// The rollout's id. Machines draw their places by it.
+    /// Id of the rollout, from which machines derive their places.
     pub rollout: String,
-    /// The version of the bundle that is rolled out; none brings every machine back to `previous`.
+    /// Version of the bundle that is rolled out; `None` returns every machine to `previous`.
     pub bundle: Option<u64>,
-    /// The version of the bundle that all others follow; none is their configuration file.
+    /// Version of the bundle that all other machines follow; `None` is their configuration file.
     pub previous: Option<u64>,
-    /// The stage's name, for people.
+    /// Name of the stage, for display.
     pub stage: String,
-    /// The share of machines that follow the bundle, in millionths of those in the included clusters.
+    /// Share of machines that follow the bundle, in millionths of the machines in the included clusters.
     pub share_ppm: u32,
-    /// The share of machines that are held back to be compared with, in millionths.
+    /// Share of machines in the control group, in millionths.
     pub control_ppm: u32,
-    /// The clusters whose machines take part; none listed are all.
+    /// Clusters whose machines take part; an empty list means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<String>,
-    /// A human holds the rollout where it is: no stage is begun. What breaks a guard is rolled back all the same.
+    /// Whether the operator holds the rollout in this stage. A breach is rolled back nevertheless.
     #[serde(default)]
     pub pinned: bool,
 }
 
-/// What a machine follows.
+/// The group of a machine, which determines its bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Which {
-    /// The bundle of this version, which is rolled out.
+pub enum Group {
+    /// Follows the bundle of this version, which is rolled out.
     Bundle(u64),
-    /// What it followed before, because its turn has not come.
+    /// Follows the previous bundle; its place is not reached yet.
     Previous,
-    /// What it followed before, for all of the rollout: it is held back to be compared with.
+    /// Follows the previous bundle for the whole rollout, for comparison.
     Control,
 }
 
 impl Assignment {
-    /// Out of the bytes of a file.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
-    /// [`Error::Assignment`], with everything that is wrong.
+    /// [`Error::Assignment`] with all problems.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let wrong = |what: String| Error::Assignment { what };
+        let invalid = |what: String| Error::Assignment { what };
         #[derive(Deserialize)]
         struct Version {
             schema: u32,
         }
-        let Version { schema } = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+        let Version { schema } = serde_json::from_slice(bytes).map_err(|error| invalid(error.to_string()))?;
         if schema != SCHEMA {
-            return Err(wrong(format!("schema {schema}; this program knows {SCHEMA}; use the program that wrote it")));
+            return Err(invalid(format!("schema {schema}; this program knows {SCHEMA}; use the program that wrote it")));
         }
-        let assignment: Self = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+        let assignment: Self = serde_json::from_slice(bytes).map_err(|error| invalid(error.to_string()))?;
         assignment.check()?;
         Ok(assignment)
     }
 
-    /// Whether it can be followed.
+    /// Checks all values.
     ///
     /// # Errors
-    /// [`Error::Assignment`], with everything that is wrong.
+    /// [`Error::Assignment`] with all problems.
     pub fn check(&self) -> Result<()> {
-        let mut wrong = Vec::new();
+        let mut problems = Vec::new();
         let bad_name = |name: &str| name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control);
         for (what, name) in [("rollout", &self.rollout), ("stage", &self.stage)] {
             if bad_name(name) {
-                wrong.push(format!("{what} must have 1 to {NAME_BYTES_MAX} bytes, none of them a control character"));
+                problems.push(format!("{what} must have 1 to {NAME_BYTES_MAX} bytes, none of them a control character"));
             }
         }
         for (what, share) in [("share_ppm", self.share_ppm), ("control_ppm", self.control_ppm)] {
             if share > ALL_PPM {
-                wrong.push(format!("{what} is {share}, more than {ALL_PPM}"));
+                problems.push(format!("{what} is {share}, more than {ALL_PPM}"));
             }
         }
         if self.clusters.len() > CLUSTERS_MAX {
-            wrong.push(format!("{} clusters, more than {CLUSTERS_MAX}", self.clusters.len()));
+            problems.push(format!("{} clusters, more than {CLUSTERS_MAX}", self.clusters.len()));
         }
         if let Some(name) = self.clusters.iter().find(|name| bad_name(name)) {
-            wrong.push(format!("{name:?} is no name of a cluster"));
+            problems.push(format!("{name:?} is not a valid cluster name"));
         }
         if self.bundle == Some(0) || self.previous == Some(0) {
-            wrong.push("versions of bundles begin with 1".to_owned());
+            problems.push("versions of bundles begin with 1".to_owned());
         }
-        if wrong.is_empty() { Ok(()) } else { Err(Error::Assignment { what: wrong.join("; ") }) }
+        if problems.is_empty() { Ok(()) } else { Err(Error::Assignment { what: problems.join("; ") }) }
     }
 
-    /// Which version of a bundle a machine follows; none is its configuration file.
+    /// Returns the version of the bundle that a machine follows; `None` is its configuration file.
     #[must_use]
     pub fn version(&self, machine: &str, cluster: &str) -> Option<u64> {
         match assigned(self, machine, cluster) {
-            Which::Bundle(version) => Some(version),
-            Which::Previous | Which::Control => self.previous,
+            Group::Bundle(version) => Some(version),
+            Group::Previous | Group::Control => self.previous,
         }
     }
 }
 
-/// What a machine follows. Pure: the same arguments, the same answer.
+/// Returns the group of a machine. Pure.
 ///
-/// `machine` and `cluster` are the names that the machine's trace goes by.
+/// `machine` and `cluster` are the names in the machine's trace.
 #[must_use]
-pub fn assigned(assignment: &Assignment, machine: &str, cluster: &str) -> Which {
+pub fn assigned(assignment: &Assignment, machine: &str, cluster: &str) -> Group {
     let place = place_ppm(&assignment.rollout, machine);
     let free = ALL_PPM.saturating_sub(assignment.control_ppm);
     let included = assignment.clusters.is_empty() || assignment.clusters.iter().any(|name| name == cluster);
     match assignment.bundle {
-        _ if place >= free => Which::Control,
-        Some(version) if included && place < assignment.share_ppm => Which::Bundle(version),
-        _ => Which::Previous,
+        _ if place >= free => Group::Control,
+        Some(version) if included && place < assignment.share_ppm => Group::Bundle(version),
+        _ => Group::Previous,
     }
 }
 
-/// A machine's place in a rollout, from 0 to 999,999: the first 64 bits of a SHA-256, scaled. A million places take the
-/// same number of hashes each, but for one in 1.8e13.
+/// Returns a machine's place in a rollout, from 0 to 999,999: the first 64 bits of a SHA-256, scaled. All places have
+/// the same number of hashes, within one in 1.8e13.
 #[must_use]
 pub fn place_ppm(rollout: &str, machine: &str) -> u32 {
     let hash = digest(&SHA256, [rollout.as_bytes(), b"\0", machine.as_bytes()].concat().as_slice());
@@ -177,21 +179,21 @@ mod tests {
         fn stages_nest(rollout in ".{1,9}", machine in ".{0,30}", small in 0..=ALL_PPM, large in 0..=ALL_PPM, control in 0..=ALL_PPM) {
             let (small, large) = (small.min(large), small.max(large));
             let at = |share| assigned(&assignment(&rollout, share, control), &machine, "a");
-            prop_assert!(at(small) != Which::Bundle(7) || at(large) == Which::Bundle(7));
-            prop_assert_eq!(at(small) == Which::Control, at(large) == Which::Control);
+            prop_assert!(at(small) != Group::Bundle(7) || at(large) == Group::Bundle(7));
+            prop_assert_eq!(at(small) == Group::Control, at(large) == Group::Control);
         }
 
         #[test]
-        fn control_never_follows(machine in ".{0,30}", share in 0..=ALL_PPM, control in 0..=ALL_PPM) {
-            let which = assigned(&assignment("r", share, control), &machine, "b");
-            prop_assert_eq!(which == Which::Control, place_ppm("r", &machine) >= ALL_PPM - control);
+        fn the_control_group_never_follows_the_bundle(machine in ".{0,30}", share in 0..=ALL_PPM, control in 0..=ALL_PPM) {
+            let group = assigned(&assignment("r", share, control), &machine, "b");
+            prop_assert_eq!(group == Group::Control, place_ppm("r", &machine) >= ALL_PPM - control);
         }
 
         #[test]
-        fn a_cluster_that_takes_no_part_follows_nothing_new(machine in ".{0,30}", share in 0..=ALL_PPM) {
-            prop_assert_ne!(assigned(&assignment("r", share, 0), &machine, "c"), Which::Bundle(7));
-            let nobody = Assignment { bundle: None, ..assignment("r", share, 0) };
-            prop_assert_eq!(nobody.version(&machine, "a"), Some(3));
+        fn other_clusters_do_not_follow_the_bundle(machine in ".{0,30}", share in 0..=ALL_PPM) {
+            prop_assert_ne!(assigned(&assignment("r", share, 0), &machine, "c"), Group::Bundle(7));
+            let without_bundle = Assignment { bundle: None, ..assignment("r", share, 0) };
+            prop_assert_eq!(without_bundle.version(&machine, "a"), Some(3));
         }
 
         #[test]
@@ -200,16 +202,16 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_again(share in 0..=ALL_PPM, control in 0..=ALL_PPM, pinned: bool, bundle in proptest::option::of(1u64..)) {
-            let want = Assignment { pinned, bundle, ..assignment("r", share, control) };
-            let bytes = serde_json::to_vec(&want).unwrap();
-            prop_assert_eq!(Assignment::parse(&bytes).unwrap(), want);
+        fn a_written_assignment_is_read_back(share in 0..=ALL_PPM, control in 0..=ALL_PPM, pinned: bool, bundle in proptest::option::of(1u64..)) {
+            let expected = Assignment { pinned, bundle, ..assignment("r", share, control) };
+            let bytes = serde_json::to_vec(&expected).unwrap();
+            prop_assert_eq!(Assignment::parse(&bytes).unwrap(), expected);
         }
     }
 
-    /// Within five standard deviations of a binomial: a wrong share fails, and a right one fails once in two million.
+    /// Within five standard deviations of a binomial: a right share fails with a probability of one in two million.
     #[test]
-    fn shares_are_right() {
+    fn groups_have_their_shares() {
         let machines = 100_000_u32;
         for rollout in ["2026-11-a", "2026-11-b", "x"] {
             for (share, control) in [(10_000, 50_000), (100_000, 50_000), (500_000, 100_000), (950_000, 50_000), (1_000_000, 0)] {
@@ -217,8 +219,8 @@ mod tests {
                 let (mut followed, mut held) = (0, 0);
                 for machine in 0..machines {
                     match assigned(&assignment, &format!("m{machine}"), "a") {
-                        Which::Bundle(7) => followed += 1,
-                        Which::Control => held += 1,
+                        Group::Bundle(7) => followed += 1,
+                        Group::Control => held += 1,
                         _ => {}
                     }
                 }
@@ -233,26 +235,26 @@ mod tests {
     }
 
     #[test]
-    fn places_stay_where_they_were() {
-        // Worked out once with sha256sum: a change would move every machine of a running rollout.
-        for (rollout, machine, want) in [("r", "m1", 693_189), ("r", "m2", 108_879)] {
-            assert_eq!(place_ppm(rollout, machine), want, "{rollout} {machine}");
+    fn places_do_not_change_between_versions() {
+        // Computed once with sha256sum: a change would move every machine of a running rollout.
+        for (rollout, machine, expected) in [("r", "m1", 693_189), ("r", "m2", 108_879)] {
+            assert_eq!(place_ppm(rollout, machine), expected, "{rollout} {machine}");
         }
     }
 
     #[test]
-    fn all_that_is_wrong_is_told() {
+    fn all_problems_are_reported_together() {
         let check = |change: fn(&mut Assignment), pieces: &[&str]| {
             let mut assignment = assignment("r", 1, 1);
             change(&mut assignment);
             let text = serde_json::to_vec(&assignment).unwrap();
-            let told = Assignment::parse(&text).unwrap_err().to_string();
-            assert!(pieces.iter().all(|piece| told.contains(piece)), "{told}");
+            let error = Assignment::parse(&text).unwrap_err().to_string();
+            assert!(pieces.iter().all(|piece| error.contains(piece)), "{error}");
         };
         check(|a| a.schema = 2, &["schema 2", "knows 1"]);
         check(|a| (a.share_ppm, a.control_ppm) = (1_000_001, 2_000_000), &["share_ppm is 1000001", "control_ppm is 2000000"]);
         check(|a| (a.rollout, a.stage) = (String::new(), "x".repeat(200)), &["rollout must", "stage must"]);
-        check(|a| a.clusters.push("\n".to_owned()), &["no name of a cluster"]);
+        check(|a| a.clusters.push("\n".to_owned()), &["not a valid cluster name"]);
         check(|a| a.previous = Some(0), &["begin with 1"]);
         assert!(Assignment::parse(br#"{"schema":1,"rollout":"r","whatever":1}"#).unwrap_err().to_string().contains("unknown field"));
     }

@@ -1,4 +1,4 @@
-//! What a machine remembers of the rollout that it follows: a restart without the store goes by the same bundle.
+//! The cached guidance of a machine: after a restart without the store, the same bundle stays in effect.
 
 use std::path::{Path, PathBuf};
 
@@ -9,25 +9,25 @@ use store::FileError;
 
 use crate::error::{Error, Refusal, Result};
 
-/// The version of the file. Any other is refused by name.
+/// Version of the file. Any other is refused.
 const SCHEMA: u32 = 1;
 
-/// The largest file that is read.
+/// Maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Versions of the metadata that were verified last. Nothing older is taken under the same root.
+/// Versions of the metadata that were verified last. Older versions under the same root are refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct Versions {
     pub(crate) root: u64,
     pub(crate) timestamp: u64,
     pub(crate) snapshot: u64,
     pub(crate) targets: u64,
 }
 
-impl Seen {
-    /// Whether something of `now` is older than it was. A new root may have been made because somebody had raised the
-    /// numbers out of reach with stolen keys; they begin anew with it.
-    pub(crate) fn goes_back_to(&self, now: &Self) -> bool {
+impl Versions {
+    /// Returns whether `now` is older in any respect. A new root resets the other versions: it may have been made
+    /// because someone with stolen keys had increased them to their maximum.
+    pub(crate) fn is_rollback(&self, now: &Self) -> bool {
         let older = now.timestamp < self.timestamp || now.snapshot < self.snapshot || now.targets < self.targets;
         now.root < self.root || now.root == self.root && older
     }
@@ -36,7 +36,7 @@ impl Seen {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Contents {
     schema: u32,
-    seen: Seen,
+    versions: Versions,
     rollout: String,
     stage: String,
     arm: Arm,
@@ -44,18 +44,18 @@ struct Contents {
     previous: Option<String>,
 }
 
-/// The file.
+/// Returns the path of the file.
 pub(crate) fn path(state_dir: &Path) -> PathBuf {
     state_dir.join("rollout/followed")
 }
 
-/// Writes it, whole or not at all: the SHA-256 of what follows, then JSON.
-pub(crate) fn store(file: &Path, seen: Seen, guidance: &Guidance) -> Result<()> {
+/// Writes the file atomically: the SHA-256 of the JSON, then the JSON.
+pub(crate) fn store(file: &Path, versions: Versions, guidance: &Guidance) -> Result<()> {
     let Guidance { rollout, stage, arm, bundle, previous } = guidance;
     let text = |bundle: &Option<Bundle>| bundle.as_ref().map(Bundle::to_toml);
     let contents = Contents {
         schema: SCHEMA,
-        seen,
+        versions,
         rollout: rollout.clone(),
         stage: stage.clone(),
         arm: *arm,
@@ -68,11 +68,11 @@ pub(crate) fn store(file: &Path, seen: Seen, guidance: &Guidance) -> Result<()> 
     Ok(store::file::replace(file, format!("{}\n{json}", hash(json.as_bytes())).as_bytes())?)
 }
 
-/// Reads it, if it is there.
+/// Reads the file; returns `None` if it does not exist.
 ///
 /// # Errors
-/// [`Error::File`]; [`Error::Refused`] for a file that is damaged or of another program; [`Error::Bundle`].
-pub(crate) fn load(file: &Path) -> Result<Option<(Seen, Guidance)>> {
+/// [`Error::File`]; [`Error::Refused`] for a file that is damaged or of another version; [`Error::Bundle`].
+pub(crate) fn load(file: &Path) -> Result<Option<(Versions, Guidance)>> {
     let damaged = |what: String| Error::refused(Refusal::Malformed, format!("{}: {what}", file.display()));
     match std::fs::metadata(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -81,14 +81,14 @@ pub(crate) fn load(file: &Path) -> Result<Option<(Seen, Guidance)>> {
     }
     let text = String::from_utf8(std::fs::read(file).map_err(FileError::at(file, "read"))?).unwrap_or_default();
     let json = text.split_once('\n').filter(|(sum, json)| *sum == hash(json.as_bytes())).map(|(_, json)| json);
-    let json = json.ok_or_else(|| damaged("it is damaged".to_owned()))?;
-    let Contents { schema, seen, rollout, stage, arm, bundle, previous } =
+    let json = json.ok_or_else(|| damaged("wrong checksum".to_owned()))?;
+    let Contents { schema, versions, rollout, stage, arm, bundle, previous } =
         serde_json::from_str(json).map_err(|error| damaged(error.to_string()))?;
     if schema != SCHEMA {
         return Err(damaged(format!("schema {schema}; this program knows {SCHEMA}")));
     }
     let read = |text: Option<String>| text.map(|text| Bundle::parse(&file.to_string_lossy(), &text)).transpose();
-    Ok(Some((seen, Guidance { rollout, stage, arm, bundle: read(bundle)?, previous: read(previous)? })))
+    Ok(Some((versions, Guidance { rollout, stage, arm, bundle: read(bundle)?, previous: read(previous)? })))
 }
 
 fn hash(bytes: &[u8]) -> String {
@@ -107,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_whole_or_refused() {
+    fn a_cached_file_is_complete_or_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = path(dir.path());
         assert_eq!(load(&file).unwrap(), None);
-        let seen = Seen { root: 1, timestamp: 2, snapshot: 3, targets: 4 };
-        store(&file, seen, &guidance()).unwrap();
-        assert_eq!(load(&file).unwrap(), Some((seen, guidance())));
+        let versions = Versions { root: 1, timestamp: 2, snapshot: 3, targets: 4 };
+        store(&file, versions, &guidance()).unwrap();
+        assert_eq!(load(&file).unwrap(), Some((versions, guidance())));
         let whole = std::fs::read(&file).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(&file, &whole[..cut]).unwrap();
@@ -128,18 +128,18 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_up_until_the_root_does() {
-        let seen = Seen { root: 2, timestamp: 9, snapshot: 8, targets: 7 };
-        for (now, back) in [
-            (seen, false),
-            (Seen { timestamp: 10, ..seen }, false),
-            (Seen { timestamp: 8, ..seen }, true),
-            (Seen { snapshot: 7, ..seen }, true),
-            (Seen { targets: 6, ..seen }, true),
-            (Seen { root: 1, ..seen }, true),
-            (Seen { root: 3, timestamp: 1, snapshot: 1, targets: 1 }, false),
+    fn versions_only_increase_under_one_root() {
+        let versions = Versions { root: 2, timestamp: 9, snapshot: 8, targets: 7 };
+        for (now, rollback) in [
+            (versions, false),
+            (Versions { timestamp: 10, ..versions }, false),
+            (Versions { timestamp: 8, ..versions }, true),
+            (Versions { snapshot: 7, ..versions }, true),
+            (Versions { targets: 6, ..versions }, true),
+            (Versions { root: 1, ..versions }, true),
+            (Versions { root: 3, timestamp: 1, snapshot: 1, targets: 1 }, false),
         ] {
-            assert_eq!(seen.goes_back_to(&now), back, "{now:?}");
+            assert_eq!(versions.is_rollback(&now), rollback, "{now:?}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Reading a repository of The Update Framework (specification 1.0): every byte that comes out of here was signed for.
+//! Reads a repository of The Update Framework (specification 1.0). All bytes that this module returns are verified.
 //!
 //! ```text
-//! metadata/1.root.json, 2.root.json, ...   keys and thresholds of all roles; each version signed by the one before
-//! metadata/timestamp.json                  which snapshot holds; the only file that is ever replaced
-//! metadata/5.snapshot.json                 which version of the targets
+//! metadata/1.root.json, 2.root.json, ...   keys and thresholds of all roles; each version is signed by the previous one
+//! metadata/timestamp.json                  the current snapshot; the only file that is replaced
+//! metadata/5.snapshot.json                 the current version of the targets
 //! metadata/5.targets.json                  hash and size of each target
-//! targets/HASH.assignment.json             who follows which bundle
+//! targets/HASH.assignment.json             which machines follow which bundle
 //! targets/HASH.bundle-7.toml               a bundle
 //! ```
 
@@ -32,23 +32,23 @@ pub(crate) const TARGETS: &str = "targets";
 pub(crate) const TIMESTAMP: &str = "metadata/timestamp.json";
 pub(crate) const ASSIGNMENT: &str = "assignment.json";
 
-/// The largest file of a repository that is read.
+/// Maximum size of a file of a repository.
 pub(crate) const FILE_SIZE_MAX: Bytes = Bytes(1 << 20);
 
-/// How many versions of the root may be between the one that is known and the newest.
+/// Maximum number of root versions between the known and the newest one.
 const ROOTS_MAX: u64 = 64;
 
-/// The name of a bundle's target.
+/// Returns the name of a bundle's target.
 pub(crate) fn bundle_name(version: u64) -> String {
     format!("bundle-{version}.toml")
 }
 
-/// The version of the bundle that a target holds.
+/// Returns the version of the bundle in a target.
 pub(crate) fn bundle_version(name: &str) -> Option<u64> {
     name.strip_prefix("bundle-")?.strip_suffix(".toml")?.parse().ok()
 }
 
-/// A store whose files are fetched for the library, and counted.
+/// A store that serves the TUF library and counts its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(crate) store: Arc<Store>,
@@ -60,12 +60,12 @@ impl Files {
         Ok(Self { store: Arc::new(Store::open(url)?), requests: Arc::default() })
     }
 
-    /// Requests so far.
+    /// Returns the number of requests so far.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// A file's bytes, if there is such a file.
+    /// Reads a file; returns `None` if it does not exist.
     pub(crate) async fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         Ok(self.store.read(path, FILE_SIZE_MAX).await?)
@@ -84,15 +84,15 @@ impl Transport for Files {
     }
 }
 
-/// Verifies what a store offers, from a root that is trusted. What was seen stays in the datastore, if there is one, so that
-/// nothing older is taken after it.
+/// Verifies a repository, starting from a trusted root. Verified versions are kept in the datastore, if there is one,
+/// so that older versions are refused afterwards.
 ///
 /// # Errors
-/// [`Error::Refused`] for what is not as it was signed; [`Error::Away`].
+/// [`Error::Refused`]; [`Error::Unavailable`].
 pub(crate) async fn load(files: &Files, root: &[u8], datastore: Option<&Path>, expiration: ExpirationEnforcement) -> Result<Repository> {
     let base = |folder: &str| Url::parse(&format!("store://repository/{folder}/"));
     let (Ok(metadata), Ok(targets)) = (base(METADATA), base(TARGETS)) else {
-        return Err(Error::Away { what: "no URL".to_owned() });
+        return Err(Error::Unavailable { what: "invalid URL".to_owned() });
     };
     let limits = Limits {
         max_root_size: FILE_SIZE_MAX.0,
@@ -108,7 +108,7 @@ pub(crate) async fn load(files: &Files, root: &[u8], datastore: Option<&Path>, e
     loader.expiration_enforcement(expiration).load().await.map_err(|error| Error::from_tough(&error))
 }
 
-/// A target's bytes; `None` where there is none of that name.
+/// Reads a target; returns `None` if no target has that name.
 pub(crate) async fn target(repository: &Repository, name: &str) -> Result<Option<Vec<u8>>> {
     let name = TargetName::new(name).map_err(|error| Error::from_tough(&error))?;
     let stream = repository.read_target(&name).await.map_err(|error| Error::from_tough(&error))?;
@@ -116,36 +116,36 @@ pub(crate) async fn target(repository: &Repository, name: &str) -> Result<Option
     stream.into_vec().await.map(Some).map_err(|error| Error::from_tough(&error))
 }
 
-/// The assignment, if there is one.
+/// Reads the assignment, if there is one.
 pub(crate) async fn assignment(repository: &Repository) -> Result<Option<Assignment>> {
     target(repository, ASSIGNMENT).await?.map(|bytes| Assignment::parse(&bytes)).transpose()
 }
 
-/// A bundle of this version.
+/// Reads the bundle of this version.
 pub(crate) async fn bundle(repository: &Repository, version: u64) -> Result<Bundle> {
     let name = bundle_name(version);
     let bytes = target(repository, &name).await?;
-    let bytes = bytes.ok_or_else(|| Error::Away { what: format!("{name} is not published, or was revoked") })?;
+    let bytes = bytes.ok_or_else(|| Error::Unavailable { what: format!("{name} is not published, or was revoked") })?;
     let text = String::from_utf8(bytes).map_err(|_| Error::refused(Refusal::Malformed, format!("{name} is not UTF-8")))?;
     let bundle = Bundle::parse(&name, &text)?;
     if bundle.version != version {
-        return Err(Error::refused(Refusal::Mismatch, format!("{name} holds version {}", bundle.version)));
+        return Err(Error::refused(Refusal::Mismatch, format!("{name} has version {}", bundle.version)));
     }
     Ok(bundle)
 }
 
-/// Versions of the bundles that are published, oldest first.
+/// Returns the versions of the published bundles, oldest first.
 pub(crate) fn bundles(repository: &Repository) -> Vec<u64> {
     let mut versions: Vec<_> = repository.targets().signed.targets.keys().filter_map(|name| bundle_version(name.raw())).collect();
     versions.sort_unstable();
     versions
 }
 
-/// The newest root that is known: of the file that the operator brought to the machine, and of the datastore, where the
-/// library keeps the last one that it verified. Without that, whoever holds the store could leave out newer roots and
-/// bring back keys that they revoked.
+/// Returns the newest known root: the file that the operator installed on the machine, or the last root that the
+/// library verified and kept in the datastore. Without the latter, an attacker with access to the store could withhold
+/// newer roots and bring back revoked keys.
 ///
-/// A file that is another than before begins anew: what was remembered under the old one is forgotten.
+/// If the installed file has changed, the datastore of the old one is removed.
 pub(crate) fn trusted_root(file: &Path, datastore: &Path) -> Result<Vec<u8>> {
     let given = std::fs::read(file).map_err(FileError::at(file, "read"))?;
     let version = |bytes: &[u8]| serde_json::from_slice::<Signed<Root>>(bytes).map(|root| root.signed.version.get());
@@ -163,12 +163,12 @@ pub(crate) fn trusted_root(file: &Path, datastore: &Path) -> Result<Vec<u8>> {
     Ok(newer.unwrap_or(given))
 }
 
-/// A directory to work in once.
+/// Creates a temporary directory.
 pub(crate) fn scratch() -> Result<tempfile::TempDir> {
     Ok(tempfile::tempdir().map_err(FileError::at(&std::env::temp_dir(), "create a directory in"))?)
 }
 
-/// Where a machine's datastore is.
+/// Returns the path of a machine's datastore.
 pub(crate) fn datastore(state_dir: &Path) -> PathBuf {
-    state_dir.join("rollout/seen")
+    state_dir.join("rollout/verified")
 }

@@ -1,65 +1,68 @@
-//! The difference between two groups of machines, and how sure it is.
+//! The difference between two groups of machines, with its standard error.
 //!
 //! # Problem
-//! A fleet's figures are ratios of sums: far bytes over cold bytes, stall over time. Jobs of one machine share its load, its
-//! kernel and its neighbours, and entries of one job share the job; a thousand entries of ten machines are ten observations.
+//! The figures of a fleet are ratios of sums: far bytes over cold bytes, stall over time. The jobs of a machine share
+//! its load, its kernel and its neighbours, and the entries of a job share the job; a thousand entries of ten machines
+//! are ten observations.
 //!
 //! # Approach
-//! Machines are what is drawn into groups, so machines are what is counted. A group's value is `R = sum(n) / sum(d)` over
-//! its machines' numerators and denominators. Its machines' linearised values `y = R + (n - R d) / mean(d)` have the mean
-//! `R`, and their spread over machines gives its standard error (the ratio estimator of survey sampling: Cochran,
-//! *Sampling Techniques*, 1977, section 6.4). Degrees of freedom are Welch's and Satterthwaite's. A machine that is in both
-//! groups, with some jobs in each, moves both, and its covariance is taken off.
+//! Machines are the units that are assigned to groups, so machines are the observations. A group's value is `R = sum(n)
+//! / sum(d)` over the numerators and denominators of its machines. The linearised values `y = R + (n - R d) / mean(d)`
+//! of its machines have the mean `R`, and their spread over machines gives its standard error (the ratio estimator of
+//! survey sampling: Cochran,
+//! *Sampling Techniques*, 1977, section 6.4). The degrees of freedom are those of Welch and Satterthwaite. A machine
+//! that is in both groups, with some jobs in each, affects both; its covariance is subtracted.
 //!
-//! Machines differ from each other more than any bundle makes them differ. What a machine was like *before* says most of
-//! that, and what it was like then no bundle can have touched: the part of `y` that a straight line through it explains,
-//! the same line for both groups, is taken off (Deng, Xu, Kohavi and Walker, *Improving the sensitivity of online controlled
+//! Machines differ from each other more than bundles make them differ. Values from *before* the rollout explain most of
+//! that, and no bundle can have influenced them: the part of `y` that a linear regression on them explains, with one
+//! slope for both groups, is subtracted (Deng, Xu, Kohavi and Walker, *Improving the sensitivity of online controlled
 //! experiments by utilizing pre-experiment data*, WSDM 2013).
 
-/// What one machine adds to a group's ratio.
+/// Contribution of one machine to a group's ratio.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Part {
-    /// Above the line.
+    /// Numerator of the ratio.
     pub numerator: f64,
-    /// Below it. A machine with nothing below it is not in the group.
+    /// Denominator of the ratio. A machine with a denominator of 0 is not in the group.
     pub denominator: f64,
 }
 
-/// One machine.
+/// A machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Unit {
-    /// Its part in each group, if it has one.
+    /// Its contribution to each group, if it is in the group.
     pub groups: [Option<Part>; 2],
-    /// The same figure before anything differed, where it is known.
+    /// The same figure from before the rollout, if known.
     pub before: Option<Part>,
 }
 
-/// Two groups, compared.
+/// The comparison of two groups.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contrast {
-    /// The groups' ratios, as they are.
+    /// The ratios of the groups, without adjustment.
     pub values: [f64; 2],
     /// Their standard errors.
     pub standard_errors: [f64; 2],
-    /// The second's less the first's, what was so before taken off.
+    /// The second group's ratio minus the first one's, adjusted for the values from before.
     pub difference: f64,
-    /// Its standard error.
+    /// Standard error of the difference.
     pub standard_error: f64,
-    /// What that rests on.
+    /// Degrees of freedom of the standard error.
     pub degrees_of_freedom: f64,
-    /// Machines of each group.
+    /// Number of machines of each group.
     pub machines: [usize; 2],
 }
 
-/// Compares the second group with the first. `None` where one has fewer than two machines, or nothing below the line.
+/// Compares the second group with the first. Returns `None` if a group has fewer than two machines or a denominator of
+/// 0.
 #[must_use]
 pub fn contrast(units: &[Unit]) -> Option<Contrast> {
     let before = before(units);
     let groups = [Group::of(units, 0)?, Group::of(units, 1)?];
     let slope = slope(&groups, &before);
-    let adjusted = [groups[0].less(slope, &before), groups[1].less(slope, &before)];
+    let adjusted = [groups[0].adjusted(slope, &before), groups[1].adjusted(slope, &before)];
     let [first, second] = [adjusted[0].spread(), adjusted[1].spread()];
-    let variance = (first.variance + second.variance - 2.0 * shared(&adjusted)).max(0.0);
+    let variance = (first.variance + second.variance - 2.0 * covariance(&adjusted)).max(0.0);
     let freedom = |spread: &Spread| spread.variance.powi(2) / (spread.machines - 1.0);
     let line = if slope == 0.0 { 0.0 } else { 1.0 };
     let sum = freedom(&first) + freedom(&second);
@@ -78,7 +81,7 @@ pub fn contrast(units: &[Unit]) -> Option<Contrast> {
     })
 }
 
-/// A group's ratio, and its machines' linearised values with where each is among the units.
+/// A group's ratio, and the linearised values of its machines with their indices among the units.
 struct Group {
     ratio: f64,
     values: Vec<(usize, f64)>,
@@ -87,7 +90,7 @@ struct Group {
 struct Spread {
     machines: f64,
     mean: f64,
-    /// Of the mean.
+    /// Variance of the mean.
     variance: f64,
 }
 
@@ -99,7 +102,7 @@ impl Group {
         (values.len() >= 2).then_some(Self { ratio, values })
     }
 
-    fn less(&self, slope: f64, before: &[f64]) -> Self {
+    fn adjusted(&self, slope: f64, before: &[f64]) -> Self {
         Self { ratio: self.ratio, values: self.values.iter().map(|&(at, value)| (at, value - slope * before[at])).collect() }
     }
 
@@ -123,7 +126,7 @@ fn linearised(parts: &[(usize, Part)]) -> Option<(f64, Vec<(usize, f64)>)> {
     ratio.is_finite().then(|| (ratio, parts.iter().map(|(at, part)| (*at, value(part))).collect()))
 }
 
-/// What each unit was like before, less what all were; zero, like most, where that is not known.
+/// Returns the centred value of each unit from before the rollout; 0 if unknown.
 fn before(units: &[Unit]) -> Vec<f64> {
     let parts: Vec<(usize, Part)> = units.iter().enumerate().filter_map(|(at, unit)| Some((at, unit.before.filter(counts)?))).collect();
     let mut before = vec![0.0; units.len()];
@@ -133,7 +136,7 @@ fn before(units: &[Unit]) -> Vec<f64> {
     before
 }
 
-/// How much of a difference before is found again within the groups.
+/// Returns the slope of the regression on the values from before, within the groups.
 fn slope(groups: &[Group; 2], before: &[f64]) -> f64 {
     let (mut products, mut squares) = (0.0, 0.0);
     for group in groups {
@@ -148,8 +151,8 @@ fn slope(groups: &[Group; 2], before: &[f64]) -> f64 {
     if squares > 0.0 { products / squares } else { 0.0 }
 }
 
-/// The covariance of the groups' means, by the machines that are in both.
-fn shared([first, second]: &[Group; 2]) -> f64 {
+/// Returns the covariance of the groups' means, due to the machines that are in both.
+fn covariance([first, second]: &[Group; 2]) -> f64 {
     let [a, b] = [first.spread(), second.spread()];
     let (mut seconds, mut sum) = (second.values.iter().peekable(), 0.0);
     for &(at, value) in &first.values {
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn by_hand() {
+    fn a_small_example_agrees_with_manual_computation() {
         let units = groups(&[(1.0, 1.0), (2.0, 1.0), (3.0, 1.0)], &[(6.0, 2.0), (10.0, 2.0)]);
         let found = contrast(&units).unwrap();
         assert_eq!((found.values, found.difference, found.machines), ([2.0, 4.0], 2.0, [3, 2]));
@@ -196,7 +199,7 @@ mod tests {
         assert!((found.standard_error - (1.0f64 / 3.0 + 1.0).sqrt()).abs() < 1e-12);
         let welch = (4.0f64 / 3.0).powi(2) / ((1.0f64 / 3.0).powi(2) / 2.0 + 1.0);
         assert!((found.degrees_of_freedom - welch).abs() < 1e-12);
-        // Machines with nothing to tell are not in.
+        // Machines without a denominator are not in a group.
         let with_empty = groups(&[(1.0, 1.0), (2.0, 1.0), (3.0, 1.0), (0.0, 0.0), (f64::NAN, 1.0)], &[(6.0, 2.0), (10.0, 2.0)]);
         assert_eq!(contrast(&with_empty), Some(found));
         assert_eq!(contrast(&groups(&[(1.0, 1.0)], &[(1.0, 1.0), (2.0, 1.0)])), None);
@@ -204,8 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_so_before_is_taken_off() {
-        // Machines differ by ten times what the second group adds; all of it was there before.
+    fn differences_from_before_are_subtracted() {
+        // Machines differ by ten times the effect of the second group, and did so before.
         let units: Vec<Unit> = (0..20u32)
             .map(|machine| {
                 let own = f64::from(machine % 10);
@@ -222,8 +225,8 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_in_both_groups_moves_both() {
-        // Half of a machine's jobs in each group: what the machine is like is no difference.
+    fn a_machine_in_both_groups_affects_both() {
+        // Half of a machine's jobs are in each group: the machine's own level is no difference.
         let mut random = fastrand::Rng::with_seed(1);
         let units: Vec<Unit> = (0..50)
             .map(|_| {
@@ -233,7 +236,7 @@ mod tests {
             })
             .collect();
         let found = contrast(&units).unwrap();
-        // As the paired test has it.
+        // The result of the paired test.
         let differences: Vec<f64> =
             units.iter().map(|unit| unit.groups[1].unwrap().numerator - unit.groups[0].unwrap().numerator).collect();
         let mean = differences.iter().sum::<f64>() / 50.0;
@@ -241,9 +244,10 @@ mod tests {
         assert!((found.standard_error - variance.sqrt()).abs() < 1e-9, "{found:?} {variance}");
     }
 
-    /// Ratios over machines of very different sizes, before known or not: 95 % intervals cover at least about so often.
+    /// Ratios over machines of very different sizes, with and without values from before: 95 % intervals cover in about
+    /// 95 %.
     #[test]
-    fn intervals_cover() {
+    fn confidence_intervals_cover_the_difference() {
         let check = |sizes: [usize; 2], known: bool| {
             let mut covered = 0;
             for seed in 0..2_000 {
@@ -274,7 +278,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn swapped_groups_differ_by_as_much_the_other_way(
+        fn swapping_the_groups_negates_the_difference(
             parts in proptest::collection::vec((-9.0f64..9.0, 0.0f64..9.0, any::<bool>(), proptest::option::of(-9.0f64..9.0)), 0..40)
         ) {
             let units = |swap: bool| -> Vec<Unit> {

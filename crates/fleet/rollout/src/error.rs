@@ -1,43 +1,43 @@
-//! What can go wrong between an operator and a machine.
+//! Errors of publishing, fetching and following bundles.
 
 use serde::Serialize;
 use store::FileError;
 
-/// The result of most functions here.
+/// The result of most functions of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something cannot be published, fetched or followed.
+/// Error of publishing, fetching or following a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An assignment that nobody may follow.
+    /// An assignment is invalid.
     #[error("assignment.json: {what}")]
     Assignment {
-        /// Everything that is wrong with it.
+        /// All problems.
         what: String,
     },
-    /// A bundle with something wrong in it.
+    /// A bundle is invalid.
     #[error(transparent)]
     Bundle(#[from] config::Problems),
-    /// What the store offers is not what was signed, or not what may be followed.
+    /// The contents of the store are not what was signed, or must not be followed.
     #[error("{reason}: {what}")]
     Refused {
-        /// In one word.
+        /// Category.
         reason: Refusal,
         /// What was refused, and why.
         what: String,
     },
-    /// The store cannot be reached, or lacks what it should hold.
+    /// The store cannot be reached, or lacks a file.
     #[error("{what}")]
-    Away {
-        /// What could not be had.
+    Unavailable {
+        /// Description.
         what: String,
     },
-    /// Something cannot be published as it was asked for.
+    /// A change cannot be published.
     #[error("{what}; {remedy}")]
     Publish {
-        /// What is in the way.
+        /// The reason.
         what: String,
-        /// What to do about it.
+        /// What to do.
         remedy: String,
     },
     /// The store of bundles cannot be used.
@@ -46,10 +46,10 @@ pub enum Error {
     /// A trace cannot be read.
     #[error(transparent)]
     Trace(#[from] trace::Error),
-    /// Traces that say nothing about what was asked.
+    /// Traces do not contain the required evidence.
     #[error("{what}")]
     Evidence {
-        /// Why.
+        /// The reason.
         what: String,
     },
     /// An operation on a file failed.
@@ -66,7 +66,7 @@ impl Error {
         Self::Refused { reason, what: what.into() }
     }
 
-    /// Why it is refused, where it is.
+    /// Returns the category of a refusal; `None` for other errors.
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
@@ -76,19 +76,19 @@ impl Error {
         }
     }
 
-    /// What the library of The Update Framework says, in our terms.
+    /// Converts an error of the TUF library.
     pub(crate) fn from_tough(error: &tough::error::Error) -> Self {
         use tough::error::Error as Tough;
-        // What breaks off a download is told as trouble on the way.
+        // An error during a download is wrapped: the innermost error of the library is the cause.
         let mut cause: Option<&dyn std::error::Error> = Some(error);
         let mut innermost = error;
         while let Some(error) = cause {
             innermost = error.downcast_ref::<Tough>().unwrap_or(innermost);
             cause = error.source();
         }
-        let what = in_words(innermost);
+        let what = with_causes(innermost);
         let reason = match innermost {
-            Tough::Transport { .. } => return Self::Away { what },
+            Tough::Transport { .. } => return Self::Unavailable { what },
             Tough::ExpiredMetadata { .. } => Refusal::Expired,
             Tough::OlderMetadata { .. }
             | Tough::OlderSnapshotInTimestamp { .. }
@@ -97,54 +97,56 @@ impl Error {
             Tough::VerifyMetadata { .. } | Tough::VerifyTrustedMetadata { .. } | Tough::VerifyRoleMetadata { .. } => Refusal::Signature,
             Tough::HashMismatch { .. } | Tough::VersionMismatch { .. } | Tough::MaxSizeExceeded { .. } => Refusal::Mismatch,
             Tough::SystemTimeSteppedBackward { .. } => Refusal::Clock,
-            Tough::DatastoreOpen { .. } | Tough::DatastoreCreate { .. } | Tough::DatastoreRemove { .. } => return Self::Away { what },
+            Tough::DatastoreOpen { .. } | Tough::DatastoreCreate { .. } | Tough::DatastoreRemove { .. } => {
+                return Self::Unavailable { what };
+            }
             _ => Refusal::Malformed,
         };
         Self::Refused { reason, what }
     }
 }
 
-/// An error with its causes, each once.
-fn in_words(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
+/// Formats an error with its causes, each once.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let text = error.to_string();
-        if !words.contains(&text) {
-            words += ": ";
-            words += &text;
+        if !message.contains(&text) {
+            message += ": ";
+            message += &text;
         }
         cause = error.source();
     }
-    words
+    message
 }
 
-/// Why what the store offers is refused.
+/// Category of the reason why the contents of the store are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// Not signed by as many of the keys as must have.
+    /// Fewer valid signatures than required.
     Signature,
-    /// Older than what was seen before.
+    /// Older than a version verified before.
     Rollback,
-    /// No longer valid: nobody renews it, or somebody withholds what is newer.
+    /// Expired: the signatures were not renewed, or a newer version is withheld.
     Expired,
-    /// Not the file, or the version, that was signed to be there.
+    /// Another file or version than the signed one.
     Mismatch,
-    /// Not what such a file looks like.
+    /// Invalid format.
     Malformed,
-    /// Signed, and beyond what a machine may be told.
+    /// Signed, but with values outside their ranges.
     OutOfRange,
-    /// This machine's clock went back, so that nothing can be said of what has expired.
+    /// This machine's clock went back, so that expiry cannot be checked.
     Clock,
 }
 
 impl Refusal {
-    /// Every one of them.
+    /// All categories.
     pub const ALL: [Self; 7] =
         [Self::Signature, Self::Rollback, Self::Expired, Self::Mismatch, Self::Malformed, Self::OutOfRange, Self::Clock];
 
-    /// As in metrics.
+    /// Returns the name in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -162,13 +164,13 @@ impl Refusal {
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Signature => "refused for its signatures",
-            Self::Rollback => "refused, being older than what was seen before",
-            Self::Expired => "refused, having expired",
-            Self::Mismatch => "refused, not being what was signed",
-            Self::Malformed => "refused for its form",
-            Self::OutOfRange => "refused, being out of range",
-            Self::Clock => "refused, because this machine's clock went back",
+            Self::Signature => "refused: too few valid signatures",
+            Self::Rollback => "refused: older than a version verified before",
+            Self::Expired => "refused: expired",
+            Self::Mismatch => "refused: not the signed file or version",
+            Self::Malformed => "refused: invalid format",
+            Self::OutOfRange => "refused: out of range",
+            Self::Clock => "refused: this machine's clock went back",
         })
     }
 }

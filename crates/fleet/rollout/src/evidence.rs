@@ -1,7 +1,8 @@
-//! What machines did, out of their traces: one value per machine and slot of time or group.
+//! Evidence: what machines did, from their traces, as one value per machine and slot. A slot is a period of time or a
+//! group.
 //!
-//! Files are read once, each by itself, and what they sum to is kept by file: whoever looks again reads only what is new.
-//! A file that cannot be read is told and left out; a damaged file of one machine does not stop a fleet.
+//! Each file is read once, and its sums are kept: a further read only reads new files. A file that cannot be read is
+//! reported and left out; a damaged file of one machine does not stop a fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -15,12 +16,12 @@ use trace::{Basis, Figures, JobId, Rows, Trace, calendar};
 use crate::error::{Error, Result};
 use crate::metric::Sums;
 
-/// Starts of an agent that are told apart, per machine and slot.
+/// Maximum starts of an agent that are recorded per machine and slot.
 const STARTS_MAX: usize = 1_000;
-/// Files that cannot be read and are told by name; the others are counted.
-const UNREADABLE_TOLD_MAX: usize = 20;
+/// Unreadable files that are reported by name; further ones are only counted.
+const UNREADABLE_MAX: usize = 20;
 
-/// A machine among all.
+/// Identity of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct MachineId {
     /// Its cluster.
@@ -29,47 +30,47 @@ pub struct MachineId {
     pub machine: String,
 }
 
-/// What an entry is put into slots by.
+/// The properties of an entry that determine its slot.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight<'a> {
-    /// Whose it is.
+pub struct EntryRef<'a> {
+    /// Its job.
     pub id: &'a JobId,
-    /// How the job was treated.
+    /// Class of the job.
     pub class: &'a str,
     /// Its numbers.
     pub figures: &'a Figures,
 }
 
-/// What is wanted of the traces.
-pub struct Wanted<'a> {
-    /// How many slots there are.
+/// Selects and groups the entries of traces.
+pub struct Selection<'a> {
+    /// Number of slots.
     pub slots: usize,
-    /// Which of them an entry belongs to, if any.
-    pub slot: &'a (dyn Fn(&Sight) -> Option<usize> + Sync),
-    /// Entries that begin before this, in milliseconds of Unix time, need not be looked at.
+    /// Returns the slot of an entry, if any.
+    pub slot: &'a (dyn Fn(&EntryRef) -> Option<usize> + Sync),
+    /// Entries that begin before this time, in milliseconds of Unix time, are skipped.
     pub from_unix_ms: u64,
-    /// Nor those that begin at or after this.
+    /// Entries that begin at or after this time, in milliseconds of Unix time, are skipped.
     pub until_unix_ms: u64,
-    /// The promotion rate that an entry should not exceed: per minute, as a share of the working set.
+    /// The objective of the promotion rate: per minute, as a share of the working set.
     pub objective: f64,
 }
 
-/// What a machine did in a slot.
+/// Evidence of one machine in one slot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Slot {
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
-    /// Its figures.
+    /// Sums of their figures.
     pub sums: Sums,
-    /// When the first of them began.
+    /// Start of the first entry, in milliseconds of Unix time.
     pub first_unix_ms: u64,
-    /// When the last of them ended.
+    /// End of the last entry, in milliseconds of Unix time.
     pub last_unix_ms: u64,
-    /// When the agents started that wrote them.
+    /// Start times of the agents that wrote the entries.
     pub starts_unix_ms: BTreeSet<u64>,
-    /// Every bundle in force at the end of an entry; 0 is none.
+    /// Bundles in effect at the ends of the entries; 0 is none.
     pub bundles: BTreeSet<u64>,
-    /// That of the latest entry, and when it began.
+    /// Start of the latest entry, and the bundle in effect at its end.
     pub latest_bundle: (u64, u64),
 }
 
@@ -95,50 +96,50 @@ impl Slot {
         self.last_unix_ms = self.last_unix_ms.max(other.last_unix_ms);
         self.entries += other.entries;
         self.sums.merge(&other.sums);
-        let room = STARTS_MAX.saturating_sub(self.starts_unix_ms.len());
-        self.starts_unix_ms.extend(other.starts_unix_ms.iter().take(room));
+        let capacity = STARTS_MAX.saturating_sub(self.starts_unix_ms.len());
+        self.starts_unix_ms.extend(other.starts_unix_ms.iter().take(capacity));
         self.bundles.extend(&other.bundles);
         self.latest_bundle = self.latest_bundle.max(other.latest_bundle);
     }
 }
 
-/// What was found of each machine, in as many slots as were wanted.
+/// Evidence by machine and slot.
 pub type Machines = BTreeMap<MachineId, Vec<Slot>>;
 
-/// What was found.
+/// Evidence of a fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evidence {
     /// By machine.
     pub machines: Machines,
-    /// Files looked at.
+    /// Number of files considered.
     pub files: usize,
-    /// Files that could not be read, the first twenty with the reason.
+    /// The first twenty files that could not be read, with the error.
     pub unreadable: Vec<String>,
-    /// How many there are in all.
+    /// Number of all files that could not be read.
     pub unreadable_total: usize,
 }
 
-/// What files sum to, by path and size: a file of a store never changes.
+/// Reads evidence and keeps the sums of each file by path and size: files in a store do not change.
 #[derive(Debug, Default)]
 pub struct Reader {
     read: BTreeMap<Object, std::result::Result<Machines, String>>,
 }
 
 impl Reader {
-    /// Sums up what is in a store. The same `wanted` must be given each time; for another one, begin with a new reader.
+    /// Reads the evidence in a store. Use one reader with one `selection` only.
     ///
     /// # Errors
-    /// [`Error::Store`] where the store cannot be listed. Files that cannot be read are told in [`Evidence::unreadable`].
-    pub fn read(&mut self, store: &Store, wanted: &Wanted) -> Result<Evidence> {
-        let objects: Vec<Object> = store.list(trace::EXTENSION)?.into_iter().filter(|object| may_hold(&object.path, wanted)).collect();
+    /// [`Error::Store`] if the store cannot be listed. Files that cannot be read are in [`Evidence::unreadable`].
+    pub fn read(&mut self, store: &Store, selection: &Selection) -> Result<Evidence> {
+        let objects: Vec<Object> = store.list(trace::EXTENSION)?.into_iter().filter(|object| may_hold(&object.path, selection)).collect();
         let new: Vec<&Object> = objects.iter().filter(|object| !self.read.contains_key(object)).collect();
-        let found = read_all(store, &new, wanted);
+        let found = read_all(store, &new, selection);
         self.read.extend(new.into_iter().cloned().zip(found));
         let mut evidence = Evidence { files: objects.len(), ..Evidence::default() };
         for object in &objects {
             match self.read.get(object) {
-                Some(Ok(machines)) => merge(&mut evidence.machines, machines, wanted.slots),
-                Some(Err(what)) => evidence.tell(what.clone()),
+                Some(Ok(machines)) => merge(&mut evidence.machines, machines, selection.slots),
+                Some(Err(error)) => evidence.add_unreadable(error.clone()),
                 None => {}
             }
         }
@@ -147,10 +148,10 @@ impl Reader {
 }
 
 impl Evidence {
-    fn tell(&mut self, what: String) {
+    fn add_unreadable(&mut self, error: String) {
         self.unreadable_total += 1;
-        if self.unreadable.len() < UNREADABLE_TOLD_MAX {
-            self.unreadable.push(what);
+        if self.unreadable.len() < UNREADABLE_MAX {
+            self.unreadable.push(error);
         }
     }
 }
@@ -162,24 +163,25 @@ fn merge(into: &mut Machines, from: &Machines, slots: usize) {
     }
 }
 
-/// Whether a file can hold what is wanted, by the date of its partition. Entries lie in the partition of the day that they begin in.
-fn may_hold(path: &str, wanted: &Wanted) -> bool {
+/// Returns whether a file can contain selected entries, by the date of its partition, which is that of the entries'
+/// starts.
+fn may_hold(path: &str, selection: &Selection) -> bool {
     let date = path.split('/').find_map(|part| part.strip_prefix("date="));
-    let (first, last) = (calendar::date(wanted.from_unix_ms), calendar::date(wanted.until_unix_ms));
-    // Dates beyond the year 9999 do not sort as text; nothing is left out by them.
+    let (first, last) = (calendar::date(selection.from_unix_ms), calendar::date(selection.until_unix_ms));
+    // Dates after the year 9999 are not sorted as text: they exclude no file.
     date.is_none_or(|date| {
         date.len() != 10 || ((first.len() != 10 || date >= first.as_str()) && (last.len() != 10 || date <= last.as_str()))
     })
 }
 
-/// Every file by itself, on all cores; in the order of `objects`.
-fn read_all(store: &Store, objects: &[&Object], wanted: &Wanted) -> Vec<std::result::Result<Machines, String>> {
+/// Reads files on all cores; returns the results in the order of `objects`.
+fn read_all(store: &Store, objects: &[&Object], selection: &Selection) -> Vec<std::result::Result<Machines, String>> {
     let next = AtomicUsize::new(0);
     let found = Mutex::new(BTreeMap::new());
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(objects.len());
     let work = || {
         while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)).copied() {
-            let sums = read(store, &object.path, wanted).map_err(|error| format!("{}: {error}", object.path));
+            let sums = read(store, &object.path, selection).map_err(|error| format!("{}: {error}", object.path));
             found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(object, sums);
         }
     };
@@ -192,18 +194,18 @@ fn read_all(store: &Store, objects: &[&Object], wanted: &Wanted) -> Vec<std::res
     objects.iter().map(|object| found.remove(object).unwrap_or_else(|| Err(format!("{}: not read", object.path)))).collect()
 }
 
-fn read(store: &Store, path: &str, wanted: &Wanted) -> Result<Machines> {
-    let fetched = store.fetch(path)?;
-    let Kind::Trace(trace) = check::open(fetched.path())? else {
+fn read(store: &Store, path: &str, selection: &Selection) -> Result<Machines> {
+    let file = store.fetch(path)?;
+    let Kind::Trace(trace) = check::open(file.path())? else {
         return Err(Error::Evidence {
-            what: "compacted, which leaves out what groups are told apart by; give the traces it was made of".to_owned(),
+            what: "a compacted file, which lacks the columns that groups are selected by; use the traces it was made from".to_owned(),
         });
     };
-    sums(&trace, wanted)
+    sums(&trace, selection)
 }
 
-/// What one file sums to.
-fn sums(trace: &Trace, wanted: &Wanted) -> Result<Machines> {
+/// Sums the selected entries of a file.
+fn sums(trace: &Trace, selection: &Selection) -> Result<Machines> {
     let mut machines = Machines::new();
     for rows in trace.rows() {
         let rows = rows?;
@@ -211,17 +213,17 @@ fn sums(trace: &Trace, wanted: &Wanted) -> Result<Machines> {
             let machine = MachineId { cluster: run.id.cluster.clone(), machine: run.id.machine.clone() };
             for row in run.rows.clone() {
                 let figures = rows.figures(row);
-                if !(wanted.from_unix_ms..wanted.until_unix_ms).contains(&figures.start_unix_ms) {
+                if !(selection.from_unix_ms..selection.until_unix_ms).contains(&figures.start_unix_ms) {
                     continue;
                 }
                 let labels = rows.labels(row);
-                let sight = Sight { id: &run.id, class: &labels.class, figures: &figures };
-                let Some(slot) = (wanted.slot)(&sight).filter(|&slot| slot < wanted.slots) else { continue };
+                let entry = EntryRef { id: &run.id, class: &labels.class, figures: &figures };
+                let Some(slot) = (selection.slot)(&entry).filter(|&slot| slot < selection.slots) else { continue };
                 if !machines.contains_key(&machine) {
-                    machines.insert(machine.clone(), vec![Slot::default(); wanted.slots]);
+                    machines.insert(machine.clone(), vec![Slot::default(); selection.slots]);
                 }
                 if let Some(slots) = machines.get_mut(&machine) {
-                    slots[slot].add(&rows, row, &figures, trace.basis(), wanted.objective);
+                    slots[slot].add(&rows, row, &figures, trace.basis(), selection.objective);
                 }
             }
         }
@@ -264,16 +266,16 @@ mod tests {
         writer.finish().unwrap();
     }
 
-    fn by_time(sight: &Sight) -> Option<usize> {
-        Some(usize::from(sight.figures.start_unix_ms >= DAY + HOUR))
+    fn by_time(entry: &EntryRef) -> Option<usize> {
+        Some(usize::from(entry.figures.start_unix_ms >= DAY + HOUR))
     }
 
-    fn wanted() -> Wanted<'static> {
-        Wanted { slots: 2, slot: &by_time, from_unix_ms: DAY, until_unix_ms: DAY + 3 * HOUR, objective: 0.002 }
+    fn selection() -> Selection<'static> {
+        Selection { slots: 2, slot: &by_time, from_unix_ms: DAY, until_unix_ms: DAY + 3 * HOUR, objective: 0.002 }
     }
 
     #[test]
-    fn machines_are_summed_by_slot_and_files_are_read_once() {
+    fn entries_are_summed_by_slot_and_files_read_once() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path().to_str().unwrap()).unwrap();
         let mut reader = Reader::default();
@@ -283,13 +285,13 @@ mod tests {
             &[entry("m", "/a", DAY, 0, 9), entry("m", "/a", DAY + HOUR, 0, 9), entry("m", "/b", DAY + HOUR, 7, 10)],
         );
         write(dir.path(), "cluster=c/date=2026-11-19/machine=m/0.parquet", &[entry("m", "/a", DAY - HOUR, 0, 9)]);
-        let first = reader.read(&store, &wanted()).unwrap();
-        assert_eq!((first.files, first.unreadable_total), (1, 0), "the day before is not looked at");
-        // What is already known is not read again: even if it could not be.
+        let first = reader.read(&store, &selection()).unwrap();
+        assert_eq!((first.files, first.unreadable_total), (1, 0), "the file of the day before is skipped");
+        // Files that were read before are not read again.
         std::fs::write(dir.path().join("cluster=c/date=2026-11-20/machine=m/2.parquet"), "rubbish").unwrap();
         write(dir.path(), "cluster=c/date=2026-11-20/machine=n/1.parquet", &[entry("n", "/a", DAY + 3 * HOUR, 0, 9)]);
         write(dir.path(), "cluster=c/date=2026-11-20/machine=m/3.parquet", &[entry("m", "/a", DAY + 2 * HOUR, 8, 9)]);
-        let second = reader.read(&store, &wanted()).unwrap();
+        let second = reader.read(&store, &selection()).unwrap();
         assert_eq!((second.files, second.unreadable_total, second.machines.len()), (4, 1, 1), "{second:?}");
         assert!(second.unreadable[0].contains("2.parquet"), "{second:?}");
         let slots = second.machines.values().next().unwrap();
@@ -297,6 +299,6 @@ mod tests {
         assert_eq!((slots[1].first_unix_ms, slots[1].last_unix_ms), (DAY + HOUR, DAY + 2 * HOUR + 300_000));
         assert_eq!(slots[1].starts_unix_ms, BTreeSet::from([9, 10]));
         assert_eq!((&slots[1].bundles, slots[1].latest_bundle.1), (&BTreeSet::from([0, 7, 8]), 8));
-        assert_eq!(Reader::default().read(&store, &wanted()).unwrap(), second, "whoever begins now finds the same");
+        assert_eq!(Reader::default().read(&store, &selection()).unwrap(), second, "a new reader finds the same");
     }
 }

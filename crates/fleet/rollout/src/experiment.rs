@@ -1,16 +1,18 @@
-//! Two groups of machines, compared: what differs, by how much, and how much would differ by chance (000 figure 10).
+//! Compares two groups of machines: which metrics differ, by how much, and how much differs by chance (SDFM figure 10).
 //!
 //! # Approach
-//! A group is what its terms all say: a bundle, clusters, a class of jobs, machines by name, or a share of all by hash. Each
-//! metric's difference has a 95 % interval by Student's t over machines ([`crate::contrast`]); the 98th percentile of the
-//! promotion rate, of which no linearised value exists, has one by resampling machines (the cluster bootstrap: Field and
-//! Welsh, *Bootstrapping clustered data*, JRSS B 2007). Beside it stands the noise: by how much two random groups of the same
-//! sizes, both drawn from the first one's machines, differ in 95 % of the draws. Draws are seeded: the same traces and seed
-//! give the same report.
+//! A group is the conjunction of its terms: a bundle, clusters, a class of jobs, machines by name, or a share of all by
+//! hash. The difference of each metric has a 95 % interval by Student's t over machines ([`crate::contrast`]); that of
+//! the 98th percentile of the promotion rate, which has no linearised value, is found by resampling machines (the
+//! cluster bootstrap: Field and Welsh,
+//! *Bootstrapping clustered data*, JRSS B 2007). The noise is reported beside it: the difference that two random groups
+//! of the same sizes, both drawn from the machines of the first group, do not exceed in 95 % of the draws. Draws are
+//! seeded: the same traces and seed give the same report.
 //!
-//! # What it does not say
-//! Intervals are of one look at a time, and each by itself: of nine metrics that do not differ, one in three experiments shows
-//! one all the same. Groups that were not drawn by chance may differ for other reasons than what is tried.
+//! # Limitations
+//! Each interval is for a single analysis of a single metric: of nine metrics without a difference, one in three
+//! experiments shows a difference in at least one. Groups that were not assigned at random may differ for other
+//! reasons.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,22 +22,22 @@ use serde::Serialize;
 use store::Store;
 
 use crate::assignment::{ALL_PPM, place_ppm};
-use crate::contrast::{Contrast, Part, Unit as Counted, contrast, count};
+use crate::contrast::{Contrast, Part, Unit as MachineUnit, contrast, count};
 use crate::error::{Error, Result};
-use crate::evidence::{Evidence, Reader, Sight, Slot, Wanted};
+use crate::evidence::{EntryRef, Evidence, Reader, Selection, Slot};
 use crate::metric::{Better, METRICS, Rates, Unit};
 use crate::sequential::{quantile, student};
 
-/// How often machines are drawn anew.
+/// Number of resamples of the bootstrap.
 const RESAMPLES: usize = 1_000;
-/// How often the first group is split in two.
+/// Number of random splits of the first group.
 const SPLITS: usize = 400;
-/// A group must have so many machines.
+/// Minimum machines of a group.
 const MACHINES_MIN: usize = 3;
-/// What promotion rates are told by (000 section 4.2).
+/// Reported percentile of promotion rates (SDFM section 4.2).
 const PERCENTILE: f64 = 0.98;
 
-/// A group of machines, or of jobs on them.
+/// A group of machines, or of jobs on machines.
 #[derive(Clone, Debug)]
 pub struct Group {
     text: String,
@@ -52,24 +54,24 @@ enum Term {
 }
 
 impl Group {
-    /// Out of terms that must all hold: `bundle=7,cluster=eu-*,class=batch,machine=web-*,hash=0%..50%@salt`.
+    /// Parses terms that must all hold: `bundle=7,cluster=eu-*,class=batch,machine=web-*,hash=0%..50%@salt`.
     ///
     /// # Errors
-    /// What is no term, and what there is.
+    /// A message that names the invalid term and the valid ones.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let terms: std::result::Result<Vec<Term>, String> = text.split(',').map(|term| Term::parse(term.trim())).collect();
         Ok(Self { text: text.to_owned(), terms: terms? })
     }
 
-    /// Whether an entry belongs to it.
+    /// Returns whether an entry belongs to the group.
     #[must_use]
-    pub fn holds(&self, sight: &Sight) -> bool {
+    pub fn holds(&self, entry: &EntryRef) -> bool {
         self.terms.iter().all(|term| match term {
-            Term::Bundle(version) => sight.figures.bundle_version == *version,
-            Term::Cluster(glob) => glob.is_match(&sight.id.cluster),
-            Term::Class(class) => sight.class == class,
-            Term::Machine(glob) => glob.is_match(&sight.id.machine),
-            Term::Hash { from_ppm, until_ppm, salt } => (*from_ppm..*until_ppm).contains(&place_ppm(salt, &sight.id.machine)),
+            Term::Bundle(version) => entry.figures.bundle_version == *version,
+            Term::Cluster(glob) => glob.is_match(&entry.id.cluster),
+            Term::Class(class) => entry.class == class,
+            Term::Machine(glob) => glob.is_match(&entry.id.machine),
+            Term::Hash { from_ppm, until_ppm, salt } => (*from_ppm..*until_ppm).contains(&place_ppm(salt, &entry.id.machine)),
         })
     }
 }
@@ -83,7 +85,7 @@ impl std::fmt::Display for Group {
 impl Term {
     fn parse(text: &str) -> std::result::Result<Self, String> {
         let known = "there are bundle=VERSION, cluster=PATTERN, class=CLASS, machine=PATTERN and hash=FROM..UNTIL[@SALT]";
-        let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is no term of a group; {known}"))?;
+        let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not a term of a group; {known}"))?;
         let glob = |pattern: &str| Glob::new(pattern).map(|glob| glob.compile_matcher()).map_err(|error| format!("{text:?}: {error}"));
         match key {
             "bundle" => value.parse().map(Self::Bundle).map_err(|_| format!("{text:?}: give the bundle's version, or 0 for none")),
@@ -91,7 +93,7 @@ impl Term {
             "class" => Ok(Self::Class(value.to_owned())),
             "machine" => glob(value).map(Self::Machine),
             "hash" => Self::hash(value)
-                .ok_or_else(|| format!("{text:?}: give two shares such as 0%..50%, and a salt if you like, such as 0%..50%@june")),
+                .ok_or_else(|| format!("{text:?}: give two shares such as 0%..50%, optionally with a salt, such as 0%..50%@june")),
             _ => Err(format!("{key:?} is not known; {known}")),
         }
     }
@@ -99,42 +101,42 @@ impl Term {
     fn hash(value: &str) -> Option<Self> {
         let (range, salt) = value.split_once('@').unwrap_or((value, "experiment"));
         let (from, until) = range.split_once("..")?;
-        // A bare zero is no other share, whatever its unit.
+        // A bare 0 needs no unit.
         let ppm = |text: &str| if text == "0" { Some(0) } else { units::quantity::parse_ratio(text).ok().map(|ratio| ratio.0) };
         let (from_ppm, until_ppm) = (ppm(from)?, ppm(until)?);
         (from_ppm < until_ppm && until_ppm <= ALL_PPM).then(|| Self::Hash { from_ppm, until_ppm, salt: salt.to_owned() })
     }
 }
 
-/// What is to be compared.
+/// A comparison to be made.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The first group, with which the other is compared.
+    /// The first group, the reference.
     pub a: Group,
-    /// The second.
+    /// The second group.
     pub b: Group,
-    /// Entries from then on, in milliseconds of Unix time.
+    /// Entries that begin at or after this time are compared, in milliseconds of Unix time.
     pub from_unix_ms: u64,
-    /// Entries before then.
+    /// Entries that begin before this time are compared, in milliseconds of Unix time.
     pub until_unix_ms: u64,
-    /// How long before `from_unix_ms` to look at what machines were like, to be taken off; 0 looks at nothing.
+    /// Length of the period before `from_unix_ms` whose values are adjusted for, in milliseconds; 0 for no adjustment.
     pub before_ms: u64,
-    /// The promotion rate that an entry should not exceed.
+    /// The objective of the promotion rate: per minute, as a share of the working set.
     pub objective: f64,
-    /// Of all draws.
+    /// Seed of all draws.
     pub seed: u64,
 }
 
-/// What was found.
+/// Result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The groups.
-    pub groups: [GroupFound; 2],
-    /// Machines that are in both, with some of their jobs or time in each.
+    pub groups: [GroupSummary; 2],
+    /// Number of machines in both groups, with some of their jobs or time in each.
     pub machines_in_both: usize,
-    /// The share of intervals that hold what they are about.
+    /// Confidence of the intervals.
     pub confidence_ratio: f64,
-    /// Of all draws.
+    /// Seed of all draws.
     pub seed: u64,
     /// One per metric that both groups have.
     pub rows: Vec<Row>,
@@ -142,58 +144,58 @@ pub struct Report {
     pub unreadable: Vec<String>,
 }
 
-/// A group, as it was found.
+/// A group in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct GroupFound {
+pub struct GroupSummary {
     /// Its terms.
     pub group: String,
-    /// Its machines.
+    /// Number of machines.
     pub machines: usize,
-    /// Their entries.
+    /// Number of entries.
     pub entries: u64,
-    /// When the first of them began.
+    /// Start of the first entry, in milliseconds of Unix time.
     pub first_unix_ms: u64,
-    /// When the last of them ended.
+    /// End of the last entry, in milliseconds of Unix time.
     pub last_unix_ms: u64,
 }
 
-/// A metric of both groups.
+/// Comparison of one metric.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// Name of the metric.
     pub metric: &'static str,
-    /// In a sentence.
+    /// Meaning, in a sentence.
     pub meaning: &'static str,
-    /// How its values are read.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Which way it should go.
+    /// Which direction is better.
     pub better: Better,
-    /// The first group's value.
+    /// Value of the first group.
     pub a: f64,
-    /// The second's.
+    /// Value of the second group.
     pub b: f64,
-    /// The second's less the first's; with `before_ms`, what was so before taken off.
+    /// The second value minus the first; with `before_ms`, adjusted for the values from before.
     pub difference: f64,
-    /// The difference is above this.
+    /// Lower bound of the difference.
     pub lower: f64,
-    /// The difference is below this.
+    /// Upper bound of the difference.
     pub upper: f64,
-    /// What two random groups of these sizes out of the first differ by, at most, in 95 % of the draws; `null` where it has too few
-    /// machines to be split.
+    /// The difference that two random groups of these sizes from the first group do not exceed in 95 % of the draws;
+    /// `null` if it has too few machines to be split.
     pub noise: Option<f64>,
-    /// What that says.
+    /// Conclusion.
     pub finding: Finding,
 }
 
-/// What a difference says.
+/// Conclusion about a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finding {
-    /// The second group does better.
+    /// The second group is better.
     Better,
-    /// It does worse.
+    /// The second group is worse.
     Worse,
-    /// No difference is shown.
+    /// The interval includes zero.
     WithinNoise,
 }
 
@@ -202,14 +204,14 @@ const CONFIDENCE: f64 = 0.95;
 /// Compares two groups.
 ///
 /// # Errors
-/// [`Error::Store`]; [`Error::Evidence`] where a group has too few machines, or an entry is in both.
+/// [`Error::Store`]; [`Error::Evidence`] if a group has too few machines, or an entry is in both groups.
 pub fn compare(store: &Store, question: &Question) -> Result<Report> {
     let in_both = AtomicU64::new(0);
-    let slot = |sight: &Sight| {
-        if sight.figures.start_unix_ms < question.from_unix_ms {
+    let slot = |entry: &EntryRef| {
+        if entry.figures.start_unix_ms < question.from_unix_ms {
             return Some(2);
         }
-        match (question.a.holds(sight), question.b.holds(sight)) {
+        match (question.a.holds(entry), question.b.holds(entry)) {
             (true, true) => {
                 in_both.fetch_add(1, Ordering::Relaxed);
                 None
@@ -219,14 +221,14 @@ pub fn compare(store: &Store, question: &Question) -> Result<Report> {
             (false, false) => None,
         }
     };
-    let wanted = Wanted {
+    let selection = Selection {
         slots: 3,
         slot: &slot,
         from_unix_ms: question.from_unix_ms.saturating_sub(question.before_ms),
         until_unix_ms: question.until_unix_ms,
         objective: question.objective,
     };
-    let evidence = Reader::default().read(store, &wanted)?;
+    let evidence = Reader::default().read(store, &selection)?;
     let in_both = in_both.into_inner();
     if in_both > 0 {
         let what = format!("{in_both} entries are in both groups; give groups that exclude each other");
@@ -235,13 +237,13 @@ pub fn compare(store: &Store, question: &Question) -> Result<Report> {
     report(&evidence, question)
 }
 
-/// Compares what was found, in slots A, B and before.
+/// Compares the evidence in the slots A, B and before.
 fn report(evidence: &Evidence, question: &Question) -> Result<Report> {
     let machines: Vec<&[Slot]> =
         evidence.machines.values().map(Vec::as_slice).filter(|slots| slots[0].entries + slots[1].entries > 0).collect();
     let groups = [(&question.a, 0), (&question.b, 1)].map(|(group, slot)| {
         let of: Vec<&Slot> = machines.iter().map(|slots| &slots[slot]).filter(|slot| slot.entries > 0).collect();
-        GroupFound {
+        GroupSummary {
             group: group.to_string(),
             machines: of.len(),
             entries: of.iter().map(|slot| slot.entries).sum(),
@@ -249,18 +251,18 @@ fn report(evidence: &Evidence, question: &Question) -> Result<Report> {
             last_unix_ms: of.iter().map(|slot| slot.last_unix_ms).max().unwrap_or(0),
         }
     });
-    for GroupFound { group, machines, .. } in &groups {
+    for GroupSummary { group, machines, .. } in &groups {
         if *machines < MACHINES_MIN {
             let what = format!(
-                "{machines} machines in group {group}; machines are what is counted, and {MACHINES_MIN} are the fewest that say anything"
+                "{machines} machines in group {group}; each group needs at least {MACHINES_MIN}, because machines are the observations"
             );
             return Err(Error::Evidence { what });
         }
     }
     let rows = METRICS.iter().filter_map(|metric| {
         let part = |slot: &Slot| Some(metric.part(&slot.sums)).filter(|_| slot.entries > 0);
-        let units: Vec<Counted> =
-            machines.iter().map(|slots| Counted { groups: [part(&slots[0]), part(&slots[1])], before: part(&slots[2]) }).collect();
+        let units: Vec<MachineUnit> =
+            machines.iter().map(|slots| MachineUnit { groups: [part(&slots[0]), part(&slots[1])], before: part(&slots[2]) }).collect();
         let found = contrast(&units)?;
         let half = student(quantile(0.5 + CONFIDENCE / 2.0), found.degrees_of_freedom) * found.standard_error;
         let [a, b] = found.values;
@@ -286,18 +288,19 @@ fn finding(better: Better, lower: f64, upper: f64) -> Finding {
     }
 }
 
-/// What halves of a group differ by in 95 % of the draws, scaled to groups of the sizes in question.
+/// Returns the 95th percentile of the differences between random halves of a group, scaled to groups of the compared
+/// sizes.
 fn noise(mut machines: Vec<(Part, Option<Part>)>, found: &Contrast, seed: u64) -> Option<f64> {
     let random = &mut Rng::with_seed(seed);
     let mut differences = Vec::with_capacity(SPLITS);
     for _ in 0..SPLITS {
         random.shuffle(&mut machines);
         let half = machines.len() / 2;
-        let units: Vec<Counted> = machines
+        let units: Vec<MachineUnit> = machines
             .iter()
             .enumerate()
             .map(|(at, &(part, before))| {
-                let mut unit = Counted { before, ..Counted::default() };
+                let mut unit = MachineUnit { before, ..MachineUnit::default() };
                 unit.groups[usize::from(at >= half)] = Some(part);
                 unit
             })
@@ -307,12 +310,12 @@ fn noise(mut machines: Vec<(Part, Option<Part>)>, found: &Contrast, seed: u64) -
     Some(at_most(differences) * scale(machines.len(), found.machines))
 }
 
-/// How much less two groups of these sizes differ by chance than two halves of so many machines.
+/// Returns the ratio of the standard errors of two groups of these sizes and two halves of `split` machines.
 fn scale(split: usize, sizes: [usize; 2]) -> f64 {
     ((1.0 / count(sizes[0]) + 1.0 / count(sizes[1])) / (4.0 / count(split))).sqrt()
 }
 
-/// What 95 % of all do not exceed, whatever their sign.
+/// Returns the 95th percentile of the absolute values.
 fn at_most(mut differences: Vec<f64>) -> f64 {
     differences.iter_mut().for_each(|difference| *difference = difference.abs());
     quantile_of(&mut differences, CONFIDENCE)
@@ -325,7 +328,7 @@ fn quantile_of(values: &mut [f64], share: f64) -> f64 {
     values.get(at).copied().unwrap_or(f64::NAN)
 }
 
-/// The 98th percentiles of the promotion rates, where both groups have any below the highest.
+/// Compares the 98th percentiles of the promotion rates; `None` if they are not finite in both groups.
 fn percentiles(machines: &[&[Slot]], seed: u64) -> Option<Row> {
     let has = |slots: &[Slot], group: usize| slots[group].sums.rates.total() > 0.0;
     let of = |members: &[usize], group: usize| {
@@ -358,7 +361,7 @@ fn percentiles(machines: &[&[Slot]], seed: u64) -> Option<Row> {
         let (one, other) = halves.split_at(halves.len() / 2);
         splits.extend(of(one, 0).zip(of(other, 0)).map(|(one, other)| one - other));
     }
-    // Rates above one have no figure to differ by.
+    // Rates above one are in an open bin, without a value.
     if !differences.iter().chain(&splits).chain([&a, &b]).all(|value| value.is_finite()) {
         return None;
     }

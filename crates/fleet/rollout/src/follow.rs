@@ -1,7 +1,7 @@
-//! A machine follows its rollout: a thread asks the store now and then, verifies what it offers, and tells the agent.
+//! A machine follows its rollout: a thread polls the store, verifies the repository, and sends the result to the agent.
 //!
-//! Most polls fetch one small file, `timestamp.json`: the very bytes that were verified before say, while they have not
-//! expired, that nothing else has changed. Once an hour everything is verified anew, so that a new root is noticed.
+//! Most polls fetch one small file, `timestamp.json`: if it is unchanged and has not expired, nothing else is fetched.
+//! Once an hour everything is verified again, so that a new root is detected.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,78 +13,79 @@ use config::{Arm, Bundle, Guidance, Poll};
 use store::{Backoff, FileError};
 use tough::{ExpirationEnforcement, Repository};
 
-use crate::assignment::{Assignment, Which, assigned};
-use crate::cache::{self, Seen};
+use crate::assignment::{Assignment, Group, assigned};
+use crate::cache::{self, Versions};
 use crate::client::{self, Files, TIMESTAMP};
 use crate::error::{Error, Refusal, Result};
 
-/// How long the same bytes of `timestamp.json` may stand for all the rest.
+/// Interval of full verifications, in seconds.
 const WHOLE_EVERY_S: u64 = 3_600;
 
-/// How soon a poll that failed is made again; twice as long each time, up to the usual.
+/// Waiting time after the first failed poll; it doubles with each further failure, up to the polling interval.
 const RETRY_FIRST: Duration = Duration::from_secs(10);
 
-/// What to follow, and as whom.
+/// What a machine follows, and its identity.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where bundles are published.
+    /// URL of the repository.
     pub store: String,
-    /// The file of the trusted root.
+    /// File of the trusted root.
     pub root: PathBuf,
-    /// How often the store is asked, give or take a tenth.
+    /// Interval between polls, varied randomly by a tenth.
     pub poll: Duration,
-    /// The agent's directory for what survives a restart.
+    /// The agent's state directory.
     pub state_dir: PathBuf,
-    /// The machine's name in traces.
+    /// Name of the machine in traces.
     pub machine: String,
-    /// The cluster's.
+    /// Name of the cluster in traces.
     pub cluster: String,
 }
 
-/// Follows, one poll at a time.
+/// Follows a rollout, one poll at a time.
 #[derive(Debug)]
 pub struct Follower {
     settings: Settings,
     files: Option<Files>,
     verified: Option<Verified>,
-    seen: Option<Seen>,
-    /// What was last told.
+    versions: Option<Versions>,
+    /// The last guidance.
     guidance: Option<Guidance>,
     polls: u64,
     refused: BTreeMap<&'static str, u64>,
     checked_unix_s: Option<u64>,
 }
 
-/// What the last whole verification found.
+/// Result of the last full verification.
 #[derive(Debug)]
 struct Verified {
     timestamp: Vec<u8>,
-    /// When the first of the metadata expires.
+    /// Time at which the first metadata file expires.
     expires_unix_s: u64,
     at_unix_s: u64,
 }
 
 impl Follower {
-    /// Follows from where an earlier one has left off, if one has. Says what was remembered, or why it cannot be used.
+    /// Creates a follower with the cached guidance of an earlier one. Also returns that guidance, or why it cannot be
+    /// used.
     pub fn new(settings: Settings) -> (Self, Result<Option<Guidance>>) {
-        let (seen, remembered) = match cache::load(&cache::path(&settings.state_dir)) {
+        let (versions, remembered) = match cache::load(&cache::path(&settings.state_dir)) {
             Ok(found) => {
-                let (seen, guidance) = found.unzip();
-                (seen, Ok(guidance))
+                let (versions, guidance) = found.unzip();
+                (versions, Ok(guidance))
             }
             Err(error) => (None, Err(error)),
         };
         let guidance = remembered.as_ref().ok().cloned().flatten();
         let refused = Refusal::ALL.iter().map(|refusal| (refusal.as_str(), 0)).collect();
-        let follower = Self { settings, files: None, verified: None, seen, guidance, polls: 0, refused, checked_unix_s: None };
+        let follower = Self { settings, files: None, verified: None, versions, guidance, polls: 0, refused, checked_unix_s: None };
         (follower, remembered)
     }
 
-    /// Asks the store once. What is wrong is told, and what was followed stays.
+    /// Polls the store once. After an error, the last guidance stays in effect.
     pub fn poll(&mut self, now_unix_s: u64) -> Poll {
         self.polls += 1;
-        let found = self.look(now_unix_s);
-        let mut trouble = None;
+        let found = self.fetch(now_unix_s);
+        let mut poll_error = None;
         let guidance = match found {
             Ok(guidance) => {
                 self.checked_unix_s = Some(now_unix_s);
@@ -94,9 +95,9 @@ impl Follower {
                 if let Some(refusal) = error.refusal() {
                     *self.refused.entry(refusal.as_str()).or_default() += 1;
                 }
-                // What was verified before may have changed since.
+                // The verified files may have changed since.
                 self.verified = None;
-                trouble = Some(format!("{}: {error}", self.settings.store));
+                poll_error = Some(format!("{}: {error}", self.settings.store));
                 None
             }
         };
@@ -104,11 +105,18 @@ impl Follower {
             self.guidance = Some(guidance.clone());
         }
         let requests = self.files.as_ref().map_or(0, Files::requests);
-        Poll { guidance, polls: self.polls, requests, refused: self.refused.clone(), error: trouble, checked_unix_s: self.checked_unix_s }
+        Poll {
+            guidance,
+            polls: self.polls,
+            requests,
+            refused: self.refused.clone(),
+            error: poll_error,
+            checked_unix_s: self.checked_unix_s,
+        }
     }
 
-    /// What the store says now; `None` where it is known to say what it said before.
-    fn look(&mut self, now: u64) -> Result<Option<Guidance>> {
+    /// Fetches the current guidance; returns `None` if the repository has not changed.
+    fn fetch(&mut self, now: u64) -> Result<Option<Guidance>> {
         let files = match &self.files {
             Some(files) => files.clone(),
             None => self.files.insert(Files::open(&self.settings.store)?).clone(),
@@ -131,25 +139,25 @@ impl Follower {
         let datastore = client::datastore(state_dir);
         let before = files.read(TIMESTAMP).await?;
         if before.is_none() {
-            return Err(Error::Away { what: format!("no repository is there: {TIMESTAMP} is missing") });
+            return Err(Error::Unavailable { what: format!("no repository: {TIMESTAMP} is missing") });
         }
         let trusted = client::trusted_root(root, &datastore)?;
         let repository = client::load(files, &trusted, Some(&datastore), ExpirationEnforcement::Safe).await?;
-        let seen = seen(&repository);
-        if self.seen.is_some_and(|before| before.goes_back_to(&seen)) {
-            let what = format!("metadata of {seen:?} after {:?}", self.seen.unwrap_or_default());
+        let versions = versions(&repository);
+        if self.versions.is_some_and(|before| before.is_rollback(&versions)) {
+            let what = format!("metadata of {versions:?} after {:?}", self.versions.unwrap_or_default());
             return Err(Error::refused(Refusal::Rollback, what));
         }
         let guidance = match client::assignment(&repository).await? {
             Some(assignment) => guidance(&repository, &assignment, machine, cluster).await?,
             None => Guidance { rollout: String::new(), stage: String::new(), arm: Arm::Previous, bundle: None, previous: None },
         };
-        if self.seen != Some(seen) || self.guidance.as_ref() != Some(&guidance) {
-            cache::store(&cache::path(state_dir), seen, &guidance)?;
-            self.seen = Some(seen);
+        if self.versions != Some(versions) || self.guidance.as_ref() != Some(&guidance) {
+            cache::store(&cache::path(state_dir), versions, &guidance)?;
+            self.versions = Some(versions);
         }
         let expired = guidance.bundle.as_ref().is_some_and(|bundle| bundle.expired(now));
-        // Counted here; that nobody goes by it is the agent's own check, for a bundle may expire at any time.
+        // Only counted here. The agent itself ignores an expired bundle, because a bundle may expire at any time.
         *self.refused.entry(Refusal::Expired.as_str()).or_default() += u64::from(expired);
         let verified = |timestamp| Verified { timestamp, expires_unix_s: expires(&repository), at_unix_s: now };
         self.verified = before.filter(|_| !expired).map(verified);
@@ -157,7 +165,7 @@ impl Follower {
     }
 }
 
-/// What a machine's assignment comes to.
+/// Returns the guidance of a machine from the assignment.
 async fn guidance(repository: &Repository, assignment: &Assignment, machine: &str, cluster: &str) -> Result<Guidance> {
     let which = assigned(assignment, machine, cluster);
     let fetch = async |version: Option<u64>| -> Result<Option<Bundle>> {
@@ -168,15 +176,15 @@ async fn guidance(repository: &Repository, assignment: &Assignment, machine: &st
     };
     let previous = fetch(assignment.previous).await?;
     let (arm, bundle, previous) = match which {
-        Which::Bundle(version) => (Arm::Bundle, fetch(Some(version)).await?, previous),
-        Which::Previous => (Arm::Previous, previous, None),
-        Which::Control => (Arm::Control, previous, None),
+        Group::Bundle(version) => (Arm::Bundle, fetch(Some(version)).await?, previous),
+        Group::Previous => (Arm::Previous, previous, None),
+        Group::Control => (Arm::Control, previous, None),
     };
     Ok(Guidance { rollout: assignment.rollout.clone(), stage: assignment.stage.clone(), arm, bundle, previous })
 }
 
-fn seen(repository: &Repository) -> Seen {
-    Seen {
+fn versions(repository: &Repository) -> Versions {
+    Versions {
         root: repository.root().signed.version.get(),
         timestamp: repository.timestamp().signed.version.get(),
         snapshot: repository.snapshot().signed.version.get(),
@@ -184,7 +192,7 @@ fn seen(repository: &Repository) -> Seen {
     }
 }
 
-/// When the first of a repository's metadata expires.
+/// Returns the time at which the first metadata file of a repository expires, in seconds of Unix time.
 fn expires(repository: &Repository) -> u64 {
     let times = [
         repository.root().signed.expires,
@@ -195,36 +203,36 @@ fn expires(repository: &Repository) -> u64 {
     times.iter().map(|time| u64::try_from(time.as_second()).unwrap_or(0)).min().unwrap_or(0)
 }
 
-/// How long to wait after so many polls in a row that failed, with a random number from 0 to 1.
+/// Returns the waiting time after this many consecutive failures; `random` is a number from 0 to 1.
 fn next_poll(poll: Duration, failures: u32, random: f64) -> Duration {
     let wait = if failures == 0 { poll } else { Backoff { first: RETRY_FIRST, max: poll }.wait(failures) };
     wait.mul_f64(0.9 + random.clamp(0.0, 1.0) / 5.0)
 }
 
-/// The thread. It ends when this is dropped; a poll that is under way is not waited for.
+/// The polling thread. It ends after this value is dropped; a poll in progress is not waited for.
 #[derive(Debug)]
 pub struct Follow {
     _stop: Sender<()>,
     _thread: JoinHandle<()>,
 }
 
-/// Polls on and on, and tells what each found.
+/// Starts to poll, and sends the result of each poll to `report`.
 ///
 /// # Errors
-/// [`Error::File`] where no thread can be had.
-pub fn start(mut follower: Follower, tell: impl Fn(Poll) + Send + 'static) -> Result<Follow> {
+/// [`Error::File`] if the thread cannot be started.
+pub fn start(mut follower: Follower, report: impl Fn(Poll) + Send + 'static) -> Result<Follow> {
     let (stop, stopped) = mpsc::channel();
     let directory = follower.settings.state_dir.clone();
     let run = move || {
         let poll = follower.settings.poll;
-        // Machines that start together shall not ask together.
+        // Spread the polls of machines that start at the same time.
         let mut wait = poll.mul_f64(fastrand::f64() / 10.0);
         let mut failures = 0;
         while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-            let told = follower.poll(now);
-            failures = if told.error.is_some() { failures + 1 } else { 0 };
-            tell(told);
+            let poll_result = follower.poll(now);
+            failures = if poll_result.error.is_some() { failures + 1 } else { 0 };
+            report(poll_result);
             wait = next_poll(poll, failures, fastrand::f64());
         }
     };
@@ -237,13 +245,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn polls_that_fail_are_made_again_sooner_and_ever_more_seldom() {
+    fn failed_polls_are_repeated_sooner_with_exponential_backoff() {
         let poll = Duration::from_secs(300);
         let middle = |failures| next_poll(poll, failures, 0.5).as_secs();
         assert_eq!([0, 1, 2, 3, 4, 5, 6, 7, 100, u32::MAX].map(middle), [300, 10, 20, 40, 80, 160, 300, 300, 300, 300]);
         for (random, want) in [(0.0, 270), (1.0, 330), (f64::MAX, 330)] {
             assert_eq!(next_poll(poll, 0, random).as_secs(), want);
         }
-        assert!(next_poll(Duration::from_secs(1), 1, 1.0) <= Duration::from_millis(1_100), "never later than usual");
+        assert!(next_poll(Duration::from_secs(1), 1, 1.0) <= Duration::from_millis(1_100), "at most the polling interval");
     }
 }

@@ -1,60 +1,63 @@
-//! Guardrails: whether the machines with a new bundle do worse than those that are held back.
+//! Guardrails: whether the machines with a new bundle do worse than the control group.
 //!
 //! # Verdicts
-//! A guard compares one figure of the treated machines with that of the control group, over the time since the stage began, and
-//! bounds the harm `h`: the difference, positive where the treated do worse. It allows a margin `m` (non-inferiority).
+//! A guard compares one figure of the treated machines with that of the control group, over the time since the stage
+//! began, and bounds the harm `h`: the difference, positive if the treated machines do worse. It allows a margin `m`
+//! (non-inferiority).
 //!
-//! | verdict | when |
+//! | verdict | condition |
 //! |---|---|
-//! | breach | `h` is above `m` surely: its lower bound is |
-//! | pass | `h` is below `m` surely: its upper bound is |
-//! | hold | neither, or there are too few machines to tell |
+//! | breach | the lower bound of `h` is above `m` |
+//! | pass | the upper bound of `h` is below `m` |
+//! | hold | neither, or too few machines |
 //!
-//! With a `limit` nothing is a breach while the treated group's own figure keeps it, and keeping it surely is a pass: a
-//! tuned bundle may well promote more than the old one, as long as it meets the objective.
+//! With a `limit`, nothing is a breach while the figure of the treated group is within the limit, and an upper bound of
+//! that figure within the limit is a pass: a tuned bundle may promote more than the old one as long as it meets the
+//! objective.
 //!
-//! "Surely" holds at all looks of a stage together ([`crate::sequential`]).
+//! The bounds hold jointly over all evaluations of a stage ([`crate::sequential`]).
 //!
 //! # Few machines
-//! Machines that all report zero have no spread, and would prove anything. So no standard error is below what one more machine,
-//! that is off by the margin, would make of it. Failures are yes or no per machine; a failed and a sound machine are added to
-//! each group (Agresti and Caffo, *Simple and effective confidence intervals for proportions and differences of proportions
-//! result from adding two successes and two failures*, The American Statistician 2000).
+//! Machines that all report zero have no spread, which would prove anything. A standard error is therefore at least the
+//! one that a further machine, different by the margin, would cause. Failures are a binary value per machine; one
+//! failed and one working machine are added to each group (Agresti and Caffo, *Simple and effective confidence
+//! intervals for proportions and differences of proportions result from adding two successes and two failures*, The
+//! American Statistician 2000).
 
 use serde::{Deserialize, Serialize};
 
 use crate::contrast::{Part, Unit, contrast, count};
 use crate::evidence::{MachineId, Slot};
 use crate::metric::{Better, METRICS, Metric};
-use crate::sequential::Look;
+use crate::sequential::SequentialTest;
 
-/// How much worse the treated may do.
+/// How much worse the treated machines may do.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Margin {
-    /// By so much, in the figure's own unit.
+    /// In the unit of the figure.
     Absolute(f64),
-    /// By this share of the control group's figure.
+    /// As a share of the control group's figure.
     Relative(f64),
 }
 
-/// What a guard looks at.
+/// The figure that a guard watches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Watched {
     /// A figure of the traces, by its name in [`METRICS`].
     Metric(String),
-    /// The share of machines whose agent fell silent, started anew, or went back to the bundle before by itself.
+    /// Share of machines whose agent became silent, restarted, or reverted to the previous bundle by itself.
     AgentFailures,
-    /// One value per machine, by a query to Prometheus.
+    /// One value per machine, from a Prometheus query.
     Query {
-        /// Where its HTTP API is, such as `http://prometheus:9090`.
+        /// URL of the HTTP API, such as `http://prometheus:9090`.
         url: String,
-        /// What is asked; `$since` stands for the time since the stage began, as in `rate(errors_total[$since])`.
+        /// The query; `$since` is replaced by the time since the stage began, as in `rate(errors_total[$since])`.
         query: String,
-        /// The label that names the machine as its trace does; what follows a colon in it is a port.
+        /// Label with the machine's name as in its trace; a colon and a port after it are removed.
         machine_label: String,
-        /// Which way the value should go.
+        /// Which direction of the value is better.
         better: Better,
     },
 }
@@ -63,20 +66,21 @@ pub enum Watched {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guard {
-    /// What people call it.
+    /// Name for display.
     pub name: String,
-    /// What it looks at.
+    /// The figure it watches.
     pub watched: Watched,
-    /// How much worse the treated may do.
+    /// How much worse the treated machines may do.
     pub margin: Margin,
-    /// What is good enough, whatever the control group does.
+    /// Value that is good enough, whatever the control group does.
     pub limit: Option<f64>,
-    /// Whether a stage that asks for proof waits for it to pass, and not only for no breach.
+    /// Whether a stage with `proof` waits for a pass of this guard; otherwise it only waits for the absence of a
+    /// breach.
     pub proof: bool,
 }
 
 impl Guard {
-    /// Which way its figure should go.
+    /// Returns which direction of the figure is better.
     #[must_use]
     pub fn better(&self) -> Better {
         match &self.watched {
@@ -87,114 +91,114 @@ impl Guard {
     }
 }
 
-/// Which side of the comparison a machine is on.
+/// The side of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// Held back.
+    /// The control group.
     Control,
-    /// Has the new bundle, or should have.
+    /// The machines that have, or should have, the new bundle.
     Treated,
 }
 
-/// What one machine says.
+/// Evidence of one machine.
 #[derive(Clone, Debug)]
-pub struct Witness<'a> {
-    /// Which one.
+pub struct MachineEvidence<'a> {
+    /// The machine.
     pub id: &'a MachineId,
-    /// On which side.
+    /// Its side.
     pub side: Side,
-    /// What it did before the rollout.
+    /// Its entries before the rollout.
     pub before: &'a Slot,
-    /// What it has done since the stage began.
+    /// Its entries since the stage began.
     pub since: &'a Slot,
-    /// What is wrong with its agent, if anything is.
+    /// The failure of its agent, if any.
     pub failure: Option<Failure>,
 }
 
-/// What is wrong with a machine's agent.
+/// A failure of a machine's agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
-    /// It wrote traces, and does no more.
+    /// It stopped writing traces.
     Silent,
-    /// It started anew.
+    /// It restarted.
     Restarted,
-    /// It had the bundle and went back by itself.
+    /// It had the bundle and reverted by itself.
     Reverted,
 }
 
-/// What a guard says.
+/// Verdict of a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// No worse than allowed, surely.
+    /// Not worse than allowed.
     Pass,
-    /// Not known.
+    /// Undecided.
     Hold,
-    /// Worse than allowed, surely.
+    /// Worse than allowed.
     Breach,
 }
 
-/// What a guard says, and why.
+/// Verdict of a guard with its reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
-    /// Which guard.
+    /// Name of the guard.
     pub guard: String,
     /// Its verdict.
     pub verdict: Verdict,
-    /// Why, in words.
+    /// Reason, in words.
     pub why: String,
-    /// The figures, where there are enough machines to tell.
-    pub measured: Option<Measured>,
+    /// The figures, if there are enough machines.
+    pub measured: Option<Measurement>,
 }
 
 /// The figures behind a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
-    /// The control group's figure.
+pub struct Measurement {
+    /// Figure of the control group.
     pub control: f64,
-    /// The treated group's.
+    /// Figure of the treated group.
     pub treated: f64,
-    /// By how much the treated do worse, with what machines were like before taken off.
+    /// How much worse the treated machines do, adjusted for the values from before.
     pub harm: f64,
-    /// It is above this.
+    /// Lower bound of the harm.
     pub harm_lower: f64,
-    /// It is below this.
+    /// Upper bound of the harm.
     pub harm_upper: f64,
-    /// What is allowed.
+    /// Allowed harm.
     pub margin: f64,
-    /// A harm beyond the margin by this much is seen at this look with a chance of 80 %.
+    /// A harm beyond the margin by this much is detected in this evaluation with a probability of 80 %.
     pub detectable: f64,
-    /// Machines that say something of it.
+    /// Machines of the control group with a value.
     pub control_machines: usize,
-    /// The same of the treated.
+    /// Treated machines with a value.
     pub treated_machines: usize,
 }
 
-/// The power that [`Measured::detectable`] is told for.
+/// Statistical power for [`Measurement::detectable`].
 const POWER: f64 = 0.8;
 
-/// Judges one guard. `values` are those of a query, one per machine; other guards do not look at them.
+/// Judges one guard. `values` are the results of a query, one per machine; other guards ignore them.
 #[must_use]
-pub fn judge(guard: &Guard, witnesses: &[Witness], values: Option<&Values>, look: Look, machines_min: usize) -> Judgement {
-    let told = |verdict, why: String, measured| Judgement { guard: guard.name.clone(), verdict, why, measured };
-    if let Some(Err(what)) = values {
-        return told(Verdict::Hold, format!("the query failed: {what}"), None);
+pub fn judge(guard: &Guard, machines: &[MachineEvidence], values: Option<&Values>, test: SequentialTest, machines_min: usize) -> Judgement {
+    let judgement = |verdict, why: String, measured| Judgement { guard: guard.name.clone(), verdict, why, measured };
+    if let Some(Err(error)) = values {
+        return judgement(Verdict::Hold, format!("the query failed: {error}"), None);
     }
-    if look.multiplier().is_infinite() {
-        return told(Verdict::Hold, "the stage has no evidence yet".to_owned(), None);
+    if test.multiplier().is_infinite() {
+        return judgement(Verdict::Hold, "the stage has no evidence yet".to_owned(), None);
     }
     let values = values.and_then(|values| values.as_ref().ok());
-    let mut units: Vec<Unit> = witnesses.iter().map(|witness| unit(guard, witness, values)).collect();
-    let heard =
+    let mut units: Vec<Unit> = machines.iter().map(|machine| unit(guard, machine, values)).collect();
+    let counted =
         [Side::Control, Side::Treated].map(|side| units.iter().filter(|unit| unit.groups[side as usize].is_some_and(counts)).count());
-    if heard[0] < machines_min || heard[1] < machines_min {
+    if counted[0] < machines_min || counted[1] < machines_min {
         let why = format!(
-            "not enough machines: {} of control and {} treated say something of it, {machines_min} each are needed",
-            heard[0], heard[1]
+            "not enough machines: {} of control and {} treated have a value, {machines_min} each are needed",
+            counted[0], counted[1]
         );
-        return told(Verdict::Hold, why, None);
+        return judgement(Verdict::Hold, why, None);
     }
     if guard.watched == Watched::AgentFailures {
         for (side, failed) in [(0, 0.0), (0, 1.0), (1, 0.0), (1, 1.0)] {
@@ -204,61 +208,61 @@ pub fn judge(guard: &Guard, witnesses: &[Witness], values: Option<&Values>, look
         }
     }
     let Some(found) = contrast(&units) else {
-        return told(Verdict::Hold, "not enough machines say something of it".to_owned(), None);
+        return judgement(Verdict::Hold, "not enough machines have a value".to_owned(), None);
     };
-    let [control, treated] = shares(guard, &units, heard).unwrap_or(found.values);
+    let [control, treated] = shares(guard, &units, counted).unwrap_or(found.values);
     let worse = if guard.better() == Better::Lower { 1.0 } else { -1.0 };
     let margin = match guard.margin {
         Margin::Absolute(margin) => margin,
         Margin::Relative(share) => share * control.abs(),
     };
-    let floor = (margin / count(heard[0])).hypot(margin / count(heard[1]));
+    let floor = (margin / count(counted[0])).hypot(margin / count(counted[1]));
     let error = found.standard_error.hypot(floor);
-    let bounds = look.bounds(worse * found.difference, error, found.degrees_of_freedom);
-    let own = look.bounds(worse * treated, found.standard_errors[1].hypot(margin / count(heard[1])), count(heard[1]) - 1.0);
+    let bounds = test.bounds(worse * found.difference, error, found.degrees_of_freedom);
+    let own = test.bounds(worse * treated, found.standard_errors[1].hypot(margin / count(counted[1])), count(counted[1]) - 1.0);
     let limit = guard.limit.map(|limit| worse * limit);
-    let measured = Measured {
+    let measured = Measurement {
         control,
         treated,
         harm: worse * found.difference,
         harm_lower: bounds.lower,
         harm_upper: bounds.upper,
         margin,
-        detectable: look.detectable(error, found.degrees_of_freedom, POWER),
-        control_machines: heard[0],
-        treated_machines: heard[1],
+        detectable: test.detectable(error, found.degrees_of_freedom, POWER),
+        control_machines: counted[0],
+        treated_machines: counted[1],
     };
     let (verdict, why) = if bounds.lower > margin && limit.is_none_or(|limit| worse * treated > limit) {
-        (Verdict::Breach, "worse than allowed, surely")
+        (Verdict::Breach, "worse than allowed: the lower bound is above the margin")
     } else if bounds.upper < margin {
-        (Verdict::Pass, "no worse than allowed, surely")
+        (Verdict::Pass, "no worse than allowed: the upper bound is below the margin")
     } else if limit.is_some_and(|limit| own.upper <= limit) {
-        (Verdict::Pass, "within the limit, surely")
+        (Verdict::Pass, "within the limit: the upper bound meets it")
     } else {
-        (Verdict::Hold, "too early to tell")
+        (Verdict::Hold, "too early to decide")
     };
-    let why = if guard.watched == Watched::AgentFailures { format!("{why}: {}", failures(witnesses)) } else { why.to_owned() };
-    told(verdict, why, Some(measured))
+    let why = if guard.watched == Watched::AgentFailures { format!("{why}: {}", failures(machines)) } else { why.to_owned() };
+    judgement(verdict, why, Some(measured))
 }
 
-/// The values of a query by machine, or why there are none.
+/// The values of a query by machine, or the error of the query.
 pub type Values = std::result::Result<std::collections::BTreeMap<String, f64>, String>;
 
-fn unit(guard: &Guard, witness: &Witness, values: Option<&std::collections::BTreeMap<String, f64>>) -> Unit {
+fn unit(guard: &Guard, machine: &MachineEvidence, values: Option<&std::collections::BTreeMap<String, f64>>) -> Unit {
     let whole = |numerator| Some(Part { numerator, denominator: 1.0 });
     let (part, before) = match &guard.watched {
         Watched::Metric(name) => match METRICS.iter().find(|metric| metric.name == name) {
-            Some(metric) => (Some(metric.part(&witness.since.sums)), Some(metric.part(&witness.before.sums))),
+            Some(metric) => (Some(metric.part(&machine.since.sums)), Some(metric.part(&machine.before.sums))),
             None => (None, None),
         },
-        Watched::AgentFailures => (whole(f64::from(u8::from(witness.failure.is_some()))), None),
+        Watched::AgentFailures => (whole(f64::from(u8::from(machine.failure.is_some()))), None),
         Watched::Query { .. } => {
-            let value = values.and_then(|values| values.get(&witness.id.machine)).copied();
+            let value = values.and_then(|values| values.get(&machine.id.machine)).copied();
             (value.filter(|value| value.is_finite()).and_then(whole), None)
         }
     };
     let mut unit = Unit { before, ..Unit::default() };
-    unit.groups[witness.side as usize] = part;
+    unit.groups[machine.side as usize] = part;
     unit
 }
 
@@ -266,19 +270,19 @@ fn counts(part: Part) -> bool {
     part.denominator > 0.0
 }
 
-/// The shares of failed machines as they are, without those that were added.
-fn shares(guard: &Guard, units: &[Unit], heard: [usize; 2]) -> Option<[f64; 2]> {
+/// Returns the shares of failed machines without those that were added.
+fn shares(guard: &Guard, units: &[Unit], counted: [usize; 2]) -> Option<[f64; 2]> {
     (guard.watched == Watched::AgentFailures).then(|| {
         [0, 1].map(|side| {
             let failed: f64 = units.iter().filter_map(|unit| unit.groups[side]).map(|part| part.numerator).sum();
-            (failed - 1.0) / count(heard[side])
+            (failed - 1.0) / count(counted[side])
         })
     })
 }
 
-fn failures(witnesses: &[Witness]) -> String {
+fn failures(machines: &[MachineEvidence]) -> String {
     let of = |side: Side| {
-        let with = |failure: Failure| witnesses.iter().filter(|witness| witness.side == side && witness.failure == Some(failure)).count();
+        let with = |failure: Failure| machines.iter().filter(|machine| machine.side == side && machine.failure == Some(failure)).count();
         let [silent, restarted, reverted] = [Failure::Silent, Failure::Restarted, Failure::Reverted].map(with);
         format!("{silent} silent, {restarted} restarted, {reverted} reverted")
     };

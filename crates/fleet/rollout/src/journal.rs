@@ -1,81 +1,80 @@
-//! What became of a rollout, step by step: its state, and the evidence for every decision.
+//! The log of a rollout: its state after each step, with the evidence for every decision.
 //!
-//! One JSON line per object, in a store, beside what is published or elsewhere:
+//! One JSON object per file, in a store, beside the repository or elsewhere:
 //!
 //! ```text
-//! log/head.json                           the rollout, and the number of a record that is there: where to begin to look
-//! log/bundle-7-20261121/00000000.json     how it began, with its plan
-//! log/bundle-7-20261121/00000001.json     a look, what each guard said, what was decided, and the state after it
+//! log/head.json                           the rollout, and the number of a recent record
+//! log/bundle-7-20261121/00000000.json     the start, with the plan
+//! log/bundle-7-20261121/00000001.json     an evaluation: the judgement of each guard, the decision and the state after it
 //! ```
 //!
 //! # Invariants
-//! - A record is written once, under a number that nobody else has written: of two programs that look at the same time, one
-//!   fails and changes nothing.
-//! - The state is that of the last record. It is written before it is published; who finds another assignment published
-//!   publishes the state's.
+//! - A record is written once, under a new number: of two programs that evaluate at the same time, one fails and
+//!   changes nothing.
+//! - The state is that of the last record. It is written before it is published; a program that finds another
+//!   assignment published publishes that of the state.
 //!
-//! Records are not signed. Whoever can write them, or the traces, can make a rollout go on or back; no one can make machines
-//! follow what was not published under the keys.
+//! Records are not signed. A process that can write them, or the traces, can promote or roll back a rollout; it cannot
+//! make machines follow anything that was not published under the keys.
 
 use serde::{Deserialize, Serialize};
 use store::Store;
 use units::Bytes;
 
 use crate::error::{Error, Result};
-use crate::look::Seen;
 use crate::plan::Plan;
-use crate::stage::{Action, Decision, Phase, State};
+use crate::stage::{Action, Decision, Evaluation, Phase, State};
 
-/// The version of a record. A newer one is refused by name.
+/// Version of a record. Readers reject any other.
 const SCHEMA: u32 = 1;
 const HEAD: &str = "log/head.json";
-/// The largest record that is read.
+/// Maximum size of a record.
 const SIZE_MAX: Bytes = Bytes(1 << 20);
-/// Records that may be newer than the head says: it is written after each.
+/// Maximum number of records newer than the head, which is written after each record.
 const AHEAD_MAX: u64 = 1_000;
 
-/// One step of a rollout.
+/// A step of a rollout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// [`SCHEMA`] at the time of writing.
     schema: u32,
-    /// Its number within the rollout, from 0.
+    /// Number within the rollout, from 0.
     pub number: u64,
-    /// When, in milliseconds of Unix time.
+    /// Time of the step, in milliseconds of Unix time.
     pub unix_ms: u64,
-    /// What happened.
+    /// The event.
     pub event: Event,
     /// The state after it.
     pub after: State,
 }
 
-/// What happened.
+/// An event of a rollout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// It began.
+    /// The rollout started.
     Started {
-        /// How it is to go.
+        /// Its plan.
         plan: Plan,
     },
-    /// It was looked at.
-    Looked {
-        /// What was decided.
+    /// The stage was evaluated.
+    Evaluated {
+        /// The decision.
         decision: Decision,
-        /// On which evidence.
-        seen: Seen,
-        /// Trace files that the evidence is from.
+        /// The evaluation behind the decision.
+        evaluation: Evaluation,
+        /// Number of trace files with evidence.
         files: usize,
-        /// Those that could not be read, some of them by name.
+        /// Trace files that could not be read, some of them by name.
         unreadable: Vec<String>,
     },
-    /// A human acted.
+    /// The operator acted.
     Acted {
-        /// How.
+        /// The action.
         action: Action,
-        /// Who, as far as the system knows.
+        /// User name, if known.
         by: String,
-        /// Why, as they told.
+        /// Reason given by the operator.
         why: String,
     },
 }
@@ -89,7 +88,7 @@ struct Head {
 /// The newest rollout of a log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Latest {
-    /// How it is to go.
+    /// Its plan.
     pub plan: Plan,
     /// Its last record.
     pub record: Record,
@@ -110,15 +109,16 @@ impl Journal {
         Ok(Self { store: Store::open(url)? })
     }
 
-    /// The newest rollout; `None` where there has been none.
+    /// Returns the newest rollout; `None` if there has been none.
     ///
     /// # Errors
-    /// [`Error::Store`]; [`Error::Evidence`] for what is no record, or a newer program's.
+    /// [`Error::Store`]; [`Error::Evidence`] for an invalid record, or one of another version.
     pub fn latest(&self) -> Result<Option<Latest>> {
         let Some(head) = self.store.block_on(self.store.read(HEAD, SIZE_MAX))? else { return Ok(None) };
         let Head { rollout, number } = parse(HEAD, &head)?;
-        let mut record =
-            self.record(&rollout, number)?.ok_or_else(|| damaged(&path(&rollout, number), "it is missing, and log/head.json names it"))?;
+        let mut record = self
+            .record(&rollout, number)?
+            .ok_or_else(|| damaged(&path(&rollout, number), "missing, although log/head.json refers to it"))?;
         for number in number + 1..=number.saturating_add(AHEAD_MAX) {
             let Some(next) = self.record(&rollout, number)? else { break };
             record = next;
@@ -126,30 +126,30 @@ impl Journal {
         let first = path(&rollout, 0);
         match self.record(&rollout, 0)?.map(|record| record.event) {
             Some(Event::Started { plan }) => Ok(Some(Latest { plan, record })),
-            _ => Err(damaged(&first, "it does not say how the rollout began")),
+            _ => Err(damaged(&first, "not the start of a rollout")),
         }
     }
 
-    /// The last records of a rollout, oldest first: at most so many, up to the one of this number.
+    /// Returns at most `many` records of a rollout, oldest first, up to number `last`.
     ///
     /// # Errors
-    /// As [`Self::latest`].
+    /// Those of [`Self::latest`].
     pub fn records(&self, rollout: &str, last: u64, many: u64) -> Result<Vec<Record>> {
         let first = (last + 1).saturating_sub(many);
         let records = (first..=last).map(|number| self.record(rollout, number)).collect::<Result<Vec<_>>>()?;
         Ok(records.into_iter().flatten().collect())
     }
 
-    /// Begins a rollout.
+    /// Starts a rollout.
     ///
     /// # Errors
-    /// [`Error::Publish`] where one is going on, or there has been one of that id; [`Error::Store`].
+    /// [`Error::Publish`] if a rollout is running, or this id was used before; [`Error::Store`].
     pub fn start(&self, state: &State, plan: &Plan) -> Result<Record> {
         if let Some(Latest { record, .. }) = self.latest()?
             && matches!(record.after.phase, Phase::Running | Phase::Stopped)
         {
-            let what = format!("rollout {} of bundle {} is going on", record.after.rollout, record.after.bundle);
-            return Err(Error::publish(what, "wait until it is finished, or end it by `thermocline rollout rollback`"));
+            let what = format!("rollout {} of bundle {} is running", record.after.rollout, record.after.bundle);
+            return Err(Error::publish(what, "wait until it is finished, or end it with `thermocline rollout rollback`"));
         }
         let event = Event::Started { plan: plan.clone() };
         let record = Record { schema: SCHEMA, number: 0, unix_ms: state.started_unix_ms, event, after: state.clone() };
@@ -157,10 +157,10 @@ impl Journal {
         Ok(record)
     }
 
-    /// Adds a step.
+    /// Appends a step.
     ///
     /// # Errors
-    /// [`Error::Publish`] where another program added one meanwhile; [`Error::Store`].
+    /// [`Error::Publish`] if another program has appended a step; [`Error::Store`].
     pub fn append(&self, last: &Record, unix_ms: u64, event: Event, after: State) -> Result<Record> {
         let record = Record { schema: SCHEMA, number: last.number + 1, unix_ms, event, after };
         self.write(&record)?;
@@ -171,8 +171,8 @@ impl Journal {
         let (rollout, number) = (&record.after.rollout, record.number);
         let path = path(rollout, number);
         if !self.store.block_on(self.store.write(&path, line(&path, record)?, true))? {
-            let remedy = if number == 0 { "give the rollout another id" } else { "one program at a time should look; try again" };
-            return Err(Error::publish(format!("{path} is there already"), remedy));
+            let remedy = if number == 0 { "use another id for the rollout" } else { "run only one program that evaluates; try again" };
+            return Err(Error::publish(format!("{path} exists"), remedy));
         }
         self.store.block_on(self.store.write(HEAD, line(HEAD, &Head { rollout: rollout.clone(), number })?, false))?;
         Ok(())
@@ -191,7 +191,7 @@ impl Journal {
         }
         let record: Record = parse(&path, &bytes)?;
         if record.number != number || record.after.rollout != rollout {
-            return Err(damaged(&path, "it is the record of another place"));
+            return Err(damaged(&path, "the record of another rollout or number"));
         }
         Ok(Some(record))
     }
@@ -226,15 +226,15 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_read_back_and_the_last_counts() {
+    fn records_are_read_back_and_the_last_one_is_current() {
         let dir = tempfile::tempdir().unwrap();
         let journal = open(dir.path());
         assert_eq!(journal.latest().unwrap(), None);
         let (plan, state) = (Plan::default(), State::start("r-1", 7, Some(6), T));
         let mut last = journal.start(&state, &plan).unwrap();
         for minute in 1..=3 {
-            let decision = Decision::Hold { why: format!("look {minute}") };
-            let event = Event::Looked { decision, seen: Seen::default(), files: 1, unreadable: Vec::new() };
+            let decision = Decision::Hold { why: format!("evaluation {minute}") };
+            let event = Event::Evaluated { decision, evaluation: Evaluation::default(), files: 1, unreadable: Vec::new() };
             last = journal.append(&last, T + minute, event, state.clone()).unwrap();
         }
         let stopped = State { phase: Phase::Stopped, ..state };
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!((latest.record.clone(), latest.plan), (last, plan));
         assert_eq!(journal.records("r-1", 4, 2).unwrap().iter().map(|record| record.number).collect::<Vec<_>>(), [3, 4]);
         assert_eq!(journal.records("r-1", 4, 100).unwrap().len(), 5);
-        // A head that was not written does not hide a record.
+        // A record that the head does not include yet is found.
         std::fs::write(dir.path().join(HEAD), r#"{"rollout":"r-1","number":1}"#).unwrap();
         assert_eq!(journal.latest().unwrap().unwrap().record, latest.record);
         let text = std::fs::read_to_string(dir.path().join("log/r-1/00000004.json")).unwrap();
@@ -252,27 +252,27 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_look_at_once_one_fails() {
+    fn of_two_concurrent_programs_one_fails() {
         let dir = tempfile::tempdir().unwrap();
         let (one, other) = (open(dir.path()), open(dir.path()));
         let state = State::start("r-1", 7, None, T);
         let first = one.start(&state, &Plan::default()).unwrap();
         let event = || Event::Acted { action: Action::Pin, by: String::new(), why: String::new() };
         one.append(&first, T + 1, event(), state.clone()).unwrap();
-        let told = other.append(&first, T + 1, event(), state.clone()).unwrap_err().to_string();
-        assert!(told.contains("00000001.json is there already") && told.contains("try again"), "{told}");
-        let told = one.start(&State::start("r-2", 8, None, T), &Plan::default()).unwrap_err().to_string();
-        assert!(told.contains("rollout r-1 of bundle 7 is going on") && told.contains("rollback"), "{told}");
+        let error = other.append(&first, T + 1, event(), state.clone()).unwrap_err().to_string();
+        assert!(error.contains("00000001.json exists") && error.contains("try again"), "{error}");
+        let error = one.start(&State::start("r-2", 8, None, T), &Plan::default()).unwrap_err().to_string();
+        assert!(error.contains("rollout r-1 of bundle 7 is running") && error.contains("rollback"), "{error}");
         let last = one.latest().unwrap().unwrap().record;
         one.append(&last, T + 2, event(), State { phase: Phase::RolledBack, ..state.clone() }).unwrap();
-        let told = one.start(&state, &Plan::default()).unwrap_err().to_string();
-        assert!(told.contains("another id"), "{told}");
+        let error = one.start(&state, &Plan::default()).unwrap_err().to_string();
+        assert!(error.contains("another id"), "{error}");
         one.start(&State::start("r-2", 8, None, T), &Plan::default()).unwrap();
         assert_eq!(one.latest().unwrap().unwrap().record.after.rollout, "r-2");
     }
 
     #[test]
-    fn what_is_no_record_is_told() {
+    fn invalid_records_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let journal = open(dir.path());
         journal.start(&State::start("r", 7, None, T), &Plan::default()).unwrap();
@@ -280,12 +280,12 @@ mod tests {
         let sound = std::fs::read_to_string(&path).unwrap();
         let check = |text: &str, piece: &str| {
             std::fs::write(&path, text).unwrap();
-            let told = journal.latest().unwrap_err().to_string();
-            assert!(told.contains("00000000.json") && told.contains(piece), "{told}");
+            let error = journal.latest().unwrap_err().to_string();
+            assert!(error.contains("00000000.json") && error.contains(piece), "{error}");
         };
         check("rubbish", "expected");
         check(&sound.replace("\"schema\":1,\"number\"", "\"schema\":2,\"number\""), "schema 2; this program knows 1");
-        check(&sound.replace("\"number\":0", "\"number\":3"), "another place");
+        check(&sound.replace("\"number\":0", "\"number\":3"), "another rollout or number");
         for end in (0..sound.len() - 1).step_by(7) {
             std::fs::write(&path, &sound[..end]).unwrap();
             assert!(journal.latest().is_err(), "{end}");

@@ -1,4 +1,4 @@
-//! The operator's keys: Ed25519, a file each. They sign on the operator's machine and are never sent anywhere.
+//! The operator's keys: Ed25519, one file each. They sign on the operator's machine and are never sent anywhere.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -16,42 +16,39 @@ use tough::sign::{Sign, parse_keypair};
 
 use crate::error::{Error, Result};
 
-/// How a key's file ends.
-const ENDING: &str = "pk8";
+/// File name extension of keys.
+const EXTENSION: &str = "pk8";
 
-/// The most keys of the root.
+/// Maximum number of root keys.
 const ROOT_KEYS_MAX: u8 = 16;
 
-/// The roles whose keys change what is published. The root's own are needed to name and to replace these.
+/// The roles whose keys sign changes. The root's keys name and replace these.
 pub(crate) const ONLINE: [RoleType; 3] = [RoleType::Targets, RoleType::Snapshot, RoleType::Timestamp];
 
-/// A key in a directory.
+/// A key file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeyFile {
-    /// What it signs.
+    /// The role that the key signs for.
     pub role: String,
-    /// Its id, as in the repository's metadata.
+    /// Id of the key, as in the repository's metadata.
     pub id: String,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
 }
 
-/// Makes keys for all roles in a directory: so many for the root, and one for each of the others.
+/// Generates keys for all roles in a directory: `root_keys` for the root, and one for each other role.
 ///
 /// # Errors
-/// [`Error::Publish`] for a number of keys that makes no root, and where there are keys already; [`Error::File`].
+/// [`Error::Publish`] for an invalid number of keys, or if a key file exists; [`Error::File`].
 pub fn generate(directory: &Path, root_keys: u8, dry_run: bool) -> Result<Vec<KeyFile>> {
     if !(1..=ROOT_KEYS_MAX).contains(&root_keys) {
-        return Err(Error::publish(format!("{root_keys} keys make no root"), format!("give 1 to {ROOT_KEYS_MAX}")));
+        return Err(Error::publish(format!("{root_keys} root keys"), format!("give 1 to {ROOT_KEYS_MAX}")));
     }
     let root = (1..=root_keys).map(|number| (RoleType::Root, format!("root-{number}")));
     let names: Vec<_> = root.chain(ONLINE.map(|role| (role, role.to_string()))).collect();
-    let path = |name: &str| directory.join(name).with_extension(ENDING);
+    let path = |name: &str| directory.join(name).with_extension(EXTENSION);
     if let Some((_, name)) = names.iter().find(|(_, name)| path(name).exists()) {
-        return Err(Error::publish(
-            format!("{} is there already", path(name).display()),
-            "name an empty directory: keys are never replaced",
-        ));
+        return Err(Error::publish(format!("{} exists", path(name).display()), "name an empty directory: keys are never replaced"));
     }
     if dry_run {
         let planned = |(role, name): &(RoleType, String)| KeyFile { role: role.to_string(), id: String::new(), path: path(name) };
@@ -59,11 +56,11 @@ pub fn generate(directory: &Path, root_keys: u8, dry_run: bool) -> Result<Vec<Ke
     }
     std::fs::create_dir_all(directory).map_err(FileError::at(directory, "create"))?;
     for (_, name) in &names {
-        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
-        let made = made.map_err(|_| Error::publish("no key could be made", "the system's random numbers are out of order"))?;
+        let generated = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
+        let generated = generated.map_err(|_| Error::publish("cannot generate a key", "check the system's random number generator"))?;
         let path = path(name);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        let written = file.and_then(|mut file| file.write_all(made.as_ref()).and_then(|()| file.sync_all()));
+        let written = file.and_then(|mut file| file.write_all(generated.as_ref()).and_then(|()| file.sync_all()));
         written.map_err(FileError::at(&path, "write"))?;
     }
     names.iter().map(|(role, name)| Ok(describe(*role, path(name), &public(&path(name))?))).collect()
@@ -73,20 +70,20 @@ fn describe(role: RoleType, path: PathBuf, key: &Key) -> KeyFile {
     KeyFile { role: role.to_string(), id: id(key), path }
 }
 
-/// A key's id in hexadecimal digits.
+/// Returns the id of a key in hexadecimal digits.
 pub(crate) fn id(key: &Key) -> String {
     key.key_id().map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect()).unwrap_or_default()
 }
 
-/// The public half of a key's file.
+/// Reads the public half of a key file.
 pub(crate) fn public(path: &Path) -> Result<Key> {
     let bytes = std::fs::read(path).map_err(FileError::at(path, "read"))?;
     let pair = parse_keypair(&bytes);
-    let pair = pair.map_err(|error| Error::publish(format!("{}: {error}", path.display()), "name a key that `rollout keygen` made"))?;
+    let pair = pair.map_err(|error| Error::publish(format!("{}: {error}", path.display()), "name a key generated by `rollout keygen`"))?;
     Ok(pair.tuf_key())
 }
 
-/// The files of a role's keys in a directory, by name.
+/// Returns the key files of a role in a directory, sorted by name.
 pub(crate) fn of(directory: &Path, role: RoleType) -> Result<Vec<PathBuf>> {
     let role = role.to_string();
     let mut found = Vec::new();
@@ -94,7 +91,7 @@ pub(crate) fn of(directory: &Path, role: RoleType) -> Result<Vec<PathBuf>> {
         let path = entry.map_err(FileError::at(directory, "list"))?.path();
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let of_role = stem == role || stem.strip_prefix(&role).is_some_and(|rest| rest.starts_with('-'));
-        if of_role && path.extension().is_some_and(|ending| ending == ENDING) {
+        if of_role && path.extension().is_some_and(|extension| extension == EXTENSION) {
             found.push(path);
         }
     }
@@ -102,7 +99,7 @@ pub(crate) fn of(directory: &Path, role: RoleType) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Keys to sign with.
+/// Returns the sources of keys for signing.
 pub(crate) fn sources(paths: &[PathBuf]) -> Vec<Box<dyn KeySource>> {
     paths.iter().map(|path| Box::new(LocalKeySource { path: path.clone() }) as Box<dyn KeySource>).collect()
 }
@@ -114,22 +111,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_made_once_and_for_their_owner() {
+    fn keys_are_generated_once_and_readable_by_their_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(generate(dir.path(), 2, true).unwrap().len(), 5);
-        assert!(of(dir.path(), RoleType::Root).unwrap().is_empty(), "a dry run makes none");
-        let made = generate(dir.path(), 2, false).unwrap();
-        let roles: Vec<_> = made.iter().map(|key| key.role.as_str()).collect();
+        assert!(of(dir.path(), RoleType::Root).unwrap().is_empty(), "a dry run generates no keys");
+        let keys = generate(dir.path(), 2, false).unwrap();
+        let roles: Vec<_> = keys.iter().map(|key| key.role.as_str()).collect();
         assert_eq!(roles, ["root", "root", "targets", "snapshot", "timestamp"]);
-        for key in &made {
+        for key in &keys {
             assert_eq!(std::fs::metadata(&key.path).unwrap().permissions().mode() & 0o777, 0o600);
             assert_eq!((id(&public(&key.path).unwrap()), key.id.len()), (key.id.clone(), 64));
         }
-        assert_eq!(of(dir.path(), RoleType::Root).unwrap(), [made[0].path.clone(), made[1].path.clone()]);
-        assert_eq!(of(dir.path(), RoleType::Snapshot).unwrap(), [made[3].path.clone()]);
+        assert_eq!(of(dir.path(), RoleType::Root).unwrap(), [keys[0].path.clone(), keys[1].path.clone()]);
+        assert_eq!(of(dir.path(), RoleType::Snapshot).unwrap(), [keys[3].path.clone()]);
         assert!(generate(dir.path(), 2, false).unwrap_err().to_string().contains("never replaced"));
         assert!(generate(dir.path(), 0, true).unwrap_err().to_string().contains("1 to 16"));
-        std::fs::write(&made[2].path, "rubbish").unwrap();
-        assert!(public(&made[2].path).unwrap_err().to_string().contains("keygen"));
+        std::fs::write(&keys[2].path, "rubbish").unwrap();
+        assert!(public(&keys[2].path).unwrap_err().to_string().contains("keygen"));
     }
 }

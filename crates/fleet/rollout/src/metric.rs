@@ -1,4 +1,4 @@
-//! What two groups of machines are compared by: figures of a machine's trace that add up.
+//! Metrics for comparing groups of machines: figures of a machine's trace that can be added.
 
 use std::collections::BTreeMap;
 
@@ -17,42 +17,42 @@ settings::choice! {
     }
 }
 
-/// How a figure is read.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// A share of one.
+    /// A share, between 0 and 1.
     Ratio,
-    /// A share of the working set, each minute.
+    /// A share of the working set per minute.
     RatioPerMinute,
-    /// Events in a day of one job.
+    /// Events per day of one job.
     PerJobDay,
-    /// Whatever a query of the operator's counts.
+    /// The unit of the operator's query.
     Query,
 }
 
 /// A figure by which groups are compared.
 #[derive(Debug)]
 pub struct Metric {
-    /// As in configuration and reports.
+    /// Name in configuration and reports.
     pub name: &'static str,
-    /// In a sentence.
+    /// Meaning, in a sentence.
     pub meaning: &'static str,
-    /// How it is read.
+    /// Unit.
     pub unit: Unit,
-    /// Which way it should go.
+    /// Which direction is better.
     pub better: Better,
     part: fn(&Sums) -> (f64, f64),
 }
 
 impl Metric {
-    /// The metric of this name.
+    /// Returns the metric with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         METRICS.iter().find(|metric| metric.name == name)
     }
 
-    /// A machine's part in its group's figure.
+    /// Returns a machine's contribution to its group's figure.
     #[must_use]
     pub fn part(&self, sums: &Sums) -> Part {
         let (numerator, denominator) = (self.part)(sums);
@@ -60,7 +60,7 @@ impl Metric {
     }
 }
 
-/// Every metric.
+/// All metrics.
 pub const METRICS: &[Metric] = &[
     Metric {
         name: "coverage",
@@ -71,14 +71,14 @@ pub const METRICS: &[Metric] = &[
     },
     Metric {
         name: "saved",
-        meaning: "DRAM that far memory gave back, as a share of what the jobs would take without it",
+        meaning: "DRAM saved by far memory, as a share of what the jobs would use without it",
         unit: Unit::Ratio,
         better: Better::Higher,
         part: |sums| (sums.saved, sums.memory + sums.saved),
     },
     Metric {
         name: "promotion_rate_over",
-        meaning: "share of the entries with far memory on whose promotion rate is over the objective: 2% of them are a 98th \
+        meaning: "share of the entries with far memory on whose promotion rate exceeds the objective: 2% correspond to a 98th \
                   percentile that just meets it",
         unit: Unit::Ratio,
         better: Better::Lower,
@@ -86,7 +86,7 @@ pub const METRICS: &[Metric] = &[
     },
     Metric {
         name: "promotion_rate",
-        meaning: "promotions as a share of the working set, each minute",
+        meaning: "promotions per minute, as a share of the working set",
         unit: Unit::RatioPerMinute,
         better: Better::Lower,
         part: |sums| (sums.promoted, sums.working_set_minutes),
@@ -107,65 +107,66 @@ pub const METRICS: &[Metric] = &[
     },
     Metric {
         name: "evictions",
-        meaning: "processes that the out-of-memory killer ended, per job and day",
+        meaning: "processes killed by the out-of-memory killer, per job and day",
         unit: Unit::PerJobDay,
         better: Better::Lower,
         part: |sums| (sums.oom_kills, sums.time_ms / 86_400_000.0),
     },
     Metric {
         name: "cold",
-        meaning: "cold memory as a share of all that has an age",
+        meaning: "cold memory as a share of all memory with a known age",
         unit: Unit::Ratio,
         better: Better::Higher,
         part: |sums| (sums.cold, sums.cold + sums.working_set),
     },
     Metric {
         name: "cold_accesses",
-        meaning: "accesses to pages older than the minimum cold age, as a share of the working set, each minute: what would \
-                  come back if all cold memory were far",
+        meaning: "accesses per minute to pages older than the minimum cold age, as a share of the working set: the promotions if all \
+                  cold memory were far",
         unit: Unit::RatioPerMinute,
         better: Better::Lower,
         part: |sums| (sums.cold_accesses, sums.working_set_minutes),
     },
 ];
 
-/// What a machine's entries of some time sum to. Levels are weighted with time, in bytes times milliseconds.
+/// Sums over some entries of a machine. Levels are weighted with time, in bytes times milliseconds.
 ///
-/// Sums of bytes times time pass 64 bits; an `f64` holds them to 16 digits, and they are added in the order of files and rows.
+/// Sums of bytes times time exceed 64 bits; an `f64` holds 16 digits of them. They are added in the order of files and
+/// rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sums {
-    /// Time of all its jobs together.
+    /// Duration of all entries of its jobs, in milliseconds.
     pub time_ms: f64,
-    /// Charged to the jobs.
+    /// Memory charged to the jobs.
     pub memory: f64,
-    /// DRAM given back.
+    /// DRAM saved.
     pub saved: f64,
-    /// In far memory.
+    /// Far memory.
     pub far: f64,
-    /// Older than the minimum cold age.
+    /// Memory older than the minimum cold age.
     pub cold: f64,
-    /// Younger.
+    /// Memory younger than the minimum cold age.
     pub working_set: f64,
     /// Pages of the working set, times minutes.
     pub working_set_minutes: f64,
-    /// Pages.
+    /// Pages promoted.
     pub promoted: f64,
-    /// Pages, in the time that the histograms cover, scaled to all of it.
+    /// Accesses to cold pages, scaled from the time that the histograms cover to all of it.
     pub cold_accesses: f64,
-    /// Microseconds.
+    /// Microseconds of memory stall.
     pub memory_stall_us: f64,
-    /// Microseconds.
+    /// Microseconds of I/O stall.
     pub io_stall_us: f64,
-    /// Processes.
+    /// Processes killed by the out-of-memory killer.
     pub oom_kills: f64,
-    /// Entries with far memory on whose promotion rate is over the objective.
+    /// Entries with far memory on whose promotion rate exceeds the objective.
     pub over: f64,
-    /// The rates of all entries with far memory on.
+    /// Promotion rates of all entries with far memory on.
     pub rates: Rates,
 }
 
 impl Sums {
-    /// Takes an entry in. `objective` is a promotion rate per minute, as a share of the working set.
+    /// Adds an entry. `objective` is a promotion rate per minute, as a share of the working set.
     pub fn add(&mut self, figures: &Figures, cold_pages: &[u64], promotions_pages: &[u64], basis: &Basis, objective: f64) {
         let time = float(figures.duration_ms);
         let page = float(basis.page_bytes.max(1));
@@ -187,7 +188,7 @@ impl Sums {
         self.io_stall_us += float(figures.io_stall_us);
         self.oom_kills += float(figures.oom_kills);
         if figures.far_periods > 0 && time > 0.0 {
-            // What came back to a job without a working set was not cold.
+            // Promotions of a job without a working set were not of cold pages: the rate is infinite.
             let promoted = float(figures.promoted_pages) * 60_000.0 / time;
             let rate = if promoted == 0.0 { 0.0 } else { promoted / working_pages };
             self.rates.add(rate);
@@ -195,7 +196,7 @@ impl Sums {
         }
     }
 
-    /// Takes in what another part of the same machine's entries sums to.
+    /// Adds the sums of another part of the same machine's entries.
     pub fn merge(&mut self, other: &Self) {
         let Self { time_ms, memory, saved, far, cold, working_set, working_set_minutes, promoted, .. } = other;
         let Self { cold_accesses, memory_stall_us, io_stall_us, oom_kills, over, rates, .. } = other;
@@ -220,7 +221,7 @@ impl Sums {
     }
 }
 
-/// All but the youngest.
+/// Returns all pages but those of the youngest bucket.
 fn pages(histogram: &[u64]) -> f64 {
     float(histogram.iter().skip(1).fold(0, |sum: u64, &count| sum.saturating_add(count)))
 }
@@ -230,14 +231,14 @@ fn float(number: u64) -> f64 {
     number as f64
 }
 
-/// Promotion rates in bins that add up: 64 to an octave (1.1 % wide each) from 2^-20 (0.0001 %/min) to 1. A machine has few of
-/// them, so only those are kept.
+/// Promotion rates, counted in bins: 64 per octave (each 1.1 % wide) from 2^-20 (0.0001 %/min) to 1. Only bins with
+/// counts are stored, because a machine has few of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rates(BTreeMap<u16, u32>);
 
 const PER_OCTAVE: f64 = 64.0;
 const OCTAVES: f64 = 20.0;
-/// The bin of rates above one. The bin 0 holds all at or below the least.
+/// The bin of rates above one. Bin 0 holds all rates at or below the lowest edge.
 const ABOVE: u16 = 20 * 64 + 1;
 
 impl Rates {
@@ -246,16 +247,16 @@ impl Rates {
         self.add_many(rate, 1);
     }
 
-    /// Counts a rate so many times.
+    /// Counts a rate `times` times.
     pub fn add_many(&mut self, rate: f64, times: u32) {
         let above = (rate.log2() + OCTAVES) * PER_OCTAVE;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the bins; what is no number is 0")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the bins; NaN is in bin 0")]
         let bin = if rate > 0.0 { above.ceil().clamp(0.0, f64::from(ABOVE)) as u16 } else { 0 };
         let counted = self.0.entry(bin).or_default();
         *counted = counted.saturating_add(times);
     }
 
-    /// Counts those of another.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         for (bin, more) in &other.0 {
             let counted = self.0.entry(*bin).or_default();
@@ -263,19 +264,20 @@ impl Rates {
         }
     }
 
-    /// How many were counted.
+    /// Returns the number of rates counted.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.0.values().copied().map(f64::from).sum()
     }
 
-    /// The rate that this share of all does not exceed, by its bin's upper edge; infinite above one, `None` of nothing.
+    /// Returns the rate that this share of all does not exceed: the upper edge of its bin, infinite above one; `None`
+    /// without rates.
     #[must_use]
     pub fn percentile(&self, share: f64) -> Option<f64> {
         Self::percentile_of([self], share)
     }
 
-    /// The same of all of several together.
+    /// Returns the same for several together.
     #[must_use]
     pub fn percentile_of<'a>(all: impl IntoIterator<Item = &'a Self>, share: f64) -> Option<f64> {
         let mut counts = [0u32; ABOVE as usize + 1];
@@ -283,10 +285,10 @@ impl Rates {
             rates.0.iter().for_each(|(&bin, &times)| counts[usize::from(bin)] = counts[usize::from(bin)].saturating_add(times));
         }
         let rank = (share * counts.iter().copied().map(f64::from).sum::<f64>()).ceil().max(1.0);
-        let mut seen = 0.0;
+        let mut counted = 0.0;
         let (bin, _) = (0..=ABOVE).zip(&counts).find(|&(_, &count)| {
-            seen += f64::from(count);
-            seen >= rank
+            counted += f64::from(count);
+            counted >= rank
         })?;
         Some(if bin == ABOVE { f64::INFINITY } else { (f64::from(bin) / PER_OCTAVE - OCTAVES).exp2() })
     }
@@ -320,12 +322,12 @@ mod tests {
     }
 
     #[test]
-    fn by_hand() {
+    fn metrics_agree_with_manual_computation() {
         let mut sums = Sums::default();
         sums.add(&figures(), &[1_000, 500, 100], &[900, 5, 3], &basis(), 0.002);
-        let check = |name: &str, want: f64| {
+        let check = |name: &str, expected: f64| {
             let Part { numerator, denominator } = Metric::named(name).unwrap().part(&sums);
-            assert!((numerator / denominator / want - 1.0).abs() < 1e-12, "{name}: {numerator}/{denominator}, not {want}");
+            assert!((numerator / denominator / expected - 1.0).abs() < 1e-12, "{name}: {numerator}/{denominator}, not {expected}");
         };
         check("coverage", 0.5);
         check("saved", 200.0 / 1_500.0);
@@ -370,10 +372,10 @@ mod tests {
         let p98 = rates.percentile(0.98).unwrap();
         assert!((0.001..0.00102).contains(&p98), "{p98}");
         assert_eq!((rates.percentile(0.99), rates.percentile(0.0).map(|edge| edge < 0.0011)), (Some(0.5), Some(true)));
-        for (rate, want) in [(0.0, 2f64.powi(-20)), (f64::NAN, 2f64.powi(-20)), (1.0, 1.0), (1.01, f64::INFINITY)] {
+        for (rate, expected) in [(0.0, 2f64.powi(-20)), (f64::NAN, 2f64.powi(-20)), (1.0, 1.0), (1.01, f64::INFINITY)] {
             let mut one = Rates::default();
             one.add(rate);
-            assert_eq!(one.percentile(0.98), Some(want), "{rate}");
+            assert_eq!(one.percentile(0.98), Some(expected), "{rate}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! One value per machine, by an instant query to Prometheus' HTTP API (`/api/v1/query`).
+//! Queries Prometheus for one value per machine, by instant queries to its HTTP API (`/api/v1/query`).
 //!
-//! What comes back is bounded and checked: it is somebody else's. A query that fails is no evidence, and holds the rollout.
+//! Responses are foreign input: they are bounded and checked. A failed query is no evidence, and holds the rollout.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use serde::Deserialize;
 
 use crate::guard::Values;
 
-/// How long an answer may take.
+/// Time limit of a query.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How large it may be.
+/// Maximum size of a response, in bytes.
 const BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Deserialize)]
-struct Answer {
+struct Response {
     status: String,
     error: Option<String>,
     data: Option<Data>,
@@ -32,11 +32,12 @@ struct Data {
 #[derive(Deserialize)]
 struct Sample {
     metric: BTreeMap<String, String>,
-    /// When, and the value as text.
+    /// Time, and the value as text.
     value: (f64, String),
 }
 
-/// Asks for the values of now. `$since` in the query becomes the time since the stage began, of a second at least.
+/// Queries the current values. `$since` in the query is replaced by the time since the stage began, at least one
+/// second.
 pub fn ask(url: &str, query: &str, machine_label: &str, since: Duration) -> Values {
     let query = query.replace("$since", &format!("{}s", since.as_secs().max(1)));
     let agent = agent(url)?;
@@ -65,30 +66,30 @@ fn tls() -> ureq::tls::TlsConfig {
     config.unversioned_rustls_crypto_provider(provider).build()
 }
 
-/// The values in an answer, by machine.
+/// Parses the values of a response, by machine.
 fn values(body: &[u8], machine_label: &str) -> Values {
-    let answer: Answer = serde_json::from_slice(body).map_err(|error| format!("no answer of Prometheus: {error}"))?;
+    let answer: Response = serde_json::from_slice(body).map_err(|error| format!("not a response of Prometheus: {error}"))?;
     if answer.status != "success" {
         return Err(answer.error.unwrap_or_else(|| format!("status {:?}", answer.status)));
     }
-    let data = answer.data.ok_or("an answer without data")?;
+    let data = answer.data.ok_or("a response without data")?;
     if data.result_type != "vector" {
-        return Err(format!("a {} where one value per machine is needed; ask for an instant vector", data.result_type));
+        return Err(format!("a {} instead of one value per machine; use an instant vector", data.result_type));
     }
-    let samples: Vec<Sample> = serde_json::from_value(data.result).map_err(|error| format!("no answer of Prometheus: {error}"))?;
+    let samples: Vec<Sample> = serde_json::from_value(data.result).map_err(|error| format!("not a response of Prometheus: {error}"))?;
     let mut values = BTreeMap::new();
     for Sample { metric, value: (_, text) } in samples {
         let name = metric
             .get(machine_label)
-            .ok_or_else(|| format!("a value without the label {machine_label}; keep it by `sum by ({machine_label})`"))?;
+            .ok_or_else(|| format!("a value without the label {machine_label}; keep it with `sum by ({machine_label})`"))?;
         // An instance is a machine and a port; an IPv6 address is in brackets.
         let machine = match name.rsplit_once(':') {
             Some((machine, port)) if port.chars().all(|c| c.is_ascii_digit()) => machine,
             _ => name,
         };
-        let value: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+        let value: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
         if values.insert(machine.to_owned(), value).is_some() {
-            return Err(format!("several values for {machine}; sum them by `sum by ({machine_label})`"));
+            return Err(format!("several values for {machine}; aggregate them with `sum by ({machine_label})`"));
         }
     }
     Ok(values)
@@ -106,31 +107,31 @@ mod tests {
         {"metric":{"instance":"web-2"},"value":[1795201200.5,"NaN"]}]}}"#;
 
     #[test]
-    fn answers_are_one_value_per_machine() {
+    fn a_response_has_one_value_per_machine() {
         let found = values(ANSWER.as_bytes(), "instance").unwrap();
         assert_eq!(found.get("web-1"), Some(&0.25));
         assert!(found["web-2"].is_nan() && found.len() == 2);
     }
 
     #[test]
-    fn what_is_no_such_answer_is_told() {
+    fn invalid_responses_are_rejected() {
         let check = |body: &str, piece: &str| {
-            let told = values(body.as_bytes(), "instance").unwrap_err();
-            assert!(told.contains(piece), "{told}");
+            let error = values(body.as_bytes(), "instance").unwrap_err();
+            assert!(error.contains(piece), "{error}");
         };
-        check("<html>", "no answer of Prometheus");
+        check("<html>", "not a response of Prometheus");
         check(r#"{"status":"error","errorType":"bad_data","error":"parse error at char 3"}"#, "parse error at char 3");
         check(r#"{"status":"success"}"#, "without data");
-        check(r#"{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}"#, "a scalar where");
+        check(r#"{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}"#, "a scalar instead");
         check(&ANSWER.replace("web-2", "web-1"), "several values for web-1");
         check(&ANSWER.replace("instance", "node"), "without the label instance");
-        check(&ANSWER.replace("0.25", "much"), "\"much\" is no number");
+        check(&ANSWER.replace("0.25", "much"), "\"much\" is not a number");
         for end in 0..ANSWER.len() {
             assert!(values(&ANSWER.as_bytes()[..end], "instance").is_err());
         }
     }
 
-    /// A server that answers once, and what it was asked.
+    /// Starts a server for one request; returns its URL and the request.
     fn served(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_asked_with_the_time_since_the_stage_began() {
+    fn a_query_contains_the_time_since_the_stage_began() {
         let (url, server) = served(
             "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"status\":\"success\",\"data\":{\"resultType\":\"vector\",\"result\":[]}}",
         );
@@ -159,12 +160,12 @@ mod tests {
     }
 
     #[test]
-    fn a_server_in_trouble_is_told() {
+    fn server_errors_are_reported_with_the_url() {
         let (url, server) = served("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\nstarting");
-        let told = ask(&url, "up", "instance", Duration::ZERO).unwrap_err();
-        assert!(told.contains("503") && told.contains(&url), "{told}");
+        let error = ask(&url, "up", "instance", Duration::ZERO).unwrap_err();
+        assert!(error.contains("503") && error.contains(&url), "{error}");
         server.join().unwrap();
-        let gone = ask("http://127.0.0.1:1", "up", "instance", Duration::ZERO).unwrap_err();
-        assert!(gone.contains("127.0.0.1:1"), "{gone}");
+        let error = ask("http://127.0.0.1:1", "up", "instance", Duration::ZERO).unwrap_err();
+        assert!(error.contains("127.0.0.1:1"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
-//! The operator's side of a repository: what is published, and under which signatures.
+//! The operator's side of a repository: publishes bundles and assignments, with signatures.
 //!
-//! A change is made of new files under new names, and takes effect with the last of them, `timestamp.json`: a machine sees
-//! the repository before the change or after it. What an interrupted change leaves is passed over by the next.
+//! A change consists of new files under new names and takes effect with the last one, `timestamp.json`: a machine sees
+//! the repository either before or after the change. The next change ignores files that an interrupted one has left.
 
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -22,14 +22,14 @@ use crate::keys;
 
 pub mod root;
 
-/// How long signatures hold. Whoever keeps a store from being renewed can hide for this long what is newer.
+/// Validity of signatures. For this long, an attacker who keeps the store from being updated can hide newer versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// Of `timestamp.json`: how long a machine may be kept from news.
+    /// Validity of `timestamp.json`: how long updates can be withheld from a machine.
     pub timestamp: Duration,
-    /// Of what is signed with each change.
+    /// Validity of the files that are signed with each change.
     pub targets: Duration,
-    /// Of the root.
+    /// Validity of the root.
     pub root: Duration,
 }
 
@@ -41,76 +41,76 @@ impl Default for Validity {
     }
 }
 
-/// How often a change is tried again under higher numbers, where other files have its own.
+/// Maximum attempts to publish under a higher version if files of that version exist.
 const ATTEMPTS_MAX: u64 = 16;
 
-/// A repository, and keys to change it with.
+/// A repository with the keys to change it.
 #[derive(Debug)]
 pub struct Operator {
     files: Files,
-    /// The trusted root.
+    /// File of the trusted root.
     root: PathBuf,
-    /// Where the keys are.
+    /// Directory of the keys.
     keys: PathBuf,
     validity: Validity,
 }
 
-/// A change to what is published.
+/// A change to a repository.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// Nothing but the signatures' times.
+    /// Renews the signatures.
     Refresh,
-    /// A new bundle. Nobody follows it yet.
+    /// Publishes a bundle, which no machine follows yet.
     Publish(&'a Bundle),
-    /// A bundle goes; whoever followed it goes back to what was before it, or to the configuration file.
+    /// Removes a bundle; its machines return to the previous bundle, or to their configuration file.
     Revoke(u64),
-    /// Who follows which bundle.
+    /// Publishes an assignment.
     Assign(&'a Assignment),
 }
 
-/// What a repository holds.
+/// Contents of a repository.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Contents {
-    /// The roles' metadata.
+    /// Metadata of the roles.
     pub roles: Vec<RoleView>,
-    /// Who follows which bundle.
+    /// The assignment.
     pub assignment: Option<Assignment>,
     /// The bundles, oldest first.
     pub bundles: Vec<Bundle>,
-    /// Bundles that are signed or assigned and cannot be followed, and why.
-    pub troubles: Vec<String>,
+    /// Bundles that are signed or assigned but cannot be followed, with the reason.
+    pub problems: Vec<String>,
 }
 
-/// The metadata of a role.
+/// Metadata of a role.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RoleView {
-    /// Its name.
+    /// Name of the role.
     pub role: String,
-    /// Its version.
+    /// Version of the metadata.
     pub version: u64,
-    /// When it expires, in seconds since the epoch.
+    /// Expiry, in seconds of Unix time.
     pub expires_unix_s: u64,
-    /// Signatures that it needs.
+    /// Number of required signatures.
     pub threshold: u64,
-    /// Ids of the keys that may give them.
+    /// Ids of the keys that may sign.
     pub keys: Vec<String>,
 }
 
-/// What a change came to.
+/// Result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Changed {
-    /// The version of the metadata that brings it.
+pub struct ChangeSummary {
+    /// Version of the metadata with the change.
     pub version: u64,
-    /// Targets that it adds or replaces.
+    /// Targets added or replaced.
     pub put: Vec<String>,
-    /// Targets that it takes away.
+    /// Targets removed.
     pub removed: Vec<String>,
-    /// Whether it was only looked at.
+    /// Whether nothing was written.
     pub dry_run: bool,
 }
 
 impl Operator {
-    /// Opens a repository at a store's URL, with the trusted root and the keys in a directory.
+    /// Opens the repository at a store's URL, with the file of the trusted root and the directory of the keys.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -118,44 +118,44 @@ impl Operator {
         Ok(Self { files: Files::open(store)?, root: root.to_owned(), keys: keys.to_owned(), validity })
     }
 
-    /// What is published, verified like a machine does. With `expired`, what has expired is shown all the same.
+    /// Returns the contents, verified as by a machine. With `expired`, expired contents are accepted.
     ///
     /// # Errors
-    /// [`Error::Refused`]; [`Error::Away`]; [`Error::File`].
+    /// [`Error::Refused`]; [`Error::Unavailable`]; [`Error::File`].
     pub fn contents(&self, expired: bool) -> Result<Contents> {
         let enforcement = ExpirationEnforcement::from(!expired);
         self.files.store.block_on(async {
             let repository = self.load(enforcement).await?;
-            let (mut bundles, mut troubles) = (Vec::new(), Vec::new());
+            let (mut bundles, mut problems) = (Vec::new(), Vec::new());
             for version in client::bundles(&repository) {
                 match client::bundle(&repository, version).await {
                     Ok(bundle) => bundles.push(bundle),
-                    Err(error) => troubles.push(error.to_string()),
+                    Err(error) => problems.push(error.to_string()),
                 }
             }
             let assignment = client::assignment(&repository).await?;
             let named = assignment.iter().flat_map(|assignment| [assignment.bundle, assignment.previous]).flatten();
-            troubles.extend(named.filter_map(|version| unfit(&bundles, version)));
-            Ok(Contents { roles: roles(&repository), assignment, bundles, troubles })
+            problems.extend(named.filter_map(|version| problem_of(&bundles, version)));
+            Ok(Contents { roles: roles(&repository), assignment, bundles, problems })
         })
     }
 
-    /// Makes a change, or says what it would be.
+    /// Publishes a change; with `dry_run`, only checks it.
     ///
     /// # Errors
-    /// [`Error::Publish`] where it would break what is there, or keys are missing; as [`Self::contents`].
-    pub fn change(&self, change: Change, dry_run: bool) -> Result<Changed> {
+    /// [`Error::Publish`] if the change is invalid or keys are missing; those of [`Self::contents`].
+    pub fn change(&self, change: Change, dry_run: bool) -> Result<ChangeSummary> {
         self.files.store.block_on(async {
             let repository = self.load(ExpirationEnforcement::Unsafe).await?;
             let plan = plan(&repository, change).await?;
             self.check_keys(&repository.root().signed)?;
             let from = highest(&repository);
-            let mut changed = Changed { version: from + 1, put: plan.names(), removed: plan.remove.clone(), dry_run };
+            let mut summary = ChangeSummary { version: from + 1, put: plan.names(), removed: plan.remove.clone(), dry_run };
             if !dry_run {
                 let root = serde_json::to_vec(repository.root()).map_err(|error| Error::publish(error.to_string(), "report this"))?;
-                changed.version = self.publish(&repository, &root, &plan, from).await?;
+                summary.version = self.publish(&repository, &root, &plan, from).await?;
             }
-            Ok(changed)
+            Ok(summary)
         })
     }
 
@@ -163,12 +163,12 @@ impl Operator {
         let root = std::fs::read(&self.root).map_err(FileError::at(&self.root, "read"))?;
         if self.files.read(TIMESTAMP).await?.is_none() {
             let what = format!("{} holds no repository", self.files.store.url());
-            return Err(Error::publish(what, "begin one with `thermocline rollout init`, or name the store that does"));
+            return Err(Error::publish(what, "create one with `thermocline rollout init`, or name another store"));
         }
         client::load(&self.files, &root, None, expiration).await
     }
 
-    /// Whether the keys that must sign are there, before anything is written.
+    /// Checks that the required keys exist before anything is written.
     fn check_keys(&self, root: &Root) -> Result<()> {
         for role in keys::ONLINE {
             let allowed: Vec<_> = root.keys(role).collect();
@@ -179,17 +179,17 @@ impl Operator {
             let needed = root.roles.get(&role).map_or(1, |keys| keys.threshold.get());
             if ours < needed {
                 let what = format!("{} of the {needed} keys that must sign {role} are in {}", ours, self.keys.display());
-                return Err(Error::publish(what, "name the directory with the keys that the root names, by --keys"));
+                return Err(Error::publish(what, "name the directory with the root's keys by --keys"));
             }
         }
         Ok(())
     }
 
-    /// Signs and writes, the timestamp last, under a root that machines take. Returns the version that it has become.
+    /// Signs and writes all files, the timestamp last, under a root that machines trust. Returns the new version.
     async fn publish(&self, repository: &Repository, root: &[u8], plan: &Plan, from: u64) -> Result<u64> {
         let before = self.files.read(TIMESTAMP).await?;
         let directory = client::scratch()?;
-        // The library reads both from files.
+        // The library reads the root and the targets from files.
         let root_file = directory.path().join("root.json");
         std::fs::write(&root_file, root).map_err(FileError::at(&root_file, "write"))?;
         let mut targets = Vec::new();
@@ -213,12 +213,12 @@ impl Operator {
                 return Ok(version);
             }
         }
-        let what = format!("versions {} to {} are taken", from + 1, from + ATTEMPTS_MAX);
-        Err(Error::publish(what, "see who else publishes to this store, and remove what they left under metadata/"))
+        let what = format!("versions {} to {} exist", from + 1, from + ATTEMPTS_MAX);
+        Err(Error::publish(what, "find out who else publishes to this store, and remove the unused files below metadata/"))
     }
 
-    /// Signs what was edited and writes it; `false` where its numbers are taken. `before` is the timestamp that this is to
-    /// follow.
+    /// Signs the edited metadata and writes it; returns `false` if the version exists. `before` is the timestamp that
+    /// must still be current.
     async fn sign_and_write(&self, mut editor: RepositoryEditor, directory: &Path, version: u64, before: Option<&[u8]>) -> Result<bool> {
         let number = NonZeroU64::new(version).unwrap_or(NonZeroU64::MIN);
         let (targets, timestamp) = (until(self.validity.targets), until(self.validity.timestamp));
@@ -241,7 +241,7 @@ impl Operator {
             }
         }
         if self.files.read(TIMESTAMP).await?.as_deref() != before {
-            return Err(Error::publish("somebody else has published meanwhile, and their change stands", "look at it, and try again"));
+            return Err(Error::publish("another user has published in the meantime; that change stands", "check it, and try again"));
         }
         store.write(TIMESTAMP, read(&out.join("timestamp.json"))?, false).await?;
         Ok(true)
@@ -252,39 +252,37 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(std::fs::read(path).map_err(FileError::at(path, "read"))?)
 }
 
-/// Why machines that are assigned a version cannot go by it.
-fn unfit(bundles: &[Bundle], version: u64) -> Option<String> {
+/// Returns why machines cannot follow an assigned version, if so.
+fn problem_of(bundles: &[Bundle], version: u64) -> Option<String> {
     let Some(bundle) = bundles.iter().find(|bundle| bundle.version == version) else {
-        return Some(format!("bundle {version} is assigned, and not there to be followed"));
+        return Some(format!("bundle {version} is assigned but not published"));
     };
-    bundle
-        .expired(now_unix_s())
-        .then(|| format!("bundle {version} is assigned, and has expired: its machines go by their configuration file"))
+    bundle.expired(now_unix_s()).then(|| format!("bundle {version} is assigned but has expired: its machines use their configuration file"))
 }
 
 fn now_unix_s() -> u64 {
     u64::try_from(Timestamp::now().as_second()).unwrap_or(0)
 }
 
-/// An outcome of the library, in our terms.
+/// Converts a result of the TUF library.
 fn tough<T>(outcome: tough::error::Result<T>) -> Result<T> {
     outcome.map_err(|error| Error::from_tough(&error))
 }
 
-/// A time from now on.
+/// Returns the time after a duration from now.
 fn until(duration: Duration) -> Timestamp {
-    // In whole seconds, as the specification has them.
+    // The specification requires whole seconds.
     let seconds = Timestamp::now().as_second().saturating_add(i64::try_from(duration.as_secs()).unwrap_or(i64::MAX));
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
 }
 
-/// The highest version of what is signed with each change.
+/// Returns the highest version of the files that are signed with each change.
 fn highest(repository: &Repository) -> u64 {
     let versions = [repository.targets().signed.version, repository.snapshot().signed.version, repository.timestamp().signed.version];
     versions.iter().map(|version| version.get()).max().unwrap_or(0)
 }
 
-/// Targets to put and to remove.
+/// Targets to add and to remove.
 #[derive(Debug, Default)]
 struct Plan {
     put: Vec<(String, Vec<u8>)>,
@@ -304,7 +302,7 @@ impl Plan {
     }
 }
 
-/// What a change comes to, if it may be made.
+/// Plans a change, if it is valid.
 async fn plan(repository: &Repository, change: Change<'_>) -> Result<Plan> {
     let published = client::bundles(repository);
     let known = |version: u64| {

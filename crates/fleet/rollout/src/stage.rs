@@ -1,105 +1,119 @@
-//! The stages of a rollout: a state, and what becomes of it at each look.
+//! The stages of a rollout: a state machine that advances with each evaluation.
 //!
 //! ```text
 //! start -> running in stage 1 -> running in stage 2 -> ... -> finished
 //!              |  ^                                              |
-//!         stop |  | resume       a breach, or a human            | a human
+//!         stop |  | resume       a breach, or the operator       | the operator
 //!              v  |                    |                         v
 //!            stopped ------------------+-------------------> rolled back
 //! ```
 //!
 //! # Invariants
-//! - [`step`] and [`act`] are pure: the same state, sight and time give the same state and decision.
-//! - Without evidence nothing is promoted. With a breach, whatever is pinned, the bundle is taken back: what holds machines in
-//!   place must not hold harm in place.
+//! - [`step`] and [`act`] are pure: the same state, evaluation and time give the same state and decision.
+//! - Nothing is promoted without evidence. A breach rolls the bundle back even if the rollout is pinned: a pin must not
+//!   preserve harm.
 //! - Holding is a decision and carries its reason.
 
 use serde::{Deserialize, Serialize};
 
 use crate::assignment::{ALL_PPM, Assignment, SCHEMA};
-use crate::guard::Verdict;
-use crate::look::Seen;
+use crate::guard::{Judgement, Verdict};
 use crate::plan::{Plan, share};
 
-/// Where a rollout is.
+/// The evaluation of a stage: the judgements of all guards and the evidence behind them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Machines that should have the bundle and have reported.
+    pub treated_machines: usize,
+    /// Machines of the control group that have reported.
+    pub control_machines: usize,
+    /// Time of the stage that the evidence covers, in milliseconds.
+    pub covered_ms: u64,
+    /// Share of the treated machines on which the bundle is, or was, in effect.
+    pub following: f64,
+    /// Judgements of the guards, in the order of the plan.
+    pub judgements: Vec<Judgement>,
+}
+
+/// State of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Its id. Machines draw their places by it.
+    /// Id of the rollout. Machines derive their places from it.
     pub rollout: String,
-    /// The bundle's version.
+    /// Version of the bundle.
     pub bundle: u64,
-    /// What machines have that do not have the bundle; none is their configuration file.
+    /// Version that machines without the bundle follow; `None` is their configuration file.
     pub previous: Option<u64>,
-    /// When it began, in milliseconds of Unix time.
+    /// Start of the rollout, in milliseconds of Unix time.
     pub started_unix_ms: u64,
-    /// What it is doing.
+    /// Phase of the rollout.
     pub phase: Phase,
-    /// The stage that it is in, or ended in.
+    /// Index of the current or last stage.
     pub stage: usize,
-    /// When that stage began.
+    /// Start of that stage or of the final phase, in milliseconds of Unix time.
     pub since_unix_ms: u64,
-    /// A human holds it in this stage. Guards still roll back.
+    /// Whether the operator holds the rollout in this stage. Guards still roll back.
     pub pinned: bool,
 }
 
-/// What a rollout is doing.
+/// Phase of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// It is looked at.
+    /// It is evaluated.
     Running,
-    /// A human has stopped it: machines keep what they have, and nobody decides.
+    /// The operator has stopped it: assignments stay, and nothing is decided.
     Stopped,
-    /// Every machine is back at what it had.
+    /// All machines follow the previous bundle again.
     RolledBack,
-    /// All stages are done.
+    /// All stages are complete.
     Finished,
 }
 
-/// What a look decides.
+/// Decision after an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// On to this stage.
+    /// Begin the next stage.
     Promote {
-        /// Its name.
+        /// Name of the stage.
         to: String,
     },
-    /// All stages are done.
+    /// All stages are complete.
     Finish,
-    /// The stage goes on.
+    /// Stay in the stage.
     Hold {
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// Every machine goes back to what it had.
+    /// Return all machines to the previous bundle.
     RollBack {
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// There is nothing to decide.
+    /// Nothing to decide: the rollout is not running.
     Rest {
-        /// Why.
+        /// Reason.
         why: String,
     },
 }
 
-/// What a human does.
+/// Action of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Stay in this stage.
+    /// Hold the rollout in this stage.
     Pin,
-    /// Stay as it is, and decide nothing.
+    /// Keep the assignments and decide nothing.
     Stop,
-    /// Go on after a pin or a stop.
+    /// Continue after a pin or a stop.
     Resume,
-    /// Take the bundle back.
+    /// Roll the bundle back.
     RollBack,
 }
 
 impl State {
-    /// A rollout that begins now.
+    /// Creates the state of a rollout that starts now.
     #[must_use]
     pub fn start(rollout: &str, bundle: u64, previous: Option<u64>, now_unix_ms: u64) -> Self {
         Self {
@@ -114,7 +128,7 @@ impl State {
         }
     }
 
-    /// Who follows what, in this state.
+    /// Returns the assignment for this state.
     #[must_use]
     pub fn assignment(&self, plan: &Plan) -> Assignment {
         let stage = plan.stages.get(self.stage);
@@ -137,10 +151,10 @@ impl State {
     }
 }
 
-/// What becomes of a rollout at a look.
+/// Decides after an evaluation. Returns the next state and the decision.
 #[must_use]
-pub fn step(plan: &Plan, state: &State, seen: &Seen, now_unix_ms: u64) -> (State, Decision) {
-    let decision = decide(plan, state, seen);
+pub fn step(plan: &Plan, state: &State, evaluation: &Evaluation, now_unix_ms: u64) -> (State, Decision) {
+    let decision = decide(plan, state, evaluation);
     let next = match &decision {
         Decision::Promote { .. } => State { stage: state.stage + 1, since_unix_ms: now_unix_ms, ..state.clone() },
         Decision::Finish => State { phase: Phase::Finished, since_unix_ms: now_unix_ms, ..state.clone() },
@@ -150,65 +164,64 @@ pub fn step(plan: &Plan, state: &State, seen: &Seen, now_unix_ms: u64) -> (State
     (next, decision)
 }
 
-fn decide(plan: &Plan, state: &State, seen: &Seen) -> Decision {
+fn decide(plan: &Plan, state: &State, evaluation: &Evaluation) -> Decision {
     let rest = |why: &str| Decision::Rest { why: why.to_owned() };
     match state.phase {
         Phase::Running => {}
-        Phase::Stopped => return rest("stopped; `thermocline rollout resume` goes on"),
+        Phase::Stopped => return rest("stopped; `thermocline rollout resume` continues it"),
         Phase::RolledBack => return rest("rolled back; fix the bundle and start a new rollout"),
         Phase::Finished => return rest("finished"),
     }
-    let breaches: Vec<String> = seen
+    let breaches: Vec<String> = evaluation
         .judgements
         .iter()
-        .filter(|judged| judged.verdict == Verdict::Breach)
-        .map(|judged| format!("{}: {}", judged.guard, judged.why))
+        .filter(|judgement| judgement.verdict == Verdict::Breach)
+        .map(|judgement| format!("{}: {}", judgement.guard, judgement.why))
         .collect();
     if !breaches.is_empty() {
         return Decision::RollBack { why: breaches.join("; ") };
     }
-    let Some(stage) = plan.stages.get(state.stage) else { return rest("there is no such stage in the plan") };
-    let waits = waits(plan, state, seen);
-    if !waits.is_empty() {
-        return Decision::Hold { why: waits.join("; ") };
+    let Some(stage) = plan.stages.get(state.stage) else { return rest("the plan has no such stage") };
+    let missing = missing(plan, state, evaluation);
+    if !missing.is_empty() {
+        return Decision::Hold { why: missing.join("; ") };
     }
     if state.pinned {
-        return Decision::Hold { why: format!("pinned in {}; `thermocline rollout resume` goes on", stage.name) };
+        return Decision::Hold { why: format!("pinned in {}; `thermocline rollout resume` continues it", stage.name) };
     }
     plan.stages.get(state.stage + 1).map_or(Decision::Finish, |next| Decision::Promote { to: next.name.clone() })
 }
 
-/// Everything that a stage still waits for.
-fn waits(plan: &Plan, state: &State, seen: &Seen) -> Vec<String> {
+/// Returns the conditions for the end of the stage that are not met yet.
+fn missing(plan: &Plan, state: &State, evaluation: &Evaluation) -> Vec<String> {
     let Some(stage) = plan.stages.get(state.stage) else { return Vec::new() };
-    let mut waits = Vec::new();
+    let mut missing = Vec::new();
     let hours = |ms: u64| format!("{}.{} h", ms / 3_600_000, ms % 3_600_000 / 360_000);
-    if seen.covered_ms < stage.least_ms {
-        waits.push(format!("evidence covers {} of {}", hours(seen.covered_ms), hours(stage.least_ms)));
+    if evaluation.covered_ms < stage.least_ms {
+        missing.push(format!("evidence covers {} of {}", hours(evaluation.covered_ms), hours(stage.least_ms)));
     }
-    for (what, machines) in [("with the bundle", seen.treated_machines), ("of control", seen.control_machines)] {
+    for (what, machines) in [("with the bundle", evaluation.treated_machines), ("of control", evaluation.control_machines)] {
         if machines < plan.machines_min {
-            waits.push(format!("{machines} machines {what} were heard of, {} are needed", plan.machines_min));
+            missing.push(format!("{machines} machines {what} have reported, {} are needed", plan.machines_min));
         }
     }
-    if seen.treated_machines >= plan.machines_min && seen.following < plan.following_min {
-        let [following, wanted] = [seen.following, plan.following_min].map(|share| format!("{:.0} %", share * 100.0));
-        waits
-            .push(format!("{following} of the machines that should have bundle {} are seen to have it, {wanted} are needed", state.bundle));
+    if evaluation.treated_machines >= plan.machines_min && evaluation.following < plan.following_min {
+        let [following, expected] = [evaluation.following, plan.following_min].map(|share| format!("{:.0} %", share * 100.0));
+        missing.push(format!("{following} of the machines that should have bundle {} follow it, {expected} are needed", state.bundle));
     }
-    for (judged, _) in seen.judgements.iter().zip(&plan.guards).filter(|(_, guard)| guard.proof) {
-        // Where no proof is asked for, something must have been measured all the same.
-        if if stage.proof { judged.verdict != Verdict::Pass } else { judged.measured.is_none() } {
-            waits.push(format!("{}: {}", judged.guard, judged.why));
+    for (judgement, _) in evaluation.judgements.iter().zip(&plan.guards).filter(|(_, guard)| guard.proof) {
+        // Without `proof` in the stage, the guard must still have measured something.
+        if if stage.proof { judgement.verdict != Verdict::Pass } else { judgement.measured.is_none() } {
+            missing.push(format!("{}: {}", judgement.guard, judgement.why));
         }
     }
-    waits
+    missing
 }
 
-/// What becomes of a rollout when a human acts.
+/// Applies an action of the operator. Returns the next state.
 ///
 /// # Errors
-/// What is in the way, and what to do.
+/// The reason why the action is not possible, and what to do.
 pub fn act(plan: &Plan, state: &State, action: Action, now_unix_ms: u64) -> Result<State, String> {
     let name = plan.stages.get(state.stage).map_or("its last stage", |stage| &stage.name);
     match (action, state.phase) {
@@ -221,14 +234,14 @@ pub fn act(plan: &Plan, state: &State, action: Action, now_unix_ms: u64) -> Resu
         (Action::Pin, Phase::Running) => Ok(State { pinned: true, ..state.clone() }),
         (Action::Stop, Phase::Stopped) => Err("it is stopped already".to_owned()),
         (Action::Stop, Phase::Running) => Ok(State { phase: Phase::Stopped, ..state.clone() }),
-        // Nobody looked in the meantime: the stage's test begins anew.
+        // The evidence has a gap: the test of the stage starts over.
         (Action::Resume, Phase::Stopped) => Ok(State { phase: Phase::Running, pinned: false, since_unix_ms: now_unix_ms, ..state.clone() }),
         (Action::Resume, Phase::Running) if state.pinned => Ok(State { pinned: false, ..state.clone() }),
-        (Action::Resume, Phase::Running) => Err(format!("it goes on in {name}; there is nothing to resume")),
+        (Action::Resume, Phase::Running) => Err(format!("it is running in {name}; there is nothing to resume")),
     }
 }
 
-/// In words: `canary (3% of the machines)`.
+/// Describes the current stage, such as `canary (3% of the machines)`.
 #[must_use]
 pub fn place(plan: &Plan, state: &State) -> String {
     let assignment = state.assignment(plan);

@@ -1,5 +1,5 @@
-//! An operator publishes, a machine follows, and somebody in between tampers.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+//! An operator publishes, a machine follows, and an attacker changes the store in between.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy's exemption for tests does not cover helpers in integration tests")]
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,13 +12,13 @@ use rollout::{Refusal, keys};
 use tempfile::TempDir;
 use units::RatioPpm;
 
-/// An operator's and a machine's directories, and the store between them.
+/// The directories of an operator and a machine, and the store between them.
 struct World {
     directory: TempDir,
 }
 
 impl World {
-    /// A repository with one root key of one, two bundles, and every machine on the second.
+    /// Creates a repository with one root key, two bundles, and all machines on the second.
     fn new() -> Self {
         let world = Self { directory: tempfile::tempdir().unwrap() };
         keys::generate(&world.path("keys"), 1, false).unwrap();
@@ -26,7 +26,7 @@ impl World {
         for version in [1, 2] {
             world.change(Change::Publish(&bundle(version)));
         }
-        world.change(Change::Assign(&everybody(Some(2), Some(1))));
+        world.change(Change::Assign(&all_machines(Some(2), Some(1))));
         world
     }
 
@@ -69,7 +69,7 @@ impl World {
         Follower::new(self.settings())
     }
 
-    /// The only file of a folder whose name ends so.
+    /// Returns the file of a folder with this ending and the highest version.
     fn newest(&self, folder: &str, ending: &str) -> PathBuf {
         let names = std::fs::read_dir(self.store(folder)).unwrap().map(|entry| entry.unwrap().path());
         let number = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().split('.').next().unwrap().parse::<u64>().unwrap_or(0);
@@ -81,7 +81,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// Waits until the clock shows a time.
+/// Waits until a time.
 fn wait_for(unix_s: u64) {
     while now() < unix_s {
         std::thread::sleep(Duration::from_millis(20));
@@ -98,7 +98,7 @@ fn bundle(version: u64) -> Bundle {
     Bundle::parse("test", &text).unwrap()
 }
 
-fn everybody(bundle: Option<u64>, previous: Option<u64>) -> Assignment {
+fn all_machines(bundle: Option<u64>, previous: Option<u64>) -> Assignment {
     Assignment {
         schema: SCHEMA,
         rollout: "r".to_owned(),
@@ -112,45 +112,45 @@ fn everybody(bundle: Option<u64>, previous: Option<u64>) -> Assignment {
     }
 }
 
-fn version(told: &Poll) -> Option<u64> {
-    told.guidance.as_ref().and_then(|guidance| guidance.bundle.as_ref()).map(|bundle| bundle.version)
+fn version(poll: &Poll) -> Option<u64> {
+    poll.guidance.as_ref().and_then(|guidance| guidance.bundle.as_ref()).map(|bundle| bundle.version)
 }
 
-/// A poll refuses what the store offers, for this reason, and tells of nothing to follow.
+/// Checks that a poll refuses the contents of the store for this reason and returns no guidance.
 fn refused(machine: &mut Follower, at: u64, reason: Refusal, what: &str) {
     let before = machine.poll(at).refused[reason.as_str()];
-    let told = machine.poll(at);
-    assert_eq!((told.guidance, told.refused[reason.as_str()] > before), (None, true), "{what}: {:?}", told.error);
+    let poll = machine.poll(at);
+    assert_eq!((poll.guidance, poll.refused[reason.as_str()] > before), (None, true), "{what}: {:?}", poll.error);
 }
 
 #[test]
-fn what_is_published_is_followed() {
+fn a_published_assignment_is_followed() {
     let world = World::new();
     let mut machine = world.machine();
-    let told = machine.poll(now());
-    assert_eq!((version(&told), told.error.as_deref()), (Some(2), None));
-    let guidance = told.guidance.unwrap();
+    let poll = machine.poll(now());
+    assert_eq!((version(&poll), poll.error.as_deref()), (Some(2), None));
+    let guidance = poll.guidance.unwrap();
     assert_eq!((guidance.arm, guidance.rollout.as_str(), guidance.previous), (Arm::Bundle, "r", Some(bundle_of(&world, 1))));
-    // Nothing new: one request.
-    let requests = told.requests;
-    let told = machine.poll(now());
-    assert_eq!((told.guidance, told.requests - requests), (None, 1));
-    // Assigned back.
-    world.change(Change::Assign(&everybody(Some(1), None)));
+    // An unchanged repository takes one request.
+    let requests = poll.requests;
+    let poll = machine.poll(now());
+    assert_eq!((poll.guidance, poll.requests - requests), (None, 1));
+    // Assigned to the first bundle.
+    world.change(Change::Assign(&all_machines(Some(1), None)));
     assert_eq!(version(&machine.poll(now())), Some(1));
-    // Nobody's turn has come, and a held-back machine.
-    world.change(Change::Assign(&Assignment { share_ppm: 0, ..everybody(Some(2), Some(1)) }));
-    let told = machine.poll(now());
-    assert_eq!((told.guidance.as_ref().map(|guidance| guidance.arm), version(&told)), (Some(Arm::Previous), Some(1)));
-    world.change(Change::Assign(&Assignment { control_ppm: ALL_PPM, ..everybody(Some(2), Some(1)) }));
+    // A machine whose place is not reached, and one of the control group.
+    world.change(Change::Assign(&Assignment { share_ppm: 0, ..all_machines(Some(2), Some(1)) }));
+    let poll = machine.poll(now());
+    assert_eq!((poll.guidance.as_ref().map(|guidance| guidance.arm), version(&poll)), (Some(Arm::Previous), Some(1)));
+    world.change(Change::Assign(&Assignment { control_ppm: ALL_PPM, ..all_machines(Some(2), Some(1)) }));
     assert_eq!(machine.poll(now()).guidance.unwrap().arm, Arm::Control);
-    // A revoked bundle takes everybody back.
-    world.change(Change::Assign(&everybody(Some(2), Some(1))));
+    // Machines of a revoked bundle return to the previous one.
+    world.change(Change::Assign(&all_machines(Some(2), Some(1))));
     world.change(Change::Revoke(2));
     assert_eq!(version(&machine.poll(now())), Some(1));
     world.change(Change::Revoke(1));
-    let told = machine.poll(now());
-    assert!(told.guidance.unwrap().bundle.is_none(), "the configuration file");
+    let poll = machine.poll(now());
+    assert!(poll.guidance.unwrap().bundle.is_none(), "the configuration file");
 }
 
 fn bundle_of(world: &World, version: u64) -> Bundle {
@@ -158,53 +158,53 @@ fn bundle_of(world: &World, version: u64) -> Bundle {
 }
 
 #[test]
-fn a_restart_without_the_store_goes_by_the_same_bundle() {
+fn after_a_restart_without_the_store_the_same_bundle_is_in_effect() {
     let world = World::new();
     let guidance = world.machine().poll(now()).guidance;
     std::fs::rename(world.path("store"), world.path("away")).unwrap();
     let (mut machine, remembered) = world.restarted();
     assert_eq!(remembered.unwrap(), guidance);
-    let told = machine.poll(now());
-    assert!(told.guidance.is_none() && told.error.is_some());
-    assert_eq!(told.refused.values().sum::<u64>(), 0, "an empty store is no forgery");
-    // A torn note is refused and made anew.
-    let note = world.path("state/rollout/followed");
-    let whole = std::fs::read(&note).unwrap();
-    std::fs::write(&note, &whole[..whole.len() / 2]).unwrap();
+    let poll = machine.poll(now());
+    assert!(poll.guidance.is_none() && poll.error.is_some());
+    assert_eq!(poll.refused.values().sum::<u64>(), 0, "a missing repository is no refusal");
+    // A torn cache file is refused and written again.
+    let cached = world.path("state/rollout/followed");
+    let whole = std::fs::read(&cached).unwrap();
+    std::fs::write(&cached, &whole[..whole.len() / 2]).unwrap();
     let (mut machine, remembered) = world.restarted();
     assert_eq!(remembered.unwrap_err().refusal(), Some(Refusal::Malformed));
     std::fs::remove_dir_all(world.path("store")).unwrap();
     std::fs::rename(world.path("away"), world.path("store")).unwrap();
     assert_eq!(machine.poll(now()).guidance, guidance);
-    assert_eq!(std::fs::read(&note).unwrap(), whole);
+    assert_eq!(std::fs::read(&cached).unwrap(), whole);
 }
 
 #[test]
-fn a_machine_killed_while_it_wrote_goes_on() {
+fn a_machine_killed_during_a_write_continues() {
     let world = World::new();
     let old = std::fs::read(world.store("metadata/timestamp.json")).unwrap();
     world.machine().poll(now());
-    world.change(Change::Assign(&everybody(Some(1), None)));
+    world.change(Change::Assign(&all_machines(Some(1), None)));
     assert_eq!(version(&world.machine().poll(now())), Some(1));
     let new = std::fs::read(world.store("metadata/timestamp.json")).unwrap();
-    let notes: Vec<_> = std::fs::read_dir(world.path("state/rollout/seen")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert!(notes.len() >= 5, "{notes:?}");
-    for note in notes {
+    let files: Vec<_> = std::fs::read_dir(world.path("state/rollout/verified")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 5, "{files:?}");
+    for file in files {
         for part in [0, 1, 2] {
-            let whole = std::fs::read(&note).unwrap();
-            std::fs::write(&note, &whole[..whole.len() * part / 2]).unwrap();
-            // What an old note would have forbidden is forbidden without it.
+            let whole = std::fs::read(&file).unwrap();
+            std::fs::write(&file, &whole[..whole.len() * part / 2]).unwrap();
+            // Older metadata is refused even without this file.
             std::fs::write(world.store("metadata/timestamp.json"), &old).unwrap();
-            refused(&mut world.machine(), now(), Refusal::Rollback, &format!("{} cut to {part} halves", note.display()));
+            refused(&mut world.machine(), now(), Refusal::Rollback, &format!("{} cut to {part} halves", file.display()));
             std::fs::write(world.store("metadata/timestamp.json"), &new).unwrap();
             let mut machine = world.machine();
-            assert_eq!(machine.poll(now()).error, None, "{} cut to {part} halves", note.display());
+            assert_eq!(machine.poll(now()).error, None, "{} cut to {part} halves", file.display());
         }
     }
 }
 
 #[test]
-fn no_file_of_the_store_can_be_changed() {
+fn every_altered_file_of_the_store_is_refused() {
     for (folder, ending) in [
         ("metadata", "timestamp.json"),
         ("metadata", ".snapshot.json"),
@@ -217,12 +217,12 @@ fn no_file_of_the_store_can_be_changed() {
         let whole = std::fs::read(&file).unwrap();
         let mut machine = world.machine();
         for at in [whole.len() / 3, whole.len() / 2, whole.len() - 3] {
-            // A byte, the end, more than there was, and nothing.
+            // An altered byte, a truncated file, an oversized one, and an empty one.
             let flipped: Vec<u8> = whole.iter().enumerate().map(|(i, byte)| if i == at { byte ^ 1 } else { *byte }).collect();
             for bytes in [flipped, whole[..at].to_vec(), [whole.clone(), vec![b' '; 2 << 20]].concat(), Vec::new()] {
                 std::fs::write(&file, &bytes).unwrap();
-                let told = machine.poll(now());
-                assert!(told.guidance.is_none() && told.error.is_some(), "{ending} at {at}: {} bytes", bytes.len());
+                let poll = machine.poll(now());
+                assert!(poll.guidance.is_none() && poll.error.is_some(), "{ending} at {at}: {} bytes", bytes.len());
             }
         }
         std::fs::write(&file, whole).unwrap();
@@ -231,11 +231,11 @@ fn no_file_of_the_store_can_be_changed() {
 }
 
 #[test]
-fn other_keys_sign_nothing() {
+fn signatures_of_other_keys_are_refused() {
     let world = World::new();
     let mut machine = world.machine();
     machine.poll(now());
-    // Somebody with keys of their own, and the store.
+    // An attacker with other keys and access to the store.
     let root = std::fs::read(world.path("root.json")).unwrap();
     for name in ["keys", "root.json", "store"] {
         std::fs::rename(world.path(name), world.path(&format!("own-{name}"))).unwrap();
@@ -245,40 +245,40 @@ fn other_keys_sign_nothing() {
     for version in 1..=9 {
         world.change(Change::Publish(&bundle(version)));
     }
-    world.change(Change::Assign(&everybody(Some(9), None)));
+    world.change(Change::Assign(&all_machines(Some(9), None)));
     std::fs::write(world.path("root.json"), root).unwrap();
     refused(&mut machine, now(), Refusal::Signature, "other keys");
-    // Nor does their root: it is not signed by ours.
+    // The attacker's root is not signed by the trusted keys either.
     std::fs::copy(world.store("metadata/1.root.json"), world.store("metadata/2.root.json")).unwrap();
     refused(&mut machine, now(), Refusal::Signature, "another root");
 }
 
 #[test]
-fn what_is_older_is_refused() {
+fn older_metadata_is_refused() {
     let world = World::new();
     let mut machine = world.machine();
     let old = std::fs::read(world.store("metadata/timestamp.json")).unwrap();
     assert_eq!(version(&machine.poll(now())), Some(2));
-    world.change(Change::Assign(&everybody(Some(1), None)));
+    world.change(Change::Assign(&all_machines(Some(1), None)));
     assert_eq!(version(&machine.poll(now())), Some(1));
     std::fs::write(world.store("metadata/timestamp.json"), &old).unwrap();
     refused(&mut machine, now(), Refusal::Rollback, "rollback");
-    // After a restart too, and where the library's own note is gone.
+    // Also after a restart, and if the library's own files are missing.
     let (mut machine, remembered) = world.restarted();
     assert_eq!(remembered.unwrap().unwrap().bundle.unwrap().version, 1);
     refused(&mut machine, now(), Refusal::Rollback, "rollback after a restart");
-    std::fs::write(world.path("state/rollout/seen/timestamp.json"), "torn").unwrap();
-    std::fs::remove_file(world.path("state/rollout/seen/snapshot.json")).unwrap();
+    std::fs::write(world.path("state/rollout/verified/timestamp.json"), "torn").unwrap();
+    std::fs::remove_file(world.path("state/rollout/verified/snapshot.json")).unwrap();
     refused(&mut machine, now(), Refusal::Rollback, "rollback after damage");
 }
 
 #[test]
-fn a_store_that_stands_still_is_told_from_one_without_news() {
+fn withheld_updates_are_detected_by_expiry() {
     let world = World::new();
     world.operator_for(Validity { timestamp: Duration::from_secs(2), ..Validity::default() }).change(Change::Refresh, false).unwrap();
     let mut machine = world.machine();
     assert_eq!(version(&machine.poll(now())), Some(2));
-    // The library takes the time from the system: it has to pass.
+    // The library uses the system's clock: real time has to pass.
     wait_for(now() + 3);
     refused(&mut machine, now(), Refusal::Expired, "freeze");
     assert!(world.operator().contents(false).is_err() && world.operator().contents(true).is_ok());
@@ -287,10 +287,10 @@ fn a_store_that_stands_still_is_told_from_one_without_news() {
 }
 
 #[test]
-fn versions_of_different_changes_do_not_mix() {
+fn files_of_different_changes_cannot_be_combined() {
     let world = World::new();
     let (old_snapshot, old_targets) = (world.newest("metadata", ".snapshot.json"), world.newest("metadata", ".targets.json"));
-    world.change(Change::Assign(&everybody(Some(1), None)));
+    world.change(Change::Assign(&all_machines(Some(1), None)));
     for (old, ending) in [(old_snapshot, ".snapshot.json"), (old_targets, ".targets.json")] {
         let new = world.newest("metadata", ending);
         let whole = std::fs::read(&new).unwrap();
@@ -298,47 +298,47 @@ fn versions_of_different_changes_do_not_mix() {
         refused(&mut world.machine(), now(), Refusal::Mismatch, ending);
         std::fs::write(&new, whole).unwrap();
     }
-    // One bundle under another's name.
+    // A bundle under the name of another.
     let (one, two) = (world.newest("targets", ".bundle-1.toml"), world.newest("targets", ".bundle-2.toml"));
     std::fs::copy(two, one).unwrap();
     refused(&mut world.machine(), now(), Refusal::Mismatch, "bundle");
 }
 
 #[test]
-fn as_many_root_keys_sign_as_must() {
+fn a_root_needs_its_threshold_of_signatures() {
     let world = World { directory: tempfile::tempdir().unwrap() };
     keys::generate(&world.path("keys"), 3, false).unwrap();
     world.operator().init(2, false).unwrap();
     world.change(Change::Publish(&bundle(1)));
-    world.change(Change::Assign(&everybody(Some(1), None)));
+    world.change(Change::Assign(&all_machines(Some(1), None)));
     let mut machine = world.machine();
     assert_eq!(version(&machine.poll(now())), Some(1));
-    // New keys for every role need two of the three old ones.
+    // New keys need the signatures of two of the three old root keys.
     keys::generate(&world.path("new"), 1, false).unwrap();
     for name in ["root-2.pk8", "root-3.pk8"] {
         std::fs::rename(world.path("keys").join(name), world.path(name)).unwrap();
     }
-    let told = world.operator().rotate(&world.path("new"), 1, false).unwrap_err().to_string();
-    assert!(told.contains("1 of the 2 keys"), "{told}");
-    assert!(world.operator().rotate(&world.path("keys"), 2, true).unwrap_err().to_string().contains("of which 2 shall"));
+    let error = world.operator().rotate(&world.path("new"), 1, false).unwrap_err().to_string();
+    assert!(error.contains("1 of the 2 keys"), "{error}");
+    assert!(world.operator().rotate(&world.path("keys"), 2, true).unwrap_err().to_string().contains("of which 2 must"));
     std::fs::rename(world.path("root-3.pk8"), world.path("keys/root-3.pk8")).unwrap();
     assert!(world.operator().rotate(&world.path("new"), 1, true).unwrap().dry_run);
     world.operator().rotate(&world.path("new"), 1, false).unwrap();
-    // The machine takes the new root, for the old one's keys have signed it.
+    // The machine accepts the new root, because the old keys have signed it.
     assert_eq!(machine.poll(now()).error, None);
     assert!(world.operator().change(Change::Refresh, false).unwrap_err().to_string().contains("0 of the 1 keys"));
     std::fs::rename(world.path("keys"), world.path("old")).unwrap();
     std::fs::rename(world.path("new"), world.path("keys")).unwrap();
     world.change(Change::Publish(&bundle(2)));
-    world.change(Change::Assign(&everybody(Some(2), Some(1))));
+    world.change(Change::Assign(&all_machines(Some(2), Some(1))));
     assert_eq!(version(&machine.poll(now())), Some(2));
-    // Whoever leaves out the new root cannot bring the old keys back.
+    // Withholding the new root does not bring the old keys back.
     std::fs::remove_file(world.store("metadata/2.root.json")).unwrap();
     std::fs::rename(world.path("keys"), world.path("new")).unwrap();
     std::fs::rename(world.path("old"), world.path("keys")).unwrap();
     let mut forged = std::fs::read_dir(world.store("metadata")).unwrap().map(|entry| entry.unwrap().path());
     assert!(forged.all(|path| !path.ends_with("2.root.json")));
-    // Signed by the old keys, with numbers above all that were seen: refused all the same.
+    // Signed by the old keys, with versions above all verified ones: still refused.
     let old = World { directory: tempfile::tempdir().unwrap() };
     for name in ["keys", "state"] {
         copy(&world.path(name), &old.path(name));
@@ -348,12 +348,12 @@ fn as_many_root_keys_sign_as_must() {
     for version in 1..=20 {
         old.change(Change::Publish(&bundle(version)));
     }
-    old.change(Change::Assign(&everybody(Some(20), None)));
+    old.change(Change::Assign(&all_machines(Some(20), None)));
     std::fs::copy(old.path("given.json"), old.path("root.json")).unwrap();
     refused(&mut old.machine(), now(), Refusal::Signature, "revoked keys");
 }
 
-/// Copies a directory with what is in it.
+/// Copies a directory recursively.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -368,8 +368,8 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn what_is_signed_and_wrong_is_refused_all_the_same() {
-    // Signed by the right keys, with what no check of the program that published it has seen.
+fn signed_but_invalid_bundles_are_refused() {
+    // Signed by the right keys, published by a program that did not check it.
     let check = |change: fn(&mut Bundle), piece: &str| {
         let world = World::new();
         let mut machine = world.machine();
@@ -377,12 +377,12 @@ fn what_is_signed_and_wrong_is_refused_all_the_same() {
         let mut wrong = bundle(3);
         change(&mut wrong);
         world.change(Change::Publish(&wrong));
-        world.change(Change::Assign(&everybody(Some(3), Some(2))));
-        let told = machine.poll(now());
-        assert_eq!((&told.guidance, told.refused["out_of_range"]), (&None, 1), "{told:?}");
-        assert!(told.error.as_ref().is_some_and(|told| told.contains(piece)), "{told:?}");
-        // Back to one that is right.
-        world.change(Change::Assign(&everybody(Some(1), None)));
+        world.change(Change::Assign(&all_machines(Some(3), Some(2))));
+        let poll = machine.poll(now());
+        assert_eq!((&poll.guidance, poll.refused["out_of_range"]), (&None, 1), "{poll:?}");
+        assert!(poll.error.as_ref().is_some_and(|error| error.contains(piece)), "{poll:?}");
+        // A valid bundle is followed again.
+        world.change(Change::Assign(&all_machines(Some(1), None)));
         assert_eq!(version(&machine.poll(now())), Some(1));
     };
     check(|bundle| drop(bundle.knobs.insert("cold_age.percentile", Value::Ratio(RatioPpm(1)))), "out of range");
@@ -391,34 +391,34 @@ fn what_is_signed_and_wrong_is_refused_all_the_same() {
 }
 
 #[test]
-fn a_bundle_past_its_day_is_counted_and_told_with_its_day() {
+fn an_expired_bundle_is_counted_and_reported_to_the_operator() {
     let world = World::new();
     let mut machine = world.machine();
     assert_eq!(machine.poll(now()).refused["expired"], 0);
-    // The bundles of this test hold for a day, and signatures for a week.
+    // The bundles of this test are valid for a day, and signatures for a week.
     let later = now() + 2 * 86_400;
-    let (told, again) = (machine.poll(later), machine.poll(later + 300));
-    assert_eq!((told.refused["expired"], again.refused["expired"], told.error), (1, 2, None));
-    // The operator is told, too, once the day has come.
+    let (poll, next_poll) = (machine.poll(later), machine.poll(later + 300));
+    assert_eq!((poll.refused["expired"], next_poll.refused["expired"], poll.error), (1, 2, None));
+    // The operator sees the problem once the bundle has expired.
     let mut short = bundle(3);
     short.expires_unix_s = now() + 2;
     world.change(Change::Publish(&short));
-    world.change(Change::Assign(&everybody(Some(3), Some(2))));
-    assert_eq!(world.operator().contents(false).unwrap().troubles, [""; 0]);
+    world.change(Change::Assign(&all_machines(Some(3), Some(2))));
+    assert_eq!(world.operator().contents(false).unwrap().problems, [""; 0]);
     wait_for(short.expires_unix_s);
-    let troubles = world.operator().contents(false).unwrap().troubles;
-    assert!(matches!(troubles.as_slice(), [one] if one.contains("bundle 3 is assigned, and has expired")), "{troubles:?}");
+    let problems = world.operator().contents(false).unwrap().problems;
+    assert!(matches!(problems.as_slice(), [one] if one.contains("bundle 3 is assigned but has expired")), "{problems:?}");
     let (_, remembered) = world.restarted();
-    assert!(remembered.unwrap().unwrap().bundle.unwrap().expired(later), "whoever goes by it has to look");
+    assert!(remembered.unwrap().unwrap().bundle.unwrap().expired(later), "the agent has to check the expiry");
 }
 
 #[test]
-fn what_would_break_the_repository_is_not_published() {
+fn invalid_changes_are_not_published() {
     let world = World::new();
     let check = |change: Change, piece: &str| {
         for dry_run in [true, false] {
-            let told = world.operator().change(change, dry_run).unwrap_err().to_string();
-            assert!(told.contains(piece), "{told}");
+            let error = world.operator().change(change, dry_run).unwrap_err().to_string();
+            assert!(error.contains(piece), "{error}");
         }
     };
     check(Change::Publish(&bundle(2)), "write version = 3");
@@ -426,18 +426,18 @@ fn what_would_break_the_repository_is_not_published() {
     old.expires_unix_s = now() - 1;
     check(Change::Publish(&old), "expired already");
     check(Change::Revoke(3), "name one of 1, 2");
-    check(Change::Assign(&everybody(Some(5), None)), "no bundle 5");
-    check(Change::Assign(&everybody(None, Some(5))), "no bundle 5");
-    check(Change::Assign(&Assignment { share_ppm: ALL_PPM + 1, ..everybody(None, None) }), "share_ppm");
+    check(Change::Assign(&all_machines(Some(5), None)), "no bundle 5");
+    check(Change::Assign(&all_machines(None, Some(5))), "no bundle 5");
+    check(Change::Assign(&Assignment { share_ppm: ALL_PPM + 1, ..all_machines(None, None) }), "share_ppm");
     let init =
         |root: &str| Operator::open(world.path("store").to_str().unwrap(), &world.path(root), &world.path("keys"), Validity::default());
     assert!(init("other.json").unwrap().init(1, false).unwrap_err().to_string().contains("holds a repository already"));
     let before = std::fs::read(world.store("metadata/timestamp.json")).unwrap();
-    let looked = world.operator().change(Change::Publish(&bundle(3)), true).unwrap();
-    assert_eq!((looked.put, looked.dry_run), (vec!["bundle-3.toml".to_owned()], true));
+    let planned = world.operator().change(Change::Publish(&bundle(3)), true).unwrap();
+    assert_eq!((planned.put, planned.dry_run), (vec!["bundle-3.toml".to_owned()], true));
     assert_eq!(std::fs::read(world.store("metadata/timestamp.json")).unwrap(), before);
-    // What an interrupted change has left is passed over.
-    let version = looked.version;
+    // Files of an interrupted change are ignored.
+    let version = planned.version;
     std::fs::write(world.store(&format!("metadata/{version}.targets.json")), "left").unwrap();
     let done = world.operator().change(Change::Publish(&bundle(3)), false).unwrap();
     assert_eq!(done.version, version + 1);

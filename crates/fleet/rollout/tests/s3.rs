@@ -1,5 +1,5 @@
-//! A rollout through a real object store (s3s-fs, an S3 server over a directory) and through its outage. `make test-s3` builds
-//! the server and runs this test.
+//! A rollout through a real object store (s3s-fs, an S3 server over a directory) and through its outage. `make test-s3`
+//! builds the server and runs this test.
 #![cfg(feature = "s3")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "clippy's exemption for tests does not cover helpers in integration tests")]
 

@@ -1,6 +1,7 @@
-//! A thousand machines follow a rollout through an hour: who follows what, and how often the store is asked.
+//! A thousand machines follow a rollout for two hours: counts the machines that follow it and the requests to the
+//! store.
 //!
-//! The hour passes in the polls' own clock; every request, signature and file is real.
+//! The clock of the polls is simulated; every request, signature and file is real.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that measures")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,7 +16,7 @@ const MACHINES: u32 = 1_000;
 const POLL_S: u64 = 300;
 
 #[test]
-fn a_thousand_machines_follow() {
+fn a_thousand_machines_follow_with_few_requests() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let (store, root, keys) = (path("store"), path("root.json"), path("keys"));
@@ -53,7 +54,7 @@ fn a_thousand_machines_follow() {
         machine: format!("m{machine}"),
         cluster: "c".to_owned(),
     };
-    // In the first hour each machine meets the rollout and hears of nothing else. The second begins with a restart, and with
+    // In the first hour each machine finds the rollout and then no change. The second hour begins with a restart and
     // another stage.
     let mut requests = [0u64; 2];
     let mut following = [0u32; 2];
@@ -63,10 +64,10 @@ fn a_thousand_machines_follow() {
         let (mut follower, _) = Follower::new(settings(machine));
         let mut arm = None;
         for poll in 0..3_600 / POLL_S {
-            let told = follower.poll(now + poll * POLL_S);
-            assert_eq!(told.error, None);
-            arm = told.guidance.map(|guidance| guidance.arm).or(arm);
-            requests[0] += if poll + 1 == 3_600 / POLL_S { told.requests } else { 0 };
+            let result = follower.poll(now + poll * POLL_S);
+            assert_eq!(result.error, None);
+            arm = result.guidance.map(|guidance| guidance.arm).or(arm);
+            requests[0] += if poll + 1 == 3_600 / POLL_S { result.requests } else { 0 };
         }
         following[0] += u32::from(arm == Some(Arm::Bundle));
         machines.push(arm);
@@ -75,12 +76,12 @@ fn a_thousand_machines_follow() {
     for (machine, before) in (0..).zip(machines) {
         let (mut follower, remembered) = Follower::new(settings(machine));
         let mut arm = remembered.unwrap().map(|guidance| guidance.arm);
-        assert_eq!(arm, before, "what was remembered");
+        assert_eq!(arm, before, "the cached guidance");
         for poll in 0..3_600 / POLL_S {
-            let told = follower.poll(now + 3_600 + poll * POLL_S);
-            assert_eq!(told.error, None);
-            arm = told.guidance.map(|guidance| guidance.arm).or(arm);
-            requests[1] += if poll + 1 == 3_600 / POLL_S { told.requests } else { 0 };
+            let result = follower.poll(now + 3_600 + poll * POLL_S);
+            assert_eq!(result.error, None);
+            arm = result.guidance.map(|guidance| guidance.arm).or(arm);
+            requests[1] += if poll + 1 == 3_600 / POLL_S { result.requests } else { 0 };
         }
         assert!(before != Some(Arm::Bundle) || arm == Some(Arm::Bundle), "stages nest");
         assert_eq!(before == Some(Arm::Control), arm == Some(Arm::Control));
@@ -88,7 +89,7 @@ fn a_thousand_machines_follow() {
     }
     let per_hour = requests.map(|requests| f64::from(u32::try_from(requests).unwrap()) / f64::from(MACHINES));
     println!("requests per machine and hour: {per_hour:?}; following: {following:?} of {MACHINES}");
-    // Eleven polls of one file, and one that verifies everything.
+    // Eleven polls of one file, and one full verification.
     assert!(per_hour.iter().all(|&requests| requests <= 20.0), "{per_hour:?}");
     // Five standard deviations of a binomial around 1 % and 50 %.
     assert!((1..=26).contains(&following[0]) && (421..=579).contains(&following[1]), "{following:?}");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ::rollout::experiment::{Finding, GroupFound, Question, Report, Row, compare};
+use ::rollout::experiment::{Finding, GroupSummary, Question, Report, Row, compare};
 use ::rollout::metric::Unit;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -69,7 +69,7 @@ pub(crate) fn experiment(config: &Config, format: Format, arguments: &Experiment
 
 fn text(report: &Report) -> String {
     let mut text = String::new();
-    for (name, GroupFound { group, machines, entries, first_unix_ms, last_unix_ms }) in ["A", "B"].iter().zip(&report.groups) {
+    for (name, GroupSummary { group, machines, entries, first_unix_ms, last_unix_ms }) in ["A", "B"].iter().zip(&report.groups) {
         let [first, last] = [first_unix_ms, last_unix_ms].map(|time| calendar::time(*time));
         let _ = writeln!(text, "{name}: {group}: {machines} machines, {entries} entries, {first} to {last}");
     }

@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::rollout::assignment::{self, Assignment, SCHEMA, Which};
+use ::rollout::assignment::{self, Assignment, Group, SCHEMA};
 use ::rollout::keys::{self, KeyFile};
-use ::rollout::repository::{Change, Changed, Contents, Operator, Validity};
+use ::rollout::repository::{Change, ChangeSummary, Contents, Operator, Validity};
 use anyhow::{Context, Result, bail};
 use config::bundle::{BYTES_MAX, rfc3339};
 use config::{Bundle, Config};
@@ -68,12 +68,12 @@ pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> 
         RolloutCommand::Show(arguments) => show(config, format, arguments)?,
         RolloutCommand::Verify(repository) => {
             let contents = reader(config, repository)?.contents(false)?;
-            let valid = contents.troubles.is_empty();
+            let valid = contents.problems.is_empty();
             let first = contents.roles.iter().min_by_key(|role| role.expires_unix_s);
             let until = first.map(|role| format!("; {} expires first, at {}", role.role, rfc3339(role.expires_unix_s))).unwrap_or_default();
-            print(format, &json!({ "ok": valid, "troubles": contents.troubles, "roles": contents.roles }), || {
-                let troubles: String = contents.troubles.iter().map(|trouble| format!("{trouble}\n")).collect();
-                format!("{troubles}{} bundles verified{until}\n", contents.bundles.len())
+            print(format, &json!({ "ok": valid, "problems": contents.problems, "roles": contents.roles }), || {
+                let problems: String = contents.problems.iter().map(|problem| format!("{problem}\n")).collect();
+                format!("{problems}{} bundles verified{until}\n", contents.bundles.len())
             })?;
             return Ok(if valid { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
@@ -84,9 +84,9 @@ pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> 
             let version = assignment.version(&arguments.machine, &arguments.cluster);
             let place = assignment::place_ppm(&assignment.rollout, &arguments.machine);
             let arm = match which {
-                Which::Bundle(_) => "bundle",
-                Which::Previous => "previous",
-                Which::Control => "control",
+                Group::Bundle(_) => "bundle",
+                Group::Previous => "previous",
+                Group::Control => "control",
             };
             let shown =
                 json!({ "machine": arguments.machine, "cluster": arguments.cluster, "arm": arm, "version": version, "place_ppm": place });
@@ -143,7 +143,7 @@ fn change(config: &Config, format: Format, signing: &Signing, change: Change, wh
     print_change(format, &changed, what)
 }
 
-fn print_change(format: Format, changed: &Changed, what: &str) -> Result<()> {
+fn print_change(format: Format, changed: &ChangeSummary, what: &str) -> Result<()> {
     print(format, changed, || {
         let (would, version) = (if changed.dry_run { "dry run, nothing is written: " } else { "" }, changed.version);
         format!("{would}{what} (metadata version {version})\n")
@@ -216,8 +216,8 @@ fn contents_text(contents: &Contents) -> String {
         let knobs: Vec<_> = bundle.knobs.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         let _ = writeln!(text, "{:>8}  {:<24} {created:<21} {expires:<21} {}", bundle.version, bundle.id, knobs.join(", "));
     }
-    for trouble in &contents.troubles {
-        let _ = writeln!(text, "error: {trouble}");
+    for problem in &contents.problems {
+        let _ = writeln!(text, "error: {problem}");
     }
     let assigned = contents.assignment.as_ref().map_or_else(|| "nothing is assigned".to_owned(), assignment_text);
     let _ = writeln!(text, "{assigned}");

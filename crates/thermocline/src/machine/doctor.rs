@@ -48,7 +48,7 @@ fn bundles(config: &Config) -> Option<Check> {
     let own = Repository { store: None, root: None };
     let found = || -> Result<Contents> { Ok(crate::fleet::rollout::reader(config, &own)?.contents(false)?) };
     (!url.is_empty()).then(|| match found() {
-        Ok(contents) if contents.troubles.is_empty() => {
+        Ok(contents) if contents.problems.is_empty() => {
             let assigned =
                 contents.assignment.as_ref().map_or("nothing is assigned".to_owned(), |assignment| format!("stage {:?}", assignment.stage));
             let found = format!("{url}: {} bundles verified, {assigned}", contents.bundles.len());
@@ -56,7 +56,7 @@ fn bundles(config: &Config) -> Option<Check> {
         }
         Ok(contents) => {
             let remedy = "see `thermocline rollout verify`; machines follow the last valid bundle".to_owned();
-            Check { name: "rollout", status: Status::Missing, found: contents.troubles.join("; "), remedy }
+            Check { name: "rollout", status: Status::Missing, found: contents.problems.join("; "), remedy }
         }
         Err(error) => {
             missing("rollout", &error, "give the machine the root.json of `thermocline rollout init`, and credentials of the store")

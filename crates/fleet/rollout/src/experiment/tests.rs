@@ -5,12 +5,12 @@ use crate::evidence::MachineId;
 use crate::random::normal;
 
 #[test]
-fn groups_are_what_their_terms_say() {
-    let check = |text: &str, want: bool| {
+fn an_entry_belongs_to_a_group_if_all_terms_hold() {
+    let check = |text: &str, expected: bool| {
         let group = Group::parse(text).unwrap();
         let id = JobId::new("eu-1", "web-17", "/j", "boot", 1);
         let figures = Figures { bundle_version: 7, ..Figures::default() };
-        assert_eq!(group.holds(&Sight { id: &id, class: "batch", figures: &figures }), want, "{text}");
+        assert_eq!(group.holds(&EntryRef { id: &id, class: "batch", figures: &figures }), expected, "{text}");
         assert_eq!(group.to_string(), text);
     };
     check("bundle=7", true);
@@ -25,10 +25,10 @@ fn groups_are_what_their_terms_say() {
 }
 
 #[test]
-fn what_is_no_group_is_told() {
+fn invalid_groups_are_rejected() {
     let check = |text: &str, piece: &str| {
-        let told = Group::parse(text).unwrap_err();
-        assert!(told.contains(piece), "{told}");
+        let error = Group::parse(text).unwrap_err();
+        assert!(error.contains(piece), "{error}");
     };
     check("eu-1", "there are bundle=VERSION");
     check("colour=red", "there are bundle=VERSION");
@@ -44,7 +44,7 @@ fn question(seed: u64) -> Question {
     Question { a, b, from_unix_ms: 0, until_unix_ms: u64::MAX, before_ms: 0, objective: 0.002, seed }
 }
 
-/// Machines of very different sizes and kinds, of which those of group B stall more by this factor.
+/// Returns machines of very different sizes and levels; those of group B stall more by `factor`.
 fn fleet(machines: usize, factor: f64, seed: u64) -> Evidence {
     let random = &mut Rng::with_seed(seed);
     let mut evidence = Evidence::default();
@@ -71,9 +71,9 @@ fn row(report: &Report, metric: &str) -> Row {
     report.rows.iter().find(|row| row.metric == metric).unwrap().clone()
 }
 
-/// Of many experiments in which nothing differs, 95 % of the intervals hold zero, and the noise is as wide as the difference is.
+/// In many experiments without a difference, 95 % of the intervals contain zero, and so does the noise.
 #[test]
-fn nothing_is_found_where_nothing_is() {
+fn no_difference_is_found_where_there_is_none() {
     let (mut stalls, mut percentiles, mut noises) = (0, 0, 0);
     for seed in 0..200 {
         let report = report(&fleet(80, 1.0, seed), &question(seed)).unwrap();
@@ -83,15 +83,15 @@ fn nothing_is_found_where_nothing_is() {
         noises += usize::from(stall.difference.abs() <= stall.noise.unwrap());
     }
     println!("of 200: stall {stalls}, p98 {percentiles}, within noise {noises}");
-    // 190, and three deviations of 3.1.
+    // 190, with three standard deviations of 3.1.
     assert!((181..=199).contains(&stalls), "{stalls}");
     assert!((178..=200).contains(&percentiles), "{percentiles}");
     assert!((178..=200).contains(&noises), "{noises}");
 }
 
-/// A known difference is inside its interval, outside of the noise, and found.
+/// A known difference is inside its interval, exceeds the noise and is found.
 #[test]
-fn what_differs_is_found() {
+fn a_difference_is_found() {
     let (mut found, mut percentiles, mut covered) = (0, 0, 0);
     for seed in 0..60 {
         let report = report(&fleet(150, 1.5, seed), &question(seed)).unwrap();
@@ -114,7 +114,7 @@ fn the_same_seed_gives_the_same_report() {
 }
 
 #[test]
-fn what_was_before_makes_intervals_narrow() {
+fn values_from_before_make_intervals_narrower() {
     let with = fleet(80, 1.0, 1);
     let mut without = with.clone();
     without.machines.values_mut().for_each(|slots| slots[2] = Slot::default());
@@ -126,7 +126,7 @@ fn what_was_before_makes_intervals_narrow() {
 }
 
 #[test]
-fn too_few_machines_are_told() {
-    let told = report(&fleet(3, 1.0, 1), &question(1)).unwrap_err().to_string();
-    assert!(told.contains("machines in group hash="), "{told}");
+fn too_few_machines_are_an_error() {
+    let error = report(&fleet(3, 1.0, 1), &question(1)).unwrap_err().to_string();
+    assert!(error.contains("machines in group hash="), "{error}");
 }

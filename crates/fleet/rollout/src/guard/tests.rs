@@ -1,7 +1,7 @@
 use super::*;
 use crate::random::normal;
 
-/// A fleet of so many machines a side, whose figures a test sets.
+/// A fleet with `sizes` machines per side, whose figures are set by the test.
 struct Fleet {
     machines: Vec<(MachineId, Side, Slot, Slot, Option<Failure>)>,
 }
@@ -21,12 +21,12 @@ impl Fleet {
     }
 
     fn judge(&self, guard: &Guard, values: Option<&Values>) -> Judgement {
-        let witnesses: Vec<Witness> = self
+        let machines: Vec<MachineEvidence> = self
             .machines
             .iter()
-            .map(|(id, side, before, since, failure)| Witness { id, side: *side, before, since, failure: *failure })
+            .map(|(id, side, before, since, failure)| MachineEvidence { id, side: *side, before, since, failure: *failure })
             .collect();
-        judge(guard, &witnesses, values, Look { alpha: 0.01, elapsed: 1.0 }, 3)
+        judge(guard, &machines, values, SequentialTest { alpha: 0.01, elapsed: 1.0 }, 3)
     }
 }
 
@@ -38,7 +38,7 @@ fn stall() -> Guard {
     guard(Watched::Metric("memory_stall".to_owned()), Margin::Absolute(0.01), None)
 }
 
-/// Stalls of this share, with the machines' own differences of 0.1 % in it.
+/// Returns machines with these shares of stall, and a standard deviation of 0.1 % between machines.
 fn stalled(control: f64, treated: f64, sizes: [usize; 2]) -> Fleet {
     let mut random = fastrand::Rng::with_seed(1);
     Fleet::of(sizes, |side, _, _, since| {
@@ -50,10 +50,10 @@ fn stalled(control: f64, treated: f64, sizes: [usize; 2]) -> Fleet {
 }
 
 #[test]
-fn verdicts_follow_the_bounds() {
-    let check = |control, treated, sizes, want: Verdict, why: &str| {
+fn verdicts_follow_from_the_bounds() {
+    let check = |control, treated, sizes, expected: Verdict, why: &str| {
         let found = stalled(control, treated, sizes).judge(&stall(), None);
-        assert!(found.verdict == want && found.why.contains(why), "{control} {treated} {sizes:?}: {found:?}");
+        assert!(found.verdict == expected && found.why.contains(why), "{control} {treated} {sizes:?}: {found:?}");
     };
     check(0.01, 0.01, [50, 20], Verdict::Pass, "no worse");
     check(0.01, 0.015, [50, 20], Verdict::Pass, "no worse");
@@ -65,22 +65,22 @@ fn verdicts_follow_the_bounds() {
 }
 
 #[test]
-fn before_there_is_evidence_nothing_is_said() {
+fn without_evidence_the_verdict_is_hold() {
     let fleet = stalled(0.01, 0.9, [50, 20]);
-    let witnesses: Vec<Witness> = fleet
+    let machines: Vec<MachineEvidence> = fleet
         .machines
         .iter()
-        .map(|(id, side, before, since, failure)| Witness { id, side: *side, before, since, failure: *failure })
+        .map(|(id, side, before, since, failure)| MachineEvidence { id, side: *side, before, since, failure: *failure })
         .collect();
-    let found = judge(&stall(), &witnesses, None, Look { alpha: 0.01, elapsed: 0.0 }, 3);
+    let found = judge(&stall(), &machines, None, SequentialTest { alpha: 0.01, elapsed: 0.0 }, 3);
     assert!(found.verdict == Verdict::Hold && found.measured.is_none(), "{found:?}");
 }
 
 #[test]
-fn three_machines_without_spread_prove_nothing() {
+fn three_machines_without_spread_are_no_proof() {
     let found = Fleet::of([3, 3], |side, _, _, since| {
         since.sums.time_ms = 1e6;
-        // 0.9 points where one is allowed.
+        // 0.9 percentage points, of 1 allowed.
         since.sums.memory_stall_us = if side == Side::Treated { 0.009e9 } else { 0.0 };
         None
     });
@@ -88,12 +88,12 @@ fn three_machines_without_spread_prove_nothing() {
 }
 
 #[test]
-fn a_figure_that_should_be_high_is_turned_around() {
+fn a_lower_value_is_worse_if_higher_is_better() {
     let saved = guard(Watched::Metric("saved".to_owned()), Margin::Absolute(0.01), None);
-    let check = |control: f64, treated: f64, want: Verdict| {
+    let check = |control: f64, treated: f64, expected: Verdict| {
         let mut random = fastrand::Rng::with_seed(2);
         let fleet = Fleet::of([50, 20], |side, _, before, since| {
-            // Machines differ by much more than the bundle changes; what they were before says so.
+            // Machines differ by much more than the bundle changes, and did so before.
             let own = 0.3 + 0.1 * normal(&mut random);
             let change = if side == Side::Treated { treated } else { control };
             for (slot, share) in [(before, own), (since, own + change + 0.002 * normal(&mut random))] {
@@ -102,7 +102,7 @@ fn a_figure_that_should_be_high_is_turned_around() {
             None
         });
         let found = fleet.judge(&saved, None);
-        assert_eq!(found.verdict, want, "{control} {treated}: {found:?}");
+        assert_eq!(found.verdict, expected, "{control} {treated}: {found:?}");
     };
     check(0.0, 0.05, Verdict::Pass);
     check(0.0, -0.05, Verdict::Breach);
@@ -110,7 +110,7 @@ fn a_figure_that_should_be_high_is_turned_around() {
 }
 
 #[test]
-fn within_the_limit_more_is_no_harm() {
+fn a_higher_value_within_the_limit_is_no_breach() {
     let over = |limit| guard(Watched::Metric("promotion_rate_over".to_owned()), Margin::Absolute(0.001), limit);
     let fleet = |share: f64| {
         Fleet::of([50, 50], |side, index, _, since| {
@@ -128,13 +128,13 @@ fn within_the_limit_more_is_no_harm() {
 }
 
 #[test]
-fn agents_that_fail_are_counted_and_named() {
+fn failed_agents_are_counted_by_kind() {
     let failures = guard(Watched::AgentFailures, Margin::Absolute(0.05), None);
-    let check = |sizes: [usize; 2], failed: [usize; 2], want: Verdict| {
+    let check = |sizes: [usize; 2], failed: [usize; 2], expected: Verdict| {
         let kinds = [Failure::Silent, Failure::Restarted, Failure::Reverted];
         let fleet = Fleet::of(sizes, |side, index, _, _| (index < failed[side as usize]).then(|| kinds[index % 3]));
         let found = fleet.judge(&failures, None);
-        assert_eq!(found.verdict, want, "{sizes:?} {failed:?}: {found:?}");
+        assert_eq!(found.verdict, expected, "{sizes:?} {failed:?}: {found:?}");
         found
     };
     check([50, 10], [1, 0], Verdict::Hold);
@@ -147,12 +147,12 @@ fn agents_that_fail_are_counted_and_named() {
 }
 
 #[test]
-fn a_query_holds_one_value_per_machine() {
+fn a_query_guard_judges_one_value_per_machine() {
     let watched = Watched::Query { url: String::new(), query: String::new(), machine_label: String::new(), better: Better::Lower };
     let errors = guard(watched, Margin::Relative(0.10), None);
     let mut random = fastrand::Rng::with_seed(3);
     let fleet = Fleet::of([40, 40], |_, _, _, _| None);
-    let mut check = |treated: f64, known: bool, want: Verdict, piece: &str| {
+    let mut check = |treated: f64, known: bool, expected: Verdict, piece: &str| {
         let value = |id: &MachineId, side: Side, random: &mut fastrand::Rng| {
             let mean = if side == Side::Treated { treated } else { 100.0 };
             (id.machine.clone(), mean + normal(random))
@@ -160,7 +160,7 @@ fn a_query_holds_one_value_per_machine() {
         let values: std::collections::BTreeMap<String, f64> =
             fleet.machines.iter().filter(|_| known).map(|(id, side, ..)| value(id, *side, &mut random)).collect();
         let found = fleet.judge(&errors, Some(&Ok(values)));
-        assert!(found.verdict == want && found.why.contains(piece), "{treated}: {found:?}");
+        assert!(found.verdict == expected && found.why.contains(piece), "{treated}: {found:?}");
     };
     check(100.0, true, Verdict::Pass, "no worse");
     check(120.0, true, Verdict::Breach, "worse");
@@ -169,10 +169,10 @@ fn a_query_holds_one_value_per_machine() {
     assert!(failed.verdict == Verdict::Hold && failed.why.contains("connection refused"), "{failed:?}");
 }
 
-/// The chance that is told for what is detectable is the chance of seeing it.
+/// A detectable harm is detected with the stated power.
 #[test]
-fn what_is_detectable_is_seen_as_often_as_said() {
-    let seen = (0..400).filter(|&seed| {
+fn a_detectable_harm_is_detected_with_the_stated_power() {
+    let detected = (0..400).filter(|&seed| {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut fleet = |harm: f64| {
             Fleet::of([60, 30], |side, _, _, since| {
@@ -185,6 +185,6 @@ fn what_is_detectable_is_seen_as_often_as_said() {
         let detectable = fleet(0.0).judge(&stall(), None).measured.unwrap().detectable;
         fleet(0.01 + detectable).judge(&stall(), None).verdict == Verdict::Breach
     });
-    let seen = seen.count();
-    assert!((280..=370).contains(&seen), "{seen} of 400");
+    let detected = detected.count();
+    assert!((280..=370).contains(&detected), "{detected} of 400");
 }

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
-use ::rollout::evidence::{Reader, Sight, Wanted};
+use ::rollout::evaluation;
+use ::rollout::evidence::{EntryRef, Reader, Selection};
 use ::rollout::guard::{Values, Watched};
 use ::rollout::journal::{Event, Journal, Latest};
-use ::rollout::look::{self, Seen};
 use ::rollout::plan::Plan;
 use ::rollout::prometheus;
 use ::rollout::repository::{Change, Operator};
-use ::rollout::stage::{self, Action, Decision, Phase, State};
+use ::rollout::stage::{self, Action, Decision, Evaluation, Phase, State};
 use anyhow::{Context, Result, bail};
 use config::Config;
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub(super) struct Stepped {
     pub(super) bundle: u64,
     pub(super) place: String,
     pub(super) decision: Decision,
-    pub(super) seen: Option<Seen>,
+    pub(super) evaluation: Option<Evaluation>,
     pub(super) after: State,
     pub(super) published: bool,
     pub(super) dry_run: bool,
@@ -218,10 +218,12 @@ impl Looker {
         let Latest { plan, record } = latest(&self.journal)?;
         let state = &record.after;
         let now = now();
-        let (seen, files, unreadable) = if state.phase == Phase::Running { self.see(&plan, state, now)? } else { (None, 0, Vec::new()) };
-        let (after, decision) = stage::step(&plan, state, &seen.clone().unwrap_or_default(), now);
-        if let Some(seen) = seen.as_ref().filter(|_| !self.dry_run) {
-            let event = Event::Looked { decision: decision.clone(), seen: seen.clone(), files, unreadable: unreadable.clone() };
+        let (evaluation, files, unreadable) =
+            if state.phase == Phase::Running { self.see(&plan, state, now)? } else { (None, 0, Vec::new()) };
+        let (after, decision) = stage::step(&plan, state, &evaluation.clone().unwrap_or_default(), now);
+        if let Some(evaluation) = evaluation.as_ref().filter(|_| !self.dry_run) {
+            let event =
+                Event::Evaluated { decision: decision.clone(), evaluation: evaluation.clone(), files, unreadable: unreadable.clone() };
             self.journal.append(&record, now, event, after.clone())?;
         }
         let published = self.publish(&plan, &after, now)?;
@@ -230,7 +232,7 @@ impl Looker {
             bundle: after.bundle,
             place: stage::place(&plan, &after),
             decision,
-            seen,
+            evaluation,
             after,
             published,
             dry_run: self.dry_run,
@@ -239,22 +241,22 @@ impl Looker {
     }
 
     /// The evidence, judged.
-    fn see(&mut self, plan: &Plan, state: &State, now: u64) -> Result<(Option<Seen>, usize, Vec<String>)> {
+    fn see(&mut self, plan: &Plan, state: &State, now: u64) -> Result<(Option<Evaluation>, usize, Vec<String>)> {
         let read_for = (state.rollout.clone(), state.since_unix_ms);
         if self.read_for.as_ref() != Some(&read_for) {
             self.reader = Reader::default();
             self.read_for = Some(read_for);
         }
-        let slot = |sight: &Sight| look::slot(plan, state, sight);
-        let wanted = Wanted {
-            slots: look::SLOTS,
+        let slot = |entry: &EntryRef| evaluation::slot(plan, state, entry);
+        let selection = Selection {
+            slots: evaluation::SLOTS,
             slot: &slot,
-            from_unix_ms: look::baseline_begins(plan, state),
+            from_unix_ms: evaluation::baseline_start(plan, state),
             until_unix_ms: u64::MAX,
             objective: plan.objective,
         };
-        let evidence = self.reader.read(&self.traces, &wanted)?;
-        let since = Duration::from_millis(now.saturating_sub(look::begins(plan, state)));
+        let evidence = self.reader.read(&self.traces, &selection)?;
+        let since = Duration::from_millis(now.saturating_sub(evaluation::evidence_start(plan, state)));
         let answers = plan.guards.iter().filter_map(|guard| match &guard.watched {
             Watched::Query { url, query, machine_label, .. } => {
                 Some((guard.name.clone(), prometheus::ask(url, query, machine_label, since)))
@@ -262,12 +264,12 @@ impl Looker {
             Watched::Metric(_) | Watched::AgentFailures => None,
         });
         let answers: BTreeMap<String, Values> = answers.collect();
-        let seen = look::look(plan, state, &evidence, &answers);
+        let evaluation = evaluation::evaluate(plan, state, &evidence, &answers);
         let mut unreadable = evidence.unreadable;
         if evidence.unreadable_total > unreadable.len() {
             unreadable.push(format!("and {} more", evidence.unreadable_total - unreadable.len()));
         }
-        Ok((Some(seen), evidence.files, unreadable))
+        Ok((Some(evaluation), evidence.files, unreadable))
     }
 
     /// Publishes what the state says, where something else is published, and renews signatures that run out.

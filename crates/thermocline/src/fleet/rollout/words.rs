@@ -4,9 +4,8 @@ use std::fmt::Write;
 
 use ::rollout::guard::{Judgement, Verdict};
 use ::rollout::journal::{Event, Record};
-use ::rollout::look::Seen;
 use ::rollout::plan::Plan;
-use ::rollout::stage::{Decision, Phase, State};
+use ::rollout::stage::{Decision, Evaluation, Phase, State};
 use trace::calendar;
 
 use super::steps::Stepped;
@@ -34,11 +33,11 @@ pub(super) fn phase(state: &State) -> &'static str {
 }
 
 pub(super) fn stepped(stepped: &Stepped) -> String {
-    let Stepped { rollout, bundle, place, seen, dry_run, published, unreadable, .. } = stepped;
+    let Stepped { rollout, bundle, place, evaluation, dry_run, published, unreadable, .. } = stepped;
     let would = if *dry_run { "dry run, nothing is written: " } else { "" };
     let mut text = format!("{would}rollout {rollout} of bundle {bundle}: {}\n", decision(&stepped.decision));
-    if let Some(seen) = seen {
-        text += &judged(seen);
+    if let Some(evaluation) = evaluation {
+        text += &judged(evaluation);
     }
     for file in unreadable {
         let _ = writeln!(text, "unreadable: {file}");
@@ -47,8 +46,8 @@ pub(super) fn stepped(stepped: &Stepped) -> String {
     text
 }
 
-fn judged(seen: &Seen) -> String {
-    let Seen { treated_machines, control_machines, covered_ms, following, judgements } = seen;
+fn judged(evaluation: &Evaluation) -> String {
+    let Evaluation { treated_machines, control_machines, covered_ms, following, judgements } = evaluation;
     let mut text = format!(
         "{treated_machines} machines with the bundle ({:.0} % seen to have it), {control_machines} of control; evidence covers {}.{} h\n",
         following * 100.0,
@@ -101,12 +100,12 @@ pub(super) fn status(plan: &Plan, state: &State, place: &str, agrees: Option<boo
             if stage.proof { ", with proof" } else { "" }
         );
     }
-    let mut last_seen = None;
+    let mut last_evaluation = None;
     for record in records {
         let what = match &record.event {
             Event::Started { .. } => "started".to_owned(),
-            Event::Looked { decision: decided, seen, .. } => {
-                last_seen = Some(seen);
+            Event::Evaluated { decision: decided, evaluation, .. } => {
+                last_evaluation = Some(evaluation);
                 decision(decided)
             }
             Event::Acted { action, by, why } => {
@@ -116,8 +115,8 @@ pub(super) fn status(plan: &Plan, state: &State, place: &str, agrees: Option<boo
         };
         let _ = writeln!(text, "{} {what}", calendar::time(record.unix_ms));
     }
-    if let Some(seen) = last_seen {
-        text += &judged(seen);
+    if let Some(evaluation) = last_evaluation {
+        text += &judged(evaluation);
     }
     text
 }
