@@ -14,62 +14,19 @@
 //! and counted in [`crate::tally::Base::jobs_assumed`].
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use store::FileError;
 use trace::check::{self, Kind};
-use trace::{Basis, Entry, Figures, JobId, Merge, Trace};
-use units::RatioPpm;
+use trace::{Basis, Entry, Merge, Trace};
 
 use self::files::File;
+use self::job::{Job, finish_job};
 use self::pieces::{Content, Piece};
 use crate::coverage::{Part, fingerprint};
 use crate::fleet::{Label, Named, Source};
-use crate::series::{Compressibility, RowError, Series};
-
-/// Compressed size above which a page is not stored: 2990 of 4096 bytes (SDFM section 5.1).
-pub const SIZE_MAX: RatioPpm = RatioPpm(730_000);
-/// Assumed compressed size for a job without a sample.
-const ASSUMED: RatioPpm = RatioPpm(333_333);
-
-/// Error of reading traces.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file or directory cannot be read.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// There is no trace file.
-    #[error("no trace file below {0}; traces end in .parquet")]
-    None(PathBuf),
-    /// A compacted file beside other files.
-    #[error("{0} is compacted, and there are other files: a job could be in several; compact all of them into one file")]
-    Several(PathBuf),
-    /// The row groups do not exist.
-    #[error("row groups {}..{} do not exist: {}", groups.start, groups.end,
-        if *of == 0 { "there are several files; name one of them".to_owned() } else { format!("the file has 0..{of}") })]
-    Groups {
-        /// The requested row groups.
-        groups: Range<u32>,
-        /// Number of row groups of the file; 0 for several files.
-        of: u32,
-    },
-    /// A file is not a trace, is damaged, or has another basis.
-    #[error(transparent)]
-    Trace(#[from] trace::Error),
-    /// An entry is invalid.
-    #[error("{job} on {machine}, entry at {start_unix_ms} ms: {source}")]
-    Row {
-        /// Job of the entry.
-        job: String,
-        /// Machine of the job.
-        machine: String,
-        /// Start of the entry, in milliseconds since the epoch.
-        start_unix_ms: u64,
-        /// The reason.
-        source: RowError,
-    },
-}
+use crate::series::Series;
 
 /// Opened trace files.
 #[derive(Debug)]
@@ -134,12 +91,19 @@ impl Traces {
     /// Those of [`Traces::open`]; [`Error::Groups`] if there are several files or no such row groups.
     pub fn open_groups(paths: &[PathBuf], groups: Range<u32>) -> Result<Self, Error> {
         let mut traces = Self::open(paths)?;
-        let of = traces.alone().ok_or(Error::Groups { groups: groups.clone(), of: 0 })?;
+        let of = pieces::groups_of_only_file(&traces.pieces).ok_or(Error::Groups { groups: groups.clone(), of: 0 })?;
         if groups.is_empty() || groups.end > of {
             return Err(Error::Groups { groups, of });
         }
         traces.pieces = traces.pieces.into_iter().filter_map(|piece| piece.within(&groups)).collect();
         Ok(traces)
+    }
+
+    /// Splits the traces into at most `workers` shares of about the same size. The files of a machine stay together, and
+    /// a single file is split between row groups: a share contains complete jobs.
+    #[must_use]
+    pub fn shares(&self, workers: NonZero<usize>) -> Vec<Share> {
+        pieces::shares(&self.pieces, workers)
     }
 
     /// Returns the basis of the histograms.
@@ -152,61 +116,6 @@ impl Traces {
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.entries
-    }
-}
-
-fn finish_job(job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) {
-    if job.series.is_empty() {
-        return;
-    }
-    let sampled = job.sampled.0.checked_div(job.sampled.1).and_then(|mean| u32::try_from(mean).ok());
-    let sampled = sampled.or_else(|| RatioPpm::of(job.zswap.1, job.zswap.0).map(|ratio| ratio.0));
-    job.series.assumed = sampled.is_none();
-    job.series.compressibility = compressibility(sampled.map_or(ASSUMED, RatioPpm));
-    each(&job.label, &job.series);
-}
-
-/// Returns the compressibility of a job with this compressed size of its sample.
-fn compressibility(sampled: RatioPpm) -> Compressibility {
-    Compressibility { compressible: if sampled > SIZE_MAX { RatioPpm(0) } else { RatioPpm::ONE }, compressed: sampled.min(RatioPpm::ONE) }
-}
-
-/// The job that is being read.
-struct Job {
-    label: Label,
-    series: Series,
-    /// Sum and number of the compressed sizes of its samples.
-    sampled: (u64, u64),
-    /// Pages stored in zswap and pages of its pool, each summed over the entries.
-    zswap: (u64, u64),
-}
-
-impl Job {
-    fn new(basis: &Basis) -> Self {
-        Self { label: Label::default(), series: Series::new(&basis.thresholds), sampled: (0, 0), zswap: (0, 0) }
-    }
-
-    fn begin(&mut self, id: &JobId, class: String, start_unix_ms: u64) {
-        self.series.clear();
-        self.series.start_unix_ms = start_unix_ms;
-        self.label = Label { cluster: id.cluster.clone(), machine: id.machine.clone(), class };
-        self.sampled = (0, 0);
-        self.zswap = (0, 0);
-    }
-
-    fn add_zswap(&mut self, stored: u64, pool: u64) {
-        self.zswap = (self.zswap.0.saturating_add(stored), self.zswap.1.saturating_add(pool));
-    }
-
-    fn push(&mut self, id: &JobId, figures: &Figures, promotions: &[u64], cold: &[u64]) -> Result<(), Error> {
-        if figures.sampled_compressed_ppm > 0 {
-            self.sampled = (self.sampled.0.saturating_add(figures.sampled_compressed_ppm), self.sampled.1 + 1);
-        }
-        self.add_zswap(figures.zswap_stored_bytes, figures.zswap_pool_bytes);
-        let window_ms = u32::try_from(figures.window_ms).unwrap_or(u32::MAX);
-        let pushed = self.series.push(figures.job_age_ms, window_ms, promotions, cold);
-        let (job, machine, start_unix_ms) = (&id.job, &id.machine, figures.start_unix_ms);
-        pushed.map_err(|source| Error::Row { job: job.clone(), machine: machine.clone(), start_unix_ms, source })
     }
 }
 
@@ -259,9 +168,13 @@ impl Named for Traces {
 }
 
 mod compacted;
+mod error;
 mod files;
+mod job;
 mod pieces;
 
+pub use error::Error;
+pub use job::SIZE_MAX;
 pub use pieces::Share;
 
 #[cfg(test)]

@@ -1,11 +1,9 @@
-//! The plan of a rollout: its stages, its guardrails, and the confidence that they require. A TOML file, or [`Plan::default`].
+//! The plan of a rollout: its stages, its guardrails, and the confidence that they require. A TOML file, or
+//! [`Plan::default`].
 //!
 //! A plan does not change while a rollout runs, because the bounds of its sequential test hold for one plan only.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
-use settings::Problems;
 use units::RatioPpm;
 use units::quantity::print_ratio;
 
@@ -26,8 +24,8 @@ pub struct Plan {
     pub machines_min: usize,
     /// The time before the rollout that is the baseline of each machine, in milliseconds.
     pub baseline_ms: u64,
-    /// Time from the start of a stage to the start of its evidence, in milliseconds: agents have to fetch the bundle, and jobs to
-    /// settle.
+    /// Time from the start of a stage to the start of its evidence, in milliseconds: agents have to fetch the bundle,
+    /// and jobs to settle.
     pub settle_ms: u64,
     /// A machine that has written no trace for this long, while others have, is silent. In milliseconds.
     pub silence_ms: u64,
@@ -39,7 +37,7 @@ pub struct Plan {
     pub release_control: bool,
     /// Stages, in order.
     pub stages: Vec<Stage>,
-    /// Guards. All are evaluated at each step.
+    /// Guards; all are judged in each evaluation.
     pub guards: Vec<Guard>,
 }
 
@@ -59,26 +57,11 @@ pub struct Stage {
 }
 
 impl Plan {
-    /// Reads a plan; `path` is its file in messages. Stages or guards that the text does not contain are those of the default plan.
-    ///
-    /// # Errors
-    /// All problems of the text.
-    pub fn parse(path: &Path, text: &str) -> Result<Self, Problems> {
-        file::parse(path, text)
-    }
-
     /// Returns the probability of a false alarm of each guard in each stage.
     #[must_use]
     pub fn alpha(&self) -> f64 {
         let tests = self.stages.len() * self.guards.len();
         self.false_rollbacks / crate::contrast::count(tests.max(1))
-    }
-}
-
-impl Default for Plan {
-    fn default() -> Self {
-        // A test parses it.
-        Self::parse(Path::new("default plan"), "").unwrap_or_else(|problems| unreachable!("{problems}"))
     }
 }
 
@@ -90,6 +73,8 @@ pub fn share(ppm: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::assignment::ALL_PPM;
     use crate::guard::{Margin, Watched};

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use trace::compact::{CompactedTrace, DayEntries, Number};
 
-use super::{Error, Job, finish_job};
+use super::error::Error;
+use super::job::{Job, finish_job};
 use crate::fleet::Label;
 use crate::series::{RowError, Series};
 

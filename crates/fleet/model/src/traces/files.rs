@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use store::FileError;
 
-use super::Error;
+use super::error::Error;
 use crate::coverage::fingerprint;
 
 /// Bytes at the end of a file that identify it: a Parquet file has its metadata there.

@@ -4,7 +4,6 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::Traces;
 use super::files::{File, listing};
 use crate::coverage::Part;
 
@@ -82,41 +81,38 @@ pub struct Share {
     pub groups: Option<Range<u32>>,
 }
 
-impl Traces {
-    /// Returns the number of row groups of the only file; `None` if there are several files.
-    pub(super) fn alone(&self) -> Option<u32> {
-        let first = self.pieces.first()?;
-        let same = self.pieces.iter().all(|piece| piece.files() == first.files());
-        (same && first.files().len() == 1).then_some(first.part.of)
-    }
-
-    /// Splits the traces into at most `workers` shares of about the same size. The files of a machine stay together,
-    /// and a single file is split between row groups: a share contains complete jobs.
-    #[must_use]
-    pub fn shares(&self, workers: NonZero<usize>) -> Vec<Share> {
-        if let (Some(of), Some(file)) = (self.alone(), self.pieces.first().and_then(|piece| piece.files().first())) {
-            return cut(file, of, workers);
-        }
-        let whole: u64 = self.pieces.iter().map(|piece| piece.bytes).sum();
-        let mut shares: Vec<Share> = Vec::new();
-        let (mut before, mut last) = (0u64, None);
-        for piece in &self.pieces {
-            // The share in which the middle of the piece falls, if the whole is divided into equal parts.
-            let middle = u128::from(before + piece.bytes / 2) * workers.get() as u128 / u128::from(whole.max(1));
-            let continues = shares.last().is_some_and(|share| share.files.last() == piece.files().last());
-            if !continues && last != Some(middle) {
-                shares.push(Share { files: Vec::new(), groups: None });
-                last = Some(middle);
-            }
-            if let Some(share) = shares.last_mut().filter(|_| !continues) {
-                share.files.extend_from_slice(piece.files());
-            }
-            before += piece.bytes;
-        }
-        shares
-    }
+/// Returns the number of row groups of the only file; `None` if there are several files.
+pub(super) fn groups_of_only_file(pieces: &[Piece]) -> Option<u32> {
+    let first = pieces.first()?;
+    let same = pieces.iter().all(|piece| piece.files() == first.files());
+    (same && first.files().len() == 1).then_some(first.part.of)
 }
 
+/// Splits pieces into at most `workers` shares of about the same size.
+pub(super) fn shares(pieces: &[Piece], workers: NonZero<usize>) -> Vec<Share> {
+    if let (Some(of), Some(file)) = (groups_of_only_file(pieces), pieces.first().and_then(|piece| piece.files().first())) {
+        return cut(file, of, workers);
+    }
+    let whole: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+    let mut shares: Vec<Share> = Vec::new();
+    let (mut before, mut last) = (0u64, None);
+    for piece in pieces {
+        // The share in which the middle of the piece falls, if the whole is divided into equal parts.
+        let middle = u128::from(before + piece.bytes / 2) * workers.get() as u128 / u128::from(whole.max(1));
+        let continues = shares.last().is_some_and(|share| share.files.last() == piece.files().last());
+        if !continues && last != Some(middle) {
+            shares.push(Share { files: Vec::new(), groups: None });
+            last = Some(middle);
+        }
+        if let Some(share) = shares.last_mut().filter(|_| !continues) {
+            share.files.extend_from_slice(piece.files());
+        }
+        before += piece.bytes;
+    }
+    shares
+}
+
+/// Splits the row groups of a file.
 fn cut(file: &Path, of: u32, workers: NonZero<usize>) -> Vec<Share> {
     let workers = u32::try_from(workers.get()).unwrap_or(u32::MAX).min(of.max(1));
     let at = |worker: u32| u32::try_from(u64::from(of) * u64::from(worker) / u64::from(workers)).unwrap_or(of);

@@ -2,14 +2,17 @@ use std::num::NonZero;
 use std::path::Path;
 
 use policy::thresholds::Thresholds;
-use trace::Writer;
+use trace::{JobId, Writer};
+use units::RatioPpm;
 
 use super::*;
 use crate::fleet::{By, Model, all, run};
 use crate::generate::Fleet;
 use crate::grid::{Grid, Setup};
+use crate::series::Compressibility;
 use crate::tally::Tally;
 use crate::traces::files::collect;
+use crate::traces::job::{ASSUMED, compressibility};
 
 const SETUPS: [Setup; 1] = [Setup::new(RatioPpm(2_000))];
 

@@ -122,29 +122,42 @@ pub fn reference() -> String {
     settings::reference(&SCHEMA, REFERENCE_HEAD, "")
 }
 
-/// Reads a plan.
-pub(super) fn parse(path: &Path, text: &str) -> Result<Plan, Problems> {
-    let mut document = Document::read(&SCHEMA, path, text);
-    let rollout: Rollout = document.get();
-    let stages = list(&mut document, "stage", STAGES);
-    let guards = list(&mut document, "guard", GUARDS);
-    check_names(&mut document, &stages);
-    check_names(&mut document, &guards);
-    let plan = Plan {
-        false_rollbacks: rollout.false_rollbacks.as_f64(),
-        control_ppm: rollout.control.0,
-        machines_min: rollout.machines_min as usize,
-        baseline_ms: millis(rollout.baseline),
-        settle_ms: millis(rollout.settle),
-        silence_ms: millis(rollout.silence),
-        following_min: rollout.following_min.as_f64(),
-        objective: rollout.promotion_rate.as_f64(),
-        release_control: rollout.release_control,
-        stages: stages.iter().map(stage).collect(),
-        guards: guards.iter().map(|section| guard(&mut document, section)).collect(),
-    };
-    check_stages(&mut document, &stages, &plan.stages);
-    document.finish(plan)
+impl Plan {
+    /// Reads a plan; `path` is its file in messages. Stages or guards that the text does not contain are those of the
+    /// default plan.
+    ///
+    /// # Errors
+    /// All problems of the text.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, Problems> {
+        let mut document = Document::read(&SCHEMA, path, text);
+        let rollout: Rollout = document.get();
+        let stages = list(&mut document, "stage", STAGES);
+        let guards = list(&mut document, "guard", GUARDS);
+        check_names(&mut document, &stages);
+        check_names(&mut document, &guards);
+        let plan = Plan {
+            false_rollbacks: rollout.false_rollbacks.as_f64(),
+            control_ppm: rollout.control.0,
+            machines_min: rollout.machines_min as usize,
+            baseline_ms: millis(rollout.baseline),
+            settle_ms: millis(rollout.settle),
+            silence_ms: millis(rollout.silence),
+            following_min: rollout.following_min.as_f64(),
+            objective: rollout.promotion_rate.as_f64(),
+            release_control: rollout.release_control,
+            stages: stages.iter().map(stage).collect(),
+            guards: guards.iter().map(|section| guard(&mut document, section)).collect(),
+        };
+        check_stages(&mut document, &stages, &plan.stages);
+        document.finish(plan)
+    }
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        // A test parses it.
+        Self::parse(Path::new("default plan"), "").unwrap_or_else(|problems| unreachable!("{problems}"))
+    }
 }
 
 /// Returns the sections of a list, or those of the default plan if the file has none.

@@ -1,0 +1,46 @@
+//! Errors of reading traces.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use store::FileError;
+
+use crate::series::RowError;
+
+/// Error of reading traces.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or directory cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is no trace file.
+    #[error("no trace file below {0}; traces end in .parquet")]
+    None(PathBuf),
+    /// A compacted file beside other files.
+    #[error("{0} is compacted, and there are other files: a job could be in several; compact all of them into one file")]
+    Several(PathBuf),
+    /// The row groups do not exist.
+    #[error("row groups {}..{} do not exist: {}", groups.start, groups.end,
+        if *of == 0 { "there are several files; name one of them".to_owned() } else { format!("the file has 0..{of}") })]
+    Groups {
+        /// The requested row groups.
+        groups: Range<u32>,
+        /// Number of row groups of the file; 0 for several files.
+        of: u32,
+    },
+    /// A file is not a trace, is damaged, or has another basis.
+    #[error(transparent)]
+    Trace(#[from] trace::Error),
+    /// An entry is invalid.
+    #[error("{job} on {machine}, entry at {start_unix_ms} ms: {source}")]
+    Row {
+        /// Job of the entry.
+        job: String,
+        /// Machine of the job.
+        machine: String,
+        /// Start of the entry, in milliseconds since the epoch.
+        start_unix_ms: u64,
+        /// The reason.
+        source: RowError,
+    },
+}

@@ -1,0 +1,73 @@
+//! The job that is being read from a trace.
+
+use trace::{Basis, Figures, JobId};
+use units::RatioPpm;
+
+use super::error::Error;
+use crate::fleet::Label;
+use crate::series::{Compressibility, Series};
+
+/// Compressed size above which a page is not stored: 2990 of 4096 bytes (SDFM section 5.1).
+pub const SIZE_MAX: RatioPpm = RatioPpm(730_000);
+/// Assumed compressed size for a job without a sample.
+pub(super) const ASSUMED: RatioPpm = RatioPpm(333_333);
+
+/// Calls `each` for a job whose entries have all been read.
+pub(super) fn finish_job(job: &mut Job, each: &mut dyn FnMut(&Label, &Series)) {
+    if job.series.is_empty() {
+        return;
+    }
+    let sampled = job.sampled.0.checked_div(job.sampled.1).and_then(|mean| u32::try_from(mean).ok());
+    let sampled = sampled.or_else(|| RatioPpm::of(job.zswap.1, job.zswap.0).map(|ratio| ratio.0));
+    job.series.assumed = sampled.is_none();
+    job.series.compressibility = compressibility(sampled.map_or(ASSUMED, RatioPpm));
+    each(&job.label, &job.series);
+}
+
+/// Returns the compressibility of a job with this compressed size of its sample.
+pub(super) fn compressibility(sampled: RatioPpm) -> Compressibility {
+    Compressibility { compressible: if sampled > SIZE_MAX { RatioPpm(0) } else { RatioPpm::ONE }, compressed: sampled.min(RatioPpm::ONE) }
+}
+
+/// The job that is being read.
+pub(super) struct Job {
+    label: Label,
+    pub(super) series: Series,
+    /// Sum and number of the compressed sizes of its samples.
+    sampled: (u64, u64),
+    /// Pages stored in zswap and pages of its pool, each summed over the entries.
+    zswap: (u64, u64),
+}
+
+impl Job {
+    /// Creates the state before the first job.
+    pub(super) fn new(basis: &Basis) -> Self {
+        Self { label: Label::default(), series: Series::new(&basis.thresholds), sampled: (0, 0), zswap: (0, 0) }
+    }
+
+    /// Starts a job.
+    pub(super) fn begin(&mut self, id: &JobId, class: String, start_unix_ms: u64) {
+        self.series.clear();
+        self.series.start_unix_ms = start_unix_ms;
+        self.label = Label { cluster: id.cluster.clone(), machine: id.machine.clone(), class };
+        self.sampled = (0, 0);
+        self.zswap = (0, 0);
+    }
+
+    /// Adds the pages in zswap of one entry, and those of its pool.
+    pub(super) fn add_zswap(&mut self, stored: u64, pool: u64) {
+        self.zswap = (self.zswap.0.saturating_add(stored), self.zswap.1.saturating_add(pool));
+    }
+
+    /// Appends an entry.
+    pub(super) fn push(&mut self, id: &JobId, figures: &Figures, promotions: &[u64], cold: &[u64]) -> Result<(), Error> {
+        if figures.sampled_compressed_ppm > 0 {
+            self.sampled = (self.sampled.0.saturating_add(figures.sampled_compressed_ppm), self.sampled.1 + 1);
+        }
+        self.add_zswap(figures.zswap_stored_bytes, figures.zswap_pool_bytes);
+        let window_ms = u32::try_from(figures.window_ms).unwrap_or(u32::MAX);
+        let pushed = self.series.push(figures.job_age_ms, window_ms, promotions, cold);
+        let (job, machine, start_unix_ms) = (&id.job, &id.machine, figures.start_unix_ms);
+        pushed.map_err(|source| Error::Row { job: job.clone(), machine: machine.clone(), start_unix_ms, source })
+    }
+}
