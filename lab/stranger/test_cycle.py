@@ -126,12 +126,12 @@ def test_cycle_of_a_slice(manager: tuple[str, Path]) -> None:
     renewed = renew_lease.sync("a", client=a, body=RenewRequest(epoch=epoch))
     assert isinstance(renewed, Renewed) and len(renewed.work) == 2
     first = renewed.work[0].slice_
-    busy = OfflineFailed(epoch=epoch, turn=first.turn, why="the guest is full")
+    busy = OfflineFailed(epoch=epoch, generation=first.generation, why="the guest is full")
     slice_offline_failed.sync("a", first.emc, first.index, client=a, body=busy)
     assert [stuck.why for stuck in status(a).stuck] == ["the guest is full"]
     for work, file in zip(renewed.work, files, strict=True):
         file.close()
-        done = Offlined(epoch=epoch, turn=work.slice_.turn)
+        done = Offlined(epoch=epoch, generation=work.slice_.generation)
         slice_offlined.sync("a", work.slice_.emc, work.slice_.index, client=a, body=done)
     deadline = time.monotonic() + 60
     while status(b).slices.free < 2:
