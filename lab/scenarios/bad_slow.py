@@ -23,7 +23,7 @@ _SETTINGS: node.Settings = {
     # Jobs are discovered by scans.
     "agent.scan_period": f"{_PERIOD_S}s",
     "slow.period": f"{_PERIOD_S}s",
-    "slow.looks": 9,
+    "slow.samples": 9,
     "slow.sample": "100%",
     # These cases do not depend on access rates, and there are few samples.
     "slow.latency": "10us",

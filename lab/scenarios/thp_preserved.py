@@ -34,7 +34,7 @@ def run(lab: Lab) -> dict[str, Any]:
         workload = Workload(guest, regions)
         before = slow.huge_bytes(workload)
         period_s = slow.period_s(guest, SAMPLES)
-        settings: node.Settings = {"slow.period": f"{period_s}s", "slow.looks": SAMPLES, "slow.sample": "5%"}
+        settings: node.Settings = {"slow.period": f"{period_s}s", "slow.samples": SAMPLES, "slow.sample": "5%"}
         agent = slow.start(guest, [workload.job], SLOWDOWN, settings)
         huge: list[int] = []
         periods = 0

@@ -24,7 +24,7 @@ SETTINGS: node.Settings = {
     "agent.scan_period": "60s",
     "agent.control_period": "60s",
     "slow.latency": f"{LATENCY_US}us",
-    "slow.looks": SAMPLES,
+    "slow.samples": SAMPLES,
     # In production, with 30 s and 5 %, one pass over a job takes ten minutes; here half a minute.
     "slow.sample": "20%",
     "slow.move_rate": "100MiB/s",

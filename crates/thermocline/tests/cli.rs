@@ -98,7 +98,7 @@ fn completions_and_man_pages_come_from_the_same_arguments() {
 fn a_sound_configuration_is_told_from_a_bad_one() {
     let directory = tempfile::tempdir().unwrap();
     let good = file(directory.path(), "good.toml", "[agent]\nscan_period = \"30s\"\n[[job]]\ncgroup = \"/a/*\"\nclass = \"standard\"\n");
-    check(&["--config", &good, "config", "check"], 0, &["sound"], &[]);
+    check(&["--config", &good, "config", "check"], 0, &["is valid"], &[]);
     let sound = check(&["--config", &good, "config", "check", "--format", "json"], 0, &["true"], &[]);
     assert_eq!(sound.json()["ok"], true);
     let shown = check(&["--config", &good, "config", "show", "--format", "json"], 0, &["scan_period"], &[]);
@@ -124,6 +124,26 @@ fn a_sound_configuration_is_told_from_a_bad_one() {
     check(&["--config", &bad, "status"], 1, &[], &["scan_periodd", "eager"]);
     check(&["--config", "/nonexistent/x.toml", "config", "check"], 1, &[], &["/nonexistent/x.toml"]);
     check(&["--config", &good, "--set", "agent.scan_period=soon", "config", "check"], 1, &[], &["command line", "soon"]);
+}
+
+#[test]
+fn config_check_recognizes_every_kind_of_file() {
+    let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
+    for (name, kind) in [
+        ("thermocline.toml", "agent"),
+        ("pool-manager.toml", "pool-manager"),
+        ("pool-host.toml", "pool-host"),
+        ("rollout-plan.toml", "rollout-plan"),
+    ] {
+        let path = format!("{deploy}/{name}");
+        check(&["config", "check", &path], 0, &["is valid", &format!("(checked as {kind})")], &[]);
+        check(&["config", "check", "--as", kind, &path], 0, &["is valid"], &[]);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let unclear = file(directory.path(), "x.toml", "");
+    check(&["config", "check", &unclear], 1, &[], &["--as agent|pool-manager|pool-host|rollout-plan"]);
+    let plan = file(directory.path(), "x.toml", "contro = \"5%\"\nsettle = \"1h\"\n");
+    check(&["config", "check", &plan], 1, &[], &["checked as rollout-plan", "x.toml, line 1", "perhaps control is meant"]);
 }
 
 #[test]

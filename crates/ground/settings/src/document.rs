@@ -266,7 +266,7 @@ pub fn parse_toml<'a>(file: &Path, text: &'a str) -> Result<Spanned<DeTable<'a>>
         key: None,
         value: None,
         message: format!("not TOML: {}", excerpt(error.message())),
-        remedy: "lines look like `[agent]` and `scan_period = \"120s\"`".to_owned(),
+        remedy: "write lines such as `[agent]` and `scan_period = \"120s\"`".to_owned(),
     };
     Err(errors.iter().take(SYNTAX_PROBLEMS_MAX).map(problem).collect())
 }

@@ -1,11 +1,11 @@
-//! Settings that are one word out of a few.
+//! Settings with a fixed set of values.
 
 use settings::choice;
 
 choice! {
-    /// What observes a job's accesses.
+    /// What tracks the accesses of a job.
     Tracker {
-        /// The best that the kernel offers for the job, within the agent's CPU budget.
+        /// The most exact tracker that the kernel offers for the job, within the agent's CPU budget.
         Auto = "auto",
         /// Idle page tracking: exact, one bit per page.
         PageIdle = "page_idle",
@@ -17,11 +17,11 @@ choice! {
 }
 
 choice! {
-    /// What moves a job's cold pages into far memory.
+    /// What moves cold pages of a job into far memory.
     Actuator {
-        /// The most exact that the kernel offers for the job.
+        /// The most exact actuator that the kernel offers for the job.
         Auto = "auto",
-        /// Exactly the pages that reached the threshold, by `process_madvise(MADV_PAGEOUT)`.
+        /// The pages that reached the threshold and no others, by `process_madvise(MADV_PAGEOUT)`.
         Exact = "exact",
         /// Eviction of the oldest generations through the multi-generational LRU's debugfs file.
         LruGen = "lru_gen",
@@ -33,42 +33,42 @@ choice! {
 choice! {
     /// What decides how much of a job may leave DRAM.
     Policy {
-        /// Pages that were idle for as long as the promotion rate's objective asks (Lagar-Cavilla et al., 2019).
+        /// Pages older than the threshold that meets the objective for promotions (SDFM section 4.3).
         ColdAge = "cold_age",
-        /// As much as stalls nobody, found by trying gently (Weiner et al., 2022).
+        /// Proactive reclaim while PSI stalls stay below their target (TMO section 3.3).
         Pressure = "pressure",
-        /// All of it once the job has gone to the background, nothing before (Baghdasaryan et al., 2019).
+        /// All memory of the job once it is in the background (LPC talk).
         Background = "background",
-        /// Anonymous memory by its age, as old as the stall target and the tier's measured latency ask; page cache by
-        /// pressure; nothing while the job stalls; and all of it once the job has gone to the background.
+        /// Anonymous memory by age, with an objective derived from the stall target and the measured latency of the tier; page cache by
+        /// pressure; nothing while the job stalls; all memory once the job is in the background.
         Auto = "auto",
-        /// What is accessed so seldom that a slow memory node may hold it (Agarwal and Wenisch, 2017).
+        /// Memory that is accessed rarely enough for a slow memory node (Thermostat section 3).
         Slowdown = "slowdown",
     }
 }
 
 choice! {
-    /// Where a job's swap-backed memory goes.
+    /// Where the swap-backed memory of a job goes.
     Tier {
-        /// By how well its cold pages compress, what the class tolerates, and what may still be written.
+        /// By the compression ratio of its cold pages, the latency that its class tolerates, and the remaining write budget.
         Auto = "auto",
-        /// The compressed pool alone; nothing of it is written to a device.
+        /// zswap only; nothing is written to a device.
         Zswap = "zswap",
-        /// The swap device alone.
+        /// The swap device only.
         Swap = "swap",
-        /// The compressed pool, and from there, when it has become old, the swap device.
+        /// zswap, which writes its oldest pages to the swap device.
         Both = "both",
     }
 }
 
 choice! {
-    /// What a job is for, so that savings can be summed up by it (Weiner et al., section 2.3).
+    /// The purpose of a job, by which savings are summed (TMO section 2.3).
     Kind {
-        /// What the machine is there for.
+        /// The machine's main workload.
         Application = "application",
-        /// What every machine carries beside: agents, logging, packages.
+        /// Services that run on every machine: agents, logging, package management.
         DatacenterTax = "datacenter_tax",
-        /// What an application carries beside: proxies, routers and other sidecars.
+        /// Services that an application requires: proxies, routers and other sidecars.
         ApplicationTax = "application_tax",
     }
 }
@@ -76,26 +76,25 @@ choice! {
 choice! {
     /// What happens to a job that has reached its memory limit.
     AtLimit {
-        /// Offloading stops for the job; what already is far stays where it is.
+        /// Offloading stops; memory that is already in far memory stays there.
         Stop = "stop",
-        /// Offloading stops, and `memory.swap.max` is capped at what the job uses, so that it fails fast rather than
-        /// thrash.
+        /// Offloading stops, and `memory.swap.max` is limited to the job's current use, so that it fails instead of thrashing.
         FailFast = "fail_fast",
     }
 }
 
 choice! {
-    /// How a job is treated. Later ones give up more for the machine: the guard ends those first.
+    /// How a job is treated. The guard kills jobs of the greatest class first.
     Class {
         /// Not even observed.
         Off = "off",
         /// Observed and decided for, never acted on.
         Observe = "observe",
-        /// Far memory with a quarter of the usual objective: for jobs whose latency matters most.
+        /// Far memory with a quarter of the usual objective, for jobs that are most sensitive to latency.
         Conservative = "conservative",
-        /// Far memory under the objective of `cold_age`.
+        /// Far memory with the objective of `cold_age`.
         Standard = "standard",
-        /// Far memory under a loose objective: sidecars and other overhead of the machine itself.
+        /// Far memory with a higher objective, for sidecars and other memory tax.
         Aggressive = "aggressive",
     }
 }
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_guard_ends_first_is_the_greatest() {
+    fn the_guard_kills_the_greatest_class_first() {
         assert_eq!(Class::ALL.iter().max(), Some(&Class::Aggressive));
         assert!(Class::Conservative < Class::Standard);
     }

@@ -24,12 +24,7 @@ ignored.
 ";
 
 const MANUAL_END: &str = "
-## Sources
-
-- SDFM: Lagar-Cavilla et al., \"Software-Defined Far Memory in Warehouse-Scale Computers\", ASPLOS 2019.
-- TMO: Weiner et al., \"TMO: Transparent Memory Offloading in Datacenters\", ASPLOS 2022.
-- Thermostat: Agarwal and Wenisch, \"Thermostat: Application-transparent Page Management for Two-tiered Main Memory\", ASPLOS 2017.
-- LPC talk: Baghdasaryan, Butt and Zhao, \"Finding more DRAM\", Linux Plumbers Conference 2019.
+[Papers](papers.md) is the key to the citations.
 ";
 
 /// Returns the file `deploy/thermocline.toml`: every knob with its default, as comments.

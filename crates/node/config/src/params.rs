@@ -1,15 +1,13 @@
-//! What the controllers take, made of the configuration. Times are in whole milliseconds there, rounded down.
+//! Converts the configuration to the parameters of the controllers, whose times are whole milliseconds, rounded down.
 
-use std::time::Duration;
-
-use units::Bytes;
+use units::{Bytes, millis};
 
 use crate::choice::Class;
 use crate::config::Config;
 use crate::table::{Aggressive, Background, ColdAge, Conservative, Incompressible, Pressure, Slow, Swap, Tiers};
 
 impl Config {
-    /// What holds for jobs of a class: the general setting, or what the class puts in its place.
+    /// Returns the value for jobs of a class: the general one, or the one that the class overrides.
     fn by_class<T>(
         &self,
         class: Class,
@@ -24,7 +22,7 @@ impl Config {
         }
     }
 
-    /// The cold-age parameters for jobs of a class.
+    /// Returns the cold-age settings of a class.
     #[must_use]
     pub fn cold_age_for(&self, class: Class) -> ColdAge {
         let ColdAge { promotion_rate, percentile, warmup, .. } = self.cold_age;
@@ -37,7 +35,7 @@ impl Config {
         ColdAge { promotion_rate, percentile, warmup, ..self.cold_age }
     }
 
-    /// The pressure controller's parameters for jobs of a class.
+    /// Returns the parameters of the pressure controller for a class.
     #[must_use]
     pub fn pressure_for(&self, class: Class) -> policy::pressure::Params {
         let Pressure { ratio, stall_target, io_stall_target, step_max, floor, warmup, .. } = self.pressure;
@@ -47,10 +45,10 @@ impl Config {
             |class| (class.stall_target, class.io_stall_target),
             |class| (class.stall_target, class.io_stall_target),
         );
-        policy::pressure::Params { ratio, stall_target, io_stall_target, step_max, floor, warmup_ms: whole_ms(warmup) }
+        policy::pressure::Params { ratio, stall_target, io_stall_target, step_max, floor, warmup_ms: millis(warmup) }
     }
 
-    /// What a tier must offer to serve jobs of a class.
+    /// Returns the requirements of a class on tiers.
     #[must_use]
     pub fn tiering_for(&self, class: Class) -> policy::tiering::Params {
         let Tiers { compressed_max, latency_max, swap_cost } = self.tier;
@@ -59,7 +57,7 @@ impl Config {
         policy::tiering::Params { compressed_max, latency_max_us, swap_cost }
     }
 
-    /// What slow memory of that latency, in nanoseconds, may cost jobs of a class.
+    /// Returns the parameters of the slowdown controller for a class, with slow memory of this latency in nanoseconds.
     #[must_use]
     pub fn slowdown_for(&self, class: Class, latency_ns: u64) -> policy::slowdown::Params {
         let slowdown = self.by_class(class, self.slow.slowdown, |class| class.slowdown, |class| class.slowdown);
@@ -68,13 +66,13 @@ impl Config {
 }
 
 impl Slow {
-    /// The operator's word on the latency of an access, in nanoseconds.
+    /// Returns the configured latency of an access, in nanoseconds; `None` if the firmware's value is used.
     #[must_use]
     pub fn latency_ns(&self) -> Option<u64> {
         u64::try_from(self.latency.as_nanos()).ok().filter(|&nanos| nanos > 0)
     }
 
-    /// How much may be moved in a period.
+    /// Returns how much memory may be moved in a period.
     #[must_use]
     pub fn step_max(&self) -> Bytes {
         Bytes(u64::try_from(u128::from(self.move_rate.0) * self.period.as_millis() / 1000).unwrap_or(u64::MAX))
@@ -82,13 +80,13 @@ impl Slow {
 }
 
 impl Swap {
-    /// What the machine may write.
+    /// Returns the write budget of the machine.
     #[must_use]
     pub fn endurance(&self) -> policy::endurance::Params {
         policy::endurance::Params { bytes_per_day: self.write_budget, burst: self.burst }
     }
 
-    /// What one job may write.
+    /// Returns the write budget of one job.
     #[must_use]
     pub fn job_endurance(&self) -> policy::endurance::Params {
         let share = |bytes: Bytes| Bytes(self.job_share.share_of(bytes.0));
@@ -97,12 +95,12 @@ impl Swap {
 }
 
 impl Background {
-    /// As the policy takes them.
+    /// Returns the parameters of the policy.
     #[must_use]
     pub fn params(&self) -> policy::background::Params {
         policy::background::Params {
-            settle_ms: whole_ms(self.settle),
-            idle_ms: whole_ms(self.idle),
+            settle_ms: millis(self.settle),
+            idle_ms: millis(self.idle),
             pressure_max: self.pressure_max,
             available_min: self.available_min,
             prefetch: self.prefetch,
@@ -111,27 +109,23 @@ impl Background {
 }
 
 impl ColdAge {
-    /// As the controller takes them.
+    /// Returns the parameters of the controller.
     #[must_use]
     pub fn params(&self) -> policy::cold_age::Params {
         policy::cold_age::Params {
             promotion_rate_max: self.promotion_rate,
             percentile: self.percentile,
-            warmup_ms: whole_ms(self.warmup),
-            half_life_ms: whole_ms(self.half_life),
+            warmup_ms: millis(self.warmup),
+            half_life_ms: millis(self.half_life),
             spikes: self.spikes,
         }
     }
 }
 
 impl Incompressible {
-    /// As the controller takes them.
+    /// Returns the parameters of the controller.
     #[must_use]
     pub fn params(&self) -> policy::incompressible::Params {
-        policy::incompressible::Params { ratio_max: self.ratio, share_max: self.share, retry_ms: whole_ms(self.retry) }
+        policy::incompressible::Params { ratio_max: self.ratio, share_max: self.share, retry_ms: millis(self.retry) }
     }
-}
-
-fn whole_ms(duration: Duration) -> u64 {
-    units::millis(duration)
 }

@@ -1,6 +1,6 @@
-//! Configurations as users write them: what they mean, and what is said about those that are wrong.
+//! Configurations as users write them: their values, and the problems that are reported.
 
-#![expect(clippy::panic, reason = "a test's way to fail")]
+#![expect(clippy::panic, reason = "a failed test")]
 
 use std::fs;
 use std::time::Duration;
@@ -51,10 +51,10 @@ annotation = "example.com/tier=batch*"
 class = "off"
 "#;
 
-/// The line of a problem, and parts of what is said of it.
+/// The line of a problem, and parts of its message.
 type Expected<'a> = (usize, &'a [&'a str]);
 
-/// `text` is refused, with one problem for each of `expected`: its line, and parts of what is said, in that order.
+/// Checks that `text` is refused with exactly the problems `expected`, in that order.
 fn check_refused(text: &str, expected: &[Expected]) {
     let problems = match Config::from_str("test.toml", text) {
         Ok(_) => panic!("taken:\n{text}"),
@@ -73,7 +73,7 @@ fn check_refused(text: &str, expected: &[Expected]) {
 }
 
 #[test]
-fn a_configuration_is_typed() {
+fn a_configuration_is_read() {
     let config = Config::from_str("test.toml", GOOD).unwrap();
     assert_eq!(config.agent.scan_period, Duration::from_secs(90));
     assert_eq!(config.agent.control_period, Duration::from_secs(60), "untouched");
@@ -135,7 +135,7 @@ fn every_problem_is_reported_with_its_line_and_remedy() {
 }
 
 #[test]
-fn each_kind_of_mistake_is_answered() {
+fn each_kind_of_mistake_has_a_message() {
     let cases: &[(&str, &[Expected])] = &[
         ("scan_period = \"1s\"", &[(1, &["scan_period", "perhaps agent.scan_period"])]),
         ("agent = 5", &[(1, &["agent = 5", "a table", "[agent]"])]),
@@ -178,21 +178,21 @@ fn each_kind_of_mistake_is_answered() {
 }
 
 #[test]
-fn what_is_no_toml_is_said_to_be_none() {
+fn syntax_errors_are_reported_with_their_lines() {
     check_refused("[agent\nscan_period = \"1s\"", &[(1, &["not TOML"])]);
     check_refused("[agent]\nscan_period = 120s\n\n[cold_age]\npercentile = \"98%\n", &[(2, &["not TOML"]), (5, &["not TOML"])]);
     check_refused("[agent]\njobs_max = 1\njobs_max = 2", &[(3, &["not TOML", "duplicate"])]);
 }
 
 #[test]
-fn no_text_panics() {
+fn no_text_causes_a_panic() {
     for text in [GOOD.to_owned(), example_toml(), Config::default().to_toml()] {
         let text = text.as_bytes();
         for end in 0..text.len() {
             let _ = Config::from_str("cut.toml", &String::from_utf8_lossy(&text[..end]));
         }
     }
-    // Each byte of a small file replaced by those that mean something to one of the readers.
+    // Each byte of a small file is replaced by bytes that are significant to one of the parsers.
     let text = GOOD.as_bytes();
     for at in 0..text.len() {
         for byte in *b"\0\n\"'\\[]{}.=%#-9e_/\xff" {
@@ -223,7 +223,7 @@ fn the_effective_configuration_reads_back() {
 fn the_example_shows_the_defaults() {
     let example = example_toml();
     assert_eq!(Config::from_str("example.toml", &example), Ok(Config::default()));
-    // Every line that could set something starts with # and a letter; comments have a space there.
+    // A line that sets a key starts with # and a letter, a comment with # and a space.
     let active: String =
         example.lines().map(|line| if line.starts_with("# ") { "" } else { line.trim_start_matches('#') }.to_owned() + "\n").collect();
     let config = Config::from_str("active.toml", &active).unwrap();
@@ -232,7 +232,7 @@ fn the_example_shows_the_defaults() {
 }
 
 #[test]
-fn every_knob_is_settable_within_its_range_and_no_further() {
+fn every_knob_accepts_its_range_and_nothing_beyond() {
     for knob in knobs() {
         assert_eq!(Config::default().get(knob.key), Some(knob.parse(knob.default).unwrap()), "{}", knob.key);
         let Some((low, high)) = knob.range else { continue };
@@ -246,11 +246,11 @@ fn every_knob_is_settable_within_its_range_and_no_further() {
         if let Some(search) = knob.search {
             assert!(number(search.low) < number(search.high), "{}", knob.key);
             let default = number(knob.default);
-            // None is off, and looked at beside the others.
+            // A default at the lower bound of 0 is "off", which is searched in addition to the range.
             let within = number(search.low) <= default && default <= number(search.high) || default == 0.0 && knob.default == low;
-            assert!(within, "{}: the default is not looked at", knob.key);
-            assert!(search.scale != Scale::Log || number(search.low) > 0.0, "{}: nothing is a factor above 0", knob.key);
-            assert!(search.scale != Scale::Tail || number(search.high) < 1.0, "{}: nothing is left of the whole", knob.key);
+            assert!(within, "{}: the default is not in the search range", knob.key);
+            assert!(search.scale != Scale::Log || number(search.low) > 0.0, "{}: a logarithmic scale starts above 0", knob.key);
+            assert!(search.scale != Scale::Tail || number(search.high) < 1.0, "{}: a tail scale ends below 100 %", knob.key);
         }
         let beyond = match knob.parse(high).unwrap() {
             Value::Duration(value) => Value::Duration(value + Duration::from_millis(1)),
@@ -303,7 +303,7 @@ fn later_files_and_overrides_win() {
 }
 
 #[test]
-fn a_file_that_is_named_must_be_readable() {
+fn a_named_file_must_be_readable() {
     let directory = tempfile::tempdir().unwrap();
     let large = directory.path().join("large.toml");
     fs::write(&large, "#".repeat((1 << 20) + 1)).unwrap();
@@ -332,7 +332,7 @@ fn a_store_is_a_directory_or_a_bucket() {
         let config = Config::from_str("test.toml", &format!("[trace]\nstore = {store:?}\n")).unwrap();
         assert_eq!(config.trace.store, store);
     }
-    for (store, said) in [("srv/traces", "absolute"), ("s3://", "not a store"), ("gopher://x", "s3://bucket/prefix"), ("/srv/../x", "..")] {
-        check_refused(&format!("[trace]\nstore = {store:?}\n"), &[(2, &["trace.store", said])]);
+    for (store, part) in [("srv/traces", "absolute"), ("s3://", "not a store"), ("gopher://x", "s3://bucket/prefix"), ("/srv/../x", "..")] {
+        check_refused(&format!("[trace]\nstore = {store:?}\n"), &[(2, &["trace.store", part])]);
     }
 }

@@ -1,11 +1,14 @@
 //! `thermocline config`: checks and shows the configuration.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
-use clap::Subcommand;
+use ::rollout::plan::Plan;
+use anyhow::{Context, Result, anyhow};
+use clap::{Args, Subcommand, ValueEnum};
 use config::Config;
 use serde_json::json;
+use settings::{Problems, Schema, read_file, unreadable};
 
 use super::knobs;
 use crate::options::{Configuration, Format};
@@ -13,18 +16,78 @@ use crate::output::print;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check the configuration and report all problems
-    Check,
+    /// Check the configuration, or one file of any kind, and report all problems
+    Check(Check),
     /// Print the configuration in effect, with what each knob means
     Show,
     /// List all knobs: values, ranges, and the search range of a tuner
     Knobs,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// The file to check [default: the configuration in effect]
+    file: Option<PathBuf>,
+    /// The kind of the file [default: recognized by its top-level keys and its name]
+    #[arg(long = "as", value_enum, value_name = "KIND", requires = "file")]
+    kind: Option<Kind>,
+}
+
+/// The kinds of files that users write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Agent,
+    PoolManager,
+    PoolHost,
+    RolloutPlan,
+}
+
+impl Kind {
+    const fn schema(self) -> &'static Schema {
+        match self {
+            Self::Agent => &config::SCHEMA,
+            Self::PoolManager => &::manager::settings::SCHEMA,
+            Self::PoolHost => &pool_host::settings::SCHEMA,
+            Self::RolloutPlan => &::rollout::plan::SCHEMA,
+        }
+    }
+
+    fn check(self, file: &Path) -> Result<(), Problems> {
+        match self {
+            Self::Agent => Config::load(Some(file), &[]).map(drop),
+            Self::PoolManager => ::manager::settings::Settings::load(file).map(drop),
+            Self::PoolHost => pool_host::settings::Settings::load(file).map(drop),
+            Self::RolloutPlan => {
+                let text = read_file(file).map_err(|error| Problems(vec![unreadable(file, &error)]))?;
+                Plan::parse(file, &text).map(drop)
+            }
+        }
+    }
+
+    /// Returns the kind of a file by its top-level keys, and by its name if several kinds have equally many of them.
+    fn recognize(file: &Path) -> Result<Self> {
+        let text = read_file(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let schemas: Vec<_> = Self::value_variants().iter().map(|kind| kind.schema()).collect();
+        let found = settings::recognize(&schemas, &name, &text).with_context(|| {
+            let names: Vec<_> = schemas.iter().map(|schema| schema.name).collect();
+            format!("{}: the kind of the file is not evident from its keys; name it: --as {}", file.display(), names.join("|"))
+        })?;
+        let kind = Self::value_variants().iter().find(|kind| kind.schema().name == found.name);
+        kind.copied().context("a schema without a kind")
+    }
+}
+
 /// Runs a command about the configuration.
 pub(crate) fn run(configuration: &Configuration, format: Format, command: &ConfigCommand) -> Result<ExitCode> {
     match command {
-        ConfigCommand::Check => return check(format, configuration.checked()),
+        ConfigCommand::Check(Check { file: None, .. }) => {
+            return report(format, Kind::Agent, "the configuration", configuration.checked().map(drop));
+        }
+        ConfigCommand::Check(Check { file: Some(file), kind }) => {
+            let kind = kind.map_or_else(|| Kind::recognize(file), Ok)?;
+            return report(format, kind, &file.display().to_string(), kind.check(file));
+        }
         ConfigCommand::Show => {
             let config = configuration.load()?;
             print(format, &config, || config.to_toml())?;
@@ -34,14 +97,15 @@ pub(crate) fn run(configuration: &Configuration, format: Format, command: &Confi
     Ok(ExitCode::SUCCESS)
 }
 
-/// `thermocline config check`.
-fn check(format: Format, checked: Result<Config, config::Problems>) -> Result<ExitCode> {
+/// Prints the result of `thermocline config check`.
+fn report(format: Format, kind: Kind, name: &str, checked: Result<(), Problems>) -> Result<ExitCode> {
+    let kind = kind.schema().name;
     let problems = match (checked, format) {
-        (Ok(_), _) => Vec::new(),
+        (Ok(()), _) => Vec::new(),
         (Err(problems), Format::Json) => problems.0,
-        (Err(problems), Format::Text) => return Err(problems.into()),
+        (Err(problems), Format::Text) => return Err(anyhow!("{name}, checked as {kind}, is not valid:\n{problems}")),
     };
     let ok = problems.is_empty();
-    print(format, &json!({ "ok": ok, "problems": problems }), || "the configuration is valid\n".to_owned())?;
+    print(format, &json!({ "ok": ok, "kind": kind, "problems": problems }), || format!("{name} is valid (checked as {kind})\n"))?;
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -139,7 +139,7 @@ impl SlowdownPolicy {
 
     /// The highest rate of a block in the slow node that the samples of one period can measure.
     pub(super) fn measurable(&self, config: &Config) -> AccessRate {
-        rate::tellable(config.slow.looks, u64::try_from(self.sampling_period(config).as_micros()).unwrap_or(u64::MAX))
+        rate::tellable(config.slow.samples, u64::try_from(self.sampling_period(config).as_micros()).unwrap_or(u64::MAX))
     }
 
     /// The time between two samples: such that the three stages, with the time that the tracker takes to return its counts after
@@ -148,7 +148,7 @@ impl SlowdownPolicy {
         let slow = &config.slow;
         let (after, least) =
             self.tracker.as_ref().map_or((0, Duration::ZERO), |tracker| (tracker.report_intervals(), tracker.interval_min()));
-        (slow.period / (slow.looks + 3 * after)).max(least)
+        (slow.period / (slow.samples + 3 * after)).max(least)
     }
 
     /// Disables the kernel's own migration if the operator configured that. It is restored on exit.

@@ -167,7 +167,7 @@ impl SlowdownPolicy {
         let interval = self.sampling_period(&context.config);
         let Self { tracker: Some(tracker), splitter, periods, cost, .. } = self else { return Ok(false) };
         let config = &context.config.slow;
-        let settings = Settings { samples: config.looks / 3, interval, parts_max: config.parts };
+        let settings = Settings { samples: config.samples / 3, interval, parts_max: config.parts };
         let host = Host { roots: &context.kernel.roots, splitter: splitter.as_ref() };
         let memory = Splittable { host, pids: &members.splittable, changes: &cost.changes, clock: &context.clock };
         let sampler = Sampler::begin(sampled, slow, settings, *periods, tracker.as_ref(), &memory);
