@@ -9,12 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use placement::{Shape, Strategy};
 use pool::Ns;
-use serde::Serialize;
 use simulator::faults::Faults;
 use simulator::latency::Latency;
 use simulator::memory::MemoryPolicy;
 use simulator::oracle::{Accuracy, Oracle};
-use simulator::predictions::{Predictions, Quality};
+use simulator::predictions::Predictions;
 use simulator::run::Baseline;
 use simulator::site::Cluster;
 use simulator::study::{self, ClusterAssignment, ExtraRuns, Outcome, Servers};
@@ -24,6 +23,7 @@ use vmtrace::{Trace, Vm};
 pub(crate) mod arguments;
 mod missing;
 mod models;
+mod report;
 mod text;
 
 use crate::options::Format;
@@ -32,60 +32,7 @@ use crate::progress::Progress;
 use arguments::{Simulate, Split};
 use missing::Missing;
 use models::TrainedModels;
-
-/// The report of `thermocline pool simulate`.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    trace: &'a Path,
-    origin: &'a str,
-    generated: bool,
-    /// Second of the trace at which the simulation begins, if it leaves out VMs from before the first model.
-    begins: Option<i64>,
-    /// Errors of models that were left out.
-    model_faults: &'a [String],
-    /// Simulated VMs.
-    vms: u64,
-    /// VMs with properties missing in the trace.
-    missing: Missing,
-    clusters: usize,
-    servers: u64,
-    /// VMs with untouched memory or slowdowns drawn from published distributions.
-    assumed: u64,
-    /// VMs that fit on no server; left out of all other figures.
-    rejected: u64,
-    /// VMs on more than one NUMA node, without pools.
-    spanning_ratio: f64,
-    /// Memory on another node than its VM's cores, without pools.
-    remote_ratio: f64,
-    /// DRAM without pools: the sum of the peak of each server.
-    required_bytes: u64,
-    /// The same with equal servers within a cluster.
-    uniform_required_bytes: u64,
-    site: &'a Site,
-    /// Events of all runs.
-    events: u64,
-    /// Of these, events of the runs without pools.
-    events_without_pools: u64,
-    results: Vec<Row<'a>>,
-}
-
-/// One configuration.
-#[derive(Debug, Serialize)]
-struct Row<'a> {
-    pool_sockets: u32,
-    memory: String,
-    added_ns: u32,
-    /// Assumed accuracy of the predictions; only for pond.
-    accuracy: Option<Accuracy>,
-    /// Accuracy of the trained models; null for other policies.
-    prediction_quality: Option<&'a Quality>,
-    /// Share of memory on pools, mean over time.
-    pool_ratio: f64,
-    /// Share of VMs that exceed the margin.
-    mispredicted_ratio: f64,
-    #[serde(flatten)]
-    outcome: Outcome,
-}
+use report::{Report, Row};
 
 /// A configuration with its oracle or predictions, from which the memory policy is made.
 struct Planned<'a> {

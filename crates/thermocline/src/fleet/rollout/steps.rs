@@ -1,4 +1,4 @@
-//! `thermocline rollout start|step|run|status|pin|stop|resume|rollback|plan`: a bundle's way to the machines, stage by stage.
+//! `thermocline rollout start|step|run|status|pin|stop|resume|rollback|plan`: staged rollouts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,36 +12,22 @@ use ::rollout::journal::{Event, Journal, Latest};
 use ::rollout::plan::Plan;
 use ::rollout::prometheus;
 use ::rollout::repository::{Change, Operator};
-use ::rollout::stage::{self, Action, Decision, Evaluation, Phase, State};
+use ::rollout::stage::{self, Action, Evaluation, Phase, State};
 use anyhow::{Context, Result, bail};
 use config::Config;
-use serde::Serialize;
 use trace::calendar;
 
 use super::arguments::{Act, Driver, PlanArguments, RunArguments, Start, StatusArguments};
-use super::{operator, reader, store, words};
+use super::words::{self, Stepped};
+use super::{operator, reader, store};
 use crate::options::Format;
 use crate::output::print;
 use crate::signals;
 
-/// A look that decides nothing renews the signatures when so much of their time, or less, is left.
+/// Share of the validity of the signatures below which an evaluation without a decision renews them.
 const RENEW_AT: f64 = 0.5;
 
-/// What a step came to.
-#[derive(Debug, Serialize)]
-pub(super) struct Stepped {
-    pub(super) rollout: String,
-    pub(super) bundle: u64,
-    pub(super) place: String,
-    pub(super) decision: Decision,
-    pub(super) evaluation: Option<Evaluation>,
-    pub(super) after: State,
-    pub(super) published: bool,
-    pub(super) dry_run: bool,
-    pub(super) unreadable: Vec<String>,
-}
-
-/// `start`: a bundle that is published begins its way.
+/// `start`: starts the staged rollout of a published bundle.
 pub(super) fn start(config: &Config, format: Format, arguments: &Start) -> Result<()> {
     let driver = &arguments.driver;
     let plan = plan_of(arguments.plan.as_deref())?;
@@ -51,13 +37,13 @@ pub(super) fn start(config: &Config, format: Format, arguments: &Start) -> Resul
     let Some(bundle) = contents.bundles.iter().find(|bundle| bundle.version == version) else {
         let known: Vec<_> = contents.bundles.iter().map(|bundle| bundle.version.to_string()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        bail!("bundle {version} is not published; there are: {known}; see `thermocline rollout publish`");
+        bail!("bundle {version} is not published; published are: {known}; see `thermocline rollout publish`");
     };
     let now = now();
     if bundle.expires_unix_s <= now / 1_000 {
         bail!("bundle {version} expired on {}; publish a new one", calendar::time(bundle.expires_unix_s.saturating_mul(1_000)));
     }
-    // What everybody follows who takes no part: of a rollout that is finished its bundle, of one that is not what was before.
+    // The version of all other machines: the bundle of a finished rollout, otherwise the one before it.
     let before = contents
         .assignment
         .as_ref()
@@ -72,26 +58,26 @@ pub(super) fn start(config: &Config, format: Format, arguments: &Start) -> Resul
     }
     operator.change(Change::Assign(&assignment), driver.signing.dry_run)?;
     let place = stage::place(&plan, &state);
-    let told = serde_json::json!({ "rollout": state.rollout, "place": place, "after": state, "dry_run": driver.signing.dry_run });
-    print(format, &told, || {
+    let summary = serde_json::json!({ "rollout": state.rollout, "place": place, "after": state, "dry_run": driver.signing.dry_run });
+    print(format, &summary, || {
         let would = if driver.signing.dry_run { "dry run, nothing is written: " } else { "" };
         format!("{would}rollout {} of bundle {version} begins in {place}\n", state.rollout)
     })
 }
 
-/// `step`: one look.
+/// `step`: one evaluation.
 pub(super) fn step(config: &Config, format: Format, driver: &Driver) -> Result<()> {
-    let stepped = Looker::new(config, driver)?.look()?;
+    let stepped = Evaluator::new(config, driver)?.evaluate()?;
     print(format, &stepped, || words::stepped(&stepped))
 }
 
-/// `run`: a look every so often, until it is over or somebody stops it. A look that fails is told, and the next one tries again.
+/// `run`: repeated evaluations until the rollout ends or a signal arrives. A failed evaluation is logged and repeated.
 pub(super) fn run(config: &Config, format: Format, arguments: &RunArguments) -> Result<()> {
     let (_sender, receiver) = signals::messages()?;
-    let mut looker = Looker::new(config, &arguments.driver)?;
+    let mut evaluator = Evaluator::new(config, &arguments.driver)?;
     loop {
         let began = Instant::now();
-        match looker.look() {
+        match evaluator.evaluate() {
             Ok(stepped) => {
                 print(format, &stepped, || format!("{} {}", calendar::time(now()), words::stepped(&stepped)))?;
                 if matches!(stepped.after.phase, Phase::Finished | Phase::RolledBack) {
@@ -124,8 +110,8 @@ pub(super) fn act(config: &Config, format: Format, action: Action, arguments: &A
     }
     operator.change(Change::Assign(&assignment), dry_run)?;
     let place = stage::place(&plan, &after);
-    let told = serde_json::json!({ "rollout": after.rollout, "place": place, "after": after, "dry_run": dry_run });
-    print(format, &told, || {
+    let summary = serde_json::json!({ "rollout": after.rollout, "place": place, "after": after, "dry_run": dry_run });
+    print(format, &summary, || {
         let would = if dry_run { "dry run, nothing is written: " } else { "" };
         format!("{would}rollout {} of bundle {}: {}, in {place}\n", after.rollout, after.bundle, words::phase(&after))
     })
@@ -161,7 +147,7 @@ fn plan_of(file: Option<&Path>) -> Result<Plan> {
     Ok(Plan::parse(file, &text)?)
 }
 
-/// Where the log is: beside what is published, if nowhere else.
+/// The URL of the log; by default the bundle store.
 fn log_url(log: Option<&str>, store: Result<String>) -> Result<String> {
     log.map_or(store, |log| Ok(log.to_owned()))
 }
@@ -171,10 +157,10 @@ fn journal(config: &Config, driver: &Driver) -> Result<Journal> {
 }
 
 fn latest(journal: &Journal) -> Result<Latest> {
-    journal.latest()?.context("there has been no rollout; `thermocline rollout start VERSION` begins one")
+    journal.latest()?.context("no rollout was started; see `thermocline rollout start VERSION`")
 }
 
-/// Who is at the keyboard, as far as the environment says.
+/// The user's name from the environment; empty if unknown.
 fn user() -> String {
     ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default()
 }
@@ -184,19 +170,19 @@ fn now() -> u64 {
     units::millis(since)
 }
 
-/// Looks, again and again: what traces sum to is kept from one look to the next.
-struct Looker {
+/// Repeated evaluations; sums of the traces are kept between them.
+struct Evaluator {
     journal: Journal,
     operator: Operator,
     traces: ::store::Store,
     dry_run: bool,
     valid: Duration,
     reader: Reader,
-    /// The rollout, stage and time that the reader's sums are of.
+    /// The rollout, stage and time to which the reader's sums belong.
     read_for: Option<(String, u64)>,
 }
 
-impl Looker {
+impl Evaluator {
     fn new(config: &Config, driver: &Driver) -> Result<Self> {
         let traces = match &driver.trace {
             Some(url) => url,
@@ -214,7 +200,7 @@ impl Looker {
         })
     }
 
-    fn look(&mut self) -> Result<Stepped> {
+    fn evaluate(&mut self) -> Result<Stepped> {
         let Latest { plan, record } = latest(&self.journal)?;
         let state = &record.after;
         let now = now();
@@ -240,7 +226,7 @@ impl Looker {
         })
     }
 
-    /// The evidence, judged.
+    /// Evaluates the evidence.
     fn see(&mut self, plan: &Plan, state: &State, now: u64) -> Result<(Option<Evaluation>, usize, Vec<String>)> {
         let read_for = (state.rollout.clone(), state.since_unix_ms);
         if self.read_for.as_ref() != Some(&read_for) {
@@ -272,7 +258,7 @@ impl Looker {
         Ok((Some(evaluation), evidence.files, unreadable))
     }
 
-    /// Publishes what the state says, where something else is published, and renews signatures that run out.
+    /// Publishes the state's assignment if another one is published, and renews signatures before they expire.
     fn publish(&self, plan: &Plan, after: &State, now: u64) -> Result<bool> {
         let contents = self.operator.contents(true)?;
         let assignment = after.assignment(plan);

@@ -1,4 +1,4 @@
-//! A rollout's steps, for people.
+//! Texts of rollout steps.
 
 use std::fmt::Write;
 
@@ -6,14 +6,27 @@ use ::rollout::guard::{Judgement, Verdict};
 use ::rollout::journal::{Event, Record};
 use ::rollout::plan::Plan;
 use ::rollout::stage::{Decision, Evaluation, Phase, State};
+use serde::Serialize;
 use trace::calendar;
 
-use super::steps::Stepped;
+/// The result of one evaluation.
+#[derive(Debug, Serialize)]
+pub(super) struct Stepped {
+    pub(super) rollout: String,
+    pub(super) bundle: u64,
+    pub(super) place: String,
+    pub(super) decision: Decision,
+    pub(super) evaluation: Option<Evaluation>,
+    pub(super) after: State,
+    pub(super) published: bool,
+    pub(super) dry_run: bool,
+    pub(super) unreadable: Vec<String>,
+}
 
-/// A decision in a few words.
+/// A decision as text.
 pub(super) fn decision(decision: &Decision) -> String {
     match decision {
-        Decision::Promote { to } => format!("promote: on to {to}"),
+        Decision::Promote { to } => format!("promote: to {to}"),
         Decision::Finish => "finish: all stages are done".to_owned(),
         Decision::Hold { why } => format!("hold: {why}"),
         Decision::RollBack { why } => format!("roll back: {why}"),
@@ -21,7 +34,7 @@ pub(super) fn decision(decision: &Decision) -> String {
     }
 }
 
-/// What a rollout is doing.
+/// The phase of a rollout.
 pub(super) fn phase(state: &State) -> &'static str {
     match state.phase {
         Phase::Running if state.pinned => "running, pinned",
@@ -49,7 +62,7 @@ pub(super) fn stepped(stepped: &Stepped) -> String {
 fn judged(evaluation: &Evaluation) -> String {
     let Evaluation { treated_machines, control_machines, covered_ms, following, judgements } = evaluation;
     let mut text = format!(
-        "{treated_machines} machines with the bundle ({:.0} % seen to have it), {control_machines} of control; evidence covers {}.{} h\n",
+        "{treated_machines} machines with the bundle ({:.0} % report it), {control_machines} control machines; evidence covers {}.{} h\n",
         following * 100.0,
         covered_ms / 3_600_000,
         covered_ms % 3_600_000 / 360_000,
@@ -57,7 +70,7 @@ fn judged(evaluation: &Evaluation) -> String {
     let _ = writeln!(
         text,
         "  {:<7} {:<16} {:>11} {:>11} {:>25} {:>11}  why",
-        "", "guard", "control", "bundle", "harm, surely within", "allowed"
+        "", "guard", "control", "bundle", "harm, 95 % bound", "allowed"
     );
     judgements.iter().for_each(|judgement| text += &row(judgement));
     text
@@ -77,7 +90,7 @@ fn row(judgement: &Judgement) -> String {
     format!("  {verdict:<7} {guard:<16} {control:>11} {treated:>11} {within:>25} {allowed:>11}  {why}\n")
 }
 
-/// Three digits that count.
+/// With three significant digits.
 fn number(value: f64) -> String {
     if value == 0.0 || (0.001..1e6).contains(&value.abs()) { format!("{value:.4}") } else { format!("{value:.2e}") }
 }
@@ -86,7 +99,7 @@ pub(super) fn status(plan: &Plan, state: &State, place: &str, agrees: Option<boo
     let State { rollout, bundle, since_unix_ms, .. } = state;
     let mut text = format!("rollout {rollout} of bundle {bundle}: {}, in {place} since {}\n", phase(state), calendar::time(*since_unix_ms));
     if agrees == Some(false) {
-        text += "what is published says something else; the next `thermocline rollout step` publishes it again\n";
+        text += "the published assignment differs; the next `thermocline rollout step` publishes it again\n";
     }
     for (at, stage) in plan.stages.iter().enumerate() {
         let mark = if at == state.stage { ">" } else { " " };
@@ -110,7 +123,7 @@ pub(super) fn status(plan: &Plan, state: &State, place: &str, agrees: Option<boo
             }
             Event::Acted { action, by, why } => {
                 let because = if why.is_empty() { String::new() } else { format!(": {why}") };
-                format!("{action:?} by {}{because}", if by.is_empty() { "somebody" } else { by })
+                format!("{action:?} by {}{because}", if by.is_empty() { "unknown user" } else { by })
             }
         };
         let _ = writeln!(text, "{} {what}", calendar::time(record.unix_ms));

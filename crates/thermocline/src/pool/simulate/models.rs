@@ -9,8 +9,8 @@ use simulator::latency::Latency;
 use simulator::predictions::{self, Counters, Input, Models, Predictions};
 use vmtrace::{Trace, Vm};
 
-use super::Row;
 use super::arguments::{Simulate, Split};
+use super::report::Row;
 
 /// Trained models with the counters that they take as input.
 #[derive(Debug)]

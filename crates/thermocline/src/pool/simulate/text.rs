@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Report, models};
+use super::models;
+use super::report::Report;
 
 fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
