@@ -205,7 +205,7 @@ impl Evaluator {
         let state = &record.after;
         let now = now();
         let (evaluation, files, unreadable) =
-            if state.phase == Phase::Running { self.see(&plan, state, now)? } else { (None, 0, Vec::new()) };
+            if state.phase == Phase::Running { self.weigh(&plan, state, now)? } else { (None, 0, Vec::new()) };
         let (after, decision) = stage::step(&plan, state, &evaluation.clone().unwrap_or_default(), now);
         if let Some(evaluation) = evaluation.as_ref().filter(|_| !self.dry_run) {
             let event =
@@ -227,7 +227,7 @@ impl Evaluator {
     }
 
     /// Evaluates the evidence.
-    fn see(&mut self, plan: &Plan, state: &State, now: u64) -> Result<(Option<Evaluation>, usize, Vec<String>)> {
+    fn weigh(&mut self, plan: &Plan, state: &State, now: u64) -> Result<(Option<Evaluation>, usize, Vec<String>)> {
         let read_for = (state.rollout.clone(), state.since_unix_ms);
         if self.read_for.as_ref() != Some(&read_for) {
             self.reader = Reader::default();
