@@ -138,16 +138,16 @@ fn a_good_bundle_goes_all_the_way() {
     traced(at, "r", began - 1_800_000, 0, 0.0);
     traced(at, "r", began + 2_000, 300_000, 0.001);
     check(at, &format!("rollout pin --why looking {SIGNED}"), &["running, pinned, in first"]);
-    check(at, &step, &["hold: pinned in first", "100 % seen to have it", "pass    stall"]);
+    check(at, &step, &["hold: pinned in first", "100 % report it", "pass    stall"]);
     check(at, &format!("rollout resume {SIGNED}"), &["running, in first"]);
-    check(at, &format!("{step} --dry-run"), &["dry run, nothing is written", "promote: on to all"]);
-    check(at, &step, &["promote: on to all", "now in all (100% of the machines); published"]);
+    check(at, &format!("{step} --dry-run"), &["dry run, nothing is written", "promote: to all"]);
+    check(at, &step, &["promote: to all", "now in all (100% of the machines); published"]);
     check(at, "rollout list --store store --root root.json", &["stage all: 100% go by bundle 7", "40% held back"]);
     traced(at, "r", since(at) + 2_000, 600_000, 0.001);
     check(at, &step, &["finish: all stages are done"]);
     check(at, "rollout which m01 --store store --root root.json", &["goes by bundle 7"]);
     let status =
-        check(at, "rollout status --store store --root root.json", &["finished", "Pin by", "looking", "promote: on to all", "finish"]);
+        check(at, "rollout status --store store --root root.json", &["finished", "Pin by", "looking", "promote: to all", "finish"]);
     assert!(!status.contains("publishes it again"), "{status}");
     check(at, &step, &["nothing to decide: finished"]);
     // Every step is a line with its evidence.
