@@ -60,13 +60,13 @@ fn an_operators_day() {
     refused(at, &format!("rollout which m1 {here}"), &["nothing is assigned yet"]);
     let assign = format!("rollout assign --rollout r --bundle 7 --share 100% --control 0% --stage fleet {signed}");
     check(at, &assign, &["rollout r, stage fleet: 100% go by bundle 7, the others by the configuration file"]);
-    check(at, &format!("rollout which m1 {here}"), &["m1 goes by bundle 7: among bundle"]);
+    check(at, &format!("rollout which m1 {here}"), &["m1 follows bundle 7: among bundle"]);
     let (_, text) = thermocline(at, &format!("--format json rollout which m1 {here}"));
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["version"], 7);
     check(at, &format!("rollout verify {here}"), &["1 bundles verified; timestamp expires first"]);
     check(at, &format!("rollout refresh {signed}"), &["signatures renewed"]);
     check(at, &format!("rollout revoke 7 {signed}"), &["bundle 7 is revoked"]);
-    check(at, &format!("rollout which m1 {here}"), &["m1 goes by its configuration file"]);
+    check(at, &format!("rollout which m1 {here}"), &["m1 follows its configuration file"]);
 
     check(at, "rollout keygen new", &["new/root-1.pk8"]);
     check(at, &format!("rollout rotate --new-keys new {signed}"), &["the old keys sign nothing any more"]);

@@ -137,7 +137,7 @@ fn a_good_bundle_goes_all_the_way() {
     let began = since(at);
     traced(at, "r", began - 1_800_000, 0, 0.0);
     traced(at, "r", began + 2_000, 300_000, 0.001);
-    check(at, &format!("rollout pin --why looking {SIGNED}"), &["running, pinned, in first"]);
+    check(at, &format!("rollout pin --why inspection {SIGNED}"), &["running, pinned, in first"]);
     check(at, &step, &["hold: pinned in first", "100 % report it", "pass    stall"]);
     check(at, &format!("rollout resume {SIGNED}"), &["running, in first"]);
     check(at, &format!("{step} --dry-run"), &["dry run, nothing is written", "promote: to all"]);
@@ -145,9 +145,9 @@ fn a_good_bundle_goes_all_the_way() {
     check(at, "rollout list --store store --root root.json", &["stage all: 100% go by bundle 7", "40% held back"]);
     traced(at, "r", since(at) + 2_000, 600_000, 0.001);
     check(at, &step, &["finish: all stages are done"]);
-    check(at, "rollout which m01 --store store --root root.json", &["goes by bundle 7"]);
+    check(at, "rollout which m01 --store store --root root.json", &["follows bundle 7"]);
     let status =
-        check(at, "rollout status --store store --root root.json", &["finished", "Pin by", "looking", "promote: to all", "finish"]);
+        check(at, "rollout status --store store --root root.json", &["finished", "Pin by", "inspection", "promote: to all", "finish"]);
     assert!(!status.contains("publishes it again"), "{status}");
     check(at, &step, &["nothing to decide: finished"]);
     // Every step is a line with its evidence.
@@ -155,7 +155,7 @@ fn a_good_bundle_goes_all_the_way() {
     assert!(log.contains("harm_lower") && log.contains("\"promote\"") && log.lines().count() == 1, "{log}");
     refused(at, &format!("rollout stop {SIGNED}"), &["it is finished"]);
     check(at, &format!("rollout rollback --why regret {SIGNED}"), &["rolled back"]);
-    check(at, "rollout which m01 --store store --root root.json", &["goes by its configuration file"]);
+    check(at, "rollout which m01 --store store --root root.json", &["follows its configuration file"]);
 }
 
 #[test]
@@ -171,13 +171,13 @@ fn a_bad_bundle_is_taken_back() {
         &format!("rollout run --every 1s {SIGNED} --trace traces"),
         &["roll back: stall: worse than allowed", "BREACH  stall", "rolled back"],
     );
-    check(at, "rollout which m01 --store store --root root.json", &["goes by its configuration file"]);
+    check(at, "rollout which m01 --store store --root root.json", &["follows its configuration file"]);
     refused(at, &format!("rollout resume {SIGNED}"), &["start a new rollout"]);
     // Somebody assigns by hand: the next look puts it right.
     check(at, &format!("rollout assign --rollout r --bundle 7 --share 100% --control 0% {SIGNED}"), &[]);
     check(at, "rollout status --store store --root root.json", &["publishes it again"]);
     check(at, &format!("rollout step {SIGNED} --trace traces"), &["nothing to decide", "published"]);
-    check(at, "rollout which m01 --store store --root root.json", &["goes by its configuration file"]);
+    check(at, "rollout which m01 --store store --root root.json", &["follows its configuration file"]);
 }
 
 /// A generated fleet, of which those of the upper half by hash have so much more of their cold memory in far memory.

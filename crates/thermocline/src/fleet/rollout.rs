@@ -92,7 +92,7 @@ pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> 
                 json!({ "machine": arguments.machine, "cluster": arguments.cluster, "arm": arm, "version": version, "place_ppm": place });
             print(format, &shown, || {
                 let by = version.map_or_else(|| "its configuration file".to_owned(), |version| format!("bundle {version}"));
-                format!("{} goes by {by}: among {arm}, at {} of the fleet\n", arguments.machine, RatioPpm(place))
+                format!("{} follows {by}: among {arm}, at {} of the fleet\n", arguments.machine, RatioPpm(place))
             })?;
         }
     }
