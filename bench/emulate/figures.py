@@ -20,7 +20,7 @@ def of_run(report: dict[str, Any], seconds: Sequence[Second]) -> dict[str, Any]:
     if not periods or report["emulated_seconds"] <= 0:
         return {"share_slow_ratio": None}
     last = periods[-1]
-    fast, slow = (_rate(report["turns"], seconds, slow) for slow in (False, True))
+    fast, slow = (_rate(report["phases"], seconds, slow) for slow in (False, True))
     return {
         "memory_bytes": last["known_bytes"],
         "share_slow_ratio": last["slow_bytes"] / max(last["known_bytes"], 1),
@@ -34,7 +34,7 @@ def of_run(report: dict[str, Any], seconds: Sequence[Second]) -> dict[str, Any]:
         "slowdown_by_rate_ratio": fast / slow - 1 if fast and slow else None,
         "operations_per_second_fast": fast,
         "operations_per_second_slow": slow,
-        "home_bytes": sum(period["home_bytes"] for period in periods),
+        "home_bytes": sum(period["promoted_bytes"] for period in periods),
         "faults": report["faults"],
         "floor_ns": report["floor_ns"],
     }

@@ -1,9 +1,8 @@
-//! A pointer chase: the program with a known number of accesses that the emulator is measured by.
+//! A pointer chase: a program with a known number of accesses, for calibrating the emulator.
 //!
-//! Its pages form one random cycle; each holds the number of the next, so that no access can begin before the one
-//! before it has ended, and none is repeated before all others were made. It obeys lines on standard input: for `N` it
-//! makes `N` accesses in each thread and answers with a [`Chased`] in JSON. At the end it checks that every page still
-//! holds what it held.
+//! Its pages form one random cycle; each holds the number of the next page, so that no access can begin before the previous
+//! one has finished, and none is repeated before all others. It reads commands from standard input: for a line `N` it makes
+//! `N` accesses in each thread and prints a [`ChaseResult`] as JSON; for `0` it checks the content of every page.
 
 use std::io::{BufRead, Write};
 use std::time::Instant;
@@ -15,36 +14,36 @@ use crate::choice::PAGE;
 /// Words of a page.
 const WORDS: usize = (PAGE / 8) as usize;
 
-/// What one run of accesses took, in nanoseconds each, those of all threads together.
+/// Latencies of one run in nanoseconds, over the accesses of all threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Chased {
-    /// Accesses, in all threads.
+pub struct ChaseResult {
+    /// Number of accesses in all threads.
     pub accesses: u64,
-    /// The mean.
+    /// Mean.
     pub mean_ns: u64,
-    /// The mean without the slowest of a hundred, which is what else the machine did.
+    /// Mean without the slowest 1 %, which other work on the machine delays.
     pub trimmed_ns: u64,
-    /// The median.
+    /// Median.
     pub p50_ns: u64,
-    /// The 99th percentile.
+    /// 99th percentile.
     pub p99_ns: u64,
-    /// Whether every page held what it should.
+    /// Whether every page has the expected content.
     pub intact: bool,
 }
 
-/// One thread's pages.
+/// The pages of one thread.
 struct Cycle {
     memory: Vec<u64>,
     at: usize,
 }
 
 impl Cycle {
-    /// A random cycle through so many pages (Sattolo's algorithm), the same for the same seed.
+    /// Creates a random cycle through all pages (Sattolo's algorithm), the same for the same seed.
     fn new(pages: usize, seed: u64) -> Self {
         let mut order: Vec<usize> = (0..pages).collect();
         let mut state = seed;
         for at in (1..pages).rev() {
-            // Knuth's MMIX generator; its high bits are good enough to shuffle by.
+            // Knuth's MMIX generator; its high bits are sufficient for shuffling.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             order.swap(at, usize::try_from(state >> 33).unwrap_or(0) % at);
         }
@@ -56,7 +55,7 @@ impl Cycle {
         Self { memory, at: 0 }
     }
 
-    /// Makes accesses; what each of them took, in nanoseconds.
+    /// Makes accesses. Returns the latency of each, in nanoseconds.
     fn run(&mut self, accesses: usize) -> Vec<u64> {
         let mut took = Vec::with_capacity(accesses);
         let mut before = Instant::now();
@@ -75,10 +74,10 @@ impl Cycle {
     }
 }
 
-/// Obeys standard input until its end. A line `0` checks every page.
+/// Executes the commands on standard input until its end.
 ///
 /// # Errors
-/// Where a pipe fails, or a line is not a number.
+/// If a pipe fails, or a line is not a number.
 pub fn run(pages: usize, threads: usize) -> std::io::Result<()> {
     let mut cycles: Vec<Cycle> = (0..threads as u64).map(|seed| Cycle::new(pages.max(2), seed)).collect();
     let mut out = std::io::stdout().lock();
@@ -96,7 +95,7 @@ pub fn run(pages: usize, threads: usize) -> std::io::Result<()> {
         let most = &all[..all.len() * 99 / 100];
         let trimmed_ns = most.iter().sum::<u64>() / (most.len() as u64).max(1);
         let intact = accesses > 0 || cycles.iter().all(Cycle::intact);
-        let chased = Chased { accesses: count, mean_ns, trimmed_ns, p50_ns: at(50), p99_ns: at(99), intact };
+        let chased = ChaseResult { accesses: count, mean_ns, trimmed_ns, p50_ns: at(50), p99_ns: at(99), intact };
         serde_json::to_writer(&mut out, &chased)?;
         out.write_all(b"\n")?;
         out.flush()?;
@@ -112,10 +111,10 @@ mod tests {
     fn a_cycle_visits_every_page_once() {
         let check = |pages: usize, seed: u64| {
             let mut cycle = Cycle::new(pages, seed);
-            let mut seen = vec![false; pages];
+            let mut visited = vec![false; pages];
             for _ in 0..pages {
                 cycle.run(1);
-                assert!(!std::mem::replace(&mut seen[cycle.at], true), "{pages} {seed}: page {} twice", cycle.at);
+                assert!(!std::mem::replace(&mut visited[cycle.at], true), "{pages} {seed}: page {} twice", cycle.at);
             }
             assert!(cycle.intact() && cycle.at == 0);
             cycle.memory[WORDS + 3] = 1;

@@ -1,44 +1,43 @@
-//! What slow memory would do to a program, without slow memory.
+//! Emulates slow memory under a program, on a machine without slow memory.
 //!
-//! A share of the program's anonymous memory is classed slow, in blocks of 2 MiB. Pages of slow blocks are **parked**:
-//! moved out of sight within the address space ([`resident`]). An access to a parked page faults, waits until
-//! it has cost as much as the slow memory's latency, and finds the page back in its place, where it stays **open** until
-//! as many others have been opened after it: a page is charged once for a burst of accesses, like one that misses in
-//! the TLB (Thermostat, "Emulating slow memory", does the same in a modified kernel).
+//! A share of the program's anonymous memory is slow, in blocks of 2 MiB. Pages of slow blocks are **parked**: moved to another
+//! address within the address space ([`helper`]). An access to a parked page faults, waits for the latency of slow memory, and
+//! finds the page restored. The page then stays **open** until a number of other pages have been opened after it: a burst of
+//! accesses to a page is charged once, like a TLB miss (Thermostat section 4.2 does the same in a modified kernel).
 //!
-//! Which blocks are slow is left to chance, or to the agent's policy `slowdown` by the accesses that are counted
-//! ([`placement`]). And the memory may be slow by turns, so that the program's own figures with and without can be compared
-//! within one run, whatever else the machine does.
+//! Slow blocks are chosen at random, or by the agent's policy `slowdown` from counted accesses ([`placement`]). Memory may
+//! alternate between slow and fast, so that the program's own figures can be compared within one run, whatever else the machine
+//! does.
 //!
 //! # Latencies below that of a fault
-//! A fault costs several microseconds by itself: the **floor**, measured at each start ([`floor`]). Slow memory of a
-//! latency `t` below it is emulated by parking only a share `s` of the slow pages at a time, drawn anew by chance every
-//! [`session::DRAW`], and charging `t / s` for an access to one of those. An access to a slow page then costs `s * t / s
-//! = t` on average. Throughput is that of slow memory; single latencies are not.
+//! A fault itself costs several microseconds: the **floor**, measured at each start ([`floor`]). A latency `t` below it is
+//! emulated by parking only a share `s` of the slow pages at a time, chosen at random every [`session::DRAW`], and charging
+//! `t / s` for an access to one of these. An access to a slow page then costs `s * t / s = t` on average. Throughput is that of
+//! slow memory; single latencies are not.
 //!
-//! # What it is not
-//! Only private anonymous memory in whole blocks is slowed: no files, no shared memory, no stacks of the first thread.
-//! Huge pages of slow blocks are split. A range that is partly slow is several mappings, which `mremap(2)` refuses to take
-//! as one. Children that the program forks run at full speed, on copies of what was parked. What limits real memory besides latency (bandwidth, overlap of
-//! misses within a core) is not emulated: every access to a parked page stalls its thread for the whole latency, as if
-//! it depended on it.
+//! # Limitations
+//! Only private anonymous memory in whole blocks is slow: no files, no shared memory, no stack of the first thread. Huge pages
+//! of slow blocks are split. A partly slow range consists of several mappings, which `mremap(2)` does not accept as one range.
+//! Forked children run at full speed, on copies of parked pages. Limits of real memory other than latency (bandwidth, parallel
+//! misses of a core) are not emulated: every access to a parked page stalls its thread for the whole latency.
 
-mod changes;
 pub mod chase;
 pub mod choice;
+mod events;
 pub mod floor;
+pub mod helper;
 mod memory;
+pub mod phases;
 pub mod placement;
 mod ptrace;
 pub mod report;
-pub mod resident;
 pub mod session;
 mod userfaultfd;
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a program could not be emulated.
+/// Reasons why a program cannot be emulated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command could not be started.
@@ -49,34 +48,34 @@ pub enum Error {
         /// The error of `execve(2)` or of the preparations before it.
         source: io::Error,
     },
-    /// The kernel refused something.
+    /// A kernel interface failed.
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
-    /// The latency is so far below the floor that too few pages could be parked to say anything.
+    /// The latency is so far below the floor that too few pages could be parked to be representative.
     #[error(
-        "a latency of {latency_ns} ns is too far below the {floor_ns} ns that a fault costs on this machine; ask for {least_ns} ns or \
-         more. A slowdown bound and a latency scale together: what 3% is for 1us, 30% is for 10us"
+        "a latency of {latency_ns} ns is too far below the {floor_ns} ns of a fault on this machine; use {lowest_ns} ns or more. Slowdowns \
+         are proportional to the latency: 3% at 1us corresponds to 30% at 10us"
     )]
     TooFast {
-        /// The latency asked for.
+        /// The requested latency.
         latency_ns: u64,
-        /// The measured cost of a fault.
+        /// The measured latency of a fault.
         floor_ns: u64,
-        /// The least latency that can be had.
-        least_ns: u64,
+        /// The lowest possible latency.
+        lowest_ns: u64,
     },
-    /// The resident was killed; the program had to be, too.
-    #[error("the part of the emulator inside the program was killed, so that the program could not go on and was killed; run it again")]
+    /// The helper was killed, and the program with it.
+    #[error("the helper process was killed, so the program could not continue and was killed too; run it again")]
     Killed,
-    /// The calibration program did not do its part.
+    /// The calibration program failed.
     #[error("the calibration program failed: {0}; run the command again, and report it if it fails again")]
     Calibration(String),
     /// A pipe or a process failed.
     #[error("cannot {op} the program: {source}")]
     Program {
-        /// What was attempted.
+        /// The operation.
         op: &'static str,
-        /// Why it failed.
+        /// The error.
         source: io::Error,
     },
 }

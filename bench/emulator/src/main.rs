@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 
-use emulator::floor::{self, Measured};
+use emulator::floor::{self, Measurement};
 use emulator::report::{self, Report};
 use emulator::session::{Options, Policy, Session};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -155,14 +155,14 @@ fn emulate(arguments: &Arguments) -> Result<ExitCode> {
         open: report::open(arguments.open, sample),
         seed: arguments.seed,
         wait_for: arguments.wait_for.clone(),
-        turns: arguments.alternate,
+        alternate: arguments.alternate,
     };
     let mut command = Command::new(program);
     command.args(rest);
     let session = Session::start(command, options)?;
     forward_signals(session.pid())?;
-    let (status, seen) = session.finish()?;
-    write_report(arguments, &Report::new(latency_ns, &floor, sample, &seen))?;
+    let (status, outcome) = session.finish()?;
+    write_report(arguments, &Report::new(latency_ns, &floor, sample, &outcome))?;
     Ok(ExitCode::from(exit_status(status)))
 }
 
@@ -170,7 +170,7 @@ fn emulate(arguments: &Arguments) -> Result<ExitCode> {
 fn sampled_share(arguments: &Arguments, floor_ns: u64) -> Result<(u64, RatioPpm)> {
     let latency_ns = u64::try_from(arguments.latency.as_nanos())?;
     match report::sample(latency_ns, floor_ns) {
-        Err(emulator::Error::TooFast { least_ns, .. }) if arguments.raise_latency => Ok((least_ns, report::sample(least_ns, floor_ns)?)),
+        Err(emulator::Error::TooFast { lowest_ns, .. }) if arguments.raise_latency => Ok((lowest_ns, report::sample(lowest_ns, floor_ns)?)),
         result => Ok((latency_ns, result?)),
     }
 }
@@ -216,7 +216,7 @@ fn forward_signals(pid: i32) -> Result<()> {
     Ok(())
 }
 
-fn table(rows: &[Measured]) -> String {
+fn table(rows: &[Measurement]) -> String {
     let mut text = format!(
         "{:>7} {:>5} {:>12} {:>12} {:>9} {:>12} {:>12} {:>10} {:>10}\n",
         "threads", "open", "latency ns", "added ns", "error", "median ns", "p99 ns", "accesses", "counted"

@@ -1,8 +1,8 @@
-//! A program stopped at its start, so that it can be made to call the kernel: `ptrace(2)`.
+//! A program stopped at its start, which can be made to execute system calls: `ptrace(2)`.
 //!
-//! Only for programs that we start ourselves. [`Traced::spawn`] stops the program at its first instruction,
-//! [`Traced::call`] has it make system calls there, and [`Traced::release`] lets it run as if nothing had been. x86-64
-//! only: the instruction and the registers of a system call differ on every architecture.
+//! Only for children of this process. [`Traced::spawn`] stops the program at its first instruction, [`Traced::call`] makes it
+//! execute system calls there, and [`Traced::release`] restores its state and lets it run. x86-64 only: the instruction and
+//! the registers of a system call differ on every architecture.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -12,21 +12,21 @@ use std::process::{Child, Command};
 
 use kernel::{Error, Result};
 
-/// `syscall`, then a trap at which the program stops again.
+/// The instruction `syscall`, and a trap at which the program stops again.
 const CALL: [u8; 8] = [0x0f, 0x05, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
 
-/// Bytes below the stack pointer that compilers may use without moving it (System V ABI), and room for a string.
+/// The red zone below the stack pointer (System V ABI), and space for a string.
 const BELOW_STACK: u64 = 128 + 256;
 
-/// A program that stands still right after `execve(2)`. Dropped without [`Traced::release`], it is killed.
+/// A program stopped right after `execve(2)`. It is killed if it is dropped without [`Traced::release`].
 #[derive(Debug)]
 pub struct Traced {
     child: Option<Child>,
     pid: i32,
     registers: libc::user_regs_struct,
-    /// The word at the instruction pointer, which [`CALL`] stands in for.
+    /// The word at the instruction pointer, which [`CALL`] replaces temporarily.
     text: libc::c_long,
-    /// Signals that arrived meanwhile; the program gets them when it is released.
+    /// Signals that arrived in the meantime; they are sent again when the program is released.
     signals: Vec<libc::c_int>,
 }
 
@@ -35,12 +35,12 @@ impl Traced {
     /// (`PR_SET_PDEATHSIG`), and its addresses are the same in every run (`ADDR_NO_RANDOMIZE`).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on another architecture than x86-64; [`Error::Io`] where the program cannot be started
-    /// or traced.
+    /// [`crate::Error::Start`] if the program cannot be started; [`Error::Unsupported`] on another architecture than x86-64;
+    /// [`Error::Io`] if it cannot be traced.
     pub fn spawn(mut command: Command) -> crate::Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             return Err(Error::Unsupported {
-                what: "system calls cannot be made for a program on this architecture".to_owned(),
+                what: "system calls cannot be injected into a program on this architecture".to_owned(),
                 remedy: "use x86-64".to_owned(),
             }
             .into());
@@ -52,21 +52,21 @@ impl Traced {
             if !kernel::process::end_with(parent).map_err(io::Error::other)? {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            // SAFETY: personality takes no pointer; TRACEME ignores its other arguments. Both only concern this
-            // child, between fork and exec.
+            // SAFETY: personality takes no pointer; TRACEME ignores its other arguments. Both affect only this child, between
+            // fork and exec.
             let done = unsafe {
                 libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) != -1 && libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) != -1
             };
             if done { Ok(()) } else { Err(io::Error::last_os_error()) }
         };
-        // SAFETY: the closure makes system calls only, which is allowed between fork and exec.
+        // SAFETY: the closure only makes system calls, which is allowed between fork and exec.
         let child = unsafe { command.pre_exec(prepare) }.spawn().map_err(fail)?;
-        let pid = i32::try_from(child.id()).map_err(|_| fail(io::Error::other("its pid is no pid")))?;
+        let pid = i32::try_from(child.id()).map_err(|_| fail(io::Error::other("invalid process id")))?;
         // SAFETY: an all-zero user_regs_struct is a valid value of that plain structure.
         let registers = unsafe { std::mem::zeroed() };
         let mut traced = Self { child: Some(child), pid, registers, text: 0, signals: Vec::new() };
         if traced.wait()? != libc::SIGTRAP {
-            return Err(fail(io::Error::other("it did not stop at its start")));
+            return Err(fail(io::Error::other("the program did not stop at its start")));
         }
         traced.ptrace(libc::PTRACE_SETOPTIONS, 0, libc::PTRACE_O_EXITKILL as u64)?;
         traced.registers = traced.read_registers()?;
@@ -74,32 +74,32 @@ impl Traced {
         Ok(traced)
     }
 
-    /// Its pid.
+    /// Process id of the program.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Has the program make one system call. Returns its result, not negative.
+    /// Makes the program execute one system call. Returns its result, which is not negative.
     ///
     /// # Errors
-    /// [`Error::Io`] with the error number that the call gave; [`Error::Gone`].
+    /// [`Error::Io`] with the error number of the call; [`Error::Gone`].
     pub fn call(&mut self, op: &'static str, number: libc::c_long, arguments: [u64; 6]) -> Result<u64> {
         self.poke(self.registers.rip, libc::c_long::from_ne_bytes(CALL))?;
-        let registers = self.arranged(number, arguments);
+        let registers = self.registers_for(number, arguments);
         self.call_at(op, registers)
     }
 
-    /// The same with the instruction at `address`, which holds `syscall`, and with `rbx` set.
+    /// The same with the `syscall` instruction at `address`, and with `rbx` set.
     ///
     /// # Errors
     /// As [`Traced::call`].
     pub fn call_from(&mut self, op: &'static str, address: u64, rbx: u64, number: libc::c_long, arguments: [u64; 6]) -> Result<u64> {
-        let registers = libc::user_regs_struct { rip: address, rbx, ..self.arranged(number, arguments) };
+        let registers = libc::user_regs_struct { rip: address, rbx, ..self.registers_for(number, arguments) };
         self.call_at(op, registers)
     }
 
-    /// Puts a string, with a zero byte behind it, below the program's stack, where the next ones go too; its address.
+    /// Writes a NUL-terminated string below the program's stack, over an earlier one. Returns its address.
     ///
     /// # Errors
     /// [`Error::Io`], `ENAMETOOLONG` for over 200 bytes; [`Error::Gone`].
@@ -116,7 +116,7 @@ impl Traced {
         Ok(address)
     }
 
-    /// Puts everything back and lets the program run; the tracing is over.
+    /// Restores registers and code, ends the tracing, and lets the program run.
     ///
     /// # Errors
     /// [`Error::Gone`]; [`Error::Io`].
@@ -132,9 +132,9 @@ impl Traced {
         child.ok_or(Error::Gone { path: PathBuf::from(format!("/proc/{}", self.pid)) })
     }
 
-    fn arranged(&self, number: libc::c_long, arguments: [u64; 6]) -> libc::user_regs_struct {
+    fn registers_for(&self, number: libc::c_long, arguments: [u64; 6]) -> libc::user_regs_struct {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
-        // No call is under way that could be started again: orig_rax tells the kernel so.
+        // orig_rax marks that no system call is in progress that the kernel might restart.
         libc::user_regs_struct { rax: number.cast_unsigned(), orig_rax: u64::MAX, rdi, rsi, rdx, r10, r8, r9, ..self.registers }
     }
 
@@ -155,7 +155,7 @@ impl Traced {
         }
     }
 
-    /// Waits until it stops; the signal that stopped it.
+    /// Waits until the program stops. Returns the signal that stopped it.
     fn wait(&self) -> Result<libc::c_int> {
         let mut status = 0;
         // SAFETY: `status` outlives the call, and the pid is that of our child.
@@ -177,11 +177,11 @@ impl Traced {
 
     fn peek(&self, address: u64) -> Result<libc::c_long> {
         let mut word: libc::c_long = 0;
-        // The call itself, unlike its wrapper, writes the word to where `data` says.
+        // The system call, unlike its wrapper, writes the word to the address `data`.
         let (data, request) = ((&raw mut word).expose_provenance() as u64, libc::PTRACE_PEEKDATA);
         // SAFETY: `word` outlives the call, which writes one word to it.
         if unsafe { libc::syscall(libc::SYS_ptrace, request, self.pid, address, data) } == -1 {
-            return Err(self.fail("look into", io::Error::last_os_error()));
+            return Err(self.fail("read the memory of", io::Error::last_os_error()));
         }
         Ok(word)
     }
@@ -191,8 +191,8 @@ impl Traced {
     }
 
     fn ptrace(&self, request: libc::c_uint, address: u64, data: u64) -> Result<()> {
-        // SAFETY: where a request takes a pointer, its caller above passes the address of a live value of the type
-        // that ptrace(2) names; the process is our stopped child.
+        // SAFETY: for requests that take a pointer, the callers above pass the address of a live value of the type that
+        // ptrace(2) specifies; the process is a stopped child of this one.
         if unsafe { libc::ptrace(request, self.pid, address, data) } == -1 {
             return Err(self.fail("trace", io::Error::last_os_error()));
         }
@@ -211,7 +211,7 @@ impl Traced {
 impl Drop for Traced {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // It stands still with half of our changes made: it must not run. Where it is gone already, that is fine.
+            // The program is partially modified and must not run. It may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_makes_calls_and_then_runs_as_if_nothing_had_been() {
+    fn injected_system_calls_do_not_affect_the_program() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo $PPID; exit 7"]).stdout(Stdio::piped());
         let mut traced = match Traced::spawn(command) {

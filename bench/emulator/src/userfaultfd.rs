@@ -1,7 +1,7 @@
-//! Faults handled by a program: `userfaultfd(2)`, `include/uapi/linux/userfaultfd.h`.
+//! Page faults handled in user space: `userfaultfd(2)`, `include/uapi/linux/userfaultfd.h`.
 //!
-//! Requests are plain words, because another process may have to make them: `UFFDIO_MOVE` is only taken from a process
-//! that shares the address space (`userfaultfd_move()` in `fs/userfaultfd.c`), so [`crate::resident`] makes it there.
+//! Requests are plain words, because another process makes them: the kernel accepts `UFFDIO_MOVE` only from a process that
+//! shares the address space (`userfaultfd_move()` in `fs/userfaultfd.c`), so [`crate::helper`] makes it there.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -36,14 +36,14 @@ pub(crate) const MODE_MISSING: u64 = 1;
 /// The first byte of a message about a fault (`UFFD_EVENT_PAGEFAULT`).
 pub(crate) const PAGEFAULT: u8 = 0x12;
 
-/// What a message says, other than a fault.
+/// A message of a userfaultfd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The process has forked. The child's faults go to this descriptor of whoever read the message.
+    /// The process has forked. The child's userfaultfd is this descriptor of the process that read the message.
     Fork(u64),
-    /// A mapping has moved: from here, to there, so many bytes.
+    /// A mapping has moved: old address, new address, bytes.
     Remap(u64, u64, u64),
-    /// The program is about to give the content of these addresses back (`madvise(2)`).
+    /// The program is about to free the pages at these addresses (`madvise(2)`).
     Remove(Range<u64>),
     /// These addresses are no longer mapped.
     Unmap(Range<u64>),
@@ -52,7 +52,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Reads a `struct uffd_msg`; `None` for an event that was not asked for.
+    /// Parses a `struct uffd_msg`; `None` for an event that was not requested.
     #[must_use]
     pub fn parse(message: [u64; 4]) -> Option<Self> {
         let [head, first, second, third] = message;
@@ -67,11 +67,11 @@ impl Event {
     }
 }
 
-/// Agrees with the kernel on moving pages and on all events; once per descriptor, from any process.
+/// Enables the moving of pages and all events; once per descriptor, from any process.
 ///
 /// # Errors
 /// [`Error::Unsupported`] before Linux 6.8; [`Error::Io`].
-pub(crate) fn agree(descriptor: &OwnedFd) -> Result<()> {
+pub(crate) fn enable(descriptor: &OwnedFd) -> Result<()> {
     let mut request = [VERSION, FEATURES, 0];
     // SAFETY: `request` is as large as struct uffdio_api and outlives the call.
     if unsafe { libc::ioctl(descriptor.as_raw_fd(), API, request.as_mut_ptr()) } == 0 {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_told_apart() {
+    fn messages_are_parsed() {
         let check = |message, expected| assert_eq!(Event::parse(message), expected);
         check([0x12, 1, 0x7000, 0], Some(Event::Fault(0x7000)));
         check([0x13, 9 | 7 << 32, 0, 0], Some(Event::Fork(9)));

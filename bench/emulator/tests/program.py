@@ -1,8 +1,8 @@
-"""A program that does to its memory what programs do, and checks that it holds what was written to it.
+"""Uses memory in typical ways (fork, madvise, mremap, pipes, threads) and checks that it keeps its content.
 
-Exit status 7: all was well. 1: something was not, which is said on standard output. With the argument `wait` it
-checks for ever; with `term` it waits for SIGTERM and ends with 9; with `uneven FILE` it says so by making that file when its
-memory is full, and then uses an eighth of it for 14 s.
+Exit status 7: no error. 1: an error, which is printed to standard output. With the argument `wait` it checks forever; with
+`term` it waits for SIGTERM and exits with 9; with `uneven FILE` it creates that file when its memory is filled, and then uses
+an eighth of the memory for 14 s.
 """
 
 import mmap
@@ -18,7 +18,7 @@ PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class Memory:
-    """Pages whose content follows from their number and a version."""
+    """Pages whose content is determined by their number and a version."""
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
@@ -65,29 +65,29 @@ def forked(memory: Memory) -> None:
             os._exit(0)
         memory.churn(random.Random(1), 0.1, "in a child, later")
         os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]))
-    memory.churn(random.Random(2), 0.2, "beside a child")
+    memory.churn(random.Random(2), 0.2, "next to a child")
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
         os._exit(1)
 
 
-def given_back(memory: Memory) -> None:
-    """Gives a third back to the kernel; it must read as zeroes, and take new content."""
+def freed(memory: Memory) -> None:
+    """Frees a third of the pages; they must read as zeroes, and accept new content."""
     third = memory.pages // 3
     memory.map.madvise(mmap.MADV_DONTNEED, third * PAGE, third * PAGE)
     for page in range(third, 2 * third):
         memory.versions[page] = 0
-    memory.check_all("after giving back")
+    memory.check_all("after freeing")
     for page in range(third, 2 * third, 2):
         memory.write(page, 5)
 
 
 def moved(memory: Memory) -> None:
-    """Grows a mapping beyond where it has room, so that it moves, and lets it shrink again, by no whole blocks."""
+    """Grows a mapping so that it has to move, and shrinks it again by a size that is no multiple of a block."""
     grown = memory.pages * 2
     try:
         memory.map.resize(grown * PAGE)
     except OSError as error:
-        # mremap(2) does not take a range of several mappings, which slow and fast blocks are.
+        # mremap(2) does not accept a range of several mappings, such as slow and fast blocks.
         print(f"not moved: {error}", flush=True)
         return
     memory.versions += [0] * (grown - memory.pages)
@@ -101,7 +101,7 @@ def moved(memory: Memory) -> None:
 
 
 def through_the_kernel(memory: Memory) -> None:
-    """Memory that the kernel itself reads and writes faults alike."""
+    """Checks memory that the kernel itself reads, which faults in the same way."""
     reader, writer = os.pipe()
     view = memoryview(memory.map)
     for page in range(0, memory.pages, 7):
@@ -132,18 +132,18 @@ def main() -> None:
         while True:
             memory.churn(random.Random(3), 1.0, "while waiting")
     other = Memory(4 * 512)
-    beside = threading.Thread(target=other.churn, args=(random.Random(4), 10.0, "in a thread"))
-    beside.start()
+    worker = threading.Thread(target=other.churn, args=(random.Random(4), 10.0, "in a thread"))
+    worker.start()
     for round_ in range(3):
         memory.churn(random.Random(round_), 2.0, "at rest")
         through_the_kernel(memory)
         forked(memory)
-        given_back(memory)
-        memory.churn(random.Random(round_), 1.0, "after giving back")
+        freed(memory)
+        memory.churn(random.Random(round_), 1.0, "after freeing")
         moved(memory)
         memory.map.close()
         memory = Memory(6 * 512 + 300 * round_)
-    beside.join()
+    worker.join()
     memory.check_all("at the end")
     other.check_all("at the end, in the thread's")
     sys.exit(7)

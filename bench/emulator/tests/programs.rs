@@ -1,7 +1,7 @@
-//! `thermocline-emulator` on a real program: its memory holds what it wrote, whatever it does and whoever is killed.
+//! `thermocline-emulator` with a real program: memory keeps its content whatever the program does and whichever process is killed.
 //!
-//! Runs where `userfaultfd(2)` and `ptrace(2)` are allowed and there is a Python; says so where not.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
+//! Skipped, with a message, if `userfaultfd(2)` or `ptrace(2)` is not permitted or there is no Python.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not cover the functions beside the tests")]
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// One at a time: each keeps a processor busy, and the floor is measured at each start.
-static TURN: Mutex<()> = Mutex::new(());
+/// Serialises the tests: each keeps a processor busy, and the floor is measured at each start.
+static SERIAL: Mutex<()> = Mutex::new(());
 
-/// An interpreter that does not replace itself by another, or why there is none.
+/// Returns an interpreter that does not replace itself by another one.
 fn python() -> Result<String, String> {
-    let asked = Command::new("python3").args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output();
-    let output = asked.map_err(|error| format!("no python3: {error}"))?;
+    let output = Command::new("python3").args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output();
+    let output = output.map_err(|error| format!("no python3: {error}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
@@ -28,36 +28,36 @@ fn emulator(options: &[&str], python: &str, mode: &str) -> Command {
     command
 }
 
-/// A Python and the right to run, if programs can be emulated here at all.
+/// Returns an interpreter, if programs can be emulated on this machine.
 fn able() -> Option<(String, MutexGuard<'static, ()>)> {
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let guard = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let able = python().and_then(|python| {
         let probe = Command::new(env!("CARGO_BIN_EXE_thermocline-emulator")).args(["--latency", "1ms", "true"]).output();
         let probe = probe.map_err(|error| error.to_string())?;
         if probe.status.success() { Ok(python) } else { Err(String::from_utf8_lossy(&probe.stderr).into_owned()) }
     });
-    able.map_err(|why| println!("SKIPPED: {why}")).ok().map(|python| (python, turn))
+    able.map_err(|why| println!("SKIPPED: {why}")).ok().map(|python| (python, guard))
 }
 
-/// Starts a program that speaks when it is ready; the emulator, what the program says, and its first line.
+/// Starts a program that prints a line when it is ready. Returns the emulator, the program's output, and that line.
 fn started(python: &str, mode: &str) -> (Child, BufReader<std::process::ChildStdout>, String) {
     let mut child = emulator(&["--latency", "20us", "--slow", "100%"], python, mode).spawn().unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    said.read_line(&mut line).unwrap();
+    output.read_line(&mut line).unwrap();
     assert!(line.starts_with("ready"), "{line:?}");
-    (child, said, line)
+    (child, output, line)
 }
 
 #[test]
-fn memory_holds_what_was_written_to_it() {
-    let Some((python, _turn)) = able() else { return };
+fn memory_keeps_its_content() {
+    let Some((python, _guard)) = able() else { return };
     let check = |options: &[&str]| {
         let output = emulator(&[&["--format", "json"], options].concat(), &python, "all").output().unwrap();
-        let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert_eq!(output.status.code(), Some(7), "{options:?}: the program's own exit code: {said}{told}");
-        assert!(!said.contains("corrupt"), "{options:?}: {said}");
-        let report: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(7), "{options:?}: the program's exit status: {out}{err}");
+        assert!(!out.contains("corrupt"), "{options:?}: {out}");
+        let report: Value = serde_json::from_str(err.lines().last().unwrap()).unwrap();
         assert!(report["faults"].as_u64() > Some(1000) && report["forks"] == 3, "{options:?}: {report}");
         assert!(report["slowdown_ratio"].as_f64() > Some(0.0) && report["replaced"] == false, "{options:?}: {report}");
     };
@@ -66,18 +66,18 @@ fn memory_holds_what_was_written_to_it() {
 }
 
 #[test]
-fn a_tolerable_slowdown_makes_slow_what_is_not_used() {
-    let Some((python, _turn)) = able() else { return };
+fn unused_memory_becomes_slow_within_a_tolerable_slowdown() {
+    let Some((python, _guard)) = able() else { return };
     let directory = tempfile::tempdir().unwrap();
     let filled = directory.path().join("filled");
     let filled = filled.to_str().unwrap();
-    // So much is allowed that a short look suffices for what is not used; the eighth that is used has ten times as many accesses.
+    // The slowdown is so high that a short period suffices for unused memory; the eighth that is used exceeds it tenfold.
     let options =
         ["--format", "json", "--latency", "100us", "--slowdown", "50%", "--period", "3s", "--alternate", "2s", "--wait-for", filled];
     let output = emulator(&options, &python, "uneven").arg(filled).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(7), "{}{told}", String::from_utf8_lossy(&output.stdout));
-    let report: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{}{err}", String::from_utf8_lossy(&output.stdout));
+    let report: Value = serde_json::from_str(err.lines().last().unwrap()).unwrap();
     let policy = &report["policy"];
     assert_eq!(policy["budget_per_second"], 5000.0, "{report}");
     let periods = policy["periods"].as_array().unwrap();
@@ -85,35 +85,35 @@ fn a_tolerable_slowdown_makes_slow_what_is_not_used() {
     let share = last["slow_bytes"].as_f64().unwrap() / last["known_bytes"].as_f64().unwrap();
     assert!((0.5..0.95).contains(&share), "{share}: {report}");
     assert!(last["upper_per_second"].as_f64().unwrap() <= 5000.0, "{report}");
-    let turns = report["turns"].as_array().unwrap();
-    let slow: Vec<bool> = turns.iter().map(|turn| turn["slow"].as_bool().unwrap()).collect();
+    let phases = report["phases"].as_array().unwrap();
+    let slow: Vec<bool> = phases.iter().map(|phase| phase["slow"].as_bool().unwrap()).collect();
     assert!(slow.len() >= 3 && slow.iter().zip(0..).all(|(slow, at)| *slow == (at % 2 == 0)), "{report}");
 }
 
 #[test]
-fn the_program_dies_with_its_emulator() {
-    let Some((python, _turn)) = able() else { return };
-    let (mut emulator, said, line) = started(&python, "wait");
+fn the_program_is_killed_with_the_emulator() {
+    let Some((python, _guard)) = able() else { return };
+    let (mut emulator, output, line) = started(&python, "wait");
     let pid = line.split_whitespace().nth(1).unwrap();
-    // What is parked comes with the first survey, and more with each; the program's checks go on meanwhile.
-    let resident = wait_for(|| (parked(pid) > 0).then_some(()));
-    assert!(resident.is_some(), "nothing was ever parked");
+    // The first survey parks pages, and each survey parks more, while the program checks its memory.
+    let any = wait_for(|| (parked(pid) > 0).then_some(()));
+    assert!(any.is_some(), "no page was ever parked");
     let cmdline = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();
-    assert_eq!(residents(&cmdline), 1);
+    assert_eq!(helpers(&cmdline), 1);
     emulator.kill().unwrap();
     emulator.wait().unwrap();
-    let said: Vec<String> = said.lines().map_while(Result::ok).collect();
-    assert!(said.is_empty(), "it saw something wrong while it died: {said:?}");
+    let output: Vec<String> = output.lines().map_while(Result::ok).collect();
+    assert!(output.is_empty(), "the program found an error while it was killed: {output:?}");
     let gone = wait_for(|| (!PathBuf::from(format!("/proc/{pid}")).exists()).then_some(()));
-    assert!(gone.is_some(), "{pid} has outlived its emulator");
-    let gone = wait_for(|| (residents(&cmdline) == 0).then_some(()));
-    assert!(gone.is_some(), "the resident of {pid} has outlived both");
+    assert!(gone.is_some(), "process {pid} survives its emulator");
+    let gone = wait_for(|| (helpers(&cmdline) == 0).then_some(()));
+    assert!(gone.is_some(), "the helper of process {pid} survives both");
 }
 
 #[test]
-fn signals_and_exit_codes_are_passed_on() {
-    let Some((python, _turn)) = able() else { return };
-    let (mut emulator, _said, _) = started(&python, "term");
+fn signals_and_exit_statuses_are_forwarded() {
+    let Some((python, _guard)) = able() else { return };
+    let (mut emulator, _output, _) = started(&python, "term");
     let sent = Command::new("kill").args(["-TERM", &emulator.id().to_string()]).status().unwrap();
     assert!(sent.success());
     let ended = wait_for(|| emulator.try_wait().unwrap());
@@ -123,8 +123,8 @@ fn signals_and_exit_codes_are_passed_on() {
     assert_eq!(ended.and_then(|status| status.code()), Some(9));
 }
 
-/// The emulator's helpers in programs of this command line.
-fn residents(cmdline: &[u8]) -> usize {
+/// Returns the number of helper processes with this command line.
+fn helpers(cmdline: &[u8]) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let is = |process: &std::fs::DirEntry| {
         let read = |name: &str| std::fs::read(process.path().join(name)).unwrap_or_default();
@@ -133,7 +133,7 @@ fn residents(cmdline: &[u8]) -> usize {
     processes.filter(is).count()
 }
 
-/// Bytes of a process in mappings far below its others, which is where pages are parked.
+/// Returns the resident bytes of a process at parking addresses, which are far below its other mappings.
 fn parked(pid: &str) -> u64 {
     let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     let mut inside = false;
@@ -149,10 +149,11 @@ fn parked(pid: &str) -> u64 {
     bytes
 }
 
-fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+/// Polls until there is a result, for up to a minute.
+fn wait_for<T>(mut poll: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return Some(found);
         }
         std::thread::yield_now();

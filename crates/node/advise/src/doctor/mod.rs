@@ -1,77 +1,53 @@
-//! What this machine can do, and how to enable what it cannot. Reads only.
+//! Reports what this machine supports, and how to enable the rest. Reads only.
 
+mod check;
 mod slow;
 
 use kernel::block::BlockDevice;
 use kernel::capability::{self, Capability, Feature};
 use kernel::cgroup::CgroupRoot;
 use kernel::zswap::Zswap;
-use kernel::{Error, Roots, meminfo, pagemap, psi, swap};
+use kernel::{Roots, meminfo, pagemap, psi, swap};
 use serde::Serialize;
 use units::Bytes;
 
+pub use self::check::{Check, Status};
+use self::check::{check, from_error, from_result};
 pub use self::slow::SlowMemory;
 use trackers::ages::choose::Offer;
 
-/// How one thing stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// As it should be.
-    Ok,
-    /// Works, but not as well as it could.
-    Advice,
-    /// Missing; something cannot be done.
-    Missing,
-    /// There, and in somebody else's use.
-    Busy,
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, Serialize)]
-pub struct Check {
-    /// What it is.
-    pub name: &'static str,
-    /// How it stands.
-    pub status: Status,
-    /// What was found.
-    pub found: String,
-    /// What to do about it; empty where nothing is to be done.
-    pub remedy: String,
-}
-
-/// Everything that was looked at.
+/// The complete report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
     /// The tracker that `auto` would choose.
     pub tracker: Option<&'static str>,
-    /// Why that one.
+    /// The reason for that choice.
     pub tracker_reason: &'static str,
-    /// Whether the agent could move memory on this machine as it is.
+    /// Whether the agent can offload memory on this machine in its present state.
     pub able: bool,
-    /// The single checks.
+    /// Results for single items.
     pub checks: Vec<Check>,
-    /// What there is of memory that is slower than the rest, and what policy `slowdown` needs.
+    /// Slow memory, and the kernel features that policy `slowdown` uses.
     pub slow_memory: SlowMemory,
 }
 
-/// Looks at everything the agent uses.
+/// Examines everything that the agent uses.
 #[must_use]
 pub fn examine(roots: &Roots) -> Report {
     let offer = Offer::probe(roots);
     let mut checks = vec![privileges(roots), cgroups(roots)];
     checks.extend(swap_and_zswap(roots));
-    checks.push(from_result("page_idle", &offer.page_idle, "idle page tracking: exact ages of every page"));
-    checks.push(from_result("lru_gen", &offer.lru_gen, "generations of every cgroup through debugfs"));
-    checks.push(from_result("damon", &offer.damon, "DAMON's sysfs interface, free to use"));
+    checks.push(from_result("page_idle", &offer.page_idle, "idle page tracking: ages of single pages, based on every access"));
+    checks.push(from_result("lru_gen", &offer.lru_gen, "generations of every cgroup, in debugfs"));
+    checks.push(from_result("damon", &offer.damon, "DAMON's sysfs interface, not in use"));
     checks.push(page_tables(roots));
     checks.push(pressure(roots));
     checks.push(readahead(roots));
-    // One thing that is missing can take several features with it: it is told once.
-    let told: Vec<String> = checks.iter().map(|check| check.found.clone()).collect();
-    checks.extend(features(roots).into_iter().filter(|feature| !told.contains(&feature.found)));
+    // A missing item may disable several features; it is reported once.
+    let reported: Vec<String> = checks.iter().map(|check| check.found.clone()).collect();
+    checks.extend(features(roots).into_iter().filter(|feature| !reported.contains(&feature.found)));
     checks.extend(endurance(roots));
     checks.extend(virtual_machines(roots));
     let chosen = offer.choose(config::Tracker::Auto);
@@ -80,29 +56,10 @@ pub fn examine(roots: &Roots) -> Report {
         kernel: kernel::file::read(&roots.proc.join("sys/kernel/osrelease"), kernel::file::SMALL)
             .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned()),
         tracker: chosen.map(|(kind, _)| kind.as_str()),
-        tracker_reason: chosen.map_or("this kernel offers no way to see page ages", |(_, reason)| reason),
+        tracker_reason: chosen.map_or("this kernel offers no way to measure page ages", |(_, reason)| reason),
         able: chosen.is_some() && !["privileges", "cgroup2", "swap"].into_iter().any(blocked),
         checks,
         slow_memory: slow::examine(roots),
-    }
-}
-
-fn check(name: &'static str, status: Status, found: impl Into<String>, remedy: impl Into<String>) -> Check {
-    Check { name, status, found: found.into(), remedy: remedy.into() }
-}
-
-fn from_error(name: &'static str, error: &Error) -> Check {
-    match error {
-        Error::Unsupported { what, remedy } => check(name, Status::Missing, what, remedy),
-        Error::Busy { what, remedy } => check(name, Status::Busy, what, remedy),
-        other => check(name, Status::Missing, other.to_string(), ""),
-    }
-}
-
-fn from_result<T>(name: &'static str, result: &kernel::Result<T>, found: &str) -> Check {
-    match result {
-        Ok(_) => check(name, Status::Ok, found, ""),
-        Err(error) => from_error(name, error),
     }
 }
 
@@ -112,9 +69,9 @@ fn privileges(roots: &Roots) -> Check {
         Ok(own) => {
             let missing: Vec<_> = NEEDED.into_iter().filter(|&needed| !own.has(needed)).map(Capability::name).collect();
             if missing.is_empty() {
-                check("privileges", Status::Ok, "all capabilities that the agent needs", "")
+                check("privileges", Status::Ok, "all required capabilities", "")
             } else {
-                check("privileges", Status::Missing, format!("without {}", missing.join(", ")), "run as root")
+                check("privileges", Status::Missing, format!("missing {}", missing.join(", ")), "run as root")
             }
         }
         Err(error) => from_error("privileges", &error),
@@ -132,7 +89,7 @@ fn swap_and_zswap(roots: &Roots) -> Vec<Check> {
     let areas = swap::read(roots).unwrap_or_default();
     let total: Bytes = areas.iter().map(|area| area.size).sum();
     let swap = if areas.is_empty() {
-        let remedy = "add a swap device or file (mkswap, swapon): zswap stores in front of one, even if nothing reaches it";
+        let remedy = "add a swap device or file (mkswap, swapon); zswap requires one, even if nothing is written to it";
         check("swap", Status::Missing, "no swap space", remedy)
     } else {
         check("swap", Status::Ok, format!("{total} in {} areas", areas.len()), "")
@@ -147,7 +104,7 @@ fn swap_and_zswap(roots: &Roots) -> Vec<Check> {
                 check(
                     "zswap",
                     Status::Advice,
-                    format!("off, compressor {compressor}: what is offloaded goes to the swap device, within swap.write_budget"),
+                    format!("off, compressor {compressor}: pages are offloaded to the swap device, within swap.write_budget"),
                     remedy,
                 )
             }
@@ -155,7 +112,7 @@ fn swap_and_zswap(roots: &Roots) -> Vec<Check> {
         Err(error) => from_error("zswap", &error),
     };
     let memory = match meminfo::read(roots) {
-        Ok(info) => check("memory", Status::Ok, format!("{} in all, {} available", info.total, info.available), ""),
+        Ok(info) => check("memory", Status::Ok, format!("{} in total, {} available", info.total, info.available), ""),
         Err(error) => from_error("memory", &error),
     };
     vec![memory, swap, zswap]
@@ -179,16 +136,16 @@ fn pressure(roots: &Roots) -> Check {
 fn readahead(roots: &Roots) -> Check {
     let path = roots.proc.join("sys/vm/page-cluster");
     match kernel::file::read(&path, kernel::file::SMALL).map(|text| text.trim().to_owned()) {
-        Ok(value) if value == "0" => check("page-cluster", Status::Ok, "each fault brings back one page", ""),
+        Ok(value) if value == "0" => check("page-cluster", Status::Ok, "each swap fault reads one page", ""),
         Ok(value) => {
-            let found = format!("vm.page-cluster is {value}: a fault may bring back neighbours that nobody asked for");
-            check("page-cluster", Status::Advice, found, "sysctl vm.page-cluster=0, as zswap has no seek to save")
+            let found = format!("vm.page-cluster is {value}: a swap fault may read neighbouring pages that are not needed");
+            check("page-cluster", Status::Advice, found, "sysctl vm.page-cluster=0; reading ahead has no benefit with zswap")
         }
         Err(error) => from_error("page-cluster", &error),
     }
 }
 
-/// What tiers and policies use of the kernel, each by its own name. None is needed by all of them.
+/// Kernel features that some tiers and policies use.
 fn features(roots: &Roots) -> Vec<Check> {
     let found = |feature: Feature| match &feature.offered {
         Ok(()) => check(feature.name, Status::Ok, feature.purpose, ""),
@@ -197,52 +154,36 @@ fn features(roots: &Roots) -> Vec<Check> {
     capability::features(roots).into_iter().map(found).collect()
 }
 
-/// What the swap devices are. How much may be written to one, no kernel knows.
+/// Reports the swap devices. No kernel interface reports their write endurance.
 fn endurance(roots: &Roots) -> Vec<Check> {
     let areas = swap::read(roots).unwrap_or_default();
     let devices = areas.iter().map(|area| (area, BlockDevice::under_swap(roots, area)));
-    let told = devices.filter_map(|(area, device)| match device {
+    let checks = devices.filter_map(|(area, device)| match device {
         Ok(device) if device.is_compressed_ram().unwrap_or(false) => None,
         Ok(device) => {
             let kind = match device.is_rotational() {
-                Ok(Some(true)) => "says that it rotates: too slow for far memory, if so",
-                Ok(_) => "what it may be written to is not known to the kernel",
-                Err(_) => "does not tell what it is",
+                Ok(Some(true)) => "reported as rotational: too slow for far memory if it is",
+                Ok(_) => "its write endurance is not known to the kernel",
+                Err(_) => "its type is unknown",
             };
-            let remedy = "set swap.write_budget to its rated terabytes written, divided by the days that it shall last";
+            let remedy = "set swap.write_budget to its rated terabytes written, divided by its planned lifetime in days";
             Some(check("swap_device", Status::Advice, format!("{} on {}: {kind}", area.name, device.name()), remedy))
         }
         Err(error) => Some(Check { status: Status::Advice, ..from_error("swap_device", &error) }),
     });
-    told.collect()
+    checks.collect()
 }
 
-/// A virtual machine's process is a job like any other, if its memory can move.
+/// A virtual machine's process is an ordinary job, if its memory is not pinned.
 fn virtual_machines(roots: &Roots) -> Option<Check> {
-    let found = "this machine can run virtual machines; their memory is offloaded like any other, as long as it is not pinned";
-    let remedy = "give guests free page reporting (virtio-balloon with free-page-reporting=on), and neither locked memory nor devices passed through: both pin all of it";
+    let found = "this machine can run virtual machines; their memory is offloaded unless it is pinned";
+    let remedy = "enable free page reporting in guests (virtio-balloon with free-page-reporting=on), and use neither locked memory \
+                  nor passed-through devices, which pin all memory";
     roots.dev.join("kvm").exists().then(|| check("vm_host", Status::Advice, found, remedy))
 }
 
-impl Check {
-    /// A line for a terminal, with the remedy below it.
-    pub fn write_to(&self, text: &mut String) {
-        use std::fmt::Write;
-        let mark = match self.status {
-            Status::Ok => "ok     ",
-            Status::Advice => "advice ",
-            Status::Missing => "missing",
-            Status::Busy => "busy   ",
-        };
-        let _ = writeln!(text, "  {mark}  {:<20} {}", self.name, self.found);
-        if !self.remedy.is_empty() {
-            let _ = writeln!(text, "           {:<20} -> {}", "", self.remedy);
-        }
-    }
-}
-
 impl Report {
-    /// For a terminal: one line per check, remedies below what they mend.
+    /// Formats the report for a terminal: one line per item, with its remedy below.
     #[must_use]
     pub fn to_text(&self) -> String {
         use std::fmt::Write;
@@ -252,7 +193,8 @@ impl Report {
         self.slow_memory.checks.iter().for_each(|check| check.write_to(&mut text));
         let tracker = self.tracker.unwrap_or("none");
         let _ = writeln!(text, "tracker `auto`: {tracker} ({})", self.tracker_reason);
-        let verdict = if self.able { "this machine can offload cold memory" } else { "this machine cannot offload cold memory as it is" };
+        let verdict =
+            if self.able { "this machine can offload cold memory" } else { "this machine cannot offload cold memory in its present state" };
         let _ = writeln!(text, "{verdict}");
         text
     }
@@ -263,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_machine_is_told_what_it_lacks() {
+    fn a_machine_without_any_interface_gets_remedies_for_all() {
         let dir = tempfile::tempdir().unwrap();
         let report = examine(&Roots::under(dir.path()));
         assert!(!report.able);

@@ -1,4 +1,4 @@
-//! What this machine has of slow memory, and of what policy `slowdown` needs to use it.
+//! Reports slow memory, and the kernel features that policy `slowdown` uses.
 
 use kernel::cxl::{self, Device};
 use kernel::damon::Damon;
@@ -9,50 +9,50 @@ use kernel::thp::{self, Enabled, Splitter};
 use kernel::{Roots, perf};
 use serde::Serialize;
 
-use super::{Check, Status, check, from_error};
+use super::check::{Check, Status, check, from_error};
 
-/// The memory of this machine by node, and whether some of it can be slow memory.
+/// Memory nodes of this machine, and which of them can be slow memory.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SlowMemory {
-    /// Every node that is online.
+    /// Online nodes.
     pub nodes: Vec<Node>,
-    /// The kernel's own opinion of them, the fastest first.
+    /// The kernel's memory tiers, fastest first.
     pub tiers: Vec<MemoryTier>,
-    /// What the kernel moves between them by itself.
+    /// Migration between nodes by the kernel itself.
     pub balancing: Balancing,
-    /// CXL expanders and regions, and DAX devices, of which nodes are made.
+    /// CXL memory devices and regions, and DAX devices, from which nodes are created.
     pub devices: Vec<Device>,
-    /// The node that `slow.node = "auto"` takes.
+    /// The node that `slow.node = "auto"` selects.
     pub slow_node: Option<u32>,
-    /// The node that its pages come from.
-    pub home_node: Option<u32>,
-    /// The single checks.
+    /// The nearest node with processors, from which pages are demoted.
+    pub fast_node: Option<u32>,
+    /// Results for single items.
     pub checks: Vec<Check>,
 }
 
-/// Looks at nodes, at what moves memory between them, and at what tells how often memory is accessed.
+/// Examines nodes, migration between them, and interfaces for access rates.
 pub(super) fn examine(roots: &Roots) -> SlowMemory {
     let mut found = SlowMemory::default();
     let mut checks = Vec::new();
-    let mut told = |name, error: &kernel::Error| checks.push(as_advice(from_error(name, error)));
-    found.nodes = numa::nodes(roots).unwrap_or_else(|error| (told("nodes", &error), Vec::new()).1);
-    found.tiers = numa::tiers(roots).unwrap_or_else(|error| (told("memory_tiers", &error), Vec::new()).1);
-    found.balancing = numa::balancing(roots).unwrap_or_else(|error| (told("numa_balancing", &error), Balancing::default()).1);
-    found.devices = cxl::devices(roots).unwrap_or_else(|error| (told("cxl", &error), Vec::new()).1);
+    let mut report = |name, error: &kernel::Error| checks.push(as_advice(from_error(name, error)));
+    found.nodes = numa::nodes(roots).unwrap_or_else(|error| (report("nodes", &error), Vec::new()).1);
+    found.tiers = numa::tiers(roots).unwrap_or_else(|error| (report("memory_tiers", &error), Vec::new()).1);
+    found.balancing = numa::balancing(roots).unwrap_or_else(|error| (report("numa_balancing", &error), Balancing::default()).1);
+    found.devices = cxl::devices(roots).unwrap_or_else(|error| (report("cxl", &error), Vec::new()).1);
     let slow = numa::slow_nodes(&found.nodes).first().copied();
     let home = slow.and_then(|slow| numa::home_node(&found.nodes, slow));
-    (found.slow_node, found.home_node) = (slow.map(|node| node.id), home.map(|node| node.id));
+    (found.slow_node, found.fast_node) = (slow.map(|node| node.id), home.map(|node| node.id));
     checks.extend(found.nodes.iter().map(|node| described(node, &found.nodes)));
     checks.push(slow_node(slow, home));
     checks.extend(found.devices.iter().map(device));
     checks.extend(tiers(&found));
-    checks.extend(moved_by_the_kernel(&found));
+    checks.extend(kernel_migration(&found));
     checks.extend([huge_pages(roots), split(roots), collapse(), rates(roots), access_sampling(roots)]);
     found.checks = checks;
     found
 }
 
-/// What is missing for slow memory is no fault of a machine without it.
+/// A machine without slow memory is in order: missing items are advice.
 fn as_advice(check: Check) -> Check {
     match check.status {
         Status::Missing => Check { status: Status::Advice, ..check },
@@ -67,7 +67,7 @@ fn described(node: &Node, nodes: &[Node]) -> Check {
     };
     let mut found = format!("{}: {cpus}, {}, {} free", node.id, node.total, node.free);
     if let Some(latency) = node.read_latency_ns() {
-        found += &format!("; a read takes {latency} ns, as firmware says (HMAT)");
+        found += &format!("; read latency {latency} ns (HMAT)");
     }
     let others = nodes.iter().filter(|other| other.id != node.id);
     for (other, distance) in others.filter_map(|other| Some((other.id, node.distance_to(other.id)?))) {
@@ -78,16 +78,16 @@ fn described(node: &Node, nodes: &[Node]) -> Check {
 
 fn slow_node(slow: Option<&Node>, home: Option<&Node>) -> Check {
     let (Some(slow), Some(home)) = (slow, home) else {
-        let remedy = "bring CXL memory online as a node (daxctl reconfigure-device --mode=system-ram); to try it out, boot with numa=fake \
-                      and set slow.node, or take a QEMU guest with a node without CPUs";
-        return check("slow_node", Status::Advice, "no node is memory without CPUs, so that none is slow memory by itself", remedy);
+        let remedy = "bring CXL memory online as a node (daxctl reconfigure-device --mode=system-ram); for tests, boot with numa=fake and \
+                      set slow.node, or use a QEMU guest with a node without CPUs";
+        return check("slow_node", Status::Advice, "no node is memory without CPUs, so slow.node = \"auto\" finds none", remedy);
     };
     let found = format!("node {}, for pages of node {}", slow.id, home.id);
     match slow.read_latency_ns() {
         Some(_) => check("slow_node", Status::Ok, found, ""),
         None => {
-            let remedy = "set slow.latency to what an access takes, measured by a pointer chase";
-            check("slow_node", Status::Advice, format!("{found}; firmware does not tell how slow it is (no HMAT)"), remedy)
+            let remedy = "set slow.latency to the access latency, measured with a pointer chase";
+            check("slow_node", Status::Advice, format!("{found}; firmware does not report its latency (no HMAT)"), remedy)
         }
     }
 }
@@ -103,10 +103,10 @@ fn device(device: &Device) -> Check {
     let bus = if device.name.starts_with("dax") { "dax" } else { "cxl" };
     match device.driver.as_deref() {
         Some("device_dax") => {
-            let remedy = format!("daxctl reconfigure-device --mode=system-ram {} makes it memory of a node", device.name);
-            check(bus, Status::Advice, found + ", a file of one program and no memory of a node", remedy)
+            let remedy = format!("to make it memory of a node: daxctl reconfigure-device --mode=system-ram {}", device.name);
+            check(bus, Status::Advice, found + ", in device mode, not memory of a node", remedy)
         }
-        Some(driver) => check(bus, Status::Ok, format!("{found}, held by {driver}"), ""),
+        Some(driver) => check(bus, Status::Ok, format!("{found}, driver {driver}"), ""),
         None => check(bus, Status::Ok, found, ""),
     }
 }
@@ -118,24 +118,24 @@ fn tiers(slow: &SlowMemory) -> Option<Check> {
     (!found.is_empty()).then(|| check("memory_tiers", Status::Ok, found, ""))
 }
 
-/// Whoever else moves pages undoes what the policy does, or does it without its budget.
-fn moved_by_the_kernel(slow: &SlowMemory) -> Vec<Check> {
-    let there = slow.slow_node.is_some();
+/// Migration by the kernel undoes placements of the policy, or demotes pages without its budget.
+fn kernel_migration(slow: &SlowMemory) -> Vec<Check> {
+    let has_slow_node = slow.slow_node.is_some();
     let demotion = slow.balancing.demotion.map(|on| match on {
-        true if there => {
-            let found = "on: the kernel moves pages to slow memory by itself under memory pressure, and counts no accesses there";
+        true if has_slow_node => {
+            let found = "on: the kernel itself demotes pages to slow memory under memory pressure, without an access budget";
             check("demotion", Status::Advice, found, "echo false > /sys/kernel/mm/numa/demotion_enabled")
         }
-        true => check("demotion", Status::Ok, "on, with no slow memory to go to", ""),
-        false => check("demotion", Status::Ok, "off: reclaim swaps pages out, and does not move them to slow memory", ""),
+        true => check("demotion", Status::Ok, "on, without slow memory to demote to", ""),
+        false => check("demotion", Status::Ok, "off: reclaim swaps pages out and does not demote them", ""),
     });
     let balancing = slow.balancing.mode.map(|mode| match mode {
-        0 => check("numa_balancing", Status::Ok, "off: the kernel leaves pages on the node they are on", ""),
-        _ if there => {
-            let found = format!("mode {mode}: the kernel moves pages between nodes by rules of its own, and back what was placed");
+        0 => check("numa_balancing", Status::Ok, "off: the kernel does not move pages between nodes", ""),
+        _ if has_slow_node => {
+            let found = format!("mode {mode}: the kernel moves pages between nodes, and undoes placements of the policy");
             check("numa_balancing", Status::Advice, found, "sysctl kernel.numa_balancing=0, or set slow.manage = true")
         }
-        _ => check("numa_balancing", Status::Ok, format!("mode {mode}, with no slow memory to move pages from"), ""),
+        _ => check("numa_balancing", Status::Ok, format!("mode {mode}, without slow memory to promote from"), ""),
     });
     demotion.into_iter().chain(balancing).collect()
 }
@@ -144,17 +144,17 @@ fn huge_pages(roots: &Roots) -> Check {
     const NAME: &str = "huge_pages";
     match thp::settings(roots) {
         Ok(Some(settings)) => {
-            let found = |word: &str| format!("{word}, of {}; defrag {}", settings.size, settings.defrag);
-            let remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, for programs that ask for them";
+            let found = |scope: &str| format!("{scope}, of {}; defrag {}", settings.size, settings.defrag);
+            let remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, for programs that use madvise(MADV_HUGEPAGE)";
             match settings.enabled {
                 Enabled::Always => check(NAME, Status::Ok, found("for all memory"), ""),
-                Enabled::Madvise => check(NAME, Status::Ok, found("for memory that asks for them"), ""),
+                Enabled::Madvise => check(NAME, Status::Ok, found("for memory with MADV_HUGEPAGE"), ""),
                 Enabled::Never => check(NAME, Status::Advice, found("for no memory: blocks are sampled and moved page by page"), remedy),
             }
         }
         Ok(None) => {
             let remedy = "boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y";
-            check(NAME, Status::Advice, "none on this kernel: blocks are sampled and moved page by page", remedy)
+            check(NAME, Status::Advice, "not supported by this kernel: blocks are sampled and moved page by page", remedy)
         }
         Err(error) => as_advice(from_error(NAME, &error)),
     }
@@ -162,7 +162,7 @@ fn huge_pages(roots: &Roots) -> Check {
 
 fn split(roots: &Roots) -> Check {
     match Splitter::open(roots) {
-        Ok(_) => check("split_huge_pages", Status::Ok, "sampled huge pages can be split, to see accesses of their parts", ""),
+        Ok(_) => check("split_huge_pages", Status::Ok, "sampled huge pages can be split, to measure accesses to their parts", ""),
         Err(error) => as_advice(from_error("split_huge_pages", &error)),
     }
 }
@@ -170,33 +170,33 @@ fn split(roots: &Roots) -> Check {
 fn collapse() -> Check {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     match PidFd::open(own).and_then(|process| process.can_collapse()) {
-        Ok(true) => check("collapse", Status::Ok, "huge pages can be put together again (MADV_COLLAPSE)", ""),
+        Ok(true) => check("collapse", Status::Ok, "split huge pages can be collapsed again (MADV_COLLAPSE)", ""),
         Ok(false) => {
             let remedy = "boot Linux 6.1 or newer with CONFIG_TRANSPARENT_HUGEPAGE=y, or set slow.split = false";
-            check("collapse", Status::Advice, "split huge pages stay split until khugepaged finds them: no MADV_COLLAPSE", remedy)
+            check("collapse", Status::Advice, "split huge pages stay split until khugepaged collapses them: no MADV_COLLAPSE", remedy)
         }
         Err(error) => as_advice(from_error("collapse", &error)),
     }
 }
 
-/// What looks at the accessed bits of single pages.
+/// Interfaces that sample the accessed bits of single pages.
 fn rates(roots: &Roots) -> Check {
     const NAME: &str = "access_rates";
     if IdleBitmap::open(roots).is_ok() {
         return check(NAME, Status::Ok, "from idle page tracking", "");
     }
     match Damon::probe(roots) {
-        Ok(_) => check(NAME, Status::Ok, "from DAMON, whose count of small and very hot memory is too low", ""),
+        Ok(_) => check(NAME, Status::Ok, "from DAMON, which underestimates the rates of small, very hot memory", ""),
         Err(error) => as_advice(from_error(NAME, &error)),
     }
 }
 
-/// Processors that sample accesses need no accessed bits. It is said that they are there, and how to ask them.
+/// Hardware access sampling, which needs no accessed bits.
 fn access_sampling(roots: &Roots) -> Check {
     const NAME: &str = "access_sampling";
     match perf::access_sampling(roots) {
-        Ok(found) if found.is_empty() => check(NAME, Status::Ok, "this processor samples no memory accesses; none are needed", ""),
-        Ok(found) => check(NAME, Status::Ok, format!("{} is there; slow.access_sampling uses it (not tested)", found.join(", ")), ""),
+        Ok(found) if found.is_empty() => check(NAME, Status::Ok, "this processor does not sample memory accesses; this is optional", ""),
+        Ok(found) => check(NAME, Status::Ok, format!("{} is available; slow.access_sampling uses it (not tested)", found.join(", ")), ""),
         Err(error) => as_advice(from_error(NAME, &error)),
     }
 }
@@ -205,8 +205,8 @@ fn access_sampling(roots: &Roots) -> Check {
 mod tests {
     use super::*;
 
-    /// A machine with the given files, and what is said of one thing there.
-    fn said(files: &[(&str, &str)], name: &str) -> Vec<(Status, String)> {
+    /// Results for one item on a machine with the given files.
+    fn results(files: &[(&str, &str)], name: &str) -> Vec<(Status, String)> {
         let keep = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = keep.path().join(path);
@@ -217,7 +217,7 @@ mod tests {
         checks.filter(|check| check.name == name).map(|check| (check.status, format!("{} -> {}", check.found, check.remedy))).collect()
     }
 
-    /// Node 0 with two processors, and node 1 without.
+    /// Node 0 with two processors, node 1 without.
     const TWO_NODES: [(&str, &str); 6] = [
         ("sys/devices/system/node/node0/cpulist", "0-1\n"),
         ("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 4096 kB\nNode 0 MemFree: 2048 kB\n"),
@@ -228,12 +228,12 @@ mod tests {
     ];
 
     #[test]
-    fn what_slow_memory_needs_is_told_with_its_remedy() {
+    fn items_for_slow_memory_have_remedies() {
         let check = |extra: &[(&str, &str)], name: &str, status: Status, parts: &[&str]| {
-            let said = said(&[&TWO_NODES[..], extra].concat(), name);
+            let results = results(&[&TWO_NODES[..], extra].concat(), name);
             assert!(
-                matches!(&said[..], [(found, text)] if *found == status && parts.iter().all(|part| text.contains(part))),
-                "{name}: {said:?}"
+                matches!(&results[..], [(found, text)] if *found == status && parts.iter().all(|part| text.contains(part))),
+                "{name}: {results:?}"
             );
         };
         let latency = ("sys/devices/system/node/node1/access0/initiators/read_latency", "500\n");
@@ -246,7 +246,7 @@ mod tests {
         check(&[("proc/sys/kernel/numa_balancing", "0\n")], "numa_balancing", Status::Ok, &["off"]);
         check(&[("proc/sys/kernel/numa_balancing", "?\n")], "numa_balancing", Status::Advice, &["numa_balancing, line 1"]);
         let demotion = "sys/kernel/mm/numa/demotion_enabled";
-        check(&[(demotion, "true\n")], "demotion", Status::Advice, &["by itself", "echo false"]);
+        check(&[(demotion, "true\n")], "demotion", Status::Advice, &["without an access budget", "echo false"]);
         check(&[(demotion, "false\n")], "demotion", Status::Ok, &["off"]);
         let tier = ("sys/devices/virtual/memory_tiering/memory_tier4/nodelist", "0-1\n");
         check(&[tier], "memory_tiers", Status::Ok, &["4: node 0, node 1"]);
@@ -259,20 +259,20 @@ mod tests {
             &[("sys/bus/event_source/devices/ibs_op/type", "9\n")],
             "access_sampling",
             Status::Ok,
-            &["ibs_op is there; slow.access_sampling uses it"],
+            &["ibs_op is available; slow.access_sampling uses it"],
         );
-        check(&[], "access_sampling", Status::Ok, &["samples no memory accesses"]);
+        check(&[], "access_sampling", Status::Ok, &["does not sample memory accesses"]);
         check(&[("sys/bus/dax/devices/dax0.0/size", "4096\n")], "dax", Status::Ok, &["dax0.0: 4.0 KiB"]);
     }
 
     #[test]
-    fn nodes_are_described_and_named_for_programs() {
-        let nodes = said(&TWO_NODES, "node");
+    fn nodes_are_described() {
+        let nodes = results(&TWO_NODES, "node");
         let expected =
             ["0: 2 CPUs, 4.0 MiB, 2.0 MiB free; distance 20 to node 1 -> ", "1: no CPUs, 2.0 MiB, 1.0 MiB free; distance 20 to node 0 -> "];
         assert_eq!(nodes, expected.map(|text| (Status::Ok, text.to_owned())));
         let alone = [TWO_NODES[0], TWO_NODES[1], ("sys/devices/system/node/node0/distance", "10\n")];
-        let said = said(&alone, "slow_node");
-        assert!(matches!(&said[..], [(Status::Advice, text)] if text.contains("daxctl") && text.contains("numa=fake")), "{said:?}");
+        let results = results(&alone, "slow_node");
+        assert!(matches!(&results[..], [(Status::Advice, text)] if text.contains("daxctl") && text.contains("numa=fake")), "{results:?}");
     }
 }

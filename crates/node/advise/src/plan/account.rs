@@ -1,4 +1,4 @@
-//! What a journal tells of one job.
+//! Sums over the journal records of one job.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::spending::{Cold, Share};
 use agent::controllers::cold_age::record::Period;
 use agent::journal::{JobMemory, JobRecord, PeriodRecord, PressureRecord};
 
-/// What the lines of a file are to be read with.
+/// Units of the records of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub(super) page_size: PageSize,
@@ -19,21 +19,21 @@ pub(super) struct Terms {
     pub(super) thresholds: Thresholds,
 }
 
-/// Where a job's memory was during a period.
+/// A job's memory during a period, by location.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moment {
-    /// DRAM that it would have taken without far memory: everything in DRAM, uncompressed, and what has left it.
+    /// DRAM that the job would have used without far memory: resident memory without compressed copies, plus far memory.
     pub(super) demand: Bytes,
-    /// What was charged to it: the DRAM that it took, its compressed pool included, and what was in slow memory.
+    /// Memory charged to the job: DRAM, including its compressed pool, and slow memory.
     pub(super) memory: Bytes,
-    /// DRAM that the machine got back.
+    /// DRAM that the machine saved.
     pub(super) saved: Bytes,
-    /// What has left memory, uncompressed.
+    /// Far memory, uncompressed.
     pub(super) far: Bytes,
-    /// What was in slow memory, which is loaded directly.
+    /// Slow memory, which is accessed directly.
     pub(super) slow: Bytes,
-    /// Resident memory of an observed job that its controller would have let go; `None` where the job is acted upon,
-    /// or warms up.
+    /// Resident memory of an observed job that its controller would have offloaded; `None` if the job is acted upon or
+    /// warming up.
     pub(super) potential: Option<Bytes>,
 }
 
@@ -43,19 +43,19 @@ impl Moment {
         Self { demand: memory.current + far - memory.pool, memory: memory.current, saved, far, slow, potential: None }
     }
 
-    /// DRAM that it took.
+    /// DRAM that the job used.
     pub(super) fn dram(&self) -> Bytes {
         self.memory - self.slow
     }
 
-    /// What is cold of it, by where that is.
+    /// Cold memory by location.
     pub(super) fn cold(&self) -> Cold<Bytes> {
-        // What lies in slow memory is resident, and may be part of the potential: it counts once.
+        // Slow memory is resident and may be part of the potential: count it once.
         let potential = self.potential.unwrap_or_default() - self.slow;
         Cold { far: self.far, slow: self.slow, potential }
     }
 
-    /// Both at their worst: most needed, least gained.
+    /// Combines two samples conservatively: the higher demand, and the lower saving.
     fn worst(self, other: Self) -> Self {
         Self {
             demand: self.demand.max(other.demand),
@@ -68,12 +68,12 @@ impl Moment {
     }
 }
 
-/// The largest amount of memory that came back within the time in which nothing could be done about it.
+/// The largest amount of memory promoted within the reaction time of the agent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Burst {
-    /// The periods of the window, each with its milliseconds and the bytes that came back.
+    /// Periods of the window: milliseconds and promoted bytes of each.
     recent: VecDeque<(u64, u64)>,
-    /// Both summed over the window: it may hold very many periods. No sum of 64-bit numbers overflows these.
+    /// Sums over the window, which may contain very many periods; sums of 64-bit numbers do not overflow.
     covered_ms: u128,
     promoted: u128,
     pub(super) largest: Bytes,
@@ -82,10 +82,10 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// A period of `elapsed_ms` in which `promoted` came back.
+    /// Adds a period of `elapsed_ms` in which `promoted` bytes were promoted.
     ///
-    /// What comes back just after a scan is seen by the next one, a scan period later, and answered by the decision after
-    /// that, up to a control period later: so long is the reaction time. The window is of whole periods, as few as cover it.
+    /// The next scan sees promotions up to a scan period later, and the decision after it follows up to a control period later:
+    /// the sum is the reaction time. The window consists of the smallest number of whole periods that covers it.
     pub(super) fn add(&mut self, elapsed_ms: u64, promoted: Bytes, scan_period_ms: u64) {
         if elapsed_ms == 0 {
             return;
@@ -105,18 +105,17 @@ impl Burst {
         self.largest = self.largest.max(Bytes(u64::try_from(self.promoted).unwrap_or(u64::MAX)));
     }
 
-    /// What comes now does not follow on what was.
+    /// Starts over: the next period does not follow the previous one directly.
     fn interrupt(&mut self) {
         self.recent.clear();
         (self.covered_ms, self.promoted) = (0, 0);
     }
 }
 
-/// The distributions of one job. A job that ends and comes back under the same name is one, because its limit is set
-/// once for both.
+/// Distributions of one job. Jobs that reuse a name count as one, because they share a limit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
-    /// How often a cgroup of that name was made.
+    /// Number of cgroups that were created with that name.
     pub(super) starts: u64,
     pub(super) first_unix_ms: Option<u64>,
     pub(super) last_unix_ms: u64,
@@ -128,11 +127,11 @@ pub(super) struct Account {
     pub(super) potential: Distribution,
     /// Promotions per minute, in millionths of the working set.
     pub(super) promotion_rate_ppm: Distribution,
-    /// Share of time waited for memory, in millionths.
+    /// Share of time stalled on memory, in millionths.
     pub(super) stall_ppm: Distribution,
     pub(super) burst: Burst,
     pub(super) cold: Share,
-    /// Periods in which it had reached its limit.
+    /// Periods in which the job was at its limit.
     pub(super) at_limit: u64,
     id: Option<u64>,
     warmup_ms: u64,
@@ -140,26 +139,26 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// A controller starts, or goes on.
+    /// Adds the start or continuation of a controller.
     pub(super) fn begin(&mut self, job: &JobRecord) {
         self.warmup_ms = job.params.warmup_ms;
-        // The agent was away, or a new file begins: what came back in between is not known either way.
+        // The agent was not running, or a new file begins: promotions in between are unknown.
         self.burst.interrupt();
     }
 
-    /// A look between two periods of the cold-age controller, which all jobs have.
-    pub(super) fn look(&mut self, memory: &JobMemory) {
+    /// Adds a sample between two periods of the cold-age controller, which every job has.
+    pub(super) fn sample(&mut self, memory: &JobMemory) {
         let moment = Moment::of(memory);
         self.since_period = Some(self.since_period.map_or(moment, |before| before.worst(moment)));
     }
 
-    /// A period of the pressure controller.
+    /// Adds a period of the pressure controller.
     pub(super) fn pressure(&mut self, period: &PressureRecord) {
-        self.look(&period.memory);
+        self.sample(&period.memory);
         self.stall_ppm.add(u64::from(period.step.memory_stall.0), Rounding::Up);
     }
 
-    /// A control period; returns where memory was during it.
+    /// Adds a control period. Returns the memory by location during it.
     pub(super) fn period(&mut self, period: &PeriodRecord, terms: &Terms) -> Moment {
         if self.id.replace(period.id) != Some(period.id) {
             self.starts += 1;
@@ -168,7 +167,7 @@ impl Account {
         }
         self.first_unix_ms.get_or_insert(period.unix_ms);
         self.last_unix_ms = period.unix_ms;
-        self.look(&period.memory);
+        self.sample(&period.memory);
         let mut moment = self.since_period.take().unwrap_or_default();
         moment.potential = self.potential_in(period, terms);
         self.demand.add(moment.demand.0, Rounding::Up);
@@ -188,7 +187,7 @@ impl Account {
         moment
     }
 
-    /// What the controller would have let go of a job that it may only observe.
+    /// Returns the memory that the controller would have offloaded from an observed job.
     fn potential_in(&self, period: &PeriodRecord, terms: &Terms) -> Option<Bytes> {
         let may_act = period.input.veto != Some(Veto::ObserveOnly);
         if may_act || period.input.job_age_ms < self.warmup_ms || !period.input.resident.fits(&terms.thresholds) {

@@ -1,35 +1,34 @@
-//! How often a measured value was how high, in little memory, and what that says about the time to come.
+//! Distributions of measured values in little memory, and upper bounds on future shares.
 //!
-//! # Time to come
-//! The share of periods in which a value was above a level is a measurement; the bound on it is Clopper and Pearson's:
-//! the largest share under which as few periods as were seen above the level, or fewer, still have a chance of 5 %.
-//! Without any period above, it is about 3 / n for n periods: the rule of three. It holds for a level that was picked by
-//! the same n periods, too: the true share above the value that k of them exceeded is distributed as Beta(k + 1, n - k),
-//! and the bound is that distribution's 95th percentile.
+//! # Upper bound
+//! The share of periods in which a value was above a level is a measurement. Its upper bound is that of Clopper and Pearson: the
+//! largest share for which the observed number of periods above the level, or fewer, has a probability of 5 %. Without any
+//! period above, it is about 3 / n for n periods (the rule of three). The bound also holds for a level chosen from the same
+//! n periods: the true share above the value that k of them exceeded has the distribution Beta(k + 1, n - k), and the bound
+//! is its 95th percentile.
 //!
 //! # Independent periods
-//! All that is true of independent periods, and memory does not come and go independently. So fewer periods are counted
-//! than were seen. The mean of n independent values varies n times less than one value does. Where the means of blocks of b
-//! periods vary f times more than that, n periods tell as much as n / f independent ones (Flyvbjerg and Petersen, "Error
-//! estimates on averages of correlated data", 1989). f grows with b until blocks are longer than what one period still
-//! has to do with a later one; the largest over all powers of two is taken, as far as there are enough blocks to tell.
-//! On simulated series of 1440 periods whose values keep for 1 to 100 periods, with and without noise on top, the true
-//! share lay below the bound in 93 % of the runs or more, as a test shows. Nothing helps where a whole journal is shorter
-//! than what one period has to do with a later one.
+//! This assumes independent periods, but memory usage is correlated in time, so fewer periods are counted than were observed.
+//! The variance of the mean of n independent values is 1 / n of that of one value. If the means of blocks of b periods have f
+//! times that variance, n periods carry as much information as n / f independent ones (Flyvbjerg and Petersen, "Error
+//! estimates on averages of correlated data", 1989). f grows with b until blocks are longer than the correlation; the largest f
+//! over all powers of two with enough blocks is used. In simulated series of 1440 periods whose values last for 1 to 100
+//! periods, with and without noise, the true share was below the bound in at least 93 % of the runs (see the test). The
+//! method fails for a journal that is shorter than the correlation.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use units::RatioPpm;
 
-/// Values are kept to this many leading binary digits, which is to 0.2 %. So a distribution has a few hundred distinct
-/// values, however long the journal is.
+/// Values are rounded to this number of leading binary digits, a precision of 0.2 %, so that a distribution has a few hundred
+/// distinct values, however long the journal is.
 const LEADING_BITS: u32 = 10;
 
-/// How sure the bound is: the chance that the true share lies above it is 5 %.
+/// Confidence of the upper bound: the probability that the true share is above it is 5 %.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// A distribution of byte counts or ratios over periods, in the order of time.
+/// Distribution of byte counts or ratios over periods, added in the order of time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Distribution {
     counts: BTreeMap<u64, u64>,
@@ -37,7 +36,7 @@ pub(super) struct Distribution {
     samples: u64,
 }
 
-/// The usual percentiles of a distribution, by nearest rank, in its unit.
+/// Percentiles of a distribution, by nearest rank, in its unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Spread {
     /// The median.
@@ -46,21 +45,21 @@ pub struct Spread {
     pub p95: u64,
     /// Exceeded in 1 % of the periods.
     pub p99: u64,
-    /// Never exceeded.
+    /// The maximum.
     pub max: u64,
 }
 
-/// Which way a value that is kept to its leading digits may err.
+/// Direction in which values are rounded to their leading digits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rounding {
-    /// For what is needed.
+    /// For demand.
     Up,
-    /// For what is gained.
+    /// For savings.
     Down,
 }
 
 impl Distribution {
-    /// One period more.
+    /// Adds one period.
     pub(super) fn add(&mut self, value: u64, rounding: Rounding) {
         let value = leading(value, rounding);
         *self.counts.entry(value).or_default() += 1;
@@ -68,23 +67,23 @@ impl Distribution {
         self.blocks.add(value);
     }
 
-    /// How many periods there were.
+    /// Returns the number of periods.
     pub(super) fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// The largest value.
+    /// Returns the largest value.
     pub(super) fn max(&self) -> u64 {
         self.counts.last_key_value().map_or(0, |(&value, _)| value)
     }
 
-    /// The percentiles.
+    /// Returns the percentiles.
     pub(super) fn spread(&self) -> Spread {
         let above = |ppm: u32| self.exceeded_in(RatioPpm(ppm).share_of(self.samples));
         Spread { p50: above(500_000), p95: above(50_000), p99: above(10_000), max: self.max() }
     }
 
-    /// The smallest value that no more than `periods` exceed.
+    /// Returns the smallest value that at most `periods` periods exceed.
     pub(super) fn exceeded_in(&self, periods: u64) -> u64 {
         let mut above = 0;
         for (&value, &count) in self.counts.iter().rev() {
@@ -96,7 +95,7 @@ impl Distribution {
         0
     }
 
-    /// The largest value that no more than `periods` fall short of.
+    /// Returns the largest value that at most `periods` periods are below.
     pub(super) fn missed_in(&self, periods: u64) -> u64 {
         let mut below = 0;
         for (&value, &count) in &self.counts {
@@ -108,25 +107,25 @@ impl Distribution {
         self.max()
     }
 
-    /// How many periods were above `level`.
+    /// Returns the number of periods above `level`.
     pub(super) fn above(&self, level: u64) -> u64 {
         self.counts.iter().rev().take_while(|&(&value, _)| value > level).map(|(_, count)| count).sum()
     }
 
-    /// How many periods were below `level`.
+    /// Returns the number of periods below `level`.
     pub(super) fn below(&self, level: u64) -> u64 {
         self.counts.range(..level).map(|(_, count)| count).sum()
     }
 
-    /// How many independent periods tell as much.
+    /// Returns the number of independent periods with the same information.
     pub(super) fn independent(&self) -> u64 {
         count(shrink(self.samples, self.blocks.inefficiency()).floor()).max(1)
     }
 
-    /// The bound on the share of periods like `seen` of these, in the time to come, as a fraction of one, at
+    /// Returns the upper bound of a future share of which `observed` periods were observed, as a fraction of one, at
     /// [`CONFIDENCE`].
-    pub(super) fn share_max(&self, seen: u64) -> f64 {
-        clopper_pearson(self.independent(), count(shrink(seen, self.blocks.inefficiency()).ceil()))
+    pub(super) fn share_max(&self, observed: u64) -> f64 {
+        clopper_pearson(self.independent(), count(shrink(observed, self.blocks.inefficiency()).ceil()))
     }
 }
 
@@ -136,8 +135,8 @@ struct Blocks {
     lengths: Vec<Means>,
 }
 
-/// The means of all blocks of one length: how many, their mean and the sum of squared distances from it (Welford), and
-/// one that waits for its neighbour to become a block of twice the length.
+/// Means of all blocks of one length: their number, mean and sum of squared deviations (Welford), and one block that waits
+/// for the next to form a block of twice the length.
 #[derive(Clone, Copy, Debug, Default)]
 struct Means {
     count: u64,
@@ -146,11 +145,11 @@ struct Means {
     waiting: Option<f64>,
 }
 
-/// With fewer blocks than these, how much their means vary cannot be told.
+/// Lower limit of the number of blocks for estimating the variance of their means.
 const BLOCKS_MIN: u64 = 8;
 
 impl Blocks {
-    #[expect(clippy::cast_precision_loss, reason = "how much a value varies need not be exact to the byte")]
+    #[expect(clippy::cast_precision_loss, reason = "a variance need not be exact to the byte")]
     fn add(&mut self, value: u64) {
         let mut value = value as f64;
         for at in 0.. {
@@ -172,7 +171,7 @@ impl Blocks {
         }
     }
 
-    /// How many times more than with independent values the mean of all varies; at least one.
+    /// Returns the variance of the mean relative to that of independent values; at least one.
     fn inefficiency(&self) -> f64 {
         let lengths = self.lengths.iter().take_while(|means| means.count >= BLOCKS_MIN);
         let ratios = lengths.scan((1.0, None), |(length, single), means| {
@@ -182,12 +181,12 @@ impl Blocks {
             *length *= 2.0;
             Some(ratio)
         });
-        // Values that never change are no number here, and that is not above one.
+        // The ratio of constant values is NaN, which `f64::max` ignores.
         ratios.fold(1.0, f64::max)
     }
 }
 
-/// `value` kept to its leading digits.
+/// Rounds `value` to its leading digits.
 fn leading(value: u64, rounding: Rounding) -> u64 {
     let dropped = (u64::BITS - value.leading_zeros()).saturating_sub(LEADING_BITS);
     let rest = (1u64 << dropped) - 1;
@@ -207,32 +206,32 @@ fn count(whole: f64) -> u64 {
     whole as u64
 }
 
-/// The share p at which `events` or fewer of `trials` have the chance 1 - [`CONFIDENCE`].
+/// Returns the share at which `events` or fewer of `trials` have the probability 1 - [`CONFIDENCE`].
 fn clopper_pearson(trials: u64, events: u64) -> f64 {
     if events >= trials {
         return 1.0;
     }
     let (mut low, mut high) = (0.0, 1.0);
-    // The chance falls as p grows; forty halvings are finer than anything that is shown.
+    // The probability decreases with the share; forty bisections are more precise than any output.
     for _ in 0..40 {
         let middle = f64::midpoint(low, high);
-        if chance_of_at_most(trials, events, middle) > 1.0 - CONFIDENCE { low = middle } else { high = middle }
+        if probability_of_at_most(trials, events, middle) > 1.0 - CONFIDENCE { low = middle } else { high = middle }
     }
     high
 }
 
-/// The chance of at most `events` in `trials`, each with the chance `share`, strictly between zero and one.
+/// Returns the probability of at most `events` in `trials` with probability `share` each, strictly between zero and one.
 #[expect(clippy::cast_precision_loss, reason = "periods of centuries are below 2^53")]
-fn chance_of_at_most(trials: u64, events: u64, share: f64) -> f64 {
-    // The terms of the binomial sum, in logarithms, because the first ones of a long journal are too small for a float.
+fn probability_of_at_most(trials: u64, events: u64, share: f64) -> f64 {
+    // The terms of the binomial sum as logarithms, because the first terms of a long journal underflow.
     let odds = (share / (1.0 - share)).ln();
     let mut term = trials as f64 * (-share).ln_1p();
-    let mut chance = term.exp();
+    let mut sum = term.exp();
     for event in 1..=events {
         term += ((trials - event + 1) as f64 / event as f64).ln() + odds;
-        chance += term.exp();
+        sum += term.exp();
     }
-    chance
+    sum
 }
 
 #[cfg(test)]
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn values_keep_ten_leading_digits_and_err_to_the_safe_side() {
+    fn values_are_rounded_to_ten_leading_digits_in_the_safe_direction() {
         for (value, up, down) in [
             (0, 0, 0),
             (1023, 1023, 1023),
@@ -273,8 +272,8 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_is_that_of_the_tables() {
-        // One-sided 95 % limits by Clopper and Pearson, to four places.
+    fn upper_bounds_agree_with_published_tables() {
+        // One-sided 95 % limits by Clopper and Pearson, to four decimals.
         for (trials, events, want) in [(1, 0, 0.95), (10, 0, 0.2589), (10, 1, 0.3942), (100, 5, 0.1023), (299, 0, 0.01), (3, 3, 1.0)] {
             let bound = clopper_pearson(trials, events);
             assert!((bound - want).abs() < 6e-5, "{events} of {trials}: {bound}");
@@ -284,15 +283,15 @@ mod tests {
     }
 
     #[test]
-    fn periods_that_hang_together_count_less() {
-        // So many times lower and higher by turns, each in stretches of one length.
+    fn correlated_periods_count_less() {
+        // Alternating low and high stretches of one length.
         let stretches = |length: usize, count: usize| {
             let values: Vec<u64> = (0..count).flat_map(|at| std::iter::repeat_n(if at % 2 == 0 { 100 } else { 200 }, length)).collect();
             of(&values)
         };
         let check = |values: &Distribution, want: u64| assert_eq!(values.independent(), want);
         check(&stretches(1, 1024), 1024);
-        // As many as there are stretches, but one that their mean takes.
+        // The number of stretches, less one degree of freedom for the mean.
         check(&stretches(8, 128), 127);
         check(&stretches(64, 16), 15);
         check(&stretches(1024, 1), 1024);
@@ -300,10 +299,10 @@ mod tests {
         check(&of(&[]), 1);
         let slow = stretches(8, 128);
         assert!((slow.share_max(0) - clopper_pearson(slow.independent(), 0)).abs() < 1e-12);
-        assert!((slow.share_max(9) - clopper_pearson(slow.independent(), 2)).abs() < 1e-12, "9 of 8 each are more than one");
+        assert!((slow.share_max(9) - clopper_pearson(slow.independent(), 2)).abs() < 1e-12, "9 periods are more than one stretch of 8");
     }
 
-    /// The next number of a sequence, even over 0 to 2^20 - 1 (Marsaglia's xorshift).
+    /// Returns the next number of a sequence, uniform from 0 to 2^20 - 1 (Marsaglia's xorshift).
     fn random(state: &mut u64) -> u64 {
         *state ^= *state << 13;
         *state ^= *state >> 7;
@@ -313,17 +312,17 @@ mod tests {
 
     #[test]
     #[expect(clippy::cast_precision_loss, reason = "numbers below 2^21")]
-    fn a_true_share_lies_below_its_bound_as_often_as_promised() {
+    fn the_true_share_is_below_its_bound_at_the_stated_confidence() {
         const RUNS: usize = 300;
         const PERIODS: u64 = 1440;
-        // A value keeps for so many periods in the mean, then another one is drawn; with or without noise on top.
-        let check = |keeps: u64, noise: bool| {
-            let mut state = 0x9e37_79b9_7f4a_7c15 ^ keeps;
+        // A value lasts for a mean number of periods, then another one is drawn; with or without noise.
+        let check = |lasts: u64, noise: bool| {
+            let mut state = 0x9e37_79b9_7f4a_7c15 ^ lasts;
             let held = (0..RUNS).filter(|_| {
                 let mut distribution = Distribution::default();
                 let mut value = random(&mut state);
                 for _ in 0..PERIODS {
-                    if random(&mut state).is_multiple_of(keeps) {
+                    if random(&mut state).is_multiple_of(lasts) {
                         value = random(&mut state);
                     }
                     distribution.add(value + if noise { random(&mut state) } else { 0 }, Rounding::Up);
@@ -334,12 +333,12 @@ mod tests {
                 true_share <= distribution.share_max(distribution.above(level))
             });
             let held = held.count();
-            // 285 runs are 95 %, and chance moves them by 4.
-            assert!(held >= 278, "{held} of {RUNS} runs, values that keep for {keeps} periods, noise {noise}");
+            // 285 runs are 95 %, with a standard deviation of 4.
+            assert!(held >= 278, "{held} of {RUNS} runs, values that last for {lasts} periods, noise {noise}");
         };
-        for keeps in [1, 3, 10, 30, 100] {
-            check(keeps, false);
-            check(keeps, true);
+        for lasts in [1, 3, 10, 30, 100] {
+            check(lasts, false);
+            check(lasts, true);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a journal tells of all jobs at the same time.
+//! Sums over all jobs at the same time.
 
 use std::collections::HashSet;
 
@@ -7,14 +7,14 @@ use super::distribution::{Distribution, Rounding};
 use super::spending::Share;
 use units::Bytes;
 
-/// Sums over the jobs, one per control period of the machine.
+/// Sums over the jobs, one for each control period of the machine.
 ///
-/// The agent steps all its jobs one after the other. So a period of the machine ends where a job comes round again, or
-/// where half a control period has passed without any: the one job may have ended, and the other just begun.
+/// The agent steps all its jobs one after the other. A period of the machine therefore ends when a job appears again, or half
+/// a control period after it began: one job may have ended, and another may have started.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Together {
     pub(super) demand: Distribution,
-    /// DRAM, without what was in slow memory.
+    /// DRAM, without slow memory.
     pub(super) memory: Distribution,
     pub(super) saved: Distribution,
     pub(super) slow: Distribution,
@@ -29,7 +29,7 @@ pub(super) struct Together {
 }
 
 impl Together {
-    /// One job's part.
+    /// Adds one job's memory.
     pub(super) fn add(&mut self, job: &str, unix_ms: u64, elapsed_ms: u64, moment: &Moment) {
         if elapsed_ms > 0 {
             self.control_period_ms = elapsed_ms;
@@ -54,7 +54,7 @@ impl Together {
         }
     }
 
-    /// Ends the period under way.
+    /// Ends the current period.
     pub(super) fn close(&mut self) {
         if self.jobs.is_empty() {
             return;
@@ -71,7 +71,7 @@ impl Together {
         }
     }
 
-    /// When the last period began, in milliseconds since the epoch: a job that was last seen before it has ended.
+    /// Start of the last period, in milliseconds since the epoch: a job whose last record is older has ended.
     pub(super) fn last_began_at(&self) -> u64 {
         self.began_at
     }

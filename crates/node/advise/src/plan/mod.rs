@@ -1,29 +1,28 @@
-//! Advice for capacity, from what a journal holds: each job's limit, and what the machine could promise.
+//! Capacity advice from journals: a limit for each job, and the memory that the machine can promise.
 //!
 //! # Problem
-//! An operator asks how much memory to grant. A percentile of the working set does not answer: it says neither what a
-//! limit there would do to the job, nor how sure that is. What a journal measured does: how much DRAM each job took while
-//! it lost no more than its objective allows.
+//! An operator has to decide how much memory to grant. A percentile of the working set is no answer: it shows neither the
+//! effect of such a limit on the job, nor its confidence. A journal has the data: how much DRAM each job used while it lost
+//! no more than its objective allows.
 //!
 //! # Limits
-//! The limit of a job is the DRAM that covered it in all but a given share of its periods (the risk), plus the largest
-//! amount that came back from far memory within the reaction time of the agent: so much may come on top before anything
-//! else is moved out. It need not exceed what the job would have taken without far memory, for then all is back. It is
-//! rounded up to whole MiB. A job that was seen for fewer than 3 / risk periods gets what covered all of them: with fewer,
-//! even a limit that was never exceeded may be exceeded more often than the risk allows (the rule of three).
+//! The limit of a job is the DRAM that covered it in all but a given share of its periods (the risk), plus the largest amount
+//! that was promoted from far memory within the agent's reaction time, because as much may be added before other pages are
+//! offloaded. It does not exceed the job's memory without far memory, because then everything has been promoted. It is rounded
+//! up to whole MiB. A job with fewer than 3 / risk periods gets a limit that covers all of them: with fewer periods, even a
+//! limit that was never exceeded may be exceeded more often than the risk allows (the rule of three).
 //!
 //! # Promise
-//! A quota is DRAM plus slow memory, whose size is the estimate of idle memory (003, "memory overcommit model"). The
-//! slow memory counted on here is the DRAM that all jobs together really gave back, at the same time, in all but the risk
-//! of the periods: net of the compressed pool, and of the jobs that had ended.
+//! A quota is DRAM plus slow memory, whose size is the estimate of idle memory (LPC talk, "memory overcommit model"). Here,
+//! that is the DRAM that all jobs together saved at the same time in all but the risk of the periods, without the compressed
+//! pool and without jobs that had ended.
 //!
 //! # Spending
-//! What is cold could lie in slow memory, which costs less: see [`Saving`].
+//! Cold memory could be placed in slow memory, which costs less: see [`Saving`].
 //!
 //! # Properties
-//! Each is a test of that name: a limit covers what it says; a limit never falls when the risk falls; what came back
-//! leaves headroom; little history covers all that was seen; savings count only at the same time; observed jobs have a
-//! potential.
+//! Each is tested: a limit covers the periods that it promises; a limit never decreases with the risk; bursts of promotions
+//! add headroom; a short history is covered completely; savings count only at the same time; observed jobs have a potential.
 
 mod account;
 mod distribution;
@@ -47,16 +46,16 @@ use self::machine::Together;
 pub use self::spending::{Cold, Saving};
 use agent::journal::{ReadError, Record, lines};
 
-/// What is asked.
+/// Parameters of the advice.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Share of the periods in which a limit or a promise may be missed: above 0, below 100 %.
     pub risk: RatioPpm,
-    /// Which jobs to advise on, as a pattern like those of the configuration. The machine is always all jobs.
+    /// Pattern of the jobs to advise on, as in the configuration. Advice for the machine always covers all jobs.
     pub job: Option<String>,
-    /// The machine's DRAM, where it is known.
+    /// DRAM of the machine, if known.
     pub dram: Option<Bytes>,
-    /// What slow memory may cost, each as a share of DRAM's price.
+    /// Possible prices of slow memory, as shares of DRAM's price.
     pub tier_costs: Vec<RatioPpm>,
 }
 
@@ -65,9 +64,9 @@ pub struct Options {
 pub struct Plan {
     /// The share of periods in which a limit or a promise may be missed, as a fraction of one.
     pub accepted_risk_ratio: f64,
-    /// How sure the `_max` of each risk is, as a fraction of one.
+    /// Confidence of the upper bound (`_max`) of each risk, as a fraction of one.
     pub confidence_ratio: f64,
-    /// With fewer periods than these, the risk cannot be told.
+    /// Number of periods that is required to estimate the risk.
     pub periods_min: u64,
     /// All jobs together.
     pub machine: MachinePlan,
@@ -75,134 +74,134 @@ pub struct Plan {
     pub jobs: Vec<JobPlan>,
 }
 
-/// What the machine could promise.
+/// Advice for the machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct MachinePlan {
     /// Control periods in the journal.
     pub periods: u64,
-    /// How many independent ones tell as much.
+    /// Number of independent periods with the same information.
     pub independent_periods: u64,
-    /// From the first to the last of them.
+    /// Time from the first to the last of them.
     pub span_seconds: f64,
-    /// Whether there are too few periods to tell the risk.
+    /// Whether there are too few periods to estimate the risk.
     pub too_short: bool,
-    /// Its DRAM, where it is known.
+    /// DRAM of the machine, if known.
     pub dram_bytes: Option<Bytes>,
-    /// DRAM that its jobs would have taken without far memory.
+    /// DRAM that the jobs would have used without far memory.
     pub without_far_memory_bytes: Spread,
-    /// DRAM that they took.
+    /// DRAM that the jobs used.
     pub memory_bytes: Spread,
-    /// DRAM that they gave back.
+    /// DRAM that was saved.
     pub saved_bytes: Spread,
-    /// What they gave back in all but the accepted share of the periods.
+    /// DRAM that was saved in all but the accepted share of the periods.
     pub firm_saved_bytes: Bytes,
-    /// DRAM and the firm saving together: what could be promised.
+    /// Sum of DRAM and the firm saving: the memory that can be promised.
     pub promise_bytes: Option<Bytes>,
     /// The promise as a multiple of DRAM.
     pub promise_ratio: Option<f64>,
-    /// Share of the periods in which less was saved than is promised.
+    /// Share of the periods in which less was saved than the firm saving.
     pub risk_ratio: f64,
-    /// Bound on that share for the time to come.
+    /// Upper bound of that share in the future.
     pub risk_ratio_max: f64,
-    /// What jobs that are only observed would let go in all but the accepted share of the periods, before their
-    /// compressed copies take their part. Not in the promise: it was never tried.
+    /// Memory that observed jobs could offload in all but the accepted share of the periods, not counting the compressed
+    /// copies. Not part of the promise, because it was not tried.
     pub firm_potential_bytes: Option<Bytes>,
-    /// What of all jobs was in slow memory.
+    /// Memory of all jobs in slow memory.
     pub slow_bytes: Spread,
-    /// The mean share of all jobs' memory that was in far or slow memory, or would have been let go where it was only observed.
+    /// Mean share of all jobs' memory that was in far or slow memory, or that observed jobs could have offloaded.
     pub cold_ratio: f64,
-    /// The same by where it was.
+    /// The same share by location.
     pub cold_ratio_by_tier: Cold<f64>,
-    /// What slow memory for that share would save of the spending on DRAM, one per price asked for.
+    /// Savings of the spending on DRAM if that share were in slow memory, one for each price.
     pub spending: Vec<Saving>,
 }
 
-/// What one job needs.
+/// Advice for one job.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobPlan {
-    /// Its cgroup, relative to the cgroup root.
+    /// Cgroup of the job, relative to the cgroup root.
     pub job: String,
-    /// How often a cgroup of that name was made.
+    /// Number of cgroups that were created with that name.
     pub starts: u64,
     /// Control periods in the journal.
     pub periods: u64,
-    /// How many independent ones tell as much.
+    /// Number of independent periods with the same information.
     pub independent_periods: u64,
-    /// From the first to the last of them.
+    /// Time from the first to the last of them.
     pub span_seconds: f64,
-    /// Whether there are too few periods to tell the risk.
+    /// Whether there are too few periods to estimate the risk.
     pub too_short: bool,
-    /// Whether it had ended before the journal did.
+    /// Whether the job ended before the journal does.
     pub ended: bool,
-    /// Periods in which it had reached its limit: it may have wanted more than it got.
+    /// Periods in which the job was at its limit, so its demand may have been higher.
     pub at_limit_periods: u64,
-    /// DRAM that it would have taken without far memory.
+    /// DRAM that the job would have used without far memory.
     pub without_far_memory_bytes: Spread,
-    /// What was charged to it, its compressed pool and what was in slow memory included: `memory.current`, which a limit is for.
+    /// Memory charged to the job (`memory.current`, to which a limit applies), including its compressed pool and slow memory.
     pub memory_bytes: Spread,
     /// Memory accessed within the minimum cold age.
     pub working_set_bytes: Spread,
-    /// DRAM that it gave back in all but the accepted share of the periods.
+    /// DRAM that the job saved in all but the accepted share of the periods.
     pub firm_saved_bytes: Bytes,
-    /// What it would let go in all but the accepted share of the periods, if it were more than observed.
+    /// Memory that an observed job could offload in all but the accepted share of the periods.
     pub firm_potential_bytes: Option<Bytes>,
-    /// Promotions per minute as a share of the working set: exceeded in 1 % of the periods.
+    /// Promotions per minute as a share of the working set, exceeded in 1 % of the periods.
     pub promotion_rate_p99_ratio_per_min: Option<f64>,
-    /// Share of time waited for memory, where it was measured: exceeded in 1 % of the periods.
+    /// Share of time stalled on memory, exceeded in 1 % of the periods; `None` if not measured.
     pub stall_p99_ratio: Option<f64>,
-    /// Memory that covered it.
+    /// Memory that covered all but the accepted share of the periods.
     pub covered_bytes: Bytes,
-    /// The most that came back within the reaction time.
+    /// Largest amount promoted within the reaction time.
     pub burst_bytes: Bytes,
-    /// How long the agent may take to answer what comes back.
+    /// Time within which the agent reacts to promotions.
     pub reaction_seconds: f64,
     /// The advice for `memory.max`, in whole MiB.
     pub recommended_limit_bytes: Bytes,
-    /// Share of the periods in which it took more than that.
+    /// Share of the periods in which the job used more than that.
     pub risk_ratio: f64,
-    /// Bound on that share for the time to come.
+    /// Upper bound of that share in the future.
     pub risk_ratio_max: f64,
-    /// What of it was in slow memory.
+    /// Memory of the job in slow memory.
     pub slow_bytes: Spread,
-    /// The mean share of its memory that was in far or slow memory, or would have been let go where it was only observed.
+    /// Mean share of its memory that was in far or slow memory, or that could have been offloaded if it was only observed.
     pub cold_ratio: f64,
-    /// The same by where it was.
+    /// The same share by location.
     pub cold_ratio_by_tier: Cold<f64>,
-    /// What slow memory for that share would save of the spending on DRAM, one per price asked for.
+    /// Savings of the spending on DRAM if that share were in slow memory, one for each price.
     pub spending: Vec<Saving>,
 }
 
-/// Why there is no advice.
+/// Reasons why there is no advice.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// A journal cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// There is no journal at all.
+    /// There is no journal.
     #[error("there is no journal in {0}; let `thermocline agent` run for a while, or name journal files")]
     NoJournal(PathBuf),
-    /// Nobody was observed.
-    #[error("no control period is in the journal; let `thermocline agent` run for a few more, --dry-run is enough")]
+    /// The journal has no control period.
+    #[error("the journal contains no control period; let `thermocline agent` run longer, with --dry-run if desired")]
     NoPeriods,
-    /// The pattern is none.
-    #[error("{pattern:?} is no pattern of cgroups: {message}")]
+    /// The pattern is invalid.
+    #[error("invalid cgroup pattern {pattern:?}: {message}")]
     Pattern {
-        /// As it was given.
+        /// The pattern as given.
         pattern: String,
-        /// What is wrong with it.
+        /// The error in it.
         message: String,
     },
     /// No job matches.
     #[error("no job matches {pattern:?}; the journal has: {}", known.join(", "))]
     NoSuchJob {
-        /// As it was given.
+        /// The pattern as given.
         pattern: String,
-        /// The jobs that there are.
+        /// The jobs in the journal.
         known: Vec<String>,
     },
 }
 
-/// The advice from the journal that an agent keeps in `directory`.
+/// Computes advice from the journal that an agent keeps in `directory`.
 ///
 /// # Errors
 /// [`PlanError`].
@@ -214,7 +213,7 @@ pub fn of_directory(directory: &Path, options: &Options) -> Result<Plan, PlanErr
     of_records(files.into_iter().flatten(), options)
 }
 
-/// The advice from journal files of one machine, in any order.
+/// Computes advice from journal files of one machine, in any order.
 ///
 /// # Errors
 /// [`PlanError`].
@@ -223,13 +222,13 @@ pub fn of_files(paths: &[PathBuf], options: &Options) -> Result<Plan, PlanError>
 }
 
 fn of_records(records: impl Iterator<Item = Result<Record, ReadError>>, options: &Options) -> Result<Plan, PlanError> {
-    let wanted = options.job.as_deref().map(matcher).transpose()?;
-    let mut seen = Seen::default();
+    let pattern = options.job.as_deref().map(matcher).transpose()?;
+    let mut totals = Totals::default();
     for record in records {
-        seen.take(record?);
+        totals.add(record?);
     }
-    seen.together.close();
-    seen.advise(options, wanted.as_ref())
+    totals.together.close();
+    totals.advise(options, pattern.as_ref())
 }
 
 fn matcher(pattern: &str) -> Result<GlobMatcher, PlanError> {
@@ -238,16 +237,16 @@ fn matcher(pattern: &str) -> Result<GlobMatcher, PlanError> {
     Ok(glob.compile_matcher())
 }
 
-/// What the records so far add up to.
+/// Sums over the records so far.
 #[derive(Debug, Default)]
-struct Seen {
+struct Totals {
     terms: Option<Terms>,
     jobs: BTreeMap<String, Account>,
     together: Together,
 }
 
-impl Seen {
-    fn take(&mut self, record: Record) {
+impl Totals {
+    fn add(&mut self, record: Record) {
         match record {
             Record::Agent(agent) => {
                 let page_size = units::PageSize::new(agent.page_bytes);
@@ -256,14 +255,14 @@ impl Seen {
             }
             Record::Job(job) => self.jobs.entry(job.job.clone()).or_default().begin(&job),
             Record::Pressure(period) => self.account(&period.job).pressure(&period),
-            Record::Background(period) => self.account(&period.job).look(&period.memory),
+            Record::Background(period) => self.account(&period.job).sample(&period.memory),
             Record::Period(period) => {
-                // A period before any agent's record, as an agent leaves it whose disk was full, has no units.
+                // A period before any agent's record has no units. An agent leaves such a journal if its disk was full.
                 let Some(terms) = self.terms else { return };
                 let moment = self.account(&period.job).period(&period, &terms);
                 self.together.add(&period.job, period.unix_ms, period.outcome.elapsed_ms, &moment);
             }
-            // What is placed is in the memory of the job's other periods.
+            // The memory records of the job's other periods include placed memory.
             Record::Slow(_) | Record::Event { .. } | Record::Tier(_) | Record::Writes(_) => {}
         }
     }
@@ -275,7 +274,7 @@ impl Seen {
         self.jobs.entry(job.to_owned()).or_default()
     }
 
-    fn advise(self, options: &Options, wanted: Option<&GlobMatcher>) -> Result<Plan, PlanError> {
+    fn advise(self, options: &Options, pattern: Option<&GlobMatcher>) -> Result<Plan, PlanError> {
         let Self { together, mut jobs, .. } = self;
         jobs.retain(|_, account| account.memory.samples() > 0);
         if jobs.is_empty() {
@@ -284,7 +283,7 @@ impl Seen {
         let periods_min = 3_000_000u64.div_ceil(u64::from(options.risk.0).max(1));
         let advice = Advice { risk: options.risk, periods_min, tier_costs: &options.tier_costs };
         let known: Vec<String> = jobs.keys().cloned().collect();
-        let matching = jobs.into_iter().filter(|(name, _)| wanted.is_none_or(|wanted| wanted.is_match(name)));
+        let matching = jobs.into_iter().filter(|(name, _)| pattern.is_none_or(|pattern| pattern.is_match(name)));
         let jobs: Vec<_> = matching.map(|(name, account)| advice.job(name, &account, together.last_began_at())).collect();
         if jobs.is_empty() {
             return Err(PlanError::NoSuchJob { pattern: options.job.clone().unwrap_or_default(), known });
@@ -299,7 +298,7 @@ impl Seen {
     }
 }
 
-/// How distributions become advice.
+/// Derives advice from distributions.
 struct Advice<'a> {
     risk: RatioPpm,
     periods_min: u64,
@@ -311,7 +310,7 @@ impl Advice<'_> {
         distribution.samples() < self.periods_min
     }
 
-    /// How many periods may be on the wrong side of a level.
+    /// Number of periods that may be on the wrong side of a level.
     fn allowed(&self, distribution: &Distribution) -> u64 {
         if self.too_short(distribution) { 0 } else { self.risk.share_of(distribution.samples()) }
     }
@@ -320,76 +319,76 @@ impl Advice<'_> {
         Bytes(distribution.missed_in(self.allowed(distribution)))
     }
 
-    fn job(&self, job: String, seen: &Account, last_began_at: u64) -> JobPlan {
-        let memory = &seen.memory;
+    fn job(&self, job: String, account: &Account, last_began_at: u64) -> JobPlan {
+        let memory = &account.memory;
         let covered = Bytes(memory.exceeded_in(self.allowed(memory)));
-        let all_back = Bytes(seen.demand.max()).max(covered);
-        let limit = whole_mib((covered + seen.burst.largest).min(all_back));
+        let all_promoted = Bytes(account.demand.max()).max(covered);
+        let limit = whole_mib((covered + account.burst.largest).min(all_promoted));
         let above = memory.above(limit.0);
         let ratio_of = |distribution: &Distribution| (distribution.samples() > 0).then(|| ratio(distribution.spread().p99, 1_000_000));
         JobPlan {
             job,
-            starts: seen.starts,
+            starts: account.starts,
             periods: memory.samples(),
             independent_periods: memory.independent(),
-            span_seconds: seconds(seen.last_unix_ms.saturating_sub(seen.first_unix_ms.unwrap_or(0))),
+            span_seconds: seconds(account.last_unix_ms.saturating_sub(account.first_unix_ms.unwrap_or(0))),
             too_short: self.too_short(memory),
-            ended: seen.last_unix_ms < last_began_at,
-            at_limit_periods: seen.at_limit,
-            without_far_memory_bytes: seen.demand.spread(),
+            ended: account.last_unix_ms < last_began_at,
+            at_limit_periods: account.at_limit,
+            without_far_memory_bytes: account.demand.spread(),
             memory_bytes: memory.spread(),
-            working_set_bytes: seen.working_set.spread(),
-            firm_saved_bytes: self.firm(&seen.saved),
-            firm_potential_bytes: (seen.potential.samples() > 0).then(|| self.firm(&seen.potential)),
-            promotion_rate_p99_ratio_per_min: ratio_of(&seen.promotion_rate_ppm),
-            stall_p99_ratio: ratio_of(&seen.stall_ppm),
+            working_set_bytes: account.working_set.spread(),
+            firm_saved_bytes: self.firm(&account.saved),
+            firm_potential_bytes: (account.potential.samples() > 0).then(|| self.firm(&account.potential)),
+            promotion_rate_p99_ratio_per_min: ratio_of(&account.promotion_rate_ppm),
+            stall_p99_ratio: ratio_of(&account.stall_ppm),
             covered_bytes: covered,
-            burst_bytes: seen.burst.largest,
-            reaction_seconds: seconds(seen.burst.reaction_ms),
+            burst_bytes: account.burst.largest,
+            reaction_seconds: seconds(account.burst.reaction_ms),
             recommended_limit_bytes: limit,
             risk_ratio: ratio(above, memory.samples()),
             risk_ratio_max: memory.share_max(above),
-            slow_bytes: seen.slow.spread(),
-            cold_ratio: seen.cold.ratio(),
-            cold_ratio_by_tier: seen.cold.by_tier(),
-            spending: seen.cold.savings(self.tier_costs),
+            slow_bytes: account.slow.spread(),
+            cold_ratio: account.cold.ratio(),
+            cold_ratio_by_tier: account.cold.by_tier(),
+            spending: account.cold.savings(self.tier_costs),
         }
     }
 
-    fn machine(&self, seen: &Together, dram: Option<Bytes>) -> MachinePlan {
-        let saved = &seen.saved;
+    fn machine(&self, together: &Together, dram: Option<Bytes>) -> MachinePlan {
+        let saved = &together.saved;
         let firm_saved = self.firm(saved);
         let below = saved.below(firm_saved.0);
         let promise = dram.map(|dram| dram + firm_saved);
         MachinePlan {
             periods: saved.samples(),
             independent_periods: saved.independent(),
-            span_seconds: seconds(seen.last_unix_ms.saturating_sub(seen.first_unix_ms.unwrap_or(0))),
+            span_seconds: seconds(together.last_unix_ms.saturating_sub(together.first_unix_ms.unwrap_or(0))),
             too_short: self.too_short(saved),
             dram_bytes: dram,
-            without_far_memory_bytes: seen.demand.spread(),
-            memory_bytes: seen.memory.spread(),
+            without_far_memory_bytes: together.demand.spread(),
+            memory_bytes: together.memory.spread(),
             saved_bytes: saved.spread(),
             firm_saved_bytes: firm_saved,
             promise_bytes: promise,
             promise_ratio: promise.zip(dram).map(|(promise, dram)| ratio(promise.0, dram.0)),
             risk_ratio: ratio(below, saved.samples()),
             risk_ratio_max: saved.share_max(below),
-            firm_potential_bytes: (seen.potential.samples() > 0).then(|| self.firm(&seen.potential)),
-            slow_bytes: seen.slow.spread(),
-            cold_ratio: seen.cold.ratio(),
-            cold_ratio_by_tier: seen.cold.by_tier(),
-            spending: seen.cold.savings(self.tier_costs),
+            firm_potential_bytes: (together.potential.samples() > 0).then(|| self.firm(&together.potential)),
+            slow_bytes: together.slow.spread(),
+            cold_ratio: together.cold.ratio(),
+            cold_ratio_by_tier: together.cold.by_tier(),
+            spending: together.cold.savings(self.tier_costs),
         }
     }
 }
 
-/// Rounded up: what the kernel, systemd and people can all write down.
+/// Rounds up to whole MiB, which the kernel, systemd and humans can all write.
 fn whole_mib(bytes: Bytes) -> Bytes {
     Bytes::mib(bytes.0.div_ceil(1 << 20))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "shown to people")]
+#[expect(clippy::cast_precision_loss, reason = "printed with few digits")]
 fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }

@@ -1,4 +1,4 @@
-//! Journals made by hand, whose right answer can be told without the code.
+//! Tests with constructed journals whose correct advice is known.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ use agent::journal::{AgentRecord, JobMemory, JobRecord, Journal, Outcome, Period
 const MIB: u64 = 1 << 20;
 const PERIOD_MS: u64 = 60_000;
 
-/// One control period of a job: megabytes charged to it, of these compressed copies and slow memory, and megabytes in far memory.
+/// One control period of a job, in MiB: charged memory, the compressed copies and slow memory in it, far memory, promotions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Period {
     current: u64,
@@ -26,7 +26,7 @@ struct Period {
     slow: u64,
     promoted: u64,
     veto: Option<Veto>,
-    /// Resident megabytes that are a scan old.
+    /// Resident memory that is one scan old, in MiB.
     cold: u64,
 }
 
@@ -119,7 +119,7 @@ fn journal(periods: impl IntoIterator<Item = Period>) -> Vec<Record> {
     [agent(), job("/a", 0)].into_iter().chain(periods).collect()
 }
 
-/// The same period so many times.
+/// Repeats a period.
 fn times(count: usize, period: Period) -> impl Iterator<Item = Period> {
     std::iter::repeat_n(period, count)
 }
@@ -136,7 +136,7 @@ fn first(records: &[Record], risk_ppm: u32) -> JobPlan {
     planned(records, &options(risk_ppm)).jobs.remove(0)
 }
 
-/// At 1 % risk: the limit in MiB, and the share of periods above it.
+/// Checks the limit in MiB at 1 % risk, and the share of periods above it.
 fn check(what: &str, periods: impl IntoIterator<Item = Period>, limit: u64, risk: f64) {
     let plan = first(&journal(periods), 10_000);
     assert_eq!(plan.recommended_limit_bytes, Bytes::mib(limit), "{what}: {plan:?}");
@@ -145,7 +145,7 @@ fn check(what: &str, periods: impl IntoIterator<Item = Period>, limit: u64, risk
 }
 
 #[test]
-fn a_limit_covers_what_it_says() {
+fn a_limit_covers_the_periods_that_it_promises() {
     check("steady", times(1000, current(100)), 100, 0.0);
     check("just as often as the risk allows", times(990, current(100)).chain(times(10, current(200))), 100, 0.01);
     check("once more often", times(989, current(100)).chain(times(11, current(200))), 200, 0.0);
@@ -160,7 +160,7 @@ fn a_limit_covers_what_it_says() {
 }
 
 #[test]
-fn a_limit_never_falls_when_the_risk_falls() {
+fn a_limit_never_decreases_with_the_risk() {
     let ramp: Vec<_> = (0..5000).map(|at| current(100 + at % 700)).collect();
     let records = journal(ramp);
     let limits = [200_000, 50_000, 10_000, 2_000, 700, 100].map(|risk| first(&records, risk).recommended_limit_bytes);
@@ -169,29 +169,29 @@ fn a_limit_never_falls_when_the_risk_falls() {
 }
 
 #[test]
-fn what_came_back_leaves_headroom() {
-    // Within the reaction time, a scan period of 120 s and a control period of 60 s, there are three periods.
+fn bursts_of_promotions_add_headroom() {
+    // The reaction time, a scan period of 120 s plus a control period of 60 s, covers three periods.
     let with = |current: u64, far: u64, promoted: u64| Period { current, far, promoted, ..Period::default() };
     let bursts = |bursts: &[u64]| {
-        let quiet = times(500, with(100, 900, 0));
+        let idle = times(500, with(100, 900, 0));
         let busy: Vec<_> = bursts.iter().map(|&promoted| with(100, 900, promoted)).collect();
-        quiet.chain(busy).chain(times(500, with(100, 900, 0)))
+        idle.chain(busy).chain(times(500, with(100, 900, 0)))
     };
     check("one period", bursts(&[7]), 107, 0.0);
     check("over three periods", bursts(&[7, 8, 9]), 124, 0.0);
     check("longer than the reaction time", bursts(&[7, 8, 9, 6]), 124, 0.0);
     check("in two bursts", bursts(&[7, 0, 0, 20]), 120, 0.0);
-    check("no more than all of it comes back", times(1000, with(100, 30, 25)), 130, 0.0);
+    check("at most all far memory is promoted", times(1000, with(100, 30, 25)), 130, 0.0);
     let plan = first(&journal(bursts(&[7, 8, 9])), 10_000);
     assert_eq!((plan.covered_bytes, plan.burst_bytes, plan.reaction_seconds), (Bytes::mib(100), Bytes::mib(24), 180.0));
-    // 1 MiB a minute, of a working set of 10 MiB.
+    // 1 MiB per minute, of a working set of 10 MiB.
     let plan = first(&journal(times(300, with(100, 900, 1))), 10_000);
     assert!(plan.promotion_rate_p99_ratio_per_min.is_some_and(|rate| (rate - 0.1).abs() < 0.001), "{plan:?}");
 }
 
 #[test]
-fn little_history_covers_all_that_was_seen() {
-    // 1 % needs 300 periods: of 299 all are covered, of 300 all but three.
+fn a_short_history_is_covered_completely() {
+    // 1 % requires 300 periods: of 299 all are covered, of 300 all but three.
     let history = |count: usize| journal(times(count - 3, current(100)).chain(times(3, current(150))));
     let check = |count: usize, risk_ppm: u32, too_short: bool, limit: u64| {
         let plan = first(&history(count), risk_ppm);
@@ -206,8 +206,8 @@ fn little_history_covers_all_that_was_seen() {
 }
 
 #[test]
-fn periods_above_that_come_together_are_told_apart_from_single_ones() {
-    // Sixteen of 1600 periods each time, at regular distances or in one stretch.
+fn consecutive_periods_above_the_limit_raise_the_bound() {
+    // Sixteen of 1600 periods, at regular distances or consecutive.
     let single = first(&journal((0..1600).map(|at| current(if at % 100 == 50 { 200 } else { 100 }))), 10_000);
     let together = first(&journal((0..1600).map(|at| current(if (800..816).contains(&at) { 200 } else { 100 }))), 10_000);
     for plan in [&single, &together] {
@@ -215,7 +215,7 @@ fn periods_above_that_come_together_are_told_apart_from_single_ones() {
         assert!((plan.risk_ratio - 0.01).abs() < 1e-12, "{plan:?}");
     }
     assert!(single.independent_periods > 1400 && (0.015..0.02).contains(&single.risk_ratio_max), "{single:?}");
-    // As 1600 / 16 = 100 periods with one above.
+    // Equivalent to 1600 / 16 = 100 periods with one above.
     assert!((90..=101).contains(&together.independent_periods), "{together:?}");
     assert!((0.045..0.055).contains(&together.risk_ratio_max), "{together:?}");
 }
@@ -236,14 +236,14 @@ fn savings_count_only_at_the_same_time() {
     assert_eq!((machine.without_far_memory_bytes.p50, machine.memory_bytes.max), (400 * MIB, 300 * MIB));
     assert!(plan.jobs.iter().all(|job| job.firm_saved_bytes == Bytes::ZERO && !job.ended), "{plan:?}");
 
-    // A job that ends takes its saving along.
+    // The saving of a job ends with the job.
     let ends =
         |at: u64, record: &Record| !matches!(record, Record::Period(period) if period.job == "/b" && period.unix_ms > at * PERIOD_MS);
     let records: Vec<_> = records.into_iter().filter(|record| ends(900, record)).collect();
     let plan = planned(&records, &options(10_000));
     assert_eq!((plan.machine.firm_saved_bytes, plan.machine.promise_ratio), (Bytes::ZERO, Some(1.0)));
     assert_eq!(plan.jobs.iter().map(|job| job.ended).collect::<Vec<_>>(), [false, true]);
-    // One that follows on another is not at the same time as that.
+    // Consecutive jobs are not counted at the same time.
     let records = [agent(), period("/a", 1, &saving(100)), period("/b", 2, &saving(100))];
     assert_eq!(planned(&records, &options(10_000)).machine.firm_saved_bytes, Bytes::mib(100));
 }
@@ -265,13 +265,13 @@ fn observed_jobs_have_a_potential() {
     ] {
         let plan = plan(veto, warmup_ms);
         assert_eq!((plan.jobs[0].firm_potential_bytes, plan.machine.firm_potential_bytes), (want, want), "{veto:?}, {warmup_ms} ms");
-        assert_eq!(plan.machine.firm_saved_bytes, Bytes::ZERO, "nothing was tried");
+        assert_eq!(plan.machine.firm_saved_bytes, Bytes::ZERO, "nothing was offloaded");
     }
     assert_eq!(plan(Some(Veto::AtLimit), 0).jobs[0].at_limit_periods, 400);
 }
 
 #[test]
-fn what_is_seen_between_two_periods_counts_for_the_worse() {
+fn samples_between_two_periods_count_conservatively() {
     let params = pressure::Params {
         ratio: RatioPpm(500),
         stall_target: RatioPpm(1_000),
@@ -303,7 +303,7 @@ fn what_is_seen_between_two_periods_counts_for_the_worse() {
     let lean = balance::step(&balance::State::default(), &balance).1;
     let mut records = journal(times(400, Period { current: 100, far: 50, ..Period::default() }));
     let peak = memory(&Period { current: 140, far: 10, ..Period::default() });
-    let seen = PressureRecord {
+    let record = PressureRecord {
         unix_ms: PERIOD_MS / 2,
         job: "/a".into(),
         id: 1,
@@ -314,16 +314,16 @@ fn what_is_seen_between_two_periods_counts_for_the_worse() {
         reclaimed: Reclaimed::default(),
         memory: peak,
     };
-    records.insert(3, Record::Pressure(Box::new(seen)));
+    records.insert(3, Record::Pressure(Box::new(record)));
     let plan = planned(&records, &options(1_000));
     let job = &plan.jobs[0];
     assert_eq!((job.periods, job.covered_bytes, job.without_far_memory_bytes.max), (400, Bytes::mib(140), 150 * MIB));
     assert_eq!((plan.machine.firm_saved_bytes, job.stall_p99_ratio), (Bytes::mib(10), Some(750e-6)));
 }
 
-/// At a quarter and at half of DRAM's price: the cold share, and what is saved.
+/// Checks the cold share, and the savings at a quarter and at half of DRAM's price.
 #[test]
-fn slow_memory_saves_what_is_cold_times_what_it_is_cheaper() {
+fn savings_are_the_cold_share_times_the_price_difference() {
     let check = |what: &str, periods: Vec<Period>, cold: f64, saved: [f64; 2]| {
         let plan = planned(&journal(periods), &options(10_000));
         for (ratio, spending) in [(plan.machine.cold_ratio, &plan.machine.spending), (plan.jobs[0].cold_ratio, &plan.jobs[0].spending)] {
@@ -338,22 +338,22 @@ fn slow_memory_saves_what_is_cold_times_what_it_is_cheaper() {
     check("40 of 100 MiB are far", times(400, far).collect(), 0.4, [0.3, 0.2]);
     check("for half of the time", times(200, far).chain(times(200, current(100))).collect(), 0.2, [0.15, 0.1]);
     let observed = Period { cold: 40, veto: Some(Veto::ObserveOnly), ..current(100) };
-    check("40 of 100 MiB lie still while nobody may act", times(400, observed).collect(), 0.4, [0.3, 0.2]);
+    check("40 of 100 MiB are cold in an observed job", times(400, observed).collect(), 0.4, [0.3, 0.2]);
     let slow = Period { slow: 30, ..current(100) };
     check("30 of 100 MiB are in slow memory", times(400, slow).collect(), 0.3, [0.225, 0.15]);
-    check("and another 50 far", times(400, Period { far: 50, pool: 0, ..slow }).collect(), 80.0 / 150.0, [0.4, 80.0 / 300.0]);
-    // What is slow is resident and cold: it is not what could be let go besides.
-    check("of 40 that lie still 30 are slow", times(400, Period { slow: 30, ..observed }).collect(), 0.4, [0.3, 0.2]);
+    check("and another 50 are far", times(400, Period { far: 50, pool: 0, ..slow }).collect(), 80.0 / 150.0, [0.4, 80.0 / 300.0]);
+    // Slow memory is resident and cold, and not counted again in the potential.
+    check("of 40 cold MiB 30 are slow", times(400, Period { slow: 30, ..observed }).collect(), 0.4, [0.3, 0.2]);
 }
 
 #[test]
-fn what_is_in_slow_memory_is_charged_and_takes_no_dram() {
+fn slow_memory_is_charged_and_uses_no_dram() {
     let slow = Period { current: 100, slow: 30, far: 50, ..Period::default() };
     let plan = planned(&journal(times(400, slow)), &options(10_000));
     let (job, machine) = (&plan.jobs[0], &plan.machine);
     let all = |value: u64| Spread { p50: value * MIB, p95: value * MIB, p99: value * MIB, max: value * MIB };
     assert_eq!((job.slow_bytes, machine.slow_bytes, machine.memory_bytes), (all(30), all(30), all(70)));
-    // A limit is for what is charged, wherever it is.
+    // A limit applies to charged memory, wherever it is.
     assert_eq!((job.memory_bytes, job.recommended_limit_bytes), (all(100), Bytes::mib(100)));
     assert_eq!(
         (job.firm_saved_bytes, machine.firm_saved_bytes, machine.promise_bytes),
@@ -368,7 +368,7 @@ fn what_is_in_slow_memory_is_charged_and_takes_no_dram() {
 }
 
 #[test]
-fn a_job_that_comes_back_is_one_with_two_starts() {
+fn a_recreated_job_counts_as_one_job_with_two_starts() {
     let mut records = journal(times(400, current(100)));
     for record in &mut records[300..] {
         let Record::Period(period) = record else { panic!("a period") };
@@ -379,7 +379,7 @@ fn a_job_that_comes_back_is_one_with_two_starts() {
 }
 
 #[test]
-fn jobs_are_chosen_by_pattern_and_the_machine_is_all_of_them() {
+fn a_pattern_selects_jobs_and_the_machine_includes_all() {
     let mut records = vec![agent()];
     for at in 0..400 {
         records.extend(["/web.slice/a", "/web.slice/b", "/db"].map(|name| period(name, at, &current(100))));
@@ -394,11 +394,11 @@ fn jobs_are_chosen_by_pattern_and_the_machine_is_all_of_them() {
     check("/*", &["/db"]);
     let error = |pattern: &str| plan(pattern).unwrap_err().to_string();
     assert!(error("/none").contains("\"/none\"; the journal has: /db, /web.slice/a"), "{}", error("/none"));
-    assert!(error("/[").contains("no pattern of cgroups"), "{}", error("/["));
+    assert!(error("/[").contains("invalid cgroup pattern"), "{}", error("/["));
 }
 
 #[test]
-fn the_files_of_a_directory_and_named_ones_give_the_same_advice() {
+fn a_directory_and_its_files_give_the_same_advice() {
     let directory = tempfile::tempdir().unwrap();
     let records = journal((0..700).map(|at| current(100 + at)));
     let mut journal = Journal::open(directory.path(), Bytes(100_000), 20).unwrap();
@@ -437,9 +437,9 @@ fn without_a_journal_or_periods_there_is_no_advice() {
         let error = of_files(&[path], &options(10_000)).unwrap_err().to_string();
         assert!(error.contains(want), "{error}");
     };
-    check(&[], "no control period");
-    check(&[agent(), job("/a", 0)], "no control period");
-    check(&journal(times(3, current(1)))[1..], "no control period");
+    check(&[], "contains no control period");
+    check(&[agent(), job("/a", 0)], "contains no control period");
+    check(&journal(times(3, current(1)))[1..], "contains no control period");
     let changed = |change: fn(&mut AgentRecord)| {
         let Record::Agent(mut record) = agent() else { panic!("an agent") };
         change(&mut record);
@@ -453,7 +453,7 @@ fn without_a_journal_or_periods_there_is_no_advice() {
 }
 
 #[test]
-fn numbers_that_make_no_sense_do_not_panic() {
+fn extreme_numbers_do_not_panic() {
     let most = Period { current: 1 << 43, pool: 1 << 43, far: 1 << 43, promoted: 1 << 43, ..Period::default() };
     let plan = planned(&journal(times(400, most)), &Options { risk: RatioPpm(0), ..options(0) });
     assert!(plan.jobs[0].too_short && plan.jobs[0].recommended_limit_bytes >= Bytes(1 << 63), "{plan:?}");

@@ -58,6 +58,10 @@ mod tests {
         assert_eq!(pending.poll(), Ok(None));
         open.send(7).unwrap();
         assert_eq!(pending.wait(), Ok(7));
+        // The sender is dropped shortly after the result was sent.
+        while pending.poll() == Ok(None) {
+            thread::yield_now();
+        }
         assert_eq!(pending.poll(), Err(Overdue), "there is only one result");
     }
 

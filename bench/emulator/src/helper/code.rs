@@ -1,38 +1,51 @@
-//! The resident's code and the layout of the area that it shares with its master, in bytes.
+//! The helper's code, and the layout in bytes of the memory that it shares with the emulator.
 
 use std::time::{Duration, Instant};
 
-use super::{CALLS_MAX, LOG};
+/// The address bit that distinguishes a page from its parking address, 32 TiB away, where programs map no memory.
+pub(super) const PARKING: u64 = 1 << 45;
+
+/// Upper limit of the calls in one batch. Faults wait for the end of a batch.
+pub const CALLS_MAX: usize = 64;
+
+/// Entries of the log of accesses; the number of open pages is lower.
+pub const LOG: u64 = 1 << 16;
+
+/// Returns the parking address of the page or block at `address`, and the reverse.
+#[must_use]
+pub fn parking(address: u64) -> u64 {
+    address ^ PARKING
+}
 
 /// Bytes of the mapping that holds the code.
 pub(super) const LENGTH: u64 = 4096;
 
-/// Looks for a fault before the resident sleeps: some ten microseconds, in which the next fault often comes.
-pub(super) const LOOKS_IN_VAIN: u64 = 40;
+/// Polls for a fault before the helper sleeps: about ten microseconds, in which the next fault often arrives.
+pub(super) const POLLS_BEFORE_SLEEP: u64 = 40;
 
-/// Calls to make; 0 once they are made. With [`FOR_EVENT`] they belong to the event at hand.
+/// Number of calls to make; 0 after they were made. With [`FOR_EVENT`] they belong to the pending event.
 pub(super) const COMMAND: u64 = 0;
-/// The mark in [`COMMAND`].
+/// The flag in [`COMMAND`].
 pub(super) const FOR_EVENT: u64 = 1 << 32;
-/// Not 0 while the master has to deal with [`MESSAGE`].
+/// Not 0 while the emulator handles [`MESSAGE`].
 pub(super) const EVENT: u64 = 0x08;
-/// Ticks from reading a fault to resolving it, at least.
+/// Minimum number of ticks from reading a fault to resolving it.
 pub(super) const DELAY: u64 = 0x10;
-/// Pages that may be open.
+/// Number of open pages.
 pub(super) const OPEN: u64 = 0x18;
-/// Looks before sleep.
-pub(super) const LOOKS: u64 = 0x20;
-/// Accesses to parked pages so far: the end of the log.
+/// Number of polls before sleeping.
+pub(super) const POLLS: u64 = 0x20;
+/// Number of accesses to parked pages, which is the end of the log.
 pub(super) const ACCESSES: u64 = 0x28;
-/// First touches so far.
+/// Number of first accesses.
 pub(super) const FIRST: u64 = 0x30;
-/// Pages that could not be parked again.
+/// Number of pages that could not be parked again.
 pub(super) const REFUSED: u64 = 0x38;
-/// Ticks from reading accesses to their pages' return, summed.
+/// Total number of ticks from reading a fault to restoring its page.
 pub(super) const SERVED: u64 = 0x40;
-/// The bit that [`super::parking`] turns over.
+/// The address bit that [`parking`] changes.
 pub(super) const PARKING_BIT: u64 = 0x48;
-/// The userfaultfd, and the event counters of resident and master.
+/// The userfaultfd, and the eventfds on which helper and emulator wait.
 pub(super) const UFFD: u64 = 0x50;
 pub(super) const WAKE: u64 = 0x58;
 pub(super) const BELL: u64 = 0x60;
@@ -40,23 +53,23 @@ pub(super) const BELL: u64 = 0x60;
 pub(super) const POLL: u64 = 0x68;
 /// The last `struct uffd_msg`.
 pub(super) const MESSAGE: u64 = 0x80;
-/// The resident's own arguments.
+/// Arguments of the helper's own calls.
 const ARGUMENT: u64 = 0xa0;
-/// One word of the resident's, and five of the master's.
+/// One word for the helper, and five for the emulator.
 pub(super) const SCRATCH: u64 = 0xd0;
-/// Faults that wait: address and the tick at which they are due.
+/// Queue of faults: address, and the tick at which the fault is due.
 const QUEUE: u64 = 0x200;
 const QUEUE_MASK: u64 = 255;
-/// Calls to make: number, six arguments, result.
+/// The calls: number, six arguments, result.
 pub(super) const CALLS: u64 = 0x2000;
-/// Five words for each call that its argument may point to.
+/// Five words for each call, to which an argument may point.
 pub(super) const REQUESTS: u64 = CALLS + CALLS_MAX as u64 * 64;
-/// Pages accessed: a ring of [`LOG`] addresses.
+/// Accessed pages: a ring of [`LOG`] addresses.
 pub(super) const LOG_AT: u64 = 0x8000;
 
 const _: () = assert!(QUEUE + (QUEUE_MASK + 1) * 16 <= CALLS && REQUESTS + CALLS_MAX as u64 * 40 <= LOG_AT);
 
-/// Where the log has its entry number `at`.
+/// Offset of entry number `at` of the log.
 pub(super) fn log(at: u64) -> u64 {
     LOG_AT + at % LOG * 8
 }
@@ -64,7 +77,7 @@ pub(super) fn log(at: u64) -> u64 {
 #[cfg(target_arch = "x86_64")]
 mod machine {
     use super::{
-        ACCESSES, ARGUMENT, BELL, CALLS, COMMAND, DELAY, EVENT, FIRST, LOG, LOG_AT, LOOKS, MESSAGE, OPEN, PARKING_BIT, POLL, QUEUE,
+        ACCESSES, ARGUMENT, BELL, CALLS, COMMAND, DELAY, EVENT, FIRST, LOG, LOG_AT, MESSAGE, OPEN, PARKING_BIT, POLL, POLLS, QUEUE,
         QUEUE_MASK, REFUSED, SCRATCH, SERVED, UFFD, WAKE,
     };
     use crate::userfaultfd;
@@ -79,10 +92,10 @@ mod machine {
         UFFD = const UFFD,
         MESSAGE = const MESSAGE,
         PAGEFAULT = const userfaultfd::PAGEFAULT,
-        // A fault that the resident reports is told as a message of that kind.
+        // The helper reports a fault that it cannot resolve as a message of this type.
         UNRESOLVED = const userfaultfd::PAGEFAULT,
         DELAY = const DELAY,
-        LOOKS = const LOOKS,
+        POLLS = const POLLS,
         POLL = const POLL,
         WAKE = const WAKE,
         BELL = const BELL,
@@ -109,25 +122,25 @@ mod machine {
     );
 
     unsafe extern "C" {
-        static thermocline_resident_start: u8;
-        static thermocline_resident_end: u8;
+        static thermocline_helper_start: u8;
+        static thermocline_helper_end: u8;
     }
 
     pub(super) fn code() -> &'static [u8] {
-        let (start, end) = (&raw const thermocline_resident_start, &raw const thermocline_resident_end);
-        // SAFETY: the two symbols stand before and behind one run of bytes in read-only memory.
+        let (start, end) = (&raw const thermocline_helper_start, &raw const thermocline_helper_end);
+        // SAFETY: the two symbols delimit one sequence of bytes in read-only memory.
         unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
     }
 
     pub(super) fn ticks() -> u64 {
-        // SAFETY: every x86-64 processor has this instruction, and Linux lets programs use it.
+        // SAFETY: every x86-64 processor has this instruction, and Linux allows programs to use it.
         unsafe { std::arch::x86_64::_rdtsc() }
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 mod machine {
-    // A program cannot be traced into having a resident here, so that neither is ever reached.
+    // `Traced::spawn` fails on other architectures, so neither function is ever called.
     pub(super) fn code() -> &'static [u8] {
         &[]
     }
@@ -137,12 +150,12 @@ mod machine {
     }
 }
 
-/// The code, which runs wherever it is copied to.
+/// The position-independent code of the helper.
 pub(super) fn code() -> &'static [u8] {
     machine::code()
 }
 
-/// How fast the processor's clock ticks, measured over some milliseconds.
+/// Ticks of the processor's clock per millisecond, measured over 20 ms.
 pub(super) fn ticks_per_ms() -> u64 {
     let (start, first) = (Instant::now(), machine::ticks());
     while start.elapsed() < Duration::from_millis(20) {

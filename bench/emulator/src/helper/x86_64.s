@@ -1,17 +1,17 @@
-# The resident: what runs beside the emulated program, in its address space, to move pages (see resident.rs).
-# No stack, no calls, no relocations: registers and the control area are all it has, so that it runs wherever it is
-# copied to. rbx: control area; rbp: the bit that tells a page from its parking place; r12, r13: head and tail of the
-# queue of faults; r14: looks in vain; r15: the page at hand. System calls clobber rax, rcx and r11.
+# The helper, which runs in the address space of the emulated program and moves pages (see mod.rs).
+# No stack, no calls, no relocations: it uses only registers and the control area, so that it is position-independent.
+# rbx: control area; rbp: the address bit of parking addresses; r12, r13: head and tail of the queue of faults; r14: polls
+# without a message; r15: the current page. System calls clobber rax, rcx and r11.
 
-    .pushsection .rodata.thermocline_resident, "a", @progbits
-    # The code that names them may be in another object than this.
-    .globl thermocline_resident_start
-    .hidden thermocline_resident_start
-    .globl thermocline_resident_end
-    .hidden thermocline_resident_end
+    .pushsection .rodata.thermocline_helper, "a", @progbits
+    # The code that references these symbols may be in another object.
+    .globl thermocline_helper_start
+    .hidden thermocline_helper_start
+    .globl thermocline_helper_end
+    .hidden thermocline_helper_end
     .balign 16
-thermocline_resident_start:
-    # Where the traced program makes clone(2): the parent stops at the trap, the child begins its work.
+thermocline_helper_start:
+    # The traced program calls clone(2) here: the parent stops at the trap, the child starts working.
     syscall
     test rax, rax
     jz .Lbegin
@@ -30,7 +30,7 @@ thermocline_resident_start:
     jne .Lrun
     cmp r12, r13
     je .Lread
-    # The oldest fault is resolved once its time has come.
+    # The oldest fault is resolved when it is due.
     rdtsc
     shl rdx, 32
     or rax, rdx
@@ -74,7 +74,7 @@ thermocline_resident_start:
     cmp r12, r13
     jne .Lmain
     inc r14
-    cmp r14, [rbx + {LOOKS}]
+    cmp r14, [rbx + {POLLS}]
     jb .Lmain
     xor r14d, r14d
     mov eax, {SYS_POLL}
@@ -82,7 +82,7 @@ thermocline_resident_start:
     mov esi, 3
     mov rdx, -1
     syscall
-    # The program has ended: nobody is left to serve.
+    # The program has exited.
     cmp word ptr [rbx + {POLL} + 16 + 6], 0
     jne .Lend
     xor eax, eax
@@ -103,7 +103,7 @@ thermocline_resident_start:
     and ecx, {QUEUE_MASK}
     shl ecx, 4
     mov r15, [rbx + rcx + {QUEUE}]
-    # Back from its parking place; this also wakes whoever waits for it.
+    # Move the page back from its parking address; this also wakes the waiting threads.
     mov [rbx + {ARGUMENT}], r15
     mov rax, r15
     xor rax, rbp
@@ -117,7 +117,7 @@ thermocline_resident_start:
     syscall
     test eax, eax
     jz .Lmoved
-    # The address space is about to change: what is told of that has to be read first.
+    # The address space is about to change: the message about that has to be read first.
     cmp eax, -{EAGAIN}
     je .Lread
     cmp eax, -{ENOENT}
@@ -125,14 +125,14 @@ thermocline_resident_start:
     cmp eax, -{EEXIST}
     je .Lwake
 .Lask:
-    # Of no help here; the master knows more.
+    # The emulator has to handle this fault.
     inc r12
     mov [rbx + {MESSAGE} + 16], r15
     mov byte ptr [rbx + {MESSAGE}], {UNRESOLVED}
     jmp .Lraise
 
 .Lfirst:
-    # Never touched before: a page of zeroes, as without us.
+    # First access: map a page of zeroes, as the kernel does.
     mov [rbx + {ARGUMENT}], r15
     mov qword ptr [rbx + {ARGUMENT} + 8], 4096
     mov qword ptr [rbx + {ARGUMENT} + 16], 0
@@ -150,7 +150,7 @@ thermocline_resident_start:
     jmp .Lmain
 
 .Lwake:
-    # Another fault has brought it back, or its mapping is gone: let the thread look again.
+    # Another fault has restored the page, or it is no longer mapped: let the thread retry.
     mov [rbx + {ARGUMENT}], r15
     mov qword ptr [rbx + {ARGUMENT} + 8], 4096
     mov eax, {SYS_IOCTL}
@@ -178,7 +178,7 @@ thermocline_resident_start:
     mov [rbx + rcx * 8 + {LOG}], r15
     inc rax
     mov [rbx + {ACCESSES}], rax
-    # Of the open pages the oldest is parked again; an entry of 0 was struck out by the master.
+    # The oldest open page is parked again; the emulator has set the entry to 0 if it must not be.
     sub rax, [rbx + {OPEN}]
     jbe .Lmain
     dec eax
@@ -212,7 +212,7 @@ thermocline_resident_start:
     jmp .Lmain
 
 .Lawait_master:
-    # Only calls that belong to the event: a batch made before it may rest on what is no longer so.
+    # Execute only calls for the event: a batch from before it may be based on an outdated address space.
     bt qword ptr [rbx + {COMMAND}], 32
     jc .Lrun
     mov eax, {SYS_POLL}
@@ -220,7 +220,7 @@ thermocline_resident_start:
     mov esi, 2
     mov rdx, -1
     syscall
-    # The program has ended, and its master perhaps with it: no answer comes.
+    # The program has exited, and possibly the emulator with it: there will be no answer.
     cmp word ptr [rbx + {POLL} + 16 + 6], 0
     jne .Lend
     xor eax, eax
@@ -234,7 +234,7 @@ thermocline_resident_start:
     mov r15d, [rbx + {COMMAND}]
     shl r15, 6
     lea r15, [rbx + r15 + {CALLS}]
-    # rsp serves as the cursor: there is no stack, and no signal is ever delivered here.
+    # rsp is the cursor: there is no stack, and no signal is ever delivered here.
     lea rsp, [rbx + {CALLS}]
 .Lcall:
     mov rax, [rsp]
@@ -257,5 +257,5 @@ thermocline_resident_start:
     mov edx, 8
     syscall
     jmp .Lmain
-thermocline_resident_end:
+thermocline_helper_end:
     .popsection

@@ -1,28 +1,29 @@
-//! System calls that a resident makes for its master.
+//! System calls that the helper makes for the emulator.
 
 use std::ops::Range;
 
-use super::{Control, code};
+use super::code;
+use super::control::Control;
 use crate::userfaultfd::{self, Event};
 
-/// A system call to be made in the program's address space.
+/// A system call to make in the program's address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     op: &'static str,
     number: libc::c_long,
     arguments: [u64; 6],
-    /// What the argument at this index points to.
+    /// The words to which the argument at this index points.
     request: Option<(usize, [u64; 5])>,
     /// Whether the first argument is the program's userfaultfd.
     userfaultfd: bool,
 }
 
-/// What came of a [`Call`].
+/// The outcome of a [`Call`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The result, or the error number.
     pub result: Result<u64, i32>,
-    /// The words of the request as the kernel left them.
+    /// The words of the request after the call.
     pub words: [u64; 5],
 }
 
@@ -37,44 +38,44 @@ impl Call {
         Self { op, number: libc::SYS_ioctl, arguments, request: Some((2, words)), userfaultfd: true }
     }
 
-    /// Moves pages that are present from one range of addresses to another, where none may be.
+    /// Moves present pages from one range of addresses to another, which must have no pages.
     #[must_use]
     pub fn move_pages(to: u64, from: u64, bytes: u64) -> Self {
         Self::ioctl("ioctl UFFDIO_MOVE in", userfaultfd::MOVE, [to, from, bytes, 0, 0])
     }
 
-    /// Faults on absent pages of this range are ours.
+    /// Registers a range: faults on its absent pages are reported to the userfaultfd.
     #[must_use]
     pub fn register(range: &Range<u64>) -> Self {
         let words = [range.start, range.end - range.start, userfaultfd::MODE_MISSING, 0, 0];
         Self::ioctl("ioctl UFFDIO_REGISTER in", userfaultfd::REGISTER, words)
     }
 
-    /// Faults on this range are the kernel's again.
+    /// Unregisters a range: the kernel handles its faults again.
     #[must_use]
     pub fn unregister(range: &Range<u64>) -> Self {
         Self::ioctl("ioctl UFFDIO_UNREGISTER in", userfaultfd::UNREGISTER, [range.start, range.end - range.start, 0, 0, 0])
     }
 
-    /// Lets whoever waits for this page look again.
+    /// Wakes the threads that wait for this page, so that they retry.
     #[must_use]
     pub fn wake(page: u64) -> Self {
         Self::ioctl("ioctl UFFDIO_WAKE in", userfaultfd::WAKE, [page, 4096, 0, 0, 0])
     }
 
-    /// A page of zeroes.
+    /// Maps a page of zeroes.
     #[must_use]
     pub fn zero(page: u64) -> Self {
         Self::ioctl("ioctl UFFDIO_ZEROPAGE in", userfaultfd::ZEROPAGE, [page, 4096, 0, 0, 0])
     }
 
-    /// Copies to where pages are absent. [`Reply::words`] has the bytes copied, or an error, last.
+    /// Copies to absent pages. The last of [`Reply::words`] is the number of bytes copied, or an error.
     #[must_use]
     pub fn copy(to: u64, from: u64, bytes: u64) -> Self {
         Self::ioctl("ioctl UFFDIO_COPY in", userfaultfd::COPY, [to, from, bytes, 0, 0])
     }
 
-    /// The same to a forked child, whose userfaultfd is this descriptor of the resident.
+    /// Copies to a forked child, whose userfaultfd is this descriptor of the helper.
     #[must_use]
     pub fn copy_to(child: u64, to: u64, from: u64, bytes: u64) -> Self {
         let mut call = Self::copy(to, from, bytes);
@@ -82,20 +83,20 @@ impl Call {
         call
     }
 
-    /// Reads a message from a child's userfaultfd, without waiting; into [`Reply::words`].
+    /// Reads a message of a child's userfaultfd into [`Reply::words`], without waiting.
     #[must_use]
     pub fn read(child: u64) -> Self {
         let arguments = [child, 0, 32, 0, 0, 0];
         Self { request: Some((1, [0; 5])), ..Self::plain("read a message for", libc::SYS_read, arguments) }
     }
 
-    /// Reads the next message of the program's own userfaultfd in the same way, while an event is at hand.
+    /// Reads the next message of the program's own userfaultfd in the same way, while an event is pending.
     #[must_use]
     pub fn read_own() -> Self {
         Self { userfaultfd: true, ..Self::read(0) }
     }
 
-    /// Maps memory at exactly these addresses; `EEXIST` where something is.
+    /// Maps memory at exactly these addresses; `EEXIST` if something is mapped there.
     #[must_use]
     pub fn map(range: &Range<u64>) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
@@ -110,13 +111,13 @@ impl Call {
         Self::plain("unmap in", libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])
     }
 
-    /// Gives the content of these addresses back.
+    /// Frees the pages at these addresses.
     #[must_use]
     pub fn discard(range: &Range<u64>) -> Self {
         Self::advise(range, libc::MADV_DONTNEED)
     }
 
-    /// Keeps these addresses from forked children.
+    /// Excludes these addresses from forked children.
     #[must_use]
     pub fn not_for_children(range: Range<u64>) -> Self {
         Self::advise(&range, libc::MADV_DONTFORK)
@@ -137,23 +138,23 @@ impl Call {
         Self::plain("close descriptors in", libc::SYS_close_range, [first, last, 0, 0, 0, 0])
     }
 
-    /// A session of its own, out of reach of the terminal's signals.
+    /// Creates a session, so that signals of the terminal do not reach the helper.
     pub(super) fn session() -> Self {
         Self::plain("setsid in", libc::SYS_setsid, [0; 6])
     }
 
-    /// The best place in the queue for a processor: memory does not wait for one.
+    /// Sets the highest priority, because slow memory would not wait for a processor.
     pub(super) fn priority() -> Self {
         let nice = i64::from(-20).cast_unsigned();
         Self::plain("setpriority in", libc::SYS_setpriority, [u64::from(libc::PRIO_PROCESS), 0, nice, 0, 0, 0])
     }
 
-    /// The name in `ps`, from this address.
+    /// Sets the name in `ps`, from the string at this address.
     pub(super) fn name(address: u64) -> Self {
         Self::plain("set PR_SET_NAME in", libc::SYS_prctl, [libc::PR_SET_NAME.unsigned_abs().into(), address, 0, 0, 0, 0])
     }
 
-    /// What it does, for an error about `/proc/PID`.
+    /// The operation, for an error about `/proc/PID`.
     #[must_use]
     pub fn op(&self) -> &'static str {
         self.op
@@ -166,7 +167,7 @@ impl Call {
             arguments[0] = userfaultfd;
         }
         if let Some((index, words)) = self.request {
-            arguments[index] = control.at_there(request);
+            arguments[index] = control.remote(request);
             for (offset, word) in (0..).step_by(8).zip(words) {
                 control.set(request + offset, word);
             }
@@ -179,7 +180,7 @@ impl Call {
 }
 
 impl Reply {
-    /// The message that a [`Call::read`] has read; `None` where there was none.
+    /// The message that a [`Call::read`] returned; `None` if there was none.
     #[must_use]
     pub fn message(&self) -> Option<Event> {
         let [head, first, second, third, _] = self.words;
@@ -197,7 +198,7 @@ impl Reply {
     }
 }
 
-/// Where call number `at` stands, and what it may point to.
+/// Offsets of call number `at`, and of the words to which it may point.
 fn places(at: usize) -> (u64, u64) {
     (code::CALLS + at as u64 * 64, code::REQUESTS + at as u64 * 40)
 }
