@@ -95,7 +95,7 @@ fn completions_and_man_pages_come_from_the_same_arguments() {
 }
 
 #[test]
-fn a_sound_configuration_is_told_from_a_bad_one() {
+fn an_invalid_configuration_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let good = file(directory.path(), "good.toml", "[agent]\nscan_period = \"30s\"\n[[job]]\ncgroup = \"/a/*\"\nclass = \"standard\"\n");
     check(&["--config", &good, "config", "check"], 0, &["is valid"], &[]);
@@ -182,7 +182,7 @@ fn doctor_says_what_is_missing_and_its_exit_code_agrees() {
 }
 
 #[test]
-fn doctor_looks_at_the_stores_that_are_configured() {
+fn doctor_checks_the_configured_stores() {
     let directory = tempfile::tempdir().unwrap();
     let (traces, bundles, root) = (directory.path().join("traces"), directory.path().join("bundles"), directory.path().join("root.json"));
     let found = |text: &str, name: &str| {
@@ -208,7 +208,7 @@ fn doctor_looks_at_the_stores_that_are_configured() {
 }
 
 #[test]
-fn without_an_agent_the_remedy_is_told() {
+fn a_missing_agent_is_reported_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let set = format!("agent.runtime_dir={}", directory.path().display());
     for command in [&["status"][..], &["explain", "/a"], &["hint", "/a", "auto"]] {

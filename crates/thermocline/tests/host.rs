@@ -1,4 +1,4 @@
-//! A pool's manager and one of its hosts as services: they say when they are ready, and the host tells what it has.
+//! A pool manager and a host as services: readiness notification, and the host's metrics.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A daemon that is ended with the test.
+/// A daemon that is killed when the test ends.
 struct Daemon {
     child: Child,
     said: std::io::Lines<BufReader<std::process::ChildStderr>>,
@@ -62,7 +62,7 @@ fn get(address: &str, path: &str) -> String {
 }
 
 #[test]
-fn both_say_when_they_are_ready_and_a_scrape_tells_of_the_host() {
+fn both_notify_readiness_and_the_host_serves_metrics() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let notify = UnixDatagram::bind(place.join("notify")).unwrap();
@@ -83,14 +83,14 @@ fn both_say_when_they_are_ready_and_a_scrape_tells_of_the_host() {
     let url = host.after("metrics are at http://");
     ready(&notify);
     let address = url.trim().trim_end_matches("/metrics");
-    let told = get(address, "/metrics");
+    let served = get(address, "/metrics");
     for line in ["local_bytes 1073741824", "guests_started_total 0", "repairs_left 1", "manager_unavailable 0"] {
-        assert!(told.lines().any(|found| found == format!("thermocline_pool_host_{line}")), "{line}: {told}");
+        assert!(served.lines().any(|found| found == format!("thermocline_pool_host_{line}")), "{line}: {served}");
     }
     assert!(get(address, "/").starts_with("HTTP/1.1 404"));
     drop(manager);
     let began = Instant::now();
     while get(address, "/metrics").contains("manager_unavailable 0\n") {
-        assert!(began.elapsed() < PATIENCE, "the manager's end is not told");
+        assert!(began.elapsed() < PATIENCE, "the host does not report the missing manager");
     }
 }

@@ -36,7 +36,7 @@ fn serve(config: &Path) -> (Child, String) {
 }
 
 #[test]
-fn two_commands_make_a_manager_that_can_be_looked_at() {
+fn two_commands_start_a_manager_that_reports_its_status() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let made = json(&["--format", "json", "pool", "certificates", &path("certs"), "--host", "a"]);
@@ -60,7 +60,7 @@ fn two_commands_make_a_manager_that_can_be_looked_at() {
     assert!(child.wait().unwrap().success());
     let gone = thermocline(&status);
     assert!(String::from_utf8_lossy(&gone.stderr).contains("no pool manager answers"), "{gone:?}");
-    // The memory file system is lost with the machine: it must be made anew, knowingly.
+    // The memory file system is lost with the machine: it must be created again by hand.
     std::fs::remove_dir_all(path("pool")).unwrap();
     let lost = thermocline(&["pool", "manager", "--config", &path("pool.toml")]);
     assert!(String::from_utf8_lossy(&lost.stderr).contains("pool manager init"), "{lost:?}");
@@ -73,7 +73,7 @@ fn the_description_in_the_manual_is_the_one_that_is_served() {
     let described = json(&["pool", "manager", "openapi"]);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pool-api.json");
     let written: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    assert!(described == written, "write it anew: thermocline pool manager openapi | python3 -m json.tool > docs/pool-api.json");
+    assert!(described == written, "write it again: thermocline pool manager openapi | python3 -m json.tool > docs/pool-api.json");
 }
 
 #[test]

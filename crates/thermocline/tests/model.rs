@@ -15,15 +15,15 @@ fn thermocline(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_thermocline")).args(arguments).env_remove("THERMOCLINE_LOG").output().unwrap()
 }
 
-/// Runs `model` and expects an exit code, and pieces of text where that code has them told.
+/// Runs `model` and expects an exit status and pieces of text in its output.
 fn check(arguments: &[&str], code: i32, pieces: &[&str]) -> String {
     let ran = thermocline(&[&["model"], arguments].concat());
     assert_eq!(ran.status.code(), Some(code), "{arguments:?}: {ran:?}");
-    let told = String::from_utf8(if code == 0 { ran.stdout } else { ran.stderr }).unwrap();
+    let output = String::from_utf8(if code == 0 { ran.stdout } else { ran.stderr }).unwrap();
     for piece in pieces {
-        assert!(told.contains(piece), "{arguments:?} does not say {piece:?}: {told}");
+        assert!(output.contains(piece), "{arguments:?} does not print {piece:?}: {output}");
     }
-    told
+    output
 }
 
 const SMALL: [&str; 8] = ["--generate", "36", "--days", "1", "--percentiles", "90%,99.9%", "--warmups", "0s"];
@@ -39,12 +39,12 @@ fn a_generated_fleet_gives_a_front_and_says_that_it_is_generated() {
         &["P 0.2%/min, minimum age 120 s", "P 0.5%/min, minimum age 240 s"],
     );
     let (set, what_if) = (["--set", "cold_age.half_life=6h"], ["--what-if", "spikes=false", "--what-if", "half_life=0s"]);
-    let told =
+    let output =
         check(&with(&[&set[..], &what_if[..]].concat()), 0, &["minimum age 120 s, half-life 6h\n", "half-life 6h, without spikes\n"]);
     // Forgetting and spikes each change what the same pair comes to; what-if takes the rest from the configuration.
-    let configured: Vec<&str> = told.lines().filter(|line| line.starts_with("configured")).collect();
-    assert!(configured.len() == 3 && configured[0] != configured[1] && configured[0] != configured[2], "{told}");
-    assert!(told.ends_with('\n') && check(&with(&[]), 0, &[configured[2]]).contains("minimum age 120 s\n"), "{told}");
+    let configured: Vec<&str> = output.lines().filter(|line| line.starts_with("configured")).collect();
+    assert!(configured.len() == 3 && configured[0] != configured[1] && configured[0] != configured[2], "{output}");
+    assert!(output.ends_with('\n') && check(&with(&[]), 0, &[configured[2]]).contains("minimum age 120 s\n"), "{output}");
     check(&with(&["--by", "class", "--objective", "1%", "--dram-price-per-gib", "3.50"]), 0, &["sidecar, fleet's best", "worth"]);
     check(&with(&["--objective", "100%", "--threads", "1"]), 0, &["at or below 100%/min"]);
 }
@@ -83,11 +83,11 @@ fn programs_get_base_units_and_threads_do_not_show() {
 fn a_recorded_fleet_is_read_back() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
-    let told = check(&[&SMALL[..4], &["--record", path]].concat(), 0, &["in 3 files below"]);
+    let output = check(&[&SMALL[..4], &["--record", path]].concat(), 0, &["in 3 files below"]);
     let text = check(&["--trace", path], 0, &["over 1.0 d", "configured"]);
-    assert!(!text.contains("generated") && !told.contains("configured"), "{text}");
-    let entries = told.split(' ').next().unwrap();
-    assert!(text.contains(&format!("{entries} entries")), "{told}{text}");
+    assert!(!text.contains("generated") && !output.contains("configured"), "{text}");
+    let entries = output.split(' ').next().unwrap();
+    assert!(text.contains(&format!("{entries} entries")), "{output}{text}");
     let url = format!("file://{path}");
     assert_eq!(check(&["--trace", &url], 0, &[]), text);
     // Drawn from it: as many jobs as are wanted, for as long, and the same each time.
@@ -100,7 +100,7 @@ fn a_recorded_fleet_is_read_back() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_told_with_its_remedy() {
+fn invalid_questions_are_refused_with_a_remedy() {
     check(&[], 2, &["--trace <PATH|URL>...|--trace-list <FILE>|--generate <JOBS>|--merge <TALLY>..."]);
     check(&["--trace", "/nonexistent"], 1, &["/nonexistent"]);
     check(&["--generate", "12", "--what-if", "k=1"], 2, &["there are promotion_rate, minimum_age, half_life and spikes"]);
@@ -186,7 +186,7 @@ fn row_groups_are_of_one_file() {
     check(&["--trace", &traces, "--plan", "9"], 0, &["--trace '", "machine=machine-0000002"]);
 }
 
-/// The journal of a real kernel, its periods taken for entries: every threshold is the one that the agent decided.
+/// The periods of a real journal as entries: the model chooses every threshold that the agent chose.
 #[test]
 fn a_journals_periods_give_the_agents_thresholds() {
     let records = journal::read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../node/agent/tests/journal-6.12-idle.jsonl"))).unwrap();
@@ -221,7 +221,7 @@ fn a_journals_periods_give_the_agents_thresholds() {
 }
 
 #[test]
-fn policies_that_go_by_lost_time_are_judged_by_it() {
+fn policies_with_a_time_budget_are_judged_by_it() {
     let with = |more: &[&'static str]| [&["--generate", "36", "--days", "1"], more].concat();
     check(&with(&["--policy", "pressure"]), 1, &["give --tier-latency"]);
     check(&with(&["--policy", "slowdown"]), 1, &["slow.latency"]);
@@ -232,8 +232,8 @@ fn policies_that_go_by_lost_time_are_judged_by_it() {
         &["nothing here was measured", "policy pressure, 30us", "standard"],
     );
     let row = |policy: &str, set: &str| {
-        let told = ["--policy", policy, "--tier-latency", "30us", "--set", set, "--format", "json"];
-        let whole = [&["--generate", "36", "--days", "1"], &told[..]].concat();
+        let policy_arguments = ["--policy", policy, "--tier-latency", "30us", "--set", set, "--format", "json"];
+        let whole = [&["--generate", "36", "--days", "1"], &policy_arguments[..]].concat();
         let report: Value = serde_json::from_str(&check(&whole, 0, &[])).unwrap();
         report["classes"][0].clone()
     };

@@ -11,22 +11,22 @@ fn thermocline(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_thermocline")).args(arguments).env_remove("THERMOCLINE_LOG").output().unwrap()
 }
 
-/// Runs `plan` and expects an exit code, and pieces of text where that code has them told.
+/// Runs `plan` and expects an exit status and pieces of text in its output.
 fn check(arguments: &[&str], code: i32, pieces: &[&str]) -> String {
     let ran = thermocline(&[&["plan"], arguments].concat());
     assert_eq!(ran.status.code(), Some(code), "{arguments:?}: {ran:?}");
-    let told = String::from_utf8(if code == 0 { ran.stdout } else { ran.stderr }).unwrap();
+    let output = String::from_utf8(if code == 0 { ran.stdout } else { ran.stderr }).unwrap();
     for piece in pieces {
-        assert!(told.contains(piece), "{arguments:?} does not say {piece:?}: {told}");
+        assert!(output.contains(piece), "{arguments:?} does not print {piece:?}: {output}");
     }
-    told
+    output
 }
 
 #[test]
 fn a_recorded_journal_gives_a_table() {
     check(&["--help"], 0, &["Usage: thermocline plan", "--risk", "--job", "--dram", "--tier-cost"]);
     check(&[GOLDEN], 0, &["/idle", "/redis", "35 periods of the 300 needed", "--dram SIZE"]);
-    // 35 periods tell a risk of 10 %; Redis keeps its headroom and the other one is only observed.
+    // 35 periods are enough for a risk of 10 %; the first job is acted upon, the other one observed.
     let text = check(
         &[GOLDEN, "--risk", "10%", "--dram", "1GiB"],
         0,
@@ -61,7 +61,7 @@ fn programs_get_base_units() {
 #[test]
 fn slow_memory_at_a_price_saves_spending() {
     let plain = check(&[GOLDEN], 0, &[]);
-    assert!(!plain.contains("spending"), "nobody asked: {plain}");
+    assert!(!plain.contains("spending"), "not requested: {plain}");
     let text = check(&[GOLDEN, "--tier-cost", "0.25,0.5"], 0, &["at 25% of DRAM's price", "at 50% of DRAM's price"]);
     assert_eq!(text.matches("cold; in slow memory").count(), 3, "for the machine and two jobs: {text}");
     let text = check(&[GOLDEN, "--tier-cost", "20%", "--tier-cost", "0", "--format", "json"], 0, &[]);
@@ -77,7 +77,7 @@ fn slow_memory_at_a_price_saves_spending() {
 }
 
 #[test]
-fn what_cannot_be_told_is_told_with_a_remedy() {
+fn errors_come_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let set = format!("agent.state_dir={}", directory.path().display());
     check(&["--set", &set], 1, &["there is no journal", directory.path().to_str().unwrap(), "thermocline agent"]);

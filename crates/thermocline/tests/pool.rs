@@ -40,11 +40,11 @@ fn a_published_trace_is_imported_shown_and_packed() {
 
     // One server, full of cores, with 10 of 16 GiB rented.
     let arguments = ["stranding", "--trace", "dev.parquet", "--server-cores", "8", "--dram-per-core", "2GiB", "--peak-fill", "100%"];
-    let (done, told, _) = pool(dir.path(), &arguments);
-    let result = &told["results"][0];
-    assert!(done && result["servers"] == 1 && result["refused_for_memory"] == 0, "{told}");
+    let (done, report, _) = pool(dir.path(), &arguments);
+    let result = &report["results"][0];
+    assert!(done && result["servers"] == 1 && result["refused_for_memory"] == 0, "{report}");
     let full = result["bins"].as_array().unwrap().iter().find(|bin| bin["scheduled_ratio"] == 1.0).unwrap();
-    assert_eq!(full["stranded_median"], 0.375, "{told}");
+    assert_eq!(full["stranded_median"], 0.375, "{report}");
     let (done, _, said) = pool(dir.path(), &["stranding", "--trace", "dev.csv"]);
     assert!(!done && said.contains("dev.csv"), "{said}");
 }
@@ -55,6 +55,6 @@ fn a_generated_trace_says_so_and_how_it_fits() {
     let (done, made, _) = pool(dir.path(), &["generate", "--vms", "2000", "--clusters", "5", "--days", "5", "--out", "made.parquet"]);
     assert!(done && made["generated"] == true && made["written_vms"].as_u64().unwrap() > 1_000, "{made}");
     assert!(made["fit"].as_array().unwrap().iter().any(|row| row["id"] == "P08"), "{made}");
-    let (_, told, _) = pool(dir.path(), &["stranding", "--trace", "made.parquet"]);
-    assert!(told["generated"] == true && told["results"].as_array().unwrap().len() == 4, "{told}");
+    let (_, report, _) = pool(dir.path(), &["stranding", "--trace", "made.parquet"]);
+    assert!(report["generated"] == true && report["results"].as_array().unwrap().len() == 4, "{report}");
 }

@@ -36,12 +36,12 @@ fn every_request_gets_a_decision_with_a_reason() {
     let check = |model: &Path, want: [&str; 2]| {
         let output = predict(model, &format!("{known}\n{unknown}"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         for (at, want) in want.into_iter().enumerate() {
-            let decision = &told["decisions"][at];
+            let decision = &report["decisions"][at];
             assert_eq!(decision["reason"], want);
             assert!(decision["pool_bytes"].as_u64().unwrap() <= known["memory_bytes"].as_u64().unwrap());
-            assert!(told["counts"][want].as_u64().unwrap() >= 1);
+            assert!(report["counts"][want].as_u64().unwrap() >= 1);
         }
     };
     check(&testdata("untouched.onnx"), ["untouched", "unseen_category"]);
@@ -53,8 +53,8 @@ fn every_request_gets_a_decision_with_a_reason() {
 fn a_request_that_cannot_be_read_is_named() {
     let check = |requests: &str, words: &str| {
         let output = predict(&testdata("untouched.onnx"), requests);
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && told.contains(words), "{told:?} does not say {words:?}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && message.contains(words), "{message:?} does not contain {words:?}");
     };
     check("", "holds no request");
     check("{\"cores\": 1}", "request 1");

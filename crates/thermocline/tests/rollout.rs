@@ -59,7 +59,7 @@ fn an_operators_day() {
 
     refused(at, &format!("rollout which m1 {here}"), &["nothing is assigned yet"]);
     let assign = format!("rollout assign --rollout r --bundle 7 --share 100% --control 0% --stage fleet {signed}");
-    check(at, &assign, &["rollout r, stage fleet: 100% go by bundle 7, the others by the configuration file"]);
+    check(at, &assign, &["rollout r, stage fleet: 100% follow bundle 7, the others the configuration file"]);
     check(at, &format!("rollout which m1 {here}"), &["m1 follows bundle 7: among bundle"]);
     let (_, text) = thermocline(at, &format!("--format json rollout which m1 {here}"));
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["version"], 7);
@@ -75,7 +75,7 @@ fn an_operators_day() {
     let (_, text) = thermocline(at, &format!("--format json rollout list {here}"));
     let listed: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&listed["roles"][0]["version"], listed["bundles"].as_array().unwrap().len()), (&Value::from(2), 0));
-    // Somebody has been at the store.
+    // The store was tampered with.
     let timestamp = at.join("store/metadata/timestamp.json");
     let text = std::fs::read_to_string(&timestamp).unwrap();
     std::fs::write(&timestamp, text.replace("\"version\": ", "\"version\": 1")).unwrap();

@@ -31,13 +31,13 @@ fn larger_pools_save_more_and_threads_change_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let trace = trace(directory.path());
     let asked = ["--memory", "all_local,static=50%,pond", "--latency", "64ns", "--confirm"];
-    let told = simulate(&trace, &[&asked[..], &["--threads", "1"]].concat());
-    assert_eq!(told, simulate(&trace, &[&asked[..], &["--threads", "3"]].concat()));
-    let saved = |row: usize| told["results"][row]["saved_ratio"].as_f64().unwrap();
-    assert_eq!(told["results"].as_array().unwrap().len(), 6);
+    let report = simulate(&trace, &[&asked[..], &["--threads", "1"]].concat());
+    assert_eq!(report, simulate(&trace, &[&asked[..], &["--threads", "3"]].concat()));
+    let saved = |row: usize| report["results"][row]["saved_ratio"].as_f64().unwrap();
+    assert_eq!(report["results"].as_array().unwrap().len(), 6);
     assert_eq!((saved(0).to_bits(), saved(1).to_bits()), (0, 0), "nothing pooled, nothing saved");
-    assert!(saved(3) > saved(2), "{told:#}");
-    let pond = &told["results"][5];
+    assert!(saved(3) > saved(2), "{report:#}");
+    let pond = &report["results"][5];
     assert!(pond["accuracy"]["untouched"] == 0.25 && pond["pool_ratio"].as_f64() > Some(0.2), "{pond:#}");
     assert_eq!((&pond["confirmed"]["moved"], &pond["confirmed"]["rejected"]), (&Value::from(0), &Value::from(0)));
 }
@@ -47,10 +47,10 @@ fn faults_come_from_the_seed() {
     let directory = tempfile::tempdir().unwrap();
     let trace = trace(directory.path());
     let asked = |seed| ["--memory", "static=50%", "--host-fails", "20d", "--emc-fails", "20d", "--manager-fails", "5d", "--seed", seed];
-    let told = simulate(&trace, &asked("7"));
-    assert_eq!(told, simulate(&trace, &asked("7")));
-    assert_ne!(told, simulate(&trace, &asked("8")));
-    let measured = &told["results"][1]["measured"];
+    let report = simulate(&trace, &asked("7"));
+    assert_eq!(report, simulate(&trace, &asked("7")));
+    assert_ne!(report, simulate(&trace, &asked("8")));
+    let measured = &report["results"][1]["measured"];
     let lost = |key: &str| measured[key].as_u64().unwrap();
     assert!(lost("faults") > 0 && lost("lost_with_host") > 0 && lost("lost_with_emc") > 0, "{measured:#}");
 }
@@ -61,24 +61,24 @@ fn models_of_other_vms_keep_everything_local_and_say_so() {
     let trace = trace(directory.path());
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pool/predict/testdata");
     let asked = ["--memory", "static=50%,models", "--latency", "64ns", "--models", models.to_str().unwrap()];
-    let told = simulate(&trace, &asked);
+    let report = simulate(&trace, &asked);
     // The model's training ended with its eighth day; what has left by then is not simulated.
-    assert_eq!(told["begins"], 8 * 86_400);
+    assert_eq!(report["begins"], 8 * 86_400);
     let all = simulate(&trace, &["--memory", "all_local"]);
-    assert!(told["vms"].as_u64() < all["vms"].as_u64() && told["vms"].as_u64() > Some(100), "{told:#}");
-    let of_models = &told["results"][2];
+    assert!(report["vms"].as_u64() < all["vms"].as_u64() && report["vms"].as_u64() > Some(100), "{report:#}");
+    let of_models = &report["results"][2];
     assert_eq!((&of_models["memory"], of_models["pool_ratio"].as_f64()), (&Value::from("models"), Some(0.0)));
     // It knows none of this trace's types and regions.
     let quality = &of_models["prediction_quality"];
     let safe = |reason: &str| quality["reasons"][reason].as_u64().unwrap();
-    assert_eq!(quality["vms"], told["vms"]);
+    assert_eq!(quality["vms"], report["vms"]);
     assert_eq!(safe("unseen_category") + safe("no_history"), quality["vms"].as_u64().unwrap());
     assert!(safe("unseen_category") > 0 && !quality["alerts"].as_array().unwrap().is_empty(), "{quality:#}");
-    assert_eq!(told["results"][0]["prediction_quality"], Value::Null);
+    assert_eq!(report["results"][0]["prediction_quality"], Value::Null);
 }
 
 #[test]
-fn a_trace_that_does_not_tell_the_truth_is_no_ground_for_pond() {
+fn pond_needs_ground_truth() {
     let directory = tempfile::tempdir().unwrap();
     let (source, trace) = (directory.path().join("dev.csv"), directory.path().join("dev.parquet"));
     let header = "arrival_s,batch,flavor,cores,memory_gb,censored,dur_bin,dur_lo_s,dur_hi_s";
@@ -96,16 +96,16 @@ fn a_trace_that_does_not_tell_the_truth_is_no_ground_for_pond() {
     check(&["--memory", "pond"], false, "--assume-published");
     check(&["--memory", "static=15%"], true, "40 of 40 VMs have no known slowdown");
     check(&["--memory", "pond", "--assume-published"], true, "");
-    let told: Value = serde_json::from_slice(&asked(&["--memory", "static=15%"]).stdout).unwrap();
-    assert_eq!(told["missing"], serde_json::json!({"untouched_vms": 40, "slowdown_vms": 40, "customer_vms": 40}));
+    let report: Value = serde_json::from_slice(&asked(&["--memory", "static=15%"]).stdout).unwrap();
+    assert_eq!(report["missing"], serde_json::json!({"untouched_vms": 40, "slowdown_vms": 40, "customer_vms": 40}));
 }
 
 #[test]
 fn nonsense_is_refused_in_words() {
     let check = |arguments: &[&str], words: &str| {
         let done = run(&[&["pool", "simulate", "--trace", "/nowhere/vms.parquet"], arguments].concat());
-        let told = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(!done.status.success() && told.contains(words), "{arguments:?}: {told}");
+        let report = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && report.contains(words), "{arguments:?}: {report}");
     };
     check(&[], "/nowhere/vms.parquet");
     check(&["--memory", "dynamic"], "static=SHARE");
@@ -119,8 +119,8 @@ fn nonsense_is_refused_in_words() {
     let trace = trace(directory.path());
     let check = |arguments: &[&str], words: &str| {
         let done = run(&[&["pool", "simulate", "--trace", &trace], arguments].concat());
-        let told = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(!done.status.success() && told.contains(words), "{arguments:?}: {told}");
+        let report = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && report.contains(words), "{arguments:?}: {report}");
     };
     check(&["--memory", "models"], "--models");
     check(&["--models", directory.path().to_str().unwrap()], "train nights");

@@ -131,7 +131,7 @@ fn a_good_bundle_goes_all_the_way() {
     check(at, "rollout list --store store --root root.json", &["nothing is assigned"]);
     check(at, &start, &["begins in first (30% of the machines)"]);
     refused(at, &start, &["rollout r of bundle 7 is running"]);
-    check(at, "rollout list --store store --root root.json", &["rollout r, stage first: 30% go by bundle 7"]);
+    check(at, "rollout list --store store --root root.json", &["rollout r, stage first: 30% follow bundle 7"]);
 
     check(at, &step, &["hold: evidence covers 0.0 h of 0.1 h", "0 machines with the bundle"]);
     let began = since(at);
@@ -142,7 +142,7 @@ fn a_good_bundle_goes_all_the_way() {
     check(at, &format!("rollout resume {SIGNED}"), &["running, in first"]);
     check(at, &format!("{step} --dry-run"), &["dry run, nothing is written", "promote: to all"]);
     check(at, &step, &["promote: to all", "now in all (100% of the machines); published"]);
-    check(at, "rollout list --store store --root root.json", &["stage all: 100% go by bundle 7", "40% held back"]);
+    check(at, "rollout list --store store --root root.json", &["stage all: 100% follow bundle 7", "40% held back"]);
     traced(at, "r", since(at) + 2_000, 600_000, 0.001);
     check(at, &step, &["finish: all stages are done"]);
     check(at, "rollout which m01 --store store --root root.json", &["follows bundle 7"]);
@@ -165,7 +165,7 @@ fn a_bad_bundle_is_taken_back() {
     published(at);
     check(at, &format!("rollout start 7 --plan plan.toml --id r {SIGNED}"), &[]);
     traced(at, "r", since(at) + 2_000, 300_000, 0.2);
-    // The loop looks, rolls back, and ends.
+    // The loop evaluates, rolls back, and exits.
     check(
         at,
         &format!("rollout run --every 1s {SIGNED} --trace traces"),
@@ -173,7 +173,7 @@ fn a_bad_bundle_is_taken_back() {
     );
     check(at, "rollout which m01 --store store --root root.json", &["follows its configuration file"]);
     refused(at, &format!("rollout resume {SIGNED}"), &["start a new rollout"]);
-    // Somebody assigns by hand: the next look puts it right.
+    // A manual assignment is corrected by the next evaluation.
     check(at, &format!("rollout assign --rollout r --bundle 7 --share 100% --control 0% {SIGNED}"), &[]);
     check(at, "rollout status --store store --root root.json", &["publishes it again"]);
     check(at, &format!("rollout step {SIGNED} --trace traces"), &["nothing to decide", "published"]);

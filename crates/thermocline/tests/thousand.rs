@@ -1,5 +1,5 @@
-//! A thousand agents, each with the loop, the journal, the trace and the rollout's follower of production, on machines whose
-//! kernel files are made up: who follows a rollout from stage to stage, and what that asks of the store.
+//! A thousand agents, each with the loop, the journal, the trace and the rollout's follower of production, on machines with
+//! synthetic kernel files: which machines follow a rollout in each stage, and the load on the store.
 //!
 //! `make test-fleet`. A poll each 20 s stands for one each 5 min, fifteen times as often.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test that measures")]
@@ -99,8 +99,8 @@ fn start(number: usize, at: &Path, store: &Path, root_of_trust: &Path) -> Runnin
         cluster: config.trace.cluster.clone(),
     });
     let (sender, receiver) = sync_channel(4);
-    let tell = sender.clone();
-    let follow = rollout::follow::start(follower, move |told: Poll| drop(tell.send(Message::Follow(Box::new(told))))).unwrap();
+    let deliver = sender.clone();
+    let follow = rollout::follow::start(follower, move |poll: Poll| drop(deliver.send(Message::Follow(Box::new(poll))))).unwrap();
     let view = Arc::new(Mutex::new(None));
     let shown = Arc::clone(&view);
     let thread = thread::spawn(move || {
@@ -111,7 +111,7 @@ fn start(number: usize, at: &Path, store: &Path, root_of_trust: &Path) -> Runnin
     Running { sender, view, thread, _follow: follow }
 }
 
-/// How many agents there are of each arm that go by each version.
+/// Number of agents by arm and followed version.
 type Following = BTreeMap<(Option<Arm>, u64), usize>;
 
 /// Who follows what; and what the store was asked by all, and how often it was polled.
@@ -128,7 +128,7 @@ fn survey(agents: &[Running]) -> (Following, u64, u64) {
     (following, requests, polls)
 }
 
-/// Waits until all agents know what they are told in this stage.
+/// Waits until all agents follow the assignment of this stage.
 fn until(agents: &[Running], what: &str, so: impl Fn(&Following) -> bool) {
     let begins = Instant::now();
     loop {
@@ -203,7 +203,7 @@ fn a_thousand_agents_follow_a_rollout() {
     let all_know =
         |following: &Following| following.iter().filter(|((arm, _), _)| arm.is_some()).map(|(_, agents)| agents).sum::<usize>() == AGENTS;
     until(&agents, "canary", all_know);
-    // In what follows nobody is new, and nothing changes: what a poll costs.
+    // From here on no agent starts and nothing changes: the cost of a poll.
     let (_, requests, polls) = survey(&agents);
     thread::sleep(3 * POLL);
     let (canary, more_requests, more_polls) = survey(&agents);

@@ -50,7 +50,7 @@ fn store(dir: &Path, machine: &str) {
     }
 }
 
-/// Runs `trace`, and expects an exit code and pieces of text where that code has them told.
+/// Runs `trace`, and expects an exit status and pieces of text in its output.
 fn check(arguments: &[&str], code: i32, pieces: &[&str]) -> String {
     let ran = Command::new(env!("CARGO_BIN_EXE_thermocline"))
         .args([&["trace"], arguments].concat())
@@ -59,11 +59,11 @@ fn check(arguments: &[&str], code: i32, pieces: &[&str]) -> String {
         .unwrap();
     let (out, err) = (String::from_utf8(ran.stdout).unwrap(), String::from_utf8(ran.stderr).unwrap());
     assert_eq!(ran.status.code(), Some(code), "{arguments:?}: {out}{err}");
-    let told = if out.is_empty() { err } else { out };
+    let output = if out.is_empty() { err } else { out };
     for piece in pieces {
-        assert!(told.contains(piece), "{arguments:?} does not say {piece:?}: {told}");
+        assert!(output.contains(piece), "{arguments:?} does not print {piece:?}: {output}");
     }
-    told
+    output
 }
 
 fn json(text: &str) -> Vec<Value> {
@@ -124,7 +124,7 @@ fn many_files_become_one() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told_with_a_remedy() {
+fn errors_come_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let url = dir.path().to_str().unwrap();
     check(&["list"], 1, &["trace.store"]);

@@ -25,7 +25,7 @@ fn what_units_start_is_a_command_of_this_program() {
         // What comes before is read first, and refused if it is not known.
         let output = Command::new(env!("CARGO_BIN_EXE_thermocline")).args(words).arg("--help").output().unwrap();
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-        // Both tell when they are ready.
+        // Both notify readiness.
         assert_eq!(values(&text, "Type"), ["notify"], "{name}");
     }
 }

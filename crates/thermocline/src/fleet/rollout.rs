@@ -202,7 +202,7 @@ fn assignment_text(assignment: &Assignment) -> String {
         |version: &Option<u64>| version.map_or_else(|| "the configuration file".to_owned(), |version| format!("bundle {version}"));
     let whose = if clusters.is_empty() { String::new() } else { format!(" of {}", clusters.join(", ")) };
     let who = match bundle {
-        Some(_) => format!("{}{whose} go by {}, the others by {}", RatioPpm(*share_ppm), version(bundle), version(previous)),
+        Some(_) => format!("{}{whose} follow {}, the others {}", RatioPpm(*share_ppm), version(bundle), version(previous)),
         None => format!("all machines follow {}", version(previous)),
     };
     let pinned = if *pinned { "; pinned" } else { "" };
