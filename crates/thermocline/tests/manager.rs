@@ -50,7 +50,7 @@ fn two_commands_start_a_manager_that_reports_its_status() {
     let status = ["--format", "json", "pool", "status", "--manager", &url, "--identity", &operator];
     assert_eq!(json(&status)["slices"]["free"], 5);
     let text = String::from_utf8(thermocline(&status[2..]).stdout).unwrap();
-    assert!(text.contains("5 slices of 128.0 MiB; a VM can be given 3; 1 are promised to nobody"), "{text}");
+    assert!(text.contains("5 slices of 128.0 MiB; a VM can get 3; 1 are kept free"), "{text}");
     json(&["--format", "json", "pool", "emc", "failed", "0", "--manager", &url, "--identity", &operator]);
     assert_eq!(json(&status)["emcs"][0]["works"], false);
     let refused = thermocline(&["pool", "emc", "repaired", "0", "--manager", &url, "--identity", &host]);

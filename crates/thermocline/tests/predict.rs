@@ -56,7 +56,7 @@ fn a_request_that_cannot_be_read_is_named() {
         let message = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && message.contains(words), "{message:?} does not contain {words:?}");
     };
-    check("", "holds no request");
+    check("", "no requests");
     check("{\"cores\": 1}", "request 1");
     check(&format!("{} {{\"core\": 1}}", request()), "request 2");
     check("[1]", "request 1");

@@ -1,4 +1,4 @@
-//! `thermocline pool characterise`: what a workload's counters show on local memory, and what slow memory costs it.
+//! `thermocline pool characterise`: measures a workload's counters on local memory, and its slowdown on slow memory.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -24,25 +24,26 @@ use slow::Slow;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The command runs on local memory and on slow memory in turn, and must do the same work each time. Slow memory is a NUMA node \
-without processors where there is one; elsewhere it is emulated: accesses to the command's pages are sampled and counted, which \
-sees those that miss the TLB and takes hits in caches for accesses. Emulation wants the program itself, not a script that runs it.
+The command runs on local memory and on slow memory in turn, and must do the same work each time. Slow memory is a NUMA node \
+without processors if there is one. Otherwise it is emulated: accesses to the command's pages are sampled and counted. This \
+counts accesses that miss the TLB, including hits in the processor's caches. Emulation requires the program itself, not a script.
 
-Counters are the processor's top-down metrics as `perf stat` tells them. Virtual machines mostly have none, and a row without \
-counters teaches nothing: it is not written.")]
+Counters are the processor's top-down metrics as measured by `perf stat`. Most virtual machines have none. A sample without \
+counters is useless for training and is not written.")]
 pub(crate) struct Characterise {
     /// Append the workload to this file, as a sample for `python -m thermocline.learn train insensitive`
     #[arg(long, value_name = "FILE.jsonl")]
     out: Option<PathBuf>,
-    /// What the workload is called there [default: the command's name]
+    /// Name of the workload in the sample [default: the command's name]
     #[arg(long)]
     name: Option<String>,
-    /// How often it runs on either; medians count
+    /// Number of runs on each kind of memory; the medians are reported
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=101))]
     runs: u32,
-    /// Latency of the slow node as a multiple of local [default: what firmware tells of it]
+    /// Latency of the slow node as a multiple of local latency [default: as reported by firmware]
     #[arg(long, value_name = "RATIO", value_parser = multiple)]
     ratio: Option<f64>,
-    /// Emulate slow memory even where there is some
+    /// Emulate slow memory even if the machine has a slow node
     #[arg(long, conflicts_with = "ratio")]
     emulate: bool,
     /// The program that emulates slow memory [default: thermocline-emulator, beside this program or in PATH]
@@ -58,34 +59,34 @@ fn multiple(text: &str) -> Result<f64, String> {
     ratio.filter(|ratio| (1.05..=20.0).contains(ratio)).ok_or_else(|| "give 105% to 2000%, such as 182%".to_owned())
 }
 
-/// A workload, as the trainer reads it.
+/// A sample in the trainer's format.
 #[derive(Debug, Serialize)]
 struct Sample<'a> {
     name: &'a str,
     counters: &'a Counters,
     /// At 182 % and 222 % of local latency.
     slowdowns: [f64; 2],
-    /// How that was found out; the trainer does not look at it.
+    /// How the slowdown was measured; ignored by the trainer.
     measured: &'a Measured,
 }
 
-/// How a slowdown was found out.
+/// How a slowdown was measured.
 #[derive(Debug, Serialize)]
 struct Measured {
     runs: u32,
     /// Median wall time on local memory.
     local_seconds: f64,
-    /// Median wall time on the slow node; none of emulated memory, whose faults take time of their own.
+    /// Median wall time on the slow node; `None` for emulated memory, which has an overhead of its own.
     slow_seconds: Option<f64>,
     slow: Slow,
 }
 
-/// What the command tells.
+/// The output of the command.
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+struct Report<'a> {
     #[serde(flatten)]
     sample: Sample<'a>,
-    /// Why there are no counters.
+    /// The reason for missing counters.
     no_counters: Option<&'a str>,
     written: Option<&'a Path>,
 }
@@ -96,18 +97,18 @@ pub(super) fn characterise(format: Format, arguments: &Characterise) -> Result<(
     let slow = Slow::find(&roots, arguments.ratio, arguments.emulate, arguments.emulator.as_deref())?;
     let program = Path::new(&arguments.command[0]).file_name().unwrap_or(&arguments.command[0]).to_string_lossy();
     let name = arguments.name.as_deref().unwrap_or(&program);
-    let wanted = command(&arguments.command)?;
-    // A command that fails will do so again below, where it counts.
-    let (counters, no_counters) = match Perf::find(&roots, "perf").and_then(|perf| perf.of_command(&wanted)) {
+    let measured_command = command(&arguments.command)?;
+    // If the command fails here, it fails again in the measured runs, which report it.
+    let (counters, no_counters) = match Perf::find(&roots, "perf").and_then(|perf| perf.of_command(&measured_command)) {
         Ok(counters) => (counters, None),
-        Err(why) => {
-            log::warn!("no counters: {why}");
-            (Counters::new(), Some(why.to_string()))
+        Err(error) => {
+            log::warn!("no counters: {error}");
+            (Counters::new(), Some(error.to_string()))
         }
     };
     if arguments.out.is_some() && no_counters.is_some() {
         bail!(
-            "nothing was written: a sample without counters teaches nothing; run it where the processor has counters, or leave --out out"
+            "nothing was written: the processor's counters are not available, and a sample without counters is useless; run on another machine, or without --out"
         );
     }
     let (mut local, mut slowed, mut slowdowns) = (Vec::new(), Vec::new(), Vec::new());
@@ -127,20 +128,20 @@ pub(super) fn characterise(format: Format, arguments: &Characterise) -> Result<(
     if let Some(out) = &arguments.out {
         append(out, &sample)?;
     }
-    let told = Told { sample, no_counters: no_counters.as_deref(), written: arguments.out.as_deref() };
-    print(format, &told, || text(&told))
+    let report = Report { sample, no_counters: no_counters.as_deref(), written: arguments.out.as_deref() };
+    print(format, &report, || text(&report))
 }
 
-/// The command, whose output does not mix with ours.
+/// Returns the command with its output redirected to standard error, so that it does not mix with the report.
 fn command(words: &[OsString]) -> Result<Command> {
     let [program, rest @ ..] = words else { bail!("name the command to run") };
     let mut command = Command::new(program);
-    let output = std::io::stderr().as_fd().try_clone_to_owned().context("cannot pass the command's output on")?;
+    let output = std::io::stderr().as_fd().try_clone_to_owned().context("cannot redirect the command's output")?;
     command.args(rest).stdin(Stdio::null()).stdout(output);
     Ok(command)
 }
 
-/// Wall time of a command, in seconds.
+/// Returns the wall time of a command, in seconds.
 fn timed(command: &mut Command) -> Result<f64> {
     let began = Instant::now();
     let status = command.status().with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
@@ -149,10 +150,10 @@ fn timed(command: &mut Command) -> Result<f64> {
     Ok(seconds)
 }
 
-/// A command that fails has not done its work, and its time says nothing.
+/// Refuses a command that failed: it has not done its work, so its time is meaningless.
 fn succeeded(status: ExitStatus) -> Result<()> {
     if !status.success() {
-        bail!("the command failed ({status}), so that its time says nothing; nothing was written");
+        bail!("the command failed ({status}), so its time is not valid; nothing was written");
     }
     Ok(())
 }
@@ -171,17 +172,23 @@ fn append(out: &Path, sample: &Sample<'_>) -> Result<()> {
     file.write_all(line.as_bytes()).with_context(fail)
 }
 
-fn text(told: &Told<'_>) -> String {
-    let Sample { name, counters, slowdowns: [at_182, at_222], measured } = &told.sample;
+fn text(report: &Report<'_>) -> String {
+    let Sample { name, counters, slowdowns: [at_182, at_222], measured } = &report.sample;
     let percent = |share: &f64| format!("{:.1} %", share * 100.0);
     let mut text = format!("{name}: {} slower at 182 % of local latency, {} at 222 %\n", percent(at_182), percent(at_222));
-    let _ = writeln!(text, "median of {} runs on local memory: {:.3} s; {}", measured.runs, measured.local_seconds, measured.slow.words());
+    let _ = writeln!(
+        text,
+        "median of {} runs on local memory: {:.3} s; {}",
+        measured.runs,
+        measured.local_seconds,
+        measured.slow.description()
+    );
     if let Some(seconds) = measured.slow_seconds {
-        let _ = writeln!(text, "the same there: {seconds:.3} s");
+        let _ = writeln!(text, "median on slow memory: {seconds:.3} s");
     }
-    match told.no_counters {
-        Some(why) => {
-            let _ = writeln!(text, "no counters: {why}");
+    match report.no_counters {
+        Some(error) => {
+            let _ = writeln!(text, "no counters: {error}");
         }
         None => {
             for (name, value) in *counters {
@@ -189,7 +196,7 @@ fn text(told: &Told<'_>) -> String {
             }
         }
     }
-    if let Some(out) = told.written {
+    if let Some(out) = report.written {
         let _ = writeln!(text, "appended to {}", out.display());
     }
     text
@@ -200,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_and_multiples() {
+    fn medians_and_multiples_are_computed() {
         let check = |mut values: Vec<f64>, want: f64| assert!((median(&mut values) - want).abs() < 1e-12, "{values:?}");
         check(vec![3.0], 3.0);
         check(vec![3.0, 1.0], 2.0);

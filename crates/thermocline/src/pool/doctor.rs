@@ -1,4 +1,4 @@
-//! `thermocline pool doctor`: whether this machine has memory that a pool can be made of, and what is to be done next.
+//! `thermocline pool doctor`: checks whether this machine has memory for a pool, and what to do next.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -16,21 +16,21 @@ use machine::Machine;
 use crate::options::Format;
 use crate::output::print;
 
-/// Everything that was looked at.
+/// The result of all checks.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
-    /// A node without cores is online, so that a pool's slices can lie there.
+    /// Whether a node without cores is online, which can hold a pool's slices.
     able: bool,
     #[serde(flatten)]
     machine: &'a Machine,
     checks: Vec<Check>,
-    /// Commands to be given now, in their order; none where there is nothing left to do, or nothing that a command does.
+    /// The commands to run now, in order; empty if nothing is left to do, or no command helps.
     next: Vec<String>,
 }
 
-/// Looks, and changes nothing.
+/// Checks the machine. Changes nothing.
 pub(super) fn doctor(format: Format) -> Result<ExitCode> {
-    let machine = Machine::look(&Roots::host())?;
+    let machine = Machine::read(&Roots::host())?;
     let report = report(&machine);
     print(format, &report, || text(&report))?;
     Ok(if report.able { ExitCode::SUCCESS } else { ExitCode::from(2) })
@@ -45,7 +45,7 @@ fn report(machine: &Machine) -> Report<'_> {
 fn text(report: &Report<'_>) -> String {
     let mut text = format!("kernel {}\n", report.machine.kernel);
     report.checks.iter().for_each(|check| check.write_to(&mut text));
-    let verdict = if report.able { "this machine has pool memory" } else { "this machine has no pool memory as it is" };
+    let verdict = if report.able { "this machine has pool memory" } else { "this machine has no pool memory" };
     let _ = writeln!(text, "{verdict}");
     if !report.next.is_empty() {
         let _ = writeln!(text, "next, as root:\n  {}", report.next.join("\n  "));

@@ -13,12 +13,12 @@ use vmtrace::generate::{self, Settings};
 use vmtrace::stranding::{Demand, Shape, stranding};
 
 use super::arguments::Generate;
-use super::mebibytes;
+use super::stranding::mebibytes;
 use crate::options::Format;
 use crate::output::print;
 use crate::progress::Progress;
 
-/// Servers that the fit of stranding is made on; they have as much DRAM per core as the trace rents with one.
+/// Servers for the fit of stranding; their DRAM per core is the mean memory that the trace rents per core.
 const SERVER_CORES: u32 = 48;
 const PEAK_FILL: f64 = 0.95;
 
@@ -34,11 +34,11 @@ struct Made<'a> {
     fit: Vec<Row>,
 }
 
-/// Generates a trace, and tells how it fits what is published.
+/// Generates a trace, and prints how well it fits the published figures.
 pub(super) fn generate(format: Format, arguments: &Generate) -> Result<()> {
     let Generate { vms, clusters, days, seed, out } = arguments;
     let settings = Settings { seed: *seed, vms: *vms, clusters: *clusters, days: *days };
-    // Written once, then read twice for figure 2.
+    // The trace is written once and read twice for (Pond figure 2).
     let mut progress = Progress::new("VMs", usize::try_from(*vms).unwrap_or(usize::MAX).saturating_mul(3));
     let (written, tally) = generate::generate(&settings, out, &mut || progress.step())?;
     let trace = Trace::open(out)?;

@@ -21,27 +21,27 @@ use signal_hook::iterator::Signals;
 use crate::options::Format;
 use crate::output::print;
 
-/// How long a request to the manager may take. It answers within milliseconds; a guest that starts waits for this at most.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a request to the manager, which usually answers within milliseconds. A guest's start waits for it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(crate) struct Host {
-    /// The host's configuration, in TOML; docs/pool-hosts.md has one to begin with
+    /// The host's configuration file in TOML; docs/pool-hosts.md has an example
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Read the configuration and the models, tell what was found, and do nothing
+    /// Read the configuration and the models, report errors, and exit
     #[arg(long)]
     check: bool,
 }
 
-/// The host, which looks at the processor's counters where there are any, and a model to judge them.
+/// Adds sampling of the processor's counters to a host, if they and a model for them are available.
 fn with_counters(host: host::Host, settings: &Settings) -> host::Host {
     let has_model = settings.predict.as_ref().is_some_and(|models| models.insensitive.is_some());
     let Some(time) = settings.counters.filter(|_| has_model) else { return host };
     match Perf::find(&Roots::host(), "perf") {
         Ok(perf) => host.with_counters(perf, time),
-        Err(why) => {
-            log::info!("guests are judged by what they access alone: {why}");
+        Err(error) => {
+            log::info!("guests are judged by their memory accesses only: {error}");
             host
         }
     }
@@ -51,20 +51,20 @@ fn with_counters(host: host::Host, settings: &Settings) -> host::Host {
 pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
     let settings = Settings::load(&arguments.config)?;
     let predictor = settings.predict.as_ref().map(|models| Predictor::load(&models.untouched, models.insensitive.as_deref()));
-    let faults: Vec<String> = predictor.iter().flat_map(Predictor::errors).map(ToString::to_string).collect();
-    for fault in &faults {
-        log::warn!("{fault}; guests it would have spoken of get no pool memory");
+    let errors: Vec<String> = predictor.iter().flat_map(Predictor::errors).map(ToString::to_string).collect();
+    for error in &errors {
+        log::warn!("{error}; guests that need this model get no pool memory");
     }
-    settings.driver.check(&Roots::host()).map_err(|why| anyhow!("{}: {why}", arguments.config.display()))?;
-    let client = Client::new(&settings.manager.url, settings.manager.identity.as_ref(), PATIENCE)?;
+    settings.driver.check(&Roots::host()).map_err(|error| anyhow!("{}: {error}", arguments.config.display()))?;
+    let client = Client::new(&settings.manager.url, settings.manager.identity.as_ref(), REQUEST_TIMEOUT)?;
     if arguments.check {
-        let checked = serde_json::json!({ "host": settings.host.name, "manager": client.url(), "faults": faults });
+        let checked = serde_json::json!({ "host": settings.host.name, "manager": client.url(), "faults": errors });
         return print(format, &checked, || {
             format!("{}: host {}, manager {}\n", arguments.config.display(), settings.host.name, client.url())
         });
     }
     for directory in [&settings.runtime, &settings.state] {
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let _lock = PidLock::acquire(&settings.runtime, "pool-host.pid")?;
     let instance = format!("process {}", std::process::id());
@@ -82,14 +82,14 @@ pub(super) fn host(format: Format, arguments: &Host) -> Result<()> {
             }
         }
     })?;
-    pool_host::socket::serve(&settings.runtime, Arc::clone(&host)).context("cannot make the control socket")?;
+    pool_host::socket::serve(&settings.runtime, Arc::clone(&host)).context("cannot create the control socket")?;
     if let Some(address) = settings.metrics {
         let bound = pool_host::metrics::serve(address, Arc::clone(&host)).with_context(|| format!("cannot serve metrics at {address}"))?;
         log::info!("metrics are at http://{bound}/metrics");
     }
     daemon::notify_ready();
-    log::info!("host {} is up; its guests outlive it", settings.host.name);
+    log::info!("host {} is running; its guests keep running when it stops", settings.host.name);
     host::run(&host, &stopped);
-    log::info!("host {} stops; its guests go on", settings.host.name);
+    log::info!("host {} stops; its guests keep running", settings.host.name);
     Ok(())
 }

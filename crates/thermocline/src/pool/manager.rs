@@ -1,4 +1,4 @@
-//! `thermocline pool manager`, `pool certificates`: a pool's manager, and who may speak to it.
+//! `thermocline pool manager` and `pool certificates`: a pool's manager, and the certificates of its clients.
 
 use std::path::{Path, PathBuf};
 
@@ -28,23 +28,23 @@ pub(crate) struct Manager {
 pub(crate) struct Serve {
     #[command(flatten)]
     file: File,
-    /// Do without certificates; only for a manager that listens on a loopback address
+    /// Run without certificates; only for a manager that listens on a loopback address
     #[arg(long)]
     insecure_loopback: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct File {
-    /// The manager's configuration
+    /// The manager's configuration file
     #[arg(long, value_name = "FILE", default_value = "/etc/thermocline/pool-manager.toml")]
     config: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ManagerCommand {
-    /// Make the ledger of a pool and the files of its slices, or those that are missing; what is there is left alone
+    /// Create the ledger of a pool and the files of its slices. Existing ones are kept
     Init(Init),
-    /// Print the description of the manager's API, in OpenAPI 3
+    /// Print the description of the manager's API in OpenAPI 3
     Openapi,
 }
 
@@ -52,26 +52,26 @@ pub(crate) enum ManagerCommand {
 pub(crate) struct Init {
     #[command(flatten)]
     file: File,
-    /// Allow a pool that is larger than its file system; guests that touch all of it will be killed
+    /// Allow a pool that is larger than its file system; guests that touch all of it are killed
     #[arg(long)]
     overcommit: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Certificates {
-    /// Where to put them
+    /// Output directory
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
-    /// A host that may use the pool; may be repeated
+    /// Name of a host that may use the pool; repeatable
     #[arg(long = "host", value_name = "NAME", required = true)]
     hosts: Vec<String>,
-    /// Somebody who may look at the pool and take its EMCs out of use; may be repeated
+    /// Name of an operator, who may read the pool's state and mark EMCs as failed; repeatable
     #[arg(long = "operator", value_name = "NAME", default_value = "operator")]
     operators: Vec<String>,
-    /// A name or address by which hosts reach the manager; may be repeated
+    /// A host name or address of the manager; repeatable
     #[arg(long = "server", value_name = "NAME", default_values = ["localhost", "127.0.0.1"])]
     servers: Vec<String>,
-    /// How many days they last
+    /// Validity in days
     #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=3_650))]
     days: u32,
 }
@@ -85,7 +85,7 @@ pub(crate) fn manager(format: Format, arguments: &Manager) -> Result<()> {
             let made = service::init(&settings, init.overcommit)?;
             print(format, &made, || {
                 let directory = settings.pool_dir.display();
-                format!("{directory}: {} slices, {}; {} files were made\n", made.slices, Bytes(made.capacity_bytes), made.files)
+                format!("{directory}: {} slices, {}; {} files created\n", made.slices, Bytes(made.capacity_bytes), made.files)
             })
         }
         Some(ManagerCommand::Openapi) => print(Format::Json, &openapi::describe(), String::new),
@@ -97,9 +97,9 @@ fn serve(arguments: &Serve) -> Result<()> {
     let settings = Settings::load(&arguments.file.config)?;
     let manager = service::start(&settings, arguments.insecure_loopback)?;
     daemon::notify_ready();
-    // Nothing but the end is ever sent.
-    receiver.recv().context("nobody can tell the manager to stop any more")?;
-    log::info!("the pool manager stops; guests go on");
+    // The only message is the one to stop.
+    receiver.recv().context("cannot receive the signal to stop")?;
+    log::info!("the pool manager stops; guests keep running");
     manager.stop();
     Ok(())
 }
@@ -112,19 +112,19 @@ pub(crate) fn certificates(format: Format, arguments: &Certificates) -> Result<(
     print(format, &json!({ "made": made }), || {
         let mut text = String::new();
         for pair in &made {
-            let kept = if pair.kept { ", which was there" } else { "" };
+            let kept = if pair.kept { ", kept" } else { "" };
             text += &format!("{:<16} {} and {}{kept}\n", pair.name, pair.cert.display(), pair.key.display());
         }
-        text + &told(directory)
+        text + &instructions(directory)
     })
 }
 
-fn told(directory: &Path) -> String {
+fn instructions(directory: &Path) -> String {
     let place = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
     let path = |name: &str| place.join(name).display().to_string();
     format!(
         "\nthe manager's configuration needs:\n[tls]\ncert = {:?}\nkey = {:?}\nclient_ca = {:?}\n\n\
-         bring each host its own pair and ca.pem; whoever has ca.key can be any host\n",
+         copy to each host its own pair and ca.pem; keep ca.key secret: it can sign a certificate for any host\n",
         path("manager.pem"),
         path("manager.key"),
         path("ca.pem")

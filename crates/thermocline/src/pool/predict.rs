@@ -1,4 +1,4 @@
-//! `thermocline pool predict`: what a scheduler would be told of VMs that are asked for.
+//! `thermocline pool predict`: the predictions that a scheduler would get for requested VMs.
 
 use std::fmt::Write as _;
 use std::io::{BufReader, Read};
@@ -13,7 +13,7 @@ use units::Bytes;
 use crate::options::Format;
 use crate::output::print;
 
-/// Requests of one run.
+/// Upper limit of the requests of one run.
 const REQUESTS_MAX: usize = 1_000_000;
 
 #[derive(Debug, Args)]
@@ -24,23 +24,23 @@ A request is a JSON object; a file holds one or many:
    \"cores\": 4, \"memory_bytes\": 17179869184, \"arrival\": 1209600,
    \"history\": [0.5, 0.42, 0.61], \"counters\": {\"DRAM_Bound\": 0.01}}
 
-The history are untouched shares of the customer's VMs that ended in the past week, the counters those of earlier VMs of the \
-same workload; both may be left out. What a model may not speak of stays local: without history, of an unseen category, with a \
-feature out of range, or by a model that is missing, damaged or too old. The reason is told and counted.")]
+`history` are the untouched shares of the customer's VMs that ended in the past week. `counters` are those of earlier VMs of the \
+same workload. Both are optional. If a model gives no prediction, all memory stays local: without history, for an unseen \
+category, for a feature out of range, or if the model is missing, damaged or too old. The reason is printed and counted.")]
 pub(crate) struct Predict {
-    /// The untouched-memory model, as `python -m thermocline.learn train untouched` writes it
+    /// The untouched-memory model, written by `python -m thermocline.learn train untouched`
     #[arg(long, value_name = "FILE.onnx")]
     model: PathBuf,
-    /// The latency-insensitivity model, as `python -m thermocline.learn train insensitive` writes it
+    /// The latency-insensitivity model, written by `python -m thermocline.learn train insensitive`
     #[arg(long, value_name = "FILE.onnx")]
     insensitive: Option<PathBuf>,
-    /// The requests; `-` is standard input
+    /// The requests; `-` for standard input
     #[arg(long, value_name = "FILE.json")]
     request: PathBuf,
 }
 
 #[derive(Debug, Serialize)]
-struct Told {
+struct Report {
     decisions: Vec<Decision>,
     counts: Tally,
     alerts: Vec<Alert>,
@@ -61,8 +61,8 @@ pub(super) fn predict(format: Format, arguments: &Predict) -> Result<()> {
     for alert in &alerts {
         log::warn!("{:.1} % of decisions: {}", alert.ratio * 100.0, alert.message);
     }
-    let told = Told { decisions, counts, alerts, faults };
-    print(format, &told, || text(&requests, &told))
+    let report = Report { decisions, counts, alerts, faults };
+    print(format, &report, || text(&requests, &report))
 }
 
 fn read(path: &Path) -> Result<Vec<Request>> {
@@ -78,23 +78,23 @@ fn read(path: &Path) -> Result<Vec<Request>> {
         if number > REQUESTS_MAX {
             bail!("{name}: more than {REQUESTS_MAX} requests; split the file");
         }
-        requests.push(request.with_context(|| format!("{name}: request {number} cannot be read"))?);
+        requests.push(request.with_context(|| format!("{name}: request {number} is invalid"))?);
     }
     if requests.is_empty() {
-        bail!("{name}: holds no request; see `thermocline pool predict --help` for one");
+        bail!("{name}: no requests; see `thermocline pool predict --help` for an example");
     }
     Ok(requests)
 }
 
-fn text(requests: &[Request], told: &Told) -> String {
+fn text(requests: &[Request], report: &Report) -> String {
     let mut text = String::new();
-    for (at, (request, decision)) in requests.iter().zip(&told.decisions).enumerate() {
+    for (at, (request, decision)) in requests.iter().zip(&report.decisions).enumerate() {
         let (pool, memory) = (Bytes(decision.pool_bytes), Bytes(request.memory_bytes));
-        let _ = writeln!(text, "request {}: {pool} of {memory} from the pool: {}", at + 1, words(decision));
+        let _ = writeln!(text, "request {}: {pool} of {memory} from the pool: {}", at + 1, reason(decision));
     }
     if requests.len() > 1 {
         for reason in Reason::ALL {
-            let count = told.counts.of(reason);
+            let count = report.counts.of(reason);
             if count > 0 {
                 let _ = writeln!(text, "{count:8} {}", reason.name());
             }
@@ -103,22 +103,22 @@ fn text(requests: &[Request], told: &Told) -> String {
     text
 }
 
-fn words(decision: &Decision) -> String {
-    let why = match decision.reason {
-        Reason::Insensitive => "it does not notice slow memory".to_owned(),
+fn reason(decision: &Decision) -> String {
+    let reason = match decision.reason {
+        Reason::Insensitive => "insensitive to slow memory".to_owned(),
         Reason::Untouched | Reason::NothingUntouched => {
-            format!("it leaves {:.1} % untouched", decision.untouched_ratio.unwrap_or_default() * 100.0)
+            format!("{:.1} % predicted to stay untouched", decision.untouched_ratio.unwrap_or_default() * 100.0)
         }
-        Reason::NoHistory => "too little is known of its customer's VMs".to_owned(),
-        Reason::UnseenCategory => "its type, system or region was not trained on".to_owned(),
-        Reason::Drifted => "a feature is out of the range that was trained on".to_owned(),
-        Reason::StaleModel => "the model was not trained in the days before its arrival".to_owned(),
-        Reason::NoModel => "there is no model".to_owned(),
+        Reason::NoHistory => "too little history of the customer's VMs".to_owned(),
+        Reason::UnseenCategory => "the type, system or region is not in the training data".to_owned(),
+        Reason::Drifted => "a feature is outside the range of the training data".to_owned(),
+        Reason::StaleModel => "the model is not valid at the time of the arrival".to_owned(),
+        Reason::NoModel => "the model does not exist".to_owned(),
         Reason::BadModel => "the model cannot be used".to_owned(),
-        Reason::BadRequest => "it has no cores or no memory".to_owned(),
+        Reason::BadRequest => "the request has no cores or no memory".to_owned(),
     };
     match decision.latency {
-        Latency::Insensitive(score) | Latency::Sensitive(score) => format!("{why} (insensitive by {score:.2})"),
-        Latency::NoModel | Latency::NoAnswer(_) => why,
+        Latency::Insensitive(score) | Latency::Sensitive(score) => format!("{reason} (probability of being insensitive: {score:.2})"),
+        Latency::NoModel | Latency::NoAnswer(_) => reason,
     }
 }

@@ -13,7 +13,7 @@ use crate::options::Format;
 use crate::output::print;
 use crate::progress::Progress;
 
-/// What a trace holds.
+/// Contents of a trace.
 #[derive(Debug, Serialize)]
 struct Shown<'a> {
     trace: &'a Path,
@@ -29,7 +29,7 @@ struct Shown<'a> {
     lifetime_p95_seconds: Option<i64>,
     /// VMs by cores and memory, the most frequent first.
     sizes: Vec<Size>,
-    /// VMs of which each thing is known.
+    /// Number of VMs for which each value is known.
     known: BTreeMap<&'static str, u64>,
     untouched_median: Option<f64>,
 }
@@ -41,17 +41,17 @@ struct Size {
     vms: u64,
 }
 
-/// Sizes that are told.
-const SIZES_TOLD: usize = 12;
+/// Number of sizes to print.
+const SIZES_PRINTED: usize = 12;
 
-/// Tells what is in a trace.
+/// Prints the contents of a trace.
 pub(super) fn show(path: &Path, format: Format) -> Result<()> {
     let trace = Trace::open(path)?;
     let mut progress = Progress::new("VMs", usize::try_from(trace.len()).unwrap_or(usize::MAX));
     let mut sizes: BTreeMap<(u32, u64), u64> = BTreeMap::new();
     let (mut clusters, mut customers) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
     let mut known: BTreeMap<&'static str, u64> = BTreeMap::new();
-    // Lengths to the second, and shares to a thousandth: a few thousand counters, however many VMs there are.
+    // Lifetimes in seconds and shares in thousandths: a few thousand counters for any number of VMs.
     let (mut lifetimes, mut untouched): (BTreeMap<i64, u64>, BTreeMap<i64, u64>) = Default::default();
     let mut begins = None;
     for vm in trace.vms() {
@@ -74,7 +74,7 @@ pub(super) fn show(path: &Path, format: Format) -> Result<()> {
             *known.entry(name).or_default() += u64::from(has);
         }
         if let Some(seconds) = vm.lifetime() {
-            // Above a day, by the hour.
+            // Above a day, the resolution is an hour.
             let step = if seconds < 86_400 { 1 } else { 3_600 };
             *lifetimes.entry(seconds / step * step).or_default() += 1;
         }
@@ -106,7 +106,7 @@ pub(super) fn show(path: &Path, format: Format) -> Result<()> {
     print(format, &shown, || text(&shown))
 }
 
-/// The value that so many percent of the counted do not exceed.
+/// Returns the smallest value that at least `percent` percent of the counted values do not exceed.
 fn percentile(counts: &BTreeMap<i64, u64>, percent: u64) -> Option<i64> {
     let rank = (counts.values().sum::<u64>() * percent).div_ceil(100).max(1);
     let mut up_to = 0;
@@ -121,25 +121,29 @@ fn text(shown: &Shown<'_>) -> String {
     if shown.about.generated {
         text += "a generated trace: nothing in it was measured\n";
     }
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    #[expect(clippy::cast_precision_loss, reason = "for display")]
     let days = (shown.about.ends - shown.begins) as f64 / 86_400.0;
     let _ = writeln!(text, "{} VMs in {days:.1} days, {} clusters, {} customers", shown.vms, shown.clusters, shown.customers);
     if let (Some(median), Some(p95)) = (shown.lifetime_median_seconds, shown.lifetime_p95_seconds) {
-        let _ = writeln!(text, "of those that left, half lived {median} s at most, 95 % {p95} s; {} did not leave", shown.still_running);
+        let _ = writeln!(
+            text,
+            "lifetime of the VMs that left: median {median} s, 95th percentile {p95} s; {} did not leave",
+            shown.still_running
+        );
     }
     if let Some(untouched) = shown.untouched_median {
-        let _ = writeln!(text, "half leave {:.1} % of their memory untouched, or less", untouched * 100.0);
+        let _ = writeln!(text, "untouched memory: median {:.1} %", untouched * 100.0);
     }
     let missing: Vec<_> = shown.known.iter().filter(|(_, vms)| **vms == 0).map(|(name, _)| *name).collect();
     if !missing.is_empty() {
-        let _ = writeln!(text, "it does not tell: {}", missing.join(", "));
+        let _ = writeln!(text, "missing in the trace: {}", missing.join(", "));
     }
     let _ = writeln!(text, "\n{:>6} {:>10} {:>10}", "cores", "memory", "VMs");
-    for size in shown.sizes.iter().take(SIZES_TOLD) {
+    for size in shown.sizes.iter().take(SIZES_PRINTED) {
         let _ = writeln!(text, "{:>6} {:>10} {:>10}", size.cores, Bytes(size.memory_bytes).to_string(), size.vms);
     }
-    if shown.sizes.len() > SIZES_TOLD {
-        let _ = writeln!(text, "and {} other sizes", shown.sizes.len() - SIZES_TOLD);
+    if shown.sizes.len() > SIZES_PRINTED {
+        let _ = writeln!(text, "and {} other sizes", shown.sizes.len() - SIZES_PRINTED);
     }
     text
 }

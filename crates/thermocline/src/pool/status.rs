@@ -1,4 +1,4 @@
-//! `thermocline pool status`, `pool emc`: a running manager, looked at and told.
+//! `thermocline pool status` and `pool emc`: clients of a running manager.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,16 +13,16 @@ use serde_json::json;
 use crate::options::Format;
 use crate::output::print;
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a manager is reached.
+/// The address of a manager, and the client's identity.
 #[derive(Debug, Args)]
 pub(crate) struct Reach {
-    /// Where the manager is
+    /// URL of the manager
     #[arg(long, value_name = "URL", default_value = "https://localhost:7443")]
     manager: String,
-    /// Who asks: a path without its ending, of a certificate (.pem) and its key (.key), with the authority's ca.pem beside them
+    /// The client's identity: the path, without extension, of a certificate (.pem) and its key (.key), with the authority's ca.pem beside them
     #[arg(long, value_name = "PATH", default_value = "/etc/thermocline/pool/operator")]
     identity: PathBuf,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Reach {
 impl Reach {
     pub(crate) fn client(&self) -> Result<Client> {
         let secure = self.manager.starts_with("https://");
-        Ok(Client::new(&self.manager, secure.then(|| Identity::at(&self.identity)).as_ref(), PATIENCE)?)
+        Ok(Client::new(&self.manager, secure.then(|| Identity::at(&self.identity)).as_ref(), REQUEST_TIMEOUT)?)
     }
 }
 
@@ -42,15 +42,15 @@ pub(crate) struct Status {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Emc {
-    /// Say that an EMC has failed: its slices are nobody's, VMs that had some are given up
+    /// Mark an EMC as failed: its slices are not assigned any more, and VMs with memory on it are lost
     Failed(EmcNumber),
-    /// Say that an EMC works again: its slices are made zero and given out
+    /// Mark an EMC as repaired: its slices are zeroed and assigned again
     Repaired(EmcNumber),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct EmcNumber {
-    /// Its number
+    /// Number of the EMC
     emc: u16,
     #[command(flatten)]
     reach: Reach,
@@ -81,11 +81,11 @@ fn text(status: &PoolStatus) -> String {
     let PoolStatus { slice_bytes, slices, grantable, buffer_slices, ledger_error, emcs, hosts, stuck } = status;
     let mut text = String::new();
     if let Some(error) = ledger_error {
-        let _ = writeln!(text, "nothing changes hands: {error}");
+        let _ = writeln!(text, "the pool accepts no changes: {error}");
     }
     let total = slices.free + slices.online + slices.offlining + slices.stuck + slices.scrubbing + slices.failed;
     let size = *slice_bytes;
-    let _ = writeln!(text, "{total} slices of {size}; a VM can be given {grantable}; {buffer_slices} are promised to nobody\n");
+    let _ = writeln!(text, "{total} slices of {size}; a VM can get {grantable}; {buffer_slices} are kept free\n");
     let _ =
         writeln!(text, "{:<6} {:>6} {:>7} {:>10} {:>6} {:>10} {:>7}", "EMC", "free", "online", "offlining", "stuck", "scrubbing", "failed");
     for of in emcs {
@@ -107,7 +107,7 @@ fn text(status: &PoolStatus) -> String {
         let why = slice.why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
         let _ = writeln!(
             text,
-            "\nslice {}/{} has been on its way back for {:.0} s; {who} holds it, and has failed {} times{why}",
+            "\nslice {}/{} has been in release for {:.0} s; {who} holds it; {} attempts failed{why}",
             slice.emc, slice.index, slice.since_seconds, slice.failures
         );
     }

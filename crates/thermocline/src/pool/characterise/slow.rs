@@ -1,4 +1,4 @@
-//! Slow memory for a workload: a node of the machine, or emulated.
+//! Slow memory for a workload: a NUMA node of the machine, or emulated.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{command, timed};
 
-/// The latencies that a sample tells of, as multiples of local, and in nanoseconds more than local (Pond, section 6.1).
+/// The latencies of a sample, as multiples of local latency, and in added nanoseconds (Pond section 6.1).
 const RATIOS: [f64; 2] = [1.82, 2.22];
 const ADDED_NS: [f64; 2] = [64.0, 140.0];
 
-/// The latency that is emulated: well above what the emulator itself costs. What shorter ones cost is in proportion, because
+/// The emulated latency, well above the emulator's own cost. Slowdowns at shorter latencies are proportional, because
 /// accesses are counted.
 const EMULATED_NS: u64 = 1_000;
 
@@ -25,21 +25,21 @@ const EMULATOR: &str = "thermocline-emulator";
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Slow {
-    /// A node without processors.
+    /// A NUMA node without processors.
     Node {
         /// Its number.
         node: u32,
-        /// The node with processors that is nearest to it, whose memory is local.
+        /// The closest node with processors, whose memory is local.
         local: u32,
-        /// Processors of that.
+        /// Processors of the local node.
         #[serde(skip)]
         cpus: Vec<u32>,
-        /// Its latency as a multiple of local.
+        /// Latency of the slow node as a multiple of local latency.
         ratio: f64,
     },
-    /// None: every anonymous page is slow by emulation.
+    /// Every anonymous page is slow by emulation.
     Emulated {
-        /// The added latency that is emulated.
+        /// The emulated added latency.
         latency_ns: u64,
         /// The program that emulates it.
         #[serde(skip)]
@@ -48,21 +48,21 @@ pub(super) enum Slow {
 }
 
 impl Slow {
-    /// What this machine has, unless it is to be emulated.
+    /// Returns the machine's slow node, or emulated memory if there is none or `emulated` is set.
     pub(super) fn find(roots: &Roots, ratio: Option<f64>, emulated: bool, emulator: Option<&Path>) -> Result<Self> {
         let nodes = if emulated { Vec::new() } else { numa::nodes(roots)? };
         let Some(slow) = numa::slow_nodes(&nodes).first().copied() else {
             if ratio.is_some() {
-                bail!("--ratio is of a slow NUMA node, and this machine has none; leave it out, and slow memory is emulated");
+                bail!("--ratio requires a slow NUMA node, and this machine has none; without --ratio slow memory is emulated");
             }
             let emulator = emulator.map_or_else(default_emulator, Path::to_owned);
             return Ok(Self::Emulated { latency_ns: EMULATED_NS, emulator });
         };
         let Some(local) = numa::home_node(&nodes, slow) else { bail!("no node has both processors and memory") };
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds")]
-        let told = slow.read_latency_ns().zip(local.read_latency_ns()).map(|(slow, local)| slow as f64 / local.max(1) as f64);
-        let Some(ratio) = ratio.or(told).filter(|ratio| *ratio > 1.0) else {
-            bail!("firmware does not tell how much slower node {} is than node {}; say so by --ratio", slow.id, local.id);
+        let reported = slow.read_latency_ns().zip(local.read_latency_ns()).map(|(slow, local)| slow as f64 / local.max(1) as f64);
+        let Some(ratio) = ratio.or(reported).filter(|ratio| *ratio > 1.0) else {
+            bail!("firmware does not report the latency of node {} relative to node {}; give it with --ratio", slow.id, local.id);
         };
         Ok(Self::Node { node: slow.id, local: local.id, cpus: local.cpus.clone(), ratio })
     }
@@ -71,7 +71,7 @@ impl Slow {
         matches!(self, Self::Node { .. })
     }
 
-    /// Binds a command to local memory, where there is other.
+    /// Binds a command to local memory if the machine has a slow node.
     pub(super) fn keep_local(&self, command: &mut Command) -> Result<()> {
         if let Self::Node { local, cpus, .. } = self {
             mempolicy::bind(command, *local, cpus)?;
@@ -79,7 +79,7 @@ impl Slow {
         Ok(())
     }
 
-    /// Runs a command on slow memory: how long it took, in seconds, and the slowdown that was counted, where it is emulated.
+    /// Runs a command on slow memory. Returns the wall time in seconds, and the counted slowdown if memory is emulated.
     pub(super) fn run(&self, words: &[OsString]) -> Result<(f64, f64)> {
         match self {
             Self::Node { node, cpus, .. } => {
@@ -91,7 +91,7 @@ impl Slow {
         }
     }
 
-    /// A slowdown here brought to the two latencies of a sample: in proportion to the latency added.
+    /// Scales a slowdown to the two latencies of a sample, in proportion to the added latency.
     pub(super) fn at_published(&self, slowdown: f64) -> [f64; 2] {
         match self {
             Self::Node { ratio, .. } => RATIOS.map(|at| slowdown * (at - 1.0) / (ratio - 1.0)),
@@ -100,38 +100,38 @@ impl Slow {
         }
     }
 
-    pub(super) fn words(&self) -> String {
+    pub(super) fn description(&self) -> String {
         match self {
             Self::Node { node, ratio, .. } => format!("slow memory is node {node}, at {:.0} % of local latency", ratio * 100.0),
-            Self::Emulated { .. } => "slow memory was emulated, for this machine has none".to_owned(),
+            Self::Emulated { .. } => "slow memory was emulated".to_owned(),
         }
     }
 }
 
-/// The emulator beside this program; without one there, the one in `PATH`.
+/// Returns the emulator beside this program, or the one in `PATH`.
 fn default_emulator() -> PathBuf {
     let beside = std::env::current_exe().map(|program| program.with_file_name(EMULATOR));
     beside.ok().filter(|file| file.is_file()).unwrap_or_else(|| PathBuf::from(EMULATOR))
 }
 
-/// The fields of the emulator's report that are used.
+/// The relevant fields of the emulator's report.
 #[derive(Debug, Deserialize)]
 struct Report {
-    /// The latency that was emulated: higher than requested on a busy machine.
+    /// The emulated latency, which is higher than requested on a loaded machine.
     latency_ns: u64,
-    /// Whether the command replaced itself by another program.
+    /// Whether the command executed another program.
     replaced: bool,
     slow_bytes: u64,
-    /// The time that slow accesses cost, as a share of the command's processor time.
+    /// Time lost to slow accesses, as a share of the command's processor time.
     slowdown_of_cpu_ratio: f64,
 }
 
-/// Runs the command with all of its anonymous memory slow. Returns the wall time of the emulator in seconds, and what the counted
-/// accesses would cost at `latency_ns`, as a share of the command's processor time.
+/// Runs the command with all of its anonymous memory slow. Returns the wall time of the emulator in seconds, and the time that the
+/// counted accesses would cost at `latency_ns`, as a share of the command's processor time.
 fn emulated(emulator: &Path, words: &[OsString], latency_ns: u64) -> Result<(f64, f64)> {
     let file = tempfile::NamedTempFile::new().context("cannot create a file for the emulator's report")?;
     let latency = format!("{latency_ns}ns");
-    // On a busy machine a fault costs so much that only longer latencies can be emulated; the count of accesses is the same.
+    // On a loaded machine a fault is so expensive that only longer latencies can be emulated; the count of accesses is the same.
     let options = ["--format", "json", "--latency", &latency, "--raise-latency", "--slow", "100%", "--report"];
     let mut emulated: Vec<OsString> = vec![emulator.into()];
     emulated.extend(options.map(OsString::from));
@@ -140,12 +140,13 @@ fn emulated(emulator: &Path, words: &[OsString], latency_ns: u64) -> Result<(f64
     let seconds = timed(&mut command(&emulated)?)
         .context("emulating slow memory needs thermocline-emulator (cargo build --release -p thermocline-emulator); see --emulator")?;
     let text = std::fs::read(file.path()).context("cannot read the emulator's report")?;
-    let report: Report = serde_json::from_slice(&text).context("the emulator's report is not as expected: it is of another version")?;
+    let report: Report =
+        serde_json::from_slice(&text).context("the emulator's report has an unexpected format; use the emulator of this version")?;
     if report.replaced {
-        bail!("the command replaced itself by another program, which was not emulated; name that program itself");
+        bail!("the command executed another program, which was not emulated; run that program directly");
     }
     if report.slow_bytes == 0 {
-        bail!("no memory of the command was ever slow: it ended too soon, or has less than a block of 2 MiB; give it more to do");
+        bail!("no memory of the command was slow: it exited too early, or has less than a block of 2 MiB; use a longer or larger run");
     }
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds")]
     let slowdown = report.slowdown_of_cpu_ratio * latency_ns as f64 / report.latency_ns as f64;
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slowdown_is_in_proportion_to_the_latency() {
+    fn a_slowdown_is_proportional_to_the_added_latency() {
         let check = |slow: &Slow, slowdown: f64, want: [f64; 2]| {
             let got = slow.at_published(slowdown);
             assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-9), "{slow:?}: {got:?}");
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_slow_node_it_is_emulated() {
+    fn slow_memory_is_emulated_without_a_slow_node() {
         let directory = tempfile::tempdir().unwrap();
         let roots = |files: &[(&str, &str)]| {
             for (file, text) in files {

@@ -1,4 +1,4 @@
-//! What is there, before anything is made of it.
+//! The state of the machine's CXL devices and memory nodes, as read from the kernel.
 
 use anyhow::Result;
 use kernel::cxl::{self, Dax, Memory, Region, Topology, Window, mailbox};
@@ -7,7 +7,7 @@ use kernel::numa::{self, Node};
 use kernel::{Roots, file, modules};
 use serde::Serialize;
 
-/// A driver on the way from a device to memory of a node: its module, where it shows itself, what it is built by.
+/// Drivers between a device and the memory of a node: module, path in sysfs when loaded, and kernel configuration option.
 const DRIVERS: [(&str, &str, &str); 6] = [
     ("cxl_acpi", "bus/platform/drivers/cxl_acpi", "CONFIG_CXL_ACPI"),
     ("cxl_pci", "bus/pci/drivers/cxl_pci", "CONFIG_CXL_PCI"),
@@ -17,47 +17,47 @@ const DRIVERS: [(&str, &str, &str); 6] = [
     ("kmem", "bus/dax/drivers/kmem", "CONFIG_DEV_DAX_KMEM"),
 ];
 
-/// Whether a driver can be had.
+/// Availability of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Had {
-    /// It is at work.
+pub(super) enum DriverState {
+    /// The driver is loaded.
     Loaded,
-    /// `modprobe` would load it.
+    /// `modprobe` can load the driver.
     Loadable,
-    /// This kernel was built without it.
+    /// This kernel was built without the driver.
     Absent,
 }
 
-/// A driver of this kernel's.
+/// A driver of this kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Driver {
     pub(super) module: &'static str,
     pub(super) option: &'static str,
-    pub(super) state: Had,
+    pub(super) state: DriverState,
 }
 
-/// An expander, with what it says of itself.
+/// A memory expander, with its capabilities.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Expander {
     #[serde(flatten)]
     pub(super) memory: Memory,
-    /// It can be given and taken memory at run time; `None` where it cannot be asked.
+    /// Whether its memory can be added and removed at run time; `None` if unknown.
     pub(super) dynamic_capacity: Option<bool>,
-    /// It is several hosts' at once.
+    /// Whether several hosts can use it at once; `None` if unknown.
     pub(super) multi_headed: Option<bool>,
-    /// Why it could not be asked.
-    pub(super) trouble: Option<String>,
+    /// Why its capabilities are unknown.
+    pub(super) error: Option<String>,
 }
 
-/// A DAX device, and what of it is memory of its node now.
+/// A DAX device, and its memory that is online.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Device {
     #[serde(flatten)]
     pub(super) dax: Dax,
-    /// `system-ram` or `devdax`, as `daxctl` has it; `None` where no driver holds it.
+    /// `system-ram` or `devdax`, as in `daxctl`; `None` without a driver.
     pub(super) mode: Option<&'static str>,
-    /// Memory of it that is online; `None` where the kernel does not tell where it is.
+    /// Its memory that is online; `None` if the kernel does not report its address.
     pub(super) online: Option<Online>,
 }
 
@@ -65,11 +65,11 @@ pub(super) struct Device {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Machine {
     pub(super) kernel: String,
-    /// Firmware describes a CXL hierarchy.
+    /// Whether firmware describes a CXL hierarchy.
     pub(super) platform: bool,
-    /// It is a virtual machine itself.
+    /// Whether the machine is a virtual machine.
     pub(super) virtual_machine: bool,
-    /// CXL memory on the PCI bus that no driver holds, by address.
+    /// PCI addresses of CXL memory devices without a driver.
     pub(super) idle_pci: Vec<String>,
     pub(super) drivers: Vec<Driver>,
     pub(super) expanders: Vec<Expander>,
@@ -79,13 +79,13 @@ pub(super) struct Machine {
     /// Nodes with memory and without cores.
     pub(super) far_nodes: Vec<Node>,
     pub(super) hotplug: Option<Hotplug>,
-    /// Memory file systems that are bound to a node: where, and the node.
+    /// Memory file systems that are bound to a node: mount point and node.
     pub(super) bound: Vec<(String, u32)>,
 }
 
 impl Machine {
-    /// Looks at everything.
-    pub(super) fn look(roots: &Roots) -> Result<Self> {
+    /// Reads the state of the machine.
+    pub(super) fn read(roots: &Roots) -> Result<Self> {
         let Topology { platform, idle_pci, memories, windows, regions, dax } = cxl::topology(roots)?;
         let hotplug = hotplug::hotplug(roots)?;
         let nodes = numa::nodes(roots)?;
@@ -108,31 +108,31 @@ impl Machine {
         })
     }
 
-    /// Whether there is anything of CXL.
+    /// Returns whether the machine has any CXL hardware or platform support.
     pub(super) fn has_cxl(&self) -> bool {
         self.platform || !self.idle_pci.is_empty() || !self.expanders.is_empty() || !self.windows.is_empty()
     }
 }
 
 fn drivers(roots: &Roots) -> Result<Vec<Driver>> {
-    let look = |(module, path, option): (&'static str, &str, &'static str)| {
+    let read = |(module, path, option): (&'static str, &str, &'static str)| {
         let state = match roots.sys.join(path).exists() {
-            true => Had::Loaded,
-            false if modules::can_load(roots, module)? => Had::Loadable,
-            false => Had::Absent,
+            true => DriverState::Loaded,
+            false if modules::can_load(roots, module)? => DriverState::Loadable,
+            false => DriverState::Absent,
         };
         Ok(Driver { module, option, state })
     };
-    DRIVERS.into_iter().map(look).collect()
+    DRIVERS.into_iter().map(read).collect()
 }
 
 fn expander(roots: &Roots, memory: Memory) -> Expander {
-    let (known, trouble) = match mailbox::commands(roots, &memory.name) {
+    let (known, error) = match mailbox::commands(roots, &memory.name) {
         Ok(commands) => (Some(commands), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let knows = |command| known.as_ref().map(|commands| commands.contains(&command));
-    Expander { dynamic_capacity: knows(mailbox::DYNAMIC_CAPACITY), multi_headed: knows(mailbox::MULTI_HEADED), memory, trouble }
+    let supports = |command| known.as_ref().map(|commands| commands.contains(&command));
+    Expander { dynamic_capacity: supports(mailbox::DYNAMIC_CAPACITY), multi_headed: supports(mailbox::MULTI_HEADED), memory, error }
 }
 
 fn device(roots: &Roots, hotplug: Option<&Hotplug>, dax: Dax) -> Result<Device> {
@@ -146,11 +146,11 @@ fn device(roots: &Roots, hotplug: Option<&Hotplug>, dax: Dax) -> Result<Device> 
     Ok(Device { dax, mode, online })
 }
 
-/// Of `/proc/mounts`, `device place kind options 0 0`: memory file systems whose memory is all of one node.
+/// Returns the memory file systems of `/proc/mounts` (`device mount-point type options 0 0`) that are bound to one node.
 fn bound(mounts: &str) -> Vec<(String, u32)> {
     let of = |line: &str| {
-        let mut words = line.split(' ').skip(1);
-        let (place, kind, options) = (words.next()?, words.next()?, words.next()?);
+        let mut fields = line.split(' ').skip(1);
+        let (place, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
         let node = options.split(',').find_map(|option| option.strip_prefix("mpol=bind:")?.parse().ok());
         Some((place.to_owned(), node?)).filter(|_| kind == "tmpfs")
     };

@@ -15,7 +15,7 @@ fn files(some: &[(&str, &str)]) -> Files {
     some.iter().map(|&(path, text)| (path.to_owned(), text.to_owned())).collect()
 }
 
-/// A machine with CXL memory, and no driver of it.
+/// A machine with CXL memory and no drivers.
 fn cold() -> Files {
     files(&[
         ("proc/sys/kernel/osrelease", "6.12.1-amd64\n"),
@@ -34,7 +34,7 @@ fn cold() -> Files {
     ])
 }
 
-/// The same, with its drivers.
+/// A machine with drivers.
 fn driven() -> Files {
     let mut all = cold();
     all.extend(files(&[
@@ -57,7 +57,7 @@ fn driven() -> Files {
     all
 }
 
-/// The same, with a region, whose memory is offline.
+/// A machine with a region whose memory is offline.
 fn mapped() -> Files {
     let mut all = driven();
     all.extend(files(&[
@@ -74,7 +74,7 @@ fn mapped() -> Files {
     all
 }
 
-/// The same, as memory of a node.
+/// A machine whose CXL memory is a node.
 fn ready() -> Files {
     let mut all = mapped();
     for block in 48..56 {
@@ -90,7 +90,7 @@ fn ready() -> Files {
     all
 }
 
-/// A machine of the given files; the last of each name counts, and `->` is a link.
+/// Creates a machine from files. The last file of each name counts; `->` is a link.
 fn machine(files: &Files) -> Machine {
     let keep = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -101,15 +101,15 @@ fn machine(files: &Files) -> Machine {
             None => std::fs::write(&path, text).unwrap(),
         }
     }
-    Machine::look(&Roots::under(keep.path())).unwrap()
+    Machine::read(&Roots::under(keep.path())).unwrap()
 }
 
-/// What is said of one thing: how it stands, and words; and the commands that are next.
+/// Checks a result's status and words, and the next commands.
 fn check(machine: &Machine, able: bool, name: &str, status: Status, words: &[&str], next: &[&str]) {
     let report = report(machine);
     let fits = |check: &advise::doctor::Check| {
-        let said = format!("{} -> {}", check.found, check.remedy);
-        check.name == name && check.status == status && words.iter().all(|word| said.contains(word))
+        let line = format!("{} -> {}", check.found, check.remedy);
+        check.name == name && check.status == status && words.iter().all(|word| line.contains(word))
     };
     assert!(report.checks.iter().any(fits), "{name} {words:?}: {:#?}", report.checks);
     assert_eq!(report.able, able, "{}", text(&report));
@@ -120,13 +120,13 @@ fn check(machine: &Machine, able: bool, name: &str, status: Status, words: &[&st
 }
 
 #[test]
-fn every_stage_leads_to_the_next() {
+fn each_stage_prints_the_commands_for_the_next() {
     use Status::{Advice, Missing, Ok};
     let modprobe = ["cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "dax_cxl", "kmem"].map(|module| format!("modprobe {module}"));
     let modprobe: Vec<_> = modprobe.iter().map(String::as_str).collect();
-    check(&machine(&cold()), false, "cxl_memory", Missing, &["0000:0d:00.0", "no driver"], &modprobe);
+    check(&machine(&cold()), false, "cxl_memory", Missing, &["0000:0d:00.0", "without a driver"], &modprobe);
     let create = ["cxl create-region -m -t ram -d decoder0.0 -w 1 mem0"];
-    check(&machine(&driven()), false, "cxl_memory", Advice, &["mem0: 1.0 GiB, serial 0x1", "1.0 GiB of it is mapped nowhere"], &create);
+    check(&machine(&driven()), false, "cxl_memory", Advice, &["mem0: 1.0 GiB, serial 0x1", "1.0 GiB of it is not mapped"], &create);
     check(&machine(&driven()), false, "cxl_window", Ok, &["decoder0.0: 4.0 GiB for volatile"], &create);
     let online = ["daxctl online-memory dax0.0"];
     check(&machine(&mapped()), false, "dax", Missing, &["dax0.0: 1.0 GiB of region0, node 1, mode system-ram, all of it offline"], &online);
@@ -138,14 +138,14 @@ fn every_stage_leads_to_the_next() {
     check(&whole, true, "node", Ok, &["1: no cores, 1.0 GiB", "distance 20 to node 0"], &mount);
     let mut done = ready();
     done.extend(files(&[("proc/mounts", "thermocline-pool /run/thermocline-pool tmpfs rw,size=1048576k,mode=750,mpol=bind:1 0 0\n")]));
-    check(&machine(&done), true, "node", Ok, &["/run/thermocline-pool is a file system of its memory"], &[]);
+    check(&machine(&done), true, "node", Ok, &["/run/thermocline-pool is a file system in its memory"], &[]);
 }
 
 #[test]
-fn what_stands_in_the_way_is_told() {
+fn obstacles_are_reported_with_a_remedy() {
     use Status::{Advice, Missing};
     let with = |mut all: Files, more: &[(&str, &str)]| {
-        // A file or link that is replaced goes first.
+        // A replacement must come before the file or link that it replaces.
         all.retain(|(path, _)| more.iter().all(|(other, _)| path != other));
         all.extend(files(more).into_iter().filter(|(_, text)| text != "gone"));
         machine(&all)
@@ -158,20 +158,20 @@ fn what_stands_in_the_way_is_told() {
     let old = [("sys/bus/cxl/devices/decoder0.0/create_ram_region", "gone")];
     check(&with(driven(), &old), false, "cxl_window", Missing, &["CONFIG_CXL_REGION"], &[]);
     let none = [("sys/bus/cxl/devices/decoder0.0/devtype", "gone")];
-    check(&with(driven(), &none), false, "cxl_window", Missing, &["no address space", "CFMWS"], &[]);
+    check(&with(driven(), &none), false, "cxl_window", Missing, &["no address space is reserved", "CFMWS"], &[]);
     let no_kmem = [("sys/bus/dax/drivers/kmem/bind", "gone"), ("lib/modules/6.12.1-amd64/modules.dep", "gone")];
     check(&with(driven(), &no_kmem), false, "drivers", Missing, &["no kmem", "CONFIG_DEV_DAX_KMEM=m"], &create);
     let no_hotplug = [("sys/devices/system/memory/auto_online_blocks", "gone")];
     check(&with(driven(), &no_hotplug), false, "memory_hotplug", Missing, &["CONFIG_MEMORY_HOTPLUG"], &create);
     let sticks = [("sys/devices/system/memory/auto_online_blocks", "online\n")];
     let movable = ["echo online_movable > /sys/devices/system/memory/auto_online_blocks"];
-    check(&with(driven(), &sticks), false, "memory_hotplug", Advice, &["cannot move away"], &movable);
+    check(&with(driven(), &sticks), false, "memory_hotplug", Advice, &["unmovable allocations"], &movable);
     let begun = [("sys/bus/cxl/devices/region0/commit", "0\n")];
-    check(&with(mapped(), &begun), false, "cxl_region", Missing, &["not finished"], &["cxl destroy-region -f region0"]);
+    check(&with(mapped(), &begun), false, "cxl_region", Missing, &["not fully created"], &["cxl destroy-region -f region0"]);
     let no_device = [("sys/bus/dax/devices/dax0.0", "gone")];
     check(&with(mapped(), &no_device), false, "cxl_region", Missing, &["no DAX device", "cxl enable-region region0"], &[]);
     let normal = [("sys/devices/system/memory/memory50/valid_zones", "Normal\n"), ("proc/mounts", "x /pool tmpfs mpol=bind:1 0 0\n")];
-    check(&with(ready(), &normal), true, "dax", Advice, &["1.0 GiB online; only 896.0 MiB of it is sure to go again"], &[]);
+    check(&with(ready(), &normal), true, "dax", Advice, &["1.0 GiB online, of which only 896.0 MiB is movable"], &[]);
     let driver = format!("{DAX}/driver");
     let own = [(driver.as_str(), "-> ../../../../../../../bus/dax/drivers/device_dax")];
     let mode = ["daxctl reconfigure-device --mode=system-ram dax0.0"];
@@ -180,11 +180,11 @@ fn what_stands_in_the_way_is_told() {
 }
 
 #[test]
-fn what_linux_cannot_use_is_told_where_the_device_says_so() {
-    let asked = |dynamic, heads| {
+fn unsupported_capabilities_are_reported() {
+    let with = |dynamic, heads| {
         let mut machine = machine(&driven());
-        let Expander { dynamic_capacity, multi_headed, trouble, .. } = &mut machine.expanders[0];
-        (*dynamic_capacity, *multi_headed, *trouble) = (Some(dynamic), Some(heads), None);
+        let Expander { dynamic_capacity, multi_headed, error, .. } = &mut machine.expanders[0];
+        (*dynamic_capacity, *multi_headed, *error) = (Some(dynamic), Some(heads), None);
         machine
     };
     let create = ["cxl create-region -m -t ram -d decoder0.0 -w 1 mem0"];
@@ -193,19 +193,19 @@ fn what_linux_cannot_use_is_told_where_the_device_says_so() {
         (false, true, "is a multi-headed device"),
         (true, true, "multi-headed device with dynamic"),
     ] {
-        check(&asked(dynamic, heads), false, "cxl_special", Status::Advice, &[words, "not supported"], &create);
+        check(&with(dynamic, heads), false, "cxl_special", Status::Advice, &[words, "not supported"], &create);
     }
-    assert!(report(&asked(false, false)).checks.iter().all(|check| check.name != "cxl_special"));
-    // Files are no devices, and cannot be asked.
-    check(&machine(&driven()), false, "cxl_special", Status::Advice, &["was not asked", "/cxl/mem0"], &create);
+    assert!(report(&with(false, false)).checks.iter().all(|check| check.name != "cxl_special"));
+    // The fixture's files are not devices, so the capabilities cannot be read.
+    check(&machine(&driven()), false, "cxl_special", Status::Advice, &["are unknown", "/cxl/mem0"], &create);
 }
 
 #[test]
-fn a_machine_without_any_is_not_told_to_load_drivers() {
+fn a_machine_without_cxl_needs_no_drivers() {
     let mut none = cold();
     none.retain(|(path, _)| !path.contains("ACPI0017") && !path.contains("pci"));
     let machine = machine(&none);
-    check(&machine, false, "drivers", Status::Advice, &["could be loaded"], &[]);
+    check(&machine, false, "drivers", Status::Advice, &["can be loaded"], &[]);
     check(&machine, false, "node", Status::Missing, &["no node", "files of ordinary memory"], &[]);
     let json = serde_json::to_value(report(&machine)).unwrap();
     assert!(json["able"] == false && json["hotplug"]["auto_online"] == "offline" && json["drivers"][0]["state"] == "loadable", "{json}");
