@@ -147,7 +147,7 @@ CLUSTERS ?= 10
 FIRST_DAY ?= 54
 
 .PHONY: reproduce-pond
-reproduce-pond: toolchain venv-learn ## 004 figures 2, 3 and 17 to 21 on generated VMs (VMS=, CLUSTERS=); BITBRAINS=FILE.parquet adds real memory use; target/reproduce/pond.json, and drawn
+reproduce-pond: toolchain venv-learn ## Pond figures 2, 3 and 17 to 21 on generated VMs (VMS=, CLUSTERS=); BITBRAINS=FILE.parquet adds real memory use; target/reproduce/pond.json, and drawn
 	cargo build --release --locked -p thermocline
 	rm -rf $(POND)
 	mkdir -p $(POND)
@@ -164,7 +164,7 @@ reproduce-pond: toolchain venv-learn ## 004 figures 2, 3 and 17 to 21 on generat
 		--models $(POND)/models --counters $(POND)/counters.jsonl --plots
 
 .PHONY: reproduce-stranding
-reproduce-stranding: toolchain venv-tune ## 004 figure 2 on a generated trace of a million VMs, or TRACE=FILE; target/reproduce/stranding.json, and drawn
+reproduce-stranding: toolchain venv-tune ## Pond figure 2 on a generated trace of a million VMs, or TRACE=FILE; target/reproduce/stranding.json, and drawn
 	cargo build --release --locked -p thermocline
 	mkdir -p target/reproduce
 	test -n "$(TRACE)" || $(BUILT)/release/thermocline pool generate --out target/reproduce/vms.parquet

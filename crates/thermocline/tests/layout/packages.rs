@@ -97,7 +97,7 @@ fn dependencies_point_down_only() {
     let mut complaints = Vec::new();
     for package in packages() {
         let dependencies = package["dependencies"].as_array().unwrap();
-        // A dependency by path is one of ours, whether for the product, its tests or its build.
+        // A dependency by path is in this workspace, whether for the product, its tests or its build.
         let ours: Vec<_> = dependencies.iter().filter(|d| !d["path"].is_null()).filter_map(|d| d["name"].as_str()).collect();
         complaints.extend(judge(package["name"].as_str().unwrap(), &ours));
     }

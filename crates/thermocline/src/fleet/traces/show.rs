@@ -70,15 +70,15 @@ pub(super) fn show(stream: &mut Stream, format: Format) -> Result<()> {
     let mut sums: Option<Sums> = None;
     while let Some(entry) = stream.next()? {
         if let Some(done) = sums.take_if(|sums| sums.shown.id != entry.id) {
-            tell(done.finish(), format)?;
+            print_job(done.finish(), format)?;
         }
         let sums = sums.get_or_insert_with(|| Sums { shown: Shown { id: entry.id.clone(), ..Shown::default() }, ..Sums::default() });
         sums.add(&entry, &basis);
     }
-    sums.map_or(Ok(()), |sums| tell(sums.finish(), format))
+    sums.map_or(Ok(()), |sums| print_job(sums.finish(), format))
 }
 
-fn tell(job: Shown, format: Format) -> Result<()> {
+fn print_job(job: Shown, format: Format) -> Result<()> {
     print(format, &job, || {
         let percent = |ratio: f64| format!("{:.2}%", ratio * 100.0);
         let hours = format!("{}.{} h", job.duration_ms / 3_600_000, job.duration_ms % 3_600_000 / 360_000);
