@@ -52,7 +52,9 @@ def _full(lab: Lab) -> dict[str, Any]:
         workload.stop()
     lab.at_least("full.slow_bytes", view["slow_bytes"], 48 * MIB)
     lab.holds(
-        "full", "is full" in view["explanation"], f"the explanation does not mention the full node: {view['explanation']}"
+        "full",
+        "is full" in view["explanation"],
+        f"the explanation does not mention the full node: {view['explanation']}",
     )
     # The kernel needs some free memory, or it starts to reclaim on that node.
     lab.at_least("full.free_bytes", free, 1 * MIB)

@@ -10,7 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An operation on a file failed.
-    #[error("cannot {operation} {path}: {source}")]
+    #[error("cannot {operation} {path}: {source}{}", hint(source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -44,5 +44,25 @@ impl Error {
     pub(crate) fn io(path: &Path, operation: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { path, operation, source }
+    }
+}
+
+/// The remedy of a denied permission; empty for other errors.
+fn hint(source: &io::Error) -> &'static str {
+    if source.kind() == io::ErrorKind::PermissionDenied { "; run as root, or give this user access" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_denied_permission_has_a_remedy() {
+        let error = |kind: io::ErrorKind| Error::io(Path::new("/run/x"), "create")(kind.into()).to_string();
+        assert_eq!(
+            error(io::ErrorKind::PermissionDenied),
+            "cannot create /run/x: permission denied; run as root, or give this user access"
+        );
+        assert_eq!(error(io::ErrorKind::NotFound), "cannot create /run/x: entity not found");
     }
 }
