@@ -15,12 +15,12 @@ use container::{Container, Containers};
 pub struct Rules {
     rules: Vec<Rule>,
     containers: Containers,
-    /// Cgroups inside a job of which it was told that their own rule does not hold.
-    told: BTreeSet<String>,
+    /// Cgroups inside a job whose own rule has no effect, and for which that was reported.
+    reported: BTreeSet<String>,
     jobs_max: usize,
 }
 
-/// One rule: what it is for, and what it wants.
+/// One rule: what it matches, and the treatment.
 #[derive(Debug)]
 struct Rule {
     cgroup: GlobMatcher,
@@ -30,38 +30,38 @@ struct Rule {
     treatment: Treatment,
 }
 
-/// How a rule wants its jobs treated.
+/// How the operator wants a job treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Treatment {
-    /// How much may be asked of them.
+    /// How much the agent may offload.
     pub class: Class,
-    /// What they are for.
+    /// What the job is for, in reports.
     pub kind: Kind,
-    /// What decides for them.
+    /// The policy that decides.
     pub policy: Policy,
-    /// Where their swap-backed memory goes.
+    /// The tier of its swap-backed memory.
     pub tier: Tier,
-    /// What observes them.
+    /// The tracker that measures its page ages.
     pub tracker: Tracker,
 }
 
-/// What was found among the cgroups of a machine.
+/// The jobs among the cgroups of a machine.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// The jobs.
     pub jobs: Vec<Found>,
-    /// How many more there are than the limit on jobs allows.
+    /// The number of further matches beyond the limit of jobs.
     pub left_out: usize,
-    /// Cgroups of which something could not be read, and what; each is told once.
+    /// Cgroups with an error, and the error; each is reported once.
     pub troubles: Vec<(String, String)>,
 }
 
-/// A cgroup that a rule made a job.
+/// A cgroup that a rule names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Its path relative to the cgroup root.
     pub path: String,
-    /// How it is to be treated.
+    /// Its treatment.
     pub treatment: Treatment,
 }
 
@@ -69,7 +69,7 @@ impl Rules {
     /// Compiles the `[[job]]` rules of a configuration.
     ///
     /// # Errors
-    /// The pattern that is none, with the reason.
+    /// If a pattern is invalid.
     pub fn new(config: &Config) -> Result<Self, globset::Error> {
         let mut rules = Vec::with_capacity(config.jobs.len());
         for rule in &config.jobs {
@@ -86,33 +86,33 @@ impl Rules {
         Ok(Self {
             rules,
             containers: Containers::new(keys),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             jobs_max: usize::try_from(config.agent.jobs_max).unwrap_or(usize::MAX),
         })
     }
 
-    /// The jobs among `cgroups`, which come parents first.
+    /// The jobs among `cgroups`, in which parents precede their children.
     ///
-    /// The first rule that matches a cgroup decides. A job owns everything below it, so that no page is counted
-    /// twice; class `off` makes no job, and what is below may still be one.
+    /// The first rule that matches a cgroup decides. A job includes all cgroups below it, so that no page is counted twice; with class
+    /// `off` the cgroup is no job, and cgroups below may still be jobs.
     #[must_use]
     pub fn find(&mut self, roots: &Roots, cgroups: &[String]) -> Findings {
         let mut found = Findings::default();
         let mut owned: HashMap<&str, Treatment> = HashMap::new();
         self.containers.keep(cgroups);
-        if !self.told.is_empty() {
-            let there: HashSet<&String> = cgroups.iter().collect();
-            self.told.retain(|path| there.contains(path));
+        if !self.reported.is_empty() {
+            let existing: HashSet<&String> = cgroups.iter().collect();
+            self.reported.retain(|path| existing.contains(path));
         }
         for path in cgroups {
             let mut container = || self.containers.of(roots, path, &mut found.troubles).cloned();
             let Some(rule) = self.rules.iter().find(|rule| rule.matches(path, &mut container)) else { continue };
             let treatment = rule.treatment;
             let owner = path.match_indices('/').filter(|&(at, _)| at > 0).find_map(|(at, _)| owned.get_key_value(&path[..at]));
-            if let Some((owner, as_one)) = owner {
-                if *as_one != treatment && self.told.insert(path.clone()) {
+            if let Some((owner, owners)) = owner {
+                if *owners != treatment && self.reported.insert(path.clone()) {
                     let what =
-                        format!("a rule is for it, but it is inside the job {owner} and treated with it; leave {owner} without a rule");
+                        format!("a rule names it, but it is inside the job {owner} and treated as part of it; remove the rule for {owner}");
                     found.troubles.push((path.clone(), what));
                 }
                 continue;
@@ -133,7 +133,7 @@ impl Rules {
 
 impl Rule {
     fn new(rule: &JobRule, treatment: Treatment) -> Result<Self, globset::Error> {
-        // `*` stays within one level, as operators know it from systemd and the shell; `**` crosses levels.
+        // `*` matches within one level, as in systemd and the shell; `**` matches across levels.
         let cgroup = GlobBuilder::new(&rule.cgroup).literal_separator(true).backslash_escape(true).build()?.compile_matcher();
         // Names and values have no levels.
         let pattern = |text: &str| Ok(GlobBuilder::new(text).backslash_escape(true).build()?.compile_matcher());
@@ -143,7 +143,7 @@ impl Rule {
         Ok(Self { cgroup, container, annotation, treatment })
     }
 
-    /// Whether it is for a cgroup; `container` is asked only where that matters, since it may read a file.
+    /// Whether the rule matches a cgroup; `container` is called only if the rule depends on it, because it may read a file.
     fn matches(&self, path: &str, container: &mut dyn FnMut() -> Option<Container>) -> bool {
         if !self.cgroup.is_match(path) {
             return false;
@@ -162,7 +162,7 @@ impl Rule {
 mod tests {
     use super::*;
 
-    fn check(rules: &[(&str, &str)], cgroups: &[&str], want: &[(&str, Class)]) {
+    fn check(rules: &[(&str, &str)], cgroups: &[&str], expected: &[(&str, Class)]) {
         let mut text = String::new();
         for (glob, class) in rules {
             text += &format!("[[job]]\ncgroup = \"{glob}\"\nclass = \"{class}\"\n");
@@ -171,7 +171,7 @@ mod tests {
         let cgroups: Vec<_> = cgroups.iter().map(ToString::to_string).collect();
         let found = Rules::new(&config).unwrap().find(&Roots::host(), &cgroups);
         let got: Vec<_> = found.jobs.iter().map(|f| (f.path.as_str(), f.treatment.class)).collect();
-        assert_eq!((got.as_slice(), found.left_out), (want, 0));
+        assert_eq!((got.as_slice(), found.left_out), (expected, 0));
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_owns_what_is_below_it() {
+    fn a_job_includes_the_cgroups_below_it() {
         check(
             &[("/a", "standard"), ("/a/**", "aggressive"), ("/ab/*", "observe")],
             &["/a", "/ab", "/a/b", "/ab/c", "/a/b/d"],
@@ -193,18 +193,18 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_for_what_is_inside_a_job_is_told_of_once() {
+    fn a_rule_inside_a_job_is_reported_once() {
         let text = "[[job]]\ncgroup = \"/a\"\nclass = \"standard\"\n[[job]]\ncgroup = \"/a/**\"\nclass = \"off\"\n";
         let mut rules = Rules::new(&Config::from_str("test", text).unwrap()).unwrap();
         let cgroups = ["/a", "/a/b"].map(str::to_owned);
         let roots = Roots::under(std::path::Path::new("/nowhere"));
-        let told = rules.find(&roots, &cgroups).troubles;
-        assert!(matches!(told.as_slice(), [(path, what)] if path == "/a/b" && what.contains("inside the job /a")), "{told:?}");
+        let reported = rules.find(&roots, &cgroups).troubles;
+        assert!(matches!(reported.as_slice(), [(path, what)] if path == "/a/b" && what.contains("inside the job /a")), "{reported:?}");
         assert!(rules.find(&roots, &cgroups).troubles.is_empty());
     }
 
     #[test]
-    fn one_star_is_one_level_and_no_rule_is_no_job() {
+    fn one_star_is_one_level_and_without_rules_there_are_no_jobs() {
         check(&[("/kube/*", "standard")], &["/kube", "/kube/a", "/other/a/b"], &[("/kube/a", Class::Standard)]);
         check(&[], &["/a"], &[]);
     }
@@ -234,10 +234,10 @@ mod tests {
         let text = "[[job]]\ncontainer = \"*-proxy\"\nkind = \"application_tax\"\n\
                     [[job]]\ncgroup = \"/kubepods.slice/**\"\nannotation = \"example.com/tier=batch*\"\nclass = \"conservative\"\n";
         let mut rules = Rules::new(&Config::from_str("test", text).unwrap()).unwrap();
-        let mut check = |cgroups: &[String], want: &[(&String, Class)], troubles: usize| {
+        let mut check = |cgroups: &[String], expected: &[(&String, Class)], troubles: usize| {
             let found = rules.find(&machine.roots, cgroups);
             let got: Vec<_> = found.jobs.iter().map(|found| (&found.path, found.treatment.class)).collect();
-            assert_eq!((got.as_slice(), found.troubles.len()), (want, troubles), "{:?}", found.troubles);
+            assert_eq!((got.as_slice(), found.troubles.len()), (expected, troubles), "{:?}", found.troubles);
         };
         let both = [(&proxy, Class::Aggressive), (&app, Class::Conservative)];
         check(&cgroups, &both, 1);

@@ -1,19 +1,18 @@
-//! What each job has in far memory, by age.
+//! The ages of each job's pages in far memory.
 //!
-//! A tracker that follows physical pages loses a page when it goes to swap: the frame is free, the page's age is
-//! gone. The ledger keeps it, as counts: pages enter at the age at which they were offloaded, grow older with every
-//! scan, and leave when the kernel's swap-in counters say that some came back.
+//! A tracker of physical pages loses a page that is swapped out: the frame is freed, and the age with it. The ledger keeps ages as
+//! counts: pages enter at the age at which they were offloaded, grow older with every scan, and leave when the kernel's swap-in
+//! counters increase.
 //!
-//! The counters do not say *which* came back. Pages leave from the young end: the younger a page is, the likelier it
-//! is to be touched again, and where that is wrong it errs mildly, since raising the threshold never brings home
-//! what already is far; it only decides what goes out next. The kernel's own totals always win: the ledger is
-//! scaled to them at every scan.
+//! The counters do not show *which* pages were promoted. The youngest are assumed: the younger a page, the more likely it is
+//! accessed. If that is wrong, the error is small, because a higher threshold does not promote pages; it only limits the next
+//! offload. The kernel's totals have precedence: the ledger is reconciled with them at every scan.
 
 use policy::histogram::AgeCounts;
 use serde::{Deserialize, Serialize};
 use units::{Age, Pages};
 
-/// Ages of one job's far pages. Written down as the ages that have pages, so that a restart keeps them.
+/// Ages of one job's far pages. Serialized as the ages that have pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<(Age, Pages)>", into = "Vec<(Age, Pages)>")]
 pub struct FarAges {
@@ -53,15 +52,15 @@ impl FarAges {
         self.counts.grow_older();
     }
 
-    /// `pages` came back; returns them by the age at which they were accessed.
+    /// Removes promoted pages; returns them by the age at which they were accessed.
     pub fn promoted(&mut self, pages: Pages) -> AgeCounts {
         self.counts.take_youngest(pages)
     }
 
-    /// Makes the total what the kernel says it is.
+    /// Reconciles the total with the kernel's.
     ///
-    /// Pages unknown to the ledger (swapped out by the kernel under pressure, or before the agent started) enter at
-    /// `unknown_age`; pages that vanished (freed, unmapped) leave from the young end.
+    /// Pages unknown to the ledger (swapped out by the kernel under pressure, or before the agent started) enter at `unknown_age`;
+    /// of pages that no longer exist (freed, unmapped), the youngest leave.
     pub fn reconcile(&mut self, total: Pages, unknown_age: Age) {
         let mine = self.counts.total();
         if total > mine {
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_total_wins() {
+    fn the_kernels_total_has_precedence() {
         let mut far = FarAges::default();
         far.offloaded(Age(10), Pages(100));
         far.grow_older();

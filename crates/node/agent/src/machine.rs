@@ -1,4 +1,4 @@
-//! The machine as a whole: how much memory, how much of it compressed, and whether there is room for more.
+//! The machine's memory: its size, the compressed pool, and whether far memory has free space.
 
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::swap::SwapArea;
@@ -7,53 +7,52 @@ use kernel::{Roots, meminfo, swap};
 use serde::Serialize;
 use units::{Bytes, RatioPpm};
 
-/// Far memory counts as full below this share of free swap: systemd-oomd and the kubelet act on swap that runs out,
-/// and must never find it so because of us.
+/// Far memory is full below this share of free swap: systemd-oomd and the kubelet act when swap runs out, and the agent must not
+/// cause that.
 const SWAP_FREE_MIN: RatioPpm = RatioPpm(100_000);
 
 /// Below this share of available memory a machine is short of it.
 const SHORT: RatioPpm = RatioPpm(100_000);
 
-/// What is told of a full pool.
+/// Why nothing more is compressed while the pool is full.
 const POOL_FULL: &str = "zswap's pool is full; raise zswap.max_pool, or max_pool_percent of zswap";
 
-/// Two of the kernel's own counts of the same thing may differ by this much, because they are read one after the
-/// other on a living machine.
+/// Two counters of the kernel for the same quantity may differ by this much, because they are not read at the same time.
 const GAP_REPORTED: f64 = 0.02;
 
-/// What was last read of the machine.
+/// The machine, as last read.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Machine {
     /// Memory that the kernel manages.
     pub total_bytes: Bytes,
-    /// Memory that could be given out without swapping.
+    /// Memory available without swapping.
     pub available_bytes: Bytes,
     /// DRAM that the compressed pool occupies (zswap's own counter).
     pub pool_bytes: Bytes,
     /// Uncompressed size of what the pool holds (zswap's own counter).
     pub stored_bytes: Bytes,
-    /// Swap space in all, and free.
+    /// Swap space.
     pub swap_total_bytes: Bytes,
-    /// Swap space that is free.
+    /// Free swap space.
     pub swap_free_bytes: Bytes,
     /// Whether zswap is on.
     pub zswap_enabled: bool,
-    /// Times that the pool was full, since boot.
+    /// Times that the pool was full since boot.
     pub pool_limit_hits: u64,
-    /// Pages that zswap refused because they did not shrink, since boot.
+    /// Pages that zswap refused since boot because they did not shrink.
     pub rejected_pages: u64,
-    /// How far zswap's count of stored bytes and the root cgroup's `memory.stat` disagree, as a share of the larger.
+    /// Difference between zswap's count of stored bytes and the root cgroup's `memory.stat`, as a share of the larger.
     pub reconcile_gap_ratio: f64,
-    /// Why nothing can be offloaded now, if nothing can, and what to do about it.
+    /// Why nothing can be offloaded now, with a remedy; `None` if far memory is available.
     pub no_far_memory: Option<&'static str>,
-    /// Whether zswap's pool has been full since the reading before, and nothing else stands in the way.
+    /// Whether zswap's pool was full since the previous reading, and nothing else prevents offloading.
     pub pool_full: bool,
-    /// What could not be read, and why.
+    /// Errors of the last reading.
     pub troubles: Vec<String>,
-    /// Whether zswap moves what is old in it on to the device.
+    /// Whether zswap's shrinker writes its oldest pages to the device.
     #[serde(skip)]
     pub shrinker_enabled: bool,
-    /// What zswap compresses with.
+    /// The compressor of zswap.
     #[serde(skip)]
     pub compressor: String,
     /// The swap areas.
@@ -62,11 +61,11 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads it anew. What cannot be read keeps its last value, and is told in `troubles`. `may_write` is whether a
-    /// device may be written to at all.
+    /// Reads the machine. A value that cannot be read is kept, and the error is added to `troubles`. `may_write` is whether the write
+    /// budget is not zero.
     pub fn read(&mut self, roots: &Roots, cgroups: &CgroupRoot, may_write: bool) {
         let mut troubles = Vec::new();
-        // What was counted before the first reading says nothing of now.
+        // Hits before the first reading are not current.
         let limit_hits = (self.total_bytes > Bytes::ZERO).then_some(self.pool_limit_hits);
         if let Some(info) = noted(meminfo::read(roots), &mut troubles) {
             self.total_bytes = info.total;
@@ -81,7 +80,7 @@ impl Machine {
             self.swap_free_bytes = self.swap_total_bytes - used;
             self.areas = areas;
         }
-        // A kernel without zswap is told of by the doctor, and as the reason for doing nothing.
+        // A kernel without zswap is reported by `thermocline doctor`, and as the reason for offloading nothing.
         if let Ok(zswap) = Zswap::probe(roots) {
             if let Some(parameters) = noted(zswap.parameters(), &mut troubles) {
                 self.zswap_enabled = parameters.enabled == Some(true);
@@ -103,17 +102,17 @@ impl Machine {
         self.no_far_memory = nowhere.or(self.pool_full.then_some(POOL_FULL));
     }
 
-    /// Whether the machine is short of memory: the lowest classes then give first.
+    /// Whether the machine is short of memory: then jobs of the lowest class are offloaded first.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.available_bytes.0 < SHORT.share_of(self.total_bytes.0)
     }
 
-    /// Whether pages could go anywhere at all, and why not.
+    /// Why no page can be offloaded; `None` if pages can.
     fn judge(&self, without_zswap: bool) -> Option<&'static str> {
         if self.swap_total_bytes == Bytes::ZERO {
-            // zswap stores in front of a swap device: without one, stock kernels have nowhere to put a page.
-            return Some("no swap space is configured, and zswap needs some behind it; make a swap file, then swapon");
+            // zswap caches pages of a swap device: without one, stock kernels cannot store a page.
+            return Some("no swap space is configured, and zswap needs some behind it; create a swap file, then swapon");
         }
         if self.swap_free_bytes.0 < SWAP_FREE_MIN.share_of(self.swap_total_bytes.0) {
             return Some("swap space is nearly full; add more");
@@ -124,7 +123,7 @@ impl Machine {
         None
     }
 
-    /// The disagreement of the kernel's counters, if it is more than reading them one after the other explains.
+    /// The difference of the kernel's counters, if it is larger than the time between the readings explains.
     #[must_use]
     pub fn gap_to_report(&self) -> Option<f64> {
         Some(self.reconcile_gap_ratio).filter(|&gap| gap > GAP_REPORTED)
@@ -146,15 +145,15 @@ fn stat_gap(cgroups: &CgroupRoot, stored: Bytes) -> f64 {
 mod tests {
     use super::*;
 
-    fn check(swap: (u64, u64), zswap_enabled: bool, compressed_swap: bool, want: Option<&str>) {
+    fn check(swap: (u64, u64), zswap_enabled: bool, compressed_swap: bool, expected: Option<&str>) {
         let machine =
             Machine { swap_total_bytes: Bytes::mib(swap.0), swap_free_bytes: Bytes::mib(swap.1), zswap_enabled, ..Machine::default() };
         let why = machine.judge(compressed_swap);
-        assert_eq!(why.and_then(|why| why.split_once([';', ','])).map(|(what, _)| what), want, "{why:?}");
+        assert_eq!(why.and_then(|why| why.split_once([';', ','])).map(|(what, _)| what), expected, "{why:?}");
     }
 
     #[test]
-    fn far_memory_ends_before_others_act_on_it() {
+    fn far_memory_is_full_before_others_act_on_it() {
         check((0, 0), true, false, Some("no swap space is configured"));
         check((1000, 99), true, false, Some("swap space is nearly full"));
         check((1000, 100), true, false, None);
@@ -163,22 +162,22 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_full_when_it_was_since_the_last_reading() {
+    fn a_pool_is_full_if_it_was_since_the_last_reading() {
         let fake = crate::testing::Machine::new();
         let cgroups = CgroupRoot::probe(&fake.roots).unwrap();
         let mut machine = Machine::default();
-        let mut check = |hits: u64, used_kib: u64, want: Option<&str>| {
+        let mut check = |hits: u64, used_kib: u64, expected: Option<&str>| {
             fake.put("sys/kernel/debug/zswap/pool_limit_hit", &format!("{hits}\n"));
             fake.put("proc/swaps", &format!("Filename Type Size Used Priority\n/dev/vdb partition 1024 {used_kib} -2\n"));
             machine.read(&fake.roots, &cgroups, true);
             let why = machine.no_far_memory.and_then(|why| why.split_once(';')).map(|(what, _)| what);
-            assert_eq!((why, machine.pool_full), (want, want == Some("zswap's pool is full")), "{hits}, {used_kib}");
+            assert_eq!((why, machine.pool_full), (expected, expected == Some("zswap's pool is full")), "{hits}, {used_kib}");
         };
         check(3, 0, None);
         check(3, 0, None);
         check(4, 0, Some("zswap's pool is full"));
         check(4, 0, None);
-        // What lasts comes first.
+        // The more lasting reason is reported.
         check(5, 1000, Some("swap space is nearly full"));
     }
 }

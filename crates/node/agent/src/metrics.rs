@@ -34,13 +34,13 @@ struct ReasonLabels {
 
 type RatioGauge = Gauge<f64, AtomicU64>;
 
-/// A metric of jobs: its name, what it means, and how it is read.
+/// A metric of jobs: name, help text, and how it is read from a job's view.
 type Metric<T> = (&'static str, &'static str, fn(&JobView) -> T);
 
 /// The text of one scrape.
 ///
 /// # Errors
-/// None in practice: writing to a string does not fail.
+/// Only errors of writing to a string.
 pub fn render(view: &View) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("thermocline");
     job_sizes(&mut registry, &view.jobs);
@@ -57,14 +57,16 @@ pub fn render(view: &View) -> Result<String, std::fmt::Error> {
 
 fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
     let sizes: [Metric<u64>; 8] = [
-        ("job_memory_bytes", "Everything charged to the job", |job| job.memory_bytes.0),
+        ("job_memory_bytes", "Memory charged to the job", |job| job.memory_bytes.0),
         ("job_working_set_bytes", "Swap-backed memory accessed within the minimum cold age", |job| job.working_set_bytes.0),
         ("job_cold_bytes", "Swap-backed memory idle for the minimum cold age or longer, far memory included", |job| job.cold_bytes.0),
-        ("job_far_bytes", "Memory in far memory, uncompressed", |job| job.far_bytes.0),
-        ("job_pool_bytes", "DRAM that the job's far memory occupies compressed", |job| job.pool_bytes.0),
-        ("job_file_out_bytes", "Page cache that was reclaimed from the job and has not come back", |job| job.file_out_bytes.0),
+        ("job_far_bytes", "Uncompressed size of the job's pages in far memory", |job| job.far_bytes.0),
+        ("job_pool_bytes", "DRAM occupied by compressed copies of the job's far memory", |job| job.pool_bytes.0),
+        ("job_file_out_bytes", "Page cache of the job that the agent reclaimed and that has not been read back", |job| {
+            job.file_out_bytes.0
+        }),
         ("job_slow_bytes", "Memory of the job in a slow memory node", |job| job.slow_bytes.0),
-        ("job_saved_bytes", "DRAM that the machine got back from the job", |job| job.saved_bytes.0),
+        ("job_saved_bytes", "DRAM that the machine gained from the job", |job| job.saved_bytes.0),
     ];
     for (name, help, read) in sizes {
         let family = Family::<JobLabels, Gauge>::default();
@@ -78,15 +80,17 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
 fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
     let rates: [Metric<Option<f64>>; 8] = [
         ("job_coverage_ratio", "Far memory as a share of cold memory", |job| Some(job.coverage_ratio)),
-        ("job_threshold_seconds", "Cold-age threshold; absent where none qualifies", |job| job.threshold_seconds),
-        ("job_promotion_rate_ratio_per_minute", "Far pages accessed per minute as a share of the working set", |job| {
+        ("job_threshold_seconds", "Cold-age threshold; absent if none qualifies", |job| job.threshold_seconds),
+        ("job_promotion_rate_ratio_per_minute", "Promotions per minute as a share of the working set", |job| {
             job.promotion_rate_ratio_per_min
         }),
-        ("job_promotion_rate_objective_ratio_per_minute", "The objective for the promotion rate", |job| Some(job.slo_ratio_per_min)),
-        ("job_slow_accesses_per_second", "Accesses to the job's memory in a slow node, as estimated in the last period", |job| {
+        ("job_promotion_rate_objective_ratio_per_minute", "Objective of the promotion rate", |job| Some(job.slo_ratio_per_min)),
+        ("job_slow_accesses_per_second", "Estimated accesses to the job's memory in a slow node, in the last period", |job| {
             job.slow_rate_per_second
         }),
-        ("job_slow_accesses_budget_per_second", "As many as the job's tolerable slowdown allows", |job| job.slow_budget_per_second),
+        ("job_slow_accesses_budget_per_second", "Budget of accesses to slow memory that the job's tolerated slowdown allows", |job| {
+            job.slow_budget_per_second
+        }),
         ("job_memory_stall_ratio", "Share of the last period in which some task waited for memory", |job| job.stall_ratio),
         ("job_io_stall_ratio", "Share of the last period in which some task waited for I/O", |job| job.io_stall_ratio),
     ];
@@ -126,7 +130,7 @@ fn flows(registry: &mut Registry, jobs: &[JobView]) {
 
 fn whole_agent(registry: &mut Registry, view: &View) {
     let gauges = [
-        ("saved_bytes", "DRAM that all jobs gave back, minus the agent's own memory", view.saved_bytes),
+        ("saved_bytes", "DRAM that the machine gained from all jobs, minus the agent's own memory", view.saved_bytes),
         ("machine_pool_bytes", "DRAM that zswap's pool occupies", signed(view.machine.pool_bytes.0)),
         ("machine_stored_bytes", "Uncompressed size of what zswap holds", signed(view.machine.stored_bytes.0)),
         ("swap_writable_bytes", "Bytes that may be written to swap devices now", signed(view.tiers.writable_bytes.0)),
@@ -140,9 +144,9 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     let seconds = [
         ("agent_cpu_seconds", "CPU time that the agent used", view.costs.cpu_seconds),
         ("agent_scan_cpu_seconds", "CPU time that scans used", view.costs.scan_cpu_seconds),
-        ("agent_rates_seconds", "Time for which access rates were looked at", view.costs.rates_seconds),
-        ("agent_rates_cpu_seconds", "CPU time that looks at access rates used", view.costs.rates_cpu_seconds),
-        ("agent_rates_held_seconds", "Time that splitting huge pages and putting them together took", view.costs.rates_held_seconds),
+        ("agent_rates_seconds", "Time during which access rates were sampled", view.costs.rates_seconds),
+        ("agent_rates_cpu_seconds", "CPU time that sampling of access rates used", view.costs.rates_cpu_seconds),
+        ("agent_rates_held_seconds", "Time spent splitting and collapsing huge pages", view.costs.rates_held_seconds),
     ];
     for (name, help, value) in seconds {
         let counter = Counter::<f64, AtomicU64>::default();
@@ -151,10 +155,10 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     }
     let counts = [
         ("agent_scans", "Finished scans", view.costs.scans),
-        ("agent_rates_splits", "Huge pages that were split to be looked at in parts", view.costs.rates_splits),
-        ("agent_rates_collapses", "Huge pages that were put together again after that", view.costs.rates_collapses),
-        ("swap_written_bytes", "Bytes written to swap devices, by anyone", view.tiers.written_bytes.0),
-        ("swap_errors", "Requests to swap devices that failed, as far as the kernel has logged them", view.tiers.swap_errors),
+        ("agent_rates_splits", "Huge pages split so that their parts could be sampled", view.costs.rates_splits),
+        ("agent_rates_collapses", "Huge pages collapsed after sampling", view.costs.rates_collapses),
+        ("swap_written_bytes", "Bytes written to swap devices by any process", view.tiers.written_bytes.0),
+        ("swap_errors", "Failed requests to swap devices, as far as the kernel logged them", view.tiers.swap_errors),
         ("agent_late_scans", "Scans that began more than half a period late", view.costs.late_scans),
     ];
     for (name, help, value) in counts {
@@ -169,17 +173,25 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     }
     let gap = RatioGauge::default();
     gap.set(view.machine.reconcile_gap_ratio);
-    registry.register("reconcile_gap_ratio", "Disagreement of zswap's and memory.stat's count of stored bytes", gap);
+    registry.register(
+        "reconcile_gap_ratio",
+        "Difference between zswap's and memory.stat's counts of stored bytes, as a share of the larger",
+        gap,
+    );
 }
 
 fn following(registry: &mut Registry, rollout: &FollowingView) {
     let gauges = [
-        ("rollout_bundle_version", "Version of the parameter bundle in force; 0 for the configuration file", rollout.bundle_version),
-        ("rollout_assigned_version", "Version that was assigned to this machine; 0 for the configuration file", rollout.assigned_version),
-        ("rollout_trouble", "1 while the last look at the store of bundles failed", u64::from(rollout.trouble.is_some())),
+        ("rollout_bundle_version", "Version of the parameter bundle in effect; 0 for the configuration file", rollout.bundle_version),
+        (
+            "rollout_assigned_version",
+            "Version of the bundle assigned to this machine; 0 for the configuration file",
+            rollout.assigned_version,
+        ),
+        ("rollout_trouble", "1 if the last poll of the bundle store failed", u64::from(rollout.trouble.is_some())),
         (
             "rollout_checked_timestamp_seconds",
-            "When the store was last read and verified; 0 for never",
+            "Time at which the store was last read and verified; 0 for never",
             rollout.checked_unix_s.unwrap_or(0),
         ),
     ];
@@ -189,8 +201,8 @@ fn following(registry: &mut Registry, rollout: &FollowingView) {
         registry.register(name, help, gauge);
     }
     let counts = [
-        ("rollout_polls", "Looks at the store of bundles", rollout.polls),
-        ("rollout_requests", "Requests to the store of bundles", rollout.requests),
+        ("rollout_polls", "Polls of the bundle store", rollout.polls),
+        ("rollout_requests", "Requests to the bundle store", rollout.requests),
     ];
     for (name, help, value) in counts {
         let counter = Counter::<u64>::default();
@@ -198,8 +210,8 @@ fn following(registry: &mut Registry, rollout: &FollowingView) {
         registry.register(name, help, counter);
     }
     let by_reason = [
-        ("rollout_refused", "What the store offered and was refused, by reason", &rollout.refused),
-        ("rollout_reverts", "Bundles that the agent left of its own accord, by what hurt", &rollout.reverts),
+        ("rollout_refused", "Metadata and bundles refused, by reason", &rollout.refused),
+        ("rollout_reverts", "Bundles that the agent's guardrail rejected, by violated objective", &rollout.reverts),
     ];
     for (name, help, counts) in by_reason {
         let family = Family::<ReasonLabels, Counter>::default();
@@ -231,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scrape_has_base_units_and_totals() {
+    fn metrics_have_base_units_and_totals() {
         let costs = crate::costs::Costs { rates_cpu_seconds: 2.5, rates_splits: 7, ..Default::default() };
         let view = View { saved_bytes: -4096, costs, ..View::default() };
         let text = render(&view).unwrap();
@@ -248,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_is_told_of_where_there_is_one() {
+    fn rollout_metrics_exist_only_with_a_rollout() {
         let rollout = FollowingView {
             bundle_version: 7,
             polls: 12,

@@ -1,5 +1,5 @@
-//! The job's control periods as entries of a trace: what a fleet's evaluation reads. The journal holds every step of one
-//! machine; the trace holds the sums of all.
+//! Records the jobs' control periods as entries of a trace, which a fleet's evaluation reads. The journal holds every period of one
+//! machine; the trace holds sums of periods of all machines.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,32 +15,33 @@ use crate::controllers::slots::Jobs;
 use crate::job::Job;
 use crate::journal::{PeriodRecord, Record};
 
-/// Entries kept for the next attempt while the spool cannot be written to.
+/// Entries kept while the spool cannot be written.
 const UNWRITTEN_MAX: usize = 10_000;
 
-/// Makes entries and hands them on.
+/// Sums periods into entries and writes them to the spool.
 #[derive(Debug)]
 pub struct Recorder {
     cluster: String,
     machine: String,
     boot_id: String,
-    /// When this agent started, which tells its entries from those of the ones before it.
+    /// When this agent started: distinguishes its entries from those of earlier agents.
     start_unix_ms: u64,
     entry_ms: u64,
     file_ms: u64,
     spool: Spool,
     sink: Sink,
     jobs: BTreeMap<String, Recorded>,
-    /// Finished, and not yet on the disk.
+    /// Finished entries that are not in the spool yet.
     unwritten: Vec<Entry>,
-    /// The file that the entries in the spool's log will make.
+    /// The file that the entries in the spool's log belong to.
     log_of: Option<FileTime>,
-    trouble: Option<String>,
-    /// Why the store takes no files, if it does not.
-    away: Option<String>,
+    /// Last reported error of the spool; a repeated error is reported once.
+    error: Option<String>,
+    /// Last reported error of the store; `None` while it accepts files.
+    store_error: Option<String>,
 }
 
-/// The machine's name in traces and rollouts: the configured one, or its host name.
+/// The machine's name in traces and rollouts: the configured one, or the host name.
 #[must_use]
 pub fn machine_name(roots: &Roots, config: &Config) -> String {
     if !config.trace.machine.is_empty() {
@@ -49,26 +50,26 @@ pub fn machine_name(roots: &Roots, config: &Config) -> String {
     kernel::file::read(&roots.proc.join("sys/kernel/hostname"), kernel::file::SMALL).unwrap_or_default().trim().to_owned()
 }
 
-/// Which file a time belongs to: files end with their period, and with the day.
+/// The file that a time belongs to, by day and file period: a file ends with its period, and with the day.
 type FileTime = (u64, u64);
 
-/// What is known of a job between its periods.
+/// The state of a job between its periods.
 #[derive(Debug)]
 struct Recorded {
     id: JobId,
     cgroup_id: u64,
-    /// When the last scan ended whose promotions are counted.
+    /// When the last scan ended of which the promotions are counted.
     scanned_at: Option<Duration>,
-    /// Memory and I/O stall so far, in microseconds.
+    /// Stall for memory and I/O, ever, in microseconds.
     stalled_us: Option<[u64; 2]>,
-    /// Processes that the out-of-memory killer has ended so far.
+    /// Processes killed by the out-of-memory killer, ever.
     oom_killed: Option<u64>,
-    /// When its latest entry began, in milliseconds since the epoch.
+    /// When its latest entry begins, in milliseconds since the epoch.
     begun_unix_ms: u64,
     entry: Option<Partial>,
 }
 
-/// An entry that is not finished. Levels in it are sums, still to be divided by its periods.
+/// An unfinished entry. Its levels are sums that are divided by the number of periods at the end.
 #[derive(Debug)]
 struct Partial {
     labels: Labels,
@@ -78,10 +79,10 @@ struct Partial {
 }
 
 impl Recorder {
-    /// Begins to record, where `[trace]` names a store, and makes a file of what an earlier agent left.
+    /// Starts to record if `[trace]` names a store, and closes the file that an earlier agent left. Returns what to report.
     ///
     /// # Errors
-    /// Where the spool cannot be used.
+    /// If the spool cannot be used.
     pub fn start(
         roots: &Roots,
         config: &Config,
@@ -89,8 +90,8 @@ impl Recorder {
         boot_id: &str,
         unix_ms: u64,
     ) -> trace::Result<Option<(Self, Vec<String>)>> {
-        let wanted = &config.trace;
-        if wanted.store.is_empty() {
+        let settings = &config.trace;
+        if settings.store.is_empty() {
             return Ok(None);
         }
         let machine = machine_name(roots, config);
@@ -99,28 +100,28 @@ impl Recorder {
             scan_period_ms: units::millis(config.agent.scan_period),
             page_bytes: kernel::page_size().bytes(),
         };
-        let (spool, left) = Spool::open(&config.agent.state_dir.join("trace"), basis, wanted.spool_size.0)?;
-        let sink = Sink::start(&spool.ready(), &wanted.store)?;
+        let (spool, left_behind) = Spool::open(&config.agent.state_dir.join("trace"), basis, settings.spool_size.0)?;
+        let sink = Sink::start(&spool.ready(), &settings.store)?;
         let recorder = Self {
-            cluster: wanted.cluster.clone(),
+            cluster: settings.cluster.clone(),
             machine,
             boot_id: boot_id.to_owned(),
             start_unix_ms: unix_ms,
-            entry_ms: units::millis(wanted.entry_period).max(1),
-            file_ms: units::millis(wanted.file_period).max(1),
+            entry_ms: units::millis(settings.entry_period).max(1),
+            file_ms: units::millis(settings.file_period).max(1),
             spool,
             sink,
             jobs: BTreeMap::new(),
             unwritten: Vec::new(),
             log_of: None,
-            trouble: None,
-            away: None,
+            error: None,
+            store_error: None,
         };
-        Ok(Some((recorder, dropped(&left).into_iter().collect())))
+        Ok(Some((recorder, dropped(&left_behind).into_iter().collect())))
     }
 
-    /// Takes in the periods among `records` of a round that ends at `unix_ms`, under a bundle of this version. `jobs` are
-    /// those that live; entries of others are finished. Returns what is to be told.
+    /// Adds the periods among `records` of a control period that ends at `unix_ms`, with a bundle of this version in effect. Entries
+    /// of jobs that are not among `jobs` are finished. Returns what to report.
     pub fn take(&mut self, records: &[Record], jobs: &Jobs, bundle: u64, unix_ms: u64) -> Vec<String> {
         for record in records {
             if let Record::Period(period) = record
@@ -136,35 +137,35 @@ impl Recorder {
             let known = self.jobs.remove(&path);
             self.unwritten.extend(known.and_then(Recorded::finish));
         }
-        let mut told = self.hand_on(unix_ms);
-        told.extend(self.tell_of_store());
-        told
+        let mut reports = self.write(unix_ms);
+        reports.extend(self.report_store());
+        reports
     }
 
-    /// Trouble with the store when it begins, changes or ends.
-    fn tell_of_store(&mut self) -> Option<String> {
+    /// A report when an error of the store starts, changes or ends.
+    fn report_store(&mut self) -> Option<String> {
         let now = self.sink.status().error;
-        if now == self.away {
+        if now == self.store_error {
             return None;
         }
         let ready = self.spool.ready();
-        let told = now.as_ref().map_or_else(
-            || "trace: the store takes files again".to_owned(),
+        let report = now.as_ref().map_or_else(
+            || "trace: the store accepts files again".to_owned(),
             |now| format!("trace: {now}; files wait in {}", ready.display()),
         );
-        self.away = now;
-        Some(told)
+        self.store_error = now;
+        Some(report)
     }
 
-    /// Finishes all entries, and brings them to the store, or leaves them to the next start. Returns what is to be told.
+    /// Finishes all entries, and sends them to the store or leaves them to the next start. Returns what to report.
     pub fn stop(mut self, unix_ms: u64) -> Vec<String> {
         self.unwritten.extend(std::mem::take(&mut self.jobs).into_values().filter_map(Recorded::finish));
-        let mut told = self.hand_on(unix_ms);
+        let mut reports = self.write(unix_ms);
         let closed = self.spool.close();
-        self.tell(closed, &mut told);
+        self.report(closed, &mut reports);
         self.sink.wake();
         self.sink.stop();
-        told
+        reports
     }
 
     fn add(&mut self, period: &PeriodRecord, job: &Job, bundle: u64) {
@@ -182,11 +183,10 @@ impl Recorder {
             begun_unix_ms: 0,
             entry: None,
         });
-        // Entries of all jobs and machines end with the same minutes of the clock, to be compared.
-        // A period belongs to the minutes that it begins in.
+        // Entries of all jobs and machines end at the same minutes of the clock, so that they can be compared. A period belongs to
+        // the minutes in which it begins.
         let minutes = |start_unix_ms: u64| start_unix_ms / self.entry_ms;
-        // And an entry is of one bundle, to be told from those of others.
-        // The clock may be set back; entries go on in the order in which they were, for readers sort by their beginnings.
+        // An entry has one bundle. If the clock is set back, entries keep their order, because readers sort by their start.
         let begins = begin(period).max(known.begun_unix_ms + 1);
         let due = known.entry.as_ref().is_some_and(|entry| {
             let sum = &entry.figures;
@@ -198,44 +198,44 @@ impl Recorder {
         known.add(period, job, begins, bundle, *start_unix_ms);
     }
 
-    /// Writes what is finished to the spool, in the files that it belongs to.
-    fn hand_on(&mut self, unix_ms: u64) -> Vec<String> {
-        let mut told = Vec::new();
+    /// Writes finished entries to the spool, in the files that they belong to. Returns what to report.
+    fn write(&mut self, unix_ms: u64) -> Vec<String> {
+        let mut reports = Vec::new();
         let mut entries = std::mem::take(&mut self.unwritten);
         entries.sort_by_key(|entry| entry.figures.start_unix_ms);
         let mut rest = entries.as_slice();
         while let Some(first) = rest.first() {
             let time = self.file_time(first.figures.start_unix_ms);
             let (same, later) = rest.split_at(rest.partition_point(|entry| self.file_time(entry.figures.start_unix_ms) <= time));
-            self.close_unless(time, &mut told);
+            self.close_unless(time, &mut reports);
             let appended = self.spool.append(same);
             let failed = appended.is_err();
-            self.tell(appended.map(|()| CloseReport::default()), &mut told);
+            self.report(appended.map(|()| CloseReport::default()), &mut reports);
             if failed {
                 let lost = rest.len().saturating_sub(UNWRITTEN_MAX);
                 self.unwritten = rest[lost..].to_vec();
                 if lost > 0 {
-                    told.push(format!("trace: {lost} entries are lost, for the spool could not be written to for too long"));
+                    reports.push(format!("trace: {lost} entries are lost: the spool could not be written for too long"));
                 }
-                return told;
+                return reports;
             }
             self.log_of = Some(time);
             rest = later;
         }
-        // What is being summed may still belong to the file.
+        // An unfinished entry may still belong to the file.
         let mut starts = self.jobs.values().filter_map(|job| job.entry.as_ref()).map(|entry| entry.figures.start_unix_ms);
         if !starts.any(|start| Some(self.file_time(start)) == self.log_of) {
-            self.close_unless(self.file_time(unix_ms), &mut told);
+            self.close_unless(self.file_time(unix_ms), &mut reports);
         }
-        told
+        reports
     }
 
-    /// Ends the log's file where it is another than that of this time.
-    fn close_unless(&mut self, time: FileTime, told: &mut Vec<String>) {
+    /// Closes the log's file unless it is that of this time.
+    fn close_unless(&mut self, time: FileTime, reports: &mut Vec<String>) {
         if self.log_of.is_some_and(|log_of| log_of != time) {
             let closed = self.spool.close();
             self.log_of = if closed.is_ok() { None } else { self.log_of };
-            self.tell(closed, told);
+            self.report(closed, reports);
             self.sink.wake();
         }
     }
@@ -244,19 +244,19 @@ impl Recorder {
         (unix_ms / calendar::DAY_MS, unix_ms / self.file_ms)
     }
 
-    /// Trouble is told once, while it stays the same.
-    fn tell(&mut self, outcome: trace::Result<CloseReport>, told: &mut Vec<String>) {
+    /// Reports an error once while it stays the same.
+    fn report(&mut self, outcome: trace::Result<CloseReport>, reports: &mut Vec<String>) {
         match outcome {
             Ok(closed) => {
-                told.extend(dropped(&closed));
-                self.trouble = None;
+                reports.extend(dropped(&closed));
+                self.error = None;
             }
             Err(error) => {
                 let what = format!("trace: {error}");
-                if self.trouble.as_ref() != Some(&what) {
-                    told.push(what.clone());
+                if self.error.as_ref() != Some(&what) {
+                    reports.push(what.clone());
                 }
-                self.trouble = Some(what);
+                self.error = Some(what);
             }
         }
     }
@@ -264,7 +264,8 @@ impl Recorder {
 
 fn dropped(closed: &CloseReport) -> Option<String> {
     let (files, bytes) = (closed.dropped_files, Bytes(closed.dropped_bytes));
-    (files > 0).then(|| format!("trace: {files} files of {bytes} are lost, for the store was away for too long; raise trace.spool_size"))
+    (files > 0)
+        .then(|| format!("trace: {files} files of {bytes} are lost: the store was unavailable for too long; increase trace.spool_size"))
 }
 
 impl Recorded {
@@ -272,7 +273,7 @@ impl Recorded {
         let PeriodRecord { input, step, outcome, memory, .. } = period;
         let page = kernel::page_size();
         let scanned_at = job.scan.as_ref().map(|scan| scan.taken_at);
-        // A decision between two scans reads the promotions of the first once more.
+        // A decision between two scans uses the promotions of the first scan again.
         let fresh = input.window_ms > 0 && scanned_at != self.scanned_at;
         self.scanned_at = scanned_at;
         let stalled_us = self.stalled_since(job);
@@ -320,7 +321,7 @@ impl Recorded {
         }
     }
 
-    /// Microseconds of stall for memory and I/O since the last call; none where the kernel does not tell.
+    /// Microseconds of stall for memory and I/O since the last call; zero if the kernel has no PSI.
     fn stalled_since(&mut self, job: &Job) -> [u64; 2] {
         let Ok(memory) = job.cgroup.pressure() else { return [0; 2] };
         let now = [memory.some.total_us, job.cgroup.io_pressure().map_or(0, |io| io.some.total_us)];
@@ -328,7 +329,7 @@ impl Recorded {
         [0, 1].map(|at| now[at].saturating_sub(before[at]))
     }
 
-    /// Processes that the out-of-memory killer ended since the last call; none where the kernel does not tell.
+    /// Processes killed by the out-of-memory killer since the last call; zero if the kernel does not count them.
     fn oom_killed_since(&mut self, job: &Job) -> u64 {
         let Ok(events) = job.cgroup.events() else { return 0 };
         let before = self.oom_killed.replace(events.oom_kill).unwrap_or(events.oom_kill);
@@ -377,12 +378,12 @@ fn add(sums: &mut [u64], counters: &[u64]) {
     }
 }
 
-/// A decision in one word: `offload`, or what holds it back, by the name that the journal gives it.
+/// A decision in one word: `offload`, or the reason to hold by its name in the journal.
 fn decision(decision: &Decision) -> String {
     let Decision::Hold { reason } = decision else { return "offload".to_owned() };
     match serde_json::to_value(reason) {
         Ok(serde_json::Value::String(word)) => word,
-        // A veto names itself.
+        // A veto has a name of its own.
         Ok(serde_json::Value::Object(veto)) => veto.values().find_map(|word| word.as_str()).unwrap_or("vetoed").to_owned(),
         _ => "hold".to_owned(),
     }

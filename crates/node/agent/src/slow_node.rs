@@ -1,4 +1,4 @@
-//! The slow memory node of this machine: which one, what an access there takes, and where memory comes home to.
+//! The slow memory node of this machine: its number, its latency, and the node to which its memory is promoted.
 
 use config::Slow;
 use kernel::cgroup::{Cgroup, CgroupRoot};
@@ -9,39 +9,39 @@ use units::{Bytes, Pages};
 
 use crate::undo::UndoLog;
 
-/// Processes of one job that are asked for their memory, at most.
+/// Processes of one job whose memory is promoted, at most.
 const PROCESSES_MAX: usize = 4096;
 
-/// Of the slow node, what is left free: the kernel's own reserves lie there, and a full node makes it reclaim.
+/// One part in this many of the slow node stays free: the kernel keeps reserves there, and reclaims when a node is full.
 const ROOM_KEPT_PARTS: u64 = 50;
 
-/// A node that loads and stores reach directly, and later than others.
+/// A node that loads and stores access directly, with a higher latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SlowNode {
     /// Its number.
     pub node: u32,
-    /// The node that its memory comes home to: the nearest with processors.
+    /// The node to which its memory is promoted: the nearest with CPUs.
     pub home: u32,
-    /// What an access takes, in nanoseconds.
+    /// Latency of an access, in nanoseconds.
     pub latency_ns: u64,
-    /// Who says so.
+    /// The source of that latency.
     pub latency_from: &'static str,
     /// Its memory.
     pub total_bytes: Bytes,
-    /// Of that, what is free.
+    /// Its free memory.
     pub free_bytes: Bytes,
 }
 
 impl SlowNode {
-    /// Finds it as it is now.
+    /// Reads the slow node.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with what to do: there is none, or nobody says how slow it is.
+    /// [`Error::Unsupported`] with a remedy if there is none, or if its latency is unknown.
     pub fn find(roots: &Roots, slow: &Slow) -> Result<Self> {
         choose(&numa::nodes(roots)?, slow)
     }
 
-    /// How much more may be placed there.
+    /// Bytes that may be placed there.
     #[must_use]
     pub fn room(&self) -> Bytes {
         self.free_bytes - Bytes(self.total_bytes.0 / ROOM_KEPT_PARTS)
@@ -59,14 +59,14 @@ fn choose(nodes: &[Node], slow: &Slow) -> Result<SlowNode> {
     };
     let home = numa::home_node(nodes, found)
         .ok_or_else(|| unsupported("no memory node with processors beside the slow one", "name another one by slow.node"))?;
-    let told = found.read_latency_ns();
-    let (latency_ns, latency_from) = match (slow.latency_ns(), told) {
+    let firmware = found.read_latency_ns();
+    let (latency_ns, latency_from) = match (slow.latency_ns(), firmware) {
         (Some(latency_ns), _) => (latency_ns, "slow.latency"),
         (None, Some(latency_ns)) => (latency_ns, "HMAT"),
         (None, None) => {
             return Err(unsupported(
-                format!("nobody says how slow memory node {} is: this machine's firmware has no HMAT entry for it", found.id),
-                "set slow.latency to what an access there takes, such as \"400ns\"",
+                format!("the latency of memory node {} is unknown: the firmware has no HMAT entry for it", found.id),
+                "set slow.latency to its latency, such as \"400ns\"",
             ));
         }
     };
@@ -100,7 +100,7 @@ pub fn promote_placed(cgroups: &CgroupRoot, undo: &mut UndoLog, only: Option<&st
     done
 }
 
-/// Returns what could not be moved.
+/// Returns the pages that could not be moved.
 fn promote_job(cgroup: &Cgroup, node: u32, home: u32) -> Result<Pages> {
     let mut left = Pages::ZERO;
     for pid in cgroup.procs(PROCESSES_MAX)? {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slow_node_is_found_or_its_lack_explained() {
+    fn the_slow_node_is_found_or_its_absence_explained() {
         check(&nodes(Some(400)), &[], Ok((2, 1, 400, "HMAT")));
         check(&nodes(Some(400)), &[("latency", "1us")], Ok((2, 1, 1000, "slow.latency")));
         check(&nodes(None), &[("latency", "250ns")], Ok((2, 1, 250, "slow.latency")));

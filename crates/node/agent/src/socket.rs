@@ -1,5 +1,5 @@
-//! The control socket: `status` and `explain` of a running agent, and hints to it. A line of words asks, a line of JSON
-//! answers.
+//! The control socket: `status` and `explain` of a running agent, and hints to it. A request is a line of words, the answer a line
+//! of JSON.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -22,10 +22,10 @@ const LIMITS: Limits = Limits { request_bytes: 4096, request_timeout: Duration::
 /// How long a client waits for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What may be said of a job: `None` takes an earlier word back.
+/// The hints by name; `None` withdraws an earlier hint.
 const HINTS: [(&str, Option<Hint>); 3] = [("background", Some(Hint::Background)), ("foreground", Some(Hint::Foreground)), ("auto", None)];
 
-/// The words that may be said of a job, in the order in which they are to be shown.
+/// The names of the hints, in the order in which they are shown.
 pub const HINT_WORDS: [&str; 3] = [HINTS[0].0, HINTS[1].0, HINTS[2].0];
 
 /// Serves the control socket in threads of its own until the process exits, and sends hints to the loop through `messages`.
@@ -46,7 +46,7 @@ fn answer(request: &str, view: &Published, messages: &SyncSender<Message>) -> St
     answer.unwrap_or_else(daemon::socket::error)
 }
 
-/// A request that is to change something.
+/// A request that changes something.
 fn order(request: &str, view: &View, messages: &SyncSender<Message>) -> serde_json::Value {
     let done = match request.split_once(' ') {
         Some(("hint", rest)) => hint(rest, view, messages),
@@ -55,12 +55,12 @@ fn order(request: &str, view: &View, messages: &SyncSender<Message>) -> serde_js
     done.map_or_else(|error| json!({ "error": error }), |()| json!({ "ok": true }))
 }
 
-/// Passes what is said of a job, `JOB WORD`, on to the loop.
+/// Passes a hint, `JOB HINT`, to the loop.
 fn hint(request: &str, view: &View, messages: &SyncSender<Message>) -> Result<(), String> {
-    // The path of a cgroup may hold blanks, the words do not.
+    // The path of a cgroup may contain spaces, the hints do not.
     let (path, word) = request.rsplit_once(' ').unwrap_or((request, ""));
     let Some((_, hint)) = HINTS.iter().find(|(known, _)| *known == word) else {
-        return Err(format!("a job may be said to be in one of: {}", HINT_WORDS.join(", ")));
+        return Err(format!("unknown hint; use one of: {}", HINT_WORDS.join(", ")));
     };
     let takes_hints = |policy: &str| [Policy::Background, Policy::Auto].iter().any(|known| known.as_str() == policy);
     let Some(job) = view.jobs.iter().find(|job| job.job == path) else {
@@ -73,24 +73,23 @@ fn hint(request: &str, view: &View, messages: &SyncSender<Message>) -> Result<()
     }
     match messages.try_send(Message::Hint { job: path.to_owned(), hint: *hint }) {
         Ok(()) => Ok(()),
-        Err(TrySendError::Full(_)) => Err("the agent has many hints to take first; try again in a second".to_owned()),
+        Err(TrySendError::Full(_)) => Err("the agent has many hints to process first; try again in a second".to_owned()),
         Err(TrySendError::Disconnected(_)) => Err("the agent is about to stop".to_owned()),
     }
 }
 
-/// Why a running agent cannot be asked.
+/// Why no agent answers.
 #[derive(Debug, thiserror::Error)]
-#[error("no agent answers at {path}: {source}; start one with `thermocline agent`, or look at a journal with `thermocline replay`")]
+#[error("no agent answers at {path}: {source}; start one with `thermocline agent`, or read its journal with `thermocline replay`")]
 pub struct NoAgent {
     path: PathBuf,
     source: std::io::Error,
 }
 
-/// Asks the agent of a runtime directory; `request` is `status`, `explain`, or `hint JOB WORD` with one of
-/// [`HINT_WORDS`].
+/// Sends a request to the agent of a runtime directory: `status`, `explain`, or `hint JOB HINT` with one of [`HINT_WORDS`].
 ///
 /// # Errors
-/// [`NoAgent`] when none answers, or what it answers is not JSON.
+/// [`NoAgent`] if none answers, or if the answer is not JSON.
 pub fn ask(runtime_dir: &Path, request: &str) -> Result<serde_json::Value, NoAgent> {
     let path = runtime_dir.join(NAME);
     let talk = || {
@@ -108,14 +107,14 @@ mod tests {
     #[test]
     fn an_agent_answers_and_its_absence_is_explained() {
         let dir = tempfile::tempdir().unwrap();
-        let nobody = ask(dir.path(), "status").unwrap_err().to_string();
-        assert!(nobody.contains("agent.sock") && nobody.contains("thermocline agent"), "{nobody}");
+        let refused = ask(dir.path(), "status").unwrap_err().to_string();
+        assert!(refused.contains("agent.sock") && refused.contains("thermocline agent"), "{refused}");
         let view = Published::default();
         view.set(View { kernel: "6.12".to_owned(), ..View::default() });
         let (messages, received) = std::sync::mpsc::sync_channel(1);
         serve(dir.path(), view.clone(), messages.clone()).unwrap();
         assert_eq!(ask(dir.path(), "status").unwrap()["kernel"], "6.12");
-        // A dead agent's socket is no obstacle.
+        // A dead agent's socket is replaced.
         serve(dir.path(), view, messages).unwrap();
         assert_eq!(ask(dir.path(), "explain").unwrap()["jobs"], json!([]));
         assert!(ask(dir.path(), "").unwrap()["error"].as_str().unwrap().contains("status, explain, hint"));

@@ -147,17 +147,17 @@ impl Tiers {
     /// Reads the tiers. Returns errors of swap devices, in words.
     pub fn read(&mut self, roots: &Roots, areas: &[SwapArea], zswap: bool, shrinker: bool, now: Duration) -> Vec<String> {
         self.failing.read(roots);
-        let mut troubles = Vec::new();
+        let mut errors = Vec::new();
         let (mut devices, mut compressed_ram) = (Vec::new(), 0);
         for area in areas {
             match BlockDevice::under_swap(roots, area) {
                 Ok(device) if device.is_compressed_ram().unwrap_or(false) => compressed_ram += 1,
                 Ok(device) => devices.push(device),
-                Err(error) => troubles.push(format!("swap {}: {error}", area.name)),
+                Err(error) => errors.push(format!("swap {}: {error}", area.name)),
             }
         }
         self.failing.keep(&devices);
-        troubles.extend(self.failing.troubles());
+        errors.extend(self.failing.errors());
         self.offer = Offer {
             compressed: (zswap && !areas.is_empty()) || compressed_ram > 0,
             device: !devices.is_empty() && self.failing.is_empty() && self.writes.params().bytes_per_day > Bytes::ZERO,
@@ -171,7 +171,7 @@ impl Tiers {
         self.swap.measure();
         self.files.measure();
         self.charge_writes(roots, now);
-        troubles
+        errors
     }
 
     /// Charges what any process wrote to swap devices since the last call.

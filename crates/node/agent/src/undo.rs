@@ -1,12 +1,11 @@
-//! What must be put back.
+//! The undo list: settings that must be restored.
 //!
-//! Everything lasting that the agent sets (`memory.low`, `memory.swap.max`, zswap parameters, kdamonds), and which jobs have memory
-//! in a slow node because of it, is written
-//! down here *before* it is set, in a file that survives the process. On exit the agent puts everything back; if it
-//! dies at any instruction, the next start finds the file and does the same. A value that someone else changed in
-//! the meantime is theirs: it is left alone and reported.
+//! Every lasting setting of the agent (`memory.low`, `memory.swap.max`, zswap parameters, kdamonds), and the jobs whose memory it
+//! placed in a slow node, are written to a file *before* they are set. On exit the agent restores all of them; if it dies at any
+//! instruction, the next start reads the file and does the same. A value that another process changed in the meantime is left
+//! alone and reported.
 //!
-//! The file lives in the runtime directory, which is empty after a reboot, as the kernel's settings are.
+//! The file is in the runtime directory, which is empty after a reboot, as the kernel's settings are reset by one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,72 +17,72 @@ use serde::{Deserialize, Serialize};
 /// One setting that the agent has changed, or is about to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// What the file held before, as it is to be written back.
+    /// The file's content before, which is written back.
     pub original: String,
-    /// What the agent wrote, oldest first: after a crash in between, either may stand there.
+    /// What the agent wrote, oldest first: after a crash the file may contain any of these.
     pub ours: Vec<String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Contents {
     settings: BTreeMap<PathBuf, Setting>,
-    /// Processes that kdamonds of ours watch.
+    /// Processes that the agent's kdamonds watch.
     kdamond_targets: Vec<i32>,
-    /// Jobs that have memory in a slow node.
+    /// Jobs with memory in a slow node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     slow: Option<SlowJobs>,
 }
 
-/// Jobs whose memory we placed in a slow node. Where nobody looks at it any more, it is to come home: what is seldom accessed
-/// today may be in use tomorrow.
+/// Jobs whose memory the agent placed in a slow node. When their access rates are no longer sampled, it must be promoted: memory
+/// that is rarely accessed today may be in use tomorrow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowJobs {
     /// The slow node.
     pub node: u32,
-    /// Where memory comes home to.
+    /// The node to which its memory is promoted.
     pub home: u32,
     /// The jobs' cgroups, and the kernel's ids of these.
     pub jobs: BTreeMap<String, u64>,
 }
 
-/// The durable list of what to put back.
+/// The durable undo list.
 #[derive(Debug)]
 pub struct UndoLog {
     file: PathBuf,
     contents: Contents,
 }
 
-/// What became of one setting on the way back.
+/// The outcome of restoring one setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Restored {
-    /// It is as it was before the agent came.
+    /// It has its original value.
     Done,
-    /// Its cgroup is gone, and the setting with it.
+    /// Its cgroup no longer exists.
     Gone,
-    /// Someone else has set it since; it is theirs.
+    /// Another process has set it since; it was left alone.
     ChangedByOthers {
-        /// What stands there now.
+        /// The current value.
         value: String,
     },
-    /// The kernel refused; it is tried again at the next start.
+    /// The kernel refused; the next start tries again.
     Failed {
-        /// What the kernel said.
+        /// The kernel's error.
         error: String,
     },
 }
 
 impl UndoLog {
-    /// Opens the list that `file` holds; a missing or damaged file is an empty list.
+    /// Opens the list in `file`; a missing or damaged file is an empty list.
     ///
-    /// Damage cannot come from a crash, since the file is replaced as a whole.
+    /// A crash cannot damage the file, because it is replaced as a whole.
     ///
     /// # Errors
-    /// Any error of reading the file but its absence.
+    /// Any error of reading the file except that it does not exist.
     pub fn open(file: PathBuf) -> io::Result<Self> {
         let contents = match fs::read(&file) {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
-                log::error!("{}: {error}; what an earlier agent set cannot be put back", file.display());
+                log::error!("{}: {error}; the settings of an earlier agent cannot be restored", file.display());
                 Contents::default()
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
@@ -92,22 +91,22 @@ impl UndoLog {
         Ok(Self { file, contents })
     }
 
-    /// Whether nothing is left to put back.
+    /// Whether no setting is left to restore.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.contents == Contents::default()
     }
 
-    /// Processes that kdamonds of ours watch.
+    /// Processes that the agent's kdamonds watch.
     #[must_use]
     pub fn kdamond_targets(&self) -> &[i32] {
         &self.contents.kdamond_targets
     }
 
-    /// Writes down which processes kdamonds of ours are about to watch; none once they are gone.
+    /// Stores which processes the agent's kdamonds are going to watch; none after they are stopped.
     ///
     /// # Errors
-    /// When the list cannot be stored; then no kdamond may be started.
+    /// If the list cannot be stored; then no kdamond may be started.
     pub fn set_kdamond_targets(&mut self, pids: &[i32]) -> io::Result<()> {
         if self.contents.kdamond_targets != pids {
             self.contents.kdamond_targets = pids.to_vec();
@@ -116,16 +115,16 @@ impl UndoLog {
         Ok(())
     }
 
-    /// The jobs that have memory in a slow node.
+    /// The jobs with memory in a slow node.
     #[must_use]
     pub fn slow_jobs(&self) -> Option<&SlowJobs> {
         self.contents.slow.as_ref()
     }
 
-    /// Writes down that memory of a job is about to be placed in slow node `node`, to come home to `home`.
+    /// Stores that memory of a job is going to be placed in slow node `node`, to be promoted to node `home`.
     ///
     /// # Errors
-    /// When the list cannot be stored; then nothing may be placed.
+    /// If the list cannot be stored; then no memory may be placed.
     pub fn add_slow_job(&mut self, path: &str, id: u64, node: u32, home: u32) -> io::Result<()> {
         let slow = self.contents.slow.get_or_insert_default();
         if (slow.node, slow.home, slow.jobs.get(path)) == (node, home, Some(&id)) {
@@ -136,7 +135,7 @@ impl UndoLog {
         self.store()
     }
 
-    /// Takes a job off the list of those with memory in a slow node.
+    /// Removes a job from those with memory in a slow node.
     pub fn remove_slow_job(&mut self, path: &str) {
         if let Some(slow) = &mut self.contents.slow
             && slow.jobs.remove(path).is_some()
@@ -148,27 +147,27 @@ impl UndoLog {
         }
     }
 
-    /// What a kernel file held before it was set, if it is on the list.
+    /// The original content of a kernel file; `None` if it is not on the list.
     #[must_use]
     pub fn original(&self, path: &Path) -> Option<String> {
         self.contents.settings.get(path).map(|setting| setting.original.clone())
     }
 
-    /// Sets a kernel file and remembers what it held.
+    /// Sets a kernel file after storing its original content.
     ///
     /// # Errors
-    /// When the old value cannot be read, the list cannot be stored, or the kernel refuses the new value.
+    /// If the old value cannot be read, the list cannot be stored, or the kernel refuses the new value.
     pub fn set(&mut self, path: &Path, value: &str) -> io::Result<()> {
         let current = fs::read_to_string(path)?.trim().to_owned();
         if current == value {
             return Ok(());
         }
         match self.contents.settings.get_mut(path) {
-            // Someone else changed it since: their value is what must come back.
+            // Another process changed it since: that value must be restored.
             Some(setting) if !setting.ours.iter().any(|ours| same_value(ours, &current)) && setting.original != current => {
                 *setting = Setting { original: current.clone(), ours: vec![current, value.to_owned()] };
             }
-            // Only the value that stands there and the one to come can be found after a crash.
+            // After a crash the file has the current value or the new one.
             Some(setting) => setting.ours = vec![current, value.to_owned()],
             None => {
                 let setting = Setting { original: current, ours: vec![value.to_owned()] };
@@ -179,10 +178,10 @@ impl UndoLog {
         write_existing(path, value)
     }
 
-    /// Puts one setting back, if it is ours.
+    /// Restores one setting, if it is on the list.
     pub fn restore(&mut self, path: &Path) -> Option<Restored> {
         let setting = self.contents.settings.get(path)?;
-        let outcome = put_back(path, setting);
+        let outcome = restore_setting(path, setting);
         if !matches!(outcome, Restored::Failed { .. }) {
             self.contents.settings.remove(path);
             self.store_or_log();
@@ -190,9 +189,9 @@ impl UndoLog {
         Some(outcome)
     }
 
-    /// Puts every setting back. What fails stays on the list.
+    /// Restores all settings. Those that fail stay on the list.
     pub fn restore_all(&mut self) -> Vec<(PathBuf, Restored)> {
-        let outcomes: Vec<_> = self.contents.settings.iter().map(|(path, s)| (path.clone(), put_back(path, s))).collect();
+        let outcomes: Vec<_> = self.contents.settings.iter().map(|(path, s)| (path.clone(), restore_setting(path, s))).collect();
         for (path, outcome) in &outcomes {
             if !matches!(outcome, Restored::Failed { .. }) {
                 self.contents.settings.remove(path);
@@ -208,7 +207,7 @@ impl UndoLog {
         }
     }
 
-    /// Replaces the file as a whole, so that a reader finds the old list or the new one.
+    /// Replaces the file, so that a reader finds either the old or the new list.
     fn store(&self) -> io::Result<()> {
         if self.is_empty() {
             return match fs::remove_file(&self.file) {
@@ -220,10 +219,10 @@ impl UndoLog {
     }
 }
 
-/// Writes `bytes` beside `file` and renames them into place.
+/// Writes `bytes` to a new file and renames it to `file`.
 ///
 /// # Errors
-/// Any error of writing or renaming; the old file is then untouched.
+/// Any error of writing or renaming; the old file is then unchanged.
 pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = file.with_extension("new");
     let mut out = fs::File::create(&new)?;
@@ -232,18 +231,17 @@ pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&new, file)
 }
 
-/// Writes a kernel file. One that has vanished is missing, where an attempt to make it would be refused for other
-/// reasons.
+/// Writes an existing kernel file. If it no longer exists, the error is `NotFound`; creating it would fail with another error.
 fn write_existing(path: &Path, value: &str) -> io::Result<()> {
     fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(value.as_bytes())
 }
 
-/// Kernel files answer in their own words: zswap's `enabled` takes `1` and reads `Y`.
+/// Whether a value read from a kernel file is the one written: zswap's `enabled` accepts `1` and reads `Y`.
 fn same_value(written: &str, read: &str) -> bool {
     written == read || matches!((written, read), ("1" | "Y" | "y", "Y") | ("0" | "N" | "n", "N"))
 }
 
-fn put_back(path: &Path, setting: &Setting) -> Restored {
+fn restore_setting(path: &Path, setting: &Setting) -> Restored {
     let current = match fs::read_to_string(path) {
         Ok(text) => text.trim().to_owned(),
         Err(error) => return gone_or_failed(&error),
@@ -289,7 +287,7 @@ mod tests {
         fn value(&self) -> String {
             fs::read_to_string(self.low()).unwrap()
         }
-        /// As after a crash: only the file is left of the list.
+        /// The list after a crash: only the file remains.
         fn reopen(&self) -> UndoLog {
             UndoLog::open(self.dir.path().join("undo.json")).unwrap()
         }
@@ -323,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_changed_is_theirs() {
+    fn values_that_others_changed_are_left_alone() {
         let fixture = Fixture::new("0");
         let mut log = fixture.reopen();
         log.set(&fixture.low(), "8192").unwrap();
@@ -336,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vanished_cgroup_is_done_with() {
+    fn settings_of_a_removed_cgroup_leave_the_list() {
         let fixture = Fixture::new("0");
         let mut log = fixture.reopen();
         log.set(&fixture.low(), "8192").unwrap();
@@ -346,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_read_back_in_the_kernels_words() {
+    fn switches_are_compared_by_the_kernels_spelling() {
         let fixture = Fixture::new("N");
         let mut log = fixture.reopen();
         log.set(&fixture.low(), "1").unwrap();
@@ -356,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_with_memory_in_a_slow_node_are_remembered_until_they_are_home() {
+    fn jobs_with_memory_in_a_slow_node_stay_on_the_list_until_it_is_promoted() {
         let fixture = Fixture::new("0");
         let mut log = fixture.reopen();
         for (path, id) in [("/a", 7), ("/b", 8), ("/a", 9)] {
@@ -372,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_list_is_no_reason_to_stop() {
+    fn a_damaged_list_is_empty() {
         let fixture = Fixture::new("0");
         for damaged in [&b"{\"settings\":"[..], b"", b"\xff\xfe"] {
             fs::write(fixture.dir.path().join("undo.json"), damaged).unwrap();

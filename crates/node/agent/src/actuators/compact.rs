@@ -1,9 +1,9 @@
-//! Compaction (003: proactive reclaim by process state): all of a process's swap-backed memory is paged out, its file
-//! pages are deactivated and stay; and the way back.
+//! Compaction and prefetch (LPC talk, proactive reclaim by process state). Compaction pages out all swap-backed memory of a process
+//! and deactivates its file pages, which stay; a prefetch swaps everything in.
 //!
-//! Only advice that cannot change the content of memory is given, on a descriptor of the process. A mapping that changes
-//! between the look and the advice costs a wrong page at worst, which then comes back at its next access. The process
-//! need not run: one that is frozen is compacted like any other.
+//! Only advice that cannot change the content of memory is given, on a pidfd of the process. If a mapping changes between reading it
+//! and the advice, at worst a wrong page is paged out, and swapped in at its next access. The process need not run: a frozen one is
+//! compacted like any other.
 
 use std::ops::Range;
 
@@ -16,49 +16,49 @@ use units::{Bytes, Pages};
 use super::push;
 use trackers::walk::{Flow, Walker};
 
-/// Addresses of file mappings that one step deactivates: they are walked, and nothing is moved.
+/// Addresses of file mappings that one step deactivates: the kernel walks them and moves nothing.
 const DEACTIVATE_STEP: Bytes = Bytes::mib(64);
 
-/// The most processes of a job that are looked at.
+/// Processes of a job that are processed, at most.
 const PROCESSES_MAX: usize = 4_096;
 
-/// What is done to a job as a whole.
+/// What is done to all memory of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Its swap-backed memory goes out, its file pages are the first to go when memory is wanted.
+    /// Its swap-backed memory is paged out; its file pages become the first to be reclaimed.
     Compact,
-    /// What is out comes back, without waiting for devices.
+    /// Its swapped memory is swapped in, without waiting for devices.
     Prefetch,
 }
 
-/// How far one job has been gone through.
+/// The position in a job's memory.
 #[derive(Clone, Debug, Default)]
 pub struct Cursor {
     pids: Vec<i32>,
-    /// Of these, how many are left to do in this part.
+    /// The number of processes left in this part.
     left: usize,
     part: Part,
     address: u64,
 }
 
-/// The two passes over a job's processes. File pages become the first to go only when nothing else is to be reclaimed.
+/// The two passes over a job's processes. File pages are deactivated after all pages are paged out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Part {
-    /// The pages that its page tables show.
+    /// The pages in its page tables.
     #[default]
     Pages,
-    /// Mappings as a whole: file mappings to deactivate, or shared memory, whose swapped pages no page table shows.
+    /// Whole mappings: file mappings to deactivate, or shared memory, whose swapped pages are in no page table.
     Mappings,
 }
 
-/// What one step has asked of the kernel.
+/// What one step has requested from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Advised {
-    /// Bytes to page out, or to bring back.
+    /// Bytes to page out, or to swap in.
     pub moved: Bytes,
     /// Addresses of file mappings to deactivate.
     pub deactivated: Bytes,
-    /// Whether nothing is left to do.
+    /// Whether the task is finished.
     pub finished: bool,
 }
 
@@ -66,24 +66,24 @@ pub struct Advised {
 #[derive(Debug, Default)]
 struct Batch {
     ranges: Vec<Range<u64>>,
-    /// Where to go on, if that is not the end.
+    /// Where to continue; `None` at the end.
     stopped_at: Option<u64>,
 }
 
 impl Cursor {
-    /// Before the first page of the first of `pids`.
+    /// The position before the first page of `pids`.
     #[must_use]
     pub fn new(pids: &[i32]) -> Self {
         Self { pids: pids.to_vec(), left: pids.len(), ..Self::default() }
     }
 
-    /// Whether all pages have been gone through, and only mappings are left.
+    /// Whether all pages are processed, and only mappings are left.
     #[must_use]
     pub fn pages_done(&self) -> bool {
         self.part == Part::Mappings
     }
 
-    fn go_on(&mut self, stopped_at: Option<u64>, ended: bool) {
+    fn advance(&mut self, stopped_at: Option<u64>, ended: bool) {
         self.address = stopped_at.unwrap_or(0);
         if stopped_at.is_some() {
             return;
@@ -98,18 +98,18 @@ impl Cursor {
     }
 }
 
-/// Moves up to `limit` pages of a job's processes and the cursor on.
+/// Processes up to `limit` pages of a job and advances the cursor.
 ///
 /// # Errors
-/// Any error but the end of a process, which ends its part of the task.
+/// Any error except the end of a process, which ends its part of the task.
 pub fn step(roots: &Roots, walker: &mut Walker, cgroup: &Cgroup, task: Task, cursor: &mut Cursor, limit: Pages) -> Result<Advised> {
     let Some(&pid) = cursor.pids[..cursor.left].last() else { return Ok(Advised { finished: true, ..Advised::default() }) };
     let mut advised = Advised::default();
     let mut stopped_at = None;
     let mut ended = false;
     let done = PidFd::open(pid).and_then(|process| {
-        // Its number may have become another's since it was listed. The descriptor then names the other, which is not
-        // in this cgroup, or one that has ended, which takes no advice.
+        // The process id may have been reused since it was listed. The pidfd then refers to another process, which is not in this
+        // cgroup, or to one that has exited, which accepts no advice.
         if !cgroup.procs(PROCESSES_MAX)?.contains(&pid) {
             ended = true;
             return Ok(());
@@ -127,7 +127,7 @@ pub fn step(roots: &Roots, walker: &mut Walker, cgroup: &Cgroup, task: Task, cur
         Ok(())
     });
     ended |= done.is_err();
-    cursor.go_on(stopped_at.filter(|_| !ended), ended);
+    cursor.advance(stopped_at.filter(|_| !ended), ended);
     advised.finished = cursor.left == 0;
     match done {
         Err(error) if !error.is_gone() => Err(error),
@@ -135,10 +135,10 @@ pub fn step(roots: &Roots, walker: &mut Walker, cgroup: &Cgroup, task: Task, cur
     }
 }
 
-/// The next pages of a process that a task is for.
+/// The next pages of a process that a task applies to.
 ///
-/// To page out: what swap can hold and this process alone maps; the kernel would not reclaim for one what others map
-/// too. To bring back: anonymous memory; asked for a file mapping, the kernel would read the file.
+/// Paging out: swap-backed pages that only this process maps; the kernel would not reclaim pages that others map as well. Swapping
+/// in: anonymous memory; for a file mapping the kernel would read the file.
 fn pages(roots: &Roots, walker: &mut Walker, task: Task, pid: i32, from: u64, limit: Pages) -> Result<Batch> {
     let page = kernel::page_size().bytes();
     let of_files = match task {
@@ -148,11 +148,11 @@ fn pages(roots: &Roots, walker: &mut Walker, task: Task, pid: i32, from: u64, li
     let mut batch = Batch::default();
     let mut found = 0;
     walker.walk(roots, pid, from, &mut |address, entry| {
-        let wanted = match task {
+        let applies = match task {
             Task::Compact => entry.present() && entry.exclusive(),
-            Task::Prefetch => entry.swapped() && !holds(&of_files, address),
+            Task::Prefetch => entry.swapped() && !contain(&of_files, address),
         };
-        if !wanted {
+        if !applies {
             return Flow::Continue;
         }
         if found >= limit.0 {
@@ -166,13 +166,13 @@ fn pages(roots: &Roots, walker: &mut Walker, task: Task, pid: i32, from: u64, li
     Ok(batch)
 }
 
-/// Whether one of the mappings, which are sorted, holds an address.
-fn holds(vmas: &[Vma], address: u64) -> bool {
+/// Whether one of the sorted mappings contains an address.
+fn contain(vmas: &[Vma], address: u64) -> bool {
     let after = vmas.partition_point(|vma| vma.end <= address);
     vmas.get(after).is_some_and(|vma| vma.start <= address)
 }
 
-/// The next mappings that a task treats as a whole.
+/// The next mappings that a task processes as a whole.
 fn mappings(vmas: &[Vma], task: Task, from: u64, limit: Pages) -> Batch {
     let (kind, mut left) = match task {
         Task::Compact => (Kind::File, DEACTIVATE_STEP.0),
@@ -225,7 +225,7 @@ mod tests {
                 assert_eq!(batch.ranges, *want, "{task:?}, step {at}");
                 from = batch.stopped_at.unwrap_or(u64::MAX);
             }
-            assert_eq!(from, u64::MAX, "and that is all");
+            assert_eq!(from, u64::MAX, "all mappings");
         };
         let second = 2 * step - 2 * PAGE;
         check(Task::Compact, 1, &[&[PAGE..3 * PAGE, step..second], &[second..3 * step - 2 * PAGE], &[3 * step - 2 * PAGE..3 * step]]);
@@ -234,14 +234,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_that_holds_an_address_is_found() {
+    fn the_mapping_of_an_address_is_found() {
         let vmas = [vma(PAGE, 2 * PAGE, Kind::File), vma(4 * PAGE, 5 * PAGE, Kind::File)];
-        let held: Vec<_> = (0..6).filter(|page| holds(&vmas, page * PAGE)).collect();
-        assert_eq!(held, [1, 4]);
+        let found: Vec<_> = (0..6).filter(|page| contain(&vmas, page * PAGE)).collect();
+        assert_eq!(found, [1, 4]);
     }
 
     #[test]
-    fn our_own_anonymous_pages_are_found_and_none_of_files() {
+    fn anonymous_pages_of_this_process_are_found_and_file_pages_are_not() {
         let (roots, pid) = (Roots::host(), i32::try_from(std::process::id()).unwrap());
         let page = kernel::page_size().bytes();
         let memory = vec![1u8; 1 << 20];
@@ -255,16 +255,16 @@ mod tests {
         let vmas = maps::read(&roots, pid).unwrap();
         let all = pages(&roots, &mut Walker::default(), Task::Compact, pid, 0, Pages(u64::MAX)).unwrap();
         let executable = |address| vmas.iter().any(|vma| vma.range().contains(&address) && vma.kind == Kind::File && vma.perms.execute);
-        assert!(all.stopped_at.is_none() && !all.ranges.iter().any(|range| executable(range.start)), "code is the file's");
+        assert!(all.stopped_at.is_none() && !all.ranges.iter().any(|range| executable(range.start)), "code is in file pages");
         assert!(all.ranges.iter().any(|range| range.contains(&middle)));
     }
 
     #[test]
-    fn a_process_that_has_ended_or_belongs_to_others_is_passed_over() {
+    fn a_process_that_exited_or_left_the_cgroup_is_skipped() {
         let machine = crate::testing::Machine::new();
         let cgroup = machine.cgroup("/a");
         let mut walker = Walker::default();
-        // This process lives, and is not in the cgroup; the other number is nobody's.
+        // This process runs, but not in the cgroup; the other id is of no process.
         let mut cursor = Cursor::new(&[i32::MAX, i32::try_from(std::process::id()).unwrap()]);
         for finished in [false, true, true] {
             let advised = step(&machine.roots, &mut walker, &cgroup, Task::Compact, &mut cursor, Pages(8)).unwrap();

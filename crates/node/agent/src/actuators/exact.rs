@@ -1,4 +1,4 @@
-//! kreclaimd in user space (000 section 5.1): finds the pages whose age reached the threshold and hands them to
+//! kreclaimd in user space (SDFM section 5.1): finds the pages whose age reached the threshold and passes them to
 //! `process_madvise(MADV_PAGEOUT)` in batches.
 
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use super::{Asked, push};
 use trackers::ages::{PageAges, Tracker};
 use trackers::walk::{Flow, Walker};
 
-/// How far one job's pages have been gone through.
+/// The position in a job's pages.
 #[derive(Clone, Debug, Default)]
 pub struct Cursor {
     pids: Vec<i32>,
@@ -20,7 +20,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Before the first page of the first of `pids`.
+    /// The position before the first page of `pids`.
     #[must_use]
     pub fn new(pids: &[i32]) -> Self {
         Self { pids: pids.to_vec(), address: 0 }
@@ -31,7 +31,7 @@ impl Cursor {
 #[derive(Debug, Default)]
 struct Batch {
     pages: Vec<Page>,
-    /// Where the walk stopped, if it stopped before the end.
+    /// Where the walk stopped; `None` at the end.
     stopped_at: Option<u64>,
 }
 
@@ -42,13 +42,13 @@ struct Page {
     age: Age,
 }
 
-/// Offloads up to `limit` pages of `threshold` age or older and moves the cursor on.
+/// Offloads up to `limit` pages of `threshold` age or older and advances the cursor.
 ///
-/// The process is pinned by its descriptor before its pages are looked at: were its number given to another process
-/// in between, the kernel would refuse the request, not apply it to a stranger.
+/// A pidfd pins the process before its pages are read: if its number is reused in between, the kernel refuses the request instead of
+/// applying it to another process.
 ///
 /// # Errors
-/// Any error but the end of a process, which ends its part of the plan.
+/// Any error except the end of a process, which ends its part of the plan.
 pub fn step(
     roots: &Roots,
     walker: &mut Walker,
@@ -101,7 +101,7 @@ pub fn step(
 
 /// The next cold pages of `pid` from an address on.
 ///
-/// A page that other processes map too is skipped: the kernel would not reclaim it for one of them.
+/// A page that other processes map as well is skipped: the kernel would not reclaim it for one of them.
 fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, from: u64, threshold: Age, limit: Pages) -> Result<Batch> {
     let mut batch = Batch::default();
     walker.walk(roots, pid, from, &mut |address, entry| {
@@ -113,7 +113,7 @@ fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, fr
             batch.stopped_at = Some(address);
             return Flow::Stop;
         }
-        // Frames are hidden only from an agent without CAP_SYS_ADMIN, whose trackers cannot work either.
+        // Frame numbers are hidden only without CAP_SYS_ADMIN, and then the trackers do not work either.
         batch.pages.extend(entry.pfn().map(|frame| Page { address, frame, age }));
         Flow::Continue
     })?;
@@ -123,35 +123,34 @@ fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, fr
 /// Ranges of each process whose resident swap-backed pages are `threshold` old or older, for people and tests.
 /// Processes that have ended are left out.
 ///
-/// Unlike what [`step`] hands over, they include pages that several processes map: where all of them hold the page
-/// for that old.
+/// In contrast to [`step`], they include pages that several processes map, if the page is that old for all of them.
 ///
 /// # Errors
-/// Any error but the end of a process.
+/// Any error except the end of a process.
 pub fn cold_ranges(roots: &Roots, ages: &dyn PageAges, pids: &[i32], threshold: Age) -> Result<Vec<(i32, Vec<Range<u64>>)>> {
     let page = kernel::page_size().bytes();
     let mut walker = Walker::default();
     let mut young = HashSet::new();
     for &pid in pids {
-        let seen = walker.walk(roots, pid, 0, &mut |address, entry| {
+        let walked = walker.walk(roots, pid, 0, &mut |address, entry| {
             if entry.present() && !entry.exclusive() && ages.age(pid, address, entry).is_none_or(|age| age < threshold) {
                 young.extend(entry.pfn());
             }
             Flow::Continue
         });
-        seen.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) })?;
+        walked.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) })?;
     }
     let mut found = Vec::new();
     for &pid in pids {
         let mut ranges = Vec::new();
-        let seen = walker.walk(roots, pid, 0, &mut |address, entry| {
+        let walked = walker.walk(roots, pid, 0, &mut |address, entry| {
             let cold = entry.present() && ages.age(pid, address, entry).is_some_and(|age| age >= threshold);
             if cold && (entry.exclusive() || entry.pfn().is_some_and(|pfn| !young.contains(&pfn))) {
                 push(&mut ranges, address..address + page);
             }
             Flow::Continue
         });
-        match seen {
+        match walked {
             Err(error) if !error.is_gone() => return Err(error),
             Err(_) => {}
             Ok(()) => found.push((pid, ranges)),

@@ -12,10 +12,10 @@ use units::{Age, Bytes, Pages};
 use super::Asked;
 use trackers::ages::Tracker;
 
-/// Anonymous memory first: what zswap can hold.
+/// The swappiness for anonymous memory, which zswap can store.
 pub const ANON_FIRST: u8 = 200;
 
-/// How long one request to the kernel may take before it is ended.
+/// How long one request to the kernel may take before its process is killed.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The name of the binary's hidden command that [`reclaim_step`] runs.
@@ -24,7 +24,7 @@ pub const CHILD_COMMAND: &str = "reclaim-step";
 /// Evicts up to `limit` pages from the generations of a job that are at least `threshold` old.
 ///
 /// # Errors
-/// Any error but the end of the job or a generation that has become too young in the meantime.
+/// Any error except the end of the job, or a generation that has become too young in the meantime.
 pub fn evict_step(files: &LruGen, tracker: &dyn Tracker, path: &str, threshold: Age, limit: Pages) -> Result<Asked> {
     let mut left = limit;
     let mut asked = Asked { finished: true, ..Asked::default() };
@@ -46,12 +46,11 @@ pub fn evict_step(files: &LruGen, tracker: &dyn Tracker, path: &str, threshold: 
     Ok(asked)
 }
 
-/// Has the kernel reclaim up to `limit` from a job, leaning to anonymous memory by `swappiness` (0 takes page cache
-/// alone, 200 anonymous memory first), in a child process that is ended when it takes too long: asked
-/// of a hot cgroup, the kernel may search for a minute and more.
+/// Has the kernel reclaim up to `limit` from a job with `swappiness` (0: only page cache, 200: anonymous memory first), in a child
+/// process that is killed if it takes too long: in a hot cgroup the kernel may search for more than a minute.
 ///
 /// # Errors
-/// When the child cannot be started or waited for.
+/// If the child cannot be started or waited for.
 pub fn reclaim_step(cgroup: &str, limit: Bytes, swappiness: u8) -> std::io::Result<()> {
     let mut child = Command::new(std::env::current_exe()?)
         .arg(CHILD_COMMAND)
@@ -70,20 +69,19 @@ pub fn reclaim_step(cgroup: &str, limit: Bytes, swappiness: u8) -> std::io::Resu
     Ok(())
 }
 
-/// The child's side: one request, with the leaning where the kernel takes one (Linux 6.9). It does not outlive its
-/// `parent`, which alone would end it in time.
+/// The child process: one request, with swappiness if the kernel supports it (Linux 6.9). It exits with its `parent`, which is the
+/// only process that would kill it in time.
 ///
-/// A request for page cache alone is not made of a kernel that takes no leaning while there is swap space: it would
-/// swap.
+/// A kernel without swappiness is not asked for page cache while there is swap space: it would swap.
 ///
 /// # Errors
-/// Any error of `memory.reclaim` but the end of the cgroup.
+/// Any error of `memory.reclaim` except the end of the cgroup.
 pub fn reclaim_child(roots: &Roots, parent: u32, cgroup: &str, amount: Bytes, swappiness: u8) -> Result<ReclaimOutcome> {
     if !kernel::process::end_with(parent)? {
         return Ok(ReclaimOutcome::Interrupted);
     }
     match reclaim_once(roots, cgroup, amount, swappiness) {
-        // It ended while it was asked: nothing is left to reclaim, and the agent finds that out by itself.
+        // The cgroup ended during the request: nothing is left to reclaim, and the agent will notice.
         Err(error) if error.is_gone() => Ok(ReclaimOutcome::Interrupted),
         outcome => outcome,
     }
@@ -93,7 +91,7 @@ fn reclaim_once(roots: &Roots, cgroup: &str, amount: Bytes, swappiness: u8) -> R
     let cgroup = Cgroup::open(&CgroupRoot::probe(roots)?, cgroup)?;
     match cgroup.reclaim(amount, Some(Swappiness::Value(swappiness))) {
         Err(error) if error.is_unsupported() => {
-            // `thermocline doctor` tells of it; here it would be told at every period.
+            // `thermocline doctor` reports the missing feature; here it would be reported in every period.
             if swappiness == 0 && !kernel::swap::read(roots)?.is_empty() {
                 return Ok(ReclaimOutcome::Partial);
             }

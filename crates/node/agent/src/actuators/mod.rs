@@ -1,13 +1,13 @@
-//! What moves pages out.
+//! Actuators: how pages are moved out of DRAM.
 //!
 //! | actuator | chooses | needs |
 //! |---|---|---|
-//! | `exact` | the very pages whose age reached the threshold | a tracker that knows single pages |
+//! | `exact` | exactly the pages whose age reached the threshold | a tracker that measures single pages |
 //! | `lru_gen` | the oldest generations of the cgroup, by count | MGLRU's debugfs file |
-//! | `memory_reclaim` | whatever the kernel's LRU finds coldest, by count | `memory.reclaim` |
-//! | `compact` | all of a job that has gone to the background | `process_madvise` |
+//! | `memory_reclaim` | the pages that the kernel's LRU finds coldest, by count | `memory.reclaim` |
+//! | `compact` | all memory of a job in the background | `process_madvise` |
 //!
-//! All are one-shot: an agent that dies in the middle leaves nothing behind.
+//! All are one-shot: an agent that dies during a request leaves no setting behind.
 
 use std::ops::Range;
 
@@ -21,26 +21,26 @@ pub mod compact;
 pub mod exact;
 pub mod lru;
 
-/// What one step of an actuator did.
+/// The result of one step of an actuator.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// Pages that the kernel was asked to offload.
     pub pages: Pages,
-    /// The same by age, where the actuator knows; otherwise empty.
+    /// The same by age; empty if the actuator does not know ages.
     pub ages: AgeCounts,
-    /// Whether nothing of the plan is left.
+    /// Whether the plan is finished.
     pub finished: bool,
 }
 
-/// The actuator for a job: the configured one, or the most exact that its tracker allows.
+/// The actuator for a job: the configured one, or the most exact one that its tracker supports.
 #[must_use]
-pub fn choose(wanted: Kind, tracker: ages::Kind) -> Kind {
-    match (wanted, tracker) {
+pub fn choose(configured: Kind, tracker: ages::Kind) -> Kind {
+    match (configured, tracker) {
         (Kind::Auto, ages::Kind::PageIdle | ages::Kind::Damon) => Kind::Exact,
         (Kind::Auto | Kind::Exact, ages::Kind::LruGen | ages::Kind::Auto) => Kind::LruGen,
-        // Generations are evicted by the numbers that their tracker has read.
+        // Generations are evicted by the numbers that tracker `lru_gen` has read.
         (Kind::LruGen, ages::Kind::PageIdle | ages::Kind::Damon) => Kind::MemoryReclaim,
-        (wanted, _) => wanted,
+        (configured, _) => configured,
     }
 }
 
@@ -57,9 +57,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_tracker_gets_an_actuator_that_it_can_serve() {
+    fn each_tracker_has_a_supported_actuator() {
         use ages::Kind as Tracker;
-        for (wanted, tracker, want) in [
+        for (configured, tracker, expected) in [
             (Kind::Auto, Tracker::PageIdle, Kind::Exact),
             (Kind::Auto, Tracker::Damon, Kind::Exact),
             (Kind::Auto, Tracker::LruGen, Kind::LruGen),
@@ -67,7 +67,7 @@ mod tests {
             (Kind::LruGen, Tracker::PageIdle, Kind::MemoryReclaim),
             (Kind::MemoryReclaim, Tracker::PageIdle, Kind::MemoryReclaim),
         ] {
-            assert_eq!(choose(wanted, tracker), want, "{wanted:?} {tracker:?}");
+            assert_eq!(choose(configured, tracker), expected, "{configured:?} {tracker:?}");
         }
     }
 }

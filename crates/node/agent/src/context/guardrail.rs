@@ -1,4 +1,4 @@
-//! What the agent's guardrail is told of a job's control period.
+//! A job's control period, as the agent's guardrail uses it.
 
 use config::{Class, Policy};
 use units::RatioPpm;

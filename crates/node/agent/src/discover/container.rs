@@ -1,12 +1,12 @@
-//! What a container is called, by the annotations that its runtime has written down for it.
+//! Names and annotations of containers, from the configuration that their runtime wrote.
 //!
 //! | runtime | cgroup | file | name of the container |
 //! |---|---|---|---|
 //! | containerd | `cri-containerd-ID.scope` | `/run/containerd/io.containerd.runtime.v2.task/k8s.io/ID/config.json` | `io.kubernetes.cri.container-name` |
 //! | CRI-O | `crio-ID.scope` | `/run/containers/storage/overlay-containers/ID/userdata/config.json` | `io.kubernetes.container.name` |
 //!
-//! Both files follow the OCI runtime specification (`config.md`, "Annotations"). They are written before the container
-//! starts and not changed after.
+//! Both files follow the OCI runtime specification (`config.md`, "Annotations"). They are written before the container starts and
+//! do not change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -23,7 +23,7 @@ const ID_MAX: usize = 64;
 /// Containers whose annotations are kept.
 const KNOWN_MAX: usize = 10_000;
 
-/// A runtime: how it names cgroups, where it keeps a container's configuration, and what it calls the name.
+/// A runtime: how it names cgroups, where it keeps a container's configuration, and the annotation with the name.
 struct Runtime {
     prefix: &'static str,
     directory: &'static str,
@@ -46,22 +46,22 @@ const RUNTIMES: [Runtime; 2] = [
     },
 ];
 
-/// What is known of one container.
+/// One container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
     /// Its name in its pod; `None` for a pod's own sandbox.
     pub name: Option<String>,
-    /// Its annotations, as far as a rule asks for them.
+    /// Its annotations that rules use.
     pub annotations: BTreeMap<String, String>,
 }
 
 /// The containers of the machine, each read once.
 #[derive(Debug, Default)]
 pub struct Containers {
-    /// The keys of annotations that rules ask for.
+    /// The keys of annotations that rules use.
     keys: BTreeSet<String>,
-    /// By cgroup. The path names the container for good: no runtime gives an id out twice. `None` where its
-    /// configuration could not be read; that is tried again.
+    /// By cgroup. A path always names the same container, because runtimes do not reuse ids. `None` if its configuration could
+    /// not be read; the next scan tries again.
     known: HashMap<String, Option<Container>>,
 }
 
@@ -73,14 +73,14 @@ struct Configuration {
 }
 
 impl Containers {
-    /// No containers yet; of their annotations, those with these keys will be kept.
+    /// Containers of which annotations with these keys are kept.
     #[must_use]
     pub fn new(keys: BTreeSet<String>) -> Self {
         Self { keys, known: HashMap::new() }
     }
 
-    /// The container of a cgroup, if it is one's. What cannot be read is told in `troubles`, once.
-    pub fn of(&mut self, roots: &Roots, cgroup: &str, troubles: &mut Vec<(String, String)>) -> Option<&Container> {
+    /// The container of a cgroup; `None` if it has none. An error of reading is added to `errors`, once.
+    pub fn of(&mut self, roots: &Roots, cgroup: &str, errors: &mut Vec<(String, String)>) -> Option<&Container> {
         let (runtime, id) = runtime_and_id(cgroup)?;
         let before = self.known.get(cgroup).map(Option::is_some);
         if before != Some(true) && (before.is_some() || self.known.len() < KNOWN_MAX) {
@@ -89,14 +89,14 @@ impl Containers {
             if let Err(what) = &read
                 && before.is_none()
             {
-                troubles.push((cgroup.to_owned(), format!("rules by container or annotation cannot match it: {what}")));
+                errors.push((cgroup.to_owned(), format!("rules by container or annotation cannot match it: {what}")));
             }
             self.known.insert(cgroup.to_owned(), read.ok());
         }
         self.known.get(cgroup)?.as_ref()
     }
 
-    /// Forgets the containers whose cgroups are not among these.
+    /// Drops the containers whose cgroups are not among these.
     pub fn keep(&mut self, cgroups: &[String]) {
         if self.known.is_empty() {
             return;
@@ -115,11 +115,11 @@ impl Containers {
     }
 }
 
-/// Whose container a cgroup is, and the container's id.
+/// The runtime and the id of a cgroup's container.
 fn runtime_and_id(cgroup: &str) -> Option<(&'static Runtime, &str)> {
     let name = cgroup.rsplit('/').next()?.strip_suffix(".scope")?;
     let (runtime, id) = RUNTIMES.iter().find_map(|runtime| Some((runtime, name.strip_prefix(runtime.prefix)?)))?;
-    // It becomes a part of a path. This also leaves out CRI-O's `crio-conmon-ID.scope`, the container's monitor.
+    // The id becomes part of a path. This check also excludes CRI-O's `crio-conmon-ID.scope`, the container's monitor.
     let fits = (1..=ID_MAX).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     fits.then_some((runtime, id))
 }
@@ -130,9 +130,9 @@ mod tests {
     use crate::testing::Machine;
 
     #[test]
-    fn a_containers_cgroup_is_told_from_others() {
-        let check = |cgroup: &str, want: Option<(&str, &str)>| {
-            assert_eq!(runtime_and_id(cgroup).map(|(runtime, id)| (runtime.prefix, id)), want, "{cgroup}");
+    fn the_cgroup_of_a_container_is_recognized() {
+        let check = |cgroup: &str, expected: Option<(&str, &str)>| {
+            assert_eq!(runtime_and_id(cgroup).map(|(runtime, id)| (runtime.prefix, id)), expected, "{cgroup}");
         };
         check("/kubepods.slice/kubepods-pod1.slice/cri-containerd-0aF9.scope", Some(("cri-containerd-", "0aF9")));
         check("/kubepods.slice/crio-12.scope", Some(("crio-", "12")));
@@ -146,20 +146,20 @@ mod tests {
     }
 
     #[test]
-    fn annotations_are_read_once_and_trouble_is_told_once() {
+    fn annotations_are_read_once_and_an_error_is_reported_once() {
         const CGROUP: &str = "/pods/cri-containerd-ab.scope";
         const FILE: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io/ab/config.json";
         let machine = Machine::new();
         let mut containers = Containers::new(BTreeSet::from(["example.com/tier".to_owned()]));
-        let mut check = |text: Option<&str>, want: Option<(Option<&str>, usize)>, told: &[&str]| {
+        let mut check = |text: Option<&str>, expected: Option<(Option<&str>, usize)>, reported: &[&str]| {
             if let Some(text) = text {
                 machine.put(FILE, text);
             }
-            let mut troubles = Vec::new();
-            let found = containers.of(&machine.roots, CGROUP, &mut troubles);
-            assert_eq!(found.map(|container| (container.name.as_deref(), container.annotations.len())), want, "{text:?}");
-            assert_eq!(troubles.len(), told.len(), "{troubles:?}");
-            assert!(troubles.iter().zip(told).all(|((cgroup, what), told)| cgroup == CGROUP && what.contains(told)), "{troubles:?}");
+            let mut errors = Vec::new();
+            let found = containers.of(&machine.roots, CGROUP, &mut errors);
+            assert_eq!(found.map(|container| (container.name.as_deref(), container.annotations.len())), expected, "{text:?}");
+            assert_eq!(errors.len(), reported.len(), "{errors:?}");
+            assert!(errors.iter().zip(reported).all(|((cgroup, what), text)| cgroup == CGROUP && what.contains(text)), "{errors:?}");
         };
         check(None, None, &["config.json"]);
         check(Some("{\"annotations\": 7}"), None, &[]);

@@ -175,20 +175,20 @@ mod tests {
     }
 
     #[test]
-    fn promotions_break_it_when_far_more_than_two_in_a_hundred_are_beyond() {
+    fn a_bundle_is_rejected_if_many_more_than_two_percent_are_beyond_the_limit() {
         let every = |n: usize| (0..10_000).map(move |at| at % n == 0);
         assert_eq!(broken_at([true; 10]), Some(7));
         assert_eq!(broken_at(every(2)), Some(16));
         assert_eq!(broken_at(every(4)), Some(40));
         assert_eq!(broken_at(every(20)), None);
-        // A disturbance that passes: six periods of one job, once a day.
+        // A short disturbance: six periods of one job, once a day.
         assert_eq!(broken_at((0..100_000).map(|at| at % 1_440 < 6)), None);
-        // What went well for long does not count for what comes then.
+        // Earlier periods within the limit do not outweigh later ones beyond it.
         assert_eq!(broken_at((0..2_000).map(|at| at >= 1_000)), Some(1_007));
     }
 
     #[test]
-    fn what_keeps_its_percentile_is_left_alone() {
+    fn a_bundle_that_keeps_its_percentile_is_not_rejected() {
         let mut random = fastrand::Rng::with_seed(8);
         assert_eq!(broken_at((0..2_000_000).map(|_| random.f64() < 0.02)), None);
         let found: Vec<_> = (0..200).map(|_| broken_at((0..2_000).map(|_| random.f64() < 0.25)).unwrap()).collect();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_counts_the_periods() {
+    fn the_reason_counts_the_periods() {
         let mut watch = Watch::default();
         (0..50).for_each(|_| watch.note("/a", &rated(1), LIMIT));
         (0..9).for_each(|at| watch.note("/a", &rated(if at == 3 { 0 } else { 9_000 }), LIMIT));
@@ -209,21 +209,21 @@ mod tests {
         let mut watch = Watch::default();
         (0..50).for_each(|_| watch.note("/a", &rated(6_000), LIMIT));
         assert_eq!(watch.evidence, 0);
-        // Where nothing may come back, whatever does is too much.
+        // With an objective of zero any promotion is beyond it.
         let mut watch = Watch::default();
         (0..8).for_each(|_| watch.note("/a", &Sample { promotions_ppm: Some((1, 0)), ..QUIET }, LIMIT));
         assert!(watch.breach(&limits()).is_some());
     }
 
     #[test]
-    fn a_job_is_young_until_its_percentile_means_something() {
+    fn a_job_is_young_until_its_history_covers_its_percentile() {
         for (percentile, periods) in [(500_000, 2), (980_000, 50), (990_000, 100), (999_000, 500), (1_000_000, 500)] {
             assert_eq!(periods_to_know(RatioPpm(percentile)), periods, "{percentile} ppm");
         }
     }
 
     #[test]
-    fn a_stall_breaks_it_when_it_lasts() {
+    fn a_lasting_stall_rejects_a_bundle() {
         let check = |what: &str, periods: &[(u64, bool)], broken: bool| {
             let (mut watch, mut total) = (Watch::default(), 500);
             watch.note("/a", &Sample { stall_us: total, ..QUIET }, LIMIT);

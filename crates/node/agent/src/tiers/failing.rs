@@ -1,7 +1,7 @@
-//! Swap devices on which requests fail, as the kernel's log tells.
+//! Swap devices on which requests fail, by the kernel's log.
 //!
-//! No counter does: a failed write leaves the page in memory, a failed read loses it and kills who touched it. Nothing more
-//! is sent to devices while one that is swapped on has failed: which area a page goes to is the kernel's choice.
+//! No counter shows them: a failed write leaves the page in memory, a failed read loses it and the process that accesses it is
+//! killed. While an active swap device fails, nothing is written to any device: the kernel chooses the area of each page.
 
 use std::collections::BTreeMap;
 
@@ -9,54 +9,54 @@ use kernel::Roots;
 use kernel::block::BlockDevice;
 use kernel::kmsg::{Kmsg, Request};
 
-/// What is known of failed requests.
+/// Failed requests of active swap devices.
 #[derive(Debug)]
 pub(super) struct Failing {
     log: Option<Kmsg>,
-    /// By kernel name of the device and kind of request, how many the log told of.
+    /// Number of logged errors by kernel name of the device and kind of request.
     requests: BTreeMap<(String, Request), u64>,
 }
 
 impl Failing {
-    /// Knows of nothing that was before. Where the log cannot be read, nothing will be known: `thermocline doctor` tells.
+    /// Counts errors from now on. If the log cannot be read, none are counted; `thermocline doctor` reports that.
     pub(super) fn new(roots: &Roots) -> Self {
         Self { log: Kmsg::open(roots).ok(), requests: BTreeMap::new() }
     }
 
-    /// Reads on in the log.
+    /// Reads new lines of the log.
     pub(super) fn read(&mut self, roots: &Roots) {
         let errors = self.log.as_mut().and_then(|log| log.swap_errors().ok()).unwrap_or_default();
         for error in errors {
-            // A device that has vanished is told of as such.
+            // A device that no longer exists is reported elsewhere.
             let Ok(device) = BlockDevice::of_number(roots, error.device) else { continue };
             let known = self.requests.entry((device.name().to_owned(), error.request)).or_default();
             *known = known.saturating_add(1);
         }
     }
 
-    /// Forgets devices that are not swapped on any more: what is swapped on anew was mended or replaced.
+    /// Drops devices that are no longer active: if one becomes active again, it was repaired or replaced.
     pub(super) fn keep(&mut self, devices: &[BlockDevice]) {
         self.requests.retain(|(name, _), _| devices.iter().any(|device| device.name() == name));
     }
 
-    /// Whether none has failed.
+    /// Whether no request has failed.
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// Requests that failed, at least, of devices that are swapped on.
+    /// Failed requests of active devices; a lower bound, because the kernel may drop log lines.
     pub(super) fn count(&self) -> u64 {
         self.requests.values().sum()
     }
 
-    /// What is wrong, in words that stay the same while it does.
-    pub(super) fn troubles(&self) -> impl Iterator<Item = String> {
+    /// The errors in words, which stay the same while the error persists.
+    pub(super) fn errors(&self) -> impl Iterator<Item = String> {
         self.requests.keys().map(|(name, request)| {
             let what = match request {
-                Request::Read => "reads fail: what lies there is lost, and a process that touches it is killed (SIGBUS)",
-                Request::Write => "writes fail: what was to go there stays in memory",
+                Request::Read => "reads fail: its pages are lost, and a process that accesses one is killed (SIGBUS)",
+                Request::Write => "writes fail: the pages stay in memory",
             };
-            format!("swap device {name}: {what}; nothing more is sent to swap devices until it is swapped off: see dmesg, and replace it")
+            format!("swap device {name}: {what}; nothing is written to swap devices until it is deactivated: see dmesg, then swapoff and replace it")
         })
     }
 }
@@ -85,32 +85,32 @@ mod tests {
         (machine, areas)
     }
 
-    /// What is logged before and after a swapped on device is read, the troubles told of it, and whether it is still used.
-    fn check(logged: &[&str], said: &[&str], offered: bool) {
+    /// Reads the log after these lines, and checks the reported errors and whether the device is still used.
+    fn check(logged: &[&str], expected: &[&str], offered: bool) {
         let (machine, areas) = machine();
         let mut tiers = Tiers::new(&machine.roots, &Config::default(), None, &daemon::Clock::system(Duration::ZERO));
-        let mut look = |areas: &[SwapArea]| {
-            let troubles = tiers.read(&machine.roots, areas, true, false, Duration::ZERO);
-            (troubles, tiers.offer.device, tiers.view(Duration::ZERO).swap_errors)
+        let mut read = |areas: &[SwapArea]| {
+            let errors = tiers.read(&machine.roots, areas, true, false, Duration::ZERO);
+            (errors, tiers.offer.device, tiers.view(Duration::ZERO).swap_errors)
         };
-        assert_eq!(look(&areas), (vec![], true, 0), "what was before");
-        // One record per read, as the log gives them.
+        assert_eq!(read(&areas), (vec![], true, 0), "earlier errors");
+        // The log returns one record per read.
         for at in 0..logged.len() {
             machine.put(LOG, &[READ, &logged[..=at].concat()].concat());
-            look(&areas);
+            read(&areas);
         }
         for again in ["at once", "still"] {
-            let (troubles, device, errors) = look(&areas);
-            assert_eq!((device, errors), (offered, if said.is_empty() { 0 } else { logged.len() as u64 }), "{logged:?} {again}");
-            assert_eq!(troubles.len(), said.len(), "{troubles:?}");
-            assert!(troubles.iter().zip(said).all(|(trouble, said)| trouble.contains(said) && trouble.contains("vdb")), "{troubles:?}");
+            let (errors, device, count) = read(&areas);
+            assert_eq!((device, count), (offered, if expected.is_empty() { 0 } else { logged.len() as u64 }), "{logged:?} {again}");
+            assert_eq!(errors.len(), expected.len(), "{errors:?}");
+            assert!(errors.iter().zip(expected).all(|(error, text)| error.contains(text) && error.contains("vdb")), "{errors:?}");
         }
-        assert_eq!(look(&[]), (vec![], false, 0), "swapped off");
-        assert_eq!(look(&areas), (vec![], true, 0), "swapped on anew");
+        assert_eq!(read(&[]), (vec![], false, 0), "deactivated");
+        assert_eq!(read(&areas), (vec![], true, 0), "active again");
     }
 
     #[test]
-    fn a_device_that_fails_is_told_of_and_left_until_it_is_swapped_off() {
+    fn a_failing_device_is_reported_and_not_used_until_it_is_deactivated() {
         check(&[], &[], true);
         check(&[READ], &["reads fail"], false);
         check(&[WRITE, WRITE], &["writes fail"], false);

@@ -62,7 +62,7 @@ pub struct Input {
     /// What zswap stored of the job's last offloads.
     #[serde(default, skip_serializing_if = "is_default")]
     pub stored: Stored,
-    /// A sample that was taken for this decision.
+    /// The sample taken at this decision, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampled: Option<Sampled>,
     /// What was charged to the job's write budget since the previous decision.

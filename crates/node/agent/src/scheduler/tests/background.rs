@@ -63,14 +63,14 @@ fn nothing(reason: Reason) -> Decision {
     Decision::Nothing { reason }
 }
 
-fn decided(agent: &Agent) -> Decision {
+fn last(agent: &Agent) -> Decision {
     agent.background(JOB).last.unwrap().decision
 }
 
 /// The decision of a control period at `at` seconds.
-fn look(agent: &mut Agent, seconds: u64) -> Decision {
+fn decide(agent: &mut Agent, seconds: u64) -> Decision {
     agent.control(at(seconds));
-    decided(agent)
+    last(agent)
 }
 
 /// One step of a compaction or a prefetch.
@@ -85,30 +85,30 @@ fn carry_out(agent: &mut Agent) {
     agent.write_journal();
 }
 
-/// What the journal tells of the job, but for how it was taken in.
-fn told(agent: &Agent) -> Vec<String> {
+/// The job's events, except those of its start and of its tier.
+fn events(agent: &Agent) -> Vec<String> {
     let records = agent.records();
-    let told = records.into_iter().filter_map(|record| match record {
+    let events = records.into_iter().filter_map(|record| match record {
         Record::Event { job: Some(_), what, .. } if !what.starts_with("job ") && !what.starts_with("tier ") => Some(what),
         _ => None,
     });
-    told.collect()
+    events.collect()
 }
 
 #[test]
 fn a_frozen_job_is_compacted_once_and_prefetched_on_its_return() {
     let machine = machine();
     let mut agent = start(&machine, "prefetch = true", Options::default());
-    assert_eq!(look(&mut agent, 1_010), nothing(Reason::Foreground));
+    assert_eq!(decide(&mut agent, 1_010), nothing(Reason::Foreground));
     freeze(&machine);
-    assert_eq!(look(&mut agent, 1_020), nothing(Reason::Settling));
-    assert_eq!(look(&mut agent, 1_030), Compact);
+    assert_eq!(decide(&mut agent, 1_020), nothing(Reason::Settling));
+    assert_eq!(decide(&mut agent, 1_030), Compact);
     carry_out(&mut agent);
-    assert_eq!(look(&mut agent, 1_040), nothing(Reason::Done));
+    assert_eq!(decide(&mut agent, 1_040), nothing(Reason::Done));
     thaw(&machine);
-    assert_eq!(look(&mut agent, 1_050), Prefetch);
+    assert_eq!(decide(&mut agent, 1_050), Prefetch);
     carry_out(&mut agent);
-    assert_eq!(look(&mut agent, 1_060), nothing(Reason::Foreground));
+    assert_eq!(decide(&mut agent, 1_060), nothing(Reason::Foreground));
     let want = [
         "not compacted yet: it has just gone to the background",
         "compact: it has settled in the background",
@@ -117,44 +117,44 @@ fn a_frozen_job_is_compacted_once_and_prefetched_on_its_return() {
         "prefetched: 0 B requested",
         "not compacted: it is in the foreground",
     ];
-    assert_eq!(told(&agent), want);
+    assert_eq!(events(&agent), want);
     let replay = agent.replayed();
     assert_eq!((replayed(&replay, "cold_age"), replayed(&replay, "background"), replayed(&replay, "tiering")), (6, 6, 6));
     assert_eq!((replay.skipped, replay.differing), (0, vec![]));
 }
 
 #[test]
-fn a_job_without_cpu_time_is_in_the_background_where_that_is_wanted() {
+fn an_idle_job_is_in_the_background_if_configured() {
     let machine = machine();
     let mut agent = start(&machine, "idle = \"60s\"", Options::default());
-    assert_eq!(look(&mut agent, 1_010), nothing(Reason::Foreground));
+    assert_eq!(decide(&mut agent, 1_010), nothing(Reason::Foreground));
     use_cpu(&machine, 11);
-    assert_eq!(look(&mut agent, 1_040), nothing(Reason::Foreground));
-    assert_eq!(look(&mut agent, 1_099), nothing(Reason::Foreground));
-    assert_eq!(look(&mut agent, 1_100), nothing(Reason::Settling));
-    assert_eq!(look(&mut agent, 1_105), Compact);
+    assert_eq!(decide(&mut agent, 1_040), nothing(Reason::Foreground));
+    assert_eq!(decide(&mut agent, 1_099), nothing(Reason::Foreground));
+    assert_eq!(decide(&mut agent, 1_100), nothing(Reason::Settling));
+    assert_eq!(decide(&mut agent, 1_105), Compact);
 }
 
 #[test]
-fn a_hint_is_followed_at_once_and_outlives_the_agent() {
+fn a_hint_takes_effect_at_once_and_survives_a_restart() {
     let machine = machine();
     let mut agent = start(&machine, "", Options::default());
     agent.take_hint(JOB, Some(Hint::Background));
-    assert_eq!(decided(&agent), nothing(Reason::Settling));
-    assert_eq!(look(&mut agent, 1_010), Compact);
+    assert_eq!(last(&agent), nothing(Reason::Settling));
+    assert_eq!(decide(&mut agent, 1_010), Compact);
     agent.take_hint(JOB, Some(Hint::Foreground));
-    assert_eq!(decided(&agent), nothing(Reason::Foreground));
-    assert!(agent.background(JOB).plan.is_none(), "what has begun ends");
+    assert_eq!(last(&agent), nothing(Reason::Foreground));
+    assert!(agent.background(JOB).plan.is_none(), "the compaction ends");
     agent.take_hint(JOB, Some(Hint::Background));
     agent.take_hint("/z", None);
     agent.control(at(1_020));
-    assert!(told(&agent).iter().any(|what| what.contains("came too late")));
+    assert!(events(&agent).iter().any(|what| what.contains("came too late")));
     drop(agent);
     let mut next = start(&machine, "", Options::default());
     assert_eq!(next.background(JOB).hint, Some(Hint::Background));
     freeze(&machine);
     next.take_hint(JOB, None);
-    assert_eq!(decided(&next), nothing(Reason::Settling), "frozen, as we see for ourselves");
+    assert_eq!(last(&next), nothing(Reason::Settling), "the job is frozen");
 }
 
 #[test]
@@ -163,13 +163,13 @@ fn nothing_is_compacted_while_the_machine_is_short_of_memory() {
         let machine = machine();
         let mut agent = start(&machine, "pressure_max = \"2%\"", Options::default());
         freeze(&machine);
-        look(&mut agent, 1_010);
+        decide(&mut agent, 1_010);
         shorten(&machine);
-        let found = look(&mut agent, 1_020);
+        let found = decide(&mut agent, 1_020);
         assert_eq!(found, if put_off { nothing(Reason::MachineUnderPressure) } else { Compact });
         calm(&machine);
         if put_off {
-            assert_eq!(look(&mut agent, 1_030), Compact);
+            assert_eq!(decide(&mut agent, 1_030), Compact);
         }
         // And in the middle of it.
         shorten(&machine);
@@ -179,14 +179,14 @@ fn nothing_is_compacted_while_the_machine_is_short_of_memory() {
         assert_eq!(compact(&mut agent), None, "until the next period");
         agent.publish();
         assert_eq!(agent.view().get().jobs[0].explanation == "compaction waits after 0 B", put_off);
-        look(&mut agent, 1_040);
+        decide(&mut agent, 1_040);
         assert_eq!(waits(&agent), put_off.then_some(true));
         calm(&machine);
-        look(&mut agent, 1_050);
+        decide(&mut agent, 1_050);
         assert_eq!(waits(&agent), put_off.then_some(false));
         carry_out(&mut agent);
         assert_eq!(waits(&agent), None);
-        let waited = told(&agent).iter().filter(|what| what.starts_with("compaction waits")).count();
+        let waited = events(&agent).iter().filter(|what| what.starts_with("compaction waits")).count();
         assert_eq!(waited, usize::from(put_off));
     };
     check(|machine| pressure(machine, "2.00"), true);
@@ -196,14 +196,14 @@ fn nothing_is_compacted_while_the_machine_is_short_of_memory() {
 }
 
 #[test]
-fn who_only_looks_decides_and_does_nothing() {
+fn an_observed_job_is_decided_for_and_not_compacted() {
     let check = |class: &str, dry_run: bool| {
         let machine = machine();
         freeze(&machine);
         let job = format!("[background]\nsettle = \"0s\"\n[[job]]\ncgroup = \"{JOB}\"\npolicy = \"background\"\nclass = \"{class}\"\n");
         let mut agent = Agent::new(machine.roots.clone(), machine.config(&job), Options { dry_run, ephemeral: true }).unwrap();
         agent.scan(at(1_000));
-        assert_eq!(look(&mut agent, 1_010), nothing(Reason::Vetoed(Veto::ObserveOnly)));
+        assert_eq!(decide(&mut agent, 1_010), nothing(Reason::Vetoed(Veto::ObserveOnly)));
         assert_eq!(compact(&mut agent), None);
     };
     check("observe", false);
@@ -211,29 +211,29 @@ fn who_only_looks_decides_and_does_nothing() {
 }
 
 #[test]
-fn a_kernel_file_that_cannot_be_read_costs_a_period_and_is_told_once() {
+fn an_unreadable_kernel_file_costs_a_period_and_is_reported_once() {
     let machine = machine();
     let mut agent = start(&machine, "", Options::default());
     freeze(&machine);
-    look(&mut agent, 1_010);
+    decide(&mut agent, 1_010);
     pressure(&machine, "much");
     for at in [1_020, 1_030] {
-        assert_eq!(look(&mut agent, at), nothing(Reason::Settling), "the last one stands");
+        assert_eq!(decide(&mut agent, at), nothing(Reason::Settling), "the last decision is kept");
     }
     calm(&machine);
-    assert_eq!(look(&mut agent, 1_040), Compact);
+    assert_eq!(decide(&mut agent, 1_040), Compact);
     agent.write_journal();
-    assert_eq!(told(&agent).iter().filter(|what| what.contains("proc/pressure/memory")).count(), 1);
+    assert_eq!(events(&agent).iter().filter(|what| what.contains("proc/pressure/memory")).count(), 1);
 }
 
 #[test]
-fn a_device_is_waited_for_before_a_job_counts_as_compacted() {
+fn compaction_waits_for_the_device() {
     let check = |device_takes_it: bool, last_words: &str| {
         let machine = machine();
         let mut agent = start(&machine, "", Options::default());
         freeze(&machine);
-        look(&mut agent, 1_010);
-        assert_eq!(look(&mut agent, 1_020), Compact);
+        decide(&mut agent, 1_010);
+        assert_eq!(decide(&mut agent, 1_020), Compact);
         agent.context.tiers.offer.device = true;
         machine.set(JOB, "memory.stat", "anon 0\nswapcached 1048576\nfile_writeback 1048576");
         for _ in 0..10 {
@@ -243,8 +243,8 @@ fn a_device_is_waited_for_before_a_job_counts_as_compacted() {
             machine.set(JOB, "memory.stat", "anon 0\nswapcached 0\nfile_writeback 0");
         }
         carry_out(&mut agent);
-        let told = told(&agent);
-        assert!(told.last().unwrap().ends_with(last_words), "{told:?}");
+        let events = events(&agent);
+        assert!(events.last().unwrap().ends_with(last_words), "{events:?}");
     };
     check(true, "deactivated");
     check(false, "the swap device takes no more");

@@ -176,6 +176,6 @@ fn a_bundle_that_brings_too_much_back_is_left() {
     };
     // The job is young for twenty periods with far memory, and eight more are enough.
     check("cold_age", Some(28));
-    // What comes back is no measure of a policy that goes by stalls.
+    // Promotions are no objective of a policy that uses stalls.
     check("pressure", None);
 }

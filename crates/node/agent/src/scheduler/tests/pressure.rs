@@ -48,7 +48,7 @@ fn period(agent: &mut Agent, seconds: u64) -> Period {
 }
 
 #[test]
-fn a_job_is_asked_for_memory_until_it_stalls() {
+fn a_job_is_reclaimed_from_until_it_stalls() {
     let machine = machine();
     let mut agent = agent(&machine, "class = \"standard\"\npolicy = \"pressure\"", Options::default());
     assert_eq!(period(&mut agent, 1_006).step.decision, Decision::Hold { reason: Hold::NoHistory });
@@ -69,7 +69,7 @@ fn a_job_is_asked_for_memory_until_it_stalls() {
 }
 
 #[test]
-fn the_tier_is_set_in_the_jobs_cgroup_and_undone() {
+fn the_tier_is_set_in_the_jobs_cgroup_and_restored() {
     let check = |tier: &str, writeback: &str, zswap_max: &str| {
         let machine = machine();
         let rule = format!("class = \"standard\"\npolicy = \"pressure\"\ntier = \"{tier}\"");
@@ -87,7 +87,7 @@ fn the_tier_is_set_in_the_jobs_cgroup_and_undone() {
 }
 
 #[test]
-fn page_cache_needs_no_swap_and_auto_leaves_the_rest_to_its_age() {
+fn page_cache_needs_no_swap_and_auto_leaves_anonymous_memory_to_its_age() {
     let check = |rule: &str, swaps: &str| {
         let machine = machine();
         machine.put("proc/swaps", swaps);
@@ -104,7 +104,7 @@ fn page_cache_needs_no_swap_and_auto_leaves_the_rest_to_its_age() {
 }
 
 #[test]
-fn what_forbids_reclaim_is_the_reason_to_hold() {
+fn a_veto_is_the_reason_to_hold() {
     let check = |class: &str, dry_run: bool, prepare: fn(&Machine), want: Hold| {
         let machine = machine();
         let rule = format!("class = \"{class}\"\npolicy = \"pressure\"");
@@ -121,7 +121,7 @@ fn what_forbids_reclaim_is_the_reason_to_hold() {
 }
 
 #[test]
-fn trouble_is_told_once_and_stops_nothing_else() {
+fn an_error_is_reported_once_and_affects_one_job() {
     let machine = machine();
     let _ = machine.cgroup("/b");
     let text = "class = \"standard\"\npolicy = \"pressure\"\n[[job]]\ncgroup = \"/b\"\nclass = \"standard\"\npolicy = \"pressure\"";
@@ -133,9 +133,9 @@ fn trouble_is_told_once_and_stops_nothing_else() {
     assert_eq!(agent.pressure(JOB).recent().unwrap().len(), 3);
     agent.stop();
     let records = agent.records();
-    let told = records
+    let reported = records
         .iter()
         .filter(|record| matches!(record, Record::Event { job: Some(job), what, .. } if job == "/b" && what.contains("pressure")));
-    // Once in the record of its start, once as the trouble.
-    assert_eq!(told.count(), 2);
+    // Once in the event of its start, once as the error.
+    assert_eq!(reported.count(), 2);
 }

@@ -47,12 +47,12 @@ fn entries_of(machine: &Machine) -> u64 {
 }
 
 #[test]
-fn periods_are_summed_by_the_minutes_they_begin_in() {
+fn periods_are_summed_by_the_minutes_in_which_they_begin() {
     let machine = machine_with_job();
     machine.put("proc/sys/kernel/hostname", "fake\n");
     let mut agent = agent(&machine);
-    let (mut recorder, told) = start(&machine, &agent).unwrap().unwrap();
-    assert_eq!(told, [""; 0]);
+    let (mut recorder, reports) = start(&machine, &agent).unwrap().unwrap();
+    assert_eq!(reports, [""; 0]);
     // The window of the scans is 120 s: a decision every minute reads each scan's promotions twice.
     for minute in 1..=12u64 {
         machine.set(JOB, "memory.current", &(minute * 1_000).to_string());
@@ -92,7 +92,7 @@ fn periods_are_summed_by_the_minutes_they_begin_in() {
         [(minute(54), 2, MINUTE, 1_500, 10, 3), (minute(55), 5, 5 * MINUTE, 5_000, 50, 25), (minute(60), 5, 5 * MINUTE, 10_000, 50, 50)];
     assert_eq!(shown, want);
     let killed: Vec<_> = entries.iter().map(|entry| entry.figures.oom_kills).collect();
-    assert_eq!(killed, [0, 1, 1], "those of minutes 6 and 12; what was before the agent looked is not its to tell");
+    assert_eq!(killed, [0, 1, 1], "those of minutes 6 and 12; earlier kills do not count");
     assert!(entries.iter().all(|entry| entry.figures.agent_start_unix_ms == entries[0].figures.agent_start_unix_ms));
     assert!(entries[0].figures.agent_start_unix_ms > 0);
     // Scans ended in minutes 1, 3, 5 ...; the first has no window.
@@ -107,7 +107,7 @@ fn periods_are_summed_by_the_minutes_they_begin_in() {
 }
 
 #[test]
-fn an_agent_that_is_killed_loses_only_what_it_was_summing() {
+fn a_killed_agent_loses_only_unfinished_entries() {
     let machine = machine_with_job();
     machine.put("proc/sys/kernel/hostname", "fake\n");
     // Entries of a second, so that the clock need not be another than the real one.
@@ -128,7 +128,7 @@ fn an_agent_that_is_killed_loses_only_what_it_was_summing() {
 }
 
 #[test]
-fn a_store_that_is_away_is_told_of_once_and_when_it_is_back() {
+fn an_error_of_the_store_is_reported_once_and_its_end_as_well() {
     let machine = machine_with_job();
     machine.put("store", "a file where the directory should be");
     let mut agent = agent(&machine);
@@ -140,25 +140,25 @@ fn a_store_that_is_away_is_told_of_once_and_when_it_is_back() {
     // The job is gone, and the hour over: there is a file to send.
     let none = Jobs::new();
     let later = now + 120 * MINUTE;
-    let mut told = |piece: &str| {
+    let mut reported = |piece: &str| {
         let start = Instant::now();
         loop {
             match recorder.take(&[], &none, 0, later).as_slice() {
-                [] => assert!(start.elapsed() < seconds(60), "never told: {piece}"),
-                [told] => return assert!(told.contains(piece), "{told}"),
+                [] => assert!(start.elapsed() < seconds(60), "never reported: {piece}"),
+                [report] => return assert!(report.contains(piece), "{report}"),
                 more => panic!("{more:?}"),
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    told("files wait in");
+    reported("files wait in");
     std::fs::remove_file(machine.path("store")).unwrap();
-    told("takes files again");
+    reported("accepts files again");
     assert_eq!(entries_of(&machine), 1);
 }
 
 #[test]
-fn a_clock_that_is_set_back_does_not_reorder_entries() {
+fn a_clock_set_back_does_not_reorder_entries() {
     let machine = machine_with_job();
     machine.put("proc/sys/kernel/hostname", "fake\n");
     let mut agent = agent(&machine);
