@@ -1,8 +1,9 @@
 //! A pointer chase: a program with a known number of accesses, for calibrating the emulator.
 //!
-//! Its pages form one random cycle; each holds the number of the next page, so that no access can begin before the previous
-//! one has finished, and none is repeated before all others. It reads commands from standard input: for a line `N` it makes
-//! `N` accesses in each thread and prints a [`ChaseResult`] as JSON; for `0` it checks the content of every page.
+//! Its pages form one random cycle; each holds the number of the next page, so that no access can begin before the
+//! previous one has finished, and none is repeated before all others. It reads commands from standard input: for a line
+//! `N` it makes `N` accesses in each thread and prints a [`ChaseResult`] as JSON; for `0` it checks the content of
+//! every page.
 
 use std::io::{BufRead, Write};
 use std::time::Instant;

@@ -28,8 +28,8 @@ pub fn is_slow(seed: u64, block: u64, share: RatioPpm) -> bool {
     among(seed, block / BLOCK, share)
 }
 
-/// Returns whether the page at address `page` is parked in this draw. Draws are independent, so that over many of them every
-/// page has the same weight.
+/// Returns whether the page at address `page` is parked in this draw. Draws are independent, so that over many of them
+/// every page has the same weight.
 #[must_use]
 pub fn is_sampled(seed: u64, draw: u64, page: u64, share: RatioPpm) -> bool {
     among(seed.wrapping_add(mix(draw)), (page / PAGE) | (1 << 63), share)

@@ -1,8 +1,8 @@
 //! Events: changes of the program to its address space, which parked pages have to follow.
 //!
-//! A thread that makes a change continues as soon as the message about it has been read, and until then pages cannot be moved
-//! (`EAGAIN`). A change may therefore have to be read while another is handled; it is handled afterwards. A fork is handled at
-//! once, because the child lacks the pages that are parked at that moment.
+//! A thread that makes a change continues as soon as the message about it has been read, and until then pages cannot be
+//! moved (`EAGAIN`). A change may therefore have to be read while another is handled; it is handled afterwards. A fork
+//! is handled at once, because the child lacks the pages that are parked at that moment.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,17 +16,6 @@ use crate::userfaultfd::Event;
 const ENOENT: i32 = 2;
 const EAGAIN: i32 = 11;
 const EEXIST: i32 = 17;
-
-/// Events that are not handled yet.
-#[derive(Debug, Default)]
-pub(crate) struct Pending {
-    /// Events that were read.
-    events: VecDeque<Event>,
-    /// Pages of faults that were read.
-    faults: Vec<u64>,
-    /// A mapping that has moved, and its new address, while its parked pages are restored there.
-    moving: Option<(Range<u64>, u64)>,
-}
 
 /// Parked pages that a forked child lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,8 +102,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Frees the parked pages of a range. The range is unregistered meanwhile, because the event of a registered range would
-    /// make the helper wait for itself.
+    /// Frees the parked pages of a range. The range is unregistered meanwhile, because the event of a registered range
+    /// would make the helper wait for itself.
     fn discard(&self, range: &Range<u64>, helper: &mut Helper) -> kernel::Result<()> {
         for block in self.overlapping(range) {
             let part = block.max(range.start)..(block + BLOCK).min(range.end);
@@ -200,8 +189,8 @@ impl Memory {
         Ok(missing)
     }
 
-    /// Copies the parked pages to a forked child, and releases it. Meanwhile, threads of the parent that fault wait, so that the
-    /// child gets the content at the time of the fork.
+    /// Copies the parked pages to a forked child, and releases it. Meanwhile, threads of the parent that fault wait, so
+    /// that the child gets the content at the time of the fork.
     fn copy_to_child(&mut self, child: u64, helper: &mut Helper) -> kernel::Result<()> {
         self.forks += 1;
         let mut children = vec![(child, self.missing()?)];

@@ -1,25 +1,28 @@
 //! Emulates slow memory under a program, on a machine without slow memory.
 //!
-//! A share of the program's anonymous memory is slow, in blocks of 2 MiB. Pages of slow blocks are **parked**: moved to another
-//! address within the address space ([`helper`]). An access to a parked page faults, waits for the latency of slow memory, and
-//! finds the page restored. The page then stays **open** until a number of other pages have been opened after it: a burst of
-//! accesses to a page is charged once, like a TLB miss (Thermostat section 4.2 does the same in a modified kernel).
+//! A share of the program's anonymous memory is slow, in blocks of 2 MiB. Pages of slow blocks are **parked**: moved to
+//! another address within the address space ([`helper`]). An access to a parked page faults, waits for the latency of
+//! slow memory, and finds the page restored. The page then stays **open** until a number of other pages have been
+//! opened after it: a burst of accesses to a page is charged once, like a TLB miss (Thermostat section 4.2 does the
+//! same in a modified kernel).
 //!
-//! Slow blocks are chosen at random, or by the agent's policy `slowdown` from counted accesses ([`placement`]). Memory may
-//! alternate between slow and fast, so that the program's own figures can be compared within one run, whatever else the machine
-//! does.
+//! Slow blocks are chosen at random, or by the agent's policy `slowdown` from counted accesses ([`placement`]). Memory
+//! may alternate between slow and fast, so that the program's own figures can be compared within one run, whatever else
+//! the machine does.
 //!
 //! # Latencies below that of a fault
-//! A fault itself costs several microseconds: the **floor**, measured at each start ([`floor`]). A latency `t` below it is
-//! emulated by parking only a share `s` of the slow pages at a time, chosen at random every [`session::DRAW`], and charging
-//! `t / s` for an access to one of these. An access to a slow page then costs `s * t / s = t` on average. Throughput is that of
-//! slow memory; single latencies are not.
+//! A fault itself costs several microseconds: the **floor**, measured at each start ([`floor`]). A latency `t` below it
+//! is emulated by parking only a share `s` of the slow pages at a time, chosen at random every [`session::DRAW`], and
+//! charging `t / s` for an access to one of these. An access to a slow page then costs `s * t / s = t` on average.
+//! Throughput is that of slow memory; single latencies are not.
 //!
 //! # Limitations
-//! Only private anonymous memory in whole blocks is slow: no files, no shared memory, no stack of the first thread. Huge pages
-//! of slow blocks are split. A partly slow range consists of several mappings, which `mremap(2)` does not accept as one range.
-//! Forked children run at full speed, on copies of parked pages. Limits of real memory other than latency (bandwidth, parallel
-//! misses of a core) are not emulated: every access to a parked page stalls its thread for the whole latency.
+//! Only private anonymous memory in whole blocks is slow: no files, no shared memory, no stack of the first thread.
+//! Huge pages of slow blocks are split. A partly slow range consists of several mappings, which `mremap(2)` does not
+//! accept as one range. Forked children run at full speed, on copies of parked pages. Limits of real memory other than
+//! latency (bandwidth, parallel misses of a core) are not emulated: every access to a parked page stalls its thread for
+//! the whole latency.
+#![deny(missing_docs)]
 
 pub mod chase;
 pub mod choice;
@@ -27,6 +30,7 @@ mod events;
 pub mod floor;
 pub mod helper;
 mod memory;
+mod pending;
 pub mod phases;
 pub mod placement;
 mod ptrace;

@@ -9,12 +9,12 @@ use kernel::pagemap::{Entry, Pagemap};
 use units::RatioPpm;
 
 use crate::choice::{BLOCK, PAGE, is_sampled, is_slow};
-use crate::events::Pending;
 use crate::helper::{CALLS_MAX, Call, Helper, Reply, parking};
+use crate::pending::Pending;
 use crate::placement::Placement;
 
-/// How long pages freed by the program are not parked. The kernel reports `madvise(2)` before it frees the pages, and not
-/// when it has finished: a page parked in between would keep its old content.
+/// How long pages freed by the program are not parked. The kernel reports `madvise(2)` before it frees the pages, and
+/// not when it has finished: a page parked in between would keep its old content.
 const FREED_FOR: Duration = Duration::from_secs(10);
 
 /// Pages per block.
@@ -30,7 +30,8 @@ pub(crate) struct Choice {
     pub(crate) draw: u64,
 }
 
-/// Slow blocks of one program. Stores which blocks are registered; the state of their pages is always read from the kernel.
+/// Slow blocks of one program. Stores which blocks are registered; the state of their pages is always read from the
+/// kernel.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pagemap: Pagemap,
@@ -86,8 +87,8 @@ impl Memory {
         self.blocks.values().filter(|accesses| **accesses > 0).count() as u64
     }
 
-    /// Registers new slow blocks, and parks the pages of this draw. `initial` is whether the first period has just begun. Returns
-    /// the number of moved pages; `None` if an event has to be handled first.
+    /// Registers new slow blocks, and parks the pages of this draw. `initial` is whether the first period has just
+    /// begun. Returns the number of moved pages; `None` if an event has to be handled first.
     pub(crate) fn survey(&mut self, vmas: &[Vma], choice: Choice, initial: bool, helper: &mut Helper) -> kernel::Result<Option<u64>> {
         let found: Vec<u64> =
             vmas.iter().filter(|vma| is_eligible(vma)).flat_map(blocks_of).filter(|block| !self.is_parking(*block)).collect();
@@ -158,7 +159,8 @@ impl Memory {
                 .collect();
             for batch in calls.chunks(CALLS_MAX) {
                 let Some(replies) = helper.run(batch)? else { return Ok(None) };
-                // A page that cannot be moved (pinned, or shared after a fork) ends its run; the next survey tries again.
+                // A page that cannot be moved (pinned, or shared after a fork) ends its run; the next survey tries
+                // again.
                 moved += replies.iter().map(|reply| bytes_done(reply) / PAGE).sum::<u64>();
             }
         }
@@ -232,8 +234,8 @@ fn has_content(entry: &Entry) -> bool {
     entry.present() || entry.swapped()
 }
 
-/// Returns the pages that have content and pass the test, as runs of adjacent addresses. `entries` may be those of the parking
-/// address.
+/// Returns the pages that have content and pass the test, as runs of adjacent addresses. `entries` may be those of the
+/// parking address.
 fn runs(block: u64, entries: &[Entry], mut test: impl FnMut(u64) -> bool) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     let pages = (0..).map(|at| block + at * PAGE);

@@ -1,16 +1,16 @@
 //! Slow blocks for a tolerable slowdown: the agent's policy `slowdown`, with counted accesses.
 //!
 //! In the first period all blocks are *measured*: their pages are parked in alternation, like those of slow blocks, and
-//! accesses are counted. Then the policy places the least accessed blocks, as in Thermostat (section 3), which also counts
-//! faults. Accesses to slow blocks are always counted, and at the end of each period the most accessed ones are promoted until
-//! the rest is within the budget. A block that is fast then stays fast, and so does a block that appears later: measuring it
-//! would cost as much as if it were slow.
+//! accesses are counted. Then the policy places the least accessed blocks, as in Thermostat (section 3), which also
+//! counts faults. Accesses to slow blocks are always counted, and at the end of each period the most accessed ones are
+//! promoted until the rest is within the budget. A block that is fast then stays fast, and so does a block that appears
+//! later: measuring it would cost as much as if it were slow.
 //!
 //! # Rate
-//! Only accesses to parked pages are counted, a share `s` of the pages of a block. `K` of them in a time `w` are a rate of
-//! `K / (s w)`. The time is the program's processor time in all threads, without the time of faults. Relative to elapsed time,
-//! the rate would depend on how long the program waits, and on other work on the machine; relative to its processor time it
-//! does not.
+//! Only accesses to parked pages are counted, a share `s` of the pages of a block. `K` of them in a time `w` are a rate
+//! of `K / (s w)`. The time is the program's processor time in all threads, without the time of faults. Relative to
+//! elapsed time, the rate would depend on how long the program waits, and on other work on the machine; relative to its
+//! processor time it does not.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -120,8 +120,8 @@ impl Placement {
         self.blocks.values().filter(|row| row.state == State::Slow).count() as u64
     }
 
-    /// Decides after a period in which the program used the processor time `own` and a share `sample` of pages was parked.
-    /// `exists` returns whether a block still exists.
+    /// Decides after a period in which the program used the processor time `own` and a share `sample` of pages was
+    /// parked. `exists` returns whether a block still exists.
     pub(crate) fn end_period(&mut self, own: Duration, sample: RatioPpm, exists: impl Fn(u64) -> bool) {
         self.blocks.retain(|block, _| exists(*block));
         let exposure_us = u64::try_from(own.as_micros() * u128::from(sample.0) / 1_000_000).unwrap_or(u64::MAX);

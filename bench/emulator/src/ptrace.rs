@@ -1,8 +1,8 @@
 //! A program stopped at its start, which can be made to execute system calls: `ptrace(2)`.
 //!
-//! Only for children of this process. [`Traced::spawn`] stops the program at its first instruction, [`Traced::call`] makes it
-//! execute system calls there, and [`Traced::release`] restores its state and lets it run. x86-64 only: the instruction and
-//! the registers of a system call differ on every architecture.
+//! Only for children of this process. [`Traced::spawn`] stops the program at its first instruction, [`Traced::call`]
+//! makes it execute system calls there, and [`Traced::release`] restores its state and lets it run. x86-64 only: the
+//! instruction and the registers of a system call differ on every architecture.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -35,8 +35,8 @@ impl Traced {
     /// (`PR_SET_PDEATHSIG`), and its addresses are the same in every run (`ADDR_NO_RANDOMIZE`).
     ///
     /// # Errors
-    /// [`crate::Error::Start`] if the program cannot be started; [`Error::Unsupported`] on another architecture than x86-64;
-    /// [`Error::Io`] if it cannot be traced.
+    /// [`crate::Error::Start`] if the program cannot be started; [`Error::Unsupported`] on another architecture than
+    /// x86-64; [`Error::Io`] if it cannot be traced.
     pub fn spawn(mut command: Command) -> crate::Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             return Err(Error::Unsupported {
@@ -52,8 +52,8 @@ impl Traced {
             if !kernel::process::end_with(parent).map_err(io::Error::other)? {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            // SAFETY: personality takes no pointer; TRACEME ignores its other arguments. Both affect only this child, between
-            // fork and exec.
+            // SAFETY: personality takes no pointer; TRACEME ignores its other arguments. Both affect only this child,
+            // between fork and exec.
             let done = unsafe {
                 libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) != -1 && libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) != -1
             };

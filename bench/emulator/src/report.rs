@@ -18,8 +18,8 @@ const OVER_FLOOR: u64 = 2;
 /// Lower limit of the share of pages that is representative: 1 %.
 const SAMPLE_MIN: RatioPpm = RatioPpm(10_000);
 
-/// Returns the share of slow pages to park at a time, such that an access to a parked page costs well over the floor and an
-/// access to a slow page costs the latency on average.
+/// Returns the share of slow pages to park at a time, such that an access to a parked page costs well over the floor
+/// and an access to a slow page costs the latency on average.
 ///
 /// # Errors
 /// [`Error::TooFast`] if it would be less than 1 %.
@@ -33,16 +33,16 @@ pub fn sample(latency_ns: u64, floor_ns: u64) -> Result<RatioPpm> {
     Ok(share.min(RatioPpm::ONE))
 }
 
-/// Returns the delay of an access to a parked page in addition to the floor, such that an access to a slow page costs the latency
-/// on average.
+/// Returns the delay of an access to a parked page in addition to the floor, such that an access to a slow page costs
+/// the latency on average.
 #[must_use]
 pub fn delay(latency_ns: u64, floor_ns: u64, sample: RatioPpm) -> Duration {
     let charge = u128::from(latency_ns) * 1_000_000 / u128::from(sample.0.max(1));
     Duration::from_nanos(u64::try_from(charge).unwrap_or(u64::MAX).saturating_sub(floor_ns))
 }
 
-/// Returns the number of parked pages that are open at a time, which corresponds to `open` of all slow pages: the same share as
-/// is parked, at least one.
+/// Returns the number of parked pages that are open at a time, which corresponds to `open` of all slow pages: the same
+/// share as is parked, at least one.
 #[must_use]
 pub fn open(open: u64, sample: RatioPpm) -> u64 {
     (open.saturating_mul(sample.0.into()) / 1_000_000).max(1)
@@ -75,13 +75,13 @@ pub struct Report {
     pub slow_accesses_per_second: f64,
     /// Stall time in all threads: accesses times latency.
     pub stall_seconds: f64,
-    /// Slowdown: stall time relative to the time without stalls. Threads that wait at the same time all count, so this is an upper
-    /// bound for several threads.
+    /// Slowdown: stall time relative to the time without stalls. Threads that wait at the same time all count, so this
+    /// is an upper bound for several threads.
     pub slowdown_ratio: f64,
     /// Processor time of the program in that time, in all threads, without the time of faults.
     pub cpu_seconds: f64,
-    /// Stall time relative to that processor time: the slowdown of a program that never idles. Independent of idle time and of
-    /// other work on the machine.
+    /// Stall time relative to that processor time: the slowdown of a program that never idles. Independent of idle time
+    /// and of other work on the machine.
     pub slowdown_of_cpu_ratio: f64,
     /// Number of first accesses to pages, which are not delayed.
     pub first_touches: u64,

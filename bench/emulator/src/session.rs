@@ -30,8 +30,8 @@ const DRAW_POLICY: Duration = Duration::from_secs(1);
 /// The same while blocks are measured: most pages should be in some draw of the period.
 const DRAW_MEASURING: Duration = Duration::from_millis(100);
 
-/// Share of the sample that is parked while all blocks are measured: faults use processor time of the program, and must not
-/// use most of it.
+/// Share of the sample that is parked while all blocks are measured: faults use processor time of the program, and must
+/// not use most of it.
 const SAMPLE_MEASURING: RatioPpm = RatioPpm(500_000);
 
 /// Parameters of the emulation.

@@ -1,7 +1,7 @@
 //! Page faults handled in user space: `userfaultfd(2)`, `include/uapi/linux/userfaultfd.h`.
 //!
-//! Requests are plain words, because another process makes them: the kernel accepts `UFFDIO_MOVE` only from a process that
-//! shares the address space (`userfaultfd_move()` in `fs/userfaultfd.c`), so [`crate::helper`] makes it there.
+//! Requests are plain words, because another process makes them: the kernel accepts `UFFDIO_MOVE` only from a process
+//! that shares the address space (`userfaultfd_move()` in `fs/userfaultfd.c`), so [`crate::helper`] makes it there.
 #![allow(unsafe_code)]
 
 use std::io;

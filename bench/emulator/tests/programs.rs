@@ -1,4 +1,5 @@
-//! `thermocline-emulator` with a real program: memory keeps its content whatever the program does and whichever process is killed.
+//! `thermocline-emulator` with a real program: memory keeps its content whatever the program does and whichever process
+//! is killed.
 //!
 //! Skipped, with a message, if `userfaultfd(2)` or `ptrace(2)` is not permitted or there is no Python.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not cover the functions beside the tests")]
@@ -71,7 +72,8 @@ fn unused_memory_becomes_slow_within_a_tolerable_slowdown() {
     let directory = tempfile::tempdir().unwrap();
     let filled = directory.path().join("filled");
     let filled = filled.to_str().unwrap();
-    // The slowdown is so high that a short period suffices for unused memory; the eighth that is used exceeds it tenfold.
+    // The slowdown is so high that a short period suffices for unused memory; the eighth that is used exceeds it
+    // tenfold.
     let options =
         ["--format", "json", "--latency", "100us", "--slowdown", "50%", "--period", "3s", "--alternate", "2s", "--wait-for", filled];
     let output = emulator(&options, &python, "uneven").arg(filled).output().unwrap();

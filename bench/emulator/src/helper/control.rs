@@ -42,8 +42,8 @@ impl Control {
     fn word(&self, offset: u64) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset < Self::LENGTH, "an offset within the area");
         let at = usize::try_from(offset / 8).unwrap_or(0);
-        // SAFETY: the offset is within the mapping, which lives as long as `self`, is aligned, and is only accessed in whole
-        // words, here as atomics and in the helper by single instructions.
+        // SAFETY: the offset is within the mapping, which lives as long as `self`, is aligned, and is only accessed in
+        // whole words, here as atomics and in the helper by single instructions.
         unsafe { AtomicU64::from_ptr(self.here.add(at)) }
     }
 

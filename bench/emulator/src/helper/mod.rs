@@ -1,15 +1,16 @@
 //! The helper: a small process in the address space of the emulated program, which handles its page faults.
 //!
-//! Pages are **parked** by `UFFDIO_MOVE` at [`parking`], an address in the same address space that the program does not use,
-//! and moved back when the program accesses them. The kernel accepts that call only from a process that shares the address
-//! space, hence the helper: the program creates it with `clone(CLONE_VM | CLONE_PARENT)` before its first instruction. It is a
-//! child of the emulator, with its own file descriptors; the program sees only a few additional mappings. Its code
-//! (`helper/x86_64.s`) handles faults on parked pages and on pages that were never accessed by itself; it reports all other
-//! events to the emulator ([`Helper`]), and makes the system calls that the emulator requests.
+//! Pages are **parked** by `UFFDIO_MOVE` at [`parking`], an address in the same address space that the program does not
+//! use, and moved back when the program accesses them. The kernel accepts that call only from a process that shares the
+//! address space, hence the helper: the program creates it with `clone(CLONE_VM | CLONE_PARENT)` before its first
+//! instruction. It is a child of the emulator, with its own file descriptors; the program sees only a few additional
+//! mappings. Its code (`helper/x86_64.s`) handles faults on parked pages and on pages that were never accessed by
+//! itself; it reports all other events to the emulator ([`Helper`]), and makes the system calls that the emulator
+//! requests.
 //!
-//! Content is never lost: the helper lives as long as the program may fault, whichever other process is killed. It exits when
-//! the program has exited, which a pidfd shows. The program is killed when the emulator exits (`PR_SET_PDEATHSIG`); if only the
-//! helper is killed, faults wait, because the emulator holds the userfaultfd as well.
+//! Content is never lost: the helper lives as long as the program may fault, whichever other process is killed. It
+//! exits when the program has exited, which a pidfd shows. The program is killed when the emulator exits
+//! (`PR_SET_PDEATHSIG`); if only the helper is killed, faults wait, because the emulator holds the userfaultfd as well.
 //!
 //! All pages are moved with the descriptor that reports changes to the address space: until a change has been read, the
 //! kernel refuses to move pages (`mmap_changing`, `EAGAIN`), so a page that was just mapped is never parked.
@@ -42,7 +43,8 @@ pub struct Counts {
     pub first_touches: u64,
     /// Pages that could not be parked again because they were pinned, locked, or shared after a fork.
     pub refused: u64,
-    /// Total time from reading a fault to restoring its page: the added latency without the switch to the helper and back.
+    /// Total time from reading a fault to restoring its page: the added latency without the switch to the helper and
+    /// back.
     pub served: Duration,
 }
 
@@ -66,8 +68,8 @@ impl Helper {
     /// Makes the stopped program create the helper, and lets the program run. No page is parked yet.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] before Linux 6.8, or on another architecture than x86-64; [`Error::Io`] with `EPERM` if only root
-    /// may use `userfaultfd(2)`; [`Error::Gone`] if the program has exited.
+    /// [`Error::Unsupported`] before Linux 6.8, or on another architecture than x86-64; [`Error::Io`] with `EPERM` if
+    /// only root may use `userfaultfd(2)`; [`Error::Gone`] if the program has exited.
     pub fn start(mut traced: Traced) -> Result<(Child, Self)> {
         let program = Remote::open(traced.pid())?;
         let name = traced.put("slow-memory")?;
@@ -122,7 +124,8 @@ impl Helper {
         Ok((traced.release()?, new))
     }
 
-    /// Makes the helper leave the session, close the program's descriptors, and hides its mappings from forked children.
+    /// Makes the helper leave the session, close the program's descriptors, and hides its mappings from forked
+    /// children.
     fn isolate(&mut self, mut keep: [u64; 4], entry: u64) -> Result<()> {
         keep.sort_unstable();
         let mut calls = vec![
@@ -215,7 +218,8 @@ impl Helper {
         unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
     }
 
-    /// Returns an event that the helper cannot handle itself. Until [`Helper::resume`] it only makes calls for this event.
+    /// Returns an event that the helper cannot handle itself. Until [`Helper::resume`] it only makes calls for this
+    /// event.
     #[must_use]
     pub fn event(&self) -> Option<Event> {
         (self.control.get(code::EVENT) != 0).then(|| self.control.message()).and_then(Event::parse)
@@ -227,8 +231,8 @@ impl Helper {
         self.ring();
     }
 
-    /// Makes the helper execute these calls in order, at most [`CALLS_MAX`]. `None` if an event came first and no call was made,
-    /// because the address space may have changed.
+    /// Makes the helper execute these calls in order, at most [`CALLS_MAX`]. `None` if an event came first and no call
+    /// was made, because the address space may have changed.
     ///
     /// # Errors
     /// [`Error::Gone`] if the helper or the program has exited.

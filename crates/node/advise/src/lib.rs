@@ -3,6 +3,7 @@
 //! - [`doctor`]: what this machine supports, and how to enable the rest (`thermocline doctor`).
 //! - [`plan`]: how much memory an observed machine could have done without (`thermocline plan`).
 //! - [`rates`]: how often processes access their memory, and how much of it slow memory could hold (`thermocline rates`).
+#![deny(missing_docs)]
 
 pub mod doctor;
 pub mod plan;

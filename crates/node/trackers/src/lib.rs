@@ -7,6 +7,7 @@
 //! | [`compressibility`] | what cold pages would shrink to | the choice of tier |
 //!
 //! Nothing here decides or moves memory. [`walk`] visits the pages of a process for all of them.
+#![deny(missing_docs)]
 
 pub mod ages;
 pub mod compressibility;

@@ -32,8 +32,8 @@ impl Default for Walker {
 }
 
 impl Walker {
-    /// Calls `visit` for every swap-backed page of `pid` at or above `from` that is resident or swapped out, in the order of
-    /// addresses.
+    /// Calls `visit` for every swap-backed page of `pid` at or above `from` that is resident or swapped out, in the
+    /// order of addresses.
     ///
     /// # Errors
     /// `Gone` if the process has exited; any other error of `/proc/PID/maps` or `/proc/PID/pagemap`.
@@ -69,8 +69,8 @@ impl Walker {
 
 /// Returns the first page of a range that is resident or swapped out; the end of the range if there is none.
 ///
-/// Language runtimes reserve terabytes and use little of them, and pagemap has an entry for every reserved page: after a chunk
-/// without pages, `PAGEMAP_SCAN` (Linux 6.7) finds the next page. Before 6.7, this is the start of the range.
+/// Language runtimes reserve terabytes and use little of them, and pagemap has an entry for every reserved page: after
+/// a chunk without pages, `PAGEMAP_SCAN` (Linux 6.7) finds the next page. Before 6.7, this is the start of the range.
 fn next_held(pagemap: &Pagemap, range: Range<u64>) -> Result<u64> {
     let query = Query { any: Categories::PRESENT | Categories::SWAPPED, ..Query::default() };
     match pagemap.scan(range.clone(), query, 1) {
@@ -82,8 +82,9 @@ fn next_held(pagemap: &Pagemap, range: Range<u64>) -> Result<u64> {
 
 /// `None` for a mapping without swap-backed pages; otherwise whether all of its pages are swap-backed.
 ///
-/// A private file mapping holds both: unmodified pages belong to the file, written ones are anonymous, and the pagemap's
-/// file-or-shmem bit distinguishes them. In shared memory every page has that bit and is swap-backed all the same.
+/// A private file mapping holds both: unmodified pages belong to the file, written ones are anonymous, and the
+/// pagemap's file-or-shmem bit distinguishes them. In shared memory every page has that bit and is swap-backed all the
+/// same.
 fn swap_backed(vma: &Vma) -> Option<bool> {
     match vma.kind {
         VmaKind::Anon | VmaKind::Heap | VmaKind::Stack => Some(false),

@@ -22,7 +22,8 @@ pub(super) struct Terms {
 /// A job's memory during a period, by location.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moment {
-    /// DRAM that the job would have used without far memory: resident memory without compressed copies, plus far memory.
+    /// DRAM that the job would have used without far memory: resident memory without compressed copies, plus far
+    /// memory.
     pub(super) demand: Bytes,
     /// Memory charged to the job: DRAM, including its compressed pool, and slow memory.
     pub(super) memory: Bytes,
@@ -84,8 +85,9 @@ pub(super) struct Burst {
 impl Burst {
     /// Adds a period of `elapsed_ms` in which `promoted` bytes were promoted.
     ///
-    /// The next scan sees promotions up to a scan period later, and the decision after it follows up to a control period later:
-    /// the sum is the reaction time. The window consists of the smallest number of whole periods that covers it.
+    /// The next scan sees promotions up to a scan period later, and the decision after it follows up to a control
+    /// period later: the sum is the reaction time. The window consists of the smallest number of whole periods that
+    /// covers it.
     pub(super) fn add(&mut self, elapsed_ms: u64, promoted: Bytes, scan_period_ms: u64) {
         if elapsed_ms == 0 {
             return;

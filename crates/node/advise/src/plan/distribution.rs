@@ -1,28 +1,28 @@
 //! Distributions of measured values in little memory, and upper bounds on future shares.
 //!
 //! # Upper bound
-//! The share of periods in which a value was above a level is a measurement. Its upper bound is that of Clopper and Pearson: the
-//! largest share for which the observed number of periods above the level, or fewer, has a probability of 5 %. Without any
-//! period above, it is about 3 / n for n periods (the rule of three). The bound also holds for a level chosen from the same
-//! n periods: the true share above the value that k of them exceeded has the distribution Beta(k + 1, n - k), and the bound
-//! is its 95th percentile.
+//! The share of periods in which a value was above a level is a measurement. Its upper bound is that of Clopper and
+//! Pearson: the largest share for which the observed number of periods above the level, or fewer, has a probability of
+//! 5 %. Without any period above, it is about 3 / n for n periods (the rule of three). The bound also holds for a level
+//! chosen from the same n periods: the true share above the value that k of them exceeded has the distribution Beta(k +
+//! 1, n - k), and the bound is its 95th percentile.
 //!
 //! # Independent periods
-//! This assumes independent periods, but memory usage is correlated in time, so fewer periods are counted than were observed.
-//! The variance of the mean of n independent values is 1 / n of that of one value. If the means of blocks of b periods have f
-//! times that variance, n periods carry as much information as n / f independent ones (Flyvbjerg and Petersen, "Error
-//! estimates on averages of correlated data", 1989). f grows with b until blocks are longer than the correlation; the largest f
-//! over all powers of two with enough blocks is used. In simulated series of 1440 periods whose values last for 1 to 100
-//! periods, with and without noise, the true share was below the bound in at least 93 % of the runs (see the test). The
-//! method fails for a journal that is shorter than the correlation.
+//! This assumes independent periods, but memory usage is correlated in time, so fewer periods are counted than were
+//! observed. The variance of the mean of n independent values is 1 / n of that of one value. If the means of blocks of
+//! b periods have f times that variance, n periods carry as much information as n / f independent ones (Flyvbjerg and
+//! Petersen, "Error estimates on averages of correlated data", 1989). f grows with b until blocks are longer than the
+//! correlation; the largest f over all powers of two with enough blocks is used. In simulated series of 1440 periods
+//! whose values last for 1 to 100 periods, with and without noise, the true share was below the bound in at least 93 %
+//! of the runs (see the test). The method fails for a journal that is shorter than the correlation.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use units::RatioPpm;
 
-/// Values are rounded to this number of leading binary digits, a precision of 0.2 %, so that a distribution has a few hundred
-/// distinct values, however long the journal is.
+/// Values are rounded to this number of leading binary digits, a precision of 0.2 %, so that a distribution has a few
+/// hundred distinct values, however long the journal is.
 const LEADING_BITS: u32 = 10;
 
 /// Confidence of the upper bound: the probability that the true share is above it is 5 %.
@@ -135,8 +135,8 @@ struct Blocks {
     lengths: Vec<Means>,
 }
 
-/// Means of all blocks of one length: their number, mean and sum of squared deviations (Welford), and one block that waits
-/// for the next to form a block of twice the length.
+/// Means of all blocks of one length: their number, mean and sum of squared deviations (Welford), and one block that
+/// waits for the next to form a block of twice the length.
 #[derive(Clone, Copy, Debug, Default)]
 struct Means {
     count: u64,
@@ -220,7 +220,8 @@ fn clopper_pearson(trials: u64, events: u64) -> f64 {
     high
 }
 
-/// Returns the probability of at most `events` in `trials` with probability `share` each, strictly between zero and one.
+/// Returns the probability of at most `events` in `trials` with probability `share` each, strictly between zero and
+/// one.
 #[expect(clippy::cast_precision_loss, reason = "periods of centuries are below 2^53")]
 fn probability_of_at_most(trials: u64, events: u64, share: f64) -> f64 {
     // The terms of the binomial sum as logarithms, because the first terms of a long journal underflow.

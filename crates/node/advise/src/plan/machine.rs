@@ -9,8 +9,8 @@ use units::Bytes;
 
 /// Sums over the jobs, one for each control period of the machine.
 ///
-/// The agent steps all its jobs one after the other. A period of the machine therefore ends when a job appears again, or half
-/// a control period after it began: one job may have ended, and another may have started.
+/// The agent steps all its jobs one after the other. A period of the machine therefore ends when a job appears again,
+/// or half a control period after it began: one job may have ended, and another may have started.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Together {
     pub(super) demand: Distribution,

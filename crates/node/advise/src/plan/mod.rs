@@ -1,28 +1,30 @@
 //! Capacity advice from journals: a limit for each job, and the memory that the machine can promise.
 //!
 //! # Problem
-//! An operator has to decide how much memory to grant. A percentile of the working set is no answer: it shows neither the
-//! effect of such a limit on the job, nor its confidence. A journal has the data: how much DRAM each job used while it lost
-//! no more than its objective allows.
+//! An operator has to decide how much memory to grant. A percentile of the working set is no answer: it shows neither
+//! the effect of such a limit on the job, nor its confidence. A journal has the data: how much DRAM each job used while
+//! it lost no more than its objective allows.
 //!
 //! # Limits
-//! The limit of a job is the DRAM that covered it in all but a given share of its periods (the risk), plus the largest amount
-//! that was promoted from far memory within the agent's reaction time, because as much may be added before other pages are
-//! offloaded. It does not exceed the job's memory without far memory, because then everything has been promoted. It is rounded
-//! up to whole MiB. A job with fewer than 3 / risk periods gets a limit that covers all of them: with fewer periods, even a
-//! limit that was never exceeded may be exceeded more often than the risk allows (the rule of three).
+//! The limit of a job is the DRAM that covered it in all but a given share of its periods (the risk), plus the largest
+//! amount that was promoted from far memory within the agent's reaction time, because as much may be added before other
+//! pages are offloaded. It does not exceed the job's memory without far memory, because then everything has been
+//! promoted. It is rounded up to whole MiB. A job with fewer than 3 / risk periods gets a limit that covers all of
+//! them: with fewer periods, even a limit that was never exceeded may be exceeded more often than the risk allows (the
+//! rule of three).
 //!
 //! # Promise
-//! A quota is DRAM plus slow memory, whose size is the estimate of idle memory (LPC talk, "memory overcommit model"). Here,
-//! that is the DRAM that all jobs together saved at the same time in all but the risk of the periods, without the compressed
-//! pool and without jobs that had ended.
+//! A quota is DRAM plus slow memory, whose size is the estimate of idle memory (LPC talk, "memory overcommit model").
+//! Here, that is the DRAM that all jobs together saved at the same time in all but the risk of the periods, without the
+//! compressed pool and without jobs that had ended.
 //!
 //! # Spending
 //! Cold memory could be placed in slow memory, which costs less: see [`Saving`].
 //!
 //! # Properties
-//! Each is tested: a limit covers the periods that it promises; a limit never decreases with the risk; bursts of promotions
-//! add headroom; a short history is covered completely; savings count only at the same time; observed jobs have a potential.
+//! Each is tested: a limit covers the periods that it promises; a limit never decreases with the risk; bursts of
+//! promotions add headroom; a short history is covered completely; savings count only at the same time; observed jobs
+//! have a potential.
 
 mod account;
 mod distribution;
@@ -103,8 +105,8 @@ pub struct MachinePlan {
     pub risk_ratio: f64,
     /// Upper bound of that share in the future.
     pub risk_ratio_max: f64,
-    /// Memory that observed jobs could offload in all but the accepted share of the periods, not counting the compressed
-    /// copies. Not part of the promise, because it was not tried.
+    /// Memory that observed jobs could offload in all but the accepted share of the periods, not counting the
+    /// compressed copies. Not part of the promise, because it was not tried.
     pub firm_potential_bytes: Option<Bytes>,
     /// Memory of all jobs in slow memory.
     pub slow_bytes: Spread,
@@ -137,7 +139,8 @@ pub struct JobPlan {
     pub at_limit_periods: u64,
     /// DRAM that the job would have used without far memory.
     pub without_far_memory_bytes: Spread,
-    /// Memory charged to the job (`memory.current`, to which a limit applies), including its compressed pool and slow memory.
+    /// Memory charged to the job (`memory.current`, to which a limit applies), including its compressed pool and slow
+    /// memory.
     pub memory_bytes: Spread,
     /// Memory accessed within the minimum cold age.
     pub working_set_bytes: Spread,
@@ -163,7 +166,8 @@ pub struct JobPlan {
     pub risk_ratio_max: f64,
     /// Memory of the job in slow memory.
     pub slow_bytes: Spread,
-    /// Mean share of its memory that was in far or slow memory, or that could have been offloaded if it was only observed.
+    /// Mean share of its memory that was in far or slow memory, or that could have been offloaded if it was only
+    /// observed.
     pub cold_ratio: f64,
     /// The same share by location.
     pub cold_ratio_by_tier: Cold<f64>,

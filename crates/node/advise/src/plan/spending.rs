@@ -1,9 +1,10 @@
 //! Savings of the spending on DRAM by slow memory.
 //!
-//! Slow memory at the share `c` of DRAM's price per byte saves `1 - c` of the price of the memory placed there. If the share
-//! `s` of a job's memory is cold, `s (1 - c)` of the spending is saved (Thermostat section 5.3, table 4). The share is the mean
-//! over all periods, as in the paper (section 5): far memory including reclaimed page cache, memory placed by policy
-//! `slowdown`, and memory that an observed job could offload, relative to the job's memory without far memory.
+//! Slow memory at the share `c` of DRAM's price per byte saves `1 - c` of the price of the memory placed there. If the
+//! share `s` of a job's memory is cold, `s (1 - c)` of the spending is saved (Thermostat section 5.3, table 4). The
+//! share is the mean over all periods, as in the paper (section 5): far memory including reclaimed page cache, memory
+//! placed by policy `slowdown`, and memory that an observed job could offload, relative to the job's memory without far
+//! memory.
 //!
 //! Prices of servers, links and sockets for slow memory are not included, nor the cost of a slowdown in CPU time.
 

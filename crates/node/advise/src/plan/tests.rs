@@ -17,7 +17,8 @@ use agent::journal::{AgentRecord, JobMemory, JobRecord, Journal, Outcome, Period
 const MIB: u64 = 1 << 20;
 const PERIOD_MS: u64 = 60_000;
 
-/// One control period of a job, in MiB: charged memory, the compressed copies and slow memory in it, far memory, promotions.
+/// One control period of a job, in MiB: charged memory, the compressed copies and slow memory in it, far memory,
+/// promotions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Period {
     current: u64,

@@ -42,8 +42,9 @@ impl Offer {
 
     /// Returns the tracker for a job and the reason for the choice; `None` if it is not available.
     ///
-    /// `auto` prefers idle page tracking, which sees every access; then generations, which cost a page table walk per scan and
-    /// nothing in between; DAMON last, because the machine has only one set of kdamonds, which other programs may use.
+    /// `auto` prefers idle page tracking, which sees every access; then generations, which cost a page table walk per
+    /// scan and nothing in between; DAMON last, because the machine has only one set of kdamonds, which other programs
+    /// may use.
     #[must_use]
     pub fn choose(&self, requested: Kind) -> Option<(Kind, &'static str)> {
         if requested != Kind::Auto {

@@ -1,18 +1,18 @@
 //! Ages from DAMON: one kdamond per process, virtual addresses, and the sampling interval equal to the aggregation
 //! interval.
 //!
-//! Only then is a region's `age` the time since its last access: with more samples per aggregation DAMON tolerates a few
-//! accesses before it resets the age, and memory that is accessed rarely appears unused. A region counts as accessed if one
-//! sampled page of it was, so differences within a region are lost; there are as many regions as the configuration allows, and
-//! resident pages are counted individually inside each.
+//! Only then is a region's `age` the time since its last access: with more samples per aggregation DAMON tolerates a
+//! few accesses before it resets the age, and memory that is accessed rarely appears unused. A region counts as
+//! accessed if one sampled page of it was, so differences within a region are lost; there are as many regions as the
+//! configuration allows, and resident pages are counted individually inside each.
 //!
-//! While the kernel reports its regions, which takes longer the more there are, it does not sample: accesses in that time are
-//! lost, and a page that is accessed once in a long time may appear idle. A report must therefore take a small part of the
-//! scan period; otherwise the scan carries a remark.
+//! While the kernel reports its regions, which takes longer the more there are, it does not sample: accesses in that
+//! time are lost, and a page that is accessed once in a long time may appear idle. A report must therefore take a small
+//! part of the scan period; otherwise the scan carries a remark.
 //!
-//! DAMON has one set of kdamonds for the whole machine. If another program uses it, this tracker reports "busy" and does not
-//! interfere. When processes are added, monitoring starts over with the new set, and so do the ages: pages then appear
-//! younger than they are, which is the safe direction.
+//! DAMON has one set of kdamonds for the whole machine. If another program uses it, this tracker reports "busy" and
+//! does not interfere. When processes are added, monitoring starts over with the new set, and so do the ages: pages
+//! then appear younger than they are, which is the safe direction.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -31,8 +31,9 @@ use crate::walk::{Flow, Walker};
 /// Lower limit of the number of regions, set by the kernel.
 const REGIONS_MIN: u64 = 3;
 
-/// Mapped bytes per region of a process, up to the limit on regions. The kernel splits memory into between half and all of
-/// the allowed regions, and every region costs four reads per scan. Regions of 64 KiB were measured to be nearly exact.
+/// Mapped bytes per region of a process, up to the limit on regions. The kernel splits memory into between half and all
+/// of the allowed regions, and every region costs four reads per scan. Regions of 64 KiB were measured to be nearly
+/// exact.
 const REGION_BYTES: u64 = 32 << 10;
 
 /// The tracker based on DAMON.
@@ -79,8 +80,8 @@ impl Limits {
         (mapped.0 / REGION_BYTES).max(REGIONS_MIN).min(self.regions_max.max(REGIONS_MIN))
     }
 
-    /// Whether DAMON took so long to report its regions that accesses were missed: more than an eighth of the scan period,
-    /// without the one interval that it always waits.
+    /// Whether DAMON took so long to report its regions that accesses were missed: more than an eighth of the scan
+    /// period, without the one interval that it always waits.
     fn missed_accesses(&self, snapshot: Duration) -> bool {
         snapshot.saturating_sub(self.interval()) > self.scan_period / 8
     }

@@ -2,18 +2,18 @@
 //!
 //! Ageing (the `+` command) walks the page tables of the cgroup's processes once, moves every accessed page into the
 //! generation that was the youngest, and creates a new one. A page in generation `g` was therefore last accessed before
-//! generation `g + 1` was created, and has been idle for at least that generation's `age_ms`, whether the agent or the kernel
-//! started the ageing.
+//! generation `g + 1` was created, and has been idle for at least that generation's `age_ms`, whether the agent or the
+//! kernel started the ageing.
 //!
 //! # Limitations
-//! The kernel keeps four generations. Right after ageing the newest is empty and the oldest holds "two scan periods or more",
-//! so ages 0, 1 and "2 and above" are measured. For ages beyond 2 the tracker keeps its own history: pages that enter the oldest
-//! generation form a cohort that ages with every scan. When pages leave that generation, the kernel does not report which. As
-//! accesses they count at the youngest ages, which are the most likely to be accessed. From the history they are removed at
-//! the oldest ages, so that no page is reported older than it may be: otherwise a few pages that enter and leave would leave
-//! behind a cohort of the same size that seems to grow ever older, and evicting as many pages would evict warm ones. Freed
-//! pages appear as accessed pages, which raises the threshold, the safe direction. Ageing does not see accesses to cached file
-//! pages by `read(2)`.
+//! The kernel keeps four generations. Right after ageing the newest is empty and the oldest holds "two scan periods or
+//! more", so ages 0, 1 and "2 and above" are measured. For ages beyond 2 the tracker keeps its own history: pages that
+//! enter the oldest generation form a cohort that ages with every scan. When pages leave that generation, the kernel
+//! does not report which. As accesses they count at the youngest ages, which are the most likely to be accessed. From
+//! the history they are removed at the oldest ages, so that no page is reported older than it may be: otherwise a few
+//! pages that enter and leave would leave behind a cohort of the same size that seems to grow ever older, and evicting
+//! as many pages would evict warm ones. Freed pages appear as accessed pages, which raises the threshold, the safe
+//! direction. Ageing does not see accesses to cached file pages by `read(2)`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -93,9 +93,9 @@ impl LruGen {
     }
 }
 
-/// Drops removed cgroups whose path is in use again: the kernel lists a cgroup under its former path as long as pages are
-/// charged to it. Siblings are listed in the order of their creation, so the existing cgroup comes last. (Its id cannot be
-/// compared with the cgroup's own, which only Linux 7.2 reports.)
+/// Drops removed cgroups whose path is in use again: the kernel lists a cgroup under its former path as long as pages
+/// are charged to it. Siblings are listed in the order of their creation, so the existing cgroup comes last. (Its id
+/// cannot be compared with the cgroup's own, which only Linux 7.2 reports.)
 fn living(listed: Vec<Memcg>) -> Vec<Memcg> {
     let last: HashMap<String, usize> = listed.iter().enumerate().map(|(at, memcg)| (memcg.path.clone(), at)).collect();
     listed.into_iter().enumerate().filter(|(at, memcg)| last.get(&memcg.path) == Some(at)).map(|(_, memcg)| memcg).collect()
@@ -118,10 +118,11 @@ fn ages(gens: &[Gen], scan_period: Duration) -> impl Iterator<Item = (Age, &Gen)
     })
 }
 
-/// Computes the pages by age now and the accesses since the last scan, from the pages by age at the last scan and the kernel's
-/// counts for ages 0, 1 and "2 and above" now.
+/// Computes the pages by age now and the accesses since the last scan, from the pages by age at the last scan and the
+/// kernel's counts for ages 0, 1 and "2 and above" now.
 ///
-/// Pages at age 1 now were at age 0 then; the rest of age 0 was accessed again. Pages at 2 and above were at 1 and above.
+/// Pages at age 1 now were at age 0 then; the rest of age 0 was accessed again. Pages at 2 and above were at 1 and
+/// above.
 fn advance(before: AgeCounts, now: [Pages; 3]) -> (AgeCounts, AgeCounts) {
     let [young, middle, old_total] = now;
     let mut accesses = AgeCounts::default();
@@ -155,8 +156,8 @@ impl Tracker for LruGen {
         Ok(scans)
     }
 
-    /// Evicted pages were neither accessed nor freed: they are removed from the history at its oldest ages, as the kernel removes
-    /// them from the lists.
+    /// Evicted pages were neither accessed nor freed: they are removed from the history at its oldest ages, as the
+    /// kernel removes them from the lists.
     fn swapped_out(&mut self, job: u64, pages: Pages) {
         if let Some(history) = self.history.get_mut(&job) {
             history.anon.take_oldest(pages);

@@ -6,8 +6,8 @@
 //! | `lru_gen` | generation of a cgroup | accesses through page tables | ages beyond four generations, single pages |
 //! | `damon` | region of a process | accesses through page tables, sampled | differences inside a region |
 //!
-//! `page_idle` is the reference for the others. All count *swap-backed* pages (anonymous and shared memory, which zswap can
-//! hold) separately from file pages, which are reported and not acted upon.
+//! `page_idle` is the reference for the others. All count *swap-backed* pages (anonymous and shared memory, which zswap
+//! can hold) separately from file pages, which are reported and not acted upon.
 
 use std::time::Duration;
 
@@ -70,8 +70,8 @@ pub trait Tracker {
         None
     }
 
-    /// Returns which of these page frames, found old by the last scan, hold a page that was not accessed since. A tracker
-    /// that cannot check between scans returns `true` for all.
+    /// Returns which of these page frames, found old by the last scan, hold a page that was not accessed since. A
+    /// tracker that cannot check between scans returns `true` for all.
     ///
     /// # Errors
     /// When the kernel interface fails.

@@ -1,20 +1,22 @@
 //! kstaled in user space (SDFM section 5.1): the age of every page of every watched job, one byte per page frame.
 //!
-//! The tracker uses `/sys/kernel/mm/page_idle/bitmap`. A set bit marks a page idle; any access through any mapping, or by the
-//! kernel on behalf of a process, clears it, so a page shared by several tasks is young if one of them accessed it. Each scan
-//! reads the bits (pages whose bit is still set are one scan older), then sets the bits of all watched pages again.
-//! `/proc/kpageflags` shows which frames count (on an LRU list, evictable, not locked), and `/proc/kpagecgroup` their cgroups.
+//! The tracker uses `/sys/kernel/mm/page_idle/bitmap`. A set bit marks a page idle; any access through any mapping, or
+//! by the kernel on behalf of a process, clears it, so a page shared by several tasks is young if one of them accessed
+//! it. Each scan reads the bits (pages whose bit is still set are one scan older), then sets the bits of all watched
+//! pages again. `/proc/kpageflags` shows which frames count (on an LRU list, evictable, not locked), and
+//! `/proc/kpagecgroup` their cgroups.
 //!
 //! # Limitations
-//! A frame that is freed and reused by the same job between two scans cannot be distinguished from one that was accessed: it
-//! counts as an access at the old page's age, which raises the threshold, the safe direction. Frames that the agent itself
-//! reclaims, which are by far the most likely to be reused, do not count: their age is reset at once
-//! ([`Tracker::reclaim_requested`]). Nor does such a frame's new page count as old: before reclaim, the bitmap is read again
-//! ([`Tracker::still_idle`]), and a new page is not idle.
+//! A frame that is freed and reused by the same job between two scans cannot be distinguished from one that was
+//! accessed: it counts as an access at the old page's age, which raises the threshold, the safe direction. Frames that
+//! the agent itself reclaims, which are by far the most likely to be reused, do not count: their age is reset at once
+//! ([`Tracker::reclaim_requested`]). Nor does such a frame's new page count as old: before reclaim, the bitmap is read
+//! again ([`Tracker::still_idle`]), and a new page is not idle.
 //!
-//! The kernel clears accessed bits without flushing TLBs. A page whose translation stays in a TLB for a whole scan period
-//! appears idle however hot it is. This is unlikely within minutes, but was seen with the large TLBs of emulators, and huge
-//! pages are the most likely to be affected. The page is promoted at its next access, and its fault counts as a promotion.
+//! The kernel clears accessed bits without flushing TLBs. A page whose translation stays in a TLB for a whole scan
+//! period appears idle however hot it is. This is unlikely within minutes, but was seen with the large TLBs of
+//! emulators, and huge pages are the most likely to be affected. The page is promoted at its next access, and its fault
+//! counts as a promotion.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -30,8 +32,8 @@ use units::{Age, Pages};
 
 use super::{PageAges, Scan, Target, Tracker};
 
-/// Frames per bulk read: 512 KiB of flags. A multiple of [`MAX_COMPOUND`], so that no compound page on an LRU list crosses a
-/// chunk.
+/// Frames per bulk read: 512 KiB of flags. A multiple of [`MAX_COMPOUND`], so that no compound page on an LRU list
+/// crosses a chunk.
 const CHUNK: usize = 1 << 16;
 
 /// Frames of the largest page on an LRU list: a transparent huge page of 2 MiB.
@@ -259,8 +261,8 @@ mod tests {
 
     const ANON: u64 = KPF_LRU | KPF_SWAPBACKED;
 
-    /// Flags and cgroups of frames by letter: `a` anonymous in cgroup 5, `f` file in 5, `o` anonymous in another cgroup, `H` and
-    /// `t` head and tail of a huge page in 5, `m` mlocked, `-` free.
+    /// Flags and cgroups of frames by letter: `a` anonymous in cgroup 5, `f` file in 5, `o` anonymous in another
+    /// cgroup, `H` and `t` head and tail of a huge page in 5, `m` mlocked, `-` free.
     fn flags_and_cgroups(kinds: &str) -> (Vec<u64>, Vec<u64>) {
         kinds
             .chars()
@@ -275,7 +277,8 @@ mod tests {
             .unzip()
     }
 
-    /// Scans once; `idle` has `1` for each frame that was not accessed. Returns the ages, the bits to set, and the job's scan.
+    /// Scans once; `idle` has `1` for each frame that was not accessed. Returns the ages, the bits to set, and the
+    /// job's scan.
     fn check(kinds: &str, idle: &str, mut ages: Vec<u8>) -> (Vec<u8>, String, Scan) {
         let (flags, cgroups) = flags_and_cgroups(kinds);
         let mut words = vec![0u64];

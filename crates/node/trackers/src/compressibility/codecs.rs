@@ -11,8 +11,8 @@ use super::lzo;
 /// The level at which the kernel's `zstd` compresses (`ZSTD_DEF_LEVEL` in `crypto/zstd.c`).
 const ZSTD_LEVEL: i32 = 3;
 
-/// The kernel requests level 3 for data of unknown length, which searches for matches of five bytes. For data known to be
-/// short, zstd would search for four and compress machine code by about 2 % more than the kernel does.
+/// The kernel requests level 3 for data of unknown length, which searches for matches of five bytes. For data known to
+/// be short, zstd would search for four and compress machine code by about 2 % more than the kernel does.
 const ZSTD_MATCH_MIN: u32 = 5;
 
 /// The result of compressing one page with one compressor.
@@ -43,7 +43,8 @@ impl Codecs {
         Ok(Self { zstd, unzstd: Decompressor::new()?, packed: vec![], page: vec![] })
     }
 
-    /// Compresses a page, and measures the time to decompress it. The page counts as incompressible if the compressor fails.
+    /// Compresses a page, and measures the time to decompress it. The page counts as incompressible if the compressor
+    /// fails.
     pub(super) fn try_page(&mut self, family: Family, page: &[u8]) -> Trial {
         let whole = Trial { payload: page.len(), decompress: None };
         if self.pack(family, page).is_none() || self.packed.len() >= page.len() {
@@ -119,7 +120,8 @@ mod tests {
         let whole = || 4096..=4096;
         check("ones", [20..=60, 20..=60, 10..=60]);
         check("text", [1400..=1650, 1950..=2150, 900..=1050]);
-        // Three changing bytes in eight: the overhead of the compressor determines whether the ratio is above or below 73 %.
+        // Three changing bytes in eight: the overhead of the compressor determines whether the ratio is above or below
+        // 73 %.
         check("pointers", [2200..=2400, 2700..=2900, 1400..=1700]);
         // No repetitions of four bytes, but an uneven distribution: only entropy coding compresses these.
         check("weights", [whole(), whole(), 2400..=2700]);

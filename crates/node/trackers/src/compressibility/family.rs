@@ -27,9 +27,10 @@ impl Family {
 
     /// Returns the family of a compressor, by its name in `/sys/module/zswap/parameters/compressor`.
     ///
-    /// `lzo-rle` writes what `lzo` writes, with a shorter form for runs of zeros. `lz4hc` searches longer than `lz4`, so LZ4's
-    /// ratio is conservative for it. `deflate` uses entropy coding like `zstd`. `842` encodes only repetitions of two, four and
-    /// eight bytes; LZ4 is the most similar, and compresses better. An unknown name is treated as the kernel's default, `lzo`.
+    /// `lzo-rle` writes what `lzo` writes, with a shorter form for runs of zeros. `lz4hc` searches longer than `lz4`,
+    /// so LZ4's ratio is conservative for it. `deflate` uses entropy coding like `zstd`. `842` encodes only repetitions
+    /// of two, four and eight bytes; LZ4 is the most similar, and compresses better. An unknown name is treated as the
+    /// kernel's default, `lzo`.
     #[must_use]
     pub fn of_compressor(name: &str) -> Self {
         match name.trim() {

@@ -1,9 +1,9 @@
 //! LZO1X, as used by the kernel's default compressors `lzo` and `lzo-rle`.
 //!
-//! The kernel's `Documentation/staging/lzo.rst` describes the stream. Existing LZO libraries are licensed under the GPL, or
-//! search longer than the kernel and overestimate the saving (by a tenth on machine code). The search here is the kernel's
-//! fast one (LZO1X-1): one candidate per hash of four bytes, used if it matches. Run lengths of zeros, which `lzo-rle` adds,
-//! are omitted: they save time, not space.
+//! The kernel's `Documentation/staging/lzo.rst` describes the stream. Existing LZO libraries are licensed under the
+//! GPL, or search longer than the kernel and overestimate the saving (by a tenth on machine code). The search here is
+//! the kernel's fast one (LZO1X-1): one candidate per hash of four bytes, used if it matches. Run lengths of zeros,
+//! which `lzo-rle` adds, are omitted: they save time, not space.
 
 /// Size of the kernel's hash table: 2^13 positions.
 const TABLE_BITS: u32 = 13;
@@ -50,8 +50,8 @@ fn hash(data: &[u8]) -> usize {
     (word.wrapping_mul(0x9e37_79b1) >> (32 - TABLE_BITS)) as usize
 }
 
-/// Returns the number of bytes from `at` to `end` that equal those from `candidate` on; 0 if the stream cannot encode the
-/// distance.
+/// Returns the number of bytes from `at` to `end` that equal those from `candidate` on; 0 if the stream cannot encode
+/// the distance.
 fn matching(data: &[u8], candidate: usize, at: usize, end: usize) -> usize {
     if candidate >= at || at - candidate > DISTANCE_MAX {
         return 0;
@@ -64,8 +64,8 @@ fn low(value: usize) -> u8 {
     value.to_le_bytes()[0]
 }
 
-/// Writes a value from 1 to `max` into the instruction byte; a larger one as 0, followed by bytes for the excess, of which
-/// every leading zero byte stands for 255.
+/// Writes a value from 1 to `max` into the instruction byte; a larger one as 0, followed by bytes for the excess, of
+/// which every leading zero byte stands for 255.
 fn write_counted(instruction: u8, value: usize, max: usize, packed: &mut Vec<u8>) {
     if value <= max {
         packed.push(instruction | low(value));
@@ -111,8 +111,8 @@ fn write_match(length: usize, distance: usize, packed: &mut Vec<u8>) {
     packed.extend([low(distance << 2), low(distance >> 6)]);
 }
 
-/// Appends the decompressed stream to `data`. `None` if [`compress`] cannot have written the stream, for instance because of
-/// matches of two or three bytes, which only slower compressors write.
+/// Appends the decompressed stream to `data`. `None` if [`compress`] cannot have written the stream, for instance
+/// because of matches of two or three bytes, which only slower compressors write.
 pub(super) fn decompress(packed: &[u8], data: &mut Vec<u8>) -> Option<()> {
     let start = data.len();
     let mut input = packed;

@@ -41,13 +41,14 @@ const SAVING_MIN: RatioPpm = RatioPpm(100_000);
 /// Result of one family for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
-    /// Memory that the pages would take in zswap as a share of their size; one if no page was sampled. It counts zsmalloc's
-    /// allocation for a page, not only the compressed bytes. A page that does not compress counts in full; a page of zeros
-    /// does not count, because swap stores it as a bit (6.12; before, zswap did). Other pages of one repeated byte, which
-    /// kernels before 6.12 store without an allocation as well, count with their compressed size.
+    /// Memory that the pages would take in zswap as a share of their size; one if no page was sampled. It counts
+    /// zsmalloc's allocation for a page, not only the compressed bytes. A page that does not compress counts in full; a
+    /// page of zeros does not count, because swap stores it as a bit (6.12; before, zswap did). Other pages of one
+    /// repeated byte, which kernels before 6.12 store without an allocation as well, count with their compressed size.
     pub ratio: RatioPpm,
-    /// Time to decompress a page, in microseconds: the median of the compressible pages, rounded up; at least one. Measured on
-    /// this machine, with the compressed page in the processor's cache. A page fault adds the kernel's own path.
+    /// Time to decompress a page, in microseconds: the median of the compressible pages, rounded up; at least one.
+    /// Measured on this machine, with the compressed page in the processor's cache. A page fault adds the kernel's own
+    /// path.
     pub decompress_us: u64,
 }
 
@@ -84,8 +85,8 @@ impl Measurement {
         ))
     }
 
-    /// Returns the family with the best ratio, if it saves much more than the one in use: a fifth more, and [`SAVING_MIN`] of
-    /// the pages' size.
+    /// Returns the family with the best ratio, if it saves much more than the one in use: a fifth more, and
+    /// [`SAVING_MIN`] of the pages' size.
     fn better_than(&self, used: Family) -> Option<Family> {
         let best = Family::ALL.into_iter().min_by_key(|&family| self.of(family).ratio)?;
         let saved = |family| u64::from(RatioPpm::ONE.0.saturating_sub(self.of(family).ratio.0));
@@ -94,8 +95,8 @@ impl Measurement {
     }
 }
 
-/// Reads and compresses resident pages of the given processes, spread evenly over the processes and, in each, over the pages
-/// that are old enough, or over all pages if the ages of single pages are not known.
+/// Reads and compresses resident pages of the given processes, spread evenly over the processes and, in each, over the
+/// pages that are old enough, or over all pages if the ages of single pages are not known.
 ///
 /// Costs about 100 us per page.
 ///
@@ -279,8 +280,8 @@ mod tests {
         drop(memory);
     }
 
-    /// Checks a sample of pages of these kinds: the number that is incompressible for the family in use, and every family's
-    /// ratio, within one percentage point.
+    /// Checks a sample of pages of these kinds: the number that is incompressible for the family in use, and every
+    /// family's ratio, within one percentage point.
     fn check(kinds: &[&str], family: Family, incompressible: u32, percent: [u32; 3]) {
         let request = Request { threshold: Age(0), pages: 64, ratio_max: RatioPpm(730_000), family };
         let mut tally = Tally::new().unwrap();

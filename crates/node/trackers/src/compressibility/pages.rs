@@ -28,7 +28,8 @@ fn pointers() -> Vec<u8> {
     noise.chunks_exact(3).flat_map(|bytes| address(bytes).to_le_bytes()).take(SIZE).collect()
 }
 
-/// Eight-bit weights: the sum of twelve uniform numbers is close to a normal distribution, here with a standard deviation of 7.
+/// Eight-bit weights: the sum of twelve uniform numbers is close to a normal distribution, here with a standard
+/// deviation of 7.
 fn weights() -> Vec<u8> {
     noise(12 * SIZE)
         .chunks_exact(12)
