@@ -9,7 +9,12 @@ _MIB = 1 << 20
 
 
 def _report(turns: list[tuple[int, bool]]) -> dict[str, Any]:
-    period = {"known_bytes": 100 * _MIB, "slow_bytes": 60 * _MIB, "promoted_bytes": 5 * _MIB, "rate_per_second": 15_000.0}
+    period = {
+        "known_bytes": 100 * _MIB,
+        "slow_bytes": 60 * _MIB,
+        "promoted_bytes": 5 * _MIB,
+        "rate_per_second": 15_000.0,
+    }
     return {
         "policy": {"budget_per_second": 30_000.0, "periods": [{**period, "slow_bytes": 70 * _MIB}, period]},
         "emulated_seconds": 12.0,

@@ -1,8 +1,8 @@
 """Uses memory in typical ways (fork, madvise, mremap, pipes, threads) and checks that it keeps its content.
 
-Exit status 7: no error. 1: an error, which is printed to standard output. With the argument `wait` it checks forever; with
-`term` it waits for SIGTERM and exits with 9; with `uneven FILE` it creates that file when its memory is filled, and then uses
-an eighth of the memory for 14 s.
+Exit status 7: no error. 1: an error, which is printed to standard output. With the argument `wait` it checks forever;
+with `term` it waits for SIGTERM and exits with 9; with `uneven FILE` it creates that file when its memory is filled,
+and then uses an eighth of the memory for 14 s.
 """
 
 import mmap
