@@ -1,8 +1,8 @@
-//! CXL memory and the DAX devices that nodes are made of: `/sys/bus/cxl/devices`
+//! CXL memory and DAX devices: `/sys/bus/cxl/devices`
 //! (`Documentation/ABI/testing/sysfs-bus-cxl`), `/sys/bus/dax/devices` (`Documentation/ABI/testing/sysfs-bus-dax`).
 //!
-//! An expander (`memN`) is part of a region, a region becomes a DAX device, and a DAX device bound to the driver `kmem`
-//! becomes the memory of a node. Described only; what is in which step is for the operator to change.
+//! An expander (`memN`) is part of a region, a region becomes a DAX device, and a DAX device bound to the driver `kmem` becomes
+//! the memory of a NUMA node. This module only reads the state; the operator configures it. Sizes are in bytes.
 
 use std::fs;
 use std::path::Path;
@@ -20,17 +20,17 @@ pub use topology::{Dax, Memory, Region, Topology, Window, topology};
 /// A memory expander, a region, or a DAX device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Device {
-    /// `mem0`, `region0`, `dax0.0`.
+    /// Name: `mem0`, `region0`, `dax0.0`.
     pub name: String,
-    /// Its memory; `None` if the kernel does not tell.
+    /// Size; `None` if the kernel does not report it.
     pub size: Option<Bytes>,
-    /// Of a DAX device: the node that its memory is, or would be, of.
+    /// For a DAX device, the NUMA node of its memory, also before it is online.
     pub target_node: Option<u32>,
-    /// Of a DAX device: the driver that holds it, `kmem` for memory of a node, `device_dax` for one program's own.
+    /// For a DAX device, its driver: `kmem` for memory of a NUMA node, `device_dax` for memory mapped by a program.
     pub driver: Option<String>,
 }
 
-/// Parses a size, which drivers print in base 10 or, with `0x`, in base 16.
+/// Parses a size, which drivers print in decimal or, with `0x`, in hexadecimal.
 ///
 /// # Errors
 /// [`Malformed`] if it is neither.
@@ -43,10 +43,10 @@ pub fn parse_size(text: &str) -> Result<Bytes, Malformed> {
     size.map(Bytes).map_err(|_| Malformed::new(1, digits, "a size in bytes"))
 }
 
-/// Expanders, then regions, then DAX devices, by name; none where the kernel knows none.
+/// Lists expanders, then regions, then DAX devices, by name.
 ///
 /// # Errors
-/// [`Error::Gone`] if one is removed meanwhile; [`Error::Parse`]; [`Error::Io`].
+/// [`Error::Gone`] if a device is removed during the listing; [`Error::Parse`]; [`Error::Io`].
 pub fn devices(roots: &Roots) -> Result<Vec<Device>> {
     let (cxl, dax) = (roots.sys.join("bus/cxl/devices"), roots.sys.join("bus/dax/devices"));
     let mut found = Vec::new();
@@ -61,14 +61,14 @@ pub fn devices(roots: &Roots) -> Result<Vec<Device>> {
 fn device(directory: &Path, name: String, size: &str) -> Result<Device> {
     let path = directory.join(size);
     let size = file::read_optional(&path, file::SMALL)?.map(|text| parse_size(&text).map_err(|malformed| malformed.at(&path)));
-    // Of memory that belongs to no node it is -1.
+    // -1: the memory belongs to no node.
     let target_node = file::read_optional(&directory.join("target_node"), file::SMALL)?.and_then(|text| text.trim().parse().ok());
     let driver = fs::read_link(directory.join("driver")).ok();
     let driver = driver.and_then(|driver| Some(driver.file_name()?.to_string_lossy().into_owned()));
     Ok(Device { name, size: size.transpose()?, target_node, driver })
 }
 
-/// The names in a directory of the form `prefix` and a digit, sorted; none where there is no such directory.
+/// The names in a directory that consist of `prefix` and a number, sorted; empty if the directory does not exist.
 fn names(directory: &Path, prefix: &str) -> Result<Vec<String>> {
     let fail = |source| Error::from_io(directory, "list", source);
     let entries = match fs::read_dir(directory) {
@@ -92,7 +92,7 @@ mod tests {
     use crate::testing::{cut_everywhere, tree};
 
     #[test]
-    fn devices_are_described() {
+    fn devices_are_listed() {
         let (keep, roots) = tree(&[
             ("sys/bus/cxl/devices/mem0/ram/size", "0x10000000\n"),
             ("sys/bus/cxl/devices/region0/size", "0x10000000\n"),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_in_either_base() {
+    fn sizes_parse_in_decimal_and_hexadecimal() {
         assert_eq!((parse_size("0x1000\n").unwrap(), parse_size("4096").unwrap()), (Bytes(4096), Bytes(4096)));
         cut_everywhere("0x1000\n", parse_size);
         cut_everywhere("4096", parse_size);

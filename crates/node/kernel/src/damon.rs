@@ -1,19 +1,19 @@
 //! DAMON through sysfs: `/sys/kernel/mm/damon/admin` (`Documentation/admin-guide/mm/damon/usage.rst`).
 //!
-//! One kdamond (kernel thread) watches one process. Each has one context with the `vaddr` operations and one scheme
-//! of action `stat`, which matches every region and does nothing to it: its list of tried regions is the snapshot.
+//! One kdamond (kernel thread) monitors one process. Each has one context with the `vaddr` operations and one scheme with the
+//! action `stat`, which matches every region and changes nothing: its list of tried regions is the snapshot.
 //!
-//! [`PointSession`] is the other way to watch: single pages, by the `fvaddr` operations, to count accesses.
+//! [`PointSession`] monitors single pages by the `fvaddr` operations, to count accesses.
 //!
-//! # Why the sampling and the aggregation interval are the same
-//! DAMON resets the age of a region only when its access count changes by more than a tenth of the largest count
-//! possible, samples per aggregation. With the usual twenty samples, one access per aggregation goes unnoticed and
-//! memory touched every few seconds looks dead. With one sample the count is 0 or 1, every access resets the age,
+//! # Why the sampling and aggregation intervals are equal
+//! DAMON resets the age of a region only if its access count changes by more than a tenth of the maximum, which is the number
+//! of samples per aggregation. With the default of twenty samples, one access per aggregation does not reset the age, and
+//! memory that is touched every few seconds appears idle. With one sample the count is 0 or 1, every access resets the age,
 //! and the age in intervals is the time since the last access.
 //!
-//! # Whose DAMON it is
-//! The interface has no owner: the one who writes last wins. So a machine on which anyone else uses DAMON (through
-//! sysfs or the modules `damon_stat`, `damon_reclaim`, `damon_lru_sort`) is [`Error::Busy`], and never taken over.
+//! # Ownership of DAMON
+//! The interface has no owner: the last writer wins. If another process uses DAMON through sysfs, or one of the modules
+//! `damon_stat`, `damon_reclaim` and `damon_lru_sort` is enabled, the result is [`Error::Busy`]; DAMON is never taken over.
 
 mod kdamond;
 mod points;
@@ -34,48 +34,48 @@ pub use session::Session;
 /// The smallest `regions_min` that the kernel accepts.
 pub const REGIONS_MIN: u64 = 3;
 
-/// The modules that use DAMON by themselves while their parameter `enabled` is set.
+/// Kernel modules that use DAMON while their parameter `enabled` is set.
 const MODULES: [&str; 3] = ["damon_stat", "damon_reclaim", "damon_lru_sort"];
 
-/// One process to watch.
+/// One process to monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Monitor {
     /// The process.
     pub pid: i32,
-    /// The sampling and aggregation interval, the unit of [`Region::age`]. Below about half a second the ages suffer
-    /// from what the kernel cannot keep up with.
+    /// The sampling and aggregation interval, the unit of [`Region::age`]. Below about half a second the ages become
+    /// inaccurate, because the kernel cannot complete each sample in time.
     pub interval: Duration,
-    /// The fewest regions that it is cut into, at least [`REGIONS_MIN`].
+    /// The minimum number of regions, at least [`REGIONS_MIN`].
     pub regions_min: u64,
-    /// The most regions. The kernel splits until half of them are in use.
+    /// The maximum number of regions. The kernel splits regions until half of the maximum are in use.
     pub regions_max: u64,
 }
 
-/// Adjacent addresses that DAMON holds for equally hot.
+/// Adjacent addresses with similar access frequency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Region {
-    /// Its first byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// The byte past its last.
+    /// Address after the last byte.
     pub end: u64,
-    /// Whether it was accessed in the last interval: 1 or 0, with one sample per interval.
+    /// 1 if the region was accessed in the last interval, otherwise 0; there is one sample per interval.
     pub nr_accesses: u32,
-    /// Intervals since `nr_accesses` last changed: for a region with 0, the time since its last access.
+    /// Intervals since `nr_accesses` last changed; for a region with 0 accesses, the time since its last access.
     pub age: u32,
 }
 
-/// DAMON, found free for us to use.
+/// DAMON, which no other process used when it was probed.
 #[derive(Clone, Debug)]
 pub struct Damon {
     kdamonds: PathBuf,
 }
 
 impl Damon {
-    /// Finds DAMON and makes sure that nobody uses it.
+    /// Finds DAMON and checks that no other process or module uses it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on kernels without its sysfs interface or without `vaddr`; [`Error::Busy`] naming who
-    /// uses it; [`Error::Parse`]; [`Error::Io`].
+    /// [`Error::Unsupported`] on kernels without its sysfs interface or without `vaddr`; [`Error::Busy`] with the name of the
+    /// user; [`Error::Parse`]; [`Error::Io`].
     pub fn probe(roots: &Roots) -> Result<Self> {
         let damon = Self::find(roots)?;
         for module in MODULES {
@@ -94,14 +94,14 @@ impl Damon {
         }
     }
 
-    /// Starts watching `monitors`, one kdamond each, in their order.
+    /// Starts one kdamond for each of `monitors`, in order.
     ///
-    /// A process that has ended in the meantime does not keep the others from being watched:
-    /// [`Session::snapshot`] answers [`Error::Gone`] for it.
+    /// A process that has exited in the meantime does not affect the others: [`Session::snapshot`] returns [`Error::Gone`] for
+    /// it.
     ///
     /// # Errors
-    /// [`Error::Busy`] if someone has come to use DAMON since; [`Error::Io`], `EINVAL` where the region counts are
-    /// out of range. Nothing is left running then.
+    /// [`Error::Busy`] if another process has started to use DAMON; [`Error::Io`], `EINVAL` if the region counts are out of
+    /// range. After an error, no kdamond is left running.
     pub fn start(&self, monitors: &[Monitor]) -> Result<Session> {
         if let Some(monitor) = monitors.iter().find(|m| m.regions_min < REGIONS_MIN || m.regions_max < m.regions_min) {
             let Monitor { pid, regions_min, regions_max, .. } = monitor;
@@ -115,33 +115,33 @@ impl Damon {
         }
     }
 
-    /// Starts looking at single pages of several processes, every `look`. A process that has ended already is left out:
-    /// [`PointSession::counts`] says so.
+    /// Starts sampling single pages of several processes, once per `interval`. A process that has exited is omitted:
+    /// [`PointSession::counts`] reports it.
     ///
-    /// Every page costs two file writes here and a file read at every [`PointSession::counts`].
+    /// Each page costs two file writes here and one file read per [`PointSession::counts`].
     ///
     /// # Errors
-    /// [`Error::Gone`] if all processes have ended; [`Error::Busy`] if someone has come to use DAMON since;
-    /// [`Error::Unsupported`] before Linux 6.7; [`Error::Io`], also where addresses are not ascending pages or `look` is below
-    /// half a second. Nothing is left running then.
-    pub fn watch_points(&self, look: Duration, points: &[Points]) -> Result<PointSession> {
-        points::check(&self.kdamonds, look, points)?;
+    /// [`Error::Gone`] if all processes have exited; [`Error::Busy`] if another process has started to use DAMON;
+    /// [`Error::Unsupported`] before Linux 6.7; [`Error::Io`], also if the addresses are not ascending pages or `interval` is
+    /// below half a second. After an error, no kdamond is left running.
+    pub fn watch_points(&self, interval: Duration, points: &[Points]) -> Result<PointSession> {
+        points::check(&self.kdamonds, interval, points)?;
         match self.count()? {
-            0 => PointSession::start(self.kdamonds.clone(), look, points),
+            0 => PointSession::start(self.kdamonds.clone(), interval, points),
             count => Err(self.foreign(count)),
         }
     }
 
-    /// Takes down what a dead agent left: kdamonds that watch some of `expected_pids`, each in the form that
-    /// [`Damon::start`] or [`Damon::watch_points`] gives it, or not yet set up because the agent died while starting them.
+    /// Stops and removes the kdamonds that a killed agent left: those that monitor a subset of `expected_pids`, each configured
+    /// as by [`Damon::start`] or [`Damon::watch_points`], or not yet configured because the agent was killed during setup.
     ///
-    /// Some, because the agent writes down whom it is about to watch before it exchanges the old set for the new one:
-    /// it may die with either in place.
+    /// A subset, because the agent records the pids before it replaces one set of monitors by another: it may be killed with
+    /// either set in place.
     ///
-    /// Returns how many there were; 0 where DAMON is idle or absent. Nobody else's kdamond is touched.
+    /// Returns the number of kdamonds removed; 0 if DAMON is idle or absent. Kdamonds of other processes are not changed.
     ///
     /// # Errors
-    /// [`Error::Busy`] if the kdamonds are not those; [`Error::Parse`]; [`Error::Io`].
+    /// [`Error::Busy`] if other kdamonds exist; [`Error::Parse`]; [`Error::Io`].
     pub fn reap(roots: &Roots, expected_pids: &[i32]) -> Result<usize> {
         let damon = match Self::find(roots) {
             Ok(damon) => damon,
@@ -174,13 +174,13 @@ impl Damon {
 
     fn foreign(&self, count: usize) -> Error {
         Error::busy(
-            format!("DAMON is used by someone else: {count} kdamonds in {}", self.kdamonds.display()),
+            format!("DAMON is used by another process: {count} kdamonds in {}", self.kdamonds.display()),
             "stop that tool, then echo 0 > nr_kdamonds there; or choose another tracker",
         )
     }
 }
 
-/// The number that a sysfs file holds.
+/// Reads a sysfs file that holds a number.
 fn read_number<T: std::str::FromStr>(path: &Path) -> Result<T> {
     let text = file::read(path, file::SMALL)?;
     text::only_number(&text, "a whole number").map_err(|malformed| malformed.at(path))

@@ -1,4 +1,4 @@
-//! Memory that comes and goes while Linux runs: `/sys/devices/system/memory`
+//! Memory hotplug: `/sys/devices/system/memory`
 //! (`Documentation/admin-guide/mm/memory-hotplug.rst`).
 
 use serde::Serialize;
@@ -6,33 +6,33 @@ use units::Bytes;
 
 use crate::{Malformed, Result, Roots, file};
 
-/// What becomes of memory that is new.
+/// The initial state of added memory (`auto_online_blocks`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AutoOnline {
-    /// It stays offline until somebody says otherwise.
+    /// It stays offline until it is set online.
     Offline,
-    /// It comes online; the kernel may put there what can never be moved away again.
+    /// It comes online; the kernel may place unmovable allocations there.
     Online,
-    /// It comes online for the kernel's own use.
+    /// It comes online in a kernel zone.
     OnlineKernel,
-    /// It comes online for what can be moved away, so that it can go again.
+    /// It comes online in `ZONE_MOVABLE`, so that it can go offline again.
     OnlineMovable,
 }
 
-/// How this kernel takes new memory.
+/// The kernel's settings of memory hotplug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Hotplug {
-    /// What comes or goes at once.
+    /// The size of a memory block, the unit of hotplug.
     pub block: Bytes,
-    /// What becomes of new memory.
+    /// The initial state of added memory.
     pub auto_online: AutoOnline,
 }
 
 /// Parses `auto_online_blocks`.
 ///
 /// # Errors
-/// [`Malformed`] for anything that the documentation does not name.
+/// [`Malformed`] for a state that the documentation does not list.
 pub fn parse_auto_online(text: &str) -> Result<AutoOnline, Malformed> {
     match text.trim() {
         "offline" => Ok(AutoOnline::Offline),
@@ -43,16 +43,16 @@ pub fn parse_auto_online(text: &str) -> Result<AutoOnline, Malformed> {
     }
 }
 
-/// Parses `block_size_bytes`, which is in base 16 and does not say so.
+/// Parses `block_size_bytes`, which is in hexadecimal without a prefix.
 ///
 /// # Errors
-/// [`Malformed`] if it is not, or is 0.
+/// [`Malformed`] if it is not a hexadecimal number, or is 0.
 pub fn parse_block_size(text: &str) -> Result<Bytes, Malformed> {
     let size = u64::from_str_radix(text.trim(), 16).ok().filter(|size| *size > 0);
     size.map(Bytes).ok_or_else(|| Malformed::new(1, text.trim(), "a size in bytes, in base 16"))
 }
 
-/// How new memory is taken; `None` on a kernel that takes none.
+/// Reads the settings of memory hotplug; `None` on a kernel without it.
 ///
 /// # Errors
 /// [`crate::Error::Parse`]; [`crate::Error::Io`].
@@ -66,19 +66,19 @@ pub fn hotplug(roots: &Roots) -> Result<Option<Hotplug>> {
     Ok(Some(Hotplug { block: size, auto_online: policy }))
 }
 
-/// Memory that is online.
+/// Online memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Online {
-    /// All of it.
+    /// All online memory.
     pub all: Bytes,
-    /// Of that, what holds nothing but what can be moved away (`ZONE_MOVABLE`), so that it can go offline again.
+    /// The part in `ZONE_MOVABLE`, which can go offline again.
     pub movable: Bytes,
 }
 
-/// Of the memory from `start` on, what is online, in whole blocks. Blocks that the kernel does not know are not.
+/// The online memory in the range of `size` from `start`, in whole blocks. Blocks unknown to the kernel are not online.
 ///
 /// # Errors
-/// [`crate::Error::Gone`] if a block goes meanwhile; [`crate::Error::Io`].
+/// [`crate::Error::Gone`] if a block is removed during the reading; [`crate::Error::Io`].
 pub fn online(roots: &Roots, hotplug: &Hotplug, start: u64, size: Bytes) -> Result<Online> {
     let block = hotplug.block.0;
     let (first, end) = (start.div_ceil(block), start.saturating_add(size.0) / block);
@@ -87,7 +87,7 @@ pub fn online(roots: &Roots, hotplug: &Hotplug, start: u64, size: Bytes) -> Resu
         let directory = roots.sys.join(format!("devices/system/memory/memory{number}"));
         let says = |name, word: &str| {
             let text = file::read_optional(&directory.join(name), file::SMALL)?;
-            // A block that is online shows the zone that it is in.
+            // For an online block, the file holds its zone.
             Ok::<_, crate::Error>(text.is_some_and(|text| text.split_ascii_whitespace().next() == Some(word)))
         };
         if says("state", "online")? {
@@ -109,7 +109,7 @@ mod tests {
     const POLICY: &str = "sys/devices/system/memory/auto_online_blocks";
 
     #[test]
-    fn states_are_read() {
+    fn states_are_parsed() {
         let check = |text: &str, want| {
             let (_keep, roots) = tree(&[BLOCK, (POLICY, text)]);
             assert_eq!(hotplug(&roots).unwrap(), Some(Hotplug { block: Bytes::mib(128), auto_online: want }));
@@ -132,7 +132,7 @@ mod tests {
         let state = |number, text| of(number, "state", text);
         let zone = |number, text| of(number, "valid_zones", text);
         let states = [state(47, "online\n"), state(48, "online\n"), state(49, "offline\n"), state(50, "online\n"), state(52, "online\n")];
-        // One that is offline shows the zones that it could be in.
+        // For an offline block, the file holds the possible zones.
         let zones = [zone(47, "Normal\n"), zone(48, "Movable\n"), zone(49, "Movable Normal\n"), zone(50, "Normal\n")];
         let files = [&states[..], &zones].concat();
         let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
@@ -144,7 +144,7 @@ mod tests {
         };
         check(48 * 128, 4 * 128, 256, 128);
         check(47 * 128, 2 * 128, 256, 128);
-        // A range that begins or ends within a block does not have it.
+        // A range that begins or ends within a block does not include it.
         check(47 * 128 + 1, 2 * 128, 128, 128);
         check(48 * 128, 127, 0, 0);
         check(60 * 128, 4 * 128, 0, 0);

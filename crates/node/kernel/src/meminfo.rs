@@ -1,4 +1,4 @@
-//! The machine's memory: `/proc/meminfo` (`Documentation/filesystems/proc.rst`).
+//! The machine's memory: `/proc/meminfo` (`Documentation/filesystems/proc.rst`). Values are in KiB, printed as `kB`.
 //!
 //! ```text
 //! MemTotal:       24684084 kB
@@ -16,17 +16,17 @@ use crate::{Malformed, Result, Roots, file, text};
 pub struct MemInfo {
     /// Usable memory.
     pub total: Bytes,
-    /// Memory that nothing uses.
+    /// Unused memory.
     pub free: Bytes,
-    /// The kernel's estimate of what new programs can get without swapping.
+    /// The kernel's estimate of the memory available to new programs without swapping.
     pub available: Bytes,
-    /// Swap space.
+    /// Total swap space.
     pub swap_total: Bytes,
-    /// Swap space that nothing uses.
+    /// Unused swap space.
     pub swap_free: Bytes,
-    /// Memory that the zswap pool takes; `None` on kernels built without zswap.
+    /// Compressed size of the zswap pool; `None` on kernels built without zswap.
     pub zswap: Option<Bytes>,
-    /// Size, before compression, of what zswap holds.
+    /// Uncompressed size of the pages in zswap.
     pub zswapped: Option<Bytes>,
 }
 
@@ -81,7 +81,7 @@ mod tests {
     const CAPTURED: &str = include_str!("testdata/meminfo");
 
     #[test]
-    fn a_captured_file_reads() {
+    fn a_captured_file_is_parsed() {
         let (_keep, roots) = tree(&[("proc/meminfo", CAPTURED)]);
         let info = read(&roots).unwrap();
         assert!(info.total > info.available && info.available >= info.free && info.free > Bytes::ZERO);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn kilobytes_become_bytes_and_zswap_may_be_absent() {
+    fn values_are_converted_to_bytes_and_zswap_may_be_absent() {
         let text = "MemTotal: 4 kB\nMemFree: 3 kB\nMemAvailable: 2 kB\nSwapTotal: 1 kB\nSwapFree: 0 kB\nHugePages_Total:       0\n";
         let info = parse(text).unwrap();
         assert_eq!((info.total, info.swap_total, info.zswap), (Bytes(4096), Bytes(1024), None));

@@ -1,7 +1,7 @@
-//! What an expander itself says that it can do: the Command Effects Log (CXL 3.1, section 8.2.9.5.2.1), asked for through the
-//! mailbox by the `CXL_MEM_SEND_COMMAND` ioctl of `/dev/cxl/memN` (`include/uapi/linux/cxl_mem.h`). Asking changes nothing.
+//! The commands that an expander supports: the Command Effects Log (CXL 3.1, section 8.2.9.5.2.1), read through the mailbox by
+//! the `CXL_MEM_SEND_COMMAND` ioctl of `/dev/cxl/memN` (`include/uapi/linux/cxl_mem.h`). Reading it has no side effects.
 //!
-//! Linux shows nothing of commands that it does not use itself; the log names them all.
+//! Linux lists only the commands that it uses; the log holds all of them.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 use crate::{Error, Malformed, Result, Roots};
 
-/// Get Dynamic Capacity Configuration: the device gives and takes memory at run time (CXL 3.1, section 8.2.9.9.9.1).
+/// Get Dynamic Capacity Configuration: the device adds and removes memory at run time (CXL 3.1, section 8.2.9.9.9.1).
 pub const DYNAMIC_CAPACITY: u16 = 0x4800;
-/// Get Multi-Headed Info: the device is several hosts' at once (section 7.6.7.5.1).
+/// Get Multi-Headed Info: several hosts share the device (section 7.6.7.5.1).
 pub const MULTI_HEADED: u16 = 0x5500;
 
 /// `_IOWR(0xCE, 2, struct cxl_send_command)`.
@@ -21,12 +21,12 @@ const SEND_COMMAND: u32 = 3 << 30 | 48 << 16 | 0xCE << 8 | 2;
 const GET_SUPPORTED_LOGS: u32 = 3;
 const GET_LOG: u32 = 8;
 
-/// The log's name, 0da9c0b5-bf41-4b78-8f79-96b1623b3f17.
+/// The UUID of the log, 0da9c0b5-bf41-4b78-8f79-96b1623b3f17.
 const EFFECTS_LOG: [u8; 16] = [0x0d, 0xa9, 0xc0, 0xb5, 0xbf, 0x41, 0x4b, 0x78, 0x8f, 0x79, 0x96, 0xb1, 0x62, 0x3b, 0x3f, 0x17];
 
-/// As much of a log as is asked for at once: no device has a mailbox that is smaller.
+/// Bytes of a log per request: the smallest mailbox that the specification permits.
 const PIECE: u32 = 256;
-/// The largest log that is read: an entry of four bytes for each of 65,536 commands.
+/// The largest log: a four-byte entry for each of 65,536 commands.
 const LOG_MAX: u32 = 4 << 16;
 
 #[repr(C)]
@@ -48,22 +48,22 @@ struct SendCommand {
     wanted: Payload,
 }
 
-/// The commands that the expander `name` knows, by their numbers.
+/// The opcodes of the commands that the expander `name` supports.
 ///
 /// # Errors
-/// [`Error::Gone`]; [`Error::Io`], also for those who may not ask; [`Error::Unsupported`] if the device refuses;
+/// [`Error::Gone`]; [`Error::Io`], also without permission; [`Error::Unsupported`] if the device rejects the command;
 /// [`Error::Parse`].
 pub fn commands(roots: &Roots, name: &str) -> Result<Vec<u16>> {
     let mailbox = Mailbox::open(roots, name)?;
-    let logs = mailbox.ask(GET_SUPPORTED_LOGS, &[])?;
+    let logs = mailbox.send(GET_SUPPORTED_LOGS, &[])?;
     let at = |malformed: Malformed| malformed.at(&mailbox.path);
     let size = parse_logs(&logs).map_err(at)?;
     let mut log = Vec::new();
     while log.len() < size as usize {
         let done = u32::try_from(log.len()).unwrap_or(size);
         let part = PIECE.min(size - done);
-        let question = [&EFFECTS_LOG[..], &done.to_le_bytes(), &part.to_le_bytes()].concat();
-        let answer = mailbox.ask(GET_LOG, &question)?;
+        let input = [&EFFECTS_LOG[..], &done.to_le_bytes(), &part.to_le_bytes()].concat();
+        let answer = mailbox.send(GET_LOG, &input)?;
         if answer.is_empty() {
             return Err(at(Malformed::new(0, "an end", "a whole Command Effects Log")));
         }
@@ -72,11 +72,11 @@ pub fn commands(roots: &Roots, name: &str) -> Result<Vec<u16>> {
     parse_effects(&log).map_err(at)
 }
 
-/// The size of the Command Effects Log, from the answer to Get Supported Logs: a count of 16 bits, 6 bytes that are reserved,
-/// and for each log its name and its size of 32 bits.
+/// Parses the size of the Command Effects Log from the output of Get Supported Logs: a 16-bit count, 6 reserved bytes, and for
+/// each log its UUID and its 32-bit size.
 ///
 /// # Errors
-/// [`Malformed`] if it is shorter than it says, or has no such log.
+/// [`Malformed`] if the output is shorter than its count, or does not list the log.
 pub fn parse_logs(bytes: &[u8]) -> Result<u32, Malformed> {
     const EXPECTED: &str = "a list of logs with the Command Effects Log in it";
     let short = || Malformed::new(0, &format!("{} bytes", bytes.len()), EXPECTED);
@@ -90,10 +90,10 @@ pub fn parse_logs(bytes: &[u8]) -> Result<u32, Malformed> {
     sizes.next().filter(|size| *size <= LOG_MAX).ok_or_else(short)
 }
 
-/// The commands of a Command Effects Log: for each its number and what it does, of 16 bits each.
+/// Parses the opcodes of a Command Effects Log: entries of a 16-bit opcode and 16-bit effects.
 ///
 /// # Errors
-/// [`Malformed`] if a part of an entry is missing.
+/// [`Malformed`] if an entry is incomplete.
 pub fn parse_effects(bytes: &[u8]) -> Result<Vec<u16>, Malformed> {
     let entries = bytes.chunks_exact(4);
     if !entries.remainder().is_empty() {
@@ -114,24 +114,24 @@ impl Mailbox {
         Ok(Self { file, path })
     }
 
-    fn ask(&self, id: u32, question: &[u8]) -> Result<Vec<u8>> {
+    fn send(&self, id: u32, input: &[u8]) -> Result<Vec<u8>> {
         let mut answer = vec![0_u8; PIECE as usize];
         let size = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let mut command = SendCommand {
             id,
-            given: Payload { size: size(question), address: question.as_ptr().addr() as u64, ..Payload::default() },
+            given: Payload { size: size(input), address: input.as_ptr().addr() as u64, ..Payload::default() },
             wanted: Payload { size: size(&answer), address: answer.as_mut_ptr().addr() as u64, ..Payload::default() },
             ..SendCommand::default()
         };
-        // SAFETY: `command` has the layout and size that the request number names; the two payloads are borrowed slices of
-        // the sizes that stand beside them, and outlive the call, which writes to the second alone.
+        // SAFETY: `command` has the layout and size that the request number encodes; the two payloads are borrowed slices of the
+        // stated sizes that outlive the call, which writes only to the second.
         let status = unsafe { libc::ioctl(self.file.as_raw_fd(), SEND_COMMAND as libc::Ioctl, std::ptr::from_mut(&mut command)) };
         if status < 0 {
             return Err(Error::from_io(&self.path, "ioctl CXL_MEM_SEND_COMMAND on", io::Error::last_os_error()));
         }
         if command.returned != 0 {
             let what = format!("{} answers command {id} with status {}", self.path.display(), command.returned);
-            return Err(Error::unsupported(what, "see the device's firmware"));
+            return Err(Error::unsupported(what, "check the firmware of the device"));
         }
         answer.truncate(command.wanted.size as usize);
         Ok(answer)
@@ -143,13 +143,13 @@ mod tests {
     use super::*;
     use crate::testing::tree;
 
-    /// What a device with two logs answers.
+    /// The output of a device with two logs.
     fn logs(effects_size: u32) -> Vec<u8> {
         [&[2, 0][..], &[0; 6], &[9; 16], &[7, 0, 0, 0], &EFFECTS_LOG, &effects_size.to_le_bytes()].concat()
     }
 
     #[test]
-    fn the_log_is_found_among_others_and_read() {
+    fn the_log_is_found_among_others_and_parsed() {
         assert_eq!(parse_logs(&logs(12)).unwrap(), 12);
         let log = [0x00, 0x40, 0, 0, 0x00, 0x48, 0x10, 0, 0x00, 0x55, 0, 0];
         assert_eq!(parse_effects(&log).unwrap(), [0x4000, DYNAMIC_CAPACITY, MULTI_HEADED]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_too_large_is_refused() {
+    fn truncated_or_oversized_logs_are_rejected() {
         let whole = logs(12);
         for length in 0..whole.len() {
             assert!(parse_logs(&whole[..length]).is_err(), "{length}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_is_an_error() {
+    fn a_file_that_is_not_a_device_is_an_error() {
         assert_eq!(size_of::<SendCommand>(), 48);
         let (_keep, roots) = tree(&[("dev/cxl/mem0", "")]);
         let error = commands(&roots, "mem0").unwrap_err();

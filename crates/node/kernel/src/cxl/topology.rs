@@ -1,4 +1,4 @@
-//! How the memory of expanders comes to be memory of a node: what `cxl list` and `daxctl list` show, from the same files.
+//! The configuration of CXL memory, from expanders to NUMA nodes, from the files that `cxl list` and `daxctl list` use.
 
 use std::fs;
 use std::path::Path;
@@ -12,62 +12,62 @@ use crate::{Error, Malformed, Result, Roots, file};
 /// An expander (`memN`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// `mem0`.
+    /// Name: `mem0`.
     pub name: String,
-    /// Its volatile memory, which can become memory of a node.
+    /// Volatile memory, which can become memory of a NUMA node.
     pub ram: Bytes,
-    /// Its persistent memory, which cannot.
+    /// Persistent memory, which cannot.
     pub persistent: Bytes,
-    /// What it is known by wherever it is plugged in.
+    /// The serial number.
     pub serial: Option<u64>,
-    /// The node whose processors it is nearest to.
+    /// The NUMA node whose processors are nearest.
     pub near_node: Option<u32>,
-    /// Whether the driver `cxl_mem` holds it.
+    /// Whether the device is bound to the driver `cxl_mem`.
     pub enabled: bool,
-    /// Of its memory, what decoders of it map, into regions or by firmware.
+    /// Memory that its decoders map, into regions or by firmware.
     pub mapped: Bytes,
 }
 
-/// A part of the address space that firmware has set apart for CXL memory (a root decoder, `decoder0.0`).
+/// A window of the physical address space that firmware reserves for CXL memory (a root decoder, `decoder0.0`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Window {
-    /// `decoder0.0`.
+    /// Name: `decoder0.0`.
     pub name: String,
-    /// How much fits in.
+    /// Size.
     pub size: Bytes,
-    /// Whether volatile memory may be mapped there.
+    /// Whether volatile memory may be mapped in the window.
     pub ram: bool,
-    /// Whether this kernel can make regions of volatile memory there.
+    /// Whether this kernel can create regions of volatile memory in the window.
     pub makes_regions: bool,
 }
 
-/// Memory of one or more expanders at one place in the address space (`region0`).
+/// A range of the physical address space that is backed by one or more expanders (`region0`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Region {
-    /// `region0`.
+    /// Name: `region0`.
     pub name: String,
-    /// Its size; 0 where it was begun and not finished.
+    /// Size; 0 while the region is incomplete.
     pub size: Bytes,
-    /// Whether the decoders are set up for it.
+    /// Whether its decoders are programmed (`commit`).
     pub committed: bool,
-    /// The expanders that it is made of.
+    /// The expanders that back it.
     pub memories: Vec<String>,
 }
 
-/// A DAX device, and how much of it is memory of its node.
+/// A DAX device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Dax {
-    /// `dax0.0`.
+    /// Name: `dax0.0`.
     pub name: String,
     /// Its size.
     pub size: Bytes,
-    /// Where it begins in the address space, which only root is told.
+    /// Physical start address; `None` without root.
     pub start: Option<u64>,
-    /// The node that its memory is, or would be, of.
+    /// The NUMA node of its memory, also before it is online.
     pub target_node: Option<u32>,
-    /// `kmem` for memory of a node, `device_dax` for one program's own.
+    /// The driver: `kmem` for memory of a NUMA node, `device_dax` for memory mapped by a program.
     pub driver: Option<String>,
-    /// The region that it is made of; none of memory that is not CXL's.
+    /// The region that backs it; `None` if the memory is not CXL memory.
     pub region: Option<String>,
 }
 
@@ -76,22 +76,22 @@ pub struct Dax {
 pub struct Topology {
     /// Whether firmware describes a CXL hierarchy (ACPI0017).
     pub platform: bool,
-    /// Addresses of CXL memory devices on the PCI bus that no driver holds.
+    /// PCI addresses of CXL memory devices without a driver.
     pub idle_pci: Vec<String>,
     /// Expanders.
     pub memories: Vec<Memory>,
-    /// Places for their memory.
+    /// Windows of the address space.
     pub windows: Vec<Window>,
-    /// What was made of it.
+    /// Regions.
     pub regions: Vec<Region>,
-    /// DAX devices, CXL's and others.
+    /// DAX devices, of CXL and other memory.
     pub dax: Vec<Dax>,
 }
 
-/// Everything that the kernel knows of CXL memory; nothing on a machine without.
+/// Reads the CXL topology; empty on a machine without CXL memory.
 ///
 /// # Errors
-/// [`Error::Gone`] if a device is removed meanwhile; [`Error::Parse`]; [`Error::Io`].
+/// [`Error::Gone`] if a device is removed during the reading; [`Error::Parse`]; [`Error::Io`].
 pub fn topology(roots: &Roots) -> Result<Topology> {
     let cxl = roots.sys.join("bus/cxl/devices");
     let mapped = decoders(&cxl)?;
@@ -112,7 +112,7 @@ pub fn topology(roots: &Roots) -> Result<Topology> {
     Ok(Topology { platform, idle_pci: idle_pci(roots)?, memories, windows: windows(&cxl)?, regions, dax })
 }
 
-/// A decoder of an expander that maps some of it.
+/// A decoder of an expander that maps a part of its memory.
 struct Mapped {
     decoder: String,
     memory: String,
@@ -122,7 +122,7 @@ struct Mapped {
 fn decoders(cxl: &Path) -> Result<Vec<Mapped>> {
     let mut mapped = Vec::new();
     for endpoint in names(cxl, "endpoint")? {
-        // Of a device that was disabled meanwhile nothing is left but its name.
+        // Only the name is left of a device that was disabled during the listing.
         let Some(memory) = link(&cxl.join(&endpoint).join("uport")) else { continue };
         let number = endpoint.trim_start_matches("endpoint");
         for decoder in names(cxl, &format!("decoder{number}."))? {
@@ -135,7 +135,7 @@ fn decoders(cxl: &Path) -> Result<Vec<Mapped>> {
 
 fn memory(directory: &Path, name: String, mapped: &[Mapped]) -> Result<Memory> {
     let of = |part: &str| Ok::<_, Error>(size(&directory.join(part).join("size"))?.unwrap_or(Bytes::ZERO));
-    // It is printed in base 16.
+    // Printed in hexadecimal.
     let serial = size(&directory.join("serial"))?.map(|number| number.0);
     let near_node = file::read_optional(&directory.join("numa_node"), file::SMALL)?.and_then(|text| text.trim().parse().ok());
     let mapped = mapped.iter().filter(|decoder| decoder.memory == name).map(|decoder| decoder.bytes).sum();
@@ -180,21 +180,21 @@ fn dax_device(directory: &Path, name: String) -> Result<Dax> {
     let found = device(directory, name, "size")?;
     let start = match file::read_optional(&directory.join("resource"), file::SMALL) {
         Ok(text) => text.map(|text| parse_size(&text)).transpose().map_err(|malformed| malformed.at(&directory.join("resource")))?,
-        // It is for root alone.
+        // Readable only by root.
         Err(Error::Io { .. }) => None,
         Err(error) => return Err(error),
     };
-    // What it is made of is a directory above it in the tree of devices.
+    // Its region is an ancestor in the device tree.
     let path = fs::canonicalize(directory).map_err(|source| Error::from_io(directory, "resolve", source))?;
     let above = path.components().map(|part| part.as_os_str().to_string_lossy());
     let region = above.rev().find(|part| is_numbered(part, "region")).map(std::borrow::Cow::into_owned);
     let (target_node, driver) = (found.target_node, found.driver);
-    // The kernel prints 0 to those who may not know.
+    // The kernel prints 0 to users without permission.
     let start = start.map(|start| start.0).filter(|start| *start > 0);
     Ok(Dax { size: found.size.unwrap_or(Bytes::ZERO), start, target_node, driver, region, name: found.name })
 }
 
-/// The class of a CXL memory device, whatever its programming interface.
+/// PCI class of CXL memory devices, without the programming interface.
 const CLASS: &str = "0x0502";
 
 fn idle_pci(roots: &Roots) -> Result<Vec<String>> {
@@ -210,7 +210,7 @@ fn idle_pci(roots: &Roots) -> Result<Vec<String>> {
     Ok(idle)
 }
 
-/// The last part of where a link leads; none where there is no link.
+/// The last component of a symbolic link's target; `None` without a link.
 fn link(path: &Path) -> Option<String> {
     Some(fs::read_link(path).ok()?.file_name()?.to_string_lossy().into_owned())
 }
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
     use crate::testing::{put, tree};
 
-    /// A machine whose only expander is half in a region, as Linux 6.12 shows it.
+    /// A machine whose only expander is partly in a region, as presented by Linux 6.12.
     const MACHINE: [(&str, &str); 22] = [
         ("sys/bus/acpi/devices/ACPI0017:00/hid", "ACPI0017\n"),
         ("sys/bus/pci/devices/0000:0d:00.0/class", "0x050210\n"),
@@ -258,7 +258,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_way_from_a_device_to_memory_of_a_node_is_found() {
+    fn the_chain_from_expander_to_dax_device_is_read() {
         let (keep, roots) = tree(&MACHINE);
         let at = |path: &str| keep.path().join("sys/bus").join(path);
         let dax = "sys/devices/platform/root0/decoder0.0/region0/dax_region0/dax0.0";
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_has_nothing_and_damage_is_told() {
+    fn a_machine_without_cxl_is_empty_and_malformed_files_are_reported() {
         let (_keep, roots) = tree(&[("sys/bus/x", "")]);
         assert_eq!(topology(&roots).unwrap(), Topology::default());
         topology(&Roots::host()).unwrap();

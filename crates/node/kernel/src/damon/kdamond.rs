@@ -1,4 +1,4 @@
-//! One kdamond's directory: setting it up, telling it from others', commands, taking it down.
+//! The directory of one kdamond: setup, recognition, commands, removal.
 
 use std::path::Path;
 use std::thread;
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use super::read_number;
 use crate::{Error, Result, file};
 
-/// Attempts at a command that another kdamond's command holds up: DAMON's sysfs takes one at a time.
+/// Attempts at a command while another command is in progress: DAMON's sysfs accepts one at a time.
 const BUSY_RETRIES: u32 = 20;
 
-/// The pause between two of them. The kernel has no event to wait for.
+/// The pause between two attempts. The kernel has no event to wait for.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a kdamond may take to end beyond two of its intervals.
+/// Time for a kdamond to stop, in addition to two of its intervals.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// The one scheme of each kdamond, below its directory.
+/// The only scheme of each kdamond, below its directory.
 pub(super) const SCHEME: &str = "contexts/0/schemes/0";
 
-/// How a kdamond of ours looks at its processes.
+/// The configuration of a kdamond.
 pub(super) struct Form<'a> {
-    /// `vaddr` for whole processes, `fvaddr` for given regions of them.
+    /// `vaddr` for whole processes, `fvaddr` for given regions.
     pub(super) operations: &'static str,
     pub(super) sample: Duration,
     pub(super) aggregation: Duration,
@@ -30,7 +30,7 @@ pub(super) struct Form<'a> {
     pub(super) pids: &'a [i32],
 }
 
-/// Writes `form` into a kdamond's directory, and a scheme of action `stat` that matches every region. Nothing runs yet.
+/// Writes the configuration and a scheme with the action `stat` that matches every region. Does not start the kdamond.
 pub(super) fn set_up(kdamond: &Path, form: &Form<'_>) -> Result<()> {
     let context = kdamond.join("contexts/0");
     let pattern = kdamond.join(SCHEME).join("access_pattern");
@@ -55,18 +55,18 @@ pub(super) fn set_up(kdamond: &Path, form: &Form<'_>) -> Result<()> {
     }
     file::write(&context.join("schemes/nr_schemes"), "1")?;
     file::write(&kdamond.join(SCHEME).join("action"), "stat")?;
-    // The upper bounds start at 0, which would match nothing.
+    // The upper bounds default to 0, which matches no region.
     file::write(&pattern.join("sz/max"), &u64::MAX.to_string())?;
     file::write(&pattern.join("nr_accesses/max"), &u32::MAX.to_string())?;
     file::write(&pattern.join("age/max"), &u32::MAX.to_string())
 }
 
-/// Starts a kdamond that was set up for `pids`. Where one of them has ended it does not run, and that is no error.
+/// Starts a kdamond that was set up for `pids`. If one of them has exited, the kdamond does not run; this is not an error.
 pub(super) fn turn_on(kdamond: &Path, pids: &[i32]) -> Result<()> {
     let has_ended = || pids.iter().any(|pid| !is_running(*pid));
     match file::write(&kdamond.join("state"), "on") {
         Ok(()) => Ok(()),
-        // A process that has ended makes EINVAL of it, as do attributes that this kernel refuses.
+        // EINVAL: a process has exited, or the kernel rejects an attribute.
         Err(error) if error.errno() == Some(libc::EINVAL) && has_ended() => Ok(()),
         Err(error) if error.is_gone() && has_ended() => Ok(()),
         Err(error) if error.errno() == Some(libc::EBUSY) => Err(Error::busy(
@@ -77,7 +77,7 @@ pub(super) fn turn_on(kdamond: &Path, pids: &[i32]) -> Result<()> {
     }
 }
 
-/// Whether the kdamonds are as many as `pids`, and each has the form that [`set_up`] gives it for its pid.
+/// Whether there is one kdamond for each of `pids`, configured as by [`set_up`] for that pid.
 pub(super) fn are_ours(kdamonds: &Path, pids: &[i32]) -> Result<bool> {
     let count: usize = read_number(&kdamonds.join("nr_kdamonds"))?;
     if count != pids.len() {
@@ -91,7 +91,7 @@ pub(super) fn are_ours(kdamonds: &Path, pids: &[i32]) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether each of the first `count` kdamonds has the form that [`set_up`] gives it for some of `pids`.
+/// Whether each of the first `count` kdamonds is configured as by [`set_up`] for some of `pids`.
 pub(super) fn are_among(kdamonds: &Path, count: usize, pids: &[i32]) -> Result<bool> {
     for index in 0..count {
         if !is_ours(&kdamonds.join(index.to_string()), pids)? {
@@ -101,7 +101,7 @@ pub(super) fn are_among(kdamonds: &Path, count: usize, pids: &[i32]) -> Result<b
     Ok(true)
 }
 
-/// Whether a kdamond has the form that [`set_up`] gives it for some of `pids`, or is on the way there.
+/// Whether a kdamond is configured as by [`set_up`] for some of `pids`, or partially so.
 pub(super) fn is_ours(kdamond: &Path, pids: &[i32]) -> Result<bool> {
     let context = kdamond.join("contexts/0");
     match read_number::<u32>(&kdamond.join("contexts/nr_contexts"))? {
@@ -122,7 +122,7 @@ pub(super) fn is_ours(kdamond: &Path, pids: &[i32]) -> Result<bool> {
     })
 }
 
-/// Ends and removes all `count` kdamonds.
+/// Stops and removes all `count` kdamonds.
 pub(super) fn take_down(kdamonds: &Path, count: usize) -> Result<()> {
     for index in 0..count {
         let kdamond = kdamonds.join(index.to_string());
@@ -140,7 +140,7 @@ pub(super) fn take_down(kdamonds: &Path, count: usize) -> Result<()> {
     file::write(&kdamonds.join("nr_kdamonds"), "0")
 }
 
-/// Whether a kdamond runs. One that is not there does not.
+/// Whether a kdamond runs; `false` if it does not exist.
 fn is_on(kdamond: &Path) -> Result<bool> {
     let state = file::read_optional(&kdamond.join("state"), file::SMALL)?;
     Ok(state.is_some_and(|state| state.trim() == "on"))
@@ -150,7 +150,7 @@ fn wait_until_off(kdamond: &Path) -> Result<()> {
     if !is_on(kdamond)? {
         return Ok(());
     }
-    // It looks whether it shall end once in every sampling interval.
+    // A kdamond checks once per sampling interval whether it must stop.
     let interval: u64 = read_number(&kdamond.join("contexts/0/monitoring_attrs/intervals/sample_us"))?;
     let patience = Duration::from_micros(interval).saturating_mul(2).saturating_add(STOP_GRACE);
     let begin = Instant::now();
@@ -166,8 +166,8 @@ fn wait_until_off(kdamond: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a command to a kdamond, again while another command holds DAMON up. A kdamond that has ended, as it does
-/// with its process, is gone.
+/// Writes a command to a kdamond, and retries while another command is in progress. A kdamond stops when its process exits,
+/// which is [`Error::Gone`].
 pub(super) fn command(kdamond: &Path, word: &str) -> Result<()> {
     let state = kdamond.join("state");
     for _ in 0..BUSY_RETRIES {
@@ -183,7 +183,7 @@ pub(super) fn command(kdamond: &Path, word: &str) -> Result<()> {
     ))
 }
 
-/// Whether a process exists on this machine, whatever its state.
+/// Whether a process exists, in any state.
 pub(super) fn is_running(pid: i32) -> bool {
     crate::madvise::PidFd::open(pid).is_ok_and(|process| process.is_alive())
 }

@@ -1,23 +1,23 @@
-//! One kdamond for single pages of several processes, read as how many looks found each accessed.
+//! One kdamond for single pages of several processes; counts the samples that found each page accessed.
 //!
-//! # Why nothing is merged or split
-//! DAMON merges and splits regions at the end of an aggregation only, and one that is longer than any session never ends.
-//! Even if it did: two regions of a page are merged only if both fit into the total size divided by `regions_min`, and any
-//! region is split only while there are at most half of `regions_max` of them and it is longer than two pages. Both limits
-//! are the number of points here, or [`REGIONS_MIN`] if that is more, which the kernel asks for. So the regions stay
-//! those that were given, in their order, and the tried regions, which do not name their process, are told apart by that.
+//! # Why no region is merged or split
+//! DAMON merges and splits regions only at the end of an aggregation, and the aggregation interval is longer than any session.
+//! Even otherwise, two regions of one page are merged only if both fit into the total size divided by `regions_min`, and a
+//! region is split only while there are at most half of `regions_max` regions and it is longer than two pages. Both limits are
+//! the number of points, or [`REGIONS_MIN`] if that is more, as the kernel requires. The regions therefore remain as given and
+//! in order. The tried regions do not name their process; the order assigns them.
 //!
-//! # How many looks there were
-//! A scheme may apply more often than once per aggregation (`apply_interval_us`). This one does so after every look, and
-//! `nr_accesses` is a count since the start. The kernel counts the regions that it applied a scheme to (`nr_tried`), so
-//! that no clock is needed, which would count looks that a loaded machine never took. It answers the command for that
-//! count after a look and before it applies the scheme; the command for the regions, if it comes at once, is answered as
-//! it applies the scheme after the next look. So the regions are two looks ahead of the count (`kdamond_fn()` in
-//! `mm/damon/core.c`; the callbacks before Linux 6.14 come to the same).
+//! # The number of samples
+//! A scheme may be applied more often than once per aggregation (`apply_interval_us`). This one is applied after every sample,
+//! so that `nr_accesses` counts since the start. The number of samples follows from the number of regions to which the kernel
+//! applied the scheme (`nr_tried`); a clock would also count samples that an overloaded machine skipped. The kernel answers the
+//! command for that number after a sample and before it applies the scheme; a command for the regions that follows immediately
+//! is answered when it applies the scheme after the next sample. The regions are therefore two samples ahead of the number
+//! (`kdamond_fn()` in `mm/damon/core.c`; the callbacks before Linux 6.14 are equivalent).
 //!
-//! # What is not seen
-//! The accessed bit is cleared without a flush of the TLB: while a translation stays there, accesses do not set the bit again.
-//! A page of a small and very hot set may look less accessed than it is, never more.
+//! # Accesses that are not counted
+//! The kernel clears the accessed bit without a TLB flush: while a translation is cached, accesses do not set the bit again. The
+//! count of a page in a small, very hot set may be too low, never too high.
 
 use std::fs;
 use std::io;
@@ -30,56 +30,60 @@ use super::kdamond::{self, Form, SCHEME};
 use super::{REGIONS_MIN, read_number};
 use crate::{Error, Result, file, page_size};
 
-/// Looks that an aggregation takes: at one per second, over a day. The kernel keeps ten thousand times the count in 32 bits.
-const LOOKS_MAX: u32 = 100_000;
+/// Samples per aggregation: over a day at one per second. The kernel keeps ten thousand times the count in 32 bits.
+const SAMPLES_MAX: u32 = 100_000;
 
-/// How far the regions are ahead of the count of looks.
-const LOOKS_AHEAD: u64 = 2;
+/// How many samples the regions are ahead of the number of samples.
+const SAMPLES_AHEAD: u64 = 2;
 
-/// The shortest time from look to look. Before Linux 6.14 the answer to a command is late by up to 100 ms, and the next
-/// command must not miss a look for that.
-const LOOK_MIN: Duration = Duration::from_millis(500);
+/// The shortest sampling interval. Before Linux 6.14 the answer to a command is up to 100 ms late, and the next command must
+/// still precede the next sample.
+const INTERVAL_MIN: Duration = Duration::from_millis(500);
 
-/// Pages of one process to look at.
+/// Pages of one process to sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Points {
     /// The process.
     pub pid: i32,
-    /// The first bytes of the pages, ascending, none twice.
+    /// The addresses of the pages, strictly ascending.
     pub addresses: Vec<u64>,
 }
 
-/// What was seen since the start.
+/// The counts since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// How often the accessed bit of each page was looked at.
-    pub looks: u32,
-    /// For each process, in the order given, how many looks found each of its pages accessed since the look before, in the
-    /// order of its addresses; `None` if the process has ended.
+    /// Number of samples of each page.
+    pub samples: u32,
+    /// For each process, in the order given, the number of samples that found each of its pages accessed, in the order of its
+    /// addresses; `None` if the process has exited.
     pub accessed: Vec<Option<Vec<u32>>>,
-    /// When the last of the looks was.
+    /// When the last sample was taken.
     pub taken_at: Instant,
 }
 
-/// A kdamond of ours. Dropping it takes it down as [`PointSession::stop`] does, without telling of errors.
+/// A running kdamond. Dropping it stops the kdamond as [`PointSession::stop`] does, and ignores errors.
 #[derive(Debug)]
 pub struct PointSession {
     kdamonds: PathBuf,
     points: Vec<Points>,
-    /// Which of `points` are watched, by index: those whose process had not ended at the start.
+    /// Indices of the monitored `points`: those whose process existed at the start.
     watched: Vec<usize>,
     stopped: bool,
 }
 
-/// Refuses what the kernel would refuse, or understand otherwise.
-pub(super) fn check(kdamonds: &Path, look: Duration, points: &[Points]) -> Result<()> {
+/// Rejects points that the kernel would reject or interpret differently.
+pub(super) fn check(kdamonds: &Path, interval: Duration, points: &[Points]) -> Result<()> {
     let page = page_size().bytes();
     let refuse = |why: String| {
         let source = io::Error::new(io::ErrorKind::InvalidInput, why);
         Err(Error::Io { path: kdamonds.to_owned(), op: "watch by", source })
     };
-    if look < LOOK_MIN {
-        return refuse(format!("a look every {} ms: at least {} are needed", look.as_millis(), LOOK_MIN.as_millis()));
+    if interval < INTERVAL_MIN {
+        return refuse(format!(
+            "a sampling interval of {} ms: at least {} ms are required",
+            interval.as_millis(),
+            INTERVAL_MIN.as_millis()
+        ));
     }
     for Points { pid, addresses } in points {
         let ascending = addresses.is_sorted_by(|one, next| one < next);
@@ -91,7 +95,7 @@ pub(super) fn check(kdamonds: &Path, look: Duration, points: &[Points]) -> Resul
 }
 
 impl PointSession {
-    pub(super) fn start(kdamonds: PathBuf, look: Duration, points: &[Points]) -> Result<Self> {
+    pub(super) fn start(kdamonds: PathBuf, interval: Duration, points: &[Points]) -> Result<Self> {
         let watched: Vec<usize> = (0..points.len()).filter(|&index| kdamond::is_running(points[index].pid)).collect();
         if watched.is_empty() {
             let path = points.first().map_or(kdamonds, |points| PathBuf::from(format!("/proc/{}", points.pid)));
@@ -99,14 +103,14 @@ impl PointSession {
         }
         file::write(&kdamonds.join("nr_kdamonds"), "1")?;
         let session = Self { kdamonds, points: points.to_vec(), watched, stopped: false };
-        // From here on an early return drops the session and with it what was set up.
+        // From here on, an early return drops the session, which removes the kdamond.
         let kdamond = session.kdamond();
         let regions = (session.total(|_| true) as u64).max(REGIONS_MIN);
         let pids: Vec<i32> = session.watched().map(|points| points.pid).collect();
         let form = Form {
             operations: "fvaddr",
-            sample: look,
-            aggregation: look.saturating_mul(LOOKS_MAX),
+            sample: interval,
+            aggregation: interval.saturating_mul(SAMPLES_MAX),
             regions_min: regions,
             regions_max: regions,
             pids: &pids,
@@ -115,61 +119,62 @@ impl PointSession {
         for (target, points) in session.watched().enumerate() {
             write_regions(&kdamond.join("contexts/0/targets").join(target.to_string()).join("regions"), &points.addresses)?;
         }
-        let interval = kdamond.join(SCHEME).join("apply_interval_us");
-        if !interval.exists() {
+        let apply_interval = kdamond.join(SCHEME).join("apply_interval_us");
+        if !apply_interval.exists() {
             return Err(Error::unsupported(
-                "this kernel's DAMON tells what it saw once per aggregation only",
+                "DAMON of this kernel applies schemes only once per aggregation",
                 "boot Linux 6.7 or newer, or one with CONFIG_IDLE_PAGE_TRACKING=y",
             ));
         }
-        file::write(&interval, &look.as_micros().to_string())?;
+        file::write(&apply_interval, &interval.as_micros().to_string())?;
         kdamond::turn_on(&kdamond, &pids)?;
         Ok(session)
     }
 
-    /// What it was started with, in order.
+    /// The points that the session was started with, in order.
     #[must_use]
     pub fn points(&self) -> &[Points] {
         &self.points
     }
 
-    /// What was seen since the start. Waits for two looks or three.
+    /// The counts since the start. Waits for two or three samples.
     ///
-    /// Where a process has ended in the meantime, the number of looks may come out too small, never too large: rates seem
-    /// higher then.
+    /// If a process has exited in the meantime, the number of samples may be too small, never too large: rates are then
+    /// overestimated.
     ///
     /// # Errors
-    /// [`Error::Gone`] if all processes have ended, or there were [`LOOKS_MAX`] looks: the session is over;
-    /// [`Error::Busy`] if other commands held DAMON up for too long; [`Error::Parse`]; [`Error::Io`].
+    /// [`Error::Gone`] if all processes have exited, or after [`SAMPLES_MAX`] samples: the session is over; [`Error::Busy`] if
+    /// other commands blocked DAMON for too long; [`Error::Parse`]; [`Error::Io`].
     pub fn counts(&self) -> Result<Counts> {
         let kdamond = self.kdamond();
         if !kdamond::is_ours(&kdamond, &self.pids())? {
             return Err(Error::Gone { path: kdamond });
         }
         kdamond::command(&kdamond, "update_schemes_stats")?;
-        // Read only after the next command: that one must not be late.
+        // Read only after the next command, which must not be late.
         kdamond::command(&kdamond, "update_schemes_tried_regions")?;
         let taken_at = Instant::now();
         let tried: u64 = read_number(&kdamond.join(SCHEME).join("stats/nr_tried"))?;
         let accessed = self.read_accessed(&kdamond.join(SCHEME).join("tried_regions"))?;
-        let looks = tried / self.total(|_| true) as u64 + LOOKS_AHEAD;
+        let samples = tried / self.total(|_| true) as u64 + SAMPLES_AHEAD;
         let most = accessed.iter().flatten().flatten().max().copied().unwrap_or(0);
-        match u32::try_from(looks) {
-            Ok(looks) if looks < LOOKS_MAX => Ok(Counts { looks: looks.max(most), accessed, taken_at }),
+        match u32::try_from(samples) {
+            Ok(samples) if samples < SAMPLES_MAX => Ok(Counts { samples: samples.max(most), accessed, taken_at }),
             _ => Err(Error::Gone { path: kdamond }),
         }
     }
 
-    /// The kernel thread that runs for this session, to book its processor time.
+    /// The pid of the kdamond, whose CPU time is charged to this session.
     #[must_use]
     pub fn kdamond_pid(&self) -> Option<i32> {
         read_number(&self.kdamond().join("pid")).ok().filter(|pid| *pid > 0)
     }
 
-    /// Ends the kdamond, waits for a look at most until it has ended, and removes it. May be called again where it failed.
+    /// Stops the kdamond, waits up to one sampling interval until it has stopped, and removes it. May be called again after an
+    /// error.
     ///
     /// # Errors
-    /// [`Error::Busy`] if it does not end in time; [`Error::Io`].
+    /// [`Error::Busy`] if it does not stop in time; [`Error::Io`].
     pub fn stop(&mut self) -> Result<()> {
         if self.stopped {
             return Ok(());
@@ -194,14 +199,14 @@ impl PointSession {
         self.watched().map(|points| points.pid).collect()
     }
 
-    /// How many points the processes have that are watched and for which `counts` holds.
+    /// The number of points of monitored processes for which `counts` holds.
     fn total(&self, counts: impl Fn(i32) -> bool) -> usize {
         self.watched().filter(|points| counts(points.pid)).map(|points| points.addresses.len()).sum()
     }
 
     fn read_accessed(&self, directory: &Path) -> Result<Vec<Option<Vec<u32>>>> {
         let mut regions = numbers(directory)?.into_iter().map(|number| directory.join(number.to_string()));
-        // Some kernels leave out the regions of a process that has ended, others show them.
+        // Some kernels omit the regions of a process that has exited, others list them.
         let complete = regions.len() == self.total(|_| true);
         let shown = |pid| complete || kdamond::is_running(pid);
         let changed = || Error::Gone { path: directory.to_owned() };
@@ -216,7 +221,7 @@ impl PointSession {
             }
             let mut counts = Vec::with_capacity(addresses.len());
             for (address, region) in addresses.iter().zip(regions.by_ref()) {
-                // The order is known; that it is still ours is checked once per process, for what a read costs.
+                // The order is known. One read per process checks that it still holds: each read has a cost.
                 if counts.is_empty() && read_number::<u64>(&region.join("start"))? != *address {
                     return Err(changed());
                 }
@@ -232,12 +237,12 @@ impl PointSession {
 
 impl Drop for PointSession {
     fn drop(&mut self) {
-        // What is left is taken down by the next start, which knows the pids.
+        // The next start removes leftovers: the pids are recorded.
         let _ = self.stop();
     }
 }
 
-/// Gives a target its regions: a page for each address.
+/// Writes the regions of a target: one page for each address.
 fn write_regions(directory: &Path, addresses: &[u64]) -> Result<()> {
     let page = page_size().bytes();
     file::write(&directory.join("nr_regions"), &addresses.len().to_string())?;
@@ -249,7 +254,7 @@ fn write_regions(directory: &Path, addresses: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// The names in a directory that are numbers, ascending: the kernel numbers regions in order, and lists them in none.
+/// The numeric names in a directory, ascending: the kernel numbers regions in order and lists them in no order.
 fn numbers(directory: &Path) -> Result<Vec<u64>> {
     let fail = |source| Error::from_io(directory, "list", source);
     let mut numbers = Vec::new();

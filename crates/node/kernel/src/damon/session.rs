@@ -1,4 +1,4 @@
-//! One kdamond for each process, over all of its memory, read as regions and their ages.
+//! One kdamond per process over all of its memory; returns regions and their ages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::kdamond::{self, Form, SCHEME};
 use super::{Monitor, Region, read_number};
 use crate::{Error, Result, file};
 
-/// Kdamonds of ours. Dropping it takes them down as [`Session::stop`] does, without telling of errors.
+/// Running kdamonds. Dropping it stops them as [`Session::stop`] does, and ignores errors.
 #[derive(Debug)]
 pub struct Session {
     kdamonds: PathBuf,
@@ -20,7 +20,7 @@ impl Session {
     pub(super) fn start(kdamonds: PathBuf, monitors: &[Monitor]) -> Result<Self> {
         file::write(&kdamonds.join("nr_kdamonds"), &monitors.len().to_string())?;
         let session = Self { kdamonds, monitors: monitors.to_vec(), stopped: false };
-        // From here on an early return drops the session and with it what was set up.
+        // From here on, an early return drops the session, which removes the kdamonds.
         for (index, monitor) in monitors.iter().enumerate() {
             let kdamond = session.kdamond(index);
             let pids = [monitor.pid];
@@ -38,22 +38,22 @@ impl Session {
         Ok(session)
     }
 
-    /// What it was started with, in order.
+    /// The monitors that the session was started with, in order.
     #[must_use]
     pub fn monitors(&self) -> &[Monitor] {
         &self.monitors
     }
 
-    /// The regions of the `index`th process, sorted by address, and their moment. Waits up to one interval for the kdamond to reach
-    /// the end of its aggregation.
+    /// The regions of the `index`th process, sorted by address, and the time of the snapshot. Waits up to one interval for the
+    /// end of the aggregation.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the process has ended or there is no such index; [`Error::Busy`] if other commands held
-    /// DAMON up for too long; [`Error::Parse`]; [`Error::Io`].
+    /// [`Error::Gone`] if the process has exited or the index does not exist; [`Error::Busy`] if other commands blocked DAMON
+    /// for too long; [`Error::Parse`]; [`Error::Io`].
     pub fn snapshot(&self, index: usize) -> Result<(Vec<Region>, Instant)> {
         let kdamond = self.kdamond(index);
         let ours = match self.monitors.get(index) {
-            // Once all our kdamonds have ended with their processes, someone else may have set up theirs.
+            // After all kdamonds of this session have stopped with their processes, another process may have set up its own.
             Some(monitor) => kdamond::is_ours(&kdamond, &[monitor.pid])?,
             None => false,
         };
@@ -61,22 +61,22 @@ impl Session {
             return Err(Error::Gone { path: kdamond });
         }
         kdamond::command(&kdamond, "update_schemes_tried_regions")?;
-        // To read thousands of regions takes time in which they do not change.
+        // Reading thousands of regions takes time; they do not change meanwhile.
         let taken_at = Instant::now();
-        // The regions stay in kernel memory until the next snapshot: to clear them would wait for another interval.
+        // The regions stay in kernel memory until the next snapshot: clearing them would wait for another interval.
         Ok((read_regions(&kdamond.join(SCHEME).join("tried_regions"))?, taken_at))
     }
 
-    /// The kernel threads that run for this session, to book their processor time.
+    /// The pids of the kdamonds, whose CPU time is charged to this session.
     #[must_use]
     pub fn kdamond_pids(&self) -> Vec<i32> {
         (0..self.monitors.len()).filter_map(|index| read_number(&self.kdamond(index).join("pid")).ok()).filter(|pid| *pid > 0).collect()
     }
 
-    /// Ends all kdamonds, waits until they have ended, and removes them. May be called again where it failed.
+    /// Stops all kdamonds, waits until they have stopped, and removes them. May be called again after an error.
     ///
     /// # Errors
-    /// [`Error::Busy`] if one does not end in time; [`Error::Io`].
+    /// [`Error::Busy`] if a kdamond does not stop in time; [`Error::Io`].
     pub fn stop(&mut self) -> Result<()> {
         if self.stopped {
             return Ok(());
@@ -96,7 +96,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // What is left is taken down by the next start, which knows the pids.
+        // The next start removes leftovers: the pids are recorded.
         let _ = self.stop();
     }
 }
@@ -107,7 +107,7 @@ fn read_regions(directory: &Path) -> Result<Vec<Region>> {
     let mut regions = Vec::new();
     for entry in fs::read_dir(directory).map_err(fail)? {
         let entry = entry.map_err(fail)?;
-        // Beside the regions lies total_bytes.
+        // The directory also holds total_bytes.
         if !entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
             continue;
         }

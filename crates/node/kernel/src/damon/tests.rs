@@ -8,7 +8,7 @@ fn monitor(pid: i32) -> Monitor {
     Monitor { pid, interval: Duration::from_millis(500), regions_min: 10, regions_max: 1000 }
 }
 
-/// The files that the kernel makes for `count` kdamonds, as far as we write to them; none of them runs.
+/// The files of `count` kdamonds that this crate writes; none of the kdamonds runs.
 fn machine(count: usize) -> (tempfile::TempDir, Roots) {
     let (keep, roots) = tree(&[(&format!("{ADMIN}/nr_kdamonds"), "0\n")]);
     for index in 0..count {
@@ -45,7 +45,7 @@ fn add_region(roots: &Roots, name: u32, fields: [(&str, &str); 4]) {
 }
 
 #[test]
-fn who_uses_damon_is_named_and_never_disturbed() {
+fn other_users_of_damon_are_reported_and_not_disturbed() {
     let check = |file: &str, text: &str, who: &str| {
         let (keep, roots) = machine(0);
         put(keep.path(), file, text);
@@ -56,7 +56,7 @@ fn who_uses_damon_is_named_and_never_disturbed() {
     check("sys/module/damon_stat/parameters/enabled", "Y\n", "damon_stat");
     check("sys/module/damon_reclaim/parameters/enabled", "Y\n", "damon_reclaim");
     check("sys/module/damon_lru_sort/parameters/enabled", "Y\n", "damon_lru_sort");
-    check("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "2\n", "someone else");
+    check("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "2\n", "another process");
     let (_keep, roots) = tree(&[("sys/module/damon_stat/parameters/enabled", "Y\n")]);
     assert!(Damon::probe(&roots).unwrap_err().is_unsupported());
     let (keep, roots) = machine(0);
@@ -65,7 +65,7 @@ fn who_uses_damon_is_named_and_never_disturbed() {
 }
 
 #[test]
-fn a_session_writes_the_recipe_and_reads_sorted_regions() {
+fn a_session_writes_its_configuration_and_reads_sorted_regions() {
     let (keep, roots) = machine(1);
     let mut session = Damon::probe(&roots).unwrap().start(&[monitor(ME())]).unwrap();
     let wrote = |file: &str| get(keep.path(), &format!("{ADMIN}/0/{file}"));
@@ -89,7 +89,7 @@ fn a_session_writes_the_recipe_and_reads_sorted_regions() {
 }
 
 #[test]
-fn a_malformed_region_is_named() {
+fn a_malformed_region_is_reported_with_its_file() {
     let (_keep, roots) = machine(1);
     let session = Damon::probe(&roots).unwrap().start(&[monitor(ME())]).unwrap();
     add_region(&roots, 0, [("start", "0\n"), ("end", "here\n"), ("nr_accesses", "1\n"), ("age", "0\n")]);
@@ -98,7 +98,7 @@ fn a_malformed_region_is_named() {
 }
 
 #[test]
-fn dropping_a_session_takes_it_down_unless_it_is_no_longer_ours() {
+fn a_dropped_session_removes_only_its_own_kdamonds() {
     let check = |file: &str, text: &str, left: &str| {
         let (keep, roots) = machine(2);
         let session = Damon::probe(&roots).unwrap().start(&[monitor(ME()), monitor(ME())]).unwrap();
@@ -113,7 +113,7 @@ fn dropping_a_session_takes_it_down_unless_it_is_no_longer_ours() {
 }
 
 #[test]
-fn regions_out_of_range_are_refused_before_anything_is_written() {
+fn region_counts_out_of_range_are_rejected_before_any_write() {
     for (regions_min, regions_max) in [(2, 1000), (10, 9)] {
         let (keep, roots) = machine(1);
         let wrong = Monitor { regions_min, regions_max, ..monitor(ME()) };
@@ -124,7 +124,7 @@ fn regions_out_of_range_are_refused_before_anything_is_written() {
 }
 
 #[test]
-fn a_failed_start_leaves_nothing() {
+fn a_failed_start_leaves_no_kdamond() {
     let (keep, roots) = machine(1);
     put(keep.path(), &format!("{ADMIN}/0/contexts/0/avail_operations"), "paddr\n");
     assert!(Damon::probe(&roots).unwrap().start(&[monitor(ME())]).unwrap_err().is_unsupported());
@@ -132,8 +132,8 @@ fn a_failed_start_leaves_nothing() {
 }
 
 #[test]
-fn only_what_a_dead_agent_left_is_reaped() {
-    // Two kdamonds for processes 11 and 12, the second not fully set up when the agent died.
+fn only_kdamonds_of_a_killed_agent_are_reaped() {
+    // Two kdamonds for processes 11 and 12, the second not fully configured when the agent was killed.
     let left = [
         ("nr_kdamonds", "2\n"),
         ("0/contexts/nr_contexts", "1\n"),
@@ -159,24 +159,24 @@ fn only_what_a_dead_agent_left_is_reaped() {
     };
     check(&[], &[11, 12], Some(2));
     check(&[("1/contexts/nr_contexts", "0\n")], &[11, 12], Some(2));
-    // Whom the agent was about to watch, beside those that it did.
+    // Processes that the agent was about to monitor, in addition to the monitored ones.
     check(&[], &[9, 11, 12, 13], Some(2));
     check(&[], &[12, 13], None);
     check(&[], &[11], None);
     check(&[], &[], None);
     check(&[("0/contexts/0/schemes/0/action", "pageout\n")], &[11, 12], None);
     check(&[("0/contexts/0/schemes/nr_schemes", "2\n")], &[11, 12], None);
-    // One kdamond may watch points of several processes.
+    // One kdamond may monitor points of several processes.
     let both = [("nr_kdamonds", "1\n"), ("0/contexts/0/targets/nr_targets", "2\n"), ("0/contexts/0/targets/1/pid_target", "12\n")];
     check(&both, &[11, 12], Some(1));
     check(&both, &[11], None);
     check(&both, &[12, 13], None);
     check(&[("nr_kdamonds", "0\n")], &[11, 12], Some(0));
     let (_keep, roots) = tree(&[("proc/meminfo", "")]);
-    assert_eq!(Damon::reap(&roots, &[11]).unwrap(), 0, "no DAMON, nothing left");
+    assert_eq!(Damon::reap(&roots, &[11]).unwrap(), 0, "without DAMON there are no kdamonds");
 }
 
-/// The processes' points on a machine that has the files for them; nothing runs there.
+/// A machine with the files for these points; no kdamond runs.
 fn points_machine(points: &[Points]) -> (tempfile::TempDir, Roots) {
     let (keep, roots) = machine(1);
     for (target, points) in points.iter().enumerate() {
@@ -192,7 +192,7 @@ fn points_machine(points: &[Points]) -> (tempfile::TempDir, Roots) {
     (keep, roots)
 }
 
-/// Has the kernel say so many tried regions, and these of the last time, by address and accesses.
+/// Writes the number of tried regions, and the last tried regions by address and accesses.
 fn put_tried(roots: &Roots, tried: u64, regions: &[(u64, u32)]) {
     let scheme = roots.sys.join("kernel/mm/damon/admin/kdamonds/0/contexts/0/schemes/0");
     put(&scheme, "stats/nr_tried", &format!("{tried}\n"));
@@ -208,15 +208,15 @@ fn points(pid: i32, addresses: &[u64]) -> Points {
     Points { pid, addresses: addresses.to_vec() }
 }
 
-const LOOK: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 #[test]
-fn points_become_regions_that_are_never_merged_or_split() {
+fn points_become_regions_that_cannot_be_merged_or_split() {
     let page = crate::page_size().bytes();
     let check = |addresses: &[u64], regions: &str| {
         let points = [points(ME(), addresses), points(ME(), &[7 * page])];
         let (keep, roots) = points_machine(&points);
-        let mut session = Damon::probe(&roots).unwrap().watch_points(LOOK, &points).unwrap();
+        let mut session = Damon::probe(&roots).unwrap().watch_points(INTERVAL, &points).unwrap();
         let wrote = |file: &str| get(keep.path(), &format!("{ADMIN}/0/{file}"));
         assert_eq!(wrote("contexts/0/operations"), "fvaddr");
         assert_eq!(wrote("contexts/0/monitoring_attrs/intervals/sample_us"), "1000000");
@@ -240,19 +240,19 @@ fn points_become_regions_that_are_never_merged_or_split() {
 }
 
 #[test]
-fn counts_are_those_of_each_process_in_its_order() {
+fn counts_are_returned_per_process_in_order() {
     let page = crate::page_size().bytes();
     let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat");
     let ending = i32::try_from(child.id()).unwrap();
     let points = [points(ME(), &[page, 2 * page]), points(ending, &[page]), points(ME(), &[3 * page]), points(i32::MAX, &[page])];
     let (_keep, roots) = points_machine(&points);
-    let session = Damon::probe(&roots).unwrap().watch_points(LOOK, &points).unwrap();
+    let session = Damon::probe(&roots).unwrap().watch_points(INTERVAL, &points).unwrap();
     let check = |tried, regions: &[(u64, u32)], expected: Option<(u32, &[Option<&[u32]>])>| {
         put_tried(&roots, tried, regions);
         match (session.counts(), expected) {
-            (Ok(Counts { looks, accessed, .. }), Some(expected)) => {
+            (Ok(Counts { samples, accessed, .. }), Some(expected)) => {
                 let accessed: Vec<_> = accessed.iter().map(Option::as_deref).collect();
-                assert_eq!((looks, &accessed[..]), expected, "{regions:?}");
+                assert_eq!((samples, &accessed[..]), expected, "{regions:?}");
             }
             (Err(error), None) => assert!(error.is_gone(), "{error}"),
             (answer, expected) => panic!("{answer:?} is not {expected:?}"),
@@ -260,36 +260,36 @@ fn counts_are_those_of_each_process_in_its_order() {
     };
     let all = [(page, 3), (2 * page, 0), (page, 5), (3 * page, 7)];
     check(4 * 8, &all, Some((10, &[Some(&[3, 0]), Some(&[5]), Some(&[7]), None])));
-    // A look more than there were cannot have found it accessed.
+    // A page cannot be found accessed by more samples than were taken.
     check(0, &all, Some((7, &[Some(&[3, 0]), Some(&[5]), Some(&[7]), None])));
     check(4 * 8, &all[1..], None);
     check(4 * 8, &[(page, 3), (2 * page, 0), (8 * page, 5), (3 * page, 7)], None);
     check(4 * 100_000, &all, None);
     drop(child.stdin.take());
     child.wait().unwrap();
-    // Kernels that show the regions of a process that has ended, and those that do not.
+    // Kernels that list the regions of a process that has exited, and kernels that omit them.
     check(4 * 8, &all, Some((10, &[Some(&[3, 0]), None, Some(&[7]), None])));
     check(4 * 8 - 2, &[all[0], all[1], all[3]], Some((9, &[Some(&[3, 0]), None, Some(&[7]), None])));
 }
 
 #[test]
-fn points_that_cannot_be_watched_are_refused() {
+fn points_that_cannot_be_monitored_are_rejected() {
     let page = crate::page_size().bytes();
-    let check = |look, points: &[Points], said: &str| {
+    let check = |interval, points: &[Points], said: &str| {
         let (keep, roots) = points_machine(points);
-        let error = Damon::probe(&roots).unwrap().watch_points(look, points).unwrap_err();
+        let error = Damon::probe(&roots).unwrap().watch_points(interval, points).unwrap_err();
         assert!(error.to_string().contains(said), "{error}");
         assert_eq!(get(keep.path(), &format!("{ADMIN}/nr_kdamonds")), "0\n");
     };
     check(Duration::from_millis(499), &[points(ME(), &[page])], "at least 500");
     for addresses in [&[][..], &[page, page], &[2 * page, page], &[page + 1], &[u64::MAX - page + 1]] {
-        check(LOOK, &[points(ME(), addresses)], "ascending");
+        check(INTERVAL, &[points(ME(), addresses)], "ascending");
     }
-    check(LOOK, &[points(i32::MAX, &[page])], "is gone");
-    check(LOOK, &[], "is gone");
+    check(INTERVAL, &[points(i32::MAX, &[page])], "is gone");
+    check(INTERVAL, &[], "is gone");
     let points = [points(ME(), &[page])];
     let (keep, roots) = points_machine(&points);
     std::fs::remove_file(keep.path().join(format!("{ADMIN}/0/contexts/0/schemes/0/apply_interval_us"))).unwrap();
-    assert!(Damon::probe(&roots).unwrap().watch_points(LOOK, &points).unwrap_err().is_unsupported());
+    assert!(Damon::probe(&roots).unwrap().watch_points(INTERVAL, &points).unwrap_err().is_unsupported());
     assert_eq!(get(keep.path(), &format!("{ADMIN}/nr_kdamonds")), "0");
 }

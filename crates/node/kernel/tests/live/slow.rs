@@ -44,24 +44,24 @@ pub(crate) fn points(roots: &Roots) -> Check {
     let session = damon.watch_points(LOOK, &points)?;
     let begin = Instant::now();
     let first = watch(&session, &mut job, begin)?;
-    println!("live: {} looks in {:?}: {:?}", first.looks, first.taken_at - begin, first.accessed);
+    println!("live: {} looks in {:?}: {:?}", first.samples, first.taken_at - begin, first.accessed);
     ensure(first.accessed.iter().all(Option::is_some), || "a living process was left out".into())?;
     compare(&first)?;
     // No clock counts the looks, but one bounds them.
     let elapsed = (first.taken_at - begin).as_millis() / LOOK.as_millis() + 1;
-    ensure(u128::from(first.looks) <= elapsed, || format!("{} looks in the time of {elapsed}", first.looks))?;
+    ensure(u128::from(first.samples) <= elapsed, || format!("{} looks in the time of {elapsed}", first.samples))?;
     ending.child.kill()?;
     ending.child.wait()?;
     let second = session.counts()?;
-    println!("live: then {} looks: {:?}", second.looks, second.accessed);
-    ensure(second.looks > first.looks && second.accessed[2].is_none(), || "the end of a process went unnoticed".into())?;
+    println!("live: then {} looks: {:?}", second.samples, second.accessed);
+    ensure(second.samples > first.samples && second.accessed[2].is_none(), || "the end of a process went unnoticed".into())?;
     // The agent dies here: nothing of it runs any more that could take the kdamond down.
     std::mem::forget(session);
     let pids: Vec<i32> = points.iter().map(|points| points.pid).collect();
     ensure(matches!(Damon::reap(roots, &pids[..2]), Err(Error::Busy { .. })), || "another's kdamond was reaped".into())?;
     ensure(Damon::reap(roots, &pids)? == 1, || "our kdamond was not reaped".into())?;
     let mut again = Damon::probe(roots)?.watch_points(LOOK, &points[..1])?;
-    ensure(again.counts()?.looks >= 2, || "no looks".into())?;
+    ensure(again.counts()?.samples >= 2, || "no looks".into())?;
     Ok(again.stop()?)
 }
 
@@ -93,7 +93,7 @@ fn compare(counts: &Counts) -> Check {
     let [Some(busy), Some(still), Some(ending)] = &counts.accessed[..] else { return Err("three processes".into()) };
     let always = &busy[..GROUP];
     // The first look may come before the first touch.
-    ensure(always.iter().all(|count| *count + 1 >= counts.looks && *count <= counts.looks), || format!("touched always: {always:?}"))?;
+    ensure(always.iter().all(|count| *count + 1 >= counts.samples && *count <= counts.samples), || format!("touched always: {always:?}"))?;
     let thrice = &busy[GROUP..2 * GROUP];
     // A touch between a look and the clearing of the bit goes unseen.
     ensure(thrice.iter().all(|count| (2..=3).contains(count)), || format!("touched thrice: {thrice:?}"))?;

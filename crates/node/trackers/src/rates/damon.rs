@@ -131,7 +131,7 @@ impl Watched {
         let present = translate::entries(roots, &self.points)?;
         let samples = self.points.iter().zip(present).map(|(point, entry)| {
             let accessed = accessed_at(&self.by_process, &counts.accessed, point)?;
-            entry.present().then_some(Looks { taken: counts.looks, accessed })
+            entry.present().then_some(Looks { taken: counts.samples, accessed })
         });
         Ok(Observation { samples: samples.collect(), window: counts.taken_at.saturating_duration_since(self.started_at) })
     }
