@@ -57,7 +57,7 @@ fn choose(nodes: &[Node], slow: &Slow) -> Result<SlowNode> {
             unsupported(format!("slow.node: there is no memory node {number}"), "see `thermocline doctor` for those there are")
         })?,
     };
-    let home = numa::home_node(nodes, found)
+    let home = numa::fast_node(nodes, found)
         .ok_or_else(|| unsupported("no memory node with processors beside the slow one", "name another one by slow.node"))?;
     let firmware = found.read_latency_ns();
     let (latency_ns, latency_from) = match (slow.latency_ns(), firmware) {

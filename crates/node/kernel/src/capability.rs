@@ -1,4 +1,4 @@
-//! What we may do: user, capabilities (`/proc/self/status`), kernel lockdown, and what the kernel offers.
+//! Permissions and features: user and capabilities (`/proc/self/status`), kernel lockdown, and optional interfaces.
 
 mod features;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{Malformed, Result, Roots, file, text};
 
-/// A capability that Thermocline needs somewhere (`capabilities(7)`).
+/// A capability that Thermocline uses (`capabilities(7)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Capability {
@@ -20,7 +20,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// Its name in `capabilities(7)`.
+    /// The capability's name in `capabilities(7)`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -30,7 +30,7 @@ impl Capability {
         }
     }
 
-    /// Its bit in `CapEff` (`include/uapi/linux/capability.h`).
+    /// The capability's bit in `CapEff` (`include/uapi/linux/capability.h`).
     fn bit(self) -> u32 {
         match self {
             Self::SysPtrace => 19,
@@ -40,7 +40,7 @@ impl Capability {
     }
 }
 
-/// Who we are to the kernel.
+/// The credentials of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Credentials {
     /// The effective user id; 0 is root.
@@ -50,7 +50,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Whether the effective user is root. In a container root may still lack capabilities.
+    /// Whether the effective user is root. In a container, root may lack capabilities.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.effective_uid == 0
@@ -66,7 +66,7 @@ impl Credentials {
 /// Parses the lines `Uid:` and `CapEff:` of `/proc/PID/status`. Other lines are ignored.
 ///
 /// # Errors
-/// [`Malformed`] if one is missing or not a number.
+/// [`Malformed`] if a line is missing or its value is not a number.
 pub fn parse(text: &str) -> Result<Credentials, Malformed> {
     let (mut effective_uid, mut effective_capabilities) = (None, None);
     for (line, row) in text::lines(text) {
@@ -87,7 +87,7 @@ pub fn parse(text: &str) -> Result<Credentials, Malformed> {
     }
 }
 
-/// Reads our own credentials from `/proc/self/status`.
+/// Reads the credentials of this process from `/proc/self/status`.
 ///
 /// # Errors
 /// [`crate::Error::Parse`]; [`crate::Error::Io`].
@@ -96,20 +96,20 @@ pub fn credentials(roots: &Roots) -> Result<Credentials> {
     parse(&file::read(&path, file::SMALL)?).map_err(|malformed| malformed.at(&path))
 }
 
-/// How far the kernel is locked against root (`kernel_lockdown(7)`). From `Integrity` on debugfs is read-only or
-/// hidden; from `Confidentiality` on it cannot be read at all.
+/// The level of kernel lockdown (`kernel_lockdown(7)`). From `Integrity` on, debugfs is read-only or hidden; at
+/// `Confidentiality` it cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lockdown {
-    /// Not locked.
+    /// No lockdown.
     None,
     /// Root cannot change the kernel.
     Integrity,
-    /// Nor read its secrets.
+    /// Root can neither change the kernel nor read its confidential data.
     Confidentiality,
 }
 
-/// Parses `/sys/kernel/security/lockdown`, where brackets mark the level in force:
+/// Parses `/sys/kernel/security/lockdown`, where brackets mark the current level:
 /// `none [integrity] confidentiality`.
 ///
 /// # Errors
@@ -123,7 +123,7 @@ pub fn parse_lockdown(text: &str) -> Result<Lockdown, Malformed> {
     }
 }
 
-/// The lockdown in force; `None` if the kernel has no lockdown module or securityfs is not mounted.
+/// Reads the current lockdown level; `None` if the kernel has no lockdown module or securityfs is not mounted.
 ///
 /// # Errors
 /// [`crate::Error::Parse`]; [`crate::Error::Io`].
@@ -144,7 +144,7 @@ mod tests {
         "Name:\tcat\nUmask:\t0022\nUid:\t1000\t0\t0\t0\nGid:\t0\t0\t0\t0\nCapPrm:\t000001fffeffffff\nCapEff:\t0000000000a80000\n";
 
     #[test]
-    fn the_effective_user_and_capabilities_read() {
+    fn the_effective_user_and_capabilities_are_parsed() {
         let (_keep, roots) = tree(&[("proc/self/status", CAPTURED)]);
         let who = credentials(&roots).unwrap();
         assert!(who.is_root());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_level_in_brackets_is_in_force() {
+    fn the_level_in_brackets_is_the_current_one() {
         let check = |text, expected| assert_eq!(parse_lockdown(text).ok(), expected, "{text:?}");
         check("[none] integrity confidentiality\n", Some(Lockdown::None));
         check("none [integrity] confidentiality\n", Some(Lockdown::Integrity));

@@ -1,13 +1,13 @@
-//! The kernel's log, `/dev/kmsg` (`Documentation/ABI/testing/dev-kmsg`), for what no counter tells: requests to swap
-//! devices that failed (`mm/page_io.c`).
+//! The kernel's log, `/dev/kmsg` (`Documentation/ABI/testing/dev-kmsg`): the only report of failed requests to swap devices
+//! (`mm/page_io.c`).
 //!
-//! Each read gives one record:
+//! Each read returns one record:
 //! ```text
 //! 1,1804,98765432,-;Write-error on swap-device (253:0:4352)
 //! ```
-//! which is priority and facility, sequence number, microseconds since boot, flags; then the text, whose numbers are the
-//! device's and the sector. Lines that begin with a blank belong to the record above them. The kernel limits how many of
-//! these it logs, so that their number is a lower bound.
+//! Its fields are priority and facility, sequence number, microseconds since boot and flags; the text holds the device number
+//! and the sector. Lines that begin with a space continue the record above them. The kernel rate-limits these messages, so that
+//! their number is a lower bound.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -16,34 +16,34 @@ use std::path::PathBuf;
 
 use crate::{Error, Result, Roots, file};
 
-/// Longer than any record (`PRINTK_MESSAGE_MAX`); a read into less than a record takes fails.
+/// At least the size of any record (`PRINTK_MESSAGE_MAX`); a read with a smaller buffer fails.
 const RECORD_BYTES: usize = 8192;
 
-/// Records read at a time; what is left is read the next time.
+/// Records read per call; the rest is read by the next call.
 const RECORDS_MAX: usize = 4096;
 
-/// Priorities of the kernel's own records lie below this: what programs write to the log has another facility.
+/// Priorities of kernel records are below this; records written by programs have another facility.
 const USER: u32 = 8;
 
-/// A request to a swap device that failed.
+/// A failed request to a swap device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwapError {
-    /// What was asked of the device.
+    /// The request.
     pub request: Request,
-    /// The device's number: major and minor.
+    /// The device number: major and minor.
     pub device: (u32, u32),
 }
 
-/// What is asked of a swap device.
+/// A request to a swap device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Request {
-    /// To bring a page back. Where it fails, the page is lost, and the process that touched it gets SIGBUS.
+    /// A read of a page. If it fails, the page is lost, and the process that touched it receives SIGBUS.
     Read,
-    /// To take a page. Where it fails, the page stays in memory.
+    /// A write of a page. If it fails, the page stays in memory.
     Write,
 }
 
-/// A record's failed request, if it tells of one.
+/// Parses the failed request of a record, if it reports one.
 #[must_use]
 pub fn parse(record: &str) -> Option<SwapError> {
     let (prefix, text) = record.split_once(';')?;
@@ -62,7 +62,7 @@ pub fn parse(record: &str) -> Option<SwapError> {
     Some(SwapError { request, device: (major, minor) })
 }
 
-/// The log, from the moment at which it was opened.
+/// The log from the time of opening.
 #[derive(Debug)]
 pub struct Kmsg {
     log: File,
@@ -73,13 +73,13 @@ impl Kmsg {
     /// Opens the log at its end.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there is none to be seen from here; [`Error::Io`] if it may not be read.
+    /// [`Error::Unsupported`] if the file does not exist, as in a container; [`Error::Io`] without permission.
     pub fn open(roots: &Roots) -> Result<Self> {
         let path = roots.dev.join("kmsg");
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
         let mut log = match opened {
             Err(source) if file::is_absent(&source) => {
-                let what = format!("{} is not there: errors of swap devices cannot be seen", path.display());
+                let what = format!("{} does not exist, so that errors of swap devices are not visible", path.display());
                 return Err(Error::unsupported(what, "give the agent the host's /dev/kmsg"));
             }
             opened => opened.map_err(|source| Error::from_io(&path, "open", source))?,
@@ -88,7 +88,7 @@ impl Kmsg {
         Ok(Self { log, path })
     }
 
-    /// The requests to swap devices that have failed since the last call, as far as the kernel has logged them.
+    /// The failed requests to swap devices that the kernel has logged since the last call.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -100,7 +100,7 @@ impl Kmsg {
                 Ok(0) => break,
                 Ok(length) => errors.extend(parse(&String::from_utf8_lossy(&record[..length]))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Records were overwritten before they were read: the next read gives the oldest that is left.
+                // Records were overwritten before they were read: the next read returns the oldest one left.
                 Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => return Err(Error::from_io(&self.path, "read", source)),
@@ -118,7 +118,7 @@ mod tests {
     use crate::testing::tree;
 
     #[test]
-    fn failed_requests_are_told_from_everything_else() {
+    fn only_failed_requests_are_recognized() {
         let check = |record: &str, want: Option<(Request, (u32, u32))>| {
             let want = want.map(|(request, device)| SwapError { request, device });
             assert_eq!(parse(record), want, "{record:?}");
@@ -127,7 +127,7 @@ mod tests {
         check(wrote, Some((Request::Write, (253, 0))));
         check("1,7,8,-,caller=T1;Read-error on swap-device (254:16:8)\n", Some((Request::Read, (254, 16))));
         check("1,1,1,-;Read-error on swap-device (8:1:8)\n SUBSYSTEM=block\n", Some((Request::Read, (8, 1))));
-        // A program's own words.
+        // Written by a program.
         check("9,1,1,-;Write-error on swap-device (253:0:4352)\n", None);
         check("1,1,1,-;Write error -5 on dio swapfile (4096)\n", None);
         check("6,1,1,-;Adding 1048572k swap on /dev/vdb.\n", None);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_logged_after_opening_counts() {
+    fn records_from_before_opening_are_ignored() {
         let (_keep, roots) = tree(&[("dev/kmsg", "1,1,1,-;Read-error on swap-device (8:1:8)\n")]);
         let mut log = Kmsg::open(&roots).unwrap();
         assert_eq!(log.swap_errors().unwrap(), []);

@@ -8,9 +8,9 @@
 //!           4      12030      16384          0
 //!           5        940      16388         80
 //! ```
-//! A generation line holds its number, its age in milliseconds, and its anonymous and file pages. What the number
-//! after `memcg` means differs between kernels (a small id of its own, or the inode of the cgroup): it is taken
-//! from the file and handed back in commands, never computed.
+//! A generation line holds its number, its age in milliseconds, and its anonymous and file pages. The number after `memcg` is an
+//! internal id or the inode number of the cgroup, depending on the kernel: it is read from the file and passed back in commands,
+//! never computed.
 
 use std::path::PathBuf;
 
@@ -21,12 +21,12 @@ use crate::{Error, Malformed, Result, Roots, file, text};
 /// One memory cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Memcg {
-    /// The kernel's number of it in this file.
+    /// The kernel's id of the cgroup in this file.
     pub id: u64,
-    /// Its path below the cgroup mount point, with a slash in front; empty on kernels without memory cgroups. A removed
-    /// cgroup may linger under its old path, beside a new one of that name.
+    /// The path below the cgroup mount point, with a leading slash; empty on kernels without memory cgroups. A removed cgroup may
+    /// remain under its old path, in addition to a new one of the same name.
     pub path: String,
-    /// Its NUMA nodes.
+    /// Generations by NUMA node.
     pub nodes: Vec<Node>,
 }
 
@@ -35,35 +35,35 @@ pub struct Memcg {
 pub struct Node {
     /// The NUMA node.
     pub nid: u32,
-    /// Its generations, oldest first: at most four.
+    /// The generations, oldest first: at most four.
     pub gens: Vec<Gen>,
 }
 
 impl Node {
-    /// The number of the youngest generation, which [`LruGen::age`] wants to be told.
+    /// The number of the youngest generation, an argument of [`LruGen::age`].
     #[must_use]
     pub fn max_seq(&self) -> Option<u64> {
         self.gens.iter().map(|generation| generation.seq).max()
     }
 }
 
-/// One generation: pages that were last seen accessed before the next one began.
+/// One generation: pages whose last observed access precedes the next generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Gen {
-    /// Its number; the youngest has the largest.
+    /// The generation's number; the youngest has the highest.
     pub seq: u64,
-    /// Milliseconds since it began.
+    /// Age in milliseconds.
     pub age_ms: u64,
-    /// Its anonymous pages. The kernel's count may be off by some pages for a moment; below zero counts as zero.
+    /// Anonymous pages. The kernel's count is briefly inexact; negative counts are read as zero.
     pub anon_pages: u64,
-    /// Its page cache pages.
+    /// File pages.
     pub file_pages: u64,
 }
 
-/// Parses `lru_gen`. Statistics lines of `lru_gen_full` pass.
+/// Parses `lru_gen`. Statistics lines of `lru_gen_full` are ignored.
 ///
 /// # Errors
-/// [`Malformed`] if a line belongs to none of the three kinds, or to no cgroup or node.
+/// [`Malformed`] if a line is of none of the three types, or precedes its cgroup or node.
 pub fn parse(text: &str) -> Result<Vec<Memcg>, Malformed> {
     let mut memcgs: Vec<Memcg> = Vec::new();
     for (line, row) in text::lines(text) {
@@ -88,7 +88,7 @@ pub fn parse(text: &str) -> Result<Vec<Memcg>, Malformed> {
     Ok(memcgs)
 }
 
-/// A generation line; `None` for a line of statistics, which starts with more blanks than a generation's number may.
+/// Parses a generation line; `None` for a statistics line, which has a deeper indentation.
 fn parse_generation(row: &str, line: usize) -> Result<Option<Gen>, Malformed> {
     const STATISTICS_INDENT: &str = "            ";
     if row.starts_with(STATISTICS_INDENT) {
@@ -98,7 +98,7 @@ fn parse_generation(row: &str, line: usize) -> Result<Option<Gen>, Malformed> {
     let seq = text::number(fields.next(), line, "the number of a generation")?;
     let age_ms = text::number(fields.next(), line, "an age in milliseconds")?;
     let mut pages = || {
-        // A generation older than the oldest that may be evicted is marked with an x behind its count.
+        // The count of a generation that is no longer evictable is marked with an x.
         let count = fields.next().map(|count| count.trim_end_matches('x'));
         let count: i64 = text::number(count, line, "a number of pages")?;
         Ok(u64::try_from(count).unwrap_or(0))
@@ -106,31 +106,31 @@ fn parse_generation(row: &str, line: usize) -> Result<Option<Gen>, Malformed> {
     Ok(Some(Gen { seq, age_ms, anon_pages: pages()?, file_pages: pages()? }))
 }
 
-/// What the kernel made of a command.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was carried out; an ageing command with an old generation number does nothing and is `Done` too.
+    /// The command was executed; an aging command with an old generation number has no effect and is `Done`, too.
     Done,
-    /// `EINVAL`: no such cgroup any more, or a generation that is too young for the command.
+    /// `EINVAL`: the cgroup no longer exists, or the generation is too young for the command.
     Refused,
 }
 
-/// Which parts of the multi-generational LRU are on (`/sys/kernel/mm/lru_gen/enabled`).
+/// The enabled components of the multi-generational LRU (`/sys/kernel/mm/lru_gen/enabled`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Enabled {
-    /// Generations are kept at all.
+    /// Whether generations are maintained.
     pub core: bool,
-    /// Accessed bits of leaf page table entries are cleared in batches.
+    /// Whether accessed bits of leaf page table entries are cleared in batches.
     pub mm_walk: bool,
-    /// Accessed bits of non-leaf entries are used too.
+    /// Whether accessed bits of non-leaf entries are used.
     pub nonleaf_young: bool,
 }
 
 /// Parses the mask in `/sys/kernel/mm/lru_gen/enabled`: `0x0007`.
 ///
 /// # Errors
-/// [`Malformed`] if it is not a number in base 16.
+/// [`Malformed`] if it is not a hexadecimal number.
 pub fn parse_enabled(text: &str) -> Result<Enabled, Malformed> {
     let digits = text.trim().strip_prefix("0x");
     let mask = text::hexadecimal(digits, 1, "a mask such as 0x0007")?;
@@ -145,10 +145,10 @@ pub struct LruGen {
 }
 
 impl LruGen {
-    /// Finds it and its debugfs file.
+    /// Finds the multi-generational LRU and its debugfs file.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the kernel lacks it, it is switched off, or debugfs is not mounted;
+    /// [`Error::Unsupported`] if the kernel lacks it, it is disabled, or debugfs is not mounted;
     /// [`Error::Parse`]; [`Error::Io`].
     pub fn probe(roots: &Roots) -> Result<Self> {
         let switch = roots.sys.join("kernel/mm/lru_gen/enabled");
@@ -160,7 +160,7 @@ impl LruGen {
         };
         let enabled = parse_enabled(&text).map_err(|malformed| malformed.at(&switch))?;
         if !enabled.core {
-            return Err(Error::unsupported("the multi-generational LRU is switched off", format!("echo y > {}", switch.display())));
+            return Err(Error::unsupported("the multi-generational LRU is disabled", format!("echo y > {}", switch.display())));
         }
         let path = roots.debug.join("lru_gen");
         if !path.exists() {
@@ -172,13 +172,13 @@ impl LruGen {
         Ok(Self { path, enabled })
     }
 
-    /// Which parts were on when it was found.
+    /// The components that were enabled at the time of probing.
     #[must_use]
     pub fn enabled(&self) -> Enabled {
         self.enabled
     }
 
-    /// Reads the generations of all cgroups: once per scan, since the file is one for the whole machine.
+    /// Reads the generations of all cgroups of the machine.
     ///
     /// # Errors
     /// [`Error::Parse`]; [`Error::Io`].
@@ -186,20 +186,19 @@ impl LruGen {
         parse(&file::read(&self.path, file::LARGE)?).map_err(|malformed| malformed.at(&self.path))
     }
 
-    /// Starts a new generation: the kernel walks the page tables of the cgroup and moves what was accessed since
-    /// the last time into it. `max_gen` is the youngest generation of the last reading; where the kernel has aged
-    /// by itself since, nothing happens.
+    /// Starts a new generation: the kernel walks the page tables of the cgroup and moves pages that were accessed since the last
+    /// walk into it. `max_gen` is the youngest generation of the last reading; if the kernel has started a newer one since, the
+    /// command has no effect.
     ///
     /// # Errors
     /// [`Error::Gone`]; [`Error::Io`].
     pub fn age(&self, id: u64, nid: u32, max_gen: u64) -> Result<Outcome> {
-        // can_swap=1: anonymous pages age too; force_scan=1: walk all page tables, not only those that the
-        // kernel's own sampling holds for busy.
+        // can_swap=1: age anonymous pages, too; force_scan=1: walk all page tables, without the kernel's bloom filter.
         self.command(&format!("+ {id} {nid} {max_gen} 1 1"))
     }
 
-    /// Evicts pages of the generations up to `min_gen`, at most about `nr_pages`. `swappiness` is 0 for file pages
-    /// only, up to 200 for anonymous ones first. Blocks until done.
+    /// Evicts about `nr_pages` pages at most from the generations up to `min_gen`. `swappiness` ranges from 0 (file pages only) to
+    /// 200 (anonymous pages first). Blocks until done.
     ///
     /// # Errors
     /// [`Error::Gone`]; [`Error::Io`].
@@ -224,7 +223,7 @@ mod tests {
     const CAPTURED: &str = include_str!("testdata/lru_gen-6.12");
 
     #[test]
-    fn captured_files_read() {
+    fn captured_files_are_parsed() {
         for text in [CAPTURED, include_str!("testdata/lru_gen-7.2")] {
             let memcgs = parse(text).unwrap();
             let job = memcgs.iter().find(|memcg| memcg.path == "/job").unwrap();
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_rows_read_as_the_kernel_means_them() {
+    fn negative_and_marked_counts_are_parsed() {
         let check = |row: &str, expected: Option<(u64, u64)>| {
             let memcgs = parse(&format!("memcg 18446744073709551615 /a b\n node     1\n{row}\n")).unwrap();
             let node = &memcgs[0].nodes[0];
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_out_of_place_are_refused() {
+    fn misplaced_rows_are_rejected() {
         for (text, line) in [(" node 0\n", 1), ("memcg 1 /\n 1 2 3 4\n", 2), ("memcg 1 /\n node 0\n 1 2 3\n", 3), ("memcg x /\n", 1)] {
             assert_eq!(parse(text).unwrap_err().line, line, "{text:?}");
         }
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_what_the_kernel_reads() {
+    fn commands_have_the_kernels_format() {
         let (keep, roots) = tree(&[("sys/kernel/mm/lru_gen/enabled", "0x0007\n"), ("sys/kernel/debug/lru_gen", CAPTURED)]);
         let lru_gen = LruGen::probe(&roots).unwrap();
         assert_eq!(lru_gen.enabled(), Enabled { core: true, mm_walk: true, nonleaf_young: true });
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_comes_with_its_remedy() {
+    fn missing_interfaces_are_reported_with_a_remedy() {
         let check = |files: &[(&str, &str)], remedy: &str| {
             let (_keep, roots) = tree(files);
             let error = LruGen::probe(&roots).unwrap_err();

@@ -12,17 +12,16 @@ use units::Bytes;
 use crate::thp::HUGE_PAGE;
 use crate::{Error, Result};
 
-/// Ranges that the kernel takes in one call (`UIO_MAXIOV`).
+/// The most ranges per call (`UIO_MAXIOV`).
 const RANGES_PER_CALL: usize = 1024;
 
-/// Bytes advised in one call. The kernel cuts a call at 2 GiB; less keeps a call short enough to be interrupted
-/// between two.
+/// Bytes advised per call. The kernel limits a call to 2 GiB; a lower limit keeps each call short.
 const BYTES_PER_CALL: u64 = 256 << 20;
 
-/// `MADV_COLLAPSE` of `include/uapi/asm-generic/mman-common.h`, which the C library's headers lack as yet.
+/// `MADV_COLLAPSE` of `include/uapi/asm-generic/mman-common.h`, which the headers of the C library do not have yet.
 const MADV_COLLAPSE: libc::c_int = 25;
 
-/// What is asked of the kernel. None of these can change the content of memory, and no other advice can be given.
+/// The supported advice. None of these changes the content of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Advice {
     Pageout,
@@ -41,7 +40,7 @@ impl Advice {
         }
     }
 
-    /// Bytes in one call. To collapse copies them, so that fewer take as long.
+    /// Bytes per call. Collapsing copies memory and takes longer per byte.
     fn bytes_per_call(self) -> u64 {
         match self {
             Self::Collapse => 8 * HUGE_PAGE,
@@ -50,7 +49,7 @@ impl Advice {
     }
 }
 
-/// A process, named so that its pid cannot come to mean another one.
+/// A reference to a process that remains valid if the pid is reused.
 #[derive(Debug)]
 pub struct PidFd {
     pid: i32,
@@ -58,10 +57,10 @@ pub struct PidFd {
 }
 
 impl PidFd {
-    /// Opens the process `pid`, the leader of its threads.
+    /// Opens the process `pid`, which must be a thread group leader.
     ///
     /// # Errors
-    /// [`Error::Gone`] if it has ended; [`Error::Unsupported`] before Linux 5.3; [`Error::Io`].
+    /// [`Error::Gone`] if it has exited; [`Error::Unsupported`] before Linux 5.3; [`Error::Io`].
     pub fn open(pid: i32) -> Result<Self> {
         // SAFETY: pidfd_open takes no pointer.
         let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -72,20 +71,20 @@ impl PidFd {
         Ok(Self { pid, descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) } })
     }
 
-    /// The pid that it was opened by.
+    /// The pid that the process was opened by.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Whether the process has not ended yet; a zombie has.
+    /// Whether the process is alive; a zombie is not.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        // An error tells nothing, and the next call on the process will.
+        // A failed poll is inconclusive; the next call on the process returns the error.
         !self.poll(0)
     }
 
-    /// Waits for its end, for `timeout` at most; whether it has ended. A signal to the caller cuts the wait short.
+    /// Waits up to `timeout` for the process to exit; returns whether it has. A signal to the caller ends the wait early.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> bool {
         self.poll(libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX))
@@ -97,25 +96,24 @@ impl PidFd {
         unsafe { libc::poll(&raw mut poll, 1, timeout_ms) > 0 }
     }
 
-    /// Asks the kernel to page out the given ranges of page-aligned addresses (`MADV_PAGEOUT`).
+    /// Requests pageout of the given ranges of page-aligned addresses (`MADV_PAGEOUT`).
     ///
-    /// Ranges that are no longer mapped, locked or of a kind that cannot be paged out are skipped; one that has a hole
-    /// is advised around it (`madvise_walk_vmas()` in `mm/madvise.c`), but not counted. Returns the bytes advised, which
-    /// is not the bytes freed: pages mapped by others too and pages just accessed stay, and with a swap device (not
-    /// zswap) the pages leave DRAM only at the next reclaim.
+    /// Ranges that are unmapped, locked or not pageable are skipped. A range with a hole is advised around the hole
+    /// (`madvise_walk_vmas()` in `mm/madvise.c`) but not counted. Returns the bytes advised, not the bytes freed: pages that other
+    /// processes also map and recently accessed pages stay, and with a swap device (not zswap) pages leave DRAM only at the next
+    /// reclaim.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the process has ended; [`Error::Unsupported`] before Linux 5.10; [`Error::Io`], `EPERM`
+    /// [`Error::Gone`] if the process has exited; [`Error::Unsupported`] before Linux 5.10; [`Error::Io`], `EPERM`
     /// without `CAP_SYS_NICE` and `CAP_SYS_PTRACE`.
     pub fn advise_pageout(&self, ranges: &[Range<u64>]) -> Result<Bytes> {
         self.advise(ranges, Advice::Pageout)
     }
 
-    /// Tells the kernel that the given ranges will not be used soon (`MADV_COLD`): their pages become the first that
-    /// the next reclaim looks at, and stay in DRAM until then. This holds for file pages that only this process maps,
-    /// too.
+    /// Marks the given ranges as cold (`MADV_COLD`): the next reclaim scans their pages first, and they stay in DRAM until then.
+    /// Also applies to file pages that only this process maps.
     ///
-    /// Ranges are skipped and bytes counted as by [`PidFd::advise_pageout`].
+    /// Skips ranges and counts bytes as [`PidFd::advise_pageout`] does.
     ///
     /// # Errors
     /// As [`PidFd::advise_pageout`].
@@ -123,10 +121,10 @@ impl PidFd {
         self.advise(ranges, Advice::Cold)
     }
 
-    /// Asks the kernel to read the given ranges back in (`MADV_WILLNEED`), without waiting for devices.
+    /// Requests swap-in of the given ranges (`MADV_WILLNEED`), without waiting for devices.
     ///
-    /// Pages in far memory arrive in the swap cache: page tables show them as swapped until they are touched. Ranges
-    /// are skipped and bytes counted as by [`PidFd::advise_pageout`].
+    /// Swapped pages are read into the swap cache: page tables show them as swapped until they are touched. Skips ranges and
+    /// counts bytes as [`PidFd::advise_pageout`] does.
     ///
     /// # Errors
     /// As [`PidFd::advise_pageout`].
@@ -134,11 +132,11 @@ impl PidFd {
         self.advise(ranges, Advice::WillNeed)
     }
 
-    /// Has the kernel put small pages together to huge ones of [`HUGE_PAGE`] bytes (`MADV_COLLAPSE`), all that lie wholly in
-    /// the given ranges. Works whatever `transparent_hugepage/enabled` says.
+    /// Collapses base pages to huge pages of [`HUGE_PAGE`] bytes (`MADV_COLLAPSE`) that lie wholly within the given ranges.
+    /// Independent of `transparent_hugepage/enabled`.
     ///
-    /// One that cannot be collapsed is skipped: locked or `VM_NOHUGEPAGE` (`EINVAL`), no longer mapped or no huge page free
-    /// (`ENOMEM`), in use (`EAGAIN`, `EBUSY`). Returns the bytes that are in huge pages now, those that were before included.
+    /// A huge page that cannot be collapsed is skipped: locked or `VM_NOHUGEPAGE` (`EINVAL`), unmapped or no free huge page
+    /// (`ENOMEM`), in use (`EAGAIN`, `EBUSY`). Returns the bytes that are in huge pages, including those that were before.
     ///
     /// # Errors
     /// As [`PidFd::advise_pageout`].
@@ -146,12 +144,12 @@ impl PidFd {
         self.advise(ranges, Advice::Collapse)
     }
 
-    /// Whether [`PidFd::advise_collapse`] is understood by this kernel (Linux 6.1, with `CONFIG_TRANSPARENT_HUGEPAGE`).
+    /// Whether this kernel supports [`PidFd::advise_collapse`] (Linux 6.1, with `CONFIG_TRANSPARENT_HUGEPAGE`).
     ///
     /// # Errors
     /// [`Error::Unsupported`] before Linux 5.10; [`Error::Io`].
     pub fn can_collapse(&self) -> Result<bool> {
-        // Of nothing: a known advice is checked no further, an unknown one is EINVAL.
+        // An empty request: known advice succeeds, unknown advice is EINVAL.
         match self.process_madvise(&[Range { start: 0, end: 0 }], Advice::Collapse) {
             Ok(_) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
@@ -190,8 +188,8 @@ fn fail(pid: i32, op: &'static str, source: io::Error) -> Error {
     Error::from_io(&PathBuf::from(format!("/proc/{pid}")), op, source)
 }
 
-/// Hands `ranges` to `call` in batches, goes on after a partial answer where it stopped, and steps over a range that
-/// the kernel refuses. Returns the bytes that `call` says it advised.
+/// Passes `ranges` to `call` in batches, continues after a partial result, and skips ranges that the kernel rejects. Returns
+/// the bytes that `call` reports as advised.
 fn advise(ranges: &[Range<u64>], advice: Advice, mut call: impl FnMut(&[Range<u64>]) -> io::Result<u64>) -> io::Result<u64> {
     let mut advised: u64 = 0;
     let mut pieces = ranges.iter().flat_map(|range| pieces(range, advice)).peekable();
@@ -228,8 +226,8 @@ fn advise(ranges: &[Range<u64>], advice: Advice, mut call: impl FnMut(&[Range<u6
     }
 }
 
-/// The parts of a range that one call may take; none of an empty one. A huge page is collapsed or not, so each is a part, and
-/// what does not fill one is left out.
+/// Splits a range into parts for one call each; none for an empty range. For collapsing, each part is one huge page, and a
+/// partial huge page is omitted.
 fn pieces(range: &Range<u64>, advice: Advice) -> impl Iterator<Item = Range<u64>> + use<> {
     let (size, mut start, end) = match advice {
         Advice::Collapse => {
@@ -245,7 +243,7 @@ fn pieces(range: &Range<u64>, advice: Advice) -> impl Iterator<Item = Range<u64>
     })
 }
 
-/// Takes `bytes` off the front of `batch`.
+/// Removes `bytes` from the front of `batch`.
 fn consume(batch: &mut Vec<Range<u64>>, mut bytes: u64) {
     let mut done = 0;
     for piece in batch.iter_mut() {
@@ -266,13 +264,13 @@ mod tests {
     use super::*;
     use crate::testing::{Mapping, own_pid};
 
-    /// A process that ends when its standard input is closed.
+    /// A process that exits when its standard input is closed.
     fn child() -> std::process::Child {
         std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat")
     }
 
     #[test]
-    fn advice_on_ourselves_skips_what_is_not_mapped() {
+    fn unmapped_ranges_are_skipped() {
         let memory = Mapping::new(64);
         for page in 0..64 {
             memory.touch(page);
@@ -299,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn more_ranges_than_one_call_takes_are_all_advised() {
+    fn ranges_beyond_the_limit_of_one_call_are_advised() {
         let pages = 2 * RANGES_PER_CALL + 100;
         let memory = Mapping::new(2 * pages);
         let ranges: Vec<_> = (0..pages).map(|page| memory.range(2 * page..2 * page + 1)).collect();
@@ -310,12 +308,12 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_is_gone() {
+    fn an_exited_process_is_gone() {
         let mut child = child();
         let process = PidFd::open(i32::try_from(child.id()).unwrap()).unwrap();
         assert!(process.is_alive() && !process.wait(Duration::ZERO));
         drop(child.stdin.take());
-        assert!(process.wait(Duration::from_secs(60)), "told of its end before it is reaped");
+        assert!(process.wait(Duration::from_secs(60)), "the exit is reported before the process is reaped");
         child.wait().unwrap();
         assert!(!process.is_alive());
         for advice in [PidFd::advise_pageout, PidFd::advise_cold, PidFd::advise_willneed] {
@@ -324,7 +322,7 @@ mod tests {
         assert!(PidFd::open(process.pid()).unwrap_err().is_gone());
     }
 
-    /// Advises ranges of a kernel that answers by the given function, and records what it was asked.
+    /// Advises ranges with a simulated kernel, and records the number of ranges of each call.
     fn advise_by(ranges: &[Range<u64>], kernel: impl FnMut(&[Range<u64>]) -> io::Result<u64>) -> (io::Result<u64>, Vec<usize>) {
         advise_so(Advice::Pageout, ranges, kernel)
     }
@@ -348,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn partial_answers_go_on_where_they_stopped() {
+    fn partial_results_are_continued() {
         let ranges = [0..4096, 8192..16384, 20480..24576];
         let (answer, calls) = advise_by(&ranges, |batch| Ok(bytes(batch)));
         assert_eq!((answer.unwrap(), calls), (16384, vec![3]));
@@ -371,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn large_ranges_are_cut_and_batched_by_bytes() {
+    fn large_ranges_are_split_and_batched_by_bytes() {
         let large = [0..3 * BYTES_PER_CALL + 4096];
         let mut sizes = Vec::new();
         let (answer, calls) = advise_by(&large, |batch| {
@@ -385,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_collapsed_whole_and_each_for_itself() {
+    fn each_huge_page_is_collapsed_by_its_own_call() {
         let at = |huge_page: u64| huge_page * HUGE_PAGE;
         let check = |ranges: &[Range<u64>], errno: i32, expected: &[u64]| {
             let mut collapsed = Vec::new();
@@ -409,7 +407,7 @@ mod tests {
         check(&[at(0)..at(1) - 1, at(1) + 1..at(2) - 1, u64::MAX - 4096..u64::MAX], libc::EINVAL, &[]);
         let this = PidFd::open(own_pid()).unwrap();
         match this.can_collapse() {
-            // Memory that is advised against huge pages, and is none of them.
+            // Memory with the advice MADV_NOHUGEPAGE.
             Ok(_) => assert_eq!(this.advise_collapse(&[Mapping::new(2048).range(0..2048)]).unwrap(), Bytes::ZERO),
             Err(error) => assert!(error.is_unsupported(), "{error}"),
         }

@@ -1,5 +1,5 @@
-//! Where memory comes from: `set_mempolicy(2)` and `sched_setaffinity(2)`, as `numactl --membind --physcpubind`, for a program that
-//! is yet to be started; `mbind(2)` for memory that a running process shares.
+//! Memory policies: `set_mempolicy(2)` and `sched_setaffinity(2)` for a program before it starts, as `numactl --membind
+//! --physcpubind` does; `mbind(2)` for shared memory of a running process.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -16,47 +16,46 @@ const MPOL_BIND: libc::c_int = 2;
 const MPOL_PREFERRED_MANY: libc::c_int = 5;
 const MPOL_F_STATIC_NODES: libc::c_int = 1 << 15;
 
-/// Nodes that a mask may name: the largest `CONFIG_NODES_SHIFT` of any architecture is 10.
+/// Bits of a node mask: the largest `CONFIG_NODES_SHIFT` of any architecture is 10.
 const NODES_MAX: usize = 1024;
 
-/// One bit for each node.
+/// One bit per node.
 type Mask = [libc::c_ulong; NODES_MAX / libc::c_ulong::BITS as usize];
 
-/// How nodes are chosen from.
+/// How the nodes of a policy are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// These and no other.
+    /// Only these nodes.
     Bind,
-    /// These as long as they have memory (Linux 5.15).
+    /// These nodes while they have free memory (Linux 5.15).
     PreferMany,
 }
 
-/// Where pages come from.
+/// The nodes from which pages are allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How.
+    /// The mode.
     pub mode: Mode,
-    /// Of which nodes.
+    /// The nodes.
     pub nodes: Vec<u32>,
-    /// With `MPOL_F_STATIC_NODES`: these very nodes, whatever becomes of anybody's cpuset. `numa_maps` shows it.
+    /// Whether `MPOL_F_STATIC_NODES` is set: the nodes are not remapped when a cpuset changes. Visible in `numa_maps`.
     pub is_static: bool,
 }
 
-/// Sets where pages come from that nobody has touched yet, of shared memory that the process maps at `vma` (tmpfs, memfd). The
-/// policy belongs to the memory, not to who maps it: whoever touches a page first gets it from there. Nothing moves.
+/// Sets the policy of shared memory that the process maps at `vma` (tmpfs, memfd). It applies to pages that are allocated later,
+/// whichever process touches them first: the policy belongs to the memory, not to a mapping. Existing pages are not moved.
 ///
-/// The memory is opened by `/proc/PID/map_files` and mapped here for the time of the call, so that nothing in it can be read or
-/// written.
+/// The memory is opened through `/proc/PID/map_files` and mapped without access rights for the duration of the call.
 ///
 /// # Errors
-/// [`Error::Gone`] if the process has ended or maps nothing there any more; [`Error::Unsupported`] if the mapping is
-/// private, the nodes have no memory, or the kernel does not know the mode; [`Error::Io`], `EPERM` without
+/// [`Error::Gone`] if the process has exited or the mapping no longer exists; [`Error::Unsupported`] if the mapping is private,
+/// the nodes have no memory, or the kernel does not support the mode; [`Error::Io`], `EPERM` without
 /// `CAP_CHECKPOINT_RESTORE`.
 pub fn set_shared(roots: &Roots, pid: i32, vma: &Vma, policy: &Policy) -> Result<()> {
     let path = roots.of_process(pid, "map_files").join(format!("{:x}-{:x}", vma.start, vma.end));
     if vma.private() {
-        let what = format!("{} is private memory, whose policy only process {pid} itself can set", path.display());
-        return Err(Error::unsupported(what, "name shared memory"));
+        let what = format!("{} is private memory, whose policy only process {pid} can set", path.display());
+        return Err(Error::unsupported(what, "choose shared memory"));
     }
     let nodes = mask(&policy.nodes)?;
     let flags = if policy.is_static { MPOL_F_STATIC_NODES } else { 0 };
@@ -70,22 +69,22 @@ pub fn set_shared(roots: &Roots, pid: i32, vma: &Vma, policy: &Policy) -> Result
     let beyond = |_| fail("map", io::Error::from_raw_os_error(libc::EOVERFLOW));
     let length = usize::try_from(vma.len()).map_err(beyond)?;
     let offset = libc::off_t::try_from(vma.offset).map_err(beyond)?;
-    // SAFETY: a new mapping at an address of the kernel's choice, which nobody can read or write, touches no other memory.
+    // SAFETY: a new mapping at an address of the kernel's choice, without access rights, does not affect other memory.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, libc::MAP_SHARED, file.as_raw_fd(), offset) };
     if start == libc::MAP_FAILED {
         return Err(fail("map", io::Error::last_os_error()));
     }
-    // SAFETY: the mapping is ours; the mask lives as long as the call, and has as many bits as it is told, of which the kernel
+    // SAFETY: the mapping was created above; the mask outlives the call and has the stated number of bits, of which the kernel
     // ignores the last.
     let set = unsafe { libc::syscall(libc::SYS_mbind, start, length, mode, nodes.as_ptr(), NODES_MAX as libc::c_ulong + 1, 0) };
     let error = io::Error::last_os_error();
-    // SAFETY: the mapping is ours, and nobody holds a reference into it.
+    // SAFETY: the mapping was created above, and no reference into it exists.
     unsafe { libc::munmap(start, length) };
     match error {
         _ if set == 0 => Ok(()),
         error if error.raw_os_error() == Some(libc::EINVAL) => Err(Error::unsupported(
-            format!("the kernel does not take {mode:#x} with nodes {:?} as a policy", policy.nodes),
-            "name nodes that have memory, and boot Linux 5.15 or newer to prefer several",
+            format!("the kernel rejects the memory policy {mode:#x} with nodes {:?}", policy.nodes),
+            "choose nodes that have memory; to prefer several nodes, boot Linux 5.15 or newer",
         )),
         error => Err(fail("set the policy of", error)),
     }
@@ -95,17 +94,18 @@ fn mask(nodes: &[u32]) -> Result<Mask> {
     let mut mask: Mask = [0; NODES_MAX / libc::c_ulong::BITS as usize];
     for node in nodes {
         let (word, bit) = (node / libc::c_ulong::BITS, node % libc::c_ulong::BITS);
-        let none = || Error::unsupported(format!("there is no node {node} to bind to"), "name one of /sys/devices/system/node");
+        let none = || Error::unsupported(format!("node {node} does not exist"), "choose one of /sys/devices/system/node");
         *mask.get_mut(word as usize).ok_or_else(none)? |= 1 << bit;
     }
     Ok(mask)
 }
 
-/// Binds a program that is yet to be started, and all that it starts, to the memory of one node and to some processors.
-/// Where it has no more memory on that node, it is killed, as the kernel's rule is.
+/// Binds a program before it starts, and its descendants, to the memory of one node and to some processors. If the node has no
+/// free memory left, the kernel's OOM killer kills it.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a node or processor that no kernel has. What the kernel refuses shows when it is started.
+/// [`Error::Unsupported`] for a node or processor beyond every kernel's limit. Errors of the kernel are returned when the
+/// program is started.
 pub fn bind(command: &mut Command, node: u32, cpus: &[u32]) -> Result<()> {
     let nodes = mask(&[node])?;
     // SAFETY: an all-zero cpu_set_t is an empty set.
@@ -113,19 +113,19 @@ pub fn bind(command: &mut Command, node: u32, cpus: &[u32]) -> Result<()> {
     for &cpu in cpus {
         let place = usize::try_from(cpu).unwrap_or(usize::MAX);
         if place >= libc::CPU_SETSIZE as usize {
-            return Err(Error::unsupported(format!("there is no processor {cpu} to bind to"), "name one that is online"));
+            return Err(Error::unsupported(format!("processor {cpu} does not exist"), "choose an online processor"));
         }
         // SAFETY: the processor lies within the set.
         unsafe { libc::CPU_SET(place, &mut set) };
     }
     let prepare = move || {
-        // SAFETY: the mask lives as long as the call, and has as many bits as it is told; the kernel ignores the last of them.
+        // SAFETY: the mask outlives the call and has the stated number of bits; the kernel ignores the last.
         let bound = unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_BIND, nodes.as_ptr(), NODES_MAX as libc::c_ulong + 1) };
-        // SAFETY: the set lives as long as the call, and is as large as it is told.
+        // SAFETY: the set outlives the call and has the stated size.
         let pinned = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
         if bound == 0 && pinned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
-    // SAFETY: the closure makes system calls only, which is allowed between fork and exec.
+    // SAFETY: the closure only makes system calls, which is permitted between fork and exec.
     unsafe { command.pre_exec(prepare) };
     Ok(())
 }
@@ -147,18 +147,18 @@ mod tests {
         };
         let mut command = Command::new("cat");
         bind(command.arg("/proc/self/numa_maps").arg("/proc/self/status"), home.id, &home.cpus[..1]).unwrap();
-        let told = String::from_utf8(command.output().unwrap().stdout).unwrap();
-        assert!(told.contains(&format!("bind:{}", home.id)), "{told}");
-        assert!(told.contains(&format!("Cpus_allowed_list:\t{}\n", home.cpus[0])), "{told}");
+        let output = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        assert!(output.contains(&format!("bind:{}", home.id)), "{output}");
+        assert!(output.contains(&format!("Cpus_allowed_list:\t{}\n", home.cpus[0])), "{output}");
     }
 
-    /// Shared memory of this process without a name in any file system, and where it is mapped.
+    /// Anonymous shared memory of this process, and its mapping.
     fn shared_memory(bytes: usize) -> (File, Vma) {
-        // SAFETY: the name is a string that ends; the descriptor is new and nobody else's.
+        // SAFETY: the name is NUL-terminated; the descriptor is new and has no other owner.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"mempolicy".as_ptr(), libc::MFD_CLOEXEC)) };
         file.set_len(bytes as u64).unwrap();
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory. It stays for the test's life.
+        // SAFETY: a new mapping at an address of the kernel's choice does not affect other memory. It is never unmapped.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         assert_ne!(start, libc::MAP_FAILED);
         let vmas = maps::read(&Roots::host(), own_pid()).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_has_the_policy_that_anybody_sets() {
+    fn the_policy_of_shared_memory_can_be_set_by_another_process() {
         let roots = Roots::host();
         let Some(home) = numa::nodes(&roots).unwrap().into_iter().find(|node| !node.cpus.is_empty()) else {
             println!("SKIPPED: this kernel shows no NUMA nodes");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_policy_to_set_is_named() {
+    fn memory_without_a_settable_policy_is_reported() {
         let roots = Roots::host();
         let policy = |node| Policy { mode: Mode::Bind, nodes: vec![node], is_static: false };
         let (_file, vma) = shared_memory(1 << 12);
@@ -204,10 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_nodes_and_processors_are_rejected() {
         assert!(bind(&mut Command::new("true"), 1024, &[0]).is_err());
         assert!(bind(&mut Command::new("true"), 0, &[u32::MAX]).is_err());
-        // No machine of the tests has so many nodes.
+        // No test machine has this many nodes.
         let mut command = Command::new("true");
         bind(&mut command, 1000, &[0]).unwrap();
         assert!(command.status().is_err());

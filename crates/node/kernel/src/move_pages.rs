@@ -1,12 +1,12 @@
-//! Pages of a process between NUMA nodes: `move_pages(2)`, `migrate_pages(2)`.
+//! Location and migration of a process's pages between NUMA nodes: `move_pages(2)`, `migrate_pages(2)`.
 //!
-//! One address of a huge page stands for the whole of it, and the page moves in one piece. Only pages that this process
-//! alone maps are moved one by one ([`Reason::Shared`] otherwise).
+//! One address represents a whole huge page, which moves as one. Pages that other processes also map are not moved by address
+//! ([`Reason::Shared`]).
 //!
-//! # What the kernel does not tell
-//! Where a page cannot be migrated for a passing reason, such as a pin for I/O, the call gives up there, returns how many
-//! pages are left, and writes no status for any of them (`do_pages_move()` in `mm/migrate.c`). Those are then asked for
-//! one by one, so that the one in the way is told from the ones behind it.
+//! # Missing statuses
+//! If a page cannot be migrated for a transient reason, such as a pin for I/O, the call stops there, returns the number of
+//! remaining pages, and writes no status for any of them (`do_pages_move()` in `mm/migrate.c`). These pages are then moved one
+//! by one, to distinguish the failed page from those that were not tried.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -17,14 +17,14 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// Addresses in one call: 128 MiB, if each is a huge page, so that no call holds the other process up for long.
+/// Addresses per call: 128 MiB if each is a huge page, so that no call delays the other process for long.
 const PER_CALL: usize = 64;
 
-/// `MPOL_MF_MOVE` of `include/uapi/linux/mempolicy.h`: move pages that this process alone maps.
+/// `MPOL_MF_MOVE` of `include/uapi/linux/mempolicy.h`: move pages that only this process maps.
 const MPOL_MF_MOVE: libc::c_int = 1 << 1;
 
 /// A status that the kernel never writes: neither a node nor an error number.
-const UNTOLD: i32 = i32::MIN;
+const UNKNOWN: i32 = i32::MIN;
 
 /// Nodes that a node mask may name: the largest `CONFIG_NODES_SHIFT` of any architecture is 10.
 const NODES_MAX: u32 = 1024;
@@ -33,23 +33,23 @@ const NODES_MAX: u32 = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Located {
-    /// On this node.
+    /// On this NUMA node.
     Node(u32),
-    /// Not known, or not moved: it stays where it was.
+    /// Unknown or not moved: the page stays on its node.
     Failed(Reason),
 }
 
-/// Why a page is on no node, or did not move.
+/// Why the location of a page is unknown, or why it was not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// `ENOENT`: no page is there, or it is swapped out.
+    /// `ENOENT`: no page is present, or it is swapped out.
     Absent,
-    /// `EBUSY`, or left over by the call: under I/O, pinned, or in another move.
+    /// `EBUSY`, or not tried by the call: under I/O, pinned, or already in migration.
     Busy,
-    /// `EACCES`: other processes map it too.
+    /// `EACCES`: other processes also map it.
     Shared,
-    /// `EFAULT`: nothing is mapped there, or only the page of zeroes.
+    /// `EFAULT`: nothing is mapped there, or only the zero page.
     Unmapped,
     /// `ENOMEM`: the node has no memory left for it.
     NodeFull,
@@ -89,57 +89,56 @@ impl Located {
     }
 }
 
-/// Where the pages at `addresses` of the process are, in their order.
+/// Returns the locations of the pages at `addresses` of the process, in order.
 ///
 /// # Errors
-/// [`Error::Gone`] if the process has ended; [`Error::Io`], `EPERM` without `CAP_SYS_PTRACE`.
+/// [`Error::Gone`] if the process has exited; [`Error::Io`], `EPERM` without `CAP_SYS_PTRACE`.
 pub fn locate(pid: i32, addresses: &[u64]) -> Result<Vec<Located>> {
     let mut located = Vec::with_capacity(addresses.len());
     for batch in addresses.chunks(PER_CALL) {
-        let mut status = [UNTOLD; PER_CALL];
+        let mut status = [UNKNOWN; PER_CALL];
         call(pid, batch, None, &mut status).map_err(|source| fail(pid, None, source))?;
         located.extend(status.iter().take(batch.len()).map(|status| Located::from_status(*status)));
     }
     Ok(located)
 }
 
-/// Moves the pages at `addresses` of the process to `node` (`MPOL_MF_MOVE`), one address for each huge page. Says in their
-/// order where each is now, or why it stayed; a page that was there already is there.
+/// Moves the pages at `addresses` of the process to `node` (`MPOL_MF_MOVE`), one address for each huge page. Returns in order
+/// where each page is, or why it was not moved; a page that was already on the node is reported on it.
 ///
-/// A huge page for which the node has room, but in pieces only, is split by the kernel and moves all the same.
+/// If the node has free memory but no free huge page, the kernel splits the huge page and moves the parts.
 ///
-/// It stops at the first page for which the node has no memory: that one and those behind it are
-/// [`Reason::NodeFull`].
+/// Stops at the first page for which the node has no free memory: this page and all later ones are [`Reason::NodeFull`].
 ///
 /// # Errors
-/// [`Error::Gone`] if the process has ended, which may be after some pages were moved; [`Error::Unsupported`] if the
-/// node is offline or without memory, or the process may not use it; [`Error::Io`], `EPERM` without `CAP_SYS_NICE`.
+/// [`Error::Gone`] if the process has exited, possibly after some pages were moved; [`Error::Unsupported`] if the node is
+/// offline or without memory, or not permitted for the process; [`Error::Io`], `EPERM` without `CAP_SYS_NICE`.
 pub fn to_node(pid: i32, addresses: &[u64], node: u32) -> Result<Vec<Located>> {
     move_by(addresses, |batch, status| call(pid, batch, Some(node), status)).map_err(|source| fail(pid, Some(node), source))
 }
 
-/// Moves addresses by `call`, which writes a status for every page that it came to, and `UNTOLD` stays for the others.
+/// Moves addresses by `call`, which writes a status for every page that it tried; the others keep `UNKNOWN`.
 fn move_by(addresses: &[u64], mut call: impl FnMut(&[u64], &mut [i32]) -> io::Result<()>) -> io::Result<Vec<Located>> {
     let mut located = Vec::with_capacity(addresses.len());
-    // Up to this index, pages are asked for one by one.
+    // Up to this index, pages are moved one by one.
     let mut single_until = 0;
     while located.len() < addresses.len() {
         let rest = &addresses[located.len()..];
         let single = located.len() < single_until;
         let batch = &rest[..rest.len().min(if single { 1 } else { PER_CALL })];
-        let mut status = [UNTOLD; PER_CALL];
+        let mut status = [UNKNOWN; PER_CALL];
         match call(batch, &mut status) {
             Ok(()) => {
-                let told = status.iter().take(batch.len()).take_while(|status| **status != UNTOLD);
+                let known = status.iter().take(batch.len()).take_while(|status| **status != UNKNOWN);
                 let before = located.len();
-                located.extend(told.map(|status| Located::from_status(*status)));
+                located.extend(known.map(|status| Located::from_status(*status)));
                 match (located.len() - before < batch.len(), single) {
                     (true, true) => located.push(Located::Failed(Reason::Busy)),
                     (true, false) => single_until = before + batch.len(),
                     (false, _) => {}
                 }
             }
-            // It fails the call as a whole; one by one, the pages that still found room are told from the others.
+            // ENOMEM fails the whole call; moving one by one finds the pages for which the node has memory.
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && batch.len() > 1 => {
                 single_until = located.len() + batch.len();
             }
@@ -152,8 +151,8 @@ fn move_by(addresses: &[u64], mut call: impl FnMut(&[u64], &mut [i32]) -> io::Re
     Ok(located)
 }
 
-/// Moves what the process has on node `from` to node `to` (`migrate_pages(2)`), pages that others map too where the caller
-/// has `CAP_SYS_NICE`. Returns the pages that could not be moved.
+/// Moves all pages of the process from node `from` to node `to` (`migrate_pages(2)`), with `CAP_SYS_NICE` also pages that other
+/// processes map. Returns the number of pages that could not be moved.
 ///
 /// # Errors
 /// As [`to_node`].
@@ -166,7 +165,7 @@ pub fn all(pid: i32, from: u32, to: u32) -> Result<u64> {
         Ok(mask)
     };
     let (from_mask, to_mask) = (mask(from)?, mask(to)?);
-    // The kernel takes one bit off the length before it uses it (get_nodes() in mm/mempolicy.c).
+    // The kernel subtracts one bit from the length (get_nodes() in mm/mempolicy.c).
     let length = NODES_MAX + 1;
     // SAFETY: both masks are valid arrays of NODES_MAX bits that outlive the call, and the kernel only reads them.
     let left = unsafe { libc::syscall(libc::SYS_migrate_pages, named(pid)?, length, from_mask.as_ptr(), to_mask.as_ptr()) };
@@ -177,7 +176,7 @@ pub fn all(pid: i32, from: u32, to: u32) -> Result<u64> {
     })
 }
 
-/// One `move_pages(2)`; without a node it moves nothing. `status` has a place for every address.
+/// Calls `move_pages(2)`; without a node it only reports locations. `status` has one entry per address.
 fn call(pid: i32, addresses: &[u64], node: Option<u32>, status: &mut [i32]) -> io::Result<()> {
     let unusable = |_| io::Error::from_raw_os_error(libc::EINVAL);
     let pages = addresses.iter().map(|address| usize::try_from(*address).map(std::ptr::without_provenance::<libc::c_void>));
@@ -186,7 +185,7 @@ fn call(pid: i32, addresses: &[u64], node: Option<u32>, status: &mut [i32]) -> i
         Some(node) => Some(vec![i32::try_from(node).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?; pages.len()]),
         None => None,
     };
-    assert!(status.len() >= pages.len(), "a status for every address");
+    assert!(status.len() >= pages.len(), "one status per address");
     // SAFETY: the three arrays have `pages.len()` entries at least and outlive the call; the addresses are those of the
     // other process, and the kernel checks them. A page that moves keeps its address and content.
     let left = unsafe {
@@ -203,7 +202,7 @@ fn call(pid: i32, addresses: &[u64], node: Option<u32>, status: &mut [i32]) -> i
     if left < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The pid, unless it is the 0 that these calls take for the caller itself.
+/// Returns the pid; rejects 0, which these calls interpret as the caller.
 fn named(pid: i32) -> Result<i32> {
     if pid > 0 { Ok(pid) } else { Err(Error::Gone { path: path_of(pid) }) }
 }
@@ -235,7 +234,7 @@ mod tests {
     use crate::testing::{Mapping, own_pid};
 
     #[test]
-    fn our_own_pages_are_found_and_stay_where_they_are() {
+    fn pages_of_this_process_are_located_and_not_moved() {
         let pages = PER_CALL + 10;
         let memory = Mapping::new(pages);
         let addresses: Vec<u64> = (0..pages).map(|page| memory.range(page..page + 1).start).collect();
@@ -249,13 +248,13 @@ mod tests {
         assert_eq!(located[pages - 1], Located::Failed(Reason::Unmapped));
         let moved = to_node(own_pid(), &addresses, node).unwrap();
         assert_eq!(moved[..pages - 1], vec![Located::Node(node); pages - 1]);
-        // Kernels name a hole in either way.
+        // Kernels report a hole in either way.
         assert!(matches!(moved[pages - 1], Located::Failed(Reason::Unmapped | Reason::Absent)), "{moved:?}");
         assert_eq!(all(own_pid(), node, node).unwrap(), 0);
     }
 
     #[test]
-    fn a_process_or_node_that_is_not_there_is_named() {
+    fn a_missing_process_or_node_is_reported() {
         for pid in [i32::MAX, 0, -1] {
             assert!(locate(pid, &[4096]).unwrap_err().is_gone(), "{pid}");
             assert!(to_node(pid, &[4096], 0).unwrap_err().is_gone(), "{pid}");
@@ -286,13 +285,13 @@ mod tests {
         check(-libc::EIO, Located::Failed(Reason::Other(libc::EIO)), "Input/output");
     }
 
-    /// Moves pages on a kernel that cannot migrate the `pinned` ones and has room for `room`; addresses are indices.
+    /// Moves pages with a simulated kernel that cannot migrate the `pinned` ones and has memory for `room`; addresses are indices.
     fn moved_on(pages: u64, pinned: &[u64], room: usize) -> (Vec<Located>, usize) {
         let mut there = std::collections::HashSet::new();
         let mut calls = 0;
         let moved = move_by(&(0..pages).collect::<Vec<_>>(), |batch, status| {
             calls += 1;
-            // As the kernel does it, one failure leaves the statuses of the whole batch untold.
+            // As in the kernel, one failure leaves the statuses of the whole batch unwritten.
             let mut busy = false;
             for page in batch {
                 if pinned.contains(page) {
@@ -312,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_is_told_from_what_lies_behind_it() {
+    fn a_pinned_page_is_distinguished_from_the_pages_after_it() {
         let check = |pages: u64, pinned: &[u64], room: usize, calls_max: usize| {
             let (moved, calls) = moved_on(pages, pinned, room);
             assert!(calls <= calls_max, "{calls} calls");

@@ -2,8 +2,8 @@
 //! (`Documentation/ABI/stable/sysfs-devices-node`), `/sys/devices/virtual/memory_tiering`
 //! (`Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers`), `/sys/kernel/mm/numa` and `kernel.numa_balancing`.
 //!
-//! A node without processors is memory that is slower than any processor's own: CXL memory, persistent memory, or part
-//! of another machine. Firmware says how much slower in its HMAT table; without one there are only the distances.
+//! A node without processors is slow memory: CXL memory, persistent memory, or memory of another machine. Firmware describes its
+//! latency and bandwidth in the HMAT table; without one, only the distances are known.
 
 use std::fs;
 use std::path::Path;
@@ -13,37 +13,37 @@ use units::Bytes;
 
 use crate::{Error, Malformed, Result, Roots, file, text};
 
-/// The largest number of a node that any architecture's kernel takes (`CONFIG_NODES_SHIFT` is 10 at most).
+/// The highest node number of any architecture (`CONFIG_NODES_SHIFT` is 10 at most).
 const ID_MAX: u32 = 1023;
 
-/// The longest list of processors or nodes that is spelled out: beyond `NR_CPUS` of any kernel.
+/// The longest list of processors or nodes: more than `NR_CPUS` of any kernel.
 const LIST_MAX: usize = 1 << 16;
 
-/// Memory and processors at one distance from each other.
+/// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Node {
-    /// Its number.
+    /// The node's number.
     pub id: u32,
-    /// Its processors that are online; none on a node that is memory only.
+    /// Online processors; empty for a node with memory only.
     pub cpus: Vec<u32>,
-    /// Its memory; zero on a node that is processors only.
+    /// Total memory; zero for a node with processors only.
     pub total: Bytes,
-    /// Memory of it that nothing uses.
+    /// Free memory.
     pub free: Bytes,
-    /// Memory of it with pages of files, most of which the kernel can do without.
+    /// Memory in file pages, most of which are reclaimable.
     pub files: Bytes,
-    /// Every node and how far it is, 10 for itself (ACPI SLIT).
+    /// Distance to every node, 10 to itself (ACPI SLIT).
     pub distances: Vec<(u32, u32)>,
-    /// What its memory is like from the nearest processors; `None` if firmware has no HMAT, or does not tell.
+    /// Latency and bandwidth from the nearest processors; `None` if firmware does not describe them in an HMAT.
     pub access: Option<Access>,
 }
 
 /// The speed of a node's memory for its best initiators (`node*/access0/initiators`, from HMAT).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Access {
-    /// Nanoseconds that a read takes.
+    /// Read latency in nanoseconds.
     pub read_latency_ns: Option<u64>,
-    /// Nanoseconds that a write takes.
+    /// Write latency in nanoseconds.
     pub write_latency_ns: Option<u64>,
     /// Read bandwidth in MiB/s.
     pub read_bandwidth_mib: Option<u64>,
@@ -52,31 +52,31 @@ pub struct Access {
 }
 
 impl Node {
-    /// How far `other` is; `None` if the kernel does not tell.
+    /// The distance to `other`; `None` if the kernel does not report it.
     #[must_use]
     pub fn distance_to(&self, other: u32) -> Option<u32> {
         self.distances.iter().find(|(id, _)| *id == other).map(|(_, distance)| *distance)
     }
 
-    /// Nanoseconds that a read from its memory takes, as firmware says.
+    /// Read latency of the node's memory in nanoseconds, according to firmware.
     #[must_use]
     pub fn read_latency_ns(&self) -> Option<u64> {
         self.access.and_then(|access| access.read_latency_ns)
     }
 
-    /// How far the nearest of `nodes` with processors is.
+    /// The distance to the nearest of `nodes` with processors.
     fn distance_to_cpus(&self, nodes: &[Node]) -> Option<u32> {
         nodes.iter().filter(|node| !node.cpus.is_empty()).filter_map(|node| self.distance_to(node.id)).min()
     }
 }
 
-/// The nodes that are slow memory: with memory and without processors, the slowest first. It is the slowest by latency where
-/// firmware tells that of all of them, else by distance from the nearest processors.
+/// The slow nodes, which have memory and no processors, slowest first. Ordered by latency if firmware reports it for all of
+/// them, otherwise by distance to the nearest processors.
 #[must_use]
 pub fn slow_nodes(nodes: &[Node]) -> Vec<&Node> {
     let mut slow: Vec<_> = nodes.iter().filter(|node| node.cpus.is_empty() && node.total > Bytes::ZERO).collect();
     let timed = slow.iter().all(|node| node.read_latency_ns().is_some());
-    // A stable sort: of equals, the lowest number is first.
+    // A stable sort: of equal nodes, the lowest number is first.
     slow.sort_by_key(|node| {
         let latency = if timed { node.read_latency_ns() } else { None };
         std::cmp::Reverse((latency, node.distance_to_cpus(nodes)))
@@ -84,17 +84,17 @@ pub fn slow_nodes(nodes: &[Node]) -> Vec<&Node> {
     slow
 }
 
-/// The node whose memory the pages on `slow` came from and go back to: the nearest with processors and memory.
+/// The fast node of a slow node, to which its pages are promoted: the nearest node with processors and memory.
 #[must_use]
-pub fn home_node<'a>(nodes: &'a [Node], slow: &Node) -> Option<&'a Node> {
+pub fn fast_node<'a>(nodes: &'a [Node], slow: &Node) -> Option<&'a Node> {
     let homes = nodes.iter().filter(|node| node.id != slow.id && !node.cpus.is_empty() && node.total > Bytes::ZERO);
     homes.min_by_key(|node| (slow.distance_to(node.id).unwrap_or(u32::MAX), node.id))
 }
 
-/// Parses a list of processors or nodes: `0-2,5`, empty for none.
+/// Parses a list of processors or nodes: `0-2,5`; empty text is the empty list.
 ///
 /// # Errors
-/// [`Malformed`] if a part is neither a number nor a range, or there are more than any kernel has.
+/// [`Malformed`] if a part is neither a number nor a range, or the list exceeds every kernel's limit.
 pub fn parse_list(text: &str) -> Result<Vec<u32>, Malformed> {
     const EXPECTED: &str = "a list such as 0-2,5";
     let mut list = Vec::new();
@@ -109,21 +109,21 @@ pub fn parse_list(text: &str) -> Result<Vec<u32>, Malformed> {
     Ok(list)
 }
 
-/// A node's memory, as its `meminfo` has it.
+/// The memory of a node, from its `meminfo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// All of it.
+    /// Total memory.
     pub total: Bytes,
-    /// What nothing uses.
+    /// Free memory.
     pub free: Bytes,
-    /// Pages of files.
+    /// File pages.
     pub files: Bytes,
 }
 
 /// Parses a node's `meminfo`, whose lines are `Node 0 MemTotal:  2014332 kB`.
 ///
 /// # Errors
-/// [`Malformed`] if `MemTotal` or `MemFree` is missing, or a figure is not a number of kB.
+/// [`Malformed`] if `MemTotal` or `MemFree` is missing, or a value is not a number of kB.
 pub fn parse_meminfo(text: &str) -> Result<Memory, Malformed> {
     let (mut total, mut free, mut active, mut inactive) = (None, None, None, None);
     for (line, row) in text::lines(text) {
@@ -146,7 +146,7 @@ pub fn parse_meminfo(text: &str) -> Result<Memory, Malformed> {
 /// Parses a node's `distance`: one number for each of `nodes`, in their order.
 ///
 /// # Errors
-/// [`Malformed`] if there are more or fewer, or one is not a number.
+/// [`Malformed`] if the number of distances differs from the number of nodes, or a distance is not a number.
 pub fn parse_distances(text: &str, nodes: &[u32]) -> Result<Vec<(u32, u32)>, Malformed> {
     let distances: Vec<u32> =
         text.split_ascii_whitespace().map(|distance| text::number(Some(distance), 1, "a distance")).collect::<Result<_, _>>()?;
@@ -156,10 +156,10 @@ pub fn parse_distances(text: &str, nodes: &[u32]) -> Result<Vec<(u32, u32)>, Mal
     Ok(nodes.iter().copied().zip(distances).collect())
 }
 
-/// The nodes of this machine that are online, by number; none on a kernel without NUMA.
+/// The online nodes of this machine, by number; empty on a kernel without NUMA.
 ///
 /// # Errors
-/// [`Error::Gone`] if one goes offline meanwhile; [`Error::Parse`]; [`Error::Io`].
+/// [`Error::Gone`] if a node goes offline during the reading; [`Error::Parse`]; [`Error::Io`].
 pub fn nodes(roots: &Roots) -> Result<Vec<Node>> {
     let directory = roots.sys.join("devices/system/node");
     let ids = numbered(&directory, "node")?;
@@ -169,18 +169,18 @@ pub fn nodes(roots: &Roots) -> Result<Vec<Node>> {
 fn node(directory: &Path, id: u32, ids: &[u32]) -> Result<Node> {
     let Memory { total, free, files } = parsed(&directory.join("meminfo"), parse_meminfo)?;
     let initiators = directory.join("access0/initiators");
-    let told = |name| {
+    let value = |name| {
         let path = initiators.join(name);
         let Some(text) = file::read_optional(&path, file::SMALL)? else { return Ok::<_, Error>(None) };
-        // The kernel shows 0 for what firmware has not filled in.
+        // The kernel shows 0 for values that firmware does not provide.
         let number = text::only_number(&text, "a whole number").map_err(|malformed| malformed.at(&path))?;
         Ok(Some(number).filter(|number| *number > 0))
     };
     let access = Access {
-        read_latency_ns: told("read_latency")?,
-        write_latency_ns: told("write_latency")?,
-        read_bandwidth_mib: told("read_bandwidth")?,
-        write_bandwidth_mib: told("write_bandwidth")?,
+        read_latency_ns: value("read_latency")?,
+        write_latency_ns: value("write_latency")?,
+        read_bandwidth_mib: value("read_bandwidth")?,
+        write_bandwidth_mib: value("write_bandwidth")?,
     };
     Ok(Node {
         id,
@@ -193,16 +193,16 @@ fn node(directory: &Path, id: u32, ids: &[u32]) -> Result<Node> {
     })
 }
 
-/// Nodes that the kernel holds for equally fast; it demotes from a tier to the ones with greater numbers.
+/// A memory tier: nodes of similar speed. The kernel demotes pages to tiers with higher numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryTier {
-    /// Its number: the greater, the slower.
+    /// The tier's number; higher is slower.
     pub id: u32,
-    /// The nodes in it.
+    /// The nodes of the tier.
     pub nodes: Vec<u32>,
 }
 
-/// The memory tiers, the fastest first; none before Linux 6.1.
+/// The memory tiers, fastest first; empty before Linux 6.1.
 ///
 /// # Errors
 /// [`Error::Parse`]; [`Error::Io`].
@@ -212,13 +212,13 @@ pub fn tiers(roots: &Roots) -> Result<Vec<MemoryTier>> {
     numbered(&directory, "memory_tier")?.iter().map(tier).collect()
 }
 
-/// What the kernel moves between nodes by itself.
+/// The kernel's own migration between nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Balancing {
-    /// The bits of `kernel.numa_balancing`: 1 moves pages to where they are used, 2 moves pages that are used from slow
-    /// memory to fast; `None` on kernels built without it.
+    /// The bits of `kernel.numa_balancing`: 1 migrates pages to the accessing node, 2 promotes accessed pages from slow to fast
+    /// memory; `None` on kernels built without it.
     pub mode: Option<u32>,
-    /// Whether reclaim demotes pages to slower tiers instead of swapping them out; `None` on kernels that cannot.
+    /// Whether reclaim demotes pages to slower tiers instead of swapping them out; `None` on kernels without demotion.
     pub demotion: Option<bool>,
 }
 
@@ -234,7 +234,7 @@ pub fn parse_demotion(text: &str) -> Result<bool, Malformed> {
     }
 }
 
-/// What the kernel moves between nodes by itself at present.
+/// Reads the settings of the kernel's own migration.
 ///
 /// # Errors
 /// [`Error::Parse`]; [`Error::Io`].
@@ -253,7 +253,7 @@ fn parsed_optional<T>(path: &Path, parse: impl Fn(&str) -> Result<T, Malformed>)
     file::read_optional(path, file::SMALL)?.map(|text| parse(&text).map_err(|malformed| malformed.at(path))).transpose()
 }
 
-/// The numbers behind `prefix` in the names of a directory, ascending; none where there is no such directory.
+/// The numbers after `prefix` in the names of a directory, ascending; empty if the directory does not exist.
 fn numbered(directory: &Path, prefix: &str) -> Result<Vec<u32>> {
     let fail = |source| Error::from_io(directory, "list", source);
     let entries = match fs::read_dir(directory) {

@@ -1,4 +1,5 @@
-//! Which NUMA nodes a process's mappings are bound to, and on which their pages are: `/proc/PID/numa_maps` (`numa(7)`).
+//! Memory policies of a process's mappings, and the nodes of their pages: `/proc/PID/numa_maps` (`numa(7)`). Counts are in pages
+//! of `kernelpagesize_kB`.
 //!
 //! ```text
 //! 7f2365a7a000 bind:1 file=/memfd:memory-backend-memfd\040(deleted) dirty=27244 active=0 N1=27244 kernelpagesize_kB=4
@@ -7,21 +8,21 @@
 
 use crate::{Malformed, Result, Roots, file, numa, text};
 
-/// One mapping: where its pages come from, and where they are.
+/// The memory policy of one mapping, and the nodes of its pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The first byte of the mapping.
+    /// Start address of the mapping.
     pub start: u64,
-    /// Nodes that its pages may come from and no others; none where the kernel is free to choose.
+    /// Nodes to which the mapping is bound; empty if it is not bound.
     pub bound: Vec<u32>,
     /// Whether the policy has the flag `MPOL_F_STATIC_NODES`.
     pub is_static: bool,
-    /// Bytes that the process's page tables hold of it, by node. Pages in swap are on none.
+    /// Resident bytes by node. Pages in swap are not counted.
     pub resident: Vec<(u32, u64)>,
 }
 
 impl Policy {
-    /// Bytes of it that lie on a node.
+    /// Resident bytes on a node.
     #[must_use]
     pub fn on(&self, node: u32) -> u64 {
         self.resident.iter().filter(|(on, _)| *on == node).map(|(_, bytes)| bytes).sum()
@@ -31,7 +32,7 @@ impl Policy {
 /// Parses `/proc/PID/numa_maps`.
 ///
 /// # Errors
-/// [`Malformed`] if a line has no address, no policy, a strange list of nodes, or pages of no size.
+/// [`Malformed`] if a line lacks its address, policy or page size, or has a malformed list of nodes.
 pub fn parse(text: &str) -> Result<Vec<Policy>, Malformed> {
     text::lines(text).map(|(line, row)| parse_line(line, row)).collect()
 }
@@ -40,7 +41,7 @@ fn parse_line(line: usize, row: &str) -> Result<Policy, Malformed> {
     let mut words = row.split(' ').peekable();
     let start = text::hexadecimal(words.next(), line, "the address of a mapping")?;
     let name = words.next().filter(|name| !name.is_empty()).ok_or_else(|| Malformed::new(line, row, "a policy"))?;
-    // One mode has a blank in its name, and modes may have flags: `bind=static:1`, `prefer (many)=static|balancing:0-1`.
+    // The name of one mode contains a space, and modes may have flags: `bind=static:1`, `prefer (many)=static|balancing:0-1`.
     let mode = words.next_if(|word| name == "prefer" && word.starts_with("(many)")).unwrap_or(name);
     let (mode, nodes) = mode.split_once(':').unwrap_or((mode, ""));
     let (mode, flags) = mode.split_once('=').unwrap_or((mode, ""));
@@ -61,7 +62,7 @@ fn parse_line(line: usize, row: &str) -> Result<Policy, Malformed> {
         }
     }
     let kib = match kib {
-        None if !pages.is_empty() => return Err(Malformed::new(line, row, "the size of its pages, kernelpagesize_kB")),
+        None if !pages.is_empty() => return Err(Malformed::new(line, row, "a page size, kernelpagesize_kB")),
         kib => kib.unwrap_or_default(),
     };
     let resident = pages.into_iter().map(|(node, pages)| (node, pages.saturating_mul(kib).saturating_mul(1024))).collect();
@@ -86,7 +87,7 @@ mod tests {
     const CAPTURED: &str = include_str!("testdata/numa_maps");
 
     #[test]
-    fn what_is_bound_to_a_node_reads() {
+    fn bound_mappings_are_parsed() {
         let (_keep, roots) = tree(&[("proc/7/numa_maps", CAPTURED)]);
         let bound: Vec<_> = read(&roots, 7).unwrap().unwrap().into_iter().map(|policy| (policy.start, policy.bound)).collect();
         let expected = [
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_only_prefer_bind_nothing() {
+    fn preferred_nodes_are_not_bindings() {
         let check = |row: &str, want: Result<Vec<u32>, ()>| {
             let found = parse(row).map(|policies| policies[0].bound.clone()).map_err(drop);
             assert_eq!(found, want, "{row}");
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_counted_by_node_and_policies_of_ours_are_known() {
+    fn pages_are_counted_by_node_and_static_policies_are_recognized() {
         let check = |row: &str, is_static: bool, resident: &[(u32, u64)]| {
             let policy = parse(row).unwrap().remove(0);
             assert_eq!((policy.is_static, &policy.resident[..]), (is_static, resident), "{row}");
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_mappings_have_policies() {
+    fn mappings_of_this_process_have_policies() {
         let me = i32::try_from(std::process::id()).unwrap();
         if let Some(policies) = read(&Roots::host(), me).unwrap() {
             assert!(policies.len() > 3);

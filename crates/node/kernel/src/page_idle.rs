@@ -2,30 +2,30 @@
 //! (`Documentation/admin-guide/mm/idle_page_tracking.rst`), `/proc/kpageflags`, `/proc/kpagecgroup` and
 //! `/proc/kpagecount` (`Documentation/admin-guide/mm/pagemap.rst`).
 //!
-//! All of them are indexed by page frame number (pfn) and read in bulk: one entry at a time costs a system call
-//! each. A chunk that comes back shorter than asked ends at the last page frame of the machine.
+//! All files consist of 64-bit words in native byte order, are indexed by page frame number (pfn), and are read in bulk. A chunk
+//! that is shorter than requested ends at the last page frame of the machine.
 
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 
 use crate::{Error, Result, Roots, file, zoneinfo};
 
-/// Page frames that one word of the idle bitmap stands for; the lowest bit is the lowest frame.
+/// Page frames per word of the idle bitmap; the lowest bit is the lowest frame.
 pub const PFNS_PER_WORD: u64 = 64;
 
 /// The page is locked for I/O.
 pub const KPF_LOCKED: u64 = 1 << 0;
-/// The page was accessed since the flag was cleared, as reclaim sees it.
+/// Referenced, as recorded by reclaim.
 pub const KPF_REFERENCED: u64 = 1 << 2;
-/// Its content differs from that on disk.
+/// Dirty.
 pub const KPF_DIRTY: u64 = 1 << 4;
-/// On one of the LRU lists: the pages that reclaim, and we, care for.
+/// On an LRU list: the pages that can be reclaimed.
 pub const KPF_LRU: u64 = 1 << 5;
 /// On the active list.
 pub const KPF_ACTIVE: u64 = 1 << 6;
-/// The kernel's own memory, in the slab allocator.
+/// Memory of the slab allocator.
 pub const KPF_SLAB: u64 = 1 << 7;
-/// Being written back.
+/// Under writeback.
 pub const KPF_WRITEBACK: u64 = 1 << 8;
 /// Free.
 pub const KPF_BUDDY: u64 = 1 << 10;
@@ -35,17 +35,17 @@ pub const KPF_MMAP: u64 = 1 << 11;
 pub const KPF_ANON: u64 = 1 << 12;
 /// In the swap cache.
 pub const KPF_SWAPCACHE: u64 = 1 << 13;
-/// Goes to swap: anonymous or shared memory.
+/// Backed by swap: anonymous or shared memory.
 pub const KPF_SWAPBACKED: u64 = 1 << 14;
-/// First page of a compound page.
+/// Head page of a compound page.
 pub const KPF_COMPOUND_HEAD: u64 = 1 << 15;
-/// Any other page of a compound page; its head stands for it.
+/// Tail page of a compound page.
 pub const KPF_COMPOUND_TAIL: u64 = 1 << 16;
 /// hugetlbfs.
 pub const KPF_HUGE: u64 = 1 << 17;
 /// Cannot be reclaimed.
 pub const KPF_UNEVICTABLE: u64 = 1 << 18;
-/// Failed hardware.
+/// Poisoned by a hardware error.
 pub const KPF_HWPOISON: u64 = 1 << 19;
 /// No page frame here.
 pub const KPF_NOPAGE: u64 = 1 << 20;
@@ -53,15 +53,15 @@ pub const KPF_NOPAGE: u64 = 1 << 20;
 pub const KPF_KSM: u64 = 1 << 21;
 /// Transparent huge page.
 pub const KPF_THP: u64 = 1 << 22;
-/// Logically offline, such as inside a balloon.
+/// Logically offline, such as in a balloon.
 pub const KPF_OFFLINE: u64 = 1 << 23;
-/// The page of zeroes that every untouched page shows.
+/// The zero page.
 pub const KPF_ZERO_PAGE: u64 = 1 << 24;
-/// Not accessed since it was marked idle. May lag: the bitmap looks at the page tables, this flag does not.
+/// Not accessed since it was marked idle. May be stale: reading the bitmap checks the page tables, this flag does not.
 pub const KPF_IDLE: u64 = 1 << 25;
 /// A page table.
 pub const KPF_PGTABLE: u64 = 1 << 26;
-/// Locked by `mlock(2)`; kernels print it to root since 2.6.31.
+/// Locked by `mlock(2)`; visible to root since Linux 2.6.31.
 pub const KPF_MLOCKED: u64 = 1 << 33;
 
 /// A kernel file of 64-bit words.
@@ -93,14 +93,14 @@ impl Words {
     }
 }
 
-/// `/sys/kernel/mm/page_idle/bitmap`: one bit per page frame, set while the page is idle. Only pages on the LRU
-/// lists have one; the others read as 0 and ignore writes. Reading a bit looks at every page table that maps the
-/// page, so a shared page is young if any process touched it.
+/// `/sys/kernel/mm/page_idle/bitmap`: one bit per page frame, set while the page is idle. Pages that are not on an LRU list read
+/// as 0 and ignore writes. Reading a bit checks every page table that maps the page, so that a shared page is not idle if any
+/// process has accessed it.
 #[derive(Debug)]
 pub struct IdleBitmap(Words);
 
 impl IdleBitmap {
-    /// Opens it for reading and writing.
+    /// Opens the bitmap for reading and writing.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on kernels built without it, such as Debian's; [`Error::Io`].
@@ -110,10 +110,9 @@ impl IdleBitmap {
         Words::open(path, true, "this kernel has no idle page tracking", remedy).map(Self)
     }
 
-    /// Reads the bits of the page frames from `first_pfn` on, 64 a word. `first_pfn` is a multiple of 64.
+    /// Reads the bits of the page frames from `first_pfn` on, 64 per word. `first_pfn` must be a multiple of 64.
     ///
-    /// Returns the words read: fewer than asked at the end of memory. The kernel does not count a last word of which
-    /// memory fills only a part.
+    /// Returns the number of words read: fewer than requested at the end of memory. The kernel does not count a partial last word.
     ///
     /// # Errors
     /// [`Error::Io`], `EINVAL` where `first_pfn` is not a multiple of 64.
@@ -121,9 +120,9 @@ impl IdleBitmap {
         self.0.read(self.word_of(first_pfn)?, words)
     }
 
-    /// Marks idle the page frames from `first_pfn` on whose bits are set; bits not set leave their page alone.
+    /// Marks the page frames from `first_pfn` on as idle whose bits are set; other pages are unchanged.
     ///
-    /// Returns the words written: fewer than given at the end of memory.
+    /// Returns the number of words written: fewer than given at the end of memory.
     ///
     /// # Errors
     /// As [`IdleBitmap::read_chunk`]; also `ENXIO` where `first_pfn` lies past the end of memory.
@@ -146,7 +145,7 @@ macro_rules! per_page_file {
         pub struct $name(Words);
 
         impl $name {
-            /// Opens it.
+            /// Opens the file.
             ///
             /// # Errors
             /// [`Error::Unsupported`] on kernels built without it; [`Error::Io`], `EPERM` without root.
@@ -155,8 +154,8 @@ macro_rules! per_page_file {
                 Words::open(roots.proc.join($file), false, what, $remedy).map(Self)
             }
 
-            /// Reads one word per page frame from `first_pfn` on. Returns the words read: fewer than asked at
-            /// the end of memory.
+            /// Reads one word per page frame from `first_pfn` on. Returns the number of words read: fewer than
+            /// requested at the end of memory.
             ///
             /// # Errors
             /// [`Error::Io`].
@@ -168,12 +167,12 @@ macro_rules! per_page_file {
 }
 
 per_page_file! {
-    /// `/proc/kpageflags`: the flags of every page frame, the `KPF_` bits.
+    /// `/proc/kpageflags`: the `KPF_` flags of every page frame.
     KPageFlags, "kpageflags", "boot a kernel with CONFIG_PROC_PAGE_MONITOR=y"
 }
 per_page_file! {
     /// `/proc/kpagecgroup`: the id of the cgroup that every page frame is charged to ([`crate::cgroup::Cgroup::id`]);
-    /// 0 where it is charged to none.
+    /// 0 if it is not charged.
     KPageCgroup, "kpagecgroup", "boot a kernel with CONFIG_PROC_PAGE_MONITOR=y and CONFIG_MEMCG=y"
 }
 per_page_file! {
@@ -181,7 +180,7 @@ per_page_file! {
     KPageCount, "kpagecount", "boot a kernel with CONFIG_PROC_PAGE_MONITOR=y"
 }
 
-/// The number of the first page frame past the end of memory (`/proc/zoneinfo`).
+/// The first page frame number after the end of memory (`/proc/zoneinfo`).
 ///
 /// # Errors
 /// [`Error::Parse`], also where no zone has memory; [`Error::Io`].
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_addressed_by_page_frame_and_end_with_memory() {
+    fn chunks_are_indexed_by_page_frame_and_end_with_memory() {
         let (_keep, roots) = machine(100);
         let (idle, flags) = (IdleBitmap::open(&roots).unwrap(), KPageFlags::open(&roots).unwrap());
         let check = |first: u64, asked: usize, bitmap: &[u64], per_page: &[u64]| {
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_written_in_place() {
+    fn idle_bits_are_written_in_place() {
         let (_keep, roots) = machine(4);
         let idle = IdleBitmap::open(&roots).unwrap();
         assert_eq!(idle.write_chunk(PFNS_PER_WORD, &[u64::MAX, 1 << 63]).unwrap(), 2);
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_word_at_the_end_is_dropped() {
+    fn a_partial_last_word_is_dropped() {
         let (keep, roots) = machine(0);
         for (bytes, whole) in [(0, 0), (7, 0), (8, 1), (15, 1), (16, 2)] {
             std::fs::write(keep.path().join("proc/kpageflags"), vec![0xff; bytes]).unwrap();

@@ -18,7 +18,7 @@ pub struct IdlePriority {
 }
 
 impl IdlePriority {
-    /// Puts the calling thread under `SCHED_IDLE`. A refusal is no error, but [`IdlePriority::refused`] tells it.
+    /// Puts the calling thread under `SCHED_IDLE`. Failure is not an error; [`IdlePriority::refused`] reports it.
     #[must_use]
     pub fn enter() -> Self {
         let (previous, refused) = match enter_idle() {
@@ -89,7 +89,7 @@ mod tests {
         assert!(guard.refused().is_none(), "any thread may lower itself: {:?}", guard.refused());
         assert_eq!(policy(), libc::SCHED_IDLE);
         drop(guard);
-        // To leave SCHED_IDLE takes root or RLIMIT_NICE; without it the thread stays there.
+        // Leaving SCHED_IDLE requires root or RLIMIT_NICE; without them the thread remains there.
         // SAFETY: geteuid takes no argument and cannot fail.
         if unsafe { libc::geteuid() } == 0 {
             assert_eq!(policy(), before);

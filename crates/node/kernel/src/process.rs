@@ -1,4 +1,4 @@
-//! Processes: `/proc/PID/stat`, process trees, another process's memory, and our own costs.
+//! Processes: `/proc/PID/stat`, process trees, memory of other processes, and resource usage of this process.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -18,17 +18,17 @@ use crate::{Error, Malformed, Result, Roots, file, text};
 pub struct Stat {
     /// The process.
     pub pid: i32,
-    /// Its name, at most 15 bytes, which may hold blanks and parentheses.
+    /// Command name, at most 15 bytes; may contain spaces and parentheses.
     pub comm: String,
-    /// `R`, `S`, `D`, `Z` ...
+    /// State: `R`, `S`, `D`, `Z` ...
     pub state: char,
-    /// Its parent.
+    /// The pid of the parent.
     pub ppid: i32,
     /// Time in user mode, in clock ticks ([`clock_ticks`] per second).
     pub utime: u64,
     /// Time in the kernel, in clock ticks.
     pub stime: u64,
-    /// When it started, in clock ticks since boot. With the pid this names a process for good.
+    /// Start time in clock ticks since boot. Pid and start time together identify a process.
     pub starttime: u64,
 }
 
@@ -38,7 +38,7 @@ pub struct Stat {
 /// [`Malformed`] if the name is not in parentheses or a field is missing.
 pub fn parse_stat(text: &str) -> Result<Stat, Malformed> {
     let malformed = |expected| Malformed::new(1, text, expected);
-    // The name may hold parentheses itself; no field after it does.
+    // The name may contain parentheses; no later field does.
     let (head, tail) = text.rsplit_once(')').ok_or_else(|| malformed("a name in parentheses"))?;
     let (pid, comm) = head.split_once('(').ok_or_else(|| malformed("a name in parentheses"))?;
     let mut fields = tail.split_ascii_whitespace();
@@ -68,10 +68,9 @@ pub fn stat(roots: &Roots, pid: i32) -> Result<Stat> {
     parse_stat(&file::read(&path, file::SMALL)?).map_err(|malformed| malformed.at(&path))
 }
 
-/// The process `pid` and its descendants, parents first, at most `limit`; empty where it has ended.
+/// Lists the process `pid` and its descendants, parents first, at most `limit`; empty if it has exited.
 ///
-/// One reading of all of `/proc`: descendants whose parent ended in between belong to init and are missed, as are
-/// those that were handed to init before.
+/// Reads `/proc` once: descendants whose parent has exited have been reparented to init and are not found.
 ///
 /// # Errors
 /// [`Error::Io`] if `/proc` cannot be listed.
@@ -101,13 +100,12 @@ pub fn tree(roots: &Roots, pid: i32, limit: usize) -> Result<Vec<i32>> {
     Ok(found)
 }
 
-/// Copies memory of a process, from `address` on, into `buffer` (`/proc/PID/mem`). Pages that are in swap are brought
-/// back by this.
+/// Copies memory of a process, starting at `address`, into `buffer` (`/proc/PID/mem`). Swaps in pages that are in swap.
 ///
-/// Returns the bytes copied: fewer than asked where a page is not mapped, or the process is just ending.
+/// Returns the number of bytes copied: fewer than requested if a page is not mapped or the process is exiting.
 ///
 /// # Errors
-/// [`Error::Gone`] if the process has ended; [`Error::Io`], `EACCES` without `CAP_SYS_PTRACE`.
+/// [`Error::Gone`] if the process has exited; [`Error::Io`], `EACCES` without `CAP_SYS_PTRACE`.
 pub fn read_memory(roots: &Roots, pid: i32, address: u64, buffer: &mut [u8]) -> Result<usize> {
     let path = roots.of_process(pid, "mem");
     let file = File::open(&path).map_err(|source| Error::from_io(&path, "open", source))?;
@@ -118,7 +116,7 @@ pub fn read_memory(roots: &Roots, pid: i32, address: u64, buffer: &mut [u8]) -> 
             Ok(count) => copied += count,
             Err(source) => match source.raw_os_error() {
                 Some(libc::EINTR) => {}
-                // Nothing is mapped there, or the address is none that a file offset can hold.
+                // Nothing is mapped there, or the address exceeds the range of a file offset.
                 Some(libc::EIO | libc::EFAULT | libc::EINVAL) => break,
                 _ => return Err(Error::from_io(&path, "read", source)),
             },
@@ -127,49 +125,49 @@ pub fn read_memory(roots: &Roots, pid: i32, address: u64, buffer: &mut [u8]) -> 
     Ok(copied)
 }
 
-/// Has the kernel end this process (`SIGKILL`) when the thread of `parent` that started it ends
-/// (`PR_SET_PDEATHSIG`). Returns whether `parent` is still there to wait for.
+/// Requests `SIGKILL` for this process when the parent thread that started it exits (`PR_SET_PDEATHSIG`). Returns whether
+/// `parent` still exists.
 ///
 /// # Errors
-/// [`Error::Io`], which `prctl(2)` has no cause for here.
+/// [`Error::Io`]; `prctl(2)` documents no error for this operation.
 pub fn end_with(parent: u32) -> Result<bool> {
     // SAFETY: this option of prctl takes no pointer.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
         return Err(Error::from_io(Path::new("/proc/self"), "set PR_SET_PDEATHSIG of", io::Error::last_os_error()));
     }
-    // It may have ended before the call.
+    // It may have exited before the call.
     Ok(std::os::unix::process::parent_id() == parent)
 }
 
-/// Sends a signal to a process; one that has ended gets none.
+/// Sends a signal to a process; does nothing if the process has exited.
 pub fn signal(pid: i32, signal: i32) {
     // SAFETY: kill takes no pointer.
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Processor time of this process and of the children that it has waited for, user and kernel together.
+/// CPU time of this process and of the children that it has waited for, user and system.
 ///
 /// # Errors
-/// [`Error::Io`], which `getrusage(2)` has no cause for here.
+/// [`Error::Io`]; `getrusage(2)` documents no error for this operation.
 pub fn own_cpu_time() -> Result<Duration> {
     Ok(cpu_time(libc::RUSAGE_SELF)? + cpu_time(libc::RUSAGE_CHILDREN)?)
 }
 
-/// Processor time of the calling thread, user and kernel together.
+/// CPU time of the calling thread, user and system.
 ///
 /// # Errors
-/// [`Error::Io`], which `getrusage(2)` has no cause for here.
+/// [`Error::Io`]; `getrusage(2)` documents no error for this operation.
 pub fn thread_cpu_time() -> Result<Duration> {
     cpu_time(libc::RUSAGE_THREAD)
 }
 
 fn cpu_time(who: libc::c_int) -> Result<Duration> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: `usage` is large enough for a rusage, and the kernel fills it.
+    // SAFETY: `usage` has the size of a rusage, and the kernel writes it.
     if unsafe { libc::getrusage(who, usage.as_mut_ptr()) } != 0 {
         return Err(Error::from_io(Path::new("/proc/self"), "measure", io::Error::last_os_error()));
     }
-    // SAFETY: it was zeroed, which is a valid rusage, and then filled.
+    // SAFETY: it was zeroed, which is a valid rusage, and then written by the kernel.
     let usage = unsafe { usage.assume_init() };
     Ok(duration(usage.ru_utime) + duration(usage.ru_stime))
 }
@@ -179,7 +177,7 @@ fn duration(time: libc::timeval) -> Duration {
     seconds.saturating_add(Duration::from_micros(time.tv_usec.unsigned_abs()))
 }
 
-/// Memory that this process has in DRAM (`/proc/self/statm`).
+/// Resident memory of this process (`/proc/self/statm`).
 ///
 /// # Errors
 /// [`Error::Parse`]; [`Error::Io`].
@@ -191,26 +189,25 @@ pub fn own_rss(roots: &Roots) -> Result<Bytes> {
     Ok(pages.to_bytes(page_size()))
 }
 
-/// A value that differs after every boot (`/proc/sys/kernel/random/boot_id`). Ids of cgroups and processes mean
-/// something only together with it.
+/// The id of the current boot (`/proc/sys/kernel/random/boot_id`). Ids of cgroups and processes are valid only within one boot.
 ///
 /// # Errors
-/// [`Error::Gone`] if there is none; [`Error::Io`].
+/// [`Error::Gone`] if the file does not exist; [`Error::Io`].
 pub fn boot_id(roots: &Roots) -> Result<String> {
     let path = roots.proc.join("sys/kernel/random/boot_id");
     Ok(file::read(&path, file::SMALL)?.trim().to_owned())
 }
 
-/// The release of the running kernel, as `uname -r` prints it: for records, never to decide by.
+/// The release of the running kernel, as `uname -r` prints it: for records, never for decisions.
 ///
 /// # Errors
-/// [`Error::Gone`] if there is none; [`Error::Io`].
+/// [`Error::Gone`] if the file does not exist; [`Error::Io`].
 pub fn kernel_release(roots: &Roots) -> Result<String> {
     let path = roots.proc.join("sys/kernel/osrelease");
     Ok(file::read(&path, file::SMALL)?.trim().to_owned())
 }
 
-/// The time since boot, without the time asleep, from `/proc/uptime`.
+/// The time since boot, from `/proc/uptime`.
 ///
 /// # Errors
 /// [`Error::Parse`]; [`Error::Io`].
@@ -225,21 +222,21 @@ pub fn uptime(roots: &Roots) -> Result<Duration> {
         .ok_or_else(|| Malformed::new(1, field, "seconds since boot").at(&path))
 }
 
-/// Clock ticks per second, the unit of [`Stat`]'s times; 100 on every kernel that reports it as Linux does.
+/// Clock ticks per second, the unit of the times in [`Stat`]; 100 (`USER_HZ`) if `sysconf(3)` does not report it.
 #[must_use]
 pub fn clock_ticks() -> u64 {
     sysconf(libc::_SC_CLK_TCK).unwrap_or(100)
 }
 
-/// The kernel's base page size; that of x86-64 where the kernel does not say.
+/// The kernel's base page size; 4 KiB if `sysconf(3)` does not report it.
 #[must_use]
 pub fn page_size() -> PageSize {
     sysconf(libc::_SC_PAGESIZE).and_then(PageSize::new).unwrap_or(PageSize::X86_64)
 }
 
-/// A positive answer of `sysconf(3)`.
+/// Returns a positive value of `sysconf(3)`.
 fn sysconf(name: libc::c_int) -> Option<u64> {
-    // SAFETY: sysconf takes no pointer and answers -1 to what it does not know.
+    // SAFETY: sysconf takes no pointer and returns -1 for an unknown name.
     let answer = unsafe { libc::sysconf(name) };
     u64::try_from(answer).ok().filter(|answer| *answer > 0)
 }
@@ -253,7 +250,7 @@ mod tests {
                             18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
 
     #[test]
-    fn a_name_may_hold_blanks_and_parentheses() {
+    fn a_name_may_contain_spaces_and_parentheses() {
         let expected = Stat { pid: 4711, comm: "a) (b c".into(), state: 'S', ppid: 42, utime: 17, stime: 23, starttime: 987_654 };
         assert_eq!(parse_stat(CAPTURED).unwrap(), expected);
         cut_everywhere(CAPTURED, parse_stat);
@@ -262,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_parents_first_and_bounded() {
+    fn a_tree_lists_parents_first_and_is_bounded() {
         let (keep, roots) = fake(&[("proc/self/status", ""), ("proc/12/other", "")]);
         for (pid, ppid) in [(1, 0), (10, 1), (30, 10), (20, 10), (25, 20), (99, 1)] {
             let text = CAPTURED.replace("4711 (", &format!("{pid} (")).replace(" S 42 ", &format!(" S {ppid} "));
@@ -289,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_costs_are_known() {
+    fn resource_usage_of_this_process_is_read() {
         let roots = Roots::host();
         assert!(own_rss(&roots).unwrap() > Bytes::ZERO);
         assert_eq!(boot_id(&roots).unwrap().len(), 36);
@@ -300,7 +297,7 @@ mod tests {
         while own_cpu_time().unwrap() == before {
             std::hint::black_box(0);
         }
-        // What another thread uses is not this one's.
+        // CPU time of another thread is not counted.
         let used = std::thread::spawn(|| {
             while thread_cpu_time().unwrap() < Duration::from_millis(20) {
                 std::hint::black_box(0);
@@ -309,11 +306,11 @@ mod tests {
         });
         let before = thread_cpu_time().unwrap();
         let used = used.join().unwrap();
-        assert!(thread_cpu_time().unwrap() - before < used, "waiting costs nothing");
+        assert!(thread_cpu_time().unwrap() - before < used, "waiting uses no CPU time");
     }
 
     #[test]
-    fn a_malformed_uptime_is_refused() {
+    fn a_malformed_uptime_is_rejected() {
         for text in ["", "never", "-1 0", "inf"] {
             let (_keep, roots) = fake(&[("proc/uptime", text)]);
             assert!(matches!(uptime(&roots), Err(Error::Parse { .. })), "{text:?}");
@@ -321,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_has_ended_is_noticed() {
+    fn a_parent_that_has_exited_is_reported() {
         assert!(end_with(std::os::unix::process::parent_id()).unwrap());
         assert!(!end_with(u32::MAX).unwrap());
     }

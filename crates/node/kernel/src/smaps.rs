@@ -1,4 +1,4 @@
-//! What of a process's mappings is in memory, and what was accessed lately: `/proc/PID/smaps` and `/proc/PID/clear_refs`
+//! Resident and referenced memory of a process by mapping, in KiB: `/proc/PID/smaps` and `/proc/PID/clear_refs`
 //! (`Documentation/filesystems/proc.rst`).
 //!
 //! ```text
@@ -14,21 +14,21 @@ use serde::Serialize;
 use crate::maps::{self, Vma};
 use crate::{Malformed, Result, Roots, file, text};
 
-/// A mapping, and how much of it is where.
+/// A mapping with its resident and referenced memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mapping {
-    /// As `/proc/PID/maps` has it.
+    /// The mapping, as in `/proc/PID/maps`.
     pub vma: Vma,
-    /// Bytes that this process's page tables hold.
+    /// Resident bytes: those in the process's page tables.
     pub rss: u64,
-    /// Bytes of those whose accessed bit is set: since [`clear_referenced`], or since they came.
+    /// Resident bytes whose accessed bit is set since [`clear_referenced`], or since they became resident.
     pub referenced: u64,
 }
 
-/// Parses `/proc/PID/smaps`. Keys that are not listed here pass: every kernel adds some.
+/// Parses `/proc/PID/smaps`. Unknown keys are ignored: every kernel release adds some.
 ///
 /// # Errors
-/// [`Malformed`] if a mapping's line or one of its figures does not read.
+/// [`Malformed`] if the line of a mapping or one of its values is malformed.
 pub fn parse(text: &str) -> Result<Vec<Mapping>, Malformed> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for (line, row) in text::lines(text) {
@@ -38,19 +38,19 @@ pub fn parse(text: &str) -> Result<Vec<Mapping>, Malformed> {
             mappings.push(Mapping { vma, rss: 0, referenced: 0 });
             continue;
         };
-        let Some(mapping) = mappings.last_mut() else { return Err(Malformed::new(line, row, "a mapping in front of its figures")) };
+        let Some(mapping) = mappings.last_mut() else { return Err(Malformed::new(line, row, "a mapping before its values")) };
         let figure = match key {
             "Rss" => &mut mapping.rss,
             "Referenced" => &mut mapping.referenced,
             _ => continue,
         };
-        let kib: u64 = text::number(value.trim_end().strip_suffix("kB"), line, "a figure in kB")?;
+        let kib: u64 = text::number(value.trim_end().strip_suffix("kB"), line, "a value in kB")?;
         *figure = kib.saturating_mul(1024);
     }
     Ok(mappings)
 }
 
-/// Reads `/proc/PID/smaps`. The kernel walks all of the process's page tables for that: 10 ms per GiB in small pages, about.
+/// Reads `/proc/PID/smaps`. The kernel walks all page tables of the process: about 10 ms per GiB in base pages.
 ///
 /// # Errors
 /// [`crate::Error::Gone`]; [`crate::Error::Parse`]; [`crate::Error::Io`], `EACCES` without `CAP_SYS_PTRACE`.
@@ -59,7 +59,7 @@ pub fn read(roots: &Roots, pid: i32) -> Result<Vec<Mapping>> {
     parse(&file::read(&path, file::LARGE)?).map_err(|malformed| malformed.at(&path))
 }
 
-/// Forgets which pages a process has accessed. The kernel's reclaim and other observers of accessed bits forget with it.
+/// Clears the accessed bits of a process's pages. This also affects the kernel's reclaim and other users of accessed bits.
 ///
 /// # Errors
 /// [`crate::Error::Gone`]; [`crate::Error::Io`].
@@ -75,7 +75,7 @@ mod tests {
     const CAPTURED: &str = include_str!("testdata/smaps");
 
     #[test]
-    fn what_a_virtual_machine_holds_reads() {
+    fn mappings_of_a_virtual_machine_are_parsed() {
         let (_keep, roots) = tree(&[("proc/7/smaps", CAPTURED)]);
         let mappings = read(&roots, 7).unwrap();
         let found: Vec<_> = mappings.iter().map(|m| (m.vma.path.as_str(), m.vma.inode, m.rss, m.referenced)).collect();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_without_a_mapping_or_a_unit_are_refused() {
+    fn values_without_a_mapping_or_a_unit_are_rejected() {
         let check = |text: &str| assert!(parse(text).is_err(), "{text:?}");
         check("Rss: 4 kB\n");
         check("00400000-00401000 r-xp 00000000 00:00 0\nRss: 4\n");
@@ -98,13 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn our_own_accesses_show() {
+    fn accesses_of_this_process_are_reported() {
         let me = i32::try_from(std::process::id()).unwrap();
         let roots = Roots::host();
         clear_referenced(&roots, me).unwrap();
         let mappings = read(&roots, me).unwrap();
         assert!(mappings.iter().any(|mapping| mapping.rss > 0));
-        // What runs right now is accessed.
+        // The running code is accessed.
         assert!(mappings.iter().any(|mapping| mapping.vma.perms.execute && mapping.referenced > 0));
         assert!(read(&roots, i32::MAX).unwrap_err().is_gone());
     }

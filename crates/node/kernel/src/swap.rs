@@ -14,19 +14,19 @@ use crate::{Malformed, Result, Roots, file, text};
 /// One active swap area.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SwapArea {
-    /// The device or file, with the kernel's octal escapes undone.
+    /// The device or file, unescaped.
     pub name: String,
-    /// What holds it.
+    /// The type of its storage.
     pub kind: SwapKind,
-    /// Its size.
+    /// Total size.
     pub size: Bytes,
-    /// How much of it is taken. Pages that zswap holds take their place here too.
+    /// Used size. Includes the slots of pages that are stored in zswap.
     pub used: Bytes,
     /// The area with the highest priority is filled first.
     pub priority: i32,
 }
 
-/// What holds a swap area.
+/// The storage of a swap area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwapKind {
@@ -68,7 +68,7 @@ pub fn parse(text: &str) -> Result<Vec<SwapArea>, Malformed> {
     .collect()
 }
 
-/// Undoes the `\ooo` escapes that the kernel puts in place of blanks and backslashes.
+/// Decodes the `\ooo` escapes of spaces and backslashes.
 pub(crate) fn unescape(name: &str) -> String {
     let mut bytes = Vec::with_capacity(name.len());
     let mut rest = name.as_bytes();
@@ -85,7 +85,7 @@ pub(crate) fn unescape(name: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The active swap areas; empty where the machine has none or the kernel was built without swap.
+/// Reads the active swap areas; empty without swap areas or on a kernel built without swap.
 ///
 /// # Errors
 /// [`crate::Error::Parse`], [`crate::Error::Io`].
@@ -107,7 +107,7 @@ mod tests {
                             /var/a\\040swap\\040file                   file\t\t4\t\t0\t\t100\n";
 
     #[test]
-    fn areas_read_with_their_names_unescaped() {
+    fn names_of_areas_are_unescaped() {
         let (_keep, roots) = tree(&[("proc/swaps", CAPTURED)]);
         let area =
             |name: &str, kind, size, used, priority| SwapArea { name: name.into(), kind, size: Bytes(size), used: Bytes(used), priority };
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_that_are_none_stay() {
+    fn incomplete_escapes_are_kept() {
         for (escaped, name) in [("a\\040b", "a b"), ("\\134", "\\"), ("\\", "\\"), ("\\04", "\\04"), ("\\089", "\\089"), ("\\777", "\\777")]
         {
             assert_eq!(unescape(escaped), name);

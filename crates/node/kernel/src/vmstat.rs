@@ -81,7 +81,7 @@ mod tests {
     const CAPTURED: &str = include_str!("testdata/vmstat");
 
     #[test]
-    fn a_captured_file_reads() {
+    fn a_captured_file_is_parsed() {
         let (_keep, roots) = tree(&[("proc/vmstat", CAPTURED)]);
         let stat = read(&roots).unwrap();
         assert!(stat.pgfault > stat.pgmajfault, "{stat:?}");
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_the_kernel_lacks_are_none() {
+    fn missing_counters_are_none() {
         let stat = parse("pgfault 7\nnr_new_thing 12 34\n").unwrap();
         assert_eq!(stat, VmStat { pgfault: Some(7), ..VmStat::default() });
         assert_eq!(parse("pgfault 7\npswpin x\n").unwrap_err().line, 2);

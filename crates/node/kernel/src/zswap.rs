@@ -1,4 +1,4 @@
-//! zswap, the compressed pool in DRAM (`Documentation/admin-guide/mm/zswap.rst`): module parameters under
+//! zswap, the compressed swap cache in DRAM (`Documentation/admin-guide/mm/zswap.rst`): module parameters in
 //! `/sys/module/zswap/parameters`, counters in debugfs.
 
 use std::path::PathBuf;
@@ -11,48 +11,48 @@ use crate::{Error, Malformed, Result, Roots, file, text};
 /// The parameters that [`Zswap::set`] accepts, by their file names.
 pub const PARAMETERS: [&str; 5] = ["enabled", "compressor", "max_pool_percent", "accept_threshold_percent", "shrinker_enabled"];
 
-/// zswap's parameters; `None` if the kernel does not have it.
+/// The parameters of zswap; `None` for those that the kernel does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Parameters {
-    /// Whether pages on their way to swap are compressed into DRAM.
+    /// Whether swapped-out pages are stored in zswap.
     pub enabled: Option<bool>,
     /// The compression algorithm, by its crypto API name.
     pub compressor: Option<String>,
-    /// The largest share of memory that the pool may take, in percent.
+    /// The size limit of the pool, in percent of memory.
     pub max_pool_percent: Option<u32>,
-    /// The share of the full pool to which it must fall before it accepts pages again, in percent.
+    /// The fill level below which a full pool accepts pages again, in percent of the limit.
     pub accept_threshold_percent: Option<u32>,
-    /// Whether the kernel writes cold pages back to the swap device under memory pressure.
+    /// Whether the kernel writes back cold pages to the swap device under memory pressure.
     pub shrinker_enabled: Option<bool>,
 }
 
-/// zswap's debugfs counters; `None` if the kernel does not have it.
+/// The debugfs counters of zswap; `None` for those that the kernel does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// DRAM that the pool takes.
+    /// Size of the pool in DRAM.
     pub pool_total_size: Option<Bytes>,
-    /// Pages that it holds.
+    /// Pages stored.
     pub stored_pages: Option<Pages>,
-    /// Times that the pool was full.
+    /// Times that the pool limit was reached.
     pub pool_limit_hit: Option<u64>,
-    /// Pages refused because they do not shrink enough.
+    /// Pages rejected because they compress poorly.
     pub reject_compress_poor: Option<u64>,
-    /// Pages refused because compression failed.
+    /// Pages rejected because compression failed.
     pub reject_compress_fail: Option<u64>,
-    /// Pages refused for want of memory.
+    /// Pages rejected because memory could not be allocated.
     pub reject_alloc_fail: Option<u64>,
-    /// Pages refused because the full pool could not be shrunk.
+    /// Pages rejected because the full pool could not be shrunk.
     pub reject_reclaim_fail: Option<u64>,
     /// Pages written back to the swap device.
     pub written_back_pages: Option<u64>,
-    /// Pages that hold one repeated value and are stored as that.
+    /// Pages filled with one repeated value, stored as that value.
     pub same_filled_pages: Option<u64>,
 }
 
-/// A parameter of a yes-or-no kind: `Y` or `N`, in either case, or a digit.
+/// Parses a boolean parameter: `Y` or `N`, in either case, or `1` or `0`.
 ///
 /// # Errors
-/// [`Malformed`] if it is neither.
+/// [`Malformed`] otherwise.
 pub fn parse_flag(text: &str) -> Result<bool, Malformed> {
     match text.trim() {
         "Y" | "y" | "1" => Ok(true),
@@ -69,7 +69,7 @@ pub struct Zswap {
 }
 
 impl Zswap {
-    /// Finds zswap; whether it is enabled is one of its parameters.
+    /// Finds zswap, enabled or not.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on kernels built without it.
@@ -96,7 +96,7 @@ impl Zswap {
         })
     }
 
-    /// The text of one parameter as [`Zswap::set`] takes it back; `None` if the kernel does not have it.
+    /// The text of one parameter, as accepted by [`Zswap::set`]; `None` if the kernel does not have it.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a name not in [`PARAMETERS`]; [`Error::Io`].
@@ -105,8 +105,8 @@ impl Zswap {
         Ok(file::read_optional(&path, file::SMALL)?.map(|text| text.trim().to_owned()))
     }
 
-    /// Sets one parameter, by its file name. Before zswap is enabled for the first time the kernel takes the name of any
-    /// compressor, and falls back to another when it is enabled: [`Zswap::parameters`] tells which.
+    /// Sets one parameter, by its file name. Before zswap is enabled for the first time, the kernel accepts any compressor name,
+    /// and falls back to another compressor when zswap is enabled: [`Zswap::parameters`] reports which.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a name or value that this kernel does not have; [`Error::Io`].
@@ -119,16 +119,16 @@ impl Zswap {
             ));
         }
         match file::write(&path, value) {
-            // The compressor is looked up by name, and a module may be missing.
+            // The compressor is found by name, and its module may be missing.
             Err(error) if error.is_gone() || error.errno() == Some(libc::EINVAL) => Err(Error::unsupported(
-                format!("zswap refuses {name}={value}"),
+                format!("zswap rejects {name}={value}"),
                 "load the module of that compressor (such as modprobe lz4), or choose another value",
             )),
             other => other,
         }
     }
 
-    /// Reads the debugfs counters; `None` if debugfs is not mounted or not ours to read.
+    /// Reads the debugfs counters; `None` if debugfs is not mounted or not readable.
     ///
     /// # Errors
     /// [`Error::Parse`]; [`Error::Io`].
@@ -149,8 +149,8 @@ impl Zswap {
         }))
     }
 
-    /// Pages refused since boot because they do not shrink, or not enough; 0 where debugfs does not tell. Reads no
-    /// more than that: it is asked around every step of offloading.
+    /// Pages rejected since boot because they compress poorly or not at all; 0 without debugfs. Reads only these counters, because
+    /// it is called around every step of offloading.
     ///
     /// # Errors
     /// [`Error::Parse`]; [`Error::Io`].
@@ -173,7 +173,7 @@ impl Zswap {
         if PARAMETERS.contains(&name) {
             return Ok(self.parameters.join(name));
         }
-        Err(Error::unsupported(format!("zswap parameter {name:?} is not known"), format!("choose one of {}", PARAMETERS.join(", "))))
+        Err(Error::unsupported(format!("unknown zswap parameter {name:?}"), format!("choose one of {}", PARAMETERS.join(", "))))
     }
 
     fn read<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, Malformed>) -> Result<Option<T>> {
@@ -199,7 +199,7 @@ mod tests {
     ];
 
     #[test]
-    fn parameters_and_counters_read() {
+    fn parameters_and_counters_are_parsed() {
         let (_keep, roots) = tree(&LINUX_6_12);
         let zswap = Zswap::probe(&roots).unwrap();
         let expected = Parameters {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_kernel_lacks_is_none() {
+    fn parameters_missing_on_an_older_kernel_are_none() {
         let (_keep, roots) = tree(&LINUX_6_12[..3]);
         let zswap = Zswap::probe(&roots).unwrap();
         assert_eq!(zswap.parameters().unwrap().shrinker_enabled, None);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_set_by_their_names_alone() {
+    fn only_known_parameters_can_be_set() {
         let (keep, roots) = tree(&LINUX_6_12);
         let zswap = Zswap::probe(&roots).unwrap();
         zswap.set("enabled", "Y").unwrap();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_file_is_named_with_its_value() {
+    fn a_malformed_file_is_reported_with_its_value() {
         for (file, text) in [("enabled", "maybe"), ("max_pool_percent", ""), ("max_pool_percent", "-1")] {
             let path = format!("sys/module/zswap/parameters/{file}");
             let (_keep, roots) = tree(&[(path.as_str(), text)]);

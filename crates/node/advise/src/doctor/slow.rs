@@ -40,7 +40,7 @@ pub(super) fn examine(roots: &Roots) -> SlowMemory {
     found.balancing = numa::balancing(roots).unwrap_or_else(|error| (report("numa_balancing", &error), Balancing::default()).1);
     found.devices = cxl::devices(roots).unwrap_or_else(|error| (report("cxl", &error), Vec::new()).1);
     let slow = numa::slow_nodes(&found.nodes).first().copied();
-    let home = slow.and_then(|slow| numa::home_node(&found.nodes, slow));
+    let home = slow.and_then(|slow| numa::fast_node(&found.nodes, slow));
     (found.slow_node, found.fast_node) = (slow.map(|node| node.id), home.map(|node| node.id));
     checks.extend(found.nodes.iter().map(|node| described(node, &found.nodes)));
     checks.push(slow_node(slow, home));

@@ -1,4 +1,4 @@
-//! Interfaces that not every kernel has, each found by looking at it.
+//! Interfaces that not every kernel has. Each is detected by probing it.
 
 use crate::block::BlockDevice;
 use crate::cgroup::{self, Cgroup, CgroupRoot, Swappiness};
@@ -6,7 +6,7 @@ use crate::kmsg::Kmsg;
 use crate::zswap::Zswap;
 use crate::{Error, Result, Roots, psi, swap};
 
-/// Cgroups looked at for one that has `memory.reclaim`.
+/// Cgroups that are searched for one with `memory.reclaim`.
 const CGROUPS_MAX: usize = 10_000;
 
 /// One interface.
@@ -14,33 +14,33 @@ const CGROUPS_MAX: usize = 10_000;
 pub struct Feature {
     /// A short name in `snake_case`.
     pub name: &'static str,
-    /// What it is good for.
+    /// What Thermocline uses it for.
     pub purpose: &'static str,
-    /// [`Error::Unsupported`], with the remedy, where this machine lacks it.
+    /// [`Error::Unsupported`] with the remedy if the machine lacks it.
     pub offered: Result<()>,
 }
 
-/// Looks at every interface that only a part of the work depends on.
+/// Probes every optional interface.
 ///
-/// The files of cgroups are those of the first cgroup that has `memory.reclaim`; it is asked to reclaim 0 bytes
-/// ([`Cgroup::reclaim_takes`]), which changes nothing.
+/// Cgroup files are probed in the first cgroup that has `memory.reclaim`. A request to reclaim 0 bytes
+/// ([`Cgroup::reclaim_takes`]) has no effect on it.
 #[must_use]
 pub fn features(roots: &Roots) -> Vec<Feature> {
     let feature = |name, purpose, offered| Feature { name, purpose, offered };
-    let in_cgroup = |look: fn(&Cgroup) -> Result<()>| example(roots).and_then(|cgroup| look(&cgroup));
+    let in_cgroup = |probe: fn(&Cgroup) -> Result<()>| example(roots).and_then(|cgroup| probe(&cgroup));
     vec![
         feature("reclaim_swappiness", "balances anonymous memory and file cache in proactive reclaim", in_cgroup(reclaim_swappiness)),
-        feature("zswap_writeback", "keeps a job's pages off the swap device, or lets them pass", in_cgroup(zswap_writeback)),
-        feature("zswap_shrinker", "moves pages that stay cold from zswap to the swap device", zswap_shrinker(roots)),
-        feature("io_pressure", "tells what a job's stalls on devices cost it", in_cgroup(|cgroup| cgroup.io_pressure().map(drop))),
-        feature("machine_io_pressure", "tells when the machine's devices are overloaded", psi::io(roots).map(drop)),
-        feature("cgroup_freeze", "tells that a job is suspended", in_cgroup(cgroup_freeze)),
-        feature("device_latency", "tells what a read from the swap device takes", device_latency(roots)),
-        feature("swap_errors", "tells when requests to a swap device fail", Kmsg::open(roots).map(drop)),
+        feature("zswap_writeback", "allows or prevents writes of a job's pages to the swap device", in_cgroup(zswap_writeback)),
+        feature("zswap_shrinker", "writes back cold pages from zswap to the swap device", zswap_shrinker(roots)),
+        feature("io_pressure", "reports a job's stalls on block I/O", in_cgroup(|cgroup| cgroup.io_pressure().map(drop))),
+        feature("machine_io_pressure", "reports overload of the machine's block devices", psi::io(roots).map(drop)),
+        feature("cgroup_freeze", "reports that a job is frozen", in_cgroup(cgroup_freeze)),
+        feature("device_latency", "reports the read latency of the swap device", device_latency(roots)),
+        feature("swap_errors", "reports failed requests to a swap device", Kmsg::open(roots).map(drop)),
     ]
 }
 
-/// A cgroup to look at. Which one does not matter: all have the same files.
+/// Returns a cgroup to probe. Any is suitable: all have the same files.
 fn example(roots: &Roots) -> Result<Cgroup> {
     let root = CgroupRoot::probe(roots)?;
     for name in cgroup::list(&root, CGROUPS_MAX)? {
@@ -61,7 +61,7 @@ fn reclaim_swappiness(cgroup: &Cgroup) -> Result<()> {
     if cgroup.reclaim_takes(Swappiness::Value(0))? {
         return Ok(());
     }
-    Err(Error::unsupported("memory.reclaim of this kernel takes no swappiness", "boot Linux 6.9 or newer"))
+    Err(Error::unsupported("memory.reclaim of this kernel does not support swappiness", "boot Linux 6.9 or newer"))
 }
 
 fn zswap_writeback(cgroup: &Cgroup) -> Result<()> {
@@ -79,7 +79,7 @@ fn cgroup_freeze(cgroup: &Cgroup) -> Result<()> {
     cgroup.freeze()?.map(drop).ok_or_else(missing)
 }
 
-/// Of every swap area, so that the first one that cannot be timed is named.
+/// Checks every swap area; the error names the first one whose requests are not timed.
 fn device_latency(roots: &Roots) -> Result<()> {
     let areas = swap::read(roots)?;
     if areas.is_empty() {
@@ -89,7 +89,7 @@ fn device_latency(roots: &Roots) -> Result<()> {
         let device = BlockDevice::under_swap(roots, &area)?;
         device.stat()?;
         if device.is_compressed_ram()? {
-            let what = format!("the swap area {} is zram, which is no device to measure: it compresses into DRAM", area.name);
+            let what = format!("the swap area {} is zram, which compresses into DRAM and has no device latency", area.name);
             return Err(Error::unsupported(what, "use zswap in front of a swap device or file instead"));
         }
         if device.counts_io()? != Some(true) {
@@ -109,7 +109,7 @@ mod tests {
     const PRESSURE: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=8\n";
     const SWAPS: &str = "Filename Type Size Used Priority\n/dev/vdb partition 1048572 0 -2\n";
 
-    /// A machine with everything.
+    /// A machine with every feature.
     const MACHINE: [(&str, &str); 13] = [
         ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
         ("sys/fs/cgroup/a/cgroup.procs", "1\n"),
@@ -126,20 +126,20 @@ mod tests {
         ("sys/class/block/vdb/size", "2097152\n"),
     ];
 
-    /// The features that a machine lacks, each with what is said of it.
+    /// The features that a machine lacks, each with its error.
     fn lacking(roots: &Roots) -> Vec<(&'static str, String)> {
         let missing = features(roots).into_iter().filter_map(|feature| Some((feature.name, feature.offered.err()?)));
         missing.map(|(name, error)| (name, error.to_string())).collect()
     }
 
     #[test]
-    fn a_machine_with_everything_lacks_nothing() {
+    fn a_machine_with_every_feature_lacks_none() {
         let (_keep, roots) = tree(&MACHINE);
         assert_eq!(lacking(&roots), []);
     }
 
     #[test]
-    fn each_interface_that_is_missing_is_named_with_its_remedy() {
+    fn each_missing_interface_is_reported_with_its_remedy() {
         let check = |removed: &str, name: &str, said: &str| {
             let left: Vec<_> = MACHINE.into_iter().filter(|(path, _)| *path != removed).collect();
             let (_keep, roots) = tree(&left);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn zram_is_no_device_to_measure() {
+    fn zram_has_no_device_latency() {
         let (_keep, roots) = tree(&MACHINE);
         put(&roots.sys, "class/block/vdb/comp_algorithm", "lzo [lz4]\n");
         let lacking = lacking(&roots);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cgroup_that_can_be_reclaimed_nothing_of_cgroups_is_offered() {
+    fn without_a_reclaimable_cgroup_all_cgroup_features_are_missing() {
         let (_keep, roots) = tree(&MACHINE[..2]);
         let lacking = lacking(&roots);
         for name in ["reclaim_swappiness", "zswap_writeback", "io_pressure", "cgroup_freeze"] {

@@ -18,7 +18,7 @@ fn put_node(roots: &Roots, id: u32, cpus: &str, kib: u64, distance: &str, latenc
 }
 
 #[test]
-fn lists_tables_and_distances_read() {
+fn lists_tables_and_distances_are_parsed() {
     let check = |text, expected: &[u32]| assert_eq!(parse_list(text).unwrap(), expected, "{text:?}");
     check("0-2,5\n", &[0, 1, 2, 5]);
     check("7", &[7]);
@@ -39,7 +39,7 @@ fn lists_tables_and_distances_read() {
 }
 
 #[test]
-fn nodes_read_with_what_firmware_tells() {
+fn nodes_are_read_with_the_values_of_firmware() {
     let (_keep, roots) = tree(&[("sys/devices/system/node/online", "0-1\n"), ("sys/devices/system/node/power/x", "")]);
     put_node(&roots, 0, "0-1", 4096, "10 20", None);
     put_node(&roots, 1, "", 2048, "20 10", Some("500"));
@@ -56,7 +56,7 @@ fn nodes_read_with_what_firmware_tells() {
 }
 
 #[test]
-fn the_slowest_node_without_processors_is_named_first() {
+fn the_slowest_node_without_processors_is_listed_first() {
     // (processors, memory in KiB, distances, latency) of each node.
     type Row = (&'static str, u64, &'static str, Option<&'static str>);
     let check = |rows: &[Row], slowest_first: &[u32], home: Option<u32>| {
@@ -67,26 +67,26 @@ fn the_slowest_node_without_processors_is_named_first() {
         let nodes = nodes(&roots).unwrap();
         let slow = slow_nodes(&nodes);
         assert_eq!(slow.iter().map(|node| node.id).collect::<Vec<_>>(), slowest_first, "{rows:?}");
-        assert_eq!(slow.first().and_then(|slow| home_node(&nodes, slow)).map(|node| node.id), home, "{rows:?}");
+        assert_eq!(slow.first().and_then(|slow| fast_node(&nodes, slow)).map(|node| node.id), home, "{rows:?}");
     };
     check(&[("0", 4, "10", None)], &[], None);
     check(&[("0", 4, "10 20", None), ("1", 4, "20 10", None)], &[], None);
     check(&[("0", 4, "10 20", None), ("", 0, "20 10", None)], &[], None);
     check(&[("0", 4, "10 20", None), ("", 4, "20 10", None)], &[1], Some(0));
     check(&[("", 4, "10 20", None), ("0", 4, "20 10", None)], &[0], Some(1));
-    // Two sockets, each with an expander: of equals the first, and home is the socket next to it.
+    // Two sockets, each with an expander: of equal nodes the first; its fast node is the adjacent socket.
     let sockets =
         [("0", 4, "10 21 17 28", None), ("1", 4, "21 10 28 17", None), ("", 4, "17 28 10 28", None), ("", 4, "28 17 28 10", None)];
     check(&sockets, &[2, 3], Some(0));
     check(&[sockets[0], sockets[1], sockets[2], ("", 4, "29 18 28 10", None)], &[3, 2], Some(1));
-    // Latency, where it is known of all, outweighs distance.
+    // Latency, if known for all nodes, takes precedence over distance.
     let timed = |one, other| [sockets[0], sockets[1], ("", 4, "17 28 10 28", one), ("", 4, "29 18 28 10", other)];
     check(&timed(Some("900"), Some("400")), &[2, 3], Some(0));
     check(&timed(Some("900"), None), &[3, 2], Some(1));
 }
 
 #[test]
-fn what_the_kernel_moves_by_itself_is_known() {
+fn settings_of_the_kernels_migration_are_read() {
     let (_keep, roots) = tree(&[
         ("sys/devices/virtual/memory_tiering/memory_tier4/nodelist", "0\n"),
         ("sys/devices/virtual/memory_tiering/memory_tier112/nodelist", "1-2\n"),

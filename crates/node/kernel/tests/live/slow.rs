@@ -163,7 +163,7 @@ pub(crate) fn move_pages(roots: &Roots) -> Check {
         println!("live: no slow node: {} nodes", nodes.len());
         return Ok(());
     };
-    let home = numa::home_node(&nodes, &slow).ok_or("no home node")?.id;
+    let home = numa::fast_node(&nodes, &slow).ok_or("no home node")?.id;
     let whole = huge_pages_of(&job);
     PidFd::open(job.pid())?.advise_collapse(&[job.range(0, job.pages)])?;
     let huge = thp::anon_huge(roots, job.pid())?;

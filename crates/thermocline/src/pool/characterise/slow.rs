@@ -58,7 +58,7 @@ impl Slow {
             let emulator = emulator.map_or_else(default_emulator, Path::to_owned);
             return Ok(Self::Emulated { latency_ns: EMULATED_NS, emulator });
         };
-        let Some(local) = numa::home_node(&nodes, slow) else { bail!("no node has both processors and memory") };
+        let Some(local) = numa::fast_node(&nodes, slow) else { bail!("no node has both processors and memory") };
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds")]
         let reported = slow.read_latency_ns().zip(local.read_latency_ns()).map(|(slow, local)| slow as f64 / local.max(1) as f64);
         let Some(ratio) = ratio.or(reported).filter(|ratio| *ratio > 1.0) else {
