@@ -1,59 +1,60 @@
-//! What the pool is told, and what it wants done.
+//! Commands to the pool, and the effects that must be carried out.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::slice::{EmcId, Generation, HostId, SliceId, VmId};
 
-/// A request, an answer, or news.
+/// A request, a report, or a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum Command {
-    /// A VM is about to start on a host and wants so many slices.
+    /// Assign slices to a VM that is about to start on a host.
     Assign {
-        /// The VM, which has none yet.
+        /// The VM, which has no slices yet.
         vm: VmId,
-        /// Where it starts.
+        /// The host that it starts on.
         host: HostId,
-        /// How many, at least one.
+        /// Number of slices, at least one.
         slices: u32,
     },
-    /// A VM has no more use for its slices: it left, or all its memory is local now.
+    /// Release the slices of a VM that has exited, or whose memory is now all local.
     Return {
         /// The VM.
         vm: VmId,
     },
-    /// A host has taken a slice offline.
+    /// A host reports that a slice is offline.
     Offlined {
-        /// Which.
+        /// The slice.
         slice: SliceId,
-        /// Of the request.
+        /// Ownership generation in the effect.
         generation: Generation,
     },
-    /// A host cannot take a slice offline.
+    /// A host reports that it cannot take a slice offline.
     OfflineFailed {
-        /// Which.
+        /// The slice.
         slice: SliceId,
-        /// Of the request.
+        /// Ownership generation in the effect.
         generation: Generation,
     },
-    /// Nobody uses a slice any more, though its host never said so: it was given but not taken, or who used it died unseen.
+    /// No process uses a slice any more, although its host has not reported it: the slice was never claimed, or its
+    /// user exited while the host had no lease.
     Abandoned {
-        /// Which.
+        /// The slice.
         slice: SliceId,
-        /// Of the assignment.
+        /// Ownership generation of the assignment.
         generation: Generation,
     },
     /// A slice has been zeroed.
     Scrubbed {
-        /// Which.
+        /// The slice.
         slice: SliceId,
-        /// Of the request.
+        /// Ownership generation in the effect.
         generation: Generation,
     },
-    /// Time has passed: unanswered requests become stuck, and those stuck for long are made again.
+    /// Time has passed: slices without a report become stuck, and the host is asked again for those stuck for long.
     Tick,
-    /// An EMC has failed, with all it held.
+    /// An EMC has failed, with all of its contents.
     EmcFailed(EmcId),
     /// An EMC works again, and is empty.
     EmcRepaired(EmcId),
@@ -61,13 +62,13 @@ pub enum Command {
     HostFailed(HostId),
     /// A host works again, and runs nothing.
     HostBack(HostId),
-    /// The manager is away.
+    /// The manager is down.
     ManagerFailed,
-    /// The manager is back, with its ledger.
+    /// The manager is up again, with its ledger.
     ManagerBack,
 }
 
-/// What somebody must do, or know.
+/// An action that a host or the manager must carry out, or a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "effect", rename_all = "snake_case")]
 pub enum Effect {
@@ -77,80 +78,80 @@ pub enum Effect {
         host: HostId,
         /// The slice.
         slice: SliceId,
-        /// Its new generation.
+        /// Its new ownership generation.
         generation: Generation,
     },
-    /// `Release_capacity`: the host takes the slice offline and answers [`Command::Offlined`] or
+    /// `Release_capacity`: the host takes the slice offline and reports [`Command::Offlined`] or
     /// [`Command::OfflineFailed`].
     Offline {
-        /// Who has it.
+        /// Host that has the slice.
         host: HostId,
         /// The slice.
         slice: SliceId,
-        /// To be told in the answer.
+        /// Ownership generation, for the report.
         generation: Generation,
     },
-    /// The EMC lets nobody access the slice; then it is zeroed, and [`Command::Scrubbed`] says so.
+    /// The EMC denies all hosts access to the slice, which is then zeroed and reported by [`Command::Scrubbed`].
     Scrub {
         /// The slice.
         slice: SliceId,
-        /// To be told in the answer.
+        /// Ownership generation, for the report.
         generation: Generation,
     },
-    /// A VM has lost memory and cannot go on.
+    /// A VM has lost memory and cannot continue.
     Lost {
-        /// The VM, which the pool has forgotten.
+        /// The VM, which the pool has removed.
         vm: VmId,
-        /// Where it ran.
+        /// Host that it ran on.
         host: HostId,
-        /// Why.
+        /// The cause.
         cause: Cause,
     },
 }
 
-/// What cost a VM its memory.
+/// Cause of a VM's loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// The EMC that held it.
+    /// The EMC with its memory failed.
     Emc,
-    /// The host that it ran on.
+    /// Its host failed.
     Host,
 }
 
-/// Why a command was not followed. Nothing has changed then.
+/// Why a command was refused. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[serde(tag = "refusal", rename_all = "snake_case")]
 pub enum Refusal {
-    /// Say it again when the manager is back.
-    #[error("the pool manager is away; nothing changes hands until it is back")]
+    /// The manager is down. Repeat the command when it is up.
+    #[error("the pool manager is down; no slice changes its owner until it is up")]
     ManagerAway,
-    /// There may be enough soon, or on another pool.
-    #[error("{wanted} slices wanted; {grantable} can be given from one EMC now, and {releasing} are on their way back")]
+    /// Not enough free slices. There may be enough later, or in another pool.
+    #[error("{requested} slices requested; {grantable} can be assigned from one EMC now, and {releasing} are being released")]
     Short {
-        /// How many were asked for.
-        wanted: u32,
-        /// How many a VM could have got.
+        /// Number of slices requested.
+        requested: u32,
+        /// Most slices that can be assigned to a VM now.
         grantable: u32,
-        /// How many are being released.
+        /// Number of slices that are being released.
         releasing: u32,
     },
-    /// Zero slices were asked for.
-    #[error("a VM without pool memory has no business here; ask for at least one slice")]
+    /// Zero slices were requested.
+    #[error("zero slices requested; request at least one, or none of the pool")]
     Nothing,
     /// The VM has slices already.
-    #[error("VM {} has slices already; one assignment is for its whole life", .0.0)]
+    #[error("VM {} has slices already; a VM has one assignment for its whole life", .0.0)]
     VmKnown(VmId),
-    /// The VM has none.
+    /// The VM has no slices.
     #[error("VM {} has no slices", .0.0)]
     VmUnknown(VmId),
     /// The host is not up, or there is no such host.
-    #[error("host {} is not there", .0.0)]
+    #[error("host {} is not available", .0.0)]
     NoHost(HostId),
     /// There is no such EMC.
     #[error("there is no EMC {}", .0.0)]
     NoEmc(EmcId),
-    /// The answer is not to any open request: it came late, or twice.
-    #[error("slice {} of EMC {} awaits no such answer", .0.index, .0.emc.0)]
+    /// No such report is expected: it is late, or a repetition.
+    #[error("no such report is expected for slice {} of EMC {}", .0.index, .0.emc.0)]
     Stale(SliceId),
 }

@@ -1,4 +1,4 @@
-//! The ledger: what every slice does, who has which, and how commands change that.
+//! The state of a pool: slices, owners and failures, and how commands change it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,54 +13,54 @@ mod kept;
 pub use audit::Broken;
 pub use kept::Kept;
 
-/// What a pool is made of.
+/// Configuration of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// Slices behind each EMC.
+    /// Number of slices of each EMC.
     pub emc_slices: Vec<u32>,
-    /// Hosts that are wired to all of them.
+    /// Number of hosts, each connected to all EMCs.
     pub hosts: u16,
-    /// Slices that are promised to nobody, so that VMs need not wait for those that are being released.
+    /// Slices that are never assigned, so that VMs need not wait for slices that are being released.
     pub buffer_slices: u32,
-    /// How long a host, or who zeroes, may take to answer about one slice.
+    /// How long a host, or scrubbing, may take for one slice.
     pub answer_within: Ns,
-    /// How long a stuck slice is left alone before its host is asked again.
+    /// How long a slice is stuck before its host is asked again.
     pub ask_again_after: Ns,
 }
 
-/// How many slices are in which state.
+/// Numbers of slices by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Nobody's, and zeroed.
+    /// Without owner, zeroed.
     pub free: u32,
-    /// VMs'.
+    /// Memory of VMs.
     pub online: u32,
     /// Being taken offline.
     pub offlining: u32,
-    /// Not to be had offline.
+    /// Not taken offline in time.
     pub stuck: u32,
-    /// Of hosts that died while the manager was away.
+    /// Of hosts that failed while the manager was down.
     pub orphaned: u32,
     /// Being zeroed.
     pub scrubbing: u32,
-    /// Behind an EMC that does not work.
+    /// At an EMC that has failed.
     pub failed: u32,
 }
 
 impl Counts {
-    /// All slices there are.
+    /// All slices.
     #[must_use]
     pub fn total(&self) -> u32 {
         self.in_use() + self.free + self.failed
     }
 
-    /// What no other VM can have: VMs' slices, and those on their way back.
+    /// Slices that cannot be assigned: those of VMs, and those being released.
     #[must_use]
     pub fn in_use(&self) -> u32 {
         self.online + self.releasing()
     }
 
-    /// On their way back, however far they are.
+    /// Slices that are being released, in any state of that.
     #[must_use]
     pub fn releasing(&self) -> u32 {
         self.offlining + self.stuck + self.orphaned + self.scrubbing
@@ -79,14 +79,14 @@ impl Counts {
     }
 }
 
-/// A slice as the ledger has it.
+/// A slice's state and history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// What it does.
+    /// Current state.
     pub state: State,
-    /// For the how-manieth owner.
+    /// Ownership generation.
     pub generation: Generation,
-    /// When the last VM that had it gave it back.
+    /// When its last VM released it.
     pub returned: Option<Ns>,
 }
 
@@ -94,18 +94,18 @@ pub struct Record {
 struct Emc {
     works: bool,
     slices: Vec<Record>,
-    /// Free slices, the one that has been free for longest in front: that leaves releases the most time.
+    /// Free slices, the one that has been free for longest first.
     free: VecDeque<u32>,
 }
 
-/// What a VM has: slices of one EMC.
+/// The slices of a VM, all of one EMC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Where the VM runs.
+    /// Host that the VM runs on.
     pub host: HostId,
-    /// Which EMC its slices are behind.
+    /// EMC of its slices.
     pub emc: EmcId,
-    /// Their places there.
+    /// Indices of its slices.
     pub slices: Vec<u32>,
 }
 
@@ -121,7 +121,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool that nobody uses yet.
+    /// A pool without assignments.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let record = Record { state: State::Free, generation: Generation(0), returned: None };
@@ -131,91 +131,91 @@ impl Pool {
         Self { manager_works: true, hosts_up: vec![true; usize::from(config.hosts)], emcs, leases: BTreeMap::new(), counts, config }
     }
 
-    /// How many slices are in which state.
+    /// Numbers of slices by state.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// The most slices that one VM could be given now.
+    /// Most slices that one VM could be assigned now.
     #[must_use]
     pub fn grantable(&self) -> u32 {
         if !self.manager_works {
             return 0;
         }
-        let unpromised = self.counts.free + self.counts.releasing();
-        self.roomiest().map_or(0, |(_, free)| free).min(unpromised.saturating_sub(self.config.buffer_slices))
+        let unreserved = self.counts.free + self.counts.releasing();
+        self.emc_with_most_free().map_or(0, |(_, free)| free).min(unreserved.saturating_sub(self.config.buffer_slices))
     }
 
-    /// Whether the manager works.
+    /// Whether the manager is up.
     #[must_use]
     pub fn manager_works(&self) -> bool {
         self.manager_works
     }
 
-    /// How many slices a VM has.
+    /// Number of slices of a VM.
     #[must_use]
     pub fn slices_of(&self, vm: VmId) -> u32 {
         self.leases.get(&vm).map_or(0, |lease| u32::try_from(lease.slices.len()).unwrap_or(u32::MAX))
     }
 
-    /// What a slice does.
+    /// State of a slice.
     #[must_use]
     pub fn state(&self, slice: SliceId) -> Option<State> {
         self.record(slice).ok().map(|record| record.state)
     }
 
-    /// For the how-manieth owner a slice is.
+    /// Ownership generation of a slice.
     #[must_use]
     pub fn generation(&self, slice: SliceId) -> Option<Generation> {
         self.record(slice).ok().map(|record| record.generation)
     }
 
-    /// When the last VM that had a slice gave it back; none if no VM has had it yet.
+    /// When a slice's last VM released it; `None` if it had none.
     #[must_use]
     pub fn returned(&self, slice: SliceId) -> Option<Ns> {
         self.record(slice).ok()?.returned
     }
 
-    /// Every slice and what the ledger has of it, EMC by EMC.
+    /// All slices with their records, EMC by EMC.
     pub fn slices(&self) -> impl Iterator<Item = (SliceId, &Record)> {
         (0u16..)
             .zip(&self.emcs)
             .flat_map(|(emc, of)| (0u32..).zip(&of.slices).map(move |(index, record)| (SliceId { emc: EmcId(emc), index }, record)))
     }
 
-    /// What every VM has.
+    /// The slices of every VM.
     #[must_use]
     pub fn leases(&self) -> &BTreeMap<VmId, Lease> {
         &self.leases
     }
 
-    /// Whether an EMC works; none if there is no such EMC.
+    /// Whether an EMC works; `None` if there is no such EMC.
     #[must_use]
     pub fn emc_works(&self, emc: EmcId) -> Option<bool> {
         self.emcs.get(usize::from(emc.0)).map(|emc| emc.works)
     }
 
-    /// What this pool is made of.
+    /// Configuration of this pool.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The permission table of an EMC: which host may access each slice (section 4.1).
+    /// The permission table of an EMC: which host may access each slice (Pond section 4.1).
     #[must_use]
     pub fn permissions(&self, emc: EmcId) -> Option<impl Iterator<Item = Option<HostId>> + '_> {
         let emc = self.emcs.get(usize::from(emc.0))?;
         Some(emc.slices.iter().map(|record| record.state.owner()))
     }
 
-    /// Follows a command: changes the ledger, and adds to `effects` what must be done for it.
+    /// Applies a command, and appends the effects that must be carried out to `effects`.
     ///
     /// # Errors
-    /// Why it was not followed; the ledger is as before then.
+    /// Why it was refused; nothing has changed then.
     pub fn apply(&mut self, now: Ns, command: Command, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
         use Command as C;
-        // What fails, fails without a manager too.
+        // Failures happen whether or not the manager is up.
         match command {
             C::EmcFailed(emc) => return self.emc_failed(emc, effects),
             C::HostFailed(host) => return self.host_failed(now, host, effects),
@@ -250,8 +250,8 @@ impl Pool {
         }
     }
 
-    /// The working EMC with the most free slices, the first of equals.
-    fn roomiest(&self) -> Option<(EmcId, u32)> {
+    /// The working EMC with most free slices; the first one if several have as many.
+    fn emc_with_most_free(&self) -> Option<(EmcId, u32)> {
         let mut best: Option<(EmcId, u32)> = None;
         for (index, emc) in (0u16..).zip(&self.emcs) {
             let free = u32::try_from(emc.free.len()).unwrap_or(u32::MAX);
@@ -267,8 +267,8 @@ impl Pool {
         emc.slices.get(slice.index as usize).ok_or(Refusal::Stale(slice))
     }
 
-    /// Moves a slice to another state. Every change goes through here, so that the counts are right.
-    fn to(&mut self, slice: SliceId, state: State) {
+    /// Sets a slice's state and updates the counts.
+    fn set_state(&mut self, slice: SliceId, state: State) {
         let emc = self.emcs.get_mut(usize::from(slice.emc.0));
         let Some(record) = emc.and_then(|emc| emc.slices.get_mut(slice.index as usize)) else { return };
         *self.counts.of(record.state) -= 1;
@@ -286,8 +286,8 @@ impl Pool {
         if !self.hosts_up.get(usize::from(host.0)).is_some_and(|&up| up) {
             return Err(Refusal::NoHost(host));
         }
-        let short = Refusal::Short { wanted: slices, grantable: self.grantable(), releasing: self.counts.releasing() };
-        let Some((emc, _)) = self.roomiest().filter(|_| slices <= self.grantable()) else { return Err(short) };
+        let short = Refusal::Short { requested: slices, grantable: self.grantable(), releasing: self.counts.releasing() };
+        let Some((emc, _)) = self.emc_with_most_free().filter(|_| slices <= self.grantable()) else { return Err(short) };
         let Some(of) = self.emcs.get_mut(usize::from(emc.0)) else { return Err(short) };
         let mut taken = Vec::with_capacity(slices as usize);
         for index in of.free.drain(..slices as usize) {
@@ -308,7 +308,7 @@ impl Pool {
         let Lease { host, emc, slices } = self.leases.remove(&vm).ok_or(Refusal::VmUnknown(vm))?;
         for index in slices {
             let slice = SliceId { emc, index };
-            self.to(slice, State::Offlining { host, since: now });
+            self.set_state(slice, State::Offlining { host, since: now });
             let record = self.emcs.get_mut(usize::from(emc.0)).and_then(|emc| emc.slices.get_mut(index as usize));
             if let Some(record) = record {
                 record.returned = Some(now);
@@ -320,7 +320,7 @@ impl Pool {
 
     fn offlined(&mut self, now: Ns, slice: SliceId, generation: Generation, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
         let record = self.record(slice)?;
-        // A late answer of a host that was given up on is welcome all the same.
+        // A late report is accepted after the slice became stuck.
         if record.generation != generation || !matches!(record.state, State::Offlining { .. } | State::Stuck { .. }) {
             return Err(Refusal::Stale(slice));
         }
@@ -331,7 +331,7 @@ impl Pool {
     fn offline_failed(&mut self, now: Ns, slice: SliceId, generation: Generation) -> Result<(), Refusal> {
         match *self.record(slice)? {
             Record { state: State::Offlining { host, .. }, generation: asked, .. } if asked == generation => {
-                self.to(slice, State::Stuck { host, since: now });
+                self.set_state(slice, State::Stuck { host, since: now });
                 Ok(())
             }
             _ => Err(Refusal::Stale(slice)),
@@ -358,7 +358,7 @@ impl Pool {
     }
 
     fn scrub(&mut self, now: Ns, slice: SliceId, effects: &mut Vec<Effect>) {
-        self.to(slice, State::Scrubbing { since: now });
+        self.set_state(slice, State::Scrubbing { since: now });
         if let Ok(record) = self.record(slice) {
             effects.push(Effect::Scrub { slice, generation: record.generation });
         }
@@ -369,14 +369,14 @@ impl Pool {
         if record.generation != generation || !matches!(record.state, State::Scrubbing { .. }) {
             return Err(Refusal::Stale(slice));
         }
-        self.to(slice, State::Free);
+        self.set_state(slice, State::Free);
         if let Some(emc) = self.emcs.get_mut(usize::from(slice.emc.0)) {
             emc.free.push_back(slice.index);
         }
         Ok(())
     }
 
-    /// Every slice with its state.
+    /// All slices with their states.
     fn all(&self) -> Vec<(SliceId, State)> {
         self.slices().map(|(slice, record)| (slice, record.state)).collect()
     }
@@ -387,7 +387,7 @@ impl Pool {
         of.free.clear();
         let slices = u32::try_from(of.slices.len()).unwrap_or(u32::MAX);
         for index in 0..slices {
-            self.to(SliceId { emc, index }, State::Failed);
+            self.set_state(SliceId { emc, index }, State::Failed);
         }
         self.leases.retain(|&vm, lease| {
             if lease.emc == emc {
@@ -405,7 +405,7 @@ impl Pool {
         }
         of.works = true;
         for record in &mut of.slices {
-            // What was asked before the failure is not answered by what is asked now.
+            // Reports about effects before the failure must not match effects after it.
             record.generation = Generation(record.generation.0.wrapping_add(1));
         }
         let slices = u32::try_from(of.slices.len()).unwrap_or(u32::MAX);
@@ -430,7 +430,7 @@ impl Pool {
             if self.manager_works {
                 self.scrub(now, slice, effects);
             } else {
-                self.to(slice, State::Orphaned { host });
+                self.set_state(slice, State::Orphaned { host });
             }
         }
         Ok(())
@@ -450,9 +450,9 @@ impl Pool {
         let older = |since: Ns, span: u64| now.0.saturating_sub(since.0) >= span;
         for (slice, state) in self.all() {
             match state {
-                State::Offlining { host, since } if older(since, answer_within) => self.to(slice, State::Stuck { host, since: now }),
+                State::Offlining { host, since } if older(since, answer_within) => self.set_state(slice, State::Stuck { host, since: now }),
                 State::Stuck { host, since } if older(since, ask_again_after) => {
-                    self.to(slice, State::Offlining { host, since: now });
+                    self.set_state(slice, State::Offlining { host, since: now });
                     if let Ok(record) = self.record(slice) {
                         effects.push(Effect::Offline { host, slice, generation: record.generation });
                     }

@@ -1,41 +1,43 @@
-//! The pool's core: memory that hosts share, in slices of 1 GiB, each with one owner at a time.
+//! The state machine of a memory pool: memory that hosts share, in slices of 1 GiB, each with one owner at a time.
+//! Pure.
 //!
-//! Pond (ASPLOS 2023), section 4.2, as a state machine: [`Command`]s in, [`Effect`]s out. A simulator and a real pool
-//! manager run the same code around it.
+//! Pond section 4.2 as a state machine: [`Command`]s in, [`Effect`]s out. The simulator and the pool manager run the
+//! same code.
 //!
-//! # The way of a slice
+//! # States of a slice
 //! ```text
 //!            Assign              Return                Offlined             Scrubbed
 //!   Free ------------> Online ------------> Offlining -----------> Scrubbing -------> Free
 //!     ^                  |                   |     ^                   ^
-//!     |                  |   OfflineFailed,  |     | Tick: asked anew  |
-//!     |                  |   or no answer    v     |                   |
+//!     |                  |   OfflineFailed,  |     | Tick: retried     |
+//!     |                  |   or no report    v     |                   |
 //!     |                  |                 Stuck --+                   |
 //!     |                  |                   |                         |
-//!     |                  +---- HostFailed ---+-------------------------+  (the manager away: Orphaned until it is back)
-//!                        |  Abandoned, from whatever has a host       |
+//!     |                  +---- HostFailed ---+-------------------------+  (manager down: Orphaned until it is up)
+//!                        |  Abandoned, from every state with a host   |
 //!                        +--------------------------------------------+
-//!     +-- Scrubbing <-- EmcRepaired -- Failed <-- EmcFailed, from anywhere
+//!     +-- Scrubbing <-- EmcRepaired -- Failed <-- EmcFailed, from every state
 //! ```
-//! Offlining takes a host 10 to 100 ms per GiB (section 4.2) and no VM waits for it: VMs get slices that are free
-//! already. So that there are some, [`Config::buffer_slices`] are never promised. Hardware does not zero a slice that
-//! changes hands; that is the manager's job, before the next host sees it.
+//! A host takes 10 to 100 ms per GiB to offline a slice (Pond section 4.2), and no VM waits for it: VMs get slices that
+//! are free already. [`Config::buffer_slices`] slices are never assigned, so that some are free. Hardware does not zero
+//! a slice that changes its owner; the manager does, before the next host can access it.
 //!
-//! # Who fails, and what is lost
-//! - An EMC: the VMs with memory on it, and its slices until it is repaired. A VM's slices lie on one EMC, never across
-//!   several, so VMs on other EMCs go on.
-//! - A host: its VMs. Its slices go back to the pool, without its help.
-//! - The manager: nothing. VMs go on; no slice changes hands until it is back, and what it was told meanwhile is refused
-//!   and must be said again.
+//! # Effects of failures
+//! - An EMC: VMs with memory on it are lost, and its slices are unavailable until it is repaired. All slices of a VM
+//!   are on one EMC, so VMs on other EMCs are not affected.
+//! - A host: its VMs are lost. Its slices return to the pool without its help.
+//! - The manager: nothing is lost. VMs continue to run; no slice changes its owner until the manager is up, and
+//!   requests in the meantime are refused and must be repeated.
 //!
 //! # Invariants
-//! Each is a test of that name, under arbitrary sequences of commands and faults.
+//! Each is a test with that name, under arbitrary sequences of commands and faults.
 //! - No slice has two owners: one host may access it, for at most one VM.
 //! - Memory is never lost: every slice is in exactly one state, and the states add up to the capacity.
-//! - Every VM that left returned what it had: once all is quiet, nothing is owned by anyone.
-//! - The buffer is kept: free slices and those on their way add up to it, whatever is asked for.
-//! - A message about an earlier owner changes nothing: every assignment of a slice is a new generation.
-//! - No files, clock, threads, randomness or logging. Times are arguments, integer nanoseconds.
+//! - Every VM that left returned its slices: when all commands are settled, no slice has an owner.
+//! - The buffer is kept: free slices and those being released add up to at least the buffer after every assignment.
+//! - A message about an earlier owner changes nothing: every assignment of a slice has a new generation.
+//! - No files, clock, threads, randomness or logging. Times are arguments, in integer nanoseconds.
+#![deny(missing_docs)]
 
 mod command;
 mod ledger;

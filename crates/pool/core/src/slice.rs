@@ -1,13 +1,13 @@
-//! Names, times, and what a slice is doing.
+//! Identifiers, times, and states of slices.
 
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
-/// A time or a span, in nanoseconds. What its zero means is the caller's affair.
+/// A time or a duration in nanoseconds. The caller defines time zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ns(pub u64);
 
-/// A host that is wired to the pool, counted from zero.
+/// A host that is connected to the pool, counted from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HostId(pub u16);
 
@@ -15,7 +15,7 @@ pub struct HostId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EmcId(pub u16);
 
-/// A virtual machine, by whatever number its scheduler gives it.
+/// A virtual machine, by the number that its scheduler gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VmId(pub u64);
 
@@ -41,60 +41,60 @@ impl std::fmt::Display for Slices {
 /// One GiB of an EMC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SliceId {
-    /// The controller that it is behind.
+    /// Controller of the slice.
     pub emc: EmcId,
-    /// Its place there: it begins at so many GiB.
+    /// Index at the controller: the slice's offset in GiB.
     pub index: u32,
 }
 
-/// The how-manieth time a slice is on its way through its states. Answers carry it, so that a late one about an earlier
-/// owner is told from one about this owner.
+/// Ownership generation of a slice: increases with every owner. Reports carry it, so that a late report about an
+/// earlier owner is recognised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Generation(pub u32);
 
-/// What a slice is doing.
+/// State of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Nobody's, and zeroed.
+    /// Without owner, zeroed.
     Free,
-    /// A VM's memory.
+    /// Memory of a VM.
     Online {
-        /// Who may access it.
+        /// Host that may access it.
         host: HostId,
-        /// Whose memory it is.
+        /// VM that uses it.
         vm: VmId,
     },
-    /// No VM's any more; its host was asked to take it offline.
+    /// Released by its VM; its host must take it offline.
     Offlining {
-        /// Who may still access it.
+        /// Host that may still access it.
         host: HostId,
         /// When the host was asked.
         since: Ns,
     },
-    /// Its host could not take it offline, or did not answer in time. It is asked again.
+    /// Its host could not take it offline, or did not report in time. The host is asked again.
     Stuck {
-        /// Who may still access it.
+        /// Host that may still access it.
         host: HostId,
-        /// When that was known.
+        /// When it became stuck.
         since: Ns,
     },
-    /// Its host died while the manager was away.
+    /// Its host failed while the manager was down.
     Orphaned {
-        /// Who could access it.
+        /// Host that could access it.
         host: HostId,
     },
-    /// Nobody's; to be zeroed before it is anybody's.
+    /// Without owner; must be zeroed before it is assigned.
     Scrubbing {
-        /// When that was asked for.
+        /// When scrubbing was required.
         since: Ns,
     },
-    /// Behind an EMC that does not work.
+    /// At an EMC that has failed.
     Failed,
 }
 
 impl State {
-    /// The host that the EMC's permission table names for this slice (section 4.1).
+    /// The host that the EMC's permission table names for this slice (Pond section 4.1).
     #[must_use]
     pub fn owner(&self) -> Option<HostId> {
         match *self {

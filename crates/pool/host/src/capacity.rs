@@ -55,13 +55,15 @@ pub trait Capacity: Send + Sync {
     fn offline_failed(&self, slice: &Slice, why: &str) -> Result<(), Error>;
 }
 
-/// Whether a report needs no repetition although it failed: the manager has received it before, or does not know its subject.
+/// Whether a report needs no repetition although it failed: the manager has received it before, or does not know its
+/// subject.
 #[must_use]
 pub fn is_settled(error: &Error) -> bool {
     matches!(error.code(), Some(Code::Stale | Code::NotFound | Code::Over))
 }
 
-/// Whether a slice was not touched since it was scrubbed. Without `SEEK_DATA` support of the file system it is assumed to be clean.
+/// Whether a slice was not touched since it was scrubbed. Without `SEEK_DATA` support of the file system it is assumed
+/// to be clean.
 #[must_use]
 pub fn is_clean(file: &File) -> bool {
     use rustix::fs::{SeekFrom, seek};

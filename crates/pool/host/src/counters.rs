@@ -1,6 +1,7 @@
 //! Top-down performance counters of a command or a guest, by `perf stat`.
 //!
-//! Which events make up a metric depends on the processor. `perf` has these tables, and each kernel version comes with its own `perf`.
+//! Which events make up a metric depends on the processor. `perf` has these tables, and each kernel version comes with
+//! its own `perf`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -25,7 +26,8 @@ impl NoCounters {
     }
 }
 
-/// The processor's performance monitoring unit in `/sys/bus/event_source/devices`. Hybrid processors have the second one.
+/// The processor's performance monitoring unit in `/sys/bus/event_source/devices`. Hybrid processors have the second
+/// one.
 const UNITS: [&str; 2] = ["cpu", "cpu_core"];
 
 /// Metric groups that are sampled if `perf` has them: Intel's and AMD's.
@@ -139,8 +141,8 @@ impl Perf {
     }
 }
 
-/// Parses the output of `perf stat --json`: one object per line, the metric's name after its unit. Other lines and values that are not
-/// numbers are skipped.
+/// Parses the output of `perf stat --json`: one object per line, the metric's name after its unit. Other lines and
+/// values that are not numbers are skipped.
 fn parse(text: &str) -> Counters {
     let mut counters = Counters::new();
     for line in text.lines() {
@@ -155,7 +157,8 @@ fn parse(text: &str) -> Counters {
     counters
 }
 
-/// The name of a metric in training samples, and whether its value is in percent. `None` for units without a name, such as `K/sec`.
+/// The name of a metric in training samples, and whether its value is in percent. `None` for units without a name, such
+/// as `K/sec`.
 fn name(unit: &str) -> Option<(String, bool)> {
     let per_cent = unit.trim_start().strip_prefix('%');
     let word = per_cent.unwrap_or(unit).trim();

@@ -127,16 +127,16 @@ pub trait Driver: Send + Sync {
     /// The reason why not.
     fn check(&self, description: Option<&Description>) -> Result<(), String>;
 
-    /// Starts a guest. `locks` are the opened and locked files of its slices, in their order. They stay locked for as long as the
-    /// guest's process can access them, even if the caller exits.
+    /// Starts a guest. `locks` are the opened and locked files of its slices, in their order. They stay locked for as
+    /// long as the guest's process can access them, even if the caller exits.
     ///
     /// # Errors
     /// [`enum@Error`]; no process is left running then.
     fn start(&self, machine: &Machine, locks: Vec<File>) -> Result<Process, Error>;
 
-    /// Adopts a guest of an earlier daemon, which may have exited at any point: before it saved the process that it started, or
-    /// during a move. If two processes exist for the guest, the one that does not run it is killed. Returns the guest's process;
-    /// `None` if it has exited.
+    /// Adopts a guest of an earlier daemon, which may have exited at any point: before it saved the process that it
+    /// started, or during a move. If two processes exist for the guest, the one that does not run it is killed. Returns
+    /// the guest's process; `None` if it has exited.
     ///
     /// # Errors
     /// [`enum@Error`]
@@ -166,8 +166,8 @@ pub trait Driver: Send + Sync {
     /// Free local memory that a move of the guest requires.
     fn mitigation_bytes(&self, machine: &Machine) -> Bytes;
 
-    /// Moves a running guest to local memory on this host. The guest's view of its hardware does not change. Afterwards no process
-    /// holds its slices.
+    /// Moves a running guest to local memory on this host. The guest's view of its hardware does not change. Afterwards
+    /// no process holds its slices.
     ///
     /// # Errors
     /// [`enum@Error`]; the guest continues to run where it was.

@@ -1,7 +1,7 @@
 //! Hypervisor drivers. Each driver owns its settings and the description of its guests.
 //!
-//! A new driver is a module here, a variant of [`Settings`], a variant of [`description::Description`], and its table in the
-//! host's configuration.
+//! A new driver is a module here, a variant of [`Settings`], a variant of [`description::Description`], and its table
+//! in the host's configuration.
 
 use std::path::Path;
 

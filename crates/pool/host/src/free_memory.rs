@@ -1,7 +1,7 @@
 //! Whether a running guest has enough free memory to give up its pool memory. Pure.
 //!
-//! A guest that is asked for memory that it needs neither refuses nor complies: its kernel kills programs for lack of memory. So the
-//! host estimates the guest's free memory before it asks.
+//! A guest that is asked for memory that it needs neither refuses nor complies: its kernel kills programs for lack of
+//! memory. So the host estimates the guest's free memory before it asks.
 
 use serde::{Deserialize, Serialize};
 use units::{Bytes, RatioPpm};
@@ -62,7 +62,8 @@ pub fn estimate(local: Bytes, pool: Bytes, usage: &Usage, guest: Option<GuestMem
         Some(GuestMemory { total_bytes, available_bytes }) => FreeMemory {
             used_bytes: total_bytes.saturating_sub(available_bytes),
             margin_bytes,
-            // Part of what the guest's kernel manages: neither figure includes what the kernel itself occupies of node 0.
+            // Part of what the guest's kernel manages: neither figure includes what the kernel itself occupies of node
+            // 0.
             left_bytes: total_bytes.saturating_sub(pool),
             by: By::Balloon,
         },

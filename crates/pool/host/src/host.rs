@@ -1,7 +1,7 @@
 //! The daemon of one host.
 //!
-//! Guests are kept in a table under one lock, which is held briefly. An operation first claims its guest ([`table::Claim`]): a guest
-//! has one operation at a time, and operations on other guests do not wait for it.
+//! Guests are kept in a table under one lock, which is held briefly. An operation first claims its guest
+//! ([`table::Claim`]): a guest has one operation at a time, and operations on other guests do not wait for it.
 
 mod adopt;
 mod release;

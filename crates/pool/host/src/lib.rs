@@ -1,20 +1,24 @@
-//! One host of a memory pool: starts guests with local memory and pool memory, monitors them, and mitigates mispredictions.
+//! One host of a memory pool: starts guests with local memory and pool memory, monitors them, and mitigates
+//! mispredictions.
 //!
-//! A guest sees its pool memory as a NUMA node without cores (zNUMA), made of slices that the pool manager assigns to the host.
-//! Pond sections 4.2 and 4.3.
+//! A guest sees its pool memory as a NUMA node without cores (zNUMA), made of slices that the pool manager assigns to
+//! the host. Pond sections 4.2 and 4.3.
 //!
 //! # Modules
-//! [`host`] is the daemon: requests from its socket, a lease with the manager, a sample of every guest each period. It controls guests
-//! through a [`driver::Driver`], one of [`drivers`], and gets slices from a [`capacity::Capacity`]. [`counters`] samples performance
-//! counters for the latency model. Decisions are pure: [`share`] (how much of a guest's memory comes from the pool), [`monitor`]
-//! (whether that was mispredicted), [`free_memory`] (whether a guest can give up its pool memory).
+//! [`host`] is the daemon: requests from its socket, a lease with the manager, a sample of every guest each period. It
+//! controls guests through a [`driver::Driver`], one of [`drivers`], and gets slices from a [`capacity::Capacity`].
+//! [`counters`] samples performance counters for the latency model. Decisions are pure: [`share`] (how much of a
+//! guest's memory comes from the pool), [`monitor`] (whether that was mispredicted), [`free_memory`] (whether a guest
+//! can give up its pool memory).
 //!
 //! # Invariants
-//! - A process maps a slice only while it holds the lock on the slice's file: the hypervisor receives the lock before it maps the slice,
-//!   and releases it after it has unmapped the slice.
-//! - Guests keep running when the daemon exits. Everything that the next daemon needs is on disk before an operation completes.
+//! - A process maps a slice only while it holds the lock on the slice's file: the hypervisor receives the lock before
+//!   it maps the slice, and releases it after it has unmapped the slice.
+//! - Guests keep running when the daemon exits. Everything that the next daemon needs is on disk before an operation
+//!   completes.
 //! - A guest without enough free memory is not asked to release its pool memory.
 //! - A guest is mitigated at most once, and every decision about it carries its reason.
+#![deny(missing_docs)]
 
 pub mod capacity;
 pub mod counters;

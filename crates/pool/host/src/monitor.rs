@@ -1,7 +1,7 @@
 //! The QoS monitor (Pond section 4.3 B): whether a guest has too much pool memory, and whether that is mitigated. Pure.
 //!
-//! A guest's pool memory is sized to stay untouched. A guest that touches it was mispredicted. One that also keeps accessing it loses
-//! performance, unless it is insensitive to memory latency.
+//! A guest's pool memory is sized to stay untouched. A guest that touches it was mispredicted. One that also keeps
+//! accessing it loses performance, unless it is insensitive to memory latency.
 
 use serde::{Deserialize, Serialize};
 use units::{Bytes, RatioPpm};
@@ -26,8 +26,8 @@ pub struct Settings {
 pub struct Guest {
     /// Its pool memory; zero once it is mitigated.
     pub pool_bytes: Bytes,
-    /// Whether the model predicts that it is insensitive to latency: from its current counters if they were sampled, otherwise from
-    /// the request.
+    /// Whether the model predicts that it is insensitive to latency: from its current counters if they were sampled,
+    /// otherwise from the request.
     pub insensitive: bool,
     /// Whether it was mitigated.
     pub mitigated: bool,
@@ -106,7 +106,8 @@ pub fn judge(settings: &Settings, guest: &Guest, usage: &Usage, host: &Host) -> 
     Verdict::Mitigate
 }
 
-/// The verdict on a guest whose pool accesses are within the tolerance, whether or not it is sensitive. `None` if they exceed it.
+/// The verdict on a guest whose pool accesses are within the tolerance, whether or not it is sensitive. `None` if they
+/// exceed it.
 #[must_use]
 pub fn tolerated(settings: &Settings, guest: &Guest, usage: &Usage) -> Option<Verdict> {
     if guest.pool_bytes == Bytes::ZERO || guest.mitigated {

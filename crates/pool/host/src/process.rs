@@ -21,7 +21,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// The running process with this id that has an argument for which `matches` holds. The id may belong to another process by now.
+    /// The running process with this id that has an argument for which `matches` holds. The id may belong to another
+    /// process by now.
     pub(crate) fn with_argument(roots: &Roots, pid: i32, generation: u32, matches: impl Fn(&[u8]) -> bool) -> Option<Self> {
         let stat = process::stat(roots, pid).ok()?;
         let process = Self { pid, starttime: stat.starttime, generation };

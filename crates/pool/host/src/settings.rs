@@ -36,8 +36,8 @@ use crate::{free_memory, host, monitor};
             "The host's certificate: the path without its extension of a certificate (`.pem`) and its key (`.key`), with `ca.pem` in the same directory. Required for a URL of HTTPS.";
     }
 
-    /// The models that predict how much pool memory a guest can have. Without this table, guests get pool memory only if their file
-    /// requests it.
+    /// The models that predict how much pool memory a guest can have. Without this table, guests get pool memory only
+    /// if their file requests it.
     pub struct Models = "predict", Recommended {
         untouched: PathBuf = Unit::RelativePath, required "/etc/thermocline/pool/untouched.onnx",
             "The model of untouched memory (Pond section 4.4).";

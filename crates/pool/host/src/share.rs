@@ -48,8 +48,8 @@ impl Share {
 
 /// Divides `memory` by a prediction. At least `local_min` stays local, for the guest's kernel.
 ///
-/// Of `decision`, the untouched share is used and not the pool size: the pool's slices may be smaller than those that the decision
-/// rounds to.
+/// Of `decision`, the untouched share is used and not the pool size: the pool's slices may be smaller than those that
+/// the decision rounds to.
 #[must_use]
 pub fn predicted(memory: Bytes, decision: &Decision, slice_size: Bytes, local_min: Bytes) -> Share {
     let untouched = match decision.reason {

@@ -113,7 +113,8 @@ impl Samples {
 pub struct CounterSample {
     /// Time in seconds since 1970.
     pub at: f64,
-    /// Probability that the guest is insensitive to memory latency. `None`: the model makes no prediction from these counters.
+    /// Probability that the guest is insensitive to memory latency. `None`: the model makes no prediction from these
+    /// counters.
     pub score: Option<f64>,
     /// Whether the model counts the guest as insensitive.
     pub insensitive: bool,

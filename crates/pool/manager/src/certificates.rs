@@ -54,8 +54,8 @@ fn failed<E: std::fmt::Display>(path: &Path) -> impl Fn(E) -> Error {
     move |error| Error { path: path.clone(), why: error.to_string() }
 }
 
-/// Creates missing files in `directory`: for `ca`, `manager`, and each host and operator, `NAME.pem` and `NAME.key`. Existing files are
-/// not changed, so that hosts can be added later.
+/// Creates missing files in `directory`: for `ca`, `manager`, and each host and operator, `NAME.pem` and `NAME.key`.
+/// Existing files are not changed, so that hosts can be added later.
 ///
 /// # Errors
 /// The file that could not be created, and the cause.

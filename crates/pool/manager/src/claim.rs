@@ -49,8 +49,8 @@ pub enum ClaimError {
     },
 }
 
-/// Opens and locks the file of an assigned slice. Pass this open file, not its path, to the process that maps it: the slice is in use
-/// until the last copy is closed.
+/// Opens and locks the file of an assigned slice. Pass this open file, not its path, to the process that maps it: the
+/// slice is in use until the last copy is closed.
 ///
 /// After a lease has expired, the manager locks slices briefly to find those that are not in use. Retry for a second.
 ///

@@ -82,8 +82,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the files of an identity by the path without extension of its certificate (`.pem`) and key (`.key`); the authority's
-    /// `ca.pem` is in the same directory.
+    /// Returns the files of an identity by the path without extension of its certificate (`.pem`) and key (`.key`); the
+    /// authority's `ca.pem` is in the same directory.
     #[must_use]
     pub fn at(path: &Path) -> Self {
         Self { ca: path.with_file_name("ca.pem"), cert: path.with_added_extension("pem"), key: path.with_added_extension("key") }
@@ -98,8 +98,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the manager at `url`, such as `https://pool-1:7443`. Only a manager without TLS, on a loopback address, accepts
-    /// clients without an identity. `timeout` limits each request.
+    /// A client of the manager at `url`, such as `https://pool-1:7443`. Only a manager without TLS, on a loopback
+    /// address, accepts clients without an identity. `timeout` limits each request.
     ///
     /// # Errors
     /// [`Error::Setup`]: the URL or a file is invalid.

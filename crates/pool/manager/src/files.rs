@@ -1,8 +1,9 @@
 //! Files of slices: creation, listing, locking and scrubbing.
 //!
-//! A free slice of generation 6 has one file, for generation 7, which is zero and was never opened. Assigning the slice makes it
-//! generation 7, and changes no file. Scrubbing creates the file of the next generation and removes all others, each under its lock: a
-//! file without a name cannot be opened again, and its pages are freed when its last user closes it.
+//! A free slice of generation 6 has one file, for generation 7, which is zero and was never opened. Assigning the slice
+//! makes it generation 7, and changes no file. Scrubbing creates the file of the next generation and removes all
+//! others, each under its lock: a file without a name cannot be opened again, and its pages are freed when its last
+//! user closes it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -115,8 +116,8 @@ impl Files {
         Ok(found)
     }
 
-    /// Creates the missing files of free slices: for a new pool, a pool that has grown, or one whose files were lost when the machine
-    /// restarted. Returns their number.
+    /// Creates the missing files of free slices: for a new pool, a pool that has grown, or one whose files were lost
+    /// when the machine restarted. Returns their number.
     ///
     /// # Errors
     /// [`enum@Error`]
@@ -138,8 +139,8 @@ impl Files {
         Ok(created)
     }
 
-    /// Locks a slice of a given generation. The inner option is `None` if the file does not exist, so that no process can open it; the
-    /// outer one if a process uses the slice.
+    /// Locks a slice of a given generation. The inner option is `None` if the file does not exist, so that no process
+    /// can open it; the outer one if a process uses the slice.
     ///
     /// # Errors
     /// [`enum@Error`]
@@ -152,8 +153,8 @@ impl Files {
         }
     }
 
-    /// Creates the file of the next generation, and removes all others of the slice. A process with a lock on one of them prevents this;
-    /// `held` is the caller's lock on that of `generation`.
+    /// Creates the file of the next generation, and removes all others of the slice. A process with a lock on one of
+    /// them prevents this; `held` is the caller's lock on that of `generation`.
     ///
     /// # Errors
     /// [`enum@Error`]; the slice is not scrubbed then.

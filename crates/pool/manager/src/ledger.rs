@@ -1,5 +1,5 @@
-//! The ledger: the pool's state machine, hosts by name with their leases, and VMs by the names that their hosts give them; and how
-//! requests change it. Pure: time is an argument, and storage is separate.
+//! The ledger: the pool's state machine, hosts by name with their leases, and VMs by the names that their hosts give
+//! them; and how requests change it. Pure: time is an argument, and storage is separate.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,7 +15,8 @@ mod status;
 
 pub use request::{Request, Response};
 
-/// Completed requests that are kept for each lease. A request that is repeated after more than this many others is not recognised.
+/// Completed requests that are kept for each lease. A request that is repeated after more than this many others is not
+/// recognised.
 const ENDED_MAX: usize = 256;
 /// Longest name of a VM, request or instance, in bytes.
 const NAME_MAX: usize = 128;

@@ -58,8 +58,8 @@ pub fn describe() -> Value {
     })
 }
 
-/// Converts a choice among described constants to one enumeration, for which client generators produce one type. The meaning of each
-/// constant goes into the description.
+/// Converts a choice among described constants to one enumeration, for which client generators produce one type. The
+/// meaning of each constant goes into the description.
 fn plain(schema: Value) -> Value {
     let Some(choices) = schema.get("oneOf").and_then(Value::as_array) else { return schema };
     let word = |choice: &Value| choice.pointer("/enum/0").and_then(Value::as_str).map(str::to_owned);

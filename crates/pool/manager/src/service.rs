@@ -176,7 +176,8 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
     })
 }
 
-/// Creates the pool if it does not exist. A pool with a ledger and without its directory has lost its memory file system.
+/// Creates the pool if it does not exist. A pool with a ledger and without its directory has lost its memory file
+/// system.
 fn ensure_pool(settings: &Settings) -> Result<(), Error> {
     if !settings.ledger.exists() {
         let created = init(settings, false)?;

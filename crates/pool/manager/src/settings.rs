@@ -46,7 +46,8 @@ const HOSTS_MAX: usize = 1024;
             "The permissions of slice files. The user that runs the guests must be able to read and write them: 0660 in a directory with the guests' group and the set-group-ID bit permits another user.";
     }
 
-    /// External memory controllers (EMCs), numbered from zero. Each is a failure domain: the slices of a VM come from one EMC.
+    /// External memory controllers (EMCs), numbered from zero. Each is a failure domain: the slices of a VM come from
+    /// one EMC.
     pub struct Emc = "emcs", List {
         slices: u32 = Unit::Count, required "16" in "1" ..= "65536",
             "The number of slices behind the controller.";

@@ -1,5 +1,5 @@
-//! The writer: the one thread that changes the ledger. It takes all waiting requests, applies them to a copy, writes the changes in one
-//! transaction, and answers after the transaction is on disk.
+//! The writer: the one thread that changes the ledger. It takes all waiting requests, applies them to a copy, writes
+//! the changes in one transaction, and answers after the transaction is on disk.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,8 @@ pub(crate) enum Wake {
     Stop,
 }
 
-/// Monotonic time in nanoseconds that starts at the Unix time, so that the next process can compare it with the ledger's times.
+/// Monotonic time in nanoseconds that starts at the Unix time, so that the next process can compare it with the
+/// ledger's times.
 #[derive(Clone, Debug)]
 pub struct Clock(daemon::Clock);
 
@@ -189,8 +190,8 @@ impl Writer {
         }
     }
 
-    /// After a failed transaction, reads back what is on disk: the transaction may have been written or not. If that fails too, the
-    /// ledger stays as it was.
+    /// After a failed transaction, reads back what is on disk: the transaction may have been written or not. If that
+    /// fails too, the ledger stays as it was.
     fn recover(&mut self, error: &storage::Error) -> ErrorResponse {
         let code = if matches!(error, storage::Error::Full { .. }) { Code::LedgerFull } else { Code::Ledger };
         if self.error.is_none() {

@@ -1,7 +1,8 @@
-//! Faults: no slice has two owners, no data is visible to a later owner, and no slice is lost, whichever process is killed.
+//! Faults: no slice has two owners, no data is visible to a later owner, and no slice is lost, whichever process is
+//! killed.
 //!
-//! The manager is a separate process, an instance of this test program, which can be killed at any instruction. Hosts are threads that
-//! lock real files and write to them.
+//! The manager is a separate process, an instance of this test program, which can be killed at any instruction. Hosts
+//! are threads that lock real files and write to them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test; clippy's own exemption does not reach the functions beside the tests")]
 
 use std::collections::BTreeMap;

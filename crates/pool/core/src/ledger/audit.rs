@@ -1,75 +1,75 @@
-//! Whether a ledger is true to itself, recounted from its slices.
+//! Consistency check of a pool, by a recount of its slices.
 
 use thiserror::Error;
 
 use super::{Counts, Pool};
 use crate::slice::{EmcId, SliceId, State, VmId};
 
-/// What a ledger must never be.
+/// An inconsistency of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Broken {
-    /// Slices were lost or made up.
-    #[error("the slices are {found:?}, the ledger says {said:?}")]
+    /// The counts do not match the slices.
+    #[error("the slices add up to {found:?}, the counts are {counted:?}")]
     Counts {
-        /// As recounted.
+        /// Recounted from the slices.
         found: Counts,
-        /// As kept.
-        said: Counts,
+        /// Maintained by the pool.
+        counted: Counts,
     },
-    /// A VM has a slice that is not its own.
+    /// A VM's slice is in a state that does not belong to it.
     #[error("VM {} has slice {slice:?}, which is {state:?}", vm.0)]
-    NotItsOwn {
+    WrongOwner {
         /// The VM.
         vm: VmId,
         /// The slice.
         slice: SliceId,
-        /// What the slice does.
+        /// State of the slice.
         state: State,
     },
-    /// As many slices are online as no VMs have.
+    /// The number of online slices differs from the number of slices of VMs.
     #[error("VMs have {leased} slices, and {online} are online")]
     Unowned {
-        /// What VMs have.
+        /// Slices of VMs.
         leased: u32,
-        /// What is online.
+        /// Online slices.
         online: u32,
     },
-    /// What was kept is of another pool.
-    #[error("EMC {} has {found} slices in what was kept, and {wanted} by the configuration; a pool can grow, and nothing else", emc.0)]
+    /// The restored state has more slices than the configuration.
+    #[error("EMC {} has {found} slices in the ledger, and {configured} in the configuration; a pool cannot shrink", emc.0)]
     Shape {
         /// The EMC.
         emc: EmcId,
-        /// As kept.
+        /// Slices in the restored state.
         found: usize,
-        /// As configured.
-        wanted: u32,
+        /// Slices in the configuration.
+        configured: u32,
     },
-    /// The free slices are not those that are free.
+    /// The free list does not match the slices' states.
     #[error("the free list of EMC {} is wrong", .0.0)]
     FreeList(EmcId),
 }
 
 impl Pool {
-    /// Recounts everything: for tests, simulations, and a manager that starts from a ledger on disk.
+    /// Recounts everything: in tests and simulations, and when a manager restores its ledger.
     ///
     /// # Errors
-    /// The first thing that cannot be.
+    /// The first inconsistency.
     pub fn audit(&self) -> Result<(), Broken> {
         let mut found = Counts::default();
         for (_, state) in self.all() {
             *found.of(state) += 1;
         }
         if found != self.counts || found.total() != self.config.emc_slices.iter().sum::<u32>() {
-            return Err(Broken::Counts { found, said: self.counts });
+            return Err(Broken::Counts { found, counted: self.counts });
         }
-        // Each leased slice names its VM, so none is in two leases; and no more are online than are leased.
+        // Each slice of a VM names that VM, so that no slice belongs to two; and all online slices belong to a VM.
         let mut leased = 0;
         for (&vm, lease) in &self.leases {
             for &index in &lease.slices {
                 let slice = SliceId { emc: lease.emc, index };
                 let state = self.state(slice).unwrap_or(State::Failed);
                 if state != (State::Online { host: lease.host, vm }) {
-                    return Err(Broken::NotItsOwn { vm, slice, state });
+                    return Err(Broken::WrongOwner { vm, slice, state });
                 }
                 leased += 1;
             }

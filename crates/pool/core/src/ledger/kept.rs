@@ -1,23 +1,23 @@
-//! A pool that begins where another process left off.
+//! Saving and restoring a pool across processes.
 
 use std::collections::BTreeMap;
 
 use super::{Broken, Config, Counts, Emc, Lease, Pool, Record};
 use crate::slice::{EmcId, Ns, State, VmId};
 
-/// All of a pool that must outlive its process.
+/// State of a pool that persists across processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Whether each EMC works.
     pub works: Vec<bool>,
     /// The slices of each EMC.
     pub slices: Vec<Vec<Record>>,
-    /// What each VM has.
+    /// The slices of each VM.
     pub leases: BTreeMap<VmId, Lease>,
 }
 
 impl Pool {
-    /// What must be kept of this pool.
+    /// The persistent state of this pool.
     #[must_use]
     pub fn kept(&self) -> Kept {
         Kept {
@@ -27,17 +27,17 @@ impl Pool {
         }
     }
 
-    /// A pool from what was kept of it. The configuration may have more EMCs and slices by now, never fewer; new slices
-    /// are free. Free slices are in the order in which they came back.
+    /// Restores a pool. The configuration may have more EMCs and slices than before, but not fewer; new slices are
+    /// free. Free slices are ordered by the time of their release.
     ///
     /// # Errors
-    /// What cannot be.
+    /// The first inconsistency.
     pub fn restore(config: Config, kept: Kept) -> Result<Self, Broken> {
-        let wanted = |emc: usize| config.emc_slices.get(emc).copied().unwrap_or(0);
+        let configured = |emc: usize| config.emc_slices.get(emc).copied().unwrap_or(0);
         for (index, slices) in (0u16..).zip(&kept.slices) {
-            let wanted = wanted(usize::from(index));
-            if slices.len() > wanted as usize {
-                return Err(Broken::Shape { emc: EmcId(index), found: slices.len(), wanted });
+            let configured = configured(usize::from(index));
+            if slices.len() > configured as usize {
+                return Err(Broken::Shape { emc: EmcId(index), found: slices.len(), configured });
             }
         }
         let mut pool = Self::new(config);
@@ -47,11 +47,11 @@ impl Pool {
                 *record = was;
             }
             if !emc.works {
-                // What has been added to an EMC that does not work does not work either.
+                // New slices of a failed EMC are failed, too.
                 let new = emc.slices.iter_mut().filter(|record| record.state == State::Free);
                 new.for_each(|record| record.state = State::Failed);
             }
-            emc.line_up();
+            emc.rebuild_free_list();
         }
         pool.leases = kept.leases;
         let mut counts = Counts::default();
@@ -64,8 +64,8 @@ impl Pool {
 }
 
 impl Emc {
-    /// Makes the free list anew.
-    fn line_up(&mut self) {
+    /// Rebuilds the free list from the slices' states.
+    fn rebuild_free_list(&mut self) {
         let free = (0u32..).zip(&self.slices).filter(|(_, record)| record.state == State::Free);
         let mut free: Vec<(Option<Ns>, u32)> = free.map(|(index, record)| (record.returned, index)).collect();
         free.sort_unstable();
@@ -100,11 +100,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_the_pool() {
+    fn a_restored_pool_is_equal() {
         let pool = used();
         let restored = Pool::restore(config(&[4, 2]), pool.kept()).unwrap();
         assert_eq!(restored.kept(), pool.kept());
-        assert_eq!(restored, pool, "the free list too: slice 3 was never used, slice 0 came back last");
+        assert_eq!(restored, pool, "also the free list: slice 3 was never used, slice 0 was released last");
     }
 
     #[test]
@@ -112,12 +112,12 @@ mod tests {
         let kept = used().kept();
         let grown = Pool::restore(config(&[5, 3, 2]), kept.clone()).unwrap();
         assert_eq!((grown.counts().free, grown.counts().failed), (5, 3), "{:?}", grown.counts());
-        assert_eq!(Pool::restore(config(&[3, 2]), kept.clone()), Err(Broken::Shape { emc: EmcId(0), found: 4, wanted: 3 }));
-        assert_eq!(Pool::restore(config(&[4]), kept), Err(Broken::Shape { emc: EmcId(1), found: 2, wanted: 0 }));
+        assert_eq!(Pool::restore(config(&[3, 2]), kept.clone()), Err(Broken::Shape { emc: EmcId(0), found: 4, configured: 3 }));
+        assert_eq!(Pool::restore(config(&[4]), kept), Err(Broken::Shape { emc: EmcId(1), found: 2, configured: 0 }));
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn inconsistent_state_is_refused() {
         let mut kept = used().kept();
         kept.leases.clear();
         assert_eq!(Pool::restore(config(&[4, 2]), kept), Err(Broken::Unowned { leased: 0, online: 1 }));

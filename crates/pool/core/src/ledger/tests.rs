@@ -13,7 +13,7 @@ fn assign(vm: u64, host: u16, slices: u32) -> Command {
     Command::Assign { vm: VmId(vm), host: HostId(host), slices }
 }
 
-/// Follows commands one second apart; those that a host or a scrubber must answer are not answered.
+/// Applies commands one second apart. Effects are not carried out.
 fn after(pool: &mut Pool, commands: &[Command]) -> (Vec<Effect>, Vec<Refusal>) {
     let (mut effects, mut refusals) = (Vec::new(), Vec::new());
     for (second, &command) in (1u64..).zip(commands) {
@@ -23,7 +23,7 @@ fn after(pool: &mut Pool, commands: &[Command]) -> (Vec<Effect>, Vec<Refusal>) {
     (effects, refusals)
 }
 
-/// Answers everything that is asked for until nothing is.
+/// Carries out effects until there are none.
 fn settle(pool: &mut Pool, now: Ns, effects: &mut Vec<Effect>) {
     while let Some(effect) = effects.pop() {
         let answer = match effect {
@@ -32,14 +32,14 @@ fn settle(pool: &mut Pool, now: Ns, effects: &mut Vec<Effect>) {
             Effect::Online { .. } | Effect::Lost { .. } => continue,
         };
         let mut more = Vec::new();
-        // What was asked before a failure is stale after it.
+        // Reports about effects before a failure are stale.
         let _ = pool.apply(now, answer, &mut more);
         effects.extend(more);
     }
 }
 
 #[test]
-fn a_slice_goes_its_way_and_comes_back() {
+fn a_slice_is_assigned_released_and_free_again() {
     let mut pool = Pool::new(config(&[4], 0));
     let (mut effects, refusals) = after(&mut pool, &[assign(1, 0, 3), Command::Return { vm: VmId(1) }]);
     assert!(refusals.is_empty());
@@ -59,22 +59,22 @@ fn a_slice_goes_its_way_and_comes_back() {
     settle(&mut pool, Ns(0), &mut effects);
     assert_eq!(*pool.counts(), counts(0, 0, 0));
     assert_eq!(pool.returned(first), Some(Ns(2_000 * MS)));
-    // The one that has been free for longest is taken first.
+    // The slice that has been free for longest is assigned first.
     let (effects, _) = after(&mut pool, &[assign(2, 1, 1)]);
     assert_eq!(effects, [Effect::Online { host: HostId(1), slice: SliceId { emc: EmcId(0), index: 3 }, generation: Generation(1) }]);
 }
 
 #[test]
-fn refusals_name_what_is_wrong_and_change_nothing() {
-    let check = |emcs: &[u32], buffer, before: &[Command], command, want: Refusal| {
+fn refusals_change_nothing() {
+    let check = |emcs: &[u32], buffer, before: &[Command], command, expected: Refusal| {
         let mut pool = Pool::new(config(emcs, buffer));
         after(&mut pool, before);
         let was = pool.clone();
         let mut effects = Vec::new();
-        assert_eq!(pool.apply(Ns(0), command, &mut effects), Err(want), "{command:?}");
+        assert_eq!(pool.apply(Ns(0), command, &mut effects), Err(expected), "{command:?}");
         assert!(effects.is_empty() && pool == was, "{command:?}");
     };
-    let short = |wanted, grantable, releasing| Refusal::Short { wanted, grantable, releasing };
+    let short = |requested, grantable, releasing| Refusal::Short { requested, grantable, releasing };
     check(&[4], 0, &[], assign(1, 0, 0), Refusal::Nothing);
     check(&[4], 0, &[assign(1, 0, 1)], assign(1, 1, 1), Refusal::VmKnown(VmId(1)));
     check(&[4], 0, &[], assign(1, HOSTS, 1), Refusal::NoHost(HostId(HOSTS)));
@@ -91,14 +91,14 @@ fn refusals_name_what_is_wrong_and_change_nothing() {
         Command::Offlined { slice, generation: Generation(0) },
         Refusal::Stale(slice),
     );
-    // Never across EMCs; never from the buffer; never what is not offline yet.
+    // An assignment does not span EMCs, use the buffer, or use slices that are not offline yet.
     check(&[4, 3], 0, &[], assign(1, 0, 5), short(5, 4, 0));
     check(&[4], 2, &[], assign(1, 0, 3), short(3, 2, 0));
     check(&[4], 0, &[assign(1, 0, 3), Command::Return { vm: VmId(1) }], assign(2, 1, 2), short(2, 1, 3));
 }
 
 #[test]
-fn failures_cost_what_they_must_and_no_more() {
+fn failures_lose_only_affected_vms() {
     let lost = |effects: &[Effect]| -> Vec<(u64, Cause)> {
         let lost = effects.iter().filter_map(|effect| match *effect {
             Effect::Lost { vm, cause, .. } => Some((vm.0, cause)),
@@ -106,13 +106,13 @@ fn failures_cost_what_they_must_and_no_more() {
         });
         lost.collect()
     };
-    // VMs alternate between EMCs: the roomier one is taken. VM 3 gave its slices back before.
+    // VMs alternate between EMCs: the one with more free slices is used. VM 3 has released its slices before.
     let begin = [assign(1, 0, 2), assign(2, 1, 2), assign(3, 0, 1), Command::Return { vm: VmId(3) }];
-    let check = |fault: &[Command], want: &[(u64, Cause)], counts: Counts| {
+    let check = |fault: &[Command], expected: &[(u64, Cause)], counts: Counts| {
         let mut pool = Pool::new(config(&[8, 8], 0));
         after(&mut pool, &begin);
         let (effects, _) = after(&mut pool, fault);
-        assert_eq!(lost(&effects), want, "{fault:?}");
+        assert_eq!(lost(&effects), expected, "{fault:?}");
         assert_eq!(*pool.counts(), counts, "{fault:?}");
     };
     let before = Counts { free: 11, online: 4, offlining: 1, ..Counts::default() };
@@ -135,7 +135,7 @@ fn failures_cost_what_they_must_and_no_more() {
 }
 
 #[test]
-fn who_does_not_answer_is_asked_again() {
+fn hosts_that_do_not_report_are_asked_again() {
     let mut pool = Pool::new(config(&[2], 0));
     after(&mut pool, &[assign(1, 0, 2), Command::Return { vm: VmId(1) }]);
     let slice = |index| SliceId { emc: EmcId(0), index };
@@ -151,16 +151,16 @@ fn who_does_not_answer_is_asked_again() {
     let asked = |index| Effect::Offline { host: HostId(0), slice: slice(index), generation: Generation(1) };
     assert_eq!(tick(8), (vec![asked(0), asked(1)], Counts { offlining: 2, ..Counts::default() }));
     let mut effects = Vec::new();
-    let says = |pool: &mut Pool, command, effects: &mut Vec<_>| pool.apply(Ns(9_000 * MS), command, effects);
-    says(&mut pool, Command::OfflineFailed { slice: slice(0), generation: Generation(1) }, &mut effects).unwrap();
-    // An answer that comes after all is welcome.
-    says(&mut pool, Command::Offlined { slice: slice(0), generation: Generation(1) }, &mut effects).unwrap();
+    let report = |pool: &mut Pool, command, effects: &mut Vec<_>| pool.apply(Ns(9_000 * MS), command, effects);
+    report(&mut pool, Command::OfflineFailed { slice: slice(0), generation: Generation(1) }, &mut effects).unwrap();
+    // A late report is accepted.
+    report(&mut pool, Command::Offlined { slice: slice(0), generation: Generation(1) }, &mut effects).unwrap();
     assert_eq!(effects, [Effect::Scrub { slice: slice(0), generation: Generation(1) }]);
     assert_eq!(pool.state(slice(0)), Some(State::Scrubbing { since: Ns(9_000 * MS) }));
 }
 
 #[test]
-fn what_nobody_uses_comes_back_slice_by_slice() {
+fn abandoned_slices_are_reclaimed_one_by_one() {
     let mut pool = Pool::new(config(&[4], 0));
     after(&mut pool, &[assign(1, 0, 2), assign(2, 1, 1), Command::Return { vm: VmId(2) }]);
     let abandoned = |index, generation| Command::Abandoned { slice: SliceId { emc: EmcId(0), index }, generation: Generation(generation) };
@@ -168,14 +168,14 @@ fn what_nobody_uses_comes_back_slice_by_slice() {
     assert_eq!((effects.len(), refusals.len()), (2, 0));
     assert_eq!((pool.slices_of(VmId(1)), pool.counts().scrubbing), (1, 2));
     after(&mut pool, &[abandoned(1, 1)]);
-    assert_eq!((pool.leases().len(), pool.counts().scrubbing), (0, 3), "a VM that has nothing left is forgotten");
+    assert_eq!((pool.leases().len(), pool.counts().scrubbing), (0, 3), "a VM without slices is removed");
     let slice = SliceId { emc: EmcId(0), index: 0 };
     let (_, refusals) =
         after(&mut pool, &[abandoned(0, 1), Command::Scrubbed { slice, generation: Generation(1) }, abandoned(0, 1), abandoned(3, 0)]);
-    assert_eq!(refusals.len(), 3, "it is nobody's already");
+    assert_eq!(refusals.len(), 3, "the slices have no owner already");
 }
 
-/// Anything that may be said to a pool of two EMCs of six slices, sense or nonsense.
+/// Any command to a pool of two EMCs with six slices each, valid or not.
 fn any_command() -> impl Strategy<Value = Command> {
     let slice =
         || (0u16..2, 0u32..6, 0u32..5).prop_map(|(emc, index, generation)| (SliceId { emc: EmcId(emc), index }, Generation(generation)));
@@ -196,18 +196,18 @@ fn any_command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// A command, what was asked for and may be answered now, and whether to.
-fn any_story() -> impl Strategy<Value = Vec<(Command, bool)>> {
+/// Commands, each with whether effects are carried out after it.
+fn any_commands() -> impl Strategy<Value = Vec<(Command, bool)>> {
     proptest::collection::vec((any_command(), any::<bool>()), 0..120)
 }
 
 proptest! {
     // No slice has two owners, and memory is never lost: `audit` recounts both after every command.
     #[test]
-    fn no_slice_has_two_owners_and_memory_is_never_lost(story in any_story(), buffer in 0u32..4) {
+    fn no_slice_has_two_owners_and_memory_is_never_lost(commands in any_commands(), buffer in 0u32..4) {
         let mut pool = Pool::new(config(&[6, 6], buffer));
         let mut effects = Vec::new();
-        for (second, (command, answer)) in (0u64..).zip(story) {
+        for (second, (command, answer)) in (0u64..).zip(commands) {
             let before = (pool.clone(), effects.len());
             let refused = pool.apply(Ns(second * 700 * MS), command, &mut effects).is_err();
             prop_assert!(!refused || (pool == before.0 && effects.len() == before.1), "a refusal changes nothing");
@@ -220,16 +220,16 @@ proptest! {
     }
 
     #[test]
-    fn every_vm_that_left_returned_what_it_had(story in any_story()) {
+    fn every_vm_that_left_returned_its_slices(commands in any_commands()) {
         let mut pool = Pool::new(config(&[6, 6], 0));
         let mut effects = Vec::new();
-        for (second, &(command, answer)) in (0u64..).zip(&story) {
+        for (second, &(command, answer)) in (0u64..).zip(&commands) {
             let _ = pool.apply(Ns(second * MS), command, &mut effects);
             if answer {
                 settle(&mut pool, Ns(second * MS), &mut effects);
             }
         }
-        // Everything works again, every VM leaves, and every request is answered or made anew.
+        // All components work again, all VMs leave, and all effects are carried out or retried.
         let mut now = 1_000 * MS;
         let mut all = vec![Command::ManagerBack];
         all.extend((0..2).map(|emc| Command::EmcRepaired(EmcId(emc))));
@@ -245,12 +245,12 @@ proptest! {
     }
 
     #[test]
-    fn the_buffer_is_kept(story in any_story(), buffer in 0u32..8) {
+    fn the_buffer_is_kept(commands in any_commands(), buffer in 0u32..8) {
         let mut pool = Pool::new(config(&[6, 6], buffer));
         let mut effects = Vec::new();
-        for (second, (command, answer)) in (0u64..).zip(story) {
-            let followed = pool.apply(Ns(second * MS), command, &mut effects).is_ok();
-            if followed && matches!(command, Command::Assign { .. }) {
+        for (second, (command, answer)) in (0u64..).zip(commands) {
+            let applied = pool.apply(Ns(second * MS), command, &mut effects).is_ok();
+            if applied && matches!(command, Command::Assign { .. }) {
                 prop_assert!(pool.counts().free + pool.counts().releasing() >= buffer, "{:?}", pool.counts());
             }
             if answer {
@@ -259,9 +259,9 @@ proptest! {
         }
     }
 
-    // What a slice's earlier generation was asked for is answered late: nothing changes.
+    // Late reports about earlier generations of a slice.
     #[test]
-    fn a_message_about_an_earlier_owner_changes_nothing(before in any_story()) {
+    fn a_message_about_an_earlier_owner_changes_nothing(before in any_commands()) {
         let mut pool = Pool::new(config(&[6, 6], 0));
         let mut effects = Vec::new();
         for (command, _) in before {

@@ -1,11 +1,12 @@
 //! The libvirt driver, for libvirt 9.0 or newer and pools whose memory is a NUMA node of the host.
 //!
-//! libvirt's XML cannot name a file for a slice. Here a slice is a right to memory: for each of its slices a guest gets a memory module of
-//! that size, bound to the pool's node. The slice's file stays empty. Its lock works as everywhere: the guest's process receives it
-//! before the guest's first instruction, and holds it for as long as it can access the memory.
-//! A mitigated guest stays in its process, and its modules become local memory of the same size.
+//! libvirt's XML cannot name a file for a slice. Here a slice is a right to memory: for each of its slices a guest gets
+//! a memory module of that size, bound to the pool's node. The slice's file stays empty. Its lock works as everywhere:
+//! the guest's process receives it before the guest's first instruction, and holds it for as long as it can access the
+//! memory. A mitigated guest stays in its process, and its modules become local memory of the same size.
 //!
-//! A guest's domain is transient: it disappears from libvirt when its process exits, and its description is kept by the host.
+//! A guest's domain is transient: it disappears from libvirt when its process exits, and its description is kept by the
+//! host.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,13 +1,14 @@
 //! The QEMU driver, for QEMU 7.2 or newer.
 //!
-//! A slice is a memory device on node 1, which has no cores and no other memory: a `pc-dimm`, or a virtio-mem device, as the host is
-//! configured when the guest starts. For a running guest, QEMU's list of devices decides. Slices are added before the guest's first
-//! instruction, so that the guest finds them during boot and brings them online by its own policy (`memhp_default_state`, or a udev
-//! rule). A node with memory from the start would not depend on the guest's policy, but boot allocations start at the end of memory, and
-//! thus in the pool: with Linux 6.12, 91 and 145 MiB of 256 MiB were touched before the first program ran.
+//! A slice is a memory device on node 1, which has no cores and no other memory: a `pc-dimm`, or a virtio-mem device,
+//! as the host is configured when the guest starts. For a running guest, QEMU's list of devices decides. Slices are
+//! added before the guest's first instruction, so that the guest finds them during boot and brings them online by its
+//! own policy (`memhp_default_state`, or a udev rule). A node with memory from the start would not depend on the
+//! guest's policy, but boot allocations start at the end of memory, and thus in the pool: with Linux 6.12, 91 and 145
+//! MiB of 256 MiB were touched before the first program ran.
 //!
-//! QEMU opens a slice by path and maps it. In addition it receives (`getfd`) the open file that holds the lock, and keeps it until
-//! `closefd` or its exit, also after the monitor connection ends.
+//! QEMU opens a slice by path and maps it. In addition it receives (`getfd`) the open file that holds the lock, and
+//! keeps it until `closefd` or its exit, also after the monitor connection ends.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -78,8 +79,8 @@ impl Qemu {
         Ok(())
     }
 
-    /// Withdraws requests for slices that a daemon made before it exited. They are made again if the manager still requires them and
-    /// the guest has enough free memory.
+    /// Withdraws requests for slices that a daemon made before it exited. They are made again if the manager still
+    /// requires them and the guest has enough free memory.
     fn withdraw_requests(&self, machine: &Machine, process: &Process) {
         if machine.slices.is_empty() {
             return;

@@ -16,8 +16,8 @@ pub(super) fn is_memfd(path: &str) -> bool {
     path.starts_with("/memfd:memory-backend-memfd")
 }
 
-/// Sums the mappings of a guest's process and clears their accessed bits. `pool_touched` returns the touched bytes of a mapping of
-/// pool memory, and `None` for any other mapping.
+/// Sums the mappings of a guest's process and clears their accessed bits. `pool_touched` returns the touched bytes of a
+/// mapping of pool memory, and `None` for any other mapping.
 ///
 /// # Errors
 /// [`Error::Kernel`]: the process has exited, or its files cannot be read.
@@ -41,7 +41,8 @@ pub(super) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Whether balloon statistics of this time (in seconds since 1970; zero if the guest has not reported yet) are recent enough.
+/// Whether balloon statistics of this time (in seconds since 1970; zero if the guest has not reported yet) are recent
+/// enough.
 pub(super) fn is_recent(reported_at: u64, now: u64) -> bool {
     reported_at != 0 && now.saturating_sub(reported_at) <= BALLOON_AGE_SECONDS_MAX
 }

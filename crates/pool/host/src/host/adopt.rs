@@ -29,7 +29,8 @@ impl Host {
         Ok(host)
     }
 
-    /// Adopts every guest in the store. A guest whose start was not complete is stopped: its requester has received no answer.
+    /// Adopts every guest in the store. A guest whose start was not complete is stopped: its requester has received no
+    /// answer.
     fn adopt(&self) -> Result<(), Refused> {
         for name in self.names() {
             let mut guest = self.claim(&name, "being adopted")?;

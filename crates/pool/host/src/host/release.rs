@@ -1,4 +1,5 @@
-//! Release of pool memory by a running guest: only with enough free memory, slice by slice, each reported to the manager.
+//! Release of pool memory by a running guest: only with enough free memory, slice by slice, each reported to the
+//! manager.
 
 use manager::api::{Slice, Work};
 
@@ -14,8 +15,8 @@ impl Host {
     /// Takes all pool memory from a running guest.
     ///
     /// # Errors
-    /// The guest has too little free memory, in which case it was not asked; or it has kept slices, in which case it is asked again
-    /// when the manager asks the host.
+    /// The guest has too little free memory, in which case it was not asked; or it has kept slices, in which case it is
+    /// asked again when the manager asks the host.
     pub fn release(&self, name: &str) -> Result<Record, Refused> {
         let mut guest = self.claim(name, "releasing slices")?;
         if guest.state != State::Running || guest.mapped.is_empty() {

@@ -1,4 +1,5 @@
-//! The threads of a host: one renews the lease, one follows the manager's requests and checks guests, one runs the monitor.
+//! The threads of a host: one renews the lease, one follows the manager's requests and checks guests, one runs the
+//! monitor.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::time::Duration;

@@ -18,8 +18,8 @@ use crate::vm::{Record, Request, State};
 const GUESTS_MAX: usize = 1024;
 
 impl Host {
-    /// Starts a guest. Pool memory that the request sets is provided or the request fails; predicted pool memory is replaced by local
-    /// memory if the pool cannot provide it.
+    /// Starts a guest. Pool memory that the request sets is provided or the request fails; predicted pool memory is
+    /// replaced by local memory if the pool cannot provide it.
     ///
     /// # Errors
     /// Why the guest does not run. Nothing of it is left then.
@@ -104,8 +104,8 @@ impl Host {
         Ok(())
     }
 
-    /// Requests the slices, and opens and locks them. If the pool cannot provide predicted slices, the guest starts with local memory
-    /// only.
+    /// Requests the slices, and opens and locks them. If the pool cannot provide predicted slices, the guest starts
+    /// with local memory only.
     fn acquire_slices(&self, guest: &mut Claim<'_>) -> Result<Vec<File>, Refused> {
         // Saved before the request: if the daemon exits now, the next one gives the slices back.
         guest.assigned = true;

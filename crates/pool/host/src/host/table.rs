@@ -67,8 +67,8 @@ impl Host {
         Ok(Self { settings, driver, capacity, predictor, perf: None, store, counts: Counts::default(), table })
     }
 
-    /// Adds sampling of performance counters, for `time` per sample. Guests that access more of the pool than predicted are sampled.
-    /// Without a latency model there is no sampling.
+    /// Adds sampling of performance counters, for `time` per sample. Guests that access more of the pool than predicted
+    /// are sampled. Without a latency model there is no sampling.
     #[must_use]
     pub fn with_counters(mut self, perf: Perf, time: Duration) -> Self {
         self.perf = self.predictor.as_ref().is_some_and(Predictor::has_latency_model).then_some((perf, time));

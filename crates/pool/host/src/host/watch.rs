@@ -11,7 +11,8 @@ use crate::process::Process;
 use crate::vm::{CounterSample, State};
 
 impl Host {
-    /// Samples every guest once. `proceed` is checked before each: a sample takes seconds if performance counters are sampled.
+    /// Samples every guest once. `proceed` is checked before each: a sample takes seconds if performance counters are
+    /// sampled.
     pub(super) fn watch(&self, proceed: impl Fn() -> bool) {
         for name in self.names() {
             if !proceed() {
@@ -62,8 +63,8 @@ impl Host {
         }
     }
 
-    /// Whether the latency model predicts from the guest's current performance counters that it is insensitive. `None` if counters are
-    /// not sampled or the model makes no prediction.
+    /// Whether the latency model predicts from the guest's current performance counters that it is insensitive. `None`
+    /// if counters are not sampled or the model makes no prediction.
     fn sample_counters(&self, guest: &mut Claim<'_>, process: &Process) -> Option<bool> {
         let (perf, time) = self.perf.as_ref()?;
         let predictor = self.predictor.as_ref()?;

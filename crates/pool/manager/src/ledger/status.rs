@@ -69,7 +69,8 @@ impl Ledger {
         shown.collect()
     }
 
-    /// Slices that their hosts have not taken offline in time, and slices that a process uses although they must be zeroed.
+    /// Slices that their hosts have not taken offline in time, and slices that a process uses although they must be
+    /// zeroed.
     fn stuck(&self, now: Ns) -> Vec<StuckSlice> {
         let late = self.pool.config().answer_within.0;
         let stuck = self.pool.slices().filter_map(|(slice, record)| {

@@ -24,8 +24,8 @@ pub(super) fn alias(slice: &Slice) -> String {
 
 /// The domain to create.
 ///
-/// Of the operator's domain `text`, everything that sets size and placement of memory is replaced: name, memory, processors, cells,
-/// modules and balloon. Memory is in memfds, whose touched pages the kernel reports.
+/// Of the operator's domain `text`, everything that sets size and placement of memory is replaced: name, memory,
+/// processors, cells, modules and balloon. Memory is in memfds, whose touched pages the kernel reports.
 ///
 /// # Errors
 /// What is wrong with the operator's domain.
@@ -117,8 +117,8 @@ impl Edits<'_> {
         }
     }
 
-    /// Appends `xml` to the child `name`, and removes the child's own children named in `replaced`. If there is no such child, returns
-    /// one to append to the parent.
+    /// Appends `xml` to the child `name`, and removes the child's own children named in `replaced`. If there is no such
+    /// child, returns one to append to the parent.
     fn append_to(&mut self, parent: Node<'_, '_>, name: &str, xml: &str, replaced: &[&str]) -> String {
         let Some(child) = parent.children().find(|child| child.has_tag_name(name)) else {
             return format!("<{name}>\n{xml}</{name}>\n");

@@ -1,13 +1,14 @@
-//! Mitigation (Pond section 4.2) for a pool that is a NUMA node of the host: the guest stays in its process, and its pages are moved
-//! while it runs.
+//! Mitigation (Pond section 4.2) for a pool that is a NUMA node of the host: the guest stays in its process, and its
+//! pages are moved while it runs.
 //!
-//! The guest's modules are memfds, bound to the pool's node by a memory policy that belongs to the memory and not to QEMU, so another
-//! process can change it. First the policy is changed: pages touched from then on are local. Then pages on the pool's node are migrated.
-//! The slices' locks are released only when no page of the modules is left on the pool's node.
+//! The guest's modules are memfds, bound to the pool's node by a memory policy that belongs to the memory and not to
+//! QEMU, so another process can change it. First the policy is changed: pages touched from then on are local. Then
+//! pages on the pool's node are migrated. The slices' locks are released only when no page of the modules is left on
+//! the pool's node.
 //!
 //! # Restart during a move
-//! The policy set here has a flag that no other program sets (`MPOL_F_STATIC_NODES`), and persists with the memory. [`settle`] finds a
-//! started move by this flag: a completed one is finished, any other is undone.
+//! The policy set here has a flag that no other program sets (`MPOL_F_STATIC_NODES`), and persists with the memory.
+//! [`settle`] finds a started move by this flag: a completed one is finished, any other is undone.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -107,8 +108,8 @@ pub(super) fn move_to_local(connection: &Connection, machine: &Machine, process:
     Ok(Moved { process: second_generation(process), pause: Duration::ZERO, total: begin.elapsed(), copied })
 }
 
-/// Settles a move that an earlier daemon left unfinished. Locks are released only after the last page, so until then the move can be
-/// undone.
+/// Settles a move that an earlier daemon left unfinished. Locks are released only after the last page, so until then
+/// the move can be undone.
 pub(super) fn settle(connection: &Connection, machine: &Machine, process: Process) -> Result<Process, Error> {
     let pool = connection.settings.pool_node;
     let kernel = Real { roots: &connection.roots, pid: process.pid, pool };

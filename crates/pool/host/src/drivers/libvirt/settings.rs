@@ -6,8 +6,8 @@ use kernel::{Roots, numa};
 use settings::Unit;
 
 settings::tables! {
-    /// Guests are started by libvirt. Excludes `[qemu]`. A pool whose memory is one file for each slice requires `[qemu]`: a domain of
-    /// libvirt cannot name the file of a guest's memory.
+    /// Guests are started by libvirt. Excludes `[qemu]`. A pool whose memory is one file for each slice requires
+    /// `[qemu]`: a domain of libvirt cannot name the file of a guest's memory.
     pub struct Settings = "libvirt", Optional {
         program: PathBuf = Unit::Program, "virsh",
             "The program `virsh`.";

@@ -1,8 +1,8 @@
 //! Commands to libvirt: one `virsh` process each.
 //!
-//! A library would require libvirt's headers wherever this program is built, and its wire protocol is not a stable interface. The
-//! commands and exit statuses of `virsh` are stable, it is installed wherever libvirt is, it reaches whatever its URI names, and a process
-//! that hangs can be killed without harm.
+//! A library would require libvirt's headers wherever this program is built, and its wire protocol is not a stable
+//! interface. The commands and exit statuses of `virsh` are stable, it is installed wherever libvirt is, it reaches
+//! whatever its URI names, and a process that hangs can be killed without harm.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,7 +17,8 @@ use units::Bytes;
 use crate::driver::{self, GuestMemory};
 use crate::drivers::sampling::is_recent;
 
-/// How long libvirt may take to answer. When it first starts a hypervisor it probes its capabilities for about ten seconds.
+/// How long libvirt may take to answer. When it first starts a hypervisor it probes its capabilities for about ten
+/// seconds.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Most bytes of output that are read.

@@ -17,7 +17,8 @@ pub(super) struct Files {
 /// Id of node 0's memory backend. It is the same in the process that a guest is moved to.
 pub(super) const LOCAL: &str = "local";
 
-/// The options that do not depend on whether the guest is started or moved. Slices are added later, as devices of type `kind`.
+/// The options that do not depend on whether the guest is started or moved. Slices are added later, as devices of type
+/// `kind`.
 pub(super) fn build(settings: &Settings, machine: &Machine, kind: Kind, files: &Files) -> Vec<String> {
     let mut argv: Vec<String> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(|&word| word.to_owned()));

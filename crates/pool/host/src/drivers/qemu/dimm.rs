@@ -1,4 +1,5 @@
-//! Slices as memory modules (`pc-dimm`). The guest is asked to give up a module as a whole, and the request cannot be withdrawn.
+//! Slices as memory modules (`pc-dimm`). The guest is asked to give up a module as a whole, and the request cannot be
+//! withdrawn.
 
 use std::time::Instant;
 
@@ -66,7 +67,8 @@ pub(super) fn remove(qmp: &mut Qmp, device: &str, deadline: Instant) -> Result<O
             Some(Progress::Removed) => return Ok(Offline::Done),
             Some(Progress::Refused(why)) => return Ok(Offline::Refused(why)),
             Some(Progress::Started) => state = "the guest is moving its pages",
-            // A guest that found the module during boot reports on the insertion first, and ignores requests until then.
+            // A guest that found the module during boot reports on the insertion first, and ignores requests until
+            // then.
             Some(Progress::NotSeen) => drop(qmp.execute("device_del", &json!({ "id": device }))?),
             None => return Ok(Offline::Pending(state.to_owned())),
         }

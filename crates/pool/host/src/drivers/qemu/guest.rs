@@ -10,8 +10,8 @@ const ARGUMENTS_MAX: usize = 256;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guest {
-    /// Options and their values, such as `-drive` and `file=redis-1.qcow2,if=virtio`. Memory, NUMA nodes, processors, monitor and
-    /// process belong to the host: only listed options are allowed.
+    /// Options and their values, such as `-drive` and `file=redis-1.qcow2,if=virtio`. Memory, NUMA nodes, processors,
+    /// monitor and process belong to the host: only listed options are allowed.
     #[serde(default)]
     pub arguments: Vec<String>,
 }

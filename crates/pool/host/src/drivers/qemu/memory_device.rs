@@ -9,7 +9,8 @@ use super::qmp::{Error, Qmp};
 settings::choice! {
     /// Device type of a slice in the guest.
     Kind {
-        /// A memory module (`pc-dimm`) per slice: fast, but removed as a whole, and a request for it cannot be withdrawn.
+        /// A memory module (`pc-dimm`) per slice: fast, but removed as a whole, and a request for it cannot be
+        /// withdrawn.
         Dimm = "dimm",
         /// A virtio-mem device per slice, for which a request can be withdrawn.
         VirtioMem = "virtio-mem",

@@ -1,5 +1,6 @@
-//! Mitigation (Pond section 4.2) by live migration: the guest is moved to a second process on the same host whose memory is all local.
-//! Its devices have the same names and addresses, so the guest sees no change. The slices are released with the first process.
+//! Mitigation (Pond section 4.2) by live migration: the guest is moved to a second process on the same host whose
+//! memory is all local. Its devices have the same names and addresses, so the guest sees no change. The slices are
+//! released with the first process.
 
 use std::time::{Duration, Instant};
 
@@ -50,8 +51,8 @@ pub(super) fn move_to_local(launcher: &Launcher, machine: &Machine, from: &Proce
     }
 }
 
-/// Settles a move that an earlier daemon left unfinished: the second process has the guest if it runs it. Returns the process that
-/// remains.
+/// Settles a move that an earlier daemon left unfinished: the second process has the guest if it runs it. Returns the
+/// process that remains.
 pub(super) fn settle(launcher: &Launcher, machine: &Machine, first: Process, second: Process) -> Result<Process, Error> {
     if launcher.connect(machine, &second).and_then(|mut target| Ok(is_running(&mut target)?)).unwrap_or(false) {
         first.kill(&launcher.roots);

@@ -1,7 +1,8 @@
 //! Options that a guest's description may add to QEMU's command line.
 //!
-//! The list is an allow-list: memory, NUMA nodes, processors, the monitor, migration and the process itself belong to the host, and QEMU
-//! has many ways to set each of them. An option is compared as QEMU does: `--x` is `-x`, and a name is never abbreviated.
+//! The list is an allow-list: memory, NUMA nodes, processors, the monitor, migration and the process itself belong to
+//! the host, and QEMU has many ways to set each of them. An option is compared as QEMU does: `--x` is `-x`, and a name
+//! is never abbreviated.
 
 /// An option that may be added.
 struct Allowed {
@@ -17,7 +18,8 @@ enum Value {
     Any,
     /// Any that does not begin with one of these texts.
     Without(&'static [&'static str]),
-    /// A type from this list, then its properties after a comma. The text in front is the key that would name another type.
+    /// A type from this list, then its properties after a comma. The text in front is the key that would name another
+    /// type.
     Typed { key: &'static str, types: &'static [&'static str] },
 }
 
@@ -62,8 +64,8 @@ const ALLOWED: [Allowed; 30] = [
     Allowed { name: "-object", value: Value::Typed { key: "qom-type=", types: &OBJECTS } },
 ];
 
-/// Devices, with `*` for any ending. Memory devices (`pc-dimm`, `nvdimm`, `virtio-mem-pci`, `virtio-pmem-pci`, `cxl-type3`, `ivshmem-*`)
-/// and the balloon belong to the host.
+/// Devices, with `*` for any ending. Memory devices (`pc-dimm`, `nvdimm`, `virtio-mem-pci`, `virtio-pmem-pci`,
+/// `cxl-type3`, `ivshmem-*`) and the balloon belong to the host.
 const DEVICES: [&str; 57] = [
     "virtio-9p-pci",
     "virtio-blk-*",
@@ -182,8 +184,8 @@ impl Value {
     }
 }
 
-/// Checks `TYPE,property=value,...`. The last type that is named counts in QEMU, and its JSON form is not read here: both other ways to
-/// name a type are refused.
+/// Checks `TYPE,property=value,...`. The last type that is named counts in QEMU, and its JSON form is not read here:
+/// both other ways to name a type are refused.
 fn typed(value: &str, key: &str, types: &[&str]) -> Result<(), String> {
     if value.trim_start().starts_with('{') {
         return Err("JSON is not accepted here; write TYPE,property=value".to_owned());

@@ -1,4 +1,5 @@
-//! A client of QEMU's monitor protocol (QMP) over its Unix socket. QEMU serves one client at a time, so connections are short.
+//! A client of QEMU's monitor protocol (QMP) over its Unix socket. QEMU serves one client at a time, so connections are
+//! short.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, Read};
@@ -112,7 +113,8 @@ impl Qmp {
         self.execute_with(command, arguments, None)
     }
 
-    /// Passes an open file to QEMU, which keeps it under `name` until [`Qmp::close`] or its own exit, also after this connection ends.
+    /// Passes an open file to QEMU, which keeps it under `name` until [`Qmp::close`] or its own exit, also after this
+    /// connection ends.
     ///
     /// # Errors
     /// [`enum@Error`]
@@ -128,8 +130,8 @@ impl Qmp {
         self.execute("closefd", &json!({ "fdname": name })).map(drop)
     }
 
-    /// Waits until `deadline` for an event, queued or new, for which `select` returns a value. Other events are dropped. Returns `None`
-    /// if none arrives in time.
+    /// Waits until `deadline` for an event, queued or new, for which `select` returns a value. Other events are
+    /// dropped. Returns `None` if none arrives in time.
     ///
     /// # Errors
     /// [`enum@Error`]

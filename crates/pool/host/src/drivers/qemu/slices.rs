@@ -1,4 +1,5 @@
-//! Slices as memory devices of a guest: added through QMP, identified by what QEMU reports, removed with the guest's consent.
+//! Slices as memory devices of a guest: added through QMP, identified by what QEMU reports, removed with the guest's
+//! consent.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use crate::driver::{Machine, Offline};
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Adds a slice to node 1; `ordinal` is its position among the guest's slices. QEMU receives the lock before it maps the slice.
+/// Adds a slice to node 1; `ordinal` is its position among the guest's slices. QEMU receives the lock before it maps
+/// the slice.
 pub(super) fn add(qmp: &mut Qmp, kind: Kind, ordinal: usize, slice: &Slice, lock: BorrowedFd<'_>) -> Result<(), Error> {
     let names = Names::of(slice);
     qmp.pass_file(&names.lock, lock)?;
@@ -63,8 +65,8 @@ fn release(qmp: &mut Qmp, names: &Names) -> Result<(), Error> {
     }
 }
 
-/// Options that give the process to which a guest is moved the slices that the guest still has, in local memory, and their device type.
-/// `None` if the guest has no slice, or has slices of both types.
+/// Options that give the process to which a guest is moved the slices that the guest still has, in local memory, and
+/// their device type. `None` if the guest has no slice, or has slices of both types.
 pub(super) fn migration_options(machine: &Machine, devices: &[Device]) -> Option<(Kind, Vec<String>)> {
     let mut argv = Vec::new();
     let mut kinds = Vec::new();

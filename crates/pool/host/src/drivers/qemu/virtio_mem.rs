@@ -1,18 +1,19 @@
 //! Slices as virtio-mem devices. Requires QEMU 8.1 and a guest with the `virtio_mem` driver (Linux 5.16).
 //!
-//! Each slice is one device on its own PCI Express root port: a device can only be removed as a whole, and only from such a port.
-//! QEMU before 8.1 cannot remove these devices, so a slice would stay mapped by a guest that no longer uses it.
+//! Each slice is one device on its own PCI Express root port: a device can only be removed as a whole, and only from
+//! such a port. QEMU before 8.1 cannot remove these devices, so a slice would stay mapped by a guest that no longer
+//! uses it.
 //!
-//! A slice is requested from the guest by a requested size of zero. If the time limit passes, the request is withdrawn and the guest
-//! gets back the part that it gave: the pool cannot use part of a slice, and a guest that is short of memory must not be asked again
-//! and again. Once the guest has given the whole slice, only the empty device is left. The request for the device stays, because it
-//! asks the guest for nothing that it uses.
+//! A slice is requested from the guest by a requested size of zero. If the time limit passes, the request is withdrawn
+//! and the guest gets back the part that it gave: the pool cannot use part of a slice, and a guest that is short of
+//! memory must not be asked again and again. Once the guest has given the whole slice, only the empty device is left.
+//! The request for the device stays, because it asks the guest for nothing that it uses.
 //!
-//! A device has one block where possible, instead of QEMU's default of 2 MiB. Linux gives blocks smaller than its own memory blocks one
-//! by one, and offlines its own block after the last of them, when QEMU already reports the device as empty. If the device is removed at
-//! that moment, Linux (6.12) deadlocks: the removal holds the memory hot-plug lock and waits for the driver, which waits for that lock.
-//! A block at least as large as its own is offlined first and given afterwards. Linux plugs nothing of a slice smaller than its memory
-//! blocks. So slices must be a power of two.
+//! A device has one block where possible, instead of QEMU's default of 2 MiB. Linux gives blocks smaller than its own
+//! memory blocks one by one, and offlines its own block after the last of them, when QEMU already reports the device as
+//! empty. If the device is removed at that moment, Linux (6.12) deadlocks: the removal holds the memory hot-plug lock
+//! and waits for the driver, which waits for that lock. A block at least as large as its own is offlined first and
+//! given afterwards. Linux plugs nothing of a slice smaller than its memory blocks. So slices must be a power of two.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +97,8 @@ pub(super) fn arguments(names: &Names, ordinal: usize, size: Bytes) -> Value {
     })
 }
 
-/// The device at its address, for the command line of the process that a guest is moved to. The plugged size migrates with the guest.
+/// The device at its address, for the command line of the process that a guest is moved to. The plugged size migrates
+/// with the guest.
 pub(super) fn option(names: &Names, ordinal: usize, address: u64, block: Bytes) -> String {
     let (Names { device, memory, .. }, port) = (names, port(ordinal));
     format!(
@@ -123,7 +125,8 @@ pub(super) fn remove(qmp: &mut Qmp, device: &str, size: Bytes, deadline: Instant
     }
 }
 
-/// Waits until the guest has given the whole device. Returns the plugged size at the end; `None` if the device is removed.
+/// Waits until the guest has given the whole device. Returns the plugged size at the end; `None` if the device is
+/// removed.
 fn plugged(qmp: &mut Qmp, device: &str, deadline: Instant) -> Result<Option<Bytes>, Error> {
     loop {
         let Some(Place::VirtioMem { plugged, .. }) = memory_device::find(qmp, device)? else { return Ok(None) };

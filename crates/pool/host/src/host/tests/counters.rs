@@ -3,7 +3,8 @@
 use super::*;
 use crate::counters::Perf;
 
-/// The host after a restart, with a stand-in for `perf` that reports a training workload whose predicted score is in this range.
+/// The host after a restart, with a stand-in for `perf` that reports a training workload whose predicted score is in
+/// this range.
 fn with_counters(simulated: &Simulated, score: std::ops::RangeInclusive<f64>) -> Host {
     #[derive(serde::Deserialize)]
     struct Workload {

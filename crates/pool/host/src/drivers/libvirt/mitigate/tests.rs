@@ -189,7 +189,8 @@ fn modules_are_memory_bound_to_the_pool_or_moved_from_it() {
     assert_eq!(found, [(1, false, 2, 1), (2, true, 0, 3)]);
 }
 
-/// A guest with two modules as files of a process, with the policies `first` and `second`. `locks` of its slices are locked.
+/// A guest with two modules as files of a process, with the policies `first` and `second`. `locks` of its slices are
+/// locked.
 fn unfinished(directory: &Path, first: &str, second: &str, locks: usize) -> (Connection, Machine, Process) {
     let of_process = directory.join("proc/7");
     std::fs::create_dir_all(of_process.join("fd")).unwrap();

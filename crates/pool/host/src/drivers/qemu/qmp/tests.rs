@@ -7,8 +7,8 @@ use super::*;
 
 const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "capabilities": ["oob"]}}"#;
 
-/// A stand-in for QEMU. Replies to each command with the next of `replies`, in which `ID` is replaced by the command's id; exits after
-/// the last one. Returns the lines that it received.
+/// A stand-in for QEMU. Replies to each command with the next of `replies`, in which `ID` is replaced by the command's
+/// id; exits after the last one. Returns the lines that it received.
 pub(crate) fn qemu(path: &Path, replies: &'static [&'static str]) -> JoinHandle<Vec<String>> {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
