@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// A row is invalid.
     #[error(
-        "row {row} of the ledger {path} is invalid: {why}; restore the ledger from a backup, or create a new pool once no guest uses this one"
+        "the ledger {path} has an invalid row, {row}: {why}; restore the ledger from a backup, or create a new pool once no guest uses this one"
     )]
     Row {
         /// The ledger's file.
