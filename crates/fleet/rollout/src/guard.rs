@@ -232,17 +232,22 @@ pub fn judge(guard: &Guard, machines: &[MachineEvidence], values: Option<&Values
         control_machines: counted[0],
         treated_machines: counted[1],
     };
-    let (verdict, why) = if bounds.lower > margin && limit.is_none_or(|limit| worse * treated > limit) {
+    let (verdict, why) = verdict(&measured, limit.map(|limit| (limit, worse * treated, own.upper)));
+    let why = if guard.watched == Watched::AgentFailures { format!("{why}: {}", failures(machines)) } else { why.to_owned() };
+    judgement(verdict, why, Some(measured))
+}
+
+/// The verdict of a measurement. With a limit on the treated group alone, `limit` is that limit, the group's value and its upper bound.
+fn verdict(measured: &Measurement, limit: Option<(f64, f64, f64)>) -> (Verdict, &'static str) {
+    if measured.harm_lower > measured.margin && limit.is_none_or(|(limit, value, _)| value > limit) {
         (Verdict::Breach, "worse than allowed: the lower bound is above the margin")
-    } else if bounds.upper < margin {
+    } else if measured.harm_upper < measured.margin {
         (Verdict::Pass, "no worse than allowed: the upper bound is below the margin")
-    } else if limit.is_some_and(|limit| own.upper <= limit) {
+    } else if limit.is_some_and(|(limit, _, upper)| upper <= limit) {
         (Verdict::Pass, "within the limit: the upper bound meets it")
     } else {
         (Verdict::Hold, "too early to decide")
-    };
-    let why = if guard.watched == Watched::AgentFailures { format!("{why}: {}", failures(machines)) } else { why.to_owned() };
-    judgement(verdict, why, Some(measured))
+    }
 }
 
 /// The values of a query by machine, or the error of the query.

@@ -22,7 +22,7 @@ mod words;
 
 use ::rollout::stage::Action;
 use arguments::StepCommand;
-use arguments::{Assign, Repository, RolloutCommand, Show, Signing};
+use arguments::{Assign, Repository, RolloutCommand, Show, Signing, Which};
 
 /// Runs a rollout command.
 pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> Result<ExitCode> {
@@ -66,37 +66,42 @@ pub(crate) fn run(config: &Config, format: Format, command: &RolloutCommand) -> 
             print(format, &contents, || contents_text(&contents))?;
         }
         RolloutCommand::Show(arguments) => show(config, format, arguments)?,
-        RolloutCommand::Verify(repository) => {
-            let contents = reader(config, repository)?.contents(false)?;
-            let valid = contents.problems.is_empty();
-            let first = contents.roles.iter().min_by_key(|role| role.expires_unix_s);
-            let until = first.map(|role| format!("; {} expires first, at {}", role.role, rfc3339(role.expires_unix_s))).unwrap_or_default();
-            print(format, &json!({ "ok": valid, "problems": contents.problems, "roles": contents.roles }), || {
-                let problems: String = contents.problems.iter().map(|problem| format!("{problem}\n")).collect();
-                format!("{problems}{} bundles verified{until}\n", contents.bundles.len())
-            })?;
-            return Ok(if valid { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-        }
-        RolloutCommand::Which(arguments) => {
-            let contents = reader(config, &arguments.repository)?.contents(true)?;
-            let assignment = contents.assignment.context("nothing is assigned yet; see `thermocline rollout assign`")?;
-            let which = assignment::assigned(&assignment, &arguments.machine, &arguments.cluster);
-            let version = assignment.version(&arguments.machine, &arguments.cluster);
-            let place = assignment::place_ppm(&assignment.rollout, &arguments.machine);
-            let arm = match which {
-                Group::Bundle(_) => "bundle",
-                Group::Previous => "previous",
-                Group::Control => "control",
-            };
-            let shown =
-                json!({ "machine": arguments.machine, "cluster": arguments.cluster, "arm": arm, "version": version, "place_ppm": place });
-            print(format, &shown, || {
-                let by = version.map_or_else(|| "its configuration file".to_owned(), |version| format!("bundle {version}"));
-                format!("{} follows {by}: among {arm}, at {} of the fleet\n", arguments.machine, RatioPpm(place))
-            })?;
-        }
+        RolloutCommand::Verify(repository) => return verify(config, format, repository),
+        RolloutCommand::Which(arguments) => which(config, format, arguments)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Verifies the whole repository.
+fn verify(config: &Config, format: Format, repository: &Repository) -> Result<ExitCode> {
+    let contents = reader(config, repository)?.contents(false)?;
+    let valid = contents.problems.is_empty();
+    let first = contents.roles.iter().min_by_key(|role| role.expires_unix_s);
+    let until = first.map(|role| format!("; {} expires first, at {}", role.role, rfc3339(role.expires_unix_s))).unwrap_or_default();
+    print(format, &json!({ "ok": valid, "problems": contents.problems, "roles": contents.roles }), || {
+        let problems: String = contents.problems.iter().map(|problem| format!("{problem}\n")).collect();
+        format!("{problems}{} bundles verified{until}\n", contents.bundles.len())
+    })?;
+    Ok(if valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Shows which bundle a machine follows.
+fn which(config: &Config, format: Format, arguments: &Which) -> Result<()> {
+    let contents = reader(config, &arguments.repository)?.contents(true)?;
+    let assignment = contents.assignment.context("nothing is assigned yet; see `thermocline rollout assign`")?;
+    let which = assignment::assigned(&assignment, &arguments.machine, &arguments.cluster);
+    let version = assignment.version(&arguments.machine, &arguments.cluster);
+    let place = assignment::place_ppm(&assignment.rollout, &arguments.machine);
+    let arm = match which {
+        Group::Bundle(_) => "bundle",
+        Group::Previous => "previous",
+        Group::Control => "control",
+    };
+    let shown = json!({ "machine": arguments.machine, "cluster": arguments.cluster, "arm": arm, "version": version, "place_ppm": place });
+    print(format, &shown, || {
+        let by = version.map_or_else(|| "its configuration file".to_owned(), |version| format!("bundle {version}"));
+        format!("{} follows {by}: among {arm}, at {} of the fleet\n", arguments.machine, RatioPpm(place))
+    })
 }
 
 /// Runs a command of a staged rollout.

@@ -24,24 +24,7 @@ pub(crate) fn status(view: &Value) -> String {
     for trouble in machine["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         let _ = writeln!(text, "error: {trouble}");
     }
-    if let Some(why) = view["slow_trouble"].as_str() {
-        let _ = writeln!(text, "nothing is placed in slow memory: {why}");
-    } else if let Some(node) = view["slow"]["node"].as_u64() {
-        let slow = &view["slow"];
-        let (free, total, latency) = (bytes(&slow["free_bytes"]), bytes(&slow["total_bytes"]), count(&slow["latency_ns"]));
-        let from = slow["latency_from"].as_str().unwrap_or("?");
-        let _ = writeln!(text, "slow memory: node {node}, {free} free of {total}, {latency} ns an access by {from}");
-        let costs = &view["costs"];
-        let percent = |key: &str| format!("{:.2}%", costs[key].as_f64().unwrap_or(0.0) * 100.0);
-        let _ = writeln!(
-            text,
-            "sampling: {} of a processor; {} huge pages split, {} collapsed, in {} of the time",
-            percent("rates_cpu_ratio"),
-            count(&costs["rates_splits"]),
-            count(&costs["rates_collapses"]),
-            percent("rates_held_ratio"),
-        );
-    }
+    text += &slow_memory(view);
     text += &rollout(&view["rollout"]);
     let columns = ["policy", "class", "tier", "tracker", "memory", "working", "cold", "far", "saved", "older", "promotions", "stall"];
     text += &row("job", &columns.map(ToOwned::to_owned));
@@ -70,6 +53,30 @@ pub(crate) fn status(view: &Value) -> String {
         }
     }
     text + &totals(&view["totals_by_kind"])
+}
+
+/// The slow node and the cost of sampling; empty without one.
+fn slow_memory(view: &Value) -> String {
+    let mut text = String::new();
+    if let Some(why) = view["slow_trouble"].as_str() {
+        let _ = writeln!(text, "nothing is placed in slow memory: {why}");
+    } else if let Some(node) = view["slow"]["node"].as_u64() {
+        let slow = &view["slow"];
+        let (free, total, latency) = (bytes(&slow["free_bytes"]), bytes(&slow["total_bytes"]), count(&slow["latency_ns"]));
+        let from = slow["latency_from"].as_str().unwrap_or("?");
+        let _ = writeln!(text, "slow memory: node {node}, {free} free of {total}, {latency} ns an access by {from}");
+        let costs = &view["costs"];
+        let percent = |key: &str| format!("{:.2}%", costs[key].as_f64().unwrap_or(0.0) * 100.0);
+        let _ = writeln!(
+            text,
+            "sampling: {} of a processor; {} huge pages split, {} collapsed, in {} of the time",
+            percent("rates_cpu_ratio"),
+            count(&costs["rates_splits"]),
+            count(&costs["rates_collapses"]),
+            percent("rates_held_ratio"),
+        );
+    }
+    text
 }
 
 /// The parameters in effect, if the agent follows a rollout.

@@ -52,7 +52,7 @@ pub(super) fn simulate(format: Format, arguments: &Simulate) -> Result<()> {
     let (vms, assumed) = vms(&trace, arguments)?;
     let predictions = trained.as_ref().map(|trained| trained.predict(&vms, &trace, arguments)).unwrap_or_default();
     let vms = match &trained {
-        Some(trained) => trained.from_first_model(vms)?,
+        Some(trained) => trained.since_first_model(vms)?,
         None => vms,
     };
     let clusters = clusters(vms, &trace, &site, arguments);

@@ -12,7 +12,6 @@ use units::{Pages, RatioPpm};
 use super::affordance::Affordance;
 
 /// The trackers of page ages.
-
 pub struct TrackersInUse {
     /// What the kernel offers.
     pub offer: Offer,

@@ -66,7 +66,7 @@ impl TrainedModels {
     }
 
     /// The VMs that arrive after the first model became valid, and those that run at that time, as if they arrived then.
-    pub(super) fn from_first_model(&self, mut vms: Vec<Vm>) -> Result<Vec<Vm>> {
+    pub(super) fn since_first_model(&self, mut vms: Vec<Vm>) -> Result<Vec<Vm>> {
         let begins = self.begins();
         vms.retain(|vm| vm.departure.is_none_or(|departure| departure > begins));
         if vms.last().is_none_or(|last| last.arrival < begins) {
