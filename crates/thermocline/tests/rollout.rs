@@ -41,12 +41,12 @@ fn an_operators_day() {
     std::fs::write(at.join("bundle.toml"), BUNDLE).unwrap();
     std::fs::write(at.join("wrong.toml"), BUNDLE.replace("98%", "20%").replace("percentile", "percentil\" = 1\n\"x")).unwrap();
 
-    check(at, "rollout keygen keys --dry-run", &["root", "would be made"]);
+    check(at, "rollout keygen keys --dry-run", &["root", "would be created"]);
     assert!(!at.join("keys").exists());
-    check(at, "rollout keygen keys", &["keys/root-1.pk8", "keys/timestamp.pk8", "keep the root's keys offline"]);
+    check(at, "rollout keygen keys", &["keys/root-1.pk8", "keys/timestamp.pk8", "keep the root keys offline"]);
     refused(at, "rollout keygen keys", &["exists"]);
     refused(at, &format!("rollout list {here}"), &["root.json"]);
-    check(at, &format!("rollout init {signed}"), &["trust root.json"]);
+    check(at, &format!("rollout init {signed}"), &["copy root.json to each machine"]);
     refused(at, &format!("rollout init {signed}"), &["holds a repository already"]);
 
     refused(at, &format!("rollout publish wrong.toml {signed}"), &["wrong.toml"]);
@@ -55,7 +55,7 @@ fn an_operators_day() {
     check(at, &format!("rollout publish bundle.toml {signed}"), &["bundle 7 (k98), valid until 2226-01-01T00:00:00Z"]);
     refused(at, &format!("rollout publish bundle.toml {signed}"), &["write version = 8"]);
     check(at, &format!("rollout show {here}"), &["percentile = \"98%\"", "version = 7"]);
-    refused(at, &format!("rollout show 8 {here}"), &["there are: 7"]);
+    refused(at, &format!("rollout show 8 {here}"), &["published are: 7"]);
 
     refused(at, &format!("rollout which m1 {here}"), &["nothing is assigned yet"]);
     let assign = format!("rollout assign --rollout r --bundle 7 --share 100% --control 0% --stage fleet {signed}");
@@ -69,7 +69,7 @@ fn an_operators_day() {
     check(at, &format!("rollout which m1 {here}"), &["m1 follows its configuration file"]);
 
     check(at, "rollout keygen new", &["new/root-1.pk8"]);
-    check(at, &format!("rollout rotate --new-keys new {signed}"), &["the old keys sign nothing any more"]);
+    check(at, &format!("rollout rotate --new-keys new {signed}"), &["the old keys are no longer valid"]);
     refused(at, &format!("rollout refresh {signed}"), &["0 of the 1 keys"]);
     check(at, &format!("rollout refresh {here} --keys new"), &["signatures renewed"]);
     let (_, text) = thermocline(at, &format!("--format json rollout list {here}"));

@@ -121,8 +121,8 @@ fn a_good_bundle_goes_all_the_way() {
     let at = directory.path();
     published(at);
     let step = format!("rollout step {SIGNED} --trace traces");
-    refused(at, &step, &["there has been no rollout"]);
-    refused(at, &format!("rollout start 8 {SIGNED}"), &["bundle 8 is not published; there are: 7"]);
+    refused(at, &step, &["no rollout was started"]);
+    refused(at, &format!("rollout start 8 {SIGNED}"), &["bundle 8 is not published; published are: 7"]);
     check(at, "rollout plan plan.toml", &["plan.toml is sound: 2 stages, 2 guards"]);
     std::fs::write(at.join("default.toml"), check(at, "rollout plan", &["qualification"])).unwrap();
     check(at, "rollout plan default.toml", &["default.toml is sound"]);
