@@ -129,7 +129,7 @@ def _unknown_key(cases: Cases) -> list[str]:
 def _damon_busy(cases: Cases) -> list[str]:
     cases.settings["agent.tracker"] = "damon"
     cases.guest.write(f"{_DAMON}/nr_kdamonds", "1")
-    wrong = cases.fails(cases.run(*_RUN), "DAMON is used by someone else", "choose another tracker")
+    wrong = cases.fails(cases.run(*_RUN), "DAMON is used by another process", "choose another tracker")
     if cases.guest.number(f"{_DAMON}/nr_kdamonds") != 1:
         wrong.append("removed the other user's kdamond")
     cases.guest.write(f"{_DAMON}/nr_kdamonds", "0")
