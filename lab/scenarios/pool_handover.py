@@ -81,7 +81,7 @@ def run(lab: Lab) -> dict[str, Any]:
     lab.at_most("free_slices_with_data", turns.free_dirty, 0)
     lab.at_most("slices left", turns.left_mapped, 0)
     lab.holds(
-        "short", "slices wanted" in turns.refusal, f"no free slices, but the start was not refused: {turns.refusal}"
+        "short", "slices requested" in turns.refusal, f"no free slices, but the start was not refused: {turns.refusal}"
     )
     return figures
 
