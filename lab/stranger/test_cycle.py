@@ -31,14 +31,14 @@ from pool_client.models import (
     Assignment,
     AssignRequest,
     Code,
+    ErrorResponse,
     Lease,
     LeaseRequest,
-    Offlined,
-    OfflineFailed,
+    OfflinedRequest,
+    OfflineFailedRequest,
     PoolStatus,
-    Refused,
-    Renewed,
     RenewRequest,
+    RenewResponse,
 )
 
 PROGRAM = os.environ["THERMOCLINE"]
@@ -105,7 +105,7 @@ def test_cycle_of_a_slice(manager: tuple[str, Path]) -> None:
     assert isinstance(given, Assignment) and len(given.slices) == 2
     assert assign.sync("a", client=a, body=body) == given
     owners = permissions.sync(client=b)
-    assert owners is not None and not isinstance(owners, Refused) and owners.emcs[0].owners == ["a", "a"]
+    assert owners is not None and not isinstance(owners, ErrorResponse) and owners.emcs[0].owners == ["a", "a"]
 
     files = [Path(each.path).open("r+b") for each in given.slices]  # noqa: SIM115
     for file in files:
@@ -116,7 +116,7 @@ def test_cycle_of_a_slice(manager: tuple[str, Path]) -> None:
     # Another host's epoch or slices: refused with a machine-readable code.
     refused = give_back.sync_detailed("a", "vm one", client=b, epoch=epoch, request="2")
     assert refused.status_code == HTTPStatus.FORBIDDEN
-    assert isinstance(refused.parsed, Refused) and refused.parsed.error == Code.FORBIDDEN
+    assert isinstance(refused.parsed, ErrorResponse) and refused.parsed.error == Code.FORBIDDEN
     other = lease(b, "b").epoch
     request = AssignRequest(epoch=other, request="1", vm="other", slices=1)
     short = assign.sync_detailed("b", client=b, body=request)
@@ -124,14 +124,14 @@ def test_cycle_of_a_slice(manager: tuple[str, Path]) -> None:
 
     assert give_back.sync("a", "vm one", client=a, epoch=epoch, request="3") is not None
     renewed = renew_lease.sync("a", client=a, body=RenewRequest(epoch=epoch))
-    assert isinstance(renewed, Renewed) and len(renewed.work) == 2
+    assert isinstance(renewed, RenewResponse) and len(renewed.work) == 2
     first = renewed.work[0].slice_
-    busy = OfflineFailed(epoch=epoch, generation=first.generation, why="the guest is full")
+    busy = OfflineFailedRequest(epoch=epoch, generation=first.generation, why="the guest is full")
     slice_offline_failed.sync("a", first.emc, first.index, client=a, body=busy)
     assert [stuck.why for stuck in status(a).stuck] == ["the guest is full"]
     for work, file in zip(renewed.work, files, strict=True):
         file.close()
-        done = Offlined(epoch=epoch, generation=work.slice_.generation)
+        done = OfflinedRequest(epoch=epoch, generation=work.slice_.generation)
         slice_offlined.sync("a", work.slice_.emc, work.slice_.index, client=a, body=done)
     deadline = time.monotonic() + 60
     while status(b).slices.free < 2:
