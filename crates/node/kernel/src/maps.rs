@@ -83,7 +83,7 @@ pub enum Kind {
     /// A file. Written pages of a private mapping are anonymous.
     File,
     /// Shared memory, which is swappable: `MAP_SHARED` without a file, `memfd_create(2)`, System V, and files in `/dev/shm`.
-    /// Files of another tmpfs look like files on disk in this file and are [`Kind::File`].
+    /// Files of another tmpfs cannot be distinguished from files on disk and are [`Kind::File`].
     Shared,
     /// The kernel's pages (`[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`) and hugetlbfs, which cannot be paged out.
     Special,

@@ -13,11 +13,11 @@ use kernel::pagemap::{Entry, Pagemap};
 
 use crate::{Check, ensure};
 
-/// Its memory, in MiB.
+/// The workload's memory, in MiB.
 pub(crate) const MIB: usize = 32;
 
-/// The observed process: fills its memory, says where it lies, and touches each page from one index to another on
-/// demand. Ends with its standard input.
+/// The observed process: fills its memory, prints its address, and touches a range of pages on request. Exits when its standard
+/// input is closed.
 pub(crate) fn workload() -> ExitCode {
     let page = usize::try_from(kernel::page_size().bytes()).unwrap_or(4096);
     // Memory is charged to the cgroup that its process is in at the first touch, so the move there comes first.
@@ -43,8 +43,8 @@ pub(crate) fn workload() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Makes the processor look page tables up again, so that the next access sets the accessed bit: the kernel clears it
-/// without a flush, but unmapping so much flushes everything. An allocation of over 32 MiB is always a mapping of its own.
+/// Flushes the TLB, so that the next access sets the accessed bit: the kernel clears the bit without a flush. Unmapping a large
+/// range flushes all entries, and an allocation of over 32 MiB is always a separate mapping.
 fn forget_translations() {
     let mut wide = vec![0_u8; 40 << 20];
     for end in [0, (40 << 20) - 1] {

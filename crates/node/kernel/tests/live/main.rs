@@ -1,9 +1,8 @@
-//! The handles against a real kernel, with a process of known memory as the object.
+//! Tests of the handles on a real kernel, with a process of known memory.
 //!
-//! It makes cgroups, pages memory out and starts kdamonds, so it runs only where `KERNEL_LIVE=1` says that the
-//! machine is there for that: a lab guest, as root, with cgroup v2, debugfs and a swap device in use. An interface
-//! that the guest's kernel lacks is skipped and named; everything else must work. Arguments name the checks to make, all
-//! without.
+//! They create cgroups, page out memory and start kdamonds, and therefore run only with `KERNEL_LIVE=1`: in a lab guest, as root,
+//! with cgroup v2, debugfs and an active swap device. An interface that the kernel lacks is skipped and reported; everything else
+//! must pass. Arguments select checks; without arguments all run.
 
 mod job;
 mod slow;
@@ -76,7 +75,7 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String>
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// Asks until the answer is yes.
+/// Polls until the condition holds.
 fn wait_for(what: &str, mut is_so: impl FnMut() -> kernel::Result<bool>) -> Check {
     let begin = Instant::now();
     while !is_so()? {
@@ -114,7 +113,7 @@ fn features(roots: &Roots) -> Check {
     Ok(())
 }
 
-/// Memory goes past zswap to the swap device and comes back; the device's counters tell what that took.
+/// Memory is swapped out to the device without zswap and swapped in; the device's counters show the latency.
 fn block(roots: &Roots) -> Check {
     let area = swap::read(roots)?.into_iter().next().ok_or("no swap area")?;
     let device = BlockDevice::under_swap(roots, &area)?;
@@ -129,7 +128,7 @@ fn block(roots: &Roots) -> Check {
     let page = kernel::page_size().bytes();
     let before = device.stat()?;
     PidFd::open(job.pid())?.advise_pageout(&[job.range(0, job.pages)])?;
-    // Pages that went to a device are let go by a reclaim after they were written.
+    // Pages written to a device are freed by a reclaim after the write.
     wait_for("pages to leave the swap cache", || {
         job.cgroup.reclaim(Bytes::mib(MIB as u64), None)?;
         Ok(job.cgroup.stat()?.swapcached == Some(Bytes::ZERO))
@@ -190,7 +189,7 @@ fn cgroup_files(roots: &Roots) -> Check {
     Ok(())
 }
 
-/// Pages of the cgroup that reclaim has looked at.
+/// Pages of the cgroup that reclaim has scanned.
 fn pgscan(cgroup: &Cgroup) -> Result<Option<u64>, Box<dyn StdError>> {
     let stat = kernel::file::read(&cgroup.path().join("memory.stat"), kernel::file::SMALL)?;
     Ok(stat.lines().find_map(|line| line.strip_prefix("pgscan ")).map(str::parse).transpose()?)
@@ -221,7 +220,7 @@ fn cgroup_kill(roots: &Roots) -> Check {
     ensure(old.current().is_err_and(|error| error.is_gone()), || "a removed cgroup still reads".into())?;
     let new = cgroup::create(&CgroupRoot::probe(roots)?, "/live-kill")?;
     ensure(new.id() != old.id(), || "an id was given twice".into())?;
-    ensure(old.kill().is_err_and(|error| error.is_gone()), || "the new cgroup was taken for the old".into())?;
+    ensure(old.kill().is_err_and(|error| error.is_gone()), || "the recreated cgroup was mistaken for the removed one".into())?;
     ensure(process::stat(roots, job.pid()).is_err_and(|error| error.is_gone()), || "the process still has a stat".into())?;
     Ok(new.remove()?)
 }
@@ -310,7 +309,7 @@ fn page_idle(roots: &Roots) -> Check {
     let resting = count(&frames[job.pages / 4..])?.iter().filter(|idle| **idle).count();
     let rest = job.pages - job.pages / 4;
     println!("live: idle: {touched} of {} touched, {resting} of {rest} others", job.pages / 4);
-    ensure(touched == 0 && resting * 1000 >= rest * 995, || "the bitmap does not tell what was touched".into())?;
+    ensure(touched == 0 && resting * 1000 >= rest * 995, || "the bitmap does not show the touched pages".into())?;
     let mut flag = [0];
     flags.read_chunk(frames[0], &mut flag)?;
     Ok(ensure(flag[0] & KPF_LRU != 0, || format!("flags {:#x}", flag[0]))?)

@@ -13,10 +13,10 @@ use units::Bytes;
 use crate::job::Job;
 use crate::{Check, ensure, free_damon};
 
-/// The time from look to look.
-const LOOK: Duration = Duration::from_millis(500);
+/// The sampling interval.
+const INTERVAL: Duration = Duration::from_millis(500);
 
-/// When the pages of the second group are touched, in looks since the start. Two looks or more lie between.
+/// When the pages of the second group are touched, in sampling intervals since the start; at least two apart.
 const TOUCHED_AT: [u32; 3] = [3, 6, 9];
 
 /// Pages in each group.
@@ -41,46 +41,46 @@ pub(crate) fn points(roots: &Roots) -> Check {
         Points { pid: still.pid(), addresses: adjacent(&still) },
         Points { pid: ending.pid(), addresses: adjacent(&ending)[..2].to_vec() },
     ];
-    let session = damon.watch_points(LOOK, &points)?;
+    let session = damon.watch_points(INTERVAL, &points)?;
     let begin = Instant::now();
     let first = watch(&session, &mut job, begin)?;
-    println!("live: {} looks in {:?}: {:?}", first.samples, first.taken_at - begin, first.accessed);
+    println!("live: {} samples in {:?}: {:?}", first.samples, first.taken_at - begin, first.accessed);
     ensure(first.accessed.iter().all(Option::is_some), || "a living process was left out".into())?;
     compare(&first)?;
-    // No clock counts the looks, but one bounds them.
-    let elapsed = (first.taken_at - begin).as_millis() / LOOK.as_millis() + 1;
-    ensure(u128::from(first.samples) <= elapsed, || format!("{} looks in the time of {elapsed}", first.samples))?;
+    // The elapsed time bounds the number of samples.
+    let elapsed = (first.taken_at - begin).as_millis() / INTERVAL.as_millis() + 1;
+    ensure(u128::from(first.samples) <= elapsed, || format!("{} samples in the time of {elapsed}", first.samples))?;
     ending.child.kill()?;
     ending.child.wait()?;
     let second = session.counts()?;
-    println!("live: then {} looks: {:?}", second.samples, second.accessed);
+    println!("live: then {} samples: {:?}", second.samples, second.accessed);
     ensure(second.samples > first.samples && second.accessed[2].is_none(), || "the end of a process went unnoticed".into())?;
     // The agent dies here: nothing of it runs any more that could take the kdamond down.
     std::mem::forget(session);
     let pids: Vec<i32> = points.iter().map(|points| points.pid).collect();
     ensure(matches!(Damon::reap(roots, &pids[..2]), Err(Error::Busy { .. })), || "another's kdamond was reaped".into())?;
     ensure(Damon::reap(roots, &pids)? == 1, || "our kdamond was not reaped".into())?;
-    let mut again = Damon::probe(roots)?.watch_points(LOOK, &points[..1])?;
-    ensure(again.counts()?.samples >= 2, || "no looks".into())?;
+    let mut again = Damon::probe(roots)?.watch_points(INTERVAL, &points[..1])?;
+    ensure(again.counts()?.samples >= 2, || "no samples".into())?;
     Ok(again.stop()?)
 }
 
-/// Touches the job's pages until the session has told its counts.
+/// Touches the job's pages until the session has returned its counts.
 fn watch(session: &PointSession, job: &mut Job, begin: Instant) -> Result<Counts, Box<dyn std::error::Error>> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let touching = scope.spawn(|| -> Result<(), String> {
             let mut rounds = TOUCHED_AT.into_iter().peekable();
             while !done.load(Ordering::Relaxed) {
-                let due = rounds.next_if(|look| begin.elapsed() >= LOOK * *look).is_some();
+                let due = rounds.next_if(|round| begin.elapsed() >= INTERVAL * *round).is_some();
                 let pages = if due { 2 * GROUP } else { GROUP };
                 job.touch(0, 2 * pages).map_err(|error| error.to_string())?;
-                std::thread::sleep(LOOK / 8);
+                std::thread::sleep(INTERVAL / 8);
             }
             ensure(rounds.next().is_none(), || "counted before all was touched".into())
         });
         // The pace is what is counted here.
-        std::thread::sleep(LOOK * (TOUCHED_AT[2] + 2));
+        std::thread::sleep(INTERVAL * (TOUCHED_AT[2] + 2));
         let counts = session.counts();
         done.store(true, Ordering::Relaxed);
         touching.join().map_err(|_| "the touching thread panicked")??;
@@ -88,14 +88,14 @@ fn watch(session: &PointSession, job: &mut Job, begin: Instant) -> Result<Counts
     })
 }
 
-/// What is touched always was seen by every look; what was touched three times, three times; and the rest never.
+/// Pages that are touched continuously are found accessed by every sample, those touched three times by three, the rest by none.
 fn compare(counts: &Counts) -> Check {
     let [Some(busy), Some(still), Some(ending)] = &counts.accessed[..] else { return Err("three processes".into()) };
     let always = &busy[..GROUP];
-    // The first look may come before the first touch.
+    // The first sample may precede the first touch.
     ensure(always.iter().all(|count| *count + 1 >= counts.samples && *count <= counts.samples), || format!("touched always: {always:?}"))?;
     let thrice = &busy[GROUP..2 * GROUP];
-    // A touch between a look and the clearing of the bit goes unseen.
+    // A touch between the sample and the clearing of the bit is not counted.
     ensure(thrice.iter().all(|count| (2..=3).contains(count)), || format!("touched thrice: {thrice:?}"))?;
     let never = busy[2 * GROUP..].iter().chain(still).chain(ending);
     Ok(ensure(never.clone().all(|count| *count == 0), || format!("never touched: {:?}", never.collect::<Vec<_>>()))?)
@@ -107,7 +107,7 @@ pub(crate) fn nodes(roots: &Roots) -> Check {
     println!("live: {nodes:?}");
     println!("live: {:?} {:?}", numa::tiers(roots)?, numa::balancing(roots)?);
     println!("live: thp {:?}, devices {:?}, {:?}", thp::settings(roots)?, cxl::devices(roots)?, perf::access_sampling(roots)?);
-    ensure(nodes.iter().any(|node| !node.cpus.is_empty() && node.total > Bytes::ZERO), || "no node of ours".into())?;
+    ensure(nodes.iter().any(|node| !node.cpus.is_empty() && node.total > Bytes::ZERO), || "no node with processors and memory".into())?;
     ensure(nodes.iter().all(|node| node.free <= node.total && node.distance_to(node.id) == Some(10)), || "odd nodes".into())?;
     let tiers = numa::tiers(roots)?;
     let in_tier = |id| tiers.is_empty() || tiers.iter().any(|tier| tier.nodes.contains(&id));
@@ -152,7 +152,7 @@ pub(crate) fn huge_pages(roots: &Roots) -> Check {
     Ok(ensure(gone.as_ref().is_err_and(Error::is_gone), || format!("a process that has ended: {gone:?}"))?)
 }
 
-/// Huge pages go to the slow node and come home whole, one address for each.
+/// Huge pages are demoted to the slow node and promoted whole, by one address each.
 pub(crate) fn move_pages(roots: &Roots) -> Check {
     let nodes = numa::nodes(roots)?;
     let mut job = Job::start(roots, "/live-move")?;
