@@ -11,6 +11,8 @@
 //! - Only jobs that a rule names are acted upon; classes `off` and `observe` never are.
 //! - Time is an argument of each step. The clock is injected when the agent is created.
 
+#![deny(missing_docs)]
+
 pub mod actuators;
 pub mod context;
 pub mod controllers;
