@@ -1,9 +1,9 @@
 """Records one short journal per set of controllers: the golden journals of `crates/node/agent/tests`.
 
 The first guest runs jobs under the policies `pressure`, `auto` and `background`, one of them with incompressible
-memory. A bundle comes into effect, a job goes to the background and returns, and the agent is killed and started again. The
-second guest has a slow memory node and a job under policy `slowdown`. Both journals must replay to the same decisions
-and contain decisions of every controller.
+memory. A bundle comes into effect, a job goes to the background and returns, and the agent is killed and started
+again. The second guest has a slow memory node and a job under policy `slowdown`. Both journals must replay to the same
+decisions and contain decisions of every controller.
 
 To renew the golden files, copy the journals of the results directory; longer ones are cut at the end of a line.
 """
