@@ -250,7 +250,7 @@ fn share(slowdown: RatioPpm, rates: &[BlockRate], (found, sampled): (Bytes, Byte
 
 #[cfg(test)]
 mod tests {
-    use policy::slowdown::rate::{Estimate, Looks};
+    use policy::slowdown::rate::{BitSamples, Estimate};
     use units::AccessRate;
 
     use super::*;
@@ -259,7 +259,7 @@ mod tests {
         let start = number * blocks::BLOCK_BYTES;
         let block = Block { pid: 7, start, end: start + blocks::BLOCK_BYTES, first: start, bytes: Bytes::mib(2), huge: true, node: 0 };
         let estimate = Estimate { mean: AccessRate::ZERO, upper: upper.map(AccessRate::per_second) };
-        BlockRate { block, estimate, samples: Looks { taken: 10, accessed: 0 }, parts: None }
+        BlockRate { block, estimate, samples: BitSamples { taken: 10, accessed: 0 }, parts: None }
     }
 
     /// Checks the shares at 3, 6 and 10 % of sampled blocks with these upper bounds, half of the blocks found.

@@ -1,7 +1,7 @@
 //! Moving a job's memory out, with the kernel's counters read before and after: what several controllers share.
 
 use kernel::zswap::Zswap;
-use policy::balance::Lean;
+use policy::balance::AnonFileBias;
 use units::{Bytes, Pages};
 
 use crate::actuators::lru;
@@ -75,10 +75,10 @@ pub fn note_stored(job: &mut Job, before: &Counted, after: &Counted) {
 ///
 /// # Errors
 /// If the request cannot be made.
-pub fn reclaim(job: &Job, amount: Bytes, bias: Lean) -> kernel::Result<()> {
+pub fn reclaim(job: &Job, amount: Bytes, bias: AnonFileBias) -> kernel::Result<()> {
     let swappiness = match bias {
-        Lean::FileOnly => 0,
-        Lean::Swappiness(swappiness) => swappiness,
+        AnonFileBias::FileOnly => 0,
+        AnonFileBias::Swappiness(swappiness) => swappiness,
     };
     lru::reclaim_step(job.path(), amount, swappiness).map_err(|source| kernel::Error::Io {
         path: job.cgroup.path().to_owned(),

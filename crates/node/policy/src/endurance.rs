@@ -1,14 +1,13 @@
-//! What may be written to a swap device: its endurance as a budget (001 sections 2.5 and 4).
+//! Write budget of a swap device (TMO sections 2.5 and 4).
 //!
-//! An SSD is rated for a number of bytes written over its life. That rating per day is poured into a bucket at an
-//! even rate; what offloading writes is taken out. The bucket holds a burst at most, so that a quiet night does not
-//! buy a stormy day. The kernel may write more than it was asked for: the bucket then goes into debt, and nothing is
-//! available until that is paid back.
+//! An SSD is rated for a number of bytes written over its life. A token bucket fills at this rate per day; offloading takes out what
+//! it writes. The bucket holds at most a burst, so that idle days do not accumulate. The kernel may write more than was requested:
+//! the level is then negative, and nothing is available until the debt is repaid.
 //!
 //! # Properties
-//! Each is a test of that name: over any time, spending within what is available stays at or under burst plus rate
-//! times time, to the byte; debt is paid back first; remainders are kept, however often the bucket is looked at; a
-//! clock that goes back is tolerated; a budget of zero gives nothing ever; a restart loses nothing.
+//! Each is a test of this name: over any time, spending within what is available stays at or below burst plus rate times time, to the
+//! byte; debt is repaid first; remainders are kept, however often the bucket is read; a clock that goes backwards is tolerated; a
+//! budget of zero permits no write; a restart loses nothing.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,48 +15,48 @@ use units::Bytes;
 
 const MS_PER_DAY: u64 = 86_400_000;
 
-/// What an operator may choose.
+/// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Params {
-    /// Bytes that may be written per day: the device's rating. Zero forbids writing.
+    /// Bytes that may be written per day: the device's rating. Zero permits no write.
     pub bytes_per_day: Bytes,
-    /// The most that may be written at once: what a bucket holds.
+    /// The capacity of the bucket: the most that may be written at once.
     pub burst: Bytes,
 }
 
-/// What is left to write. It must survive a restart, or every restart would buy another burst.
+/// The remaining budget. It must survive a restart, or every restart would add a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// Whole bytes left; negative while in debt.
+    /// Whole bytes left; negative means debt.
     level: i64,
-    /// The part of a byte that has been poured in beyond `level`, in bytes per [`MS_PER_DAY`].
+    /// The fraction of a byte beyond `level`, in bytes per [`MS_PER_DAY`].
     part: u64,
-    /// When `level` was true, in the caller's milliseconds.
+    /// The time of `level`, in the caller's milliseconds.
     at_ms: u64,
 }
 
 impl Bucket {
-    /// A full bucket, for a machine or job seen for the first time; empty where nothing may be written.
+    /// Returns a full bucket, for a machine or job observed for the first time; empty if the rate is zero.
     #[must_use]
     pub fn full(params: &Params, now_ms: u64) -> Self {
         Self { level: capacity(params), part: 0, at_ms: now_ms }
     }
 
-    /// Bytes that may be written now; zero while in debt.
+    /// Returns the bytes that may be written now; zero in debt.
     #[must_use]
     pub fn available(&self, params: &Params, now_ms: u64) -> Bytes {
         Bytes(u64::try_from(self.poured(params, now_ms).level).unwrap_or(0))
     }
 
-    /// Takes out what was written, even where it was more than available.
+    /// Subtracts what was written, even if it exceeds what was available.
     pub fn spend(&mut self, params: &Params, now_ms: u64, written: Bytes) {
         let poured = self.poured(params, now_ms);
         let level = poured.level.saturating_sub_unsigned(written.0);
         *self = Self { level, ..poured };
     }
 
-    /// This bucket with what has been poured in until now, and no more than it holds: the parameters may have changed
-    /// since. A clock that went back pours nothing, and time counts from there: what it passes again is poured again.
+    /// Returns the bucket at `now_ms`, limited to its capacity, because the parameters may have changed. If the clock went backwards,
+    /// nothing is added, and time counts from `now_ms`.
     fn poured(self, params: &Params, now_ms: u64) -> Self {
         let elapsed_ms = now_ms.saturating_sub(self.at_ms);
         let parts = u128::from(elapsed_ms) * u128::from(params.bytes_per_day.0) + u128::from(self.part.min(MS_PER_DAY - 1));
@@ -69,7 +68,7 @@ impl Bucket {
     }
 }
 
-/// What a bucket holds.
+/// Returns the capacity of a bucket.
 fn capacity(params: &Params) -> i64 {
     if params.bytes_per_day == Bytes::ZERO { 0 } else { i64::try_from(params.burst.0).unwrap_or(i64::MAX) }
 }

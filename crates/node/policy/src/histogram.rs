@@ -1,8 +1,8 @@
-//! Age histograms: what trackers measure and controllers read.
+//! Age histograms, which trackers measure and controllers read.
 //!
-//! Trackers count pages at all 256 ages ([`AgeCounts`]); policies, the journal and traces see them folded into the
-//! thresholds' buckets ([`Histogram`]). A cold-age histogram counts pages by their age now (000 section 4.4); a
-//! promotion histogram counts accesses by the page's age when it was accessed (000 section 4.3).
+//! Trackers count pages at all 256 ages ([`AgeCounts`]); policies, the journal and traces use them folded into the buckets of the
+//! thresholds ([`Histogram`]). A cold-age histogram counts pages by their current age (SDFM section 4.4); a promotion histogram counts
+//! accesses by the age of the page at the access (SDFM section 4.3).
 
 use serde::{Deserialize, Serialize};
 
@@ -20,43 +20,43 @@ impl Default for AgeCounts {
 }
 
 impl AgeCounts {
-    /// Counts `pages` more at `age`.
+    /// Adds `pages` at `age`.
     pub fn add(&mut self, age: Age, pages: Pages) {
         let slot = &mut self.0[usize::from(age.0)];
         *slot = slot.saturating_add(pages.0);
     }
 
-    /// Pages of exactly this age.
+    /// Returns the pages of exactly this age.
     #[must_use]
     pub fn at(&self, age: Age) -> Pages {
         Pages(self.0[usize::from(age.0)])
     }
 
-    /// Pages of this age or older.
+    /// Returns the pages of this age or older.
     #[must_use]
     pub fn at_least(&self, age: Age) -> Pages {
         self.0[usize::from(age.0)..].iter().map(|&n| Pages(n)).sum()
     }
 
-    /// All pages.
+    /// Returns the number of all pages.
     #[must_use]
     pub fn total(&self) -> Pages {
         self.at_least(Age(0))
     }
 
-    /// Ages that have pages, youngest first.
+    /// Returns the ages that have pages, youngest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Age, Pages)> + '_ {
         (0u8..=255).zip(self.0.iter()).filter(|&(_, &n)| n > 0).map(|(age, &n)| (Age(age), Pages(n)))
     }
 
-    /// Counts everything in `other` as well.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (age, pages) in other.iter() {
             self.add(age, pages);
         }
     }
 
-    /// Every page one scan older; the two oldest ages become one.
+    /// Makes every page one scan older; the two oldest ages are merged.
     pub fn grow_older(&mut self) {
         let oldest = self.0[254].saturating_add(self.0[255]);
         self.0.copy_within(0..255, 1);
@@ -64,12 +64,12 @@ impl AgeCounts {
         self.0[255] = oldest;
     }
 
-    /// Takes up to `pages` away, youngest ages first, and returns what was taken.
+    /// Removes up to `pages`, youngest ages first, and returns what was removed.
     pub fn take_youngest(&mut self, pages: Pages) -> Self {
         self.take(pages, 0..=255)
     }
 
-    /// Takes up to `pages` away, oldest ages first, and returns what was taken.
+    /// Removes up to `pages`, oldest ages first, and returns what was removed.
     pub fn take_oldest(&mut self, pages: Pages) -> Self {
         self.take(pages, (0..=255).rev())
     }
@@ -90,12 +90,12 @@ impl AgeCounts {
         taken
     }
 
-    /// Counts one page for each byte, the byte being its age.
+    /// Adds one page for each byte; the byte is its age.
     ///
-    /// Four partial histograms break the chain of dependent increments that runs of equal ages, the normal case in
-    /// memory, would otherwise make: each increment of the same counter waits for the store of the one before.
+    /// Runs of equal ages are common, and successive increments of one counter wait for the previous store. Four partial histograms
+    /// break this dependency.
     pub fn fold(&mut self, ages: &[u8]) {
-        // A part must not overflow 32 bits, so the slice is taken in blocks far below 2^32.
+        // A partial count must not overflow 32 bits, so the slice is processed in blocks far below 2^32.
         for block in ages.chunks(1 << 30) {
             let mut parts = [[0u32; 256]; 4];
             let mut quads = block.chunks_exact(4);
@@ -115,8 +115,8 @@ impl AgeCounts {
     }
 }
 
-/// Pages by threshold: bucket 0 is younger than every threshold, bucket `i` lies at or above threshold `i - 1` and
-/// below threshold `i`, the last bucket is at or above the oldest.
+/// Pages by threshold: bucket 0 is younger than every threshold, bucket `i` is at or above threshold `i - 1` and below threshold `i`,
+/// the last bucket is at or above the oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
 pub struct Histogram {
@@ -125,7 +125,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// An empty histogram over `thresholds`.
+    /// Returns an empty histogram over `thresholds`.
     #[must_use]
     pub fn empty(thresholds: &Thresholds) -> Self {
         Self { buckets: [0; THRESHOLDS_MAX + 1], len: thresholds.len() + 1 }
@@ -145,31 +145,31 @@ impl Histogram {
         histogram
     }
 
-    /// The buckets, one more than there are thresholds.
+    /// Returns the buckets, one more than thresholds.
     #[must_use]
     pub fn buckets(&self) -> &[u64] {
         &self.buckets[..self.len]
     }
 
-    /// Pages younger than every threshold. Of a cold-age histogram, this is the working set (000 section 4.2).
+    /// Returns the pages younger than every threshold. In a cold-age histogram this is the working set (SDFM section 4.2).
     #[must_use]
     pub fn below_first(&self) -> Pages {
         Pages(self.buckets[0])
     }
 
-    /// Pages at or above threshold `index`; zero past the last.
+    /// Returns the pages at or above threshold `index`; zero past the last.
     #[must_use]
     pub fn at_or_above(&self, index: usize) -> Pages {
         self.buckets().iter().skip(index + 1).map(|&n| Pages(n)).sum()
     }
 
-    /// Whether this histogram was folded over a set of that many thresholds.
+    /// Whether this histogram has the buckets of a set of this size.
     #[must_use]
     pub fn fits(&self, thresholds: &Thresholds) -> bool {
         self.len == thresholds.len() + 1
     }
 
-    /// Counts everything in `other` as well; both are over the same thresholds.
+    /// Adds the counts of `other`, which must have the same thresholds.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets) {
             *mine = mine.saturating_add(theirs);
@@ -177,7 +177,7 @@ impl Histogram {
     }
 }
 
-/// A list of buckets that no set of thresholds could have made.
+/// A number of buckets that no set of thresholds has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketCountError(usize);
 
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_data_is_checked() {
+    fn invalid_bucket_counts_are_refused() {
         let parse = |text: &str| serde_json::from_str::<Histogram>(text).is_ok();
         assert!(parse("[1,2,3]"));
         for bad in ["[]", "[1,2]", "[1,-2,3]", "[1.5,2,3]"] {

@@ -1,51 +1,50 @@
-//! When to leave a job alone because its memory does not shrink.
+//! When not to offload a job because its memory does not compress.
 //!
-//! Google's kernel marks a page whose payload exceeds 2990 bytes and tries it again once it was written to (000
-//! section 5.1); 31 % of their cold memory is like that (section 6.3). A stock kernel keeps no such mark, so the
-//! same pages would be compressed in vain every period. This controller judges per job instead: by what the kernel
-//! did with the pages just offloaded, and by a small sample of cold pages compressed by the agent. A job judged
-//! incompressible is left alone for a while, and taken up again only after a new sample shows that its memory has
-//! changed: waiting alone never resumes it.
+//! Google's kernel marks a page whose payload exceeds 2990 bytes and retries it after a write (SDFM section 5.1); 31 % of their cold
+//! memory is incompressible (SDFM section 6.3). A stock kernel has no such mark, so the same pages would be compressed in vain in
+//! every period. This controller decides per job: by what the kernel did with the pages of the last offload, and by a small sample of
+//! cold pages that the agent compresses. An incompressible job is not offloaded until a new sample shows that its memory has changed;
+//! the passage of time is not sufficient.
 
 use serde::{Deserialize, Serialize};
 
 use units::{Bytes, Pages, RatioPpm};
 
-/// What an operator may choose.
+/// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Params {
-    /// Stored bytes above this share of the original mean that a page did not shrink.
+    /// A page whose compressed size exceeds this share of the original is incompressible.
     pub ratio_max: RatioPpm,
-    /// A job with at least this share of such pages is left alone.
+    /// A job with at least this share of incompressible pages is not offloaded.
     pub share_max: RatioPpm,
-    /// Milliseconds between two samples of a job that is left alone.
+    /// Milliseconds between two samples of a job that is not offloaded.
     pub retry_ms: u64,
 }
 
-/// What is remembered of a job.
+/// State of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// When the next sample is due, in the caller's milliseconds; `None` while the job compresses.
+    /// When the next sample is due, in the caller's milliseconds; `None` for a compressible job.
     sample_due_ms: Option<u64>,
 }
 
-/// What the kernel did with the pages of this job's last offload.
+/// What the kernel did with the pages of the job's last offload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
-    /// Bytes before compression that zswap took in.
+    /// Bytes that zswap stored, before compression.
     pub original: Bytes,
-    /// Bytes that they occupy there.
+    /// Bytes that they occupy in zswap.
     pub compressed: Bytes,
-    /// Pages that zswap refused because they did not shrink.
+    /// Pages that zswap rejected because they did not compress.
     pub rejected: Pages,
 }
 
-/// A test compression of a few cold pages.
+/// A sample: test compression of a few cold pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Pages tried.
+    /// Pages compressed.
     pub pages: u32,
-    /// Of these, pages whose payload exceeded the ratio.
+    /// Pages among them whose compressed size exceeded the ratio.
     pub incompressible: u32,
 }
 
@@ -53,18 +52,18 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Offload as usual.
+    /// Offload the job.
     Compressible,
-    /// Leave it alone.
+    /// Do not offload the job.
     Incompressible,
-    /// Leave it alone, and sample it now.
+    /// Do not offload the job, and sample it now.
     SampleDue,
 }
 
-/// The fewest pages on which the kernel's counters are believed: one odd page must not stop a job.
+/// The fewest pages for which the kernel's counters are used: a single page must not stop a job.
 pub const STORED_PAGES_MIN: Pages = Pages(64);
 
-/// Judges a job from fresh evidence, if there is any. Pure.
+/// Decides for a job by new evidence, if there is any. Deterministic.
 #[must_use]
 pub fn step(params: &Params, state: State, now_ms: u64, page_bytes: u64, stored: Stored, sample: Option<Sample>) -> (State, Verdict) {
     let barred = State { sample_due_ms: Some(now_ms.saturating_add(params.retry_ms)) };
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_counters_judge() {
+    fn the_kernels_counters_decide() {
         check(stored(1000, 333, 0), None, Verdict::Compressible);
         check(stored(1000, 800, 0), None, Verdict::Incompressible);
         check(stored(400, 133, 600), None, Verdict::Incompressible);
@@ -118,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_overrides_them() {
+    fn a_sample_overrides_the_kernels_counters() {
         check(stored(1000, 800, 0), Some((64, 3)), Verdict::Compressible);
         check(stored(1000, 333, 0), Some((64, 32)), Verdict::Incompressible);
         check(stored(1000, 800, 0), Some((0, 0)), Verdict::Incompressible);
     }
 
     #[test]
-    fn only_a_changed_sample_resumes() {
+    fn only_a_new_sample_resumes_offloading() {
         let bad = stored(1000, 900, 0);
         let none = Stored::default();
         let (state, verdict) = step(&PARAMS, State::default(), 1_000, 4096, bad, None);

@@ -1,41 +1,40 @@
-//! The pressure controller: offload as much as the job does not feel (001 section 3.3, Senpai).
+//! The pressure controller: reclaim while PSI stalls stay below their target (TMO section 3.3, Senpai).
 //!
 //! # Problem
-//! How often pages come back does not say how much that hurts: it depends on the device and on the job. The kernel
-//! measures the hurt itself, as the time in which some task of the job waited for memory or for I/O
-//! (`memory.pressure` and `io.pressure`, line `some`, field `total=`).
+//! The number of refaults does not show how much they slow a job down: that depends on the device and on the job. The kernel measures
+//! the slowdown as the time in which some task of the job stalled on memory or I/O (`memory.pressure` and `io.pressure`, line `some`,
+//! field `total=`).
 //!
 //! # Algorithm
-//! Each period, with *stall* the share of the period in which some task waited, and *worst* the largest of
-//! stall / target over memory, I/O and the estimate below:
+//! In each period, with *stall* the share of the period in which some task stalled, and *worst* the largest of stall / target over
+//! memory, I/O and the estimate below:
 //!
 //! reclaim = resident * ratio * max(0, 1 - worst), at most `step_max` of the job, and never below the floor.
 //!
-//! Contraction is gentle, for the share is small and shrinks as the target comes near. Expansion is answered at once:
-//! at the target nothing is asked for, and the kernel brings back by itself what the job touches.
+//! Contraction is gentle, because the share is small and shrinks as the stall approaches the target. Expansion is immediate: at the
+//! target nothing is reclaimed, and the kernel swaps in what the job accesses.
 //!
-//! What was waited for memory beyond the target, measured or estimated, counts as waited in the periods after it,
-//! until it is made up for.
-//! The formula alone, which the paper gives, forgets each period: where one request is large beside the number of
-//! returns that the target allows, as with a large job on a slow device, it asks again in every quiet period that
-//! chance leaves. On the simulated job of the tests, with returns of 5 ms, its mean stall settles at 1.7 times the
-//! target for a ratio of 0.2 %, and at 3.5 times for 5 %. With what is owed that is 0.95 and 1.25 times. Ten periods'
-//! worth at most is owed, because a stall may have other causes; that limit is what the 1.25 comes from.
+//! A memory stall beyond the target, measured or estimated, is carried over: it counts as a stall of the following periods until it is
+//! compensated. The formula alone, as in TMO, forgets each period: if one request is large relative to the refaults that the target
+//! permits, as with a large job on a slow device, it reclaims again in every period that happens to be quiet. On the simulated job of the
+//! tests, with refaults of 5 ms, the mean stall converges to 1.7 times the target for a ratio of 0.2 %, and to 3.5 times for 5 %. With the
+//! carry-over it is 0.95 and 1.25 times. At most ten periods' worth is carried over, because a stall may have other causes; this limit
+//! explains the 1.25.
 //!
-//! The estimate stands in for the kernel's accounting where that sleeps: a page from zswap that was not part of the
-//! working set when it went out books no stall on its return (`mm/memory.c`, `mm/workingset.c`), and waits for no I/O.
-//! So every page that came back is charged with what is booked nowhere of its wait. Tasks that wait side by side are
-//! charged one by one, which errs towards holding back.
+//! The estimate covers stalls that the kernel does not account for: a page from zswap that was not part of the working set when it was
+//! reclaimed causes no memory stall on its return (`mm/memory.c`, `mm/workingset.c`), and no I/O. So every refault is charged with the
+//! part of its latency that is not accounted for. Tasks that wait in parallel are charged individually, which errs on the side of less
+//! reclaim.
 //!
-//! A small job's share of a period may be less than a page, and would be so for ever. What is left over below a page
-//! is therefore carried to the next period. One request may so exceed one period's share by less than a page; the sum
-//! of all requests never exceeds the sum of the shares. Whatever holds back also drops what was carried.
+//! The share of a small job may be less than a page. The remainder below a page is therefore carried to the next period. One request may
+//! exceed the share of one period by less than a page; the sum of all requests never exceeds the sum of the shares. A hold drops the
+//! remainder.
 //!
 //! # Properties
-//! Each is a test of that name: [`step`] is deterministic; never above the step; never below the floor; it holds at
-//! once when a stall reaches its target; a stall beyond the target is made up for; a counter that goes back holds;
-//! small jobs move; on a simulated job it settles at or under the target from any start, the resident memory swings
-//! by no more than a twentieth of the job, and a faster device is given more.
+//! Each is a test of this name: [`step`] is deterministic; never above the step; never below the floor; it holds at once when a stall
+//! reaches its target; a stall beyond the target is compensated; a counter that decreases holds; small jobs are reclaimed; on a simulated
+//! job it converges to at most the target from any start, the resident memory oscillates by at most a twentieth of the job, and a faster
+//! device permits more.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,40 +44,40 @@ use units::{Bytes, PageSize, Pages, RatioPpm};
 /// The kernel reclaims whole pages and drops the rest of a request.
 const PAGE: u64 = PageSize::X86_64.bytes();
 
-/// For how many periods a stall holds back after its end, at most: a minute at 6 s. The stall may have had another
-/// cause than our requests, such as the job's own limit.
+/// For how many periods at most a stall holds reclaim back after its end: one minute at 6 s. The stall may have had another cause than
+/// reclaim by this controller, such as the job's memory limit.
 const OWED_PERIODS_MAX: u64 = 10;
 
-/// What an operator or a tuner may choose.
+/// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Params {
-    /// Share of the resident memory to ask for in a period without any stall (001: 0.05 %).
+    /// Share of the resident memory to reclaim in a period without stalls (TMO section 3.3: 0.05 %).
     pub ratio: RatioPpm,
-    /// Share of time that some task may wait for memory (001: 0.1 %). Zero never reclaims.
+    /// Target for the share of time with a memory stall (TMO section 3.3: 0.1 %). Zero never reclaims.
     pub stall_target: RatioPpm,
-    /// Share of time that some task may wait for I/O. Zero never reclaims.
+    /// Target for the share of time with an I/O stall. Zero never reclaims.
     pub io_stall_target: RatioPpm,
-    /// The most to ask for in one period, as a share of the resident memory (001: 1 %).
+    /// The most to reclaim in one period, as a share of the resident memory (TMO section 3.3: 1 %).
     pub step_max: RatioPpm,
     /// Bytes that always stay resident.
     pub floor: Bytes,
-    /// How long a job runs before anything of it is offloaded, in milliseconds.
+    /// How long a job runs before it is reclaimed, in milliseconds.
     pub warmup_ms: u64,
 }
 
-/// What the kernel has counted since the job began. Each only grows.
+/// Counters of the kernel since the cgroup was created. They never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Microseconds in which some task waited for memory: `memory.pressure`, `some`, `total=`.
+    /// Time with a memory stall, in microseconds: `memory.pressure`, `some`, `total=`.
     pub memory_stall_us: u64,
-    /// Microseconds in which some task waited for I/O: `io.pressure`, `some`, `total=`.
+    /// Time with an I/O stall, in microseconds: `io.pressure`, `some`, `total=`.
     pub io_stall_us: u64,
-    /// Pages that came back: swap-ins and refaults of file pages.
+    /// Swap-ins and refaults of file pages.
     pub refaults: Pages,
 }
 
 impl Counters {
-    /// What was counted since `earlier`; `None` where a counter went back.
+    /// Returns the difference since `earlier`; `None` if a counter decreased.
     fn since(self, earlier: Self) -> Option<Self> {
         Some(Self {
             memory_stall_us: self.memory_stall_us.checked_sub(earlier.memory_stall_us)?,
@@ -88,50 +87,50 @@ impl Counters {
     }
 }
 
-/// What is remembered of a job from one period to the next. A restart may forget it.
+/// State of a job. A restart may lose it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// The counters of the step before.
+    /// The counters of the previous step.
     last: Option<Counters>,
-    /// Asked for by the formula but less than a page so far.
+    /// The remainder below a page of past shares.
     carry: Bytes,
-    /// Microseconds waited for memory beyond the target in the periods before, not yet made up for.
+    /// Memory stall beyond the target in past periods that has not been compensated, in microseconds.
     memory_owed_us: u64,
-    /// The same of the estimate for pages that came back.
+    /// The same for the estimated stall of refaults.
     refault_owed_us: u64,
 }
 
-/// What is known of one job at the end of one period.
+/// Observation of one job at the end of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
     /// Milliseconds since the job was first observed.
     pub job_age_ms: u64,
-    /// Milliseconds since the counters of the step before were read.
+    /// Milliseconds since the previous step.
     pub elapsed_ms: u64,
-    /// `memory.current` without the compressed pool.
+    /// `memory.current` without zswap.
     pub resident: Bytes,
-    /// What must stay by the operator's word: `memory.low` or `memory.min`.
+    /// Memory that the operator protects: `memory.low` or `memory.min`.
     pub protected: Bytes,
     /// The kernel's counters now.
     pub counters: Counters,
-    /// Mean wait for one page on its return that neither pressure file tells of, in microseconds.
+    /// Mean latency of a refault that PSI does not account for, in microseconds.
     pub refault_cost_us: u32,
-    /// Why the surroundings forbid offloading in this period, if they do.
+    /// The veto in effect; `None` without one.
     pub veto: Option<Veto>,
 }
 
-/// What to do with a job now, and why.
+/// The action for a job, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "action")]
 pub enum Decision {
-    /// Ask the kernel to reclaim.
+    /// Reclaim from the job.
     Reclaim {
-        /// How much, in whole pages; zero while a small job's share has not yet filled one.
+        /// The amount, in whole pages; zero while the accumulated share of a small job is less than a page.
         bytes: Bytes,
     },
     /// Reclaim nothing.
     Hold {
-        /// What holds it back.
+        /// The reason.
         reason: Hold,
     },
 }
@@ -140,38 +139,38 @@ pub enum Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// There are no counters of a period before, or no time has passed since.
+    /// There are no counters of a previous period, or no time has passed since.
     NoHistory,
-    /// A counter of the kernel is lower than a period ago: the cgroup was made anew, or the file is not what it was.
+    /// A counter of the kernel has decreased: the cgroup was recreated.
     CounterWentBack,
     /// The job is younger than the warm-up time.
     WarmingUp,
-    /// Tasks waited for memory at or over the target, in this period or in the mean of those before.
+    /// The memory stall, including what is carried over, is at or above the target.
     MemoryStall,
-    /// Tasks waited for I/O at or over the target.
+    /// The I/O stall is at or above the target.
     IoStall,
-    /// So many pages came back that their wait is estimated at or over the target, likewise.
+    /// The estimated stall of refaults, including what is carried over, is at or above the target.
     Refaults,
-    /// Less than a page lies above what must stay.
+    /// Less than a page is above the floor.
     AtFloor,
-    /// The surroundings forbid it.
+    /// A veto is in effect.
     Vetoed(Veto),
 }
 
-/// A decision with the numbers that it rests on.
+/// A decision with the values that it is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// What to do.
     pub decision: Decision,
-    /// Share of the period in which some task waited for memory. Zero without history, like the next two.
+    /// Share of the period with a memory stall. Zero without history, like the next two.
     pub memory_stall: RatioPpm,
-    /// Share of the period in which some task waited for I/O.
+    /// Share of the period with an I/O stall.
     pub io_stall: RatioPpm,
-    /// Estimated share of the period that went into pages coming back.
+    /// Estimated share of the period spent on refaults.
     pub refault_stall: RatioPpm,
 }
 
-/// One period. Pure: same arguments, same answer.
+/// Decides for one period. Deterministic.
 #[must_use]
 pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     let forgetful = State { last: Some(input.counters), ..State::default() };
@@ -215,12 +214,12 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
     (State { carry, ..held }, answer(decision))
 }
 
-/// What is left to make up for after a period, in microseconds.
+/// Returns the stall that is carried over to the next period, in microseconds.
 fn owed(waited_us: u64, allowed_us: u64) -> u64 {
     waited_us.saturating_sub(allowed_us).min(allowed_us.saturating_mul(OWED_PERIODS_MAX))
 }
 
-/// The reasons to hold, the most fundamental first.
+/// Returns the reason to hold, the most fundamental first.
 fn hold(params: &Params, input: &Input, worst: Stall, room: Bytes) -> Option<Hold> {
     if let Some(veto @ (Veto::ObserveOnly | Veto::OtherPolicy)) = input.veto {
         return Some(Hold::Vetoed(veto));
@@ -237,7 +236,7 @@ fn hold(params: &Params, input: &Input, worst: Stall, room: Bytes) -> Option<Hol
     input.veto.map(Hold::Vetoed)
 }
 
-/// What was waited for in a period, against what was allowed, both in microseconds: the kernel counts no finer.
+/// A stall and its target in a period, both in microseconds, the resolution of the kernel.
 #[derive(Clone, Copy)]
 struct Stall {
     waited_us: u64,
@@ -250,7 +249,7 @@ impl Stall {
         self.waited_us >= self.allowed_us
     }
 
-    /// The one that is larger relative to its target; this one where they are equal.
+    /// Returns the stall that is larger relative to its target; `self` if they are equal.
     fn worse(self, other: Self) -> Self {
         // By cross-multiplication, because the ratios themselves would need rounding, and a target may be zero.
         let this = u128::from(self.waited_us) * u128::from(other.allowed_us);
@@ -259,7 +258,7 @@ impl Stall {
         if that > this || no_target { other } else { self }
     }
 
-    /// `amount * (1 - waited / allowed)`, rounded down; zero at and above the target.
+    /// Returns `amount * (1 - waited / allowed)`, rounded down; zero at and above the target.
     fn headroom_of(self, amount: u64) -> u64 {
         let left = u128::from(self.allowed_us.saturating_sub(self.waited_us));
         let scaled = (u128::from(amount) * left).checked_div(u128::from(self.allowed_us)).unwrap_or(0);

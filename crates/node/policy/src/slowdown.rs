@@ -1,35 +1,31 @@
-//! Slowdown-bounded placement: the least accessed blocks to a slow node, until their accesses cost what a job may lose
-//! (002 section 3).
+//! Slowdown-bounded placement: the least accessed blocks are placed in slow memory, up to the accesses that a job's permitted slowdown
+//! allows (Thermostat section 3).
 //!
 //! # Problem
-//! Slow memory is loaded and stored directly. There is no fault to count and no stall that the kernel sees, so what a
-//! placement costs must be known from how often its memory is accessed. `A` accesses per second that take `t_s` each cost a
-//! share `A t_s` of the time; a tolerable slowdown `x` therefore allows `x / t_s` accesses per second (002 section 3.4): the
-//! *budget*. At 3 % and 1 us it is 30,000.
+//! Accesses to slow memory are loads and stores: they cause neither page faults nor PSI stalls, so the cost of a placement must be derived
+//! from the access rate of its memory. `A` accesses per second of latency `t_s` take a share `A t_s` of the time; a permitted slowdown `x`
+//! therefore allows `x / t_s` accesses per second (Thermostat section 3.4): the *budget*. At 3 % and 1 us it is 30,000.
 //!
 //! # Algorithm
-//! Each period, with all rates taken at their upper 95 % bounds ([`rate`]), so that what is not known costs savings and not
-//! slowdown:
-//! 1. *Home.* The most accessed blocks of the slow node come home until the rest fit the budget (002 section 3.5). A block
-//!    whose rate is beyond what the looks can tell counts as more than any budget.
-//! 2. *Place.* The coldest sampled blocks go to the slow node, while their sum is within the sampled share of the budget (002
-//!    section 3.4), all that is slow stays within the budget, and the slow node has room.
+//! In each period, with all rates at their upper 95 % bounds ([`rate`]), so that uncertainty costs savings and not slowdown:
+//! 1. *Promote.* The most accessed blocks of the slow node are moved back until the rest fit the budget (Thermostat section 3.5). A block
+//!    whose rate cannot be determined counts as more than any budget.
+//! 2. *Place.* The coldest sampled blocks are moved to the slow node while their sum is within the sampled share of the budget (Thermostat
+//!    section 3.4), all blocks of the slow node are within the budget, and the slow node has free space.
 //!
-//! Both move no more than `step_max` bytes together, the way home first. The order is strict: where the next block does not
-//! fit, no later one is taken in its place, so that a decision is two counts and a replay needs no addresses.
+//! Both together move at most `step_max` bytes; promotions come first. The order is strict: if the next block does not fit, no later one
+//! replaces it, so that a decision is two counts and a replay needs no addresses.
 //!
-//! A veto holds placing. It never holds the way home: what is too hot for slow memory slows the job down, whatever else is
-//! the matter.
+//! A veto holds placement, never promotion: memory that is too hot for the slow node slows the job down.
 //!
-//! The sum of upper bounds lies far above an upper bound of the sum where there are many blocks, for their errors cancel
-//! out. The exact answer for the sum would need the joint distribution; this one is simple, safe, and the dearer the fewer
-//! looks there are.
+//! The sum of upper bounds is far above an upper bound of the sum if there are many blocks, because their errors cancel out. The exact
+//! bound of the sum would need the joint distribution; this one is simple and safe, and costs more the fewer samples there are.
 //!
 //! # Properties
-//! Each is a test of that name: the bounds of what is slow never exceed the budget, unless `step_max` cut the way home
-//! short; a block that turns hot is home within one period; the order of blocks does not matter; nothing of a uniformly
-//! hot job is placed; a budget of zero brings everything home; a veto never holds the way home; any input is answered; and,
-//! in a closed loop with a simulated job, the true rate stays within the budget.
+//! Each is a test of this name: the bounds of what is slow never exceed the budget, unless `step_max` limits promotion; a block that turns
+//! hot is promoted within one period; the order of blocks does not matter; nothing of a uniformly hot job is placed; a budget of zero
+//! promotes everything; a veto never holds promotion; any input is answered; and, in a closed loop with a simulated job, the true rate
+//! stays within the budget.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,37 +37,36 @@ pub mod rate;
 
 use rate::Estimate;
 
-/// What an operator may choose, and what the slow node is.
+/// Parameters, including the latency of the slow node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Params {
-    /// x: the share of its time that a job may lose to slow memory (002: 3 %).
+    /// x: the permitted slowdown, as a share of time (Thermostat section 3.4: 3 %).
     pub slowdown: RatioPpm,
-    /// t_s: what one access to the slow node takes, in nanoseconds. Zero is no latency but an unknown one: nothing is
-    /// placed.
+    /// t_s: the latency of one access to the slow node, in nanoseconds. Zero means unknown: nothing is placed.
     pub latency_ns: u64,
-    /// f: the share of the job's blocks that is sampled each period (002: 5 %).
+    /// f: the share of the job's blocks that is sampled in each period (Thermostat section 3.2: 5 %).
     pub sample: RatioPpm,
 }
 
-/// Accesses per second to slow memory that the tolerable slowdown allows: `x / t_s`; none where the latency is unknown.
+/// Returns the budget: accesses per second to slow memory that the permitted slowdown allows, `x / t_s`; zero if the latency is unknown.
 #[must_use]
 pub fn budget(params: &Params) -> AccessRate {
-    // Millionths over nanoseconds are thousands per second, or 10^9 millionths per second.
+    // Millionths divided by nanoseconds are thousands per second, or 10^9 millionths per second.
     let micro = u128::from(params.slowdown.0) * 1_000_000_000;
     AccessRate(micro.checked_div(u128::from(params.latency_ns)).map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX)))
 }
 
-/// So many blocks alike.
+/// A number of equal blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// What each of them holds.
+    /// The size of each.
     pub bytes: Bytes,
-    /// The rate of each.
+    /// The mean rate of each.
     pub mean: AccessRate,
-    /// The 95 % upper bound on the rate of each; `None` where it cannot be told.
+    /// The upper 95 % bound of the rate of each; `None` if it cannot be determined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upper: Option<AccessRate>,
-    /// How many there are.
+    /// The number of blocks.
     pub blocks: u32,
 }
 
@@ -81,48 +76,48 @@ impl Run {
     }
 }
 
-/// The place of a block in the order from coldest to hottest.
+/// The position of a block in the order from coldest to hottest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// A rate that cannot be told ranks above all.
-    untold: bool,
+    /// A rate without an upper bound ranks above all others.
+    unbounded: bool,
     upper: Option<AccessRate>,
     mean: AccessRate,
-    /// Of two equally hot blocks the larger is worth more in slow memory, and so counts as the colder.
+    /// Of two equally hot blocks the larger saves more in slow memory, so it ranks as the colder.
     bytes: std::cmp::Reverse<Bytes>,
 }
 
-/// The order in which [`Step`] counts blocks. Blocks of equal rank are alike.
+/// Returns the rank by which [`Step`] counts blocks. Blocks of equal rank are interchangeable.
 #[must_use]
 pub fn rank(bytes: Bytes, estimate: &Estimate) -> Rank {
-    Rank { untold: estimate.upper.is_none(), upper: estimate.upper, mean: estimate.mean, bytes: std::cmp::Reverse(bytes) }
+    Rank { unbounded: estimate.upper.is_none(), upper: estimate.upper, mean: estimate.mean, bytes: std::cmp::Reverse(bytes) }
 }
 
-/// Blocks from the coldest to the hottest, those alike as one run: what a decision rests on, and what the journal holds.
+/// Blocks from coldest to hottest, with equal blocks as one run. The journal contains this form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Run>", into = "Vec<Run>")]
 pub struct Runs(Vec<Run>);
 
 impl Runs {
-    /// The runs, coldest first.
+    /// Returns the runs, coldest first.
     #[must_use]
     pub fn as_slice(&self) -> &[Run] {
         &self.0
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.0.iter().map(|run| u64::from(run.blocks)).sum()
     }
 
-    /// What they hold together.
+    /// Returns their total size.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.0.iter().map(|run| Bytes(run.bytes.0.saturating_mul(run.blocks.into()))).sum()
     }
 
-    /// The sum of their rates, each at its mean.
+    /// Returns the sum of their mean rates.
     #[must_use]
     pub fn mean(&self) -> AccessRate {
         self.0.iter().map(|run| run.mean.saturating_mul(run.blocks.into())).sum()
@@ -130,11 +125,11 @@ impl Runs {
 }
 
 impl From<Vec<Run>> for Runs {
-    /// In whatever order they are; runs without blocks are dropped.
+    /// Accepts any order; runs without blocks are dropped.
     fn from(mut runs: Vec<Run>) -> Self {
         runs.retain(|run| run.blocks > 0);
         runs.sort_unstable_by_key(Run::rank);
-        // Where a count would overflow, the rest stays a run of its own.
+        // If a count would overflow, the rest remains a separate run.
         runs.dedup_by(|next, kept| {
             let both = (next.rank() == kept.rank()).then(|| kept.blocks.checked_add(next.blocks)).flatten();
             kept.blocks = both.unwrap_or(kept.blocks);
@@ -157,36 +152,36 @@ impl FromIterator<(Bytes, Estimate)> for Runs {
     }
 }
 
-/// What is known of one job at the end of one period.
+/// Observation of one job at the end of a period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
     /// The job's blocks in the slow node, all of them.
     pub slow: Runs,
     /// The blocks sampled in this period, not in the slow node.
     pub sampled: Runs,
-    /// What the slow node has room for.
+    /// Free space of the slow node.
     pub room: Bytes,
-    /// What may be moved in this period, both ways together.
+    /// How much may be moved in this period, in both directions together.
     pub step_max: Bytes,
-    /// Why the surroundings forbid placing in this period, if they do.
+    /// The veto in effect; `None` without one.
     pub veto: Option<Veto>,
 }
 
-/// What to move, with the numbers that it rests on.
+/// The moves, with the values that they are based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Accesses per second to slow memory that are allowed.
+    /// The budget of accesses per second to slow memory.
     pub budget: AccessRate,
-    /// Accesses per second to what was slow in this period, at their means.
+    /// Mean accesses per second to the blocks that were in the slow node in this period.
     pub rate: AccessRate,
-    /// Upper bound on the accesses to what remains slow and what is placed; the largest number there is where the rate of a
-    /// block that remains cannot be told.
+    /// Upper bound of the accesses to the blocks that remain in the slow node and those that are placed; the largest number if the rate of
+    /// a remaining block cannot be determined.
     pub upper: AccessRate,
-    /// So many of the hottest slow blocks come home, by [`rank`].
+    /// Number of the hottest slow blocks to promote, by [`rank`].
     pub home: u32,
-    /// So many of the coldest sampled blocks go to the slow node, by [`rank`].
+    /// Number of the coldest sampled blocks to place in the slow node, by [`rank`].
     pub place: u32,
-    /// Why none are placed, where none are.
+    /// Why no block is placed; `None` if one is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
 }
@@ -195,30 +190,29 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// The tolerable slowdown is zero, or the latency of the slow node is not known.
+    /// The permitted slowdown is zero, or the latency of the slow node is unknown.
     NoBudget,
     /// No block was sampled in this period.
     NothingSampled,
-    /// What may be moved in this period did not suffice to bring home all that is too hot.
+    /// `step_max` did not suffice to promote everything that is too hot.
     HomeCutShort,
-    /// The coldest sampled block alone is accessed more often than the sampled share of the budget, or its rate cannot be
-    /// told.
+    /// The coldest sampled block exceeds the sampled share of the budget, or its rate cannot be determined.
     NothingCold,
-    /// What is slow already leaves too little of the budget for the coldest sampled block.
+    /// The blocks in the slow node leave too little of the budget for the coldest sampled block.
     BudgetSpent,
-    /// The slow node has no room for it.
+    /// The slow node has no free space for it.
     NoRoom,
-    /// What may be moved in this period is spent, or less than one block.
+    /// `step_max` is used up, or is less than one block.
     StepSpent,
-    /// The surroundings forbid it.
+    /// A veto is in effect.
     Vetoed(Veto),
 }
 
-/// One period. Pure: same arguments, same answer.
+/// Decides for one period. Deterministic.
 #[must_use]
 pub fn step(params: &Params, input: &Input) -> Step {
     let budget = budget(params);
-    let home = bring_home(&input.slow, budget, input.step_max);
+    let home = promote(&input.slow, budget, input.step_max);
     let answer = |place, upper, hold| Step { budget, rate: input.slow.mean(), upper, home: home.blocks, place, hold };
     if let Some(reason) = hold(input, budget, &home) {
         return answer(0, home.left, Some(reason));
@@ -235,8 +229,8 @@ pub fn step(params: &Params, input: &Input) -> Step {
     }
 }
 
-/// The reasons not to look at what was sampled, the most fundamental first.
-fn hold(input: &Input, budget: AccessRate, home: &Home) -> Option<Hold> {
+/// Returns the reason not to place any sampled block, the most fundamental first.
+fn hold(input: &Input, budget: AccessRate, home: &Promotion) -> Option<Hold> {
     if let Some(veto @ (Veto::ObserveOnly | Veto::OtherPolicy)) = input.veto {
         return Some(Hold::Vetoed(veto));
     }
@@ -252,29 +246,29 @@ fn hold(input: &Input, budget: AccessRate, home: &Home) -> Option<Hold> {
     (input.sampled.blocks() == 0).then_some(Hold::NothingSampled)
 }
 
-/// What comes home.
-struct Home {
+/// Promotions to the fast node.
+struct Promotion {
     blocks: u32,
     bytes: Bytes,
-    /// Upper bound on the accesses to what remains.
+    /// Upper bound of the accesses to the blocks that remain.
     left: AccessRate,
 }
 
-/// The hottest blocks, until the rest fit the budget or no more may be moved.
-fn bring_home(slow: &Runs, budget: AccessRate, step_max: Bytes) -> Home {
-    // Wide enough that no sum of what u64 and u32 hold saturates: what is taken off again must be what was added.
+/// Selects the hottest blocks, until the rest fit the budget or no more may be moved.
+fn promote(slow: &Runs, budget: AccessRate, step_max: Bytes) -> Promotion {
+    // 128 bits, so that no sum saturates: what is subtracted must equal what was added.
     let upper = |run: &Run| run.upper.map_or(u128::from(u64::MAX), |upper| u128::from(upper.0));
     let mut left: u128 = slow.0.iter().map(|run| upper(run) * u128::from(run.blocks)).sum();
-    let mut home = Home { blocks: 0, bytes: Bytes::ZERO, left: AccessRate::ZERO };
+    let mut home = Promotion { blocks: 0, bytes: Bytes::ZERO, left: AccessRate::ZERO };
     for run in slow.0.iter().rev() {
-        // A zero budget means that the slow node may not be used, not even by what nobody was seen to access.
+        // With a zero budget the slow node may not be used, not even by blocks without observed accesses.
         let too_hot = match (budget, run.upper) {
             (AccessRate::ZERO, _) | (_, None) => run.blocks,
             (budget, Some(upper)) => blocks_over(left, budget, upper),
         };
         let movable = (step_max - home.bytes).0.checked_div(run.bytes.0).unwrap_or(u64::MAX);
-        let wanted = too_hot.min(run.blocks);
-        let moved = wanted.min(u32::try_from(movable).unwrap_or(u32::MAX)).min(u32::MAX - home.blocks);
+        let required = too_hot.min(run.blocks);
+        let moved = required.min(u32::try_from(movable).unwrap_or(u32::MAX)).min(u32::MAX - home.blocks);
         left -= upper(run) * u128::from(moved);
         home.blocks += moved;
         home.bytes += Bytes(run.bytes.0.saturating_mul(moved.into()));
@@ -286,27 +280,27 @@ fn bring_home(slow: &Runs, budget: AccessRate, step_max: Bytes) -> Home {
     home
 }
 
-/// How many blocks of rate `each` must go for `sum` to fit the budget.
+/// Returns how many blocks of rate `each` have to be removed for `sum` to fit the budget.
 fn blocks_over(sum: u128, budget: AccessRate, each: AccessRate) -> u32 {
     let over = sum.saturating_sub(budget.0.into());
     let blocks = over.div_ceil(u128::from(each.0).max(1));
     u32::try_from(blocks).unwrap_or(u32::MAX)
 }
 
-/// What may be placed.
+/// Limits of placement.
 struct Limits {
     /// The sampled share of the budget.
     share: AccessRate,
-    /// What remains of the whole budget.
+    /// The remainder of the whole budget.
     left: AccessRate,
-    /// What the slow node has room for.
+    /// Free space of the slow node.
     room: Bytes,
-    /// What may still be moved.
+    /// How much may still be moved.
     step: Bytes,
 }
 
 impl Limits {
-    /// The number of the coldest blocks within all limits, and the sum of their bounds; why there is none.
+    /// Returns the number of the coldest blocks within all limits and the sum of their bounds, or why there is none.
     fn place(&self, sampled: &Runs) -> Result<(u32, AccessRate), Hold> {
         let (mut place, mut rate, mut bytes) = (0u32, AccessRate::ZERO, Bytes::ZERO);
         let mut first_to_stop = Hold::NothingSampled;
@@ -324,7 +318,7 @@ impl Limits {
         if place == 0 { Err(first_to_stop) } else { Ok((place, rate)) }
     }
 
-    /// How many blocks of a run fit beside what is placed already, and what stops the next.
+    /// Returns how many blocks of a run fit in addition to those placed, and the limit that stops the next one.
     fn fit(&self, run: &Run, rate: AccessRate, bytes: Bytes) -> (u32, Hold) {
         let Some(upper) = run.upper else { return (0, Hold::NothingCold) };
         let times = |left: u64, each: u64| left.checked_div(each).unwrap_or(u64::MAX);

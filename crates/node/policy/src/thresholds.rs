@@ -1,17 +1,16 @@
-//! The predefined set of cold-age thresholds (000 section 4.4).
+//! The predefined set of cold-age thresholds (SDFM section 4.4).
 //!
-//! One set serves the controller, the histograms that it reads, the journal and every later replay. Because they
-//! share it, a histogram folded into these buckets loses nothing that the controller could have asked for, and a
-//! replay decides exactly as the agent did.
+//! The controller, its histograms, the journal and every replay share one set. A histogram folded into these buckets therefore
+//! contains everything that the controller reads, and a replay decides exactly as the agent did.
 
 use serde::{Deserialize, Serialize};
 
 use units::Age;
 
-/// The largest set that a histogram has room for.
+/// The largest set that a histogram supports.
 pub const THRESHOLDS_MAX: usize = 64;
 
-/// Cold ages that may become a job's threshold: strictly increasing, the first at least one scan.
+/// The cold ages that a job's threshold is chosen from: strictly increasing, the first at least one scan period.
 ///
 /// The first is the *minimum cold age*: pages younger than it are the working set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +20,7 @@ pub struct Thresholds {
     len: usize,
 }
 
-/// Why a list of ages is no set of thresholds.
+/// Why a list of ages is not a set of thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThresholdsError {
     /// Fewer than two, or more than [`THRESHOLDS_MAX`].
@@ -42,10 +41,10 @@ impl std::fmt::Display for ThresholdsError {
 impl std::error::Error for ThresholdsError {}
 
 impl Thresholds {
-    /// `count` thresholds from one scan to 255, each about the same factor above the last.
+    /// Returns `count` thresholds from 1 to 255 scan periods, spaced by about equal factors.
     ///
-    /// The i-th of n is `255^(i / (n - 1))` scans, rounded, and at least one more than the one before it: at the
-    /// young end, where the factor is less than a whole scan, the set is simply 1, 2, 3, ...
+    /// The i-th of n is `255^(i / (n - 1))` scan periods, rounded, and at least one more than its predecessor: where the factor is
+    /// less than one scan period, the set is 1, 2, 3, ...
     ///
     /// # Errors
     /// [`ThresholdsError::Count`] unless `count` is 2 to [`THRESHOLDS_MAX`].
@@ -66,26 +65,26 @@ impl Thresholds {
         Self::try_from(ages)
     }
 
-    /// The ages, youngest first.
+    /// Returns the ages, youngest first.
     #[must_use]
     pub fn as_slice(&self) -> &[Age] {
         &self.ages[..self.len]
     }
 
-    /// How many there are; never fewer than two.
+    /// Returns the number of thresholds, at least two.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The age of threshold `index`; `None` past the end, which the controller reads as "no threshold".
+    /// Returns the age of threshold `index`; `None` past the end, which means "no threshold".
     #[must_use]
     pub fn get(&self, index: usize) -> Option<Age> {
         self.as_slice().get(index).copied()
     }
 
-    /// The youngest threshold: what is younger belongs to the working set (000 section 4.2).
+    /// Returns the youngest threshold. Younger pages are the working set (SDFM section 4.2).
     #[must_use]
     pub fn minimum_cold_age(&self) -> Age {
         self.ages[0]
@@ -123,15 +122,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn default_set_is_the_documented_one() {
+    fn the_default_set_is_the_documented_one() {
         let set: Vec<u8> = Thresholds::log_spaced(32).unwrap().into();
-        let want =
+        let expected =
             [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 21, 25, 30, 36, 43, 51, 61, 73, 87, 104, 125, 149, 178, 213, 255];
-        assert_eq!(set, want);
+        assert_eq!(set, expected);
     }
 
     #[test]
-    fn every_size_is_increasing_from_one_scan_to_the_oldest_age() {
+    fn every_set_increases_from_one_scan_to_the_oldest_age() {
         for count in 2..=THRESHOLDS_MAX {
             let set = Thresholds::log_spaced(count).unwrap();
             assert_eq!(set.len(), count);
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_data_is_checked() {
+    fn invalid_sets_are_refused() {
         let parse = |text: &str| serde_json::from_str::<Thresholds>(text).map_err(|e| e.to_string());
         assert!(parse("[1,2,255]").is_ok());
         for bad in ["[]", "[1]", "[0,1]", "[2,2]", "[3,1]", "[1,256]"] {

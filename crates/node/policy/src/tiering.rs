@@ -1,79 +1,79 @@
-//! Which tier the anonymous memory of a job goes to, and why.
+//! Chooses the tier of a job's anonymous memory, with the reason.
 //!
 //! # Problem
-//! A compressed pool is fast and wears nothing out, but gives back only what compression saves: memory that shrinks
-//! by 1.3 to 1.4 times, such as quantised model weights, is hardly worth it (001 section 4.1). A swap device gives back
-//! nearly all (section 2.1), but is slower by orders of magnitude (section 2.5) and bears a limited number of writes.
+//! zswap is fast and wears out no device, but saves only what compression saves: memory with a compression ratio of 1.3 to 1.4, such
+//! as quantised model weights, saves little (TMO section 4.1). A swap device saves nearly everything (TMO section 2.1), but is slower
+//! by orders of magnitude (TMO section 2.5) and endures a limited number of writes.
 //!
 //! # Choice
-//! A byte that goes out saves 1 - compressed in zswap, where *compressed* is measured on the job's own cold pages, and
-//! 1 - `swap_cost` on a device.
-//! - A job that compresses goes to zswap. Where its cold pages can be written on to a device, and that saves more
-//!   still, to both (001 section 5.1: warmer pages compressed, colder ones on the SSD).
-//! - A job that does not compress goes to the device, or is left alone.
-//! - A tier that is slower than the class accepts is not used, nor a device whose writes are spent.
-//! - What is not measured yet holds nothing back: a latency is only learnt by use, and zswap undoes itself. With
-//!   unknown compressibility zswap comes first, because it wears nothing out.
+//! An offloaded byte saves `1 - compressed` in zswap, where *compressed* is measured on the job's own cold pages, and `1 - swap_cost`
+//! on a device.
+//! - A job that compresses uses zswap. If its cold pages can be written back to a device, and that saves more, it uses both (TMO
+//!   section 5.1: warmer pages compressed, colder pages on the SSD).
+//! - A job that does not compress uses the device, or is not offloaded.
+//! - A tier that is slower than the class accepts is not used, nor a device whose write budget is spent.
+//! - An unknown measurement holds nothing back: the latency of a tier is only learned by using it. With unknown compressibility zswap
+//!   is used first, because it wears out no device.
 //!
 //! # Properties
-//! Each is a test of that name: a tier that is not offered, too slow or spent is never used; the choice has a reason
-//! that fits; a ratio at the border does not flap.
+//! Each is a test of this name: a tier that is not offered, too slow or without budget is never used; the choice has a reason that
+//! fits; a ratio near the limit does not oscillate.
 
 use serde::{Deserialize, Serialize};
 
 use units::RatioPpm;
 
-/// How far a ratio must pass `compressed_max` to change what a job has: five points of a hundred.
+/// Hysteresis: a ratio must pass `compressed_max` by five percentage points to change the tier of a job.
 const BORDER: u32 = 50_000;
 
-/// Where anonymous memory goes.
+/// The tier of anonymous memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
-    /// The compressed pool only; nothing of it is written to a device.
+    /// zswap only; nothing is written to a device.
     Zswap,
     /// A swap device only.
     Swap,
-    /// The compressed pool, and from there to a device what stays cold.
+    /// zswap, which writes back to a device what stays cold.
     Both,
 }
 
-/// What the machine has to offer to a job now.
+/// The tiers that the machine offers to a job now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// zswap is enabled.
+    /// Whether zswap is enabled.
     pub zswap: bool,
-    /// There is a swap device that is no compressed RAM disk.
+    /// Whether there is a swap device other than a compressed RAM disk (zram).
     pub swap: bool,
-    /// The kernel can write back from zswap to it, by cgroup.
+    /// Whether the kernel can write back from zswap to it, per cgroup.
     pub writeback: bool,
-    /// Measured wait for a page from the device, in microseconds; `None` where none has come back yet.
+    /// Measured latency of a page from the device, in microseconds; `None` before the first swap-in.
     pub swap_latency_us: Option<u32>,
-    /// Measured wait for a page from zswap, in microseconds; `None` where none has come back yet.
+    /// Measured latency of a page from zswap, in microseconds; `None` before the first load.
     pub zswap_latency_us: Option<u32>,
-    /// The endurance budgets of the machine and of the job have something left.
+    /// Whether the write budgets of the machine and of the job permit writes.
     pub writes_left: bool,
 }
 
-/// What an operator or a tuner may choose.
+/// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Params {
-    /// Compressed bytes above this share of the original mean that the job does not compress.
+    /// A job whose compressed size exceeds this share of the original does not compress.
     pub compressed_max: RatioPpm,
-    /// The slowest tier that the job's class accepts, in microseconds per page.
+    /// The highest latency that the job's class accepts, in microseconds per page.
     pub latency_max_us: u32,
-    /// Cost of a byte on the device relative to DRAM (001 figure 1: about 3 %).
+    /// Cost of a byte on the device relative to DRAM (TMO figure 1: about 3 %).
     pub swap_cost: RatioPpm,
 }
 
-/// What is known of one job.
+/// Observation of one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
-    /// Compressed bytes of the job's own cold pages, as a share of the original; `None` where not sampled yet.
+    /// Compressed bytes of the job's own cold pages, as a share of the original; `None` before the first sample.
     pub compressed: Option<RatioPpm>,
     /// What the machine offers.
     pub offer: Offer,
-    /// The tier that the job has now; `None` where it has none.
+    /// The current tier of the job; `None` without one.
     pub previous: Option<Tier>,
 }
 
@@ -83,23 +83,23 @@ pub struct Input {
 pub enum Why {
     /// The job's cold pages compress well enough.
     Compresses,
-    /// They do not.
+    /// The job's cold pages do not compress.
     DoesNotCompress,
-    /// They compress, and the coldest are cheaper still on the device.
+    /// The job's cold pages compress, and the coldest are cheaper on the device.
     WarmerCompressedColderWritten,
     /// There is no other tier.
     OnlyTier,
-    /// The other tier, or for a hold the one that would do, is slower than the class accepts.
+    /// The other tier, or for a hold the only suitable tier, is slower than the class accepts.
     TooSlow,
-    /// What may be written to the device is spent.
+    /// The write budget of the device is spent.
     WritesSpent,
-    /// The compressibility of the job or the latency of the tier is not measured yet; use will tell.
+    /// The compressibility of the job or the latency of the tier has not been measured.
     NotSampled,
     /// There is no far memory.
     NoTier,
-    /// Of two tiers that an operator chose there is one, for want of a device.
+    /// The operator chose both tiers, and there is no device.
     NoDevice,
-    /// Of two tiers that an operator chose the second gets only what does not fit: zswap's shrinker is off.
+    /// The operator chose both tiers, and the device gets only what does not fit into zswap, because its shrinker is disabled.
     NoShrinker,
 }
 
@@ -109,19 +109,19 @@ pub enum Why {
 pub enum Choice {
     /// Offload to this tier.
     Use {
-        /// Where to.
+        /// The tier.
         tier: Tier,
-        /// Why there.
+        /// The reason.
         why: Why,
     },
     /// Offload no anonymous memory.
     Hold {
-        /// Why not.
+        /// The reason.
         why: Why,
     },
 }
 
-/// Chooses a tier. Pure: same arguments, same answer.
+/// Chooses a tier. Deterministic.
 #[must_use]
 pub fn choose(params: &Params, input: &Input) -> Choice {
     let (zswap, device) = (zswap(params, &input.offer), device(params, &input.offer));
@@ -131,7 +131,7 @@ pub fn choose(params: &Params, input: &Input) -> Choice {
     }
 }
 
-/// The largest ratio that still compresses. What a job has, it keeps within [`BORDER`].
+/// Returns the largest ratio that counts as compressible: a job keeps its tier within [`BORDER`].
 fn border(params: &Params, previous: Option<Tier>) -> u32 {
     let max = params.compressed_max.0;
     match previous {
@@ -141,7 +141,7 @@ fn border(params: &Params, previous: Option<Tier>) -> u32 {
     }
 }
 
-/// Whether zswap can be used, or why not.
+/// Checks whether zswap can be used.
 fn zswap(params: &Params, offer: &Offer) -> Result<(), Why> {
     match offer.zswap_latency_us {
         _ if !offer.zswap => Err(Why::NoTier),
@@ -150,15 +150,16 @@ fn zswap(params: &Params, offer: &Offer) -> Result<(), Why> {
     }
 }
 
-/// A device that can be used: whether its latency is known.
+/// A usable device.
 struct Device {
+    /// Whether its latency has been measured.
     measured: bool,
 }
 
-/// The device, or why it cannot be used.
+/// Returns the device, or why it cannot be used.
 fn device(params: &Params, offer: &Offer) -> Result<Device, Why> {
     match offer.swap_latency_us {
-        // A device as dear as DRAM saves nothing.
+        // A device that costs as much as DRAM saves nothing.
         _ if !offer.swap || params.swap_cost >= RatioPpm::ONE => Err(Why::NoTier),
         Some(latency_us) if latency_us > params.latency_max_us => Err(Why::TooSlow),
         _ if !offer.writes_left => Err(Why::WritesSpent),
@@ -172,7 +173,7 @@ impl Device {
     }
 }
 
-/// For a job that compresses, or may.
+/// Chooses for a job that compresses, or whose compressibility is unknown.
 fn compressible(
     params: &Params,
     compressed: Option<RatioPpm>,
@@ -192,7 +193,7 @@ fn compressible(
     }
 }
 
-/// For a job that does not compress: the device, unless even zswap would save more than that.
+/// Chooses for a job that does not compress: the device, unless zswap saves more.
 fn incompressible(params: &Params, compressed: RatioPpm, zswap: Result<(), Why>, device: Result<Device, Why>) -> Choice {
     match device {
         Ok(device) if params.swap_cost < compressed => device.choice(Tier::Swap, Why::DoesNotCompress),

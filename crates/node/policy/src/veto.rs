@@ -1,4 +1,4 @@
-//! What the surroundings of a job forbid, whatever its policy would do.
+//! Reasons from outside a controller that forbid offloading a job, whatever its policy.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 pub enum Veto {
     /// Another policy decides for this job.
     OtherPolicy,
-    /// The operator only wants to look: class `observe`, or a dry run.
+    /// The job is only observed: class `observe`, or a dry run.
     ObserveOnly,
-    /// The job has reached its memory limit and shall fail fast rather than thrash (000 section 5.1).
+    /// The job has reached its memory limit, and must fail fast instead of thrashing (SDFM section 5.1).
     AtLimit,
-    /// There is no far memory on this machine, or it is full.
+    /// The machine has no far memory, or it is full.
     NoFarMemory,
-    /// The job's cold pages do not shrink enough to be worth compressing, and there is no other tier for them.
+    /// The job's cold pages are incompressible, and there is no other tier for them.
     Incompressible,
     /// The agent has spent its CPU budget.
     BudgetSpent,
-    /// The job's tier is a device, and what may be written to it for now is spent (001 section 2.5).
+    /// The job's tier is a device, and its write budget is spent (TMO section 2.5).
     WritesSpent,
-    /// The kernel moves pages between memory nodes by rules of its own (`kernel.numa_balancing`).
+    /// The kernel moves pages between memory nodes by its own rules (`kernel.numa_balancing`).
     NumaBalancing,
-    /// This job's own stall is at its target (001 section 3.3).
+    /// The job's stall is at or above its target (TMO section 3.3).
     Stalled,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use policy::slowdown::rate::{self, Estimate, Looks, Parts};
+use policy::slowdown::rate::{self, BitSamples, Estimate, Parts};
 use serde::Serialize;
 
 use crate::trace::Trace;
@@ -119,7 +119,7 @@ impl Sampler {
     }
 
     /// Returns the samples of the window that begins at `start`, of one base page or of the whole unit.
-    fn sample(self, accesses: &[(u64, u64)], start: u64, page: Option<u64>) -> Looks {
+    fn sample(self, accesses: &[(u64, u64)], start: u64, page: Option<u64>) -> BitSamples {
         let mut accessed = 0;
         let mut last = None;
         for &(at, _) in accesses.iter().filter(|&&(_, of)| page.is_none_or(|page| of == page)) {
@@ -127,7 +127,7 @@ impl Sampler {
             accessed += u32::from(last != Some(interval));
             last = Some(interval);
         }
-        Looks { taken: self.samples, accessed }
+        BitSamples { taken: self.samples, accessed }
     }
 
     /// Estimates in the two stages of Thermostat section 3.2: accessed parts from the accesses before `middle`, their
@@ -140,9 +140,9 @@ impl Sampler {
         let all = u32::try_from(touched.len()).unwrap_or(u32::MAX);
         random.shuffle(&mut touched);
         touched.truncate(SAMPLED_PARTS);
-        let samples: Vec<Looks> = touched.iter().map(|&page| self.sample(second, middle, Some(page))).collect();
+        let samples: Vec<BitSamples> = touched.iter().map(|&page| self.sample(second, middle, Some(page))).collect();
         let (touch_window_us, interval_us) = ((middle - start) / 1_000, self.interval_ns / 1_000);
-        rate::parts(&Parts { of: 1 << BLOCK_SHIFT, touched: all, touch_window_us, looks: &samples, interval_us })
+        rate::parts(&Parts { of: 1 << BLOCK_SHIFT, touched: all, touch_window_us, samples: &samples, interval_us })
     }
 }
 

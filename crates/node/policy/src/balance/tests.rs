@@ -17,37 +17,37 @@ fn returned(anon: u64, file: u64) -> Input {
 }
 
 /// The one place that calls the balance for a single step; every case below is data.
-fn check(input: &Input, want: Lean) {
+fn check(input: &Input, want: AnonFileBias) {
     assert_eq!(step(&State::default(), input).1, want, "{input:?}");
 }
 
 #[test]
 fn each_kind_is_asked_in_inverse_proportion_to_its_cost() {
-    check(&returned(0, 0), Lean::Swappiness(100));
-    check(&returned(1_000, 100), Lean::Swappiness(100));
+    check(&returned(0, 0), AnonFileBias::Swappiness(100));
+    check(&returned(1_000, 100), AnonFileBias::Swappiness(100));
     // With the prior: 20 ms against 10 ms, so a third of 200, and the mirror of it.
-    check(&returned(250, 0), Lean::Swappiness(66));
-    check(&returned(0, 25), Lean::Swappiness(134));
-    check(&returned(0, 225), Lean::Swappiness(182));
-    check(&returned(1, 0), Lean::Swappiness(99));
-    check(&returned(u64::MAX, 0), Lean::Swappiness(1));
-    check(&returned(0, u64::MAX), Lean::Swappiness(199));
-    check(&returned(u64::MAX, u64::MAX), Lean::Swappiness(100));
+    check(&returned(250, 0), AnonFileBias::Swappiness(66));
+    check(&returned(0, 25), AnonFileBias::Swappiness(134));
+    check(&returned(0, 225), AnonFileBias::Swappiness(182));
+    check(&returned(1, 0), AnonFileBias::Swappiness(99));
+    check(&returned(u64::MAX, 0), AnonFileBias::Swappiness(1));
+    check(&returned(0, u64::MAX), AnonFileBias::Swappiness(199));
+    check(&returned(u64::MAX, u64::MAX), AnonFileBias::Swappiness(100));
 }
 
 #[test]
 fn what_is_not_there_is_not_asked() {
-    check(&Input { swap: false, ..returned(0, 1_000) }, Lean::FileOnly);
-    check(&Input { swap: false, file: Bytes::ZERO, ..BOTH }, Lean::FileOnly);
-    check(&Input { anon: Bytes::ZERO, ..returned(0, 1_000) }, Lean::FileOnly);
-    check(&Input { file: Bytes::ZERO, ..returned(1_000, 0) }, Lean::Swappiness(200));
-    check(&Input { anon: Bytes::ZERO, file: Bytes::ZERO, ..BOTH }, Lean::Swappiness(100));
+    check(&Input { swap: false, ..returned(0, 1_000) }, AnonFileBias::FileOnly);
+    check(&Input { swap: false, file: Bytes::ZERO, ..BOTH }, AnonFileBias::FileOnly);
+    check(&Input { anon: Bytes::ZERO, ..returned(0, 1_000) }, AnonFileBias::FileOnly);
+    check(&Input { file: Bytes::ZERO, ..returned(1_000, 0) }, AnonFileBias::Swappiness(200));
+    check(&Input { anon: Bytes::ZERO, file: Bytes::ZERO, ..BOTH }, AnonFileBias::Swappiness(100));
 }
 
 #[test]
 fn costs_are_learnt_while_there_is_no_swap() {
     let (state, _) = step(&State::default(), &Input { swap: false, ..returned(0, 225) });
-    assert!(matches!(step(&state, &BOTH).1, Lean::Swappiness(150..)));
+    assert!(matches!(step(&state, &BOTH).1, AnonFileBias::Swappiness(150..)));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn in_a_loop_the_cheaper_kind_gives_more() {
     for _ in 0..500 {
         let (next, lean) = step(&state, &input);
         state = next;
-        let Lean::Swappiness(swappiness) = lean else { panic!("{lean:?}") };
+        let AnonFileBias::Swappiness(swappiness) = lean else { panic!("{lean:?}") };
         // A hundredth of each request comes back in the next period.
         input = returned(u64::from(swappiness), u64::from(ANON_ONLY - swappiness));
     }
@@ -79,14 +79,14 @@ fn in_a_loop_the_cheaper_kind_gives_more() {
 fn state_and_lean_survive_the_journal() {
     let (state, lean) = step(&State::default(), &returned(3, 700));
     let text = serde_json::to_string(&(state, lean)).unwrap();
-    assert_eq!(serde_json::from_str::<(State, Lean)>(&text).unwrap(), (state, lean));
+    assert_eq!(serde_json::from_str::<(State, AnonFileBias)>(&text).unwrap(), (state, lean));
 }
 
 /// The lean as one number.
 fn swappiness_after(state: &State, input: &Input) -> u8 {
     match step(state, input).1 {
-        Lean::FileOnly => 0,
-        Lean::Swappiness(swappiness) => swappiness,
+        AnonFileBias::FileOnly => 0,
+        AnonFileBias::Swappiness(swappiness) => swappiness,
     }
 }
 
@@ -134,7 +134,7 @@ proptest! {
         };
         let (next, lean) = step(&state, &input);
         prop_assert_eq!((next, lean), step(&state, &input));
-        if let Lean::Swappiness(swappiness) = lean {
+        if let AnonFileBias::Swappiness(swappiness) = lean {
             prop_assert!((1..=200).contains(&swappiness));
         }
     }

@@ -1,28 +1,28 @@
-//! The state as journals and histories hold it.
+//! The serialized form of the state, in journals and histories.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Fading, State};
 use crate::thresholds::THRESHOLDS_MAX;
 
-/// Counters without the zeros at the end, which most sets never use.
+/// Counters without trailing zeros.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Stored {
-    /// All count alike: the only form there was before bests could fade.
+    /// Without decay.
     Alike(Vec<u32>),
-    /// They fade.
+    /// With decay.
     Fading {
-        /// In parts of a best.
+        /// In fractions of a best.
         bests: Vec<u32>,
-        /// By this half-life.
+        /// The half-life.
         half_life_ms: u64,
-        /// It has passed so often.
+        /// How often it has passed.
         half_lives: u64,
     },
 }
 
-/// A pool with more counters than a set has thresholds.
+/// A serialized state with more counters than a set has thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSizeError(usize);
 

@@ -1,6 +1,6 @@
-//! The arithmetic under the rate estimates: logarithms and the binomial distribution, in integers.
+//! Arithmetic of the rate estimates: logarithms and the binomial distribution, in integers.
 //!
-//! A real number `x` is held as `x * 2^32`, called Q32 below, so that every machine rounds alike.
+//! A real number `x` is represented as `x * 2^32`, called Q32 below, so that every machine rounds alike.
 
 /// One in Q32.
 pub(super) const ONE: u64 = 1 << 32;
@@ -11,9 +11,9 @@ pub(super) const LN_20: u64 = 12_866_572_143;
 /// ln 40 in Q32, rounded up: likewise for 2.5 %.
 pub(super) const LN_40: u64 = 15_843_616_615;
 
-/// More looks than this say no more than this many: the bound is within 1 % of the estimate's error by then, and a sum
+/// More trials than this are scaled down to this many: the bound is within 1 % of the estimate's error by then, and a sum
 /// over the distribution stays short.
-const LOOKS_MAX: u32 = 1_024;
+const TRIALS_MAX: u32 = 1_024;
 
 /// ln 2 times 2^62.
 const LN_2_Q62: u128 = 3_196_577_161_300_663_914;
@@ -45,20 +45,20 @@ pub(super) fn minus_ln_1p(p: u64) -> u64 {
 }
 
 /// The exact one-sided 95 % upper bound (Clopper and Pearson 1934) on the chance `p` of a success, after `successes` in
-/// `looks`: the largest p with `P(X <= successes | p) >= 5 %`, in Q32, rounded up.
+/// `trials`: the largest p with `P(X <= successes | p) >= 5 %`, in Q32, rounded up.
 ///
-/// `looks` must be more than `successes`: after nothing but successes there is no bound below one, and one is returned.
-pub(super) fn upper_bound(successes: u32, looks: u32) -> u64 {
-    let (successes, looks) = shortened(successes, looks);
-    if successes >= looks {
+/// `trials` must be more than `successes`: after nothing but successes there is no bound below one, and one is returned.
+pub(super) fn upper_bound(successes: u32, trials: u32) -> u64 {
+    let (successes, trials) = shortened(successes, trials);
+    if successes >= trials {
         return ONE;
     }
     // P(X <= k) falls as p grows. At the observed share it is far above 5 %, at one it is zero.
-    let mut enough = ONE * u64::from(successes) / u64::from(looks);
+    let mut enough = ONE * u64::from(successes) / u64::from(trials);
     let mut too_little = ONE;
     while too_little - enough > 1 {
         let middle = enough.midpoint(too_little);
-        if at_least_5_percent(successes, looks, middle) {
+        if at_least_5_percent(successes, trials, middle) {
             enough = middle;
         } else {
             too_little = middle;
@@ -67,13 +67,13 @@ pub(super) fn upper_bound(successes: u32, looks: u32) -> u64 {
     too_little
 }
 
-/// The same share of fewer looks, where there are more than [`LOOKS_MAX`]; rounded towards more successes.
-fn shortened(successes: u32, looks: u32) -> (u32, u32) {
-    if looks <= LOOKS_MAX {
-        return (successes, looks);
+/// The same share of fewer trials, where there are more than [`TRIALS_MAX`]; rounded towards more successes.
+fn shortened(successes: u32, trials: u32) -> (u32, u32) {
+    if trials <= TRIALS_MAX {
+        return (successes, trials);
     }
-    let scaled = (u64::from(successes) * u64::from(LOOKS_MAX)).div_ceil(u64::from(looks));
-    (u32::try_from(scaled).unwrap_or(LOOKS_MAX), LOOKS_MAX)
+    let scaled = (u64::from(successes) * u64::from(TRIALS_MAX)).div_ceil(u64::from(trials));
+    (u32::try_from(scaled).unwrap_or(TRIALS_MAX), TRIALS_MAX)
 }
 
 /// Whether `P(X <= k) >= 5 %`, with X the successes among n, each with chance p (in Q32, neither zero nor one).
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn many_looks_count_as_fewer() {
+    fn many_trials_count_as_fewer() {
         for (k, n) in [(0, 4_000), (1, 5_000), (2_000, 4_000), (3_999, 4_000), (1 << 30, u32::MAX)] {
             let (bound, share) = (real(upper_bound(k, n)), f64::from(k) / f64::from(n));
             assert!(bound > share && bound < share + 0.03, "{k} of {n}: {bound}");

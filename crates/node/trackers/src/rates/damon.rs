@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kernel::damon::{Counts, Damon as Admin, PointSession, Points};
 use kernel::{Error, Result, Roots, process};
-use policy::slowdown::rate::Looks;
+use policy::slowdown::rate::BitSamples;
 
 use super::pending::{Overdue, Pending};
 use super::point::Point;
@@ -131,7 +131,7 @@ impl Watched {
         let present = translate::entries(roots, &self.points)?;
         let samples = self.points.iter().zip(present).map(|(point, entry)| {
             let accessed = accessed_at(&self.by_process, &counts.accessed, point)?;
-            entry.present().then_some(Looks { taken: counts.samples, accessed })
+            entry.present().then_some(BitSamples { taken: counts.samples, accessed })
         });
         Ok(Observation { samples: samples.collect(), window: counts.taken_at.saturating_duration_since(self.started_at) })
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use kernel::page_idle::{IdleBitmap, KPF_COMPOUND_TAIL, KPF_LRU, KPageFlags, PFNS_PER_WORD};
 use kernel::pagemap::Entry;
 use kernel::{Result, Roots};
-use policy::slowdown::rate::Looks;
+use policy::slowdown::rate::BitSamples;
 
 use super::point::Point;
 use super::tracker::{Observation, RateTracker, Watch};
@@ -106,7 +106,7 @@ struct Points {
 
 impl Points {
     /// The samples of each point. `None` if its frame differs from `heads_now`, the frames at the end.
-    fn samples(&self, heads_now: &[Option<u64>]) -> Vec<Option<Looks>> {
+    fn samples(&self, heads_now: &[Option<u64>]) -> Vec<Option<BitSamples>> {
         let looks = |(before, now): (&Option<u64>, &Option<u64>)| before.filter(|_| before == now).and_then(|frame| self.counts.of(frame));
         self.heads.iter().zip(heads_now).map(looks).collect()
     }
@@ -122,9 +122,9 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(&self, frame: u64) -> Option<Looks> {
+    fn of(&self, frame: u64) -> Option<BitSamples> {
         let at = self.frames.binary_search(&frame).ok()?;
-        Some(Looks { taken: self.taken, accessed: self.accessed[at] })
+        Some(BitSamples { taken: self.taken, accessed: self.accessed[at] })
     }
 
     /// Visits the bits of all frames: counts the cleared ones if `count`, and sets them if `mark`.
@@ -282,10 +282,10 @@ mod tests {
         }
         assert_eq!(machine.marked(), [1, 128, 129, 200, 512, 901, 1023], "points sampled once are not marked again");
         let observed = tracker.finish().unwrap().unwrap();
-        let want =
-            [Some(1), Some(2), Some(1), Some(1), Some(1), Some(0), None].map(|count| count.map(|accessed| Looks { taken: 3, accessed }));
+        let want = [Some(1), Some(2), Some(1), Some(1), Some(1), Some(0), None]
+            .map(|count| count.map(|accessed| BitSamples { taken: 3, accessed }));
         assert_eq!(observed.samples[..7], want);
-        let want = [1, 0, 0].map(|accessed| Some(Looks { taken: 1, accessed }));
+        let want = [1, 0, 0].map(|accessed| Some(BitSamples { taken: 1, accessed }));
         assert_eq!(observed.samples[7..], want);
         assert!(observed.window > Duration::ZERO);
         assert_eq!(tracker.finish().unwrap(), Some(Observation::default()), "the watch has ended");
@@ -301,6 +301,6 @@ mod tests {
         // Page 1 stays, 2 moves to another frame, 4 is gone.
         machine.put("proc/7/pagemap", [0, 1 << 63 | 1, 1 << 63 | 9].into_iter());
         let samples = tracker.finish().unwrap().unwrap().samples;
-        assert_eq!(samples, [Some(Looks { taken: 1, accessed: 0 }), None, None, None]);
+        assert_eq!(samples, [Some(BitSamples { taken: 1, accessed: 0 }), None, None, None]);
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use kernel::page_idle::{KPF_THP, KPageFlags};
 use kernel::perf::AccessSampler;
 use kernel::{Result, Roots};
-use policy::slowdown::rate::Looks;
+use policy::slowdown::rate::BitSamples;
 
 use super::blocks::BLOCK_BYTES;
 use super::point::Point;
@@ -147,8 +147,8 @@ impl Watched {
     fn observation(&self, period: u64) -> Observation {
         let samples = |(index, count): (usize, &Count)| {
             let samples = match index < self.repeated {
-                true => Looks { taken: self.samples, accessed: count.accessed },
-                false => Looks { taken: 1, accessed: count.accessed.min(1) },
+                true => BitSamples { taken: self.samples, accessed: count.accessed },
+                false => BitSamples { taken: 1, accessed: count.accessed.min(1) },
             };
             (self.lost == 0 && self.samples > 0).then_some(samples)
         };
@@ -253,13 +253,13 @@ mod tests {
             (vec![(7, BLOCK_BYTES + 17 * PAGE), (8, PAGE + 8)], 0),
             (vec![(7, 2 * BLOCK_BYTES - 1), (7, 2 * BLOCK_BYTES), (8, PAGE)], 0),
         ]);
-        let looks = |taken, accessed| Some(Looks { taken, accessed });
+        let looks = |taken, accessed| Some(BitSamples { taken, accessed });
         assert_eq!(observed.samples, [looks(3, 1), looks(3, 2), looks(1, 1)]);
         // Each sample stands for 100 accesses: 3 s are reported as 30 ms.
         assert_eq!(observed.window, Duration::from_millis(30));
         let interval_us = u64::try_from(observed.window.as_micros()).unwrap() / 3;
         let (one, hundred) =
-            (rate::page(Looks { taken: 3, accessed: 1 }, 1_000_000), rate::page(observed.samples[0].unwrap(), interval_us));
+            (rate::page(BitSamples { taken: 3, accessed: 1 }, 1_000_000), rate::page(observed.samples[0].unwrap(), interval_us));
         assert!(hundred.mean.0.abs_diff(100 * one.mean.0) <= 100, "{hundred:?} {one:?}");
         assert_eq!(watch(vec![nothing(), nothing(), nothing()]).samples, [looks(3, 0), looks(3, 0), looks(1, 0)]);
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use kernel::Result;
-use policy::slowdown::rate::Looks;
+use policy::slowdown::rate::BitSamples;
 
 use super::point::Point;
 
@@ -26,7 +26,7 @@ pub struct Watch<'a> {
 pub struct Observation {
     /// The samples of each point: the repeated points first, in the order given. `None` if the page vanished, moved, or
     /// cannot be sampled.
-    pub samples: Vec<Option<Looks>>,
+    pub samples: Vec<Option<BitSamples>>,
     /// The time from the first clearing of the bits to the last sample.
     pub window: Duration,
 }

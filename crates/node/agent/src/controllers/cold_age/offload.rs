@@ -2,7 +2,7 @@
 
 use config::Actuator;
 use kernel::priority::IdlePriority;
-use policy::balance::Lean;
+use policy::balance::AnonFileBias;
 use units::{Age, Bytes, Pages};
 
 use super::ColdAge;
@@ -85,7 +85,7 @@ impl ColdAge {
                 return Ok(());
             }
             let asked = FREE_MAX.min(Bytes(clean.0 / 2));
-            reclaim(job, asked, Lean::Swappiness(lru::ANON_FIRST))?;
+            reclaim(job, asked, AnonFileBias::Swappiness(lru::ANON_FIRST))?;
             self.cached_out = self.cached_out - asked;
             let after = count(job, context)?;
             charge(job, context, &before, &after);
@@ -110,7 +110,7 @@ fn ask(job: &Job, context: &mut Context, plan: &mut Plan, limit: Pages) -> kerne
             Ok(Asked { finished, ..asked })
         }
         (Actuator::MemoryReclaim | Actuator::LruGen, _) => {
-            reclaim(job, limit.to_bytes(kernel::page_size()), Lean::Swappiness(lru::ANON_FIRST))?;
+            reclaim(job, limit.to_bytes(kernel::page_size()), AnonFileBias::Swappiness(lru::ANON_FIRST))?;
             Ok(Asked { pages: limit, ..Asked::default() })
         }
         (Actuator::Exact | Actuator::Auto, _) => {

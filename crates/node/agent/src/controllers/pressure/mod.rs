@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use config::{Config, Policy as Named};
 use kernel::cgroup::{Limit, MemoryStat};
-use policy::balance::{self, Lean};
+use policy::balance::{self, AnonFileBias};
 use policy::pressure::{self, Params, Step};
 use policy::thresholds::Thresholds;
 use units::{Bytes, Pages};
@@ -98,7 +98,7 @@ pub struct Input {
 #[derive(Clone, Copy, Debug)]
 pub struct Decided {
     step: Step,
-    bias: Lean,
+    bias: AnonFileBias,
 }
 
 impl Pressure {

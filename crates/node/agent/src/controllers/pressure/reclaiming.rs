@@ -1,6 +1,6 @@
 //! Carries out what the pressure controller decided: requests to `memory.reclaim`.
 
-use policy::balance::{self, Lean};
+use policy::balance::{self, AnonFileBias};
 use policy::pressure::Decision;
 use units::{Bytes, Pages};
 
@@ -33,8 +33,8 @@ pub struct Amount {
 impl Amount {
     /// Divides an amount between the kinds by the bias, in proportion to the resident memory of each, as the kernel weighs its
     /// lists.
-    pub(super) fn of(bytes: Bytes, bias: Lean, anon: Bytes, file: Bytes) -> Self {
-        let Lean::Swappiness(swappiness) = bias else { return Self { anon: Bytes::ZERO, file: bytes } };
+    pub(super) fn of(bytes: Bytes, bias: AnonFileBias, anon: Bytes, file: Bytes) -> Self {
+        let AnonFileBias::Swappiness(swappiness) = bias else { return Self { anon: Bytes::ZERO, file: bytes } };
         let swappiness = u128::from(swappiness).min(ANON_ONLY);
         let (anon, file) = (u128::from(anon.0) * swappiness, u128::from(file.0) * (ANON_ONLY - swappiness));
         let part = (u128::from(bytes.0) * anon).checked_div(anon + file).unwrap_or(0);
@@ -51,7 +51,7 @@ impl Amount {
 
 impl Pressure {
     /// What a decision asks for, minus the surplus of earlier requests.
-    pub(super) fn amount(&mut self, decision: &Decision, bias: Lean, balance: &balance::Input) -> Option<Amount> {
+    pub(super) fn amount(&mut self, decision: &Decision, bias: AnonFileBias, balance: &balance::Input) -> Option<Amount> {
         let Decision::Reclaim { bytes } = *decision else { return None };
         let paid = self.surplus.0.min(bytes.0);
         self.surplus = self.surplus - Bytes(paid);
@@ -70,7 +70,7 @@ impl Pressure {
         let (asked, limit) = if anon_first { (amount.anon, swap_limit) } else { (amount.file, limit) };
         let asked = asked.min(limit.to_bytes(page));
         let before = count(job, context)?;
-        reclaim(job, asked, if anon_first { Lean::Swappiness(lru::ANON_FIRST) } else { Lean::FileOnly })?;
+        reclaim(job, asked, if anon_first { AnonFileBias::Swappiness(lru::ANON_FIRST) } else { AnonFileBias::FileOnly })?;
         let after = count(job, context)?;
         let offloaded = (after.swapped - before.swapped).to_pages(page);
         charge(job, context, &before, &after);
@@ -108,11 +108,11 @@ mod tests {
             let amount = Amount::of(Bytes(1_000), bias, Bytes(anon), Bytes(file));
             assert_eq!((amount.anon.0, amount.file.0), expected, "{bias:?} {anon} {file}");
         };
-        check(Lean::FileOnly, 500, 500, (0, 1_000));
-        check(Lean::Swappiness(100), 500, 500, (500, 500));
-        check(Lean::Swappiness(100), 900, 100, (900, 100));
-        check(Lean::Swappiness(150), 500, 500, (750, 250));
-        check(Lean::Swappiness(200), 1, u64::MAX, (1_000, 0));
-        check(Lean::Swappiness(1), 0, 0, (0, 1_000));
+        check(AnonFileBias::FileOnly, 500, 500, (0, 1_000));
+        check(AnonFileBias::Swappiness(100), 500, 500, (500, 500));
+        check(AnonFileBias::Swappiness(100), 900, 100, (900, 100));
+        check(AnonFileBias::Swappiness(150), 500, 500, (750, 250));
+        check(AnonFileBias::Swappiness(200), 1, u64::MAX, (1_000, 0));
+        check(AnonFileBias::Swappiness(1), 0, 0, (0, 1_000));
     }
 }

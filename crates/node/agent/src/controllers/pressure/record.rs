@@ -1,6 +1,6 @@
 //! The journal record of one period of pressure-driven offloading, its replay, and its words.
 
-use policy::balance::{self, Lean};
+use policy::balance::{self, AnonFileBias};
 use policy::pressure::{self, Decision, Hold};
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ pub struct PressureRecord {
     /// What the balance between anonymous and file memory observed.
     pub balance: balance::Input,
     /// The anon/file bias that it decided.
-    pub lean: Lean,
+    pub lean: AnonFileBias,
     /// What was reclaimed since the previous decision.
     pub reclaimed: Reclaimed,
     /// Where the job's memory is.
@@ -72,7 +72,7 @@ pub struct Period {
     /// What the pressure controller decided, with the stalls that it is based on.
     pub step: pressure::Step,
     /// The anon/file bias.
-    pub lean: Lean,
+    pub lean: AnonFileBias,
 }
 
 impl Period {
@@ -87,8 +87,8 @@ impl Period {
     pub fn explain(&self) -> String {
         let step = &self.step;
         let bias = match self.lean {
-            Lean::FileOnly => "page cache only".to_owned(),
-            Lean::Swappiness(swappiness) => format!("swappiness {swappiness}"),
+            AnonFileBias::FileOnly => "page cache only".to_owned(),
+            AnonFileBias::Swappiness(swappiness) => format!("swappiness {swappiness}"),
         };
         let (memory, io, refaults) = (step.memory_stall, step.io_stall, step.refault_stall);
         let stalls = format!("stalled {memory} for memory, {io} for I/O, {refaults} by refaults");

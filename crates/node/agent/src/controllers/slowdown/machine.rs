@@ -139,7 +139,7 @@ impl SlowdownPolicy {
 
     /// The highest rate of a block in the slow node that the samples of one period can measure.
     pub(super) fn measurable(&self, config: &Config) -> AccessRate {
-        rate::tellable(config.slow.samples, u64::try_from(self.sampling_period(config).as_micros()).unwrap_or(u64::MAX))
+        rate::resolvable(config.slow.samples, u64::try_from(self.sampling_period(config).as_micros()).unwrap_or(u64::MAX))
     }
 
     /// The time between two samples: such that the three stages, with the time that the tracker takes to return its counts after

@@ -1,6 +1,6 @@
 //! Periods of pressure-driven offloading over a fake machine.
 
-use policy::balance::Lean;
+use policy::balance::AnonFileBias;
 use policy::pressure::{Decision, Hold};
 
 use super::*;
@@ -53,7 +53,7 @@ fn a_job_is_reclaimed_from_until_it_stalls() {
     let mut agent = agent(&machine, "class = \"standard\"\npolicy = \"pressure\"", Options::default());
     assert_eq!(period(&mut agent, 1_006).step.decision, Decision::Hold { reason: Hold::NoHistory });
     let quiet = period(&mut agent, 1_012);
-    assert_eq!((quiet.step.decision, quiet.lean), (Decision::Reclaim { bytes: Bytes(1 << 20) }, Lean::Swappiness(100)));
+    assert_eq!((quiet.step.decision, quiet.lean), (Decision::Reclaim { bytes: Bytes(1 << 20) }, AnonFileBias::Swappiness(100)));
     assert_eq!(agent.pressure(JOB).plan.unwrap().total(), Bytes(1 << 20));
     // Half of the target of 0.1 % of 6 s; then all of it, for I/O.
     stalled(&machine, 3_000, 0);
@@ -95,7 +95,7 @@ fn page_cache_needs_no_swap_and_auto_leaves_anonymous_memory_to_its_age() {
         period(&mut agent, 1_006);
         let asked = period(&mut agent, 1_012);
         // 1 % of the 25 MiB of page cache, in whole pages.
-        assert_eq!((asked.lean, asked.step.decision), (Lean::FileOnly, Decision::Reclaim { bytes: Bytes(64 << 12) }), "{rule}");
+        assert_eq!((asked.lean, asked.step.decision), (AnonFileBias::FileOnly, Decision::Reclaim { bytes: Bytes(64 << 12) }), "{rule}");
         machine.set(JOB, "memory.min", &(100u64 << 20).to_string());
         assert_eq!(period(&mut agent, 1_018).step.decision, Decision::Hold { reason: Hold::AtFloor }, "protected whole");
     };

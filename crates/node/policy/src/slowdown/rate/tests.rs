@@ -9,13 +9,13 @@ mod blocks;
 
 const SECOND: u64 = 1_000_000;
 
-fn looks(accessed: u32, taken: u32) -> Looks {
-    Looks { taken, accessed }
+fn samples(accessed: u32, taken: u32) -> BitSamples {
+    BitSamples { taken, accessed }
 }
 
 /// The bound in accesses per interval; infinite where saturated.
 fn upper(accessed: u32, taken: u32) -> f64 {
-    page(looks(accessed, taken), SECOND).upper.map_or(f64::INFINITY, AccessRate::as_f64)
+    page(samples(accessed, taken), SECOND).upper.map_or(f64::INFINITY, AccessRate::as_f64)
 }
 
 /// The chance that a Poisson count is `count`, given its mean.
@@ -55,7 +55,7 @@ fn one_page() {
         (0, 0, SECOND, 0.0, None),
         (3, 10, 0, 0.0, None),
     ] {
-        let estimate = page(looks(accessed, taken), interval_us);
+        let estimate = page(samples(accessed, taken), interval_us);
         let near = |rate: AccessRate, want: f64| (rate.as_f64() - want).abs() <= 2e-6;
         assert!(near(estimate.mean, mean), "{accessed} of {taken}: {estimate:?}");
         assert_eq!(estimate.upper.is_some(), bound.is_some(), "{accessed} of {taken}: {estimate:?}");
@@ -77,7 +77,7 @@ fn the_bound_holds_in_95_percent_of_cases_exactly_summed() {
                 held += if bounds[accessed as usize] >= rate { chance } else { 0.0 };
                 chance *= f64::from(taken - accessed) / f64::from(accessed + 1) * set / idle;
             }
-            assert!(held >= 0.95 - 1e-9, "{rate} per interval, {taken} looks: {held}");
+            assert!(held >= 0.95 - 1e-9, "{rate} per interval, {taken} samples: {held}");
         }
     }
 }
@@ -86,7 +86,7 @@ fn the_bound_holds_in_95_percent_of_cases_exactly_summed() {
 fn it_is_monotone_in_what_was_accessed() {
     for taken in 1..=60 {
         for accessed in 0..taken {
-            let (less, more) = (page(looks(accessed, taken), SECOND), page(looks(accessed + 1, taken), SECOND));
+            let (less, more) = (page(samples(accessed, taken), SECOND), page(samples(accessed + 1, taken), SECOND));
             assert!(less.mean < more.mean && upper(accessed, taken) < upper(accessed + 1, taken), "{accessed} of {taken}");
             assert!(less.upper > Some(less.mean), "{accessed} of {taken}");
         }
@@ -107,9 +107,9 @@ fn it_shrinks_with_more_looks() {
 #[test]
 fn no_access_gives_3_over_the_time() {
     for (taken, interval_us) in [(1, SECOND), (10, SECOND), (30, SECOND), (60, SECOND / 10), (100_000, 5_000)] {
-        let bound = page(looks(0, taken), interval_us).upper.unwrap().as_f64();
+        let bound = page(samples(0, taken), interval_us).upper.unwrap().as_f64();
         let seconds = f64::from(taken) * Duration::from_micros(interval_us).as_secs_f64();
-        assert!((bound * seconds - 2.996).abs() < 0.02, "{taken} looks each {interval_us} us: {bound}");
+        assert!((bound * seconds - 2.996).abs() < 0.02, "{taken} samples each {interval_us} us: {bound}");
     }
 }
 
@@ -119,25 +119,25 @@ proptest! {
         all in prop::collection::vec((any::<u32>(), any::<u32>()), 0..60),
         of: u32, touched: u32, touch_window_us: u64, interval_us: u64,
     ) {
-        let all: Vec<Looks> = all.into_iter().map(|(taken, accessed)| Looks { taken, accessed }).collect();
-        for &looks in &all {
-            let estimate = page(looks, interval_us);
+        let all: Vec<BitSamples> = all.into_iter().map(|(taken, accessed)| BitSamples { taken, accessed }).collect();
+        for &samples in &all {
+            let estimate = page(samples, interval_us);
             prop_assert!(estimate.upper.is_none_or(|upper| upper >= estimate.mean));
         }
-        let estimate = parts(&Parts { of, touched, touch_window_us, looks: &all, interval_us });
+        let estimate = parts(&Parts { of, touched, touch_window_us, samples: &all, interval_us });
         prop_assert!(estimate.upper.is_none_or(|upper| upper >= estimate.mean));
     }
 }
 
 #[test]
 fn what_can_be_told_saturates_in_one_case_in_twenty() {
-    for looks in [1_u32, 2, 5, 10, 30, 60, 600] {
-        let rate = tellable(looks, 1_000_000).as_f64();
-        let saturated = (1.0 - (-rate).exp()).powf(looks.into());
-        assert!((0.049..=0.051).contains(&saturated), "{looks} looks, {rate}/s: {saturated}");
-        assert_eq!(tellable(looks, 100_000).as_f64().round(), (10.0 * rate).round());
+    for samples in [1_u32, 2, 5, 10, 30, 60, 600] {
+        let rate = resolvable(samples, 1_000_000).as_f64();
+        let saturated = (1.0 - (-rate).exp()).powf(samples.into());
+        assert!((0.049..=0.051).contains(&saturated), "{samples} samples, {rate}/s: {saturated}");
+        assert_eq!(resolvable(samples, 100_000).as_f64().round(), (10.0 * rate).round());
     }
-    assert_eq!((tellable(0, 1), tellable(1, 0)), (AccessRate::ZERO, AccessRate::ZERO));
+    assert_eq!((resolvable(0, 1), resolvable(1, 0)), (AccessRate::ZERO, AccessRate::ZERO));
 }
 
 #[test]
@@ -145,8 +145,8 @@ fn extremes_are_answered() {
     for n in [0, 1, u32::MAX] {
         for of in [0, 1, u32::MAX] {
             for us in [0, 1, u64::MAX] {
-                let all = [looks(n, u32::MAX), looks(0, n), looks(n / 2, n)];
-                let estimate = parts(&Parts { of, touched: of, touch_window_us: us, looks: &all, interval_us: us });
+                let all = [samples(n, u32::MAX), samples(0, n), samples(n / 2, n)];
+                let estimate = parts(&Parts { of, touched: of, touch_window_us: us, samples: &all, interval_us: us });
                 assert!(estimate.upper.is_none_or(|upper| upper >= estimate.mean), "{estimate:?}");
             }
         }

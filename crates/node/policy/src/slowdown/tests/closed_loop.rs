@@ -1,17 +1,17 @@
 //! The policy in a closed loop with a simulated job.
 
 use super::*;
-use crate::slowdown::rate::{Looks, page};
+use crate::slowdown::rate::{BitSamples, page};
 
 /// Blocks of the job, and how many of them a period samples: 5 %.
 const BLOCKS: usize = 1_000;
 const SAMPLED: usize = 50;
 
-/// Looks per period at each block that is watched, one per second.
-const LOOKS: u32 = 10;
+/// BitSamples per period at each block that is watched, one per second.
+const SAMPLES: u32 = 10;
 const SECOND_US: u64 = 1_000_000;
 
-/// 3 % at 75 us: 400 accesses per second. A block that nobody was seen to access in 10 looks has a bound of 0.3.
+/// 3 % at 75 us: 400 accesses per second. A block that nobody was seen to access in 10 samples has a bound of 0.3.
 const SLOW: Params = Params { slowdown: RatioPpm(30_000), latency_ns: 75_000, ..PARAMS };
 const BUDGET: f64 = 400.0;
 
@@ -19,7 +19,7 @@ struct Job {
     /// True accesses per second by block.
     rates: Vec<f64>,
     slow: Vec<bool>,
-    /// The estimate by how many looks found the bit set: there are no more than eleven.
+    /// The estimate by how many samples found the bit set: there are no more than eleven.
     estimates: Vec<Estimate>,
     random: u64,
 }
@@ -27,7 +27,7 @@ struct Job {
 impl Job {
     /// A job whose blocks are accessed this often in all, by rank to the power of -1.
     fn zipf(total: f64, seed: u64) -> Self {
-        let estimates = (0..=LOOKS).map(|accessed| page(Looks { taken: LOOKS, accessed }, SECOND_US)).collect();
+        let estimates = (0..=SAMPLES).map(|accessed| page(BitSamples { taken: SAMPLES, accessed }, SECOND_US)).collect();
         let mut job = Self { rates: Vec::new(), slow: vec![false; BLOCKS], estimates, random: seed | 1 };
         let harmonic: f64 = (1..=1_000).map(|rank| 1.0 / f64::from(rank)).sum();
         job.rates = (1..=1_000).map(|rank| total / harmonic / f64::from(rank)).collect();
@@ -56,7 +56,7 @@ impl Job {
     fn look(&mut self, block: usize) -> Estimate {
         let idle = (-self.rates[block]).exp();
         let mut accessed = 0;
-        for _ in 0..LOOKS {
+        for _ in 0..SAMPLES {
             let share = f64::from(u32::try_from(self.next_random()).unwrap()) / f64::from(u32::MAX);
             accessed += usize::from(share >= idle);
         }
@@ -72,7 +72,7 @@ impl Job {
         self.slow.iter().filter(|slow| **slow).count()
     }
 
-    /// One period: looks, a step, and what it says.
+    /// One period: samples, a step, and what it says.
     fn period(&mut self, params: &Params) -> Step {
         let mut slow: Vec<(Estimate, usize)> = Vec::new();
         for block in 0..BLOCKS {
@@ -119,7 +119,7 @@ impl Job {
 
 /// With these totals someone who knows the rates could place 998, 950, 776 and 450 of the thousand blocks. The policy places
 /// 738, 575, 407 and 213 of them, with 94 to 178 true accesses per second of the 400: each block that nobody was seen to access
-/// in ten looks is taken at 0.3. Three times the looks, or a budget that is large beside the number of blocks, come nearer.
+/// in ten samples is taken at 0.3. Three times the samples, or a budget that is large beside the number of blocks, come nearer.
 #[test]
 fn the_true_rate_stays_within_the_budget() {
     for (total, oracle, least) in [(500.0, 998, 700), (1_000.0, 950, 550), (2_000.0, 776, 390), (5_000.0, 450, 200)] {

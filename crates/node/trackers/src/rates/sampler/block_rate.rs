@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use policy::slowdown::rate::{self, Estimate, Looks, Parts};
+use policy::slowdown::rate::{self, BitSamples, Estimate, Parts};
 
 use crate::rates::blocks::Block;
 
@@ -14,7 +14,7 @@ pub struct BlockRate {
     /// Its accesses per second.
     pub estimate: Estimate,
     /// The samples that the estimate is based on: of the block as a whole, or of all of its parts together.
-    pub samples: Looks,
+    pub samples: BitSamples,
     /// For a block sampled in parts: the number of its parts, and how many of them were touched.
     pub parts: Option<(u32, u32)>,
 }
@@ -28,16 +28,16 @@ pub(super) struct PartSamples<'a> {
     /// Microseconds within which parts were checked for being touched; 0 if all count as touched.
     pub(super) touch_window_us: u64,
     /// Samples of the chosen parts.
-    pub(super) parts: &'a [Looks],
+    pub(super) parts: &'a [BitSamples],
 }
 
 impl PartSamples<'_> {
     /// Estimates the rate of the block, from samples `interval_us` microseconds apart.
     pub(super) fn rate(&self, block: Block, interval_us: u64) -> BlockRate {
         let &Self { of, touched, touch_window_us, parts: looks } = self;
-        let estimate = rate::parts(&Parts { of, touched, touch_window_us, looks, interval_us });
-        let sum = |count: fn(&Looks) -> u32| looks.iter().map(count).fold(0, u32::saturating_add);
-        let samples = Looks { taken: sum(|looks| looks.taken), accessed: sum(|looks| looks.accessed) };
+        let estimate = rate::parts(&Parts { of, touched, touch_window_us, samples: looks, interval_us });
+        let sum = |count: fn(&BitSamples) -> u32| looks.iter().map(count).fold(0, u32::saturating_add);
+        let samples = BitSamples { taken: sum(|looks| looks.taken), accessed: sum(|looks| looks.accessed) };
         BlockRate { block, estimate, samples, parts: Some((of, touched)) }
     }
 }

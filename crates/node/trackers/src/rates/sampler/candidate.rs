@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kernel::Result;
-use policy::slowdown::rate::{self, Looks};
+use policy::slowdown::rate::{self, BitSamples};
 
 use super::block_rate::{BlockRate, PartSamples, interval_us, micros};
 use super::memory::Memory;
@@ -70,7 +70,7 @@ impl Candidate {
     /// Takes the samples of the points of [`Candidate::add_points`], at the end of a stage.
     pub(super) fn end_stage(
         &mut self,
-        samples: &mut dyn Iterator<Item = Option<Looks>>,
+        samples: &mut dyn Iterator<Item = Option<BitSamples>>,
         window: Duration,
         settings: &Settings,
         seed: u64,
@@ -147,14 +147,14 @@ impl Candidate {
 }
 
 /// Estimates the rate of a huge page from samples of it as a whole.
-fn whole(block: Block, samples: Looks, window: Duration) -> Progress {
+fn whole(block: Block, samples: BitSamples, window: Duration) -> Progress {
     let estimate = rate::page(samples, interval_us(window, samples.taken));
     let rate = BlockRate { block, estimate, samples, parts: None };
     if samples.accessed >= samples.taken { Progress::Saturated(rate) } else { Progress::Rated(rate) }
 }
 
 /// Chooses the parts to sample among those that were touched within the window. `None` if all pages have vanished.
-fn touched(block: Block, sampled: &[(u64, Option<Looks>)], window: Duration, parts_max: u32, seed: u64) -> Option<Progress> {
+fn touched(block: Block, sampled: &[(u64, Option<BitSamples>)], window: Duration, parts_max: u32, seed: u64) -> Option<Progress> {
     let of = count(sampled.iter().filter(|(_, looks)| looks.is_some()));
     let mut chosen: Vec<u64> =
         sampled.iter().filter(|(_, looks)| looks.is_some_and(|looks| looks.accessed > 0)).map(|&(page, _)| page).collect();
@@ -163,7 +163,7 @@ fn touched(block: Block, sampled: &[(u64, Option<Looks>)], window: Duration, par
         return None;
     }
     if touched == 0 {
-        let samples = Looks { taken: of, accessed: 0 };
+        let samples = BitSamples { taken: of, accessed: 0 };
         let untouched = PartSamples { of, touched, touch_window_us, parts: &[] };
         return Some(Progress::Rated(BlockRate { samples, ..untouched.rate(block, 0) }));
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use policy::slowdown::rate::{self, Estimate, Looks};
+use policy::slowdown::rate::{self, BitSamples, Estimate};
 
 use super::block_rate::{BlockRate, PartSamples, interval_us};
 use super::memory::Memory;
@@ -31,9 +31,9 @@ struct SlowBlock {
     /// Addresses of the points.
     points: Vec<u64>,
     /// Samples of each point in all stages so far.
-    total: Vec<Looks>,
+    total: Vec<BitSamples>,
     /// Samples of each point in the last stage.
-    last_stage: Vec<Looks>,
+    last_stage: Vec<BitSamples>,
     /// Number of pages that the points stand for.
     of: u32,
     /// Whether a point vanished or moved.
@@ -65,7 +65,7 @@ impl SlowBlocks {
                 points.clear();
             }
             left -= points.len();
-            let none = vec![Looks::default(); points.len()];
+            let none = vec![BitSamples::default(); points.len()];
             chosen.push(SlowBlock { block, total: none.clone(), last_stage: none, points, of, changed: false });
         }
         Self { blocks: chosen, total: (0, Duration::ZERO), last_stage: None }
@@ -87,7 +87,7 @@ impl SlowBlocks {
     }
 
     /// Takes the samples of one stage, in the order of [`SlowBlocks::points`].
-    pub(super) fn add(&mut self, samples: &mut dyn Iterator<Item = Option<Looks>>, window: Duration) {
+    pub(super) fn add(&mut self, samples: &mut dyn Iterator<Item = Option<BitSamples>>, window: Duration) {
         let mut taken = 0;
         for slow in &mut self.blocks {
             for (total, last_stage) in slow.total.iter_mut().zip(&mut slow.last_stage) {
@@ -131,10 +131,10 @@ impl SlowBlocks {
 
 impl SlowBlock {
     /// The rate from these samples of the points; `None` if the block has changed.
-    fn rate(&self, samples: &[Looks], interval_us: u64) -> Option<BlockRate> {
+    fn rate(&self, samples: &[BitSamples], interval_us: u64) -> Option<BlockRate> {
         let Some(&first) = samples.first() else {
             // Not sampled because the tracker's limit was reached: without an upper bound, the policy promotes it.
-            return Some(BlockRate { block: self.block, estimate: Estimate::default(), samples: Looks::default(), parts: None });
+            return Some(BlockRate { block: self.block, estimate: Estimate::default(), samples: BitSamples::default(), parts: None });
         };
         if self.block.huge {
             let estimate = rate::page(first, interval_us);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use kernel::Error;
-use policy::slowdown::rate::{self, Estimate, Looks, Parts};
+use policy::slowdown::rate::{self, BitSamples, Estimate, Parts};
 use units::{AccessRate, Bytes};
 
 use super::*;
@@ -122,7 +122,7 @@ impl RateTracker for Fake {
         let (repeated, once) = self.watched.take().expect("watched");
         let found = |point: &Point, taken: u32| {
             let known = machine.accessed.get(&point.address).copied().unwrap_or(0);
-            (!machine.gone(point.pid)).then_some(Looks { taken, accessed: known.min(taken) })
+            (!machine.gone(point.pid)).then_some(BitSamples { taken, accessed: known.min(taken) })
         };
         let samples = repeated.iter().map(|point| found(point, self.taken)).chain(once.iter().map(|point| found(point, 1))).collect();
         Ok(Some(Observation { samples, window: SETTINGS.interval * self.taken }))
@@ -153,8 +153,8 @@ fn run(machine: Machine, points_max: usize, sampled: &[Block], slow: &[Block]) -
     panic!("the period did not end");
 }
 
-fn looks(taken: u32, accessed: u32) -> Looks {
-    Looks { taken, accessed }
+fn looks(taken: u32, accessed: u32) -> BitSamples {
+    BitSamples { taken, accessed }
 }
 
 /// A huge page whose bit is always set; each listed part is accessed in this number of ten samples.
@@ -175,8 +175,8 @@ fn samples_of_every_stage_reach_the_right_block() {
     let (round, tracker) = run(machine, 10_000, &sampled, &slow);
 
     let page = |looks| rate::page(looks, SECOND_US);
-    let parts = |of, touched, touch_window_us, looks: &[Looks]| {
-        rate::parts(&Parts { of, touched, touch_window_us, looks, interval_us: if looks.is_empty() { 0 } else { SECOND_US } })
+    let parts = |of, touched, touch_window_us, looks: &[BitSamples]| {
+        rate::parts(&Parts { of, touched, touch_window_us, samples: looks, interval_us: if looks.is_empty() { 0 } else { SECOND_US } })
     };
     let rated = |block: &Block, estimate, samples, parts| BlockRate { block: *block, estimate, samples, parts };
     let want = [

@@ -2,13 +2,13 @@
 
 use super::*;
 
-const LOOKS: u32 = 10;
+const SAMPLES: u32 = 10;
 const SAMPLED: usize = 50;
 const WINDOW_S: u32 = 10;
 
 /// The one place that estimates a block by hand; every case below is data. Rates per second.
-fn check(of: u32, touched: u32, all: &[Looks], mean: f64, bound: Option<f64>) {
-    let estimate = parts(&Parts { of, touched, touch_window_us: 10 * SECOND, looks: all, interval_us: SECOND });
+fn check(of: u32, touched: u32, all: &[BitSamples], mean: f64, bound: Option<f64>) {
+    let estimate = parts(&Parts { of, touched, touch_window_us: 10 * SECOND, samples: all, interval_us: SECOND });
     assert!((estimate.mean.as_f64() - mean).abs() < 1e-3, "{of} {touched} {all:?}: {estimate:?}");
     assert_eq!(estimate.upper.is_some(), bound.is_some(), "{of} {touched} {all:?}: {estimate:?}");
     let near = estimate.upper.zip(bound).is_none_or(|(got, want)| (got.as_f64() - want).abs() < 1e-3);
@@ -20,43 +20,43 @@ fn by_hand() {
     // Nobody touched any part for ten seconds: ln 40 / 10 s.
     check(512, 0, &[], 0.0, Some(0.3689));
     // All of the one part: its own mean; sqrt(2.7055 * 5 / (10 * 5)) and ln 40 / 10.
-    check(1, 1, &[looks(5, 10)], LN_2, Some(LN_2 + 0.5201 + 0.3689));
-    // Above half of the looks, the page's own half-width: 5.2753 - 2.3026.
-    check(1, 1, &[looks(9, 10)], LN_10, Some(5.2753 + 0.3689));
+    check(1, 1, &[samples(5, 10)], LN_2, Some(LN_2 + 0.5201 + 0.3689));
+    // Above half of the samples, the page's own half-width: 5.2753 - 2.3026.
+    check(1, 1, &[samples(9, 10)], LN_10, Some(5.2753 + 0.3689));
     // Two of four that differ: squared deviation 2 * 0.3466^2, times z^2 * 4 * 2 / 2, and 4/2 * 0.52^2 from one.
     check(
         4,
         4,
-        &[looks(5, 10), looks(0, 10)],
+        &[samples(5, 10), samples(0, 10)],
         2.0 * LN_2,
         Some(2.0 * LN_2 + (2.7055 * 4.0 * 0.240_23 + 2.0 * 0.270_55f64).sqrt() + 0.7378),
     );
     // Two of four, and two that nobody touched: with t = 6.931 each stands for 0.6931 + 0.1 / (1 + t/2 + t^2/6), and its
     // square is 0.2706 + 2.7055 * 0.01 / (1 + t^2/12); 4 * ln 40 / (2 * 10), and ln 40 / 10.
-    check(6, 4, &[looks(5, 10), looks(5, 10)], 2.8047, Some(2.8047 + 1.0506 + 0.7378 + 0.3689));
+    check(6, 4, &[samples(5, 10), samples(5, 10)], 2.8047, Some(2.8047 + 1.0506 + 0.7378 + 0.3689));
 }
 
 #[test]
 fn what_cannot_be_told() {
-    // A part without looks is no sample; a single part does not speak for others.
+    // A part without samples is no sample; a single part does not speak for others.
     check(512, 10, &[], 0.0, None);
-    check(512, 10, &[looks(0, 0), looks(0, 0)], 0.0, None);
-    check(512, 10, &[looks(5, 10)], 7.0116, None);
-    let no_window = Parts { of: 2, touched: 1, touch_window_us: 0, looks: &[looks(1, 10)], interval_us: SECOND };
+    check(512, 10, &[samples(0, 0), samples(0, 0)], 0.0, None);
+    check(512, 10, &[samples(5, 10)], 7.0116, None);
+    let no_window = Parts { of: 2, touched: 1, touch_window_us: 0, samples: &[samples(1, 10)], interval_us: SECOND };
     assert_eq!(parts(&no_window).upper, None, "nobody knows how long the untouched part was not touched");
 }
 
 #[test]
 fn a_saturated_part_saturates_the_block() {
-    let mut all = vec![looks(1, 10); 49];
+    let mut all = vec![samples(1, 10); 49];
     check(512, 49, &all, 8.0251, Some(8.0251 + 1.6391 + 0.3689 * 2.0));
-    all.push(looks(10, 10));
+    all.push(samples(10, 10));
     check(512, 50, &all, 8.0251 + 2.9963, None);
 }
 
 #[test]
 fn more_parts_than_are_said_to_be_touched_are_believed() {
-    check(1, 1, &[looks(5, 10), looks(5, 10)], 2.0 * LN_2, Some(2.0 * LN_2 + 0.7356 + 0.3689));
+    check(1, 1, &[samples(5, 10), samples(5, 10)], 2.0 * LN_2, Some(2.0 * LN_2 + 0.7356 + 0.3689));
 }
 
 struct Random(u64);
@@ -97,11 +97,11 @@ fn simulate(rates: &[f64], periods: u32) -> Coverage {
         let mut all = Vec::new();
         while !touched.is_empty() && all.len() < SAMPLED {
             let rate = touched.swap_remove(random.below(touched.len()));
-            let accessed = (0..LOOKS).filter(|_| random.share() < set(rate)).count();
-            all.push(looks(u32::try_from(accessed).unwrap(), LOOKS));
+            let accessed = (0..SAMPLES).filter(|_| random.share() < set(rate)).count();
+            all.push(samples(u32::try_from(accessed).unwrap(), SAMPLES));
         }
         let touch_window_us = u64::from(WINDOW_S) * SECOND;
-        let estimate = parts(&Parts { of, touched: all_touched, touch_window_us, looks: &all, interval_us: SECOND });
+        let estimate = parts(&Parts { of, touched: all_touched, touch_window_us, samples: &all, interval_us: SECOND });
         within += f64::from(u8::from(estimate.upper.is_none_or(|upper| upper.as_f64() >= truth)));
         if let Some(upper) = estimate.upper {
             told += 1.0;
