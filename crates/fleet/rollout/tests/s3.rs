@@ -67,7 +67,7 @@ fn with_credentials() {
     // During an outage nothing is offered, and so nothing is refused. A bundle published after it is followed.
     drop(server);
     let report = machine.poll(now);
-    assert!(report.guidance.is_none() && report.trouble.is_some_and(|trouble| trouble.contains(&url)));
+    assert!(report.guidance.is_none() && report.error.is_some_and(|error| error.contains(&url)));
     assert_eq!(report.refused.values().sum::<u64>(), 0);
     let _server = S3Server::start(&path("served"));
     publish(2);
