@@ -84,7 +84,7 @@ fn both_notify_readiness_and_the_host_serves_metrics() {
     ready(&notify);
     let address = url.trim().trim_end_matches("/metrics");
     let served = get(address, "/metrics");
-    for line in ["local_bytes 1073741824", "guests_started_total 0", "repairs_left 1", "manager_unavailable 0"] {
+    for line in ["local_bytes 1073741824", "guests_started_total 0", "mitigations_left 1", "manager_unavailable 0"] {
         assert!(served.lines().any(|found| found == format!("thermocline_pool_host_{line}")), "{line}: {served}");
     }
     assert!(get(address, "/").starts_with("HTTP/1.1 404"));
