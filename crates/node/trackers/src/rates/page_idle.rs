@@ -107,8 +107,8 @@ struct Points {
 impl Points {
     /// The samples of each point. `None` if its frame differs from `heads_now`, the frames at the end.
     fn samples(&self, heads_now: &[Option<u64>]) -> Vec<Option<BitSamples>> {
-        let looks = |(before, now): (&Option<u64>, &Option<u64>)| before.filter(|_| before == now).and_then(|frame| self.counts.of(frame));
-        self.heads.iter().zip(heads_now).map(looks).collect()
+        let bits = |(before, now): (&Option<u64>, &Option<u64>)| before.filter(|_| before == now).and_then(|frame| self.counts.of(frame));
+        self.heads.iter().zip(heads_now).map(bits).collect()
     }
 }
 

@@ -253,15 +253,15 @@ mod tests {
             (vec![(7, BLOCK_BYTES + 17 * PAGE), (8, PAGE + 8)], 0),
             (vec![(7, 2 * BLOCK_BYTES - 1), (7, 2 * BLOCK_BYTES), (8, PAGE)], 0),
         ]);
-        let looks = |taken, accessed| Some(BitSamples { taken, accessed });
-        assert_eq!(observed.samples, [looks(3, 1), looks(3, 2), looks(1, 1)]);
+        let bits = |taken, accessed| Some(BitSamples { taken, accessed });
+        assert_eq!(observed.samples, [bits(3, 1), bits(3, 2), bits(1, 1)]);
         // Each sample stands for 100 accesses: 3 s are reported as 30 ms.
         assert_eq!(observed.window, Duration::from_millis(30));
         let interval_us = u64::try_from(observed.window.as_micros()).unwrap() / 3;
         let (one, hundred) =
             (rate::page(BitSamples { taken: 3, accessed: 1 }, 1_000_000), rate::page(observed.samples[0].unwrap(), interval_us));
         assert!(hundred.mean.0.abs_diff(100 * one.mean.0) <= 100, "{hundred:?} {one:?}");
-        assert_eq!(watch(vec![nothing(), nothing(), nothing()]).samples, [looks(3, 0), looks(3, 0), looks(1, 0)]);
+        assert_eq!(watch(vec![nothing(), nothing(), nothing()]).samples, [bits(3, 0), bits(3, 0), bits(1, 0)]);
     }
 
     #[test]

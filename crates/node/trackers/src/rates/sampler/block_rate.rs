@@ -34,10 +34,10 @@ pub(super) struct PartSamples<'a> {
 impl PartSamples<'_> {
     /// Estimates the rate of the block, from samples `interval_us` microseconds apart.
     pub(super) fn rate(&self, block: Block, interval_us: u64) -> BlockRate {
-        let &Self { of, touched, touch_window_us, parts: looks } = self;
-        let estimate = rate::parts(&Parts { of, touched, touch_window_us, samples: looks, interval_us });
-        let sum = |count: fn(&BitSamples) -> u32| looks.iter().map(count).fold(0, u32::saturating_add);
-        let samples = BitSamples { taken: sum(|looks| looks.taken), accessed: sum(|looks| looks.accessed) };
+        let &Self { of, touched, touch_window_us, parts: bits } = self;
+        let estimate = rate::parts(&Parts { of, touched, touch_window_us, samples: bits, interval_us });
+        let sum = |count: fn(&BitSamples) -> u32| bits.iter().map(count).fold(0, u32::saturating_add);
+        let samples = BitSamples { taken: sum(|bits| bits.taken), accessed: sum(|bits| bits.accessed) };
         BlockRate { block, estimate, samples, parts: Some((of, touched)) }
     }
 }

@@ -78,14 +78,14 @@ impl Candidate {
     ) {
         let block = self.block;
         let next = match &mut self.progress {
-            Progress::Whole => samples.next().flatten().filter(|looks| looks.taken > 0).map(|looks| whole(block, looks, window)),
+            Progress::Whole => samples.next().flatten().filter(|bits| bits.taken > 0).map(|bits| whole(block, bits, window)),
             Progress::Touching(pages) => {
                 let sampled: Vec<_> = pages.iter().copied().zip(samples.take(pages.len())).collect();
                 touched(block, &sampled, window, settings.parts_max, seed)
             }
             Progress::Counting { chosen, of, touched, touch_window_us } => {
-                let parts: Vec<_> = samples.take(chosen.len()).flatten().filter(|looks| looks.taken > 0).collect();
-                let taken = parts.iter().map(|looks| looks.taken).max();
+                let parts: Vec<_> = samples.take(chosen.len()).flatten().filter(|bits| bits.taken > 0).collect();
+                let taken = parts.iter().map(|bits| bits.taken).max();
                 let counted = PartSamples { of: *of, touched: *touched, touch_window_us: *touch_window_us, parts: &parts };
                 taken.map(|taken| Progress::Rated(counted.rate(block, interval_us(window, taken))))
             }
@@ -155,9 +155,9 @@ fn whole(block: Block, samples: BitSamples, window: Duration) -> Progress {
 
 /// Chooses the parts to sample among those that were touched within the window. `None` if all pages have vanished.
 fn touched(block: Block, sampled: &[(u64, Option<BitSamples>)], window: Duration, parts_max: u32, seed: u64) -> Option<Progress> {
-    let of = count(sampled.iter().filter(|(_, looks)| looks.is_some()));
+    let of = count(sampled.iter().filter(|(_, bits)| bits.is_some()));
     let mut chosen: Vec<u64> =
-        sampled.iter().filter(|(_, looks)| looks.is_some_and(|looks| looks.accessed > 0)).map(|&(page, _)| page).collect();
+        sampled.iter().filter(|(_, bits)| bits.is_some_and(|bits| bits.accessed > 0)).map(|&(page, _)| page).collect();
     let (touched, touch_window_us) = (count(chosen.iter()), micros(window));
     if of == 0 {
         return None;

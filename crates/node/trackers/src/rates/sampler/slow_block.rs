@@ -92,11 +92,11 @@ impl SlowBlocks {
         for slow in &mut self.blocks {
             for (total, last_stage) in slow.total.iter_mut().zip(&mut slow.last_stage) {
                 match samples.next().flatten() {
-                    Some(looks) => {
-                        *last_stage = looks;
-                        total.taken = total.taken.saturating_add(looks.taken);
-                        total.accessed = total.accessed.saturating_add(looks.accessed);
-                        taken = taken.max(looks.taken);
+                    Some(bits) => {
+                        *last_stage = bits;
+                        total.taken = total.taken.saturating_add(bits.taken);
+                        total.accessed = total.accessed.saturating_add(bits.accessed);
+                        taken = taken.max(bits.taken);
                     }
                     None => slow.changed = true,
                 }
@@ -141,7 +141,7 @@ impl SlowBlock {
             let rate = BlockRate { block: self.block, estimate, samples: first, parts: None };
             return (first.taken > 0 && !self.changed).then_some(rate);
         }
-        let parts: Vec<_> = samples.iter().copied().filter(|looks| looks.taken > 0).collect();
+        let parts: Vec<_> = samples.iter().copied().filter(|bits| bits.taken > 0).collect();
         // All pages count as touched, because the pages that are no points are not checked.
         let counted = PartSamples { of: self.of, touched: self.of, touch_window_us: 0, parts: &parts };
         (!parts.is_empty()).then(|| counted.rate(self.block, interval_us))

@@ -153,7 +153,7 @@ fn run(machine: Machine, points_max: usize, sampled: &[Block], slow: &[Block]) -
     panic!("the period did not end");
 }
 
-fn looks(taken: u32, accessed: u32) -> BitSamples {
+fn bits(taken: u32, accessed: u32) -> BitSamples {
     BitSamples { taken, accessed }
 }
 
@@ -174,22 +174,22 @@ fn samples_of_every_stage_reach_the_right_block() {
     let slow = [block(8, 8, true), block(8, 9, false)];
     let (round, tracker) = run(machine, 10_000, &sampled, &slow);
 
-    let page = |looks| rate::page(looks, SECOND_US);
-    let parts = |of, touched, touch_window_us, looks: &[BitSamples]| {
-        rate::parts(&Parts { of, touched, touch_window_us, samples: looks, interval_us: if looks.is_empty() { 0 } else { SECOND_US } })
+    let page = |bits| rate::page(bits, SECOND_US);
+    let parts = |of, touched, touch_window_us, bits: &[BitSamples]| {
+        rate::parts(&Parts { of, touched, touch_window_us, samples: bits, interval_us: if bits.is_empty() { 0 } else { SECOND_US } })
     };
     let rated = |block: &Block, estimate, samples, parts| BlockRate { block: *block, estimate, samples, parts };
     let want = [
-        rated(&sampled[0], page(looks(10, 0)), looks(10, 0), None),
-        rated(&sampled[1], page(looks(10, 3)), looks(10, 3), None),
-        rated(&sampled[2], parts(512, 2, STAGE_US, &[looks(10, 10), looks(10, 4)]), looks(20, 14), Some((512, 2))),
-        rated(&sampled[3], parts(2, 1, STAGE_US, &[looks(10, 2)]), looks(10, 2), Some((2, 1))),
-        rated(&sampled[4], parts(1, 0, STAGE_US, &[]), looks(1, 0), Some((1, 0))),
+        rated(&sampled[0], page(bits(10, 0)), bits(10, 0), None),
+        rated(&sampled[1], page(bits(10, 3)), bits(10, 3), None),
+        rated(&sampled[2], parts(512, 2, STAGE_US, &[bits(10, 10), bits(10, 4)]), bits(20, 14), Some((512, 2))),
+        rated(&sampled[3], parts(2, 1, STAGE_US, &[bits(10, 2)]), bits(10, 2), Some((2, 1))),
+        rated(&sampled[4], parts(1, 0, STAGE_US, &[]), bits(1, 0), Some((1, 0))),
     ];
     assert_eq!(round.sampled, want);
     let want = [
-        rated(&slow[0], page(looks(30, 6)), looks(30, 6), None),
-        rated(&slow[1], parts(3, 3, 0, &[looks(30, 0); 3]), looks(90, 0), Some((3, 3))),
+        rated(&slow[0], page(bits(30, 6)), bits(30, 6), None),
+        rated(&slow[1], parts(3, 3, 0, &[bits(30, 0); 3]), bits(90, 0), Some((3, 3))),
     ];
     assert_eq!(round.slow, want);
     assert_eq!((round.split, round.lost, round.window), (vec![sampled[2]], Lost::default(), Duration::from_secs(30)));
@@ -318,7 +318,7 @@ fn an_abandoned_period_returns_the_split_blocks() {
         assert!(sampler.tick(sampler.due(), &mut tracker, &*machine).unwrap().is_none());
     }
     let latest = sampler.slow_by_last_stage().expect("a stage has ended");
-    assert_eq!(latest.iter().map(|rated| (rated.block, rated.samples)).collect::<Vec<_>>(), [(block(7, 2, true), looks(10, 0))]);
+    assert_eq!(latest.iter().map(|rated| (rated.block, rated.samples)).collect::<Vec<_>>(), [(block(7, 2, true), bits(10, 0))]);
     assert_eq!(sampler.slow_by_last_stage(), None, "returned once");
     tracker.refuses = true;
     let error = loop {
