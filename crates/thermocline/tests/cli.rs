@@ -261,7 +261,7 @@ fn a_journal_replays_and_a_changed_one_is_noticed() {
     let start = file(directory.path(), "start", &format!("{first}\n"));
     check(&["replay", &start], 3, &[], &["no decisions", "none of its 1 records"]);
     let torn = file(directory.path(), "torn", text.get(..text.len() - 20).unwrap_or_default());
-    check(&["replay", &torn], 0, &["69 decisions replayed, 0 differ", "the last line is torn"], &[]);
+    check(&["replay", &torn], 0, &["70 decisions replayed, 0 differ", "the last line is torn"], &[]);
     check(&["replay", "/nonexistent/journal"], 1, &[], &["/nonexistent/journal"]);
     let set = format!("agent.state_dir={}", directory.path().display());
     check(&["--set", &set, "replay"], 1, &[], &[directory.path().to_str().unwrap()]);
