@@ -57,9 +57,9 @@ fn run(params: &Params, inputs: &[Input]) -> Vec<Decision> {
 }
 
 /// The one place that runs a job; every case below is data.
-fn check(params: &Params, looks: &[(Input, Decision)]) {
-    let (inputs, wanted): (Vec<_>, Vec<_>) = looks.iter().copied().unzip();
-    assert_eq!(run(params, &inputs), wanted, "{inputs:#?}");
+fn check(params: &Params, periods: &[(Input, Decision)]) {
+    let (inputs, expected): (Vec<_>, Vec<_>) = periods.iter().copied().unzip();
+    assert_eq!(run(params, &inputs), expected, "{inputs:#?}");
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn never_under_pressure_but_put_off() {
 fn a_veto_puts_off_with_its_reason() {
     for veto in [Veto::ObserveOnly, Veto::AtLimit, Veto::NoFarMemory, Veto::Incompressible, Veto::BudgetSpent, Veto::WritesSpent] {
         let why = Decision::Nothing { reason: Reason::Vetoed(veto) };
-        let looks = [(background(0), SETTLING), (vetoed(veto, background(10)), why), (background(11), Decision::Compact)];
-        check(&PARAMS, &looks);
+        let periods = [(background(0), SETTLING), (vetoed(veto, background(10)), why), (background(11), Decision::Compact)];
+        check(&PARAMS, &periods);
     }
 }
 
@@ -166,13 +166,13 @@ fn prefetched_once_and_only_what_was_compacted() {
 #[test]
 fn a_clock_or_a_counter_that_goes_back_is_tolerated() {
     check(&PARAMS, &[(background(100), SETTLING), (background(50), SETTLING), (background(60), Decision::Compact), (background(1), DONE)]);
-    let looks = [(used(100, 9), FOREGROUND), (used(50, 9), FOREGROUND), (used(109, 9), FOREGROUND), (used(110, 9), SETTLING)];
-    check(&INFERRED, &looks);
+    let periods = [(used(100, 9), FOREGROUND), (used(50, 9), FOREGROUND), (used(109, 9), FOREGROUND), (used(110, 9), SETTLING)];
+    check(&INFERRED, &periods);
     check(&INFERRED, &[(used(0, 9), FOREGROUND), (used(60, 0), FOREGROUND), (used(119, 0), FOREGROUND), (used(120, 0), SETTLING)]);
 }
 
 prop_compose! {
-    fn any_look()(
+    fn any_period()(
         wait_ms in 0u64..30_000, hint in 0u8..4, frozen in any::<bool>(), cpu_usage_us in 0u64..2, stall in 0u32..20_000,
         available in 0u32..400_000, at_limit in 0u8..4,
     ) -> (u64, Input) {
@@ -186,11 +186,11 @@ prop_compose! {
 proptest! {
     #[test]
     fn in_any_run_compactions_and_prefetches_keep_the_rules(
-        looks in proptest::collection::vec(any_look(), 1..80), idle_ms in 0u64..60_000, settle_ms in 0u64..30_000, prefetch in any::<bool>(),
+        periods in proptest::collection::vec(any_period(), 1..80), idle_ms in 0u64..60_000, settle_ms in 0u64..30_000, prefetch in any::<bool>(),
     ) {
         let params = Params { idle_ms, settle_ms, prefetch, ..PARAMS };
         let mut now_ms = 0;
-        let inputs: Vec<_> = looks.into_iter().map(|(wait_ms, input)| { now_ms += wait_ms; Input { now_ms, ..input } }).collect();
+        let inputs: Vec<_> = periods.into_iter().map(|(wait_ms, input)| { now_ms += wait_ms; Input { now_ms, ..input } }).collect();
         let decisions = run(&params, &inputs);
         prop_assert_eq!(&decisions, &run(&params, &inputs), "deterministic");
         let mut compacted = false;
@@ -213,9 +213,9 @@ proptest! {
     }
 
     #[test]
-    fn state_and_decision_survive_the_journal(looks in proptest::collection::vec(any_look(), 1..40)) {
+    fn state_and_decision_survive_the_journal(periods in proptest::collection::vec(any_period(), 1..40)) {
         let (mut state, mut now_ms) = (State::default(), 0);
-        for (wait_ms, input) in looks {
+        for (wait_ms, input) in periods {
             now_ms += wait_ms;
             let (next, decision) = step(&INFERRED, &state, &Input { now_ms, ..input });
             let text = serde_json::to_string(&(next, decision)).unwrap();

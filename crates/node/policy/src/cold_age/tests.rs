@@ -256,7 +256,7 @@ fn what_was_long_ago_is_forgotten() {
         let got = thresholds_of(&params, &accesses);
         assert_eq!(&got[restless.len()..], want, "{half_life_ms} {gap:?}");
     };
-    // Four of 20 to 35 bests are a tenth of them for as long as this looks.
+    // Four of 20 to 35 bests are a tenth of them for the length of this test.
     check(0, &[], &[10; 15]);
     check(0, &[None], &[10; 15]);
     // Halved at 10 and 20 minutes, the four count 2.25 of 8.25; halved again at 30, 1.125 of 9.6, and two minutes later of 11.6.
@@ -287,7 +287,7 @@ fn a_pool_that_begins_to_fade_or_stops_decides_as_before() {
     check(10, 100, 64, [320, 0, 192, u32::MAX]);
     check(10, 109, 64, [320, 0, 192, u32::MAX]);
     check(10, 110, 64, [160, 0, 96, u32::MAX / 2]);
-    // A job that is counted anew, and another half-life: neither is time that has passed.
+    // Neither a restarted count nor another half-life is elapsed time.
     check(10, 5, 64, [160, 0, 96, u32::MAX / 2]);
     check(1, 5, 64, [160, 0, 96, u32::MAX / 2]);
     check(0, 5, 1, [3, 0, 2, u32::MAX / 128 + 1]);

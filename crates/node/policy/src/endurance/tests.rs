@@ -30,8 +30,8 @@ fn debt_is_paid_back_first() {
 }
 
 #[test]
-fn remainders_are_kept_however_often_the_bucket_is_looked_at() {
-    // 3 bytes a day, looked at every 8.6 s: not one byte of a year is lost.
+fn remainders_are_kept_however_often_the_bucket_is_read() {
+    // 3 bytes a day, read every 8.6 s: not one byte of a year is lost.
     let params = Params { bytes_per_day: Bytes(3), burst: Bytes(2_000) };
     let mut bucket = Bucket::full(&params, 0);
     bucket.spend(&params, 0, Bytes(2_000));

@@ -117,10 +117,10 @@ fn a_target_of_zero_never_reclaims() {
 }
 
 #[test]
-fn the_first_look_and_no_time_are_no_history() {
+fn the_first_period_and_an_empty_one_give_no_history() {
     let (state, first) = step(&PARAMS, &State::default(), &period(9, 9, 9));
     assert_eq!(first.decision, held(Hold::NoHistory));
-    assert_eq!(step(&PARAMS, &state, &period(9, 9, 9)).1.decision, reclaim(524), "the first look was remembered");
+    assert_eq!(step(&PARAMS, &state, &period(9, 9, 9)).1.decision, reclaim(524), "the first period was remembered");
     check(&PARAMS, &Input { elapsed_ms: 0, ..quiet() }, held(Hold::NoHistory));
 }
 
@@ -135,7 +135,7 @@ fn a_counter_that_goes_back_holds() {
 }
 
 #[test]
-fn the_most_fundamental_reason_is_told() {
+fn the_most_fundamental_reason_is_reported() {
     let at_floor = Input { protected: GIB4, ..quiet() };
     check(&PARAMS, &at_floor, held(Hold::AtFloor));
     check(&PARAMS, &Input { protected: Bytes(GIB4.0 - PAGE), ..quiet() }, reclaim(1));
@@ -153,7 +153,7 @@ fn the_most_fundamental_reason_is_told() {
 }
 
 #[test]
-fn the_numbers_behind_a_decision_are_told() {
+fn a_decision_reports_its_numbers() {
     let (_, stepped) = step(&PARAMS, &seen(), &period(6_000, 12_000, 30));
     assert_eq!((stepped.memory_stall, stepped.io_stall, stepped.refault_stall), (RatioPpm(1_000), RatioPpm(2_000), RatioPpm(500)));
 }

@@ -76,13 +76,13 @@ fn room_and_moves_are_limits() {
 }
 
 #[test]
-fn the_hottest_come_home_until_the_rest_fit() {
+fn the_hottest_blocks_are_promoted_until_the_rest_fits() {
     check(&period(&[(1, Some(30_000))], &[]), 0, 0, Some(Hold::NothingSampled));
     check(&period(&[(1, Some(30_000)), (1, Some(1))], &[]), 1, 0, Some(Hold::NothingSampled));
     check(&period(&[(40, Some(1_000)), (4, Some(100))], &[]), 11, 0, Some(Hold::NothingSampled));
     let cut_short = Input { step_max: Bytes(2 * HUGE.0), ..period(&[(3, None), (10, Some(10))], &[(9, Some(1))]) };
     let step = check(&cut_short, 2, 0, Some(Hold::HomeCutShort));
-    assert_eq!(step.upper, AccessRate(u64::MAX), "one remains whose rate cannot be told");
+    assert_eq!(step.upper, AccessRate(u64::MAX), "one block without an upper bound remains");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_budget_of_zero_brings_everything_home() {
 }
 
 #[test]
-fn a_veto_never_holds_the_way_home() {
+fn a_veto_never_prevents_promotion() {
     for veto in [Veto::ObserveOnly, Veto::OtherPolicy, Veto::NoFarMemory, Veto::BudgetSpent] {
         let input = Input { veto: Some(veto), ..period(&[(5, None), (5, Some(1))], &[(9, Some(1))]) };
         check(&input, 5, 0, Some(Hold::Vetoed(veto)));
@@ -113,7 +113,7 @@ fn a_veto_never_holds_the_way_home() {
 
 #[test]
 fn nothing_of_a_uniformly_hot_job_is_placed() {
-    // A thousand blocks, 50 of them sampled, each found accessed at every look; or so often that one is over the share.
+    // A thousand blocks, 50 of them sampled, each accessed in every sample; or so often that one is over the share.
     for hot in [None, Some(1_600)] {
         check(&period(&[], &[(50, hot)]), 0, 0, Some(Hold::NothingCold));
     }

@@ -98,7 +98,7 @@ impl Job {
     }
 }
 
-/// What the last third of a run looked like.
+/// Figures of the last third of a run.
 struct Settled {
     stall_mean: RatioPpm,
     far_pages_mean: u64,
@@ -138,7 +138,7 @@ fn settle(latency_us: u32, resident: bool, seed: u64) -> Settled {
 fn from_any_start_it_settles_at_the_target_and_a_faster_device_is_given_more() {
     let job_pages: u64 = GRADED.iter().map(|class| u64::try_from(class.pages).unwrap()).sum();
     for seed in [3, 7] {
-        // Memory that is compressed, and a slow SSD (001 section 2.5).
+        // Memory that is compressed, and a slow SSD (TMO section 2.5).
         let far_pages = [30, 5_000].map(|latency_us| {
             let starts = [true, false].map(|resident| settle(latency_us, resident, seed));
             for settled in &starts {

@@ -94,11 +94,11 @@ fn it_is_monotone_in_what_was_accessed() {
 }
 
 #[test]
-fn it_shrinks_with_more_looks() {
+fn the_bound_shrinks_with_more_samples() {
     for taken in 1..=60 {
         for accessed in 0..=taken {
             let here = upper(accessed, taken);
-            assert!(upper(accessed, taken + 1) < here, "{accessed} of {taken}, and one more look");
+            assert!(upper(accessed, taken + 1) < here, "{accessed} of {taken}, and one more sample");
             assert!(accessed == taken || upper(2 * accessed, 2 * taken) < here, "{accessed} of {taken}, and twice that");
         }
     }
@@ -130,7 +130,7 @@ proptest! {
 }
 
 #[test]
-fn what_can_be_told_saturates_in_one_case_in_twenty() {
+fn the_resolvable_rate_saturates_in_one_case_in_twenty() {
     for samples in [1_u32, 2, 5, 10, 30, 60, 600] {
         let rate = resolvable(samples, 1_000_000).as_f64();
         let saturated = (1.0 - (-rate).exp()).powf(samples.into());

@@ -11,7 +11,7 @@ const SAMPLED: usize = 50;
 const SAMPLES: u32 = 10;
 const SECOND_US: u64 = 1_000_000;
 
-/// 3 % at 75 us: 400 accesses per second. A block that nobody was seen to access in 10 samples has a bound of 0.3.
+/// 3 % at 75 us: 400 accesses per second. A block without an access in 10 samples has a bound of 0.3.
 const SLOW: Params = Params { slowdown: RatioPpm(30_000), latency_ns: 75_000, ..PARAMS };
 const BUDGET: f64 = 400.0;
 
@@ -53,7 +53,7 @@ impl Job {
         }
     }
 
-    fn look(&mut self, block: usize) -> Estimate {
+    fn sample(&mut self, block: usize) -> Estimate {
         let idle = (-self.rates[block]).exp();
         let mut accessed = 0;
         for _ in 0..SAMPLES {
@@ -77,14 +77,14 @@ impl Job {
         let mut slow: Vec<(Estimate, usize)> = Vec::new();
         for block in 0..BLOCKS {
             if self.slow[block] {
-                slow.push((self.look(block), block));
+                slow.push((self.sample(block), block));
             }
         }
         let mut fast: Vec<usize> = (0..BLOCKS).filter(|&block| !self.slow[block]).collect();
         let mut sampled: Vec<(Estimate, usize)> = Vec::new();
         while sampled.len() < SAMPLED && !fast.is_empty() {
             let block = fast.swap_remove(self.below(fast.len()));
-            sampled.push((self.look(block), block));
+            sampled.push((self.sample(block), block));
         }
         let runs = |blocks: &[(Estimate, usize)]| blocks.iter().map(|&(estimate, _)| (HUGE, estimate)).collect();
         let most = Bytes(1_000 * HUGE.0);
@@ -118,7 +118,7 @@ impl Job {
 }
 
 /// With these totals someone who knows the rates could place 998, 950, 776 and 450 of the thousand blocks. The policy places
-/// 738, 575, 407 and 213 of them, with 94 to 178 true accesses per second of the 400: each block that nobody was seen to access
+/// 738, 575, 407 and 213 of them, with 94 to 178 true accesses per second of the 400: each block without an observed access
 /// in ten samples is taken at 0.3. Three times the samples, or a budget that is large beside the number of blocks, come nearer.
 #[test]
 fn the_true_rate_stays_within_the_budget() {

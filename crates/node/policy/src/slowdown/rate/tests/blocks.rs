@@ -17,7 +17,7 @@ fn check(of: u32, touched: u32, all: &[BitSamples], mean: f64, bound: Option<f64
 
 #[test]
 fn by_hand() {
-    // Nobody touched any part for ten seconds: ln 40 / 10 s.
+    // No part was accessed for ten seconds: ln 40 / 10 s.
     check(512, 0, &[], 0.0, Some(0.3689));
     // All of the one part: its own mean; sqrt(2.7055 * 5 / (10 * 5)) and ln 40 / 10.
     check(1, 1, &[samples(5, 10)], LN_2, Some(LN_2 + 0.5201 + 0.3689));
@@ -31,19 +31,19 @@ fn by_hand() {
         2.0 * LN_2,
         Some(2.0 * LN_2 + (2.7055 * 4.0 * 0.240_23 + 2.0 * 0.270_55f64).sqrt() + 0.7378),
     );
-    // Two of four, and two that nobody touched: with t = 6.931 each stands for 0.6931 + 0.1 / (1 + t/2 + t^2/6), and its
+    // Two of four accessed, and two never accessed: with t = 6.931 each stands for 0.6931 + 0.1 / (1 + t/2 + t^2/6), and its
     // square is 0.2706 + 2.7055 * 0.01 / (1 + t^2/12); 4 * ln 40 / (2 * 10), and ln 40 / 10.
     check(6, 4, &[samples(5, 10), samples(5, 10)], 2.8047, Some(2.8047 + 1.0506 + 0.7378 + 0.3689));
 }
 
 #[test]
-fn what_cannot_be_told() {
+fn inputs_without_a_bound() {
     // A part without samples is no sample; a single part does not speak for others.
     check(512, 10, &[], 0.0, None);
     check(512, 10, &[samples(0, 0), samples(0, 0)], 0.0, None);
     check(512, 10, &[samples(5, 10)], 7.0116, None);
     let no_window = Parts { of: 2, touched: 1, touch_window_us: 0, samples: &[samples(1, 10)], interval_us: SECOND };
-    assert_eq!(parts(&no_window).upper, None, "nobody knows how long the untouched part was not touched");
+    assert_eq!(parts(&no_window).upper, None, "the time without access of the other part is unknown");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_saturated_part_saturates_the_block() {
 }
 
 #[test]
-fn more_parts_than_are_said_to_be_touched_are_believed() {
+fn sampled_parts_override_the_number_of_touched_parts() {
     check(1, 1, &[samples(5, 10), samples(5, 10)], 2.0 * LN_2, Some(2.0 * LN_2 + 0.7356 + 0.3689));
 }
 
@@ -90,7 +90,7 @@ fn simulate(rates: &[f64], periods: u32) -> Coverage {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let truth: f64 = rates.iter().sum();
     let set = |rate: f64| 1.0 - (-rate).exp();
-    let (mut within, mut told, mut mean, mut bound) = (0.0, 0.0, 0.0, 0.0);
+    let (mut within, mut bounded, mut mean, mut bound) = (0.0, 0.0, 0.0, 0.0);
     for _ in 0..periods {
         let mut touched: Vec<f64> = rates.iter().copied().filter(|rate| random.share() < set(rate * f64::from(WINDOW_S))).collect();
         let (of, all_touched) = (u32::try_from(rates.len()).unwrap(), u32::try_from(touched.len()).unwrap());
@@ -104,12 +104,12 @@ fn simulate(rates: &[f64], periods: u32) -> Coverage {
         let estimate = parts(&Parts { of, touched: all_touched, touch_window_us, samples: &all, interval_us: SECOND });
         within += f64::from(u8::from(estimate.upper.is_none_or(|upper| upper.as_f64() >= truth)));
         if let Some(upper) = estimate.upper {
-            told += 1.0;
+            bounded += 1.0;
             mean += estimate.mean.as_f64() / truth;
             bound += upper.as_f64() / truth;
         }
     }
-    Coverage { within: within / f64::from(periods), mean: mean / told, bound: bound / told }
+    Coverage { within: within / f64::from(periods), mean: mean / bounded, bound: bound / bounded }
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn blocks_of_equal_parts_are_within_the_bound_in_95_percent() {
 
 /// Rates that fall with the part's rank. Over 2,000 periods (here are fewer), blocks of up to 10 accesses per second are
 /// within the bound in 99.5 % of cases. Of those with more some are not, least often (78 %) with 100 per second by the first
-/// power: there the part that has a seventh of all accesses is not looked at in nine cases of ten, and those next to it often
+/// power: there the part that has a seventh of all accesses is not sampled in nine cases of ten, and those next to it often
 /// enough not to saturate.
 #[test]
 fn blocks_of_unequal_parts() {
