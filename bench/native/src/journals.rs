@@ -62,7 +62,6 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
         bundle: 0,
         writes: None,
     };
-    let name = |id: u64| format!("/system.slice/job-{id}.service");
     let jobs = (0..JOBS).map(|id| {
         let (class, tracker) = (Class::Standard, "page_idle".to_owned());
         let (state, policy) = (State::default(), Policy::ColdAge);
@@ -82,6 +81,18 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
         }))
     });
     let mut records: Vec<_> = std::iter::once(Record::Agent(agent)).chain(jobs).collect();
+    records.extend(periods(thresholds));
+    records
+}
+
+/// Returns the path of a job.
+fn name(id: u64) -> String {
+    format!("/system.slice/job-{id}.service")
+}
+
+/// Returns some rounds of periods of all jobs.
+fn periods(thresholds: &Thresholds) -> Vec<Record> {
+    let mut records = Vec::new();
     let mut random = fastrand::Rng::with_seed(3);
     let mut states: Vec<_> = (0..JOBS).map(|_| State::default()).collect();
     for round in 1..=ROUNDS {

@@ -15,6 +15,9 @@ mod status;
 
 pub use request::{Request, Response};
 
+/// The outcome of a request.
+pub(crate) type Outcome = Result<Response, ErrorResponse>;
+
 /// Completed requests that are kept for each lease. A request that is repeated after more than this many others is not
 /// recognised.
 const ENDED_MAX: usize = 256;

@@ -11,8 +11,8 @@ use pool::{EmcId, Generation, SliceId};
 use tokio::sync::oneshot;
 
 use crate::files::{Files, Generations, Scrub};
-use crate::ledger::Request;
-use crate::writer::{Handle, Outcome, Wake};
+use crate::ledger::{Outcome, Request};
+use crate::writer::{Handle, Wake};
 
 /// Interval of ticks.
 const TICK_INTERVAL: Duration = Duration::from_millis(500);

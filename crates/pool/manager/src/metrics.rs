@@ -14,8 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::api::{Code, ErrorResponse, PoolStatus};
-use crate::ledger::Request;
-use crate::writer::Outcome;
+use crate::ledger::{Outcome, Request};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RequestLabels {

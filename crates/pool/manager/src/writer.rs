@@ -10,7 +10,7 @@ use pool::Ns;
 use tokio::sync::oneshot;
 
 use crate::api::{Code, ErrorResponse};
-use crate::ledger::{Ledger, Request, Response};
+use crate::ledger::{Ledger, Outcome, Request};
 use crate::metrics::Metrics;
 use crate::storage::{self, Storage, Stored};
 
@@ -19,8 +19,6 @@ const WAITING_MAX: usize = 4096;
 /// Most requests of one transaction.
 const BATCH_MAX: usize = 512;
 
-/// The outcome of a request.
-pub(crate) type Outcome = Result<Response, ErrorResponse>;
 type Pending = (Request, oneshot::Sender<Outcome>);
 
 /// Why the maintenance thread wakes early.

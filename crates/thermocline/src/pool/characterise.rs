@@ -3,10 +3,7 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -17,13 +14,14 @@ use serde::Serialize;
 use crate::options::Format;
 use crate::output::print;
 
+mod run;
 mod slow;
 
+use run::{command, timed};
 use slow::Slow;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The command runs on local memory and on slow memory in turn, and must do the same work each time. Slow memory is a NUMA node \
 The command runs on local memory and on slow memory in turn, and must do the same work each time. Slow memory is a NUMA node \
 without processors if there is one. Otherwise it is emulated: accesses to the command's pages are sampled and counted. This \
 counts accesses that miss the TLB, including hits in the processor's caches. Emulation requires the program itself, not a script.
@@ -130,32 +128,6 @@ pub(super) fn characterise(format: Format, arguments: &Characterise) -> Result<(
     }
     let report = Report { sample, no_counters: no_counters.as_deref(), written: arguments.out.as_deref() };
     print(format, &report, || text(&report))
-}
-
-/// Returns the command with its output redirected to standard error, so that it does not mix with the report.
-fn command(words: &[OsString]) -> Result<Command> {
-    let [program, rest @ ..] = words else { bail!("name the command to run") };
-    let mut command = Command::new(program);
-    let output = std::io::stderr().as_fd().try_clone_to_owned().context("cannot redirect the command's output")?;
-    command.args(rest).stdin(Stdio::null()).stdout(output);
-    Ok(command)
-}
-
-/// Returns the wall time of a command, in seconds.
-fn timed(command: &mut Command) -> Result<f64> {
-    let began = Instant::now();
-    let status = command.status().with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
-    let seconds = began.elapsed().as_secs_f64();
-    succeeded(status)?;
-    Ok(seconds)
-}
-
-/// Refuses a command that failed: it has not done its work, so its time is meaningless.
-fn succeeded(status: ExitStatus) -> Result<()> {
-    if !status.success() {
-        bail!("the command failed ({status}), so its time is not valid; nothing was written");
-    }
-    Ok(())
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -79,13 +79,14 @@ fn uses(text: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut declaration = String::new();
     let mut test_next = false;
-    let mut in_tests = false;
+    let mut in_module = false;
     for line in text.lines() {
         let trimmed = line.trim();
-        if in_tests {
-            in_tests = line != "}";
-        } else if test_next && trimmed.starts_with("mod ") && trimmed.ends_with('{') {
-            in_tests = true;
+        if in_module {
+            in_module = line != "}";
+        } else if !line.starts_with(' ') && line.contains("mod ") && line.ends_with('{') {
+            // Tests, or a module within the file, whose `super` is the file itself.
+            in_module = true;
         } else if !declaration.is_empty() || (trimmed.starts_with("use ") && !test_next) {
             declaration.push_str(trimmed);
         }

@@ -5,24 +5,16 @@ use std::time::Duration;
 
 use kernel::cgroup::{self, Cgroup};
 
-use super::{Agent, Now, report};
+use super::{Agent, report};
 use crate::controllers::slots::{Entry, Slots};
-use crate::discover::{Found, Rules};
+use crate::discover::Found;
 use crate::job::Job;
+use crate::now::Now;
 
 /// Bounds of one listing.
 const CGROUPS_MAX: usize = 100_000;
 const PROCESSES_MAX: usize = 4_096;
 const MEMBERS_MAX: usize = 4_096;
-
-/// Which cgroups are jobs.
-#[derive(Debug)]
-pub(super) struct Discovery {
-    /// The operator's rules.
-    pub(super) rules: Rules,
-    /// Cgroups that a rule names and that no tracker can observe.
-    pub(super) refused: BTreeSet<String>,
-}
 
 impl Agent {
     /// Compares the cgroups of the machine with the jobs.

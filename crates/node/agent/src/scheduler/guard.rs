@@ -1,38 +1,12 @@
 //! The last resort against decompression bursts (SDFM section 4.2): if pages are promoted faster than the machine has memory for
 //! them, a job of the lowest class is killed. Disabled unless the operator enables it.
 
-use std::time::Duration;
-
 use config::Class;
-use kernel::cgroup::Cgroup;
 use kernel::meminfo;
 use units::{Bytes, RatioPpm};
 
 use super::Agent;
-
-/// How long a killed job may take to release its memory before another one is killed.
-const ENDING_MAX: Duration = Duration::from_secs(10);
-
-/// The guard's state.
-#[derive(Debug, Default)]
-pub(super) struct Guard {
-    /// The job that was killed last.
-    ending: Option<Ending>,
-}
-
-/// A job that was killed.
-#[derive(Debug)]
-struct Ending {
-    cgroup: Cgroup,
-    since: Duration,
-}
-
-impl Ending {
-    /// Whether it may still be releasing its memory.
-    fn lasts(&self, now: Duration) -> bool {
-        now.saturating_sub(self.since) < ENDING_MAX && self.cgroup.populated().unwrap_or(false)
-    }
-}
+use super::state::Ending;
 
 impl Agent {
     /// Kills one job if the machine is out of memory because of promotions.

@@ -15,14 +15,12 @@ use policy::background::Hint;
 use trackers::ages::{self, Tracker};
 
 use crate::context::Context;
-use crate::controllers::policy::{Cadence, Policy};
+use crate::controllers::policy::Cadence;
 use crate::controllers::slots::Jobs;
 use crate::costs::Costs;
 use crate::following::Following;
-use crate::history::History;
 use crate::job::Job;
 use crate::now::Now;
-use crate::record::Recorder;
 use crate::view::{Published, View};
 
 mod control;
@@ -33,10 +31,10 @@ mod offload;
 mod report;
 mod scan;
 mod start;
+mod state;
 
-use discovery::Discovery;
-use guard::Guard;
 pub use start::{Error, lock, restore};
+use state::{Discovery, Durable, Guard, Identity, Scheduled};
 
 /// How often the guard checks the machine.
 const GUARD_WAIT: Duration = Duration::from_secs(1);
@@ -55,34 +53,6 @@ pub enum Message {
     },
     /// The result of reading the store of bundles.
     Follow(Box<Poll>),
-}
-
-/// A policy, and its next deadline.
-#[derive(Debug)]
-struct Scheduled {
-    policy: Box<dyn Policy>,
-    /// Time since boot of the next period, if the policy has one of its own.
-    next: Duration,
-}
-
-impl Scheduled {
-    fn new(policy: Box<dyn Policy>) -> Self {
-        Self { policy, next: Duration::ZERO }
-    }
-}
-
-/// What survives the process.
-#[derive(Debug)]
-struct Durable {
-    history: Option<History>,
-    recorder: Option<Recorder>,
-}
-
-/// What identifies the machine in records.
-#[derive(Clone, Debug)]
-struct Identity {
-    boot_id: String,
-    kernel_release: String,
 }
 
 /// The node agent.

@@ -3,13 +3,15 @@
 use config::Kind;
 use units::{Age, Bytes, RatioPpm};
 
-use super::{Agent, Identity, Now};
+use super::Agent;
+use super::state::Identity;
 use crate::context::Context;
 use crate::controllers::slots::{Entry, Jobs};
 use crate::following::Following;
 use crate::job::Job;
 use crate::journal::{AgentRecord, JobRecord, Record, VERSION};
 use crate::machine::Machine;
+use crate::now::Now;
 use crate::view::{JobTotals, JobView, KindTotals, RecentDecisions, View};
 
 /// Ages whose bytes are reported, in scan periods.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use kernel::{Roots, mempolicy, numa};
 use serde::{Deserialize, Serialize};
 
-use super::{command, timed};
+use super::run::{command, timed};
 
 /// The latencies of a sample, as multiples of local latency, and in added nanoseconds (Pond section 6.1).
 const RATIOS: [f64; 2] = [1.82, 2.22];

@@ -22,6 +22,7 @@ use crate::journal::{JobRecord, Record};
 use crate::now::Now;
 use crate::view::JobView;
 
+mod compaction;
 mod drain;
 mod plan;
 pub mod record;

@@ -23,12 +23,13 @@ use crate::now::Now;
 use crate::view::JobView;
 
 mod offload;
+mod plan;
 mod protection;
 pub mod record;
 #[cfg(test)]
 mod tests;
 
-use offload::Plan;
+use plan::Plan;
 use record::{Period, PeriodRecord};
 
 const VETOES: &[Reason] = &[Reason::ObserveOnly, Reason::OtherPolicy, Reason::AtLimit, Reason::Stalled, Reason::NoTier, Reason::CpuBudget];

@@ -3,10 +3,11 @@
 use config::Actuator;
 use kernel::priority::IdlePriority;
 use policy::balance::AnonFileBias;
-use units::{Age, Bytes, Pages};
+use units::{Bytes, Pages};
 
 use super::ColdAge;
-use crate::actuators::exact::{self, Cursor};
+use super::plan::Plan;
+use crate::actuators::exact;
 use crate::actuators::{self, Asked, lru};
 use crate::context::Context;
 use crate::job::Job;
@@ -20,25 +21,6 @@ const FREE_MIN: Bytes = Bytes(256 << 10);
 
 /// Requests in a row.
 const FREE_REQUESTS: u32 = 4;
-
-/// Pages to offload until the next decision.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The age from which pages are offloaded.
-    pub threshold: Age,
-    /// Pages left to ask for.
-    pub left: Pages,
-    /// How far the exact actuator has come.
-    pub cursor: Cursor,
-}
-
-impl Plan {
-    /// All pages of the last scan that are old enough; `None` if there are none.
-    pub(super) fn new(job: &Job, threshold: Age) -> Option<Self> {
-        let left = job.scan.as_ref().map_or(Pages::ZERO, |scan| scan.resident.at_least(threshold));
-        (left > Pages::ZERO).then(|| Self { threshold, left, cursor: Cursor::new(&job.pids) })
-    }
-}
 
 impl ColdAge {
     /// One step of the plan. Returns the pages that the kernel was asked for.

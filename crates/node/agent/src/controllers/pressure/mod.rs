@@ -27,10 +27,11 @@ use crate::now::Now;
 use crate::tiers::PageCosts;
 use crate::view::JobView;
 
+mod amount;
 mod reclaiming;
 pub mod record;
 
-use reclaiming::Amount;
+use amount::Amount;
 use record::{Period, PressureRecord, PressureStart, Reclaimed};
 
 /// That anonymous memory has no tier forbids nothing: page cache needs no swap.

@@ -11,8 +11,8 @@ use trackers::rates::{self, RateTracker};
 use units::AccessRate;
 
 use super::Slowdown;
-use super::moves::Moves;
 use super::period::Period;
+use super::queue::Moves;
 use super::sampling_cost::SamplingCost;
 use crate::context::Context;
 use crate::controllers::policy::{Cadence, Policy};

@@ -24,10 +24,12 @@ use crate::view::JobView;
 pub mod machine;
 mod moves;
 mod period;
+mod queue;
 pub mod record;
+mod sampling;
 mod sampling_cost;
 
-use moves::Move;
+use queue::Move;
 use record::{Moved, SlowRecord, explain};
 
 const VETOES: &[Reason] = &[Reason::ObserveOnly, Reason::NumaBalancing, Reason::CpuBudget];

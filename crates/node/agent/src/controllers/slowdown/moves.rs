@@ -1,6 +1,5 @@
 //! Migrates blocks between nodes. Promotions go first: the blocks concerned slow a job down now.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use kernel::madvise::PidFd;
@@ -10,44 +9,10 @@ use units::Bytes;
 
 use super::Slowdown;
 use super::machine::SlowdownPolicy;
+use super::queue::Move;
 use super::record::Moved;
 use crate::context::{Context, PACE_WAIT, SLICE};
 use crate::controllers::slots::{Entry, Jobs};
-
-/// A block to be moved.
-#[derive(Clone, Debug)]
-pub(super) struct Move {
-    /// The job that it belongs to.
-    pub(super) job: String,
-    /// The block.
-    pub(super) block: Block,
-    /// The target node.
-    pub(super) to: u32,
-    /// Whether it is promoted; otherwise it is placed in the slow node.
-    pub(super) home: bool,
-}
-
-/// The blocks to be moved.
-#[derive(Debug, Default)]
-pub(super) struct Moves {
-    promoted: VecDeque<Move>,
-    placed: VecDeque<Move>,
-}
-
-impl Moves {
-    /// Adds a block after those of the same direction.
-    pub(super) fn push(&mut self, block: Move) {
-        if block.home { self.promoted.push_back(block) } else { self.placed.push_back(block) }
-    }
-
-    fn next(&mut self) -> Option<Move> {
-        self.promoted.pop_front().or_else(|| self.placed.pop_front())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.promoted.is_empty() && self.placed.is_empty()
-    }
-}
 
 impl SlowdownPolicy {
     /// Moves blocks for a slice of time. Returns how long to wait before the next slice; `None` if all are moved.
@@ -154,15 +119,5 @@ mod tests {
         check(&[Failed(Reason::NodeFull), Failed(Reason::Absent)], false, Moved { no_room: half, gone: half, ..Moved::default() });
         check(&[Failed(Reason::Busy), Failed(Reason::Shared)], true, Moved { pinned: whole, ..Moved::default() });
         check(&[], false, Moved::default());
-    }
-
-    #[test]
-    fn promotions_go_first() {
-        let mut moves = Moves::default();
-        for (pid, home) in [(1, false), (2, true), (3, false), (4, true)] {
-            moves.push(Move { job: "/a".to_owned(), block: Block { pid, ..BLOCK }, to: u32::from(!home), home });
-        }
-        let order: Vec<i32> = std::iter::from_fn(|| moves.next()).map(|next| next.block.pid).collect();
-        assert_eq!((order, moves.is_empty()), (vec![2, 4, 1, 3], true));
     }
 }

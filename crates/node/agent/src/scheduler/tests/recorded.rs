@@ -8,6 +8,7 @@ use trace::{Entry, Trace};
 
 use super::*;
 use crate::journal::{Outcome, PeriodRecord};
+use crate::record::Recorder;
 
 fn start(machine: &Machine, agent: &Agent) -> trace::Result<Option<(Recorder, Vec<String>)>> {
     Recorder::start(&machine.roots, &traced(machine), &agent.context.thresholds, "boot", at(0).unix_ms)

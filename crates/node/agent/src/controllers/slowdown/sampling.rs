@@ -1,0 +1,207 @@
+//! Runs a sampling period: which blocks are observed, and the decisions at its end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use daemon::Clock;
+use policy::slowdown;
+use trackers::rates::blocks::{self, Block};
+use trackers::rates::sampler::{BlockRate, Host, Memory, Round, Sampler, Settings};
+use trackers::rates::selection;
+use units::{AccessRate, Bytes};
+
+use super::machine::SlowdownPolicy;
+use super::period::{Members, Period};
+use super::sampling_cost::Changes;
+use super::{Found, Slowdown};
+use crate::context::Context;
+use crate::controllers::seam::Slot;
+use crate::controllers::slots::{Entry, Jobs};
+use crate::slow_node::SlowNode;
+
+/// Blocks of one job that are known at once, at most: a tebibyte of huge pages. What a job has beyond that is not moved.
+const BLOCKS_MAX: usize = 1 << 19;
+
+/// Processes of one job whose blocks are known, at most.
+const PROCESSES_MAX: usize = 4_096;
+
+/// Slow memory has become hot if it is accessed this many times as often as the budget allows.
+const HOT_TIMES: u64 = 2;
+
+/// What is observed in a period.
+#[derive(Debug, Default)]
+struct Chosen {
+    sampled: Vec<Block>,
+    slow: Vec<Block>,
+    members: Members,
+}
+
+/// The machine's memory, with huge pages split only for jobs that the agent may act on.
+struct Splittable<'a> {
+    host: Host<'a>,
+    pids: &'a BTreeSet<i32>,
+    changes: &'a Changes,
+    clock: &'a Clock,
+}
+
+impl Memory for Splittable<'_> {
+    fn present(&self, block: &Block) -> kernel::Result<Vec<u64>> {
+        self.host.present(block)
+    }
+
+    fn split(&self, block: &Block) -> kernel::Result<bool> {
+        if self.pids.contains(&block.pid) { self.changes.split(self.clock, || self.host.split(block)) } else { Ok(false) }
+    }
+}
+
+impl SlowdownPolicy {
+    /// Continues the current period, or begins one.
+    pub(super) fn sample(&mut self, jobs: &mut Jobs, context: &mut Context, now: Duration) -> kernel::Result<()> {
+        if self.current.is_none() && !self.begin(jobs, context, now)? {
+            return Ok(());
+        }
+        let Self { tracker: Some(tracker), splitter, current: Some(period), next, cost, .. } = self else {
+            return Ok(());
+        };
+        let host = Host { roots: &context.kernel.roots, splitter: splitter.as_ref() };
+        let memory = Splittable { host, pids: &period.members.splittable, changes: &cost.changes, clock: &context.clock };
+        let round = period.sampler.tick(now, tracker.as_mut(), &memory)?;
+        *next = period.sampler.due();
+        let latest = period.sampler.slow_by_last_stage();
+        if let Some(round) = round {
+            *next = (period.began + context.config.slow.period).max(now);
+            if let Some(Period { members, .. }) = self.current.take() {
+                self.decide(jobs, context, &members, round);
+            }
+        } else if let Some(slow) = latest
+            && self.is_hot(jobs, context, &slow)
+            && let Some(Period { sampler, members, .. }) = self.current.take()
+        {
+            self.decide(jobs, context, &members, Round { slow, split: sampler.abandon(), ..Round::default() });
+            self.next = now;
+        }
+        Ok(())
+    }
+
+    /// Whether some job's slow memory is accessed much more often than allowed. Only the likely rates count here: their bounds,
+    /// after a few samples, are far above them.
+    fn is_hot(&self, jobs: &Jobs, context: &Context, slow: &[BlockRate]) -> bool {
+        let (Some(node), Some(period)) = (self.node, &self.current) else { return false };
+        let mut rates: BTreeMap<&str, AccessRate> = BTreeMap::new();
+        for rated in slow {
+            if let Some(path) = period.members.job_of(rated) {
+                *rates.entry(path).or_default() += rated.estimate.mean;
+            }
+        }
+        rates.into_iter().any(|(path, rate)| {
+            let class = jobs.get(path).map(|entry| entry.job.treatment.class);
+            let budget = class.map(|class| slowdown::budget(&context.config.slowdown_for(class, node.latency_ns)));
+            budget.is_some_and(|budget| rate > budget.saturating_mul(HOT_TIMES))
+        })
+    }
+
+    /// Finds every block of the jobs, and chooses which are observed. Returns whether there are any.
+    fn begin(&mut self, jobs: &mut Jobs, context: &mut Context, now: Duration) -> kernel::Result<bool> {
+        self.next = now + context.config.slow.period;
+        let node = SlowNode::find(&context.kernel.roots, &context.config.slow)?;
+        self.node = Some(node);
+        self.open(context)?;
+        self.manage_numa_balancing(jobs, context);
+        let mut chosen = Chosen::default();
+        for (path, entry) in jobs.iter_mut().filter(|(_, entry)| entry.slots.get::<Slowdown>().is_some()) {
+            match self.choose(path, entry, context, node.node, &mut chosen) {
+                Err(error) if !error.is_gone() => context.report_error(&mut entry.job, &error),
+                _ => {}
+            }
+        }
+        self.periods += 1;
+        if chosen.sampled.is_empty() && chosen.slow.is_empty() {
+            return Ok(false);
+        }
+        self.begin_sampling(context, now, chosen)
+    }
+
+    /// Chooses which blocks of one job are observed.
+    fn choose(&self, path: &str, entry: &Entry, context: &Context, node: u32, chosen: &mut Chosen) -> kernel::Result<()> {
+        let pids = entry.job.cgroup.procs(PROCESSES_MAX)?;
+        let found = blocks::find(&context.kernel.roots, &pids, BLOCKS_MAX)?;
+        let (slow, fast): (Vec<Block>, Vec<Block>) = found.blocks.into_iter().partition(|block| block.node == node);
+        let sum = |blocks: &[Block]| blocks.iter().map(|block| block.bytes).sum::<Bytes>();
+        chosen.sampled.extend(selection::sampled(&fast, context.config.slow.sample, self.periods));
+        let members = &mut chosen.members;
+        members.memory.insert(path.to_owned(), (sum(&slow) + sum(&fast), sum(&slow)));
+        chosen.slow.extend(slow);
+        if context.may_act(&entry.job) {
+            members.splittable.extend(pids.iter().copied());
+        }
+        members.jobs.extend(pids.into_iter().map(|pid| (pid, path.to_owned())));
+        Ok(())
+    }
+
+    fn begin_sampling(&mut self, context: &mut Context, now: Duration, chosen: Chosen) -> kernel::Result<bool> {
+        let Chosen { sampled, slow, members } = chosen;
+        let interval = self.sampling_period(&context.config);
+        let Self { tracker: Some(tracker), splitter, periods, cost, .. } = self else { return Ok(false) };
+        let config = &context.config.slow;
+        let settings = Settings { samples: config.samples / 3, interval, parts_max: config.parts };
+        let host = Host { roots: &context.kernel.roots, splitter: splitter.as_ref() };
+        let memory = Splittable { host, pids: &members.splittable, changes: &cost.changes, clock: &context.clock };
+        let sampler = Sampler::begin(sampled, slow, settings, *periods, tracker.as_ref(), &memory);
+        if tracker.has_kernel_threads() {
+            let path = context.config.agent.runtime_dir.join("undo.json");
+            context.undo.set_kdamond_targets(&sampler.pids()).map_err(|source| kernel::Error::Io { path, op: "write", source })?;
+        }
+        self.current = Some(Period { sampler, began: now, members });
+        Ok(true)
+    }
+
+    /// Decides for each job at the end of a period, and queues the moves.
+    fn decide(&mut self, jobs: &mut Jobs, context: &mut Context, members: &Members, round: Round) {
+        let Some(node) = self.node else { return };
+        self.collapse(context, &round.split);
+        self.error = None;
+        let mut found = self.by_job(context, members, round);
+        let step_max = Bytes(context.config.slow.step_max().0 / u64::try_from(found.len()).unwrap_or(1).max(1));
+        let now = context.now();
+        let mut free = node.room();
+        for (path, found) in &mut found {
+            let Some(Entry { job, slots }) = jobs.get_mut(*path) else { continue };
+            let Some(slowdown) = slots.get_mut::<Slowdown>() else { continue };
+            let (memory, slow_bytes) = members.memory.get(*path).copied().unwrap_or_default();
+            slowdown.params = context.config.slowdown_for(job.treatment.class, node.latency_ns);
+            let nodes = (node.node, node.home);
+            slowdown.found = Found { memory, slow_bytes, free, step_max, nodes, ..std::mem::take(found) };
+            if let Err(error) = slowdown.period(job, context, now) {
+                context.report_error(job, &error);
+                continue;
+            }
+            free = free - slowdown.placed;
+            for next in slowdown.moves.drain(..) {
+                self.moves.push(next);
+            }
+        }
+        context.publish_due = true;
+    }
+
+    /// The observed blocks, by job.
+    fn by_job<'a>(&self, context: &Context, members: &'a Members, round: Round) -> BTreeMap<&'a str, Found> {
+        let mut by_job: BTreeMap<&str, Found> = members.memory.keys().map(|path| (path.as_str(), Found::default())).collect();
+        for rated in round.slow {
+            if let Some(job) = members.job_of(&rated).and_then(|path| by_job.get_mut(path)) {
+                job.slow.push(rated);
+            }
+        }
+        let measurable = self.measurable(&context.config);
+        for mut rated in round.sampled {
+            // In the slow node a huge page is observed as a whole: one whose rate could not be distinguished from hot memory then
+            // would be promoted at once.
+            if rated.block.huge {
+                rated.estimate.upper = rated.estimate.upper.filter(|upper| *upper <= measurable);
+            }
+            if let Some(job) = members.job_of(&rated).and_then(|path| by_job.get_mut(path)) {
+                job.sampled.push(rated);
+            }
+        }
+        by_job
+    }
+}

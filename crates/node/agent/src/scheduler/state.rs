@@ -1,0 +1,73 @@
+//! The parts of the agent's state that the scheduler's files share.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kernel::cgroup::Cgroup;
+
+use crate::controllers::policy::Policy;
+use crate::discover::Rules;
+use crate::history::History;
+use crate::record::Recorder;
+
+/// How long a killed job may take to release its memory before another one is killed.
+const ENDING_MAX: Duration = Duration::from_secs(10);
+
+/// A policy, and its next deadline.
+#[derive(Debug)]
+pub(super) struct Scheduled {
+    pub(super) policy: Box<dyn Policy>,
+    /// Time since boot of the next period, if the policy has one of its own.
+    pub(super) next: Duration,
+}
+
+impl Scheduled {
+    /// A policy that is due at once.
+    pub(super) fn new(policy: Box<dyn Policy>) -> Self {
+        Self { policy, next: Duration::ZERO }
+    }
+}
+
+/// What survives the process.
+#[derive(Debug)]
+pub(super) struct Durable {
+    pub(super) history: Option<History>,
+    pub(super) recorder: Option<Recorder>,
+}
+
+/// What identifies the machine in records.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    pub(super) boot_id: String,
+    pub(super) kernel_release: String,
+}
+
+/// Which cgroups are jobs.
+#[derive(Debug)]
+pub(super) struct Discovery {
+    /// The operator's rules.
+    pub(super) rules: Rules,
+    /// Cgroups that a rule names and that no tracker can observe.
+    pub(super) refused: BTreeSet<String>,
+}
+
+/// The guard's state.
+#[derive(Debug, Default)]
+pub(super) struct Guard {
+    /// The job that was killed last.
+    pub(super) ending: Option<Ending>,
+}
+
+/// A job that was killed.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub(super) cgroup: Cgroup,
+    pub(super) since: Duration,
+}
+
+impl Ending {
+    /// Whether it may still be releasing its memory.
+    pub(super) fn lasts(&self, now: Duration) -> bool {
+        now.saturating_sub(self.since) < ENDING_MAX && self.cgroup.populated().unwrap_or(false)
+    }
+}
