@@ -101,7 +101,8 @@ test-ray: toolchain ## the model on a local Ray cluster, one of whose workers is
 	cd python && THERMOCLINE=$(BUILT)/debug/thermocline ../target/venv-ray/bin/python -m pytest -q tests/test_cluster.py tests/test_ray.py
 
 .PHONY: lint
-lint: toolchain venv ## formatting, clippy, ruff, mypy
+lint: toolchain venv ## formatting, clippy, ruff, mypy, the project's vocabulary
+	tools/vocabulary
 	cargo fmt --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cd lab && ../target/venv/bin/ruff format --check . && ../target/venv/bin/ruff check . && ../target/venv/bin/mypy
