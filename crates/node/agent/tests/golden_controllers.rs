@@ -4,9 +4,17 @@
 
 use std::path::Path;
 
+use agent::controllers::tiering::decide::TieringStart;
 use agent::journal::{self, JobRecord, Record};
 use agent::replay;
 use units::{Bytes, RatioPpm};
+
+/// A 6.12 kernel with idle page tracking: jobs under `auto`, `pressure` (incompressible) and `background`, a bundle that comes
+/// into effect, hints, and an agent that is killed and started again. Recorded by the lab's scenario `golden_journals`.
+const POLICIES: &str = "journal-6.12-idle-policies.jsonl";
+
+/// The same kernel with a slow memory node: a job under `slowdown` whose accesses change. Recorded by the same scenario.
+const SLOWDOWN: &str = "journal-6.12-idle-slowdown.jsonl";
 
 /// Version 3 of the records, from a fake machine: a job under policy `auto`.
 const VERSION_3: &str = "journal-v3.jsonl";
@@ -68,4 +76,101 @@ fn any_altered_parameter_of_version_3_changes_a_decision() {
             start.params.settle_ms += 600_000;
         }
     });
+}
+
+#[test]
+fn the_journals_of_all_controllers_replay() {
+    let policies = replayed(POLICIES);
+    let controllers: Vec<_> = policies.iter().map(|(name, _)| *name).collect();
+    assert_eq!(controllers, ["background", "cold_age", "endurance", "pressure", "tiering"]);
+    assert!(policies.iter().all(|(_, count)| *count >= 10), "{policies:?}");
+    let slowdown = replayed(SLOWDOWN);
+    assert!(slowdown.iter().any(|(name, count)| *name == "slowdown" && *count >= 4), "{slowdown:?}");
+    for file in [POLICIES, SLOWDOWN] {
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file)).unwrap();
+        for (line, record) in text.lines().zip(read(file)) {
+            assert_eq!(serde_json::to_string(&record).unwrap(), line, "written as it was read");
+        }
+    }
+}
+
+#[test]
+fn the_journal_contains_a_bundle_and_a_restart() {
+    let bundles: Vec<_> =
+        read(POLICIES).iter().filter_map(|record| if let Record::Agent(agent) = record { Some(agent.bundle) } else { None }).collect();
+    assert!(bundles.contains(&0) && bundles.contains(&1) && bundles.len() >= 3, "{bundles:?}");
+}
+
+#[test]
+fn any_altered_parameter_of_pressure_changes_a_decision() {
+    check_pressure(POLICIES);
+}
+
+#[test]
+fn any_altered_parameter_of_background_changes_a_decision() {
+    let background = |what: &str, change: &dyn Fn(&mut policy::background::Params)| {
+        check(POLICIES, what, |job| {
+            if let Some(start) = &mut job.background {
+                change(&mut start.params);
+            }
+        });
+    };
+    background("settle", &|params| params.settle_ms += 600_000);
+    background("pressure_max", &|params| params.pressure_max = RatioPpm(0));
+    background("available_min", &|params| params.available_min = RatioPpm(999_999));
+    background("idle", &|params| params.idle_ms = 1);
+    background("prefetch", &|params| params.prefetch = !params.prefetch);
+}
+
+#[test]
+fn any_altered_parameter_of_tiering_changes_a_decision() {
+    let tiering = |what: &str, change: &dyn Fn(&mut TieringStart)| {
+        check(POLICIES, what, |job| {
+            if let Some(start) = &mut job.tiering {
+                change(start);
+            }
+        });
+    };
+    tiering("compressed_max", &|start| start.params.compressed_max = RatioPpm(1));
+    tiering("latency_max", &|start| start.params.latency_max_us = 1);
+    tiering("swap_cost", &|start| start.params.swap_cost = RatioPpm(1_000_000));
+    tiering("incompressible.ratio", &|start| start.incompressible.ratio_max = RatioPpm(1));
+    tiering("incompressible.share", &|start| start.incompressible.share_max = RatioPpm(0));
+    tiering("incompressible.retry", &|start| start.incompressible.retry_ms = 1);
+    tiering("bytes_per_day", &|start| start.writes.params.bytes_per_day = Bytes(1));
+    tiering("burst", &|start| start.writes.params.burst = Bytes(start.writes.params.burst.0 / 2));
+}
+
+#[test]
+fn any_altered_parameter_of_the_machines_write_budget_changes_a_decision() {
+    for (what, params) in [
+        ("bytes_per_day", policy::endurance::Params { bytes_per_day: Bytes(1), burst: Bytes(1 << 29) }),
+        ("burst", policy::endurance::Params { bytes_per_day: Bytes(1 << 40), burst: Bytes(1 << 20) }),
+    ] {
+        let mut records = read(POLICIES);
+        for record in &mut records {
+            if let Record::Agent(agent) = record
+                && let Some(writes) = &mut agent.writes
+            {
+                writes.params = params;
+            }
+        }
+        assert!(!replay::replay(&records).differing.is_empty(), "{what}: no decision differs");
+    }
+}
+
+#[test]
+fn any_altered_parameter_of_slowdown_changes_a_decision() {
+    let slowdown = |what: &str, change: &dyn Fn(&mut policy::slowdown::Params)| {
+        let mut records = read(SLOWDOWN);
+        for record in &mut records {
+            if let Record::Slow(period) = record {
+                change(&mut period.params);
+            }
+        }
+        assert!(!replay::replay(&records).differing.is_empty(), "{what}: no decision differs");
+    };
+    slowdown("slowdown", &|params| params.slowdown = RatioPpm(params.slowdown.0 / 2));
+    slowdown("latency", &|params| params.latency_ns *= 2);
+    slowdown("sample", &|params| params.sample = RatioPpm(1_000));
 }
