@@ -91,7 +91,7 @@ fn completions_and_man_pages_come_from_the_same_arguments() {
         assert!(page.contains(".TH"), "{command}: {page}");
     }
     let blocked = file(directory.path(), "file", "");
-    check(&["man", &blocked], 1, &[], &["cannot make", &blocked]);
+    check(&["man", &blocked], 1, &[], &["cannot create", &blocked]);
 }
 
 #[test]

@@ -67,8 +67,7 @@ fn judged(evaluation: &Evaluation) -> String {
         covered_ms / 3_600_000,
         covered_ms % 3_600_000 / 360_000,
     );
-    let _ =
-        writeln!(text, "  {:<7} {:<16} {:>11} {:>11} {:>25} {:>11}  why", "", "guard", "control", "bundle", "harm, 95 % bound", "allowed");
+    let _ = writeln!(text, "  {:<7} {:<16} {:>11} {:>11} {:>25} {:>11}  why", "", "guard", "control", "bundle", "harm, bounds", "allowed");
     judgements.iter().for_each(|judgement| text += &row(judgement));
     text
 }
