@@ -15,74 +15,94 @@ use rollout::repository::{Change, Operator, Validity};
 const MACHINES: u32 = 1_000;
 const POLL_S: u64 = 300;
 
-#[test]
-fn a_thousand_machines_follow_with_few_requests() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = |name: &str| directory.path().join(name);
-    let (store, root, keys) = (path("store"), path("root.json"), path("keys"));
-    keys::generate(&keys, 1, false).unwrap();
-    let operator = Operator::open(store.to_str().unwrap(), &root, &keys, Validity::default()).unwrap();
-    operator.init(1, false).unwrap();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    for version in [1, 2] {
-        let (created, expires) = (config::bundle::rfc3339(now), config::bundle::rfc3339(now + 30 * 86_400));
-        let text = format!(
-            "schema = 1\nversion = {version}\nid = \"b{version}\"\ncreated = {created}\nexpires = {expires}\n[knobs.cold_age]\npercentile = \"9{version}%\"\n"
-        );
-        operator.change(Change::Publish(&Bundle::parse("test", &text).unwrap()), false).unwrap();
+/// A repository with two bundles, and what machines need to follow it.
+struct Fleet {
+    directory: tempfile::TempDir,
+    operator: Operator,
+    now: u64,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        keys::generate(&path("keys"), 1, false).unwrap();
+        let operator = Operator::open(path("store").to_str().unwrap(), &path("root.json"), &path("keys"), Validity::default()).unwrap();
+        operator.init(1, false).unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        for version in [1, 2] {
+            let (created, expires) = (config::bundle::rfc3339(now), config::bundle::rfc3339(now + 30 * 86_400));
+            let text = format!(
+                "schema = 1\nversion = {version}\nid = \"b{version}\"\ncreated = {created}\nexpires = {expires}\n[knobs.cold_age]\npercentile = \"9{version}%\"\n"
+            );
+            operator.change(Change::Publish(&Bundle::parse("test", &text).unwrap()), false).unwrap();
+        }
+        Self { directory, operator, now }
     }
-    let assign = |stage: &str, share_ppm| {
-        let (rollout, stage) = ("r".to_owned(), stage.to_owned());
+
+    fn assign(&self, stage: &str, share_ppm: u32) {
         let assignment = Assignment {
             schema: SCHEMA,
-            rollout,
+            rollout: "r".to_owned(),
             bundle: Some(2),
             previous: Some(1),
-            stage,
+            stage: stage.to_owned(),
             share_ppm,
             control_ppm: 50_000,
             clusters: Vec::new(),
             pinned: false,
         };
-        operator.change(Change::Assign(&assignment), false).unwrap();
-    };
-    let settings = |machine: u32| Settings {
-        store: store.to_str().unwrap().to_owned(),
-        root: root.clone(),
-        poll: Duration::from_secs(POLL_S),
-        state_dir: path(&format!("state-{machine}")),
-        machine: format!("m{machine}"),
-        cluster: "c".to_owned(),
-    };
+        self.operator.change(Change::Assign(&assignment), false).unwrap();
+    }
+
+    fn settings(&self, machine: u32) -> Settings {
+        let path = |name: &str| self.directory.path().join(name);
+        Settings {
+            store: path("store").to_str().unwrap().to_owned(),
+            root: path("root.json"),
+            poll: Duration::from_secs(POLL_S),
+            state_dir: path(&format!("state-{machine}")),
+            machine: format!("m{machine}"),
+            cluster: "c".to_owned(),
+        }
+    }
+
+    /// Polls for the hour that begins at `from`. Returns the machine's arm at its end, and its requests.
+    fn hour(&self, follower: &mut Follower, from: u64, mut arm: Option<Arm>) -> (Option<Arm>, u64) {
+        let mut requests = 0;
+        for poll in 0..3_600 / POLL_S {
+            let result = follower.poll(self.now + from + poll * POLL_S);
+            assert_eq!(result.error, None);
+            arm = result.guidance.map(|guidance| guidance.arm).or(arm);
+            requests = result.requests;
+        }
+        (arm, requests)
+    }
+}
+
+#[test]
+fn a_thousand_machines_follow_with_few_requests() {
+    let fleet = Fleet::new();
     // In the first hour each machine finds the rollout and then no change. The second hour begins with a restart and
     // another stage.
     let mut requests = [0u64; 2];
     let mut following = [0u32; 2];
-    assign("canary", 10_000);
+    fleet.assign("canary", 10_000);
     let mut machines = Vec::new();
     for machine in 0..MACHINES {
-        let (mut follower, _) = Follower::new(settings(machine));
-        let mut arm = None;
-        for poll in 0..3_600 / POLL_S {
-            let result = follower.poll(now + poll * POLL_S);
-            assert_eq!(result.error, None);
-            arm = result.guidance.map(|guidance| guidance.arm).or(arm);
-            requests[0] += if poll + 1 == 3_600 / POLL_S { result.requests } else { 0 };
-        }
+        let (mut follower, _) = Follower::new(fleet.settings(machine));
+        let (arm, made) = fleet.hour(&mut follower, 0, None);
+        requests[0] += made;
         following[0] += u32::from(arm == Some(Arm::Bundle));
         machines.push(arm);
     }
-    assign("half", ALL_PPM / 2);
+    fleet.assign("half", ALL_PPM / 2);
     for (machine, before) in (0..).zip(machines) {
-        let (mut follower, remembered) = Follower::new(settings(machine));
-        let mut arm = remembered.unwrap().map(|guidance| guidance.arm);
-        assert_eq!(arm, before, "the cached guidance");
-        for poll in 0..3_600 / POLL_S {
-            let result = follower.poll(now + 3_600 + poll * POLL_S);
-            assert_eq!(result.error, None);
-            arm = result.guidance.map(|guidance| guidance.arm).or(arm);
-            requests[1] += if poll + 1 == 3_600 / POLL_S { result.requests } else { 0 };
-        }
+        let (mut follower, remembered) = Follower::new(fleet.settings(machine));
+        let cached = remembered.unwrap().map(|guidance| guidance.arm);
+        assert_eq!(cached, before, "the cached guidance");
+        let (arm, made) = fleet.hour(&mut follower, 3_600, cached);
+        requests[1] += made;
         assert!(before != Some(Arm::Bundle) || arm == Some(Arm::Bundle), "stages nest");
         assert_eq!(before == Some(Arm::Control), arm == Some(Arm::Control));
         following[1] += u32::from(arm == Some(Arm::Bundle));

@@ -5,6 +5,8 @@
 //! - The agent, the offline model and the simulator call the same functions, so a recorded journal replays exactly.
 //! - Integer arithmetic only where a decision depends on it, so that every machine rounds alike.
 
+#![deny(missing_docs)]
+
 pub mod background;
 pub mod balance;
 pub mod cold_age;

@@ -91,7 +91,7 @@ impl Sample {
                 u64::try_from(own).ok().filter(|&own| own > 0).map(|own| (rate, own))
             }
             // Promotions are no objective of these policies.
-            Policy::Pressure | Policy::Background | Policy::Slowdown => None,
+            _ => None,
         });
         let (far, stall_us, elapsed_ms) = (period.far, period.stall_us, period.elapsed_ms);
         Self { promotions_ppm, far, stall_us, elapsed_ms, stall_target_ppm: stall_target.0 }

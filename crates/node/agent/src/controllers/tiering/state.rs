@@ -137,7 +137,7 @@ impl Tiering {
 fn warmup_ms(config: &Config, treatment: &Treatment) -> u64 {
     match treatment.policy {
         Policy::Pressure | Policy::Auto => config.pressure_for(treatment.class).warmup_ms,
-        Policy::ColdAge | Policy::Background | Policy::Slowdown => config.cold_age_for(treatment.class).params().warmup_ms,
+        _ => config.cold_age_for(treatment.class).params().warmup_ms,
     }
 }
 
