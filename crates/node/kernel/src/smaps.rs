@@ -102,10 +102,13 @@ mod tests {
         let me = i32::try_from(std::process::id()).unwrap();
         let roots = Roots::host();
         clear_referenced(&roots, me).unwrap();
+        // Pages that are mapped after the clearing are referenced. A page accessed before may not be: the processor does not set the
+        // bit again while the TLB holds its translation.
+        let size = 16 << 20;
+        let memory = std::hint::black_box(vec![1_u8; size]);
         let mappings = read(&roots, me).unwrap();
-        assert!(mappings.iter().any(|mapping| mapping.rss > 0));
-        // The running code is accessed.
-        assert!(mappings.iter().any(|mapping| mapping.vma.perms.execute && mapping.referenced > 0));
+        let referenced = mappings.iter().map(|mapping| mapping.referenced).max();
+        assert!(referenced >= Some(16 << 20), "{referenced:?} of {} bytes", memory.len());
         assert!(read(&roots, i32::MAX).unwrap_err().is_gone());
     }
 }
