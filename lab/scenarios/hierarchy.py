@@ -35,7 +35,7 @@ class Counters:
     """The kernel's counters, of the job and of the machine."""
 
     saved_bytes: int
-    """Bytes swapped out and not in the swap cache, less the job's share of zswap's pool."""
+    """Bytes swapped out and not in the swap cache, less zswap's pool with its allocator's pages, all of which is the job's."""
     written_back_bytes: int
     written_bytes: int
     """Bytes written to swap devices by all processes since boot."""
@@ -46,7 +46,7 @@ class Counters:
         stat = guest.flat_keyed(f"{cgroup}/memory.stat")
         swapped = guest.number(f"{cgroup}/memory.swap.current")
         return cls(
-            saved_bytes=swapped - stat["swapcached"] - stat["zswap"],
+            saved_bytes=swapped - stat["swapcached"] - guest.number("/sys/kernel/debug/zswap/pool_total_size"),
             written_back_bytes=stat["zswpwb"] * PAGE_BYTES,
             written_bytes=guest.flat_keyed("/proc/vmstat")["pswpout"] * PAGE_BYTES,
         )

@@ -130,10 +130,10 @@ figures! {
     working_set_bytes since 1: "Memory accessed within the minimum cold age. A mean.";
     memory_bytes since 1: "Memory charged to the job (memory.current), including its share of the zswap pool. A mean.";
     zswap_stored_bytes since 1: "Memory of the job in zswap, before compression. A mean.";
-    zswap_pool_bytes since 1: "DRAM that the zswap pool takes for it, compressed. A mean.";
+    zswap_pool_bytes since 1: "DRAM that the zswap pool takes for it, with its share of the allocator's pages. A mean.";
     swap_bytes since 1: "Memory of the job on swap devices. A mean.";
     slow_node_bytes since 2: "Memory of the job on slow memory nodes. It stays charged to the job. A mean.";
-    file_out_bytes since 1: "Page cache reclaimed from the job and not read back. A mean.";
+    file_out_bytes since 1: "Page cache reclaimed from the job that the kernel would still hold. A mean.";
     sampled_compressed_ppm since 1: "Compressed size of its sampled cold pages, in millionths of their size; 0 if none was sampled.";
     bundle_version since 3: "Version of the parameter bundle in effect on the machine; 0 for its configuration file.";
     asked_pages since 1: "Pages that the kernel was asked to offload.";

@@ -10,15 +10,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use policy::background::Hint;
-use policy::endurance::Bucket;
-use policy::{cold_age, incompressible};
-use serde::{Deserialize, Serialize};
-use units::Bytes;
-
 use crate::far::FarAges;
 use crate::job::Job;
 use crate::undo::replace_file;
+use policy::background::Hint;
+use policy::endurance::Bucket;
+use policy::{cold_age, incompressible, page_cache};
+use serde::{Deserialize, Serialize};
 
 /// One job's history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,9 +31,9 @@ pub struct JobHistory {
     pub incompressible: incompressible::State,
     /// Ages of what it has in far memory.
     pub far: FarAges,
-    /// Page cache that the agent reclaimed and that has not been read back.
+    /// Page cache that the agent reclaimed, as far as it is still saved.
     #[serde(default)]
-    pub file_out: Bytes,
+    pub page_cache: page_cache::Saved,
     /// Its write budget.
     #[serde(default)]
     pub writes: Option<Bucket>,
@@ -54,7 +52,7 @@ impl JobHistory {
             state: cold_age::State::default(),
             incompressible: job.tiering.incompressible(),
             far: job.far.clone(),
-            file_out: job.counters.file_out,
+            page_cache: job.counters.page_cache,
             writes: Some(job.tiering.writes.bucket()),
             hint: None,
         }
@@ -144,7 +142,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use policy::endurance;
-    use units::{Age, Pages};
+    use units::{Age, Bytes, Pages};
 
     use super::*;
 
@@ -154,9 +152,9 @@ mod tests {
         let far = FarAges::from(vec![(Age(3), Pages(40)), (Age(255), Pages(2))]);
         let (state, incompressible) = (cold_age::State::default(), incompressible::State::default());
         let limit = endurance::Params { bytes_per_day: Bytes::mib(24), burst: Bytes::mib(1) };
-        let (writes, file_out) = (Bucket::full(&limit, 3), Bytes(9));
+        let (writes, page_cache) = (Bucket::full(&limit, 3), page_cache::Saved::default());
         let job =
-            JobHistory { id: 5, seen_at_ms: 7, state, incompressible, far, file_out, writes: Some(writes), hint: Some(Hint::Background) };
+            JobHistory { id: 5, seen_at_ms: 7, state, incompressible, far, page_cache, writes: Some(writes), hint: Some(Hint::Background) };
         let scan = Duration::from_secs(120);
         let mut history = History::load(dir.path(), "boot", scan, &[1, 2]).unwrap();
         history.store(writes, [("/a".to_owned(), job.clone())].into_iter(), |_, _| false).unwrap();

@@ -6,6 +6,7 @@ use config::Config;
 use kernel::Result;
 use kernel::cgroup::{Cgroup, Limit};
 use policy::histogram::AgeCounts;
+use policy::page_cache;
 use serde::Serialize;
 use trackers::ages::{self, Scan};
 use units::{Age, Bytes, Pages, RatioPpm};
@@ -15,6 +16,7 @@ use crate::discover::Treatment;
 use crate::far::FarAges;
 use crate::memory::{JobMemory, Outcome};
 use crate::now::Now;
+use crate::savings::Requests;
 
 /// A job. Its controllers are kept beside it, in [`crate::controllers::slots::Entry`].
 #[derive(Debug)]
@@ -63,8 +65,10 @@ pub struct Totals {
 pub struct Counters {
     /// Totals since the agent started.
     pub totals: Totals,
-    /// Page cache that the agent reclaimed and that has not been read back.
-    pub file_out: Bytes,
+    /// Page cache that the agent reclaimed, as far as it is still saved.
+    pub page_cache: page_cache::Saved,
+    /// What the agent's requests moved out of DRAM.
+    pub requests: Requests,
     /// What moved since the last decision by age.
     outcome: Outcome,
     closed_at: Option<Duration>,
@@ -83,6 +87,8 @@ pub struct Signals {
     pub stall: Option<Stall>,
     /// Memory in the slow node, by the last reading.
     pub slow: Bytes,
+    /// DRAM of zswap's pool beyond the compressed bytes, as a share of these, by the machine's last reading.
+    pub pool_overhead: RatioPpm,
 }
 
 /// A job's stall target and what it costs.
@@ -131,6 +137,8 @@ struct Readings {
     swapped_in: u64,
     /// Anonymous pages that were refaulted, ever.
     refaulted: u64,
+    /// File pages that were refaulted, ever.
+    refaulted_file: u64,
     /// Pages written to swap devices, ever; if the kernel does not count them per cgroup (before Linux 6.17), those that zswap
     /// wrote back.
     written: u64,
@@ -210,20 +218,28 @@ impl Job {
         let stat = self.cgroup.stat()?;
         // Pages in the swap cache still occupy DRAM although they are charged as swapped.
         let swapped = self.cgroup.swap_current()?.unwrap_or_default();
-        self.memory = JobMemory {
-            current: self.cgroup.current()?,
-            far: swapped - stat.swapcached.unwrap_or_default(),
-            pool: stat.zswap.unwrap_or_default(),
-            file: self.counters.file_out,
-            slow: self.signals.slow,
-        };
+        let current = self.cgroup.current()?;
         let now = Readings {
             // `zswpin` counts pages from the pool, `pswpin` (per cgroup since Linux 6.17) pages from the device.
             swapped_in: stat.zswpin.unwrap_or(0).saturating_add(stat.pswpin.unwrap_or(0)),
             // Without `pswpin`, refaults replace it. They are less exact: pages evicted long ago are not counted.
             refaulted: if stat.pswpin.is_none() { stat.workingset_refault_anon.unwrap_or(0) } else { 0 },
+            refaulted_file: stat.workingset_refault_file.unwrap_or(0),
             written: stat.pswpout.or(stat.zswpwb).unwrap_or(0),
             counts_writes: stat.pswpout.is_some(),
+        };
+        // Shared memory is swapped, although the kernel accounts it as page cache.
+        let cache = stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default();
+        let refaulted = self.counters.last.map_or(0, |before| now.refaulted_file.saturating_sub(before.refaulted_file));
+        self.counters.page_cache.observe(cache, Pages(refaulted).to_bytes(page));
+        let pool = stat.zswap.unwrap_or_default();
+        self.memory = JobMemory {
+            current,
+            far: swapped - stat.swapcached.unwrap_or_default(),
+            pool,
+            pool_overhead: Bytes(self.signals.pool_overhead.share_of(pool.0)),
+            file: self.counters.page_cache.bytes(),
+            slow: self.signals.slow,
         };
         // A counter that decreases belongs to a recreated cgroup; nothing is counted.
         let promoted = self
@@ -237,6 +253,17 @@ impl Job {
         self.counters.outcome.promoted += Pages(promoted);
         self.counters.totals.promoted += Pages(promoted).to_bytes(page);
         Ok(Pages(promoted))
+    }
+
+    /// Takes in the machine's memory: how much of the page cache that `all` jobs count as saved fits into `room`, and what the pool
+    /// occupies beyond the compressed bytes, as a share of these.
+    pub fn take_machine(&mut self, now: Now, (room, all): (Bytes, Bytes), pool_overhead: RatioPpm) {
+        let saved = &mut self.counters.page_cache;
+        saved.age(now.boot_ms());
+        saved.limit(room, all);
+        self.signals.pool_overhead = pool_overhead;
+        self.memory.file = saved.bytes();
+        self.memory.pool_overhead = Bytes(pool_overhead.share_of(self.memory.pool.0));
     }
 
     /// The age of far pages that the agent did not offload itself, or whose offload is not accounted yet: the threshold,
@@ -260,7 +287,7 @@ impl Job {
     /// Accounts memory that the kernel chose: it is assumed to be the oldest that the job had.
     pub fn account_reclaim(&mut self, offloaded: Pages, file: Bytes) {
         self.count_offloaded(offloaded);
-        self.counters.file_out += file;
+        self.counters.page_cache.reclaimed(file);
         let oldest = self.scan.as_mut().map(|scan| scan.resident.take_oldest(offloaded)).unwrap_or_default();
         for (age, pages) in oldest.iter() {
             self.far.offloaded(age, pages);

@@ -31,6 +31,7 @@ pub mod options;
 pub mod reclaim;
 pub mod record;
 pub mod replay;
+pub mod savings;
 pub mod scheduler;
 pub mod slow_node;
 pub mod socket;

@@ -3,7 +3,7 @@
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::swap::SwapArea;
 use kernel::zswap::Zswap;
-use kernel::{Roots, meminfo, swap};
+use kernel::{Roots, meminfo, swap, zoneinfo};
 use serde::Serialize;
 use units::{Bytes, RatioPpm};
 
@@ -27,8 +27,12 @@ pub struct Machine {
     pub total_bytes: Bytes,
     /// Memory available without swapping.
     pub available_bytes: Bytes,
-    /// DRAM that the compressed pool occupies (zswap's own counter).
+    /// Free memory above the watermarks at which the kernel reclaims: page cache that was not reclaimed could occupy it.
+    pub room_bytes: Bytes,
+    /// DRAM that the compressed pool occupies (zswap's own counter), with its allocator's pages.
     pub pool_bytes: Bytes,
+    /// `pool_bytes` beyond the compressed bytes that are charged to cgroups, as a share of these.
+    pub pool_overhead_ratio: f64,
     /// Uncompressed size of what the pool holds (zswap's own counter).
     pub stored_bytes: Bytes,
     /// Swap space.
@@ -49,6 +53,9 @@ pub struct Machine {
     pub pool_full: bool,
     /// Errors of the last reading.
     pub troubles: Vec<String>,
+    /// The same as `pool_overhead_ratio`.
+    #[serde(skip)]
+    pub pool_overhead: RatioPpm,
     /// Whether zswap's shrinker writes its oldest pages to the device.
     #[serde(skip)]
     pub shrinker_enabled: bool,
@@ -70,6 +77,8 @@ impl Machine {
         if let Some(info) = noted(meminfo::read(roots), &mut troubles) {
             self.total_bytes = info.total;
             self.available_bytes = info.available;
+            // Without the watermarks, all free memory is room.
+            self.room_bytes = info.free - zoneinfo::read(roots).map(|zones| zoneinfo::high(&zones)).unwrap_or_default();
         }
         let areas = noted(swap::read(roots), &mut troubles);
         let compressed_swap =
@@ -92,7 +101,11 @@ impl Machine {
                 self.stored_bytes = counters.stored_pages.unwrap_or_default().to_bytes(kernel::page_size());
                 self.pool_limit_hits = counters.pool_limit_hit.unwrap_or(0);
                 self.rejected_pages = counters.reject_compress_poor.unwrap_or(0).saturating_add(counters.reject_compress_fail.unwrap_or(0));
-                self.reconcile_gap_ratio = stat_gap(cgroups, self.stored_bytes);
+                let stat = Cgroup::open(cgroups, "/").and_then(|root| root.stat()).unwrap_or_default();
+                self.reconcile_gap_ratio = stat.zswapped.map_or(0.0, |charged| gap(charged, self.stored_bytes));
+                let charged = stat.zswap.unwrap_or_default();
+                self.pool_overhead = RatioPpm::of((self.pool_bytes - charged).0, charged.0).unwrap_or_default();
+                self.pool_overhead_ratio = self.pool_overhead.as_f64();
             }
         }
         self.troubles = troubles;
@@ -134,9 +147,7 @@ fn noted<T>(result: kernel::Result<T>, troubles: &mut Vec<String>) -> Option<T> 
     result.map_err(|error| troubles.push(error.to_string())).ok()
 }
 
-fn stat_gap(cgroups: &CgroupRoot, stored: Bytes) -> f64 {
-    let charged = Cgroup::open(cgroups, "/").and_then(|root| root.stat()).ok().and_then(|stat| stat.zswapped);
-    let Some(charged) = charged else { return 0.0 };
+fn gap(charged: Bytes, stored: Bytes) -> f64 {
     let larger = charged.max(stored);
     RatioPpm::of(charged.0.abs_diff(stored.0), larger.0).map_or(0.0, RatioPpm::as_f64)
 }
@@ -159,6 +170,23 @@ mod tests {
         check((1000, 100), true, false, None);
         check((1000, 500), false, false, Some("zswap is off"));
         check((1000, 500), false, true, None);
+    }
+
+    #[test]
+    fn the_pools_overhead_and_the_room_for_page_cache_are_read() {
+        let fake = crate::testing::Machine::new();
+        let cgroups = CgroupRoot::probe(&fake.roots).unwrap();
+        fake.put("sys/kernel/debug/zswap/pool_total_size", "1300\n");
+        fake.put("sys/fs/cgroup/memory.stat", "zswap 1000\n");
+        fake.put("proc/zoneinfo", "Node 0, zone Normal\n  high 28\n  spanned 256\n  present 256\n  start_pfn: 0\n");
+        let mut machine = Machine::default();
+        machine.read(&fake.roots, &cgroups, true);
+        assert_eq!(machine.pool_overhead, RatioPpm(300_000), "{:?}", machine.troubles);
+        assert_eq!(machine.room_bytes, Bytes::kib(512 - 28 * 4));
+        // A pool without charged bytes has no job to charge its overhead to.
+        fake.put("sys/fs/cgroup/memory.stat", "zswap 0\n");
+        machine.read(&fake.roots, &cgroups, true);
+        assert_eq!(machine.pool_overhead, RatioPpm(0));
     }
 
     #[test]

@@ -10,9 +10,14 @@ pub struct JobMemory {
     pub current: Bytes,
     /// Uncompressed size of the pages in far memory that no longer occupy DRAM.
     pub far: Bytes,
-    /// DRAM that their compressed copies occupy.
+    /// Size of their compressed copies, which are charged to the job.
     pub pool: Bytes,
-    /// Page cache that the agent reclaimed and that has not been read back.
+    /// The job's share of the DRAM that the compressed pool occupies beyond that, because of fragmentation and its allocator's own
+    /// data. It is charged to no job.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pool_overhead: Bytes,
+    /// Page cache that the agent reclaimed, as far as it is still saved ([`policy::page_cache`]). Before version 5 of the journal, the
+    /// sum of all that was reclaimed and not read back.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub file: Bytes,
     /// Memory in a slow node. It is included in `current`.
@@ -27,10 +32,22 @@ fn is_zero(bytes: &Bytes) -> bool {
 
 impl JobMemory {
     /// DRAM that the machine gained: memory in far memory or in a slow node, minus the DRAM that its compressed copies
-    /// occupy.
+    /// occupy, and page cache.
     #[must_use]
     pub fn saved(&self) -> Bytes {
-        self.far + self.file + self.slow - self.pool
+        self.swap_backed() + self.file + self.slow
+    }
+
+    /// The same of anonymous and shared memory alone.
+    #[must_use]
+    pub fn swap_backed(&self) -> Bytes {
+        self.far - self.pool_dram()
+    }
+
+    /// DRAM that the compressed copies occupy.
+    #[must_use]
+    pub fn pool_dram(&self) -> Bytes {
+        self.pool + self.pool_overhead
     }
 }
 

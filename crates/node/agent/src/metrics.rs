@@ -61,8 +61,10 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
         ("job_working_set_bytes", "Swap-backed memory accessed within the minimum cold age", |job| job.working_set_bytes.0),
         ("job_cold_bytes", "Swap-backed memory idle for the minimum cold age or longer, far memory included", |job| job.cold_bytes.0),
         ("job_far_bytes", "Uncompressed size of the job's pages in far memory", |job| job.far_bytes.0),
-        ("job_pool_bytes", "DRAM occupied by compressed copies of the job's far memory", |job| job.pool_bytes.0),
-        ("job_file_out_bytes", "Page cache of the job that the agent reclaimed and that has not been read back", |job| {
+        ("job_pool_bytes", "DRAM occupied by compressed copies of the job's far memory, with its share of the allocator's pages", |job| {
+            job.pool_bytes.0
+        }),
+        ("job_file_out_bytes", "Page cache of the job that the agent reclaimed and that the kernel would still hold", |job| {
             job.file_out_bytes.0
         }),
         ("job_slow_bytes", "Memory of the job in a slow memory node", |job| job.slow_bytes.0),
@@ -130,7 +132,12 @@ fn flows(registry: &mut Registry, jobs: &[JobView]) {
 
 fn whole_agent(registry: &mut Registry, view: &View) {
     let gauges = [
-        ("saved_bytes", "DRAM that the machine gained from all jobs, minus the agent's own memory", view.saved_bytes),
+        ("saved_bytes", "DRAM that the machine gained from all jobs, minus what that occupies", view.saved_bytes),
+        ("saved_anonymous_bytes", "Anonymous memory that left DRAM, uncompressed", signed(view.savings.anonymous_bytes.0)),
+        ("saved_shared_bytes", "Shared memory that left DRAM, uncompressed", signed(view.savings.shared_bytes.0)),
+        ("saved_file_bytes", "Page cache that was reclaimed and that the kernel would still hold", signed(view.savings.file_bytes.0)),
+        ("saved_in_use_bytes", "Part of the savings that MemAvailable does not show", signed(view.savings.in_use_bytes.0)),
+        ("kdamond_memory_bytes", "Memory of the agent's kdamonds, by an upper bound", signed(view.savings.kdamond_bytes.0)),
         ("machine_pool_bytes", "DRAM that zswap's pool occupies", signed(view.machine.pool_bytes.0)),
         ("machine_stored_bytes", "Uncompressed size of what zswap holds", signed(view.machine.stored_bytes.0)),
         ("swap_writable_bytes", "Bytes that may be written to swap devices now", signed(view.tiers.writable_bytes.0)),
@@ -170,6 +177,11 @@ fn whole_agent(registry: &mut Registry, view: &View) {
     if let Some(us) = view.tiers.swap_read_us {
         read.set(f64::from(us) / 1e6);
         registry.register("swap_read_seconds", "Mean time of a read from the swap device", read);
+    }
+    if let Some(ratio) = view.savings.request_gap_ratio {
+        let gap = RatioGauge::default();
+        gap.set(ratio);
+        registry.register("request_gap_ratio", "Difference between what requests freed by memory.current and what was accounted", gap);
     }
     let gap = RatioGauge::default();
     gap.set(view.machine.reconcile_gap_ratio);

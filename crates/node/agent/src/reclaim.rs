@@ -8,10 +8,13 @@ use crate::actuators::lru;
 use crate::context::Context;
 use crate::controllers::tiering;
 use crate::job::Job;
+use crate::savings::Requests;
 
 /// The kernel's counters before or after a step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted {
+    /// `memory.current`.
+    current: Bytes,
     /// Charged to swap, including zswap.
     pub swapped: Bytes,
     /// DRAM of the compressed pool.
@@ -22,6 +25,8 @@ pub struct Counted {
     written_back: Bytes,
     /// Anonymous and shared memory.
     pub anon: Bytes,
+    /// Shared memory.
+    shared: Bytes,
     /// Page cache.
     pub file: Bytes,
     /// The swap cache.
@@ -40,12 +45,14 @@ pub fn count(job: &Job, context: &Context) -> kernel::Result<Counted> {
     let stat = job.cgroup.stat()?;
     let rejected = Zswap::probe(&context.kernel.roots).and_then(|zswap| zswap.rejected()).unwrap_or_default();
     Ok(Counted {
+        current: job.cgroup.current()?,
         swapped: job.cgroup.swap_current()?.unwrap_or_default(),
         pool: stat.zswap.unwrap_or_default(),
         zswapped: stat.zswapped.unwrap_or_default(),
         written_back: Pages(stat.zswpwb.unwrap_or(0)).to_bytes(kernel::page_size()),
         // Shared memory is swapped, although the kernel accounts it as page cache.
         anon: stat.anon.unwrap_or_default() + stat.shmem.unwrap_or_default(),
+        shared: stat.shmem.unwrap_or_default(),
         file: stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default(),
         cached: stat.swapcached.unwrap_or_default(),
         writeback: stat.file_writeback.unwrap_or_default(),
@@ -53,14 +60,26 @@ pub fn count(job: &Job, context: &Context) -> kernel::Result<Counted> {
     })
 }
 
-/// Charges what a step wrote to the write budgets: at once, so that the next step stays within them.
+/// Accounts what a step moved, and charges what it wrote to the write budgets: at once, so that the next step stays within them.
 pub fn charge(job: &mut Job, context: &mut Context, before: &Counted, after: &Counted) {
+    account(&mut job.counters.requests, before, after);
     // What zswap took in, and what it wrote back since, was not written past it.
     let compressed = (after.zswapped + after.written_back) - (before.zswapped + before.written_back);
     job.account_write((after.swapped - before.swapped) - compressed);
     let now = context.clock.now();
     tiering::charge(job, now);
     context.tiers.charge_writes(&context.kernel.roots, now);
+}
+
+/// Accounts what a step moved out of DRAM, by kind.
+fn account(requests: &mut Requests, before: &Counted, after: &Counted) {
+    let shared = before.shared - after.shared;
+    requests.shared += shared;
+    requests.anonymous += (before.anon - after.anon) - shared;
+    // Pages in the swap cache are still in DRAM, and the compressed copies are charged to the job.
+    let out = (after.swapped - after.cached) - (before.swapped - before.cached);
+    requests.accounted += (out + (before.file - after.file)) - (after.pool - before.pool);
+    requests.freed += before.current - after.current;
 }
 
 /// Notes what zswap made of a step, for policy `incompressible`.

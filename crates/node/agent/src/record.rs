@@ -299,7 +299,7 @@ impl Recorded {
         sum.working_set_bytes += step.working_set.to_bytes(page).0;
         sum.memory_bytes += memory.current.0;
         sum.zswap_stored_bytes += zswapped;
-        sum.zswap_pool_bytes += memory.pool.0;
+        sum.zswap_pool_bytes += memory.pool_dram().0;
         sum.swap_bytes += memory.far.0 - zswapped;
         sum.slow_node_bytes += memory.slow.0;
         sum.file_out_bytes += memory.file.0;

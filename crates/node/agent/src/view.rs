@@ -13,6 +13,7 @@ use crate::costs::Costs;
 use crate::following::FollowingView;
 use crate::job::Totals;
 use crate::machine::Machine;
+use crate::savings::Ledger;
 use crate::slow_node::SlowNode;
 use crate::tiers::TiersView;
 
@@ -41,8 +42,10 @@ pub struct View {
     pub rollout: Option<FollowingView>,
     /// What the agent itself costs.
     pub costs: Costs,
-    /// DRAM that the machine gained from all jobs, minus the agent's own memory; negative while the agent costs more.
+    /// DRAM that the machine gained from all jobs, minus what that occupies; negative while the agent costs more.
     pub saved_bytes: i64,
+    /// The same by kind, and reconciled with the kernel's counters.
+    pub savings: Ledger,
     /// Memory and savings of the jobs of each kind (TMO figures 9 and 10).
     pub totals_by_kind: [KindTotals; Kind::ALL.len()],
     /// Its jobs, by path.
@@ -149,9 +152,9 @@ pub struct JobView {
     pub cold_file_bytes: Bytes,
     /// Uncompressed bytes in far memory.
     pub far_bytes: Bytes,
-    /// DRAM that their compressed copies occupy.
+    /// DRAM that their compressed copies occupy, with the job's share of the allocator's own pages.
     pub pool_bytes: Bytes,
-    /// Page cache that the agent reclaimed and that has not been read back.
+    /// Page cache that the agent reclaimed and that the kernel would still hold.
     pub file_out_bytes: Bytes,
     /// Bytes in a slow memory node.
     pub slow_bytes: Bytes,

@@ -9,6 +9,7 @@
 //! ```
 
 use serde::Serialize;
+use units::{Bytes, Pages};
 
 use crate::{Malformed, Result, Roots, file, text};
 
@@ -19,6 +20,8 @@ pub struct Zone {
     pub node: u32,
     /// Name: `DMA`, `DMA32`, `Normal`, `Movable` ...
     pub name: String,
+    /// The high watermark: while less is free, the kernel reclaims in the background.
+    pub high: u64,
     /// Page frames that the zone spans, holes included.
     pub spanned: u64,
     /// Page frames without holes.
@@ -47,7 +50,7 @@ pub fn parse(text: &str) -> Result<Vec<Zone>, Malformed> {
             let (node, name) = heading.split_once(", zone").ok_or_else(|| Malformed::new(line, row, "Node N, zone NAME"))?;
             let node = text::number(Some(node), line, "a node number")?;
             let name = name.trim().to_owned();
-            zones.push(Zone { node, name, spanned: 0, present: 0, start_pfn: None });
+            zones.push(Zone { node, name, high: 0, spanned: 0, present: 0, start_pfn: None });
             continue;
         }
         let Some(zone) = zones.last_mut() else {
@@ -55,6 +58,7 @@ pub fn parse(text: &str) -> Result<Vec<Zone>, Malformed> {
         };
         let mut fields = row.split_ascii_whitespace();
         match fields.next() {
+            Some("high") => zone.high = text::number(fields.next(), line, "a number of pages")?,
             Some("spanned") => zone.spanned = text::number(fields.next(), line, "a number of pages")?,
             Some("present") => zone.present = text::number(fields.next(), line, "a number of pages")?,
             Some("start_pfn:") => {
@@ -64,6 +68,12 @@ pub fn parse(text: &str) -> Result<Vec<Zone>, Malformed> {
         }
     }
     Ok(zones)
+}
+
+/// The sum of the high watermarks.
+#[must_use]
+pub fn high(zones: &[Zone]) -> Bytes {
+    Pages(zones.iter().fold(0, |sum: u64, zone| sum.saturating_add(zone.high))).to_bytes(crate::page_size())
 }
 
 /// The page frames that zones span, as sorted ranges that neither touch nor overlap. Between them, such as below 4 GiB, there
@@ -127,7 +137,8 @@ mod tests {
     #[test]
     fn ranges_of_adjacent_or_interleaved_zones_are_merged() {
         let check = |spans: &[(u64, u64)], expected: &[(u64, u64)]| {
-            let zone = |&(start, spanned)| Zone { node: 0, name: String::new(), spanned, present: spanned, start_pfn: Some(start) };
+            let zone =
+                |&(start, spanned)| Zone { node: 0, name: String::new(), high: 0, spanned, present: spanned, start_pfn: Some(start) };
             let zones: Vec<_> = spans.iter().map(zone).collect();
             let got: Vec<_> = ranges(&zones).iter().map(|range| (range.start, range.end)).collect();
             assert_eq!(got, expected, "{spans:?}");

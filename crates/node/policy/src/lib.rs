@@ -13,6 +13,7 @@ pub mod cold_age;
 pub mod endurance;
 pub mod histogram;
 pub mod incompressible;
+pub mod page_cache;
 pub mod pressure;
 pub mod slowdown;
 pub mod thresholds;

@@ -29,8 +29,10 @@ pub(super) struct Moment {
     pub(super) memory: Bytes,
     /// DRAM that the machine saved.
     pub(super) saved: Bytes,
-    /// Far memory, uncompressed.
+    /// Far memory, uncompressed, and page cache.
     pub(super) far: Bytes,
+    /// Of that, page cache.
+    pub(super) file: Bytes,
     /// Slow memory, which is accessed directly.
     pub(super) slow: Bytes,
     /// Resident memory of an observed job that its controller would have offloaded; `None` if the job is acted upon or
@@ -41,7 +43,16 @@ pub(super) struct Moment {
 impl Moment {
     pub(super) fn of(memory: &JobMemory) -> Self {
         let (saved, far, slow) = (memory.saved(), memory.far + memory.file, memory.slow);
-        Self { demand: memory.current + far - memory.pool, memory: memory.current, saved, far, slow, potential: None }
+        let demand = memory.current + far - memory.pool;
+        Self { demand, memory: memory.current, saved, far, file: memory.file, slow, potential: None }
+    }
+
+    /// Limits page cache to what can have been there.
+    pub(super) fn limit_file(&mut self, limit: Bytes) {
+        let excess = self.file - limit;
+        for bytes in [&mut self.file, &mut self.far, &mut self.saved, &mut self.demand] {
+            *bytes = *bytes - excess;
+        }
     }
 
     /// DRAM that the job used.
@@ -63,6 +74,7 @@ impl Moment {
             memory: self.memory.max(other.memory),
             saved: self.saved.min(other.saved),
             far: self.far.min(other.far),
+            file: self.file.min(other.file),
             slow: self.slow.min(other.slow),
             potential: self.potential.or(other.potential),
         }
@@ -135,6 +147,10 @@ pub(super) struct Account {
     pub(super) cold: Share,
     /// Periods in which the job was at its limit.
     pub(super) at_limit: u64,
+    /// Whether its records hold all page cache that was ever reclaimed, as before version 5 of the journal.
+    pub(super) sums_file: bool,
+    /// The largest memory with far memory and without page cache that was reclaimed.
+    peak: Bytes,
     id: Option<u64>,
     warmup_ms: u64,
     since_period: Option<Moment>,
@@ -150,7 +166,13 @@ impl Account {
 
     /// Adds a sample between two periods of the cold-age controller, which every job has.
     pub(super) fn sample(&mut self, memory: &JobMemory) {
-        let moment = Moment::of(memory);
+        let mut moment = Moment::of(memory);
+        let resident = moment.demand - moment.file;
+        self.peak = self.peak.max(resident);
+        if self.sums_file {
+            // Page cache that was reclaimed was resident before: no more of it than the job shrank by.
+            moment.limit_file(self.peak - resident);
+        }
         self.since_period = Some(self.since_period.map_or(moment, |before| before.worst(moment)));
     }
 
@@ -165,6 +187,7 @@ impl Account {
         if self.id.replace(period.id) != Some(period.id) {
             self.starts += 1;
             self.since_period = None;
+            self.peak = Bytes::ZERO;
             self.burst.interrupt();
         }
         self.first_unix_ms.get_or_insert(period.unix_ms);

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use agent::journal::SavingsRecord;
+
 use super::account::Moment;
 use super::distribution::{Distribution, Rounding};
 use super::spending::Share;
@@ -22,8 +24,11 @@ pub(super) struct Together {
     pub(super) cold: Share,
     pub(super) first_unix_ms: Option<u64>,
     pub(super) last_unix_ms: u64,
+    /// DRAM of the machine, if it was given or a journal holds it.
+    pub(super) dram: Option<Bytes>,
     jobs: HashSet<String>,
     sum: Moment,
+    net: Option<Bytes>,
     began_at: u64,
     control_period_ms: u64,
 }
@@ -49,9 +54,16 @@ impl Together {
         self.sum.slow += moment.slow;
         self.sum.saved += moment.saved;
         self.sum.far += moment.far;
+        self.sum.file += moment.file;
         if let Some(potential) = moment.potential {
             *self.sum.potential.get_or_insert(Bytes::ZERO) += potential;
         }
+    }
+
+    /// Adds the machine's ledger of the current period, whose net saving includes what saving costs.
+    pub(super) fn ledger(&mut self, record: &SavingsRecord) {
+        self.dram.get_or_insert(record.dram_bytes);
+        self.net = Some(Bytes(u64::try_from(record.ledger.net_bytes).unwrap_or(0)));
     }
 
     /// Ends the current period.
@@ -60,7 +72,12 @@ impl Together {
             return;
         }
         self.jobs.clear();
-        let sum = std::mem::take(&mut self.sum);
+        let mut sum = std::mem::take(&mut self.sum);
+        if let Some(dram) = self.dram {
+            // DRAM that the jobs use holds no other page cache.
+            sum.limit_file(dram - sum.dram());
+        }
+        sum.saved = sum.saved.min(self.net.take().unwrap_or(sum.saved));
         self.demand.add(sum.demand.0, Rounding::Up);
         self.memory.add(sum.dram().0, Rounding::Up);
         self.slow.add(sum.slow.0, Rounding::Down);

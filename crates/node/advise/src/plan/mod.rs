@@ -16,7 +16,9 @@
 //! # Promise
 //! A quota is DRAM plus slow memory, whose size is the estimate of idle memory (LPC talk, "memory overcommit model").
 //! Here, that is the DRAM that all jobs together saved at the same time in all but the risk of the periods, without the
-//! compressed pool and without jobs that had ended.
+//! compressed pool, the agent, and jobs that had ended. Page cache counts as far as it can have been there: free DRAM
+//! would have held it. Records before version 5 of the journal sum all that was ever reclaimed; of them, a job saved no
+//! more than it shrank by.
 //!
 //! # Spending
 //! Cold memory could be placed in slow memory, which costs less: see [`Saving`].
@@ -24,7 +26,7 @@
 //! # Properties
 //! Each is tested: a limit covers the periods that it promises; a limit never decreases with the risk; bursts of
 //! promotions add headroom; a short history is covered completely; savings count only at the same time; observed jobs
-//! have a potential.
+//! have a potential; a promise is bounded by the DRAM that was there.
 
 mod account;
 mod distribution;
@@ -48,6 +50,9 @@ use self::machine::Together;
 pub use self::spending::{Cold, Saving};
 use agent::journal::{ReadError, Record, lines};
 
+/// The version of the journal whose records hold page cache only while it is saved.
+const SAVINGS_SINCE: u32 = 5;
+
 /// Parameters of the advice.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -55,7 +60,7 @@ pub struct Options {
     pub risk: RatioPpm,
     /// Pattern of the jobs to advise on, as in the configuration. Advice for the machine always covers all jobs.
     pub job: Option<String>,
-    /// DRAM of the machine, if known.
+    /// DRAM of the machine; `None` to use what the journal holds.
     pub dram: Option<Bytes>,
     /// Possible prices of slow memory, as shares of DRAM's price.
     pub tier_costs: Vec<RatioPpm>,
@@ -228,6 +233,7 @@ pub fn of_files(paths: &[PathBuf], options: &Options) -> Result<Plan, PlanError>
 fn of_records(records: impl Iterator<Item = Result<Record, ReadError>>, options: &Options) -> Result<Plan, PlanError> {
     let pattern = options.job.as_deref().map(matcher).transpose()?;
     let mut totals = Totals::default();
+    totals.together.dram = options.dram;
     for record in records {
         totals.add(record?);
     }
@@ -245,6 +251,8 @@ fn matcher(pattern: &str) -> Result<GlobMatcher, PlanError> {
 #[derive(Debug, Default)]
 struct Totals {
     terms: Option<Terms>,
+    /// Whether the current records sum all page cache ever reclaimed.
+    sums_file: bool,
     jobs: BTreeMap<String, Account>,
     together: Together,
 }
@@ -253,6 +261,7 @@ impl Totals {
     fn add(&mut self, record: Record) {
         match record {
             Record::Agent(agent) => {
+                self.sums_file = agent.version < SAVINGS_SINCE;
                 let page_size = units::PageSize::new(agent.page_bytes);
                 self.terms =
                     page_size.map(|page_size| Terms { page_size, scan_period_ms: agent.scan_period_ms, thresholds: agent.thresholds });
@@ -266,6 +275,7 @@ impl Totals {
                 let moment = self.account(&period.job).period(&period, &terms);
                 self.together.add(&period.job, period.unix_ms, period.outcome.elapsed_ms, &moment);
             }
+            Record::Savings(record) => self.together.ledger(&record),
             // The memory records of the job's other periods include placed memory.
             Record::Slow(_) | Record::Event { .. } | Record::Tier(_) | Record::Writes(_) => {}
         }
@@ -275,7 +285,9 @@ impl Totals {
         if !self.jobs.contains_key(job) {
             self.jobs.insert(job.to_owned(), Account::default());
         }
-        self.jobs.entry(job.to_owned()).or_default()
+        let account = self.jobs.entry(job.to_owned()).or_default();
+        account.sums_file = self.sums_file;
+        account
     }
 
     fn advise(self, options: &Options, pattern: Option<&GlobMatcher>) -> Result<Plan, PlanError> {
@@ -296,7 +308,7 @@ impl Totals {
             accepted_risk_ratio: options.risk.as_f64(),
             confidence_ratio: CONFIDENCE,
             periods_min,
-            machine: advice.machine(&together, options.dram),
+            machine: advice.machine(&together, together.dram),
             jobs,
         })
     }

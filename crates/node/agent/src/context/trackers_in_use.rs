@@ -7,7 +7,7 @@ use config::Agent as Settings;
 use kernel::Roots;
 use trackers::ages::choose::Offer;
 use trackers::ages::{Kind, PageAges, Tracker, damon, lru_gen, page_idle};
-use units::{Pages, RatioPpm};
+use units::{Bytes, Pages, RatioPpm};
 
 use super::affordance::Affordance;
 
@@ -89,6 +89,12 @@ impl TrackersInUse {
     #[must_use]
     pub fn kernel_cpu_time(&self) -> Duration {
         self.open.values().map(|tracker| tracker.kernel_cpu_time()).sum()
+    }
+
+    /// Memory of these kernel threads.
+    #[must_use]
+    pub fn kernel_memory(&self) -> Bytes {
+        self.open.values().map(|tracker| tracker.kernel_memory()).sum()
     }
 
     /// Accounts the CPU time of one scan. Returns whether the tracker has cost more than `budget` for several scans in a row.

@@ -142,3 +142,38 @@ fn writes_to_devices_are_counted_once() {
     check(["zswpwb 3", "zswpwb 1"], 0, 0);
     check(["file 0", "file 0"], 4096, 4096);
 }
+
+#[test]
+fn a_file_read_once_is_not_saved_for_ever() {
+    let machine = Machine::new();
+    let mut job = job(&machine);
+    let cache = |mib: u64| machine.set("/a", "memory.stat", &format!("anon 0\nfile {}\nshmem 0", mib << 20));
+    // A stream of 3 MiB in each period: as much is read as is reclaimed, and the cache keeps its size.
+    for _ in 0..1_000 {
+        cache(50);
+        job.read_counters().unwrap();
+        job.account_reclaim(Pages::ZERO, Bytes::mib(3));
+    }
+    assert_eq!(job.memory.saved(), Bytes::ZERO, "the cache is as large as it ever was");
+    // What was reclaimed and not replaced is saved, until new data would have evicted it.
+    job.account_reclaim(Pages::ZERO, Bytes::mib(37));
+    cache(10);
+    job.read_counters().unwrap();
+    assert_eq!(job.memory.saved(), Bytes::mib(40));
+    for _ in 0..200 {
+        job.account_reclaim(Pages::ZERO, Bytes::mib(3));
+        job.read_counters().unwrap();
+    }
+    assert_eq!(job.memory.saved().to_mib_ceil(), 0, "{}", job.memory.saved());
+}
+
+#[test]
+fn the_pool_counts_with_the_dram_that_it_occupies() {
+    let machine = Machine::new();
+    let mut job = job(&machine);
+    machine.set("/a", "memory.swap.current", "40960");
+    machine.set("/a", "memory.stat", "anon 0\nzswap 10000");
+    job.signals.pool_overhead = RatioPpm(300_000);
+    job.read_counters().unwrap();
+    assert_eq!((job.memory.pool, job.memory.pool_dram(), job.memory.saved()), (Bytes(10_000), Bytes(13_000), Bytes(40_960 - 13_000)));
+}

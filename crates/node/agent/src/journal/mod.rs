@@ -11,7 +11,7 @@ pub mod record;
 
 pub use file::Journal;
 pub use lines::{Contents, ReadError, read, read_contents};
-pub use record::{AgentRecord, JobRecord, Record, VERSION};
+pub use record::{AgentRecord, JobRecord, Record, SavingsRecord, VERSION};
 
 pub use crate::controllers::cold_age::record::PeriodRecord;
 pub use crate::controllers::pressure::record::PressureRecord;

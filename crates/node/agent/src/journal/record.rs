@@ -4,7 +4,7 @@ use config::{Class, Policy};
 use policy::cold_age;
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
-use units::RatioPpm;
+use units::{Bytes, RatioPpm};
 
 use crate::controllers::background::record::{BackgroundRecord, BackgroundStart};
 use crate::controllers::cold_age::record::{PeriodRecord, Start};
@@ -13,12 +13,13 @@ use crate::controllers::replay::{Replay, Stateless};
 use crate::controllers::slowdown::record::SlowRecord;
 use crate::controllers::tiering::decide::{TierRecord, TieringStart};
 use crate::controllers::tiering::endurance::{EnduranceStart, WritesRecord};
+use crate::savings::Ledger;
 
 /// The version of the records below. A reader refuses newer versions and accepts all older ones.
 ///
 /// Version 2 added pressure-driven offloading and background jobs, version 3 slow memory nodes, version 4 the choice of a
-/// tier and the write budgets.
-pub const VERSION: u32 = 4;
+/// tier and the write budgets, version 5 the ledger of savings.
+pub const VERSION: u32 = 5;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +41,8 @@ pub enum Record {
     Tier(Box<TierRecord>),
     /// What may be written to the machine's swap devices.
     Writes(Box<WritesRecord>),
+    /// The machine's savings in one control period.
+    Savings(Box<SavingsRecord>),
     /// Something that is not a controller's decision.
     Event {
         /// Milliseconds since the epoch.
@@ -79,6 +82,18 @@ pub struct AgentRecord {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// The machine's savings in one control period. Written after the periods of all jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavingsRecord {
+    /// Milliseconds since the epoch.
+    pub unix_ms: u64,
+    /// DRAM of the machine.
+    pub dram_bytes: Bytes,
+    /// The ledger.
+    #[serde(flatten)]
+    pub ledger: Ledger,
 }
 
 /// What a job's controllers start from.
@@ -155,6 +170,7 @@ impl Record {
             Self::Slow(record) => record.unix_ms,
             Self::Tier(record) => record.unix_ms,
             Self::Writes(record) => record.unix_ms,
+            Self::Savings(record) => record.unix_ms,
             Self::Event { unix_ms, .. } => *unix_ms,
         }
     }
@@ -170,7 +186,7 @@ impl Record {
             Self::Slow(record) => ("slowdown", &record.job, record.id),
             Self::Tier(record) => ("tiering", &record.job, record.id),
             Self::Writes(_) => ("endurance", "", 0),
-            Self::Agent(_) | Self::Job(_) | Self::Event { .. } => return None,
+            Self::Agent(_) | Self::Job(_) | Self::Savings(_) | Self::Event { .. } => return None,
         })
     }
 
@@ -191,7 +207,7 @@ impl Record {
             Self::Pressure(record) => Some(job?.pressure.as_mut()?.replay(record, &thresholds)),
             Self::Background(record) => Some(job?.background.as_mut()?.replay(record, &thresholds)),
             Self::Tier(record) => Some(job?.tiering.as_mut()?.replay(record, &thresholds)),
-            Self::Agent(_) | Self::Job(_) | Self::Event { .. } => None,
+            Self::Agent(_) | Self::Job(_) | Self::Savings(_) | Self::Event { .. } => None,
         }
     }
 }
@@ -208,5 +224,5 @@ macro_rules! into_record {
 
 into_record! {
     JobRecord => Job, PeriodRecord => Period, PressureRecord => Pressure, BackgroundRecord => Background, SlowRecord => Slow,
-    TierRecord => Tier, WritesRecord => Writes
+    TierRecord => Tier, WritesRecord => Writes, SavingsRecord => Savings
 }

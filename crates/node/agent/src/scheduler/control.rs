@@ -2,16 +2,20 @@
 
 use config::Class;
 use policy::background::Hint;
+use units::Bytes;
 
 use super::{Agent, Cadence, Now};
 use crate::controllers::slots::Entry;
 use crate::following::watch::Sample;
 use crate::history::JobHistory;
+use crate::journal::SavingsRecord;
+use crate::savings::Ledger;
 
 impl Agent {
     /// One control period of all jobs.
     pub(super) fn control(&mut self, now: Now) {
         self.report_far_memory(now);
+        self.limit_savings(now);
         self.context.check_budget(now.since_boot);
         self.context.guardrail = (self.following.version() > 0).then(Vec::new);
         for policy in 0..self.policies.len() {
@@ -21,6 +25,7 @@ impl Agent {
         }
         let writes = self.context.tiers.record_writes(now);
         self.context.log.push(writes.into());
+        self.close_ledger(now);
         let bundle = self.following.version();
         if let Some(recorder) = &mut self.durable.recorder {
             for what in recorder.take(self.context.log.pending(), &self.jobs, bundle, now.unix_ms) {
@@ -51,10 +56,41 @@ impl Agent {
         }
     }
 
+    /// The machine limits what its jobs can have saved: page cache that was not reclaimed would need free memory now.
+    fn limit_savings(&mut self, now: Now) {
+        let machine = &self.context.machine;
+        let all = self.jobs.values().map(|entry| entry.job.counters.page_cache.bytes()).sum();
+        for entry in self.jobs.values_mut() {
+            entry.job.take_machine(now, (machine.room_bytes, all), machine.pool_overhead);
+        }
+    }
+
+    /// Ends a period of the ledger of savings, and records it.
+    fn close_ledger(&mut self, now: Now) {
+        let (mut accounted, mut freed) = (Bytes::ZERO, Bytes::ZERO);
+        for entry in self.jobs.values_mut() {
+            let closed = entry.job.counters.requests.close();
+            (accounted, freed) = (accounted + closed.0, freed + closed.1);
+        }
+        self.ledger = self.ledger_now().reconciled((accounted, freed));
+        self.context
+            .log
+            .push(SavingsRecord { unix_ms: now.unix_ms, dram_bytes: self.context.machine.total_bytes, ledger: self.ledger }.into());
+    }
+
+    /// The ledger now, with the reconciliation of the last period.
+    pub(super) fn ledger_now(&self) -> Ledger {
+        let Self { context, costs, .. } = self;
+        let jobs = self.jobs.values().map(|entry| (&entry.job.memory, &entry.job.counters.requests));
+        let now = Ledger::of(jobs, &context.machine, costs.rss_bytes, context.trackers.kernel_memory());
+        Ledger { request_gap_ratio: self.ledger.request_gap_ratio, ..now }
+    }
+
     /// One period of a policy that has a period of its own.
     pub(super) fn decide_now(&mut self, policy: usize, now: Now) {
         if self.jobs.values().any(|entry| entry.slots.has(policy)) {
             self.context.read_machine(now);
+            self.limit_savings(now);
             self.decide(policy, now);
         }
     }

@@ -70,7 +70,7 @@ impl Agent {
         if let Some(history) = history {
             job.seen_at = Duration::from_millis(history.seen_at_ms);
             job.far = history.far.clone();
-            job.counters.file_out = history.file_out;
+            job.counters.page_cache = history.page_cache;
             job.tiering.restore(history.incompressible, history.writes);
         }
         for slot in slots.iter_mut() {

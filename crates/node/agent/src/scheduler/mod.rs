@@ -21,6 +21,7 @@ use crate::costs::Costs;
 use crate::following::Following;
 use crate::job::Job;
 use crate::now::Now;
+use crate::savings::Ledger;
 use crate::view::{Published, View};
 
 mod control;
@@ -69,6 +70,7 @@ pub struct Agent {
     /// The job that offloaded last, by its index among those with a plan.
     turn: usize,
     costs: Costs,
+    ledger: Ledger,
     view: Published,
     _lock: PidLock,
 }

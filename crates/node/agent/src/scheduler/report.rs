@@ -59,8 +59,7 @@ impl Agent {
         let Self { context, .. } = self;
         let period = context.config.agent.scan_period.as_secs_f64();
         let jobs: Vec<_> = self.jobs.values().map(|entry| job_view(entry, &context.machine, period)).collect();
-        let saved: u64 = jobs.iter().map(|job| job.saved_bytes.0).sum();
-        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        let ledger = self.ledger_now();
         let mut view = View {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
@@ -73,7 +72,8 @@ impl Agent {
             slow_trouble: None,
             rollout: (!self.following.own().rollout.store.is_empty()).then(|| self.following.view()),
             costs: self.costs,
-            saved_bytes: signed(saved) - signed(self.costs.rss_bytes.0),
+            saved_bytes: ledger.net_bytes,
+            savings: ledger,
             totals_by_kind: totals_by_kind(&jobs, context.machine.total_bytes),
             jobs,
         };
@@ -125,7 +125,7 @@ fn memory_view(job: &Job, machine: &Machine, period: f64) -> JobView {
         cold_bytes,
         cold_file_bytes: scan.file.at_least(Age(1)).to_bytes(page),
         far_bytes: far,
-        pool_bytes: job.memory.pool,
+        pool_bytes: job.memory.pool_dram(),
         file_out_bytes: job.memory.file,
         slow_bytes: job.memory.slow,
         saved_bytes: job.memory.saved(),

@@ -29,6 +29,7 @@ use crate::journal::{Journal, Record};
 use crate::machine::Machine;
 use crate::options::Options;
 use crate::record::Recorder;
+use crate::savings::Ledger;
 use crate::slow_node;
 use crate::tiers::Tiers;
 use crate::undo::{Restored, UndoLog};
@@ -125,6 +126,7 @@ impl Agent {
             guard: Guard::default(),
             turn: 0,
             costs: Costs::default(),
+            ledger: Ledger::default(),
             view: Published::default(),
             _lock: lock,
         };

@@ -36,6 +36,11 @@ const REGIONS_MIN: u64 = 3;
 /// exact.
 const REGION_BYTES: u64 = 32 << 10;
 
+/// Upper bounds of what the kernel keeps: `struct damon_region` in its slab (at most 104 bytes on 6.12 and 7.2), and the stack and
+/// the task of a kdamond.
+const REGION_KERNEL_BYTES: Bytes = Bytes(128);
+const KDAMOND_KERNEL_BYTES: Bytes = Bytes(32 << 10);
+
 /// The tracker based on DAMON.
 #[derive(Debug)]
 pub struct Damon {
@@ -271,6 +276,11 @@ impl Tracker for Damon {
 
     fn page_ages(&self) -> Option<&dyn PageAges> {
         Some(self)
+    }
+
+    fn kernel_memory(&self) -> Bytes {
+        let regions: usize = self.last.values().map(|process| process.regions.len()).sum();
+        REGION_KERNEL_BYTES.saturating_mul(regions as u64) + KDAMOND_KERNEL_BYTES.saturating_mul(self.watched.len() as u64)
     }
 
     fn kernel_cpu_time(&self) -> Duration {

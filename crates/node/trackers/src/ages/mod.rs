@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use kernel::pagemap::Entry;
 use policy::histogram::AgeCounts;
-use units::{Age, Pages};
+use units::{Age, Bytes, Pages};
 
 pub mod choose;
 pub mod damon;
@@ -93,6 +93,11 @@ pub trait Tracker {
     /// CPU time of the tracker's kernel threads since it was opened.
     fn kernel_cpu_time(&self) -> Duration {
         Duration::ZERO
+    }
+
+    /// Memory of the tracker's kernel threads and of what they keep, by an upper bound.
+    fn kernel_memory(&self) -> Bytes {
+        Bytes::ZERO
     }
 
     /// Generations of a job whose pages are at least `age` old; empty unless the tracker works by generations.

@@ -165,7 +165,6 @@ impl Controller for Pressure {
         if let Some(stall) = &mut job.signals.stall {
             self.learn_cost(stall, memory_stall_us.saturating_add(io_stall_us), refaults);
         }
-        job.counters.file_out = job.counters.file_out - refaults.file.to_bytes(kernel::page_size());
         let elapsed = self.stepped_at.replace(now.since_boot).map_or(Duration::ZERO, |then| now.since_boot.saturating_sub(then));
         let balance = balance::Input {
             anon_refaults: refaults.anon,

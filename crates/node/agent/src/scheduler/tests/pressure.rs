@@ -139,3 +139,32 @@ fn an_error_is_reported_once_and_affects_one_job() {
     // Once in the event of its start, once as the error.
     assert_eq!(reported.count(), 2);
 }
+
+#[test]
+fn page_cache_is_saved_only_while_there_is_room_for_it() {
+    let machine = machine();
+    let rule = "class = \"standard\"\npolicy = \"pressure\"";
+    let mut agent = agent(&machine, rule, Options::default());
+    period(&mut agent, 1_006);
+    // 256 KiB of page cache are gone, and 512 KiB are free: less than that if others use it.
+    agent.jobs.get_mut(JOB).unwrap().job.account_reclaim(Pages::ZERO, Bytes::kib(256));
+    machine.set(JOB, "memory.stat", &format!("anon {}\nfile {}\nshmem 0", 75u64 << 20, (25u64 << 20) - (256 << 10)));
+    period(&mut agent, 1_012);
+    agent.control(at(1_012));
+    assert_eq!(agent.job(JOB).memory.saved(), Bytes::kib(256));
+    machine.put("proc/meminfo", "MemTotal: 1024 kB\nMemFree: 64 kB\nMemAvailable: 32 kB\nSwapTotal: 1024 kB\nSwapFree: 1024 kB\n");
+    agent.costs.rss_bytes = Bytes::kib(16);
+    agent.control(at(1_012));
+    assert_eq!(agent.job(JOB).memory.saved(), Bytes::kib(64));
+    let view = agent.report();
+    assert_eq!((view.saved_bytes, view.savings.file_bytes, view.savings.in_use_bytes), (48 << 10, Bytes::kib(64), Bytes::kib(16)));
+    agent.stop();
+    let nets: Vec<_> = agent.records().iter().filter_map(|record| Some(net_of(record)?.1)).collect();
+    assert_eq!(nets, [256 << 10, 48 << 10]);
+}
+
+/// The machine's DRAM and net saving in a record of the ledger.
+fn net_of(record: &Record) -> Option<(Bytes, i64)> {
+    let Record::Savings(record) = record else { return None };
+    Some((record.dram_bytes, record.ledger.net_bytes))
+}
