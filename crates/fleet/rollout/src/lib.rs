@@ -36,5 +36,6 @@ mod random;
 pub mod repository;
 pub mod sequential;
 pub mod stage;
+mod tails;
 
 pub use error::{Error, Refusal, Result};

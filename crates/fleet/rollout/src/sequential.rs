@@ -39,7 +39,7 @@
 //! - The bounds do not hold for noise that reverses itself (a high value causes a low one later). A daily cycle does no
 //!   harm, because both groups have it.
 
-use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+use crate::tails;
 
 /// Multiples of `t0` in the minimum time of a stage. The bound is tightest there for the usual alphas: it decreases
 /// until `r` is about `2 ln(1/alpha)`, and then increases more slowly than the square root of a logarithm.
@@ -110,14 +110,13 @@ pub fn student(z: f64, degrees_of_freedom: f64) -> f64 {
     }
     // Beyond 6 standard deviations the tail is too small to compute: extrapolate in proportion.
     let (inside, beyond) = (z.min(6.0), (z / 6.0).max(1.0));
-    let distribution = StudentsT::new(0.0, 1.0, degrees_of_freedom.max(2.0));
-    distribution.map_or(f64::INFINITY, |student| beyond * -student.inverse_cdf(Normal::standard().sf(inside)))
+    beyond * tails::student_inverse(tails::normal(inside), degrees_of_freedom.max(2.0))
 }
 
 /// Returns the quantile of the standard normal distribution.
 #[must_use]
 pub fn quantile(share: f64) -> f64 {
-    Normal::standard().inverse_cdf(share.clamp(0.0, 1.0))
+    -tails::normal_inverse(share.clamp(0.0, 1.0))
 }
 
 #[cfg(test)]
