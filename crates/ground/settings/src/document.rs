@@ -111,6 +111,16 @@ impl Document {
         self.file.parent().unwrap_or(Path::new("")).join(path)
     }
 
+    /// Returns the position of a key that is not in a list: its line if the file sets it, else the line of its table.
+    #[must_use]
+    pub fn place(&self, key: &str) -> Place {
+        let (table, name) = key.rsplit_once('.').unwrap_or(("", key));
+        match self.schema.table(table) {
+            Some(table) => self.section(table).place(name),
+            None => Place { line: None, key: key.to_owned(), value: None },
+        }
+    }
+
     /// Adds a problem that the caller found.
     pub fn report(&mut self, place: Place, invalid: Invalid) {
         self.problems.push(Problem {
@@ -277,6 +287,11 @@ fn line(text: &str, offset: usize) -> usize {
     1 + before.iter().filter(|byte| **byte == b'\n').count()
 }
 
+/// Returns the text of a number; `None` for other values.
+fn number(value: &DeValue) -> Option<String> {
+    matches!(value, DeValue::Integer(_) | DeValue::Float(_)).then(|| raw(value).text)
+}
+
 fn raw(value: &DeValue) -> Raw {
     let raw = |text: String, form| Raw { text, items: Vec::new(), form };
     match value {
@@ -288,11 +303,22 @@ fn raw(value: &DeValue) -> Raw {
         DeValue::Float(number) => raw(number.as_str().to_owned(), Form::Number),
         DeValue::Boolean(on) => raw(on.to_string(), Form::Bool),
         DeValue::Datetime(time) => raw(time.to_string(), Form::Time),
-        DeValue::Array(items) => match items.iter().map(|item| item.get_ref().as_str().map(ToOwned::to_owned)).collect() {
-            Some(items) => Raw { text: String::new(), items, form: Form::Texts },
-            None => raw(String::new(), Form::Other),
-        },
-        DeValue::Table(_) => raw(String::new(), Form::Other),
+        DeValue::Array(items) => {
+            let texts = items.iter().map(|item| item.get_ref().as_str().map(ToOwned::to_owned)).collect();
+            let numbers = items.iter().map(|item| number(item.get_ref())).collect();
+            match (texts, numbers) {
+                (Some(items), _) => Raw { text: String::new(), items, form: Form::Texts },
+                (None, Some(items)) => Raw { text: String::new(), items, form: Form::Numbers },
+                (None, None) => raw(String::new(), Form::Other),
+            }
+        }
+        DeValue::Table(entries) => {
+            let named = |(name, item): (&Spanned<_>, &Spanned<_>)| Some(format!("{}={}", name.get_ref(), number(item.get_ref())?));
+            match entries.iter().map(named).collect() {
+                Some(items) => Raw { text: String::new(), items, form: Form::NamedNumbers },
+                None => raw(String::new(), Form::Other),
+            }
+        }
     }
 }
 

@@ -54,7 +54,7 @@ pub enum Scale {
 pub(crate) struct Raw {
     /// Its text, without quotes; of a list, its texts.
     pub(crate) text: String,
-    /// The texts of a list; empty for other forms.
+    /// The texts of a list, or `name=number` for each entry of a table; empty for other forms.
     pub(crate) items: Vec<String>,
     /// How it was written.
     pub(crate) form: Form,
@@ -71,8 +71,12 @@ pub(crate) enum Form {
     Bool,
     /// A bare date and time.
     Time,
-    /// A list of texts in quotes.
+    /// A list of texts in quotes, or an empty list.
     Texts,
+    /// A list of numbers.
+    Numbers,
+    /// A table of numbers, or an empty table.
+    NamedNumbers,
     /// As an argument of a command, where quotes belong to the shell.
     Argument,
     /// Another list or a table, which no knob takes.
@@ -108,11 +112,13 @@ impl Knob {
     /// Parses a value of this knob from a file.
     pub(crate) fn check(&self, raw: &Raw) -> Result<Value, Invalid> {
         self.check_form(raw)?;
-        if raw.form == Form::Texts {
-            return Ok(Value::Texts(raw.items.clone()));
+        if matches!(raw.form, Form::Texts | Form::Numbers | Form::NamedNumbers) {
+            return parse::list(self.unit, &raw.items);
         }
         let value = parse::value(self.unit, &raw.text).map_err(|invalid| match self.unit {
-            Unit::Count if !self.default.is_empty() => Invalid::new(invalid.message, format!("write a number such as {}", self.default)),
+            Unit::Count | Unit::Integer if !self.default.is_empty() => {
+                Invalid::new(invalid.message, format!("write a number such as {}", self.default))
+            }
             _ => invalid,
         })?;
         let Some((low, high)) = self.range.filter(|_| value != Value::Off) else { return Ok(value) };
@@ -127,8 +133,13 @@ impl Knob {
     #[must_use]
     pub fn to_toml(&self, value: &Value) -> String {
         match value {
-            Value::Count(_) | Value::Bool(_) => value.to_string(),
+            Value::Count(_) | Value::Integer(_) | Value::Bool(_) => value.to_string(),
             Value::Texts(texts) => format!("[{}]", texts.iter().map(|text| toml_string(text)).collect::<Vec<_>>().join(", ")),
+            Value::Numbers(_) => format!("[{value}]"),
+            Value::NamedNumbers(numbers) => {
+                let parts: Vec<_> = numbers.iter().map(|(name, number)| format!("{} = {number}", toml_string(name))).collect();
+                format!("{{ {} }}", parts.join(", "))
+            }
             _ if self.parse_default().as_ref() == Ok(value) => toml_string(self.default),
             _ => toml_string(&value.to_string()),
         }
@@ -139,7 +150,7 @@ impl Knob {
     pub fn default_toml(&self) -> Option<String> {
         match self.unit {
             _ if self.default.is_empty() && !matches!(self.unit, Unit::Word | Unit::Store) => None,
-            Unit::Count | Unit::Bool => Some(self.default.to_owned()),
+            Unit::Count | Unit::Integer | Unit::Bool => Some(self.default.to_owned()),
             _ => self.parse_default().ok().map(|value| self.to_toml(&value)),
         }
     }
@@ -149,10 +160,13 @@ impl Knob {
             (Form::Argument, _) => true,
             (Form::Bool, unit) => unit == Unit::Bool,
             (Form::Time, unit) => unit == Unit::Time,
-            (Form::Texts, unit) => unit == Unit::Texts,
+            (Form::Texts, unit) => unit == Unit::Texts || (unit == Unit::Numbers && raw.items.is_empty()),
+            (Form::Numbers, unit) => unit == Unit::Numbers,
+            (Form::NamedNumbers, unit) => unit == Unit::NamedNumbers,
             // Accepted here because the parser of the unit can name the missing unit.
             (Form::Number, unit) => unit.is_number(),
-            (Form::Quoted, unit) => !matches!(unit, Unit::Bool | Unit::Count | Unit::Texts),
+            (Form::Quoted, Unit::Bool | Unit::Count | Unit::Integer | Unit::Texts | Unit::Numbers | Unit::NamedNumbers) => false,
+            (Form::Quoted, _) => true,
             (Form::Other, _) => false,
         };
         if fits {

@@ -5,8 +5,9 @@ use std::path::{Component, PathBuf};
 
 use units::RatioPpm;
 use units::quantity;
-use units::quantity::Invalid;
+use units::quantity::{Invalid, excerpt};
 
+use crate::number::Number;
 use crate::patterns;
 use crate::unit::Unit;
 use crate::value::Value;
@@ -29,6 +30,7 @@ pub(crate) fn value(unit: Unit, text: &str) -> Result<Value, Invalid> {
         Unit::Ratio | Unit::RatioPerMinute | Unit::Percentile => quantity::parse_ratio(text).map(Value::Ratio),
         Unit::WholePercent => whole_percent(text),
         Unit::Count => text.parse().map(Value::Count).map_err(|_| Invalid::new("not a whole number", "write a number such as 10")),
+        Unit::Integer => text.parse().map(Value::Integer).map_err(|_| Invalid::new("not a whole number", "write a number such as 10")),
         Unit::Bool => match text {
             "true" => Ok(Value::Bool(true)),
             "false" => Ok(Value::Bool(false)),
@@ -46,7 +48,10 @@ pub(crate) fn value(unit: Unit, text: &str) -> Result<Value, Invalid> {
             Some(_) => Err(Invalid::new("not a word", "write letters, digits, - and _ only")),
         },
         Unit::Text | Unit::Time => one_line(text),
-        Unit::Texts => Ok(Value::Texts(text.split(',').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect())),
+        Unit::Texts | Unit::Numbers | Unit::NamedNumbers => {
+            let items: Vec<_> = text.split(',').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect();
+            list(unit, &items)
+        }
         Unit::Address if text == "off" => Ok(Value::Off),
         Unit::Address => loopback_address(text),
         Unit::Listen => address(text).map(Value::Address),
@@ -59,6 +64,26 @@ pub(crate) fn value(unit: Unit, text: &str) -> Result<Value, Invalid> {
         Unit::NameGlob => patterns::read_name_glob(text).map(Value::Text),
         Unit::Annotation => patterns::read_annotation(text).map(Value::Text),
     }
+}
+
+/// Parses the items of a list or table as a value of `unit`. Those of a table are written `name=number`.
+pub(crate) fn list(unit: Unit, items: &[String]) -> Result<Value, Invalid> {
+    match unit {
+        Unit::Numbers => items.iter().map(|text| number(text)).collect::<Result<_, _>>().map(Value::Numbers),
+        Unit::NamedNumbers => {
+            let named = |item: &String| match item.rsplit_once('=') {
+                Some((name, text)) => Ok((name.to_owned(), number(text)?)),
+                None => Err(Invalid::new("not a number with its name", "write name=number")),
+            };
+            items.iter().map(named).collect::<Result<_, _>>().map(Value::NamedNumbers)
+        }
+        _ => Ok(Value::Texts(items.to_vec())),
+    }
+}
+
+fn number(text: &str) -> Result<Number, Invalid> {
+    let number = text.trim().parse().ok().and_then(Number::new);
+    number.ok_or_else(|| Invalid::new(format!("{} is not a finite number", excerpt(text)), "write numbers such as 0.5"))
 }
 
 fn whole_percent(text: &str) -> Result<Value, Invalid> {

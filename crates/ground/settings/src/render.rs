@@ -22,10 +22,12 @@ const NOTATION: &[(&[&str], &str, &str)] = &[
         "in steps of 0.0001%; a number without `%` is a fraction of one",
     ),
     (&["whole percent"], "`\"20%\"`", ""),
-    (&["number", "true or false"], "`1000`, `true`", "without quotes"),
+    (&["number", "whole number", "true or false"], "`1000`, `true`", "without quotes"),
     (&["path or relative path"], "`\"/etc/pool/ca.pem\"`, `\"ca.pem\"`", "a relative path starts at the directory of this file"),
     (&["permissions"], "`\"0600\"`", "octal, as for `chmod`"),
     (&["list of texts"], "`[\"a\", \"b\"]`", ""),
+    (&["list of numbers"], "`[0.5, 1]`", ""),
+    (&["table of numbers"], "`{ instructions = 1e9 }`", "or a table of its own, with a line for each"),
     (&["address to listen on"], "`\"0.0.0.0:7443\"`", "an IP address and a port"),
     (
         &["choice", "path", "program", "word", "text", "address", "URL", "path or URL", "pattern", "name pattern", "key=pattern"],

@@ -87,6 +87,27 @@ impl Schema {
     }
 }
 
+/// Joins lists of tables, for a [`Schema`] whose parts are declared apart. `N` is the number of all tables.
+///
+/// # Panics
+/// If `N` is not that number, which fails the compilation of a constant.
+#[must_use]
+pub const fn join<const N: usize>(lists: &[&[Table]]) -> [Table; N] {
+    let mut joined = [Table { name: "", meaning: "", presence: Presence::Always, knobs: &[] }; N];
+    let (mut list, mut count) = (0, 0);
+    while list < lists.len() {
+        let mut at = 0;
+        while at < lists[list].len() {
+            joined[count] = lists[list][at];
+            count += 1;
+            at += 1;
+        }
+        list += 1;
+    }
+    assert!(count == N, "N is not the number of tables");
+    joined
+}
+
 /// Declares tables: for each a structure with one documented field per knob, which implements [`crate::Group`].
 ///
 /// ```

@@ -21,6 +21,8 @@ pub enum Unit {
     WholePercent,
     /// `1000`.
     Count,
+    /// `-7`: a whole number of up to 63 bits, which may be negative.
+    Integer,
     /// `true`.
     Bool,
     /// One of these words.
@@ -39,6 +41,10 @@ pub enum Unit {
     Text,
     /// Any number of texts.
     Texts,
+    /// Any number of numbers: `[0.5, 1]`.
+    Numbers,
+    /// Numbers by name: `{ instructions = 1e9 }`, or a table of its own.
+    NamedNumbers,
     /// A loopback address and port, or `off`.
     Address,
     /// An address and port on which to listen.
@@ -71,6 +77,7 @@ impl Unit {
             Self::Percentile => "percentile",
             Self::WholePercent => "whole percent",
             Self::Count => "number",
+            Self::Integer => "whole number",
             Self::Bool => "true or false",
             Self::Choice(_) => "choice",
             Self::Path => "path",
@@ -80,6 +87,8 @@ impl Unit {
             Self::Word => "word",
             Self::Text => "text",
             Self::Texts => "list of texts",
+            Self::Numbers => "list of numbers",
+            Self::NamedNumbers => "table of numbers",
             Self::Address => "address",
             Self::Listen => "address to listen on",
             Self::Store => "path or URL",
@@ -94,9 +103,10 @@ impl Unit {
     /// Returns a value of this unit in TOML, for knobs that have no default.
     pub(crate) const fn placeholder(self) -> &'static str {
         match self {
-            Self::Count => "1",
+            Self::Count | Self::Integer => "1",
             Self::Bool => "false",
-            Self::Texts => "[]",
+            Self::Texts | Self::Numbers => "[]",
+            Self::NamedNumbers => "{}",
             Self::Duration | Self::DurationOrOff => "\"10s\"",
             Self::Bytes => "\"1GiB\"",
             Self::Ratio | Self::RatioPerMinute | Self::Percentile | Self::WholePercent => "\"1%\"",
@@ -120,6 +130,7 @@ impl Unit {
                 | Self::Percentile
                 | Self::WholePercent
                 | Self::Count
+                | Self::Integer
         )
     }
 }

@@ -1,5 +1,6 @@
 //! Values of knobs, and the Rust types that hold them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use serde::{Serialize, Serializer};
 use units::quantity;
 use units::{Bytes, RatioPpm};
 
+use crate::number::Number;
 use crate::unit::Unit;
 
 /// A value of a knob.
@@ -24,6 +26,8 @@ pub enum Value {
     Ratio(RatioPpm),
     /// A [`Unit::Count`].
     Count(u32),
+    /// A [`Unit::Integer`].
+    Integer(i64),
     /// A [`Unit::Bool`].
     Bool(bool),
     /// A [`Unit::Choice`].
@@ -35,6 +39,10 @@ pub enum Value {
     Text(String),
     /// A [`Unit::Texts`].
     Texts(Vec<String>),
+    /// A [`Unit::Numbers`].
+    Numbers(Vec<Number>),
+    /// A [`Unit::NamedNumbers`].
+    NamedNumbers(BTreeMap<String, Number>),
     /// A [`Unit::Address`] that is not off, or a [`Unit::Listen`].
     Address(SocketAddr),
     /// `off`, or a knob without a default that is not set.
@@ -51,8 +59,10 @@ impl Value {
             Self::Bytes(bytes) | Self::BytesPerSecond(bytes) => Some(bytes.0 as f64),
             Self::Ratio(ratio) => Some(ratio.as_f64()),
             Self::Count(count) => Some(f64::from(*count)),
+            Self::Integer(number) => Some(*number as f64),
             Self::Bool(on) => Some(f64::from(u8::from(*on))),
-            Self::Choice(_) | Self::Path(_) | Self::Text(_) | Self::Texts(_) | Self::Address(_) | Self::Off => None,
+            Self::Choice(_) | Self::Path(_) | Self::Text(_) | Self::Texts(_) => None,
+            Self::Numbers(_) | Self::NamedNumbers(_) | Self::Address(_) | Self::Off => None,
         }
     }
 }
@@ -66,15 +76,23 @@ impl fmt::Display for Value {
             Self::BytesPerSecond(bytes) => write!(f, "{}/s", quantity::print_bytes(*bytes)),
             Self::Ratio(ratio) => f.write_str(&quantity::print_ratio(*ratio)),
             Self::Count(count) => write!(f, "{count}"),
+            Self::Integer(number) => write!(f, "{number}"),
             Self::Bool(on) => write!(f, "{on}"),
             Self::Choice(name) => f.write_str(name),
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Text(text) => f.write_str(text),
             Self::Texts(texts) => f.write_str(&texts.join(", ")),
+            Self::Numbers(numbers) => f.write_str(&joined(numbers.iter().map(Number::to_string))),
+            Self::NamedNumbers(numbers) => f.write_str(&joined(numbers.iter().map(|(name, number)| format!("{name}={number}")))),
             Self::Address(address) => write!(f, "{address}"),
             Self::Off => f.write_str("off"),
         }
     }
+}
+
+/// Returns the parts of a list as a user writes them, without brackets.
+fn joined(parts: impl Iterator<Item = String>) -> String {
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 impl Serialize for Value {
@@ -84,7 +102,10 @@ impl Serialize for Value {
         match self {
             Self::Count(count) => serializer.serialize_u32(*count),
             Self::Bool(on) => serializer.serialize_bool(*on),
+            Self::Integer(number) => serializer.serialize_i64(*number),
             Self::Texts(texts) => texts.serialize(serializer),
+            Self::Numbers(numbers) => numbers.serialize(serializer),
+            Self::NamedNumbers(numbers) => numbers.serialize(serializer),
             _ => serializer.collect_str(self),
         }
     }
@@ -134,7 +155,19 @@ macro_rules! setting {
     )*};
 }
 
-setting!(Duration: Duration, RatioPpm: Ratio, u32: Count, bool: Bool, PathBuf: Path, String: Text, Vec<String>: Texts, SocketAddr: Address);
+setting!(
+    Duration: Duration,
+    RatioPpm: Ratio,
+    u32: Count,
+    i64: Integer,
+    bool: Bool,
+    PathBuf: Path,
+    String: Text,
+    Vec<String>: Texts,
+    Vec<Number>: Numbers,
+    BTreeMap<String, Number>: NamedNumbers,
+    SocketAddr: Address,
+);
 
 macro_rules! narrower_count {
     ($($type:ty),*) => {$(

@@ -1,10 +1,11 @@
 //! Hypervisor drivers. Each driver owns its settings and the description of its guests.
 //!
-//! A new driver is a module here, a variant of [`Settings`], a variant of [`description::Description`], and its table
-//! in the host's configuration.
+//! A new driver is a module here, a variant of [`Settings`] and of [`description::Description`], and its tables in
+//! [`HOST_TABLES`] and [`description::GUEST_TABLES`].
 
 use std::path::Path;
 
+use ::settings::{Document, Group as _, Table};
 use kernel::Roots;
 
 use crate::driver::Driver;
@@ -13,6 +14,9 @@ pub mod description;
 pub mod libvirt;
 pub mod qemu;
 mod sampling;
+
+/// The drivers' tables in the configuration of a host.
+pub(crate) const HOST_TABLES: &[Table] = &[qemu::Settings::TABLE, libvirt::Settings::TABLE];
 
 /// The driver of a host, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +28,14 @@ pub enum Settings {
 }
 
 impl Settings {
+    /// Reads the driver whose table the configuration of a host contains; QEMU if it contains none.
+    pub(crate) fn read(document: &mut Document) -> Self {
+        match description::only_table(document, HOST_TABLES) {
+            Some("libvirt") => Self::Libvirt(libvirt::Settings::checked(document)),
+            _ => Self::Qemu(document.get()),
+        }
+    }
+
     /// Checks that this machine has what the driver requires.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ pub mod driver;
 pub mod drivers;
 mod events;
 pub mod free_memory;
+pub mod guest_file;
 pub mod host;
 pub mod metrics;
 pub mod monitor;

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ::settings::{Document, Group, Invalid, Problems, Schema, Unit, read_file, unreadable};
+use ::settings::{Document, Group, Problems, Schema, Table, Unit, join, read_file, unreadable};
 use manager::client::Identity;
 use units::{Bytes, RatioPpm};
 
-use crate::drivers::{Settings as Driver, libvirt, qemu};
-use crate::{free_memory, host, monitor};
+use crate::drivers::{HOST_TABLES, Settings as Driver};
+use crate::{free_memory, guest_file, host, monitor};
 
 ::settings::tables! {
     /// The host and its local memory.
@@ -76,21 +76,11 @@ use crate::{free_memory, host, monitor};
     }
 }
 
+const TABLES: [Table; 5 + HOST_TABLES.len()] =
+    join(&[&[HostTable::TABLE, ManagerTable::TABLE], HOST_TABLES, &[Models::TABLE, MonitorTable::TABLE, ReleaseTable::TABLE]]);
+
 /// The configuration file of a pool host.
-pub static SCHEMA: Schema = Schema {
-    name: "pool-host",
-    tables: &[
-        HostTable::TABLE,
-        ManagerTable::TABLE,
-        qemu::Settings::TABLE,
-        libvirt::Settings::TABLE,
-        Models::TABLE,
-        MonitorTable::TABLE,
-        ReleaseTable::TABLE,
-    ],
-    lists: &[],
-    remedy: |_| None,
-};
+pub static SCHEMA: Schema = Schema { name: "pool-host", tables: &TABLES, lists: &[], remedy: |_| None };
 
 const EXAMPLE_HEAD: &str = "\
 # One host of a memory pool: thermocline pool host --config /etc/thermocline/pool-host.toml
@@ -98,7 +88,7 @@ const EXAMPLE_HEAD: &str = "\
 ";
 
 const REFERENCE_HEAD: &str = "\
-# Settings of a pool host
+# Settings of a pool host and of guest files
 
 <!-- Generated from crates/pool/host: UPDATE_DOCS=1 cargo test -p thermocline-pool-host --test generated -->
 
@@ -106,7 +96,7 @@ The daemon of a pool host reads one file: `thermocline pool host --config FILE`.
 
     thermocline config check --as pool-host FILE
 
-reports all problems together, each with its line and remedy.
+reports all problems together, each with its line and remedy. [Guest files](#a-guest-file) are below.
 ";
 
 /// Returns the example file, `deploy/pool-host.toml`.
@@ -118,7 +108,7 @@ pub fn example() -> String {
 /// Returns the reference page, `docs/reference/pool-host.md`.
 #[must_use]
 pub fn reference() -> String {
-    ::settings::reference(&SCHEMA, REFERENCE_HEAD, "")
+    ::settings::reference(&SCHEMA, REFERENCE_HEAD, &guest_file::reference())
 }
 
 /// The configuration of a pool host. Paths are resolved.
@@ -167,7 +157,7 @@ impl Settings {
     /// All problems of the text.
     pub fn parse(path: &Path, text: &str) -> Result<Self, Problems> {
         let mut document = Document::read(&SCHEMA, path, text);
-        let driver = driver(&mut document);
+        let driver = Driver::read(&mut document);
         let table: HostTable = document.get();
         let monitor: MonitorTable = document.get();
         let release: ReleaseTable = document.get();
@@ -205,29 +195,6 @@ impl Settings {
         };
         document.finish(settings)
     }
-}
-
-/// Returns the driver whose table the file contains; QEMU if it contains neither.
-fn driver(document: &mut Document) -> Driver {
-    let libvirt = document.section(&libvirt::Settings::TABLE);
-    if libvirt.line().is_none() {
-        return Driver::Qemu(document.get());
-    }
-    if document.section(&qemu::Settings::TABLE).line().is_some() {
-        document.report(libvirt.place(""), Invalid::new("only one driver starts guests", "remove [libvirt] or [qemu]"));
-    }
-    let settings = libvirt::Settings::read(&libvirt);
-    if let Some(nodes) = &settings.local_nodes {
-        match kernel::numa::parse_list(nodes) {
-            Ok(nodes) if nodes.contains(&settings.pool_node) => {
-                let remedy = "remove it: local memory would come from the pool";
-                document.report(libvirt.place("local_nodes"), Invalid::new("the pool's node is one of them", remedy));
-            }
-            Ok(nodes) if !nodes.is_empty() => {}
-            _ => document.report(libvirt.place("local_nodes"), Invalid::new("not a list of nodes", "write a list such as \"0-1\"")),
-        }
-    }
-    Driver::Libvirt(settings)
 }
 
 #[cfg(test)]

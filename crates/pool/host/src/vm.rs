@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use manager::api::Slice;
 use serde::{Deserialize, Serialize};
+use settings::Invalid;
 use units::Bytes;
 
 use crate::driver::{Machine, Usage};
@@ -47,21 +48,37 @@ impl Request {
     /// Checks the values.
     ///
     /// # Errors
-    /// The first invalid value, and what is allowed.
+    /// The first key of a guest file with an invalid value, and what is allowed.
     pub fn check(&self) -> Result<(), String> {
+        match self.problems().first() {
+            None => Ok(()),
+            Some((key, invalid)) => Err(format!("{key}: {invalid}")),
+        }
+    }
+
+    /// Returns the keys of a guest file with invalid values, and what is allowed.
+    pub(crate) fn problems(&self) -> Vec<(String, Invalid)> {
         let (name, cores, memory) = (&self.name, self.vm.cores, self.memory());
+        let mut problems = Vec::new();
+        let mut problem = |key: &str, message: String, remedy: String| problems.push((key.to_owned(), Invalid::new(message, remedy)));
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
         if !first || name.len() > NAME_MAX || !name.chars().all(allowed) {
-            return Err(format!("name {name:?}: give 1 to {NAME_MAX} letters, digits, -, _ and ., the first a letter or digit"));
+            let remedy = format!("write 1 to {NAME_MAX} letters, digits, -, _ and ., the first a letter or digit");
+            problem("name", format!("{name:?} is not the name of a guest"), remedy);
         }
         if !(1..=CORES_MAX).contains(&cores) {
-            return Err(format!("cores = {cores}: give 1 to {CORES_MAX}"));
+            problem("cores", format!("{cores} is out of range"), format!("write 1 to {CORES_MAX}"));
         }
         if memory < MEMORY_MIN || memory > MEMORY_MAX || !memory.0.is_multiple_of(1 << 20) {
-            return Err(format!("memory of {} bytes: give 64MiB to 64TiB, in whole MiB", memory.0));
+            problem("memory", format!("{} bytes are not allowed", memory.0), "write 64MiB to 64TiB, in whole MiB".to_owned());
         }
-        self.description.as_ref().map_or(Ok(()), Description::check)
+        if let Some(description) = &self.description
+            && let Err((key, invalid)) = description.check()
+        {
+            problems.push((format!("{}.{key}", description.table()), invalid));
+        }
+        problems
     }
 }
 
@@ -233,7 +250,7 @@ mod tests {
         for name in ["", "a/b", "-a", ".", "a b", "ä", &"a".repeat(NAME_MAX + 1)] {
             check(Request { name: name.to_owned(), ..good.clone() }, Some("name"));
         }
-        check(with(0, 1 << 30), Some("cores = 0"));
+        check(with(0, 1 << 30), Some("cores: 0"));
         check(with(2, 1 << 20), Some("1048576 bytes"));
         check(with(2, (1 << 30) + 1), Some("whole MiB"));
         let described = |json: &str| Request { description: Some(serde_json::from_str(json).unwrap()), ..good.clone() };

@@ -39,6 +39,7 @@ enum Kind {
     Agent,
     PoolManager,
     PoolHost,
+    PoolGuest,
     RolloutPlan,
 }
 
@@ -48,6 +49,7 @@ impl Kind {
             Self::Agent => &config::SCHEMA,
             Self::PoolManager => &::manager::settings::SCHEMA,
             Self::PoolHost => &pool_host::settings::SCHEMA,
+            Self::PoolGuest => &pool_host::guest_file::SCHEMA,
             Self::RolloutPlan => &::rollout::plan::SCHEMA,
         }
     }
@@ -57,6 +59,7 @@ impl Kind {
             Self::Agent => Config::load(Some(file), &[]).map(drop),
             Self::PoolManager => ::manager::settings::Settings::load(file).map(drop),
             Self::PoolHost => pool_host::settings::Settings::load(file).map(drop),
+            Self::PoolGuest => pool_host::guest_file::load(file, 0).map(drop),
             Self::RolloutPlan => {
                 let text = read_file(file).map_err(|error| Problems(vec![unreadable(file, &error)]))?;
                 Plan::parse(file, &text).map(drop)

@@ -1,20 +1,19 @@
 //! `thermocline pool vm`: guests of the host that runs here.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use clap::{Args, Subcommand};
-use pool_host::drivers::description::Description;
+use pool_host::guest_file;
 use pool_host::host::List;
 use pool_host::socket;
-use pool_host::vm::{Record, Request};
-use serde::Deserialize;
+use pool_host::vm::Record;
 
 use crate::options::Format;
 use crate::output::print;
-use crate::values::{duration, size};
+use crate::values::duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct Vm {
@@ -29,7 +28,7 @@ pub(crate) struct Vm {
 enum VmCommand {
     /// Start a guest; its pool memory is predicted unless its file sets it
     #[command(after_help = "\
-A guest is a TOML file:
+A guest file is TOML; all keys are in docs/reference/pool-host.md:
 
   name = \"redis-1\"
   cores = 2
@@ -41,6 +40,8 @@ A guest is a TOML file:
   [about]                 # metadata for predictions; see `thermocline pool predict --help`
   customer = 7
   vm_type = \"D4\"
+
+Check a file with: thermocline config check --as pool-guest FILE
 
 Its kernel must bring hot-plugged memory online: memhp_default_state=online on its command line, unless its distribution does so.")]
     Start {
@@ -77,7 +78,8 @@ pub(super) fn vm(format: Format, arguments: &Vm) -> Result<()> {
     let runtime = &arguments.runtime;
     match &arguments.command {
         VmCommand::Start { file } => {
-            let record: Record = serde_json::from_value(socket::request(runtime, &socket::Request::Start(Box::new(request(file)?)))?)?;
+            let record: Record =
+                serde_json::from_value(socket::request(runtime, &socket::Request::Start(Box::new(guest_file::load(file, now())?)))?)?;
             print(format, &record, || explained(&record))
         }
         VmCommand::Stop { name, grace, now } => {
@@ -100,56 +102,9 @@ pub(super) fn vm(format: Format, arguments: &Vm) -> Result<()> {
     }
 }
 
-/// A guest's file, without the table of its driver.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    name: String,
-    cores: u32,
-    memory: String,
-    pool: Option<String>,
-    #[serde(default)]
-    about: toml::Table,
-}
-
-fn request(path: &Path) -> Result<Request> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    parse(&text, path.parent().unwrap_or(Path::new(""))).with_context(|| format!("{} is not a guest's file", path.display()))
-}
-
-/// Parses a guest's file in `directory`.
-fn parse(text: &str, directory: &Path) -> Result<Request> {
-    let mut file: toml::Table = toml::from_str(text)?;
-    let description = description(&mut file, directory)?;
-    let Written { name, cores, memory, pool, about } = file.try_into()?;
-    let bytes = |key: &str, text: &str| size(text).map_err(|why| anyhow::anyhow!("{key}: {why}"));
-    let request = Request {
-        name,
-        vm: metadata(about, cores, bytes("memory", &memory)?.0).context("about")?,
-        pool_bytes: pool.map(|pool| bytes("pool", &pool)).transpose()?,
-        description,
-    };
-    request.check().map_err(anyhow::Error::msg)?;
-    Ok(request)
-}
-
-/// Takes the table of the driver out of a guest's file.
-fn description(file: &mut toml::Table, directory: &Path) -> Result<Option<Description>> {
-    let tables: Vec<_> = Description::TABLES.into_iter().filter(|name| file.contains_key(*name)).collect();
-    ensure!(tables.len() < 2, "tables {}: give the one of the host's driver", tables.join(" and "));
-    let Some((name, table)) = tables.first().and_then(|&name| Some((name, file.remove(name)?))) else { return Ok(None) };
-    Description::read(name, table, directory).map(Some).map_err(|why| anyhow::anyhow!("{name}: {why}"))
-}
-
-/// The models' request from the `[about]` table. Without an arrival time the VM is requested now, in Unix time.
-fn metadata(mut about: toml::Table, cores: u32, memory_bytes: u64) -> Result<predict::Request> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    about.entry("arrival").or_insert(i64::try_from(now)?.into());
-    for (key, value) in [("cores", u64::from(cores)), ("memory_bytes", memory_bytes)] {
-        ensure!(!about.contains_key(key), "unknown field `{key}`: it is given by the guest file itself");
-        about.insert(key.to_owned(), i64::try_from(value)?.into());
-    }
-    Ok(about.try_into()?)
+/// Returns the Unix time in seconds.
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).ok().and_then(|since| since.as_secs().try_into().ok()).unwrap_or_default()
 }
 
 fn listed(list: &List) -> String {
@@ -209,6 +164,9 @@ fn explained(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use pool_host::drivers::description::Description;
     use units::Bytes;
 
     use super::*;
@@ -219,36 +177,13 @@ mod tests {
         let start = ["pool", "vm", "start"].iter().try_fold(&help, |command, name| command.find_subcommand(name)).unwrap();
         let example: Vec<_> =
             start.get_after_help().unwrap().to_string().lines().filter_map(|line| line.strip_prefix("  ")).map(str::to_owned).collect();
-        let request = parse(&example.join("\n"), Path::new("")).unwrap();
+        let request = guest_file::parse(Path::new("vm.toml"), &example.join("\n"), 0).unwrap();
         assert_eq!((request.pool_bytes, request.vm.customer), (Some(Bytes(1 << 30)), Some(7)));
         assert!(matches!(request.description, Some(Description::Qemu(guest)) if guest.arguments.len() == 2));
     }
 
     #[test]
-    fn a_request_without_an_arrival_time_arrives_now() {
-        let with = |about: &str| {
-            let text = format!("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\n[about]\n{about}\n");
-            parse(&text, Path::new("")).unwrap().vm
-        };
-        assert!(with("customer = 7").arrival > 1_700_000_000);
-        assert_eq!(with("arrival = 5").arrival, 5);
-    }
-
-    #[test]
-    fn errors_name_the_key() {
-        let check = |text: &str, wrong: &str| {
-            let error = format!("{:#}", parse(text, Path::new("/nowhere")).unwrap_err());
-            assert!(error.contains(wrong), "{error}");
-        };
-        check("name = \"a\"\ncores = 1\nmemory = \"4\"\n", "memory");
-        check("name = \"a\"\ncores = 0\nmemory = \"1GiB\"\n", "cores = 0");
-        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\npool = \"lots\"\n", "pool");
-        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nlibvirt.domain = \"a.xml\"\n", "cannot read /nowhere/a.xml");
-        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nlibvirt.domain = \"a.xml\"\n[qemu]\n", "qemu and libvirt");
-        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nqemu.argument = []\n", "qemu: unknown field `argument`");
-        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nqemu.arguments = [\"--m\", \"8G\"]\n", "\"--m\" is not allowed");
-        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\nmemories = 2\n", "memories");
-        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\n[about]\ncustomers = 2\n", "customers");
-        check("name = \"a\"\ncores = 1\nmemory = \"1GiB\"\n[about]\ncores = 2\n", "unknown field `cores`");
+    fn requests_without_an_arrival_time_arrive_in_unix_time() {
+        assert!(now() > 1_700_000_000);
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kernel::{Roots, numa};
-use settings::Unit;
+use settings::{Document, Group as _, Invalid, Unit};
 
 settings::tables! {
     /// Guests are started by libvirt. Excludes `[qemu]`. A pool whose memory is one file for each slice requires
@@ -27,6 +27,22 @@ settings::tables! {
 }
 
 impl Settings {
+    /// Reads the table, and checks that the pool's node is not one of the local nodes.
+    pub(in crate::drivers) fn checked(document: &mut Document) -> Self {
+        let section = document.section(&Self::TABLE);
+        let settings = Self::read(&section);
+        let mut refuse = |message: &str, remedy: &str| document.report(section.place("local_nodes"), Invalid::new(message, remedy));
+        match settings.local_nodes.as_deref().map(numa::parse_list) {
+            Some(Ok(nodes)) if nodes.contains(&settings.pool_node) => {
+                refuse("the pool's node is one of them", "remove it: local memory would come from the pool");
+            }
+            Some(Ok(nodes)) if !nodes.is_empty() => {}
+            Some(_) => refuse("not a list of nodes", "write a list such as \"0-1\""),
+            None => {}
+        }
+        settings
+    }
+
     /// Checks that this machine has the pool node.
     ///
     /// # Errors

@@ -125,8 +125,11 @@ impl Launcher {
 pub(super) fn arguments(description: Option<&Description>) -> Result<&[String], String> {
     match description {
         None => Ok(&[]),
-        Some(Description::Qemu(guest)) => guest.check().map(|()| &guest.arguments[..]),
-        Some(other) => Err(format!("this host starts QEMU; the guest's file has a [{}] table, give [qemu] instead", other.table())),
+        Some(Description::Qemu(guest)) => match guest.check() {
+            Ok(()) => Ok(&guest.arguments),
+            Err((key, invalid)) => Err(format!("qemu.{key}: {invalid}")),
+        },
+        Some(other) => Err(format!("this host starts QEMU; the guest file has a [{}] table, write [qemu] instead", other.table())),
     }
 }
 

@@ -4,6 +4,8 @@
 //! the host, and QEMU has many ways to set each of them. An option is compared as QEMU does: `--x` is `-x`, and a name
 //! is never abbreviated.
 
+use settings::Invalid;
+
 /// An option that may be added.
 struct Allowed {
     name: &'static str,
@@ -147,36 +149,35 @@ const OBJECTS: [&str; 13] = [
 ///
 /// # Errors
 /// The first option that may not be added, and what to do instead.
-pub(super) fn check(arguments: &[String]) -> Result<(), String> {
+pub(super) fn check(arguments: &[String]) -> Result<(), Invalid> {
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         if !word.starts_with('-') {
-            return Err(format!("argument {word:?}: QEMU takes a word without an option as a disk; use -drive"));
+            return Err(Invalid::new(format!("argument {word:?}: QEMU takes a word without an option as a disk"), "use -drive"));
         }
         // QEMU accepts two dashes for one.
         let name = word.strip_prefix('-').filter(|rest| rest.starts_with('-')).unwrap_or(word);
         let Some(allowed) = ALLOWED.iter().find(|allowed| allowed.name == name) else {
-            return Err(format!(
-                "argument {word:?} is not allowed in a guest's description: memory, processors, monitor and process belong to the host; \
-                 allowed are {}",
-                ALLOWED.map(|allowed| allowed.name).join(" ")
-            ));
+            let refused = "is not allowed in a guest's description: memory, processors, monitor and process belong to the host";
+            let allowed = ALLOWED.map(|allowed| allowed.name).join(" ");
+            return Err(Invalid::new(format!("argument {word:?} {refused}"), format!("allowed are {allowed}")));
         };
         if matches!(allowed.value, Value::None) {
             continue;
         }
-        let value = words.next().ok_or_else(|| format!("argument {word:?} needs a value"))?;
-        allowed.value.check(value).map_err(|why| format!("argument {word:?} {value:?}: {why}"))?;
+        let value = words.next().ok_or_else(|| Invalid::new(format!("argument {word:?} needs a value"), "write the value after it"))?;
+        let refused = |why: Invalid| Invalid::new(format!("argument {word:?} {value:?}: {}", why.message), why.remedy);
+        allowed.value.check(value).map_err(refused)?;
     }
     Ok(())
 }
 
 impl Value {
-    fn check(&self, value: &str) -> Result<(), String> {
+    fn check(&self, value: &str) -> Result<(), Invalid> {
         match self {
             Self::None | Self::Any => Ok(()),
             Self::Without(prefixes) => match prefixes.iter().find(|prefix| value.starts_with(**prefix)) {
-                Some(prefix) => Err(format!("{prefix} connects the monitor, which belongs to the host")),
+                Some(prefix) => Err(Invalid::new(format!("{prefix} connects the monitor, which belongs to the host"), "leave it out")),
                 None => Ok(()),
             },
             Self::Typed { key, types } => typed(value, key, types),
@@ -186,22 +187,22 @@ impl Value {
 
 /// Checks `TYPE,property=value,...`. The last type that is named counts in QEMU, and its JSON form is not read here:
 /// both other ways to name a type are refused.
-fn typed(value: &str, key: &str, types: &[&str]) -> Result<(), String> {
+fn typed(value: &str, key: &str, types: &[&str]) -> Result<(), Invalid> {
     if value.trim_start().starts_with('{') {
-        return Err("JSON is not accepted here; write TYPE,property=value".to_owned());
+        return Err(Invalid::new("JSON is not accepted here", "write TYPE,property=value"));
     }
     // Two commas are one comma of a value.
     let plain = value.replace(",,", " ");
     let mut parts = plain.split(',');
     let kind = parts.next().unwrap_or_default();
     if kind.starts_with(key) || parts.any(|part| part.trim_start().starts_with(key)) {
-        return Err(format!("{key} is not accepted; write the type first"));
+        return Err(Invalid::new(format!("{key} is not accepted"), "write the type first"));
     }
     let fits = |pattern: &str| pattern.strip_suffix('*').map_or(kind == pattern, |beginning| kind.starts_with(beginning));
     if types.iter().any(|pattern| fits(pattern)) {
         return Ok(());
     }
-    Err(format!("{kind:?} is not allowed in a guest's description; allowed are {}", types.join(" ")))
+    Err(Invalid::new(format!("{kind:?} is not allowed in a guest's description"), format!("allowed are {}", types.join(" "))))
 }
 
 #[cfg(test)]
@@ -212,7 +213,7 @@ mod tests {
         let checked = check(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
         match (&checked, why) {
             (Ok(()), None) => {}
-            (Err(found), Some(why)) if found.contains(why) => {}
+            (Err(found), Some(why)) if found.to_string().contains(why) => {}
             _ => panic!("{words:?}: {checked:?}, expected {why:?}"),
         }
     }
