@@ -15,4 +15,4 @@ pub use access_rate::AccessRate;
 pub use age::Age;
 pub use memory::{Bytes, PageSize, Pages};
 pub use ratio::RatioPpm;
-pub use time::{micros, millis, nanos};
+pub use time::{Millis, UnixMillis, micros, millis, nanos};
