@@ -66,6 +66,12 @@ pub struct Found {
 }
 
 impl Rules {
+    /// Whether a rule names `policy`.
+    #[must_use]
+    pub fn name(&self, policy: Policy) -> bool {
+        self.rules.iter().any(|rule| rule.treatment.policy == policy)
+    }
+
     /// Compiles the `[[job]]` rules of a configuration.
     ///
     /// # Errors

@@ -6,11 +6,15 @@
 //!
 //! The counters do not show *which* pages were promoted. The youngest are assumed: the younger a page, the more likely it is
 //! accessed. If that is wrong, the error is small, because a higher threshold does not promote pages; it only limits the next
-//! offload. The kernel's totals have precedence: the ledger is reconciled with them at every scan.
+//! offload. The kernel's totals have precedence: the ledger is reconciled with them at every scan. Where the tracker watches a sample
+//! of pages, whether resident or not, the ages of that sample replace these assumptions.
 
 use policy::histogram::AgeCounts;
 use serde::{Deserialize, Serialize};
 use units::{Age, Pages};
+
+/// The fewest sampled pages from which ages in far memory are estimated.
+const POINTS_MIN: Pages = Pages(32);
 
 /// Ages of one job's far pages. Serialized as the ages that have pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +61,15 @@ impl FarAges {
         self.counts.take_youngest(pages)
     }
 
+    /// Replaces the ages by those of a sample, and keeps the total: a tracker that sees pages in far memory knows their ages.
+    /// A sample of few pages says less than what the ledger remembers, and changes nothing.
+    pub fn resemble(&mut self, sample: &AgeCounts) {
+        let points = sample.total();
+        if points >= POINTS_MIN {
+            self.counts = sample.scaled(self.counts.total(), points);
+        }
+    }
+
     /// Reconciles the total with the kernel's.
     ///
     /// Pages unknown to the ledger (swapped out by the kernel under pressure, or before the agent started) enter at `unknown_age`;
@@ -74,6 +87,20 @@ impl FarAges {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_large_enough_sample_gives_the_ages() {
+        let mut far = FarAges::default();
+        far.offloaded(Age(3), Pages(640));
+        let mut sample = AgeCounts::default();
+        sample.add(Age(5), Pages(8));
+        sample.add(Age(70), Pages(23));
+        far.resemble(&sample);
+        assert_eq!(far.counts().at(Age(3)), Pages(640), "31 points are too few");
+        sample.add(Age(70), Pages(1));
+        far.resemble(&sample);
+        assert_eq!((far.counts().at(Age(5)), far.counts().at(Age(70))), (Pages(160), Pages(480)));
+    }
 
     #[test]
     fn the_kernels_total_has_precedence() {

@@ -198,9 +198,16 @@ impl Job {
     /// As [`Job::observe`].
     pub fn take_scan(&mut self, scan: Scan) -> Result<()> {
         let promoted = self.read_counters()?;
-        let ages = self.far.promoted(promoted);
+        let mut ages = self.far.promoted(promoted);
         self.far.grow_older();
         self.far.reconcile(self.memory.far.to_pages(kernel::page_size()), self.unknown_age());
+        if let Some(sample) = &scan.sample {
+            self.far.resemble(&sample.far);
+            if sample.promoted.total() > Pages::ZERO {
+                // How many came back is known from the kernel's counters, at which ages from the sample.
+                ages = sample.promoted.scaled(promoted, sample.promoted.total());
+            }
+        }
         let (counts, window) = &mut self.promotions.fresh;
         // The accesses of a first scan have no window: they are all accesses since the pages were allocated.
         if scan.window > Duration::ZERO {

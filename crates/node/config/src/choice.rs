@@ -9,6 +9,8 @@ choice! {
         Auto = "auto",
         /// Idle page tracking: exact, one bit per page.
         PageIdle = "page_idle",
+        /// The exact ages of a random sample of pages, by DAMON; generations only choose what is offloaded.
+        Sampled = "sampled",
         /// The multi-generational LRU's generations.
         LruGen = "lru_gen",
         /// DAMON's sampled regions.

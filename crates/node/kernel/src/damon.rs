@@ -3,7 +3,7 @@
 //! One kdamond (kernel thread) monitors one process. Each has one context with the `vaddr` operations and one scheme with the
 //! action `stat`, which matches every region and changes nothing: its list of tried regions is the snapshot.
 //!
-//! [`PointSession`] monitors single pages by the `fvaddr` operations, to count accesses.
+//! [`PointSession`] monitors single pages by the `fvaddr` operations, to count accesses; [`PageSession`] does, to learn their ages.
 //!
 //! # Why the sampling and aggregation intervals are equal
 //! DAMON resets the age of a region only if its access count changes by more than a tenth of the maximum, which is the number
@@ -16,6 +16,7 @@
 //! `damon_stat`, `damon_reclaim` and `damon_lru_sort` is enabled, the result is [`Error::Busy`]; DAMON is never taken over.
 
 mod kdamond;
+mod pages;
 mod points;
 mod session;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use serde::Serialize;
 
 use crate::{Error, Result, Roots, file, text};
 
+pub use pages::{PageSession, PageState, reap_trace};
 pub use points::{Counts, PointSession, Points};
 pub use session::Session;
 
@@ -128,6 +130,20 @@ impl Damon {
         points::check(&self.kdamonds, interval, points)?;
         match self.count()? {
             0 => PointSession::start(self.kdamonds.clone(), interval, points),
+            count => Err(self.foreign(count)),
+        }
+    }
+
+    /// Starts watching the ages of single pages, once per `interval`; at most `pages_max` of all slots together.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if a process has exited; [`Error::Busy`] if another process uses DAMON or reads our tracing instance;
+    /// [`Error::Unsupported`] without tracefs; [`Error::Io`], also if the addresses are not ascending pages or `interval` is below
+    /// half a second. After an error, nothing is left running.
+    pub fn watch_pages(&self, roots: &Roots, interval: Duration, pages_max: u64, slots: &[Points]) -> Result<PageSession> {
+        points::check(&self.kdamonds, interval, slots)?;
+        match self.count()? {
+            0 => PageSession::start(roots, self.kdamonds.clone(), interval, pages_max, slots),
             count => Err(self.foreign(count)),
         }
     }

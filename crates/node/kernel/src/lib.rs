@@ -39,6 +39,7 @@ pub mod smaps;
 pub mod swap;
 mod text;
 pub mod thp;
+pub mod tracefs;
 pub mod vmstat;
 pub mod zoneinfo;
 pub mod zswap;

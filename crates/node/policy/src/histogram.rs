@@ -56,6 +56,22 @@ impl AgeCounts {
         }
     }
 
+    /// Returns the counts times `numerator / denominator`, each age rounded such that the sum over all younger ages and itself is:
+    /// the total is exact. Empty if `denominator` is zero.
+    #[must_use]
+    pub fn scaled(&self, numerator: Pages, denominator: Pages) -> Self {
+        let mut scaled = Self::default();
+        let (mut sum, mut given) = (0u128, 0u64);
+        for (age, pages) in self.iter() {
+            sum += u128::from(pages.0);
+            let until = (sum * u128::from(numerator.0) * 2 + u128::from(denominator.0)).checked_div(u128::from(denominator.0) * 2);
+            let until = until.map_or(0, |until| u64::try_from(until).unwrap_or(u64::MAX));
+            scaled.add(age, Pages(until - given));
+            given = until;
+        }
+        scaled
+    }
+
     /// Makes every page one scan older; the two oldest ages are merged.
     pub fn grow_older(&mut self) {
         let oldest = self.0[254].saturating_add(self.0[255]);
@@ -219,6 +235,15 @@ mod tests {
             counts.add(Age(age), Pages(n));
         }
         counts
+    }
+
+    #[test]
+    fn scaled_counts_keep_the_total_and_the_shape() {
+        let sample = counts(&[(0, 1), (3, 1), (9, 1)]);
+        assert_eq!(sample.scaled(Pages(100), Pages(3)), counts(&[(0, 33), (3, 34), (9, 33)]));
+        assert_eq!(sample.scaled(Pages(1), Pages(3)).total(), Pages(1));
+        assert_eq!(sample.scaled(Pages(u64::MAX), Pages(3)).total(), Pages(u64::MAX));
+        assert_eq!(sample.scaled(Pages(5), Pages(0)), counts(&[]));
     }
 
     #[test]

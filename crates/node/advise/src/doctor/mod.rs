@@ -40,6 +40,7 @@ pub fn examine(roots: &Roots) -> Report {
     let mut checks = vec![privileges(roots), cgroups(roots)];
     checks.extend(swap_and_zswap(roots));
     checks.push(from_result("page_idle", &offer.page_idle, "idle page tracking: ages of single pages, based on every access"));
+    checks.push(from_result("sampled", &offer.sampled, "exact ages of a random sample of pages, by DAMON's trace event"));
     checks.push(from_result("lru_gen", &offer.lru_gen, "generations of every cgroup, in debugfs"));
     checks.push(from_result("damon", &offer.damon, "DAMON's sysfs interface, not in use"));
     checks.push(page_tables(roots));
@@ -210,7 +211,7 @@ mod tests {
         let report = examine(&Roots::under(dir.path()));
         assert!(!report.able);
         assert_eq!(report.tracker, None);
-        for name in ["cgroup2", "swap", "zswap", "page_idle", "lru_gen", "damon"] {
+        for name in ["cgroup2", "swap", "zswap", "page_idle", "sampled", "lru_gen", "damon"] {
             let check = report.checks.iter().find(|check| check.name == name).unwrap();
             assert_eq!(check.status, Status::Missing, "{name}");
             assert!(!check.remedy.is_empty(), "{name} has a remedy");

@@ -37,8 +37,8 @@ pub struct Asked {
 pub fn choose(configured: Kind, tracker: ages::Kind) -> Kind {
     match (configured, tracker) {
         (Kind::Auto, ages::Kind::PageIdle | ages::Kind::Damon) => Kind::Exact,
-        (Kind::Auto | Kind::Exact, ages::Kind::LruGen | ages::Kind::Auto) => Kind::LruGen,
-        // Generations are evicted by the numbers that tracker `lru_gen` has read.
+        (Kind::Auto | Kind::Exact, ages::Kind::LruGen | ages::Kind::Sampled | ages::Kind::Auto) => Kind::LruGen,
+        // Generations are evicted by the numbers that trackers `lru_gen` and `sampled` have read.
         (Kind::LruGen, ages::Kind::PageIdle | ages::Kind::Damon) => Kind::MemoryReclaim,
         (configured, _) => configured,
     }
@@ -64,6 +64,7 @@ mod tests {
             (Kind::Auto, Tracker::Damon, Kind::Exact),
             (Kind::Auto, Tracker::LruGen, Kind::LruGen),
             (Kind::Exact, Tracker::LruGen, Kind::LruGen),
+            (Kind::Auto, Tracker::Sampled, Kind::LruGen),
             (Kind::LruGen, Tracker::PageIdle, Kind::MemoryReclaim),
             (Kind::MemoryReclaim, Tracker::PageIdle, Kind::MemoryReclaim),
         ] {

@@ -62,7 +62,7 @@ impl Agent {
     fn open_tracker(&mut self, kind: ages::Kind, paths: &[String]) -> kernel::Result<()> {
         let context = &mut self.context;
         context.trackers.open(kind, &context.kernel.roots, &context.config.agent)?;
-        if kind == ages::Kind::Damon {
+        if matches!(kind, ages::Kind::Damon | ages::Kind::Sampled) {
             let watched = context.trackers.get(kind).map(|tracker| tracker.kdamond_targets()).unwrap_or_default();
             let jobs = paths.iter().filter_map(|path| self.jobs.get(path));
             let mut pids: Vec<i32> = jobs.flat_map(|entry| entry.job.pids.iter().copied()).chain(watched).collect();
@@ -112,7 +112,8 @@ fn abandon(entry: &mut Entry) {
 }
 
 fn target(job: &Job) -> Target<'_> {
-    Target { id: job.cgroup.id(), path: job.path(), cgroups: &job.members, pids: &job.pids }
+    let (id, threshold) = (job.cgroup.id(), job.signals.threshold);
+    Target { id, path: job.path(), cgroups: &job.members, pids: &job.pids, threshold }
 }
 
 fn take_scan(job: &mut Job, scan: Scan, scanned: &mut Bytes) -> kernel::Result<()> {

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use config::Config;
+use config::{Config, Policy};
 use daemon::{Clock, PidLock};
 use kernel::cgroup::CgroupRoot;
 use kernel::lru_gen::LruGen;
 use kernel::zswap::Zswap;
 use kernel::{Roots, damon, process};
 use policy::thresholds::Thresholds;
+use trackers::ages::Kind;
 use trackers::ages::choose::Offer;
 use trackers::walk::Walker;
 use units::RatioPpm;
@@ -89,6 +90,11 @@ impl Agent {
         let left_behind = restore_left(&roots, &cgroups, &mut undo);
         // A dead agent's kdamonds may have made DAMON busy.
         let offer = if left_behind.is_empty() { offer } else { Offer::probe(&roots) };
+        let mut offer = offer;
+        if rules.name(Policy::Slowdown) {
+            // Access rates are sampled by DAMON too, and the machine has one DAMON.
+            offer.exclude(Kind::Sampled);
+        }
         if offer.choose(config.agent.tracker).is_none() {
             return Err(offer.unavailable(config.agent.tracker).map_or(Error::NoTracker, describe));
         }
@@ -215,7 +221,7 @@ fn restore_left(roots: &Roots, cgroups: &CgroupRoot, undo: &mut UndoLog) -> Vec<
     let mut done = slow_node::promote_placed(cgroups, undo, None);
     let targets = undo.kdamond_targets().to_vec();
     if !targets.is_empty() {
-        match damon::Damon::reap(roots, &targets) {
+        match damon::reap_trace(roots).and_then(|_| damon::Damon::reap(roots, &targets)) {
             Ok(count) => {
                 done.push(format!("stopped {count} kdamonds that an earlier agent left"));
                 if let Err(error) = undo.set_kdamond_targets(&[]) {

@@ -141,7 +141,7 @@ pub(super) fn take_down(kdamonds: &Path, count: usize) -> Result<()> {
 }
 
 /// Whether a kdamond runs; `false` if it does not exist.
-fn is_on(kdamond: &Path) -> Result<bool> {
+pub(super) fn is_on(kdamond: &Path) -> Result<bool> {
     let state = file::read_optional(&kdamond.join("state"), file::SMALL)?;
     Ok(state.is_some_and(|state| state.trim() == "on"))
 }

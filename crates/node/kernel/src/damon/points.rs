@@ -73,22 +73,25 @@ pub struct PointSession {
 
 /// Rejects points that the kernel would reject or interpret differently.
 pub(super) fn check(kdamonds: &Path, interval: Duration, points: &[Points]) -> Result<()> {
-    let page = page_size().bytes();
-    let refuse = |why: String| {
-        let source = io::Error::new(io::ErrorKind::InvalidInput, why);
-        Err(Error::Io { path: kdamonds.to_owned(), op: "watch by", source })
-    };
     if interval < INTERVAL_MIN {
-        return refuse(format!(
-            "a sampling interval of {} ms: at least {} ms are required",
-            interval.as_millis(),
-            INTERVAL_MIN.as_millis()
-        ));
+        let (is, least) = (interval.as_millis(), INTERVAL_MIN.as_millis());
+        return Err(refused(kdamonds, format!("a sampling interval of {is} ms: at least {least} ms are required")));
     }
+    check_addresses(kdamonds, points)
+}
+
+fn refused(kdamonds: &Path, why: String) -> Error {
+    Error::Io { path: kdamonds.to_owned(), op: "watch by", source: io::Error::new(io::ErrorKind::InvalidInput, why) }
+}
+
+/// Rejects addresses that are not ascending pages.
+pub(super) fn check_addresses(kdamonds: &Path, points: &[Points]) -> Result<()> {
+    let page = page_size().bytes();
     for Points { pid, addresses } in points {
         let ascending = addresses.is_sorted_by(|one, next| one < next);
         if addresses.is_empty() || !ascending || addresses.iter().any(|address| address % page != 0 || *address > u64::MAX - page) {
-            return refuse(format!("the addresses of process {pid}: need pages, ascending, none twice, one at least"));
+            let why = format!("the addresses of process {pid}: need pages, ascending, none twice, one at least");
+            return Err(refused(kdamonds, why));
         }
     }
     Ok(())
@@ -243,7 +246,7 @@ impl Drop for PointSession {
 }
 
 /// Writes the regions of a target: one page for each address.
-fn write_regions(directory: &Path, addresses: &[u64]) -> Result<()> {
+pub(super) fn write_regions(directory: &Path, addresses: &[u64]) -> Result<()> {
     let page = page_size().bytes();
     file::write(&directory.join("nr_regions"), &addresses.len().to_string())?;
     for (index, address) in addresses.iter().enumerate() {

@@ -5,11 +5,15 @@ use kernel::Roots;
 use kernel::lru_gen::LruGen;
 use kernel::page_idle::IdleBitmap;
 
+use super::sampled;
+
 /// Trackers that this kernel offers, and the reasons why others are not available.
 #[derive(Debug)]
 pub struct Offer {
     /// Whether idle page tracking is available.
     pub page_idle: kernel::Result<()>,
+    /// Whether DAMON is available and not in use, and its trace event as well.
+    pub sampled: kernel::Result<()>,
     /// Whether MGLRU's debugfs file is available.
     pub lru_gen: kernel::Result<()>,
     /// Whether DAMON is available and not in use.
@@ -23,6 +27,7 @@ impl Offer {
     pub fn probe(roots: &Roots) -> Self {
         Self {
             page_idle: IdleBitmap::open(roots).map(drop),
+            sampled: sampled::probe(roots),
             lru_gen: LruGen::probe(roots).map(drop),
             damon: kernel::damon::Damon::probe(roots).map(drop),
             excluded: Vec::new(),
@@ -34,6 +39,7 @@ impl Offer {
     pub fn unavailable(&self, kind: Kind) -> Option<&kernel::Error> {
         match kind {
             Kind::PageIdle => self.page_idle.as_ref().err(),
+            Kind::Sampled => self.sampled.as_ref().err(),
             Kind::LruGen => self.lru_gen.as_ref().err(),
             Kind::Damon => self.damon.as_ref().err(),
             Kind::Auto => None,
@@ -42,9 +48,8 @@ impl Offer {
 
     /// Returns the tracker for a job and the reason for the choice; `None` if it is not available.
     ///
-    /// `auto` prefers idle page tracking, which sees every access; then generations, which cost a page table walk per
-    /// scan and nothing in between; DAMON last, because the machine has only one set of kdamonds, which other programs
-    /// may use.
+    /// `auto` prefers idle page tracking, which sees every access; then a random sample, whose ages are exact; then
+    /// generations, which distinguish three ages; DAMON's regions last, which are neither exact nor cheap.
     #[must_use]
     pub fn choose(&self, requested: Kind) -> Option<(Kind, &'static str)> {
         if requested != Kind::Auto {
@@ -69,9 +74,10 @@ impl Offer {
 pub const CONFIGURED: &str = "configured";
 
 /// The order of preference of `auto`.
-const ORDER: [(Kind, &str); 3] = [
+const ORDER: [(Kind, &str); 4] = [
     (Kind::PageIdle, "this kernel has idle page tracking, which sees every access"),
-    (Kind::LruGen, "this kernel has no idle page tracking; generations distinguish three ages"),
+    (Kind::Sampled, "this kernel has no idle page tracking; the ages of a random sample are exact"),
+    (Kind::LruGen, "this kernel has no idle page tracking, and DAMON is in use or absent; generations distinguish three ages"),
     (Kind::Damon, "this kernel has neither idle page tracking nor MGLRU"),
 ];
 
@@ -79,36 +85,42 @@ const ORDER: [(Kind, &str); 3] = [
 mod tests {
     use super::*;
 
-    fn check(available: [bool; 3], requested: Kind, want: Option<Kind>) {
+    fn check(available: [bool; 4], requested: Kind, want: Option<Kind>) {
         let result = |yes: bool| {
             if yes { Ok(()) } else { Err(kernel::Error::Unsupported { what: "not available".into(), remedy: "enable it".into() }) }
         };
-        let offer =
-            Offer { page_idle: result(available[0]), lru_gen: result(available[1]), damon: result(available[2]), excluded: Vec::new() };
+        let offer = Offer {
+            page_idle: result(available[0]),
+            sampled: result(available[1]),
+            lru_gen: result(available[2]),
+            damon: result(available[3]),
+            excluded: Vec::new(),
+        };
         assert_eq!(offer.choose(requested).map(|(kind, _)| kind), want);
     }
 
     #[test]
     fn auto_chooses_the_best_available_tracker() {
-        check([true, true, true], Kind::Auto, Some(Kind::PageIdle));
-        check([false, true, true], Kind::Auto, Some(Kind::LruGen));
-        check([false, false, true], Kind::Auto, Some(Kind::Damon));
-        check([false, false, false], Kind::Auto, None);
+        check([true, true, true, true], Kind::Auto, Some(Kind::PageIdle));
+        check([false, true, true, true], Kind::Auto, Some(Kind::Sampled));
+        check([false, false, true, true], Kind::Auto, Some(Kind::LruGen));
+        check([false, false, false, true], Kind::Auto, Some(Kind::Damon));
+        check([false; 4], Kind::Auto, None);
     }
 
     #[test]
     fn an_excluded_tracker_is_chosen_only_if_configured() {
-        let mut offer = Offer { page_idle: Ok(()), lru_gen: Ok(()), damon: Ok(()), excluded: Vec::new() };
-        assert_eq!(offer.next_after(Kind::PageIdle).map(|(kind, _)| kind), Some(Kind::LruGen));
+        let mut offer = Offer { page_idle: Ok(()), sampled: Ok(()), lru_gen: Ok(()), damon: Ok(()), excluded: Vec::new() };
+        assert_eq!(offer.next_after(Kind::PageIdle).map(|(kind, _)| kind), Some(Kind::Sampled));
         offer.exclude(Kind::PageIdle);
-        assert_eq!(offer.choose(Kind::Auto).map(|(kind, _)| kind), Some(Kind::LruGen));
+        assert_eq!(offer.choose(Kind::Auto).map(|(kind, _)| kind), Some(Kind::Sampled));
         assert_eq!(offer.choose(Kind::PageIdle).map(|(kind, _)| kind), Some(Kind::PageIdle), "the configuration has priority");
         assert_eq!(offer.next_after(Kind::Damon), None);
     }
 
     #[test]
     fn a_configured_tracker_has_no_fallback() {
-        check([true, true, true], Kind::Damon, Some(Kind::Damon));
-        check([true, true, false], Kind::Damon, None);
+        check([true; 4], Kind::Damon, Some(Kind::Damon));
+        check([true, true, true, false], Kind::Damon, None);
     }
 }

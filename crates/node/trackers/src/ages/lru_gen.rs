@@ -19,11 +19,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use config::Tracker as Kind;
-use kernel::lru_gen::{Gen, LruGen as Files, Memcg};
 use kernel::{Error, Result, Roots};
 use policy::histogram::AgeCounts;
 use units::{Age, Pages};
 
+use super::generations::{Generations, belongs};
 use super::{Generation, Scan, Target, Tracker};
 
 /// The oldest age that generations distinguish: two or more.
@@ -32,10 +32,8 @@ const RESOLVED_TO: Age = Age(2);
 /// The tracker based on generations.
 #[derive(Debug)]
 pub struct LruGen {
-    files: Files,
-    scan_period: Duration,
+    generations: Generations,
     history: HashMap<u64, History>,
-    latest: Vec<Memcg>,
 }
 
 /// One job's pages at its last scan.
@@ -51,32 +49,17 @@ impl LruGen {
     /// # Errors
     /// `Unsupported` if the kernel lacks MGLRU, it is switched off, or debugfs is not mounted.
     pub fn open(roots: &Roots, scan_period: Duration) -> Result<Self> {
-        Ok(Self { files: Files::probe(roots)?, scan_period, history: HashMap::new(), latest: Vec::new() })
-    }
-
-    /// Creates a new generation in every memory cgroup of the targets.
-    fn age_all(&self, targets: &[Target<'_>]) -> Result<()> {
-        for memcg in living(self.files.read()?).iter().filter(|m| targets.iter().any(|t| belongs(&m.path, t.path))) {
-            for node in &memcg.nodes {
-                let Some(youngest) = node.max_seq() else { continue };
-                // `Gone`: the cgroup was removed, or the kernel aged it in between. The next read shows its state.
-                match self.files.age(memcg.id, node.nid, youngest) {
-                    Err(error) if !error.is_gone() => return Err(error),
-                    _ => {}
-                }
-            }
-        }
-        Ok(())
+        Ok(Self { generations: Generations::open(roots, scan_period)?, history: HashMap::new() })
     }
 
     fn scan_target(&mut self, now: Duration, target: &Target<'_>) -> Result<Scan> {
         let mut anon = [Pages::ZERO; 3];
         let mut file = AgeCounts::default();
         let mut found = false;
-        for memcg in self.latest.iter().filter(|m| belongs(&m.path, target.path)) {
+        for memcg in self.generations.of_job(target.path) {
             found = true;
             for node in &memcg.nodes {
-                for (age, g) in ages(&node.gens, self.scan_period) {
+                for (age, g) in self.generations.ages(node) {
                     anon[usize::from(age.0.min(RESOLVED_TO.0))] += Pages(g.anon_pages);
                     file.add(age.min(RESOLVED_TO), Pages(g.file_pages));
                 }
@@ -89,33 +72,8 @@ impl LruGen {
         let window = before.as_ref().map_or(Duration::ZERO, |b| now.saturating_sub(b.scanned_at));
         let (resident, accesses) = advance(before.map(|b| b.anon).unwrap_or_default(), anon);
         self.history.insert(target.id, History { scanned_at: now, anon: resident.clone() });
-        Ok(Scan { taken_at: now, resident, file, accesses, window, resolved_to: RESOLVED_TO, remark: None })
+        Ok(Scan { taken_at: now, resident, file, accesses, window, resolved_to: RESOLVED_TO, remark: None, sample: None })
     }
-}
-
-/// Drops removed cgroups whose path is in use again: the kernel lists a cgroup under its former path as long as pages
-/// are charged to it. Siblings are listed in the order of their creation, so the existing cgroup comes last. (Its id
-/// cannot be compared with the cgroup's own, which only Linux 7.2 reports.)
-fn living(listed: Vec<Memcg>) -> Vec<Memcg> {
-    let last: HashMap<String, usize> = listed.iter().enumerate().map(|(at, memcg)| (memcg.path.clone(), at)).collect();
-    listed.into_iter().enumerate().filter(|(at, memcg)| last.get(&memcg.path) == Some(at)).map(|(_, memcg)| memcg).collect()
-}
-
-/// Returns whether the memory cgroup at `path` is the job's, or a descendant of it.
-fn belongs(path: &str, job: &str) -> bool {
-    path.strip_prefix(job).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// Returns each generation with the minimum age of its pages: the time since the next one was created, in scans.
-///
-/// Rounded to the nearest scan, because the agent's scans may be slightly early or late; the youngest has age 0.
-fn ages(gens: &[Gen], scan_period: Duration) -> impl Iterator<Item = (Age, &Gen)> {
-    let half = scan_period / 2;
-    gens.iter().map(move |g| {
-        let next = gens.iter().filter(|other| other.seq > g.seq).min_by_key(|other| other.seq);
-        let idle = next.map_or(Duration::ZERO, |next| Duration::from_millis(next.age_ms));
-        (Age::from_idle_time(idle.saturating_add(half), scan_period), g)
-    })
 }
 
 /// Computes the pages by age now and the accesses since the last scan, from the pages by age at the last scan and the
@@ -149,8 +107,8 @@ impl Tracker for LruGen {
     }
 
     fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
-        self.age_all(targets)?;
-        self.latest = living(self.files.read()?);
+        self.generations.read()?;
+        self.generations.age(|memcg, _| targets.iter().any(|target| belongs(&memcg.path, target.path)))?;
         let scans = targets.iter().map(|target| self.scan_target(now, target)).collect();
         self.history.retain(|id, _| targets.iter().any(|target| target.id == *id));
         Ok(scans)
@@ -165,19 +123,7 @@ impl Tracker for LruGen {
     }
 
     fn generations(&self, path: &str, age: Age) -> Vec<Generation> {
-        let age = age.min(RESOLVED_TO);
-        let mut generations = Vec::new();
-        for memcg in self.latest.iter().filter(|m| belongs(&m.path, path)) {
-            for node in &memcg.nodes {
-                // Evicting a generation evicts all older ones too, so the youngest that qualifies is returned.
-                let old = || ages(&node.gens, self.scan_period).filter(|(a, _)| *a >= age).map(|(_, g)| g);
-                if let Some(youngest) = old().max_by_key(|g| g.seq) {
-                    let pages = old().map(|g| Pages(g.anon_pages)).sum();
-                    generations.push(Generation { memcg: memcg.id, node: node.nid, seq: youngest.seq, pages });
-                }
-            }
-        }
-        generations
+        self.generations.old(path, age.min(RESOLVED_TO))
     }
 }
 
@@ -212,27 +158,5 @@ mod tests {
     fn a_first_scan_and_pages_made_old_at_once_start_at_two() {
         check(&[], [5, 6, 7], &[(0, 5), (1, 6), (2, 7)], &[]);
         check(&[(5, 10)], [0, 0, 30], &[(2, 20), (6, 10)], &[]);
-    }
-
-    #[test]
-    fn the_age_of_a_generation_is_the_time_since_the_next_one_was_created() {
-        let gen_of = |seq, age_ms| Gen { seq, age_ms, anon_pages: 0, file_pages: 0 };
-        let gens = [gen_of(4, 370_000), gen_of(5, 241_000), gen_of(6, 119_000), gen_of(7, 3)];
-        let got: Vec<_> = ages(&gens, Duration::from_secs(120)).map(|(age, g)| (g.seq, age.0)).collect();
-        assert_eq!(got, [(4, 2), (5, 1), (6, 0), (7, 0)]);
-    }
-
-    #[test]
-    fn only_the_newest_cgroup_of_a_path_is_kept() {
-        let listed = ["/a", "/b", "/a/x", "/a", "/c"].map(str::to_owned);
-        let listed = listed.into_iter().zip(1..).map(|(path, id)| Memcg { id, path, nodes: Vec::new() }).collect();
-        let ids: Vec<_> = living(listed).iter().map(|memcg| memcg.id).collect();
-        assert_eq!(ids, [2, 3, 4, 5]);
-    }
-
-    #[test]
-    fn descendants_belong_to_the_job_and_common_prefixes_do_not() {
-        assert!(belongs("/a", "/a") && belongs("/a/b", "/a"));
-        assert!(!belongs("/ab", "/a") && !belongs("/", "/a"));
     }
 }

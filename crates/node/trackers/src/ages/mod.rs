@@ -1,8 +1,9 @@
-//! Page ages: three trackers behind one trait, each returns histograms per job.
+//! Page ages: four trackers behind one trait, each returns histograms per job.
 //!
 //! | tracker | unit | sees | does not see |
 //! |---|---|---|---|
 //! | `page_idle` | page frame | every mapped access and every `read(2)` of cached pages | pages outside the LRU lists |
+//! | `sampled` | random page of a process | accesses through page tables | tmpfs that no process maps |
 //! | `lru_gen` | generation of a cgroup | accesses through page tables | ages beyond four generations, single pages |
 //! | `damon` | region of a process | accesses through page tables, sampled | differences inside a region |
 //!
@@ -17,8 +18,10 @@ use units::{Age, Bytes, Pages};
 
 pub mod choose;
 pub mod damon;
+mod generations;
 pub mod lru_gen;
 pub mod page_idle;
+pub mod sampled;
 
 pub use config::Tracker as Kind;
 
@@ -33,6 +36,8 @@ pub struct Target<'a> {
     pub cgroups: &'a [u64],
     /// Processes of the job.
     pub pids: &'a [i32],
+    /// The age from which its pages are offloaded, by the last decision; `None` before the first.
+    pub threshold: Option<Age>,
 }
 
 /// The result of one scan for one job.
@@ -52,6 +57,19 @@ pub struct Scan {
     pub resolved_to: Age,
     /// A message to the user about accesses that this scan could not see.
     pub remark: Option<String>,
+    /// The sample that the counts are estimated from; `None` if every page was counted.
+    pub sample: Option<Sample>,
+}
+
+/// A random sample of a job's swap-backed pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Number of resident pages in it.
+    pub points: Pages,
+    /// Sampled pages in far memory by age, counted in points.
+    pub far: AgeCounts,
+    /// Sampled pages that were accessed in far memory since the previous scan, by age at the access, counted in points.
+    pub promoted: AgeCounts,
 }
 
 /// Measures the page ages of jobs.

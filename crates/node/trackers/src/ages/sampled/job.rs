@@ -1,0 +1,211 @@
+//! The sample of one job: its points, the processes that have them, and the histograms that follow.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use policy::histogram::AgeCounts;
+use units::{Age, Pages};
+
+use super::blocks::Space;
+use super::held::Held;
+use super::point::{Point, Report};
+
+/// Processes in which a shared page is watched. A page that more processes have is not judged: an access through another one
+/// would be missed.
+const SHARERS_MAX: u32 = 32;
+
+/// A page of the job. A page that several processes share is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    space: Space,
+    page: u64,
+    /// The process that has it alone; `None` if it is shared.
+    process: Option<i32>,
+}
+
+/// A sampled page and the processes in which it is watched.
+#[derive(Debug)]
+struct Sampled {
+    point: Point,
+    /// Processes that had it at the last scan.
+    sharers: u32,
+}
+
+/// The sample of one job.
+#[derive(Debug, Default)]
+pub struct JobSample {
+    /// One page in `2^level` is sampled; `None` before the first scan.
+    pub level: Option<u32>,
+    pages: HashMap<Key, Sampled>,
+    /// The page that each process has at an address.
+    at: HashMap<(i32, u64), Key>,
+    first_scan: Option<Duration>,
+    last_scan: Option<Duration>,
+}
+
+/// What one scan counted, in points.
+#[derive(Debug, Default)]
+pub struct Counted {
+    /// Resident pages by age.
+    pub resident: AgeCounts,
+    /// Pages in far memory by age.
+    pub far: AgeCounts,
+    /// Resident pages that were accessed since the last scan, by age at the access.
+    pub accesses: AgeCounts,
+    /// Pages that were accessed in far memory since the last scan, by age at the access.
+    pub promoted: AgeCounts,
+    /// Time since the last scan; zero at the first.
+    pub window: Duration,
+    /// The oldest age that the sample can tell yet.
+    pub resolved_to: Age,
+}
+
+impl JobSample {
+    /// Takes in a report of the page at an address of a process.
+    pub fn take(&mut self, pid: i32, address: u64, report: Report, interval: Duration) {
+        if let Some(sampled) = self.at.get(&(pid, address)).and_then(|key| self.pages.get_mut(key)) {
+            sampled.point.take(report, interval);
+        }
+    }
+
+    /// Counts the pages that the job's processes hold now, `held`, and watches from now on those that are new.
+    ///
+    /// `known_until` is the time of the last report: an access since then is not known yet.
+    pub fn scan(&mut self, held: &[(i32, Held)], now: Duration, known_until: Duration, scan_period: Duration) -> Counted {
+        let resolved = known_until.saturating_sub(*self.first_scan.get_or_insert(now));
+        let mut counted = Counted {
+            window: self.last_scan.replace(now).map_or(Duration::ZERO, |then| now.saturating_sub(then)),
+            resolved_to: Age::from_idle_time(resolved, scan_period),
+            ..Counted::default()
+        };
+        let before = std::mem::take(&mut self.at);
+        self.pages.values_mut().for_each(|sampled| sampled.sharers = 0);
+        let mut swapped_before = HashMap::new();
+        for &(pid, held) in held {
+            let key = key_of(pid, &held, before.get(&(pid, held.address)));
+            self.at.insert((pid, held.address), key);
+            let sampled = self.pages.entry(key).or_insert_with(|| Sampled { point: Point::new(now, held.swapped), sharers: 0 });
+            sampled.sharers += 1;
+            let swapped = std::mem::replace(&mut sampled.point.swapped, held.swapped);
+            swapped_before.entry(key).or_insert(swapped);
+        }
+        self.pages.retain(|_, sampled| sampled.sharers > 0);
+        for (key, sampled) in self.pages.iter_mut().filter(|(_, sampled)| sampled.sharers <= SHARERS_MAX) {
+            let age = sampled.point.age(known_until, scan_period);
+            let side = if sampled.point.swapped { &mut counted.far } else { &mut counted.resident };
+            side.add(age, Pages(1));
+            if let Some(age) = sampled.point.take_access(scan_period) {
+                let was_far = swapped_before.get(key).copied().unwrap_or(false);
+                let side = if was_far { &mut counted.promoted } else { &mut counted.accesses };
+                side.add(age, Pages(1));
+            }
+        }
+        counted
+    }
+
+    /// The addresses to watch, by process, ascending.
+    #[must_use]
+    pub fn watched(&self) -> HashMap<i32, Vec<u64>> {
+        let mut watched: HashMap<i32, Vec<u64>> = HashMap::new();
+        for ((pid, address), key) in &self.at {
+            if self.pages.get(key).is_some_and(|sampled| sampled.sharers <= SHARERS_MAX) {
+                watched.entry(*pid).or_default().push(*address);
+            }
+        }
+        watched.values_mut().for_each(|addresses| addresses.sort_unstable());
+        watched
+    }
+}
+
+/// The page that a process holds. Of a swapped page the kernel does not say who shares it: it remains what it was.
+fn key_of(pid: i32, held: &Held, before: Option<&Key>) -> Key {
+    let process = match (held.shared, before) {
+        (Some(true), _) => None,
+        (Some(false), _) => Some(pid),
+        (None, before) => before.map_or(Some(pid), |key| key.process),
+    };
+    Key { space: held.space, page: held.page, process }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCAN: Duration = Duration::from_secs(120);
+    const INTERVAL: Duration = Duration::from_secs(30);
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn page(number: u64, shared: Option<bool>, swapped: bool) -> Held {
+        Held { address: number * 4096, space: Space::PRIVATE, page: number, shared, swapped }
+    }
+
+    fn report(at: u64, accessed: bool) -> Report {
+        Report { at: secs(at), accessed, age: 0 }
+    }
+
+    fn counts(pairs: &[(u8, u64)]) -> AgeCounts {
+        let mut counts = AgeCounts::default();
+        pairs.iter().for_each(|&(age, pages)| counts.add(Age(age), Pages(pages)));
+        counts
+    }
+
+    #[test]
+    fn a_page_that_goes_out_keeps_its_age_and_its_return_is_a_promotion() {
+        let mut job = JobSample::default();
+        let scan = |job: &mut JobSample, swapped: bool, at| {
+            job.scan(&[(7, page(1, (!swapped).then_some(false), swapped))], secs(at), secs(at), SCAN)
+        };
+        scan(&mut job, false, 0);
+        for at in (30..=600).step_by(30) {
+            job.take(7, 4096, report(at, false), INTERVAL);
+        }
+        assert_eq!(scan(&mut job, true, 600).far, counts(&[(5, 1)]));
+        for at in (630..=1200).step_by(30) {
+            job.take(7, 4096, report(at, false), INTERVAL);
+        }
+        job.take(7, 4096, report(1230, true), INTERVAL);
+        let counted = scan(&mut job, false, 1240);
+        assert_eq!((counted.promoted, counted.resident, counted.far), (counts(&[(10, 1)]), counts(&[(0, 1)]), counts(&[])));
+        assert_eq!((counted.accesses, counted.window), (counts(&[]), secs(640)));
+        assert_eq!(counted.resolved_to, Age(10));
+    }
+
+    #[test]
+    fn a_page_that_was_freed_leaves_and_a_new_one_begins_at_zero() {
+        let mut job = JobSample::default();
+        job.scan(&[(7, page(1, Some(false), false))], secs(0), secs(0), SCAN);
+        assert_eq!(job.scan(&[], secs(1200), secs(1200), SCAN).resident.total(), Pages(0));
+        let counted = job.scan(&[(8, page(1, Some(false), false))], secs(1320), secs(1320), SCAN);
+        assert_eq!((counted.resident, counted.accesses), (counts(&[(0, 1)]), counts(&[])), "of another process");
+    }
+
+    #[test]
+    fn a_shared_page_counts_once_with_its_latest_access() {
+        let mut job = JobSample::default();
+        let held = [(7, page(1, Some(true), false)), (8, page(1, Some(true), false)), (9, page(1, Some(false), false))];
+        job.scan(&held, secs(0), secs(0), SCAN);
+        for at in (30..=360).step_by(30) {
+            for (pid, accessed) in [(7, false), (8, at == 240), (9, false)] {
+                job.take(pid, 4096, report(at, accessed), INTERVAL);
+            }
+        }
+        let counted = job.scan(&held, secs(360), secs(360), SCAN);
+        assert_eq!(counted.resident, counts(&[(1, 1), (3, 1)]));
+        assert_eq!(counted.accesses, counts(&[(2, 1)]));
+        let watched = job.watched();
+        assert_eq!((watched.len(), &watched[&7]), (3, &vec![4096]));
+    }
+
+    #[test]
+    fn a_page_of_too_many_processes_is_not_judged() {
+        let mut job = JobSample::default();
+        let sharers = i32::try_from(SHARERS_MAX).unwrap() + 1;
+        let held: Vec<_> = (0..sharers).map(|pid| (pid, page(1, Some(true), false))).collect();
+        assert_eq!(job.scan(&held, secs(0), secs(0), SCAN).resident.total(), Pages(0));
+        assert!(job.watched().is_empty());
+        assert_eq!(job.scan(&held[1..], secs(120), secs(120), SCAN).resident.total(), Pages(1));
+    }
+}

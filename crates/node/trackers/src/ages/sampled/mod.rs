@@ -1,0 +1,325 @@
+//! Ages of a random sample of pages, exact for each of them, on any kernel with DAMON: cold-age and promotion histograms without
+//! bias, at a cost that depends on the number of points and not on the size of the machine.
+//!
+//! [`blocks`] chooses the pages, [`held`] finds which of them a process has, one kdamond ([`kernel::damon::PageSession`]) watches
+//! them, [`point`] and [`job`] keep their ages.
+//!
+//! A share `p` of a job's memory is estimated from `n` points with a standard error of at most `sqrt(p (1 - p) / n)`: 1.6 percentage
+//! points at `p = 0.5` and `n = 1024`, 0.2 at `p = 0.005`.
+//!
+//! # What is offloaded
+//! The sample decides how much and how old. Which pages that are is known to the kernel: generations of MGLRU are opened at the pace
+//! that the job's threshold needs, one each half of it, so that of the kernel's four one is always just older than the threshold.
+//! Opening one at each scan would let the kernel forget the order beyond two scans.
+//!
+//! # Limitations
+//! Memory of processes that live shorter than a scan, and shared memory that no process maps, is not in the sample. It counts as
+//! young.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use config::Tracker as Kind;
+use kernel::cgroup::{Cgroup, CgroupRoot};
+use kernel::damon::{Damon, PageSession, Points};
+use kernel::{Result, Roots};
+use policy::histogram::AgeCounts;
+use units::{Age, Pages};
+
+use super::generations::{Generations, belongs};
+use super::{Generation, Sample, Scan, Target, Tracker};
+use crate::kdamond_time::KdamondTime;
+use job::{Counted, JobSample};
+use point::Report;
+
+pub mod blocks;
+pub mod held;
+pub mod job;
+pub mod point;
+
+/// The fewest points that a job is given, if it has as many pages.
+const POINTS_MIN: u64 = 128;
+
+/// The age that generations are opened for before a job's first decision.
+const THRESHOLD_FIRST: Age = Age(4);
+
+/// Limits of the tracker.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Time between two scans.
+    pub scan_period: Duration,
+    /// The most pages that are watched at once.
+    pub points_max: u64,
+    /// The most pages of one job.
+    pub job_points_max: u64,
+}
+
+impl Limits {
+    /// DAMON's interval. Several per scan, so that an age is known to a fraction of a scan; long, because each clears accessed bits.
+    fn interval(&self) -> Duration {
+        (self.scan_period / 4).clamp(Duration::from_millis(500), Duration::from_secs(30))
+    }
+
+    /// Points that each of `jobs` jobs should have.
+    fn points_of_job(&self, jobs: usize) -> u64 {
+        // The choice of a level may give twice as many points as wanted.
+        (self.points_max / 2 / (jobs as u64).max(1)).clamp(POINTS_MIN, self.job_points_max)
+    }
+}
+
+/// The tracker based on a sample.
+#[derive(Debug)]
+pub struct Sampled {
+    roots: Roots,
+    admin: Damon,
+    cgroups: CgroupRoot,
+    limits: Limits,
+    seed: u64,
+    session: Option<PageSession>,
+    /// The job of each watched process.
+    owners: HashMap<i32, u64>,
+    jobs: HashMap<u64, JobSample>,
+    /// Time of the last report, since boot.
+    reported: Option<Duration>,
+    generations: Option<Generations>,
+    cpu: KdamondTime,
+}
+
+impl Sampled {
+    /// Prepares sampling; no kdamond starts before the first scan. `seed` determines which pages are chosen.
+    ///
+    /// # Errors
+    /// `Unsupported` if the kernel lacks DAMON's sysfs interface or trace events, `Busy` if another program uses DAMON.
+    pub fn open(roots: &Roots, limits: Limits, seed: u64) -> Result<Self> {
+        probe(roots)?;
+        let generations = match Generations::open(roots, limits.scan_period) {
+            Err(error) if error.is_unsupported() => None,
+            opened => Some(opened?),
+        };
+        Ok(Self {
+            roots: roots.clone(),
+            admin: Damon::probe(roots)?,
+            cgroups: CgroupRoot::probe(roots)?,
+            limits,
+            seed,
+            session: None,
+            owners: HashMap::new(),
+            jobs: HashMap::new(),
+            reported: None,
+            generations,
+            cpu: KdamondTime::default(),
+        })
+    }
+
+    /// Takes in what the kernel reported since the last scan.
+    fn take_reports(&mut self) -> Result<()> {
+        let Some(mut session) = self.session.take() else { return Ok(()) };
+        self.cpu.update(&self.roots, session.kdamond_pid().as_slice());
+        let interval = self.limits.interval();
+        let pids: Vec<i32> = session.slots().iter().map(|slot| slot.pid).collect();
+        let drained = session.drain(&mut |state| {
+            let pid = pids[state.slot];
+            if let Some(job) = self.owners.get(&pid).and_then(|id| self.jobs.get_mut(id)) {
+                job.take(pid, state.address, Report { at: state.at, accessed: state.accessed, age: state.age }, interval);
+            }
+            self.reported = Some(state.at);
+        });
+        self.session = Some(session);
+        drained
+    }
+
+    fn scan_job(&mut self, now: Duration, target: &Target<'_>, wanted: u64) -> Result<Scan> {
+        let cgroup = Cgroup::open(&self.cgroups, target.path)?;
+        let stat = cgroup.stat()?;
+        let size = kernel::page_size();
+        let resident = (stat.anon.unwrap_or_default() + stat.shmem.unwrap_or_default()).to_pages(size);
+        let far = cgroup.swap_current()?.unwrap_or_default().to_pages(size);
+        let job = self.jobs.entry(target.id).or_default();
+        let level = blocks::level_for((resident + far).0, wanted, job.level);
+        job.level = Some(level);
+        let (mut held, mut sparse) = (Vec::new(), 0);
+        for &pid in target.pids {
+            match held::visit(&self.roots, pid, self.seed, level, &mut |page| held.push((pid, page))) {
+                Ok(complete) => sparse += u32::from(!complete),
+                // The process has exited; the job's other processes still count.
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let known_until = self.reported.unwrap_or(now).min(now);
+        let counted = job.scan(&held, now, known_until, self.limits.scan_period);
+        let file = self.file_ages(target.path, (stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default()).to_pages(size));
+        let remark = (sparse > 0)
+            .then(|| format!("{sparse} processes have reservations too sparse to sample before Linux 6.7; they count as young"));
+        Ok(estimate(counted, level, resident, Scan { taken_at: known_until, file, remark, ..Scan::default() }))
+    }
+
+    /// File pages by the age of their generation, all of them young without generations.
+    fn file_ages(&self, path: &str, total: Pages) -> AgeCounts {
+        let mut file = AgeCounts::default();
+        match &self.generations {
+            Some(generations) => {
+                for memcg in generations.of_job(path) {
+                    for (age, generation) in memcg.nodes.iter().flat_map(|node| generations.ages(node)) {
+                        file.add(age, Pages(generation.file_pages));
+                    }
+                }
+            }
+            None => file.add(Age(0), total),
+        }
+        file
+    }
+
+    /// Opens generations that are due: each half of a job's threshold.
+    fn pace_generations(&mut self, targets: &[Target<'_>]) -> Result<()> {
+        let Some(generations) = &mut self.generations else { return Ok(()) };
+        generations.read()?;
+        let scan = self.limits.scan_period;
+        generations.age(|memcg, node| {
+            let Some(target) = targets.iter().find(|target| belongs(&memcg.path, target.path)) else { return false };
+            let pace = target.threshold.unwrap_or(THRESHOLD_FIRST).idle_time(scan) / 2;
+            let youngest = node.gens.iter().max_by_key(|generation| generation.seq);
+            // Scans may be slightly early; a generation that is a quarter of a scan early costs less than one that is a scan late.
+            youngest.is_some_and(|youngest| Duration::from_millis(youngest.age_ms) + scan / 4 >= pace)
+        })
+    }
+
+    /// Has the kernel watch the points of all jobs.
+    fn watch(&mut self) -> Result<()> {
+        let mut wanted = BTreeMap::new();
+        self.owners.clear();
+        let mut left = usize::try_from(self.limits.points_max).unwrap_or(usize::MAX);
+        for (&id, job) in &self.jobs {
+            for (pid, addresses) in job.watched() {
+                if addresses.len() > left {
+                    continue;
+                }
+                left -= addresses.len();
+                self.owners.insert(pid, id);
+                wanted.insert(pid, addresses);
+            }
+        }
+        if wanted.is_empty() {
+            return self.stop_session();
+        }
+        let renewed = match &mut self.session {
+            Some(session) if session.is_running()? => match session.replace(in_slots(session.slots(), wanted.clone())) {
+                Err(error) if error.is_gone() => None,
+                other => Some(other?),
+            },
+            _ => None,
+        };
+        if renewed.is_none() {
+            self.stop_session()?;
+            let slots: Vec<_> = wanted.into_iter().map(|(pid, addresses)| Points { pid, addresses }).collect();
+            let started = self.admin.watch_pages(&self.roots, self.limits.interval(), self.limits.points_max, &slots);
+            // A process exited in between: the next scan starts without it. Until then nothing is reported, and ages do not grow.
+            match started {
+                Err(error) if error.is_gone() => {}
+                other => self.session = Some(other?),
+            }
+        }
+        Ok(())
+    }
+
+    fn stop_session(&mut self) -> Result<()> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        self.cpu.update(&self.roots, session.kdamond_pid().as_slice());
+        self.cpu.stopped();
+        // A session that could not be stopped is kept, because only its owner can stop the kernel thread later.
+        match session.stop() {
+            Err(error) if !error.is_gone() => return Err(error),
+            _ => self.session = None,
+        }
+        Ok(())
+    }
+}
+
+/// Whether the tracker is available; changes nothing.
+///
+/// # Errors
+/// As [`Sampled::open`].
+pub fn probe(roots: &Roots) -> Result<()> {
+    Damon::probe(roots)?;
+    kernel::tracefs::probe(roots).map(drop)
+}
+
+/// Gives each process its former slot, then the slots of processes that are not wanted any more, then new ones. A slot that is left
+/// over keeps its process with one page, which costs nothing once the process has exited.
+fn in_slots(before: &[Points], mut wanted: BTreeMap<i32, Vec<u64>>) -> Vec<Points> {
+    let kept: Vec<Option<Vec<u64>>> = before.iter().map(|slot| wanted.remove(&slot.pid)).collect();
+    let mut new = wanted.into_iter();
+    let mut slots: Vec<Points> = before
+        .iter()
+        .zip(kept)
+        .map(|(slot, kept)| match kept {
+            Some(addresses) => Points { pid: slot.pid, addresses },
+            None => match new.next() {
+                Some((pid, addresses)) => Points { pid, addresses },
+                None => Points { pid: slot.pid, addresses: slot.addresses[..1].to_vec() },
+            },
+        })
+        .collect();
+    slots.extend(new.map(|(pid, addresses)| Points { pid, addresses }));
+    slots
+}
+
+/// Scales what was counted in points to pages.
+///
+/// Each point stands for `2^level` pages. If that gives the job's memory within a tenth, which sampling explains, the kernel's total
+/// has precedence; memory that the sample does not reach counts as young.
+fn estimate(counted: Counted, level: u32, resident: Pages, scan: Scan) -> Scan {
+    let points = counted.resident.total();
+    let reached = Pages(points.0 << level);
+    let covered = if reached.0 >= resident.0 - resident.0 / 10 { resident } else { reached };
+    let mut by_age = counted.resident.scaled(covered, points);
+    by_age.add(Age(0), resident - by_age.total());
+    Scan {
+        resident: by_age,
+        accesses: counted
+            .accesses
+            .scaled(Pages(covered.0.saturating_mul(counted.accesses.total().0) / points.0.max(1)), counted.accesses.total()),
+        window: counted.window,
+        resolved_to: counted.resolved_to,
+        sample: Some(Sample { points, far: counted.far, promoted: counted.promoted }),
+        ..scan
+    }
+}
+
+impl Tracker for Sampled {
+    fn kind(&self) -> Kind {
+        Kind::Sampled
+    }
+
+    fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
+        self.take_reports()?;
+        self.pace_generations(targets)?;
+        self.jobs.retain(|id, _| targets.iter().any(|target| target.id == *id));
+        let wanted = self.limits.points_of_job(targets.len());
+        let scans = targets.iter().map(|target| self.scan_job(now, target, wanted)).collect();
+        self.watch()?;
+        Ok(scans)
+    }
+
+    fn kernel_cpu_time(&self) -> Duration {
+        self.cpu.total()
+    }
+
+    fn kdamond_targets(&self) -> Vec<i32> {
+        self.session.as_ref().map(|session| session.slots().iter().map(|slot| slot.pid).collect()).unwrap_or_default()
+    }
+
+    fn generations(&self, path: &str, age: Age) -> Vec<Generation> {
+        self.generations.as_ref().map(|generations| generations.old(path, age)).unwrap_or_default()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.stop_session()?;
+        self.jobs.clear();
+        self.owners.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

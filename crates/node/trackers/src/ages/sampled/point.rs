@@ -1,0 +1,133 @@
+//! One sampled page: when it was last accessed, as reported at the end of every aggregation. Pure.
+
+use std::time::Duration;
+
+use units::Age;
+
+/// A gap between two reports longer than this many intervals means that reports were lost.
+const GAP: f64 = 1.75;
+
+/// What the kernel reported of a page at the end of one aggregation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Time since boot at which the aggregation ended.
+    pub at: Duration,
+    /// Whether the page was accessed during the last interval.
+    pub accessed: bool,
+    /// Intervals since `accessed` last changed.
+    pub age: u32,
+}
+
+/// A sampled page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// When it joined the sample. It is as old as that at most: what was before was not watched, and may concern another page.
+    joined: Duration,
+    last_access: Duration,
+    reported: Duration,
+    /// The longest time without access that an access since the last scan has ended.
+    ended: Option<Duration>,
+    /// Whether it was swapped out at the last scan.
+    pub swapped: bool,
+}
+
+impl Point {
+    /// A page that joins the sample now.
+    #[must_use]
+    pub fn new(now: Duration, swapped: bool) -> Self {
+        Self { joined: now, last_access: now, reported: now, ended: None, swapped }
+    }
+
+    /// Takes in a report. Reports come in the order of time.
+    pub fn take(&mut self, report: Report, interval: Duration) {
+        if report.at <= self.joined {
+            return;
+        }
+        let lost = report.at.saturating_sub(self.reported) > interval.mul_f64(GAP);
+        self.reported = report.at;
+        if report.accessed {
+            self.access(report.at);
+        } else if lost {
+            // The kernel counts intervals, which are longer than nominal on a busy machine: only a clear difference is an access.
+            let idle = interval.saturating_mul(report.age.saturating_add(1));
+            let last = report.at.saturating_sub(idle);
+            if last > self.last_access + interval.saturating_mul(2) + idle / 8 {
+                self.access(last);
+            }
+        }
+    }
+
+    fn access(&mut self, at: Duration) {
+        let idle = at.saturating_sub(self.last_access);
+        self.ended = Some(self.ended.map_or(idle, |before| before.max(idle)));
+        self.last_access = at;
+    }
+
+    /// Its age at `now`, in scans.
+    #[must_use]
+    pub fn age(&self, now: Duration, scan_period: Duration) -> Age {
+        Age::from_idle_time(now.saturating_sub(self.last_access), scan_period)
+    }
+
+    /// The age at which it was accessed since the last call; `None` if it was not.
+    pub fn take_access(&mut self, scan_period: Duration) -> Option<Age> {
+        self.ended.take().map(|idle| Age::from_idle_time(idle, scan_period))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(30);
+    const SCAN: Duration = Duration::from_secs(120);
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn report(at: u64, accessed: bool, age: u32) -> Report {
+        Report { at: secs(at), accessed, age }
+    }
+
+    #[test]
+    fn an_access_ends_the_age_and_is_counted_at_it() {
+        let mut point = Point::new(secs(0), false);
+        for at in (30..=1200).step_by(30) {
+            point.take(report(at, false, 0), INTERVAL);
+        }
+        assert_eq!(point.age(secs(1200), SCAN), Age(10));
+        assert_eq!(point.take_access(SCAN), None);
+        point.take(report(1230, true, 0), INTERVAL);
+        point.take(report(1260, true, 1), INTERVAL);
+        assert_eq!(point.take_access(SCAN), Some(Age(10)), "the longest of the scan");
+        assert_eq!((point.take_access(SCAN), point.age(secs(1379), SCAN), point.age(secs(1380), SCAN)), (None, Age(0), Age(1)));
+    }
+
+    #[test]
+    fn lost_reports_are_made_up_by_the_kernels_age() {
+        let mut point = Point::new(secs(0), false);
+        point.take(report(30, true, 0), INTERVAL);
+        assert_eq!(point.take_access(SCAN), Some(Age(0)));
+        // Nothing was heard for 970 s; the kernel says: idle for ten intervals, since 700.
+        point.take(report(1000, false, 9), INTERVAL);
+        assert_eq!(point.take_access(SCAN), Some(Age(5)), "from 30 to 700");
+        assert_eq!(point.age(secs(1000), SCAN), Age(2));
+        // Idle throughout, by intervals that took 5 % longer than nominal: no access.
+        let mut idle = Point::new(secs(0), false);
+        idle.take(report(30, true, 0), INTERVAL);
+        idle.take_access(SCAN);
+        idle.take(report(3045, false, 94), INTERVAL);
+        assert_eq!((idle.take_access(SCAN), idle.age(secs(3045), SCAN)), (None, Age(25)));
+    }
+
+    #[test]
+    fn a_page_is_no_older_than_it_was_watched() {
+        let mut point = Point::new(secs(600), false);
+        point.take(report(590, true, 0), INTERVAL);
+        assert_eq!(point.take_access(SCAN), None, "before it joined");
+        // The slot's former process had an idle page at this address.
+        point.take(report(630, false, 400), INTERVAL);
+        assert_eq!(point.age(secs(720), SCAN), Age(1));
+    }
+}
