@@ -5,13 +5,17 @@ page_idle and damon are compared page by page at 10 s; pages within one scan per
 because ages count whole scans. lru_gen reports no individual pages: its histogram is compared at its own two
 boundaries, the times of its last two ageings. A tracker's cost is the CPU time of a scan as a ratio to one read of the
 kernel's per-page files in the same guest.
+
+Then the cold-age and promotion histograms of every tracker are compared with the truth at thresholds up to 61 scans,
+on a second workload of hot, warm, cold and random memory (`thermolab.histograms`). The trackers that `auto` prefers
+must be within their bound in 95 % of the cells.
 """
 
 import json
 import os
 from typing import Any
 
-from thermolab import node, truth
+from thermolab import histograms, node, truth
 from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import GIB, MIB, Machine
@@ -23,6 +27,8 @@ MORE_IS_BETTER = ("compared_bytes",)
 SCAN_S = 2
 IDLE_S = 10
 SAMPLES = int(os.environ.get("THERMOCLINE_LAB_SAMPLES", "3"))
+
+CELLS_WITHIN_MIN = 0.95
 
 BOUNDS = {"page_idle": 0.005, "lru_gen": 0.02, "damon": 0.10}
 
@@ -81,7 +87,21 @@ def run(lab: Lab) -> dict[str, Any]:
                 rss_max = RSS_MAX_BYTES + RSS_MAX_RATIO * guest.machine.memory_bytes
                 lab.at_most(f"{tracker}.rss_bytes", cost["rss_bytes"], rss_max)
         workload.stop()
+        _histograms(lab, guest, figures)
     return figures
+
+
+def _histograms(lab: Lab, guest: Guest, figures: dict[str, Any]) -> None:
+    """Compares the histograms of every tracker."""
+    mix = Workload(guest, histograms.regions(), "mix")
+    for tracker in ("sampled", "lru_gen", "page_idle"):
+        if tracker == "page_idle" and not guest.exists(_BITMAP):
+            continue
+        found = histograms.compare(lab, mix, tracker)
+        figures.setdefault(tracker, {}).update(found)
+        if tracker != "lru_gen":
+            lab.at_least(f"{tracker}.cells_within_bound_ratio", found["cells_within_bound_ratio"], CELLS_WITHIN_MIN)
+    mix.stop()
 
 
 def _damon_stat_is_respected(lab: Lab, guest: Guest, workload: Workload) -> None:

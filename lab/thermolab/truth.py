@@ -202,6 +202,15 @@ class Workload:
         }
         return Accesses(report["at_ns"] / 1e9, blocks)
 
+    def returns(self, names: Sequence[str]) -> list[int]:
+        """Returns how many pages of the named regions were accessed after N seconds without access, so far, by N.
+
+        N goes from 0 to 127; the last counts all longer times.
+        """
+        report = json.loads(self.guest.run(["labguest", "accesses", self.layout]).stdout)
+        named = [region["returns"] for region in report["regions"] if region["name"] in names]
+        return [sum(counts) for counts in zip(*named, strict=True)]
+
     def stop(self) -> None:
         """Ends it and waits for its exit."""
         self.guest.kill(self.pid)

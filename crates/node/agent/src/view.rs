@@ -140,6 +140,8 @@ pub struct JobView {
     pub scanned_at_seconds: Option<f64>,
     /// Ages beyond this one, in seconds, are estimated by the tracker.
     pub resolved_to_seconds: f64,
+    /// Resident pages that the ages are estimated from; `None` if all pages were counted.
+    pub sample_points: Option<u64>,
     /// What the tracker could not measure.
     pub remark: Option<String>,
     /// Memory charged to it.
@@ -186,6 +188,10 @@ pub struct JobView {
     pub totals: JobTotals,
     /// Swap-backed bytes that are at least this old, by age in seconds.
     pub cold_age: Vec<(f64, Bytes)>,
+    /// Resident swap-backed bytes that were accessed in the last scan's window at this age or older, by age in seconds.
+    pub accessed: Vec<(f64, Bytes)>,
+    /// The time that `accessed` covers, in seconds.
+    pub accessed_window_seconds: f64,
     /// The last decisions of each controller; only `explain` shows them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recent: Vec<RecentDecisions>,
@@ -201,6 +207,7 @@ impl View {
             remark: job.remark.clone(),
             explanation: job.explanation.clone(),
             cold_age: job.cold_age.clone(),
+            accessed: job.accessed.clone(),
             recent: Vec::new(),
             ..*job
         };

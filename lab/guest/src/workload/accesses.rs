@@ -26,6 +26,8 @@ struct RegionAccesses<'a> {
     name: &'a str,
     kind: Kind,
     blocks: Vec<Block>,
+    /// Pages accessed after N seconds without access, for N of 0 to 127 or more.
+    returns: Vec<u64>,
 }
 
 /// Opens a running workload's layout and its access record.
@@ -53,7 +55,8 @@ pub(super) fn print(path: &Path) -> Result<()> {
         .regions
         .iter()
         .zip(blocks)
-        .map(|(region, blocks)| RegionAccesses { name: &region.name, kind: region.kind, blocks })
+        .enumerate()
+        .map(|(index, (region, blocks))| RegionAccesses { name: &region.name, kind: region.kind, blocks, returns: record.returns(index) })
         .collect();
     println!("{}", serde_json::json!({"pid": layout.pid, "at_ns": at_ns, "regions": regions}));
     Ok(())
@@ -111,6 +114,19 @@ mod tests {
             .map(|block| (block.address / HUGE_PAGE_BYTES, block.touched, block.accesses))
             .collect();
         assert_eq!(found, expected, "{pattern:?}");
+    }
+
+    #[test]
+    fn accesses_are_counted_by_the_time_without_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let shapes = [Shape::new(&Pattern::PeriodMs(5), 128), Shape::new(&Pattern::PeriodMs(5), 64)];
+        let record = Record::create(&directory.path().join("record"), &shapes, 0).unwrap();
+        for (unit, at_ms) in [(0, 0), (1, 0), (0, 900), (0, 4_100), (1, 500_000)] {
+            record.access(0, unit, at_ms * 1_000_000);
+        }
+        let returns = record.returns(0);
+        assert_eq!((returns[0], returns[3], returns[127], returns.iter().sum::<u64>()), (64, 64, 64, 192));
+        assert_eq!(record.returns(1).iter().sum::<u64>(), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | 0 | magic, version, start (nanoseconds of `CLOCK_MONOTONIC`), number of regions; zeroes up to 64 |
 //! | 64 + 64 i | entry of region i, see below |
+//! | after the entries | per region: pages that were accessed after N seconds without access, for N of 0 to 127 or more |
 //! | a region's offset | per unit: number of accesses (`u32`), ring of `depth` access times (`u32`, ms since the start) |
 //!
 //! A region's entry: units, pages per unit, depth, offset of its table; sweeps begun, begin and end of the last sweep
@@ -25,8 +26,11 @@ use crate::linux::mapping::Mapping;
 use super::spec::Pattern;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"labtruth");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const ENTRY_BYTES: usize = 64;
+/// Seconds without access that are distinguished; the last counts all longer ones.
+pub(super) const RETURN_SECONDS: usize = 128;
+const RETURNS_BYTES: usize = 8 * RETURN_SECONDS;
 /// Limit of values in a file, far above those of real workloads.
 const CLAIM_MAX: u64 = 1 << 40;
 /// Time that the ring of a periodic region should cover, within the limits of its depth.
@@ -102,7 +106,7 @@ impl Record {
     pub(super) fn create(path: &Path, shapes: &[Shape], start_ns: u64) -> Result<Self> {
         let context = || format!("cannot create the access record {}", path.display());
         let mut tables = Vec::new();
-        let mut bytes = entry(shapes.len());
+        let mut bytes = entry(shapes.len()) + RETURNS_BYTES * shapes.len();
         for &shape in shapes {
             tables.push((shape, bytes));
             bytes += (shape.units * shape.unit_bytes()).next_multiple_of(8);
@@ -152,7 +156,7 @@ impl Record {
         ensure!(version == VERSION, "the file has version {version}; this program supports version {VERSION}");
         let start_ns = mapping.u64_at(16).load(Relaxed);
         let count = usize::try_from(mapping.u64_at(24).load(Relaxed))?;
-        ensure!(count <= (bytes - entry(0)) / ENTRY_BYTES, "the file is too short for {count} regions");
+        ensure!(count <= (bytes - entry(0)) / (ENTRY_BYTES + RETURNS_BYTES), "the file is too short for {count} regions");
         let mut tables = Vec::new();
         for region in 0..count {
             let read = |field: usize| {
@@ -189,12 +193,30 @@ impl Record {
         u32::try_from(now_ns.saturating_sub(self.start_ns) / 1_000_000).unwrap_or(u32::MAX)
     }
 
+    /// Offset of a region's counts of pages by seconds without access.
+    fn returns_offset(&self, region: usize) -> usize {
+        entry(self.tables.len()) + RETURNS_BYTES * region
+    }
+
+    /// Returns how many pages of a region were accessed after each number of seconds without access.
+    pub(super) fn returns(&self, region: usize) -> Vec<u64> {
+        let offset = self.returns_offset(region);
+        (0..RETURN_SECONDS).map(|second| self.mapping.u64_at(offset + 8 * second).load(Relaxed)).collect()
+    }
+
     /// Records an access of this unit. Each region has one writer.
     pub(super) fn access(&self, region: usize, unit: usize, now_ns: u64) {
         let offset = self.unit_offset(region, unit);
         let depth = self.tables[region].0.depth;
         let count = self.mapping.u32_at(offset).load(Relaxed);
-        self.mapping.u32_at(offset + 4 + 4 * (count as usize % depth)).store(self.since_start_ms(now_ns), Relaxed);
+        let now_ms = self.since_start_ms(now_ns);
+        if count > 0 {
+            let last_ms = self.mapping.u32_at(offset + 4 + 4 * (count.wrapping_sub(1) as usize % depth)).load(Relaxed);
+            let second = (now_ms.saturating_sub(last_ms) as usize / 1000).min(RETURN_SECONDS - 1);
+            let pages = self.tables[region].0.unit_pages as u64;
+            self.mapping.u64_at(self.returns_offset(region) + 8 * second).fetch_add(pages, Relaxed);
+        }
+        self.mapping.u32_at(offset + 4 + 4 * (count as usize % depth)).store(now_ms, Relaxed);
         self.mapping.u32_at(offset).store(count.wrapping_add(1), Release);
     }
 

@@ -1,6 +1,7 @@
 //! Copies of the agent's state: for the journal's beginning, and for other threads.
 
 use config::Kind;
+use policy::histogram::AgeCounts;
 use units::{Age, Bytes, RatioPpm};
 
 use super::Agent;
@@ -104,6 +105,9 @@ fn memory_view(job: &Job, machine: &Machine, period: f64) -> JobView {
     cold.merge(job.far.counts());
     let cold_bytes = cold.at_least(Age(1)).to_bytes(page);
     let far = job.memory.far;
+    let reported = |counts: &AgeCounts| {
+        REPORTED_AGES.iter().map(|&age| (f64::from(age) * period, counts.at_least(Age(age)).to_bytes(page))).collect::<Vec<_>>()
+    };
     let advised = job.tiering.measured.filter(|_| machine.zswap_enabled);
     JobView {
         job: job.path().to_owned(),
@@ -119,6 +123,7 @@ fn memory_view(job: &Job, machine: &Machine, period: f64) -> JobView {
         tracker_reason: job.tracker.1,
         scanned_at_seconds: job.scan.as_ref().map(|scan| scan.taken_at.as_secs_f64()),
         resolved_to_seconds: f64::from(scan.resolved_to.0) * period,
+        sample_points: scan.sample.map(|sample| sample.points.0),
         remark: scan.remark,
         memory_bytes: job.memory.current,
         working_set_bytes: cold.at(Age(0)).to_bytes(page),
@@ -131,7 +136,9 @@ fn memory_view(job: &Job, machine: &Machine, period: f64) -> JobView {
         saved_bytes: job.memory.saved(),
         coverage_ratio: RatioPpm::of(far.0, cold_bytes.0).map_or(0.0, |ratio| ratio.as_f64().min(1.0)),
         totals: JobTotals { moved: job.counters.totals, ..JobTotals::default() },
-        cold_age: REPORTED_AGES.iter().map(|&age| (f64::from(age) * period, cold.at_least(Age(age)).to_bytes(page))).collect(),
+        cold_age: reported(&cold),
+        accessed: reported(&scan.accesses),
+        accessed_window_seconds: scan.window.as_secs_f64(),
         ..JobView::default()
     }
 }

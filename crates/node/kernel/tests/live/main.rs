@@ -5,6 +5,7 @@
 //! must pass. Arguments select checks; without arguments all run.
 
 mod job;
+mod pages;
 mod slow;
 
 use std::env;
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
         println!("live: skipped, since it changes the machine; set KERNEL_LIVE=1 in a lab guest");
         return ExitCode::SUCCESS;
     }
-    let checks: [(&str, Body); 15] = [
+    let checks: [(&str, Body); 16] = [
         ("machine", machine),
         ("features", features),
         ("block", block),
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         ("lru_gen", lru_gen),
         ("damon", damon),
         ("points", slow::points),
+        ("pages", pages::pages),
         ("nodes", slow::nodes),
         ("huge_pages", slow::huge_pages),
         ("move_pages", slow::move_pages),
@@ -362,7 +364,7 @@ fn evictable(node: &Node) -> impl Iterator<Item = &Gen> {
 }
 
 /// DAMON, taken from the module that uses it by default on some kernels.
-fn free_damon(roots: &Roots) -> kernel::Result<Damon> {
+pub(crate) fn free_damon(roots: &Roots) -> kernel::Result<Damon> {
     match Damon::probe(roots) {
         Err(Error::Busy { what, .. }) if what.contains("damon_stat") => {
             println!("live: {what}; switched off for this check");

@@ -14,6 +14,12 @@ use super::point::{Point, Report};
 /// would be missed.
 const SHARERS_MAX: u32 = 32;
 
+/// New pages join the sample when they are more than one in this many of it,
+const NEW_SHARE: usize = 32;
+
+/// or after this many scans: each change of the list costs two writes per page.
+const SCANS_BETWEEN: u32 = 4;
+
 /// A page of the job. A page that several processes share is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
@@ -39,6 +45,8 @@ pub struct JobSample {
     pages: HashMap<Key, Sampled>,
     /// The page that each process has at an address.
     at: HashMap<(i32, u64), Key>,
+    /// Scans since pages joined.
+    scans_since: u32,
     first_scan: Option<Duration>,
     last_scan: Option<Duration>,
 }
@@ -58,6 +66,8 @@ pub struct Counted {
     pub window: Duration,
     /// The oldest age that the sample can tell yet.
     pub resolved_to: Age,
+    /// Whether pages joined the sample: the list of watched pages must be renewed.
+    pub joined: bool,
 }
 
 impl JobSample {
@@ -68,7 +78,8 @@ impl JobSample {
         }
     }
 
-    /// Counts the pages that the job's processes hold now, `held`, and watches from now on those that are new.
+    /// Counts the pages that the job's processes hold now, `held`. New pages join the sample now and then; before that they are not
+    /// counted.
     ///
     /// `known_until` is the time of the last report: an access since then is not known yet.
     pub fn scan(&mut self, held: &[(i32, Held)], now: Duration, known_until: Duration, scan_period: Duration) -> Counted {
@@ -78,17 +89,23 @@ impl JobSample {
             resolved_to: Age::from_idle_time(resolved, scan_period),
             ..Counted::default()
         };
+        let admits = self.admits(held);
         let before = std::mem::take(&mut self.at);
         self.pages.values_mut().for_each(|sampled| sampled.sharers = 0);
         let mut swapped_before = HashMap::new();
         for &(pid, held) in held {
             let key = key_of(pid, &held, before.get(&(pid, held.address)));
+            // A page that is not watched at this address must not be counted: it would seem idle.
+            if !admits && (!before.contains_key(&(pid, held.address)) || !self.pages.contains_key(&key)) {
+                continue;
+            }
             self.at.insert((pid, held.address), key);
             let sampled = self.pages.entry(key).or_insert_with(|| Sampled { point: Point::new(now, held.swapped), sharers: 0 });
             sampled.sharers += 1;
             let swapped = std::mem::replace(&mut sampled.point.swapped, held.swapped);
             swapped_before.entry(key).or_insert(swapped);
         }
+        counted.joined = admits;
         self.pages.retain(|_, sampled| sampled.sharers > 0);
         for (key, sampled) in self.pages.iter_mut().filter(|(_, sampled)| sampled.sharers <= SHARERS_MAX) {
             let age = sampled.point.age(known_until, scan_period);
@@ -101,6 +118,14 @@ impl JobSample {
             }
         }
         counted
+    }
+
+    /// Whether new pages join the sample at this scan.
+    fn admits(&mut self, held: &[(i32, Held)]) -> bool {
+        let new = held.iter().filter(|(pid, held)| !self.at.contains_key(&(*pid, held.address))).count();
+        let admits = new * NEW_SHARE > held.len() || (new > 0 && self.scans_since >= SCANS_BETWEEN);
+        self.scans_since = if admits { 0 } else { self.scans_since.saturating_add(1) };
+        admits
     }
 
     /// The addresses to watch, by process, ascending.
@@ -197,6 +222,23 @@ mod tests {
         assert_eq!(counted.accesses, counts(&[(2, 1)]));
         let watched = job.watched();
         assert_eq!((watched.len(), &watched[&7]), (3, &vec![4096]));
+    }
+
+    #[test]
+    fn a_few_new_pages_wait_for_others() {
+        let mut job = JobSample::default();
+        let held = |pages: u64| (0..pages).map(|number| (7, page(2 * number, Some(false), false))).collect::<Vec<_>>();
+        let mut scan = |pages, at| {
+            let counted = job.scan(&held(pages), secs(at), secs(at), SCAN);
+            (counted.resident.total(), counted.joined)
+        };
+        assert_eq!(scan(320, 0), (Pages(320), true));
+        for at in [120, 240, 360, 480] {
+            assert_eq!(scan(325, at), (Pages(320), false), "not watched yet");
+        }
+        assert_eq!(scan(325, 600), (Pages(325), true));
+        assert_eq!(scan(340, 720), (Pages(340), true), "many at once");
+        assert_eq!(scan(330, 840), (Pages(330), false), "freed");
     }
 
     #[test]

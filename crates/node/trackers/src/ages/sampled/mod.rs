@@ -82,6 +82,8 @@ pub struct Sampled {
     /// Time of the last report, since boot.
     reported: Option<Duration>,
     generations: Option<Generations>,
+    /// Whether the list of watched pages must be renewed.
+    stale: bool,
     cpu: KdamondTime,
 }
 
@@ -107,6 +109,7 @@ impl Sampled {
             jobs: HashMap::new(),
             reported: None,
             generations,
+            stale: true,
             cpu: KdamondTime::default(),
         })
     }
@@ -148,6 +151,7 @@ impl Sampled {
         }
         let known_until = self.reported.unwrap_or(now).min(now);
         let counted = job.scan(&held, now, known_until, self.limits.scan_period);
+        self.stale |= counted.joined;
         let file = self.file_ages(target.path, (stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default()).to_pages(size));
         let remark = (sparse > 0)
             .then(|| format!("{sparse} processes have reservations too sparse to sample before Linux 6.7; they count as young"));
@@ -297,7 +301,10 @@ impl Tracker for Sampled {
         self.jobs.retain(|id, _| targets.iter().any(|target| target.id == *id));
         let wanted = self.limits.points_of_job(targets.len());
         let scans = targets.iter().map(|target| self.scan_job(now, target, wanted)).collect();
-        self.watch()?;
+        if self.stale || self.session.as_ref().map_or(Ok(false), PageSession::is_running).is_ok_and(|running| !running) {
+            self.watch()?;
+            self.stale = false;
+        }
         Ok(scans)
     }
 
