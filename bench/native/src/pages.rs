@@ -8,7 +8,7 @@ use kernel::Roots;
 use kernel::page_idle::{KPF_COMPOUND_TAIL, KPF_LRU, KPF_SLAB, KPF_SWAPBACKED};
 use kernel::pagemap::{Entry, Pagemap};
 use trackers::ages::Scan;
-use trackers::ages::page_idle::{Frames, age_frames};
+use trackers::ages::page_idle::{FrameAge, Frames, Owner, age_frames};
 use trackers::walk::{Flow, Walker};
 
 use crate::measure::{Bench, Effort, Report};
@@ -75,8 +75,8 @@ impl Machine {
 
 fn ageing(report: &mut Report, effort: Effort) -> Result<()> {
     let machine = Machine::new();
-    let owners: HashMap<u64, usize> = (0..JOBS).map(|index| (index as u64 + 1, index)).collect();
-    let mut ages = vec![0u8; FRAMES];
+    let owners: HashMap<u64, Owner> = (0..JOBS).map(|index| (index as u64 + 1, Owner::new(index, index as u64 + 1))).collect();
+    let mut ages = vec![FrameAge::default(); FRAMES];
     let mut idle = machine.idle.clone();
     let mut scans = vec![Scan::default(); JOBS];
     let mut work = || {

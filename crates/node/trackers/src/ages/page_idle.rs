@@ -1,4 +1,5 @@
-//! kstaled in user space (SDFM section 5.1): the age of every page of every watched job, one byte per page frame.
+//! kstaled in user space (SDFM section 5.1): the age of every page of every watched job, one byte per page frame, and one for its
+//! owner.
 //!
 //! The tracker uses `/sys/kernel/mm/page_idle/bitmap`. A set bit marks a page idle; any access through any mapping, or
 //! by the kernel on behalf of a process, clears it, so a page shared by several tasks is young if one of them accessed
@@ -7,7 +8,8 @@
 //! `/proc/kpagecgroup` their cgroups.
 //!
 //! # Limitations
-//! A frame that is freed and reused by the same job between two scans cannot be distinguished from one that was
+//! A frame that another job used at the last scan holds a new page: its age begins at zero, and no access is counted. A frame that
+//! is freed and reused by the same job between two scans cannot be distinguished from one that was
 //! accessed: it counts as an access at the old page's age, which raises the threshold, the safe direction. Frames that
 //! the agent itself reclaims, which are by far the most likely to be reused, do not count: their age is reset at once
 //! ([`Tracker::reclaim_requested`]). Nor does such a frame's new page count as old: before reclaim, the bitmap is read
@@ -49,7 +51,7 @@ pub struct PageIdle {
     cgroups: KPageCgroup,
     ranges: Vec<PfnRange>,
     /// Age of each page frame; zero for frames that are not watched.
-    ages: Vec<u8>,
+    ages: Vec<FrameAge>,
     /// Time at which the pages of each job were last marked idle, by cgroup id.
     marked: HashMap<u64, Duration>,
     buffers: Buffers,
@@ -75,7 +77,7 @@ impl PageIdle {
             flags: KPageFlags::open(roots)?,
             cgroups: KPageCgroup::open(roots)?,
             ranges,
-            ages: vec![0; usize::try_from(frames).unwrap_or(0)],
+            ages: vec![FrameAge::default(); usize::try_from(frames).unwrap_or(0)],
             marked: HashMap::new(),
             buffers: Buffers { flags: vec![0; CHUNK], cgroups: vec![0; CHUNK], idle: vec![0; CHUNK / 64] },
         })
@@ -109,7 +111,7 @@ impl PageIdle {
     }
 
     /// Ages one chunk of frames and marks its watched pages idle again.
-    fn scan_chunk(&mut self, first: u64, owners: &HashMap<u64, usize>, scans: &mut [Scan]) -> Result<()> {
+    fn scan_chunk(&mut self, first: u64, owners: &HashMap<u64, Owner>, scans: &mut [Scan]) -> Result<()> {
         let start = usize::try_from(first).unwrap_or(usize::MAX);
         let length = CHUNK.min(self.ages.len().saturating_sub(start));
         let Buffers { flags, cgroups, idle } = &mut self.buffers;
@@ -138,10 +140,38 @@ pub struct Frames<'a> {
     pub idle: &'a mut [u64],
 }
 
+/// A page frame: the age of its page, and a tag of the job that had it at the last scan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameAge {
+    /// The age.
+    pub age: u8,
+    /// [`Owner::tag`]; zero for no job.
+    pub tag: u8,
+}
+
+/// A job as the owner of page frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its place among the scans.
+    pub index: usize,
+    /// A byte that is the same at every scan, never zero, and differs for all but one in 255 pairs of jobs.
+    pub tag: u8,
+}
+
+impl Owner {
+    /// The owner with this kernel id.
+    #[must_use]
+    pub fn new(index: usize, id: u64) -> Self {
+        // Ids are often consecutive: multiplied by the golden ratio they are spread evenly (Knuth, TAOCP 6.4).
+        let mixed = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        Self { index, tag: u8::try_from(mixed % 255 + 1).unwrap_or(1) }
+    }
+}
+
 /// Updates the ages of one chunk of frames, and counts them in the scans of their jobs.
 ///
-/// `owners` maps cgroup ids to indices into `scans`. The head of a compound page determines the age of its tails.
-pub fn age_frames(frames: Frames<'_>, ages: &mut [u8], owners: &HashMap<u64, usize>, scans: &mut [Scan]) {
+/// `owners` maps cgroup ids to jobs. The head of a compound page determines the age of its tails.
+pub fn age_frames(frames: Frames<'_>, ages: &mut [FrameAge], owners: &HashMap<u64, Owner>, scans: &mut [Scan]) {
     let Frames { flags, cgroups, idle } = frames;
     let mut last_cgroup = 0;
     let mut owner = None;
@@ -159,23 +189,24 @@ pub fn age_frames(frames: Frames<'_>, ages: &mut [u8], owners: &HashMap<u64, usi
         let was_idle = idle[word] & bit != 0;
         let reclaimable = flags[at] & KPF_LRU != 0 && flags[at] & (KPF_UNEVICTABLE | KPF_MLOCKED | KPF_COMPOUND_TAIL) == 0;
         clear_bits(idle, at, end);
-        match owner.and_then(|index| scans.get_mut(index)).filter(|_| reclaimable) {
-            Some(scan) => {
+        match owner.and_then(|owner: Owner| Some((owner.tag, scans.get_mut(owner.index)?))).filter(|_| reclaimable) {
+            Some((tag, scan)) => {
                 let pages = Pages((end - at) as u64);
-                let before = Age(ages[at]);
-                let now = if was_idle { before.older() } else { Age(0) };
+                let new = ages[at].tag != tag;
+                let before = Age(ages[at].age);
+                let now = if was_idle && !new { before.older() } else { Age(0) };
                 if flags[at] & KPF_SWAPBACKED != 0 {
                     scan.resident.add(now, pages);
-                    if !was_idle {
+                    if !was_idle && !new {
                         scan.accesses.add(before, pages);
                     }
                 } else {
                     scan.file.add(now, pages);
                 }
-                ages[at..end].fill(now.0);
+                ages[at..end].fill(FrameAge { age: now.0, tag });
                 idle[word] |= bit;
             }
-            None => ages[at..end].fill(0),
+            None => ages[at..end].fill(FrameAge::default()),
         }
         at = end;
     }
@@ -196,7 +227,8 @@ impl Tracker for PageIdle {
         let mut owners = HashMap::new();
         let mut scans = Vec::with_capacity(targets.len());
         for (index, target) in targets.iter().enumerate() {
-            owners.extend(target.cgroups.iter().map(|&id| (id, index)));
+            let owner = Owner::new(index, target.id);
+            owners.extend(target.cgroups.iter().map(|&id| (id, owner)));
             let window = self.marked.get(&target.id).map_or(Duration::ZERO, |&then| now.saturating_sub(then));
             scans.push(Scan { taken_at: now, window, resolved_to: Age::MAX, ..Scan::default() });
         }
@@ -231,7 +263,7 @@ impl Tracker for PageIdle {
         for &frame in frames {
             if let Some(age) = usize::try_from(frame).ok().and_then(|frame| self.ages.get_mut(frame)) {
                 // Not zero: a page that the kernel did not reclaim must not count as part of the working set.
-                *age = (*age).min(1);
+                age.age = age.age.min(1);
             }
         }
     }
@@ -240,7 +272,7 @@ impl Tracker for PageIdle {
 impl PageAges for PageIdle {
     fn age(&self, _pid: i32, _address: u64, entry: pagemap::Entry) -> Option<Age> {
         let frame = usize::try_from(entry.pfn()?).ok()?;
-        self.ages.get(frame).map(|&age| Age(age))
+        self.ages.get(frame).map(|frame| Age(frame.age))
     }
 
     fn hide_access(&self, entry: pagemap::Entry, access: &mut dyn FnMut()) {
@@ -279,7 +311,13 @@ mod tests {
 
     /// Scans once; `idle` has `1` for each frame that was not accessed. Returns the ages, the bits to set, and the
     /// job's scan.
-    fn check(kinds: &str, idle: &str, mut ages: Vec<u8>) -> (Vec<u8>, String, Scan) {
+    fn check(kinds: &str, idle: &str, ages: Vec<u8>) -> (Vec<u8>, String, Scan) {
+        check_of(kinds, idle, ages, Owner::new(0, 5).tag)
+    }
+
+    /// The same for frames that had the owner `tag` before.
+    fn check_of(kinds: &str, idle: &str, ages: Vec<u8>, tag: u8) -> (Vec<u8>, String, Scan) {
+        let mut ages: Vec<_> = ages.into_iter().map(|age| FrameAge { age, tag }).collect();
         let (flags, cgroups) = flags_and_cgroups(kinds);
         let mut words = vec![0u64];
         for (i, _) in idle.chars().enumerate().filter(|&(_, c)| c == '1') {
@@ -287,9 +325,30 @@ mod tests {
         }
         let mut scans = vec![Scan::default()];
         let frames = Frames { flags: &flags, cgroups: &cgroups, idle: &mut words };
-        age_frames(frames, &mut ages, &HashMap::from([(5, 0)]), &mut scans);
+        age_frames(frames, &mut ages, &HashMap::from([(5, Owner::new(0, 5))]), &mut scans);
         let marks = (0..kinds.len()).map(|i| if words[0] >> i & 1 == 1 { '1' } else { '0' }).collect();
-        (ages, marks, scans.remove(0))
+        (ages.iter().map(|frame| frame.age).collect(), marks, scans.remove(0))
+    }
+
+    #[test]
+    fn a_new_page_does_not_inherit_the_age_of_its_frame() {
+        // Another job freed these frames since the last scan. New pages are accessed; one is already idle again.
+        for tag in [Owner::new(0, 9).tag, 0] {
+            let (ages, marks, scan) = check_of("aaaHtt", "100000", vec![100; 6], tag);
+            assert_eq!((ages, marks.as_str()), (vec![0; 6], "111100"));
+            assert_eq!(scan.resident.at(Age(0)), Pages(6));
+            assert_eq!(scan.accesses.total(), Pages(0), "no access at the age of another job's page");
+        }
+    }
+
+    #[test]
+    fn tags_of_jobs_differ() {
+        let tags: Vec<u8> = (1..=255).map(|id| Owner::new(0, id).tag).collect();
+        assert!(!tags.contains(&0));
+        let same = |distance: u64| (1..10_000).filter(|&id| Owner::new(0, id).tag == Owner::new(0, id + distance).tag).count();
+        for distance in [1, 2, 3, 17, 255, 256, 510] {
+            assert!(same(distance) < 500, "{distance}: {}", same(distance));
+        }
     }
 
     #[test]
