@@ -137,18 +137,30 @@ fn totals(kinds: &Value) -> String {
 pub(crate) fn ages(view: &Value) -> String {
     let mut text = String::new();
     for job in view["jobs"].as_array().into_iter().flatten() {
-        let _ = writeln!(text, "\n{}: swap-backed memory by idle time", job["job"].as_str().unwrap_or("?"));
+        let _ = writeln!(text, "\n{}: swap-backed memory by idle time{}", job["job"].as_str().unwrap_or("?"), sample(job));
         let resolved = job["resolved_to_seconds"].as_f64().unwrap_or(f64::MAX);
         let all = count(&job["working_set_bytes"]) + count(&job["cold_bytes"]);
         for entry in job["cold_age"].as_array().into_iter().flatten() {
             let (seconds, size) = (entry[0].as_f64().unwrap_or(0.0), count(&entry[1]));
             #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a bar of 40 marks")]
             let marks = (size as f64 / all.max(1) as f64 * 40.0).round() as usize;
-            let estimated = if seconds > resolved { " (estimated)" } else { "" };
+            let estimated = match (seconds > resolved, job["sample_points"].is_null()) {
+                (false, _) => "",
+                (true, true) => " (estimated)",
+                (true, false) => " (not watched for that long yet)",
+            };
             let _ = writeln!(text, "  {seconds:>8} s and more {:>10} {}{estimated}", Bytes(size).to_string(), "#".repeat(marks));
         }
     }
     text
+}
+
+/// The size of the sample that a job's ages are estimated from, with two standard errors of a share of one half, the widest.
+fn sample(job: &Value) -> String {
+    let Some(points) = job["sample_points"].as_u64().filter(|points| *points > 0) else { return String::new() };
+    #[expect(clippy::cast_precision_loss, reason = "shown to people")]
+    let error = 100.0 / (points as f64).sqrt();
+    format!(", by a sample of {points} pages (within {error:.1} percentage points)")
 }
 
 /// The last decisions about one job, by each controller that has a say.
