@@ -34,6 +34,9 @@ const EVENT: &str = "damon/damon_aggregated";
 /// Bytes of the trace buffer that one region takes (48 of data with its header, rounded up).
 const EVENT_BYTES: u64 = 64;
 
+/// Memory of one region in the kernel, with its directory in sysfs.
+const REGION_BYTES: u64 = 1 << 10;
+
 /// Limit of the trace buffer of each CPU: a kdamond moves between CPUs, so each must hold all events.
 const BUFFER_MAX: Bytes = Bytes::mib(4);
 
@@ -57,6 +60,8 @@ pub struct PageState {
 pub struct PageSession {
     kdamonds: PathBuf,
     trace: Instance,
+    /// Size of the trace buffer of each CPU.
+    buffer: Bytes,
     slots: Vec<Points>,
     stopped: bool,
 }
@@ -75,7 +80,7 @@ impl PageSession {
         let buffer = Bytes(pages_max.saturating_mul(EVENT_BYTES).saturating_mul(8)).min(BUFFER_MAX);
         let trace = Instance::create(roots, INSTANCE, EVENT, buffer)?;
         file::write(&kdamonds.join("nr_kdamonds"), "1")?;
-        let mut session = Self { kdamonds, trace, slots: slots.to_vec(), stopped: false };
+        let mut session = Self { kdamonds, trace, buffer, slots: slots.to_vec(), stopped: false };
         // From here on, an early return drops the session, which removes the kdamond.
         let pids = session.pids();
         let form = Form {
@@ -102,7 +107,7 @@ impl PageSession {
     /// Replaces the pages. Pages that remain in their slot keep their ages.
     ///
     /// # Errors
-    /// [`Error::Gone`] if all processes have exited, or one of a slot that the kernel must look up again; the session is then of
+    /// [`Error::Gone`] if all processes have exited, or one of a slot that the kernel must find again; the session is then of
     /// no use. [`Error::Io`] `EINVAL` if slots are missing or addresses are not ascending pages.
     pub fn replace(&mut self, slots: Vec<Points>) -> Result<()> {
         points::check_addresses(&self.kdamonds, &slots)?;
@@ -152,6 +157,14 @@ impl PageSession {
     #[must_use]
     pub fn kdamond_pid(&self) -> Option<i32> {
         read_number(&self.kdamond().join("pid")).ok().filter(|pid| *pid > 0)
+    }
+
+    /// Memory of the regions and of the trace buffers of all CPUs, by an upper bound.
+    #[must_use]
+    pub fn kernel_memory(&self) -> Bytes {
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+        let regions: u64 = self.slots.iter().map(|slot| slot.addresses.len() as u64).sum();
+        Bytes(regions.saturating_mul(REGION_BYTES).saturating_add(self.buffer.0.saturating_mul(cpus)))
     }
 
     /// Stops the kdamond, waits up to one interval until it has stopped, and removes it. May be called again after an error.

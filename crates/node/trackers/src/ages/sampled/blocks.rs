@@ -45,7 +45,7 @@ fn page_of(seed: u64, space: Space, level: u32, block: u64) -> u64 {
     })
 }
 
-/// Mixes all bits of a word (the finaliser of `SplitMix64`, Steele et al., OOPSLA 2014).
+/// Mixes all bits of a word (the finaliser of `SplitMix64`, as in `java.util.SplittableRandom`).
 fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

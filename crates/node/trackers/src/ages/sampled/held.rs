@@ -9,7 +9,7 @@ use units::PageSize;
 
 use super::blocks::{self, Space};
 
-/// Blocks of one mapping that are looked at one by one. A larger mapping may be a sparse reservation: its ranges of pages are asked
+/// Blocks of one mapping that are read one by one. A larger mapping may be a sparse reservation: its ranges of pages are asked
 /// of the kernel first.
 const BLOCKS_MAX: u64 = 1 << 14;
 
@@ -32,7 +32,7 @@ pub struct Held {
 }
 
 /// Calls `visit` for every sampled swap-backed page of a process, in the order of addresses. Returns whether all mappings were
-/// looked at: a sparse mapping that the kernel cannot list is left out.
+/// read: a sparse mapping that the kernel cannot list is left out.
 ///
 /// # Errors
 /// `Gone` if the process has exited; any other error of `/proc/PID/maps` or `/proc/PID/pagemap`.
@@ -73,7 +73,7 @@ fn held(entry: Entry, shared: bool) -> Option<bool> {
     ((entry.present() || entry.swapped()) && (shared || !entry.file_or_shmem())).then(|| !entry.present())
 }
 
-/// Ranges of page numbers that cover all pages of a mapping; `None` if the mapping is too large to look at each block, and the
+/// Ranges of page numbers that cover all pages of a mapping; `None` if the mapping is too large to read each block, and the
 /// kernel cannot list its pages (before Linux 6.7).
 fn parts(pagemap: &Pagemap, pages: Range<u64>, level: u32, size: PageSize) -> Result<Option<Vec<Range<u64>>>> {
     if (pages.end - pages.start) >> level <= BLOCKS_MAX {

@@ -64,7 +64,7 @@ pub struct Counted {
     pub promoted: AgeCounts,
     /// Time since the last scan; zero at the first.
     pub window: Duration,
-    /// The oldest age that the sample can tell yet.
+    /// The oldest age that the sample distinguishes yet.
     pub resolved_to: Age,
     /// Whether pages joined the sample: the list of watched pages must be renewed.
     pub joined: bool,

@@ -24,7 +24,7 @@ use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::damon::{Damon, PageSession, Points};
 use kernel::{Result, Roots};
 use policy::histogram::AgeCounts;
-use units::{Age, Pages};
+use units::{Age, Bytes, Pages};
 
 use super::generations::{Generations, belongs};
 use super::{Generation, Sample, Scan, Target, Tracker};
@@ -314,6 +314,10 @@ impl Tracker for Sampled {
 
     fn kdamond_targets(&self) -> Vec<i32> {
         self.session.as_ref().map(|session| session.slots().iter().map(|slot| slot.pid).collect()).unwrap_or_default()
+    }
+
+    fn kernel_memory(&self) -> Bytes {
+        self.session.as_ref().map_or(Bytes::ZERO, PageSession::kernel_memory)
     }
 
     fn generations(&self, path: &str, age: Age) -> Vec<Generation> {
