@@ -109,6 +109,7 @@ fn periods(thresholds: &Thresholds) -> Vec<Record> {
                 resident: cold,
                 promotions: cold,
                 allowance: None,
+                sample: None,
                 veto: None,
             };
             let (next, step) = cold_age::step(&PARAMS, thresholds, state, &input);

@@ -128,7 +128,8 @@ fn of_journal(path: &Path) -> Result<Difference> {
     let thresholds = agent.context("the journal has no thresholds")?.thresholds;
     let jobs = || records.iter().filter_map(|record| if let Record::Job(job) = record { Some(job) } else { None });
     let params = jobs().next().context("the journal has no job")?.params;
-    let setup = Setup { half_life_ms: params.half_life_ms, spikes: params.spikes, ..Setup::new(params.promotion_rate_max) };
+    let policy::cold_age::Params { promotion_rate_max, half_life_ms, spikes, bound, .. } = params;
+    let setup = Setup { half_life_ms, spikes, bound, ..Setup::new(promotion_rate_max) };
     let mut both = Both::new(&setup, params.percentile, params.warmup_ms, thresholds)?;
     let (mut done, mut periods, mut time_ms) = (Vec::new(), 0, 0);
     for job in jobs() {

@@ -38,12 +38,16 @@ fn a_generated_fleet_gives_a_front_and_says_that_it_is_generated() {
         0,
         &["P 0.2%/min, minimum age 120 s", "P 0.5%/min, minimum age 240 s"],
     );
-    let (set, what_if) = (["--set", "cold_age.half_life=6h"], ["--what-if", "spikes=false", "--what-if", "half_life=0s"]);
-    let output =
-        check(&with(&[&set[..], &what_if[..]].concat()), 0, &["minimum age 120 s, half-life 6h\n", "half-life 6h, without spikes\n"]);
-    // Forgetting and spikes each change what the same pair comes to; what-if takes the rest from the configuration.
+    let (set, what_if) =
+        (["--set", "cold_age.half_life=6h"], ["--what-if", "spikes=false", "--what-if", "half_life=0s", "--what-if", "bound=false"]);
+    let output = check(
+        &with(&[&set[..], &what_if[..]].concat()),
+        0,
+        &["minimum age 120 s, half-life 6h\n", "half-life 6h, without spikes\n", "half-life 6h, without bound\n"],
+    );
+    // Forgetting, spikes and the bound each change what the same pair comes to; what-if takes the rest from the configuration.
     let configured: Vec<&str> = output.lines().filter(|line| line.starts_with("configured")).collect();
-    assert!(configured.len() == 3 && configured[0] != configured[1] && configured[0] != configured[2], "{output}");
+    assert!(configured.len() == 4 && configured[1..].iter().all(|other| *other != configured[0]), "{output}");
     assert!(output.ends_with('\n') && check(&with(&[]), 0, &[configured[2]]).contains("minimum age 120 s\n"), "{output}");
     check(&with(&["--by", "class", "--objective", "1%", "--dram-price-per-gib", "3.50"]), 0, &["sidecar, fleet's best", "worth"]);
     check(&with(&["--objective", "100%", "--threads", "1"]), 0, &["at or below 100%/min"]);
@@ -103,7 +107,7 @@ fn a_recorded_fleet_is_read_back() {
 fn invalid_questions_are_refused_with_a_remedy() {
     check(&[], 2, &["--trace <PATH|URL>...|--trace-list <FILE>|--generate <JOBS>|--merge <TALLY>..."]);
     check(&["--trace", "/nonexistent"], 1, &["/nonexistent"]);
-    check(&["--generate", "12", "--what-if", "k=1"], 2, &["there are promotion_rate, minimum_age, half_life and spikes"]);
+    check(&["--generate", "12", "--what-if", "k=1"], 2, &["there are promotion_rate, minimum_age, half_life, spikes and bound"]);
     check(&["--generate", "12", "--what-if", "minimum_age=9h"], 1, &["give a lower one"]);
     check(&["--generate", "12", "--percentiles", "101%"], 1, &["100% is the highest"]);
     check(&["--generate", "12", "--dram-price-per-gib", "cheap"], 2, &["such as 3.50"]);
@@ -208,8 +212,8 @@ fn a_journals_periods_give_the_agents_thresholds() {
             }
         }
         let grid = Grid::new(vec![job.params.percentile], vec![job.params.warmup_ms]).unwrap();
-        let (half_life_ms, spikes) = (job.params.half_life_ms, job.params.spikes);
-        let setup = Setup { half_life_ms, spikes, ..Setup::new(job.params.promotion_rate_max) };
+        let policy::cold_age::Params { half_life_ms, spikes, bound, .. } = job.params;
+        let setup = Setup { half_life_ms, spikes, bound, ..Setup::new(job.params.promotion_rate_max) };
         let mut modelled = Vec::new();
         Replay::new(&grid, &setup, &thresholds).unwrap().job_observed(&series, &mut Tally::new(&grid), &mut |_, spans, warm| {
             modelled.push((spans.first().and_then(|span| thresholds.get(span.threshold)), warm > 0));

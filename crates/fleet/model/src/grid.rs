@@ -86,13 +86,15 @@ pub struct Setup {
     pub half_life_ms: u64,
     /// Whether a best threshold above the percentile takes effect at once (the rule for spikes).
     pub spikes: bool,
+    /// Whether the threshold is an upper bound also while the history is short.
+    pub bound: bool,
 }
 
 impl Setup {
-    /// Creates a setup with the minimum age of the traces, equal weights and the rule for spikes.
+    /// Creates a setup with the minimum age of the traces, equal weights, the rule for spikes and no bound.
     #[must_use]
     pub const fn new(promotion_rate_max: RatioPpm) -> Self {
-        Self { promotion_rate_max, minimum_cold_age: Age(1), half_life_ms: 0, spikes: true }
+        Self { promotion_rate_max, minimum_cold_age: Age(1), half_life_ms: 0, spikes: true, bound: false }
     }
 
     /// Returns the index of the first threshold that may be chosen; `None` if no threshold is that old.
@@ -105,7 +107,8 @@ impl Setup {
 impl std::fmt::Display for Setup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (age, half_life) = (self.minimum_cold_age.0, self.half_life_ms);
-        write!(f, "P {}, minimum age {age} scans, half-life {half_life} ms, spikes {}", self.promotion_rate_max, self.spikes)
+        let Self { promotion_rate_max, spikes, bound, .. } = self;
+        write!(f, "P {promotion_rate_max}, minimum age {age} scans, half-life {half_life} ms, spikes {spikes}, bound {bound}")
     }
 }
 

@@ -13,7 +13,10 @@
 //!    enabled).
 //! 3. The outcome of the next entry under a bucket is one lookup in its suffix sums, added for the whole range
 //!    ([`crate::tally`]).
-//! 4. S only decides from which entry on a job counts: an entry is added once, to the last warm-up that has passed.
+//! 4. With the bound, K is taken of the bests and one more above them, which is a larger number to multiply K by. While the
+//!    history is young, each span's threshold is checked against the margin; only where its highest percentile needs more,
+//!    the span is divided ([`policy::cold_age::early`]).
+//! 5. S only decides from which entry on a job counts: an entry is added once, to the last warm-up that has passed.
 //!
 //! # Time
 //! As in the agent, the threshold decided at the end of an entry is in effect during the next one. The first entry of a
@@ -21,11 +24,12 @@
 //!
 //! # Properties
 //! Thresholds agree with [`policy::cold_age::step`], entry by entry and for every pair: a test replays random jobs
-//! through both. random jobs through both.
+//! through both.
 
 use std::ops::Range;
 
-use policy::cold_age::{self, Fading};
+use policy::cold_age::early::Observation;
+use policy::cold_age::{self, Early, Fading, observations_needed};
 use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
 use units::{Pages, RatioPpm};
 
@@ -52,6 +56,11 @@ pub struct Controller {
     rate_max: RatioPpm,
     half_life_ms: u64,
     spikes: bool,
+    bound: bool,
+    /// The observations that each percentile needs.
+    needed: Vec<u16>,
+    /// The measurements of a young history; `None` once they suffice for all percentiles.
+    early: Option<Early>,
     first: usize,
     len: usize,
     /// How often each threshold was best; the last element counts "none".
@@ -59,12 +68,16 @@ pub struct Controller {
     /// Bit i: `bests[i]` is not zero.
     occupied: u128,
     total: u64,
+    /// The bests that K is a share of: with the bound, one more than there are.
+    ranked: u64,
     /// Bucket of the highest percentile, and the number of bests above it. A further best rarely moves it, and no
     /// percentile is in the buckets above it.
     top: usize,
     above_top: u64,
     fading: Fading,
     spans: Vec<Span>,
+    /// Memory for the spans of a young history before they are divided.
+    young_spans: Vec<Span>,
 }
 
 /// Returns the number of thresholds with more promotions than `allowed`. The sums decrease, so these are the first
@@ -80,21 +93,27 @@ impl Controller {
     #[must_use]
     pub fn new(grid: &Grid, setup: &Setup, thresholds: &Thresholds) -> Option<Self> {
         let percentiles: Vec<u64> = grid.percentiles().iter().map(|k| u64::from(k.0)).collect();
+        let needed = grid.percentiles().iter().map(|&k| observations_needed(k)).collect();
         Some(Self {
             percentiles,
             starts: [0; THRESHOLDS_MAX + 1],
             rate_max: setup.promotion_rate_max,
             half_life_ms: setup.half_life_ms,
             spikes: setup.spikes,
+            bound: setup.bound,
+            needed,
+            early: None,
             first: setup.first(thresholds)?,
             len: thresholds.len(),
             bests: [0; THRESHOLDS_MAX + 1],
             occupied: 0,
             total: 0,
+            ranked: 0,
             top: 0,
             above_top: 0,
             fading: Fading::default(),
             spans: Vec::with_capacity(THRESHOLDS_MAX + 1),
+            young_spans: Vec::new(),
         })
     }
 
@@ -102,7 +121,8 @@ impl Controller {
     fn reset(&mut self) {
         self.bests = [0; THRESHOLDS_MAX + 1];
         self.occupied = 0;
-        self.total = 0;
+        (self.total, self.ranked) = (0, 0);
+        self.early = self.bound.then(Early::default);
         (self.top, self.above_top) = (0, 0);
         self.fading = Fading::default();
         self.spans.clear();
@@ -120,9 +140,9 @@ impl Controller {
         cold_age::promotions_allowed(self.rate_max, Pages(working_set), u64::from(row.window_ms)).0
     }
 
-    /// Adds one entry. `too_many` is the number of thresholds that exceeded the objective in it.
+    /// Adds one entry. `too_many` is the number of thresholds that exceeded the objective in it, which is `allowed`.
     #[inline]
-    fn step(&mut self, row: &Row<'_>, too_many: usize) {
+    fn step(&mut self, row: &Row<'_>, too_many: usize, allowed: u64) {
         self.spans.clear();
         if row.window_ms == 0 {
             return;
@@ -138,11 +158,51 @@ impl Controller {
         let added = u64::from(more - *counter);
         *counter = more;
         self.total += added;
+        self.ranked = self.total + if self.bound { u64::from(whole) } else { 0 };
         self.above_top += if best > self.top { added } else { 0 };
         self.occupied |= 1 << best;
         self.find_top();
         // Without the rule for spikes, the lowest bucket takes the remaining percentiles.
         self.decide(if self.spikes { best } else { self.occupied.trailing_zeros() as usize });
+        if self.early.is_some() {
+            self.leave_margins(row, allowed);
+        }
+    }
+
+    /// Adds the entry to a young history, and raises the thresholds that need a margin.
+    fn leave_margins(&mut self, row: &Row<'_>, allowed: u64) {
+        let Some(early) = &mut self.early else { return };
+        let observation = Observation { job_age_ms: row.age_ms, window_ms: u64::from(row.window_ms), allowed };
+        early.observe(
+            &observation,
+            row.promotions[1..].iter().zip(&row.cold[1..]).map(|(&promotions, &cold)| (promotions.into(), cold > 0)),
+        );
+        let needed_most = self.needed.last().copied().unwrap_or(0);
+        if early.observations(self.len - 1) >= needed_most {
+            self.early = None;
+            return;
+        }
+        let early = *early;
+        let needs = |span: &Span| span.percentiles.end.checked_sub(1).and_then(|last| self.needed.get(last)).copied().unwrap_or(0);
+        if self.spans.iter().all(|span| early.qualifies(span.threshold, needs(span))) {
+            return;
+        }
+        // A higher percentile needs more observations and has no lower threshold, so thresholds still fall along the spans.
+        let mut young = std::mem::take(&mut self.young_spans);
+        std::mem::swap(&mut young, &mut self.spans);
+        for span in young.drain(..) {
+            let mut end = span.percentiles.end;
+            for k in span.percentiles.clone().rev() {
+                let threshold = early.first_qualifying(span.threshold, self.len, self.needed[k]);
+                let next = k.checked_sub(1).filter(|next| span.percentiles.contains(next));
+                if next.is_some_and(|next| early.first_qualifying(span.threshold, self.len, self.needed[next]) == threshold) {
+                    continue;
+                }
+                self.push(k..end, threshold);
+                end = k;
+            }
+        }
+        self.young_spans = young;
     }
 
     /// Computes the sums over all counters again, after they have faded.
@@ -156,7 +216,7 @@ impl Controller {
     /// Moves `top` to the bucket of the highest percentile.
     #[inline]
     fn find_top(&mut self) {
-        let Some(rank) = self.percentiles.last().map(|k| k * self.total) else { return };
+        let Some(rank) = self.percentiles.last().map(|k| (k * self.ranked).min(self.total * 1_000_000)) else { return };
         while rank > (self.total - self.above_top) * 1_000_000 {
             // The rank is at most the total: there is an occupied bucket above.
             self.top += 1 + (self.occupied >> self.top >> 1).trailing_zeros() as usize;
@@ -202,10 +262,10 @@ impl Controller {
     fn at_or_below(&mut self, bucket: usize, bests: u64) -> usize {
         let share = bests * 1_000_000;
         let mut count = self.starts[bucket];
-        while self.percentiles.get(count).is_some_and(|&k| k * self.total <= share) {
+        while self.percentiles.get(count).is_some_and(|&k| k * self.ranked <= share) {
             count += 1;
         }
-        while count > 0 && self.percentiles[count - 1] * self.total > share {
+        while count > 0 && self.percentiles[count - 1] * self.ranked > share {
             count -= 1;
         }
         self.starts[bucket] = count;
@@ -259,7 +319,8 @@ impl Replay {
         let (mut first_age_ms, mut last_age_ms) = (None, 0);
         for row in series.rows() {
             let working_set = u64::from(row.cold[0] - row.cold[self.working_buckets]);
-            let too_many = too_many(&row, self.controller.allowed(working_set, &row));
+            let allowed = self.controller.allowed(working_set, &row);
+            let too_many = too_many(&row, allowed);
             let window = u128::from(row.window_ms);
             used_page_ms += u128::from(row.cold[0]) * window;
             cold_page_ms += u128::from(row.cold[1]) * window;
@@ -271,7 +332,7 @@ impl Replay {
                 });
                 tally.add(&mut self.running, spans, warm, &series.compressibility, (row.window_ms, working_set));
             }
-            self.controller.step(&row, too_many);
+            self.controller.step(&row, too_many, allowed);
             while self.warmups_ms.get(warm).is_some_and(|&warmup_ms| row.age_ms >= warmup_ms) {
                 warm += 1;
             }

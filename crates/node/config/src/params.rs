@@ -118,6 +118,7 @@ impl ColdAge {
             warmup_ms: millis(self.warmup),
             half_life_ms: millis(self.half_life),
             spikes: self.spikes,
+            bound: self.bound,
         }
     }
 }

@@ -11,6 +11,13 @@
 //! 3. T = max(percentile, best): a spike above the percentile takes effect at once.
 //! 4. Nothing is offloaded during the first S seconds of the job, nor if T is "none".
 //!
+//! 5. With a bound ([`Params::bound`], which SDFM does not have), rules 2 and 3 become an upper bound of the promotions to come:
+//!    the percentile is taken of the bests and one more that is worse than all of them, and T rises to the first threshold whose
+//!    own history is long enough, or whose promotions leave a margin that shrinks as the history grows ([`early`]).
+//!
+//! With n past periods, rule 2 alone exceeds the objective in the next one with probability 1 / (n + 1) or more, however high K
+//! is. With the bound, that is (100 - K) % at most for exchangeable periods, from the first decision on.
+//!
 //! Two parameters change rules 2 and 3. With a half-life, the weight of a best halves each time the half-life passes (as in Autopilot,
 //! EuroSys 2020, and in the Vertical Pod Autoscaler); without one, all have the same weight. Without the rule for spikes, T is the
 //! percentile.
@@ -21,7 +28,8 @@
 //! # Properties
 //! Each is a test of this name: [`step`] is deterministic; the threshold never falls when P falls; it never acts before S; a spike raises
 //! the threshold at once; in steady state it violates the SLO in about (100 - K) % of the periods; without a qualifying threshold it
-//! holds.
+//! holds; a more conservative class never takes more; with the bound, a young history violates the SLO no more often than a long
+//! one.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,13 +55,16 @@ pub struct Params {
     /// Whether a best above the percentile becomes the threshold (rule 3).
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub spikes: bool,
+    /// Whether T is an upper bound also while the history is short (rule 5). Journals without it were decided without it.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub bound: bool,
 }
 
 impl Params {
-    /// Returns the parameters of SDFM, without half-life and with the rule for spikes.
+    /// Returns the parameters of SDFM: no half-life, the rule for spikes, no bound.
     #[must_use]
     pub const fn new(promotion_rate_max: RatioPpm, percentile: RatioPpm, warmup_ms: u64) -> Self {
-        Self { promotion_rate_max, percentile, warmup_ms, half_life_ms: 0, spikes: true }
+        Self { promotion_rate_max, percentile, warmup_ms, half_life_ms: 0, spikes: true, bound: false }
     }
 }
 
@@ -67,21 +78,28 @@ fn is_yes(flag: &bool) -> bool {
     *flag
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks this way")]
+fn is_no(flag: &bool) -> bool {
+    !*flag
+}
+
 fn yes() -> bool {
     true
 }
 
-/// State of a job: one counter per threshold, and one for "none".
+/// State of a job: one counter per threshold, and one for "none"; while it is young, also what each threshold measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "stored::Stored", into = "stored::Stored")]
 pub struct State {
     bests: [u32; THRESHOLDS_MAX + 1],
     fading: Fading,
+    /// `None` once all thresholds have a long history. Kept with and without the bound, which can be switched on later.
+    early: Option<Early>,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { bests: [0; THRESHOLDS_MAX + 1], fading: Fading::default() }
+        Self { bests: [0; THRESHOLDS_MAX + 1], fading: Fading::default(), early: Some(Early::default()) }
     }
 }
 
@@ -137,6 +155,9 @@ pub struct Input {
     /// instead of P.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowance: Option<Pages>,
+    /// The sample that the histograms were estimated from; `None` if all pages were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Sample>,
     /// The veto in effect; `None` without one.
     pub veto: Option<Veto>,
 }
@@ -180,6 +201,8 @@ pub enum Reason {
     Percentile,
     /// The last period's best is above the percentile: a spike.
     Spike,
+    /// The youngest threshold at or above both whose promotions leave a margin for a short history.
+    ShortHistory,
 }
 
 /// Why nothing is offloaded.
@@ -192,6 +215,8 @@ pub enum Hold {
     WarmingUp,
     /// Even the oldest pages are promoted too often.
     NoThresholdQualifies,
+    /// The history is too short for any threshold that would meet the objective so far.
+    ShortHistory,
     /// No resident page has reached the threshold.
     NothingCold,
     /// A veto is in effect.
@@ -230,22 +255,46 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
     let mut next = *state;
     let weight = next.fading.fade(&mut next.bests, params.half_life_ms, input.job_age_ms);
     next.bests[best] = next.bests[best].saturating_add(weight);
-    let percentile = percentile_index(&next, params.percentile);
-    let chosen = if params.spikes { percentile.max(best) } else { percentile };
-    let threshold = thresholds.get(chosen);
+    next.early = next.early.and_then(|mut early| {
+        early.observe_input(input, promotions_max);
+        (!early.complete(thresholds.len())).then_some(early)
+    });
+    let percentile = percentile_index(&next, params.percentile, if params.bound { weight } else { 0 });
+    let past = if params.spikes { percentile.max(best) } else { percentile };
+    let chosen = match next.early.filter(|_| params.bound) {
+        Some(early) => early.first_qualifying(past, thresholds.len(), observations_needed(params.percentile)),
+        None => past,
+    };
+    let decision = decide(params, input, thresholds, &Choice { percentile, past, chosen });
+    (next, Step { decision, best: thresholds.get(best), threshold: thresholds.get(chosen), working_set, promotions_max })
+}
 
-    let decision = match (hold(params, input, threshold), threshold) {
+/// Indices of the threshold by the percentile, by rules 2 and 3, and with the bound.
+struct Choice {
+    percentile: usize,
+    past: usize,
+    chosen: usize,
+}
+
+fn decide(params: &Params, input: &Input, thresholds: &Thresholds, choice: &Choice) -> Decision {
+    let &Choice { percentile, past, chosen } = choice;
+    let threshold = thresholds.get(chosen);
+    match (hold(params, input, threshold), threshold) {
+        (Some(Hold::NoThresholdQualifies), _) if past < thresholds.len() => Decision::Hold { reason: Hold::ShortHistory },
         (Some(reason), _) => Decision::Hold { reason },
         (None, None) => Decision::Hold { reason: Hold::NoThresholdQualifies },
         (None, Some(threshold)) => match input.resident.at_or_above(chosen) {
             Pages::ZERO => Decision::Hold { reason: Hold::NothingCold },
             pages => {
-                let reason = if chosen > percentile { Reason::Spike } else { Reason::Percentile };
+                let reason = match chosen {
+                    _ if chosen > past => Reason::ShortHistory,
+                    _ if past > percentile => Reason::Spike,
+                    _ => Reason::Percentile,
+                };
                 Decision::Offload { threshold, pages, reason }
             }
         },
-    };
-    (next, Step { decision, best: thresholds.get(best), threshold, working_set, promotions_max })
+    }
 }
 
 /// Returns the reason to hold, the most fundamental first.
@@ -288,10 +337,12 @@ fn best_index(thresholds: &Thresholds, promotions: &Histogram, allowed: Pages) -
     0
 }
 
-/// Returns the index of the K-th percentile of the bests: the smallest index such that at least K of the bests are at or below it.
-fn percentile_index(state: &State, percentile: RatioPpm) -> usize {
+/// Returns the index of the K-th percentile of the bests and of a further one of weight `ahead` above all of them: the smallest
+/// index such that at least K of them are at or below it. If only the further one is, the highest best.
+fn percentile_index(state: &State, percentile: RatioPpm, ahead: u32) -> usize {
     let total: u64 = state.bests.iter().map(|&n| u64::from(n)).sum();
-    let rank = (u128::from(total) * u128::from(percentile.0)).div_ceil(1_000_000).max(1);
+    let rank = (u128::from(total + u64::from(ahead)) * u128::from(percentile.0)).div_ceil(1_000_000);
+    let rank = rank.min(u128::from(total)).max(1);
     let mut cumulative = 0u128;
     for (index, &n) in state.bests.iter().enumerate() {
         cumulative += u128::from(n);
@@ -302,8 +353,10 @@ fn percentile_index(state: &State, percentile: RatioPpm) -> usize {
     THRESHOLDS_MAX
 }
 
+pub mod early;
 mod stored;
 
+pub use early::{Early, Sample, observations_needed};
 pub use stored::PoolSizeError;
 
 #[cfg(test)]

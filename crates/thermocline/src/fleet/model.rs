@@ -243,8 +243,8 @@ fn grid(config: &Config, arguments: &arguments::Model) -> Result<Grid> {
 
 /// The configured limits.
 fn configured(config: &Config) -> Setup {
-    let ColdAge { promotion_rate, half_life, spikes, .. } = config.cold_age;
-    Setup { half_life_ms: millis(half_life), spikes, ..Setup::new(promotion_rate) }
+    let ColdAge { promotion_rate, half_life, spikes, bound, .. } = config.cold_age;
+    Setup { half_life_ms: millis(half_life), spikes, bound, ..Setup::new(promotion_rate) }
 }
 
 /// The configured limits first, then one for each what-if.
@@ -262,6 +262,7 @@ fn setups(config: &Config, arguments: &arguments::Model, basis: &Basis) -> Resul
             minimum_cold_age: Age(scans),
             half_life_ms: limits.half_life.map_or(configured.half_life_ms, millis),
             spikes: limits.spikes.unwrap_or(configured.spikes),
+            bound: limits.bound.unwrap_or(configured.bound),
         });
     }
     Ok(setups)
@@ -310,6 +311,7 @@ impl Question<'_> {
             minimum_age_seconds: (u64::from(setup.minimum_cold_age.0) * self.basis.scan_period_ms) as f64 / 1e3,
             half_life_seconds: ratio(u128::from(setup.half_life_ms), 1_000),
             spikes: setup.spikes,
+            bound: setup.bound,
             configured: self.at(totals, self.configured),
             best: best.map(|total| self.pair(total)),
             front: front::front(totals, &self.objective).into_iter().map(|total| self.pair(total)).collect(),

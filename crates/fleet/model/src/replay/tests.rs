@@ -32,12 +32,12 @@ fn cases() -> impl Strategy<Value = Case> {
         let ks = proptest::collection::vec(0u32..=1_000_000, 1..12);
         let ss = proptest::collection::vec(0u64..20_000_000, 1..6);
         let compressibility = (0u32..=1_000_000, 0u32..=1_000_000);
-        let pool = (prop_oneof![2 => Just(0u64), 1 => 1u64..500_000, 2 => 500_000u64..40_000_000], any::<bool>());
+        let pool = (prop_oneof![2 => Just(0u64), 1 => 1u64..500_000, 2 => 500_000u64..40_000_000], any::<bool>(), any::<bool>());
         (proptest::collection::vec(entry, 0..80), ks, ss, 0u32..200_000, 0u8..40, compressibility, pool).prop_map(
-            move |(entries, ks, ss, rate, minimum, compressibility, (half_life_ms, spikes))| {
+            move |(entries, ks, ss, rate, minimum, compressibility, (half_life_ms, spikes, bound))| {
                 let thresholds = Thresholds::log_spaced(n).unwrap();
                 let grid = Grid::new(ks.into_iter().map(RatioPpm).collect(), ss).unwrap();
-                let setup = Setup { promotion_rate_max: RatioPpm(rate), minimum_cold_age: Age(minimum), half_life_ms, spikes };
+                let setup = Setup { promotion_rate_max: RatioPpm(rate), minimum_cold_age: Age(minimum), half_life_ms, spikes, bound };
                 let mut series = series_of(&thresholds, &entries);
                 series.compressibility =
                     Compressibility { compressible: RatioPpm(compressibility.0), compressed: RatioPpm(compressibility.1) };
@@ -71,14 +71,15 @@ fn folded(thresholds: &Thresholds, first: usize, sums: &[u32]) -> (Thresholds, H
 /// Replays the entries of one pair through the controller of the agent.
 fn agent(case: &Case, percentile: RatioPpm, warmup_ms: u64) -> Vec<Step> {
     let first = case.setup.first(&case.thresholds).unwrap();
-    let Setup { promotion_rate_max, half_life_ms, spikes, .. } = case.setup;
-    let params = Params { promotion_rate_max, percentile, warmup_ms, half_life_ms, spikes };
+    let Setup { promotion_rate_max, half_life_ms, spikes, bound, .. } = case.setup;
+    let params = Params { promotion_rate_max, percentile, warmup_ms, half_life_ms, spikes, bound };
     let mut state = State::default();
     let rows = case.series.rows().map(|row| {
         let (thresholds, cold) = folded(&case.thresholds, first, row.cold);
         let (_, promotions) = folded(&case.thresholds, first, row.promotions);
         let window_ms = u64::from(row.window_ms);
-        let input = Input { job_age_ms: row.age_ms, window_ms, cold, resident: cold, promotions, allowance: None, veto: None };
+        let input =
+            Input { job_age_ms: row.age_ms, window_ms, cold, resident: cold, promotions, allowance: None, sample: None, veto: None };
         let (next, step) = step(&params, &thresholds, &state, &input);
         state = next;
         step

@@ -13,13 +13,16 @@
 //! periods. Those of one job's burst are not independent; for them the limit is `rollout.promotion_max` times the objective. A
 //! bundle under which all periods are beyond the limit passes h with the eighth.
 //!
-//! The history of a young job is too short for its percentile K, whatever the bundle: of n periods, the worst only shows that
-//! about one in n + 1 is worse. A job's promotions count from the period that completes 1 / (1 - K) of them
-//! ([`periods_to_know`]).
+//! The guardrail and the controller use the same bound. With the operator's `cold_age.bound`, a young job exceeds its objective
+//! no more often than an old one, so its periods count from the first on, and a bundle that takes more than the bound allows is
+//! rejected for it. Without it, the history of a young job is too short for its percentile K, whatever the bundle: of n periods,
+//! the worst only shows that about one in n + 1 is worse. A job's promotions then count from the period that completes the
+//! observations that the bound needs ([`observations_needed`]).
 
 use std::collections::BTreeMap;
 
 use config::{ColdAge, Policy, Rollout};
+use policy::cold_age::observations_needed;
 use units::RatioPpm;
 
 use crate::context::guardrail::JobPeriod;
@@ -36,9 +39,6 @@ const WITHIN: u64 = 267;
 /// Evidence that rejects the bundle: `ln(10^8)`.
 const ENOUGH: u64 = 18_421;
 
-/// Upper bound of the periods that a job needs, for percentiles near 100 %.
-const YOUNG_MAX: u64 = 500;
-
 /// The evidence against the bundle in effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
@@ -51,13 +51,6 @@ pub struct Watch {
     stalled: BTreeMap<String, u32>,
     /// Stall of each job, ever, in microseconds.
     stall_us: BTreeMap<String, u64>,
-}
-
-/// Periods with far memory that a job needs before it has evidence about this percentile.
-#[must_use]
-pub fn periods_to_know(percentile: RatioPpm) -> u64 {
-    let rest = 1_000_000_u64.saturating_sub(u64::from(percentile.0));
-    1_000_000_u64.checked_div(rest).unwrap_or(YOUNG_MAX).min(YOUNG_MAX)
 }
 
 /// One period of a job, measured against the operator's own objectives.
@@ -80,7 +73,7 @@ impl Sample {
     /// A period, judged by the operator's objectives for the job's class.
     #[must_use]
     pub fn of(period: &JobPeriod, own: &ColdAge, stall_target: RatioPpm) -> Self {
-        let known = period.periods > periods_to_know(own.percentile);
+        let known = own.bound || period.periods > u64::from(observations_needed(own.percentile));
         let promotions_ppm = period.promotions_ppm.filter(|_| known).and_then(|(rate, in_effect)| match period.policy {
             Policy::ColdAge => Some((rate, u64::from(own.promotion_rate.0))),
             // The objective in effect is proportional to the stall target in effect; the operator's own target replaces that. An
@@ -216,9 +209,26 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_young_until_its_history_covers_its_percentile() {
-        for (percentile, periods) in [(500_000, 2), (980_000, 50), (990_000, 100), (999_000, 500), (1_000_000, 500)] {
-            assert_eq!(periods_to_know(RatioPpm(percentile)), periods, "{percentile} ppm");
+    fn a_young_job_counts_if_the_operators_threshold_is_bounded() {
+        let counts = |bound, percentile, periods| {
+            let own = ColdAge { bound, percentile: RatioPpm(percentile), ..ColdAge::default() };
+            let period = JobPeriod {
+                job: "/a".to_owned(),
+                class: config::Class::Standard,
+                policy: Policy::ColdAge,
+                periods,
+                promotions_ppm: Some((9_000, 8_000)),
+                stall_target: None,
+                far: true,
+                stall_us: 0,
+                elapsed_ms: 60_000,
+            };
+            Sample::of(&period, &own, RatioPpm(1_000)).promotions_ppm
+        };
+        let own = Some((9_000, u64::from(ColdAge::default().promotion_rate.0)));
+        assert_eq!((counts(true, 990_000, 1), counts(true, 1_000_000, 1)), (own, own));
+        for (percentile, periods) in [(500_000, 2), (980_000, 50), (990_000, 100), (1_000_000, 500)] {
+            assert_eq!((counts(false, percentile, periods), counts(false, percentile, periods + 1)), (None, own), "{percentile} ppm");
         }
     }
 

@@ -35,8 +35,16 @@ fn life() -> Vec<Record> {
         counts.add(Age(0), Pages(100_000));
         counts.add(Age(i), Pages(300));
         let cold = Histogram::from_counts(&counts, &thresholds);
-        let input =
-            cold_age::Input { job_age_ms: 60_000, window_ms: 60_000, cold, resident: cold, promotions: cold, allowance: None, veto: None };
+        let input = cold_age::Input {
+            job_age_ms: 60_000,
+            window_ms: 60_000,
+            cold,
+            resident: cold,
+            promotions: cold,
+            allowance: None,
+            sample: None,
+            veto: None,
+        };
         let (next, step) = cold_age::step(&PARAMS, &thresholds, &state, &input);
         state = next;
         records.push(Record::Period(Box::new(PeriodRecord {

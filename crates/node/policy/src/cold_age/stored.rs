@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fading, State};
+use super::{Early, Fading, State};
 use crate::thresholds::THRESHOLDS_MAX;
 
 /// Counters without trailing zeros.
@@ -19,6 +19,20 @@ pub(super) enum Stored {
         half_life_ms: u64,
         /// How often it has passed.
         half_lives: u64,
+    },
+    /// With the measurements of a young history, and with or without decay.
+    Young {
+        /// As above.
+        bests: Vec<u32>,
+        /// The half-life and how often it has passed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        decay: Option<(u64, u64)>,
+        /// Observations by threshold.
+        observations: Vec<u16>,
+        /// The worst of them, in millionths of what the objective permitted.
+        worst_ppm: Vec<u32>,
+        /// Age of the job at the last one.
+        last_ms: u64,
     },
 }
 
@@ -46,23 +60,48 @@ impl TryFrom<Stored> for State {
     type Error = PoolSizeError;
 
     fn try_from(stored: Stored) -> Result<Self, PoolSizeError> {
-        let (list, passed) = match stored {
-            Stored::Alike(list) => (list, None),
-            Stored::Fading { bests, half_life_ms, half_lives } => (bests, Some((half_life_ms, half_lives))),
+        let (list, passed, early) = match stored {
+            // Versions without measurements wrote no more than this; a history that has begun counts as long.
+            Stored::Alike(list) if list.is_empty() => (list, None, Some(Early::default())),
+            Stored::Alike(list) => (list, None, None),
+            Stored::Fading { bests, half_life_ms, half_lives } => (bests, Some((half_life_ms, half_lives)), None),
+            Stored::Young { bests, decay, observations, worst_ppm, last_ms } => {
+                let mut early = Early { last_ms, ..Early::default() };
+                copy(&mut early.observations, &observations)?;
+                copy(&mut early.worst_ppm, &worst_ppm)?;
+                (bests, decay, Some(early))
+            }
         };
-        let mut state = Self { fading: Fading { passed }, ..Self::default() };
-        state.bests.get_mut(..list.len()).ok_or(PoolSizeError(list.len()))?.copy_from_slice(&list);
+        let mut state = Self { fading: Fading { passed }, early, ..Self::default() };
+        copy(&mut state.bests, &list)?;
         Ok(state)
     }
 }
 
+fn copy<T: Copy>(to: &mut [T], from: &[T]) -> Result<(), PoolSizeError> {
+    to.get_mut(..from.len()).ok_or(PoolSizeError(from.len()))?.copy_from_slice(from);
+    Ok(())
+}
+
+/// The numbers without trailing zeros.
+fn used<T: Copy + Default + PartialEq>(numbers: &[T]) -> Vec<T> {
+    let used = numbers.iter().rposition(|&n| n != T::default()).map_or(0, |last| last + 1);
+    numbers[..used].to_vec()
+}
+
 impl From<State> for Stored {
     fn from(state: State) -> Self {
-        let used = state.bests.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
-        let bests = state.bests[..used].to_vec();
-        match state.fading.passed {
-            None => Self::Alike(bests),
-            Some((half_life_ms, half_lives)) => Self::Fading { bests, half_life_ms, half_lives },
+        let bests = used(&state.bests);
+        match (state.early, state.fading.passed) {
+            (Some(early), passed) if !bests.is_empty() || passed.is_some() || early != Early::default() => Self::Young {
+                bests,
+                decay: passed,
+                observations: used(&early.observations),
+                worst_ppm: used(&early.worst_ppm),
+                last_ms: early.last_ms,
+            },
+            (_, None) => Self::Alike(bests),
+            (_, Some((half_life_ms, half_lives))) => Self::Fading { bests, half_life_ms, half_lives },
         }
     }
 }

@@ -20,7 +20,16 @@ fn histogram(pairs: &[(u8, u64)]) -> Histogram {
 /// One minute of a job with a working set of 100,000 pages and as many cold ones: 200 promotions are allowed.
 fn minute(promotions: &[(u8, u64)]) -> Input {
     let cold = histogram(&[(0, 100_000), (255, 100_000)]);
-    Input { job_age_ms: 3_600_000, window_ms: 60_000, cold, resident: cold, promotions: histogram(promotions), allowance: None, veto: None }
+    Input {
+        job_age_ms: 3_600_000,
+        window_ms: 60_000,
+        cold,
+        resident: cold,
+        promotions: histogram(promotions),
+        allowance: None,
+        sample: None,
+        veto: None,
+    }
 }
 
 fn run(params: &Params, inputs: &[Input]) -> Vec<Step> {
@@ -191,7 +200,7 @@ proptest! {
     fn any_input_is_answered(window in any::<u64>(), ws in any::<u64>(), promoted in any::<u64>(), rate in any::<u32>(), k in any::<u32>()) {
         let params = Params::new(RatioPpm(rate), RatioPpm(k), 0);
         let cold = histogram(&[(0, ws), (255, promoted)]);
-        let input = Input { job_age_ms: window, window_ms: window, cold, resident: cold, promotions: cold, allowance: None, veto: None };
+        let input = Input { job_age_ms: window, window_ms: window, cold, resident: cold, promotions: cold, allowance: None, sample: None, veto: None };
         prop_assert_eq!(run(&params, &[input]).len(), 1);
     }
 }
@@ -228,7 +237,7 @@ fn an_allowance_takes_the_place_of_the_rate() {
     counts.add(Age(4), Pages(300));
     let cold = Histogram::from_counts(&counts, &thresholds);
     let best = |allowance| {
-        let input = Input { job_age_ms: 1, window_ms: 60_000, cold, resident: cold, promotions: cold, allowance, veto: None };
+        let input = Input { job_age_ms: 1, window_ms: 60_000, cold, resident: cold, promotions: cold, allowance, sample: None, veto: None };
         step(&PARAMS, &thresholds, &State::default(), &input).1.best
     };
     assert_eq!((best(None), best(Some(Pages(299))), best(Some(Pages(300)))), (Some(Age(5)), Some(Age(5)), Some(Age(1))));
@@ -311,3 +320,5 @@ fn older_journals_and_pools_read_as_they_were_meant() {
     let long = serde_json::to_string(&vec![1; THRESHOLDS_MAX + 2]).unwrap();
     assert!(serde_json::from_str::<State>(&long).is_err());
 }
+
+mod bound;

@@ -48,7 +48,7 @@ pub(crate) struct Model {
     #[arg(long, value_name = "DURATION,...", value_delimiter = ',', value_parser = duration,
         default_value = "0s,5m,10m,20m,30m,1h,2h,4h")]
     pub(crate) warmups: Vec<std::time::Duration>,
-    /// Compare with other limits: promotion_rate=0.5%,minimum_age=240s,half_life=24h,spikes=false; repeatable
+    /// Compare with other limits: promotion_rate=0.5%,minimum_age=240s,half_life=24h,spikes=false,bound=false; repeatable
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = what_if)]
     pub(crate) what_if: Vec<WhatIf>,
     /// The objective: promotions per minute as a share of the working set [default: cold_age.promotion_rate]
@@ -115,6 +115,7 @@ pub(crate) struct WhatIf {
     pub(crate) minimum_age: Option<std::time::Duration>,
     pub(crate) half_life: Option<std::time::Duration>,
     pub(crate) spikes: Option<bool>,
+    pub(crate) bound: Option<bool>,
 }
 
 fn row_groups(text: &str) -> Result<std::ops::Range<u32>, String> {
@@ -131,7 +132,8 @@ fn what_if(text: &str) -> Result<WhatIf, String> {
             "minimum_age" => limits.minimum_age = Some(duration(&value)?),
             "half_life" => limits.half_life = Some(duration(&value)?),
             "spikes" => limits.spikes = Some(value.parse().map_err(|_| "spikes is true or false".to_owned())?),
-            _ => return Err(format!("{key:?} is not known; there are promotion_rate, minimum_age, half_life and spikes")),
+            "bound" => limits.bound = Some(value.parse().map_err(|_| "bound is true or false".to_owned())?),
+            _ => return Err(format!("{key:?} is not known; there are promotion_rate, minimum_age, half_life, spikes and bound")),
         }
     }
     Ok(limits)

@@ -106,6 +106,7 @@ pub(crate) struct Answer {
     /// 0 if past periods do not decay.
     pub(crate) half_life_seconds: f64,
     pub(crate) spikes: bool,
+    pub(crate) bound: bool,
     /// The configured pair.
     pub(crate) configured: Option<Pair>,
     /// The pair that stores most within the objective.

@@ -49,7 +49,8 @@ fn answer(answer: &Answer) -> String {
         text += ", half-life ";
         text += &duration(answer.half_life_seconds);
     }
-    text += if answer.spikes { "\n" } else { ", without spikes\n" };
+    text += if answer.spikes { "" } else { ", without spikes" };
+    text += if answer.bound { "\n" } else { ", without bound\n" };
     let worth = if answer.front.iter().any(|pair| pair.saved_worth.is_some()) { "worth" } else { "" };
     let headings = ["K", "S", "stored", "coverage", "saved", "of memory", "rate", "of all", "on", worth];
     text += &line("", &headings.map(ToOwned::to_owned));

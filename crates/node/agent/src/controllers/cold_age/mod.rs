@@ -187,6 +187,7 @@ impl Controller for ColdAge {
             resident: Histogram::from_counts(&resident, &self.thresholds),
             promotions,
             allowance,
+            sample: None,
             veto,
         })
     }

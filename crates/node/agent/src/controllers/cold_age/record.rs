@@ -100,6 +100,7 @@ impl Period {
             Decision::Offload { threshold, pages, reason } => {
                 let rule = match reason {
                     Reason::Percentile => "the percentile of past best thresholds",
+                    Reason::ShortHistory => "the youngest one that leaves a margin for the short history",
                     Reason::Spike => "the last period's best, above the percentile: promotions spiked",
                 };
                 let bytes = pages.to_bytes(page);
@@ -114,6 +115,9 @@ impl Period {
             Hold::NoHistory => "hold: no scan has covered this job yet".to_owned(),
             Hold::WarmingUp => format!("hold: warming up, seen for {} s; the best so far is {best}", self.job_age_ms / 1000),
             Hold::NoThresholdQualifies => "hold: even the oldest pages are promoted more often than the objective allows".to_owned(),
+            Hold::ShortHistory => {
+                format!("hold: the history is too short for a threshold that would meet the objective; this period's best was {best}")
+            }
             Hold::NothingCold => {
                 format!("hold: nothing resident has been idle for {}", self.step.threshold.map_or_else(String::new, seconds))
             }
