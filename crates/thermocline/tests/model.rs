@@ -38,8 +38,10 @@ fn a_generated_fleet_gives_a_front_and_says_that_it_is_generated() {
         0,
         &["P 0.2%/min, minimum age 120 s", "P 0.5%/min, minimum age 240 s"],
     );
-    let (set, what_if) =
-        (["--set", "cold_age.half_life=6h"], ["--what-if", "spikes=false", "--what-if", "half_life=0s", "--what-if", "bound=false"]);
+    let (set, what_if) = (
+        ["--set", "cold_age.half_life=6h", "--set", "cold_age.percentile=90%"],
+        ["--what-if", "spikes=false", "--what-if", "half_life=0s", "--what-if", "bound=false"],
+    );
     let output = check(
         &with(&[&set[..], &what_if[..]].concat()),
         0,
@@ -48,7 +50,7 @@ fn a_generated_fleet_gives_a_front_and_says_that_it_is_generated() {
     // Forgetting, spikes and the bound each change what the same pair comes to; what-if takes the rest from the configuration.
     let configured: Vec<&str> = output.lines().filter(|line| line.starts_with("configured")).collect();
     assert!(configured.len() == 4 && configured[1..].iter().all(|other| *other != configured[0]), "{output}");
-    assert!(output.ends_with('\n') && check(&with(&[]), 0, &[configured[2]]).contains("minimum age 120 s\n"), "{output}");
+    assert!(output.ends_with('\n') && check(&with(&set[2..]), 0, &[configured[2]]).contains("minimum age 120 s\n"), "{output}");
     check(&with(&["--by", "class", "--objective", "1%", "--dram-price-per-gib", "3.50"]), 0, &["sidecar, fleet's best", "worth"]);
     check(&with(&["--objective", "100%", "--threads", "1"]), 0, &["at or below 100%/min"]);
 }
