@@ -108,6 +108,7 @@ fn period(name: &str, at: u64, period: &Period) -> Record {
             resident,
             promotions: Histogram::empty(&thresholds()),
             allowance: None,
+            sample: None,
             veto: period.veto,
         },
         step: cold_age::Step { decision, best: threshold, threshold, working_set: pages(10), promotions_max: Pages::ZERO },
