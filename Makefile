@@ -125,6 +125,14 @@ bench-model: toolchain ## the fleet model against reading the same memory, and n
 bench-pool: toolchain ## the pooling simulator against its queue alone, the pool manager under load; figures in target/bench/pool.json
 	cargo run --release --locked -p thermocline-bench -- --pool --runs 7 --out target/bench/pool.json
 
+# The bar of the objective is 1000000 job-days, which take 15 minutes of two cores.
+JOB_DAYS ?= 20000
+
+.PHONY: simulate-objective
+simulate-objective: toolchain ## periods over the objective from a job's first minute on: JOB_DAYS= of generated jobs, the golden journal, TRACE=FILE; target/simulate/objective.json
+	cargo run --release --locked -p thermocline-bench -- --objective $(JOB_DAYS) $(if $(TRACE),--trace $(TRACE)) \
+		--journal crates/node/agent/tests/journal-6.12-idle.jsonl --out target/simulate/objective.json
+
 .PHONY: reproduce-tuner
 reproduce-tuner: toolchain venv-tune ## hand-tuned against autotuned on generated fleets; figures in target/reproduce/tuner.json
 	cargo build --release --locked -p thermocline

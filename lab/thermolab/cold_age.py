@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import node
+from . import node, pairs
 from .guest import Guest
 from .services import Service
 
@@ -32,12 +32,11 @@ class Plan:
     settle_seconds: int = 100
     """Seconds from the agent's start to the first judged period.
 
-    With a short history the threshold is the highest best threshold so far. The n-th period sets a new maximum with
-    probability 1/n, and each new maximum is a period that exceeds the objective.
+    With a short history the threshold leaves a margin, and more memory is offloaded as it grows.
     """
     judged_seconds: int = 400
     pairs: int = 2
-    """Closed-loop runs with far memory, each followed by one without."""
+    """Closed-loop runs with far memory, each beside one without."""
     requests: int = 40_000
     """Requests of one closed-loop run."""
 
@@ -117,23 +116,29 @@ class Experiment:
         return Outcome(figures, periods, load_lines, begins)
 
     def _pairs(self, agent: node.Agent, threshold_seconds: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Runs with and without far memory alternately, so that changes of the host's speed affect both alike.
+        """Runs with and without far memory in the order ABBA, so that changes of the host's speed affect both alike.
 
         For the runs without, the agent is stopped by SIGSTOP and all memory is swapped in.
         """
-        with_far, without = [], []
+        runs: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+        far = True
         for pair in range(self.plan.pairs):
-            if pair > 0:
-                # Runs under load: otherwise the hot keys would become cold too during the wait.
-                load = self._start_load(int(threshold_seconds) + 15)
-                self.guest.wait_exit(load, timeout_s=threshold_seconds + 120)
-            with_far.append(self._closed_loop("with far memory"))
-            self.guest.kill(agent.pid, signal.SIGSTOP)
-            self.guest.run(["busybox", "swapoff", SWAP_DEVICE], timeout_s=300)
-            without.append(self._closed_loop("without far memory"))
+            for wanted in (True, False) if pair % 2 == 0 else (False, True):
+                if wanted and not far:
+                    self.guest.run(["busybox", "swapon", SWAP_DEVICE])
+                    self.guest.kill(agent.pid, signal.SIGCONT)
+                    # Runs under load: otherwise the hot keys would become cold too during the wait.
+                    load = self._start_load(int(threshold_seconds) + 15)
+                    self.guest.wait_exit(load, timeout_s=threshold_seconds + 120)
+                if far and not wanted:
+                    self.guest.kill(agent.pid, signal.SIGSTOP)
+                    self.guest.run(["busybox", "swapoff", SWAP_DEVICE], timeout_s=300)
+                far = wanted
+                runs[not wanted].append(self._closed_loop("with far memory" if wanted else "without far memory"))
+        if not far:
             self.guest.run(["busybox", "swapon", SWAP_DEVICE])
             self.guest.kill(agent.pid, signal.SIGCONT)
-        return with_far, without
+        return runs
 
     def _now_ms(self) -> int:
         return int(float(self.guest.run(["date", "+%s.%N"]).stdout) * 1000)
@@ -194,18 +199,33 @@ class Experiment:
 
 def _rates(judged: Sequence[dict[str, Any]], job: dict[str, Any]) -> dict[str, Any]:
     rates = node.promotion_rates(judged)
+    objective = job["slo_ratio_per_min"]
     return {
         "promotion_rate_p98_ratio_per_min": node.percentile(rates, 0.98),
+        "promotion_rate_max_ratio_per_min": max(rates, default=0.0),
         "promotion_rate_median_ratio_per_min": statistics.median(rates) if rates else 0.0,
         "promotion_periods": len(rates),
-        "slo_ratio_per_min": job["slo_ratio_per_min"],
+        "promotion_periods_over": sum(rate > objective for rate in rates),
+        "slo_ratio_per_min": objective,
     }
 
 
 def _ratios(without: Sequence[dict[str, Any]], with_far: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    def ratio(figure: str) -> float:
-        with_median = statistics.median(float(r[figure]) for r in with_far)
-        return with_median / statistics.median(float(r[figure]) for r in without)
+    def ratio(figure: str) -> pairs.Ratio:
+        return pairs.ratio([float(run[figure]) for run in with_far], [float(run[figure]) for run in without])
 
-    errors = sum(run["errors"] + run["misses"] for run in [*without, *with_far])
-    return {"throughput_ratio": ratio("ops_per_s"), "latency_p99_ratio": ratio("p99_us"), "load_errors": errors}
+    throughput, latency = ratio("ops_per_s"), ratio("p99_us")
+    figures: dict[str, Any] = {
+        "throughput_ratio": throughput.value,
+        "latency_p99_ratio": latency.value,
+        "throughput_pairs": len(with_far),
+        "load_errors": sum(run["errors"] + run["misses"] for run in [*without, *with_far]),
+    }
+    if len(with_far) > 1:
+        figures |= {
+            "throughput_ratio_low": throughput.low,
+            "throughput_ratio_high": throughput.high,
+            "latency_p99_ratio_low": latency.low,
+            "latency_p99_ratio_high": latency.high,
+        }
+    return figures

@@ -19,6 +19,7 @@ mod ledgers;
 mod machine;
 mod measure;
 mod models;
+mod objective;
 mod pages;
 mod pools;
 mod predictions;
@@ -47,6 +48,15 @@ struct Arguments {
     /// Measure the effect of summing several periods into an entry instead, on this journal and on a generated fleet
     #[arg(long, value_name = "JOURNAL", conflicts_with = "model")]
     resolution: Option<PathBuf>,
+    /// Simulate the objective of the cold-age controller for this many days of generated jobs instead
+    #[arg(long, value_name = "JOB_DAYS", conflicts_with_all = ["model", "pool", "resolution"], value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    objective: Option<u64>,
+    /// A trace file to simulate as well; repeatable
+    #[arg(long, value_name = "FILE", requires = "objective")]
+    trace: Vec<PathBuf>,
+    /// A journal to simulate as well; repeatable
+    #[arg(long, value_name = "FILE", requires = "objective")]
+    journal: Vec<PathBuf>,
     /// Runs of each benchmark; with an odd number the median is one of them
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1001))]
     runs: u32,
@@ -56,6 +66,7 @@ fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let effort = Effort { runs: arguments.runs };
     let json = match &arguments.resolution {
+        None if arguments.objective.is_some() => Some(serde_json::to_string_pretty(&objective::simulate(&arguments.sources())?)?),
         Some(journal) => Some(serde_json::to_string_pretty(&resolution::bench(journal)?)?),
         None if arguments.model => Some(serde_json::to_string_pretty(&models::bench(machine::describe()?, effort)?)?),
         None if arguments.pool => Some(serde_json::to_string_pretty(&pool(effort, &arguments.out)?)?),
@@ -79,6 +90,12 @@ fn main() -> Result<ExitCode> {
         eprintln!("{line}");
     }
     Ok(if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Arguments {
+    fn sources(&self) -> objective::Sources<'_> {
+        objective::Sources { job_days: self.objective.unwrap_or(1), traces: &self.trace, journals: &self.journal }
+    }
 }
 
 /// Figures of `make bench-pool`.

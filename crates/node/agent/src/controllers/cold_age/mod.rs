@@ -3,7 +3,7 @@
 //! Every job has this controller: where another policy decides, it holds and keeps learning.
 
 use config::{Config, Policy as Named};
-use policy::cold_age::{self, Decision, Params, State, Step};
+use policy::cold_age::{self, Decision, Params, Sample, State, Step};
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
 use units::{Age, Bytes, Pages};
@@ -178,6 +178,8 @@ impl Controller for ColdAge {
         let promotions = Histogram::from_counts(promotions, &self.thresholds);
         let allowance = job.signals.stall.map(|stall| cold_age::allowance(stall.target, window_ms, stall.cost_us(tier_us)));
         let resident = job.scan.as_ref().map(|scan| scan.resident.clone()).unwrap_or_default();
+        let points = job.scan.as_ref().and_then(|scan| scan.sample.as_ref()).map(|sample| sample.points);
+        let sample = points.map(|pages| Sample { pages, of: resident.total() });
         let mut cold = resident.clone();
         cold.merge(job.far.counts());
         Ok(cold_age::Input {
@@ -187,7 +189,7 @@ impl Controller for ColdAge {
             resident: Histogram::from_counts(&resident, &self.thresholds),
             promotions,
             allowance,
-            sample: None,
+            sample,
             veto,
         })
     }
