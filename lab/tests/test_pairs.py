@@ -22,7 +22,7 @@ def test_two_discordant_pairs_show_nothing() -> None:
 
 
 def test_the_interval_contains_the_ratio_in_95_of_100_cases() -> None:
-    source = random.Random(5)
+    source = random.Random(5)  # noqa: S311 - a test
     inside = 0
     for _ in range(2000):
         with_far = [0.95 * math.exp(source.gauss(0, 0.2)) for _ in range(6)]

@@ -24,8 +24,8 @@ class Ratio:
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
     """Returns the geometric mean of the pairs' ratios; one pair has no interval and gets an infinite one.
 
-    Logarithms are averaged because a ratio and its inverse are the same deviation. The interval is Student's, over pairs:
-    what disturbs both runs of a pair alike cancels.
+    Logarithms are averaged because a ratio and its inverse are the same deviation. The interval is Student's, over
+    pairs: what disturbs both runs of a pair alike cancels.
 
     Raises:
         ValueError: there is no pair, a run has no partner, or a value is not positive.

@@ -5,7 +5,7 @@
 //! A period is over its objective if the accesses at or above that threshold exceed what the objective permits in it. Only
 //! periods with a threshold in effect count.
 //!
-//! An agent that starts to observe a job knows no ages: a page that was idle before looks as old as the observation. So ages
+//! An agent that starts to observe a job knows no ages: a page that was idle before has the age of the observation. So ages
 //! beyond the time observed are removed from generated and recorded traces (not from journals, whose ages an agent measured).
 //!
 //! Each fourth job of a machine continues the history of the job before it: its behaviour changes in a step, to that of another
