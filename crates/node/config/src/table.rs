@@ -48,6 +48,8 @@ settings::tables! {
             "The maximum number of jobs. Further cgroups become jobs when others end.";
         sample_points: u32 = Unit::Count, "16384" in "256" ..= "1000000",
             "The maximum number of pages that tracker `sampled` watches at once on the machine. More pages make ages and promotion rates more exact; each costs about a microsecond of CPU time per scan.";
+        manage_damon_stat: bool = Unit::Bool, "false",
+            "Whether `damon_stat`, which Debian enables on Linux 7.2, is switched off while the agent runs, so that tracker `sampled` can use DAMON. Restored on exit. If false, `auto` uses `lru_gen` while `damon_stat` runs.";
         damon_regions_max: u32 = Unit::Count, "4096" in "10" ..= "100000",
             "The maximum number of regions that DAMON splits one process into. More regions are more exact and use more CPU time.";
         damon_processes_max: u32 = Unit::Count, "64" in "1" ..= "4096",

@@ -85,12 +85,13 @@ impl Agent {
         let rules = Rules::new(&config)?;
         let thresholds = Thresholds::log_spaced(usize::try_from(config.cold_age.thresholds).unwrap_or(0))?;
         let cgroups = CgroupRoot::probe(&roots)?;
-        let offer = Offer::probe(&roots);
         let (lock, mut undo) = lock(&config)?;
-        let left_behind = restore_left(&roots, &cgroups, &mut undo);
-        // A dead agent's kdamonds may have made DAMON busy.
-        let offer = if left_behind.is_empty() { offer } else { Offer::probe(&roots) };
-        let mut offer = offer;
+        let mut left_behind = restore_left(&roots, &cgroups, &mut undo);
+        if config.agent.manage_damon_stat && !options.dry_run {
+            left_behind.extend(stop_damon_stat(&roots, &mut undo));
+        }
+        // Probed only now: a dead agent's kdamonds, or damon_stat, may have made DAMON busy.
+        let mut offer = Offer::probe(&roots);
         if rules.name(Policy::Slowdown) {
             // Access rates are sampled by DAMON too, and the machine has one DAMON.
             offer.exclude(Kind::Sampled);
@@ -217,6 +218,19 @@ fn pacing(config: &Config, clock: &Clock) -> Pacing {
     }
 }
 
+/// Switches `damon_stat` off until the agent ends. Returns what was done, in words.
+fn stop_damon_stat(roots: &Roots, undo: &mut UndoLog) -> Option<String> {
+    let file = roots.sys.join("module/damon_stat/parameters/enabled");
+    let enabled = std::fs::read_to_string(&file).ok()?;
+    if enabled.trim() != "Y" {
+        return None;
+    }
+    Some(match undo.set(&file, "N") {
+        Ok(()) => "damon_stat is off while the agent runs: agent.manage_damon_stat is true".to_owned(),
+        Err(error) => format!("agent.manage_damon_stat: {}: {error}", file.display()),
+    })
+}
+
 fn restore_left(roots: &Roots, cgroups: &CgroupRoot, undo: &mut UndoLog) -> Vec<String> {
     let mut done = slow_node::promote_placed(cgroups, undo, None);
     let targets = undo.kdamond_targets().to_vec();
@@ -260,4 +274,26 @@ fn file_error(path: &Path, source: std::io::Error) -> Error {
 fn describe(error: &kernel::Error) -> Error {
     let what = error.to_string();
     Error::Kernel(kernel::Error::Unsupported { what, remedy: "or set agent.tracker to \"auto\"".to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damon_stat_is_stopped_and_restored() {
+        let directory = tempfile::tempdir().unwrap();
+        let roots = Roots::under(directory.path());
+        let file = roots.sys.join("module/damon_stat/parameters/enabled");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let mut undo = UndoLog::open(directory.path().join("undo.json")).unwrap();
+        assert_eq!(stop_damon_stat(&roots, &mut undo), None, "this kernel does not have it");
+        std::fs::write(&file, "N\n").unwrap();
+        assert_eq!(stop_damon_stat(&roots, &mut undo), None, "it is off");
+        std::fs::write(&file, "Y\n").unwrap();
+        assert!(stop_damon_stat(&roots, &mut undo).unwrap().contains("agent.manage_damon_stat"));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "N");
+        assert!(undo.restore_all().iter().all(|(_, outcome)| *outcome == Restored::Done));
+        assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "Y");
+    }
 }
