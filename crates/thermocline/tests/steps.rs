@@ -84,7 +84,7 @@ fn traced(at: &Path, rollout: &str, from_unix_ms: u64, share_ppm: u32, stall: f6
     for machine in 0..40u64 {
         let name = format!("m{machine:02}");
         let place = place_ppm(rollout, &name);
-        let treated = place < share_ppm.min(600_000);
+        let treated = place.0 < share_ppm.min(600_000);
         let mut writer = Writer::create(&at.join(format!("traces/machine={name}/{from_unix_ms}.parquet")), basis).unwrap();
         for entry in 0..6 {
             let own = 0.01 + 0.0001 * ((machine * 7 + entry * 3) % 11) as f64;
@@ -188,7 +188,7 @@ fn generated(at: &Path) {
         let read = trace::Trace::open(store.fetch(&object.path).unwrap().path()).unwrap();
         let mut writer = Writer::create(&at.join("changed").join(&object.path), *read.basis()).unwrap();
         for mut entry in read.rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()) {
-            let share = if place_ppm("s", &entry.id.machine) < 500_000 { 30 } else { 40 };
+            let share = if place_ppm("s", &entry.id.machine).0 < 500_000 { 30 } else { 40 };
             let cold: u64 = entry.cold_pages.iter().skip(1).sum();
             entry.figures.zswap_stored_bytes = cold * 4096 * share / 100;
             writer.push(&entry).unwrap();

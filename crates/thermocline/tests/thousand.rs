@@ -16,19 +16,20 @@ use agent::view::View;
 use agent::{Agent, Message, Options};
 use config::{Arm, Bundle, Config, Poll};
 use kernel::Roots;
-use rollout::assignment::{ALL_PPM, Assignment, SCHEMA};
+use rollout::assignment::{Assignment, SCHEMA};
 use rollout::follow::{Follow, Follower, Settings};
 use rollout::keys;
 use rollout::repository::{Change, Operator, Validity};
 use store::Store;
 use trace::Trace;
+use units::RatioPpm;
 
 const AGENTS: usize = 1_000;
 const POLL: Duration = Duration::from_secs(20);
 /// What a poll stands for.
 const POLLS_PER_HOUR: f64 = 12.0;
-const CONTROL_PPM: u32 = 50_000;
-const CANARY_PPM: u32 = 10_000;
+const CONTROL_PPM: RatioPpm = RatioPpm(50_000);
+const CANARY_PPM: RatioPpm = RatioPpm(10_000);
 const FRAMES: usize = 64;
 /// `KPF_LRU` and `KPF_SWAPBACKED` of `include/uapi/linux/kernel-page-flags.h`.
 const LRU_ANONYMOUS: u64 = 1 << 5 | 1 << 14;
@@ -160,7 +161,7 @@ impl Publisher {
         Self(operator)
     }
 
-    fn assign(&self, stage: &str, share_ppm: u32) {
+    fn assign(&self, stage: &str, share_ppm: RatioPpm) {
         let (rollout, stage) = ("r".to_owned(), stage.to_owned());
         let (bundle, previous, clusters) = (Some(2), Some(1), Vec::new());
         let assignment =
@@ -209,7 +210,7 @@ fn a_thousand_agents_follow_a_rollout() {
     let (canary, more_requests, more_polls) = survey(&agents);
     #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
     let per_hour = (more_requests - requests) as f64 / (more_polls - polls) as f64 * POLLS_PER_HOUR;
-    publisher.assign("fleet", ALL_PPM);
+    publisher.assign("fleet", RatioPpm::ONE);
     let controls = canary.iter().filter(|((arm, _), _)| *arm == Some(Arm::Control)).map(|(_, agents)| agents).sum::<usize>();
     let on_two = |following: &Following| following.get(&(Some(Arm::Bundle), 2)).copied().unwrap_or(0);
     until(&agents, "fleet", |following| on_two(following) == AGENTS - controls);

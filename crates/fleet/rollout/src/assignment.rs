@@ -18,14 +18,12 @@
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
+use units::RatioPpm;
 
 use crate::error::{Error, Result};
 
 /// Version of this value. Readers reject any other.
 pub const SCHEMA: u32 = 1;
-
-/// The whole fleet, in millionths.
-pub const ALL_PPM: u32 = 1_000_000;
 
 /// Maximum length of a rollout's id and of a stage's or cluster's name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
@@ -47,10 +45,10 @@ pub struct Assignment {
     pub previous: Option<u64>,
     /// Name of the stage, for display.
     pub stage: String,
-    /// Share of machines that follow the bundle, in millionths of the machines in the included clusters.
-    pub share_ppm: u32,
-    /// Share of machines in the control group, in millionths.
-    pub control_ppm: u32,
+    /// Share of machines that follow the bundle, of the machines in the included clusters.
+    pub share_ppm: RatioPpm,
+    /// Share of machines in the control group.
+    pub control_ppm: RatioPpm,
     /// Clusters whose machines take part; an empty list means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<String>,
@@ -104,8 +102,8 @@ impl Assignment {
             }
         }
         for (what, share) in [("share_ppm", self.share_ppm), ("control_ppm", self.control_ppm)] {
-            if share > ALL_PPM {
-                problems.push(format!("{what} is {share}, more than {ALL_PPM}"));
+            if share > RatioPpm::ONE {
+                problems.push(format!("{what} is {}, more than {}", share.0, RatioPpm::ONE.0));
             }
         }
         if self.clusters.len() > CLUSTERS_MAX {
@@ -136,7 +134,7 @@ impl Assignment {
 #[must_use]
 pub fn assigned(assignment: &Assignment, machine: &str, cluster: &str) -> Group {
     let place = place_ppm(&assignment.rollout, machine);
-    let free = ALL_PPM.saturating_sub(assignment.control_ppm);
+    let free = RatioPpm(RatioPpm::ONE.0.saturating_sub(assignment.control_ppm.0));
     let included = assignment.clusters.is_empty() || assignment.clusters.iter().any(|name| name == cluster);
     match assignment.bundle {
         _ if place >= free => Group::Control,
@@ -145,13 +143,14 @@ pub fn assigned(assignment: &Assignment, machine: &str, cluster: &str) -> Group 
     }
 }
 
-/// Returns a machine's place in a rollout, from 0 to 999,999: the first 64 bits of a SHA-256, scaled. All places have
+/// Returns a machine's place in a rollout, from 0 to 999,999 millionths: the first 64 bits of a SHA-256, scaled. All places have
 /// the same number of hashes, within one in 1.8e13.
 #[must_use]
-pub fn place_ppm(rollout: &str, machine: &str) -> u32 {
+pub fn place_ppm(rollout: &str, machine: &str) -> RatioPpm {
     let hash = digest(&SHA256, [rollout.as_bytes(), b"\0", machine.as_bytes()].concat().as_slice());
     let head = hash.as_ref().iter().take(8).fold(0u64, |sum, &byte| sum << 8 | u64::from(byte));
-    u32::try_from((u128::from(head) * u128::from(ALL_PPM)) >> 64).unwrap_or(ALL_PPM - 1)
+    let all = RatioPpm::ONE.0;
+    RatioPpm(u32::try_from((u128::from(head) * u128::from(all)) >> 64).unwrap_or(all - 1))
 }
 
 #[cfg(test)]
@@ -160,6 +159,8 @@ mod tests {
 
     use super::*;
 
+    const ALL_PPM: u32 = RatioPpm::ONE.0;
+
     fn assignment(rollout: &str, share_ppm: u32, control_ppm: u32) -> Assignment {
         Assignment {
             schema: SCHEMA,
@@ -167,8 +168,8 @@ mod tests {
             bundle: Some(7),
             previous: Some(3),
             stage: "canary".to_owned(),
-            share_ppm,
-            control_ppm,
+            share_ppm: RatioPpm(share_ppm),
+            control_ppm: RatioPpm(control_ppm),
             clusters: vec!["a".to_owned(), "b".to_owned()],
             pinned: false,
         }
@@ -186,7 +187,7 @@ mod tests {
         #[test]
         fn the_control_group_never_follows_the_bundle(machine in ".{0,30}", share in 0..=ALL_PPM, control in 0..=ALL_PPM) {
             let group = assigned(&assignment("r", share, control), &machine, "b");
-            prop_assert_eq!(group == Group::Control, place_ppm("r", &machine) >= ALL_PPM - control);
+            prop_assert_eq!(group == Group::Control, place_ppm("r", &machine).0 >= ALL_PPM - control);
         }
 
         #[test]
@@ -238,7 +239,7 @@ mod tests {
     fn places_do_not_change_between_versions() {
         // Computed once with sha256sum: a change would move every machine of a running rollout.
         for (rollout, machine, expected) in [("r", "m1", 693_189), ("r", "m2", 108_879)] {
-            assert_eq!(place_ppm(rollout, machine), expected, "{rollout} {machine}");
+            assert_eq!(place_ppm(rollout, machine), RatioPpm(expected), "{rollout} {machine}");
         }
     }
 
@@ -252,7 +253,10 @@ mod tests {
             assert!(pieces.iter().all(|piece| error.contains(piece)), "{error}");
         };
         check(|a| a.schema = 2, &["schema 2", "knows 1"]);
-        check(|a| (a.share_ppm, a.control_ppm) = (1_000_001, 2_000_000), &["share_ppm is 1000001", "control_ppm is 2000000"]);
+        check(
+            |a| (a.share_ppm, a.control_ppm) = (RatioPpm(1_000_001), RatioPpm(2_000_000)),
+            &["share_ppm is 1000001", "control_ppm is 2000000"],
+        );
         check(|a| (a.rollout, a.stage) = (String::new(), "x".repeat(200)), &["rollout must", "stage must"]);
         check(|a| a.clusters.push("\n".to_owned()), &["not a valid cluster name"]);
         check(|a| a.previous = Some(0), &["begin with 1"]);

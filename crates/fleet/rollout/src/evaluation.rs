@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use units::{Millis, UnixMillis};
+
 use crate::assignment::{Group, assigned};
 use crate::evidence::{EntryRef, Evidence, MachineId, Slot};
 use crate::guard::{Failure, MachineEvidence, Side, Values, Watched, judge};
@@ -18,23 +20,23 @@ const SETTLING: usize = 1;
 /// Since the evidence of the stage counts.
 const SINCE: usize = 2;
 
-/// Returns the time from which the evidence of the current stage counts, in milliseconds of Unix time.
+/// Returns the time from which the evidence of the current stage counts.
 #[must_use]
-pub fn evidence_start(plan: &Plan, state: &State) -> u64 {
-    state.since_unix_ms.saturating_add(plan.settle_ms)
+pub fn evidence_start(plan: &Plan, state: &State) -> UnixMillis {
+    state.since_unix_ms + plan.settle_ms
 }
 
-/// Returns the start of the baseline period before the rollout, in milliseconds of Unix time.
+/// Returns the start of the baseline period before the rollout.
 #[must_use]
-pub fn baseline_start(plan: &Plan, state: &State) -> u64 {
-    state.started_unix_ms.saturating_sub(plan.baseline_ms)
+pub fn baseline_start(plan: &Plan, state: &State) -> UnixMillis {
+    state.started_unix_ms - plan.baseline_ms
 }
 
 /// Returns the slot of an entry. Entries between the start of the rollout and its current stage have none: some of the
 /// machines had the bundle then.
 #[must_use]
 pub fn slot(plan: &Plan, state: &State, entry: &EntryRef) -> Option<usize> {
-    let start = entry.figures.start_unix_ms;
+    let start = UnixMillis(entry.figures.start_unix_ms);
     if start >= evidence_start(plan, state) {
         Some(SINCE)
     } else if start >= state.since_unix_ms {
@@ -60,15 +62,14 @@ pub fn evaluate(plan: &Plan, state: &State, evidence: &Evidence, values: &BTreeM
         }
     });
     let participants: Vec<Participant> = participants.collect();
-    let frontier = [Side::Control, Side::Treated].iter().map(|&side| median_last(&participants, side)).max().unwrap_or(0);
+    let frontier = [Side::Control, Side::Treated].iter().map(|&side| median_last(&participants, side)).max().unwrap_or_default();
     // A machine that was silent before the stage began does not count.
-    let alive = |participant: &&Participant| participant.last() >= state.since_unix_ms.saturating_sub(plan.silence_ms);
+    let alive = |participant: &&Participant| participant.last() >= state.since_unix_ms - plan.silence_ms;
     let participants: Vec<&Participant> = participants.iter().filter(alive).collect();
     let machines: Vec<MachineEvidence> = participants.iter().map(|participant| participant.evidence(plan, state, frontier)).collect();
 
-    let covered_ms = frontier.saturating_sub(evidence_start(plan, state));
-    #[expect(clippy::cast_precision_loss, reason = "milliseconds of a rollout")]
-    let elapsed = covered_ms as f64 / stage.least_ms.max(1) as f64;
+    let covered_ms = frontier.since(evidence_start(plan, state));
+    let elapsed = covered_ms.as_f64() / stage.least_ms.max(Millis(1)).as_f64();
     let test = SequentialTest { alpha: plan.alpha(), elapsed };
     let judgements = plan.guards.iter().map(|guard| {
         let missing = || Err("it was not sent".to_owned());
@@ -100,8 +101,8 @@ struct Participant<'a> {
 
 impl<'a> Participant<'a> {
     /// Returns the end of its last entry.
-    fn last(&self) -> u64 {
-        [self.before, self.settling, self.since].iter().map(|slot| slot.last_unix_ms).max().unwrap_or(0)
+    fn last(&self) -> UnixMillis {
+        [self.before, self.settling, self.since].iter().map(|slot| slot.last_unix_ms).max().unwrap_or_default()
     }
 
     /// Returns whether the bundle was in effect on the machine at any time of the stage.
@@ -109,10 +110,10 @@ impl<'a> Participant<'a> {
         self.settling.bundles.contains(&bundle) || self.since.bundles.contains(&bundle)
     }
 
-    fn evidence(&self, plan: &Plan, state: &State, frontier: u64) -> MachineEvidence<'a> {
+    fn evidence(&self, plan: &Plan, state: &State, frontier: UnixMillis) -> MachineEvidence<'a> {
         let started = |slot: &Slot| slot.starts_unix_ms.iter().any(|&start| start >= state.since_unix_ms);
         let latest = self.settling.latest_bundle.max(self.since.latest_bundle);
-        let failure = if self.last() < frontier.saturating_sub(plan.silence_ms) {
+        let failure = if self.last() < frontier - plan.silence_ms {
             Some(Failure::Silent)
         } else if self.side == Side::Treated && self.had_bundle(state.bundle) && latest.1 != state.bundle {
             Some(Failure::Reverted)
@@ -127,8 +128,8 @@ impl<'a> Participant<'a> {
 
 /// Returns the median of the ends of the last entries of a side's machines. A few early or late machines do not move
 /// it, and a side that is silent as a whole does not delay the other.
-fn median_last(participants: &[Participant], side: Side) -> u64 {
-    let mut lasts: Vec<u64> = participants.iter().filter(|participant| participant.side == side).map(Participant::last).collect();
+fn median_last(participants: &[Participant], side: Side) -> UnixMillis {
+    let mut lasts: Vec<UnixMillis> = participants.iter().filter(|participant| participant.side == side).map(Participant::last).collect();
     lasts.sort_unstable();
-    lasts.get(lasts.len() / 2).copied().unwrap_or(0)
+    lasts.get(lasts.len() / 2).copied().unwrap_or_default()
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use store::{Object, Store};
 use trace::check::{self, Kind};
 use trace::{Basis, Figures, JobId, Rows, Trace, calendar};
+use units::{Millis, UnixMillis};
 
 use crate::error::{Error, Result};
 use crate::metric::Sums;
@@ -47,10 +48,10 @@ pub struct Selection<'a> {
     pub slots: usize,
     /// Returns the slot of an entry, if any.
     pub slot: &'a (dyn Fn(&EntryRef) -> Option<usize> + Sync),
-    /// Entries that begin before this time, in milliseconds of Unix time, are skipped.
-    pub from_unix_ms: u64,
-    /// Entries that begin at or after this time, in milliseconds of Unix time, are skipped.
-    pub until_unix_ms: u64,
+    /// Entries that begin before this time are skipped.
+    pub from_unix_ms: UnixMillis,
+    /// Entries that begin at or after this time are skipped.
+    pub until_unix_ms: UnixMillis,
     /// The objective of the promotion rate: per minute, as a share of the working set.
     pub objective: f64,
 }
@@ -62,30 +63,30 @@ pub struct Slot {
     pub entries: u64,
     /// Sums of their figures.
     pub sums: Sums,
-    /// Start of the first entry, in milliseconds of Unix time.
-    pub first_unix_ms: u64,
-    /// End of the last entry, in milliseconds of Unix time.
-    pub last_unix_ms: u64,
+    /// Start of the first entry.
+    pub first_unix_ms: UnixMillis,
+    /// End of the last entry.
+    pub last_unix_ms: UnixMillis,
     /// Start times of the agents that wrote the entries.
-    pub starts_unix_ms: BTreeSet<u64>,
+    pub starts_unix_ms: BTreeSet<UnixMillis>,
     /// Bundles in effect at the ends of the entries; 0 is none.
     pub bundles: BTreeSet<u64>,
     /// Start of the latest entry, and the bundle in effect at its end.
-    pub latest_bundle: (u64, u64),
+    pub latest_bundle: (UnixMillis, u64),
 }
 
 impl Slot {
     fn add(&mut self, rows: &Rows, row: usize, figures: &Figures, basis: &Basis, objective: f64) {
-        let end = figures.start_unix_ms.saturating_add(figures.duration_ms);
-        self.first_unix_ms = if self.entries == 0 { figures.start_unix_ms } else { self.first_unix_ms.min(figures.start_unix_ms) };
-        self.last_unix_ms = self.last_unix_ms.max(end);
+        let start = UnixMillis(figures.start_unix_ms);
+        self.first_unix_ms = if self.entries == 0 { start } else { self.first_unix_ms.min(start) };
+        self.last_unix_ms = self.last_unix_ms.max(start + Millis(figures.duration_ms));
         self.entries += 1;
         self.sums.add(figures, rows.cold(row), rows.promotions(row), basis, objective);
         if figures.agent_start_unix_ms > 0 && self.starts_unix_ms.len() < STARTS_MAX {
-            self.starts_unix_ms.insert(figures.agent_start_unix_ms);
+            self.starts_unix_ms.insert(UnixMillis(figures.agent_start_unix_ms));
         }
         self.bundles.insert(figures.bundle_version);
-        self.latest_bundle = self.latest_bundle.max((figures.start_unix_ms, figures.bundle_version));
+        self.latest_bundle = self.latest_bundle.max((start, figures.bundle_version));
     }
 
     fn merge(&mut self, other: &Self) {
@@ -213,7 +214,7 @@ fn sums(trace: &Trace, selection: &Selection) -> Result<Machines> {
             let machine = MachineId { cluster: run.id.cluster.clone(), machine: run.id.machine.clone() };
             for row in run.rows.clone() {
                 let figures = rows.figures(row);
-                if !(selection.from_unix_ms..selection.until_unix_ms).contains(&figures.start_unix_ms) {
+                if !(selection.from_unix_ms..selection.until_unix_ms).contains(&UnixMillis(figures.start_unix_ms)) {
                     continue;
                 }
                 let labels = rows.labels(row);
@@ -271,7 +272,7 @@ mod tests {
     }
 
     fn selection() -> Selection<'static> {
-        Selection { slots: 2, slot: &by_time, from_unix_ms: DAY, until_unix_ms: DAY + 3 * HOUR, objective: 0.002 }
+        Selection { slots: 2, slot: &by_time, from_unix_ms: UnixMillis(DAY), until_unix_ms: UnixMillis(DAY + 3 * HOUR), objective: 0.002 }
     }
 
     #[test]
@@ -296,8 +297,8 @@ mod tests {
         assert!(second.unreadable[0].contains("2.parquet"), "{second:?}");
         let slots = second.machines.values().next().unwrap();
         assert_eq!((slots[0].entries, slots[1].entries), (1, 3));
-        assert_eq!((slots[1].first_unix_ms, slots[1].last_unix_ms), (DAY + HOUR, DAY + 2 * HOUR + 300_000));
-        assert_eq!(slots[1].starts_unix_ms, BTreeSet::from([9, 10]));
+        assert_eq!((slots[1].first_unix_ms, slots[1].last_unix_ms), (UnixMillis(DAY + HOUR), UnixMillis(DAY + 2 * HOUR + 300_000)));
+        assert_eq!(slots[1].starts_unix_ms, BTreeSet::from([UnixMillis(9), UnixMillis(10)]));
         assert_eq!((&slots[1].bundles, slots[1].latest_bundle.1), (&BTreeSet::from([0, 7, 8]), 8));
         assert_eq!(Reader::default().read(&store, &selection()).unwrap(), second, "a new reader finds the same");
     }

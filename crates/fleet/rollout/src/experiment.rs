@@ -20,8 +20,9 @@ use fastrand::Rng;
 use globset::{Glob, GlobMatcher};
 use serde::Serialize;
 use store::Store;
+use units::{Millis, RatioPpm, UnixMillis};
 
-use crate::assignment::{ALL_PPM, place_ppm};
+use crate::assignment::place_ppm;
 use crate::contrast::{Contrast, Part, Unit as MachineUnit, contrast, count};
 use crate::error::{Error, Result};
 use crate::evidence::{EntryRef, Evidence, Reader, Selection, Slot};
@@ -50,7 +51,7 @@ enum Term {
     Cluster(GlobMatcher),
     Class(String),
     Machine(GlobMatcher),
-    Hash { from_ppm: u32, until_ppm: u32, salt: String },
+    Hash { from_ppm: RatioPpm, until_ppm: RatioPpm, salt: String },
 }
 
 impl Group {
@@ -102,9 +103,9 @@ impl Term {
         let (range, salt) = value.split_once('@').unwrap_or((value, "experiment"));
         let (from, until) = range.split_once("..")?;
         // A bare 0 needs no unit.
-        let ppm = |text: &str| if text == "0" { Some(0) } else { units::quantity::parse_ratio(text).ok().map(|ratio| ratio.0) };
+        let ppm = |text: &str| if text == "0" { Some(RatioPpm(0)) } else { units::quantity::parse_ratio(text).ok() };
         let (from_ppm, until_ppm) = (ppm(from)?, ppm(until)?);
-        (from_ppm < until_ppm && until_ppm <= ALL_PPM).then(|| Self::Hash { from_ppm, until_ppm, salt: salt.to_owned() })
+        (from_ppm < until_ppm && until_ppm <= RatioPpm::ONE).then(|| Self::Hash { from_ppm, until_ppm, salt: salt.to_owned() })
     }
 }
 
@@ -115,12 +116,12 @@ pub struct Question {
     pub a: Group,
     /// The second group.
     pub b: Group,
-    /// Entries that begin at or after this time are compared, in milliseconds of Unix time.
-    pub from_unix_ms: u64,
-    /// Entries that begin before this time are compared, in milliseconds of Unix time.
-    pub until_unix_ms: u64,
-    /// Length of the period before `from_unix_ms` whose values are adjusted for, in milliseconds; 0 for no adjustment.
-    pub before_ms: u64,
+    /// Entries that begin at or after this time are compared.
+    pub from_unix_ms: UnixMillis,
+    /// Entries that begin before this time are compared.
+    pub until_unix_ms: UnixMillis,
+    /// Length of the period before `from_unix_ms` whose values are adjusted for; 0 for no adjustment.
+    pub before_ms: Millis,
     /// The objective of the promotion rate: per minute, as a share of the working set.
     pub objective: f64,
     /// Seed of all draws.
@@ -154,9 +155,9 @@ pub struct GroupSummary {
     /// Number of entries.
     pub entries: u64,
     /// Start of the first entry, in milliseconds of Unix time.
-    pub first_unix_ms: u64,
+    pub first_unix_ms: UnixMillis,
     /// End of the last entry, in milliseconds of Unix time.
-    pub last_unix_ms: u64,
+    pub last_unix_ms: UnixMillis,
 }
 
 /// Comparison of one metric.
@@ -208,7 +209,7 @@ const CONFIDENCE: f64 = 0.95;
 pub fn compare(store: &Store, question: &Question) -> Result<Report> {
     let in_both = AtomicU64::new(0);
     let slot = |entry: &EntryRef| {
-        if entry.figures.start_unix_ms < question.from_unix_ms {
+        if UnixMillis(entry.figures.start_unix_ms) < question.from_unix_ms {
             return Some(2);
         }
         match (question.a.holds(entry), question.b.holds(entry)) {
@@ -224,7 +225,7 @@ pub fn compare(store: &Store, question: &Question) -> Result<Report> {
     let selection = Selection {
         slots: 3,
         slot: &slot,
-        from_unix_ms: question.from_unix_ms.saturating_sub(question.before_ms),
+        from_unix_ms: question.from_unix_ms - question.before_ms,
         until_unix_ms: question.until_unix_ms,
         objective: question.objective,
     };
@@ -247,8 +248,8 @@ fn report(evidence: &Evidence, question: &Question) -> Result<Report> {
             group: group.to_string(),
             machines: of.len(),
             entries: of.iter().map(|slot| slot.entries).sum(),
-            first_unix_ms: of.iter().map(|slot| slot.first_unix_ms).min().unwrap_or(0),
-            last_unix_ms: of.iter().map(|slot| slot.last_unix_ms).max().unwrap_or(0),
+            first_unix_ms: of.iter().map(|slot| slot.first_unix_ms).min().unwrap_or_default(),
+            last_unix_ms: of.iter().map(|slot| slot.last_unix_ms).max().unwrap_or_default(),
         }
     });
     for GroupSummary { group, machines, .. } in &groups {

@@ -19,7 +19,7 @@
 
 use serde::{Deserialize, Serialize};
 use store::Store;
-use units::Bytes;
+use units::{Bytes, UnixMillis};
 
 use crate::error::{Error, Result};
 use crate::plan::Plan;
@@ -41,7 +41,7 @@ pub struct Record {
     /// Number within the rollout, from 0.
     pub number: u64,
     /// Time of the step, in milliseconds of Unix time.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// The event.
     pub event: Event,
     /// The state after it.
@@ -161,7 +161,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::Publish`] if another program has appended a step; [`Error::Store`].
-    pub fn append(&self, last: &Record, unix_ms: u64, event: Event, after: State) -> Result<Record> {
+    pub fn append(&self, last: &Record, unix_ms: UnixMillis, event: Event, after: State) -> Result<Record> {
         let record = Record { schema: SCHEMA, number: last.number + 1, unix_ms, event, after };
         self.write(&record)?;
         Ok(record)
@@ -217,9 +217,11 @@ fn damaged(path: &str, what: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use units::Millis;
+
     use super::*;
 
-    const T: u64 = 1_795_132_800_000;
+    const T: UnixMillis = UnixMillis(1_795_132_800_000);
 
     fn open(dir: &std::path::Path) -> Journal {
         Journal::open(dir.to_str().unwrap()).unwrap()
@@ -235,11 +237,11 @@ mod tests {
         for minute in 1..=3 {
             let decision = Decision::Hold { why: format!("evaluation {minute}") };
             let event = Event::Evaluated { decision, evaluation: Evaluation::default(), files: 1, unreadable: Vec::new() };
-            last = journal.append(&last, T + minute, event, state.clone()).unwrap();
+            last = journal.append(&last, T + Millis(minute), event, state.clone()).unwrap();
         }
         let stopped = State { phase: Phase::Stopped, ..state };
         let event = Event::Acted { action: Action::Stop, by: "ann".to_owned(), why: "the weekend".to_owned() };
-        last = journal.append(&last, T + 4, event, stopped.clone()).unwrap();
+        last = journal.append(&last, T + Millis(4), event, stopped.clone()).unwrap();
         let latest = open(dir.path()).latest().unwrap().unwrap();
         assert_eq!((latest.record.clone(), latest.plan), (last, plan));
         assert_eq!(journal.records("r-1", 4, 2).unwrap().iter().map(|record| record.number).collect::<Vec<_>>(), [3, 4]);
@@ -258,13 +260,13 @@ mod tests {
         let state = State::start("r-1", 7, None, T);
         let first = one.start(&state, &Plan::default()).unwrap();
         let event = || Event::Acted { action: Action::Pin, by: String::new(), why: String::new() };
-        one.append(&first, T + 1, event(), state.clone()).unwrap();
-        let error = other.append(&first, T + 1, event(), state.clone()).unwrap_err().to_string();
+        one.append(&first, T + Millis(1), event(), state.clone()).unwrap();
+        let error = other.append(&first, T + Millis(1), event(), state.clone()).unwrap_err().to_string();
         assert!(error.contains("00000001.json exists") && error.contains("try again"), "{error}");
         let error = one.start(&State::start("r-2", 8, None, T), &Plan::default()).unwrap_err().to_string();
         assert!(error.contains("rollout r-1 of bundle 7 is running") && error.contains("rollback"), "{error}");
         let last = one.latest().unwrap().unwrap().record;
-        one.append(&last, T + 2, event(), State { phase: Phase::RolledBack, ..state.clone() }).unwrap();
+        one.append(&last, T + Millis(2), event(), State { phase: Phase::RolledBack, ..state.clone() }).unwrap();
         let error = one.start(&state, &Plan::default()).unwrap_err().to_string();
         assert!(error.contains("another id"), "{error}");
         one.start(&State::start("r-2", 8, None, T), &Plan::default()).unwrap();

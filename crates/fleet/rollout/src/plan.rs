@@ -4,8 +4,7 @@
 //! A plan does not change while a rollout runs, because the bounds of its sequential test hold for one plan only.
 
 use serde::{Deserialize, Serialize};
-use units::RatioPpm;
-use units::quantity::print_ratio;
+use units::{Millis, RatioPpm};
 
 use crate::guard::Guard;
 
@@ -18,17 +17,17 @@ pub use file::{SCHEMA, example, reference};
 pub struct Plan {
     /// The probability that a harmless bundle is rolled back, over all stages and guards together.
     pub false_rollbacks: f64,
-    /// Share of the machines in the control group, in millionths.
-    pub control_ppm: u32,
+    /// Share of the machines in the control group.
+    pub control_ppm: RatioPpm,
     /// Machines that each group needs for a guard to decide.
     pub machines_min: usize,
-    /// The time before the rollout that is the baseline of each machine, in milliseconds.
-    pub baseline_ms: u64,
-    /// Time from the start of a stage to the start of its evidence, in milliseconds: agents have to fetch the bundle,
-    /// and jobs to settle.
-    pub settle_ms: u64,
-    /// A machine that has written no trace for this long, while others have, is silent. In milliseconds.
-    pub silence_ms: u64,
+    /// The time before the rollout that is the baseline of each machine.
+    pub baseline_ms: Millis,
+    /// Time from the start of a stage to the start of its evidence: agents have to fetch the bundle, and jobs to
+    /// settle.
+    pub settle_ms: Millis,
+    /// A machine that has written no trace for this long, while others have, is silent.
+    pub silence_ms: Millis,
     /// Share of the treated machines that must be observed to follow the bundle for a stage to count.
     pub following_min: f64,
     /// The promotion rate that an entry should not exceed: per minute, as a share of the working set.
@@ -46,12 +45,12 @@ pub struct Plan {
 pub struct Stage {
     /// Its name.
     pub name: String,
-    /// Share of the machines that have the bundle, in millionths of those in its clusters.
-    pub share_ppm: u32,
+    /// Share of the machines that have the bundle, of those in its clusters.
+    pub share_ppm: RatioPpm,
     /// The clusters that take part; all clusters if empty.
     pub clusters: Vec<String>,
-    /// The evidence must cover at least this much time, in milliseconds.
-    pub least_ms: u64,
+    /// The evidence must cover at least this much time.
+    pub least_ms: Millis,
     /// Whether guards have to show that the bundle does no harm; otherwise it suffices that they do not show harm.
     pub proof: bool,
 }
@@ -65,18 +64,11 @@ impl Plan {
     }
 }
 
-/// Returns a share as a plan writes it.
-#[must_use]
-pub fn share(ppm: u32) -> String {
-    print_ratio(RatioPpm(ppm))
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::assignment::ALL_PPM;
     use crate::guard::{Margin, Watched};
     use crate::metric::Better;
 
@@ -85,7 +77,7 @@ mod tests {
         let plan = Plan::default();
         assert_eq!(plan, Plan::parse(Path::new("plan.toml"), &example()).unwrap());
         assert_eq!(plan.stages.first().map(|stage| &*stage.name), Some("qualification"));
-        assert_eq!(plan.stages.last().map(|stage| stage.share_ppm), Some(ALL_PPM));
+        assert_eq!(plan.stages.last().map(|stage| stage.share_ppm), Some(RatioPpm::ONE));
         assert!((plan.alpha() * (plan.stages.len() * plan.guards.len()) as f64 - 0.05).abs() < 1e-12);
     }
 

@@ -15,10 +15,11 @@
 //! - Holding is a decision and carries its reason.
 
 use serde::{Deserialize, Serialize};
+use units::{Millis, RatioPpm, UnixMillis};
 
-use crate::assignment::{ALL_PPM, Assignment, SCHEMA};
+use crate::assignment::{Assignment, SCHEMA};
 use crate::guard::{Judgement, Verdict};
-use crate::plan::{Plan, share};
+use crate::plan::Plan;
 
 /// The evaluation of a stage: the judgements of all guards and the evidence behind them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,8 +28,8 @@ pub struct Evaluation {
     pub treated_machines: usize,
     /// Machines of the control group that have reported.
     pub control_machines: usize,
-    /// Time of the stage that the evidence covers, in milliseconds.
-    pub covered_ms: u64,
+    /// Time of the stage that the evidence covers.
+    pub covered_ms: Millis,
     /// Share of the treated machines on which the bundle is, or was, in effect.
     pub following: f64,
     /// Judgements of the guards, in the order of the plan.
@@ -44,14 +45,14 @@ pub struct State {
     pub bundle: u64,
     /// Version that machines without the bundle follow; `None` is their configuration file.
     pub previous: Option<u64>,
-    /// Start of the rollout, in milliseconds of Unix time.
-    pub started_unix_ms: u64,
+    /// Start of the rollout.
+    pub started_unix_ms: UnixMillis,
     /// Phase of the rollout.
     pub phase: Phase,
     /// Index of the current or last stage.
     pub stage: usize,
-    /// Start of that stage or of the final phase, in milliseconds of Unix time.
-    pub since_unix_ms: u64,
+    /// Start of that stage or of the final phase.
+    pub since_unix_ms: UnixMillis,
     /// Whether the operator holds the rollout in this stage. Guards still roll back.
     pub pinned: bool,
 }
@@ -115,15 +116,15 @@ pub enum Action {
 impl State {
     /// Creates the state of a rollout that starts now.
     #[must_use]
-    pub fn start(rollout: &str, bundle: u64, previous: Option<u64>, now_unix_ms: u64) -> Self {
+    pub fn start(rollout: &str, bundle: u64, previous: Option<u64>, now: UnixMillis) -> Self {
         Self {
             rollout: rollout.to_owned(),
             bundle,
             previous,
-            started_unix_ms: now_unix_ms,
+            started_unix_ms: now,
             phase: Phase::Running,
             stage: 0,
-            since_unix_ms: now_unix_ms,
+            since_unix_ms: now,
             pinned: false,
         }
     }
@@ -133,8 +134,8 @@ impl State {
     pub fn assignment(&self, plan: &Plan) -> Assignment {
         let stage = plan.stages.get(self.stage);
         let (name, share_ppm, clusters) = match (self.phase, stage) {
-            (Phase::Finished, _) | (_, None) => ("finished", ALL_PPM, Vec::new()),
-            (Phase::RolledBack, _) => ("rolled back", 0, Vec::new()),
+            (Phase::Finished, _) | (_, None) => ("finished", RatioPpm::ONE, Vec::new()),
+            (Phase::RolledBack, _) => ("rolled back", RatioPpm(0), Vec::new()),
             (Phase::Running | Phase::Stopped, Some(stage)) => (stage.name.as_str(), stage.share_ppm, stage.clusters.clone()),
         };
         Assignment {
@@ -144,7 +145,7 @@ impl State {
             previous: self.previous,
             stage: name.to_owned(),
             share_ppm,
-            control_ppm: if self.phase == Phase::Finished && plan.release_control { 0 } else { plan.control_ppm },
+            control_ppm: if self.phase == Phase::Finished && plan.release_control { RatioPpm(0) } else { plan.control_ppm },
             clusters,
             pinned: self.pinned,
         }
@@ -153,12 +154,12 @@ impl State {
 
 /// Decides after an evaluation. Returns the next state and the decision.
 #[must_use]
-pub fn step(plan: &Plan, state: &State, evaluation: &Evaluation, now_unix_ms: u64) -> (State, Decision) {
+pub fn step(plan: &Plan, state: &State, evaluation: &Evaluation, now: UnixMillis) -> (State, Decision) {
     let decision = decide(plan, state, evaluation);
     let next = match &decision {
-        Decision::Promote { .. } => State { stage: state.stage + 1, since_unix_ms: now_unix_ms, ..state.clone() },
-        Decision::Finish => State { phase: Phase::Finished, since_unix_ms: now_unix_ms, ..state.clone() },
-        Decision::RollBack { .. } => State { phase: Phase::RolledBack, since_unix_ms: now_unix_ms, ..state.clone() },
+        Decision::Promote { .. } => State { stage: state.stage + 1, since_unix_ms: now, ..state.clone() },
+        Decision::Finish => State { phase: Phase::Finished, since_unix_ms: now, ..state.clone() },
+        Decision::RollBack { .. } => State { phase: Phase::RolledBack, since_unix_ms: now, ..state.clone() },
         Decision::Hold { .. } | Decision::Rest { .. } => state.clone(),
     };
     (next, decision)
@@ -196,7 +197,7 @@ fn decide(plan: &Plan, state: &State, evaluation: &Evaluation) -> Decision {
 fn missing(plan: &Plan, state: &State, evaluation: &Evaluation) -> Vec<String> {
     let Some(stage) = plan.stages.get(state.stage) else { return Vec::new() };
     let mut missing = Vec::new();
-    let hours = |ms: u64| format!("{}.{} h", ms / 3_600_000, ms % 3_600_000 / 360_000);
+    let hours = |Millis(ms): Millis| format!("{}.{} h", ms / 3_600_000, ms % 3_600_000 / 360_000);
     if evaluation.covered_ms < stage.least_ms {
         missing.push(format!("evidence covers {} of {}", hours(evaluation.covered_ms), hours(stage.least_ms)));
     }
@@ -222,11 +223,11 @@ fn missing(plan: &Plan, state: &State, evaluation: &Evaluation) -> Vec<String> {
 ///
 /// # Errors
 /// The reason why the action is not possible, and what to do.
-pub fn act(plan: &Plan, state: &State, action: Action, now_unix_ms: u64) -> Result<State, String> {
+pub fn act(plan: &Plan, state: &State, action: Action, now: UnixMillis) -> Result<State, String> {
     let name = plan.stages.get(state.stage).map_or("its last stage", |stage| &stage.name);
     match (action, state.phase) {
         (Action::RollBack, Phase::RolledBack) => Err("it is rolled back already".to_owned()),
-        (Action::RollBack, _) => Ok(State { phase: Phase::RolledBack, since_unix_ms: now_unix_ms, ..state.clone() }),
+        (Action::RollBack, _) => Ok(State { phase: Phase::RolledBack, since_unix_ms: now, ..state.clone() }),
         (_, Phase::RolledBack) => Err("it is rolled back; start a new rollout".to_owned()),
         (_, Phase::Finished) => Err("it is finished; `thermocline rollout rollback` takes the bundle back".to_owned()),
         (Action::Pin, Phase::Stopped) => Err("it is stopped, which is more than pinned".to_owned()),
@@ -235,7 +236,7 @@ pub fn act(plan: &Plan, state: &State, action: Action, now_unix_ms: u64) -> Resu
         (Action::Stop, Phase::Stopped) => Err("it is stopped already".to_owned()),
         (Action::Stop, Phase::Running) => Ok(State { phase: Phase::Stopped, ..state.clone() }),
         // The evidence has a gap: the test of the stage starts over.
-        (Action::Resume, Phase::Stopped) => Ok(State { phase: Phase::Running, pinned: false, since_unix_ms: now_unix_ms, ..state.clone() }),
+        (Action::Resume, Phase::Stopped) => Ok(State { phase: Phase::Running, pinned: false, since_unix_ms: now, ..state.clone() }),
         (Action::Resume, Phase::Running) if state.pinned => Ok(State { pinned: false, ..state.clone() }),
         (Action::Resume, Phase::Running) => Err(format!("it is running in {name}; there is nothing to resume")),
     }
@@ -246,7 +247,7 @@ pub fn act(plan: &Plan, state: &State, action: Action, now_unix_ms: u64) -> Resu
 pub fn place(plan: &Plan, state: &State) -> String {
     let assignment = state.assignment(plan);
     let clusters = if assignment.clusters.is_empty() { String::new() } else { format!(" in {}", assignment.clusters.join(", ")) };
-    format!("{} ({} of the machines{clusters})", assignment.stage, share(assignment.share_ppm))
+    format!("{} ({} of the machines{clusters})", assignment.stage, assignment.share_ppm)
 }
 
 #[cfg(test)]

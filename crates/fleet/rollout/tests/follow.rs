@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::{Arm, Bundle, Guidance, Poll, Value};
-use rollout::assignment::{ALL_PPM, Assignment, SCHEMA};
+use rollout::assignment::{Assignment, SCHEMA};
 use rollout::follow::{Follower, Settings};
 use rollout::repository::{Change, Operator, Validity};
 use rollout::{Refusal, keys};
@@ -105,8 +105,8 @@ fn all_machines(bundle: Option<u64>, previous: Option<u64>) -> Assignment {
         bundle,
         previous,
         stage: "fleet".to_owned(),
-        share_ppm: ALL_PPM,
-        control_ppm: 0,
+        share_ppm: RatioPpm::ONE,
+        control_ppm: RatioPpm(0),
         clusters: Vec::new(),
         pinned: false,
     }
@@ -139,10 +139,10 @@ fn a_published_assignment_is_followed() {
     world.change(Change::Assign(&all_machines(Some(1), None)));
     assert_eq!(version(&machine.poll(now())), Some(1));
     // A machine whose place is not reached, and one of the control group.
-    world.change(Change::Assign(&Assignment { share_ppm: 0, ..all_machines(Some(2), Some(1)) }));
+    world.change(Change::Assign(&Assignment { share_ppm: RatioPpm(0), ..all_machines(Some(2), Some(1)) }));
     let poll = machine.poll(now());
     assert_eq!((poll.guidance.as_ref().map(|guidance| guidance.arm), version(&poll)), (Some(Arm::Previous), Some(1)));
-    world.change(Change::Assign(&Assignment { control_ppm: ALL_PPM, ..all_machines(Some(2), Some(1)) }));
+    world.change(Change::Assign(&Assignment { control_ppm: RatioPpm::ONE, ..all_machines(Some(2), Some(1)) }));
     assert_eq!(machine.poll(now()).guidance.unwrap().arm, Arm::Control);
     // Machines of a revoked bundle return to the previous one.
     world.change(Change::Assign(&all_machines(Some(2), Some(1))));
@@ -428,7 +428,7 @@ fn invalid_changes_are_not_published() {
     check(Change::Revoke(3), "name one of 1, 2");
     check(Change::Assign(&all_machines(Some(5), None)), "no bundle 5");
     check(Change::Assign(&all_machines(None, Some(5))), "no bundle 5");
-    check(Change::Assign(&Assignment { share_ppm: ALL_PPM + 1, ..all_machines(None, None) }), "share_ppm");
+    check(Change::Assign(&Assignment { share_ppm: RatioPpm(RatioPpm::ONE.0 + 1), ..all_machines(None, None) }), "share_ppm");
     let init =
         |root: &str| Operator::open(world.path("store").to_str().unwrap(), &world.path(root), &world.path("keys"), Validity::default());
     assert!(init("other.json").unwrap().init(1, false).unwrap_err().to_string().contains("holds a repository already"));

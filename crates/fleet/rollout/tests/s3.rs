@@ -6,11 +6,12 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::Bundle;
-use rollout::assignment::{ALL_PPM, Assignment, SCHEMA};
+use rollout::assignment::{Assignment, SCHEMA};
 use rollout::follow::{Follower, Settings};
 use rollout::keys;
 use rollout::repository::{Change, Operator, Validity};
 use store::testing::{S3Server, run_with_credentials};
+use units::RatioPpm;
 
 const BUCKET: &str = "fleet";
 
@@ -43,8 +44,8 @@ fn with_credentials() {
             bundle: Some(version),
             previous: None,
             stage: "fleet".to_owned(),
-            share_ppm: ALL_PPM,
-            control_ppm: 0,
+            share_ppm: RatioPpm::ONE,
+            control_ppm: RatioPpm(0),
             clusters: Vec::new(),
             pinned: false,
         };

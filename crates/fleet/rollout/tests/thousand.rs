@@ -7,10 +7,11 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::{Arm, Bundle};
-use rollout::assignment::{ALL_PPM, Assignment, SCHEMA};
+use rollout::assignment::{Assignment, SCHEMA};
 use rollout::follow::{Follower, Settings};
 use rollout::keys;
 use rollout::repository::{Change, Operator, Validity};
+use units::RatioPpm;
 
 const MACHINES: u32 = 1_000;
 const POLL_S: u64 = 300;
@@ -40,7 +41,7 @@ impl Fleet {
         Self { directory, operator, now }
     }
 
-    fn assign(&self, stage: &str, share_ppm: u32) {
+    fn assign(&self, stage: &str, share_ppm: RatioPpm) {
         let assignment = Assignment {
             schema: SCHEMA,
             rollout: "r".to_owned(),
@@ -48,7 +49,7 @@ impl Fleet {
             previous: Some(1),
             stage: stage.to_owned(),
             share_ppm,
-            control_ppm: 50_000,
+            control_ppm: RatioPpm(50_000),
             clusters: Vec::new(),
             pinned: false,
         };
@@ -87,7 +88,7 @@ fn a_thousand_machines_follow_with_few_requests() {
     // another stage.
     let mut requests = [0u64; 2];
     let mut following = [0u32; 2];
-    fleet.assign("canary", 10_000);
+    fleet.assign("canary", RatioPpm(10_000));
     let mut machines = Vec::new();
     for machine in 0..MACHINES {
         let (mut follower, _) = Follower::new(fleet.settings(machine));
@@ -96,7 +97,7 @@ fn a_thousand_machines_follow_with_few_requests() {
         following[0] += u32::from(arm == Some(Arm::Bundle));
         machines.push(arm);
     }
-    fleet.assign("half", ALL_PPM / 2);
+    fleet.assign("half", RatioPpm(500_000));
     for (machine, before) in (0..).zip(machines) {
         let (mut follower, remembered) = Follower::new(fleet.settings(machine));
         let cached = remembered.unwrap().map(|guidance| guidance.arm);

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use units::UnixMillis;
+
 use crate::calendar;
 use crate::compact::{CompactedTrace, DayEntries, Number};
 use crate::entry::{Basis, Entry};
@@ -78,7 +80,7 @@ fn check_trace(trace: &Trace) -> Result<Report> {
             report.entries += 1;
             let same_job = last.as_ref().is_some_and(|last| last.id == entry.id);
             report.jobs += u64::from(!same_job);
-            let at = || format!("{} of {} at {}", entry.id.job, entry.id.machine, calendar::time(entry.figures.start_unix_ms));
+            let at = || format!("{} of {} at {}", entry.id.job, entry.id.machine, calendar::time(UnixMillis(entry.figures.start_unix_ms)));
             if let Some(last) = &last {
                 if last.order() > entry.order() {
                     report.add(format!("{}: not sorted", at()));
@@ -127,7 +129,7 @@ fn check_compacted(compacted: &CompactedTrace) -> Result<Report> {
         let mut first_of_group = true;
         for day in compacted.group(group)? {
             let day = day?;
-            let at = || format!("{} of {} on {}", day.id.job, day.id.machine, calendar::date(day.day_unix_ms));
+            let at = || format!("{} of {} on {}", day.id.job, day.id.machine, calendar::date(UnixMillis(day.day_unix_ms)));
             let same_job = last.as_ref().is_some_and(|(id, _)| *id == day.id);
             report.jobs += u64::from(!same_job);
             if last.as_ref().is_some_and(|(id, start)| (id, *start) >= (&day.id, day.day_unix_ms)) {

@@ -197,8 +197,12 @@ impl JobDay {
     /// [`Error::Damaged`] if the checksum differs, the bytes do not unpack to the row's number of entries, or the page
     /// counts of a file of version 1 overflow 32 bits.
     pub fn unpack(&self, path: &Path, basis: &Basis, unpacked: &mut DayEntries) -> Result<()> {
-        let damaged =
-            |what: &str| Error::damaged(path, format!("the day {} of {}: {what}", crate::calendar::date(self.day_unix_ms), self.id.job));
+        let damaged = |what: &str| {
+            Error::damaged(
+                path,
+                format!("the day {} of {}: {what}", crate::calendar::date(units::UnixMillis(self.day_unix_ms)), self.id.job),
+            )
+        };
         if checksum(self.version, self.tiles.data()) != self.checksum {
             return Err(damaged("the checksum differs from that of its bytes"));
         }

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use store::FileError;
 use store::file::TEMPORARY_PREFIX;
 use twox_hash::XxHash64;
+use units::UnixMillis;
 
 use crate::calendar;
 use crate::entry::{Basis, Entry};
@@ -163,7 +164,7 @@ impl Spool {
 fn object_path(first: &Entry, digest: u64) -> PathBuf {
     let start = first.figures.start_unix_ms;
     let mut path = PathBuf::from(format!("cluster={}", partition_value(&first.id.cluster)));
-    path.push(format!("date={}", calendar::date(start)));
+    path.push(format!("date={}", calendar::date(UnixMillis(start))));
     path.push(format!("machine={}", partition_value(&first.id.machine)));
     path.push(format!("{start}-{digest:016x}.{EXTENSION}"));
     path

@@ -9,7 +9,7 @@ use clap::Args;
 use config::Config;
 use store::Store;
 use trace::calendar;
-use units::RatioPpm;
+use units::{Millis, RatioPpm, UnixMillis};
 
 use crate::options::Format;
 use crate::output::print;
@@ -57,9 +57,9 @@ pub(crate) fn experiment(config: &Config, format: Format, arguments: &Experiment
     let question = Question {
         a: arguments.a.clone(),
         b: arguments.b.clone(),
-        from_unix_ms: arguments.from.unwrap_or(0),
-        until_unix_ms: arguments.until.unwrap_or(u64::MAX),
-        before_ms: arguments.before.map_or(0, units::millis),
+        from_unix_ms: arguments.from.map_or(UnixMillis::EPOCH, UnixMillis),
+        until_unix_ms: UnixMillis(arguments.until.unwrap_or(u64::MAX)),
+        before_ms: arguments.before.map_or(Millis::ZERO, Millis::from),
         objective: arguments.objective.unwrap_or(config.cold_age.promotion_rate).as_f64(),
         seed: arguments.seed,
     };

@@ -11,7 +11,6 @@ use anyhow::{Context, Result, bail};
 use config::bundle::{BYTES_MAX, rfc3339};
 use config::{Bundle, Config};
 use serde_json::json;
-use units::RatioPpm;
 
 use crate::options::Format;
 use crate::output::print;
@@ -100,7 +99,7 @@ fn which(config: &Config, format: Format, arguments: &Which) -> Result<()> {
     let shown = json!({ "machine": arguments.machine, "cluster": arguments.cluster, "arm": arm, "version": version, "place_ppm": place });
     print(format, &shown, || {
         let by = version.map_or_else(|| "its configuration file".to_owned(), |version| format!("bundle {version}"));
-        format!("{} follows {by}: among {arm}, at {} of the fleet\n", arguments.machine, RatioPpm(place))
+        format!("{} follows {by}: among {arm}, at {} of the fleet\n", arguments.machine, place)
     })
 }
 
@@ -171,8 +170,8 @@ fn assignment_of(arguments: &Assign) -> Assignment {
         bundle: arguments.bundle,
         previous: arguments.previous,
         stage: arguments.stage.clone(),
-        share_ppm: arguments.share.0,
-        control_ppm: arguments.control.0,
+        share_ppm: arguments.share,
+        control_ppm: arguments.control,
         clusters: arguments.clusters.clone(),
         pinned: arguments.pinned,
     }
@@ -207,11 +206,11 @@ fn assignment_text(assignment: &Assignment) -> String {
         |version: &Option<u64>| version.map_or_else(|| "the configuration file".to_owned(), |version| format!("bundle {version}"));
     let whose = if clusters.is_empty() { String::new() } else { format!(" of {}", clusters.join(", ")) };
     let who = match bundle {
-        Some(_) => format!("{}{whose} follow {}, the others {}", RatioPpm(*share_ppm), version(bundle), version(previous)),
+        Some(_) => format!("{}{whose} follow {}, the others {}", share_ppm, version(bundle), version(previous)),
         None => format!("all machines follow {}", version(previous)),
     };
     let pinned = if *pinned { "; pinned" } else { "" };
-    format!("rollout {rollout}, stage {stage}: {who}; {} held back{pinned}", RatioPpm(*control_ppm))
+    format!("rollout {rollout}, stage {stage}: {who}; {} held back{pinned}", control_ppm)
 }
 
 fn contents_text(contents: &Contents) -> String {

@@ -13,7 +13,7 @@ use serde::Serialize;
 use trace::check::{self, Kind};
 use trace::compact::Compactor;
 use trace::{Basis, Entry, FIGURES, FileSummary, Merge, Writer, calendar, schema};
-use units::Bytes;
+use units::{Bytes, UnixMillis};
 
 use crate::options::Format;
 use crate::output::print;
@@ -315,5 +315,5 @@ fn quoted(word: &str) -> String {
 
 /// A time for people.
 fn when(unix_ms: u64) -> String {
-    calendar::time(unix_ms)
+    calendar::time(UnixMillis(unix_ms))
 }

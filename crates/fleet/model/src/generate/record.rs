@@ -48,7 +48,8 @@ impl Fleet {
 
 /// Returns the path that agents use for entries of a machine that begin on the first day.
 fn path(directory: &Path, id: &JobId) -> PathBuf {
-    let partitions = format!("cluster={}/date={}/machine={}", id.cluster, trace::calendar::date(START_UNIX_MS), id.machine);
+    let partitions =
+        format!("cluster={}/date={}/machine={}", id.cluster, trace::calendar::date(units::UnixMillis(START_UNIX_MS)), id.machine);
     directory.join(partitions).join("generated.parquet")
 }
 

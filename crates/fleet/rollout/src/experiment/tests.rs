@@ -20,8 +20,8 @@ fn an_entry_belongs_to_a_group_if_all_terms_hold() {
     check("machine=db-*", false);
     check("hash=0..100%", true);
     let place = place_ppm("june", "web-17");
-    check(&format!("hash=0%..{}%@june", f64::from(place) / 1e4), false);
-    check(&format!("hash={}%..100%@june", f64::from(place) / 1e4), true);
+    check(&format!("hash=0%..{}%@june", f64::from(place.0) / 1e4), false);
+    check(&format!("hash={}%..100%@june", f64::from(place.0) / 1e4), true);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn invalid_groups_are_rejected() {
 
 fn question(seed: u64) -> Question {
     let [a, b] = ["hash=0%..50%", "hash=50%..100%"].map(|text| Group::parse(text).unwrap());
-    Question { a, b, from_unix_ms: 0, until_unix_ms: u64::MAX, before_ms: 0, objective: 0.002, seed }
+    Question { a, b, from_unix_ms: UnixMillis::EPOCH, until_unix_ms: UnixMillis(u64::MAX), before_ms: Millis::ZERO, objective: 0.002, seed }
 }
 
 /// Returns machines of very different sizes and levels; those of group B stall more by `factor`.

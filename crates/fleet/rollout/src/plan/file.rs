@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use settings::{Document, Group, Invalid, ListExample, Problems, Schema, Section, Unit};
-use units::{RatioPpm, millis};
+use units::RatioPpm;
 
 use super::{Plan, Stage};
 use crate::guard::{Guard, Margin, Watched};
@@ -137,11 +137,11 @@ impl Plan {
         check_names(&mut document, &guards);
         let plan = Plan {
             false_rollbacks: rollout.false_rollbacks.as_f64(),
-            control_ppm: rollout.control.0,
+            control_ppm: rollout.control,
             machines_min: rollout.machines_min as usize,
-            baseline_ms: millis(rollout.baseline),
-            settle_ms: millis(rollout.settle),
-            silence_ms: millis(rollout.silence),
+            baseline_ms: rollout.baseline.into(),
+            settle_ms: rollout.settle.into(),
+            silence_ms: rollout.silence.into(),
             following_min: rollout.following_min.as_f64(),
             objective: rollout.promotion_rate.as_f64(),
             release_control: rollout.release_control,
@@ -176,7 +176,7 @@ fn list(document: &mut Document, table: &str, default: &str) -> Vec<Section> {
 
 fn stage(section: &Section) -> Stage {
     let StageTable { name, share, clusters, least, proof } = Group::read(section);
-    Stage { name, share_ppm: share.0, clusters, least_ms: millis(least), proof }
+    Stage { name, share_ppm: share, clusters, least_ms: least.into(), proof }
 }
 
 fn guard(document: &mut Document, section: &Section) -> Guard {

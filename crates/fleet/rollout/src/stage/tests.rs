@@ -9,8 +9,8 @@ use crate::evaluation::{SLOTS, evaluate, evidence_start};
 use crate::evidence::{Evidence, MachineId, Slot};
 use crate::random::normal;
 
-const HOUR: u64 = 3_600_000;
-const START: u64 = 1_795_132_800_000;
+const HOUR: Millis = Millis::hours(1);
+const START: UnixMillis = UnixMillis(1_795_132_800_000);
 const MACHINES: usize = 1_000;
 /// Jobs per machine; each has an entry every five minutes.
 const JOBS: f64 = 12.0;
@@ -53,7 +53,7 @@ struct World {
     silent: Vec<bool>,
     reverted: Vec<bool>,
     random: fastrand::Rng,
-    now: u64,
+    now: UnixMillis,
     effect: Effect,
     /// Maximum number of machines that followed the bundle.
     affected: usize,
@@ -91,7 +91,7 @@ impl World {
         let random = &mut self.random;
         // The load, which all machines share.
         #[expect(clippy::cast_precision_loss, reason = "hours")]
-        let load = 1.0 + 0.3 * (std::f64::consts::TAU * (self.now / HOUR) as f64 / 24.0).cos();
+        let load = 1.0 + 0.3 * (std::f64::consts::TAU * (self.now.0 / HOUR.0) as f64 / 24.0).cos();
         let mut followers = 0;
         for (at, (id, slots)) in self.evidence.machines.iter_mut().enumerate() {
             let treated = !before && assigned(&assignment, &id.machine, &id.cluster) == Group::Bundle(BUNDLE);
@@ -130,12 +130,12 @@ impl World {
             *latest_bundle = (self.now, version);
         }
         self.affected = self.affected.max(followers);
-        self.now += HOUR;
+        self.now = self.now + HOUR;
     }
 
     /// Runs the rollout to its end with one evaluation per hour; returns the last decision.
     fn run(&mut self, hours_max: usize) -> Decision {
-        self.now -= 24 * HOUR;
+        self.now = self.now - Millis::hours(24);
         (0..24).for_each(|_| self.hour(true));
         let mut last = Decision::Rest { why: String::new() };
         for _ in 0..hours_max {
@@ -166,19 +166,19 @@ fn check_stopped(effect: Effect, guard: &str, stage_max: usize, seeds: u64) {
         println!(
             "{guard} {seed}: {decision:?} in {} after {} h, {} machines affected",
             stage.name,
-            (world.now - START) / HOUR,
+            world.now.since(START).0 / HOUR.0,
             world.affected
         );
         assert!(matches!(&decision, Decision::RollBack { why } if why.contains(guard)), "{effect:?} {seed}: {decision:?}");
         assert!(world.state.stage <= stage_max, "{effect:?} {seed}: only in {}", stage.name);
         // At most the share of that stage is affected, within three standard deviations of the draw.
         #[expect(clippy::cast_precision_loss, reason = "a thousand")]
-        let (machines, share) = (MACHINES as f64, f64::from(stage.share_ppm) / 1e6);
+        let (machines, share) = (MACHINES as f64, stage.share_ppm.as_f64());
         #[expect(clippy::cast_precision_loss, reason = "a thousand")]
         let affected = world.affected as f64;
         assert!(affected <= machines * share + 3.0 * (machines * share * (1.0 - share)).sqrt(), "{affected} machines in {}", stage.name);
         let after = world.state.assignment(&world.plan);
-        assert!((after.bundle, after.share_ppm) == (None, 0), "{after:?}");
+        assert!((after.bundle, after.share_ppm) == (None, RatioPpm(0)), "{after:?}");
     }
 }
 
@@ -188,11 +188,11 @@ fn a_good_bundle_reaches_the_fleet() {
         // It saves more and uses the room that the objective leaves: 1 % of the entries exceed it, and 2 % may.
         let mut world = World::new(Effect { saved: 0.03, over: 0.005, ..Effect::default() }, seed);
         assert_eq!(world.run(400), Decision::Finish, "{:?}", world.state);
-        let hours = (world.now - START) / HOUR;
+        let hours = world.now.since(START).0 / HOUR.0;
         println!("{seed}: finished after {hours} h");
         assert!((90..=150).contains(&hours), "{hours}");
         let after = world.state.assignment(&world.plan);
-        assert_eq!((after.bundle, after.share_ppm, after.control_ppm), (Some(BUNDLE), ALL_PPM, 0));
+        assert_eq!((after.bundle, after.share_ppm, after.control_ppm), (Some(BUNDLE), RatioPpm::ONE, RatioPpm(0)));
     }
 }
 
@@ -249,7 +249,7 @@ fn a_rollout_without_evidence_stays_in_its_stage() {
     let mut world = World::new(Effect::default(), 1);
     // The store is unreachable: there is no evidence, and time passes.
     let evaluation = evaluate(&world.plan, &world.state, &world.evidence, &BTreeMap::new());
-    let (next, decision) = step(&world.plan, &world.state, &evaluation, START + 1_000 * HOUR);
+    let (next, decision) = step(&world.plan, &world.state, &evaluation, START + Millis::hours(1_000));
     assert_eq!(next, world.state);
     assert!(matches!(&decision, Decision::Hold { why } if why.contains("0 machines with the bundle")), "{decision:?}");
     // When the store is reachable again, no machine counts as silent.

@@ -16,6 +16,7 @@ use ::rollout::stage::{self, Action, Evaluation, Phase, State};
 use anyhow::{Context, Result, bail};
 use config::Config;
 use trace::calendar;
+use units::{RatioPpm, UnixMillis};
 
 use super::arguments::{Act, Driver, PlanArguments, RunArguments, Start, StatusArguments};
 use super::words::{self, Stepped};
@@ -40,14 +41,14 @@ pub(super) fn start(config: &Config, format: Format, arguments: &Start) -> Resul
         bail!("bundle {version} is not published; published are: {known}; see `thermocline rollout publish`");
     };
     let now = now();
-    if bundle.expires_unix_s <= now / 1_000 {
-        bail!("bundle {version} expired on {}; publish a new one", calendar::time(bundle.expires_unix_s.saturating_mul(1_000)));
+    if bundle.expires_unix_s <= now.0 / 1_000 {
+        bail!("bundle {version} expired on {}; publish a new one", calendar::time(UnixMillis(bundle.expires_unix_s.saturating_mul(1_000))));
     }
     // The version of all other machines: the bundle of a finished rollout, otherwise the one before it.
     let before = contents
         .assignment
         .as_ref()
-        .and_then(|last| if last.share_ppm >= 1_000_000 { last.bundle.or(last.previous) } else { last.previous });
+        .and_then(|last| if last.share_ppm >= RatioPpm::ONE { last.bundle.or(last.previous) } else { last.previous });
     let previous = arguments.previous.or(before).filter(|&previous| previous != version);
     let named = || format!("bundle-{version}-{}", calendar::time(now).replace([' ', ':'], "-"));
     let state = State::start(&arguments.id.clone().unwrap_or_else(named), version, previous, now);
@@ -165,9 +166,9 @@ fn user() -> String {
     ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default()
 }
 
-fn now() -> u64 {
+fn now() -> UnixMillis {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    units::millis(since)
+    UnixMillis(units::millis(since))
 }
 
 /// Repeated evaluations; sums of the traces are kept between them.
@@ -179,7 +180,7 @@ struct Evaluator {
     valid: Duration,
     reader: Reader,
     /// The rollout, stage and time to which the reader's sums belong.
-    read_for: Option<(String, u64)>,
+    read_for: Option<(String, UnixMillis)>,
 }
 
 impl Evaluator {
@@ -227,7 +228,7 @@ impl Evaluator {
     }
 
     /// Evaluates the evidence.
-    fn weigh(&mut self, plan: &Plan, state: &State, now: u64) -> Result<(Option<Evaluation>, usize, Vec<String>)> {
+    fn weigh(&mut self, plan: &Plan, state: &State, now: UnixMillis) -> Result<(Option<Evaluation>, usize, Vec<String>)> {
         let read_for = (state.rollout.clone(), state.since_unix_ms);
         if self.read_for.as_ref() != Some(&read_for) {
             self.reader = Reader::default();
@@ -238,11 +239,11 @@ impl Evaluator {
             slots: evaluation::SLOTS,
             slot: &slot,
             from_unix_ms: evaluation::baseline_start(plan, state),
-            until_unix_ms: u64::MAX,
+            until_unix_ms: UnixMillis(u64::MAX),
             objective: plan.objective,
         };
         let evidence = self.reader.read(&self.traces, &selection)?;
-        let since = Duration::from_millis(now.saturating_sub(evaluation::evidence_start(plan, state)));
+        let since = now.since(evaluation::evidence_start(plan, state)).to_duration();
         let answers = plan.guards.iter().filter_map(|guard| match &guard.watched {
             Watched::Query { url, query, machine_label, .. } => {
                 Some((guard.name.clone(), prometheus::ask(url, query, machine_label, since)))
@@ -259,15 +260,19 @@ impl Evaluator {
     }
 
     /// Publishes the state's assignment if another one is published, and renews signatures before they expire.
-    fn publish(&self, plan: &Plan, after: &State, now: u64) -> Result<bool> {
+    fn publish(&self, plan: &Plan, after: &State, now: UnixMillis) -> Result<bool> {
         let contents = self.operator.contents(true)?;
         let assignment = after.assignment(plan);
         if contents.assignment.as_ref() != Some(&assignment) {
             self.operator.change(Change::Assign(&assignment), self.dry_run)?;
             return Ok(!self.dry_run);
         }
-        let left =
-            contents.roles.iter().filter(|role| role.role == "timestamp").map(|role| role.expires_unix_s.saturating_sub(now / 1_000)).min();
+        let left = contents
+            .roles
+            .iter()
+            .filter(|role| role.role == "timestamp")
+            .map(|role| role.expires_unix_s.saturating_sub(now.0 / 1_000))
+            .min();
         if left.is_some_and(|left| Duration::from_secs(left) < self.valid.mul_f64(RENEW_AT)) {
             self.operator.change(Change::Refresh, self.dry_run)?;
         }

@@ -64,8 +64,8 @@ fn judged(evaluation: &Evaluation) -> String {
     let mut text = format!(
         "{treated_machines} machines with the bundle ({:.0} % report it), {control_machines} control machines; evidence covers {}.{} h\n",
         following * 100.0,
-        covered_ms / 3_600_000,
-        covered_ms % 3_600_000 / 360_000,
+        covered_ms.0 / 3_600_000,
+        covered_ms.0 % 3_600_000 / 360_000,
     );
     let _ = writeln!(text, "  {:<7} {:<16} {:>11} {:>11} {:>25} {:>11}  why", "", "guard", "control", "bundle", "harm, bounds", "allowed");
     judgements.iter().for_each(|judgement| text += &row(judgement));
@@ -100,12 +100,12 @@ pub(super) fn status(plan: &Plan, state: &State, place: &str, agrees: Option<boo
     for (at, stage) in plan.stages.iter().enumerate() {
         let mark = if at == state.stage { ">" } else { " " };
         let clusters = if stage.clusters.is_empty() { String::new() } else { format!(" of {}", stage.clusters.join(", ")) };
-        let share = ::rollout::plan::share(stage.share_ppm);
+        let share = stage.share_ppm.to_string();
         let _ = writeln!(
             text,
             "{mark} {:<16} {share:>6}{clusters}, {} h at least{}",
             stage.name,
-            stage.least_ms / 3_600_000,
+            stage.least_ms.0 / 3_600_000,
             if stage.proof { ", with proof" } else { "" }
         );
     }
