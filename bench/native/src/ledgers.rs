@@ -11,7 +11,7 @@ use manager::client::Client;
 use manager::ledger::{Request, Response};
 use manager::service::{self, Manager};
 use manager::settings::Settings;
-use pool::{EmcId, Generation, SliceId};
+use pool::{EmcId, Generation, SliceId, Slices};
 use serde::Serialize;
 
 /// Concurrent hosts.
@@ -101,7 +101,7 @@ impl Way for Within<'_> {
 
     fn assign(&self, host: &str, epoch: u64, name: &str) -> Result<Option<Slice>> {
         let (host, request, vm) = (host.to_owned(), format!("give {name}"), name.to_owned());
-        match self.outcome(Request::Assign { host, epoch, request, vm, slices: 1 })? {
+        match self.outcome(Request::Assign { host, epoch, request, vm, slices: Slices(1) })? {
             Ok(Response::Assignment(given)) => Ok(given.slices.into_iter().next()),
             Ok(other) => bail!("unexpected reply to an assignment: {other:?}"),
             Err(refused) if refused.error == Code::Short => Ok(None),

@@ -9,10 +9,12 @@ mod counter;
 mod memory;
 pub mod quantity;
 mod ratio;
+mod slices;
 mod time;
 
 pub use access_rate::AccessRate;
 pub use age::Age;
 pub use memory::{Bytes, PageSize, Pages};
 pub use ratio::RatioPpm;
+pub use slices::Slices;
 pub use time::{Millis, UnixMillis, micros, millis, nanos};

@@ -5,9 +5,7 @@ use serde::{Serialize, Serializer};
 use settings::{Document, Group, Knob, ListExample, Schema, Value};
 
 use crate::job::{JobRule, JobTable};
-use crate::table::{
-    Agent, Aggressive, Background, ColdAge, Conservative, Guard, Incompressible, Pressure, Rollout, Slow, Swap, Tiers, Trace, Zswap,
-};
+use crate::table::*;
 
 /// The rules that the reference page and the example file show.
 const JOB_EXAMPLE: &str = "\

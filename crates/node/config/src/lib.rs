@@ -26,6 +26,4 @@ pub use job::{JobRule, JobTable};
 pub use load::MAIN_FILE;
 pub use manual::{example_toml, manual};
 pub use settings::{Invalid, Knob, Problem, Problems, Scale, Search, Unit, Value};
-pub use table::{
-    Agent, Aggressive, Background, ColdAge, Conservative, Guard, Incompressible, Pressure, Rollout, Slow, Swap, Tiers, Trace, Zswap,
-};
+pub use table::*;

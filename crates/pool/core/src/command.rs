@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use units::Slices;
 
 use crate::slice::{EmcId, Generation, HostId, SliceId, VmId};
 
@@ -16,7 +17,7 @@ pub enum Command {
         /// The host that it starts on.
         host: HostId,
         /// Number of slices, at least one.
-        slices: u32,
+        slices: Slices,
     },
     /// Release the slices of a VM that has exited, or whose memory is now all local.
     Return {
@@ -130,11 +131,11 @@ pub enum Refusal {
     #[error("{requested} slices requested; {grantable} can be assigned from one EMC now, and {releasing} are being released")]
     Short {
         /// Number of slices requested.
-        requested: u32,
+        requested: Slices,
         /// Most slices that can be assigned to a VM now.
-        grantable: u32,
+        grantable: Slices,
         /// Number of slices that are being released.
-        releasing: u32,
+        releasing: Slices,
     },
     /// Zero slices were requested.
     #[error("zero slices requested; request at least one, or none of the pool")]

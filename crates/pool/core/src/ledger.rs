@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
+use units::Slices;
 
 use crate::command::{Cause, Command, Effect, Refusal};
 use crate::slice::{EmcId, Generation, HostId, Ns, SliceId, State, VmId};
@@ -17,11 +18,11 @@ pub use kept::Kept;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// Number of slices of each EMC.
-    pub emc_slices: Vec<u32>,
+    pub emc_slices: Vec<Slices>,
     /// Number of hosts, each connected to all EMCs.
     pub hosts: u16,
     /// Slices that are never assigned, so that VMs need not wait for slices that are being released.
-    pub buffer_slices: u32,
+    pub buffer_slices: Slices,
     /// How long a host, or scrubbing, may take for one slice.
     pub answer_within: Ns,
     /// How long a slice is stuck before its host is asked again.
@@ -50,20 +51,20 @@ pub struct Counts {
 impl Counts {
     /// All slices.
     #[must_use]
-    pub fn total(&self) -> u32 {
-        self.in_use() + self.free + self.failed
+    pub fn total(&self) -> Slices {
+        self.in_use() + Slices(self.free) + Slices(self.failed)
     }
 
     /// Slices that cannot be assigned: those of VMs, and those being released.
     #[must_use]
-    pub fn in_use(&self) -> u32 {
-        self.online + self.releasing()
+    pub fn in_use(&self) -> Slices {
+        Slices(self.online) + self.releasing()
     }
 
     /// Slices that are being released, in any state of that.
     #[must_use]
-    pub fn releasing(&self) -> u32 {
-        self.offlining + self.stuck + self.orphaned + self.scrubbing
+    pub fn releasing(&self) -> Slices {
+        Slices(self.offlining + self.stuck + self.orphaned + self.scrubbing)
     }
 
     fn of(&mut self, state: State) -> &mut u32 {
@@ -125,9 +126,9 @@ impl Pool {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let record = Record { state: State::Free, generation: Generation(0), returned: None };
-        let emc = |&slices: &u32| Emc { works: true, slices: vec![record; slices as usize], free: (0..slices).collect() };
+        let emc = |&Slices(slices): &Slices| Emc { works: true, slices: vec![record; slices as usize], free: (0..slices).collect() };
         let emcs: Vec<Emc> = config.emc_slices.iter().map(emc).collect();
-        let counts = Counts { free: config.emc_slices.iter().sum(), ..Counts::default() };
+        let counts = Counts { free: config.emc_slices.iter().copied().sum::<Slices>().0, ..Counts::default() };
         Self { manager_works: true, hosts_up: vec![true; usize::from(config.hosts)], emcs, leases: BTreeMap::new(), counts, config }
     }
 
@@ -139,12 +140,12 @@ impl Pool {
 
     /// Most slices that one VM could be assigned now.
     #[must_use]
-    pub fn grantable(&self) -> u32 {
+    pub fn grantable(&self) -> Slices {
         if !self.manager_works {
-            return 0;
+            return Slices::ZERO;
         }
-        let unreserved = self.counts.free + self.counts.releasing();
-        self.emc_with_most_free().map_or(0, |(_, free)| free).min(unreserved.saturating_sub(self.config.buffer_slices))
+        let unreserved = Slices(self.counts.free) + self.counts.releasing();
+        self.emc_with_most_free().map_or(Slices::ZERO, |(_, free)| free).min(unreserved.saturating_sub(self.config.buffer_slices))
     }
 
     /// Whether the manager is up.
@@ -155,8 +156,8 @@ impl Pool {
 
     /// Number of slices of a VM.
     #[must_use]
-    pub fn slices_of(&self, vm: VmId) -> u32 {
-        self.leases.get(&vm).map_or(0, |lease| u32::try_from(lease.slices.len()).unwrap_or(u32::MAX))
+    pub fn slices_of(&self, vm: VmId) -> Slices {
+        self.leases.get(&vm).map_or(Slices::ZERO, |lease| Slices::count(lease.slices.len()))
     }
 
     /// State of a slice.
@@ -251,10 +252,10 @@ impl Pool {
     }
 
     /// The working EMC with most free slices; the first one if several have as many.
-    fn emc_with_most_free(&self) -> Option<(EmcId, u32)> {
-        let mut best: Option<(EmcId, u32)> = None;
+    fn emc_with_most_free(&self) -> Option<(EmcId, Slices)> {
+        let mut best: Option<(EmcId, Slices)> = None;
         for (index, emc) in (0u16..).zip(&self.emcs) {
-            let free = u32::try_from(emc.free.len()).unwrap_or(u32::MAX);
+            let free = Slices::count(emc.free.len());
             if emc.works && best.is_none_or(|(_, most)| free > most) {
                 best = Some((EmcId(index), free));
             }
@@ -276,8 +277,8 @@ impl Pool {
         record.state = state;
     }
 
-    fn assign(&mut self, vm: VmId, host: HostId, slices: u32, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
-        if slices == 0 {
+    fn assign(&mut self, vm: VmId, host: HostId, slices: Slices, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        if slices == Slices::ZERO {
             return Err(Refusal::Nothing);
         }
         if self.leases.contains_key(&vm) {
@@ -289,8 +290,8 @@ impl Pool {
         let short = Refusal::Short { requested: slices, grantable: self.grantable(), releasing: self.counts.releasing() };
         let Some((emc, _)) = self.emc_with_most_free().filter(|_| slices <= self.grantable()) else { return Err(short) };
         let Some(of) = self.emcs.get_mut(usize::from(emc.0)) else { return Err(short) };
-        let mut taken = Vec::with_capacity(slices as usize);
-        for index in of.free.drain(..slices as usize) {
+        let mut taken = Vec::with_capacity(slices.0 as usize);
+        for index in of.free.drain(..slices.0 as usize) {
             if let Some(record) = of.slices.get_mut(index as usize) {
                 record.state = State::Online { host, vm };
                 record.generation = Generation(record.generation.0.wrapping_add(1));
@@ -298,8 +299,8 @@ impl Pool {
             }
             taken.push(index);
         }
-        self.counts.free -= slices;
-        self.counts.online += slices;
+        self.counts.free -= slices.0;
+        self.counts.online += slices.0;
         self.leases.insert(vm, Lease { host, emc, slices: taken });
         Ok(())
     }

@@ -45,7 +45,8 @@ mod slice;
 
 pub use command::{Cause, Command, Effect, Refusal};
 pub use ledger::{Broken, Config, Counts, Kept, Lease, Pool, Record};
-pub use slice::{EmcId, Generation, HostId, Ns, SliceId, Slices, State, VmId};
+pub use slice::{EmcId, Generation, HostId, Ns, SliceId, State, VmId};
+pub use units::Slices;
 
 /// Bytes of a slice: 1 GiB, the granularity of section 4.1.
 pub const SLICE_BYTES: u64 = 1 << 30;

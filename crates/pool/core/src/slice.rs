@@ -1,7 +1,6 @@
 //! Identifiers, times, and states of slices.
 
 use serde::{Deserialize, Serialize};
-use units::Bytes;
 
 /// A time or a duration in nanoseconds. The caller defines time zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -18,25 +17,6 @@ pub struct EmcId(pub u16);
 /// A virtual machine, by the number that its scheduler gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VmId(pub u64);
-
-/// A number of slices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Slices(pub u32);
-
-impl Slices {
-    /// Memory of this many slices of `size`, saturating.
-    #[must_use]
-    pub fn bytes(self, size: Bytes) -> Bytes {
-        Bytes(size.0.saturating_mul(u64::from(self.0)))
-    }
-}
-
-impl std::fmt::Display for Slices {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// One GiB of an EMC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

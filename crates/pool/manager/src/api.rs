@@ -30,7 +30,8 @@ pub struct Assignment {
     /// Name of the VM on its host.
     pub vm: String,
     /// Number of slices requested. `slices` has fewer if the host had no lease for some time and no process used them.
-    pub asked: u32,
+    #[schemars(with = "u32")]
+    pub asked: Slices,
     /// The slices that the VM has.
     pub slices: Vec<Slice>,
 }
@@ -232,9 +233,11 @@ pub struct PoolStatus {
     /// Slices by state.
     pub slices: SliceCounts,
     /// Most slices that one VM could be assigned now.
-    pub grantable: u32,
+    #[schemars(with = "u32")]
+    pub grantable: Slices,
     /// Slices that are kept free as a buffer.
-    pub buffer_slices: u32,
+    #[schemars(with = "u32")]
+    pub buffer_slices: Slices,
     /// Why the ledger cannot be written, so that no slice changes its owner; `null` if it can.
     pub ledger_error: Option<String>,
     /// Controllers.

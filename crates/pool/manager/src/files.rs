@@ -218,7 +218,7 @@ pub(crate) fn next(generation: Generation) -> Generation {
 mod tests {
     use std::os::unix::fs::FileExt;
 
-    use pool::{Config, Ns};
+    use pool::{Config, Ns, Slices};
 
     use super::*;
 
@@ -226,7 +226,8 @@ mod tests {
 
     fn files(directory: &Path) -> (Files, Pool) {
         let files = Files::new(Layout { directory: directory.to_owned(), slice_bytes: Bytes(1 << 20) }, 0o640);
-        let config = Config { emc_slices: vec![2], hosts: 1, buffer_slices: 0, answer_within: Ns(1), ask_again_after: Ns(1) };
+        let config =
+            Config { emc_slices: vec![Slices(2)], hosts: 1, buffer_slices: Slices::ZERO, answer_within: Ns(1), ask_again_after: Ns(1) };
         let pool = Pool::new(config);
         assert_eq!(files.create_missing(&pool).unwrap(), 2);
         (files, pool)

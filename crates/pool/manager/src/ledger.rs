@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use pool::{Command, Effect, Generation, HostId, Ns, Pool, Refusal, SliceId, State, VmId};
+use pool::{Command, Effect, Generation, HostId, Ns, Pool, Refusal, SliceId, Slices, State, VmId};
 use serde::{Deserialize, Serialize};
 
 use crate::api::{Action, Assignment, Code, ErrorResponse, Lease, RenewResponse, Work, WorkList};
@@ -49,7 +49,7 @@ pub struct Vm {
     /// Name of the VM on its host.
     pub name: String,
     /// Number of slices requested.
-    pub asked: u32,
+    pub asked: Slices,
     /// The request that assigned them.
     pub request: String,
 }
@@ -263,7 +263,7 @@ impl Ledger {
         Ok(RenewResponse { lease_seconds: seconds(self.terms.lease), work: self.work(now, id) })
     }
 
-    fn assign(&mut self, now: Ns, host: HostId, request: &str, name: &str, slices: u32) -> Result<Assignment, ErrorResponse> {
+    fn assign(&mut self, now: Ns, host: HostId, request: &str, name: &str, slices: Slices) -> Result<Assignment, ErrorResponse> {
         check_name("vm", name)?;
         check_name("request", request)?;
         let of_host = || self.vms.iter().filter(|(_, vm)| vm.host == host);
@@ -288,7 +288,7 @@ impl Ledger {
     }
 
     /// The answer to a request for a VM that already has slices.
-    fn repeated(&self, id: VmId, vm: &Vm, slices: u32) -> Result<Assignment, ErrorResponse> {
+    fn repeated(&self, id: VmId, vm: &Vm, slices: Slices) -> Result<Assignment, ErrorResponse> {
         let name = &vm.name;
         if vm.asked != slices {
             let message =
@@ -296,7 +296,7 @@ impl Ledger {
             return Err(ErrorResponse { error: Code::Conflict, message });
         }
         let assignment = self.assignment(id, vm);
-        if assignment.slices.len() < slices as usize {
+        if Slices::count(assignment.slices.len()) < slices {
             let (left, host) = (assignment.slices.len(), self.host_name(vm.host));
             let message = format!(
                 "{left} of {slices} slices of VM {name} are left: the others were not in use while {host} had no lease, and were reclaimed; return the assignment, and use a new request"

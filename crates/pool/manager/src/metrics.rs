@@ -132,7 +132,7 @@ fn register_state(registry: &mut Registry, status: &PoolStatus) {
         stuck,
     );
     for (name, help, value) in [
-        ("grantable_slices", "Most slices that one VM could be assigned now", i64::from(status.grantable)),
+        ("grantable_slices", "Most slices that one VM could be assigned now", i64::from(status.grantable.0)),
         ("stuck_slices", "Slices that are overdue", i64::try_from(status.stuck.len()).unwrap_or(i64::MAX)),
         (
             "ledger_unavailable",

@@ -329,7 +329,7 @@ impl Match {
             Operation::Renew => Request::Renew { host: host(), epoch: parse::<RenewRequest>(body)?.epoch },
             Operation::Assign => {
                 let AssignRequest { epoch, request, vm, slices } = parse(body)?;
-                Request::Assign { host: host(), epoch, request, vm, slices: slices.0 }
+                Request::Assign { host: host(), epoch, request, vm, slices }
             }
             Operation::Return => {
                 let Query { epoch, request } = Query::parse(query)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::settings::{Document, Group, Invalid, ListExample, Problems, Schema, Unit, read_file, unreadable};
-use pool::Ns;
+use pool::{Ns, Slices};
 use rustls::pki_types::DnsName;
 use units::Bytes;
 
@@ -190,9 +190,9 @@ impl Settings {
     #[must_use]
     pub fn pool(&self, hosts: u16) -> pool::Config {
         pool::Config {
-            emc_slices: self.emcs.iter().map(|emc| emc.slices).collect(),
+            emc_slices: self.emcs.iter().map(|emc| Slices(emc.slices)).collect(),
             hosts,
-            buffer_slices: self.buffer_slices,
+            buffer_slices: Slices(self.buffer_slices),
             answer_within: self.answer_within,
             ask_again_after: self.ask_again_after,
         }

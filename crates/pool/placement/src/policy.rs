@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use units::Slices;
 
 use crate::resources::{PoolSpace, Request, Shape};
 
@@ -29,10 +30,10 @@ impl Candidate<'_> {
     /// memory (0 for a VM that requests none).
     #[must_use]
     pub fn remaining(&self) -> [u64; 3] {
-        let pool = if self.request.pool_slices == 0 {
+        let pool = if self.request.pool_slices == Slices::ZERO {
             0
         } else {
-            ppm(u64::from(self.space.grantable - self.request.pool_slices.min(self.space.grantable)), u64::from(self.space.capacity))
+            ppm(u64::from(self.space.grantable.saturating_sub(self.request.pool_slices).0), u64::from(self.space.capacity.0))
         };
         let cores = u64::from(self.free.0.saturating_sub(self.request.cores));
         let mib = self.free.1.saturating_sub(u64::from(self.request.local_mib));
@@ -144,7 +145,7 @@ impl Policy for Strategy {
                 let product = |requested: u64, free: u64, whole: u64| ppm(requested, whole) * ppm(free, whole);
                 let alignment = product(u64::from(request.cores), u64::from(free.0), shape.cores())
                     + product(u64::from(request.local_mib), free.1, shape.mib())
-                    + product(u64::from(request.pool_slices), u64::from(space.grantable), u64::from(space.capacity));
+                    + product(u64::from(request.pool_slices.0), u64::from(space.grantable.0), u64::from(space.capacity.0));
                 u64::MAX - alignment
             }
             Self::Balance => {

@@ -1,6 +1,7 @@
 //! The resources of servers, pools and VMs.
 
 use serde::{Deserialize, Serialize};
+use units::Slices;
 
 /// The largest number of NUMA nodes of a server.
 pub const NODES_MAX: usize = 4;
@@ -40,16 +41,16 @@ pub struct Request {
     /// Local memory, in MiB.
     pub local_mib: u32,
     /// Slices of pool memory.
-    pub pool_slices: u32,
+    pub pool_slices: Slices,
 }
 
 /// The free space of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolSpace {
     /// The largest number of slices that one VM can get now.
-    pub grantable: u32,
+    pub grantable: Slices,
     /// All slices of the pool.
-    pub capacity: u32,
+    pub capacity: Slices,
 }
 
 /// An amount of resources of one NUMA node.

@@ -1,6 +1,6 @@
 //! How a VM's memory is split between its server and the pool.
 
-use pool::SLICE_BYTES;
+use pool::{SLICE_BYTES, Slices};
 use serde::{Deserialize, Serialize};
 use vmtrace::Vm;
 
@@ -57,15 +57,15 @@ pub fn mib(vm: &Vm) -> u32 {
 impl MemoryPolicy<'_> {
     /// Returns how many slices of a VM's memory go to the pool, at most the whole slices that it has.
     #[must_use]
-    pub fn slices(&self, vm: &Vm) -> u32 {
-        let whole = u32::try_from(vm.memory_bytes / SLICE_BYTES).unwrap_or(u32::MAX);
+    pub fn slices(&self, vm: &Vm) -> Slices {
+        let whole = Slices(u32::try_from(vm.memory_bytes / SLICE_BYTES).unwrap_or(u32::MAX));
         match self {
-            Self::AllLocal => 0,
+            Self::AllLocal => Slices::ZERO,
             Self::Static { share_ppm, seed } => {
                 let slices_ppm = u128::from(vm.memory_bytes) * u128::from(*share_ppm) / u128::from(SLICE_BYTES);
                 let draw = fastrand::Rng::with_seed(seed ^ vm.id.wrapping_mul(0x9e37_79b9_7f4a_7c15)).u32(0..1_000_000);
                 let up = slices_ppm % 1_000_000 > u128::from(draw);
-                u32::try_from(slices_ppm / 1_000_000 + u128::from(up)).unwrap_or(u32::MAX).min(whole)
+                Slices(u32::try_from(slices_ppm / 1_000_000 + u128::from(up)).unwrap_or(u32::MAX)).min(whole)
             }
             Self::Pond(predict) => {
                 let Prediction { insensitive, untouched_ratio } = predict.predict(vm);
@@ -77,24 +77,24 @@ impl MemoryPolicy<'_> {
 
 /// Returns the whole slices in a share of memory; 0 if the share is not a number.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 2^20 slices, clamped")]
-fn share_of(bytes: u64, ratio: f64) -> u32 {
-    if ratio.is_nan() { 0 } else { (bytes as f64 * ratio.clamp(0.0, 1.0) / SLICE_BYTES as f64) as u32 }
+fn share_of(bytes: u64, ratio: f64) -> Slices {
+    if ratio.is_nan() { Slices::ZERO } else { Slices((bytes as f64 * ratio.clamp(0.0, 1.0) / SLICE_BYTES as f64) as u32) }
 }
 
 /// Returns whether a VM with this split exceeds the margin; `false` if its slowdown is unknown.
 #[must_use]
-pub fn exceeds(vm: &Vm, slices: u32, added_ns: u32, margin: f64) -> bool {
-    let (Some(slowdown), true) = (crate::latency::slowdown(vm, added_ns), slices > 0) else { return false };
+pub fn exceeds(vm: &Vm, slices: Slices, added_ns: u32, margin: f64) -> bool {
+    let (Some(slowdown), true) = (crate::latency::slowdown(vm, added_ns), slices > Slices::ZERO) else { return false };
     slowdown * spilled(vm, slices) > margin
 }
 
 /// Returns the share of a VM's touched memory that lies on the pool: the guest fills its local node first (Pond section
 /// 4.2). The slowdown is assumed to be proportional to it, which for small shares is slightly less than (Pond figure 16).
 #[expect(clippy::cast_precision_loss, reason = "memory sizes")]
-fn spilled(vm: &Vm, slices: u32) -> f64 {
+fn spilled(vm: &Vm, slices: Slices) -> f64 {
     let memory = vm.memory_bytes as f64;
     let touched = memory * (1.0 - vm.untouched_ratio.unwrap_or(0.0));
-    let local = memory - (u64::from(slices) * SLICE_BYTES) as f64;
+    let local = memory - slices.bytes(units::Bytes(SLICE_BYTES)).0 as f64;
     if touched <= 0.0 { 0.0 } else { ((touched - local.max(0.0)) / touched).clamp(0.0, 1.0) }
 }
 
@@ -116,7 +116,11 @@ mod tests {
     fn pond_rounds_down_and_clamps_invalid_predictions() {
         let check = |memory_bytes, insensitive, untouched_ratio, want| {
             let fixed = Fixed(Prediction { insensitive, untouched_ratio });
-            assert_eq!(MemoryPolicy::Pond(&fixed).slices(&Vm { memory_bytes, ..Vm::default() }), want, "{memory_bytes} {untouched_ratio}");
+            assert_eq!(
+                MemoryPolicy::Pond(&fixed).slices(&Vm { memory_bytes, ..Vm::default() }),
+                Slices(want),
+                "{memory_bytes} {untouched_ratio}"
+            );
         };
         check(8 * GIB, false, 0.49, 3);
         check(8 * GIB, false, 0.5, 4);
@@ -133,20 +137,20 @@ mod tests {
     fn a_static_share_holds_for_small_vms_too() {
         for (memory_bytes, share_ppm) in [(GIB * 7 / 4, 100_000), (8 * GIB, 150_000), (28 * GIB, 500_000)] {
             let memory = MemoryPolicy::Static { share_ppm, seed: 1 };
-            let slices: u32 = (0..20_000).map(|id| memory.slices(&Vm { id, memory_bytes, ..Vm::default() })).sum();
+            let slices: Slices = (0..20_000).map(|id| memory.slices(&Vm { id, memory_bytes, ..Vm::default() })).sum();
             #[expect(clippy::cast_precision_loss, reason = "a test")]
-            let share = f64::from(slices) * GIB as f64 / 20_000.0 / memory_bytes as f64;
+            let share = f64::from(slices.0) * GIB as f64 / 20_000.0 / memory_bytes as f64;
             assert!((share / f64::from(share_ppm) * 1e6 - 1.0).abs() < 0.05, "{share} of {share_ppm} ppm");
         }
         let all = MemoryPolicy::Static { share_ppm: 1_000_000, seed: 1 };
-        assert_eq!(all.slices(&Vm { memory_bytes: GIB * 7 / 4, ..Vm::default() }), 1, "at most the slices that the VM has");
+        assert_eq!(all.slices(&Vm { memory_bytes: GIB * 7 / 4, ..Vm::default() }), Slices(1), "at most the slices that the VM has");
     }
 
     #[test]
     fn only_touched_pool_memory_slows_a_vm_down() {
         let check = |untouched, slices, want| {
             let vm = Vm { memory_bytes: 8 * GIB, untouched_ratio: Some(untouched), slowdown_64ns: Some(0.2), ..Vm::default() };
-            assert_eq!(exceeds(&vm, slices, 64, 0.05), want, "{untouched} {slices}");
+            assert_eq!(exceeds(&vm, Slices(slices), 64, 0.05), want, "{untouched} {slices}");
         };
         check(0.5, 0, false);
         check(0.5, 4, false);
@@ -156,7 +160,7 @@ mod tests {
         check(0.0, 8, true);
         check(1.0, 8, false);
         assert!(
-            !exceeds(&Vm { memory_bytes: 8 * GIB, ..Vm::default() }, 8, 64, 0.05),
+            !exceeds(&Vm { memory_bytes: 8 * GIB, ..Vm::default() }, Slices(8), 64, 0.05),
             "an unknown slowdown does not count as a misprediction"
         );
     }

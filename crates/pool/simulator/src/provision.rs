@@ -52,7 +52,7 @@ pub fn provision(site: &Site, setup: Setup<'_>, cluster: &Cluster, baseline: &Ba
     let node_gib = least(most_gib, |node_gib| enough(local_only, uniform(node_gib, 0)))?;
     let cost = |capacity: UniformCapacity| {
         let local = (nodes * u64::from(capacity.node_mib)) << 20;
-        (local + u64::from(capacity.slices_per_server) * pool::SLICE_BYTES) * u64::from(cluster.servers)
+        (local + capacity.slices_per_server.bytes(units::Bytes(pool::SLICE_BYTES)).0) * u64::from(cluster.servers)
     };
     let without = cost(uniform(node_gib, 0));
     let mut best = (without, 0);
@@ -74,7 +74,7 @@ pub fn provision(site: &Site, setup: Setup<'_>, cluster: &Cluster, baseline: &Ba
 }
 
 fn uniform(node_gib: u32, slices_per_server: u32) -> UniformCapacity {
-    UniformCapacity { node_mib: node_gib.saturating_mul(1_024), slices_per_server }
+    UniformCapacity { node_mib: node_gib.saturating_mul(1_024), slices_per_server: pool::Slices(slices_per_server) }
 }
 
 /// Returns the least number that is enough, by bisection. `most` must be enough.

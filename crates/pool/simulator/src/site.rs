@@ -1,7 +1,7 @@
 //! The parameters of a run: hardware, times, faults and the policy under study.
 
 use placement::{Shape, Strategy};
-use pool::Ns;
+use pool::{Ns, Slices};
 use serde::Serialize;
 use vmtrace::Vm;
 
@@ -18,7 +18,7 @@ pub struct Site {
     /// Memory controllers of each pool.
     pub emcs: u16,
     /// Slices of each pool that are kept free: no VM gets them.
-    pub buffer_slices: u32,
+    pub buffer_slices: Slices,
     /// Time that a host takes to release one slice: minimum and maximum. Drawn for every release.
     pub offline: (Ns, Ns),
     /// Time to zero one slice.
@@ -46,7 +46,7 @@ impl Default for Site {
             shape: Shape { nodes: 2, node_cores: 24, node_mib: 384 << 10 },
             strategy: Strategy::BestFit,
             emcs: 1,
-            buffer_slices: 0,
+            buffer_slices: Slices::ZERO,
             offline: (Ns(10 * MS), Ns(100 * MS)),
             scrub: Ns(30 * MS),
             ask_again_after: Ns(10_000 * MS),

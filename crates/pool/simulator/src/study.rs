@@ -193,7 +193,7 @@ pub fn run(
     let task = |number: usize| {
         let (setup, cluster, baseline) = (setups[number / per_setup], &clusters[number % per_setup], &baselines[number % per_setup]);
         let measured = simulate(site, setup, cluster, baseline, Capacity::Ample)?;
-        let peaks: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use.saturating_add(site.buffer_slices)).collect();
+        let peaks: Vec<pool::Slices> = measured.pool_peaks.iter().map(|peak| peak.in_use + site.buffer_slices).collect();
         let confirmed = if extra.confirm { Some(simulate(site, setup, cluster, baseline, Capacity::Slices(&peaks))?) } else { None };
         let provisioned = if extra.provision { Some(provision(site, setup, cluster, baseline)?) } else { None };
         Some(ClusterOutcome { measured, confirmed, provisioned })

@@ -1,6 +1,6 @@
 //! The results of a run, and the memory that would have to be bought.
 
-use pool::SLICE_BYTES;
+use pool::{SLICE_BYTES, Slices};
 use serde::Serialize;
 
 /// Counters of a run. Tallies of several clusters can be added.
@@ -60,9 +60,9 @@ pub struct Tally {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolPeak {
     /// Unavailable slices: assigned to VMs, or being released.
-    pub in_use: u32,
+    pub in_use: Slices,
     /// Slices assigned to VMs.
-    pub online: u32,
+    pub online: Slices,
 }
 
 /// DRAM that must be bought for a run, in bytes.
@@ -101,9 +101,9 @@ impl Required {
 
     /// Computes the memory from the peaks of one cluster with `pool_servers` servers per pool.
     #[must_use]
-    pub fn of(server_peaks_mib: &[u64], pool_peaks: &[PoolPeak], buffer_slices: u32, pool_servers: u32) -> Self {
-        let bytes = |slices: u32| u64::from(slices) * SLICE_BYTES;
-        let with_buffer = |peak: &PoolPeak| if peak.in_use > 0 { peak.in_use.saturating_add(buffer_slices) } else { 0 };
+    pub fn of(server_peaks_mib: &[u64], pool_peaks: &[PoolPeak], buffer: Slices, pool_servers: u32) -> Self {
+        let bytes = |slices: Slices| slices.bytes(units::Bytes(SLICE_BYTES)).0;
+        let with_buffer = |peak: &PoolPeak| if peak.in_use > Slices::ZERO { peak.in_use + buffer } else { Slices::ZERO };
         let of_pools = || pool_peaks.iter().map(|peak| bytes(with_buffer(peak)));
         let servers = server_peaks_mib.len() as u64;
         let most = of_pools().max().unwrap_or(0);
@@ -173,15 +173,15 @@ mod tests {
 
     #[test]
     fn required_memory_is_the_sum_of_peaks() {
-        let peaks = [4, 2].map(|in_use| PoolPeak { in_use, online: in_use - 1 });
-        let required = Required::of(&[1_024, 3_072, 2_048, 0], &peaks, 1, 2);
+        let peaks = [4, 2].map(|in_use| PoolPeak { in_use: Slices(in_use), online: Slices(in_use - 1) });
+        let required = Required::of(&[1_024, 3_072, 2_048, 0], &peaks, Slices(1), 2);
         let gib = |n: u64| n * SLICE_BYTES;
         assert_eq!(required.online_bytes(), gib(10));
         assert_eq!((required.local_bytes, required.pool_bytes), (gib(6), gib(8)));
         assert_eq!((required.uniform_local_bytes, required.uniform_pool_bytes), (gib(12), gib(10)));
         // The last pool has one server of two.
-        assert_eq!(Required::of(&[0, 0, 0], &peaks, 0, 2).uniform_pool_bytes, gib(6));
-        assert_eq!(Required::of(&[1_024], &[PoolPeak::default()], 5, 1).pool_bytes, 0, "an unused pool needs no buffer");
+        assert_eq!(Required::of(&[0, 0, 0], &peaks, Slices::ZERO, 2).uniform_pool_bytes, gib(6));
+        assert_eq!(Required::of(&[1_024], &[PoolPeak::default()], Slices(5), 1).pool_bytes, 0, "an unused pool needs no buffer");
         assert_eq!((saved(75, 100), saved(1, 0)), (0.25, 0.0));
     }
 }

@@ -94,7 +94,7 @@ fn site(arguments: &Simulate) -> Result<Site> {
         },
         strategy: Strategy::named(&arguments.placement, arguments.seed)?,
         emcs: arguments.emcs,
-        buffer_slices: arguments.buffer,
+        buffer_slices: pool::Slices(arguments.buffer),
         offline: (nanos(arguments.offline.0), nanos(arguments.offline.1)),
         scrub: nanos(arguments.scrub),
         faults,

@@ -1,6 +1,7 @@
 //! Consistency check of a pool, by a recount of its slices.
 
 use thiserror::Error;
+use units::Slices;
 
 use super::{Counts, Pool};
 use crate::slice::{EmcId, SliceId, State, VmId};
@@ -42,7 +43,7 @@ pub enum Broken {
         /// Slices in the restored state.
         found: usize,
         /// Slices in the configuration.
-        configured: u32,
+        configured: Slices,
     },
     /// The free list does not match the slices' states.
     #[error("the free list of EMC {} is wrong", .0.0)]
@@ -59,7 +60,7 @@ impl Pool {
         for (_, state) in self.all() {
             *found.of(state) += 1;
         }
-        if found != self.counts || found.total() != self.config.emc_slices.iter().sum::<u32>() {
+        if found != self.counts || found.total() != self.config.emc_slices.iter().copied().sum() {
             return Err(Broken::Counts { found, counted: self.counts });
         }
         // Each slice of a VM names that VM, so that no slice belongs to two; and all online slices belong to a VM.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use units::Slices;
+
 use super::{Broken, Config, Counts, Emc, Lease, Pool, Record};
 use crate::slice::{EmcId, Ns, State, VmId};
 
@@ -33,10 +35,10 @@ impl Pool {
     /// # Errors
     /// The first inconsistency.
     pub fn restore(config: Config, kept: Kept) -> Result<Self, Broken> {
-        let configured = |emc: usize| config.emc_slices.get(emc).copied().unwrap_or(0);
+        let configured = |emc: usize| config.emc_slices.get(emc).copied().unwrap_or_default();
         for (index, slices) in (0u16..).zip(&kept.slices) {
             let configured = configured(usize::from(index));
-            if slices.len() > configured as usize {
+            if Slices::count(slices.len()) > configured {
                 return Err(Broken::Shape { emc: EmcId(index), found: slices.len(), configured });
             }
         }
@@ -79,7 +81,13 @@ mod tests {
     use crate::slice::{Generation, HostId, SliceId};
 
     fn config(emc_slices: &[u32]) -> Config {
-        Config { emc_slices: emc_slices.to_vec(), hosts: 2, buffer_slices: 0, answer_within: Ns(1), ask_again_after: Ns(1) }
+        Config {
+            emc_slices: emc_slices.iter().copied().map(Slices).collect(),
+            hosts: 2,
+            buffer_slices: Slices::ZERO,
+            answer_within: Ns(1),
+            ask_again_after: Ns(1),
+        }
     }
 
     fn used() -> Pool {
@@ -87,8 +95,8 @@ mod tests {
         let mut effects = Vec::new();
         let slice = |index| SliceId { emc: EmcId(0), index };
         for command in [
-            Command::Assign { vm: VmId(1), host: HostId(0), slices: 2 },
-            Command::Assign { vm: VmId(2), host: HostId(1), slices: 1 },
+            Command::Assign { vm: VmId(1), host: HostId(0), slices: Slices(2) },
+            Command::Assign { vm: VmId(2), host: HostId(1), slices: Slices(1) },
             Command::Return { vm: VmId(1) },
             Command::Offlined { slice: slice(0), generation: Generation(1) },
             Command::Scrubbed { slice: slice(0), generation: Generation(1) },
@@ -112,8 +120,8 @@ mod tests {
         let kept = used().kept();
         let grown = Pool::restore(config(&[5, 3, 2]), kept.clone()).unwrap();
         assert_eq!((grown.counts().free, grown.counts().failed), (5, 3), "{:?}", grown.counts());
-        assert_eq!(Pool::restore(config(&[3, 2]), kept.clone()), Err(Broken::Shape { emc: EmcId(0), found: 4, configured: 3 }));
-        assert_eq!(Pool::restore(config(&[4]), kept), Err(Broken::Shape { emc: EmcId(1), found: 2, configured: 0 }));
+        assert_eq!(Pool::restore(config(&[3, 2]), kept.clone()), Err(Broken::Shape { emc: EmcId(0), found: 4, configured: Slices(3) }));
+        assert_eq!(Pool::restore(config(&[4]), kept), Err(Broken::Shape { emc: EmcId(1), found: 2, configured: Slices::ZERO }));
     }
 
     #[test]

@@ -6,11 +6,17 @@ const HOSTS: u16 = 3;
 const MS: u64 = 1_000_000;
 
 fn config(emc_slices: &[u32], buffer_slices: u32) -> Config {
-    Config { emc_slices: emc_slices.to_vec(), hosts: HOSTS, buffer_slices, answer_within: Ns(1_000 * MS), ask_again_after: Ns(5_000 * MS) }
+    Config {
+        emc_slices: emc_slices.iter().copied().map(Slices).collect(),
+        hosts: HOSTS,
+        buffer_slices: Slices(buffer_slices),
+        answer_within: Ns(1_000 * MS),
+        ask_again_after: Ns(5_000 * MS),
+    }
 }
 
 fn assign(vm: u64, host: u16, slices: u32) -> Command {
-    Command::Assign { vm: VmId(vm), host: HostId(host), slices }
+    Command::Assign { vm: VmId(vm), host: HostId(host), slices: Slices(slices) }
 }
 
 /// Applies commands one second apart. Effects are not carried out.
@@ -74,7 +80,11 @@ fn refusals_change_nothing() {
         assert_eq!(pool.apply(Ns(0), command, &mut effects), Err(expected), "{command:?}");
         assert!(effects.is_empty() && pool == was, "{command:?}");
     };
-    let short = |requested, grantable, releasing| Refusal::Short { requested, grantable, releasing };
+    let short = |requested, grantable, releasing| Refusal::Short {
+        requested: Slices(requested),
+        grantable: Slices(grantable),
+        releasing: Slices(releasing),
+    };
     check(&[4], 0, &[], assign(1, 0, 0), Refusal::Nothing);
     check(&[4], 0, &[assign(1, 0, 1)], assign(1, 1, 1), Refusal::VmKnown(VmId(1)));
     check(&[4], 0, &[], assign(1, HOSTS, 1), Refusal::NoHost(HostId(HOSTS)));
@@ -166,7 +176,7 @@ fn abandoned_slices_are_reclaimed_one_by_one() {
     let abandoned = |index, generation| Command::Abandoned { slice: SliceId { emc: EmcId(0), index }, generation: Generation(generation) };
     let (effects, refusals) = after(&mut pool, &[abandoned(0, 1), abandoned(2, 1)]);
     assert_eq!((effects.len(), refusals.len()), (2, 0));
-    assert_eq!((pool.slices_of(VmId(1)), pool.counts().scrubbing), (1, 2));
+    assert_eq!((pool.slices_of(VmId(1)), pool.counts().scrubbing), (Slices(1), 2));
     after(&mut pool, &[abandoned(1, 1)]);
     assert_eq!((pool.leases().len(), pool.counts().scrubbing), (0, 3), "a VM without slices is removed");
     let slice = SliceId { emc: EmcId(0), index: 0 };
@@ -251,7 +261,7 @@ proptest! {
         for (second, (command, answer)) in (0u64..).zip(commands) {
             let applied = pool.apply(Ns(second * MS), command, &mut effects).is_ok();
             if applied && matches!(command, Command::Assign { .. }) {
-                prop_assert!(pool.counts().free + pool.counts().releasing() >= buffer, "{:?}", pool.counts());
+                prop_assert!(Slices(pool.counts().free) + pool.counts().releasing() >= Slices(buffer), "{:?}", pool.counts());
             }
             if answer {
                 settle(&mut pool, Ns(second * MS), &mut effects);

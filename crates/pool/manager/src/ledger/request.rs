@@ -1,6 +1,6 @@
 //! Requests to the ledger and its responses.
 
-use pool::{EmcId, Generation, SliceId};
+use pool::{EmcId, Generation, SliceId, Slices};
 
 use crate::api::{Assignment, Lease, RenewResponse, WorkList};
 
@@ -32,7 +32,7 @@ pub enum Request {
         /// The VM.
         vm: String,
         /// Number of slices.
-        slices: u32,
+        slices: Slices,
     },
     /// A host returns the slices of a VM.
     Return {

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use pool::{Config, EmcId};
+use pool::{Config, EmcId, Slices};
 
 use super::*;
 
@@ -12,7 +12,13 @@ fn at(second: u64) -> Ns {
 
 /// Two EMCs of four slices, hosts a and b, leases of ten seconds.
 fn ledger() -> Ledger {
-    let config = Config { emc_slices: vec![4, 4], hosts: 2, buffer_slices: 0, answer_within: at(5), ask_again_after: at(20) };
+    let config = Config {
+        emc_slices: vec![Slices(4), Slices(4)],
+        hosts: 2,
+        buffer_slices: Slices::ZERO,
+        answer_within: at(5),
+        ask_again_after: at(20),
+    };
     let hosts = ["a", "b"].map(|name| Host { name: name.to_owned(), ..Host::default() });
     let terms = Terms { lease: at(10), hosts: vec!["a".to_owned(), "b".to_owned()] };
     let layout = Layout { directory: "/pool".into(), slice_bytes: units::Bytes(1 << 30) };
@@ -24,7 +30,7 @@ fn lease(host: &str) -> Request {
 }
 
 fn assign(host: &str, epoch: u64, request: &str, vm: &str, slices: u32) -> Request {
-    Request::Assign { host: host.to_owned(), epoch, request: request.to_owned(), vm: vm.to_owned(), slices }
+    Request::Assign { host: host.to_owned(), epoch, request: request.to_owned(), vm: vm.to_owned(), slices: Slices(slices) }
 }
 
 fn give_back(host: &str, epoch: u64, request: &str, vm: &str) -> Request {
@@ -69,7 +75,7 @@ fn only_slices_of_hosts_without_a_lease_are_reclaimed() {
     ledger.apply(at(10), &abandoned(0)).unwrap();
     // The host has a new lease: the remaining slices are its own, and the assignment reports the one that is missing.
     let Response::Lease(back) = ledger.apply(at(11), &lease("a")).unwrap() else { panic!() };
-    assert_eq!((back.assignments[0].asked, back.assignments[0].slices.len()), (2, 1));
+    assert_eq!((back.assignments[0].asked, back.assignments[0].slices.len()), (Slices(2), 1));
     assert_eq!(code(ledger.apply(at(11), &abandoned(1))), Code::Stale);
     assert_eq!(code(ledger.apply(at(11), &assign("a", 2, "r", "vm", 2))), Code::Over);
 }

@@ -1,4 +1,4 @@
-use pool::Ns;
+use pool::{Ns, Slices};
 
 use super::*;
 use crate::layout::Layout;
@@ -13,7 +13,13 @@ fn layout() -> Layout {
 }
 
 fn config() -> pool::Config {
-    pool::Config { emc_slices: vec![3, 2], hosts: 1, buffer_slices: 0, answer_within: Ns(1), ask_again_after: Ns(1) }
+    pool::Config {
+        emc_slices: vec![Slices(3), Slices(2)],
+        hosts: 1,
+        buffer_slices: Slices::ZERO,
+        answer_within: Ns(1),
+        ask_again_after: Ns(1),
+    }
 }
 
 fn ledger() -> Ledger {
@@ -32,8 +38,8 @@ fn used(before: &Ledger) -> Ledger {
     let generation = ledger.pool().generation(SliceId { emc: EmcId(0), index: 0 }).unwrap();
     for request in [
         Request::Lease { host: text("a"), instance: text("one") },
-        Request::Assign { host: text("a"), epoch: 1, request: text("r1"), vm: text("first"), slices: 2 },
-        Request::Assign { host: text("a"), epoch: 1, request: text("r2"), vm: text("second"), slices: 2 },
+        Request::Assign { host: text("a"), epoch: 1, request: text("r1"), vm: text("first"), slices: Slices(2) },
+        Request::Assign { host: text("a"), epoch: 1, request: text("r2"), vm: text("second"), slices: Slices(2) },
         Request::Return { host: text("a"), epoch: 1, request: text("r3"), vm: text("first") },
         Request::Offlined {
             host: text("a"),

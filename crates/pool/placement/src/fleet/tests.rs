@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use units::Slices;
 
 use super::*;
 use crate::policy::Strategy as Named;
@@ -7,11 +8,11 @@ const SHAPE: Shape = Shape { nodes: 2, node_cores: 8, node_mib: 16_384 };
 const GIB: u32 = 1_024;
 
 fn vm(id: u64, cores: u32, local_gib: u32, pool_slices: u32) -> Request {
-    Request { id, cores, local_mib: local_gib * GIB, pool_slices }
+    Request { id, cores, local_mib: local_gib * GIB, pool_slices: Slices(pool_slices) }
 }
 
 fn spaces(grantable: &[u32]) -> Vec<PoolSpace> {
-    grantable.iter().map(|&grantable| PoolSpace { grantable, capacity: 16 }).collect()
+    grantable.iter().map(|&grantable| PoolSpace { grantable: Slices(grantable), capacity: Slices(16) }).collect()
 }
 
 #[test]
@@ -113,7 +114,10 @@ fn policies_are_found_by_name() {
 
 fn any_request() -> impl Strategy<Value = (Request, bool)> {
     let request = (0u64..1000, 1u32..20, 0u32..40_000, 0u32..6);
-    (request.prop_map(|(id, cores, local_mib, pool_slices)| Request { id, cores, local_mib, pool_slices }), any::<bool>())
+    (
+        request.prop_map(|(id, cores, local_mib, pool_slices)| Request { id, cores, local_mib, pool_slices: Slices(pool_slices) }),
+        any::<bool>(),
+    )
 }
 
 fn any_policy() -> impl Strategy<Value = Named> {

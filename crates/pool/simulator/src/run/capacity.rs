@@ -1,5 +1,6 @@
 //! The memory that servers and pools have in a run.
 
+use pool::Slices;
 use serde::Serialize;
 
 use crate::tally::Tally;
@@ -19,7 +20,7 @@ pub enum Capacity<'a> {
     /// Pools and servers are large enough for any demand, to measure what they need.
     Ample,
     /// Slices of each pool. Servers are as with [`Capacity::Ample`].
-    Slices(&'a [u32]),
+    Slices(&'a [Slices]),
     /// All servers are alike and all pools are alike.
     Uniform(UniformCapacity),
 }
@@ -30,7 +31,7 @@ pub struct UniformCapacity {
     /// Local memory of a NUMA node, in MiB.
     pub node_mib: u32,
     /// Slices of a pool for each of its servers.
-    pub slices_per_server: u32,
+    pub slices_per_server: Slices,
 }
 
 /// Slices that an ample pool has in addition, for VMs that are moved to its servers after a fault.
@@ -38,8 +39,8 @@ const AMPLE_MIN_SLICES: u64 = 256;
 
 /// Returns slices that suffice for any demand on a pool: twice the peak of all memory of its servers, because slices may
 /// still be in release when others are assigned.
-pub(crate) fn ample_slices(baseline: Option<&Baseline>, pool: u32, pool_servers: u32) -> u32 {
+pub(crate) fn ample_slices(baseline: Option<&Baseline>, pool: u32, pool_servers: u32) -> Slices {
     let peaks = baseline.map_or(&[][..], |baseline| &baseline.tally.server_peaks_mib);
     let mib: u64 = peaks.chunks(pool_servers as usize).nth(pool as usize).unwrap_or_default().iter().sum();
-    u32::try_from((mib >> 10) * 2 + AMPLE_MIN_SLICES).unwrap_or(u32::MAX / 2).min(u32::MAX / 2)
+    Slices(u32::try_from((mib >> 10) * 2 + AMPLE_MIN_SLICES).unwrap_or(u32::MAX / 2).min(u32::MAX / 2))
 }

@@ -2,7 +2,8 @@
 
 use fastrand::Rng;
 use placement::{Fleet, Placement, Request};
-use pool::{Command, HostId, Ns, Pool, SLICE_BYTES, VmId};
+use pool::{Command, HostId, Ns, Pool, SLICE_BYTES, Slices, VmId};
+use units::Bytes;
 use vmtrace::Vm;
 
 use super::batches::Batches;
@@ -39,10 +40,10 @@ impl<'a> Run<'a> {
         let pools = (0..count).map(|pool| {
             let slices = match capacity {
                 Capacity::Ample => ample_slices(baseline, pool, pool_servers),
-                Capacity::Slices(slices) => slices.get(pool as usize).copied().unwrap_or(0),
+                Capacity::Slices(slices) => slices.get(pool as usize).copied().unwrap_or_default(),
                 Capacity::Uniform(uniform) => {
                     let servers = pool_servers.min(cluster.servers - pool * pool_servers);
-                    uniform.slices_per_server.saturating_mul(servers)
+                    Slices(uniform.slices_per_server.0.saturating_mul(servers))
                 }
             };
             exchange::new_pool(site, slices, pool_servers)
@@ -89,11 +90,11 @@ impl<'a> Run<'a> {
 
     /// Returns the slices of running VMs, by pool.
     #[must_use]
-    pub fn slices_in_use(&self) -> Vec<u32> {
-        let mut sums = vec![0; self.pools.len()];
-        for vm in self.running.iter().flatten().filter(|vm| vm.slices > 0) {
+    pub fn slices_in_use(&self) -> Vec<Slices> {
+        let mut sums = vec![Slices::ZERO; self.pools.len()];
+        for vm in self.running.iter().flatten().filter(|vm| vm.slices > Slices::ZERO) {
             if let Some(sum) = sums.get_mut(self.fleet.pool_of(vm.placement.server).0 as usize) {
-                *sum += vm.slices;
+                *sum = *sum + vm.slices;
             }
         }
         sums
@@ -150,14 +151,14 @@ impl<'a> Run<'a> {
 
     fn arrive(&mut self, index: u32) -> Option<u32> {
         let vm = &self.cluster.vms[index as usize];
-        let slices = if self.pools.is_empty() { 0 } else { self.setup.memory.slices(vm) };
+        let slices = if self.pools.is_empty() { Slices::ZERO } else { self.setup.memory.slices(vm) };
         let Some((placement, slices)) = self.place(index, vm, slices) else {
             self.tally.rejected += 1;
             return None;
         };
         self.tally.started += 1;
         self.tally.spanning += u64::from(placement.spans());
-        self.tally.pooled += u64::from(slices > 0);
+        self.tally.pooled += u64::from(slices > Slices::ZERO);
         self.running[index as usize] = Some(RunningVm { placement, slices, since: self.now });
         self.use_local(placement.server, placement.nodes.iter().map(|node| u64::from(node.mib)).sum());
         if let Some(departure) = vm.departure {
@@ -172,12 +173,13 @@ impl<'a> Run<'a> {
 
     /// Places a VM and takes its memory: on its server of the baseline, else on any server, else on any with all memory
     /// local.
-    fn place(&mut self, index: u32, vm: &Vm, requested: u32) -> Option<(Placement, u32)> {
+    fn place(&mut self, index: u32, vm: &Vm, requested: Slices) -> Option<(Placement, Slices)> {
         let own = self.servers.and_then(|servers| servers.get(index as usize).copied().flatten());
-        for slices in [Some(requested), (requested > 0).then_some(0)].into_iter().flatten() {
-            let pooled_mib = u32::try_from(u64::from(slices) * (SLICE_BYTES >> 20)).unwrap_or(u32::MAX);
+        for slices in [Some(requested), (requested > Slices::ZERO).then_some(Slices::ZERO)].into_iter().flatten() {
+            let pooled_mib = u32::try_from(slices.bytes(Bytes(SLICE_BYTES)).0 >> 20).unwrap_or(u32::MAX);
             let request = Request { id: vm.id, cores: vm.cores, local_mib: mib(vm).saturating_sub(pooled_mib), pool_slices: slices };
-            let on_own = own.filter(|&server| slices == 0 || self.spaces[self.fleet.pool_of(server).0 as usize].grantable >= slices);
+            let on_own =
+                own.filter(|&server| slices == Slices::ZERO || self.spaces[self.fleet.pool_of(server).0 as usize].grantable >= slices);
             let on_own = on_own.and_then(|server| self.fleet.fit_on(server, &request));
             let placement = match on_own {
                 Some(placement) => placement,
@@ -186,7 +188,7 @@ impl<'a> Run<'a> {
                     None => continue,
                 },
             };
-            if slices > 0 && !self.assign(index, &placement, slices) {
+            if slices > Slices::ZERO && !self.assign(index, &placement, slices) {
                 continue;
             }
             self.fleet.reserve(&placement);
@@ -209,7 +211,7 @@ impl<'a> Run<'a> {
     fn account(&mut self, vm: usize, state: &RunningVm) {
         let hours = self.now.0.saturating_sub(state.since.0) as f64 / SECOND as f64 / 3_600.0;
         self.tally.memory_gib_hours += hours * self.cluster.vms[vm].memory_bytes as f64 / SLICE_BYTES as f64;
-        self.tally.pool_gib_hours += hours * f64::from(state.slices);
+        self.tally.pool_gib_hours += hours * f64::from(state.slices.0);
         self.tally.remote_gib_hours += hours * state.placement.remote_mib() as f64 / 1_024.0;
     }
 
@@ -220,7 +222,9 @@ impl<'a> Run<'a> {
         let server = state.placement.server;
         self.used_mib[server as usize] -= state.placement.nodes.iter().map(|node| u64::from(node.mib)).sum::<u64>();
         match why {
-            End::Left if state.slices > 0 => self.send(self.fleet.pool_of(server).0, Command::Return { vm: VmId(u64::from(vm)) }),
+            End::Left if state.slices > Slices::ZERO => {
+                self.send(self.fleet.pool_of(server).0, Command::Return { vm: VmId(u64::from(vm)) })
+            }
             End::Left => {}
             End::Lost(pool::Cause::Host) => self.tally.lost_with_host += 1,
             End::Lost(pool::Cause::Emc) => self.tally.lost_with_emc += 1,
@@ -230,8 +234,8 @@ impl<'a> Run<'a> {
     /// Moves a VM that exceeds its margin to local memory, if the limit of mitigations and the free memory allow it.
     fn mitigate(&mut self, vm: u32) {
         let allowed = u128::from(self.tally.started) * u128::from(self.site.mitigated_ppm) / 1_000_000;
-        let Some(mut state) = self.running[vm as usize].filter(|state| state.slices > 0) else { return };
-        let mib = u32::try_from(u64::from(state.slices) * (SLICE_BYTES >> 20)).unwrap_or(u32::MAX);
+        let Some(mut state) = self.running[vm as usize].filter(|state| state.slices > Slices::ZERO) else { return };
+        let mib = u32::try_from(state.slices.bytes(Bytes(SLICE_BYTES)).0 >> 20).unwrap_or(u32::MAX);
         if u128::from(self.tally.mitigated) >= allowed || !self.fleet.grow(&mut state.placement, mib) {
             self.tally.left_slow += 1;
             return;
@@ -239,14 +243,14 @@ impl<'a> Run<'a> {
         self.tally.mitigated += 1;
         self.use_local(state.placement.server, u64::from(mib));
         self.running[vm as usize] = Some(state);
-        let copying = u64::from(state.slices).saturating_mul(self.site.copy.0);
+        let copying = u64::from(state.slices.0).saturating_mul(self.site.copy.0);
         self.queue.schedule(Ns(self.now.0.saturating_add(copying)), Event::CopyDone(vm));
     }
 
     fn copy_done(&mut self, vm: u32) {
         let Some(state) = self.running[vm as usize] else { return };
         self.account(vm as usize, &state);
-        self.running[vm as usize] = Some(RunningVm { slices: 0, since: self.now, ..state });
+        self.running[vm as usize] = Some(RunningVm { slices: Slices::ZERO, since: self.now, ..state });
         self.send(self.fleet.pool_of(state.placement.server).0, Command::Return { vm: VmId(u64::from(vm)) });
     }
 

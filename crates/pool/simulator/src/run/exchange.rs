@@ -1,17 +1,17 @@
 //! The exchange of commands and effects between a run and its pools.
 
 use placement::{Placement, PoolSpace};
-use pool::{Command, Config, Effect, Generation, HostId, Ns, Pool, Refusal, SliceId, VmId};
+use pool::{Command, Config, Effect, Generation, HostId, Ns, Pool, Refusal, SliceId, Slices, VmId};
 
 use super::batches::{Batch, BatchDone};
 use super::state::{End, Event, Run, SECOND};
 use crate::site::Site;
 
 /// Creates a pool with its slices distributed evenly over its EMCs.
-pub(super) fn new_pool(site: &Site, slices: u32, servers: u32) -> Pool {
+pub(super) fn new_pool(site: &Site, Slices(slices): Slices, servers: u32) -> Pool {
     let emcs = u32::from(site.emcs.max(1));
     Pool::new(Config {
-        emc_slices: (0..emcs).map(|emc| slices / emcs + u32::from(emc < slices % emcs)).collect(),
+        emc_slices: (0..emcs).map(|emc| Slices(slices / emcs + u32::from(emc < slices % emcs))).collect(),
         hosts: u16::try_from(servers).unwrap_or(u16::MAX),
         buffer_slices: site.buffer_slices,
         // Simulated hosts always answer, so there is no timeout.
@@ -27,7 +27,7 @@ pub(super) fn space(pool: &Pool) -> PoolSpace {
 
 impl Run<'_> {
     /// Requests slices of a pool for a VM. Returns whether the pool assigned them.
-    pub(super) fn assign(&mut self, vm: u32, placement: &Placement, slices: u32) -> bool {
+    pub(super) fn assign(&mut self, vm: u32, placement: &Placement, slices: Slices) -> bool {
         let (pool, host) = self.fleet.pool_of(placement.server);
         let host = HostId(u16::try_from(host).unwrap_or(u16::MAX));
         let Some(of) = self.pools.get_mut(pool as usize) else { return false };
@@ -139,7 +139,7 @@ impl Run<'_> {
         let at = pool as usize;
         let counts = self.pools[at].counts();
         let peak = &mut self.tally.pool_peaks[at];
-        (peak.in_use, peak.online) = (peak.in_use.max(counts.in_use()), peak.online.max(counts.online));
+        (peak.in_use, peak.online) = (peak.in_use.max(counts.in_use()), peak.online.max(Slices(counts.online)));
         if counts.stuck > 0 && !self.ticks[at] {
             self.ticks[at] = true;
             self.queue.schedule(Ns(self.now.0.saturating_add(self.site.ask_again_after.0.max(1))), Event::Tick { pool });

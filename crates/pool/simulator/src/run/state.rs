@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use placement::{Fleet, Placement, PoolSpace};
-use pool::{Command, Ns, Pool};
+use pool::{Command, Ns, Pool, Slices};
 
 use super::batches::{BatchDone, Batches};
 use crate::faults::FaultEvent;
@@ -33,7 +33,7 @@ pub(crate) enum Event {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunningVm {
     pub(crate) placement: Placement,
-    pub(crate) slices: u32,
+    pub(crate) slices: Slices,
     /// Time of the last change, until which the VM's memory has been counted.
     pub(crate) since: Ns,
 }

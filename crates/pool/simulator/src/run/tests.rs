@@ -1,7 +1,7 @@
 use fastrand::Rng;
 use proptest::prelude::*;
 
-use pool::{Ns, SLICE_BYTES};
+use pool::{Ns, SLICE_BYTES, Slices};
 use vmtrace::Vm;
 
 use super::state::SECOND;
@@ -62,7 +62,7 @@ fn faulty(seed: u64) -> Site {
         back_after: Ns(600 * SECOND),
         stuck_ppm: 50_000,
     };
-    Site { seed, emcs: 2, buffer_slices: 3, faults, ..Site::default() }
+    Site { seed, emcs: 2, buffer_slices: Slices(3), faults, ..Site::default() }
 }
 
 #[test]
@@ -87,16 +87,16 @@ fn a_pool_of_one_server_saves_nothing_and_larger_ones_more() {
 
 #[test]
 fn pools_of_the_measured_size_are_sufficient() {
-    let site = Site { buffer_slices: 2, ..Site::default() };
+    let site = Site { buffer_slices: Slices(2), ..Site::default() };
     let cluster = cluster(vms(2, 3_000, 100_000), &site);
     let without = baseline(&site, &cluster).unwrap();
     let measured = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Ample).unwrap();
-    let peaks: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use + 2).collect();
+    let peaks: Vec<Slices> = measured.pool_peaks.iter().map(|peak| peak.in_use + Slices(2)).collect();
     let again = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Slices(&peaks)).unwrap();
     assert_eq!((again.rejected, again.moved, again.fell_back, again.pool_peaks), (0, 0, 0, measured.pool_peaks.clone()));
     assert!(again.release_gib_per_s_max > 0.0 && again.starts_above_1_gib_per_s < again.started / 20);
     // Half of it is not sufficient: VMs are placed on other servers, but all of them run.
-    let half: Vec<u32> = measured.pool_peaks.iter().map(|peak| peak.in_use / 2).collect();
+    let half: Vec<Slices> = measured.pool_peaks.iter().map(|peak| Slices(peak.in_use.0 / 2)).collect();
     let short = simulate(&site, setup(16, HALF), &cluster, &without, Capacity::Slices(&half)).unwrap();
     assert!(short.moved + short.fell_back > 0 && short.started == again.started, "{short:?}");
 }
@@ -179,19 +179,19 @@ proptest! {
         let site = faulty(seed);
         let cluster = cluster(vms(seed, 250, 40_000), &site);
         let without = baseline(&site, &cluster).unwrap();
-        let small = vec![40; cluster.servers as usize];
+        let small = vec![Slices(40); cluster.servers as usize];
         let capacity = if bounded { Capacity::Slices(&small) } else { Capacity::Ample };
         let mut run = Run::new(&site, setup(pool_sockets, HALF), &cluster, Some(&without), capacity).unwrap();
         while run.step().is_some() {
             for (pool, running) in run.pools().iter().zip(run.slices_in_use()) {
                 prop_assert_eq!(pool.audit(), Ok(()));
                 // A failed manager counts slices of departed VMs as in use until it is notified; VMs never have more than that.
-                prop_assert!(running <= pool.counts().online);
-                prop_assert!(!pool.manager_works() || running == pool.counts().online);
+                prop_assert!(running <= Slices(pool.counts().online));
+                prop_assert!(!pool.manager_works() || running == Slices(pool.counts().online));
             }
         }
         for pool in run.pools() {
-            prop_assert_eq!(pool.counts().free, pool.counts().total(), "every VM that left returned its slices");
+            prop_assert_eq!(Slices(pool.counts().free), pool.counts().total(), "every VM that left returned its slices");
         }
         let tally = run.finish();
         prop_assert!(tally.started + tally.rejected == without.tally.started);

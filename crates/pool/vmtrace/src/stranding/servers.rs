@@ -46,7 +46,7 @@ impl Servers {
     /// [`Refused`] if no server can hold it.
     pub fn place(&mut self, id: u64, cores: u32, bytes: u64) -> Result<Allocation, Refused> {
         let local_mib = u32::try_from(bytes.div_ceil(MIB)).unwrap_or(u32::MAX);
-        let request = Request { id, cores, local_mib, pool_slices: 0 };
+        let request = Request { id, cores, local_mib, pool_slices: units::Slices::ZERO };
         let Some(chosen) = self.fleet.choose(&request, &[PoolSpace::default()], &self.strategy) else {
             let any = (0..self.fleet.servers()).any(|server| self.fleet.free(server).0 >= cores);
             return Err(if any { Refused::Memory } else { Refused::Cores });

@@ -101,7 +101,7 @@ fn slices_assigned_to_unknown_guests_are_returned() {
         .world()
         .assigned
         .iter()
-        .map(|(vm, slices)| manager::api::Assignment { vm: vm.clone(), asked: 1, slices: slices.clone() })
+        .map(|(vm, slices)| manager::api::Assignment { vm: vm.clone(), asked: manager::api::Slices(1), slices: slices.clone() })
         .collect();
     host.reconcile(&assignments);
     assert_eq!(simulated.world().free, 7);
