@@ -35,7 +35,7 @@ class Counters:
     """The kernel's counters, of the job and of the machine."""
 
     saved_bytes: int
-    """Bytes swapped out and not in the swap cache, less zswap's pool with its allocator's pages, all of which is the job's."""
+    """Bytes swapped out and not in the swap cache, less zswap's pool with its allocator's pages."""
     written_back_bytes: int
     written_bytes: int
     """Bytes written to swap devices by all processes since boot."""

@@ -83,6 +83,8 @@ pub struct Signals {
     pub at_limit: bool,
     /// The threshold of the last decision by age, even if it was a hold.
     pub threshold: Option<Age>,
+    /// Whether a decision by age was based on accesses.
+    pub observed: bool,
     /// The pressure controller's target and its last stall; `None` if the job has no pressure controller.
     pub stall: Option<Stall>,
     /// Memory in the slow node, by the last reading.
@@ -271,6 +273,15 @@ impl Job {
         self.signals.pool_overhead = pool_overhead;
         self.memory.file = saved.bytes();
         self.memory.pool_overhead = Bytes(pool_overhead.share_of(self.memory.pool.0));
+    }
+
+    /// DRAM that the job would save if all that has been idle for the threshold were offloaded, and what is offloaded already.
+    /// `compressed` is what the copies would occupy, as a share. `None` before the first decision that is based on accesses.
+    #[must_use]
+    pub fn could_save(&self, compressed: RatioPpm) -> Option<Bytes> {
+        let scan = self.scan.as_ref().filter(|_| self.signals.observed)?;
+        let cold = self.signals.threshold.map_or(Pages::ZERO, |age| scan.resident.at_least(age)).to_bytes(kernel::page_size());
+        Some(self.memory.swap_backed() + cold - Bytes(compressed.share_of(cold.0)))
     }
 
     /// The age of far pages that the agent did not offload itself, or whose offload is not accounted yet: the threshold,

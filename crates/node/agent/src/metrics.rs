@@ -80,7 +80,11 @@ fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
 }
 
 fn job_rates(registry: &mut Registry, jobs: &[JobView]) {
-    let rates: [Metric<Option<f64>>; 8] = [
+    let rates: [Metric<Option<f64>>; 9] = [
+        #[expect(clippy::cast_precision_loss, reason = "a metric has 16 digits")]
+        ("job_could_save_bytes", "DRAM that offloading all idle memory of the job would save; absent until known", |job| {
+            job.could_save_bytes.map(|bytes| bytes.0 as f64)
+        }),
         ("job_coverage_ratio", "Far memory as a share of cold memory", |job| Some(job.coverage_ratio)),
         ("job_threshold_seconds", "Cold-age threshold; absent if none qualifies", |job| job.threshold_seconds),
         ("job_promotion_rate_ratio_per_minute", "Promotions per minute as a share of the working set", |job| {

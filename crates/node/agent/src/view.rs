@@ -44,7 +44,9 @@ pub struct View {
     pub costs: Costs,
     /// DRAM that the machine gained from all jobs, minus what that occupies; negative while the agent costs more.
     pub saved_bytes: i64,
-    /// The same by kind, and reconciled with the kernel's counters.
+    /// DRAM that could be saved, by the estimates of all jobs that have one, minus what the agent occupies; `None` before the first.
+    pub could_save_bytes: Option<i64>,
+    /// `saved_bytes` by kind, and reconciled with the kernel's counters.
     pub savings: Ledger,
     /// Memory and savings of the jobs of each kind (TMO figures 9 and 10).
     pub totals_by_kind: [KindTotals; Kind::ALL.len()],
@@ -166,6 +168,13 @@ pub struct JobView {
     pub slow_budget_per_second: Option<f64>,
     /// DRAM that the machine gained: far memory without its compressed copies, page cache, and memory in a slow node.
     pub saved_bytes: Bytes,
+    /// DRAM that offloading all swap-backed memory idle for the threshold would save, net of its compressed copies; `None` until it is
+    /// known. Page cache is not included.
+    pub could_save_bytes: Option<Bytes>,
+    /// What these copies would occupy as a share, by a sample or, without one, by what the machine's pool holds.
+    pub would_occupy_ratio: Option<f64>,
+    /// Seconds until `could_save_bytes` can be known; `None` if it is.
+    pub could_save_known_in_seconds: Option<f64>,
     /// Share of the last `pressure.period` in which some task waited for memory; `None` if its policy does not use stalls.
     pub stall_ratio: Option<f64>,
     /// The same for I/O.

@@ -42,7 +42,7 @@ fn serve(roots: Roots, config: Config, format: Format, arguments: &AgentArgument
         bail!("no [[job]] rule is configured, so the agent has no jobs; see `thermocline config show` for examples");
     }
     let (sender, receiver) = signals::messages()?;
-    let options = Options { dry_run: arguments.dry_run, ephemeral: false };
+    let options = Options { dry_run: arguments.dry_run, ..Options::default() };
     let (runtime_dir, listen) = (config.agent.runtime_dir.clone(), config.agent.metrics_listen);
     let following = follower(&roots, &config);
     let mut node = Agent::new(roots, config, options)?;

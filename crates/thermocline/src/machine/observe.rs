@@ -1,10 +1,16 @@
-//! `thermocline observe`: page ages and possible savings of jobs; moves nothing.
+//! `thermocline observe`: page ages and possible savings of jobs; moves nothing. Beside a running agent it shows what that agent knows:
+//! a second tracker would clear the accessed bits of the first.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use agent::actuators::exact;
-use agent::{Agent, Options};
+use agent::scheduler::Error;
+use agent::{Agent, Options, socket};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use config::{Class, Config, JobRule};
+use globset::{GlobBuilder, GlobMatcher};
 use kernel::Roots;
 use serde_json::{Value, json};
 use units::Age;
@@ -14,6 +20,9 @@ use crate::options::Format;
 use crate::output::print;
 use crate::signals;
 use crate::values::duration;
+
+/// How often a running agent is asked while it does not know yet.
+const ASKED_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct Observe {
@@ -39,8 +48,16 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
         );
     }
     let (_sender, receiver) = signals::messages()?;
-    let scan_period = config.agent.scan_period;
-    let mut node = Agent::new(roots, config, Options { dry_run: true, ephemeral: true })?;
+    let (scan_period, known_after) = (config.agent.scan_period, config.agent.scan_period + config.agent.control_period);
+    let runtime_dir = config.agent.runtime_dir.clone();
+    let mut node = match Agent::new(roots, config, Options { dry_run: true, ephemeral: true, estimate: true }) {
+        Err(locked @ Error::Daemon(daemon::Error::Locked { .. })) => return beside(&runtime_dir, locked.into(), format, arguments),
+        node => node?,
+    };
+    if format == Format::Text {
+        let (ages, savings) = (scan_period.as_secs_f64(), known_after.as_secs_f64());
+        eprintln!("ages are known after {ages} s, savings after about {savings} s, and better after a cycle of the load");
+    }
     let mut last = None;
     let mut ranges = None;
     let mut scans = 0;
@@ -59,10 +76,53 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
     if format == Format::Text {
         eprintln!();
         let view = last.context("stopped before the first scan was complete")?;
-        print(format, &view, || text::status(&view) + &text::ages(&view))?;
+        print(format, &view, || text::observed(&view))?;
     }
     if let Some(ranges) = ranges {
         print(Format::Json, &json!({ "cold_ranges": ranges }), String::new)?;
+    }
+    Ok(())
+}
+
+/// Prints what the running agent knows of the jobs, and waits for it as long as `--for` allows.
+fn beside(runtime_dir: &Path, locked: anyhow::Error, format: Format, arguments: &Observe) -> Result<()> {
+    if arguments.cold_ranges.is_some() {
+        return Err(locked.context("an agent is running, and does not report ranges; stop it for --cold-ranges"));
+    }
+    let matchers = arguments.jobs.iter().map(|pattern| matcher(pattern)).collect::<Result<Vec<_>>>()?;
+    let end = Instant::now() + arguments.r#for.unwrap_or_default();
+    loop {
+        // Without an agent that answers, another `observe` or `run` holds the lock.
+        let Ok(mut view) = socket::ask(runtime_dir, "status") else { return Err(locked) };
+        keep_matching(&mut view, &matchers)?;
+        let jobs = || view["jobs"].as_array().into_iter().flatten();
+        if jobs().all(|job| job["could_save_bytes"].is_u64()) || Instant::now() >= end {
+            if format == Format::Text {
+                eprintln!("an agent is running: these are its figures");
+            }
+            return print(format, &view, || text::observed(&view));
+        }
+        std::thread::sleep(ASKED_AGAIN.min(end.saturating_duration_since(Instant::now())));
+    }
+}
+
+fn matcher(pattern: &str) -> Result<GlobMatcher> {
+    let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
+    Ok(glob.with_context(|| format!("invalid cgroup pattern {pattern:?}"))?.compile_matcher())
+}
+
+/// Removes the jobs that no pattern names, if there are patterns.
+fn keep_matching(view: &mut Value, matchers: &[GlobMatcher]) -> Result<()> {
+    let name = |job: &Value| job["job"].as_str().unwrap_or_default().to_owned();
+    let Some(jobs) = view["jobs"].as_array_mut() else { return Ok(()) };
+    let known: Vec<_> = jobs.iter().map(name).collect();
+    jobs.retain(|job| matchers.is_empty() || matchers.iter().any(|matcher| matcher.is_match(name(job))));
+    if jobs.is_empty() {
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        bail!(
+            "an agent is running and watches no such job; its jobs: {known}. Add a [[job]] rule with class = \"observe\" to its \
+             configuration, or stop it: two trackers would clear each other's accessed bits"
+        );
     }
     Ok(())
 }
@@ -82,4 +142,27 @@ fn cold_ranges(node: &Agent, age: Age) -> Vec<Value> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beside_an_agent_its_jobs_are_shown_or_named() {
+        let check = |patterns: &[&str], want: Result<&[&str], &str>| {
+            let mut view = json!({ "jobs": [{ "job": "/a" }, { "job": "/b/c" }] });
+            let matchers: Vec<_> = patterns.iter().map(|pattern| matcher(pattern).unwrap()).collect();
+            match (keep_matching(&mut view, &matchers), want) {
+                (Ok(()), Ok(names)) => assert_eq!(view["jobs"], json!(names.iter().map(|job| json!({ "job": job })).collect::<Vec<_>>())),
+                (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
+                (found, _) => panic!("{patterns:?}: {found:?}"),
+            }
+        };
+        check(&[], Ok(&["/a", "/b/c"]));
+        check(&["/b/*"], Ok(&["/b/c"]));
+        check(&["/*"], Ok(&["/a"]));
+        check(&["/z"], Err("its jobs: /a, /b/c"));
+        assert!(matcher("/[").is_err());
+    }
 }

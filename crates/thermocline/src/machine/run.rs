@@ -37,7 +37,7 @@ pub(crate) fn run(roots: Roots, mut config: Config, format: Format, arguments: &
     let root = CgroupRoot::probe(&roots)?;
     let name = format!("/thermocline.run-{}", std::process::id());
     config.jobs = vec![JobRule::new(&name, class)];
-    let options = Options { dry_run: arguments.dry_run, ephemeral: true };
+    let options = Options { dry_run: arguments.dry_run, ephemeral: true, ..Options::default() };
     // The agent starts first: without a tracker the command is not started.
     let mut node = Agent::new(roots, config, options)?;
     let job = cgroup::create(&root, &name).with_context(|| format!("cannot create the cgroup {name}"))?;

@@ -133,10 +133,60 @@ fn totals(kinds: &Value) -> String {
     text
 }
 
-/// Each job's memory by idle time.
-pub(crate) fn ages(view: &Value) -> String {
-    let mut text = String::new();
+/// The tables of `thermocline observe`. A figure that is not known yet is a dash, with the time until it is.
+pub(crate) fn observed(view: &Value) -> String {
+    let (kernel, memory) = (view["kernel"].as_str().unwrap_or("?"), bytes(&view["machine"]["total_bytes"]));
+    let mut text = format!("kernel {kernel}, {memory} memory\n");
+    let known = |value: &Value| if value.is_null() { "-".to_owned() } else { bytes(value) };
+    let columns = ["tracker", "memory", "working", "cold", "saved", "could save", "older", "compressed"];
+    text += &observed_row("job", &columns.map(ToOwned::to_owned));
     for job in view["jobs"].as_array().into_iter().flatten() {
+        // Before the first scan there are no ages.
+        let scanned = |key: &str| if job["scanned_at_seconds"].is_null() { "-".to_owned() } else { bytes(&job[key]) };
+        let columns = [
+            job["tracker"].as_str().unwrap_or("-").to_owned(),
+            scanned("memory_bytes"),
+            scanned("working_set_bytes"),
+            scanned("cold_bytes"),
+            scanned("saved_bytes"),
+            known(&job["could_save_bytes"]),
+            job["threshold_seconds"].as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s")),
+            job["would_occupy_ratio"].as_f64().map_or_else(|| "-".to_owned(), |ratio| format!("to {:.0}%", ratio * 100.0)),
+        ];
+        text += &observed_row(job["job"].as_str().unwrap_or("?"), &columns);
+        if let Some(seconds) = job["could_save_known_in_seconds"].as_f64() {
+            let _ = writeln!(
+                text,
+                "  known after two scans, at the next decision and with a sample of its cold pages: in {seconds:.0} s or later"
+            );
+        }
+        if let Some(remark) = job["remark"].as_str() {
+            let _ = writeln!(text, "  {remark}");
+        }
+    }
+    if let Some(net) = view["could_save_bytes"].as_i64() {
+        let agent = bytes(&view["savings"]["agent_bytes"]);
+        let all =
+            if net < 0 { format!("nothing: all of it is less than the agent's {agent}") } else { Bytes(net.unsigned_abs()).to_string() };
+        let _ = writeln!(text, "could save, net of compressed copies and the agent's {agent}: {all}; page cache is not included");
+    }
+    text + &ages(view)
+}
+
+/// One line of the table of `observe`.
+fn observed_row(name: &str, columns: &[String; 8]) -> String {
+    let mut text = if name.chars().count() > NAME_WIDTH { format!("{name}\n{:NAME_WIDTH$}", "") } else { format!("{name:<NAME_WIDTH$}") };
+    let [tracker, memory, working, cold, saved, could_save, older, compressed] = columns;
+    let _ = write!(text, " {tracker:<9} {memory:>10} {working:>10} {cold:>10} {saved:>10} {could_save:>10}");
+    let _ = writeln!(text, " {older:>7} {compressed:>10}");
+    text
+}
+
+/// Each job's memory by idle time, once it is known.
+fn ages(view: &Value) -> String {
+    let mut text = String::new();
+    let scanned = |job: &&Value| !job["scanned_at_seconds"].is_null();
+    for job in view["jobs"].as_array().into_iter().flatten().filter(scanned) {
         let _ = writeln!(text, "\n{}: swap-backed memory by idle time{}", job["job"].as_str().unwrap_or("?"), sample(job));
         let resolved = job["resolved_to_seconds"].as_f64().unwrap_or(f64::MAX);
         let all = count(&job["working_set_bytes"]) + count(&job["cold_bytes"]);
@@ -233,6 +283,23 @@ mod tests {
             assert_eq!((end(row, "2.000%/min"), end(row, "12.50%")), (end(&rows[0], "promotions"), end(&rows[0], "stall")), "{row}");
         }
         assert!(text.lines().any(|line| line == LONG), "a long name has its own line");
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_zero() {
+        let unknown = json!({ "job": "/a", "tracker": "page_idle", "could_save_known_in_seconds": 60.4, "cold_bytes": 0 });
+        let text = observed(&json!({ "jobs": [unknown], "machine": { "total_bytes": 1 << 30 } }));
+        assert!(text.contains("in 60 s or later") && !text.contains("0 B") && !text.contains("idle time"), "{text}");
+        let ages = json!([[120.0, 1 << 20]]);
+        let known = json!({
+            "job": "/a", "tracker": "page_idle", "scanned_at_seconds": 9.0, "memory_bytes": 5 << 20, "working_set_bytes": 4 << 20,
+            "cold_bytes": 1 << 20, "could_save_bytes": 700 << 10, "would_occupy_ratio": 0.31, "threshold_seconds": 120.0, "cold_age": ages,
+        });
+        let of = |net: i64| observed(&json!({ "jobs": [known], "could_save_bytes": net, "savings": { "agent_bytes": 300 << 10 } }));
+        let text = of(400 << 10);
+        assert!(text.contains("700.0 KiB") && text.contains("to 31%") && text.contains("agent's 300.0 KiB: 400.0 KiB"), "{text}");
+        assert!(text.contains("120 s and more    1.0 MiB"), "{text}");
+        assert!(of(-1).contains("nothing: all of it is less than the agent's 300.0 KiB"));
     }
 
     #[test]

@@ -177,3 +177,22 @@ fn the_pool_counts_with_the_dram_that_it_occupies() {
     job.read_counters().unwrap();
     assert_eq!((job.memory.pool, job.memory.pool_dram(), job.memory.saved()), (Bytes(10_000), Bytes(13_000), Bytes(40_960 - 13_000)));
 }
+
+#[test]
+fn what_could_be_saved_is_known_after_accesses_were_observed() {
+    let machine = Machine::new();
+    let page = kernel::page_size().bytes();
+    let mut job = job(&machine);
+    let quarter = RatioPpm(250_000);
+    assert_eq!(job.could_save(quarter), None);
+    job.take_scan(scan(&[(0, 10), (3, 20), (9, 12)], &[], 10 * SECOND)).unwrap();
+    assert_eq!(job.could_save(quarter), None, "no decision yet");
+    (job.signals.observed, job.signals.threshold) = (true, None);
+    assert_eq!(job.could_save(quarter), Some(Bytes::ZERO), "even the oldest pages are promoted too often");
+    job.signals.threshold = Some(Age(3));
+    assert_eq!(job.could_save(quarter), Some(Bytes(24 * page)));
+    assert_eq!(job.could_save(RatioPpm::ONE), Some(Bytes::ZERO));
+    // What is offloaded already is part of it.
+    (job.memory.far, job.memory.pool) = (Bytes(8 * page), Bytes(2 * page));
+    assert_eq!(job.could_save(quarter), Some(Bytes(30 * page)));
+}

@@ -6,6 +6,7 @@ use units::Bytes;
 
 use super::{Agent, Cadence, Now};
 use crate::controllers::slots::Entry;
+use crate::controllers::tiering;
 use crate::following::watch::Sample;
 use crate::history::JobHistory;
 use crate::journal::SavingsRecord;
@@ -16,6 +17,9 @@ impl Agent {
     pub(super) fn control(&mut self, now: Now) {
         self.report_far_memory(now);
         self.limit_savings(now);
+        if self.context.options.estimate {
+            self.jobs.values_mut().for_each(|entry| tiering::sample_to_estimate(&mut entry.job, &mut self.context, now));
+        }
         self.context.check_budget(now.since_boot);
         self.context.guardrail = (self.following.version() > 0).then(Vec::new);
         for policy in 0..self.policies.len() {

@@ -2,6 +2,7 @@
 
 use config::Kind;
 use policy::histogram::AgeCounts;
+use trackers::compressibility::Family;
 use units::{Age, Bytes, RatioPpm};
 
 use super::Agent;
@@ -13,6 +14,7 @@ use crate::job::Job;
 use crate::journal::{AgentRecord, JobRecord, Record, VERSION};
 use crate::machine::Machine;
 use crate::now::Now;
+use crate::savings::Ledger;
 use crate::view::{JobTotals, JobView, KindTotals, RecentDecisions, View};
 
 /// Ages whose bytes are reported, in scan periods.
@@ -59,7 +61,7 @@ impl Agent {
     pub(super) fn report(&self) -> View {
         let Self { context, .. } = self;
         let period = context.config.agent.scan_period.as_secs_f64();
-        let jobs: Vec<_> = self.jobs.values().map(|entry| job_view(entry, &context.machine, period)).collect();
+        let jobs: Vec<_> = self.jobs.values().map(|entry| job_view(entry, context, period)).collect();
         let ledger = self.ledger_now();
         let mut view = View {
             version: env!("CARGO_PKG_VERSION"),
@@ -74,6 +76,7 @@ impl Agent {
             rollout: (!self.following.own().rollout.store.is_empty()).then(|| self.following.view()),
             costs: self.costs,
             saved_bytes: ledger.net_bytes,
+            could_save_bytes: could_save(&jobs, &ledger),
             savings: ledger,
             totals_by_kind: totals_by_kind(&jobs, context.machine.total_bytes),
             jobs,
@@ -83,8 +86,34 @@ impl Agent {
     }
 }
 
-fn job_view(Entry { job, slots }: &Entry, machine: &Machine, period: f64) -> JobView {
-    let mut view = memory_view(job, machine, period);
+/// The sum of the jobs' estimates, minus what the agent occupies.
+fn could_save(jobs: &[JobView], ledger: &Ledger) -> Option<i64> {
+    let known: Vec<Bytes> = jobs.iter().filter_map(|job| job.could_save_bytes).collect();
+    let signed = |bytes: Bytes| i64::try_from(bytes.0).unwrap_or(i64::MAX);
+    (!known.is_empty()).then(|| signed(known.into_iter().sum()) - signed(ledger.agent_bytes + ledger.kdamond_bytes))
+}
+
+/// What a job could save, or when that is known: after two scans, at the next decision.
+fn estimate(view: &mut JobView, job: &Job, context: &Context) {
+    let machine = &context.machine;
+    let family = Family::of_compressor(&machine.compressor);
+    let pool = RatioPpm::of(machine.pool_bytes.0, machine.stored_bytes.0);
+    let device = context.tiers.offer.device && context.config.swap.write_budget > Bytes::ZERO;
+    let occupied = job.tiering.would_occupy(family, device).or(pool);
+    view.would_occupy_ratio = occupied.map(RatioPpm::as_f64);
+    view.could_save_bytes = occupied.and_then(|occupied| job.could_save(occupied));
+    if view.could_save_bytes.is_none() {
+        let config = &context.config.agent;
+        let due = job.seen_at + config.scan_period + config.control_period;
+        let left = due.saturating_sub(Now::of(&context.clock).since_boot);
+        // A decision comes with each control period.
+        view.could_save_known_in_seconds = Some(if left.is_zero() { config.control_period } else { left }.as_secs_f64());
+    }
+}
+
+fn job_view(Entry { job, slots }: &Entry, context: &Context, period: f64) -> JobView {
+    let mut view = memory_view(job, &context.machine, period);
+    estimate(&mut view, job, context);
     let explained: Vec<String> = slots.iter().filter_map(|slot| slot.explain(job)).collect();
     view.explanation = if explained.is_empty() { "no control period has passed yet".to_owned() } else { explained.join("; and ") };
     for slot in slots.iter() {

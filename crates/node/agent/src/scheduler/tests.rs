@@ -157,7 +157,7 @@ fn a_veto_is_the_reason_to_hold() {
     let check = |class: &str, dry_run: bool, prepare: fn(&Machine), veto: Veto| {
         let machine = machine_with_job();
         prepare(&machine);
-        let options = Options { dry_run, ephemeral: true };
+        let options = Options { dry_run, ephemeral: true, ..Options::default() };
         let mut agent = Agent::new(machine.roots.clone(), config(&machine, class), options).unwrap();
         round(&mut agent, &machine, 1_000, FRAMES);
         let period = round(&mut agent, &machine, 1_120, 60).unwrap();

@@ -131,6 +131,15 @@ fn read(job: &mut Job, context: &mut Context, now: Now) -> Input {
     input
 }
 
+/// Samples a job that nothing is decided for, if its last sample is old. Its ages come first: they show which pages are cold.
+pub fn sample_to_estimate(job: &mut Job, context: &mut Context, now: Now) {
+    let retry_ms = job.tiering.start().incompressible.retry_ms;
+    let old = job.tiering.sampled_at_ms.is_none_or(|then| now.boot_ms().saturating_sub(then) >= retry_ms);
+    if old && job.scan.as_ref().is_some_and(|scan| scan.window > Duration::ZERO) {
+        let _ = sample(job, context, now.boot_ms());
+    }
+}
+
 /// Compresses a few of a job's cold pages as a test; `None` if none can be read.
 fn sample(job: &mut Job, context: &mut Context, now_ms: u64) -> Option<Sampled> {
     let knobs = &context.config.incompressible;

@@ -4,7 +4,7 @@ use config::{Config, Policy, Tier as Configured};
 use policy::incompressible::{self, Stored};
 use policy::tiering::{Choice, Tier, Why};
 use serde::Serialize;
-use trackers::compressibility::Measurement;
+use trackers::compressibility::{Family, Measurement};
 use units::{Bytes, RatioPpm};
 
 use super::decide::{TieringStart, tier_of};
@@ -124,6 +124,23 @@ impl Tiering {
     #[must_use]
     pub fn compressed(&self) -> Option<RatioPpm> {
         self.start.compressed
+    }
+
+    /// What compressed copies of the job's cold pages would occupy as a share of their size, by the last sample; nothing if they would go
+    /// to a device, and everything if they do not compress and there is none. `None` before the first sample.
+    #[must_use]
+    pub fn would_occupy(&self, family: Family, device: bool) -> Option<RatioPpm> {
+        if self.tier() == Some(Tier::Swap) || self.start.operator == Some(Tier::Swap) {
+            return Some(RatioPpm(0));
+        }
+        let Some(measured) = self.measured else { return self.compressed() };
+        let (params, sample) = (&self.start.incompressible, Some(measured.sample));
+        let verdict = incompressible::step(params, incompressible::State::default(), 0, 1, Stored::default(), sample).1;
+        Some(match verdict {
+            incompressible::Verdict::Compressible => measured.of(family).ratio,
+            _ if device => RatioPpm(0),
+            _ => RatioPpm::ONE,
+        })
     }
 
     /// The tier's name, and why it was chosen, in words.

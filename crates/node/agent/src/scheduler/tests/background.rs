@@ -201,7 +201,8 @@ fn an_observed_job_is_decided_for_and_not_compacted() {
         let machine = machine();
         freeze(&machine);
         let job = format!("[background]\nsettle = \"0s\"\n[[job]]\ncgroup = \"{JOB}\"\npolicy = \"background\"\nclass = \"{class}\"\n");
-        let mut agent = Agent::new(machine.roots.clone(), machine.config(&job), Options { dry_run, ephemeral: true }).unwrap();
+        let mut agent =
+            Agent::new(machine.roots.clone(), machine.config(&job), Options { dry_run, ephemeral: true, ..Options::default() }).unwrap();
         agent.scan(at(1_000));
         assert_eq!(decide(&mut agent, 1_010), nothing(Reason::Vetoed(Veto::ObserveOnly)));
         assert_eq!(compact(&mut agent), None);

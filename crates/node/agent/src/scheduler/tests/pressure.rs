@@ -108,7 +108,7 @@ fn a_veto_is_the_reason_to_hold() {
     let check = |class: &str, dry_run: bool, prepare: fn(&Machine), want: Hold| {
         let machine = machine();
         let rule = format!("class = \"{class}\"\npolicy = \"pressure\"");
-        let mut agent = agent(&machine, &rule, Options { dry_run, ephemeral: true });
+        let mut agent = agent(&machine, &rule, Options { dry_run, ephemeral: true, ..Options::default() });
         period(&mut agent, 1_006);
         prepare(&machine);
         assert_eq!(period(&mut agent, 1_012).step.decision, Decision::Hold { reason: want }, "{class} {dry_run}");
