@@ -20,6 +20,7 @@ MORE_IS_BETTER = ("batch.saved_bytes", "shared.saved_bytes", "server.saved_bytes
 
 SERVER = Server(rounds=20_000, rate=20)
 OBSERVE_SECONDS = 60
+TEXT_SECONDS = 24
 AGENT_SECONDS = 90
 ERROR_MAX_RATIO = 0.15
 
@@ -52,6 +53,10 @@ def run(lab: Lab) -> dict[str, Any]:
         early = guest.run(["thermocline", "observe", *names, "--for", "1s"], timeout_s=60).stdout
         lab.holds("early", "known after two scans" in early and " 0 B" not in early, f"it printed: {early}")
         view = _observe(guest, names, OBSERVE_SECONDS)
+        argv = ["thermocline", "observe", *names, "--for", f"{TEXT_SECONDS}s"]
+        table = guest.run(argv, timeout_s=TEXT_SECONDS + 60).stdout
+        lab.say("the table of `observe`:\n" + table)
+        lab.holds("table", "could save, net of" in table, f"it printed: {table}")
         agent = node.start(guest)
         guest.run(["sleep", str(AGENT_SECONDS)], timeout_s=AGENT_SECONDS + 60)
         status = agent.status()

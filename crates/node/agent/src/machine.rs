@@ -14,6 +14,10 @@ const SWAP_FREE_MIN: RatioPpm = RatioPpm(100_000);
 /// Below this share of available memory a machine is short of it.
 const SHORT: RatioPpm = RatioPpm(100_000);
 
+/// What the kernel keeps for each page in zswap besides the pool, on 6.12: `struct zswap_entry` (56 bytes), its share of a node of
+/// the tree (9 bytes), zsmalloc's handle (8 bytes), and its share of `struct zspage`.
+const ENTRY_BYTES: Bytes = Bytes(80);
+
 /// Why nothing more is compressed while the pool is full.
 const POOL_FULL: &str = "zswap's pool is full; raise zswap.max_pool, or max_pool_percent of zswap";
 
@@ -31,7 +35,7 @@ pub struct Machine {
     pub room_bytes: Bytes,
     /// DRAM that the compressed pool occupies (zswap's own counter), with its allocator's pages.
     pub pool_bytes: Bytes,
-    /// `pool_bytes` beyond the compressed bytes that are charged to cgroups, as a share of these.
+    /// DRAM that far memory occupies beyond the compressed bytes that are charged to cgroups, as a share of these.
     pub pool_overhead_ratio: f64,
     /// Uncompressed size of what the pool holds (zswap's own counter).
     pub stored_bytes: Bytes,
@@ -104,7 +108,7 @@ impl Machine {
                 let stat = Cgroup::open(cgroups, "/").and_then(|root| root.stat()).unwrap_or_default();
                 self.reconcile_gap_ratio = stat.zswapped.map_or(0.0, |charged| gap(charged, self.stored_bytes));
                 let charged = stat.zswap.unwrap_or_default();
-                self.pool_overhead = RatioPpm::of((self.pool_bytes - charged).0, charged.0).unwrap_or_default();
+                self.pool_overhead = RatioPpm::of((self.far_memory_dram() - charged).0, charged.0).unwrap_or_default();
                 self.pool_overhead_ratio = self.pool_overhead.as_f64();
             }
         }
@@ -113,6 +117,13 @@ impl Machine {
         let full = self.zswap_enabled && limit_hits.is_some_and(|before| self.pool_limit_hits > before);
         self.pool_full = full && nowhere.is_none();
         self.no_far_memory = nowhere.or(self.pool_full.then_some(POOL_FULL));
+    }
+
+    /// DRAM that far memory occupies: the pool, and what the kernel keeps for each page of it.
+    #[must_use]
+    pub fn far_memory_dram(&self) -> Bytes {
+        let pages = self.stored_bytes.to_pages(kernel::page_size());
+        self.pool_bytes + ENTRY_BYTES.saturating_mul(pages.0)
     }
 
     /// Whether the machine is short of memory: then jobs of the lowest class are offloaded first.
@@ -176,7 +187,8 @@ mod tests {
     fn the_pools_overhead_and_the_room_for_page_cache_are_read() {
         let fake = crate::testing::Machine::new();
         let cgroups = CgroupRoot::probe(&fake.roots).unwrap();
-        fake.put("sys/kernel/debug/zswap/pool_total_size", "1300\n");
+        fake.put("sys/kernel/debug/zswap/pool_total_size", "1140\n");
+        fake.put("sys/kernel/debug/zswap/stored_pages", "2\n");
         fake.put("sys/fs/cgroup/memory.stat", "zswap 1000\n");
         fake.put("proc/zoneinfo", "Node 0, zone Normal\n  high 28\n  spanned 256\n  present 256\n  start_pfn: 0\n");
         let mut machine = Machine::default();

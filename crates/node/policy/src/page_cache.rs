@@ -23,7 +23,7 @@
 //!
 //! `held` decays together with the saving, toward `cache`. A job that reads nothing has no turnover, and a deleted file cannot be
 //! distinguished from one that is not used: there the saving has a half-life of an hour ([`LIFE_MS`]). And the kernel would hold no page
-//! for which there is no free memory: the caller limits the sum over all jobs to it ([`Saved::limit`]).
+//! for which there is no free memory: the caller limits the sum over all jobs to it, after what is swapped out ([`Saved::limit`]).
 //!
 //! # Properties
 //! Each is a test of this name: a stream saves nothing; a saving is at most what the cache shrank by; a refault ends it; turnover

@@ -60,12 +60,15 @@ impl Agent {
         }
     }
 
-    /// The machine limits what its jobs can have saved: page cache that was not reclaimed would need free memory now.
+    /// The machine limits what its jobs can have saved: page cache that was not reclaimed would need free memory now. Memory that left
+    /// DRAM comes first: the kernel would have evicted page cache to keep it.
     fn limit_savings(&mut self, now: Now) {
         let machine = &self.context.machine;
+        let swap_backed: Bytes = self.jobs.values().map(|entry| entry.job.memory.swap_backed()).sum();
+        let room = machine.room_bytes - swap_backed;
         let all = self.jobs.values().map(|entry| entry.job.counters.page_cache.bytes()).sum();
         for entry in self.jobs.values_mut() {
-            entry.job.take_machine(now, (machine.room_bytes, all), machine.pool_overhead);
+            entry.job.take_machine(now, (room, all), machine.pool_overhead);
         }
     }
 

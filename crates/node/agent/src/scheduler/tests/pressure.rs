@@ -158,9 +158,14 @@ fn page_cache_is_saved_only_while_there_is_room_for_it() {
     assert_eq!(agent.job(JOB).memory.saved(), Bytes::kib(64));
     let view = agent.report();
     assert_eq!((view.saved_bytes, view.savings.file_bytes, view.savings.in_use_bytes), (48 << 10, Bytes::kib(64), Bytes::kib(16)));
+    // The other half of the free memory would hold what is swapped out.
+    machine.set(JOB, "memory.swap.current", &(32u64 << 10).to_string());
+    period(&mut agent, 1_012);
+    agent.control(at(1_012));
+    assert_eq!(agent.job(JOB).memory.file, Bytes::kib(32));
     agent.stop();
     let nets: Vec<_> = agent.records().iter().filter_map(|record| Some(net_of(record)?.1)).collect();
-    assert_eq!(nets, [256 << 10, 48 << 10]);
+    assert_eq!(nets, [256 << 10, 48 << 10, 48 << 10]);
 }
 
 /// The machine's DRAM and net saving in a record of the ledger.
