@@ -140,7 +140,7 @@ impl BlockDevice {
     /// # Errors
     /// As [`BlockDevice::stat`].
     pub fn is_rotational(&self) -> Result<Option<bool>> {
-        self.read(&format!("{}queue/rotational", self.disk), parse_switch)
+        self.read_of_disk("queue/rotational", parse_switch)
     }
 
     /// Whether the device's requests are counted and timed (`queue/iostats`); otherwise [`BlockDevice::stat`] is constant.
@@ -149,7 +149,7 @@ impl BlockDevice {
     /// # Errors
     /// As [`BlockDevice::stat`].
     pub fn counts_io(&self) -> Result<Option<bool>> {
-        self.read(&format!("{}queue/iostats", self.disk), parse_switch)
+        self.read_of_disk("queue/iostats", parse_switch)
     }
 
     /// Whether the device is zram, which stores compressed pages in DRAM. Detected by `comp_algorithm`, which no other driver
@@ -158,7 +158,7 @@ impl BlockDevice {
     /// # Errors
     /// As [`BlockDevice::stat`].
     pub fn is_compressed_ram(&self) -> Result<bool> {
-        Ok(self.read(&format!("{}comp_algorithm", self.disk), |_| Ok(()))?.is_some())
+        Ok(self.read_of_disk("comp_algorithm", |_| Ok(()))?.is_some())
     }
 
     fn of_node(roots: &Roots, name: &str) -> Result<Self> {
@@ -198,6 +198,16 @@ impl BlockDevice {
         let name = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let disk = if directory.join("partition").exists() { "../" } else { "" };
         Ok(Self { directory, id, name, disk })
+    }
+
+    /// Reads a file of the whole disk; `None` if the device exists and the file does not.
+    pub(crate) fn read_of_disk<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, Malformed>) -> Result<Option<T>> {
+        self.read(&format!("{}{name}", self.disk), parse)
+    }
+
+    /// Reads a file that every disk of this kind has.
+    pub(crate) fn require_of_disk<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, Malformed>) -> Result<T> {
+        self.require(&format!("{}{name}", self.disk), parse)
     }
 
     /// Reads a file of the device; `None` if the device exists and the file does not.

@@ -42,6 +42,7 @@ pub mod thp;
 pub mod tracefs;
 pub mod vmstat;
 pub mod zoneinfo;
+pub mod zram;
 pub mod zswap;
 
 #[cfg(test)]
