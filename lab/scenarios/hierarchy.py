@@ -65,7 +65,9 @@ def run(lab: Lab) -> dict[str, Any]:
         workload.stop()
     lab.at_least("small_pool.written_back_bytes", figures["small_pool"]["written_back_bytes"], WRITTEN_BACK_MIN_BYTES)
     for name, found in figures.items():
-        lab.holds(f"{name}.tier", found["tier"] == "both", f"the tier is {found['tier']!r}: {found['tier_reason']}")
+        lab.holds(
+            f"{name}.tier", found["tier"] == "zswap+vdb", f"the tier is {found['tier']!r}: {found['tier_reason']}"
+        )
         lab.at_least(f"{name}.offloaded_ratio", found["offloaded_ratio"], OFFLOADED_MIN_RATIO)
         lab.at_least(f"{name}.hot_resident_ratio", found["hot_resident_ratio"], HOT_RESIDENT_MIN_RATIO)
         for what in ("saved", "written"):

@@ -62,7 +62,5 @@ def run(lab: Lab) -> dict[str, Any]:
         lab.at_least(f"{name}.saved_ratio", figures[name]["saved_ratio"], SWAP_SAVES_MIN_RATIO)
         lab.at_most(f"{name}.stall_ratio", figures[name]["stall_ratio"], STALL_MAX_RATIO)
     tier = figures["auto"]["tier"]
-    lab.holds(
-        "auto.tier", tier == "swap", f"the tier is {tier!r} and not 'swap': see the sample in `thermocline status`"
-    )
+    lab.holds("auto.tier", tier == "vdb", f"the tier is {tier!r} and not 'vdb': see the sample in `thermocline status`")
     return {"job_bytes": job_bytes, **figures}

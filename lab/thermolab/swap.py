@@ -1,4 +1,4 @@
-"""The guest's swap device: slowed down, made to fail, or emptied."""
+"""The guest's swap devices: slowed down, made to fail, or emptied; and zram."""
 
 from . import cold_age
 from .guest import Guest
@@ -36,6 +36,22 @@ def break_down(guest: Guest) -> None:
     guest.run(["dmsetup", "suspend", "--noflush", "--nolockfs", "--noudevsync", _BREAKABLE])
     guest.run(["dmsetup", "load", _BREAKABLE, "--table", table])
     guest.run(["dmsetup", "resume", "--noudevsync", _BREAKABLE])
+
+
+def zram(guest: Guest, size_bytes: int, priority: int = 100) -> str:
+    """Swaps to a zram device of this size, with the kernel's default compressor; returns the device."""
+    # The idle kernel has the module built in.
+    guest.run(["modprobe", "zram"], check=False)
+    guest.write("/sys/block/zram0/disksize", str(size_bytes))
+    guest.run(["mkswap", "/dev/zram0"])
+    guest.run(["busybox", "swapon", "-p", str(priority), "/dev/zram0"])
+    return "/dev/zram0"
+
+
+def zram_memory_bytes(guest: Guest) -> int:
+    """Returns the DRAM that zram0 occupies."""
+    # mm_stat, field 3: mem_used_total.
+    return int(guest.read("/sys/block/zram0/mm_stat").split()[2])
 
 
 def _mapped(guest: Guest, name: str, module: str, target: str) -> str:
