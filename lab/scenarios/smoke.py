@@ -1,4 +1,4 @@
-"""The main path in two minutes: the agent tracks Redis's ages, offloads cold pages, and restores all settings on exit."""
+"""The main path in two minutes: the agent tracks Redis's ages, offloads cold pages, and restores settings on exit."""
 
 import json
 from typing import Any

@@ -129,9 +129,9 @@ figures! {
     window_ms since 1: "Milliseconds of accesses that the promotion histogram covers: those of the scans that ended in the entry.";
     working_set_bytes since 1: "Memory accessed within the minimum cold age. A mean.";
     memory_bytes since 1: "Memory charged to the job (memory.current), including its share of the zswap pool. A mean.";
-    zswap_stored_bytes since 1: "Memory of the job in zswap, before compression. A mean.";
-    zswap_pool_bytes since 1: "DRAM that the zswap pool takes for it, with its share of the allocator's pages. A mean.";
-    swap_bytes since 1: "Memory of the job on swap devices. A mean.";
+    zswap_stored_bytes since 1: "Memory of the job in zswap and on zram devices, before compression. A mean.";
+    zswap_pool_bytes since 1: "DRAM that zswap and zram devices take for it, with its share of the allocator's pages. A mean.";
+    swap_bytes since 1: "Memory of the job on swap devices other than zram. A mean.";
     slow_node_bytes since 2: "Memory of the job on slow memory nodes. It stays charged to the job. A mean.";
     file_out_bytes since 1: "Page cache reclaimed from the job that the kernel would still hold. A mean.";
     sampled_compressed_ppm since 1: "Compressed size of its sampled cold pages, in millionths of their size; 0 if none was sampled.";

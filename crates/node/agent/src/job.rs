@@ -16,6 +16,7 @@ use crate::discover::Treatment;
 use crate::far::FarAges;
 use crate::memory::{JobMemory, Outcome};
 use crate::now::Now;
+use crate::ram_disks::RamDisks;
 use crate::savings::Requests;
 
 /// A job. Its controllers are kept beside it, in [`crate::controllers::slots::Entry`].
@@ -182,12 +183,13 @@ impl Job {
         units::millis(now.since_boot.saturating_sub(self.seen_at))
     }
 
-    /// Reads the job's counters and notes what was promoted since the last reading.
+    /// Reads the job's counters and notes what was promoted since the last reading. A part of what it has in swap areas may be on
+    /// `ram_disks`.
     ///
     /// # Errors
     /// Any error of the cgroup's files, including `Gone`.
-    pub fn observe(&mut self) -> Result<Pages> {
-        let promoted = self.read_counters()?;
+    pub fn observe(&mut self, ram_disks: &RamDisks) -> Result<Pages> {
+        let promoted = self.read_counters(ram_disks)?;
         // Their window is that of the scan in which they fall.
         let ages = self.far.promoted(promoted);
         self.promotions.fresh.0.merge(&ages);
@@ -198,8 +200,8 @@ impl Job {
     ///
     /// # Errors
     /// As [`Job::observe`].
-    pub fn take_scan(&mut self, scan: Scan) -> Result<()> {
-        let promoted = self.read_counters()?;
+    pub fn take_scan(&mut self, scan: Scan, ram_disks: &RamDisks) -> Result<()> {
+        let promoted = self.read_counters(ram_disks)?;
         let mut ages = self.far.promoted(promoted);
         self.far.grow_older();
         self.far.reconcile(self.memory.far.to_pages(kernel::page_size()), self.unknown_age());
@@ -222,12 +224,14 @@ impl Job {
     }
 
     /// Reads where the memory is. Returns the pages promoted since the last reading.
-    fn read_counters(&mut self) -> Result<Pages> {
+    fn read_counters(&mut self, ram_disks: &RamDisks) -> Result<Pages> {
         let page = kernel::page_size();
         let stat = self.cgroup.stat()?;
         // Pages in the swap cache still occupy DRAM although they are charged as swapped.
         let swapped = self.cgroup.swap_current()?.unwrap_or_default();
         let current = self.cgroup.current()?;
+        // A page in the swap cache still has its slot, and its copy on a zram device.
+        let on_ram_disks = ram_disks.share_of(swapped - stat.zswapped.unwrap_or_default());
         let now = Readings {
             // `zswpin` counts pages from the pool, `pswpin` (per cgroup since Linux 6.17) pages from the device.
             swapped_in: stat.zswpin.unwrap_or(0).saturating_add(stat.pswpin.unwrap_or(0)),
@@ -248,6 +252,8 @@ impl Job {
             pool,
             pool_overhead: Bytes(self.signals.pool_overhead.share_of(pool.0)),
             file: self.counters.page_cache.bytes(),
+            zram: on_ram_disks.memory,
+            zram_stored: on_ram_disks.stored,
             slow: self.signals.slow,
         };
         // A counter that decreases belongs to a recreated cgroup; nothing is counted.
@@ -256,7 +262,7 @@ impl Job {
             .last
             .map_or(0, |before| now.swapped_in.saturating_sub(before.swapped_in).max(now.refaulted.saturating_sub(before.refaulted)));
         if let Some(before) = self.counters.last {
-            self.tiering.uncharged += Pages(now.written.saturating_sub(before.written)).to_bytes(page);
+            self.tiering.uncharged += ram_disks.worn_by(Pages(now.written.saturating_sub(before.written)).to_bytes(page));
         }
         self.counters.last = Some(now);
         self.counters.outcome.promoted += Pages(promoted);

@@ -28,6 +28,7 @@ pub mod memory;
 pub mod metrics;
 pub mod now;
 pub mod options;
+pub mod ram_disks;
 pub mod reclaim;
 pub mod record;
 pub mod replay;

@@ -1,5 +1,6 @@
 //! The machine's memory: its size, the compressed pool, and whether far memory has free space.
 
+use kernel::block::BlockDevice;
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::swap::SwapArea;
 use kernel::zswap::Zswap;
@@ -85,8 +86,7 @@ impl Machine {
             self.room_bytes = info.free - zoneinfo::read(roots).map(|zones| zoneinfo::high(&zones)).unwrap_or_default();
         }
         let areas = noted(swap::read(roots), &mut troubles);
-        let compressed_swap =
-            areas.as_ref().is_some_and(|areas| !areas.is_empty() && areas.iter().all(|area| area.name.starts_with("/dev/zram")));
+        let compressed_swap = areas.iter().flatten().any(|area| is_zram(roots, area));
         if let Some(areas) = areas {
             self.swap_total_bytes = areas.iter().map(|area| area.size).sum();
             let used: Bytes = areas.iter().map(|area| area.used).sum();
@@ -152,6 +152,10 @@ impl Machine {
     pub fn gap_to_report(&self) -> Option<f64> {
         Some(self.reconcile_gap_ratio).filter(|&gap| gap > GAP_REPORTED)
     }
+}
+
+fn is_zram(roots: &Roots, area: &SwapArea) -> bool {
+    BlockDevice::under_swap(roots, area).and_then(|device| device.is_compressed_ram()).unwrap_or(false)
 }
 
 fn noted<T>(result: kernel::Result<T>, troubles: &mut Vec<String>) -> Option<T> {

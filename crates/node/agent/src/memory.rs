@@ -10,7 +10,7 @@ pub struct JobMemory {
     pub current: Bytes,
     /// Uncompressed size of the pages in far memory that no longer occupy DRAM.
     pub far: Bytes,
-    /// Size of their compressed copies, which are charged to the job.
+    /// Size of their compressed copies in zswap, which are charged to the job.
     pub pool: Bytes,
     /// The job's share of the DRAM that the compressed pool occupies beyond that, because of fragmentation and its allocator's own
     /// data. It is charged to no job.
@@ -20,6 +20,12 @@ pub struct JobMemory {
     /// sum of all that was reclaimed and not read back.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub file: Bytes,
+    /// DRAM that the job's pages occupy on zram devices. It is not included in `current`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub zram: Bytes,
+    /// Uncompressed size of these pages.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub zram_stored: Bytes,
     /// Memory in a slow node. It is included in `current`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub slow: Bytes,
@@ -32,7 +38,7 @@ fn is_zero(bytes: &Bytes) -> bool {
 
 impl JobMemory {
     /// DRAM that the machine gained: memory in far memory or in a slow node, minus the DRAM that its compressed copies
-    /// occupy, and page cache.
+    /// occupy in zswap and on zram devices, and page cache.
     #[must_use]
     pub fn saved(&self) -> Bytes {
         self.swap_backed() + self.file + self.slow
@@ -41,10 +47,16 @@ impl JobMemory {
     /// The same of anonymous and shared memory alone.
     #[must_use]
     pub fn swap_backed(&self) -> Bytes {
-        self.far - self.pool_dram()
+        self.far - self.compressed_dram()
     }
 
     /// DRAM that the compressed copies occupy.
+    #[must_use]
+    pub fn compressed_dram(&self) -> Bytes {
+        self.pool_dram() + self.zram
+    }
+
+    /// DRAM that the compressed copies in zswap occupy.
     #[must_use]
     pub fn pool_dram(&self) -> Bytes {
         self.pool + self.pool_overhead

@@ -56,14 +56,17 @@ pub fn render(view: &View) -> Result<String, std::fmt::Error> {
 }
 
 fn job_sizes(registry: &mut Registry, jobs: &[JobView]) {
-    let sizes: [Metric<u64>; 8] = [
+    let sizes: [Metric<u64>; 9] = [
         ("job_memory_bytes", "Memory charged to the job", |job| job.memory_bytes.0),
         ("job_working_set_bytes", "Swap-backed memory accessed within the minimum cold age", |job| job.working_set_bytes.0),
         ("job_cold_bytes", "Swap-backed memory idle for the minimum cold age or longer, far memory included", |job| job.cold_bytes.0),
         ("job_far_bytes", "Uncompressed size of the job's pages in far memory", |job| job.far_bytes.0),
-        ("job_pool_bytes", "DRAM occupied by compressed copies of the job's far memory, with its share of the allocator's pages", |job| {
-            job.pool_bytes.0
-        }),
+        (
+            "job_pool_bytes",
+            "DRAM occupied by compressed copies of the job's far memory in zswap, with its share of the allocator's pages",
+            |job| job.pool_bytes.0,
+        ),
+        ("job_zram_bytes", "DRAM occupied by the job's far memory on zram devices", |job| job.zram_bytes.0),
         ("job_file_out_bytes", "Page cache of the job that the agent reclaimed and that the kernel would still hold", |job| {
             job.file_out_bytes.0
         }),
@@ -144,6 +147,8 @@ fn whole_agent(registry: &mut Registry, view: &View) {
         ("kdamond_memory_bytes", "Memory of the agent's kdamonds, by an upper bound", signed(view.savings.kdamond_bytes.0)),
         ("machine_pool_bytes", "DRAM that zswap's pool occupies", signed(view.machine.pool_bytes.0)),
         ("machine_stored_bytes", "Uncompressed size of what zswap holds", signed(view.machine.stored_bytes.0)),
+        ("machine_zram_bytes", "DRAM that zram swap devices occupy", signed(view.tiers.ram_disks.memory.0)),
+        ("machine_zram_stored_bytes", "Uncompressed size of what zram swap devices store", signed(view.tiers.ram_disks.stored.0)),
         ("swap_writable_bytes", "Bytes that may be written to swap devices now", signed(view.tiers.writable_bytes.0)),
         ("agent_memory_bytes", "Resident memory of the agent", signed(view.costs.rss_bytes.0)),
     ];

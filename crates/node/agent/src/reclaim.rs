@@ -65,10 +65,10 @@ pub fn charge(job: &mut Job, context: &mut Context, before: &Counted, after: &Co
     account(&mut job.counters.requests, before, after);
     // What zswap took in, and what it wrote back since, was not written past it.
     let compressed = (after.zswapped + after.written_back) - (before.zswapped + before.written_back);
-    job.account_write((after.swapped - before.swapped) - compressed);
     let now = context.clock.now();
-    tiering::charge(job, now);
     context.tiers.charge_writes(&context.kernel.roots, now);
+    job.account_write(context.tiers.ram_disks().worn_by((after.swapped - before.swapped) - compressed));
+    tiering::charge(job, now);
 }
 
 /// Accounts what a step moved out of DRAM, by kind.

@@ -278,7 +278,8 @@ impl Recorded {
         self.scanned_at = scanned_at;
         let stalled_us = self.stalled_since(job);
         let oom_kills = self.oom_killed_since(job);
-        let zswapped = job.cgroup.stat().ok().and_then(|stat| stat.zswapped).unwrap_or_default().0.min(memory.far.0);
+        let zswapped = job.cgroup.stat().ok().and_then(|stat| stat.zswapped).unwrap_or_default();
+        let compressed = (zswapped + memory.zram_stored).min(memory.far);
         let held = matches!(step.decision, Decision::Hold { .. });
         let far_on = memory.far > Bytes::ZERO || outcome.promoted > Pages::ZERO;
 
@@ -298,9 +299,9 @@ impl Recorded {
         sum.job_age_ms = input.job_age_ms;
         sum.working_set_bytes += step.working_set.to_bytes(page).0;
         sum.memory_bytes += memory.current.0;
-        sum.zswap_stored_bytes += zswapped;
-        sum.zswap_pool_bytes += memory.pool_dram().0;
-        sum.swap_bytes += memory.far.0 - zswapped;
+        sum.zswap_stored_bytes += compressed.0;
+        sum.zswap_pool_bytes += memory.compressed_dram().0;
+        sum.swap_bytes += (memory.far - compressed).0;
         sum.slow_node_bytes += memory.slow.0;
         sum.file_out_bytes += memory.file.0;
         sum.sampled_compressed_ppm = job.tiering.compressed().map_or(0, |ratio| u64::from(ratio.0));

@@ -3,7 +3,7 @@
 //! # Sources
 //! Far memory is what the kernel charges to swap, without the swap cache. It does not distinguish anonymous from shared memory there;
 //! the ledger divides it as the requests of the agent reclaimed it. Page cache is an estimate ([`policy::page_cache`]). The cost is
-//! the pool with its allocator's pages, the agent, and its kdamonds.
+//! the pool with its allocator's pages, zram devices, the agent, and its kdamonds.
 //!
 //! # Reconciliation
 //! Two counters of the kernel do not come from the agent's own accounts. `memory.current`, read before and after each request, shows
@@ -56,7 +56,7 @@ pub struct Ledger {
     pub file_bytes: Bytes,
     /// Memory in a slow node.
     pub slow_bytes: Bytes,
-    /// DRAM that far memory of the jobs occupies, with the pages of its allocator.
+    /// DRAM that far memory of the jobs occupies in zswap and on zram devices, with the pages of the allocator.
     pub pool_bytes: Bytes,
     /// Resident memory of the agent.
     pub agent_bytes: Bytes,
@@ -84,7 +84,7 @@ impl Ledger {
             sum.anonymous_bytes += memory.far - shared;
             sum.file_bytes += memory.file;
             sum.slow_bytes += memory.slow;
-            sum.pool_bytes += memory.pool_dram();
+            sum.pool_bytes += memory.compressed_dram();
         }
         let out = sum.anonymous_bytes + sum.shared_bytes + sum.file_bytes + sum.slow_bytes;
         sum.net_bytes = signed(out) - signed(sum.pool_bytes + agent + kdamonds);
@@ -111,7 +111,14 @@ mod tests {
 
     #[test]
     fn the_saving_is_net_of_all_costs_and_divided_by_kind() {
-        let memory = JobMemory { far: Bytes(1000), pool: Bytes(300), pool_overhead: Bytes(50), file: Bytes(40), ..JobMemory::default() };
+        let memory = JobMemory {
+            far: Bytes(1000),
+            pool: Bytes(300),
+            pool_overhead: Bytes(40),
+            zram: Bytes(10),
+            file: Bytes(40),
+            ..JobMemory::default()
+        };
         let requests = Requests { anonymous: Bytes(300), shared: Bytes(100), ..Requests::default() };
         let of = |available: u64| {
             let machine = Machine { available_bytes: Bytes(available), ..Machine::default() };

@@ -6,20 +6,26 @@ use std::time::Duration;
 
 use config::Config;
 use daemon::Clock;
-use kernel::block::{self, BlockDevice, BlockStat};
-use kernel::swap::SwapArea;
+use kernel::block::{self, BlockDevice};
 use kernel::{Roots, vmstat};
 use policy::endurance::Bucket;
 use policy::tiering::Tier;
+use policy::tiering::row::{Accounting, Medium, Placing, Row, RowId, reachable};
 use serde::Serialize;
 use units::{Bytes, Pages};
 
 use crate::controllers::tiering::endurance::{EnduranceStart, WriteBudget, WritesRecord};
+use crate::machine::Machine;
 use crate::now::Now;
+use crate::ram_disks::RamDisks;
 
+mod areas;
 mod failing;
+mod latency;
 
+use areas::{Area, Areas};
 use failing::Failing;
+use latency::{Latency, fault_us};
 
 /// Latency of a page from a device before one was measured, in microseconds: the slower end of flash devices (TMO figure 5).
 const DEVICE_US: u32 = 1_000;
@@ -41,12 +47,15 @@ pub struct PageCosts {
     pub uncharged_us: u32,
 }
 
+/// The name of zswap's row.
+const ZSWAP: &str = "zswap";
+
 /// The tiers that the machine has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Offer {
-    /// zswap is on, or swap is a compressed RAM disk.
+    /// zswap is on, or the machine swaps to zram.
     pub compressed: bool,
-    /// There is a swap device that is no compressed RAM disk, no swap device fails, and the write budget is not zero.
+    /// There is a swap device other than zram, no swap device fails, and the write budget is not zero.
     pub device: bool,
     /// The kernel writes the oldest pages of zswap to the device if it finds nothing easier to reclaim (zswap's shrinker, Linux
     /// 6.8).
@@ -59,7 +68,11 @@ pub struct Tiers {
     /// Which exist.
     pub offer: Offer,
     writes: WriteBudget,
-    swap: Latency,
+    areas: Areas,
+    may_write: bool,
+    /// zswap's row without what changes between two readings; `None` if it is off.
+    zswap: Option<Row>,
+    ram_disks: RamDisks,
     files: Latency,
     failing: Failing,
     zswap_us: Option<u32>,
@@ -71,11 +84,16 @@ pub struct Tiers {
 }
 
 /// The tiers as status reports them.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct TiersView {
     /// Which exist.
     #[serde(flatten)]
     pub offer: Offer,
+    /// Each of them, in the order in which the kernel fills them.
+    pub rows: Vec<RowView>,
+    /// What the zram devices hold.
+    #[serde(flatten)]
+    pub ram_disks: RamDisks,
     /// Mean latency of a read from the swap device, in microseconds; `None` before the first read.
     pub swap_read_us: Option<u32>,
     /// Mean latency of a read from other disks, in microseconds; `None` before the first read.
@@ -90,41 +108,25 @@ pub struct TiersView {
     pub swap_errors: u64,
 }
 
-/// Mean read latency of some devices, smoothed.
-#[derive(Debug, Default)]
-struct Latency {
-    devices: Vec<(BlockDevice, Option<BlockStat>)>,
-    mean_us: Option<u32>,
-}
-
-/// A new measurement has a weight of one part in this many.
-const SMOOTHING: u64 = 4;
-
-impl Latency {
-    /// Measures these devices from now on; earlier readings of devices that remain are kept.
-    fn watch(&mut self, devices: Vec<BlockDevice>) {
-        let mut before = std::mem::take(&mut self.devices);
-        self.devices = devices
-            .into_iter()
-            .map(|device| {
-                let known = before.iter().position(|(old, _)| old.name() == device.name());
-                let stat = known.and_then(|at| before.swap_remove(at).1);
-                (device, stat)
-            })
-            .collect();
-    }
-
-    /// Measures the reads since the last call. Devices that no longer exist are skipped.
-    fn measure(&mut self) {
-        for (device, before) in &mut self.devices {
-            let Ok(now) = device.stat() else { continue };
-            let mean = before.replace(now).and_then(|before| now.mean_read_us_since(&before));
-            if let Some(us) = mean {
-                let us = self.mean_us.map_or(us, |mean| (u64::from(mean) * (SMOOTHING - 1) + us) / SMOOTHING);
-                self.mean_us = Some(u32::try_from(us).unwrap_or(u32::MAX));
-            }
-        }
-    }
+/// One tier as status reports it.
+#[derive(Clone, Debug, Serialize)]
+pub struct RowView {
+    /// `zswap`, or the kernel's name of the swap device.
+    pub name: String,
+    /// What it stores pages on.
+    pub medium: Medium,
+    /// Priority of the swap area; `None` for zswap, which is in front of all areas.
+    pub priority: Option<i32>,
+    /// Latency of a page from it, in microseconds; `None` before the first measurement.
+    pub read_us: Option<u32>,
+    /// Free space; `None` if it has no limit of its own.
+    pub free_bytes: Option<Bytes>,
+    /// DRAM that it occupies.
+    pub memory_bytes: Bytes,
+    /// Bytes that may be written to it now; `None` if writes do not wear it out.
+    pub writable_bytes: Option<Bytes>,
+    /// The tier that it writes its oldest pages back to.
+    pub writes_back: Option<String>,
 }
 
 impl Tiers {
@@ -134,7 +136,10 @@ impl Tiers {
         Self {
             offer: Offer::default(),
             writes: WriteBudget::new(config.swap.endurance(), writes, units::millis(clock.now())),
-            swap: Latency::default(),
+            areas: Areas::default(),
+            may_write: false,
+            zswap: None,
+            ram_disks: RamDisks::default(),
             files: Latency::default(),
             failing: Failing::new(roots),
             zswap_us: None,
@@ -144,41 +149,68 @@ impl Tiers {
         }
     }
 
-    /// Reads the tiers. Returns errors of swap devices, in words.
-    pub fn read(&mut self, roots: &Roots, areas: &[SwapArea], zswap: bool, shrinker: bool, now: Duration) -> Vec<String> {
+    /// Reads the tiers of a machine that was just read. Returns errors of swap devices, in words.
+    pub fn read(&mut self, roots: &Roots, machine: &Machine, now: Duration) -> Vec<String> {
         self.failing.read(roots);
-        let mut errors = Vec::new();
-        let (mut devices, mut compressed_ram) = (Vec::new(), 0);
-        for area in areas {
-            match BlockDevice::under_swap(roots, area) {
-                Ok(device) if device.is_compressed_ram().unwrap_or(false) => compressed_ram += 1,
-                Ok(device) => devices.push(device),
-                Err(error) => errors.push(format!("swap {}: {error}", area.name)),
-            }
-        }
+        let mut errors = self.areas.read(roots, &machine.areas);
+        let devices: Vec<BlockDevice> = self.areas.devices().cloned().collect();
         self.failing.keep(&devices);
         errors.extend(self.failing.errors());
+        self.may_write = self.failing.is_empty() && self.writes.params().bytes_per_day > Bytes::ZERO;
+        self.zswap = (machine.zswap_enabled && !machine.areas.is_empty()).then(zswap_row).flatten();
+        let shrinker = machine.shrinker_enabled && machine.zswap_enabled;
+        if shrinker && let Some(zswap) = &mut self.zswap {
+            let areas: Vec<Row> = self.areas.usable(self.may_write).map(|area| row_of(area, Bytes::ZERO, None)).collect();
+            zswap.writes_back = reachable(&areas).first().map(|next| next.id);
+        }
         self.offer = Offer {
-            compressed: (zswap && !areas.is_empty()) || compressed_ram > 0,
-            device: !devices.is_empty() && self.failing.is_empty() && self.writes.params().bytes_per_day > Bytes::ZERO,
-            shrinker: shrinker && zswap,
+            compressed: self.zswap.is_some() || self.areas.all().iter().any(|area| area.zram.is_some()),
+            device: self.may_write && !devices.is_empty(),
+            shrinker,
         };
         let swapping: Vec<&str> = devices.iter().map(BlockDevice::disk_name).collect();
         let mut files = block::disks(roots).unwrap_or_default();
         files.retain(|disk| !swapping.contains(&disk.name()));
         self.files.watch(files);
-        self.swap.watch(devices);
-        self.swap.measure();
         self.files.measure();
         self.charge_writes(roots, now);
+        self.ram_disks = self.areas.ram_disks(machine.stored_bytes);
         errors
+    }
+
+    /// The table of tiers now.
+    #[must_use]
+    pub fn rows(&self, now: Duration) -> Vec<Row> {
+        let zswap = self.zswap.map(|row| Row { latency_us: self.zswap_us, ..row });
+        let areas = self.areas.usable(self.may_write).map(|area| row_of(area, self.writable(now), self.zswap_us));
+        zswap.into_iter().chain(areas).collect()
+    }
+
+    /// Whether memory of a tier is written to a device that wears out.
+    #[must_use]
+    pub fn wears(&self, tier: Tier) -> bool {
+        self.areas.usable(self.may_write).any(|area| area.zram.is_none() && tier.has(area.id))
+    }
+
+    /// What the zram devices hold.
+    #[must_use]
+    pub fn ram_disks(&self) -> &RamDisks {
+        &self.ram_disks
+    }
+
+    /// The algorithm of the first zram device; `None` without one.
+    #[must_use]
+    pub fn zram_algorithm(&self) -> Option<String> {
+        self.areas.all().iter().find_map(|area| area.zram.as_ref()?.algorithm().ok())
     }
 
     /// Charges what any process wrote to swap devices since the last call.
     pub fn charge_writes(&mut self, roots: &Roots, now: Duration) {
         let Ok(Some(written)) = vmstat::read(roots).map(|stat| stat.pswpout) else { return };
         let pages = self.written.replace(written).map_or(0, |before| written.saturating_sub(before));
-        let bytes = Pages(pages).to_bytes(kernel::page_size());
+        // `pswpout` counts writes to zram as well, which wear out nothing.
+        let bytes = self.areas.worn_by(Pages(pages).to_bytes(kernel::page_size()));
+        self.ram_disks.to_devices = self.areas.to_devices();
         self.written_bytes += bytes;
         self.writes.charge(units::millis(now), bytes);
     }
@@ -212,37 +244,31 @@ impl Tiers {
         self.writes.bucket()
     }
 
-    /// Mean latency of a read from the swap device; `None` before the first read.
-    #[must_use]
-    pub fn swap_us(&self) -> Option<u32> {
-        self.swap.mean_us
-    }
-
-    /// Latency of a page from zswap; `None` before the first sample.
-    #[must_use]
-    pub fn zswap_us(&self) -> Option<u32> {
-        self.zswap_us
-    }
-
     /// What the promotion of a page costs a job whose memory goes to `tier`.
     #[must_use]
     pub fn costs(&self, tier: Option<Tier>) -> PageCosts {
-        let device = self.swap.mean_us.unwrap_or(DEVICE_US);
-        let zswap = self.zswap_us.unwrap_or(ZSWAP_US);
+        let compressed = self.zswap_us.unwrap_or(ZSWAP_US);
         let (anon_us, uncharged_us) = match tier {
-            Some(Tier::Swap) => (device, 0),
-            // Of both tiers mostly warm pages are promoted, which are still compressed.
-            None | Some(Tier::Zswap | Tier::Both) => (zswap, zswap),
+            Some(tier) if tier.accounting == Accounting::SwapCost => (self.device_us(Some(tier.first)).unwrap_or(DEVICE_US), 0),
+            // If the row writes back, mostly warm pages are promoted, which are still compressed.
+            _ => (compressed, compressed),
         };
         PageCosts { anon_us, file_us: self.files.mean_us.unwrap_or(DEVICE_US), uncharged_us }
     }
 
-    /// A copy for status.
+    /// Mean latency of a read from this device, or from the first one that was measured; `None` before the first read.
+    fn device_us(&self, id: Option<RowId>) -> Option<u32> {
+        self.areas.all().iter().filter(|area| id.is_none_or(|id| area.id == id)).find_map(|area| area.latency.mean_us)
+    }
+
+    /// A copy for status; `pool` is the DRAM that zswap occupies.
     #[must_use]
-    pub fn view(&self, now: Duration) -> TiersView {
+    pub fn view(&self, pool: Bytes, now: Duration) -> TiersView {
         TiersView {
             offer: self.offer,
-            swap_read_us: self.swap.mean_us,
+            rows: self.row_views(pool, now),
+            ram_disks: self.ram_disks,
+            swap_read_us: self.device_us(None),
             file_read_us: self.files.mean_us,
             zswap_read_us: self.zswap_us,
             writable_bytes: self.writable(now),
@@ -250,21 +276,56 @@ impl Tiers {
             swap_errors: self.failing.count(),
         }
     }
+
+    /// All rows, usable or not.
+    fn row_views(&self, pool: Bytes, now: Duration) -> Vec<RowView> {
+        let writable = if self.may_write { self.writable(now) } else { Bytes::ZERO };
+        let zswap = self.zswap.map(|row| (Row { latency_us: self.zswap_us, ..row }, pool));
+        let areas = self.areas.all().iter().map(|area| (row_of(area, writable, self.zswap_us), area.memory));
+        let view = |(row, memory_bytes): (Row, Bytes)| RowView {
+            name: row.id.to_string(),
+            medium: row.medium,
+            priority: if let Placing::Priority(priority) = row.placing { Some(priority) } else { None },
+            read_us: row.latency_us,
+            free_bytes: row.free,
+            memory_bytes,
+            writable_bytes: row.endurance,
+            writes_back: row.writes_back.map(|id| id.to_string()),
+        };
+        zswap.into_iter().chain(areas).map(view).collect()
+    }
 }
 
-/// Pages that are touched to measure a fault.
-const FAULTS: usize = 256;
+/// zswap's row: it is in front of the swap areas, and full when the machine says so.
+fn zswap_row() -> Option<Row> {
+    Some(Row {
+        id: ZSWAP.parse().ok()?,
+        medium: Medium::CompressedDram,
+        latency_us: None,
+        free: None,
+        endurance: None,
+        accounting: Accounting::Compressed,
+        writes_back: None,
+        placing: Placing::Cgroup,
+    })
+}
 
-/// Mean duration of a page fault without I/O on this machine, in microseconds, rounded up: newly allocated memory is touched page
-/// by page.
-fn fault_us(clock: &Clock) -> u32 {
-    let page = usize::try_from(kernel::page_size().bytes()).unwrap_or(4096);
-    let mut fresh = vec![0u8; FAULTS * page];
-    let start = clock.now();
-    for at in (0..fresh.len()).step_by(page) {
-        fresh[at] = 1;
+/// The row of a swap area, if `writable` bytes may be written to devices and a page is decompressed in `decompressed_us`.
+fn row_of(area: &Area, writable: Bytes, decompressed_us: Option<u32>) -> Row {
+    let (free, placing) = (Some(area.free), Placing::Priority(area.priority));
+    let row = |medium, latency_us, endurance, accounting| Row {
+        id: area.id,
+        medium,
+        latency_us,
+        free,
+        endurance,
+        accounting,
+        writes_back: None,
+        placing,
+    };
+    if area.zram.is_some() {
+        row(Medium::CompressedDram, decompressed_us, None, Accounting::Compressed)
+    } else {
+        row(Medium::Device, area.latency.mean_us, Some(writable), Accounting::SwapCost)
     }
-    let taken = clock.now().saturating_sub(start);
-    std::hint::black_box(&fresh);
-    u32::try_from(taken.as_micros().div_ceil(FAULTS as u128)).unwrap_or(u32::MAX)
 }

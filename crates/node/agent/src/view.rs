@@ -123,7 +123,7 @@ pub struct JobView {
     /// Its policy.
     pub policy: &'static str,
     /// Where its swap-backed memory goes.
-    pub tier: Option<&'static str>,
+    pub tier: Option<String>,
     /// Why that tier, or why none.
     pub tier_reason: &'static str,
     /// The last hint of an operator; `None` if there is none.
@@ -156,8 +156,10 @@ pub struct JobView {
     pub cold_file_bytes: Bytes,
     /// Uncompressed bytes in far memory.
     pub far_bytes: Bytes,
-    /// DRAM that their compressed copies occupy, with the job's share of the allocator's own pages.
+    /// DRAM that their compressed copies occupy in zswap, with the job's share of the allocator's own pages.
     pub pool_bytes: Bytes,
+    /// DRAM that they occupy on zram devices, which the kernel charges to no cgroup.
+    pub zram_bytes: Bytes,
     /// Page cache that the agent reclaimed and that the kernel would still hold.
     pub file_out_bytes: Bytes,
     /// Bytes in a slow memory node.
@@ -166,7 +168,7 @@ pub struct JobView {
     pub slow_rate_per_second: Option<f64>,
     /// The budget of accesses per second that its tolerated slowdown allows.
     pub slow_budget_per_second: Option<f64>,
-    /// DRAM that the machine gained: far memory without its compressed copies, page cache, and memory in a slow node.
+    /// DRAM that the machine gained: far memory without its compressed copies in zswap and zram, page cache, and memory in a slow node.
     pub saved_bytes: Bytes,
     /// DRAM that offloading all swap-backed memory idle for the threshold would save, net of its compressed copies; `None` until it is
     /// known. Page cache is not included.
@@ -212,6 +214,7 @@ impl View {
     pub fn brief(&self) -> Self {
         let brief = |job: &JobView| JobView {
             job: job.job.clone(),
+            tier: job.tier.clone(),
             advice: job.advice.clone(),
             remark: job.remark.clone(),
             explanation: job.explanation.clone(),
@@ -223,6 +226,7 @@ impl View {
         Self {
             kernel: self.kernel.clone(),
             machine: self.machine.clone(),
+            tiers: self.tiers.clone(),
             slow_trouble: self.slow_trouble.clone(),
             rollout: self.rollout.clone(),
             jobs: self.jobs.iter().map(brief).collect(),

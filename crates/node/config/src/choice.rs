@@ -54,7 +54,7 @@ choice! {
     Tier {
         /// By the compression ratio of its cold pages, the latency that its class tolerates, and the remaining write budget.
         Auto = "auto",
-        /// zswap only; nothing is written to a device.
+        /// zswap only, or zram if the machine swaps to it and zswap is off; nothing is written to a device.
         Zswap = "zswap",
         /// The swap device only.
         Swap = "swap",

@@ -21,7 +21,7 @@ settings::tables! {
         policy: Policy = Unit::Choice(Policy::NAMES), "cold_age",
             "The policy of jobs whose rule names none. `cold_age` offloads pages by their age and limits the promotion rate. `pressure` reclaims while PSI stalls stay below their target. `auto` offloads anonymous memory by age, limited by the stall target and confirmed by measured stalls, and page cache by pressure. `background` compacts jobs that are in the background. `slowdown` places rarely accessed memory in slow memory by its access rate.";
         tier: Tier = Unit::Choice(Tier::NAMES), "auto",
-            "Where swap-backed memory goes, for jobs whose rule names no tier. `auto` decides by the compression ratio of the job's cold pages.";
+            "Where swap-backed memory goes, for jobs whose rule names no tier. `auto` decides by the compression ratio of the job's cold pages. `zswap` compresses in DRAM: in zswap, or in zram if the machine swaps to it and zswap is off. `swap` uses the swap areas, past zswap; which of several, the kernel decides by priority. `both` compresses, and writes back to a swap device.";
         tracker: Tracker = Unit::Choice(Tracker::NAMES), "auto",
             "What tracks accesses. `auto` uses the most exact tracker that the kernel offers for the job within `agent.cpu_budget`.";
         actuator: Actuator = Unit::Choice(Actuator::NAMES), "auto",
@@ -110,7 +110,7 @@ settings::tables! {
     /// The choice of a tier for the swap-backed memory of jobs whose tier is `auto`.
     pub struct Tiers = "tier", Always {
         compressed_max: RatioPpm = Unit::Ratio, "50%" in "1%" ..= "100%", search "20%" ..= "90%" Linear,
-            "A job whose sampled cold pages compress to more than this share of their size uses the swap device instead of zswap.";
+            "A job whose sampled cold pages compress to more than this share of their size uses the swap device instead of zswap or zram.";
         latency_max: Duration = Unit::Duration, "5ms" in "1us" ..= "10s", search "100us" ..= "50ms" Log,
             "A swap device with a higher average read latency is not used.";
         swap_cost: RatioPpm = Unit::Ratio, "3%" in "0%" ..= "100%",

@@ -1,59 +1,46 @@
 //! Chooses the tier of a job's anonymous memory, with the reason.
 //!
 //! # Problem
-//! zswap is fast and wears out no device, but saves only what compression saves: memory with a compression ratio of 1.3 to 1.4, such
-//! as quantised model weights, saves little (TMO section 4.1). A swap device saves nearly everything (TMO section 2.1), but is slower
-//! by orders of magnitude (TMO section 2.5) and endures a limited number of writes.
+//! zswap and zram are fast and wear out no device, but save only what compression saves: memory with a compression ratio of 1.3 to
+//! 1.4, such as quantised model weights, saves little (TMO section 4.1). A swap device saves nearly everything (TMO section 2.1), but
+//! is slower by orders of magnitude (TMO section 2.5) and endures a limited number of writes.
+//!
+//! # Rows
+//! A machine offers rows: zswap, and one for each swap area. A row has a latency, free space, endurance and accounting, and may write
+//! back to another row. A tier is a row, with or without the row that it writes back to. Rows are compared by these properties only;
+//! none is treated by its name or medium.
+//!
+//! The kernel fills swap areas in the order of their priority, for all cgroups alike. So of the areas only those that the kernel fills
+//! next are a choice ([`row::reachable`]), and the choice is whether a job's memory goes there.
 //!
 //! # Choice
-//! An offloaded byte saves `1 - compressed` in zswap, where *compressed* is measured on the job's own cold pages, and `1 - swap_cost`
-//! on a device.
-//! - A job that compresses uses zswap. If its cold pages can be written back to a device, and that saves more, it uses both (TMO
-//!   section 5.1: warmer pages compressed, colder pages on the SSD).
-//! - A job that does not compress uses the device, or is not offloaded.
-//! - A tier that is slower than the class accepts is not used, nor a device whose write budget is spent.
-//! - An unknown measurement holds nothing back: the latency of a tier is only learned by using it. With unknown compressibility zswap
-//!   is used first, because it wears out no device.
+//! An offloaded byte saves `1 - compressed` in a row that compresses, where *compressed* is measured on the job's own cold pages, and
+//! `1 - swap_cost` on a device.
+//! - A job that compresses uses the first row that the kernel can reach. If that row can write back to another one, and that saves
+//!   more, it uses both (TMO section 5.1: warmer pages compressed, colder pages on the SSD).
+//! - A job that does not compress uses a row whose cost does not depend on compression, or is not offloaded.
+//! - A row that is slower than the class accepts is not used, nor one whose write budget is spent.
+//! - An unknown measurement holds nothing back: the latency of a row is only learned by using it.
 //!
 //! # Properties
-//! Each is a test of this name: a tier that is not offered, too slow or without budget is never used; the choice has a reason that
-//! fits; a ratio near the limit does not oscillate.
+//! Each is a test of this name: a row that is not offered, too slow or spent is never used; the choice has a reason that fits; a ratio
+//! near the limit does not oscillate; the order of the areas of one priority does not matter.
 
 use serde::{Deserialize, Serialize};
 
-use units::RatioPpm;
+use units::{Bytes, RatioPpm};
+
+pub mod row;
+mod tier;
+
+use row::{Accounting, Row, reachable};
+pub use tier::{FORMER_ROWS, Tier};
 
 /// Hysteresis: a ratio must pass `compressed_max` by five percentage points to change the tier of a job.
 const BORDER: u32 = 50_000;
 
-/// The tier of anonymous memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tier {
-    /// zswap only; nothing is written to a device.
-    Zswap,
-    /// A swap device only.
-    Swap,
-    /// zswap, which writes back to a device what stays cold.
-    Both,
-}
-
-/// The tiers that the machine offers to a job now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offer {
-    /// Whether zswap is enabled.
-    pub zswap: bool,
-    /// Whether there is a swap device other than a compressed RAM disk (zram).
-    pub swap: bool,
-    /// Whether the kernel can write back from zswap to it, per cgroup.
-    pub writeback: bool,
-    /// Measured latency of a page from the device, in microseconds; `None` before the first swap-in.
-    pub swap_latency_us: Option<u32>,
-    /// Measured latency of a page from zswap, in microseconds; `None` before the first load.
-    pub zswap_latency_us: Option<u32>,
-    /// Whether the write budgets of the machine and of the job permit writes.
-    pub writes_left: bool,
-}
+/// Nothing is written to a device for less than this: the kernel reclaims in batches.
+const WRITE_MIN: Bytes = Bytes::mib(1);
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,12 +54,12 @@ pub struct Params {
 }
 
 /// Observation of one job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Input {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Input<'a> {
     /// Compressed bytes of the job's own cold pages, as a share of the original; `None` before the first sample.
     pub compressed: Option<RatioPpm>,
     /// What the machine offers.
-    pub offer: Offer,
+    pub rows: &'a [Row],
     /// The current tier of the job; `None` without one.
     pub previous: Option<Tier>,
 }
@@ -87,9 +74,9 @@ pub enum Why {
     DoesNotCompress,
     /// The job's cold pages compress, and the coldest are cheaper on the device.
     WarmerCompressedColderWritten,
-    /// There is no other tier.
+    /// There is no other row.
     OnlyTier,
-    /// The other tier, or for a hold the only suitable tier, is slower than the class accepts.
+    /// The other row, or for a hold the only suitable row, is slower than the class accepts.
     TooSlow,
     /// The write budget of the device is spent.
     WritesSpent,
@@ -123,84 +110,99 @@ pub enum Choice {
 
 /// Chooses a tier. Deterministic.
 #[must_use]
-pub fn choose(params: &Params, input: &Input) -> Choice {
-    let (zswap, device) = (zswap(params, &input.offer), device(params, &input.offer));
+pub fn choose(params: &Params, input: &Input<'_>) -> Choice {
+    let rows = reachable(input.rows);
     match input.compressed {
-        Some(compressed) if compressed.0 > border(params, input.previous) => incompressible(params, compressed, zswap, device),
-        compressed => compressible(params, compressed, input.offer.writeback, zswap, device),
+        Some(compressed) if compressed.0 > border(params, input.previous) => incompressible(params, compressed, &rows),
+        compressed => compressible(params, compressed, &rows),
     }
+}
+
+/// Whether the write budget of a row permits writes.
+#[must_use]
+pub fn may_write(row: &Row) -> bool {
+    row.endurance.is_none_or(|left| left >= WRITE_MIN)
 }
 
 /// Returns the largest ratio that counts as compressible: a job keeps its tier within [`BORDER`].
 fn border(params: &Params, previous: Option<Tier>) -> u32 {
     let max = params.compressed_max.0;
-    match previous {
-        Some(Tier::Zswap | Tier::Both) => max.saturating_add(BORDER),
-        Some(Tier::Swap) => max.saturating_sub(BORDER),
+    match previous.map(|tier| tier.accounting) {
+        Some(Accounting::Compressed) => max.saturating_add(BORDER),
+        Some(Accounting::SwapCost) => max.saturating_sub(BORDER),
         None => max,
     }
 }
 
-/// Checks whether zswap can be used.
-fn zswap(params: &Params, offer: &Offer) -> Result<(), Why> {
-    match offer.zswap_latency_us {
-        _ if !offer.zswap => Err(Why::NoTier),
+/// Checks whether a row can be used.
+fn check(params: &Params, row: &Row) -> Result<(), Why> {
+    match row.latency_us {
+        // A device that costs as much as DRAM saves nothing.
+        _ if row.accounting == Accounting::SwapCost && params.swap_cost >= RatioPpm::ONE => Err(Why::NoTier),
         Some(latency_us) if latency_us > params.latency_max_us => Err(Why::TooSlow),
+        _ if !may_write(row) => Err(Why::WritesSpent),
         _ => Ok(()),
     }
 }
 
-/// A usable device.
-struct Device {
-    /// Whether its latency has been measured.
-    measured: bool,
-}
-
-/// Returns the device, or why it cannot be used.
-fn device(params: &Params, offer: &Offer) -> Result<Device, Why> {
-    match offer.swap_latency_us {
-        // A device that costs as much as DRAM saves nothing.
-        _ if !offer.swap || params.swap_cost >= RatioPpm::ONE => Err(Why::NoTier),
-        Some(latency_us) if latency_us > params.latency_max_us => Err(Why::TooSlow),
-        _ if !offer.writes_left => Err(Why::WritesSpent),
-        latency_us => Ok(Device { measured: latency_us.is_some() }),
+/// Cost of a byte in a row relative to DRAM, for a job with this compressed share.
+fn cost(params: &Params, compressed: RatioPpm, row: &Row) -> RatioPpm {
+    match row.accounting {
+        Accounting::Compressed => compressed,
+        Accounting::SwapCost => params.swap_cost,
     }
 }
 
-impl Device {
-    fn choice(&self, tier: Tier, why: Why) -> Choice {
-        Choice::Use { tier, why: if self.measured { why } else { Why::NotSampled } }
-    }
+/// The reason to use a row, as far as its latency is known: that of a device is only learned by using it.
+fn measured(row: &Row, why: Why) -> Why {
+    if row.accounting == Accounting::SwapCost && row.latency_us.is_none() { Why::NotSampled } else { why }
 }
 
-/// Chooses for a job that compresses, or whose compressibility is unknown.
-fn compressible(
-    params: &Params,
-    compressed: Option<RatioPpm>,
-    writeback: bool,
-    zswap: Result<(), Why>,
-    device: Result<Device, Why>,
-) -> Choice {
-    match (zswap, device, compressed) {
-        (Ok(()), Ok(device), Some(ratio)) if writeback && params.swap_cost < ratio => {
-            device.choice(Tier::Both, Why::WarmerCompressedColderWritten)
+/// Chooses for a job that compresses, or whose compressibility is unknown: the first usable row.
+fn compressible(params: &Params, compressed: Option<RatioPpm>, rows: &[Row]) -> Choice {
+    let mut refused = None;
+    for row in rows {
+        match check(params, row) {
+            Ok(()) => return first_usable(params, compressed, rows, row, refused),
+            Err(Why::NoTier) => {}
+            Err(why) => refused = refused.or(Some(why)),
         }
-        (Ok(()), _, Some(_)) => Choice::Use { tier: Tier::Zswap, why: Why::Compresses },
-        (Ok(()), _, None) => Choice::Use { tier: Tier::Zswap, why: Why::NotSampled },
-        (Err(Why::NoTier), Ok(device), _) => device.choice(Tier::Swap, Why::OnlyTier),
-        (Err(why), Ok(device), _) => device.choice(Tier::Swap, why),
-        (Err(Why::NoTier), Err(why), _) | (Err(why), Err(_), _) => Choice::Hold { why },
     }
+    Choice::Hold { why: refused.unwrap_or(Why::NoTier) }
 }
 
-/// Chooses for a job that does not compress: the device, unless zswap saves more.
-fn incompressible(params: &Params, compressed: RatioPpm, zswap: Result<(), Why>, device: Result<Device, Why>) -> Choice {
-    match device {
-        Ok(device) if params.swap_cost < compressed => device.choice(Tier::Swap, Why::DoesNotCompress),
-        Err(Why::NoTier) if zswap == Err(Why::NoTier) => Choice::Hold { why: Why::NoTier },
-        Ok(_) | Err(Why::NoTier) => Choice::Hold { why: Why::DoesNotCompress },
-        Err(why) => Choice::Hold { why },
+/// Uses a row, and the row that it writes back to if that saves more. `refused` is why rows before it cannot be used.
+fn first_usable(params: &Params, compressed: Option<RatioPpm>, rows: &[Row], row: &Row, refused: Option<Why>) -> Choice {
+    let cheaper = |second: &&Row| compressed.is_some_and(|ratio| cost(params, ratio, second) < cost(params, ratio, row));
+    let second = rows.iter().find(|second| row.writes_back == Some(second.id));
+    if let Some(second) = second.filter(cheaper).filter(|second| check(params, second).is_ok()) {
+        return Choice::Use { tier: Tier::written_back(row, second), why: measured(second, Why::WarmerCompressedColderWritten) };
     }
+    let why = match (row.accounting, compressed) {
+        (Accounting::SwapCost, _) => measured(row, refused.unwrap_or(Why::OnlyTier)),
+        (Accounting::Compressed, Some(_)) => refused.unwrap_or(Why::Compresses),
+        (Accounting::Compressed, None) => refused.unwrap_or(Why::NotSampled),
+    };
+    Choice::Use { tier: Tier::of(row), why }
+}
+
+/// Chooses for a job that does not compress: a row whose cost does not depend on that, unless compression saves more.
+fn incompressible(params: &Params, compressed: RatioPpm, rows: &[Row]) -> Choice {
+    let mut refused = None;
+    for row in rows {
+        let why = match check(params, row) {
+            _ if row.accounting == Accounting::Compressed => Why::DoesNotCompress,
+            Ok(()) if params.swap_cost < compressed => {
+                return Choice::Use { tier: Tier::of(row), why: measured(row, Why::DoesNotCompress) };
+            }
+            Ok(()) => Why::DoesNotCompress,
+            Err(Why::NoTier) => continue,
+            Err(why) => why,
+        };
+        // What a device lacks is the better reason: it is the row that would suit the job.
+        refused = Some(why);
+    }
+    Choice::Hold { why: refused.unwrap_or(Why::NoTier) }
 }
 
 #[cfg(test)]

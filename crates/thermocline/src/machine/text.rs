@@ -24,6 +24,7 @@ pub(crate) fn status(view: &Value) -> String {
     for trouble in machine["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         let _ = writeln!(text, "error: {trouble}");
     }
+    text += &tiers(&view["tiers"]["rows"]);
     text += &slow_memory(view);
     text += &rollout(&view["rollout"]);
     let columns = ["policy", "class", "tier", "tracker", "memory", "working", "cold", "far", "saved", "older", "promotions", "stall"];
@@ -53,6 +54,33 @@ pub(crate) fn status(view: &Value) -> String {
         }
     }
     text + &totals(&view["totals_by_kind"])
+}
+
+/// One line for each tier, in the order in which the kernel fills them.
+fn tiers(rows: &Value) -> String {
+    let mut text = String::new();
+    for row in rows.as_array().into_iter().flatten() {
+        let medium = if row["medium"] == "compressed_dram" { "compressed in DRAM" } else { "device" };
+        let _ = write!(text, "tier {}: {medium}", row["name"].as_str().unwrap_or("?"));
+        if let Some(priority) = row["priority"].as_i64() {
+            let _ = write!(text, ", priority {priority}, {} free", bytes(&row["free_bytes"]));
+        }
+        let _ = match row["read_us"].as_u64() {
+            Some(us) => write!(text, ", {us} us a page"),
+            None => write!(text, ", latency not measured yet"),
+        };
+        if row["medium"] == "compressed_dram" {
+            let _ = write!(text, ", occupies {}", bytes(&row["memory_bytes"]));
+        }
+        if let Some(next) = row["writes_back"].as_str() {
+            let _ = write!(text, ", writes back to {next}");
+        }
+        if !row["writable_bytes"].is_null() {
+            let _ = write!(text, ", {} may be written", bytes(&row["writable_bytes"]));
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// The slow node and the cost of sampling; empty without one.
@@ -106,11 +134,11 @@ fn rollout(view: &Value) -> String {
 /// Width of the job column; a longer name has a line of its own.
 const NAME_WIDTH: usize = 28;
 
-/// One line of the table of jobs, 150 characters wide.
+/// One line of the table of jobs, 154 characters wide.
 fn row(name: &str, columns: &[String; 12]) -> String {
     let mut text = if name.chars().count() > NAME_WIDTH { format!("{name}\n{:NAME_WIDTH$}", "") } else { format!("{name:<NAME_WIDTH$}") };
     let [policy, class, tier, tracker, memory, working, cold, far, saved, older, promotions, stall] = columns;
-    let _ = write!(text, " {policy:<10} {class:<12} {tier:<5} {tracker:<9} {memory:>10} {working:>10} {cold:>10} {far:>10}");
+    let _ = write!(text, " {policy:<10} {class:<12} {tier:<9} {tracker:<9} {memory:>10} {working:>10} {cold:>10} {far:>10}");
     let _ = writeln!(text, " {saved:>10} {older:>7} {promotions:>11} {stall:>6}");
     text
 }
@@ -273,13 +301,13 @@ mod tests {
     }
 
     #[test]
-    fn the_status_table_is_aligned_and_150_characters_wide() {
+    fn the_status_table_is_aligned_and_154_characters_wide() {
         let text = status(&view());
         let rows: Vec<_> = text.lines().filter(|line| line.contains("conservative") || line.contains("promotions")).collect();
         let end = |row: &&str, word: &str| row.find(word).map(|at| at + word.len());
         assert_eq!(rows.len(), 3, "{text}");
         for row in &rows[1..] {
-            assert_eq!(row.len(), 150, "{row}");
+            assert_eq!(row.len(), 154, "{row}");
             assert_eq!((end(row, "2.000%/min"), end(row, "12.50%")), (end(&rows[0], "promotions"), end(&rows[0], "stall")), "{row}");
         }
         assert!(text.lines().any(|line| line == LONG), "a long name has its own line");
@@ -300,6 +328,17 @@ mod tests {
         assert!(text.contains("700.0 KiB") && text.contains("to 31%") && text.contains("agent's 300.0 KiB: 400.0 KiB"), "{text}");
         assert!(text.contains("120 s and more    1.0 MiB"), "{text}");
         assert!(of(-1).contains("nothing: all of it is less than the agent's 300.0 KiB"));
+    }
+
+    #[test]
+    fn each_tier_has_a_line() {
+        let rows = json!([
+            { "name": "zram0", "medium": "compressed_dram", "priority": 100, "free_bytes": 1 << 30, "read_us": 12, "memory_bytes": 3 << 20 },
+            { "name": "vdb", "medium": "device", "priority": -2, "free_bytes": 0, "memory_bytes": 0, "writable_bytes": 1 << 20 },
+        ]);
+        let expected = "tier zram0: compressed in DRAM, priority 100, 1.0 GiB free, 12 us a page, occupies 3.0 MiB\n\
+                        tier vdb: device, priority -2, 0 B free, latency not measured yet, 1.0 MiB may be written\n";
+        assert_eq!(tiers(&rows), expected);
     }
 
     #[test]

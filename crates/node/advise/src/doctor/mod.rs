@@ -6,6 +6,8 @@ mod slow;
 use kernel::block::BlockDevice;
 use kernel::capability::{self, Capability, Feature};
 use kernel::cgroup::CgroupRoot;
+use kernel::swap::SwapArea;
+use kernel::zram::Zram;
 use kernel::zswap::Zswap;
 use kernel::{Roots, meminfo, pagemap, psi, swap};
 use serde::Serialize;
@@ -49,6 +51,7 @@ pub fn examine(roots: &Roots) -> Report {
     // A missing item may disable several features; it is reported once.
     let reported: Vec<String> = checks.iter().map(|check| check.found.clone()).collect();
     checks.extend(features(roots).into_iter().filter(|feature| !reported.contains(&feature.found)));
+    checks.extend(zram(roots));
     checks.extend(endurance(roots));
     checks.extend(virtual_machines(roots));
     let chosen = offer.choose(config::Tracker::Auto);
@@ -100,6 +103,8 @@ fn swap_and_zswap(roots: &Roots) -> Vec<Check> {
             let compressor = parameters.compressor.unwrap_or_default();
             if parameters.enabled == Some(true) {
                 check("zswap", Status::Ok, format!("on, compressor {compressor}"), "")
+            } else if areas.iter().any(|area| zram_of(roots, area).is_some()) {
+                check("zswap", Status::Ok, format!("off, compressor {compressor}: the machine swaps to zram, which compresses"), "")
             } else {
                 let remedy = "set zswap.manage = true, or echo Y > /sys/module/zswap/parameters/enabled";
                 check(
@@ -160,7 +165,7 @@ fn endurance(roots: &Roots) -> Vec<Check> {
     let areas = swap::read(roots).unwrap_or_default();
     let devices = areas.iter().map(|area| (area, BlockDevice::under_swap(roots, area)));
     let checks = devices.filter_map(|(area, device)| match device {
-        Ok(device) if device.is_compressed_ram().unwrap_or(false) => None,
+        Ok(_) if zram_of(roots, area).is_some() => None,
         Ok(device) => {
             let kind = match device.is_rotational() {
                 Ok(Some(true)) => "reported as rotational: too slow for far memory if it is",
@@ -173,6 +178,28 @@ fn endurance(roots: &Roots) -> Vec<Check> {
         Err(error) => Some(Check { status: Status::Advice, ..from_error("swap_device", &error) }),
     });
     checks.collect()
+}
+
+/// The zram device of a swap area; `None` if it has another device.
+fn zram_of(roots: &Roots, area: &SwapArea) -> Option<Zram> {
+    BlockDevice::under_swap(roots, area).and_then(Zram::of).ok().flatten()
+}
+
+/// Reports the zram devices that the machine swaps to.
+fn zram(roots: &Roots) -> Vec<Check> {
+    let areas = swap::read(roots).unwrap_or_default();
+    let devices = areas.iter().filter_map(|area| Some((area, zram_of(roots, area)?)));
+    let describe = |(area, zram): (&SwapArea, Zram)| {
+        let (memory, size) = (zram.memory()?, zram.disk_size()?);
+        let backing = match (zram.backing_device()?, zram.backing()?) {
+            (Some(device), Some(stat)) => format!("{} written back to {device}, by other programs only", stat.stored),
+            _ => "no backing device".to_owned(),
+        };
+        let (name, priority, algorithm) = (zram.name(), area.priority, zram.algorithm()?);
+        let holds = format!("{} stored in {} of DRAM", memory.stored, memory.memory);
+        Ok(check("zram", Status::Ok, format!("{name}: {size}, priority {priority}, compressor {algorithm}; {holds}; {backing}"), ""))
+    };
+    devices.map(|device| describe(device).unwrap_or_else(|error| Check { status: Status::Advice, ..from_error("zram", &error) })).collect()
 }
 
 /// A virtual machine's process is an ordinary job, if its memory is not pinned.
@@ -204,6 +231,33 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zram_is_a_tier_and_needs_no_zswap() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put("proc/swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 1048576 0 100\n");
+        put("sys/module/zswap/parameters/enabled", "N\n");
+        put("sys/class/block/zram0/mm_stat", "8192 2048 4096 0 4096 0 0 0 0\n");
+        put("sys/class/block/zram0/comp_algorithm", "lzo [zstd]\n");
+        put("sys/class/block/zram0/disksize", "1073741824\n");
+        put("sys/class/block/zram0/backing_dev", "/dev/vdc\n");
+        let text = |report: &Report, name: &str| report.checks.iter().find(|check| check.name == name).map(Check::clone);
+        let zram = text(&examine(&Roots::under(dir.path())), "zram").unwrap();
+        assert_eq!(
+            (zram.status, zram.found.as_str()),
+            (Status::Ok, "zram0: 1.0 GiB, priority 100, compressor zstd; 8.0 KiB stored in 4.0 KiB of DRAM; no backing device")
+        );
+        put("sys/class/block/zram0/bd_stat", "2 0 2\n");
+        let report = examine(&Roots::under(dir.path()));
+        assert!(text(&report, "zram").unwrap().found.ends_with("8.0 KiB written back to /dev/vdc, by other programs only"));
+        assert_eq!(text(&report, "zswap").unwrap().status, Status::Ok);
+        assert!(text(&report, "swap_device").is_none(), "zram wears out nothing");
+    }
 
     #[test]
     fn a_machine_without_any_interface_gets_remedies_for_all() {

@@ -27,6 +27,8 @@ pub(super) struct Moment {
     pub(super) demand: Bytes,
     /// Memory charged to the job: DRAM, including its compressed pool, and slow memory.
     pub(super) memory: Bytes,
+    /// DRAM that its compressed copies occupy on zram devices; not charged to the job.
+    pub(super) zram: Bytes,
     /// DRAM that the machine saved.
     pub(super) saved: Bytes,
     /// Far memory, uncompressed, and page cache.
@@ -44,7 +46,7 @@ impl Moment {
     pub(super) fn of(memory: &JobMemory) -> Self {
         let (saved, far, slow) = (memory.saved(), memory.far + memory.file, memory.slow);
         let demand = memory.current + far - memory.pool;
-        Self { demand, memory: memory.current, saved, far, file: memory.file, slow, potential: None }
+        Self { demand, memory: memory.current, zram: memory.zram, saved, far, file: memory.file, slow, potential: None }
     }
 
     /// Limits page cache to what can have been there.
@@ -55,9 +57,9 @@ impl Moment {
         }
     }
 
-    /// DRAM that the job used.
+    /// DRAM that the job used, including what it occupies on zram devices.
     pub(super) fn dram(&self) -> Bytes {
-        self.memory - self.slow
+        self.memory + self.zram - self.slow
     }
 
     /// Cold memory by location.
@@ -72,6 +74,7 @@ impl Moment {
         Self {
             demand: self.demand.max(other.demand),
             memory: self.memory.max(other.memory),
+            zram: self.zram.max(other.zram),
             saved: self.saved.min(other.saved),
             far: self.far.min(other.far),
             file: self.file.min(other.file),

@@ -51,6 +51,7 @@ impl Together {
         self.jobs.insert(job.to_owned());
         self.sum.demand += moment.demand;
         self.sum.memory += moment.memory;
+        self.sum.zram += moment.zram;
         self.sum.slow += moment.slow;
         self.sum.saved += moment.saved;
         self.sum.far += moment.far;

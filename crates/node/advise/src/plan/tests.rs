@@ -26,6 +26,7 @@ struct Period {
     pool: u64,
     far: u64,
     slow: u64,
+    zram: u64,
     promoted: u64,
     veto: Option<Veto>,
     /// Resident memory that is one scan old, in MiB.
@@ -81,6 +82,8 @@ fn memory(period: &Period) -> JobMemory {
         pool: Bytes(period.pool * MIB),
         pool_overhead: Bytes::ZERO,
         file: Bytes::ZERO,
+        zram: Bytes(period.zram * MIB),
+        zram_stored: Bytes::ZERO,
         slow: Bytes(period.slow * MIB),
     }
 }
@@ -498,4 +501,14 @@ fn a_promise_is_net_of_the_agent_and_uses_the_journals_dram() {
     }
     let plan = planned(&records, &Options { dram: None, ..options(10_000) });
     assert_eq!((plan.machine.firm_saved_bytes, plan.machine.promise_bytes), (Bytes::mib(33), Some(Bytes::mib(533))));
+}
+
+#[test]
+fn memory_on_zram_devices_is_not_saved_and_not_charged_to_the_job() {
+    // 40 MiB left DRAM, and 10 MiB of it hold their compressed copies, beside the 50 MiB that are charged.
+    let far = Period { current: 50, zram: 10, far: 40, ..Period::default() };
+    let plan = planned(&journal(times(1000, far)), &options(10_000));
+    let job = &plan.jobs[0];
+    assert_eq!((job.firm_saved_bytes, job.without_far_memory_bytes.max, job.memory_bytes.max), (Bytes::mib(30), 90 * MIB, 50 * MIB));
+    assert_eq!((plan.machine.memory_bytes.max, plan.machine.firm_saved_bytes), (60 * MIB, Bytes::mib(30)));
 }

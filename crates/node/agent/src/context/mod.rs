@@ -126,8 +126,7 @@ impl Context {
         let known = std::mem::take(&mut self.machine.troubles);
         let may_write = self.config.swap.write_budget > Bytes::ZERO;
         self.machine.read(&self.kernel.roots, &self.kernel.cgroups, may_write);
-        let (zswap, shrinker) = (self.machine.zswap_enabled, self.machine.shrinker_enabled);
-        let errors = self.tiers.read(&self.kernel.roots, &self.machine.areas, zswap, shrinker, now.since_boot);
+        let errors = self.tiers.read(&self.kernel.roots, &self.machine, now.since_boot);
         self.machine.troubles.extend(errors);
         for error in self.machine.troubles.clone() {
             if !known.contains(&error) {

@@ -43,22 +43,22 @@ fn promotions_are_used_until_a_scan_adds_newer_ones() {
     let machine = Machine::new();
     let mut job = job(&machine);
     assert_eq!(promotions(&mut job), (vec![0; 4], 0));
-    job.take_scan(scan(&[(0, 9)], &[(0, 9)], Duration::ZERO)).unwrap();
+    job.take_scan(scan(&[(0, 9)], &[(0, 9)], Duration::ZERO), &RamDisks::default()).unwrap();
     assert_eq!(promotions(&mut job), (vec![0; 4], 0), "a first scan has no window");
 
-    job.take_scan(scan(&[(0, 9)], &[(0, 3), (1, 2)], 120 * SECOND)).unwrap();
+    job.take_scan(scan(&[(0, 9)], &[(0, 3), (1, 2)], 120 * SECOND), &RamDisks::default()).unwrap();
     assert_eq!(promotions(&mut job), (vec![3, 2, 0, 0], 120_000));
     assert_eq!(promotions(&mut job), (vec![3, 2, 0, 0], 120_000), "decisions come twice as often as scans");
 
     // What came back between two scans belongs to the window of the scan that follows.
     job.promotions.fresh.0.merge(&counts(&[(7, 1)]));
     assert_eq!(promotions(&mut job), (vec![3, 2, 0, 0], 120_000));
-    job.take_scan(scan(&[(0, 9)], &[(2, 4)], 100 * SECOND)).unwrap();
+    job.take_scan(scan(&[(0, 9)], &[(2, 4)], 100 * SECOND), &RamDisks::default()).unwrap();
     assert_eq!(promotions(&mut job), (vec![0, 0, 4, 1], 100_000));
 
     // Several scans between two decisions add up, windows and all.
-    job.take_scan(scan(&[(0, 9)], &[(0, 1)], 10 * SECOND)).unwrap();
-    job.take_scan(scan(&[(0, 9)], &[(0, 1), (9, 1)], 20 * SECOND)).unwrap();
+    job.take_scan(scan(&[(0, 9)], &[(0, 1)], 10 * SECOND), &RamDisks::default()).unwrap();
+    job.take_scan(scan(&[(0, 9)], &[(0, 1), (9, 1)], 20 * SECOND), &RamDisks::default()).unwrap();
     assert_eq!(promotions(&mut job), (vec![2, 0, 0, 1], 30_000));
 }
 
@@ -72,13 +72,13 @@ fn far_pages_age_and_are_promoted_at_their_age() {
         machine.set("/a", "memory.stat", &format!("anon 0\nzswap 5000\nzswpin {zswpin}"));
     };
     at(0, 40);
-    job.take_scan(scan(&[(0, 10), (3, 20)], &[], 10 * SECOND)).unwrap();
+    job.take_scan(scan(&[(0, 10), (3, 20)], &[], 10 * SECOND), &RamDisks::default()).unwrap();
     job.account_offload(Pages(25), counts(&[(3, 25)]), Pages(20), Age(3));
     at(20, 40);
-    job.take_scan(scan(&[(0, 10)], &[], 10 * SECOND)).unwrap();
+    job.take_scan(scan(&[(0, 10)], &[], 10 * SECOND), &RamDisks::default()).unwrap();
     assert_eq!(job.far.counts(), &counts(&[(4, 20)]), "what did not go out is not far");
     at(15, 45);
-    job.take_scan(scan(&[(0, 15)], &[(0, 1)], 10 * SECOND)).unwrap();
+    job.take_scan(scan(&[(0, 15)], &[(0, 1)], 10 * SECOND), &RamDisks::default()).unwrap();
     assert_eq!(job.far.counts(), &counts(&[(5, 15)]));
     let thresholds = Thresholds::try_from(vec![1, 4, 5]).unwrap();
     let promoted = Histogram::from_counts(job.promotions.for_decision().0, &thresholds);
@@ -96,12 +96,12 @@ fn a_counter_that_decreases_is_no_promotion() {
     let mut job = job(&machine);
     for (zswpin, pswpin, want) in [(100, 7, 0), (103, 9, 5), (3, 0, 0), (4, 0, 1)] {
         machine.set("/a", "memory.stat", &format!("zswpin {zswpin}\npswpin {pswpin}"));
-        assert_eq!(job.read_counters().unwrap(), Pages(want), "{zswpin} {pswpin}");
+        assert_eq!(job.read_counters(&RamDisks::default()).unwrap(), Pages(want), "{zswpin} {pswpin}");
     }
     machine.set("/a", "memory.stat", "zswpin many");
-    assert!(job.read_counters().unwrap_err().to_string().contains("memory.stat"));
+    assert!(job.read_counters(&RamDisks::default()).unwrap_err().to_string().contains("memory.stat"));
     machine.remove("/a");
-    assert!(job.read_counters().unwrap_err().is_gone());
+    assert!(job.read_counters(&RamDisks::default()).unwrap_err().is_gone());
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_job_at_its_limit_is_detected_by_event_and_by_size() {
         machine.set("/a", "memory.current", &current.to_string());
         machine.set("/a", "memory.max", max);
         machine.set("/a", "memory.events", &format!("low 0\nhigh 0\nmax {events}\noom 0\noom_kill 0"));
-        job.read_counters().unwrap();
+        job.read_counters(&RamDisks::default()).unwrap();
         job.read_limit().unwrap();
         assert_eq!(job.signals.at_limit, want, "{current} of {max}, {events} events");
     };
@@ -131,7 +131,7 @@ fn writes_to_devices_are_counted_once() {
         let mut job = job(&machine);
         for (stat, written) in stats.into_iter().zip([0, asked]) {
             machine.set("/a", "memory.stat", &format!("anon 0\n{stat}"));
-            job.read_counters().unwrap();
+            job.read_counters(&RamDisks::default()).unwrap();
             job.account_write(Bytes(written));
         }
         assert_eq!(job.tiering.uncharged, Bytes(want), "{stats:?} {asked}");
@@ -151,18 +151,18 @@ fn a_file_read_once_is_not_saved_for_ever() {
     // A stream of 3 MiB in each period: as much is read as is reclaimed, and the cache keeps its size.
     for _ in 0..1_000 {
         cache(50);
-        job.read_counters().unwrap();
+        job.read_counters(&RamDisks::default()).unwrap();
         job.account_reclaim(Pages::ZERO, Bytes::mib(3));
     }
     assert_eq!(job.memory.saved(), Bytes::ZERO, "the cache is as large as it ever was");
     // What was reclaimed and not replaced is saved, until new data would have evicted it.
     job.account_reclaim(Pages::ZERO, Bytes::mib(37));
     cache(10);
-    job.read_counters().unwrap();
+    job.read_counters(&RamDisks::default()).unwrap();
     assert_eq!(job.memory.saved(), Bytes::mib(40));
     for _ in 0..200 {
         job.account_reclaim(Pages::ZERO, Bytes::mib(3));
-        job.read_counters().unwrap();
+        job.read_counters(&RamDisks::default()).unwrap();
     }
     assert_eq!(job.memory.saved().to_mib_ceil(), 0, "{}", job.memory.saved());
 }
@@ -174,7 +174,7 @@ fn the_pool_counts_with_the_dram_that_it_occupies() {
     machine.set("/a", "memory.swap.current", "40960");
     machine.set("/a", "memory.stat", "anon 0\nzswap 10000");
     job.signals.pool_overhead = RatioPpm(300_000);
-    job.read_counters().unwrap();
+    job.read_counters(&RamDisks::default()).unwrap();
     assert_eq!((job.memory.pool, job.memory.pool_dram(), job.memory.saved()), (Bytes(10_000), Bytes(13_000), Bytes(40_960 - 13_000)));
 }
 

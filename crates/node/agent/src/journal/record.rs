@@ -18,8 +18,8 @@ use crate::savings::Ledger;
 /// The version of the records below. A reader refuses newer versions and accepts all older ones.
 ///
 /// Version 2 added pressure-driven offloading and background jobs, version 3 slow memory nodes, version 4 the choice of a
-/// tier and the write budgets, version 5 the ledger of savings.
-pub const VERSION: u32 = 5;
+/// tier and the write budgets, version 5 the ledger of savings, version 6 tiers as rows.
+pub const VERSION: u32 = 6;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -27,7 +27,7 @@ impl Agent {
         let mut candidates = Vec::new();
         for (path, entry) in &mut self.jobs {
             let job = &mut entry.job;
-            let Ok(pages) = job.observe() else { continue };
+            let Ok(pages) = job.observe(context.tiers.ram_disks()) else { continue };
             let promoted = pages.to_bytes(kernel::page_size());
             burst += promoted;
             candidates.push((path.clone(), job.treatment.class, job.memory.far + promoted));

@@ -10,6 +10,7 @@ use units::Bytes;
 use super::{Agent, Now};
 use crate::controllers::slots::Entry;
 use crate::job::Job;
+use crate::ram_disks::RamDisks;
 
 impl Agent {
     /// One scan of all jobs.
@@ -47,9 +48,10 @@ impl Agent {
                 return self.context.event(None, format!("tracker {}: {error}", kind.as_str()));
             }
         };
+        let ram_disks = *self.context.tiers.ram_disks();
         for (path, scan) in paths.iter().zip(scans) {
             let Some(entry) = self.jobs.get_mut(path) else { continue };
-            if let Err(error) = scan.and_then(|scan| take_scan(&mut entry.job, scan, &mut self.costs.scanned_bytes)) {
+            if let Err(error) = scan.and_then(|scan| take_scan(&mut entry.job, scan, &mut self.costs.scanned_bytes, &ram_disks)) {
                 abandon(entry);
                 if !error.is_gone() {
                     self.context.report_error(&mut entry.job, &error);
@@ -116,8 +118,8 @@ fn target(job: &Job) -> Target<'_> {
     Target { id, path: job.path(), cgroups: &job.members, pids: &job.pids, threshold }
 }
 
-fn take_scan(job: &mut Job, scan: Scan, scanned: &mut Bytes) -> kernel::Result<()> {
+fn take_scan(job: &mut Job, scan: Scan, scanned: &mut Bytes, ram_disks: &RamDisks) -> kernel::Result<()> {
     let pages = scan.resident.total() + scan.file.total();
     *scanned += pages.to_bytes(kernel::page_size());
-    job.take_scan(scan)
+    job.take_scan(scan, ram_disks)
 }

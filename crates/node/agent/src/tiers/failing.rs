@@ -69,6 +69,7 @@ mod tests {
 
     use crate::testing::Machine;
     use crate::tiers::Tiers;
+    use units::Bytes;
 
     const LOG: &str = "dev/kmsg";
     const READ: &str = "1,1,1,-;Read-error on swap-device (8:16:8)\n";
@@ -85,13 +86,17 @@ mod tests {
         (machine, areas)
     }
 
+    fn read_machine(areas: &[SwapArea]) -> crate::machine::Machine {
+        crate::machine::Machine { areas: areas.to_vec(), zswap_enabled: true, ..Default::default() }
+    }
+
     /// Reads the log after these lines, and checks the reported errors and whether the device is still used.
     fn check(logged: &[&str], expected: &[&str], offered: bool) {
         let (machine, areas) = machine();
         let mut tiers = Tiers::new(&machine.roots, &Config::default(), None, &daemon::Clock::system(Duration::ZERO));
         let mut read = |areas: &[SwapArea]| {
-            let errors = tiers.read(&machine.roots, areas, true, false, Duration::ZERO);
-            (errors, tiers.offer.device, tiers.view(Duration::ZERO).swap_errors)
+            let errors = tiers.read(&machine.roots, &read_machine(areas), Duration::ZERO);
+            (errors, tiers.offer.device, tiers.view(Bytes::ZERO, Duration::ZERO).swap_errors)
         };
         assert_eq!(read(&areas), (vec![], true, 0), "earlier errors");
         // The log returns one record per read.

@@ -168,7 +168,7 @@ impl Controller for ColdAge {
     type Decision = Step;
 
     fn read(&mut self, job: &mut Job, context: &mut Context, now: Now) -> kernel::Result<cold_age::Input> {
-        job.observe()?;
+        job.observe(context.tiers.ram_disks())?;
         job.read_limit()?;
         let veto = veto::first(VETOES, job, context, now);
         let tier_us = tiering::costs_of(job, context).anon_us;

@@ -144,7 +144,7 @@ impl Controller for Pressure {
     type Decision = Decided;
 
     fn read(&mut self, job: &mut Job, context: &mut Context, now: Now) -> kernel::Result<Input> {
-        job.observe()?;
+        job.observe(context.tiers.ram_disks())?;
         let (memory, io) = (job.cgroup.pressure()?, job.cgroup.io_pressure()?);
         job.read_limit()?;
         let stat = job.cgroup.stat()?;

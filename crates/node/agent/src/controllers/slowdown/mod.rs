@@ -175,7 +175,7 @@ impl Slot for Slowdown {
     }
 
     fn report(&self, _: &Job, view: &mut JobView) {
-        (view.tier, view.tier_reason) = (Some("slow"), IN_SLOW_NODE);
+        (view.tier, view.tier_reason) = (Some("slow".to_owned()), IN_SLOW_NODE);
         view.slow_rate_per_second = self.last.map(|step| step.rate.as_f64());
         view.slow_budget_per_second = self.last.map(|step| step.budget.as_f64());
     }

@@ -3,7 +3,8 @@
 
 use policy::incompressible::{self, Sample, Stored, Verdict};
 use policy::thresholds::Thresholds;
-use policy::tiering::{self, Choice, Offer, Tier, Why};
+use policy::tiering::row::{Accounting, Row, reachable};
+use policy::tiering::{self, Choice, Tier, Why, may_write};
 use policy::veto::Veto;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, RatioPpm};
@@ -11,18 +12,27 @@ use units::{Bytes, RatioPpm};
 use super::endurance::{Charges, EnduranceStart};
 use crate::controllers::replay::Replay;
 
-/// Nothing is written to a device for less than this: the kernel reclaims in batches.
-const WRITE_MIN: Bytes = Bytes::mib(1);
-
 /// The compressed share of memory that does not compress.
 const INCOMPRESSIBLE: RatioPpm = RatioPpm(1_000_000);
+
+/// The tier that an operator chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperatorTier {
+    /// Memory that compresses pages: zswap, or zram if the machine swaps to it and zswap is off.
+    Zswap,
+    /// The swap areas, past zswap.
+    Swap,
+    /// Memory that compresses pages, and writes back to a device what stays cold.
+    Both,
+}
 
 /// Parameters and state of a job's tiering controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TieringStart {
     /// The operator's tier; `None` if policy `tiering` chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub operator: Option<Tier>,
+    pub operator: Option<OperatorTier>,
     /// Parameters of policy `tiering`.
     pub params: tiering::Params,
     /// Parameters of policy `incompressible`.
@@ -50,6 +60,7 @@ pub struct Sampled {
 
 /// What one decision is based on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "recorded::Input")]
 pub struct Input {
     /// Milliseconds since boot.
     pub now_ms: u64,
@@ -68,20 +79,8 @@ pub struct Input {
     /// What was charged to the job's write budget since the previous decision.
     #[serde(flatten)]
     pub charged: Charges,
-    /// Bytes that may be written to the machine's swap devices.
-    pub machine_writable: Bytes,
-    /// zswap is enabled.
-    pub zswap: bool,
-    /// There is a working swap device that is no compressed RAM disk.
-    pub swap: bool,
-    /// The kernel can write back from zswap to it, by cgroup.
-    pub writeback: bool,
-    /// Measured latency of a page from the device, in microseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub swap_latency_us: Option<u32>,
-    /// Measured latency of a page from zswap, in microseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub zswap_latency_us: Option<u32>,
+    /// What the machine offers; the endurance of a row is what the machine's write budget permits.
+    pub rows: Vec<Row>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -142,20 +141,14 @@ pub fn step(start: &mut TieringStart, input: &Input) -> Decision {
     }
     let verdict = judge(start, input);
     let compressed = if verdict == Verdict::Compressible { start.compressed } else { Some(INCOMPRESSIBLE) };
-    let offer = Offer {
-        zswap: input.zswap,
-        swap: input.swap,
-        writeback: input.writeback,
-        swap_latency_us: input.swap_latency_us,
-        zswap_latency_us: input.zswap_latency_us,
-        writes_left: writable.min(input.machine_writable) >= WRITE_MIN,
-    };
+    let of_job = |row: &Row| Row { endurance: row.endurance.map(|left| left.min(writable)), ..*row };
+    let rows: Vec<Row> = input.rows.iter().map(of_job).collect();
     let choice = match start.operator {
-        Some(tier) => by_operator(tier, &offer),
-        None => tiering::choose(&start.params, &tiering::Input { compressed, offer, previous: start.tier }),
+        Some(tier) => by_operator(tier, &rows),
+        None => tiering::choose(&start.params, &tiering::Input { compressed, rows: &rows, previous: start.tier }),
     };
     start.tier = tier_of(choice);
-    Decision { verdict, writable, choice: Some(choice), veto: veto(choice, input.pool_full) }
+    Decision { verdict, writable, choice: Some(choice), veto: veto(choice, input) }
 }
 
 /// Whether the job's memory compresses, by the kernel's counters and a sample, if there is one.
@@ -181,9 +174,11 @@ pub fn tier_of(choice: Choice) -> Option<Tier> {
     }
 }
 
-fn veto(choice: Choice, pool_full: bool) -> Option<Veto> {
+fn veto(choice: Choice, input: &Input) -> Option<Veto> {
+    // Only what would stay in zswap's pool does not fit into it.
+    let in_front = |tier: Tier| input.rows.iter().any(|row| row.id == tier.first && row.is_in_front_of_swap());
     match choice {
-        Choice::Use { tier, .. } => (pool_full && tier == Tier::Zswap).then_some(Veto::NoFarMemory),
+        Choice::Use { tier, .. } => (input.pool_full && tier.second.is_none() && in_front(tier)).then_some(Veto::NoFarMemory),
         Choice::Hold { why: Why::DoesNotCompress } => Some(Veto::Incompressible),
         Choice::Hold { why: Why::WritesSpent } => Some(Veto::WritesSpent),
         Choice::Hold { .. } => Some(Veto::NoFarMemory),
@@ -191,44 +186,164 @@ fn veto(choice: Choice, pool_full: bool) -> Option<Veto> {
 }
 
 /// The operator's tier, as far as the machine has it and may write to it.
-fn by_operator(tier: Tier, offer: &Offer) -> Choice {
-    let has = match tier {
-        Tier::Zswap | Tier::Both => offer.zswap,
-        Tier::Swap => offer.swap,
-    };
-    match tier {
-        _ if !has => Choice::Hold { why: Why::NoTier },
-        Tier::Swap if !offer.writes_left => Choice::Hold { why: Why::WritesSpent },
-        // Warm memory is still compressed; nothing more is written.
-        Tier::Both if !offer.swap => Choice::Use { tier: Tier::Zswap, why: Why::NoDevice },
-        Tier::Both if !offer.writes_left => Choice::Use { tier: Tier::Zswap, why: Why::WritesSpent },
-        Tier::Both if !offer.writeback => Choice::Use { tier, why: Why::NoShrinker },
-        tier => Choice::Use { tier, why: Why::OnlyTier },
+fn by_operator(tier: OperatorTier, rows: &[Row]) -> Choice {
+    let rows = reachable(rows);
+    let compressing = rows.iter().find(|row| row.accounting == Accounting::Compressed);
+    let device = rows.iter().find(|row| row.accounting == Accounting::SwapCost);
+    let area = rows.iter().find(|row| !row.is_in_front_of_swap());
+    let only = |row, why| Choice::Use { tier: Tier::of(row), why };
+    match (tier, compressing, area) {
+        (OperatorTier::Zswap, Some(row), _) => only(row, Why::OnlyTier),
+        (OperatorTier::Swap, _, Some(area)) if !may_write(area) => Choice::Hold { why: Why::WritesSpent },
+        (OperatorTier::Swap, _, Some(area)) => only(area, Why::OnlyTier),
+        (OperatorTier::Both, Some(row), _) => match device {
+            // Warm memory is still compressed; nothing more is written.
+            None => only(row, Why::NoDevice),
+            Some(device) if !may_write(device) => only(row, Why::WritesSpent),
+            Some(device) => {
+                let why = if row.writes_back == Some(device.id) { Why::OnlyTier } else { Why::NoShrinker };
+                Choice::Use { tier: Tier::written_back(row, device), why }
+            }
+        },
+        _ => Choice::Hold { why: Why::NoTier },
+    }
+}
+
+/// Inputs as journals have them.
+mod recorded {
+    use policy::incompressible::Stored;
+    use policy::tiering::FORMER_ROWS;
+    use policy::tiering::row::{Accounting, Medium, Placing, Row, RowId};
+    use serde::Deserialize;
+    use units::Bytes;
+
+    use super::{Charges, Sampled};
+
+    /// The input of any version.
+    #[derive(Deserialize)]
+    pub(super) struct Input {
+        now_ms: u64,
+        page_bytes: u64,
+        far_memory: bool,
+        pool_full: bool,
+        #[serde(default)]
+        stored: Stored,
+        #[serde(default)]
+        sampled: Option<Sampled>,
+        #[serde(flatten)]
+        charged: Charges,
+        /// Since version 6.
+        rows: Option<Vec<Row>>,
+        #[serde(flatten)]
+        former: Offer,
+    }
+
+    /// What a machine offered, until version 5: zswap and one device.
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Offer {
+        machine_writable: Bytes,
+        zswap: bool,
+        swap: bool,
+        writeback: bool,
+        swap_latency_us: Option<u32>,
+        zswap_latency_us: Option<u32>,
+    }
+
+    impl Offer {
+        fn rows(&self) -> Vec<Row> {
+            let [zswap, swap] = FORMER_ROWS.map(str::parse::<RowId>);
+            let (Ok(zswap), Ok(swap)) = (zswap, swap) else { return Vec::new() };
+            let writes_back = (self.swap && self.writeback).then_some(swap);
+            let zswap = Row {
+                id: zswap,
+                medium: Medium::CompressedDram,
+                latency_us: self.zswap_latency_us,
+                free: None,
+                endurance: None,
+                accounting: Accounting::Compressed,
+                writes_back,
+                placing: Placing::Cgroup,
+            };
+            let swap = Row {
+                id: swap,
+                medium: Medium::Device,
+                latency_us: self.swap_latency_us,
+                endurance: Some(self.machine_writable),
+                accounting: Accounting::SwapCost,
+                writes_back: None,
+                placing: Placing::Priority(0),
+                ..zswap
+            };
+            [self.zswap.then_some(zswap), self.swap.then_some(swap)].into_iter().flatten().collect()
+        }
+    }
+
+    impl From<Input> for super::Input {
+        fn from(recorded: Input) -> Self {
+            let Input { now_ms, page_bytes, far_memory, pool_full, stored, sampled, charged, rows, former } = recorded;
+            let rows = rows.unwrap_or_else(|| former.rows());
+            Self { now_ms, page_bytes, far_memory, pool_full, stored, sampled, charged, rows }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use policy::tiering::row::Placing;
+
     use super::*;
+
+    const VERSION_5: &str = r#"{"now_ms":1,"page_bytes":4096,"far_memory":true,"pool_full":false,"machine_writable":1048576,"#;
+
+    /// Rows of a journal of version 5.
+    fn rows([zswap, swap, writeback, writes_left]: [bool; 4]) -> Vec<Row> {
+        let text = format!(r#"{VERSION_5}"zswap":{zswap},"swap":{swap},"writeback":{writeback}}}"#);
+        let mut rows = serde_json::from_str::<Input>(&text).unwrap().rows;
+        let left = |row: &mut Row| row.endurance = row.endurance.filter(|_| writes_left).or(row.endurance.map(|_| Bytes::ZERO));
+        rows.iter_mut().for_each(left);
+        rows
+    }
 
     #[test]
     fn an_operators_tier_is_used_as_far_as_the_machine_has_it() {
-        let check = |tier, [zswap, swap, writeback, writes_left]: [bool; 4], expected: Choice| {
-            let offer = Offer { zswap, swap, writeback, swap_latency_us: None, zswap_latency_us: None, writes_left };
-            assert_eq!(by_operator(tier, &offer), expected, "{tier:?} {offer:?}");
+        let check = |tier, offer: [bool; 4], expected: Choice| {
+            assert_eq!(by_operator(tier, &rows(offer)), expected, "{tier:?} {offer:?}");
         };
-        let keep = |tier, why| Choice::Use { tier, why };
+        let tier = |name: &str| serde_json::from_str::<Tier>(&format!("\"{name}\"")).unwrap();
+        let keep = |name, why| Choice::Use { tier: tier(name), why };
         let hold = |why| Choice::Hold { why };
-        check(Tier::Zswap, [true; 4], keep(Tier::Zswap, Why::OnlyTier));
-        check(Tier::Zswap, [true, false, false, false], keep(Tier::Zswap, Why::OnlyTier));
-        check(Tier::Zswap, [false, true, true, true], hold(Why::NoTier));
-        check(Tier::Swap, [false, true, false, true], keep(Tier::Swap, Why::OnlyTier));
-        check(Tier::Swap, [true, false, false, true], hold(Why::NoTier));
-        check(Tier::Swap, [true, true, true, false], hold(Why::WritesSpent));
-        check(Tier::Both, [true; 4], keep(Tier::Both, Why::OnlyTier));
-        check(Tier::Both, [true, true, false, true], keep(Tier::Both, Why::NoShrinker));
-        check(Tier::Both, [true, false, false, true], keep(Tier::Zswap, Why::NoDevice));
-        check(Tier::Both, [true, true, true, false], keep(Tier::Zswap, Why::WritesSpent));
-        check(Tier::Both, [false, true, false, true], hold(Why::NoTier));
+        check(OperatorTier::Zswap, [true; 4], keep("zswap", Why::OnlyTier));
+        check(OperatorTier::Zswap, [true, false, false, false], keep("zswap", Why::OnlyTier));
+        check(OperatorTier::Zswap, [false, true, true, true], hold(Why::NoTier));
+        check(OperatorTier::Swap, [false, true, false, true], keep("swap", Why::OnlyTier));
+        check(OperatorTier::Swap, [true, false, false, true], hold(Why::NoTier));
+        check(OperatorTier::Swap, [true, true, true, false], hold(Why::WritesSpent));
+        check(OperatorTier::Both, [true; 4], keep("both", Why::OnlyTier));
+        check(OperatorTier::Both, [true, true, false, true], keep("both", Why::NoShrinker));
+        check(OperatorTier::Both, [true, false, false, true], keep("zswap", Why::NoDevice));
+        check(OperatorTier::Both, [true, true, true, false], keep("zswap", Why::WritesSpent));
+        check(OperatorTier::Both, [false, true, false, true], hold(Why::NoTier));
+    }
+
+    #[test]
+    fn any_operators_tier_but_both_is_zram_where_the_machine_swaps_to_it_only() {
+        let [zswap] = rows([true, false, false, false])[..] else { panic!("one row") };
+        let zram = Row { id: "zram0".parse().unwrap(), placing: Placing::Priority(100), ..zswap };
+        let on = |why| Choice::Use { tier: Tier::of(&zram), why };
+        for (tier, why) in [(OperatorTier::Zswap, Why::OnlyTier), (OperatorTier::Swap, Why::OnlyTier), (OperatorTier::Both, Why::NoDevice)]
+        {
+            assert_eq!(by_operator(tier, &[zram]), on(why), "{tier:?}");
+        }
+    }
+
+    #[test]
+    fn an_input_survives_the_journal() {
+        let text = format!(r#"{VERSION_5}"zswap":true,"swap":true,"writeback":true,"charges":[[7,4096]],"zswap_latency_us":9}}"#);
+        let input: Input = serde_json::from_str(&text).unwrap();
+        assert_eq!((input.rows.len(), input.rows[0].latency_us, input.charged.charges.len()), (2, Some(9), 1));
+        let written = serde_json::to_string(&input).unwrap();
+        assert!(written.contains("\"rows\"") && !written.contains("machine_writable"), "{written}");
+        assert_eq!(serde_json::from_str::<Input>(&written).unwrap(), input);
     }
 }

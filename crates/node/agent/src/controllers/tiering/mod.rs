@@ -75,14 +75,11 @@ pub fn costs_of(job: &Job, context: &Context) -> PageCosts {
 /// Bytes that may be written to devices for a job now; `None` if its tier writes nothing.
 #[must_use]
 pub fn writable(job: &Job, context: &Context, now: Duration) -> Option<Bytes> {
-    match job.tiering.tier()? {
-        Tier::Zswap => None,
-        Tier::Swap | Tier::Both if !context.tiers.offer.device => None,
-        Tier::Swap | Tier::Both => {
-            let own = job.tiering.writes.available(units::millis(now));
-            Some(own.min(context.tiers.writable(now)))
-        }
+    if !context.tiers.wears(job.tiering.tier()?) {
+        return None;
     }
+    let own = job.tiering.writes.available(units::millis(now));
+    Some(own.min(context.tiers.writable(now)))
 }
 
 /// Charges what a job wrote to devices to its write budget.
@@ -98,8 +95,7 @@ pub fn charge(job: &mut Job, now: Duration) {
 /// The first offload of a job is preceded by a sample, so that no page is compressed in vain; later samples show whether its
 /// memory has changed.
 fn read(job: &mut Job, context: &mut Context, now: Now) -> Input {
-    let (machine, tiers) = (&context.machine, &context.tiers);
-    let there = tiers.offer;
+    let machine = &context.machine;
     let mut input = Input {
         now_ms: now.boot_ms(),
         page_bytes: kernel::page_size().bytes(),
@@ -108,12 +104,7 @@ fn read(job: &mut Job, context: &mut Context, now: Now) -> Input {
         stored: policy::incompressible::Stored::default(),
         sampled: None,
         charged: job.tiering.writes.take_charges(),
-        machine_writable: tiers.writable(now.since_boot),
-        zswap: there.compressed,
-        swap: there.device,
-        writeback: there.device && there.shrinker && job.cgroup.zswap_writeback().ok().flatten().is_some(),
-        swap_latency_us: tiers.swap_us(),
-        zswap_latency_us: tiers.zswap_us(),
+        rows: Vec::new(),
     };
     if input.far_memory || input.pool_full {
         input.stored = std::mem::take(&mut job.tiering.stored);
@@ -125,8 +116,11 @@ fn read(job: &mut Job, context: &mut Context, now: Now) -> Input {
         if context.may_act(job) && (due || (warm && old)) {
             input.sampled = sample(job, context, input.now_ms);
         }
-        // A sample measures how fast pages are decompressed.
-        input.zswap_latency_us = context.tiers.zswap_us();
+    }
+    // After the sample, which measures how fast pages are decompressed.
+    input.rows = context.tiers.rows(now.since_boot);
+    if job.cgroup.zswap_writeback().ok().flatten().is_none() {
+        input.rows.iter_mut().for_each(|row| row.writes_back = None);
     }
     input
 }
@@ -143,7 +137,8 @@ pub fn sample_to_estimate(job: &mut Job, context: &mut Context, now: Now) {
 /// Compresses a few of a job's cold pages as a test; `None` if none can be read.
 fn sample(job: &mut Job, context: &mut Context, now_ms: u64) -> Option<Sampled> {
     let knobs = &context.config.incompressible;
-    let family = Family::of_compressor(&context.machine.compressor);
+    let zram = if context.machine.zswap_enabled { None } else { context.tiers.zram_algorithm() };
+    let family = Family::of_compressor(zram.as_deref().unwrap_or(&context.machine.compressor));
     let request = compressibility::Request {
         threshold: Age(1),
         pages: usize::try_from(knobs.sample_pages).unwrap_or(usize::MAX),
@@ -177,26 +172,25 @@ fn apply(job: &mut Job, context: &mut Context, input: &Input, decision: &Decisio
     let Some(placed) = placed else { return };
     if before.map(|placed| placed.choice) != Some(placed.choice) {
         let (tier, why) = state::words(Some(placed));
-        context.event(Some(job.path()), format!("tier {}: {why}", tier.unwrap_or("none")));
+        context.event(Some(job.path()), format!("tier {}: {why}", tier.as_deref().unwrap_or("none")));
     }
     if let Some(tier) = placed.tier()
         && context.may_act(job)
     {
-        set(job, context, tier);
+        let in_front = input.rows.iter().any(|row| row.id == tier.first && row.is_in_front_of_swap());
+        set(job, context, tier, in_front);
     }
 }
 
-/// Has the kernel put a job's memory where it was decided. A kernel without these files compresses first, and writes what does
+/// Has the kernel put a job's memory where it was decided: in zswap or past it, with or without writeback. Which swap area it goes to
+/// past zswap, the kernel decides for all cgroups alike. A kernel without these files compresses first, and writes what does
 /// not fit or does not shrink.
-fn set(job: &Job, context: &mut Context, tier: Tier) {
+fn set(job: &Job, context: &mut Context, tier: Tier, in_front: bool) {
     if !context.machine.zswap_enabled {
         return;
     }
-    let (zswap_max, writeback) = match tier {
-        Tier::Zswap => (None, Some("0")),
-        Tier::Swap => (Some("0"), None),
-        Tier::Both => (None, None),
-    };
+    let zswap_max = (!in_front).then_some("0");
+    let writeback = (in_front && tier.second.is_none()).then_some("0");
     for (name, value) in [(ZSWAP_MAX, zswap_max), (WRITEBACK, writeback)] {
         let file = job.cgroup.path().join(name);
         let done = match value {

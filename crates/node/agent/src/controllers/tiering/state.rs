@@ -7,7 +7,7 @@ use serde::Serialize;
 use trackers::compressibility::{Family, Measurement};
 use units::{Bytes, RatioPpm};
 
-use super::decide::{TieringStart, tier_of};
+use super::decide::{OperatorTier, TieringStart, tier_of};
 use super::endurance::WriteBudget;
 use crate::discover::Treatment;
 
@@ -145,7 +145,7 @@ impl Tiering {
 
     /// The tier's name, and why it was chosen, in words.
     #[must_use]
-    pub fn words(&self) -> (Option<&'static str>, &'static str) {
+    pub fn words(&self) -> (Option<String>, &'static str) {
         words(self.placed)
     }
 }
@@ -159,23 +159,19 @@ fn warmup_ms(config: &Config, treatment: &Treatment) -> u64 {
 }
 
 /// The operator's tier, if the configuration names one.
-fn operator(configured: Configured) -> Option<Tier> {
+fn operator(configured: Configured) -> Option<OperatorTier> {
     match configured {
         Configured::Auto => None,
-        Configured::Zswap => Some(Tier::Zswap),
-        Configured::Swap => Some(Tier::Swap),
-        Configured::Both => Some(Tier::Both),
+        Configured::Zswap => Some(OperatorTier::Zswap),
+        Configured::Swap => Some(OperatorTier::Swap),
+        Configured::Both => Some(OperatorTier::Both),
     }
 }
 
 /// A tier's name, and why it was chosen, in words.
-pub(super) fn words(placed: Option<Placed>) -> (Option<&'static str>, &'static str) {
+pub(super) fn words(placed: Option<Placed>) -> (Option<String>, &'static str) {
     let Some(placed) = placed else { return (None, "not chosen yet") };
-    let name = placed.tier().map(|tier| match tier {
-        Tier::Zswap => "zswap",
-        Tier::Swap => "swap",
-        Tier::Both => "both",
-    });
+    let name = placed.tier().map(|tier| tier.to_string());
     let (Choice::Use { why, .. } | Choice::Hold { why }) = placed.choice;
     let why = match why {
         Why::Compresses => "its cold pages compress well",
@@ -183,7 +179,7 @@ pub(super) fn words(placed: Option<Placed>) -> (Option<&'static str>, &'static s
         Why::WarmerCompressedColderWritten => "its cold pages compress, and zswap writes the oldest to the device when its pool is full",
         Why::OnlyTier if placed.by_operator => "chosen by the operator",
         Why::OnlyTier => "there is no other tier",
-        Why::TooSlow => "the device is slower than its class accepts",
+        Why::TooSlow => "the other tier is slower than its class accepts",
         Why::WritesSpent => "the device's write budget is spent for now",
         Why::NoShrinker => "chosen by the operator; zswap's shrinker is off, so nothing is written until the pool is full (zswap.shrinker)",
         Why::NotSampled => "its pages have not been sampled yet",

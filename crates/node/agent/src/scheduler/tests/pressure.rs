@@ -173,3 +173,39 @@ fn net_of(record: &Record) -> Option<(Bytes, i64)> {
     let Record::Savings(record) = record else { return None };
     Some((record.dram_bytes, record.ledger.net_bytes))
 }
+
+/// A machine that swaps to zram only, where 3 MiB of a job's 100 MiB are stored in 1 MiB.
+fn zram_machine() -> Machine {
+    let machine = machine();
+    machine.put("sys/module/zswap/parameters/enabled", "N\n");
+    machine.put("proc/swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 1048576 4096 100\n");
+    machine.put("sys/class/block/zram0/stat", "0 0 0 0 0 0 0 0\n");
+    machine.put("sys/class/block/zram0/comp_algorithm", "lzo [zstd]\n");
+    machine.put("sys/class/block/zram0/mm_stat", &format!("{} 0 {} 0 0 0 0\n", 4 << 20, 2 << 20));
+    machine.set(JOB, "memory.swap.current", &(3u64 << 20).to_string());
+    machine
+}
+
+#[test]
+fn a_job_on_zram_is_charged_for_its_share_and_wears_out_nothing() {
+    let machine = zram_machine();
+    let mut agent = agent(&machine, "class = \"standard\"\npolicy = \"pressure\"", Options::default());
+    period(&mut agent, 1_006);
+    machine.set(JOB, "memory.stat", &format!("anon {}\nfile {}\nshmem 0\nzswpin 0\npswpout 700", 75u64 << 20, 25u64 << 20));
+    machine.put("proc/vmstat", "pswpin 0\npswpout 700\n");
+    let decision = period(&mut agent, 1_012).step.decision;
+    assert!(matches!(decision, Decision::Reclaim { .. }), "{decision:?}");
+    let view = agent.report();
+    let job = &view.jobs[0];
+    assert_eq!((job.tier.as_deref(), job.written_bytes), (Some("zram0"), Bytes::ZERO));
+    assert_eq!((job.far_bytes, job.zram_bytes, job.saved_bytes), (Bytes::mib(3), Bytes(3 << 19), Bytes(3 << 19)));
+    assert_eq!((view.tiers.ram_disks.memory, view.tiers.written_bytes), (Bytes::mib(2), Bytes::ZERO));
+    assert_eq!((view.tiers.rows.len(), view.tiers.rows[0].priority), (1, Some(100)));
+    assert_eq!(machine.get(&format!("sys/fs/cgroup{JOB}/memory.zswap.max")), "max", "there is no zswap to bypass");
+    let metrics = crate::metrics::render(&view).unwrap();
+    assert!(metrics.contains("thermocline_machine_zram_bytes 2097152"), "{metrics}");
+    agent.stop();
+    let replay = agent.replayed();
+    assert_eq!((replayed(&replay, "tiering"), replay.skipped), (2, 0));
+    assert_eq!(replay.differing, [0; 0]);
+}

@@ -47,5 +47,5 @@ fn a_missing_node_is_reported_once_and_searched_again_each_period() {
     agent.publish();
     let view = agent.view().get();
     assert!(view.slow.is_none() && view.slow_trouble.is_some(), "{:?}", view.slow_trouble);
-    assert_eq!(view.jobs[0].tier, Some("slow"));
+    assert_eq!(view.jobs[0].tier.as_deref(), Some("slow"));
 }
