@@ -185,7 +185,7 @@ fn what_could_be_saved_is_known_after_accesses_were_observed() {
     let mut job = job(&machine);
     let quarter = RatioPpm(250_000);
     assert_eq!(job.could_save(quarter), None);
-    job.take_scan(scan(&[(0, 10), (3, 20), (9, 12)], &[], 10 * SECOND)).unwrap();
+    job.take_scan(scan(&[(0, 10), (3, 20), (9, 12)], &[], 10 * SECOND), &RamDisks::default()).unwrap();
     assert_eq!(job.could_save(quarter), None, "no decision yet");
     (job.signals.observed, job.signals.threshold) = (true, None);
     assert_eq!(job.could_save(quarter), Some(Bytes::ZERO), "even the oldest pages are promoted too often");

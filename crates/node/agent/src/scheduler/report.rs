@@ -2,13 +2,13 @@
 
 use config::Kind;
 use policy::histogram::AgeCounts;
-use trackers::compressibility::Family;
 use units::{Age, Bytes, RatioPpm};
 
 use super::Agent;
 use super::state::Identity;
 use crate::context::Context;
 use crate::controllers::slots::{Entry, Jobs};
+use crate::controllers::tiering;
 use crate::following::Following;
 use crate::job::Job;
 use crate::journal::{AgentRecord, JobRecord, Record, VERSION};
@@ -96,7 +96,7 @@ fn could_save(jobs: &[JobView], ledger: &Ledger) -> Option<i64> {
 /// What a job could save, or when that is known: after two scans, at the next decision.
 fn estimate(view: &mut JobView, job: &Job, context: &Context) {
     let machine = &context.machine;
-    let family = Family::of_compressor(&machine.compressor);
+    let family = tiering::family(context);
     let pool = RatioPpm::of(machine.pool_bytes.0, machine.stored_bytes.0);
     let device = context.tiers.offer.device && context.config.swap.write_budget > Bytes::ZERO;
     let occupied = job.tiering.would_occupy(family, device).or(pool);

@@ -134,11 +134,17 @@ pub fn sample_to_estimate(job: &mut Job, context: &mut Context, now: Now) {
     }
 }
 
+/// The family of the compressor that the machine's far memory uses: zswap's, or zram's if zswap is off.
+#[must_use]
+pub fn family(context: &Context) -> Family {
+    let zram = if context.machine.zswap_enabled { None } else { context.tiers.zram_algorithm() };
+    Family::of_compressor(zram.as_deref().unwrap_or(&context.machine.compressor))
+}
+
 /// Compresses a few of a job's cold pages as a test; `None` if none can be read.
 fn sample(job: &mut Job, context: &mut Context, now_ms: u64) -> Option<Sampled> {
     let knobs = &context.config.incompressible;
-    let zram = if context.machine.zswap_enabled { None } else { context.tiers.zram_algorithm() };
-    let family = Family::of_compressor(zram.as_deref().unwrap_or(&context.machine.compressor));
+    let family = family(context);
     let request = compressibility::Request {
         threshold: Age(1),
         pages: usize::try_from(knobs.sample_pages).unwrap_or(usize::MAX),

@@ -2,6 +2,7 @@
 
 use config::{Config, Policy, Tier as Configured};
 use policy::incompressible::{self, Stored};
+use policy::tiering::row::Accounting;
 use policy::tiering::{Choice, Tier, Why};
 use serde::Serialize;
 use trackers::compressibility::{Family, Measurement};
@@ -130,7 +131,8 @@ impl Tiering {
     /// to a device, and everything if they do not compress and there is none. `None` before the first sample.
     #[must_use]
     pub fn would_occupy(&self, family: Family, device: bool) -> Option<RatioPpm> {
-        if self.tier() == Some(Tier::Swap) || self.start.operator == Some(Tier::Swap) {
+        let to_device = |tier: Tier| tier.accounting == Accounting::SwapCost;
+        if self.tier().map_or(self.start.operator == Some(OperatorTier::Swap), to_device) {
             return Some(RatioPpm(0));
         }
         let Some(measured) = self.measured else { return self.compressed() };
