@@ -125,7 +125,7 @@ bench-model: toolchain ## the fleet model against reading the same memory, and n
 bench-pool: toolchain ## the pooling simulator against its queue alone, the pool manager under load; figures in target/bench/pool.json
 	cargo run --release --locked -p thermocline-bench -- --pool --runs 7 --out target/bench/pool.json
 
-# The bar of the objective is 1000000 job-days, which take 15 minutes of two cores.
+# The bar of the objective is 1000000 job-days: 40 minutes on two busy cores.
 JOB_DAYS ?= 20000
 
 .PHONY: simulate-objective

@@ -24,7 +24,7 @@ from thermolab.lab import Lab
 
 _MIB = 1 << 20
 _OBSERVE_SECONDS = 16
-_PLAN = Plan(settle_seconds=50, judged_seconds=80, pairs=8, requests=10_000)
+_PLAN = Plan(settle_seconds=50, judged_seconds=80, pairs=6, requests=10_000)
 
 
 def say(text: str) -> None:
