@@ -115,7 +115,7 @@ def run(lab: Lab) -> dict[str, Any]:
         guest.wait_exit(stream)
         streamed = guest.number("/run/streamed") * STREAM_MIB_PER_S * MIB
         agent.stop()
-        argv = ["thermocline", "plan", "--dram", str(before.total_bytes), "--risk", f"{RISK:.0%}", "--format", "json"]
+        argv = ["thermocline", "plan", "--risk", f"{RISK:.0%}", "--format", "json"]
         plan = json.loads(guest.run(argv).stdout)
         workload.stop()
     return _judge(lab, samples, before, plan, streamed)

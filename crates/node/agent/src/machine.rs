@@ -126,6 +126,13 @@ impl Machine {
         self.pool_bytes + ENTRY_BYTES.saturating_mul(pages.0)
     }
 
+    /// What compressed copies occupy as a share of their pages' size, with what the kernel keeps for each.
+    #[must_use]
+    pub fn with_entries(compressed: RatioPpm) -> RatioPpm {
+        let entry = RatioPpm::of(ENTRY_BYTES.0, kernel::page_size().bytes()).unwrap_or_default();
+        RatioPpm(compressed.0.saturating_add(entry.0))
+    }
+
     /// Whether the machine is short of memory: then jobs of the lowest class are offloaded first.
     #[must_use]
     pub fn is_short(&self) -> bool {
@@ -203,6 +210,13 @@ mod tests {
         fake.put("sys/fs/cgroup/memory.stat", "zswap 0\n");
         machine.read(&fake.roots, &cgroups, true);
         assert_eq!(machine.pool_overhead, RatioPpm(0));
+    }
+
+    #[test]
+    fn a_compressed_page_costs_an_entry_as_well() {
+        // 80 bytes of 4096.
+        assert_eq!(Machine::with_entries(RatioPpm(300_000)), RatioPpm(319_531));
+        assert_eq!(Machine::with_entries(RatioPpm(u32::MAX)), RatioPpm(u32::MAX));
     }
 
     #[test]

@@ -169,14 +169,17 @@ pub(crate) fn observed(view: &Value) -> String {
     let columns = ["tracker", "memory", "working", "cold", "saved", "could save", "older", "compressed"];
     text += &observed_row("job", &columns.map(ToOwned::to_owned));
     for job in view["jobs"].as_array().into_iter().flatten() {
-        // Before the first scan there are no ages.
         let scanned = |key: &str| if job["scanned_at_seconds"].is_null() { "-".to_owned() } else { bytes(&job[key]) };
+        // Ages are known once a decision was based on them.
+        let decided = !(job["could_save_bytes"].is_null() && job["threshold_seconds"].is_null());
+        let aged = |key: &str| if decided { scanned(key) } else { "-".to_owned() };
+        let saved = if count(&job["saved_bytes"]) > 0 { bytes(&job["saved_bytes"]) } else { "-".to_owned() };
         let columns = [
             job["tracker"].as_str().unwrap_or("-").to_owned(),
             scanned("memory_bytes"),
-            scanned("working_set_bytes"),
-            scanned("cold_bytes"),
-            scanned("saved_bytes"),
+            aged("working_set_bytes"),
+            aged("cold_bytes"),
+            saved,
             known(&job["could_save_bytes"]),
             job["threshold_seconds"].as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s")),
             job["would_occupy_ratio"].as_f64().map_or_else(|| "-".to_owned(), |ratio| format!("to {:.0}%", ratio * 100.0)),
@@ -213,13 +216,17 @@ fn observed_row(name: &str, columns: &[String; 8]) -> String {
 /// Each job's memory by idle time, once it is known.
 fn ages(view: &Value) -> String {
     let mut text = String::new();
-    let scanned = |job: &&Value| !job["scanned_at_seconds"].is_null();
+    let scanned = |job: &&Value| !(job["could_save_bytes"].is_null() && job["threshold_seconds"].is_null());
     for job in view["jobs"].as_array().into_iter().flatten().filter(scanned) {
         let _ = writeln!(text, "\n{}: swap-backed memory by idle time{}", job["job"].as_str().unwrap_or("?"), sample(job));
         let resolved = job["resolved_to_seconds"].as_f64().unwrap_or(f64::MAX);
         let all = count(&job["working_set_bytes"]) + count(&job["cold_bytes"]);
         for entry in job["cold_age"].as_array().into_iter().flatten() {
             let (seconds, size) = (entry[0].as_f64().unwrap_or(0.0), count(&entry[1]));
+            // No memory was observed for that long.
+            if size == 0 {
+                break;
+            }
             #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a bar of 40 marks")]
             let marks = (size as f64 / all.max(1) as f64 * 40.0).round() as usize;
             let estimated = match (seconds > resolved, job["sample_points"].is_null()) {

@@ -99,7 +99,9 @@ fn estimate(view: &mut JobView, job: &Job, context: &Context) {
     let family = tiering::family(context);
     let pool = RatioPpm::of(machine.pool_bytes.0, machine.stored_bytes.0);
     let device = context.tiers.offer.device && context.config.swap.write_budget > Bytes::ZERO;
-    let occupied = job.tiering.would_occupy(family, device).or(pool);
+    // A device keeps no copy in DRAM.
+    let stored = |ratio: RatioPpm| if ratio == RatioPpm(0) { ratio } else { Machine::with_entries(ratio) };
+    let occupied = job.tiering.would_occupy(family, device).or(pool).map(stored);
     view.would_occupy_ratio = occupied.map(RatioPpm::as_f64);
     view.could_save_bytes = occupied.and_then(|occupied| job.could_save(occupied));
     if view.could_save_bytes.is_none() {
