@@ -182,6 +182,11 @@ fn whole_agent(registry: &mut Registry, view: &View) {
         counter.inc_by(value);
         registry.register(name, help, counter);
     }
+    comparisons(registry, view);
+}
+
+/// Latency of the swap device, and differences between counters of the kernel.
+fn comparisons(registry: &mut Registry, view: &View) {
     let read = RatioGauge::default();
     if let Some(us) = view.tiers.swap_read_us {
         read.set(f64::from(us) / 1e6);

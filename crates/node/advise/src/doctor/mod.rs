@@ -246,7 +246,7 @@ mod tests {
         put("sys/class/block/zram0/comp_algorithm", "lzo [zstd]\n");
         put("sys/class/block/zram0/disksize", "1073741824\n");
         put("sys/class/block/zram0/backing_dev", "/dev/vdc\n");
-        let text = |report: &Report, name: &str| report.checks.iter().find(|check| check.name == name).map(Check::clone);
+        let text = |report: &Report, name: &str| report.checks.iter().find(|check| check.name == name).cloned();
         let zram = text(&examine(&Roots::under(dir.path())), "zram").unwrap();
         assert_eq!(
             (zram.status, zram.found.as_str()),
