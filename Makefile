@@ -18,7 +18,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .PHONY: demo
-demo: toolchain lab-setup-idle venv ## the main job in a guest, with figures and a report; under 5 minutes once built
+demo: toolchain lab-setup-idle venv ## the main job in a guest, with figures and a report; about 10 minutes once built
 	$(PYTHON) lab/demo.py
 
 .PHONY: test

@@ -141,7 +141,7 @@ fn config_check_recognizes_every_kind_of_file() {
     }
     let directory = tempfile::tempdir().unwrap();
     let unclear = file(directory.path(), "x.toml", "");
-    check(&["config", "check", &unclear], 1, &[], &["--as agent|pool-manager|pool-host|rollout-plan"]);
+    check(&["config", "check", &unclear], 1, &[], &["--as agent|pool-manager|pool-host|pool-guest|rollout-plan"]);
     let plan = file(directory.path(), "x.toml", "contro = \"5%\"\nsettle = \"1h\"\n");
     check(&["config", "check", &plan], 1, &[], &["checked as rollout-plan", "x.toml, line 1", "perhaps control is meant"]);
 }
