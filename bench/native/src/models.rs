@@ -98,7 +98,7 @@ fn grid(percentiles: u32, warmups: u32) -> Result<Grid> {
     Ok(Grid::new(ks, ss)?)
 }
 
-const SETUPS: [Setup; 1] = [Setup { bound: true, ..Setup::new(RatioPpm(2_000)) }];
+const SETUPS: [Setup; 1] = [Setup::new(RatioPpm(2_000))];
 
 /// Replays a source on this thread; returns the number of entries.
 fn replay<S: Source<Error: std::fmt::Debug>>(source: &S, grid: &Grid, thresholds: &Thresholds) -> u64 {

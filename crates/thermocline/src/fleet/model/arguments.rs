@@ -48,7 +48,7 @@ pub(crate) struct Model {
     #[arg(long, value_name = "DURATION,...", value_delimiter = ',', value_parser = duration,
         default_value = "0s,5m,10m,20m,30m,1h,2h,4h")]
     pub(crate) warmups: Vec<std::time::Duration>,
-    /// Compare with other limits: promotion_rate=0.5%,minimum_age=240s,half_life=24h,spikes=false,bound=false; repeatable
+    /// Compare with other limits: promotion_rate=0.5%,minimum_age=240s,half_life=24h,spikes=false,bound=true; repeatable
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = what_if)]
     pub(crate) what_if: Vec<WhatIf>,
     /// The objective: promotions per minute as a share of the working set [default: cold_age.promotion_rate]
