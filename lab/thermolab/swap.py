@@ -38,13 +38,19 @@ def break_down(guest: Guest) -> None:
     guest.run(["dmsetup", "resume", "--noudevsync", _BREAKABLE])
 
 
-def zram(guest: Guest, size_bytes: int, priority: int = 100) -> str:
-    """Swaps to a zram device of this size, with the kernel's default compressor; returns the device."""
+def zram(guest: Guest, size_bytes: int) -> str:
+    """Swaps to a zram device of this size first, with the kernel's default compressor; returns the device."""
     # The idle kernel has the module built in.
     guest.run(["modprobe", "zram"], check=False)
     guest.write("/sys/block/zram0/disksize", str(size_bytes))
     guest.run(["mkswap", "/dev/zram0"])
-    guest.run(["busybox", "swapon", "-p", str(priority), "/dev/zram0"])
+    # Busybox sets no priorities; the kernel gives each area a lower one than those that are in use.
+    has_disk = DEVICE in guest.read("/proc/swaps")
+    if has_disk:
+        guest.run(["busybox", "swapoff", DEVICE])
+    guest.run(["busybox", "swapon", "/dev/zram0"])
+    if has_disk:
+        guest.run(["busybox", "swapon", DEVICE])
     return "/dev/zram0"
 
 
