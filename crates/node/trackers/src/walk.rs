@@ -85,7 +85,7 @@ fn next_held(pagemap: &Pagemap, range: Range<u64>) -> Result<u64> {
 /// A private file mapping holds both: unmodified pages belong to the file, written ones are anonymous, and the
 /// pagemap's file-or-shmem bit distinguishes them. In shared memory every page has that bit and is swap-backed all the
 /// same.
-fn swap_backed(vma: &Vma) -> Option<bool> {
+pub(crate) fn swap_backed(vma: &Vma) -> Option<bool> {
     match vma.kind {
         VmaKind::Anon | VmaKind::Heap | VmaKind::Stack => Some(false),
         VmaKind::Shared => Some(true),

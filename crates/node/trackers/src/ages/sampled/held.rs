@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use kernel::maps::{self, Kind as VmaKind, Vma};
+use kernel::maps;
 use kernel::pagemap::{Categories, Entry, Pagemap, Query};
 use kernel::{Result, Roots};
 use units::PageSize;
 
 use super::blocks::{self, Space};
+use crate::walk::swap_backed;
 
 /// Blocks of one mapping that are read one by one. A larger mapping may be a sparse reservation: its ranges of pages are asked
 /// of the kernel first.
@@ -41,7 +42,7 @@ pub fn visit(roots: &Roots, pid: i32, seed: u64, level: u32, visit: &mut dyn FnM
     let size = kernel::page_size();
     let mut complete = true;
     for vma in &maps::read(roots, pid)? {
-        let Some(shared) = shared_memory(vma) else { continue };
+        let Some(shared) = swap_backed(vma) else { continue };
         let space = if shared { Space(vma.inode.max(1)) } else { Space::PRIVATE };
         // What has to be added to an address's page number to get the number in its space.
         let first = vma.start / size.bytes();
@@ -91,16 +92,6 @@ fn parts(pagemap: &Pagemap, pages: Range<u64>, level: u32, size: PageSize) -> Re
         }
         Err(error) if error.is_unsupported() => Ok(((pages.end - pages.start) >> level <= BLOCKS_MAX * 16).then(|| vec![pages])),
         Err(error) => Err(error),
-    }
-}
-
-/// `None` for a mapping without swap-backed pages; otherwise whether it is shared memory.
-fn shared_memory(vma: &Vma) -> Option<bool> {
-    match vma.kind {
-        VmaKind::Anon | VmaKind::Heap | VmaKind::Stack => Some(false),
-        VmaKind::Shared => Some(true),
-        VmaKind::File => vma.private().then_some(false),
-        VmaKind::Special => None,
     }
 }
 

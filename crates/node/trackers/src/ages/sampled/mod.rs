@@ -149,13 +149,19 @@ impl Sampled {
                 Err(error) => return Err(error),
             }
         }
-        let known_until = self.reported.unwrap_or(now).min(now);
+        // Before the first report nothing is known.
+        let known_until = self.reported.unwrap_or_default().min(now);
         let counted = job.scan(&held, now, known_until, self.limits.scan_period);
         self.stale |= counted.joined;
         let file = self.file_ages(target.path, (stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default()).to_pages(size));
         let remark = (sparse > 0)
             .then(|| format!("{sparse} processes have reservations too sparse to sample before Linux 6.7; they count as young"));
-        Ok(estimate(counted, level, resident, Scan { taken_at: known_until, file, remark, ..Scan::default() }))
+        Ok(estimate(
+            counted,
+            level,
+            resident,
+            Scan { taken_at: if self.reported.is_some() { known_until } else { now }, file, remark, ..Scan::default() },
+        ))
     }
 
     /// File pages by the age of their generation, all of them young without generations.

@@ -63,10 +63,10 @@ impl Point {
         self.last_access = at;
     }
 
-    /// Its age at `now`, in scans.
+    /// Its age at `now`, in scans. It grows with reports only: a page of which nothing is reported is not known to be idle.
     #[must_use]
     pub fn age(&self, now: Duration, scan_period: Duration) -> Age {
-        Age::from_idle_time(now.saturating_sub(self.last_access), scan_period)
+        Age::from_idle_time(now.min(self.reported).saturating_sub(self.last_access), scan_period)
     }
 
     /// The age at which it was accessed since the last call; `None` if it was not.
@@ -101,7 +101,9 @@ mod tests {
         point.take(report(1230, true, 0), INTERVAL);
         point.take(report(1260, true, 1), INTERVAL);
         assert_eq!(point.take_access(SCAN), Some(Age(10)), "the longest of the scan");
+        point.take(report(1380, false, 3), INTERVAL);
         assert_eq!((point.take_access(SCAN), point.age(secs(1379), SCAN), point.age(secs(1380), SCAN)), (None, Age(0), Age(1)));
+        assert_eq!(point.age(secs(9000), SCAN), Age(1), "nothing was reported since");
     }
 
     #[test]
@@ -128,6 +130,7 @@ mod tests {
         assert_eq!(point.take_access(SCAN), None, "before it joined");
         // The slot's former process had an idle page at this address.
         point.take(report(630, false, 400), INTERVAL);
+        point.take(report(720, false, 403), INTERVAL);
         assert_eq!(point.age(secs(720), SCAN), Age(1));
     }
 }
