@@ -13,6 +13,7 @@ from typing import Any
 from thermolab import node, offload, truth
 from thermolab.guest import Guest
 from thermolab.lab import Lab
+from thermolab.meminfo import Memory
 from thermolab.qemu import MIB
 from thermolab.truth import Region, Workload
 
@@ -21,7 +22,6 @@ MORE_IS_BETTER = ("streamed_bytes", "saved_bytes")
 
 COLD_MIB, HOT_MIB, READ_MIB = 128, 16, 96
 FILL_MIB = 1024
-PAGE_BYTES = 4096
 STREAM_MIB_PER_S = 8
 ALONE_SECONDS = 10
 AGENT_SECONDS = 200
@@ -75,24 +75,6 @@ class Sample:
         """
         free, available = self.free_bytes - before.free_bytes, self.available_bytes - before.available_bytes
         return min(max(free, available), self.available_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """`MemTotal`, `MemFree` and `MemAvailable`."""
-
-    total_bytes: int
-    free_bytes: int
-    available_bytes: int
-
-    @classmethod
-    def now(cls, guest: Guest) -> "Memory":
-        """Reads the counters."""
-        kib = guest.flat_keyed("/proc/meminfo")
-        # Pages in the lists of each CPU are free as well, some MiB of them, and neither counter includes them.
-        lists = (line.split() for line in guest.read("/proc/zoneinfo").splitlines())
-        listed = sum(int(fields[1]) for fields in lists if fields[:1] == ["count:"]) * PAGE_BYTES
-        return cls(kib["MemTotal"] << 10, (kib["MemFree"] << 10) + listed, (kib["MemAvailable"] << 10) + listed)
 
 
 def run(lab: Lab) -> dict[str, Any]:

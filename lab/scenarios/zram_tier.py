@@ -11,6 +11,7 @@ from typing import Any
 from thermolab import node, programs, remains, swap
 from thermolab.guest import Guest
 from thermolab.lab import Lab
+from thermolab.meminfo import Memory
 from thermolab.qemu import MIB, Machine
 
 KERNELS = ("6.12", "7.2")
@@ -98,7 +99,7 @@ def _start(guest: Guest) -> tuple[node.Agent, remains.Settings, int]:
 
 def _available(guest: Guest) -> int:
     guest.write("/proc/sys/vm/drop_caches", "3")
-    return guest.flat_keyed("/proc/meminfo")["MemAvailable"] * 1024
+    return Memory.now(guest).available_bytes
 
 
 def _settled(guest: Guest, agent: node.Agent, before: int) -> dict[str, Any]:
