@@ -19,9 +19,9 @@ KERNELS = ("6.12", "6.12-idle")
 MORE_IS_BETTER = ("batch.saved_bytes", "shared.saved_bytes", "server.saved_bytes")
 
 SERVER = Server(rounds=20_000, rate=20)
-OBSERVE_SECONDS = 60
+OBSERVE_SECONDS = 120
 TEXT_SECONDS = 24
-AGENT_SECONDS = 90
+AGENT_SECONDS = 120
 ERROR_MAX_RATIO = 0.15
 
 _SETTINGS: node.Settings = {"agent.policy": "cold_age"}

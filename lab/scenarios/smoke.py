@@ -64,7 +64,7 @@ def _check_traces(lab: Lab, guest: Guest, cgroup: str) -> None:
 
 def run(lab: Lab) -> dict[str, Any]:
     """Runs a small server with a short load, and one closed-loop run with and one without far memory."""
-    plan = Plan(keys=40_000, rate=500, settle_seconds=60, judged_seconds=20, pairs=1, requests=5_000)
+    plan = Plan(keys=40_000, rate=500, settle_seconds=90, judged_seconds=20, pairs=1, requests=5_000)
     with lab.guest() as guest:
         server = services.redis(guest)
         experiment = Experiment(guest, server, "redis", plan, lab.say)

@@ -89,7 +89,7 @@ def _random(size_bytes: int) -> programs.Region:
     return {"name": "random", "bytes": size_bytes, "kind": "incompressible", "pattern": {"never": True}}
 
 
-def _start(guest: Guest) -> tuple[node.Agent, remains.Settings, int]:
+def _start(guest: Guest) -> tuple[node.Agent, remains.Settings, Memory]:
     """Starts the compressible job, then the agent; returns the settings and the available memory in between."""
     programs.workload(guest, _COMPRESSIBLE, [programs.idle("cold", _COLD_BYTES), programs.hot("hot", 8 * MIB)])
     node.configure(guest, [node.Job(_COMPRESSIBLE), node.Job(_RANDOM)], _SETTINGS)
@@ -97,12 +97,12 @@ def _start(guest: Guest) -> tuple[node.Agent, remains.Settings, int]:
     return node.start(guest), settings, before
 
 
-def _available(guest: Guest) -> int:
+def _available(guest: Guest) -> Memory:
     guest.write("/proc/sys/vm/drop_caches", "3")
-    return Memory.now(guest).available_bytes
+    return Memory.now(guest)
 
 
-def _settled(guest: Guest, agent: node.Agent, before: int) -> dict[str, Any]:
+def _settled(guest: Guest, agent: node.Agent, before: Memory) -> dict[str, Any]:
     """Waits until the cold memory is offloaded, and compares the agent's figures with the kernel's."""
     for _ in range(SETTLE_SECONDS_MAX):
         # The agent lists a job from its first scan on.
@@ -113,7 +113,8 @@ def _settled(guest: Guest, agent: node.Agent, before: int) -> dict[str, Any]:
         guest.run(["sleep", "1"])
     # Two scan periods, so that the view is newer than the last offload.
     guest.run(["sleep", "5"])
-    gained = _available(guest) - before
+    now = _available(guest)
+    gained = now.available_bytes - before.available_bytes
     view = agent.status()
     zram_memory = swap.zram_memory_bytes(guest)
     job = next(job for job in view["jobs"] if job["job"] == _COMPRESSIBLE)
@@ -127,6 +128,7 @@ def _settled(guest: Guest, agent: node.Agent, before: int) -> dict[str, Any]:
         "zram_charged_ratio": charged / max(zram_memory, 1),
         "available_gained_bytes": gained,
         "saved_net_ratio_to_memavailable": view["saved_bytes"] / max(gained, 1),
+        "meminfo_changes_mib": now.changes(before),
     }
 
 
@@ -134,7 +136,7 @@ def _check_saving(lab: Lab, case: str, found: dict[str, Any]) -> None:
     lab.say(
         f"{case}: {found['offloaded_bytes'] / MIB:.1f} MiB offloaded, zram occupies "
         f"{found['zram_memory_bytes'] / MIB:.1f} MiB, {found['saved_net_bytes'] / MIB:.1f} MiB saved net, "
-        f"MemAvailable gained {found['available_gained_bytes'] / MIB:.1f} MiB"
+        f"MemAvailable gained {found['available_gained_bytes'] / MIB:.1f} MiB ({found['meminfo_changes_mib']})"
     )
     lab.at_least(f"{case}.offloaded_ratio", found["offloaded_ratio"], OFFLOADED_MIN_RATIO)
     for name in ("saved_net_ratio_to_memavailable", "zram_charged_ratio"):

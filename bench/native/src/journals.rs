@@ -109,6 +109,7 @@ fn periods(thresholds: &Thresholds) -> Vec<Record> {
                 resident: cold,
                 promotions: cold,
                 allowance: None,
+                returned: None,
                 sample: None,
                 veto: None,
             };

@@ -156,6 +156,7 @@ impl Simulation {
             resident: cold,
             promotions,
             allowance: None,
+            returned: None,
             sample: None,
             veto: None,
         });

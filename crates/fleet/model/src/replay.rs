@@ -172,7 +172,7 @@ impl Controller {
     /// Adds the entry to a young history, and raises the thresholds that need a margin.
     fn leave_margins(&mut self, row: &Row<'_>, allowed: u64) {
         let Some(early) = &mut self.early else { return };
-        let observation = Observation { job_age_ms: row.age_ms, window_ms: u64::from(row.window_ms), allowed };
+        let observation = Observation { job_age_ms: row.age_ms, window_ms: u64::from(row.window_ms), allowed, sample: None, periods: 1 };
         early.observe(
             &observation,
             row.promotions[1..].iter().zip(&row.cold[1..]).map(|(&promotions, &cold)| (promotions.into(), cold > 0)),

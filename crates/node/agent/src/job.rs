@@ -114,22 +114,38 @@ impl Stall {
     }
 }
 
-/// Promotions and accesses by age, with the time that they cover.
+/// Promotions and accesses by age.
 #[derive(Clone, Debug, Default)]
 pub struct Promotions {
     /// Since the last decision.
-    fresh: (AgeCounts, Duration),
+    fresh: Accesses,
     /// Those that the last decision used. They stay valid until a scan adds newer ones.
-    used: (AgeCounts, Duration),
+    used: Accesses,
+}
+
+/// Accesses by the age of the page at the access.
+#[derive(Clone, Debug, Default)]
+pub struct Accesses {
+    /// All of them.
+    pub all: AgeCounts,
+    /// Those of pages in far memory, whose number is the kernel's.
+    pub far: AgeCounts,
+    /// The time that they cover.
+    pub window: Duration,
 }
 
 impl Promotions {
-    /// The accesses for the next decision, with the time that they cover.
-    pub fn for_decision(&mut self) -> (&AgeCounts, Duration) {
-        if self.fresh.1 > Duration::ZERO {
+    /// The accesses for the next decision.
+    pub fn for_decision(&mut self) -> &Accesses {
+        if self.fresh.window > Duration::ZERO {
             self.used = std::mem::take(&mut self.fresh);
         }
-        (&self.used.0, self.used.1)
+        &self.used
+    }
+
+    fn promoted(&mut self, ages: &AgeCounts) {
+        self.fresh.all.merge(ages);
+        self.fresh.far.merge(ages);
     }
 }
 
@@ -192,7 +208,7 @@ impl Job {
         let promoted = self.read_counters(ram_disks)?;
         // Their window is that of the scan in which they fall.
         let ages = self.far.promoted(promoted);
-        self.promotions.fresh.0.merge(&ages);
+        self.promotions.promoted(&ages);
         Ok(promoted)
     }
 
@@ -212,12 +228,11 @@ impl Job {
                 ages = sample.promoted.scaled(promoted, sample.promoted.total());
             }
         }
-        let (counts, window) = &mut self.promotions.fresh;
         // The accesses of a first scan have no window: they are all accesses since the pages were allocated.
         if scan.window > Duration::ZERO {
-            counts.merge(&scan.accesses);
-            counts.merge(&ages);
-            *window += scan.window;
+            self.promotions.promoted(&ages);
+            self.promotions.fresh.all.merge(&scan.accesses);
+            self.promotions.fresh.window += scan.window;
         }
         self.scan = Some(scan);
         Ok(())

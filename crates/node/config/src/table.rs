@@ -68,8 +68,8 @@ settings::tables! {
             "The half-life of the weight of a past control period's best threshold. 0s gives all control periods the same weight.";
         spikes: bool = Unit::Bool, "true", search "false" ..= "true" Linear,
             "Whether a control period whose best threshold exceeds the percentile raises the threshold at once. If false, only the percentile counts.";
-        bound: bool = Unit::Bool, "false",
-            "Whether the threshold is an upper bound while a job's history is short: no threshold is used that was not measured, and each leaves a margin that shrinks as its history grows. It keeps the objective from the first period on, and offloads later; with tracker `sampled`, in a job of little memory, much later. If false, the rule of SDFM section 4.3, which exceeds the objective in many of a job's first control periods.";
+        bound: bool = Unit::Bool, "true",
+            "Whether the threshold is an upper bound while a job's history is short: no threshold is used that was not measured, and each leaves a margin that shrinks as its history grows. It keeps the objective from the first period on, and offloads later: a job of little memory, of which tracker `sampled` has few pages, after some tens of scans. If false, the rule of SDFM section 4.3, which exceeds the objective in many of a job's first control periods.";
         thresholds: u32 = Unit::Count, "32" in "2" ..= "64",
             "The number of candidate thresholds, spaced by about equal factors from 1 to 255 scan periods (SDFM section 4.4).";
     }

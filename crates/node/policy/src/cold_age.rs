@@ -13,7 +13,8 @@
 //!
 //! 5. With a bound ([`Params::bound`], which SDFM does not have), rules 2 and 3 become an upper bound of the promotions to come:
 //!    the percentile is taken of the bests and one more that is worse than all of them, and T rises to the first threshold whose
-//!    own history is long enough, or whose promotions leave a margin that shrinks as the history grows ([`early`]).
+//!    own history is long enough, or whose promotions leave a margin that shrinks as the history grows ([`early`]). Of a
+//!    sample of the pages, the promotions of several scans are added up ([`window`]).
 //!
 //! With n past periods, rule 2 alone exceeds the objective in the next one with probability 1 / (n + 1) or more, however high K
 //! is. With the bound, that is (100 - K) % at most for exchangeable periods, from the first decision on.
@@ -95,11 +96,13 @@ pub struct State {
     fading: Fading,
     /// `None` once all thresholds have a long history. Kept with and without the bound, which can be switched on later.
     early: Option<Early>,
+    /// Scans of a sample that are not an observation yet; `None` without the bound, and if all pages are counted.
+    window: Option<Window>,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { bests: [0; THRESHOLDS_MAX + 1], fading: Fading::default(), early: Some(Early::default()) }
+        Self { bests: [0; THRESHOLDS_MAX + 1], fading: Fading::default(), early: Some(Early::default()), window: None }
     }
 }
 
@@ -151,6 +154,9 @@ pub struct Input {
     pub resident: Histogram,
     /// Accesses by the page's age at the access, including real promotions.
     pub promotions: Histogram,
+    /// The real promotions among them, if the others were estimated from a sample: these are counted by the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returned: Option<Histogram>,
     /// Permitted promotions in the window, if they follow from the job's stall target and the cost of a promotion ([`allowance`])
     /// instead of P.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -251,36 +257,61 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
         return (*state, Step { decision, best: None, threshold: None, working_set, promotions_max });
     }
 
-    let best = best_index(thresholds, &input.promotions, promotions_max);
     let mut next = *state;
     let weight = next.fading.fade(&mut next.bests, params.half_life_ms, input.job_age_ms);
-    next.bests[best] = next.bests[best].saturating_add(weight);
-    next.early = next.early.and_then(|mut early| {
-        early.observe_input(input, promotions_max);
-        (!early.complete(thresholds.len())).then_some(early)
-    });
+    let Seen { best, returned_best, complete } = next.observe(params, thresholds, input, promotions_max);
+    if returned_best > 0 {
+        next.count(returned_best, weight.saturating_mul(window::RETURNED_WEIGHT));
+    }
+    if let Some(observed) = complete {
+        next.count(observed.best, weight);
+        next.count(observed.rest_best, weight.saturating_mul(u32::from(observed.scans) - 1));
+        next.early = next.early.and_then(|mut early| {
+            early.observe_input(input, &observed);
+            (!early.complete(thresholds.len())).then_some(early)
+        });
+    }
     let percentile = percentile_index(&next, params.percentile, if params.bound { weight } else { 0 });
     let past = if params.spikes { percentile.max(best) } else { percentile };
     let chosen = match next.early.filter(|_| params.bound) {
         Some(early) => early.first_qualifying(past, thresholds.len(), observations_needed(params.percentile)),
         None => past,
     };
-    let decision = decide(params, input, thresholds, &Choice { percentile, past, chosen });
+    let young = next.window.is_some_and(|window| window.is_first());
+    let decision = decide(params, input, thresholds, &Choice { percentile, past, chosen, young });
     (next, Step { decision, best: thresholds.get(best), threshold: thresholds.get(chosen), working_set, promotions_max })
 }
 
-/// Indices of the threshold by the percentile, by rules 2 and 3, and with the bound.
+impl State {
+    fn count(&mut self, best: usize, weight: u32) {
+        self.bests[best] = self.bests[best].saturating_add(weight);
+    }
+
+    /// What a control period shows, and adds to the history.
+    fn observe(&mut self, params: &Params, thresholds: &Thresholds, input: &Input, allowed: Pages) -> Seen {
+        if params.bound && input.sample.is_some_and(Sample::is_partial) {
+            return self.window.get_or_insert_default().observe(thresholds, input, allowed);
+        }
+        self.window = None;
+        let best = best_index(thresholds, &input.promotions, allowed);
+        let all = Observed { promotions: input.promotions, allowed, scans: 1, best, rest_best: best };
+        Seen { best, returned_best: 0, complete: Some(all) }
+    }
+}
+
+/// Indices of the threshold by the percentile, by rules 2 and 3, and with the bound; whether no observation is complete.
 struct Choice {
     percentile: usize,
     past: usize,
     chosen: usize,
+    young: bool,
 }
 
 fn decide(params: &Params, input: &Input, thresholds: &Thresholds, choice: &Choice) -> Decision {
-    let &Choice { percentile, past, chosen } = choice;
+    let &Choice { percentile, past, chosen, young } = choice;
     let threshold = thresholds.get(chosen);
     match (hold(params, input, threshold), threshold) {
-        (Some(Hold::NoThresholdQualifies), _) if past < thresholds.len() => Decision::Hold { reason: Hold::ShortHistory },
+        (Some(Hold::NoThresholdQualifies), _) if young || past < thresholds.len() => Decision::Hold { reason: Hold::ShortHistory },
         (Some(reason), _) => Decision::Hold { reason },
         (None, None) => Decision::Hold { reason: Hold::NoThresholdQualifies },
         (None, Some(threshold)) => match input.resident.at_or_above(chosen) {
@@ -354,10 +385,14 @@ fn percentile_index(state: &State, percentile: RatioPpm, ahead: u32) -> usize {
 }
 
 pub mod early;
+pub mod pooled;
 mod stored;
+pub mod window;
 
-pub use early::{Early, Sample, observations_needed};
+pub use early::{Early, observations_needed};
+pub use pooled::Sample;
 pub use stored::PoolSizeError;
+use window::{Observed, Seen, Window};
 
 #[cfg(test)]
 mod tests;

@@ -132,7 +132,8 @@ fn cold_ranges(node: &Agent, age: Age) -> Vec<Value> {
     let mut found = Vec::new();
     for job in node.jobs() {
         let Some(scan) = &job.scan else { continue };
-        let Some(ages) = node.tracker(job.tracker.0).and_then(trackers::ages::Tracker::page_ages) else { continue };
+        let ages = node.tracker(job.tracker.0).and_then(trackers::ages::Tracker::page_ages);
+        let Some(ages) = ages.filter(|ages| ages.are_complete()) else { continue };
         let Ok(processes) = exact::cold_ranges(node.roots(), ages, &job.pids, age) else { continue };
         for (pid, ranges) in processes {
             let cold: Vec<_> = ranges.iter().map(|range| [range.start, range.end]).collect();

@@ -78,8 +78,17 @@ fn agent(case: &Case, percentile: RatioPpm, warmup_ms: u64) -> Vec<Step> {
         let (thresholds, cold) = folded(&case.thresholds, first, row.cold);
         let (_, promotions) = folded(&case.thresholds, first, row.promotions);
         let window_ms = u64::from(row.window_ms);
-        let input =
-            Input { job_age_ms: row.age_ms, window_ms, cold, resident: cold, promotions, allowance: None, sample: None, veto: None };
+        let input = Input {
+            job_age_ms: row.age_ms,
+            window_ms,
+            cold,
+            resident: cold,
+            promotions,
+            returned: None,
+            allowance: None,
+            sample: None,
+            veto: None,
+        };
         let (next, step) = step(&params, &thresholds, &state, &input);
         state = next;
         step

@@ -112,6 +112,7 @@ fn period(name: &str, at: u64, period: &Period) -> Record {
             resident,
             promotions: Histogram::empty(&thresholds()),
             allowance: None,
+            returned: None,
             sample: None,
             veto: period.veto,
         },

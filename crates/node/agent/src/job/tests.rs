@@ -34,8 +34,8 @@ fn scan(resident: &[(u8, u64)], accesses: &[(u8, u64)], window: Duration) -> Sca
 /// The pages and the window of the promotion histogram that the next decision uses.
 fn promotions(job: &mut Job) -> (Vec<u64>, u64) {
     let thresholds = Thresholds::try_from(vec![1, 2, 5]).unwrap();
-    let (counts, window) = job.promotions.for_decision();
-    (Histogram::from_counts(counts, &thresholds).into(), units::millis(window))
+    let accesses = job.promotions.for_decision();
+    (Histogram::from_counts(&accesses.all, &thresholds).into(), units::millis(accesses.window))
 }
 
 #[test]
@@ -51,10 +51,11 @@ fn promotions_are_used_until_a_scan_adds_newer_ones() {
     assert_eq!(promotions(&mut job), (vec![3, 2, 0, 0], 120_000), "decisions come twice as often as scans");
 
     // What came back between two scans belongs to the window of the scan that follows.
-    job.promotions.fresh.0.merge(&counts(&[(7, 1)]));
+    job.promotions.promoted(&counts(&[(7, 1)]));
     assert_eq!(promotions(&mut job), (vec![3, 2, 0, 0], 120_000));
     job.take_scan(scan(&[(0, 9)], &[(2, 4)], 100 * SECOND), &RamDisks::default()).unwrap();
     assert_eq!(promotions(&mut job), (vec![0, 0, 4, 1], 100_000));
+    assert_eq!(job.promotions.for_decision().far, counts(&[(7, 1)]), "the real promotions among them");
 
     // Several scans between two decisions add up, windows and all.
     job.take_scan(scan(&[(0, 9)], &[(0, 1)], 10 * SECOND), &RamDisks::default()).unwrap();
@@ -81,7 +82,7 @@ fn far_pages_age_and_are_promoted_at_their_age() {
     job.take_scan(scan(&[(0, 15)], &[(0, 1)], 10 * SECOND), &RamDisks::default()).unwrap();
     assert_eq!(job.far.counts(), &counts(&[(5, 15)]));
     let thresholds = Thresholds::try_from(vec![1, 4, 5]).unwrap();
-    let promoted = Histogram::from_counts(job.promotions.for_decision().0, &thresholds);
+    let promoted = Histogram::from_counts(&job.promotions.for_decision().all, &thresholds);
     assert_eq!(Vec::from(promoted), [1, 0, 5, 0], "five were promoted at age 4; the counter's first 40 do not count");
     assert_eq!((job.memory.far.0, job.memory.pool.0, job.memory.saved().0), (15 * page, 5_000, 15 * page - 5_000));
     let outcome = job.close_period(now(30 * SECOND));

@@ -42,6 +42,7 @@ fn life() -> Vec<Record> {
             resident: cold,
             promotions: cold,
             allowance: None,
+            returned: None,
             sample: None,
             veto: None,
         };

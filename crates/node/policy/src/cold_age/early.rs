@@ -11,55 +11,30 @@
 //! `w * (N / n)^g`. The tail index g is 1/2, that of the heaviest tail with a finite variance. The threshold qualifies if the
 //! result is within the objective. The factor is 10 for the first observation at K = 99 %, 2 for the 25th, and 1 from the Nth.
 //!
-//! Counts from a sample of the pages are raised to the upper 95 % bound of the whole ([`Sample`]). That is only required here:
-//! in a long history, the sampling error is part of the variation between the periods.
+//! # Samples
+//! Counts of a sample of the pages have an error of their own. A single observation is too short for a bound on it: none of
+//! 500 sampled pages accessed may mean three, and more than the objective permits in a period. So the promotions of all
+//! observations are added up ([`pooled`]), and the upper 95 % bound of their mean must leave the same margin as the worst
+//! observation. In a long history, the sampling error is part of the variation between the periods.
 
-use units::{Pages, RatioPpm};
+use units::RatioPpm;
 
 use super::Input;
+use super::pooled::{Pooled, Sample};
+use super::window::Observed;
 use crate::thresholds::THRESHOLDS_MAX;
 
 /// Upper bound of the observations that a threshold needs, for percentiles near 100 %.
 const NEEDED_MAX: u16 = 500;
 
 /// The worst ratio of promotions to permitted promotions that is distinguished: more disqualify a threshold anyway.
-const OVER_PPM: u32 = 1_000_001;
+pub(super) const OVER_PPM: u32 = 1_000_001;
 
 /// Returns the observations that a history needs before its percentile K bounds the next period: `1 / (1 - K)`, 500 at most.
 #[must_use]
 pub fn observations_needed(percentile: RatioPpm) -> u16 {
     let rest = 1_000_000_u32.saturating_sub(percentile.0);
     1_000_000_u32.checked_div(rest).map_or(NEEDED_MAX, |needed| u16::try_from(needed).unwrap_or(NEEDED_MAX).min(NEEDED_MAX))
-}
-
-/// The pages that histograms were estimated from, if not all pages were observed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Sample {
-    /// Pages in the sample.
-    pub pages: Pages,
-    /// Pages that they represent; the counts in the histograms are scaled to these.
-    pub of: Pages,
-}
-
-impl Sample {
-    /// Returns the upper 95 % bound of the promotions of all pages, if this many were estimated from the sample.
-    ///
-    /// The bound of a Poisson count c lies below `c + 1.645 sqrt(c) + 3`. Its distance from c is reduced by the square root of
-    /// the share of the pages that are not in the sample.
-    #[must_use]
-    pub fn upper(self, promotions: u64) -> u64 {
-        let (sampled, all) = (u128::from(self.pages.0.max(1)), u128::from(self.of.0));
-        if sampled >= all {
-            return promotions;
-        }
-        let count = (u128::from(promotions) * sampled).div_ceil(all);
-        // In 64ths of a page. 1.645^2 is less than 2.707.
-        let error = 3 * 64 + 1 + (count * 2_707 * 64 * 64).div_ceil(1_000).isqrt();
-        // The error is below 2^38 and the number of pages below 2^53; larger numbers saturate.
-        let error = error.saturating_mul(error).saturating_mul(all - sampled).div_ceil(all).isqrt() + 1;
-        let upper = u128::from(promotions).saturating_add(error.saturating_mul(all).div_ceil(sampled * 64));
-        u64::try_from(upper).unwrap_or(u64::MAX)
-    }
 }
 
 /// Observations of each threshold while its history is young.
@@ -71,11 +46,13 @@ pub struct Early {
     pub(super) worst_ppm: [u32; THRESHOLDS_MAX],
     /// Age of the job at the last observation, in milliseconds.
     pub(super) last_ms: u64,
+    /// The sum of the observations that were made on a sample of the pages.
+    pub(super) pooled: Pooled,
 }
 
 impl Default for Early {
     fn default() -> Self {
-        Self { observations: [0; THRESHOLDS_MAX], worst_ppm: [0; THRESHOLDS_MAX], last_ms: 0 }
+        Self { observations: [0; THRESHOLDS_MAX], worst_ppm: [0; THRESHOLDS_MAX], last_ms: 0, pooled: Pooled::default() }
     }
 }
 
@@ -88,6 +65,10 @@ pub struct Observation {
     pub window_ms: u64,
     /// Permitted promotions in this time.
     pub allowed: u64,
+    /// The sample that the promotions were estimated from; `None` if all pages were counted.
+    pub sample: Option<Sample>,
+    /// The periods that it consists of.
+    pub periods: u16,
 }
 
 impl Early {
@@ -98,23 +79,26 @@ impl Early {
     /// observation. A quarter of the window is tolerated, because scans do not start exactly on time.
     #[inline]
     pub fn observe(&mut self, observation: &Observation, counts: impl Iterator<Item = (u64, bool)>) {
-        let Observation { job_age_ms, window_ms, allowed } = *observation;
+        let Observation { job_age_ms, window_ms, allowed, sample, periods } = *observation;
         let elapsed_ms = job_age_ms.checked_sub(self.last_ms);
         if elapsed_ms.is_some_and(|elapsed_ms| self.observations[0] > 0 && elapsed_ms < window_ms - window_ms / 4) {
             return;
         }
         self.last_ms = job_age_ms;
         let measured = self.observations.iter_mut().zip(&mut self.worst_ppm);
-        for ((observations, worst), (promotions, reached)) in measured.zip(counts) {
+        for (index, ((observations, worst), (promotions, reached))) in measured.zip(counts).enumerate() {
             // No older threshold was reached or has promotions either.
             if !reached && promotions == 0 {
                 break;
             }
-            *observations = observations.saturating_add(1).min(NEEDED_MAX);
+            *observations = observations.saturating_add(periods).min(NEEDED_MAX);
             if promotions > allowed {
                 *worst = OVER_PPM;
             } else if u128::from(promotions) * 1_000_000 > u128::from(*worst) * u128::from(allowed) {
                 *worst = ratio_ppm(promotions, allowed);
+            }
+            if let Some(sample) = sample {
+                self.pooled.add(index, sample, promotions, allowed);
             }
         }
     }
@@ -140,7 +124,7 @@ impl Early {
     pub fn qualifies(&self, index: usize, needed: u16) -> bool {
         let (observations, Some(&worst)) = (self.observations(index), self.worst_ppm.get(index)) else { return false };
         // worst * sqrt(needed / observations) <= 1
-        let worst = u64::from(worst);
+        let worst = u64::from(worst.max(self.pooled.upper_ppm(index)));
         observations >= needed || (observations > 0 && worst * worst * u64::from(needed) <= u64::from(observations) * 1_000_000_000_000)
     }
 
@@ -151,20 +135,18 @@ impl Early {
         (index..thresholds).find(|&index| self.qualifies(index, needed)).unwrap_or(thresholds)
     }
 
-    /// Adds what a control period observed.
-    pub(super) fn observe_input(&mut self, input: &Input, allowed: Pages) {
+    /// Adds what one or more control periods observed; `input` is the last of them.
+    pub(super) fn observe_input(&mut self, input: &Input, observed: &Observed) {
         let (mut counts, mut promoted, mut pages) = ([(0, false); THRESHOLDS_MAX], 0u64, 0u64);
-        let buckets = input.promotions.buckets().iter().zip(input.cold.buckets()).skip(1);
+        let buckets = observed.promotions.buckets().iter().zip(input.cold.buckets()).skip(1);
         let thresholds = buckets.len();
         for (slot, (&promotions, &cold)) in counts[..thresholds].iter_mut().zip(buckets).rev() {
             (promoted, pages) = (promoted.saturating_add(promotions), pages.saturating_add(cold));
             *slot = (promoted, pages > 0);
         }
-        if let Some(sample) = input.sample {
-            let reached = counts[..thresholds].iter_mut().filter(|(promotions, reached)| *reached || *promotions > 0);
-            reached.for_each(|(promotions, _)| *promotions = sample.upper(*promotions));
-        }
-        let observation = Observation { job_age_ms: input.job_age_ms, window_ms: input.window_ms, allowed: allowed.0 };
+        let Input { job_age_ms, window_ms, sample, .. } = *input;
+        let (allowed, periods) = (observed.allowed.0, u16::from(observed.scans));
+        let observation = Observation { job_age_ms, window_ms, allowed, sample, periods };
         self.observe(&observation, counts[..thresholds].iter().copied());
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::pooled::Pooled;
+use super::window::Window;
 use super::{Early, Fading, State};
 use crate::thresholds::THRESHOLDS_MAX;
 
@@ -33,7 +35,42 @@ pub(super) enum Stored {
         worst_ppm: Vec<u32>,
         /// Age of the job at the last one.
         last_ms: u64,
+        /// Sums of those that were made on a sample.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pooled: Option<StoredPooled>,
     },
+    /// One of the above, and scans of a sample.
+    Sampled {
+        /// The rest.
+        state: Box<Self>,
+        /// The scans.
+        window: Box<Window>,
+    },
+}
+
+/// Sums over observations on a sample of the pages, without trailing zeros.
+#[derive(Serialize, Deserialize)]
+pub(super) struct StoredPooled {
+    promoted: Vec<u64>,
+    allowed: Vec<u64>,
+    share_ppm: u32,
+}
+
+impl From<Pooled> for StoredPooled {
+    fn from(pooled: Pooled) -> Self {
+        Self { promoted: used(&pooled.promoted), allowed: used(&pooled.allowed), share_ppm: pooled.share_ppm }
+    }
+}
+
+impl TryFrom<StoredPooled> for Pooled {
+    type Error = PoolSizeError;
+
+    fn try_from(stored: StoredPooled) -> Result<Self, PoolSizeError> {
+        let mut pooled = Self { share_ppm: stored.share_ppm, ..Self::default() };
+        copy(&mut pooled.promoted, &stored.promoted)?;
+        copy(&mut pooled.allowed, &stored.allowed)?;
+        Ok(pooled)
+    }
 }
 
 /// A serialized state with more counters than a set has thresholds.
@@ -61,12 +98,14 @@ impl TryFrom<Stored> for State {
 
     fn try_from(stored: Stored) -> Result<Self, PoolSizeError> {
         let (list, passed, early) = match stored {
+            Stored::Sampled { state, window } => return Ok(Self { window: Some(*window), ..Self::try_from(*state)? }),
             // Versions without measurements wrote no more than this; a history that has begun counts as long.
             Stored::Alike(list) if list.is_empty() => (list, None, Some(Early::default())),
             Stored::Alike(list) => (list, None, None),
             Stored::Fading { bests, half_life_ms, half_lives } => (bests, Some((half_life_ms, half_lives)), None),
-            Stored::Young { bests, decay, observations, worst_ppm, last_ms } => {
-                let mut early = Early { last_ms, ..Early::default() };
+            Stored::Young { bests, decay, observations, worst_ppm, last_ms, pooled } => {
+                let pooled = pooled.map_or_else(|| Ok(Pooled::default()), Pooled::try_from)?;
+                let mut early = Early { last_ms, pooled, ..Early::default() };
                 copy(&mut early.observations, &observations)?;
                 copy(&mut early.worst_ppm, &worst_ppm)?;
                 (bests, decay, Some(early))
@@ -78,19 +117,22 @@ impl TryFrom<Stored> for State {
     }
 }
 
-fn copy<T: Copy>(to: &mut [T], from: &[T]) -> Result<(), PoolSizeError> {
+pub(super) fn copy<T: Copy>(to: &mut [T], from: &[T]) -> Result<(), PoolSizeError> {
     to.get_mut(..from.len()).ok_or(PoolSizeError(from.len()))?.copy_from_slice(from);
     Ok(())
 }
 
 /// The numbers without trailing zeros.
-fn used<T: Copy + Default + PartialEq>(numbers: &[T]) -> Vec<T> {
+pub(super) fn used<T: Copy + Default + PartialEq>(numbers: &[T]) -> Vec<T> {
     let used = numbers.iter().rposition(|&n| n != T::default()).map_or(0, |last| last + 1);
     numbers[..used].to_vec()
 }
 
 impl From<State> for Stored {
     fn from(state: State) -> Self {
+        if let Some(window) = state.window {
+            return Self::Sampled { state: Box::new(State { window: None, ..state }.into()), window: Box::new(window) };
+        }
         let bests = used(&state.bests);
         match (state.early, state.fading.passed) {
             (Some(early), passed) if !bests.is_empty() || passed.is_some() || early != Early::default() => Self::Young {
@@ -99,6 +141,7 @@ impl From<State> for Stored {
                 observations: used(&early.observations),
                 worst_ppm: used(&early.worst_ppm),
                 last_ms: early.last_ms,
+                pooled: (early.pooled != Pooled::default()).then(|| early.pooled.into()),
             },
             (_, None) => Self::Alike(bests),
             (_, Some((half_life_ms, half_lives))) => Self::Fading { bests, half_life_ms, half_lives },

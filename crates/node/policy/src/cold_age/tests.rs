@@ -26,6 +26,7 @@ fn minute(promotions: &[(u8, u64)]) -> Input {
         cold,
         resident: cold,
         promotions: histogram(promotions),
+        returned: None,
         allowance: None,
         sample: None,
         veto: None,
@@ -200,7 +201,7 @@ proptest! {
     fn any_input_is_answered(window in any::<u64>(), ws in any::<u64>(), promoted in any::<u64>(), rate in any::<u32>(), k in any::<u32>()) {
         let params = Params::new(RatioPpm(rate), RatioPpm(k), 0);
         let cold = histogram(&[(0, ws), (255, promoted)]);
-        let input = Input { job_age_ms: window, window_ms: window, cold, resident: cold, promotions: cold, allowance: None, sample: None, veto: None };
+        let input = Input { job_age_ms: window, window_ms: window, cold, resident: cold, promotions: cold, returned: None, allowance: None, sample: None, veto: None };
         prop_assert_eq!(run(&params, &[input]).len(), 1);
     }
 }
@@ -237,7 +238,17 @@ fn an_allowance_takes_the_place_of_the_rate() {
     counts.add(Age(4), Pages(300));
     let cold = Histogram::from_counts(&counts, &thresholds);
     let best = |allowance| {
-        let input = Input { job_age_ms: 1, window_ms: 60_000, cold, resident: cold, promotions: cold, allowance, sample: None, veto: None };
+        let input = Input {
+            job_age_ms: 1,
+            window_ms: 60_000,
+            cold,
+            resident: cold,
+            promotions: cold,
+            returned: None,
+            allowance,
+            sample: None,
+            veto: None,
+        };
         step(&PARAMS, &thresholds, &State::default(), &input).1.best
     };
     assert_eq!((best(None), best(Some(Pages(299))), best(Some(Pages(300)))), (Some(Age(5)), Some(Age(5)), Some(Age(1))));

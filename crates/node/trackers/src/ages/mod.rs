@@ -137,8 +137,14 @@ pub trait PageAges {
     /// Age of the page that `entry` maps at `address` of process `pid`; `None` if it belongs to no watched job.
     fn age(&self, pid: i32, address: u64, entry: Entry) -> Option<Age>;
 
-    /// Performs an access to a page, such as reading it, so that the next scan does not count it.
-    fn hide_access(&self, _entry: Entry, access: &mut dyn FnMut()) {
+    /// Whether every page has an age. False for a sample: [`Self::age`] is `None` for pages that are not in it.
+    fn are_complete(&self) -> bool {
+        true
+    }
+
+    /// Performs an access to the page that `entry` maps at `address` of process `pid`, such as reading it, so that the next scan
+    /// does not count it.
+    fn hide_access(&self, _pid: i32, _address: u64, _entry: Entry, access: &mut dyn FnMut()) {
         access();
     }
 

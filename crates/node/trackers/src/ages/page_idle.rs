@@ -275,7 +275,7 @@ impl PageAges for PageIdle {
         self.ages.get(frame).map(|frame| Age(frame.age))
     }
 
-    fn hide_access(&self, entry: pagemap::Entry, access: &mut dyn FnMut()) {
+    fn hide_access(&self, _: i32, _: u64, entry: pagemap::Entry, access: &mut dyn FnMut()) {
         let head = entry.pfn().and_then(|frame| Some(self.head_of(frame).ok()?.unwrap_or(frame)));
         let idle = head.filter(|&frame| self.is_idle(frame, &mut HashMap::new()).unwrap_or(false));
         access();
@@ -366,7 +366,7 @@ mod tests {
         for (frame, accessed_before, idle_after) in [(70, 70, true), (70, 71, false), (1, 0, true)] {
             machine.access_frames(accessed_before);
             let mut accesses = 0;
-            tracker.hide_access(pagemap::Entry(1 << 63 | frame), &mut || {
+            tracker.hide_access(0, 0, pagemap::Entry(1 << 63 | frame), &mut || {
                 machine.access_frames(FRAMES);
                 accesses += 1;
             });

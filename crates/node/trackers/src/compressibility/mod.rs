@@ -118,7 +118,7 @@ pub fn measure(roots: &Roots, walker: &mut Walker, pids: &[i32], ages: Option<&d
             let mut page = None;
             let mut read = || page = read_page(roots, pid, address);
             match ages {
-                Some(ages) => ages.hide_access(entry, &mut read),
+                Some(ages) => ages.hide_access(pid, address, entry, &mut read),
                 None => read(),
             }
             if let Some(page) = page {
@@ -261,7 +261,7 @@ mod tests {
             Some(Age(9))
         }
 
-        fn hide_access(&self, _entry: Entry, access: &mut dyn FnMut()) {
+        fn hide_access(&self, _pid: i32, _address: u64, _entry: Entry, access: &mut dyn FnMut()) {
             self.0.set(self.0.get() + 1);
             access();
         }

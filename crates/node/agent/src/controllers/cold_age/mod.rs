@@ -173,9 +173,10 @@ impl Controller for ColdAge {
         let veto = veto::first(VETOES, job, context, now);
         let tier_us = tiering::costs_of(job, context).anon_us;
         let job_age_ms = job.age_ms(now);
-        let (promotions, window) = job.promotions.for_decision();
-        let window_ms = units::millis(window);
-        let promotions = Histogram::from_counts(promotions, &self.thresholds);
+        let accesses = job.promotions.for_decision();
+        let window_ms = units::millis(accesses.window);
+        let promotions = Histogram::from_counts(&accesses.all, &self.thresholds);
+        let returned = Histogram::from_counts(&accesses.far, &self.thresholds);
         let allowance = job.signals.stall.map(|stall| cold_age::allowance(stall.target, window_ms, stall.cost_us(tier_us)));
         let resident = job.scan.as_ref().map(|scan| scan.resident.clone()).unwrap_or_default();
         let points = job.scan.as_ref().and_then(|scan| scan.sample.as_ref()).map(|sample| sample.points);
@@ -188,6 +189,7 @@ impl Controller for ColdAge {
             cold: Histogram::from_counts(&cold, &self.thresholds),
             resident: Histogram::from_counts(&resident, &self.thresholds),
             promotions,
+            returned: sample.map(|_| returned),
             allowance,
             sample,
             veto,

@@ -78,6 +78,13 @@ impl JobSample {
         }
     }
 
+    /// The age at its last report of the page at an address of a process; `None` if it is not in the sample.
+    #[must_use]
+    pub fn age(&self, pid: i32, address: u64, scan_period: Duration) -> Option<Age> {
+        let sampled = self.pages.get(self.at.get(&(pid, address))?)?;
+        (sampled.sharers <= SHARERS_MAX).then(|| sampled.point.age(Duration::MAX, scan_period))
+    }
+
     /// Counts the pages that the job's processes hold now, `held`. New pages join the sample now and then; before that they are not
     /// counted.
     ///
@@ -188,6 +195,7 @@ mod tests {
             job.take(7, 4096, report(at, false), INTERVAL);
         }
         assert_eq!(scan(&mut job, true, 600).far, counts(&[(5, 1)]));
+        assert_eq!((job.age(7, 4096, SCAN), job.age(7, 8192, SCAN), job.age(8, 4096, SCAN)), (Some(Age(5)), None, None));
         for at in (630..=1200).step_by(30) {
             job.take(7, 4096, report(at, false), INTERVAL);
         }

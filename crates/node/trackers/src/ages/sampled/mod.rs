@@ -16,18 +16,20 @@
 //! Memory of processes that live shorter than a scan, and shared memory that no process maps, is not in the sample. It counts as
 //! young.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::Tracker as Kind;
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::damon::{Damon, PageSession, Points};
+use kernel::pagemap::Entry;
 use kernel::{Result, Roots};
 use policy::histogram::AgeCounts;
 use units::{Age, Bytes, Pages};
 
 use super::generations::{Generations, belongs};
-use super::{Generation, Sample, Scan, Target, Tracker};
+use super::{Generation, PageAges, Sample, Scan, Target, Tracker};
 use crate::kdamond_time::KdamondTime;
 use job::{Counted, JobSample};
 use point::Report;
@@ -57,7 +59,7 @@ pub struct Limits {
 impl Limits {
     /// DAMON's interval. Several per scan, so that an age is known to a fraction of a scan; long, because each clears accessed bits.
     fn interval(&self) -> Duration {
-        (self.scan_period / 4).clamp(Duration::from_millis(500), Duration::from_secs(30))
+        (self.scan_period / 4).clamp(Duration::from_millis(250), Duration::from_secs(30))
     }
 
     /// Points that each of `jobs` jobs should have.
@@ -84,6 +86,8 @@ pub struct Sampled {
     generations: Option<Generations>,
     /// Whether the list of watched pages must be renewed.
     stale: bool,
+    /// Pages that the agent itself accessed, and when: the next report of each says accessed.
+    hidden: RefCell<HashMap<(i32, u64), Instant>>,
     cpu: KdamondTime,
 }
 
@@ -110,20 +114,26 @@ impl Sampled {
             reported: None,
             generations,
             stale: true,
+            hidden: RefCell::default(),
             cpu: KdamondTime::default(),
         })
     }
 
     /// Takes in what the kernel reported since the last scan.
-    fn take_reports(&mut self) -> Result<()> {
+    fn take_reports(&mut self, now: Duration) -> Result<()> {
         let Some(mut session) = self.session.take() else { return Ok(()) };
+        let mut hidden = hidden_at(self.hidden.take(), now);
         self.cpu.update(&self.roots, session.kdamond_pid().as_slice());
         let interval = self.limits.interval();
         let pids: Vec<i32> = session.slots().iter().map(|slot| slot.pid).collect();
         let drained = session.drain(&mut |state| {
             let pid = pids[state.slot];
             if let Some(job) = self.owners.get(&pid).and_then(|id| self.jobs.get_mut(id)) {
-                job.take(pid, state.address, Report { at: state.at, accessed: state.accessed, age: state.age }, interval);
+                let own = hidden.get(&(pid, state.address)).is_some_and(|&hidden| state.at >= hidden);
+                if own {
+                    hidden.remove(&(pid, state.address));
+                }
+                job.take(pid, state.address, Report { at: state.at, accessed: state.accessed && !own, age: state.age }, interval);
             }
             self.reported = Some(state.at);
         });
@@ -245,6 +255,11 @@ impl Sampled {
     }
 }
 
+/// Times since boot at which pages were accessed by the agent, now that it is `now`.
+fn hidden_at(hidden: HashMap<(i32, u64), Instant>, now: Duration) -> HashMap<(i32, u64), Duration> {
+    hidden.into_iter().map(|(page, at)| (page, now.saturating_sub(at.elapsed()))).collect()
+}
+
 /// Whether the tracker is available; changes nothing.
 ///
 /// # Errors
@@ -302,7 +317,7 @@ impl Tracker for Sampled {
     }
 
     fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
-        self.take_reports()?;
+        self.take_reports(now)?;
         self.pace_generations(targets)?;
         self.jobs.retain(|id, _| targets.iter().any(|target| target.id == *id));
         let wanted = self.limits.points_of_job(targets.len());
@@ -312,6 +327,10 @@ impl Tracker for Sampled {
             self.stale = false;
         }
         Ok(scans)
+    }
+
+    fn page_ages(&self) -> Option<&dyn PageAges> {
+        Some(self)
     }
 
     fn kernel_cpu_time(&self) -> Duration {
@@ -335,6 +354,21 @@ impl Tracker for Sampled {
         self.jobs.clear();
         self.owners.clear();
         Ok(())
+    }
+}
+
+impl PageAges for Sampled {
+    fn age(&self, pid: i32, address: u64, _: Entry) -> Option<Age> {
+        self.jobs.get(self.owners.get(&pid)?)?.age(pid, address, self.limits.scan_period)
+    }
+
+    fn are_complete(&self) -> bool {
+        false
+    }
+
+    fn hide_access(&self, pid: i32, address: u64, _: Entry, access: &mut dyn FnMut()) {
+        self.hidden.borrow_mut().insert((pid, address), Instant::now());
+        access();
     }
 }
 

@@ -14,6 +14,14 @@ fn processes_keep_their_slots() {
     assert_eq!(in_slots(&before[..1], wanted(&[(1, 5), (9, 6)])), [points(1, &[5]), points(9, &[6])]);
 }
 
+#[test]
+fn accesses_of_the_agent_are_dated_by_the_clock_of_the_reports() {
+    let then = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
+    let hidden = hidden_at(HashMap::from([((7, 4096), then)]), Duration::from_secs(100));
+    let at = hidden[&(7, 4096)];
+    assert!(at > Duration::from_secs(90) && at <= Duration::from_secs(95), "{at:?}");
+}
+
 fn counted(resident: &[(u8, u64)], accesses: &[(u8, u64)]) -> Counted {
     let counts = |pairs: &[(u8, u64)]| {
         let mut counts = AgeCounts::default();
