@@ -5,14 +5,14 @@ use std::path::Path;
 
 use agent::journal::{self, Record};
 use anyhow::{Context, Result};
-use model::generate::{ENTRY_MS, Fleet};
+use model::generate::{ENTRY, Fleet};
 use model::grid::{Grid, Setup};
 use model::replay::Replay;
 use model::series::Series;
 use model::tally::{Tally, Total};
 use policy::thresholds::Thresholds;
 use serde::Serialize;
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 /// Entries are sums of five control periods by default.
 const SUMMED: NonZero<usize> = NonZero::<usize>::MIN.saturating_add(4);
@@ -97,14 +97,14 @@ impl Both {
         Ok(())
     }
 
-    fn difference(self, source: String, entry_ms: u64) -> Result<Difference> {
+    fn difference(self, source: String, entry: Millis) -> Result<Difference> {
         let one = |tally: Tally| tally.finish(&self.grid).into_iter().next().context("the grid has one pair");
         let (fine, summed) = (one(self.fine)?, one(self.summed)?);
         let share = |count: u64| model::tally::ratio(u128::from(count), u128::from(self.moments));
         Ok(Difference {
             source,
             jobs: fine.base.jobs,
-            entry_seconds: model::tally::ratio(u128::from(entry_ms), 1_000),
+            entry_seconds: model::tally::ratio(u128::from(entry.0), 1_000),
             fine: Outcome::of(&fine),
             summed: Outcome::of(&summed),
             same_threshold_ratio: share(self.same),
@@ -143,14 +143,14 @@ fn of_journal(path: &Path) -> Result<Difference> {
             let Record::Period(period) = record else { continue };
             if (&period.job, period.id) == (&job.job, job.id) {
                 let input = &period.input;
-                series.push_histograms(input.job_age_ms, u32::try_from(input.window_ms)?, &input.promotions, &input.cold)?;
+                series.push_histograms(Millis(input.job_age_ms), Millis(input.window_ms), &input.promotions, &input.cold)?;
                 periods += 1;
                 time_ms += input.window_ms;
             }
         }
         both.job(&series)?;
     }
-    both.difference(format!("journal {}", path.display()), time_ms / u64::max(periods, 1))
+    both.difference(format!("journal {}", path.display()), Millis(time_ms / u64::max(periods, 1)))
 }
 
 fn generated() -> Result<Difference> {
@@ -163,8 +163,5 @@ fn generated() -> Result<Difference> {
         fleet.slot(slot, &mut series, &mut |_, series| failed = failed.take().or(both.job(series).err()));
         failed.map_or(Ok(()), Err)?;
     }
-    both.difference(
-        format!("generated, seed 1, {JOBS} jobs at any time, {DAYS} days, entries of five minutes in place of periods"),
-        u64::from(ENTRY_MS),
-    )
+    both.difference(format!("generated, seed 1, {JOBS} jobs at any time, {DAYS} days, entries of five minutes in place of periods"), ENTRY)
 }

@@ -73,7 +73,7 @@ impl Setting {
         [
             ("generated", self.generated.to_string()),
             ("thresholds, in scans", list(&ages)),
-            ("scan period and page size", format!("{} ms, {} bytes", basis.scan_period_ms, basis.page_bytes)),
+            ("scan period and page size", format!("{} ms, {} bytes", basis.scan_period_ms.0, basis.page_bytes.0)),
             ("percentiles", list(&self.percentiles)),
             ("warm-ups, in milliseconds", list(&self.warmups_ms)),
             ("limits", self.setups.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use units::RatioPpm;
+use units::{Millis, RatioPpm, UnixMillis};
 
 use crate::grid::Grid;
 use crate::rates::{self, BINS};
@@ -39,10 +39,10 @@ pub struct Base {
     pub cold_page_ms: u128,
     /// Accesses to such pages.
     pub cold_accesses: u128,
-    /// Start of the first entry, in milliseconds of Unix time; 0 without entries.
-    pub start_unix_ms: u64,
-    /// End of the last entry, in milliseconds of Unix time.
-    pub end_unix_ms: u64,
+    /// Start of the first entry; [`UnixMillis::EPOCH`] without entries.
+    pub start_unix_ms: UnixMillis,
+    /// End of the last entry.
+    pub end_unix_ms: UnixMillis,
 }
 
 impl Base {
@@ -62,8 +62,8 @@ impl Base {
 
     /// Returns the time from the start of the first entry to the end of the last one.
     #[must_use]
-    pub fn span_ms(&self) -> u64 {
-        self.end_unix_ms.saturating_sub(self.start_unix_ms)
+    pub fn span(&self) -> Millis {
+        self.end_unix_ms.since(self.start_unix_ms)
     }
 }
 
@@ -146,14 +146,14 @@ impl Tally {
         ranges: impl Iterator<Item = (Range<usize>, Outcome)>,
         warm: usize,
         compressibility: &Compressibility,
-        (window_ms, working_set): (u32, u64),
+        (window_ms, working_set): (Millis, u64),
     ) {
-        if running.warm != warm || running.window_ms + u64::from(window_ms) > u64::from(WINDOW_MS_MAX) {
+        let window = window_ms.0;
+        if running.warm != warm || running.window_ms + window > u64::from(WINDOW_MS_MAX) {
             self.settle(running);
             running.warm = warm;
         }
-        running.window_ms += u64::from(window_ms);
-        let window = u64::from(window_ms);
+        running.window_ms += window;
         // Sums and bin of the range before.
         let mut above = ([0; 3], None);
         let mut begin = 0;
@@ -161,7 +161,7 @@ impl Tally {
             let stored = compressibility.compressible.share_of(outcome.cold);
             let pool = compressibility.compressed.share_of(stored);
             let sums = [stored.wrapping_mul(window), pool.wrapping_mul(window), outcome.promotions];
-            let bin = rates::bin(outcome.promotions, working_set, window);
+            let bin = rates::bin(outcome.promotions, working_set, window_ms);
             running.change(percentiles.end, above.0, sums);
             if above.1 != Some(bin) {
                 if let Some(before) = above.1 {
@@ -298,7 +298,7 @@ impl Total {
     /// Returns the mean number of pages over the span of the traces.
     #[must_use]
     pub fn mean_pages(&self, page_ms: u128) -> f64 {
-        ratio(page_ms, u128::from(self.base.span_ms()))
+        ratio(page_ms, u128::from(self.base.span().0))
     }
 }
 

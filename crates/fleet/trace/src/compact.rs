@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use parquet::data_type::ByteArray;
 use twox_hash::{XxHash3_64, XxHash64};
+use units::{Bytes, UnixMillis};
 
 use crate::entry::{Basis, Entry, Figures, JobId};
 use crate::error::{Error, Result};
@@ -105,8 +106,8 @@ pub struct JobDay {
     pub class: String,
     /// Policy of the job at the start of the day.
     pub policy: String,
-    /// Start of the day, in milliseconds since the epoch.
-    pub day_unix_ms: u64,
+    /// Start of the day.
+    pub day_unix_ms: UnixMillis,
     /// Number of entries.
     pub entries: usize,
     /// Pages are counted in units of two to this power.
@@ -155,9 +156,9 @@ impl DayEntries {
 
 impl JobDay {
     /// Packs the entries of one job and day.
-    fn pack(entries: &[Entry], day_unix_ms: u64, basis: &Basis) -> Option<Self> {
+    fn pack(entries: &[Entry], day_unix_ms: UnixMillis, basis: &Basis) -> Option<Self> {
         let first = entries.first()?;
-        let page = basis.page_bytes.max(1);
+        let page = basis.page_bytes.0.max(1);
         let largest = entries.iter().map(|entry| largest_pages(entry, page)).max().unwrap_or(0);
         // The smallest shift that makes the largest count fit into 32 bits.
         let page_shift = (u64::BITS - largest.leading_zeros()).saturating_sub(u32::BITS);
@@ -197,12 +198,8 @@ impl JobDay {
     /// [`Error::Damaged`] if the checksum differs, the bytes do not unpack to the row's number of entries, or the page
     /// counts of a file of version 1 overflow 32 bits.
     pub fn unpack(&self, path: &Path, basis: &Basis, unpacked: &mut DayEntries) -> Result<()> {
-        let damaged = |what: &str| {
-            Error::damaged(
-                path,
-                format!("the day {} of {}: {what}", crate::calendar::date(units::UnixMillis(self.day_unix_ms)), self.id.job),
-            )
-        };
+        let damaged =
+            |what: &str| Error::damaged(path, format!("the day {} of {}: {what}", crate::calendar::date(self.day_unix_ms), self.id.job));
         if checksum(self.version, self.tiles.data()) != self.checksum {
             return Err(damaged("the checksum differs from that of its bytes"));
         }
@@ -245,20 +242,20 @@ fn largest_pages(entry: &Entry, page: u64) -> u64 {
     let Figures { memory_bytes, zswap_stored_bytes, zswap_pool_bytes, swap_bytes, slow_node_bytes, promoted_pages, .. } = entry.figures;
     let bytes = memory_bytes.max(zswap_stored_bytes).max(zswap_pool_bytes).max(swap_bytes).max(slow_node_bytes);
     let sum = |counts: &[u64]| counts.iter().fold(0, |sum: u64, &pages| sum.saturating_add(pages));
-    sum(&entry.cold_pages).max(sum(&entry.promotions_pages)).max(bytes / page).max(promoted_pages)
+    sum(&entry.cold_pages).max(sum(&entry.promotions_pages)).max(bytes.0 / page).max(promoted_pages.0)
 }
 
 /// Returns the numbers in the order of [`Number`].
-fn numbers(figures: &Figures, day_unix_ms: u64, page: u64, page_shift: u32) -> [u32; NUMBERS] {
-    let pages = |bytes: u64| clipped((bytes / page) >> page_shift);
+fn numbers(figures: &Figures, day_unix_ms: UnixMillis, page: u64, page_shift: u32) -> [u32; NUMBERS] {
+    let pages = |Bytes(bytes)| clipped((bytes / page) >> page_shift);
     [
-        clipped(figures.start_unix_ms - day_unix_ms),
-        clipped(figures.duration_ms),
-        clipped(figures.window_ms),
-        clipped(figures.job_age_ms),
+        clipped(figures.start_unix_ms.since(day_unix_ms).0),
+        clipped(figures.duration_ms.0),
+        clipped(figures.window_ms.0),
+        clipped(figures.job_age_ms.0),
         clipped(figures.periods),
         clipped(figures.far_periods),
-        clipped(figures.promoted_pages >> page_shift),
+        clipped(figures.promoted_pages.0 >> page_shift),
         pages(figures.memory_bytes),
         pages(figures.zswap_stored_bytes),
         pages(figures.zswap_pool_bytes),

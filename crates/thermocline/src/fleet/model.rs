@@ -253,9 +253,9 @@ fn setups(config: &Config, arguments: &arguments::Model, basis: &Basis) -> Resul
     let mut setups = vec![configured];
     for limits in &arguments.what_if {
         // Scans are rounded up, so that a page is at least as old as requested.
-        let scans = limits.minimum_age.map_or(1, |age| millis(age).div_ceil(basis.scan_period_ms.max(1)).max(1));
+        let scans = limits.minimum_age.map_or(1, |age| millis(age).div_ceil(basis.scan_period_ms.0.max(1)).max(1));
         let Ok(scans) = u8::try_from(scans) else {
-            bail!("minimum_age is above 255 scans of {} ms; give a lower one", basis.scan_period_ms);
+            bail!("minimum_age is above 255 scans of {} ms; give a lower one", basis.scan_period_ms.0);
         };
         setups.push(Setup {
             promotion_rate_max: limits.promotion_rate.unwrap_or(configured.promotion_rate_max),
@@ -308,7 +308,7 @@ impl Question<'_> {
         Answer {
             promotion_rate_max_ratio_per_min: setup.promotion_rate_max.as_f64(),
             #[expect(clippy::cast_precision_loss, reason = "at most 255 scans")]
-            minimum_age_seconds: (u64::from(setup.minimum_cold_age.0) * self.basis.scan_period_ms) as f64 / 1e3,
+            minimum_age_seconds: (u64::from(setup.minimum_cold_age.0) * self.basis.scan_period_ms.0) as f64 / 1e3,
             half_life_seconds: ratio(u128::from(setup.half_life_ms), 1_000),
             spikes: setup.spikes,
             bound: setup.bound,

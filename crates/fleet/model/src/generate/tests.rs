@@ -11,7 +11,7 @@ fn fleet(seed: u64, jobs: u64) -> Fleet {
 }
 
 /// A job: label, start, compressibility, promotions and cold ages.
-type Job = (Label, u64, Compressibility, Vec<u32>, Vec<u32>);
+type Job = (Label, UnixMillis, Compressibility, Vec<u32>, Vec<u32>);
 
 /// Returns the jobs of a slot, in order.
 fn slot(fleet: &Fleet, slot: u64) -> Vec<Job> {

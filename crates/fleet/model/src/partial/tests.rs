@@ -76,7 +76,7 @@ fn partials_of_other_parameters_or_counted_parts_are_rejected() {
     check(|setting| setting.percentiles = vec![RatioPpm(900_000)], &[2], "percentiles: 90%, 99% here, 90% there");
     check(|setting| setting.warmups_ms[1] += 1, &[2], "warm-ups, in milliseconds: 0, 3600000 here, 0, 3600001 there");
     check(|setting| setting.setups[1].minimum_cold_age = Age(3), &[2], "minimum age 3 scans");
-    check(|setting| setting.basis.scan_period_ms = 60_000, &[2], "120000 ms, 4096 bytes here, 60000 ms");
+    check(|setting| setting.basis.scan_period_ms = units::Millis::seconds(60), &[2], "120000 ms, 4096 bytes here, 60000 ms");
     check(|setting| setting.by = By::Cluster, &[2], "class here, cluster there");
     check(|setting| setting.generated = false, &[2], "generated");
     // Another day of the same machines continues their jobs.

@@ -1,7 +1,7 @@
 use policy::cold_age::{Decision, Hold, Input, Params, State, Step, step};
 use policy::histogram::Histogram;
 use proptest::prelude::*;
-use units::Age;
+use units::{Age, UnixMillis};
 
 use super::*;
 use crate::rates;
@@ -49,12 +49,12 @@ fn cases() -> impl Strategy<Value = Case> {
 
 fn series_of(thresholds: &Thresholds, entries: &[Entry]) -> Series {
     let mut series = Series::new(thresholds);
-    series.start_unix_ms = 1_000_000;
+    series.start_unix_ms = UnixMillis(1_000_000);
     let mut age_ms = 0;
     for (window_ms, gap_ms, promotions, cold) in entries {
         age_ms += u64::from(*window_ms) + u64::from(*gap_ms) + 1;
         let widen = |list: &[u32]| list.iter().map(|&n| u64::from(n)).collect::<Vec<_>>();
-        series.push(age_ms, *window_ms, &widen(promotions), &widen(cold)).unwrap();
+        series.push(Millis(age_ms), Millis(u64::from(*window_ms)), &widen(promotions), &widen(cold)).unwrap();
     }
     series
 }
@@ -77,9 +77,9 @@ fn agent(case: &Case, percentile: RatioPpm, warmup_ms: u64) -> Vec<Step> {
     let rows = case.series.rows().map(|row| {
         let (thresholds, cold) = folded(&case.thresholds, first, row.cold);
         let (_, promotions) = folded(&case.thresholds, first, row.promotions);
-        let window_ms = u64::from(row.window_ms);
+        let window_ms = row.window_ms.0;
         let input =
-            Input { job_age_ms: row.age_ms, window_ms, cold, resident: cold, promotions, allowance: None, sample: None, veto: None };
+            Input { job_age_ms: row.age_ms.0, window_ms, cold, resident: cold, promotions, allowance: None, sample: None, veto: None };
         let (next, step) = step(&params, &thresholds, &state, &input);
         state = next;
         step
@@ -93,11 +93,11 @@ fn one_by_one(case: &Case, steps: &[Step]) -> (Sums, u64) {
     let (mut sums, mut on) = (Sums::default(), 0);
     for (row, step) in case.series.rows().skip(1).zip(steps) {
         let warm = step.decision != Decision::Hold { reason: Hold::WarmingUp };
-        let Some(threshold) = step.threshold.filter(|_| warm && row.window_ms > 0) else { continue };
+        let Some(threshold) = step.threshold.filter(|_| warm && row.window_ms > Millis::ZERO) else { continue };
         let index = case.thresholds.as_slice().iter().position(|&age| age == threshold).unwrap();
         let at_or_above = |list: &[u32]| buckets(list).skip(index + 1).map(u64::from).sum::<u64>();
         let stored = compressibility.compressible.share_of(at_or_above(row.cold));
-        let window = u128::from(row.window_ms);
+        let window = u128::from(row.window_ms.0);
         sums.stored_page_ms += u128::from(stored) * window;
         sums.pool_page_ms += u128::from(compressibility.compressed.share_of(stored)) * window;
         sums.promotions += u128::from(at_or_above(row.promotions));
@@ -170,7 +170,7 @@ fn job(promotions: &[[u32; 3]]) -> Case {
     series.compressibility = Compressibility { compressible: RatioPpm(500_000), compressed: RatioPpm(200_000) };
     for (index, (window_ms, _, promotions, cold)) in entries.iter().enumerate() {
         let widen = |list: &[u32]| list.iter().map(|&n| u64::from(n)).collect::<Vec<_>>();
-        series.push((index as u64 + 1) * 60_000, *window_ms, &widen(promotions), &widen(cold)).unwrap();
+        series.push(Millis((index as u64 + 1) * 60_000), Millis(u64::from(*window_ms)), &widen(promotions), &widen(cold)).unwrap();
     }
     let grid = Grid::new(vec![RatioPpm(500_000), RatioPpm::ONE], vec![0, 120_000]).unwrap();
     let setup = Setup::new(RatioPpm(2_000));
@@ -202,8 +202,8 @@ fn a_decision_applies_to_the_next_entry() {
             used_page_ms: 4 * 1_000_900 * minute,
             cold_page_ms: 4 * 900 * minute,
             cold_accesses: 1_000 + 3_100 + 500,
-            start_unix_ms: 0,
-            end_unix_ms: 240_000,
+            start_unix_ms: UnixMillis::EPOCH,
+            end_unix_ms: UnixMillis(240_000),
         }
     );
     assert!((totals[0].coverage() - ratio(1_050, 3_600)).abs() < 1e-12);

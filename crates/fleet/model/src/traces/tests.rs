@@ -84,7 +84,7 @@ fn the_days_of_a_job_form_one_series() {
             let trace = Trace::open(&file).unwrap();
             let entries: Vec<Entry> = trace.rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()).collect();
             for late in [false, true] {
-                let noon = |entry: &&Entry| (entry.figures.start_unix_ms % 86_400_000 >= 43_200_000) == late;
+                let noon = |entry: &&Entry| (entry.figures.start_unix_ms.0 % 86_400_000 >= 43_200_000) == late;
                 let mut writer = Writer::create(&split.path().join(name(&entries[0].id, late)), fleet.basis()).unwrap();
                 entries.iter().filter(noon).for_each(|entry| writer.push(entry).unwrap());
                 writer.finish().unwrap();

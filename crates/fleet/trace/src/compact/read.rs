@@ -7,6 +7,7 @@ use parquet::data_type::ByteArrayType;
 use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use store::FileError;
+use units::UnixMillis;
 
 use super::write::{GROUP_DAYS_MAX, NUMBERS, TILES, WORDS};
 use super::{Basis, ByteArray, Error, JobDay, JobId, KEY_VERSION, Path, PathBuf, Result, VERSION};
@@ -161,7 +162,7 @@ impl CompactedTrace {
             id: JobId { cluster: word(0), machine: word(1), job: word(2), job_key: numbers[0][row] },
             class: word(3),
             policy: word(4),
-            day_unix_ms: count(1)?,
+            day_unix_ms: UnixMillis(count(1)?),
             entries: usize::try_from(count(2)?).unwrap_or(usize::MAX),
             page_shift: u32::try_from(count(3)?).unwrap_or(u32::MAX),
             version: self.version,

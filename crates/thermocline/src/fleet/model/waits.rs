@@ -21,7 +21,7 @@ use crate::output::print;
 struct ByClass([(Class, Waits); 3]);
 
 impl ByClass {
-    fn new(config: &Config, arguments: &arguments::Model, page_bytes: u64) -> Result<Self> {
+    fn new(config: &Config, arguments: &arguments::Model, page_bytes: Bytes) -> Result<Self> {
         let given = arguments.tier_latency.map(units::nanos);
         let setup = |class| match arguments.policy {
             Modelled::ColdAge => bail!("cold_age is not judged by the time that far memory costs"),
@@ -97,7 +97,7 @@ pub(super) fn model<S: Source<Error: std::error::Error + Sync + 'static>>(
     config: &Config,
     arguments: &arguments::Model,
     source: &S,
-    page_bytes: u64,
+    page_bytes: Bytes,
     threads: NonZero<usize>,
     format: Format,
 ) -> Result<()> {
@@ -125,9 +125,9 @@ pub(super) fn model<S: Source<Error: std::error::Error + Sync + 'static>>(
     print(format, &report, || text(&report, arguments.objective_percentile))
 }
 
-fn row(class: Class, waits: &Waits, page_bytes: u64, arguments: &arguments::Model) -> Row {
-    let span_ms = waits.span_unix_ms.map_or(0, |(begins, ends)| u128::from(ends.saturating_sub(begins)));
-    let bytes = |page_ms: u128| ratio(page_ms * u128::from(page_bytes), span_ms);
+fn row(class: Class, waits: &Waits, page_bytes: Bytes, arguments: &arguments::Model) -> Row {
+    let span_ms = waits.span_unix_ms.map_or(0, |(begins, ends)| u128::from(ends.since(begins).0));
+    let bytes = |page_ms: u128| ratio(page_ms * u128::from(page_bytes.0), span_ms);
     let saved_bytes = bytes(waits.far_page_ms.saturating_sub(waits.pool_page_ms));
     let lost_max: RatioPpm = match waits.setup().controller {
         Controller::Pressure(params, _) => params.stall_target,
