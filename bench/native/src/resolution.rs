@@ -68,8 +68,8 @@ struct Both {
 }
 
 impl Both {
-    fn new(setup: &Setup, percentile: RatioPpm, warmup_ms: u64, thresholds: Thresholds) -> Result<Self> {
-        let grid = Grid::new(vec![percentile], vec![warmup_ms])?;
+    fn new(setup: &Setup, percentile: RatioPpm, warmup: Millis, thresholds: Thresholds) -> Result<Self> {
+        let grid = Grid::new(vec![percentile], vec![warmup])?;
         let replay = Replay::new(&grid, setup, &thresholds).context("no threshold is old enough")?;
         let (fine, summed) = (Tally::new(&grid), Tally::new(&grid));
         Ok(Self { grid, replay, thresholds, fine, summed, moments: 0, same: 0, near: 0, lower: 0 })
@@ -129,8 +129,8 @@ fn of_journal(path: &Path) -> Result<Difference> {
     let jobs = || records.iter().filter_map(|record| if let Record::Job(job) = record { Some(job) } else { None });
     let params = jobs().next().context("the journal has no job")?.params;
     let policy::cold_age::Params { promotion_rate_max, half_life_ms, spikes, bound, .. } = params;
-    let setup = Setup { half_life_ms, spikes, bound, ..Setup::new(promotion_rate_max) };
-    let mut both = Both::new(&setup, params.percentile, params.warmup_ms, thresholds)?;
+    let setup = Setup { half_life_ms: Millis(half_life_ms), spikes, bound, ..Setup::new(promotion_rate_max) };
+    let mut both = Both::new(&setup, params.percentile, Millis(params.warmup_ms), thresholds)?;
     let (mut done, mut periods, mut time_ms) = (Vec::new(), 0, 0);
     for job in jobs() {
         // A restarted agent records its jobs again.
@@ -156,7 +156,7 @@ fn of_journal(path: &Path) -> Result<Difference> {
 fn generated() -> Result<Difference> {
     let thresholds = Thresholds::log_spaced(32)?;
     let fleet = Fleet::new(1, JOBS, DAYS, thresholds);
-    let mut both = Both::new(&Setup::new(RatioPpm(2_000)), RatioPpm(990_000), 600_000, thresholds)?;
+    let mut both = Both::new(&Setup::new(RatioPpm(2_000)), RatioPpm(990_000), Millis(600_000), thresholds)?;
     let mut series = Series::new(&thresholds);
     for slot in 0..JOBS {
         let mut failed = None;

@@ -132,7 +132,7 @@ mod tests {
     fn the_parts_add_up_to_the_whole() {
         let thresholds = Thresholds::log_spaced(32).unwrap();
         let source = Fleet::new(3, 60, 1, thresholds);
-        let grid = Grid::new(vec![RatioPpm(980_000)], vec![600_000]).unwrap();
+        let grid = Grid::new(vec![RatioPpm(980_000)], vec![Millis(600_000)]).unwrap();
         let setup = Setup::new(RatioPpm(2_000));
         let open = || {
             let model = fleet::Model::new(&grid, &[setup], &thresholds, fleet::By::Fleet).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn the_rate_of_a_job_counts_promotions_above_its_threshold() {
         let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
-        let grid = Grid::new(vec![RatioPpm::ONE], vec![0]).unwrap();
+        let grid = Grid::new(vec![RatioPpm::ONE], vec![Millis::ZERO]).unwrap();
         let setup = Setup::new(RatioPpm(2_000));
         let mut series = Series::new(&thresholds);
         // 500 accesses to pages of one to three scans, one to older pages; a working set of 100,000 pages: T is 4

@@ -72,7 +72,7 @@ mod tests {
         for (index, promoted) in accesses.enumerate() {
             series.push(Millis(60_000 * (index as u64 + 1)), Millis(60_000), &[0, promoted, 0], &[1_000_000, 900, 100]).unwrap();
         }
-        let grid = Grid::new(percentiles.iter().map(|&k| RatioPpm(k)).collect(), vec![0]).unwrap();
+        let grid = Grid::new(percentiles.iter().map(|&k| RatioPpm(k)).collect(), vec![Millis::ZERO]).unwrap();
         let setup = Setup::new(RatioPpm(2_000));
         let mut tally = Tally::new(&grid);
         Replay::new(&grid, &setup, &thresholds).unwrap().job(&series, &mut tally);

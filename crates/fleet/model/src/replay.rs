@@ -54,7 +54,7 @@ pub struct Controller {
     /// search that starts here ends at once; it needs no division, and its branches are predicted well.
     starts: [usize; THRESHOLDS_MAX + 1],
     rate_max: RatioPpm,
-    half_life_ms: u64,
+    half_life_ms: Millis,
     spikes: bool,
     bound: bool,
     /// The observations that each percentile needs.
@@ -149,7 +149,7 @@ impl Controller {
         }
         let best = too_many.max(self.first);
         let before = self.fading;
-        let whole = self.fading.fade(&mut self.bests, self.half_life_ms, row.age_ms.0);
+        let whole = self.fading.fade(&mut self.bests, self.half_life_ms.0, row.age_ms.0);
         if self.fading != before {
             self.recount();
         }
@@ -285,7 +285,7 @@ impl Controller {
 pub struct Replay {
     controller: Controller,
     running: Running,
-    warmups_ms: Vec<u64>,
+    warmups: Vec<Millis>,
     /// Index of the first suffix sum without pages younger than the minimum age; the working set is the sum before it,
     /// minus it.
     working_buckets: usize,
@@ -297,7 +297,7 @@ impl Replay {
     pub fn new(grid: &Grid, setup: &Setup, thresholds: &Thresholds) -> Option<Self> {
         let controller = Controller::new(grid, setup, thresholds)?;
         let working_buckets = controller.first + 1;
-        Some(Self { controller, running: Running::new(grid), warmups_ms: grid.warmups_ms().to_vec(), working_buckets })
+        Some(Self { controller, running: Running::new(grid), warmups: grid.warmups().to_vec(), working_buckets })
     }
 
     /// Replays a job and adds its outcome to `tally`.
@@ -333,7 +333,7 @@ impl Replay {
                 tally.add(&mut self.running, spans, warm, &series.compressibility, (row.window_ms, working_set));
             }
             self.controller.step(&row, too_many, allowed);
-            while self.warmups_ms.get(warm).is_some_and(|&warmup_ms| row.age_ms.0 >= warmup_ms) {
+            while self.warmups.get(warm).is_some_and(|&warmup| row.age_ms >= warmup) {
                 warm += 1;
             }
             first_age_ms.get_or_insert(row.age_ms.saturating_sub(row.window_ms));

@@ -132,7 +132,7 @@ impl Tally {
     #[must_use]
     pub fn new(grid: &Grid) -> Self {
         let pairs = grid.pairs();
-        Self { base: Base::default(), warmups: grid.warmups_ms().len(), sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] }
+        Self { base: Base::default(), warmups: grid.warmups().len(), sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] }
     }
 
     /// Adds the outcomes of an entry, by ranges of percentiles, for the first `warm` warm-ups, at least one.
@@ -234,11 +234,10 @@ impl Tally {
                 self.bins[bin] = self.bins[bin].wrapping_add(self.bins[bin + BINS]);
             }
         }
-        let pairs =
-            grid.percentiles().iter().flat_map(|&percentile| grid.warmups_ms().iter().map(move |&warmup_ms| (percentile, warmup_ms)));
+        let pairs = grid.percentiles().iter().flat_map(|&percentile| grid.warmups().iter().map(move |&warmup| (percentile, warmup)));
         pairs
             .zip(self.sums.iter().zip(self.bins.chunks_exact(BINS)))
-            .map(|((percentile, warmup_ms), (&sums, bins))| Total::new(percentile, warmup_ms, self.base, sums, bins))
+            .map(|((percentile, warmup), (&sums, bins))| Total::new(percentile, warmup, self.base, sums, bins))
             .collect()
     }
 }
@@ -248,8 +247,8 @@ impl Tally {
 pub struct Total {
     /// K.
     pub percentile: RatioPpm,
-    /// S, in milliseconds.
-    pub warmup_ms: u64,
+    /// S.
+    pub warmup: Millis,
     /// Sums that do not depend on K and S.
     pub base: Base,
     /// Sums that depend on K and S.
@@ -261,8 +260,8 @@ pub struct Total {
 }
 
 impl Total {
-    fn new(percentile: RatioPpm, warmup_ms: u64, base: Base, sums: Sums, bins: &[u64]) -> Self {
-        Self { percentile, warmup_ms, base, sums, entries_on: bins.iter().fold(0, |sum: u64, &n| sum.wrapping_add(n)), bins: bins.to_vec() }
+    fn new(percentile: RatioPpm, warmup: Millis, base: Base, sums: Sums, bins: &[u64]) -> Self {
+        Self { percentile, warmup, base, sums, entries_on: bins.iter().fold(0, |sum: u64, &n| sum.wrapping_add(n)), bins: bins.to_vec() }
     }
 
     /// Returns the promotion rate (promotions per minute as a share of the working set) at or below which this share of

@@ -38,9 +38,9 @@ use crate::series::{Compressibility, Row, Series};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
     /// `pressure`, with its period in milliseconds.
-    Pressure(pressure::Params, u64),
+    Pressure(pressure::Params, Millis),
     /// `slowdown`, with its period in milliseconds.
-    Slowdown(policy::slowdown::Params, u64),
+    Slowdown(policy::slowdown::Params, Millis),
 }
 
 /// Parameters of the model.
@@ -152,7 +152,7 @@ struct PressureState {
 
 impl PressureState {
     /// Replays one entry. Returns the mean far pages and the accesses to them.
-    fn entry(&mut self, setup: &Setup, params: &pressure::Params, period_ms: u64, row: &Row<'_>) -> (u64, u64) {
+    fn entry(&mut self, setup: &Setup, params: &pressure::Params, period: Millis, row: &Row<'_>) -> (u64, u64) {
         let curve = Curve::of(row);
         let (total, cold) = (pages(row), curve.cold());
         let window = row.window_ms.0;
@@ -160,7 +160,7 @@ impl PressureState {
         let (mut at, mut far_ms, mut returned) = (0, 0u128, 0);
         let latency_us = u32::try_from(setup.latency_ns.div_ceil(1000)).unwrap_or(u32::MAX);
         while at < window {
-            let elapsed = period_ms.clamp(1, window - at);
+            let elapsed = period.0.clamp(1, window - at);
             at += elapsed;
             far_ms += u128::from(self.far) * u128::from(elapsed);
             let share = u128::from(curve.accesses(self.far)) * u128::from(elapsed) + u128::from(self.left_over);
@@ -190,14 +190,14 @@ impl PressureState {
 
 /// Replays one entry under policy `slowdown`. Returns the mean pages in slow memory and the accesses to them. `placed`
 /// is the number of pages placed so far, and is updated.
-fn slowdown_entry(setup: &Setup, params: &policy::slowdown::Params, period_ms: u64, row: &Row<'_>, placed: &mut u64) -> (u64, u64) {
+fn slowdown_entry(setup: &Setup, params: &policy::slowdown::Params, period: Millis, row: &Row<'_>, placed: &mut u64) -> (u64, u64) {
     let curve = Curve::of(row);
     let window_ns = u128::from(row.window_ms.0) * 1_000_000;
     let lost_ns = window_ns * u128::from(params.slowdown.0) / 1_000_000;
     let allowed = u64::try_from(lost_ns / u128::from(setup.latency_ns.max(1))).unwrap_or(u64::MAX);
     let within = curve.pages(allowed);
     // Each period judges a sample of the blocks; the samples of the entry limit what is placed by its end.
-    let periods = row.window_ms.0 / period_ms.max(1);
+    let periods = row.window_ms.0 / period.0.max(1);
     let sampled = params.sample.share_of(pages(row)).saturating_mul(periods);
     let before = (*placed).min(within);
     *placed = before.saturating_add(sampled).min(within);
@@ -282,8 +282,8 @@ impl Account for Waits {
         let (mut first, mut last) = (None, Millis::ZERO);
         for row in series.rows().filter(|row| row.window_ms > Millis::ZERO) {
             let (far, accesses) = match &self.setup.controller {
-                Controller::Pressure(params, period_ms) => pressure_state.entry(&self.setup, params, *period_ms, &row),
-                Controller::Slowdown(params, period_ms) => slowdown_entry(&self.setup, params, *period_ms, &row, &mut placed),
+                Controller::Pressure(params, period) => pressure_state.entry(&self.setup, params, *period, &row),
+                Controller::Slowdown(params, period) => slowdown_entry(&self.setup, params, *period, &row, &mut placed),
             };
             // Incompressible pages are rejected by a compressed pool.
             let far = if self.setup.compressed { series.compressibility.compressible.share_of(far) } else { far };

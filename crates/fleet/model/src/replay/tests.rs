@@ -36,8 +36,14 @@ fn cases() -> impl Strategy<Value = Case> {
         (proptest::collection::vec(entry, 0..80), ks, ss, 0u32..200_000, 0u8..40, compressibility, pool).prop_map(
             move |(entries, ks, ss, rate, minimum, compressibility, (half_life_ms, spikes, bound))| {
                 let thresholds = Thresholds::log_spaced(n).unwrap();
-                let grid = Grid::new(ks.into_iter().map(RatioPpm).collect(), ss).unwrap();
-                let setup = Setup { promotion_rate_max: RatioPpm(rate), minimum_cold_age: Age(minimum), half_life_ms, spikes, bound };
+                let grid = Grid::new(ks.into_iter().map(RatioPpm).collect(), ss.into_iter().map(Millis).collect()).unwrap();
+                let setup = Setup {
+                    promotion_rate_max: RatioPpm(rate),
+                    minimum_cold_age: Age(minimum),
+                    half_life_ms: Millis(half_life_ms),
+                    spikes,
+                    bound,
+                };
                 let mut series = series_of(&thresholds, &entries);
                 series.compressibility =
                     Compressibility { compressible: RatioPpm(compressibility.0), compressed: RatioPpm(compressibility.1) };
@@ -69,10 +75,10 @@ fn folded(thresholds: &Thresholds, first: usize, sums: &[u32]) -> (Thresholds, H
 }
 
 /// Replays the entries of one pair through the controller of the agent.
-fn agent(case: &Case, percentile: RatioPpm, warmup_ms: u64) -> Vec<Step> {
+fn agent(case: &Case, percentile: RatioPpm, warmup: Millis) -> Vec<Step> {
     let first = case.setup.first(&case.thresholds).unwrap();
     let Setup { promotion_rate_max, half_life_ms, spikes, bound, .. } = case.setup;
-    let params = Params { promotion_rate_max, percentile, warmup_ms, half_life_ms, spikes, bound };
+    let params = Params { promotion_rate_max, percentile, warmup_ms: warmup.0, half_life_ms: half_life_ms.0, spikes, bound };
     let mut state = State::default();
     let rows = case.series.rows().map(|row| {
         let (thresholds, cold) = folded(&case.thresholds, first, row.cold);
@@ -128,9 +134,9 @@ proptest! {
         replay.job_observed(&case.series, &mut tally, &mut |_, spans, warm| observed.push((spans.to_vec(), warm)));
         let totals = tally.finish(&case.grid);
         let pairs = case.grid.percentiles().iter().enumerate()
-            .flat_map(|(k, &percentile)| case.grid.warmups_ms().iter().enumerate().map(move |(s, &warmup)| (k, percentile, s, warmup)));
-        for ((k, percentile, s, warmup_ms), total) in pairs.zip(&totals) {
-            let steps = agent(&case, percentile, warmup_ms);
+            .flat_map(|(k, &percentile)| case.grid.warmups().iter().enumerate().map(move |(s, &warmup)| (k, percentile, s, warmup)));
+        for ((k, percentile, s, warmup), total) in pairs.zip(&totals) {
+            let steps = agent(&case, percentile, warmup);
             for (step, (spans, warm)) in steps.iter().zip(&observed) {
                 let threshold = spans.iter().find(|span| span.percentiles.contains(&k)).and_then(|span| case.thresholds.get(span.threshold));
                 prop_assert_eq!(threshold, step.threshold);
@@ -139,7 +145,7 @@ proptest! {
                 prop_assert!(!known || warming == (*warm <= s));
             }
             let (sums, on) = one_by_one(&case, &steps);
-            prop_assert_eq!((total.percentile, total.warmup_ms, total.sums, total.entries_on), (percentile, warmup_ms, sums, on));
+            prop_assert_eq!((total.percentile, total.warmup, total.sums, total.entries_on), (percentile, warmup, sums, on));
         }
     }
 
@@ -172,7 +178,7 @@ fn job(promotions: &[[u32; 3]]) -> Case {
         let widen = |list: &[u32]| list.iter().map(|&n| u64::from(n)).collect::<Vec<_>>();
         series.push(Millis((index as u64 + 1) * 60_000), Millis(u64::from(*window_ms)), &widen(promotions), &widen(cold)).unwrap();
     }
-    let grid = Grid::new(vec![RatioPpm(500_000), RatioPpm::ONE], vec![0, 120_000]).unwrap();
+    let grid = Grid::new(vec![RatioPpm(500_000), RatioPpm::ONE], vec![Millis::ZERO, Millis(120_000)]).unwrap();
     let setup = Setup::new(RatioPpm(2_000));
     Case { thresholds, grid, setup, series }
 }
@@ -185,7 +191,7 @@ fn a_decision_applies_to_the_next_entry() {
     let minute = 60_000u128;
     let check = |index: usize, expected: (u32, u64), stored: u128, promotions: u128, on: u64| {
         let total = &totals[index];
-        assert_eq!((total.percentile, total.warmup_ms), (RatioPpm(expected.0), expected.1));
+        assert_eq!((total.percentile, total.warmup), (RatioPpm(expected.0), Millis(expected.1)));
         assert_eq!((total.sums.stored_page_ms, total.sums.promotions, total.entries_on), (stored * minute, promotions, on));
         assert_eq!(total.sums.pool_page_ms, stored / 5 * minute);
     };

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use policy::thresholds::Thresholds;
 use trace::{JobId, Writer};
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 use super::*;
 use crate::fleet::{By, Model, all, run};
@@ -17,7 +17,7 @@ use crate::traces::job::{ASSUMED, compressibility};
 const SETUPS: [Setup; 1] = [Setup::new(RatioPpm(2_000))];
 
 fn grid() -> Grid {
-    Grid::new(vec![RatioPpm(900_000), RatioPpm(990_000)], vec![0, 3_600_000]).unwrap()
+    Grid::new(vec![RatioPpm(900_000), RatioPpm(990_000)], vec![Millis::ZERO, Millis(3_600_000)]).unwrap()
 }
 
 fn totals(source: &impl Source<Error: std::fmt::Debug>, threads: usize, thresholds: &Thresholds) -> Tally {

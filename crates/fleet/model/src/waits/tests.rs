@@ -14,12 +14,12 @@ fn pressure_setup(stall_target: u32) -> Setup {
         floor: Bytes(0),
         warmup_ms: 0,
     };
-    Setup { controller: Controller::Pressure(params, 6_000), latency_ns: LATENCY_NS, page_bytes: Bytes(4096), compressed: false }
+    Setup { controller: Controller::Pressure(params, Millis(6_000)), latency_ns: LATENCY_NS, page_bytes: Bytes(4096), compressed: false }
 }
 
 fn slowdown_setup(slowdown: u32) -> Setup {
     let params = policy::slowdown::Params { slowdown: RatioPpm(slowdown), latency_ns: 1_000, sample: RatioPpm(50_000) };
-    Setup { controller: Controller::Slowdown(params, 30_000), latency_ns: 1_000, page_bytes: Bytes(4096), compressed: false }
+    Setup { controller: Controller::Slowdown(params, Millis(30_000)), latency_ns: 1_000, page_bytes: Bytes(4096), compressed: false }
 }
 
 /// Returns entries of five minutes, all alike.

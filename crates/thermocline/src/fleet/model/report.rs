@@ -149,7 +149,7 @@ impl Pair {
         let finite = |rate: Option<f64>| rate.filter(|rate| rate.is_finite());
         Self {
             percentile_ratio: total.percentile.as_f64(),
-            warmup_seconds: ratio(u128::from(total.warmup_ms), 1_000),
+            warmup_seconds: ratio(u128::from(total.warmup.0), 1_000),
             stored_bytes: bytes(total.sums.stored_page_ms),
             saved_bytes,
             saved_ratio: total.saved_ratio(),

@@ -10,7 +10,7 @@ use ::model::waits::{Controller, Setup, Waits};
 use anyhow::{Context, Result, bail};
 use config::{Class, Config, Tier};
 use serde::Serialize;
-use units::{Bytes, RatioPpm, millis};
+use units::{Bytes, RatioPpm};
 
 use super::arguments::{self, Modelled};
 use super::read;
@@ -26,7 +26,7 @@ impl ByClass {
         let setup = |class| match arguments.policy {
             Modelled::ColdAge => bail!("cold_age is not judged by the time that far memory costs"),
             Modelled::Pressure => Ok(Setup {
-                controller: Controller::Pressure(config.pressure_for(class), millis(config.pressure.period)),
+                controller: Controller::Pressure(config.pressure_for(class), config.pressure.period.into()),
                 latency_ns: given.context("give --tier-latency, the latency of one promotion, such as 30us from zswap")?,
                 page_bytes,
                 compressed: config.agent.tier != Tier::Swap,
@@ -35,7 +35,7 @@ impl ByClass {
                 let none = "give --tier-latency, or set slow.latency: what one access to slow memory takes, such as 300ns";
                 let latency_ns = given.or_else(|| config.slow.latency_ns()).context(none)?;
                 let params = config.slowdown_for(class, latency_ns);
-                let controller = Controller::Slowdown(params, millis(config.slow.period));
+                let controller = Controller::Slowdown(params, config.slow.period.into());
                 Ok(Setup { controller, latency_ns, page_bytes, compressed: false })
             }
         };
