@@ -17,7 +17,7 @@ use serde::Serialize;
 use store::Store;
 use trace::compact::Compactor;
 use trace::{Basis, Merge};
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 use crate::machine::Machine;
 use crate::measure::{self, Effort};
@@ -94,7 +94,7 @@ impl Source for Held {
 /// Returns a grid of percentiles from 90 % and warm-ups from zero to four hours.
 fn grid(percentiles: u32, warmups: u32) -> Result<Grid> {
     let ks = (0..percentiles).map(|k| RatioPpm(900_000 + k * 100_000 / percentiles.max(1))).collect();
-    let ss = (0..warmups).map(|s| u64::from(s) * 14_400_000 / u64::from(warmups.max(1))).collect();
+    let ss = (0..warmups).map(|s| Millis(u64::from(s) * 14_400_000 / u64::from(warmups.max(1)))).collect();
     Ok(Grid::new(ks, ss)?)
 }
 

@@ -139,7 +139,7 @@ impl Simulation {
     }
 
     fn of_entry(&mut self, row: &Row<'_>) {
-        self.history_ms += u64::from(row.window_ms);
+        self.history_ms += row.window_ms.0;
         let observed_scans = self.scan_ms.map_or(u64::MAX, |scan_ms| self.history_ms / scan_ms.max(1));
         // The first number counts all pages.
         let reached = self.thresholds.as_slice().iter().filter(|age| u64::from(age.0) <= observed_scans).count() + 1;
@@ -151,7 +151,7 @@ impl Simulation {
         let (Ok(cold), Ok(promotions)) = (histogram(row.cold), histogram(row.promotions)) else { return };
         self.period(&Input {
             job_age_ms: self.history_ms,
-            window_ms: u64::from(row.window_ms),
+            window_ms: row.window_ms.0,
             cold,
             resident: cold,
             promotions,
@@ -315,12 +315,12 @@ pub(crate) fn simulate(sources: &Sources<'_>) -> Result<ObjectiveReport> {
     let fleet = Fleet::new(1, concurrent, DAYS, thresholds);
     let name = format!("generated, seed 1, {concurrent} jobs at any time, {DAYS} days, entries of five minutes in place of periods");
     let basis = fleet.basis();
-    let generated = of_source(name, &fleet, Simulation::new(thresholds, Some(basis.scan_period_ms), classes))?;
+    let generated = of_source(name, &fleet, Simulation::new(thresholds, Some(basis.scan_period_ms.0), classes))?;
     let mut recorded = Vec::new();
     if !sources.traces.is_empty() {
         let traces = Traces::open(sources.traces)?;
         let basis = *traces.basis();
-        let simulation = Simulation::new(basis.thresholds, Some(basis.scan_period_ms), classes);
+        let simulation = Simulation::new(basis.thresholds, Some(basis.scan_period_ms.0), classes);
         recorded.push(of_source(format!("traces {:?}", sources.traces), &traces, simulation)?);
     }
     for path in sources.journals {

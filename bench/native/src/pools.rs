@@ -12,6 +12,7 @@ use simulator::run::{Capacity, baseline, simulate};
 use simulator::site::Cluster;
 use simulator::study::{self, ClusterAssignment, Servers};
 use simulator::{Setup, Site};
+use units::RatioPpm;
 use vmtrace::Vm;
 
 use crate::machine::Machine;
@@ -50,7 +51,7 @@ fn cluster(site: &Site) -> Result<Cluster> {
                 arrival,
                 departure: Some(arrival + random.i64(0..2 * LIFE)),
                 cores,
-                memory_bytes: u64::from(cores) * random.u64(1..=8) * pool::SLICE_BYTES,
+                memory_bytes: pool::SLICE.saturating_mul(u64::from(cores) * random.u64(1..=8)),
                 untouched_ratio: Some(random.f64()),
                 slowdown_64ns: Some(random.f64() * 0.12),
                 ..Vm::default()
@@ -58,7 +59,7 @@ fn cluster(site: &Site) -> Result<Cluster> {
         })
         .collect();
     vms.sort_by_key(Vm::order);
-    let clusters = study::clusters(vms, SECONDS, ClusterAssignment::AsTraced, Servers::PeakFillPpm(850_000), site);
+    let clusters = study::clusters(vms, SECONDS, ClusterAssignment::AsTraced, Servers::PeakFill(RatioPpm(850_000)), site);
     clusters.into_iter().next().context("a trace without VMs")
 }
 

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use agent::journal::{self, Record};
 use anyhow::{Context, Result};
-use model::generate::{ENTRY_MS, Fleet};
+use model::generate::{ENTRY, Fleet};
 use model::grid::{Grid, Setup};
 use model::replay::Replay;
 use model::series::Series;
 use model::tally::{Tally, Total};
 use policy::thresholds::Thresholds;
 use serde::Serialize;
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 /// Entries are sums of five control periods by default.
 const SUMMED: NonZero<usize> = NonZero::<usize>::MIN.saturating_add(4);
@@ -68,8 +68,8 @@ struct Both {
 }
 
 impl Both {
-    fn new(setup: &Setup, percentile: RatioPpm, warmup_ms: u64, thresholds: Thresholds) -> Result<Self> {
-        let grid = Grid::new(vec![percentile], vec![warmup_ms])?;
+    fn new(setup: &Setup, percentile: RatioPpm, warmup: Millis, thresholds: Thresholds) -> Result<Self> {
+        let grid = Grid::new(vec![percentile], vec![warmup])?;
         let replay = Replay::new(&grid, setup, &thresholds).context("no threshold is old enough")?;
         let (fine, summed) = (Tally::new(&grid), Tally::new(&grid));
         Ok(Self { grid, replay, thresholds, fine, summed, moments: 0, same: 0, near: 0, lower: 0 })
@@ -97,14 +97,14 @@ impl Both {
         Ok(())
     }
 
-    fn difference(self, source: String, entry_ms: u64) -> Result<Difference> {
+    fn difference(self, source: String, entry: Millis) -> Result<Difference> {
         let one = |tally: Tally| tally.finish(&self.grid).into_iter().next().context("the grid has one pair");
         let (fine, summed) = (one(self.fine)?, one(self.summed)?);
         let share = |count: u64| model::tally::ratio(u128::from(count), u128::from(self.moments));
         Ok(Difference {
             source,
             jobs: fine.base.jobs,
-            entry_seconds: model::tally::ratio(u128::from(entry_ms), 1_000),
+            entry_seconds: model::tally::ratio(u128::from(entry.0), 1_000),
             fine: Outcome::of(&fine),
             summed: Outcome::of(&summed),
             same_threshold_ratio: share(self.same),
@@ -129,8 +129,8 @@ fn of_journal(path: &Path) -> Result<Difference> {
     let jobs = || records.iter().filter_map(|record| if let Record::Job(job) = record { Some(job) } else { None });
     let params = jobs().next().context("the journal has no job")?.params;
     let policy::cold_age::Params { promotion_rate_max, half_life_ms, spikes, bound, .. } = params;
-    let setup = Setup { half_life_ms, spikes, bound, ..Setup::new(promotion_rate_max) };
-    let mut both = Both::new(&setup, params.percentile, params.warmup_ms, thresholds)?;
+    let setup = Setup { half_life_ms: Millis(half_life_ms), spikes, bound, ..Setup::new(promotion_rate_max) };
+    let mut both = Both::new(&setup, params.percentile, Millis(params.warmup_ms), thresholds)?;
     let (mut done, mut periods, mut time_ms) = (Vec::new(), 0, 0);
     for job in jobs() {
         // A restarted agent records its jobs again.
@@ -143,28 +143,25 @@ fn of_journal(path: &Path) -> Result<Difference> {
             let Record::Period(period) = record else { continue };
             if (&period.job, period.id) == (&job.job, job.id) {
                 let input = &period.input;
-                series.push_histograms(input.job_age_ms, u32::try_from(input.window_ms)?, &input.promotions, &input.cold)?;
+                series.push_histograms(Millis(input.job_age_ms), Millis(input.window_ms), &input.promotions, &input.cold)?;
                 periods += 1;
                 time_ms += input.window_ms;
             }
         }
         both.job(&series)?;
     }
-    both.difference(format!("journal {}", path.display()), time_ms / u64::max(periods, 1))
+    both.difference(format!("journal {}", path.display()), Millis(time_ms / u64::max(periods, 1)))
 }
 
 fn generated() -> Result<Difference> {
     let thresholds = Thresholds::log_spaced(32)?;
     let fleet = Fleet::new(1, JOBS, DAYS, thresholds);
-    let mut both = Both::new(&Setup::new(RatioPpm(2_000)), RatioPpm(990_000), 600_000, thresholds)?;
+    let mut both = Both::new(&Setup::new(RatioPpm(2_000)), RatioPpm(990_000), Millis(600_000), thresholds)?;
     let mut series = Series::new(&thresholds);
     for slot in 0..JOBS {
         let mut failed = None;
         fleet.slot(slot, &mut series, &mut |_, series| failed = failed.take().or(both.job(series).err()));
         failed.map_or(Ok(()), Err)?;
     }
-    both.difference(
-        format!("generated, seed 1, {JOBS} jobs at any time, {DAYS} days, entries of five minutes in place of periods"),
-        u64::from(ENTRY_MS),
-    )
+    both.difference(format!("generated, seed 1, {JOBS} jobs at any time, {DAYS} days, entries of five minutes in place of periods"), ENTRY)
 }

@@ -6,6 +6,7 @@ use anyhow::Result;
 use policy::thresholds::Thresholds;
 use trace::compact::{CompactedTrace, Compactor, DayEntries};
 use trace::{Basis, Entry, Figures, JobId, Labels, Trace, Writer};
+use units::{Bytes, Millis, UnixMillis};
 
 use crate::measure::{Bench, Effort, Report};
 
@@ -17,7 +18,7 @@ const ENTRIES: u64 = 576;
 pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let (plain, packed) = (directory.path().join("trace.parquet"), directory.path().join("compacted.parquet"));
-    let basis = Basis { thresholds: Thresholds::log_spaced(32)?, scan_period_ms: 120_000, page_bytes: 4096 };
+    let basis = Basis { thresholds: Thresholds::log_spaced(32)?, scan_period_ms: Millis::seconds(120), page_bytes: Bytes(4096) };
     let (mut writer, mut compactor) = (Writer::create(&plain, basis)?, Compactor::create(&packed, basis)?);
     for entry in fleet(basis.buckets()) {
         writer.push(&entry)?;
@@ -84,13 +85,13 @@ fn fleet(buckets: usize) -> impl Iterator<Item = Entry> {
                     *level = level.saturating_add(random.u64(..=*level / 16 + 1)).saturating_sub(random.u64(..=*level / 16 + 1));
                 }
                 let figures = Figures {
-                    start_unix_ms: 1_795_132_800_000 + at * 300_000,
-                    duration_ms: 300_000,
-                    window_ms: 240_000,
+                    start_unix_ms: UnixMillis(1_795_132_800_000 + at * 300_000),
+                    duration_ms: Millis(300_000),
+                    window_ms: Millis(240_000),
                     periods: 5,
                     far_periods: 5,
-                    job_age_ms: at * 300_000,
-                    memory_bytes: levels.iter().sum::<u64>() * 4096,
+                    job_age_ms: Millis(at * 300_000),
+                    memory_bytes: Bytes(levels.iter().sum::<u64>() * 4096),
                     memory_stall_us: random.u64(..100_000),
                     ..Figures::default()
                 };

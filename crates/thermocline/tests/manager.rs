@@ -80,5 +80,5 @@ fn the_description_in_the_manual_is_the_one_that_is_served() {
 fn the_example_configuration_is_sound() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/pool-manager.toml");
     let settings = manager::settings::Settings::load(&file).unwrap();
-    assert!(settings.tls.is_some() && settings.slice_size == 1 << 30);
+    assert!(settings.tls.is_some() && settings.slice_size == units::Bytes::gib(1));
 }

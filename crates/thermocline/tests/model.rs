@@ -10,6 +10,7 @@ use model::replay::Replay;
 use model::series::Series;
 use model::tally::Tally;
 use serde_json::Value;
+use units::Millis;
 
 fn thermocline(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_thermocline")).args(arguments).env_remove("THERMOCLINE_LOG").output().unwrap()
@@ -208,14 +209,20 @@ fn a_journals_periods_give_the_agents_thresholds() {
         for record in &records {
             let Record::Period(period) = record else { continue };
             if period.id == job.id {
-                let window_ms = u32::try_from(period.input.window_ms).unwrap();
-                series.push_histograms(period.input.job_age_ms, window_ms, &period.input.promotions, &period.input.cold).unwrap();
+                series
+                    .push_histograms(
+                        Millis(period.input.job_age_ms),
+                        Millis(period.input.window_ms),
+                        &period.input.promotions,
+                        &period.input.cold,
+                    )
+                    .unwrap();
                 decided.push((period.step.threshold, period.input.job_age_ms >= job.params.warmup_ms));
             }
         }
-        let grid = Grid::new(vec![job.params.percentile], vec![job.params.warmup_ms]).unwrap();
+        let grid = Grid::new(vec![job.params.percentile], vec![Millis(job.params.warmup_ms)]).unwrap();
         let policy::cold_age::Params { half_life_ms, spikes, bound, .. } = job.params;
-        let setup = Setup { half_life_ms, spikes, bound, ..Setup::new(job.params.promotion_rate_max) };
+        let setup = Setup { half_life_ms: Millis(half_life_ms), spikes, bound, ..Setup::new(job.params.promotion_rate_max) };
         let mut modelled = Vec::new();
         Replay::new(&grid, &setup, &thresholds).unwrap().job_observed(&series, &mut Tally::new(&grid), &mut |_, spans, warm| {
             modelled.push((spans.first().and_then(|span| thresholds.get(span.threshold)), warm > 0));

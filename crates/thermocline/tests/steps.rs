@@ -8,6 +8,7 @@ use policy::thresholds::Thresholds;
 use rollout::assignment::place_ppm;
 use serde_json::Value;
 use trace::{Basis, Entry, Figures, JobId, Labels, Writer};
+use units::{Bytes, Millis, UnixMillis};
 
 const BUNDLE: &str = "schema = 1\nversion = 7\nid = \"k98\"\ncreated = 2026-01-01T00:00:00Z\nexpires = 2226-01-01T00:00:00Z\n\
                       [knobs.cold_age]\npercentile = \"98%\"\n";
@@ -80,7 +81,7 @@ fn published(at: &Path) {
 
 /// Half an hour of forty machines from `from_unix_ms` on: those below a share have bundle 7, and stall for this share of the time.
 fn traced(at: &Path, rollout: &str, from_unix_ms: u64, share_ppm: u32, stall: f64) {
-    let basis = Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: 120_000, page_bytes: 4096 };
+    let basis = Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: Millis::seconds(120), page_bytes: Bytes(4096) };
     for machine in 0..40u64 {
         let name = format!("m{machine:02}");
         let place = place_ppm(rollout, &name);
@@ -90,16 +91,16 @@ fn traced(at: &Path, rollout: &str, from_unix_ms: u64, share_ppm: u32, stall: f6
             let own = 0.01 + 0.0001 * ((machine * 7 + entry * 3) % 11) as f64;
             let stalled = if treated { own + stall } else { own };
             let figures = Figures {
-                start_unix_ms: from_unix_ms + entry * 300_000,
-                duration_ms: 300_000,
+                start_unix_ms: UnixMillis(from_unix_ms + entry * 300_000),
+                duration_ms: Millis(300_000),
                 periods: 5,
-                window_ms: 300_000,
-                working_set_bytes: 10 * 4096,
-                memory_bytes: 20 * 4096,
+                window_ms: Millis(300_000),
+                working_set_bytes: Bytes(10 * 4096),
+                memory_bytes: Bytes(20 * 4096),
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of five minutes")]
                 memory_stall_us: (stalled * 3e8) as u64,
                 bundle_version: if treated { 7 } else { 0 },
-                agent_start_unix_ms: 1,
+                agent_start_unix_ms: UnixMillis(1),
                 ..Figures::default()
             };
             let id = JobId::new("c", &name, "/j", "boot", 1);
@@ -190,7 +191,7 @@ fn generated(at: &Path) {
         for mut entry in read.rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()) {
             let share = if place_ppm("s", &entry.id.machine).0 < 500_000 { 30 } else { 40 };
             let cold: u64 = entry.cold_pages.iter().skip(1).sum();
-            entry.figures.zswap_stored_bytes = cold * 4096 * share / 100;
+            entry.figures.zswap_stored_bytes = Bytes(cold * 4096 * share / 100);
             writer.push(&entry).unwrap();
         }
         writer.finish().unwrap();

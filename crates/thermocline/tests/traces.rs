@@ -7,13 +7,14 @@ use std::process::Command;
 use policy::thresholds::Thresholds;
 use serde_json::Value;
 use trace::{Basis, Entry, Figures, JobId, Labels, Writer};
+use units::{Bytes, Millis, Pages, UnixMillis};
 
 /// The first millisecond of 2026-11-20.
 const DAY: u64 = 1_795_132_800_000;
 
 /// A day of two jobs of a machine, in two files of half a day each.
 fn store(dir: &Path, machine: &str) {
-    let basis = Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: 120_000, page_bytes: 4096 };
+    let basis = Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: Millis::seconds(120), page_bytes: Bytes(4096) };
     for half in 0..2u64 {
         let mut writer = Writer::create(&dir.join(format!("cluster=c/date=2026-11-20/machine={machine}/{half}.parquet")), basis).unwrap();
         for job in ["/idle", "/redis, \"1\""] {
@@ -22,17 +23,17 @@ fn store(dir: &Path, machine: &str) {
                 let words = ["standard", "cold_age", "page_idle", "offload"].map(ToOwned::to_owned);
                 let [class, policy, tracker, decision] = words;
                 let figures = Figures {
-                    start_unix_ms: DAY + at * 300_000,
-                    duration_ms: 300_000,
+                    start_unix_ms: UnixMillis(DAY + at * 300_000),
+                    duration_ms: Millis(300_000),
                     periods: 5,
                     far_periods: 5,
-                    window_ms: 240_000,
-                    working_set_bytes: 1_000 * 4096,
-                    memory_bytes: 3 << 20,
-                    zswap_stored_bytes: 300 * 4096,
-                    zswap_pool_bytes: 100 * 4096,
+                    window_ms: Millis(240_000),
+                    working_set_bytes: Bytes(1_000 * 4096),
+                    memory_bytes: Bytes(3 << 20),
+                    zswap_stored_bytes: Bytes(300 * 4096),
+                    zswap_pool_bytes: Bytes(100 * 4096),
                     // 1 % of the working set each minute, and twice that in the last 6 of 288.
-                    promoted_pages: if at >= 282 { 100 } else { 50 },
+                    promoted_pages: Pages(if at >= 282 { 100 } else { 50 }),
                     memory_stall_us: 3_000_000,
                     ..Figures::default()
                 };

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use policy::thresholds::Thresholds;
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 use crate::fleet::{Account, Label};
 use crate::grid::{Grid, Setup};
@@ -78,30 +78,30 @@ impl Account for Detail {
     fn job(&mut self, label: &Label, series: &Series) {
         let hours = self.hours.entry(label.cluster.clone()).or_default();
         let machine = self.machines.entry((label.cluster.clone(), label.machine.clone())).or_default();
-        let (mut promotions, mut working_set_ms, mut on_ms) = (0u64, 0u128, 0u64);
+        let (mut promotions, mut working_set_ms, mut on) = (0u64, 0u128, Millis::ZERO);
         // The threshold that the last entry decided; it is in effect during this entry.
         let mut threshold: Option<usize> = None;
-        let mut start_ms = None;
+        let mut start = None;
         self.replay.job_observed(series, &mut self.tally, &mut |row, spans, warm| {
             let at_or_above = |index: usize| u64::from(row.cold[index + 1]);
-            let window = u128::from(row.window_ms);
+            let window = u128::from(row.window_ms.0);
             let mut share = Share { stored_page_ms: 0, cold_page_ms: u128::from(at_or_above(0)) * window };
             if let Some(index) = threshold {
                 share.stored_page_ms = u128::from(series.compressibility.compressible.share_of(at_or_above(index))) * window;
                 promotions += u64::from(row.promotions[index + 1]);
                 working_set_ms += u128::from(row.cold[0] - row.cold[1]) * window;
-                on_ms += u64::from(row.window_ms);
+                on += row.window_ms;
             }
-            let end_ms = row.age_ms.saturating_sub(*start_ms.get_or_insert(row.age_ms.saturating_sub(u64::from(row.window_ms))));
+            let end = row.age_ms.saturating_sub(*start.get_or_insert(row.age_ms.saturating_sub(row.window_ms)));
             // An entry belongs to the hour of its middle.
-            let middle_ms = (series.start_unix_ms + end_ms).saturating_sub(u64::from(row.window_ms) / 2);
-            hours.entry(middle_ms / HOUR_MS).or_default().add(share);
+            let middle = series.start_unix_ms + end - Millis(row.window_ms.0 / 2);
+            hours.entry(middle.0 / HOUR_MS).or_default().add(share);
             machine.add(share);
             threshold = spans.first().filter(|_| warm > 0).map(|span| span.threshold);
         });
-        if on_ms > 0 {
-            let working_set = u64::try_from(working_set_ms / u128::from(on_ms)).unwrap_or(u64::MAX);
-            self.jobs[rates::bin(promotions, working_set, on_ms)] += 1;
+        if on > Millis::ZERO {
+            let working_set = u64::try_from(working_set_ms / u128::from(on.0)).unwrap_or(u64::MAX);
+            self.jobs[rates::bin(promotions, working_set, on)] += 1;
         }
     }
 
@@ -132,7 +132,7 @@ mod tests {
     fn the_parts_add_up_to_the_whole() {
         let thresholds = Thresholds::log_spaced(32).unwrap();
         let source = Fleet::new(3, 60, 1, thresholds);
-        let grid = Grid::new(vec![RatioPpm(980_000)], vec![600_000]).unwrap();
+        let grid = Grid::new(vec![RatioPpm(980_000)], vec![Millis(600_000)]).unwrap();
         let setup = Setup::new(RatioPpm(2_000));
         let open = || {
             let model = fleet::Model::new(&grid, &[setup], &thresholds, fleet::By::Fleet).unwrap();
@@ -157,13 +157,13 @@ mod tests {
     #[test]
     fn the_rate_of_a_job_counts_promotions_above_its_threshold() {
         let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
-        let grid = Grid::new(vec![RatioPpm::ONE], vec![0]).unwrap();
+        let grid = Grid::new(vec![RatioPpm::ONE], vec![Millis::ZERO]).unwrap();
         let setup = Setup::new(RatioPpm(2_000));
         let mut series = Series::new(&thresholds);
         // 500 accesses to pages of one to three scans, one to older pages; a working set of 100,000 pages: T is 4
         // scans.
         for entry in 1..=3 {
-            series.push(60_000 * entry, 60_000, &[0u64, 500, 1], &[100_000, 900, 100]).unwrap();
+            series.push(Millis(60_000 * entry), Millis(60_000), &[0u64, 500, 1], &[100_000, 900, 100]).unwrap();
         }
         let mut detail = Detail::new(&grid, &setup, &thresholds).unwrap();
         let label = Label { cluster: "a".to_owned(), machine: "m".to_owned(), class: String::new() };

@@ -56,6 +56,7 @@ pub fn front<'a>(totals: &'a [Total], objective: &Objective) -> Vec<&'a Total> {
 #[cfg(test)]
 mod tests {
     use policy::thresholds::Thresholds;
+    use units::Millis;
 
     use super::*;
     use crate::grid::{Grid, Setup};
@@ -69,9 +70,9 @@ mod tests {
         let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
         let mut series = Series::new(&thresholds);
         for (index, promoted) in accesses.enumerate() {
-            series.push(60_000 * (index as u64 + 1), 60_000, &[0, promoted, 0], &[1_000_000, 900, 100]).unwrap();
+            series.push(Millis(60_000 * (index as u64 + 1)), Millis(60_000), &[0, promoted, 0], &[1_000_000, 900, 100]).unwrap();
         }
-        let grid = Grid::new(percentiles.iter().map(|&k| RatioPpm(k)).collect(), vec![0]).unwrap();
+        let grid = Grid::new(percentiles.iter().map(|&k| RatioPpm(k)).collect(), vec![Millis::ZERO]).unwrap();
         let setup = Setup::new(RatioPpm(2_000));
         let mut tally = Tally::new(&grid);
         Replay::new(&grid, &setup, &thresholds).unwrap().job(&series, &mut tally);

@@ -27,7 +27,7 @@ use std::ops::Range;
 
 use fastrand::Rng;
 use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
-use units::RatioPpm;
+use units::{Millis, RatioPpm, UnixMillis};
 
 pub use self::kinds::{KINDS, Kind};
 use self::life::{ENTRY_MINUTES, Life, Suffixes, Traits};
@@ -38,10 +38,10 @@ use crate::series::{Compressibility, Series};
 
 /// Entries per day.
 pub const ENTRIES_PER_DAY: u32 = 288;
-/// Duration of an entry, in milliseconds.
-pub const ENTRY_MS: u32 = 300_000;
+/// Duration of an entry.
+pub const ENTRY: Millis = Millis::seconds(300);
 /// Start of a generated trace: midnight of Monday, 1 January 2024, UTC.
-pub const START_UNIX_MS: u64 = 1_704_067_200_000;
+pub const START: UnixMillis = UnixMillis(1_704_067_200_000);
 /// Slots per machine, which are read together.
 pub const SLOTS_PER_MACHINE: u64 = 12;
 /// Clusters; (SDFM figure 2) shows ten. Cluster i has 1/i of the size of the first.
@@ -149,7 +149,7 @@ impl Fleet {
     /// Generates one job into `series`.
     fn job(&self, kind: &'static Kind, shift: f64, (begin, end): (u32, u32), before: u64, random: &mut Rng, series: &mut Series) {
         series.clear();
-        series.start_unix_ms = START_UNIX_MS + u64::from(begin) * u64::from(ENTRY_MS);
+        series.start_unix_ms = START + ENTRY.saturating_mul(u64::from(begin));
         let compressible = 1.0 - shifted(kind.incompressible, 0.6 * normal(random));
         let compression = log_normal(random, (kind.compression, 0.30)).clamp(1.2, 6.0);
         series.compressibility = Compressibility { compressible: ppm(compressible), compressed: ppm(1.0 / compression) };
@@ -164,8 +164,8 @@ impl Fleet {
             fold(pages, &cold_suffix, &mut cold[..buckets]);
             // Pages that are touched all the time are found at every scan.
             fold(promoted[0] + (pages - cold_suffix[0]) * ENTRY_MINUTES / life::SCAN_MINUTES, &promoted, &mut promotions[..buckets]);
-            let age_ms = (before + u64::from(entry - begin) + 1) * u64::from(ENTRY_MS);
-            let pushed = series.push(age_ms, ENTRY_MS, &promotions[..buckets], &cold[..buckets]);
+            let age_ms = ENTRY.saturating_mul(before + u64::from(entry - begin) + 1);
+            let pushed = series.push(age_ms, ENTRY, &promotions[..buckets], &cold[..buckets]);
             debug_assert!(pushed.is_ok(), "sizes are below 2^30 pages, and time increases");
         }
     }

@@ -2,7 +2,7 @@
 
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
-use units::{Age, RatioPpm};
+use units::{Age, Millis, RatioPpm};
 
 /// Maximum percentiles, and maximum warm-ups, of a grid.
 pub const AXIS_MAX: usize = 1_000;
@@ -14,7 +14,7 @@ pub const PAIRS_MAX: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
     percentiles: Vec<RatioPpm>,
-    warmups_ms: Vec<u64>,
+    warmups: Vec<Millis>,
 }
 
 /// Reason why parameters do not form a grid.
@@ -32,26 +32,26 @@ pub enum GridError {
 }
 
 impl Grid {
-    /// Creates a grid of these percentiles and warm-ups, in milliseconds. Order and repetition do not matter.
+    /// Creates a grid of these percentiles and warm-ups. Order and repetition do not matter.
     ///
     /// # Errors
     /// [`GridError`] for an empty axis, too many values, or a percentile above 100 %.
-    pub fn new(mut percentiles: Vec<RatioPpm>, mut warmups_ms: Vec<u64>) -> Result<Self, GridError> {
+    pub fn new(mut percentiles: Vec<RatioPpm>, mut warmups: Vec<Millis>) -> Result<Self, GridError> {
         percentiles.sort_unstable();
         percentiles.dedup();
-        warmups_ms.sort_unstable();
-        warmups_ms.dedup();
-        for (count, what) in [(percentiles.len(), "percentiles"), (warmups_ms.len(), "warm-ups")] {
+        warmups.sort_unstable();
+        warmups.dedup();
+        for (count, what) in [(percentiles.len(), "percentiles"), (warmups.len(), "warm-ups")] {
             if !(1..=AXIS_MAX).contains(&count) {
                 return Err(GridError::Count(count, what));
             }
         }
-        if percentiles.len() * warmups_ms.len() > PAIRS_MAX {
-            return Err(GridError::Pairs(percentiles.len() * warmups_ms.len()));
+        if percentiles.len() * warmups.len() > PAIRS_MAX {
+            return Err(GridError::Pairs(percentiles.len() * warmups.len()));
         }
         match percentiles.last() {
             Some(&highest) if highest > RatioPpm::ONE => Err(GridError::Percentile(highest)),
-            _ => Ok(Self { percentiles, warmups_ms }),
+            _ => Ok(Self { percentiles, warmups }),
         }
     }
 
@@ -61,16 +61,16 @@ impl Grid {
         &self.percentiles
     }
 
-    /// Returns the warm-ups in milliseconds, in ascending order.
+    /// Returns the warm-ups in ascending order.
     #[must_use]
-    pub fn warmups_ms(&self) -> &[u64] {
-        &self.warmups_ms
+    pub fn warmups(&self) -> &[Millis] {
+        &self.warmups
     }
 
     /// Returns the number of pairs.
     #[must_use]
     pub fn pairs(&self) -> usize {
-        self.percentiles.len() * self.warmups_ms.len()
+        self.percentiles.len() * self.warmups.len()
     }
 }
 
@@ -82,8 +82,8 @@ pub struct Setup {
     /// Minimum age, in scans, of pages that may leave DRAM; younger pages are the working set. The first threshold of
     /// the traces applies if it is older.
     pub minimum_cold_age: Age,
-    /// Half-life of past best thresholds, in milliseconds; 0 weights all alike.
-    pub half_life_ms: u64,
+    /// Half-life of past best thresholds; zero weights all alike.
+    pub half_life_ms: Millis,
     /// Whether a best threshold above the percentile takes effect at once (the rule for spikes).
     pub spikes: bool,
     /// Whether the threshold is an upper bound also while the history is short.
@@ -94,7 +94,7 @@ impl Setup {
     /// Creates a setup with the minimum age of the traces, equal weights, the rule for spikes and no bound.
     #[must_use]
     pub const fn new(promotion_rate_max: RatioPpm) -> Self {
-        Self { promotion_rate_max, minimum_cold_age: Age(1), half_life_ms: 0, spikes: true, bound: false }
+        Self { promotion_rate_max, minimum_cold_age: Age(1), half_life_ms: Millis::ZERO, spikes: true, bound: false }
     }
 
     /// Returns the index of the first threshold that may be chosen; `None` if no threshold is that old.
@@ -106,7 +106,7 @@ impl Setup {
 
 impl std::fmt::Display for Setup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (age, half_life) = (self.minimum_cold_age.0, self.half_life_ms);
+        let (age, half_life) = (self.minimum_cold_age.0, self.half_life_ms.0);
         let Self { promotion_rate_max, spikes, bound, .. } = self;
         write!(f, "P {promotion_rate_max}, minimum age {age} scans, half-life {half_life} ms, spikes {spikes}, bound {bound}")
     }
@@ -120,7 +120,7 @@ mod tests {
     fn axes_are_sorted_and_checked() {
         let ppm = |list: &[u32]| list.iter().map(|&k| RatioPpm(k)).collect::<Vec<_>>();
         let check = |ks: &[u32], ss: &[u64], expected: Result<usize, GridError>| {
-            assert_eq!(Grid::new(ppm(ks), ss.to_vec()).map(|grid| grid.pairs()), expected);
+            assert_eq!(Grid::new(ppm(ks), ss.iter().copied().map(Millis).collect()).map(|grid| grid.pairs()), expected);
         };
         check(&[990_000, 900_000, 990_000], &[600, 0], Ok(4));
         check(&[], &[0], Err(GridError::Count(0, "percentiles")));
@@ -128,8 +128,8 @@ mod tests {
         check(&[1_000_001], &[0], Err(GridError::Percentile(RatioPpm(1_000_001))));
         let many: Vec<u32> = (0..1_000).collect();
         check(&many, &(0..11).collect::<Vec<_>>(), Err(GridError::Pairs(11_000)));
-        let grid = Grid::new(ppm(&[990_000, 900_000]), vec![600, 0]).unwrap();
-        assert_eq!((grid.percentiles(), grid.warmups_ms()), (&ppm(&[900_000, 990_000])[..], &[0, 600][..]));
+        let grid = Grid::new(ppm(&[990_000, 900_000]), vec![Millis(600), Millis::ZERO]).unwrap();
+        assert_eq!((grid.percentiles(), grid.warmups()), (&ppm(&[900_000, 990_000])[..], &[Millis::ZERO, Millis(600)][..]));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use store::FileError;
 use trace::Basis;
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 use crate::coverage::{Conflict, Coverage};
 use crate::fleet::{self, By, GROUPS_MAX, Groups, Model};
@@ -33,7 +33,7 @@ pub struct Setting {
     /// Whether the fleet is generated.
     pub generated: bool,
     percentiles: Vec<RatioPpm>,
-    warmups_ms: Vec<u64>,
+    warmups_ms: Vec<Millis>,
     /// Each group has one tally per setup.
     pub setups: Vec<Setup>,
     /// How jobs are grouped.
@@ -46,7 +46,7 @@ impl Setting {
     /// Creates the setting of a replay over `grid`.
     #[must_use]
     pub fn new(basis: Basis, generated: bool, grid: &Grid, setups: Vec<Setup>, by: By, survey: bool) -> Self {
-        let (percentiles, warmups_ms) = (grid.percentiles().to_vec(), grid.warmups_ms().to_vec());
+        let (percentiles, warmups_ms) = (grid.percentiles().to_vec(), grid.warmups().to_vec());
         Self { basis, generated, percentiles, warmups_ms, setups, by, survey }
     }
 
@@ -73,9 +73,9 @@ impl Setting {
         [
             ("generated", self.generated.to_string()),
             ("thresholds, in scans", list(&ages)),
-            ("scan period and page size", format!("{} ms, {} bytes", basis.scan_period_ms, basis.page_bytes)),
+            ("scan period and page size", format!("{} ms, {} bytes", basis.scan_period_ms.0, basis.page_bytes.0)),
             ("percentiles", list(&self.percentiles)),
-            ("warm-ups, in milliseconds", list(&self.warmups_ms)),
+            ("warm-ups, in milliseconds", list(&self.warmups_ms.iter().map(|warmup| warmup.0).collect::<Vec<_>>())),
             ("limits", self.setups.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
             ("grouped by", format!("{:?}", self.by).to_lowercase()),
             ("a survey", self.survey.to_string()),
@@ -224,7 +224,7 @@ impl Partial {
         let Ok(grid) = self.setting.grid() else { return false };
         let setups = self.setting.setups.len();
         // A grid sorts its axes and removes repetitions: the sums of other axes would be at other positions.
-        let in_order = grid.percentiles() == self.setting.percentiles && grid.warmups_ms() == self.setting.warmups_ms;
+        let in_order = grid.percentiles() == self.setting.percentiles && grid.warmups() == self.setting.warmups_ms;
         let groups = setups > 0 && self.groups.len() <= GROUPS_MAX && self.groups.values().all(|tallies| tallies.len() == setups);
         let tallies = || self.groups.values().flatten().all(|tally| tally.is_sound(&grid));
         let survey = self.setting.survey == self.survey.is_some() && self.survey.as_ref().is_none_or(Survey::is_sound);

@@ -4,7 +4,7 @@
 //! A bin is narrow (1/128 of its octave, at most 0.8 %), and a percentile is reported as the upper edge of its bin: a
 //! limit that holds for the reported value holds for every rate in the bin.
 
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 /// Leading bits of a rate's mantissa that select its bin.
 const MANTISSA_BITS: u32 = 7;
@@ -20,16 +20,16 @@ const OCTAVES: usize = 20;
 /// Number of bins: one below the octaves, those of the octaves, one above.
 pub const BINS: usize = (OCTAVES << MANTISSA_BITS) + 2;
 
-/// Returns the bin of `promotions` in `window_ms`, as a share of a working set, per minute.
+/// Returns the bin of `promotions` in `window`, as a share of a working set, per minute.
 ///
 /// Both products are exact in an `f64` below 2^53; one division follows, which IEEE 754 rounds the same way everywhere.
 /// All machines therefore find the same bin. Promotions without a working set are in the highest bin.
 #[must_use]
 #[inline]
-pub fn bin(promotions: u64, working_set: u64, window_ms: u64) -> usize {
+pub fn bin(promotions: u64, working_set: u64, window: Millis) -> usize {
     // Without a branch, because the processor predicts poorly whether a rate is zero. An empty working set counts as
     // one page for one millisecond; any promotion then exceeds the lower edge of the highest bin.
-    let page_ms = working_set.saturating_mul(window_ms).max(1);
+    let page_ms = working_set.saturating_mul(window.0).max(1);
     #[expect(clippy::cast_precision_loss, reason = "exact below 2^53, and rounded alike everywhere above")]
     let rate = promotions.saturating_mul(60_000) as f64 / page_ms as f64;
     // A rate on an edge belongs to the bin below the edge: hence the subtraction of one. Rates below the lowest edge
@@ -66,7 +66,8 @@ mod tests {
     #[test]
     fn a_rate_on_an_edge_belongs_to_the_bin_below() {
         // One promotion per minute out of so many pages.
-        let check = |promotions, pages, expected: usize| assert_eq!(bin(promotions, pages, 60_000), expected, "{promotions} of {pages}");
+        let check =
+            |promotions, pages, expected: usize| assert_eq!(bin(promotions, pages, Millis(60_000)), expected, "{promotions} of {pages}");
         check(0, 0, 0);
         check(1, 1 << 20, 0);
         check(1, (1 << 20) - 1, 1);
@@ -95,7 +96,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_rate_lies_between_its_bins_edges(promotions in 1u64..1 << 36, pages in 1u64..1 << 34, window_ms in 1u64..1 << 18) {
-            let index = bin(promotions, pages, window_ms);
+            let index = bin(promotions, pages, Millis(window_ms));
             let (promotions, denominator) = (u128::from(promotions) * 60_000, u128::from(pages) * u128::from(window_ms));
             // Edges are multiples of 2^-27, from 2^-20 to 1.
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole numbers up to 2^27")]

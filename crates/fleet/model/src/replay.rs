@@ -31,7 +31,7 @@ use std::ops::Range;
 use policy::cold_age::early::Observation;
 use policy::cold_age::{self, Early, Fading, observations_needed};
 use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
-use units::{Pages, RatioPpm};
+use units::{Millis, Pages, RatioPpm};
 
 use crate::grid::{Grid, Setup};
 use crate::series::{Row, Series};
@@ -54,7 +54,7 @@ pub struct Controller {
     /// search that starts here ends at once; it needs no division, and its branches are predicted well.
     starts: [usize; THRESHOLDS_MAX + 1],
     rate_max: RatioPpm,
-    half_life_ms: u64,
+    half_life_ms: Millis,
     spikes: bool,
     bound: bool,
     /// The observations that each percentile needs.
@@ -137,19 +137,19 @@ impl Controller {
     /// Returns the promotions that the objective allows for an entry.
     #[inline]
     fn allowed(&self, working_set: u64, row: &Row<'_>) -> u64 {
-        cold_age::promotions_allowed(self.rate_max, Pages(working_set), u64::from(row.window_ms)).0
+        cold_age::promotions_allowed(self.rate_max, Pages(working_set), row.window_ms.0).0
     }
 
     /// Adds one entry. `too_many` is the number of thresholds that exceeded the objective in it, which is `allowed`.
     #[inline]
     fn step(&mut self, row: &Row<'_>, too_many: usize, allowed: u64) {
         self.spans.clear();
-        if row.window_ms == 0 {
+        if row.window_ms == Millis::ZERO {
             return;
         }
         let best = too_many.max(self.first);
         let before = self.fading;
-        let whole = self.fading.fade(&mut self.bests, self.half_life_ms, row.age_ms);
+        let whole = self.fading.fade(&mut self.bests, self.half_life_ms.0, row.age_ms.0);
         if self.fading != before {
             self.recount();
         }
@@ -172,7 +172,7 @@ impl Controller {
     /// Adds the entry to a young history, and raises the thresholds that need a margin.
     fn leave_margins(&mut self, row: &Row<'_>, allowed: u64) {
         let Some(early) = &mut self.early else { return };
-        let observation = Observation { job_age_ms: row.age_ms, window_ms: u64::from(row.window_ms), allowed, sample: None, periods: 1 };
+        let observation = Observation { job_age_ms: row.age_ms.0, window_ms: row.window_ms.0, allowed, sample: None, periods: 1 };
         early.observe(
             &observation,
             row.promotions[1..].iter().zip(&row.cold[1..]).map(|(&promotions, &cold)| (promotions.into(), cold > 0)),
@@ -285,7 +285,7 @@ impl Controller {
 pub struct Replay {
     controller: Controller,
     running: Running,
-    warmups_ms: Vec<u64>,
+    warmups: Vec<Millis>,
     /// Index of the first suffix sum without pages younger than the minimum age; the working set is the sum before it,
     /// minus it.
     working_buckets: usize,
@@ -297,7 +297,7 @@ impl Replay {
     pub fn new(grid: &Grid, setup: &Setup, thresholds: &Thresholds) -> Option<Self> {
         let controller = Controller::new(grid, setup, thresholds)?;
         let working_buckets = controller.first + 1;
-        Some(Self { controller, running: Running::new(grid), warmups_ms: grid.warmups_ms().to_vec(), working_buckets })
+        Some(Self { controller, running: Running::new(grid), warmups: grid.warmups().to_vec(), working_buckets })
     }
 
     /// Replays a job and adds its outcome to `tally`.
@@ -316,16 +316,16 @@ impl Replay {
         let (mut used_page_ms, mut cold_page_ms, mut cold_accesses) = (0u128, 0u128, 0u128);
         // The number of warm-ups that had passed at the last decision.
         let mut warm = 0;
-        let (mut first_age_ms, mut last_age_ms) = (None, 0);
+        let (mut first_age_ms, mut last_age_ms) = (None, Millis::ZERO);
         for row in series.rows() {
             let working_set = u64::from(row.cold[0] - row.cold[self.working_buckets]);
             let allowed = self.controller.allowed(working_set, &row);
             let too_many = too_many(&row, allowed);
-            let window = u128::from(row.window_ms);
+            let window = u128::from(row.window_ms.0);
             used_page_ms += u128::from(row.cold[0]) * window;
             cold_page_ms += u128::from(row.cold[1]) * window;
             cold_accesses += u128::from(row.promotions[1]);
-            if warm > 0 && row.window_ms > 0 {
+            if warm > 0 && row.window_ms > Millis::ZERO {
                 let spans = self.controller.spans.iter().map(|Span { percentiles, threshold }| {
                     let (cold, promotions) = (row.cold[threshold + 1].into(), row.promotions[threshold + 1].into());
                     (percentiles.clone(), Outcome { cold, promotions })
@@ -333,15 +333,15 @@ impl Replay {
                 tally.add(&mut self.running, spans, warm, &series.compressibility, (row.window_ms, working_set));
             }
             self.controller.step(&row, too_many, allowed);
-            while self.warmups_ms.get(warm).is_some_and(|&warmup_ms| row.age_ms >= warmup_ms) {
+            while self.warmups.get(warm).is_some_and(|&warmup| row.age_ms >= warmup) {
                 warm += 1;
             }
-            first_age_ms.get_or_insert(row.age_ms.saturating_sub(u64::from(row.window_ms)));
+            first_age_ms.get_or_insert(row.age_ms.saturating_sub(row.window_ms));
             last_age_ms = row.age_ms;
             observe(&row, &self.controller.spans, warm);
         }
         tally.settle(&mut self.running);
-        let lasted_ms = last_age_ms - first_age_ms.unwrap_or(last_age_ms);
+        let lasted = last_age_ms.saturating_sub(first_age_ms.unwrap_or(last_age_ms));
         tally.base.merge(&crate::tally::Base {
             jobs: 1,
             jobs_assumed: u64::from(series.assumed),
@@ -350,7 +350,7 @@ impl Replay {
             cold_page_ms,
             cold_accesses,
             start_unix_ms: series.start_unix_ms,
-            end_unix_ms: series.start_unix_ms.saturating_add(lasted_ms),
+            end_unix_ms: series.start_unix_ms + lasted,
         });
     }
 }

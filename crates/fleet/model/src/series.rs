@@ -4,7 +4,7 @@ use std::num::NonZero;
 
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
-use units::RatioPpm;
+use units::{Millis, RatioPpm, UnixMillis};
 
 /// Longest window of an entry, in milliseconds: 24 days. Longer windows are clamped to it.
 pub(crate) const WINDOW_MS_MAX: u32 = i32::MAX.cast_unsigned();
@@ -33,12 +33,12 @@ pub enum RowError {
     #[error("{0} pages in one histogram; the model counts up to 4294967295 of them (16 TiB of 4 KiB pages)")]
     Count(u64),
     /// Time does not increase.
-    #[error("an entry that ends at a job age of {now_ms} ms after one that ends at {last_ms} ms; entries must be sorted by time")]
+    #[error("an entry that ends at a job age of {} ms after one that ends at {} ms; entries must be sorted by time", .now.0, .last.0)]
     Order {
-        /// Age of the job at the end of the row, in milliseconds.
-        now_ms: u64,
-        /// Age of the job at the end of the row before it, in milliseconds.
-        last_ms: u64,
+        /// Age of the job at the end of the row.
+        now: Millis,
+        /// Age of the job at the end of the row before it.
+        last: Millis,
     },
     /// Suffix sums increase.
     #[error("a histogram with more pages above an age than above a younger age")]
@@ -53,8 +53,8 @@ pub enum RowError {
 pub struct Series {
     /// Buckets of a histogram: one more than thresholds.
     buckets: usize,
-    /// Start of the first entry, in milliseconds of Unix time.
-    pub start_unix_ms: u64,
+    /// Start of the first entry.
+    pub start_unix_ms: UnixMillis,
     /// How its memory compresses.
     pub compressibility: Compressibility,
     /// Whether the compressibility is assumed, because no page of the job was ever compressed.
@@ -68,10 +68,10 @@ pub struct Series {
 /// threshold i. No number is greater than the one before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
-    /// Age of the job at the end of the entry, in milliseconds.
-    pub age_ms: u64,
-    /// Duration of the entry, in milliseconds.
-    pub window_ms: u32,
+    /// Age of the job at the end of the entry.
+    pub age_ms: Millis,
+    /// Duration of the entry.
+    pub window_ms: Millis,
     /// Accesses in the window, by the minimum age of the page at the access.
     pub promotions: &'a [u32],
     /// Pages at the end of the entry, resident and far, by minimum age.
@@ -90,7 +90,7 @@ impl Series {
     pub fn new(thresholds: &Thresholds) -> Self {
         let compressibility = Compressibility { compressible: RatioPpm::ONE, compressed: RatioPpm(333_333) };
         let (ages_ms, windows_ms, sums) = (Vec::new(), Vec::new(), Vec::new());
-        Self { buckets: thresholds.len() + 1, start_unix_ms: 0, compressibility, assumed: false, ages_ms, windows_ms, sums }
+        Self { buckets: thresholds.len() + 1, start_unix_ms: UnixMillis::EPOCH, compressibility, assumed: false, ages_ms, windows_ms, sums }
     }
 
     /// Removes the entries and keeps the allocated memory for the next job.
@@ -104,7 +104,7 @@ impl Series {
     ///
     /// # Errors
     /// [`RowError`]; the series is then unchanged.
-    pub fn push<T: Copy + Into<u64>>(&mut self, age_ms: u64, window_ms: u32, promotions: &[T], cold: &[T]) -> Result<(), RowError> {
+    pub fn push<T: Copy + Into<u64>>(&mut self, age_ms: Millis, window_ms: Millis, promotions: &[T], cold: &[T]) -> Result<(), RowError> {
         self.check(age_ms, [promotions.len(), cold.len()])?;
         let begin = self.sums.len();
         self.sums.resize(begin + 2 * self.buckets, 0);
@@ -127,8 +127,7 @@ impl Series {
             let sum = |counts: &[T]| counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count.into()));
             return Err(RowError::Count(sum(promotions).max(sum(cold))));
         }
-        self.ages_ms.push(age_ms);
-        self.windows_ms.push(window_ms.min(WINDOW_MS_MAX));
+        self.push_times(age_ms, window_ms);
         Ok(())
     }
 
@@ -136,15 +135,14 @@ impl Series {
     ///
     /// # Errors
     /// [`RowError`]; the series is then unchanged.
-    pub fn push_sums(&mut self, age_ms: u64, window_ms: u32, sums: &[u32]) -> Result<(), RowError> {
+    pub fn push_sums(&mut self, age_ms: Millis, window_ms: Millis, sums: &[u32]) -> Result<(), RowError> {
         self.check(age_ms, [sums.len() / 2, sums.len().div_ceil(2)])?;
         let (cold, promotions) = sums.split_at(self.buckets);
         if rises(cold) || rises(promotions) {
             return Err(RowError::Rising);
         }
         self.sums.extend_from_slice(sums);
-        self.ages_ms.push(age_ms);
-        self.windows_ms.push(window_ms.min(WINDOW_MS_MAX));
+        self.push_times(age_ms, window_ms);
         Ok(())
     }
 
@@ -152,21 +150,25 @@ impl Series {
     ///
     /// # Errors
     /// Those of [`Series::push`].
-    pub fn push_row(&mut self, age_ms: u64, row: &Row<'_>) -> Result<(), RowError> {
+    pub fn push_row(&mut self, age_ms: Millis, row: &Row<'_>) -> Result<(), RowError> {
         self.check(age_ms, [row.promotions.len(), row.cold.len()])?;
         self.sums.extend_from_slice(row.cold);
         self.sums.extend_from_slice(row.promotions);
-        self.ages_ms.push(age_ms);
-        self.windows_ms.push(row.window_ms);
+        self.push_times(age_ms, row.window_ms);
         Ok(())
     }
 
-    fn check(&self, age_ms: u64, lengths: [usize; 2]) -> Result<(), RowError> {
+    fn push_times(&mut self, age_ms: Millis, window_ms: Millis) {
+        self.ages_ms.push(age_ms.0);
+        self.windows_ms.push(u32::try_from(window_ms.0).unwrap_or(WINDOW_MS_MAX).min(WINDOW_MS_MAX));
+    }
+
+    fn check(&self, age_ms: Millis, lengths: [usize; 2]) -> Result<(), RowError> {
         if let Some(found) = lengths.into_iter().find(|&found| found != self.buckets) {
             return Err(RowError::Buckets { found, expected: self.buckets });
         }
         match self.ages_ms.last() {
-            Some(&last_ms) if last_ms >= age_ms => Err(RowError::Order { now_ms: age_ms, last_ms }),
+            Some(&last) if last >= age_ms.0 => Err(RowError::Order { now: age_ms, last: Millis(last) }),
             _ => Ok(()),
         }
     }
@@ -175,7 +177,7 @@ impl Series {
     ///
     /// # Errors
     /// Those of [`Series::push`].
-    pub fn push_histograms(&mut self, age_ms: u64, window_ms: u32, promotions: &Histogram, cold: &Histogram) -> Result<(), RowError> {
+    pub fn push_histograms(&mut self, age_ms: Millis, window_ms: Millis, promotions: &Histogram, cold: &Histogram) -> Result<(), RowError> {
         self.push(age_ms, window_ms, promotions.buckets(), cold.buckets())
     }
 
@@ -196,8 +198,8 @@ impl Series {
                 sums
             };
             let cold: Vec<u64> = sum(|row| row.cold).into_iter().map(|pages| pages / rows.len() as u64).collect();
-            let window_ms = rows.iter().fold(0u32, |sum, row| sum.saturating_add(row.window_ms));
-            summed.push(rows.last().map_or(0, |row| row.age_ms), window_ms, &sum(|row| row.promotions), &cold)?;
+            let window_ms = rows.iter().fold(Millis::ZERO, |sum, row| sum + row.window_ms);
+            summed.push(rows.last().map_or(Millis::ZERO, |row| row.age_ms), window_ms, &sum(|row| row.promotions), &cold)?;
             Ok(summed)
         })
     }
@@ -225,7 +227,7 @@ impl Series {
         let times = self.ages_ms.iter().zip(&self.windows_ms);
         times.zip(self.sums.chunks_exact(2 * self.buckets)).map(|((&age_ms, &window_ms), sums)| {
             let (cold, promotions) = sums.split_at(self.buckets);
-            Row { age_ms, window_ms, promotions, cold }
+            Row { age_ms: Millis(age_ms), window_ms: Millis(u64::from(window_ms)), promotions, cold }
         })
     }
 
@@ -260,34 +262,35 @@ mod tests {
     fn rows_are_checked_and_returned() {
         let thresholds = Thresholds::try_from(vec![1, 4]).unwrap();
         let mut series = Series::new(&thresholds);
-        let mut check =
-            |age_ms, promotions: &[u64], cold: &[u64], expected| assert_eq!(series.push(age_ms, 1_000, promotions, cold), expected);
+        let mut check = |age_ms, promotions: &[u64], cold: &[u64], expected| {
+            assert_eq!(series.push(Millis(age_ms), Millis(1_000), promotions, cold), expected)
+        };
         check(1_000, &[1, 2, 3], &[4, 5, 6], Ok(()));
         check(2_000, &[1, 2], &[4, 5, 6], Err(RowError::Buckets { found: 2, expected: 3 }));
         check(2_000, &[1, 2, 3], &[4, 5, (1 << 32) - 9], Err(RowError::Count(1 << 32)));
         check(2_000, &[1, u64::MAX, 3], &[4, 5, 6], Err(RowError::Count(u64::MAX)));
-        check(1_000, &[1, 2, 3], &[4, 5, 6], Err(RowError::Order { now_ms: 1_000, last_ms: 1_000 }));
+        check(1_000, &[1, 2, 3], &[4, 5, 6], Err(RowError::Order { now: Millis(1_000), last: Millis(1_000) }));
         check(2_000, &[7, 8, 9], &[0, 1, u64::from(u32::MAX) - 1], Ok(()));
-        let rows: Vec<_> = series.rows().map(|row| (row.age_ms, row.promotions.to_vec(), row.cold.to_vec())).collect();
+        let rows: Vec<_> = series.rows().map(|row| (row.age_ms.0, row.promotions.to_vec(), row.cold.to_vec())).collect();
         assert_eq!(rows, [(1_000, vec![6, 5, 3], vec![15, 11, 6]), (2_000, vec![24, 17, 9], vec![u32::MAX, u32::MAX, u32::MAX - 1])]);
         assert_eq!(buckets(&rows[1].2).collect::<Vec<_>>(), [0, 1, u32::MAX - 1]);
         let summed = series.summed(NonZero::new(2).unwrap()).unwrap();
-        let rows: Vec<_> = summed.rows().map(|row| (row.age_ms, row.window_ms, row.promotions.to_vec(), row.cold.to_vec())).collect();
+        let rows: Vec<_> = summed.rows().map(|row| (row.age_ms.0, row.window_ms.0, row.promotions.to_vec(), row.cold.to_vec())).collect();
         let half = u32::MAX / 2;
         assert_eq!(rows, [(2_000, 2_000, vec![30, 22, 12], vec![half + 8, half + 6, half + 3])]);
         // The remaining rows form a shorter entry.
         assert_eq!(series.summed(NonZero::new(3).unwrap()).unwrap().sums(), summed.sums());
         assert_eq!(series.summed(NonZero::<usize>::MIN).unwrap().sums(), series.sums());
         let mut same = Series::new(&thresholds);
-        let mut check = |age_ms, sums: &[u32], expected| assert_eq!(same.push_sums(age_ms, 1_000, sums), expected);
+        let mut check = |age_ms, sums: &[u32], expected| assert_eq!(same.push_sums(Millis(age_ms), Millis(1_000), sums), expected);
         check(1_000, &[15, 11, 6, 6, 5, 3], Ok(()));
         check(2_000, &[15, 11, 6, 6, 5], Err(RowError::Buckets { found: 2, expected: 3 }));
-        check(1_000, &[15, 11, 6, 6, 5, 3], Err(RowError::Order { now_ms: 1_000, last_ms: 1_000 }));
+        check(1_000, &[15, 11, 6, 6, 5, 3], Err(RowError::Order { now: Millis(1_000), last: Millis(1_000) }));
         check(2_000, &[15, 11, 12, 6, 5, 3], Err(RowError::Rising));
         check(2_000, &[15, 11, 6, 6, 5, u32::MAX], Err(RowError::Rising));
         check(2_000, &[u32::MAX, u32::MAX, u32::MAX - 1, 24, 17, 9], Ok(()));
         assert_eq!(same.sums(), series.sums());
         series.clear();
-        assert!(series.is_empty() && series.push(1, 1, &[0u32; 3], &[0; 3]).is_ok());
+        assert!(series.is_empty() && series.push(Millis(1), Millis(1), &[0u32; 3], &[0; 3]).is_ok());
     }
 }

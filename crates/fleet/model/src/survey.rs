@@ -52,7 +52,7 @@ impl Curve {
     fn of(series: &Series) -> Self {
         let mut curve = Self::default();
         for row in series.rows() {
-            let window = u128::from(row.window_ms);
+            let window = u128::from(row.window_ms.0);
             for (sum, &cold) in curve.cold_page_ms.iter_mut().zip(&row.cold[1..]) {
                 *sum += u128::from(cold) * window;
             }
@@ -213,6 +213,8 @@ impl Account for Survey {
 
 #[cfg(test)]
 mod tests {
+    use units::Millis;
+
     use super::*;
     use crate::series::Compressibility;
 
@@ -221,7 +223,7 @@ mod tests {
         let mut series = Series::new(&Thresholds::try_from(vec![1, 4]).unwrap());
         series.compressibility = compressibility;
         for (index, cold) in cold.iter().enumerate() {
-            series.push(60_000 * (index as u64 + 1), 60_000, &[5, 30, 12], cold).unwrap();
+            series.push(Millis(60_000 * (index as u64 + 1)), Millis(60_000), &[5, 30, 12], cold).unwrap();
         }
         series
     }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use units::RatioPpm;
+use units::{Millis, RatioPpm, UnixMillis};
 
 use crate::grid::Grid;
 use crate::rates::{self, BINS};
@@ -39,10 +39,10 @@ pub struct Base {
     pub cold_page_ms: u128,
     /// Accesses to such pages.
     pub cold_accesses: u128,
-    /// Start of the first entry, in milliseconds of Unix time; 0 without entries.
-    pub start_unix_ms: u64,
-    /// End of the last entry, in milliseconds of Unix time.
-    pub end_unix_ms: u64,
+    /// Start of the first entry; [`UnixMillis::EPOCH`] without entries.
+    pub start_unix_ms: UnixMillis,
+    /// End of the last entry.
+    pub end_unix_ms: UnixMillis,
 }
 
 impl Base {
@@ -62,8 +62,8 @@ impl Base {
 
     /// Returns the time from the start of the first entry to the end of the last one.
     #[must_use]
-    pub fn span_ms(&self) -> u64 {
-        self.end_unix_ms.saturating_sub(self.start_unix_ms)
+    pub fn span(&self) -> Millis {
+        self.end_unix_ms.since(self.start_unix_ms)
     }
 }
 
@@ -132,7 +132,7 @@ impl Tally {
     #[must_use]
     pub fn new(grid: &Grid) -> Self {
         let pairs = grid.pairs();
-        Self { base: Base::default(), warmups: grid.warmups_ms().len(), sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] }
+        Self { base: Base::default(), warmups: grid.warmups().len(), sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] }
     }
 
     /// Adds the outcomes of an entry, by ranges of percentiles, for the first `warm` warm-ups, at least one.
@@ -146,14 +146,14 @@ impl Tally {
         ranges: impl Iterator<Item = (Range<usize>, Outcome)>,
         warm: usize,
         compressibility: &Compressibility,
-        (window_ms, working_set): (u32, u64),
+        (window_ms, working_set): (Millis, u64),
     ) {
-        if running.warm != warm || running.window_ms + u64::from(window_ms) > u64::from(WINDOW_MS_MAX) {
+        let window = window_ms.0;
+        if running.warm != warm || running.window_ms + window > u64::from(WINDOW_MS_MAX) {
             self.settle(running);
             running.warm = warm;
         }
-        running.window_ms += u64::from(window_ms);
-        let window = u64::from(window_ms);
+        running.window_ms += window;
         // Sums and bin of the range before.
         let mut above = ([0; 3], None);
         let mut begin = 0;
@@ -161,7 +161,7 @@ impl Tally {
             let stored = compressibility.compressible.share_of(outcome.cold);
             let pool = compressibility.compressed.share_of(stored);
             let sums = [stored.wrapping_mul(window), pool.wrapping_mul(window), outcome.promotions];
-            let bin = rates::bin(outcome.promotions, working_set, window);
+            let bin = rates::bin(outcome.promotions, working_set, window_ms);
             running.change(percentiles.end, above.0, sums);
             if above.1 != Some(bin) {
                 if let Some(before) = above.1 {
@@ -234,11 +234,10 @@ impl Tally {
                 self.bins[bin] = self.bins[bin].wrapping_add(self.bins[bin + BINS]);
             }
         }
-        let pairs =
-            grid.percentiles().iter().flat_map(|&percentile| grid.warmups_ms().iter().map(move |&warmup_ms| (percentile, warmup_ms)));
+        let pairs = grid.percentiles().iter().flat_map(|&percentile| grid.warmups().iter().map(move |&warmup| (percentile, warmup)));
         pairs
             .zip(self.sums.iter().zip(self.bins.chunks_exact(BINS)))
-            .map(|((percentile, warmup_ms), (&sums, bins))| Total::new(percentile, warmup_ms, self.base, sums, bins))
+            .map(|((percentile, warmup), (&sums, bins))| Total::new(percentile, warmup, self.base, sums, bins))
             .collect()
     }
 }
@@ -248,8 +247,8 @@ impl Tally {
 pub struct Total {
     /// K.
     pub percentile: RatioPpm,
-    /// S, in milliseconds.
-    pub warmup_ms: u64,
+    /// S.
+    pub warmup: Millis,
     /// Sums that do not depend on K and S.
     pub base: Base,
     /// Sums that depend on K and S.
@@ -261,8 +260,8 @@ pub struct Total {
 }
 
 impl Total {
-    fn new(percentile: RatioPpm, warmup_ms: u64, base: Base, sums: Sums, bins: &[u64]) -> Self {
-        Self { percentile, warmup_ms, base, sums, entries_on: bins.iter().fold(0, |sum: u64, &n| sum.wrapping_add(n)), bins: bins.to_vec() }
+    fn new(percentile: RatioPpm, warmup: Millis, base: Base, sums: Sums, bins: &[u64]) -> Self {
+        Self { percentile, warmup, base, sums, entries_on: bins.iter().fold(0, |sum: u64, &n| sum.wrapping_add(n)), bins: bins.to_vec() }
     }
 
     /// Returns the promotion rate (promotions per minute as a share of the working set) at or below which this share of
@@ -298,7 +297,7 @@ impl Total {
     /// Returns the mean number of pages over the span of the traces.
     #[must_use]
     pub fn mean_pages(&self, page_ms: u128) -> f64 {
-        ratio(page_ms, u128::from(self.base.span_ms()))
+        ratio(page_ms, u128::from(self.base.span().0))
     }
 }
 

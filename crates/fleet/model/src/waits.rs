@@ -28,7 +28,7 @@
 
 use policy::pressure::{self, Counters};
 use policy::thresholds::THRESHOLDS_MAX;
-use units::{Bytes, Pages, RatioPpm};
+use units::{Bytes, Millis, Pages, RatioPpm, UnixMillis};
 
 use crate::fleet::{Account, Label};
 use crate::rates::{self, BINS};
@@ -38,9 +38,9 @@ use crate::series::{Compressibility, Row, Series};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
     /// `pressure`, with its period in milliseconds.
-    Pressure(pressure::Params, u64),
+    Pressure(pressure::Params, Millis),
     /// `slowdown`, with its period in milliseconds.
-    Slowdown(policy::slowdown::Params, u64),
+    Slowdown(policy::slowdown::Params, Millis),
 }
 
 /// Parameters of the model.
@@ -51,7 +51,7 @@ pub struct Setup {
     /// Latency of a page's return, or of an access to slow memory, in nanoseconds.
     pub latency_ns: u64,
     /// Bytes of a page in the trace.
-    pub page_bytes: u64,
+    pub page_bytes: Bytes,
     /// Whether far memory takes DRAM, compressed.
     pub compressed: bool,
 }
@@ -76,8 +76,8 @@ pub struct Waits {
     pub pool_page_ms: u128,
     /// Accesses to pages in far memory.
     pub accesses: u128,
-    /// Start of the first entry and end of the last one, in milliseconds of Unix time.
-    pub span_unix_ms: Option<(u64, u64)>,
+    /// Start of the first entry and end of the last one.
+    pub span_unix_ms: Option<(UnixMillis, UnixMillis)>,
     /// Number of entries with far memory, by the share of their time that it cost.
     bins: Vec<u64>,
 }
@@ -152,15 +152,15 @@ struct PressureState {
 
 impl PressureState {
     /// Replays one entry. Returns the mean far pages and the accesses to them.
-    fn entry(&mut self, setup: &Setup, params: &pressure::Params, period_ms: u64, row: &Row<'_>) -> (u64, u64) {
+    fn entry(&mut self, setup: &Setup, params: &pressure::Params, period: Millis, row: &Row<'_>) -> (u64, u64) {
         let curve = Curve::of(row);
         let (total, cold) = (pages(row), curve.cold());
-        let window = u64::from(row.window_ms);
-        let began_ms = row.age_ms.saturating_sub(window);
+        let window = row.window_ms.0;
+        let began = row.age_ms.saturating_sub(row.window_ms);
         let (mut at, mut far_ms, mut returned) = (0, 0u128, 0);
         let latency_us = u32::try_from(setup.latency_ns.div_ceil(1000)).unwrap_or(u32::MAX);
         while at < window {
-            let elapsed = period_ms.clamp(1, window - at);
+            let elapsed = period.0.clamp(1, window - at);
             at += elapsed;
             far_ms += u128::from(self.far) * u128::from(elapsed);
             let share = u128::from(curve.accesses(self.far)) * u128::from(elapsed) + u128::from(self.left_over);
@@ -170,9 +170,9 @@ impl PressureState {
             self.far = self.far.min(cold).saturating_sub(whole);
             self.counters.refaults = Pages(self.counters.refaults.0.saturating_add(whole));
             let input = pressure::Input {
-                job_age_ms: began_ms + at,
+                job_age_ms: began.0 + at,
                 elapsed_ms: elapsed,
-                resident: Bytes((total - self.far) * setup.page_bytes),
+                resident: setup.page_bytes.saturating_mul(total - self.far),
                 protected: Bytes(0),
                 counters: self.counters,
                 refault_cost_us: latency_us,
@@ -181,7 +181,7 @@ impl PressureState {
             let (state, step) = pressure::step(params, &self.state, &input);
             self.state = state;
             if let pressure::Decision::Reclaim { bytes } = step.decision {
-                self.far = (self.far + bytes.0 / setup.page_bytes.max(1)).min(cold);
+                self.far = (self.far + bytes.0 / setup.page_bytes.0.max(1)).min(cold);
             }
         }
         (u64::try_from(far_ms / u128::from(window.max(1))).unwrap_or(u64::MAX), returned)
@@ -190,14 +190,14 @@ impl PressureState {
 
 /// Replays one entry under policy `slowdown`. Returns the mean pages in slow memory and the accesses to them. `placed`
 /// is the number of pages placed so far, and is updated.
-fn slowdown_entry(setup: &Setup, params: &policy::slowdown::Params, period_ms: u64, row: &Row<'_>, placed: &mut u64) -> (u64, u64) {
+fn slowdown_entry(setup: &Setup, params: &policy::slowdown::Params, period: Millis, row: &Row<'_>, placed: &mut u64) -> (u64, u64) {
     let curve = Curve::of(row);
-    let window_ns = u128::from(row.window_ms) * 1_000_000;
+    let window_ns = u128::from(row.window_ms.0) * 1_000_000;
     let lost_ns = window_ns * u128::from(params.slowdown.0) / 1_000_000;
     let allowed = u64::try_from(lost_ns / u128::from(setup.latency_ns.max(1))).unwrap_or(u64::MAX);
     let within = curve.pages(allowed);
     // Each period judges a sample of the blocks; the samples of the entry limit what is placed by its end.
-    let periods = u64::from(row.window_ms) / period_ms.max(1);
+    let periods = row.window_ms.0 / period.0.max(1);
     let sampled = params.sample.share_of(pages(row)).saturating_mul(periods);
     let before = (*placed).min(within);
     *placed = before.saturating_add(sampled).min(within);
@@ -251,7 +251,7 @@ impl Waits {
     }
 
     fn add(&mut self, row: &Row<'_>, compressibility: &Compressibility, far: u64, accesses: u64) {
-        let window = u128::from(row.window_ms);
+        let window = u128::from(row.window_ms.0);
         let pages = pages(row);
         self.entries += 1;
         self.window_ms += window;
@@ -267,7 +267,7 @@ impl Waits {
             // microsecond.
             let lost_us = u128::from(accesses) * u128::from(self.setup.latency_ns) / 1000;
             let lost_us = u64::try_from(lost_us).unwrap_or(u64::MAX);
-            self.bins[rates::bin(lost_us, 60_000_000, u64::from(row.window_ms))] += 1;
+            self.bins[rates::bin(lost_us, 60_000_000, row.window_ms)] += 1;
         }
     }
 }
@@ -279,20 +279,20 @@ impl Account for Waits {
         }
         self.jobs += 1;
         let (mut pressure_state, mut placed) = (PressureState::default(), 0);
-        let (mut first_ms, mut last_ms) = (None, 0);
-        for row in series.rows().filter(|row| row.window_ms > 0) {
+        let (mut first, mut last) = (None, Millis::ZERO);
+        for row in series.rows().filter(|row| row.window_ms > Millis::ZERO) {
             let (far, accesses) = match &self.setup.controller {
-                Controller::Pressure(params, period_ms) => pressure_state.entry(&self.setup, params, *period_ms, &row),
-                Controller::Slowdown(params, period_ms) => slowdown_entry(&self.setup, params, *period_ms, &row, &mut placed),
+                Controller::Pressure(params, period) => pressure_state.entry(&self.setup, params, *period, &row),
+                Controller::Slowdown(params, period) => slowdown_entry(&self.setup, params, *period, &row, &mut placed),
             };
             // Incompressible pages are rejected by a compressed pool.
             let far = if self.setup.compressed { series.compressibility.compressible.share_of(far) } else { far };
             self.add(&row, &series.compressibility, far, accesses);
-            first_ms.get_or_insert(row.age_ms.saturating_sub(u64::from(row.window_ms)));
-            last_ms = row.age_ms;
+            first.get_or_insert(row.age_ms.saturating_sub(row.window_ms));
+            last = row.age_ms;
         }
-        if let Some(first_ms) = first_ms {
-            let span = (series.start_unix_ms, series.start_unix_ms.saturating_add(last_ms - first_ms));
+        if let Some(first) = first {
+            let span = (series.start_unix_ms, series.start_unix_ms + last.saturating_sub(first));
             self.span_unix_ms = Some(joined(self.span_unix_ms, span));
         }
     }
@@ -315,7 +315,7 @@ impl Account for Waits {
     }
 }
 
-fn joined(one: Option<(u64, u64)>, other: (u64, u64)) -> (u64, u64) {
+fn joined(one: Option<(UnixMillis, UnixMillis)>, other: (UnixMillis, UnixMillis)) -> (UnixMillis, UnixMillis) {
     one.map_or(other, |one| (one.0.min(other.0), one.1.max(other.1)))
 }
 

@@ -36,7 +36,7 @@ pub fn baseline_start(plan: &Plan, state: &State) -> UnixMillis {
 /// machines had the bundle then.
 #[must_use]
 pub fn slot(plan: &Plan, state: &State, entry: &EntryRef) -> Option<usize> {
-    let start = UnixMillis(entry.figures.start_unix_ms);
+    let start = entry.figures.start_unix_ms;
     if start >= evidence_start(plan, state) {
         Some(SINCE)
     } else if start >= state.since_unix_ms {

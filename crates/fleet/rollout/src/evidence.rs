@@ -12,7 +12,7 @@ use serde::Serialize;
 use store::{Object, Store};
 use trace::check::{self, Kind};
 use trace::{Basis, Figures, JobId, Rows, Trace, calendar};
-use units::{Millis, UnixMillis};
+use units::UnixMillis;
 
 use crate::error::{Error, Result};
 use crate::metric::Sums;
@@ -77,13 +77,13 @@ pub struct Slot {
 
 impl Slot {
     fn add(&mut self, rows: &Rows, row: usize, figures: &Figures, basis: &Basis, objective: f64) {
-        let start = UnixMillis(figures.start_unix_ms);
+        let start = figures.start_unix_ms;
         self.first_unix_ms = if self.entries == 0 { start } else { self.first_unix_ms.min(start) };
-        self.last_unix_ms = self.last_unix_ms.max(start + Millis(figures.duration_ms));
+        self.last_unix_ms = self.last_unix_ms.max(start + figures.duration_ms);
         self.entries += 1;
         self.sums.add(figures, rows.cold(row), rows.promotions(row), basis, objective);
-        if figures.agent_start_unix_ms > 0 && self.starts_unix_ms.len() < STARTS_MAX {
-            self.starts_unix_ms.insert(UnixMillis(figures.agent_start_unix_ms));
+        if figures.agent_start_unix_ms > UnixMillis::EPOCH && self.starts_unix_ms.len() < STARTS_MAX {
+            self.starts_unix_ms.insert(figures.agent_start_unix_ms);
         }
         self.bundles.insert(figures.bundle_version);
         self.latest_bundle = self.latest_bundle.max((start, figures.bundle_version));
@@ -214,7 +214,7 @@ fn sums(trace: &Trace, selection: &Selection) -> Result<Machines> {
             let machine = MachineId { cluster: run.id.cluster.clone(), machine: run.id.machine.clone() };
             for row in run.rows.clone() {
                 let figures = rows.figures(row);
-                if !(selection.from_unix_ms..selection.until_unix_ms).contains(&UnixMillis(figures.start_unix_ms)) {
+                if !(selection.from_unix_ms..selection.until_unix_ms).contains(&figures.start_unix_ms) {
                     continue;
                 }
                 let labels = rows.labels(row);
@@ -238,22 +238,23 @@ mod tests {
 
     use policy::thresholds::Thresholds;
     use trace::{Entry, Labels, Writer};
+    use units::{Bytes, Millis};
 
     use super::*;
 
-    const DAY: u64 = 1_795_132_800_000;
-    const HOUR: u64 = 3_600_000;
+    const DAY: UnixMillis = UnixMillis(1_795_132_800_000);
+    const HOUR: Millis = Millis::hours(1);
 
-    fn entry(machine: &str, job: &str, start_unix_ms: u64, bundle_version: u64, agent: u64) -> Entry {
+    fn entry(machine: &str, job: &str, start_unix_ms: UnixMillis, bundle_version: u64, agent: u64) -> Entry {
         let figures = Figures {
             start_unix_ms,
-            duration_ms: 300_000,
+            duration_ms: Millis(300_000),
             periods: 5,
-            window_ms: 300_000,
-            working_set_bytes: 10 * 4096,
-            memory_bytes: 20 * 4096,
+            window_ms: Millis(300_000),
+            working_set_bytes: Bytes(10 * 4096),
+            memory_bytes: Bytes(20 * 4096),
             bundle_version,
-            agent_start_unix_ms: agent,
+            agent_start_unix_ms: UnixMillis(agent),
             ..Figures::default()
         };
         let labels = Labels { class: "standard".to_owned(), ..Labels::default() };
@@ -261,7 +262,7 @@ mod tests {
     }
 
     fn write(dir: &Path, path: &str, entries: &[Entry]) {
-        let basis = Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: 120_000, page_bytes: 4096 };
+        let basis = Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: Millis::seconds(120), page_bytes: Bytes(4096) };
         let mut writer = Writer::create(&dir.join(path), basis).unwrap();
         entries.iter().for_each(|entry| writer.push(entry).unwrap());
         writer.finish().unwrap();
@@ -272,7 +273,7 @@ mod tests {
     }
 
     fn selection() -> Selection<'static> {
-        Selection { slots: 2, slot: &by_time, from_unix_ms: UnixMillis(DAY), until_unix_ms: UnixMillis(DAY + 3 * HOUR), objective: 0.002 }
+        Selection { slots: 2, slot: &by_time, from_unix_ms: DAY, until_unix_ms: DAY + Millis::hours(3), objective: 0.002 }
     }
 
     #[test]
@@ -290,14 +291,14 @@ mod tests {
         assert_eq!((first.files, first.unreadable_total), (1, 0), "the file of the day before is skipped");
         // Files that were read before are not read again.
         std::fs::write(dir.path().join("cluster=c/date=2026-11-20/machine=m/2.parquet"), "rubbish").unwrap();
-        write(dir.path(), "cluster=c/date=2026-11-20/machine=n/1.parquet", &[entry("n", "/a", DAY + 3 * HOUR, 0, 9)]);
-        write(dir.path(), "cluster=c/date=2026-11-20/machine=m/3.parquet", &[entry("m", "/a", DAY + 2 * HOUR, 8, 9)]);
+        write(dir.path(), "cluster=c/date=2026-11-20/machine=n/1.parquet", &[entry("n", "/a", DAY + Millis::hours(3), 0, 9)]);
+        write(dir.path(), "cluster=c/date=2026-11-20/machine=m/3.parquet", &[entry("m", "/a", DAY + Millis::hours(2), 8, 9)]);
         let second = reader.read(&store, &selection()).unwrap();
         assert_eq!((second.files, second.unreadable_total, second.machines.len()), (4, 1, 1), "{second:?}");
         assert!(second.unreadable[0].contains("2.parquet"), "{second:?}");
         let slots = second.machines.values().next().unwrap();
         assert_eq!((slots[0].entries, slots[1].entries), (1, 3));
-        assert_eq!((slots[1].first_unix_ms, slots[1].last_unix_ms), (UnixMillis(DAY + HOUR), UnixMillis(DAY + 2 * HOUR + 300_000)));
+        assert_eq!((slots[1].first_unix_ms, slots[1].last_unix_ms), (DAY + HOUR, DAY + Millis::hours(2) + Millis(300_000)));
         assert_eq!(slots[1].starts_unix_ms, BTreeSet::from([UnixMillis(9), UnixMillis(10)]));
         assert_eq!((&slots[1].bundles, slots[1].latest_bundle.1), (&BTreeSet::from([0, 7, 8]), 8));
         assert_eq!(Reader::default().read(&store, &selection()).unwrap(), second, "a new reader finds the same");

@@ -209,7 +209,7 @@ const CONFIDENCE: f64 = 0.95;
 pub fn compare(store: &Store, question: &Question) -> Result<Report> {
     let in_both = AtomicU64::new(0);
     let slot = |entry: &EntryRef| {
-        if UnixMillis(entry.figures.start_unix_ms) < question.from_unix_ms {
+        if entry.figures.start_unix_ms < question.from_unix_ms {
             return Some(2);
         }
         match (question.a.holds(entry), question.b.holds(entry)) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use trace::{Basis, Figures};
+use units::Millis;
 
 use crate::contrast::Part;
 
@@ -168,28 +169,28 @@ pub struct Sums {
 impl Sums {
     /// Adds an entry. `objective` is a promotion rate per minute, as a share of the working set.
     pub fn add(&mut self, figures: &Figures, cold_pages: &[u64], promotions_pages: &[u64], basis: &Basis, objective: f64) {
-        let time = float(figures.duration_ms);
-        let page = float(basis.page_bytes.max(1));
-        let far = float(figures.zswap_stored_bytes) + float(figures.swap_bytes);
-        let beside = float(figures.file_out_bytes) + float(figures.slow_node_bytes);
-        let working_pages = float(figures.working_set_bytes) / page;
+        let time = figures.duration_ms.as_f64();
+        let page = float(basis.page_bytes.0.max(1));
+        let far = float(figures.zswap_stored_bytes.0) + float(figures.swap_bytes.0);
+        let beside = float(figures.file_out_bytes.0) + float(figures.slow_node_bytes.0);
+        let working_pages = float(figures.working_set_bytes.0) / page;
         self.time_ms += time;
-        self.memory += float(figures.memory_bytes) * time;
-        self.saved += (far + beside - float(figures.zswap_pool_bytes)) * time;
+        self.memory += float(figures.memory_bytes.0) * time;
+        self.saved += (far + beside - float(figures.zswap_pool_bytes.0)) * time;
         self.far += far * time;
         self.cold += pages(cold_pages) * page * time;
-        self.working_set += float(figures.working_set_bytes) * time;
+        self.working_set += float(figures.working_set_bytes.0) * time;
         self.working_set_minutes += working_pages * time / 60_000.0;
-        self.promoted += float(figures.promoted_pages);
-        if figures.window_ms > 0 {
-            self.cold_accesses += pages(promotions_pages) * time / float(figures.window_ms);
+        self.promoted += float(figures.promoted_pages.0);
+        if figures.window_ms > Millis::ZERO {
+            self.cold_accesses += pages(promotions_pages) * time / figures.window_ms.as_f64();
         }
         self.memory_stall_us += float(figures.memory_stall_us);
         self.io_stall_us += float(figures.io_stall_us);
         self.oom_kills += float(figures.oom_kills);
         if figures.far_periods > 0 && time > 0.0 {
             // Promotions of a job without a working set were not of cold pages: the rate is infinite.
-            let promoted = float(figures.promoted_pages) * 60_000.0 / time;
+            let promoted = float(figures.promoted_pages.0) * 60_000.0 / time;
             let rate = if promoted == 0.0 { 0.0 } else { promoted / working_pages };
             self.rates.add(rate);
             self.over += f64::from(u8::from(rate > objective));
@@ -297,23 +298,24 @@ impl Rates {
 #[cfg(test)]
 mod tests {
     use policy::thresholds::Thresholds;
+    use units::{Bytes, Pages};
 
     use super::*;
 
     fn basis() -> Basis {
-        Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: 120_000, page_bytes: 4096 }
+        Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: Millis::seconds(120), page_bytes: Bytes(4096) }
     }
 
     fn figures() -> Figures {
         Figures {
-            duration_ms: 300_000,
+            duration_ms: Millis(300_000),
             periods: 5,
-            window_ms: 240_000,
-            working_set_bytes: 1_000 * 4096,
-            memory_bytes: 1_300 * 4096,
-            zswap_stored_bytes: 300 * 4096,
-            zswap_pool_bytes: 100 * 4096,
-            promoted_pages: 50,
+            window_ms: Millis(240_000),
+            working_set_bytes: Bytes(1_000 * 4096),
+            memory_bytes: Bytes(1_300 * 4096),
+            zswap_stored_bytes: Bytes(300 * 4096),
+            zswap_pool_bytes: Bytes(100 * 4096),
+            promoted_pages: Pages(50),
             memory_stall_us: 3_000_000,
             oom_kills: 2,
             far_periods: 5,
@@ -342,7 +344,7 @@ mod tests {
 
     #[test]
     fn parts_merge_to_the_whole() {
-        let all: Vec<Figures> = (1..=9).map(|n| Figures { promoted_pages: n * n, oom_kills: n, ..figures() }).collect();
+        let all: Vec<Figures> = (1..=9).map(|n| Figures { promoted_pages: Pages(n * n), oom_kills: n, ..figures() }).collect();
         let sum = |entries: &[Figures]| {
             let mut sums = Sums::default();
             entries.iter().for_each(|figures| sums.add(figures, &[1_000, 9, 0], &[1, 2, 3], &basis(), 0.002));
@@ -356,9 +358,9 @@ mod tests {
     #[test]
     fn a_job_without_a_working_set_has_the_highest_rate() {
         let mut sums = Sums::default();
-        sums.add(&Figures { working_set_bytes: 0, ..figures() }, &[], &[], &basis(), 0.002);
+        sums.add(&Figures { working_set_bytes: Bytes(0), ..figures() }, &[], &[], &basis(), 0.002);
         assert_eq!((sums.over, sums.rates.percentile(0.98)), (1.0, Some(f64::INFINITY)));
-        sums.add(&Figures { promoted_pages: 0, working_set_bytes: 0, ..figures() }, &[], &[], &basis(), 0.002);
+        sums.add(&Figures { promoted_pages: Pages(0), working_set_bytes: Bytes(0), ..figures() }, &[], &[], &basis(), 0.002);
         sums.add(&Figures { far_periods: 0, ..figures() }, &[], &[], &basis(), 0.002);
         assert_eq!((sums.over, sums.rates.total()), (1.0, 2.0));
     }

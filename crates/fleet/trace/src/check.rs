@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use units::UnixMillis;
+use units::{Bytes, Millis};
 
 use crate::calendar;
 use crate::compact::{CompactedTrace, DayEntries, Number};
@@ -80,7 +80,7 @@ fn check_trace(trace: &Trace) -> Result<Report> {
             report.entries += 1;
             let same_job = last.as_ref().is_some_and(|last| last.id == entry.id);
             report.jobs += u64::from(!same_job);
-            let at = || format!("{} of {} at {}", entry.id.job, entry.id.machine, calendar::time(UnixMillis(entry.figures.start_unix_ms)));
+            let at = || format!("{} of {} at {}", entry.id.job, entry.id.machine, calendar::time(entry.figures.start_unix_ms));
             if let Some(last) = &last {
                 if last.order() > entry.order() {
                     report.add(format!("{}: not sorted", at()));
@@ -108,13 +108,16 @@ fn check_trace(trace: &Trace) -> Result<Report> {
 fn inconsistencies(entry: &Entry, basis: &Basis) -> Vec<&'static str> {
     let figures = &entry.figures;
     // Both are means, each rounded down: they differ by less than a page.
-    let working_set = entry.cold_pages.first().map_or(0, |pages| pages.saturating_mul(basis.page_bytes));
+    let working_set = entry.cold_pages.first().map_or(Bytes::ZERO, |pages| basis.page_bytes.saturating_mul(*pages));
     [
         (figures.periods == 0, "the entry covers no control period"),
         (figures.held_periods > figures.periods, "held_periods is above periods"),
         (figures.far_periods > figures.periods, "far_periods is above periods"),
-        (figures.window_ms == 0 && entry.promotions_pages.iter().any(|&pages| pages > 0), "promotions, and window_ms is 0"),
-        (figures.working_set_bytes.abs_diff(working_set) >= basis.page_bytes.max(1), "the working set differs from the youngest bucket"),
+        (figures.window_ms == Millis::ZERO && entry.promotions_pages.iter().any(|&pages| pages > 0), "promotions, and window_ms is 0"),
+        (
+            figures.working_set_bytes.0.abs_diff(working_set.0) >= basis.page_bytes.0.max(1),
+            "the working set differs from the youngest bucket",
+        ),
     ]
     .into_iter()
     .filter_map(|(found, problem)| found.then_some(problem))
@@ -129,7 +132,7 @@ fn check_compacted(compacted: &CompactedTrace) -> Result<Report> {
         let mut first_of_group = true;
         for day in compacted.group(group)? {
             let day = day?;
-            let at = || format!("{} of {} on {}", day.id.job, day.id.machine, calendar::date(UnixMillis(day.day_unix_ms)));
+            let at = || format!("{} of {} on {}", day.id.job, day.id.machine, calendar::date(day.day_unix_ms));
             let same_job = last.as_ref().is_some_and(|(id, _)| *id == day.id);
             report.jobs += u64::from(!same_job);
             if last.as_ref().is_some_and(|(id, start)| (id, *start) >= (&day.id, day.day_unix_ms)) {
@@ -181,8 +184,8 @@ mod tests {
         check(|_| (), &[]);
         check(|given| given.insert(1, given[1].clone()), &["twice"]);
         check(|given| given[2].figures.periods = 0, &["no control period", "held_periods is above", "far_periods is above"]);
-        check(|given| given[4].figures.window_ms = 0, &["window_ms is 0"]);
-        check(|given| given[5].figures.working_set_bytes += 4096, &["youngest bucket"]);
+        check(|given| given[4].figures.window_ms = Millis::ZERO, &["window_ms is 0"]);
+        check(|given| given[5].figures.working_set_bytes += Bytes(4096), &["youngest bucket"]);
     }
 
     #[test]
@@ -191,7 +194,7 @@ mod tests {
         let path = dir.path().join("t.parquet");
         let mut writer = Writer::create(&path, basis(2)).unwrap();
         for mut entry in entries("m", 1, 100, 3) {
-            entry.figures = Figures { start_unix_ms: entry.figures.start_unix_ms, periods: 1, window_ms: 1, ..Figures::default() };
+            entry.figures = Figures { start_unix_ms: entry.figures.start_unix_ms, periods: 1, window_ms: Millis(1), ..Figures::default() };
             entry.cold_pages[0] = 9;
             writer.push(&entry).unwrap();
         }

@@ -7,7 +7,7 @@
 //! | column | type | |
 //! |---|---|---|
 //! | `cluster`, `machine`, `job`, `job_key` | text, text, text, number | the job; the file is sorted by it, then by day |
-//! | `class`, `policy` | text | class and policy of the job at the start of the day |
+//! | `class`, `policy`, `tracker` | text | class, policy and tracker of the job at the start of the day; no tracker before version 3 |
 //! | `day_unix_ms` | number | start of the day in UTC |
 //! | `entries` | number | entries of the day |
 //! | `page_shift` | number | pages are counted in units of two to this power: 0 except for jobs beyond 16 TiB |
@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use parquet::data_type::ByteArray;
 use twox_hash::{XxHash3_64, XxHash64};
+use units::{Bytes, UnixMillis};
 
 use crate::entry::{Basis, Entry, Figures, JobId};
 use crate::error::{Error, Result};
@@ -34,11 +35,13 @@ pub use write::Compactor;
 
 /// Version of the layout. Readers accept older files and reject newer ones.
 ///
-/// 1: histograms as counters. 2: as suffix sums, with another checksum.
-pub const VERSION: u32 = 2;
+/// 1: histograms as counters. 2: as suffix sums, with another checksum. 3: with the tracker, its resolution and its sample.
+pub const VERSION: u32 = 3;
 
 /// First version whose histograms are suffix sums.
 const SINCE_SUMS: u32 = 2;
+/// First version with the tracker, [`Number::ResolvedToScans`] and [`Number::SampledPages`].
+const SINCE_TRACKER: u32 = 3;
 
 /// Maximum entries per job and day: three per second.
 const DAY_ENTRIES_MAX: usize = 1 << 18;
@@ -89,11 +92,20 @@ numbers! {
     MemoryStallUs;
     /// Microseconds of I/O stall.
     IoStallUs;
+    /// Oldest age that the tracker distinguished, in scans; 0 if unknown.
+    ResolvedToScans;
+    /// Pages of the sample that the histograms are estimated from; 0 if all pages were counted. Not in units of `page_shift`.
+    SampledPages;
+}
+
+/// Returns the numbers per entry in a file of this version.
+fn known(version: u32) -> usize {
+    if version < SINCE_TRACKER { Number::ResolvedToScans as usize } else { NUMBERS }
 }
 
 /// Returns the numbers per entry, with its histograms, rounded up to a multiple of [`LANES`].
-fn stride(buckets: usize) -> usize {
-    (2 * buckets + NUMBERS).next_multiple_of(LANES)
+fn stride(buckets: usize, version: u32) -> usize {
+    (2 * buckets + known(version)).next_multiple_of(LANES)
 }
 
 /// The packed entries of one job and day.
@@ -105,8 +117,10 @@ pub struct JobDay {
     pub class: String,
     /// Policy of the job at the start of the day.
     pub policy: String,
-    /// Start of the day, in milliseconds since the epoch.
-    pub day_unix_ms: u64,
+    /// Tracker of the job at the start of the day; empty before version 3.
+    pub tracker: String,
+    /// Start of the day.
+    pub day_unix_ms: UnixMillis,
     /// Number of entries.
     pub entries: usize,
     /// Pages are counted in units of two to this power.
@@ -121,6 +135,8 @@ pub struct JobDay {
 pub struct DayEntries {
     buckets: usize,
     stride: usize,
+    /// Numbers of an entry that the file's version has.
+    known: usize,
     matrix: Vec<u32>,
 }
 
@@ -145,23 +161,26 @@ impl DayEntries {
         &self.matrix[entry * self.stride..][..2 * self.buckets]
     }
 
-    /// Returns a number of an entry.
+    /// Returns a number of an entry; 0 if the file's version lacks it.
     #[must_use]
     #[inline]
     pub fn number(&self, entry: usize, number: Number) -> u32 {
+        if number as usize >= self.known {
+            return 0;
+        }
         self.matrix[entry * self.stride + 2 * self.buckets + number as usize]
     }
 }
 
 impl JobDay {
     /// Packs the entries of one job and day.
-    fn pack(entries: &[Entry], day_unix_ms: u64, basis: &Basis) -> Option<Self> {
+    fn pack(entries: &[Entry], day_unix_ms: UnixMillis, basis: &Basis) -> Option<Self> {
         let first = entries.first()?;
-        let page = basis.page_bytes.max(1);
+        let page = basis.page_bytes.0.max(1);
         let largest = entries.iter().map(|entry| largest_pages(entry, page)).max().unwrap_or(0);
         // The smallest shift that makes the largest count fit into 32 bits.
         let page_shift = (u64::BITS - largest.leading_zeros()).saturating_sub(u32::BITS);
-        let stride = stride(basis.buckets());
+        let stride = stride(basis.buckets(), VERSION);
         let mut matrix = Vec::with_capacity(entries.len() * stride);
         for entry in entries {
             for counts in [&entry.cold_pages, &entry.promotions_pages] {
@@ -182,6 +201,7 @@ impl JobDay {
             id: first.id.clone(),
             class: first.labels.class.clone(),
             policy: first.labels.policy.clone(),
+            tracker: first.labels.tracker.clone(),
             day_unix_ms,
             entries: entries.len(),
             page_shift,
@@ -197,16 +217,13 @@ impl JobDay {
     /// [`Error::Damaged`] if the checksum differs, the bytes do not unpack to the row's number of entries, or the page
     /// counts of a file of version 1 overflow 32 bits.
     pub fn unpack(&self, path: &Path, basis: &Basis, unpacked: &mut DayEntries) -> Result<()> {
-        let damaged = |what: &str| {
-            Error::damaged(
-                path,
-                format!("the day {} of {}: {what}", crate::calendar::date(units::UnixMillis(self.day_unix_ms)), self.id.job),
-            )
-        };
+        let damaged =
+            |what: &str| Error::damaged(path, format!("the day {} of {}: {what}", crate::calendar::date(self.day_unix_ms), self.id.job));
         if checksum(self.version, self.tiles.data()) != self.checksum {
             return Err(damaged("the checksum differs from that of its bytes"));
         }
-        (unpacked.buckets, unpacked.stride) = (basis.buckets(), stride(basis.buckets()));
+        (unpacked.buckets, unpacked.stride) = (basis.buckets(), stride(basis.buckets(), self.version));
+        unpacked.known = known(self.version);
         if self.entries > DAY_ENTRIES_MAX {
             return Err(damaged(NOT_AS_MANY));
         }
@@ -245,20 +262,20 @@ fn largest_pages(entry: &Entry, page: u64) -> u64 {
     let Figures { memory_bytes, zswap_stored_bytes, zswap_pool_bytes, swap_bytes, slow_node_bytes, promoted_pages, .. } = entry.figures;
     let bytes = memory_bytes.max(zswap_stored_bytes).max(zswap_pool_bytes).max(swap_bytes).max(slow_node_bytes);
     let sum = |counts: &[u64]| counts.iter().fold(0, |sum: u64, &pages| sum.saturating_add(pages));
-    sum(&entry.cold_pages).max(sum(&entry.promotions_pages)).max(bytes / page).max(promoted_pages)
+    sum(&entry.cold_pages).max(sum(&entry.promotions_pages)).max(bytes.0 / page).max(promoted_pages.0)
 }
 
 /// Returns the numbers in the order of [`Number`].
-fn numbers(figures: &Figures, day_unix_ms: u64, page: u64, page_shift: u32) -> [u32; NUMBERS] {
-    let pages = |bytes: u64| clipped((bytes / page) >> page_shift);
+fn numbers(figures: &Figures, day_unix_ms: UnixMillis, page: u64, page_shift: u32) -> [u32; NUMBERS] {
+    let pages = |Bytes(bytes)| clipped((bytes / page) >> page_shift);
     [
-        clipped(figures.start_unix_ms - day_unix_ms),
-        clipped(figures.duration_ms),
-        clipped(figures.window_ms),
-        clipped(figures.job_age_ms),
+        clipped(figures.start_unix_ms.since(day_unix_ms).0),
+        clipped(figures.duration_ms.0),
+        clipped(figures.window_ms.0),
+        clipped(figures.job_age_ms.0),
         clipped(figures.periods),
         clipped(figures.far_periods),
-        clipped(figures.promoted_pages >> page_shift),
+        clipped(figures.promoted_pages.0 >> page_shift),
         pages(figures.memory_bytes),
         pages(figures.zswap_stored_bytes),
         pages(figures.zswap_pool_bytes),
@@ -266,6 +283,8 @@ fn numbers(figures: &Figures, day_unix_ms: u64, page: u64, page_shift: u32) -> [
         pages(figures.slow_node_bytes),
         clipped(figures.memory_stall_us),
         clipped(figures.io_stall_us),
+        clipped(figures.resolved_to_scans),
+        clipped(figures.sampled_pages.0),
     ]
 }
 

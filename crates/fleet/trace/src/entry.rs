@@ -3,16 +3,17 @@
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
+use units::{Bytes, Millis, Pages, RatioPpm, UnixMillis};
 
 /// The basis of a file's histograms. All entries of a file share it: histograms of different scans cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Basis {
     /// Cold ages that separate the buckets, in scans.
     pub thresholds: Thresholds,
-    /// Milliseconds between two scans.
-    pub scan_period_ms: u64,
-    /// Bytes per page.
-    pub page_bytes: u64,
+    /// Time between two scans.
+    pub scan_period_ms: Millis,
+    /// Size of a page.
+    pub page_bytes: Bytes,
 }
 
 impl Basis {
@@ -30,7 +31,7 @@ impl std::fmt::Display for Basis {
         write!(
             f,
             "{count} thresholds from {first} to {last} scans, a scan period of {} ms and pages of {} bytes",
-            self.scan_period_ms, self.page_bytes
+            self.scan_period_ms.0, self.page_bytes.0
         )
     }
 }
@@ -90,8 +91,53 @@ pub struct Figure {
     pub meaning: &'static str,
 }
 
+/// A number of a column, in the column's unit.
+trait Column {
+    /// Returns the value of a number. Saturates if its type has fewer bits.
+    fn from_u64(number: u64) -> Self;
+
+    /// Returns the number.
+    fn to_u64(self) -> u64;
+}
+
+impl Column for u64 {
+    fn from_u64(number: u64) -> Self {
+        number
+    }
+
+    fn to_u64(self) -> u64 {
+        self
+    }
+}
+
+impl Column for RatioPpm {
+    fn from_u64(number: u64) -> Self {
+        Self(u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    fn to_u64(self) -> u64 {
+        u64::from(self.0)
+    }
+}
+
+macro_rules! columns {
+    ($($unit:ident)*) => {$(
+        impl Column for $unit {
+            fn from_u64(number: u64) -> Self {
+                Self(number)
+            }
+
+            fn to_u64(self) -> u64 {
+                self.0
+            }
+        }
+    )*};
+}
+
+columns! { Bytes Pages Millis UnixMillis }
+
 macro_rules! figures {
-    ($($name:ident since $since:literal: $meaning:literal;)*) => {
+    ($($name:ident: $unit:ty, since $since:literal: $meaning:literal;)*) => {
         /// All columns of numbers except the histograms, in the order of the file.
         pub const FIGURES: &[Figure] = &[$(Figure { name: stringify!($name), since: $since, meaning: $meaning },)*];
 
@@ -101,51 +147,53 @@ macro_rules! figures {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Figures {
-            $(#[doc = $meaning] pub $name: u64,)*
+            $(#[doc = $meaning] pub $name: $unit,)*
         }
 
         impl Figures {
             /// Returns the numbers in the order of [`FIGURES`].
             #[must_use]
             pub fn to_array(&self) -> [u64; FIGURES.len()] {
-                [$(self.$name,)*]
+                [$(self.$name.to_u64(),)*]
             }
 
             /// Builds the numbers from an array in the order of [`FIGURES`].
             #[must_use]
             pub fn from_array(array: [u64; FIGURES.len()]) -> Self {
                 let [$($name,)*] = array;
-                Self { $($name,)* }
+                Self { $($name: Column::from_u64($name),)* }
             }
         }
     };
 }
 
 figures! {
-    start_unix_ms since 1: "Start of the entry, in milliseconds since the epoch.";
-    duration_ms since 1: "Duration of its control periods together. It may be less than the time to the next entry.";
-    periods since 1: "Control periods summed.";
-    job_age_ms since 1: "How long the job had been observed at the end of the entry.";
-    window_ms since 1: "Milliseconds of accesses that the promotion histogram covers: those of the scans that ended in the entry.";
-    working_set_bytes since 1: "Memory accessed within the minimum cold age. A mean.";
-    memory_bytes since 1: "Memory charged to the job (memory.current), including its share of the zswap pool. A mean.";
-    zswap_stored_bytes since 1: "Memory of the job in zswap and on zram devices, before compression. A mean.";
-    zswap_pool_bytes since 1: "DRAM that zswap and zram devices take for it, with its share of the allocator's pages. A mean.";
-    swap_bytes since 1: "Memory of the job on swap devices other than zram. A mean.";
-    slow_node_bytes since 2: "Memory of the job on slow memory nodes. It stays charged to the job. A mean.";
-    file_out_bytes since 1: "Page cache reclaimed from the job that the kernel would still hold. A mean.";
-    sampled_compressed_ppm since 1: "Compressed size of its sampled cold pages, in millionths of their size; 0 if none was sampled.";
-    bundle_version since 3: "Version of the parameter bundle in effect on the machine; 0 for its configuration file.";
-    asked_pages since 1: "Pages that the kernel was asked to offload.";
-    offloaded_pages since 1: "Pages moved to far memory.";
-    promoted_pages since 1: "Pages returned from far memory: actual promotions.";
-    memory_stall_us since 1: "Microseconds in which some task waited for memory (memory.pressure); 0 if the kernel has no such file.";
-    io_stall_us since 1: "Microseconds in which some task waited for I/O (io.pressure); 0 if the kernel has no such file.";
-    threshold_scans since 1: "Threshold of the last decision, in scans; 0 if no threshold met the objective.";
-    held_periods since 1: "Control periods in which the decision was to offload nothing.";
-    far_periods since 1: "Control periods in which the job had far memory or promotions. Far memory was on if this is not 0.";
-    oom_kills since 3: "Processes of the job killed by the out-of-memory killer (memory.events); 0 if the kernel has no such counter.";
-    agent_start_unix_ms since 3: "Start time of the agent that wrote the entry: another value means a restart. 0 if unknown.";
+    start_unix_ms: UnixMillis, since 1: "Start of the entry, in milliseconds since the epoch.";
+    duration_ms: Millis, since 1: "Duration of its control periods together. It may be less than the time to the next entry.";
+    periods: u64, since 1: "Control periods summed.";
+    job_age_ms: Millis, since 1: "How long the job had been observed at the end of the entry.";
+    window_ms: Millis, since 1: "Milliseconds of accesses that the promotion histogram covers: those of the scans that ended in the entry.";
+    working_set_bytes: Bytes, since 1: "Memory accessed within the minimum cold age. A mean.";
+    memory_bytes: Bytes, since 1: "Memory charged to the job (memory.current), including its share of the zswap pool. A mean.";
+    zswap_stored_bytes: Bytes, since 1: "Memory of the job in zswap and on zram devices, before compression. A mean.";
+    zswap_pool_bytes: Bytes, since 1: "DRAM that zswap and zram devices take for it, with its share of the allocator's pages. A mean.";
+    swap_bytes: Bytes, since 1: "Memory of the job on swap devices other than zram. A mean.";
+    slow_node_bytes: Bytes, since 2: "Memory of the job on slow memory nodes. It stays charged to the job. A mean.";
+    file_out_bytes: Bytes, since 1: "Page cache reclaimed from the job that the kernel would still hold. A mean.";
+    sampled_compressed_ppm: RatioPpm, since 1: "Compressed size of its sampled cold pages, in millionths of their size; 0 if none was sampled.";
+    bundle_version: u64, since 3: "Version of the parameter bundle in effect on the machine; 0 for its configuration file.";
+    asked_pages: Pages, since 1: "Pages that the kernel was asked to offload.";
+    offloaded_pages: Pages, since 1: "Pages moved to far memory.";
+    promoted_pages: Pages, since 1: "Pages returned from far memory: actual promotions.";
+    memory_stall_us: u64, since 1: "Microseconds in which some task waited for memory (memory.pressure); 0 if the kernel has no such file.";
+    io_stall_us: u64, since 1: "Microseconds in which some task waited for I/O (io.pressure); 0 if the kernel has no such file.";
+    threshold_scans: u64, since 1: "Threshold of the last decision, in scans; 0 if no threshold met the objective.";
+    held_periods: u64, since 1: "Control periods in which the decision was to offload nothing.";
+    far_periods: u64, since 1: "Control periods in which the job had far memory or promotions. Far memory was on if this is not 0.";
+    oom_kills: u64, since 3: "Processes of the job killed by the out-of-memory killer (memory.events); 0 if the kernel has no such counter.";
+    agent_start_unix_ms: UnixMillis, since 3: "Start time of the agent that wrote the entry: another value means a restart. 0 if unknown.";
+    resolved_to_scans: u64, since 4: "Oldest age that the tracker distinguished from older ones, in scans: the lowest of the entry's scans. Histograms say nothing about thresholds above it. 0 if unknown.";
+    sampled_pages: Pages, since 4: "Resident pages of the sample that the histograms are estimated from; 0 if all pages were counted. A mean.";
 }
 
 /// What one job did in one interval of time.
@@ -169,7 +217,7 @@ pub struct Entry {
 impl Entry {
     /// Returns the key that files are sorted by.
     #[must_use]
-    pub fn order(&self) -> (&JobId, u64) {
+    pub fn order(&self) -> (&JobId, UnixMillis) {
         (&self.id, self.figures.start_unix_ms)
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use parquet::errors::ParquetError;
 use store::FileError;
+use units::UnixMillis;
 
 /// Error of reading or writing a trace.
 #[derive(Debug, thiserror::Error)]
@@ -40,14 +41,14 @@ pub enum Error {
         known: u32,
     },
     /// Entries were not written in sorted order.
-    #[error("{path}: the entry of {job} at {start_unix_ms} ms is not sorted: it belongs before the last entry written")]
+    #[error("{path}: the entry of {job} at {} ms is not sorted: it belongs before the last entry written", .start_unix_ms.0)]
     Order {
         /// Path of the file.
         path: PathBuf,
         /// Job of the entry.
         job: String,
-        /// Start of the entry, in milliseconds since the epoch.
-        start_unix_ms: u64,
+        /// Start of the entry.
+        start_unix_ms: UnixMillis,
     },
     /// Two files have histograms of a different basis.
     #[error("{path} has {found}, and the files before it have {expected}: their histograms cannot be added; read them separately")]

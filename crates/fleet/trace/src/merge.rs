@@ -8,6 +8,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::path::{Path, PathBuf};
 
+use units::UnixMillis;
+
 use crate::entry::{Basis, Entry, JobId};
 use crate::error::{Error, Result};
 use crate::read::{Rows, Trace};
@@ -36,7 +38,7 @@ struct Next {
 }
 
 impl Next {
-    fn order(&self) -> ((&JobId, u64), &Path) {
+    fn order(&self) -> ((&JobId, UnixMillis), &Path) {
         (self.entry.order(), self.trace.path())
     }
 

@@ -20,14 +20,16 @@ use parquet::file::metadata::{KeyValue, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
 use policy::thresholds::Thresholds;
+use units::{Bytes, Millis};
 
 use crate::entry::{Basis, FIGURES};
 use crate::error::{Error, Result};
 
 /// Version of the schema. Readers accept older files and reject newer ones.
 ///
-/// Version 2 adds slow memory nodes; version 3 parameter bundles, restarts of the agent and OOM kills.
-pub const VERSION: u32 = 3;
+/// Version 2 adds slow memory nodes; version 3 parameter bundles, restarts of the agent and OOM kills;
+/// version 4 how ages were obtained.
+pub const VERSION: u32 = 4;
 
 /// Text columns: the first three belong to [`crate::JobId`], the others to [`crate::Labels`].
 pub(crate) const WORDS: [&str; 7] = ["cluster", "machine", "job", "class", "policy", "tracker", "decision"];
@@ -107,8 +109,8 @@ pub(crate) fn metadata(basis: &Basis, version_key: &str, version: u32) -> Vec<Ke
     [
         (version_key, version.to_string()),
         (KEY_THRESHOLDS, ages.join(",")),
-        (KEY_SCAN_PERIOD, basis.scan_period_ms.to_string()),
-        (KEY_PAGE, basis.page_bytes.to_string()),
+        (KEY_SCAN_PERIOD, basis.scan_period_ms.0.to_string()),
+        (KEY_PAGE, basis.page_bytes.0.to_string()),
     ]
     .map(|(key, value)| KeyValue::new(key.to_owned(), value))
     .to_vec()
@@ -144,5 +146,5 @@ pub(crate) fn parse_metadata(
     let ages: Result<Vec<u8>, _> = text.split(',').map(str::parse).collect();
     let thresholds = ages.ok().and_then(|ages| Thresholds::try_from(ages).ok());
     let thresholds = thresholds.ok_or_else(|| Error::damaged(path, format!("{KEY_THRESHOLDS} is {text:?}, not a list of cold ages")))?;
-    Ok((version, Basis { thresholds, scan_period_ms: number(KEY_SCAN_PERIOD)?, page_bytes: number(KEY_PAGE)? }))
+    Ok((version, Basis { thresholds, scan_period_ms: Millis(number(KEY_SCAN_PERIOD)?), page_bytes: Bytes(number(KEY_PAGE)?) }))
 }

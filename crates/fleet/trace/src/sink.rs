@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use store::{Backoff, FileError, Store};
+use units::Bytes;
 
 use crate::error::Result;
 use crate::spool::ready_files;
@@ -30,8 +31,8 @@ pub struct Sink {
 pub struct Status {
     /// Files uploaded.
     pub sent_files: u64,
-    /// Size of the uploaded files, in bytes.
-    pub sent_bytes: u64,
+    /// Size of the uploaded files.
+    pub sent_bytes: Bytes,
     /// Error of the last upload; `None` after a success.
     pub error: Option<String>,
 }
@@ -157,7 +158,7 @@ mod tests {
     fn files_wait_while_the_store_is_unreachable() {
         let dir = tempfile::tempdir().unwrap();
         let given = entries("m", 2, 4, 3);
-        let (mut spool, _) = Spool::open(&dir.path().join("spool"), basis(2), u64::MAX).unwrap();
+        let (mut spool, _) = Spool::open(&dir.path().join("spool"), basis(2), Bytes(u64::MAX)).unwrap();
         // A file in place of the store's directory.
         let store = dir.path().join("store");
         std::fs::write(&store, "").unwrap();

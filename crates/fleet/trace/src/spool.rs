@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use store::FileError;
 use store::file::TEMPORARY_PREFIX;
 use twox_hash::XxHash64;
-use units::UnixMillis;
+use units::Bytes;
 
 use crate::calendar;
 use crate::entry::{Basis, Entry};
@@ -29,7 +29,7 @@ use crate::write::{EXTENSION, Writer};
 pub struct Spool {
     dir: PathBuf,
     basis: Basis,
-    size_max: u64,
+    size_max: Bytes,
     log: Option<File>,
 }
 
@@ -40,8 +40,8 @@ pub struct CloseReport {
     pub entries: u64,
     /// Files removed, oldest first, because all files together exceeded the limit.
     pub dropped_files: u64,
-    /// Size of the removed files, in bytes.
-    pub dropped_bytes: u64,
+    /// Size of the removed files.
+    pub dropped_bytes: Bytes,
 }
 
 /// The first line of a log.
@@ -52,11 +52,11 @@ struct Head {
 
 impl Spool {
     /// Opens the spool in `dir` and converts a log left by an earlier agent. All files together may take
-    /// `size_max_bytes`.
+    /// `size_max`.
     ///
     /// # Errors
     /// [`Error::File`]. A log that cannot be read is renamed to `open.jsonl.damaged`.
-    pub fn open(dir: &Path, basis: Basis, size_max_bytes: u64) -> Result<(Self, CloseReport)> {
+    pub fn open(dir: &Path, basis: Basis, size_max: Bytes) -> Result<(Self, CloseReport)> {
         let ready = dir.join("ready");
         fs::create_dir_all(&ready).map_err(FileError::at(&ready, "create"))?;
         for file in files_below(dir)? {
@@ -64,7 +64,7 @@ impl Spool {
                 let _ = fs::remove_file(file);
             }
         }
-        let mut spool = Self { dir: dir.to_owned(), basis, size_max: size_max_bytes, log: None };
+        let mut spool = Self { dir: dir.to_owned(), basis, size_max, log: None };
         let closed = match spool.close() {
             Err(Error::Damaged { path, what }) => {
                 log::error!("{}: {what}; renamed to open.jsonl.damaged", path.display());
@@ -143,7 +143,7 @@ impl Spool {
 
     fn enforce_limit(&self, closed: &mut CloseReport) -> Result<()> {
         let mut waiting: Vec<_> = ready_files(&self.ready())?.into_iter().collect();
-        let mut total: u64 = waiting.iter().map(|file| file.bytes).sum();
+        let mut total: Bytes = waiting.iter().map(|file| file.bytes).sum();
         waiting.reverse();
         while total > self.size_max
             && let Some(file) = waiting.pop()
@@ -153,7 +153,7 @@ impl Spool {
                 closed.dropped_files += 1;
                 closed.dropped_bytes += file.bytes;
             }
-            total -= file.bytes;
+            total = total - file.bytes;
         }
         Ok(())
     }
@@ -164,9 +164,9 @@ impl Spool {
 fn object_path(first: &Entry, digest: u64) -> PathBuf {
     let start = first.figures.start_unix_ms;
     let mut path = PathBuf::from(format!("cluster={}", partition_value(&first.id.cluster)));
-    path.push(format!("date={}", calendar::date(UnixMillis(start))));
+    path.push(format!("date={}", calendar::date(start)));
     path.push(format!("machine={}", partition_value(&first.id.machine)));
-    path.push(format!("{start}-{digest:016x}.{EXTENSION}"));
+    path.push(format!("{}-{digest:016x}.{EXTENSION}", start.0));
     path
 }
 
@@ -217,7 +217,7 @@ fn read_log(path: &Path) -> Result<Option<(Basis, Vec<Entry>, u64)>> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {
     pub(crate) path: PathBuf,
-    pub(crate) bytes: u64,
+    pub(crate) bytes: Bytes,
 }
 
 /// Returns the files that wait, oldest first: their names begin with the time.
@@ -225,7 +225,7 @@ pub(crate) fn ready_files(ready: &Path) -> Result<Vec<Ready>> {
     let mut files: Vec<_> = files_below(ready)?
         .into_iter()
         .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION))
-        .filter_map(|path| Some(Ready { bytes: fs::metadata(&path).ok()?.len(), path }))
+        .filter_map(|path| Some(Ready { bytes: Bytes(fs::metadata(&path).ok()?.len()), path }))
         .collect();
     let age = |file: &Ready| {
         let name = file.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -261,7 +261,7 @@ mod tests {
     use crate::Trace;
     use crate::testing::{DAY, basis, entries};
 
-    fn open(dir: &Path, size_max: u64) -> (Spool, CloseReport) {
+    fn open(dir: &Path, size_max: Bytes) -> (Spool, CloseReport) {
         Spool::open(dir, basis(2), size_max).unwrap()
     }
 
@@ -274,21 +274,21 @@ mod tests {
     fn a_kill_at_any_byte_loses_at_most_the_last_entry() {
         let given = entries("m", 2, 3, 3);
         let dir = tempfile::tempdir().unwrap();
-        open(dir.path(), u64::MAX).0.append(&given).unwrap();
+        open(dir.path(), Bytes(u64::MAX)).0.append(&given).unwrap();
         let log = fs::read(dir.path().join("open.jsonl")).unwrap();
         let mut names = Vec::new();
         for cut in (0..=log.len()).rev().step_by(97) {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join("open.jsonl"), &log[..cut]).unwrap();
             let whole = log[..cut].iter().filter(|&&byte| byte == b'\n').count().saturating_sub(1);
-            let (_, closed) = open(dir.path(), u64::MAX);
+            let (_, closed) = open(dir.path(), Bytes(u64::MAX));
             assert_eq!(closed.entries, whole as u64, "cut at {cut}");
             assert_eq!(entries_in(dir.path()), given[..whole], "cut at {cut}");
             assert!(!dir.path().join("open.jsonl").exists());
             names.extend(ready_files(&dir.path().join("ready")).unwrap().pop().map(|file| file.path.file_name().unwrap().to_owned()));
             // Killed after the file was written and before the log was removed: the same file again.
             fs::write(dir.path().join("open.jsonl"), &log[..cut]).unwrap();
-            open(dir.path(), u64::MAX);
+            open(dir.path(), Bytes(u64::MAX));
             assert_eq!(entries_in(dir.path()), given[..whole], "cut at {cut}");
         }
         names.dedup();
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn files_have_the_paths_that_they_will_have_in_the_store() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut spool, closed) = open(dir.path(), u64::MAX);
+        let (mut spool, closed) = open(dir.path(), Bytes(u64::MAX));
         assert_eq!(closed, CloseReport::default());
         spool.append(&entries("rack 1/m", 1, 2, 3)).unwrap();
         assert_eq!(spool.close().unwrap().entries, 2);
@@ -306,7 +306,7 @@ mod tests {
         let path = path.strip_prefix(spool.ready()).unwrap().to_str().unwrap();
         let (directory, name) = path.rsplit_once('/').unwrap();
         assert_eq!(directory, "cluster=c/date=2025-11-20/machine=rack%201%2Fm");
-        assert!(name.starts_with(&format!("{DAY}-")), "{name}");
+        assert!(name.starts_with(&format!("{}-", DAY.0)), "{name}");
         assert_eq!(spool.close().unwrap(), CloseReport::default(), "an empty log produces no file");
     }
 
@@ -314,7 +314,7 @@ mod tests {
     fn over_the_limit_the_oldest_files_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let given = entries("m", 1, 4, 3);
-        let (mut spool, _) = open(dir.path(), u64::MAX);
+        let (mut spool, _) = open(dir.path(), Bytes(u64::MAX));
         for entry in &given {
             spool.append(std::slice::from_ref(entry)).unwrap();
             spool.close().unwrap();
@@ -329,7 +329,7 @@ mod tests {
     fn a_damaged_log_is_renamed() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("open.jsonl"), "rubbish\n").unwrap();
-        assert_eq!(open(dir.path(), u64::MAX).1, CloseReport::default());
+        assert_eq!(open(dir.path(), Bytes(u64::MAX)).1, CloseReport::default());
         assert!(dir.path().join("open.jsonl.damaged").exists());
     }
 }

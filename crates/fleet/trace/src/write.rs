@@ -10,7 +10,7 @@ use parquet::file::writer::SerializedFileWriter;
 use store::FileError;
 use store::file::temporary_for;
 use tempfile::NamedTempFile;
-use units::Bytes;
+use units::{Bytes, UnixMillis};
 
 use crate::entry::{Basis, Entry, FIGURES, JobId};
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ pub struct Writer {
     words: [Vec<ByteArray>; WORDS.len()],
     /// `job_key`, then [`FIGURES`], then the histograms.
     numbers: Vec<Vec<i64>>,
-    last: Option<(JobId, u64)>,
+    last: Option<(JobId, UnixMillis)>,
     written: FileSummary,
 }
 

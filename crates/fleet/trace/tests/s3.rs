@@ -7,11 +7,12 @@ use policy::thresholds::Thresholds;
 use store::Store;
 use store::testing::{S3Server, run_with_credentials, until};
 use trace::{Basis, Entry, Figures, JobId, Labels, Merge, Sink, Spool, Trace};
+use units::{Bytes, Millis, UnixMillis};
 
 const BUCKET: &str = "traces";
 
 fn basis() -> Basis {
-    Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: 120_000, page_bytes: 4096 }
+    Basis { thresholds: Thresholds::log_spaced(2).unwrap(), scan_period_ms: Millis::seconds(120), page_bytes: Bytes(4096) }
 }
 
 /// Returns the entries of one hour of a job.
@@ -19,7 +20,11 @@ fn hour(number: u64) -> Vec<Entry> {
     let entry = |minutes: u64| Entry {
         id: JobId::new("c", "m", "/job", "boot", 1),
         labels: Labels::default(),
-        figures: Figures { start_unix_ms: 1_795_132_800_000 + (number * 60 + minutes) * 60_000, periods: 5, ..Figures::default() },
+        figures: Figures {
+            start_unix_ms: UnixMillis(1_795_132_800_000 + (number * 60 + minutes) * 60_000),
+            periods: 5,
+            ..Figures::default()
+        },
         cold_pages: vec![number, minutes, 3],
         promotions_pages: vec![0; 3],
     };
@@ -46,7 +51,7 @@ fn with_credentials() {
     let served = dir.path().join("served");
     std::fs::create_dir_all(served.join(BUCKET)).unwrap();
     let url = format!("s3://{BUCKET}/fleet/a");
-    let (mut spool, _) = Spool::open(&dir.path().join("spool"), basis(), u64::MAX).unwrap();
+    let (mut spool, _) = Spool::open(&dir.path().join("spool"), basis(), Bytes(u64::MAX)).unwrap();
     let mut recorded = Vec::new();
     let mut record_hour = |spool: &mut Spool, number: u64| {
         spool.append(&hour(number)).unwrap();

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use policy::thresholds::Thresholds;
 use trace::compact::{self, CompactedTrace, Compactor, DayEntries, Number};
 use trace::{Basis, Entry, FIGURES, Figures, JobId, Labels, Trace, Writer, schema};
+use units::{Bytes, Millis, Pages, UnixMillis};
 
 fn fixture(form: &str, version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{form}-v{version}.parquet"))
@@ -35,7 +36,7 @@ fn given(version: u32) -> impl Iterator<Item = Entry> {
             let known = |column: usize| FIGURES[..column].iter().filter(|figure| figure.since <= version).count();
             let figure = |column: usize| if FIGURES[column].since <= version { number(known(column)) } else { 0 };
             let mut figures = Figures::from_array(std::array::from_fn(figure));
-            figures.start_unix_ms = 1_795_132_800_000 + at * 300_000;
+            figures.start_unix_ms = UnixMillis(1_795_132_800_000 + at * 300_000);
             let words = ["standard", "cold_age", "page_idle", if at == 0 { "warming_up" } else { "offload" }].map(ToOwned::to_owned);
             let [class, policy, tracker, decision] = words;
             Entry {
@@ -50,7 +51,7 @@ fn given(version: u32) -> impl Iterator<Item = Entry> {
 }
 
 fn basis() -> Basis {
-    Basis { thresholds: Thresholds::log_spaced(32).unwrap(), scan_period_ms: 120_000, page_bytes: 4096 }
+    Basis { thresholds: Thresholds::log_spaced(32).unwrap(), scan_period_ms: Millis::seconds(120), page_bytes: Bytes(4096) }
 }
 
 #[test]
@@ -72,7 +73,10 @@ fn every_trace_version_reads() {
 #[test]
 fn every_compacted_version_reads() {
     // The version of the compacted form is independent of the schema's version.
-    let given: Vec<_> = given(1).collect();
+    let mut given: Vec<_> = given(1).collect();
+    for entry in &mut given {
+        (entry.figures.resolved_to_scans, entry.figures.sampled_pages) = (2, Pages(512));
+    }
     for version in 1..=compact::VERSION {
         let path = fixture("compact", version);
         if is_new(&path, version, compact::VERSION) {
@@ -89,8 +93,12 @@ fn every_compacted_version_reads() {
             for (at, entry) in rest.by_ref().take(day.entries).enumerate() {
                 let expected: Vec<u64> = [&entry.cold_pages, &entry.promotions_pages].into_iter().flat_map(|counts| sums(counts)).collect();
                 assert!(unpacked.sums(at).iter().copied().map(u64::from).eq(expected), "version {version}");
-                assert_eq!(u64::from(unpacked.number(at, Number::WindowMs)), entry.figures.window_ms);
+                assert_eq!(u64::from(unpacked.number(at, Number::WindowMs)), entry.figures.window_ms.0);
                 assert_eq!(u64::from(unpacked.number(at, Number::IoStallUs)), entry.figures.io_stall_us);
+                let origin =
+                    (unpacked.number(at, Number::ResolvedToScans), unpacked.number(at, Number::SampledPages), day.tracker.as_str());
+                let written = if version < 3 { (0, 0, "") } else { (2, 512, "page_idle") };
+                assert_eq!(origin, written, "version {version}");
             }
         }
         assert_eq!(rest.next(), None, "version {version}");

@@ -1,6 +1,6 @@
 //! Durations as integers, for records.
 
-use std::ops::{Add, Sub};
+use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,18 @@ impl Millis {
         Self(n.saturating_mul(86_400_000))
     }
 
+    /// The product with a number.
+    #[must_use]
+    pub const fn saturating_mul(self, n: u64) -> Self {
+        Self(self.0.saturating_mul(n))
+    }
+
+    /// The difference, or zero if it would be negative.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// As a number, for rates and reports.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "exact below 2^53 ms, which is 285,000 years")]
@@ -75,6 +87,12 @@ impl Add for Millis {
     type Output = Self;
     fn add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Millis {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
     }
 }
 

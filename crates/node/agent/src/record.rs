@@ -9,7 +9,7 @@ use kernel::Roots;
 use policy::cold_age::Decision;
 use policy::thresholds::Thresholds;
 use trace::{Basis, CloseReport, Entry, Figures, JobId, Labels, Sink, Spool, calendar};
-use units::{Age, Bytes, Pages};
+use units::{Age, Bytes, Millis, Pages, UnixMillis};
 
 use crate::controllers::slots::Jobs;
 use crate::job::Job;
@@ -25,9 +25,9 @@ pub struct Recorder {
     machine: String,
     boot_id: String,
     /// When this agent started: distinguishes its entries from those of earlier agents.
-    start_unix_ms: u64,
-    entry_ms: u64,
-    file_ms: u64,
+    start_unix_ms: UnixMillis,
+    entry_ms: Millis,
+    file_ms: Millis,
     spool: Spool,
     sink: Sink,
     jobs: BTreeMap<String, Recorded>,
@@ -64,8 +64,8 @@ struct Recorded {
     stalled_us: Option<[u64; 2]>,
     /// Processes killed by the out-of-memory killer, ever.
     oom_killed: Option<u64>,
-    /// When its latest entry begins, in milliseconds since the epoch.
-    begun_unix_ms: u64,
+    /// When its latest entry begins.
+    begun_unix_ms: UnixMillis,
     entry: Option<Partial>,
 }
 
@@ -88,7 +88,7 @@ impl Recorder {
         config: &Config,
         thresholds: &Thresholds,
         boot_id: &str,
-        unix_ms: u64,
+        unix_ms: UnixMillis,
     ) -> trace::Result<Option<(Self, Vec<String>)>> {
         let settings = &config.trace;
         if settings.store.is_empty() {
@@ -97,18 +97,18 @@ impl Recorder {
         let machine = machine_name(roots, config);
         let basis = Basis {
             thresholds: *thresholds,
-            scan_period_ms: units::millis(config.agent.scan_period),
-            page_bytes: kernel::page_size().bytes(),
+            scan_period_ms: config.agent.scan_period.into(),
+            page_bytes: Bytes(kernel::page_size().bytes()),
         };
-        let (spool, left_behind) = Spool::open(&config.agent.state_dir.join("trace"), basis, settings.spool_size.0)?;
+        let (spool, left_behind) = Spool::open(&config.agent.state_dir.join("trace"), basis, settings.spool_size)?;
         let sink = Sink::start(&spool.ready(), &settings.store)?;
         let recorder = Self {
             cluster: settings.cluster.clone(),
             machine,
             boot_id: boot_id.to_owned(),
             start_unix_ms: unix_ms,
-            entry_ms: units::millis(settings.entry_period).max(1),
-            file_ms: units::millis(settings.file_period).max(1),
+            entry_ms: Millis::from(settings.entry_period).max(Millis(1)),
+            file_ms: Millis::from(settings.file_period).max(Millis(1)),
             spool,
             sink,
             jobs: BTreeMap::new(),
@@ -122,7 +122,7 @@ impl Recorder {
 
     /// Adds the periods among `records` of a control period that ends at `unix_ms`, with a bundle of this version in effect. Entries
     /// of jobs that are not among `jobs` are finished. Returns what to report.
-    pub fn take(&mut self, records: &[Record], jobs: &Jobs, bundle: u64, unix_ms: u64) -> Vec<String> {
+    pub fn take(&mut self, records: &[Record], jobs: &Jobs, bundle: u64, unix_ms: UnixMillis) -> Vec<String> {
         for record in records {
             if let Record::Period(period) = record
                 && let Some(entry) = jobs.get(&period.job)
@@ -158,7 +158,7 @@ impl Recorder {
     }
 
     /// Finishes all entries, and sends them to the store or leaves them to the next start. Returns what to report.
-    pub fn stop(mut self, unix_ms: u64) -> Vec<String> {
+    pub fn stop(mut self, unix_ms: UnixMillis) -> Vec<String> {
         self.unwritten.extend(std::mem::take(&mut self.jobs).into_values().filter_map(Recorded::finish));
         let mut reports = self.write(unix_ms);
         let closed = self.spool.close();
@@ -180,17 +180,19 @@ impl Recorder {
             scanned_at: None,
             stalled_us: None,
             oom_killed: None,
-            begun_unix_ms: 0,
+            begun_unix_ms: UnixMillis::EPOCH,
             entry: None,
         });
         // Entries of all jobs and machines end at the same minutes of the clock, so that they can be compared. A period belongs to
         // the minutes in which it begins.
-        let minutes = |start_unix_ms: u64| start_unix_ms / self.entry_ms;
+        let minutes = |start_unix_ms: UnixMillis| start_unix_ms.0 / self.entry_ms.0;
         // An entry has one bundle. If the clock is set back, entries keep their order, because readers sort by their start.
-        let begins = begin(period).max(known.begun_unix_ms + 1);
+        let begins = begin(period).max(known.begun_unix_ms + Millis(1));
         let due = known.entry.as_ref().is_some_and(|entry| {
             let sum = &entry.figures;
-            minutes(sum.start_unix_ms) != minutes(begins) || sum.bundle_version != bundle || sum.duration_ms >= 2 * self.entry_ms
+            minutes(sum.start_unix_ms) != minutes(begins)
+                || sum.bundle_version != bundle
+                || sum.duration_ms >= self.entry_ms + self.entry_ms
         });
         if due {
             self.unwritten.extend(known.finish_entry());
@@ -199,7 +201,7 @@ impl Recorder {
     }
 
     /// Writes finished entries to the spool, in the files that they belong to. Returns what to report.
-    fn write(&mut self, unix_ms: u64) -> Vec<String> {
+    fn write(&mut self, unix_ms: UnixMillis) -> Vec<String> {
         let mut reports = Vec::new();
         let mut entries = std::mem::take(&mut self.unwritten);
         entries.sort_by_key(|entry| entry.figures.start_unix_ms);
@@ -240,8 +242,8 @@ impl Recorder {
         }
     }
 
-    fn file_time(&self, unix_ms: u64) -> FileTime {
-        (unix_ms / calendar::DAY_MS, unix_ms / self.file_ms)
+    fn file_time(&self, UnixMillis(unix_ms): UnixMillis) -> FileTime {
+        (unix_ms / calendar::DAY_MS, unix_ms / self.file_ms.0)
     }
 
     /// Reports an error once while it stays the same.
@@ -263,13 +265,13 @@ impl Recorder {
 }
 
 fn dropped(closed: &CloseReport) -> Option<String> {
-    let (files, bytes) = (closed.dropped_files, Bytes(closed.dropped_bytes));
+    let (files, bytes) = (closed.dropped_files, closed.dropped_bytes);
     (files > 0)
         .then(|| format!("trace: {files} files of {bytes} are lost: the store was unavailable for too long; increase trace.spool_size"))
 }
 
 impl Recorded {
-    fn add(&mut self, period: &PeriodRecord, job: &Job, begins_unix_ms: u64, bundle: u64, agent_start_unix_ms: u64) {
+    fn add(&mut self, period: &PeriodRecord, job: &Job, begins_unix_ms: UnixMillis, bundle: u64, agent_start_unix_ms: UnixMillis) {
         let PeriodRecord { input, step, outcome, memory, .. } = period;
         let page = kernel::page_size();
         let scanned_at = job.scan.as_ref().map(|scan| scan.taken_at);
@@ -295,19 +297,19 @@ impl Recorded {
         };
         let sum = &mut entry.figures;
         sum.periods += 1;
-        sum.duration_ms += outcome.elapsed_ms;
-        sum.job_age_ms = input.job_age_ms;
-        sum.working_set_bytes += step.working_set.to_bytes(page).0;
-        sum.memory_bytes += memory.current.0;
-        sum.zswap_stored_bytes += compressed.0;
-        sum.zswap_pool_bytes += memory.compressed_dram().0;
-        sum.swap_bytes += (memory.far - compressed).0;
-        sum.slow_node_bytes += memory.slow.0;
-        sum.file_out_bytes += memory.file.0;
-        sum.sampled_compressed_ppm = job.tiering.compressed().map_or(0, |ratio| u64::from(ratio.0));
-        sum.asked_pages += outcome.asked.0;
-        sum.offloaded_pages += outcome.offloaded.0;
-        sum.promoted_pages += outcome.promoted.0;
+        sum.duration_ms += Millis(outcome.elapsed_ms);
+        sum.job_age_ms = Millis(input.job_age_ms);
+        sum.working_set_bytes += step.working_set.to_bytes(page);
+        sum.memory_bytes += memory.current;
+        sum.zswap_stored_bytes += compressed;
+        sum.zswap_pool_bytes += memory.compressed_dram();
+        sum.swap_bytes += memory.far - compressed;
+        sum.slow_node_bytes += memory.slow;
+        sum.file_out_bytes += memory.file;
+        sum.sampled_compressed_ppm = job.tiering.compressed().unwrap_or_default();
+        sum.asked_pages += outcome.asked;
+        sum.offloaded_pages += outcome.offloaded;
+        sum.promoted_pages += outcome.promoted;
         sum.memory_stall_us += stalled_us[0];
         sum.io_stall_us += stalled_us[1];
         sum.oom_kills += oom_kills;
@@ -315,9 +317,11 @@ impl Recorded {
         sum.threshold_scans = u64::from(step.threshold.unwrap_or(Age(0)).0);
         sum.held_periods += u64::from(held);
         sum.far_periods += u64::from(far_on);
+        entry.add_origin(job);
+        let sum = &mut entry.figures;
         add(&mut entry.cold, input.cold.buckets());
         if fresh {
-            sum.window_ms += input.window_ms;
+            sum.window_ms += Millis(input.window_ms);
             add(&mut entry.promotions, input.promotions.buckets());
         }
     }
@@ -353,24 +357,35 @@ impl Recorded {
             &mut figures.slow_node_bytes,
             &mut figures.file_out_bytes,
         ] {
-            *level /= periods;
+            level.0 /= periods;
         }
+        figures.sampled_pages.0 /= periods;
         let cold_pages = cold.into_iter().map(|pages| pages / periods).collect();
         Some(Entry { id: self.id.clone(), labels, figures, cold_pages, promotions_pages: promotions })
     }
 }
 
 impl Partial {
-    fn begin(period: &PeriodRecord, start_unix_ms: u64, bundle_version: u64) -> Self {
+    fn begin(period: &PeriodRecord, start_unix_ms: UnixMillis, bundle_version: u64) -> Self {
         let buckets = period.input.cold.buckets().len();
         let figures = Figures { start_unix_ms, bundle_version, ..Figures::default() };
         Self { labels: Labels::default(), figures, cold: vec![0; buckets], promotions: vec![0; buckets] }
     }
+
+    /// Records how the ages of the job's last scan were obtained.
+    fn add_origin(&mut self, job: &Job) {
+        let Some(scan) = &job.scan else { return };
+        // At least 1: every tracker distinguishes accessed pages from others, and 0 means unknown.
+        let resolved = u64::from(scan.resolved_to.0).max(1);
+        let sum = &mut self.figures;
+        sum.resolved_to_scans = if sum.resolved_to_scans == 0 { resolved } else { sum.resolved_to_scans.min(resolved) };
+        sum.sampled_pages += scan.sample.as_ref().map_or(Pages::ZERO, |sample| sample.points);
+    }
 }
 
 /// When a period began.
-fn begin(period: &PeriodRecord) -> u64 {
-    period.unix_ms.saturating_sub(period.outcome.elapsed_ms)
+fn begin(period: &PeriodRecord) -> UnixMillis {
+    UnixMillis(period.unix_ms) - Millis(period.outcome.elapsed_ms)
 }
 
 fn add(sums: &mut [u64], counters: &[u64]) {

@@ -48,5 +48,5 @@ pub use ledger::{Broken, Config, Counts, Kept, Lease, Pool, Record};
 pub use slice::{EmcId, Generation, HostId, Ns, SliceId, State, VmId};
 pub use units::Slices;
 
-/// Bytes of a slice: 1 GiB, the granularity of section 4.1.
-pub const SLICE_BYTES: u64 = 1 << 30;
+/// Size of a slice: 1 GiB, the granularity of section 4.1.
+pub const SLICE: units::Bytes = units::Bytes::gib(1);

@@ -273,7 +273,8 @@ pub struct HostStatus {
     /// Number of its VMs with pool memory.
     pub vms: u32,
     /// Number of slices that it may access, including those that it must take offline.
-    pub slices: u32,
+    #[schemars(with = "u32")]
+    pub slices: Slices,
 }
 
 /// A slice that is overdue.

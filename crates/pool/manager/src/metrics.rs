@@ -148,7 +148,7 @@ fn register_state(registry: &mut Registry, status: &PoolStatus) {
     for host in &status.hosts {
         let labels = HostLabels { host: host.host.clone() };
         left.get_or_create(&labels).set(host.lease_left_seconds.unwrap_or(0.0));
-        of.get_or_create(&labels).set(i64::from(host.slices));
+        of.get_or_create(&labels).set(i64::from(host.slices.0));
     }
     registry.register_with_unit("host_lease_left", "Time until the host's lease expires; 0 without a lease", Unit::Seconds, left);
     registry.register("host_slices", "Slices that the host may access", of);

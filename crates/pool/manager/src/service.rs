@@ -5,7 +5,8 @@ use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use daemon::http::Server;
-use pool::{Broken, Kept, Ns, Pool};
+use pool::{Broken, Kept, Ns, Pool, Slices};
+use units::Bytes;
 
 use crate::files::{self, Files};
 use crate::ledger::{Host, Ledger};
@@ -61,11 +62,11 @@ fn system(op: &str) -> impl FnOnce(std::io::Error) -> Error {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct InitSummary {
     /// Number of slices of the pool.
-    pub slices: u64,
+    pub slices: Slices,
     /// Number of files that were created.
     pub files: u32,
-    /// Size of all slices, in bytes.
-    pub capacity_bytes: u64,
+    /// Size of all slices.
+    pub capacity_bytes: Bytes,
 }
 
 /// Creates a pool's ledger and files, or the missing parts.
@@ -76,7 +77,7 @@ pub fn init(settings: &Settings, overcommit: bool) -> Result<InitSummary, Error>
     let files = files_of(settings);
     std::fs::create_dir_all(&settings.pool_dir).map_err(system(&format!("create {}", settings.pool_dir.display())))?;
     if !overcommit {
-        files.check_capacity(units::Bytes(settings.capacity()))?;
+        files.check_capacity(settings.capacity())?;
     }
     if let Some(directory) = settings.ledger.parent() {
         std::fs::create_dir_all(directory).map_err(system(&format!("create {}", directory.display())))?;
@@ -84,8 +85,7 @@ pub fn init(settings: &Settings, overcommit: bool) -> Result<InitSummary, Error>
     let mut storage = Storage::open(&settings.ledger)?;
     let ledger = open_ledger(settings, &mut storage, Clock::start().now())?;
     let created = files.create_missing(ledger.pool())?;
-    let slices = settings.emcs.iter().map(|emc| u64::from(emc.slices)).sum();
-    Ok(InitSummary { slices, files: created, capacity_bytes: settings.capacity() })
+    Ok(InitSummary { slices: settings.slices(), files: created, capacity_bytes: settings.capacity() })
 }
 
 fn files_of(settings: &Settings) -> Files {
@@ -95,10 +95,10 @@ fn files_of(settings: &Settings) -> Files {
 /// Builds the ledger from its stored rows and the configuration.
 fn build_ledger(settings: &Settings, stored: Stored, now: Ns) -> Result<Ledger, String> {
     let Stored { slice_bytes, next_vm, kept, mut hosts, vms } = stored;
-    if slice_bytes.0 != settings.slice_size {
+    if slice_bytes != settings.slice_size {
         return Err(format!(
             "its slices have {} bytes, the configuration has {}; the slice size of a pool cannot change",
-            slice_bytes.0, settings.slice_size
+            slice_bytes.0, settings.slice_size.0
         ));
     }
     // Known hosts keep their numbers; new ones get the next.
@@ -115,7 +115,7 @@ fn build_ledger(settings: &Settings, stored: Stored, now: Ns) -> Result<Ledger, 
 /// Reads and checks the ledger, and saves additions by the configuration.
 fn open_ledger(settings: &Settings, storage: &mut Storage, now: Ns) -> Result<Ledger, Error> {
     let stored = storage.load()?;
-    let new = || Stored { slice_bytes: units::Bytes(settings.slice_size), next_vm: 1, kept: Kept::default(), ..Stored::default() };
+    let new = || Stored { slice_bytes: settings.slice_size, next_vm: 1, kept: Kept::default(), ..Stored::default() };
     let mismatch = |why| Error::Mismatch { path: settings.ledger.display().to_string(), why };
     let ledger = build_ledger(settings, stored.unwrap_or_else(new), now).map_err(mismatch)?;
     storage.save(None, &ledger)?;
@@ -181,7 +181,7 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
 fn ensure_pool(settings: &Settings) -> Result<(), Error> {
     if !settings.ledger.exists() {
         let created = init(settings, false)?;
-        log::info!("created a pool of {} slices, {} bytes in all", created.slices, created.capacity_bytes);
+        log::info!("created a pool of {} slices, {} bytes in all", created.slices, created.capacity_bytes.0);
     } else if !settings.pool_dir.exists() {
         let why = format!("{} does not exist; mount it, and run `thermocline pool manager init`", settings.pool_dir.display());
         return Err(Error::Mismatch { path: settings.ledger.display().to_string(), why });

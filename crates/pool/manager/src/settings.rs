@@ -112,8 +112,8 @@ pub struct Settings {
     pub ledger: PathBuf,
     /// The directory that contains one directory for each EMC.
     pub pool_dir: PathBuf,
-    /// The size of a slice, in bytes.
-    pub slice_size: u64,
+    /// The size of a slice.
+    pub slice_size: Bytes,
     /// The external memory controllers, numbered from zero.
     pub emcs: Vec<Emc>,
     /// The hosts that may use the pool, by the names in their certificates.
@@ -121,7 +121,7 @@ pub struct Settings {
     /// Who may take EMCs out of use, by the names in their certificates.
     pub operators: Vec<String>,
     /// How many free slices are kept in reserve.
-    pub buffer_slices: u32,
+    pub buffer_slices: Slices,
     /// How long a host may be silent before the slices that it does not use are reclaimed.
     pub lease: Ns,
     /// How long a host may take to take one slice offline.
@@ -161,11 +161,11 @@ impl Settings {
             tls,
             ledger: document.resolve(&service.ledger),
             pool_dir: document.resolve(&service.pool_dir),
-            slice_size: service.slice_size.0,
+            slice_size: service.slice_size,
             emcs,
             hosts: service.hosts,
             operators: service.operators,
-            buffer_slices: service.buffer_slices,
+            buffer_slices: Slices(service.buffer_slices),
             lease: nanoseconds(service.lease),
             answer_within: nanoseconds(service.answer_within),
             ask_again_after: nanoseconds(service.ask_again_after),
@@ -180,10 +180,16 @@ impl Settings {
         u32::from_str_radix(&self.file_mode, 8).ok()
     }
 
-    /// Returns the size of the pool, in bytes.
+    /// Returns the number of slices of all controllers.
     #[must_use]
-    pub fn capacity(&self) -> u64 {
-        self.emcs.iter().map(|emc| u64::from(emc.slices) * self.slice_size).sum()
+    pub fn slices(&self) -> Slices {
+        self.emcs.iter().map(|emc| Slices(emc.slices)).sum()
+    }
+
+    /// Returns the size of the pool.
+    #[must_use]
+    pub fn capacity(&self) -> Bytes {
+        self.slices().bytes(self.slice_size)
     }
 
     /// Returns the configuration of the pool's core.
@@ -192,7 +198,7 @@ impl Settings {
         pool::Config {
             emc_slices: self.emcs.iter().map(|emc| Slices(emc.slices)).collect(),
             hosts,
-            buffer_slices: Slices(self.buffer_slices),
+            buffer_slices: self.buffer_slices,
             answer_within: self.answer_within,
             ask_again_after: self.ask_again_after,
         }
@@ -201,7 +207,7 @@ impl Settings {
     /// Returns the layout of the slice files.
     #[must_use]
     pub fn layout(&self) -> Layout {
-        Layout { directory: self.pool_dir.clone(), slice_bytes: units::Bytes(self.slice_size) }
+        Layout { directory: self.pool_dir.clone(), slice_bytes: self.slice_size }
     }
 
     /// Returns the terms of leases.
@@ -274,10 +280,10 @@ mod tests {
     #[test]
     fn defaults_apply_to_keys_that_are_not_set() {
         let settings = Settings::parse(Path::new("pool.toml"), GOOD).unwrap();
-        assert_eq!((settings.slice_size, settings.capacity(), settings.mode()), (1 << 30, 8 << 30, Some(0o600)));
+        assert_eq!((settings.slice_size, settings.capacity(), settings.mode()), (Bytes::gib(1), Bytes::gib(8), Some(0o600)));
         let seconds = |n: u64| Ns(n * 1_000_000_000);
         assert_eq!((settings.lease, settings.answer_within, settings.ask_again_after), (seconds(10), seconds(30), seconds(60)));
-        assert_eq!((settings.buffer_slices, settings.operators.len(), settings.tls.is_none()), (0, 0, true));
+        assert_eq!((settings.buffer_slices, settings.operators.len(), settings.tls.is_none()), (Slices::ZERO, 0, true));
     }
 
     #[test]

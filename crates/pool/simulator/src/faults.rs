@@ -3,6 +3,7 @@
 use fastrand::Rng;
 use pool::Ns;
 use serde::{Deserialize, Serialize};
+use units::RatioPpm;
 
 /// Failure rates. Times between failures are exponentially distributed and independent for each component.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +17,7 @@ pub struct Faults {
     /// Time until a failed component works again.
     pub back_after: Ns,
     /// Releases of a slice that fail at the first attempt, in parts per million.
-    pub stuck_ppm: u32,
+    pub stuck_ppm: RatioPpm,
 }
 
 /// A component that can fail.

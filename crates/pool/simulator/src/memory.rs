@@ -1,7 +1,8 @@
 //! How a VM's memory is split between its server and the pool.
 
-use pool::{SLICE_BYTES, Slices};
+use pool::{SLICE, Slices};
 use serde::{Deserialize, Serialize};
+use units::{Bytes, RatioPpm};
 use vmtrace::Vm;
 
 /// A prediction for a VM before it starts (Pond section 4.4).
@@ -28,8 +29,8 @@ pub enum MemoryPolicy<'a> {
     /// The same share of every VM's memory on the pool. Slices are whole: the number of slices is rounded up at random, with
     /// the probability of its fractional part, so that the share also holds for small VMs.
     Static {
-        /// The share, in parts per million.
-        share_ppm: u32,
+        /// The share.
+        share: RatioPpm,
         /// Seed of the random rounding.
         seed: u64,
     },
@@ -42,7 +43,7 @@ impl std::fmt::Debug for MemoryPolicy<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::AllLocal => f.write_str("AllLocal"),
-            Self::Static { share_ppm, .. } => write!(f, "Static({share_ppm} ppm)"),
+            Self::Static { share, .. } => write!(f, "Static({} ppm)", share.0),
             Self::Pond(_) => f.write_str("Pond"),
         }
     }
@@ -51,18 +52,18 @@ impl std::fmt::Debug for MemoryPolicy<'_> {
 /// Returns a VM's memory in MiB, rounded up.
 #[must_use]
 pub fn mib(vm: &Vm) -> u32 {
-    u32::try_from(vm.memory_bytes.div_ceil(1 << 20)).unwrap_or(u32::MAX)
+    u32::try_from(vm.memory_bytes.to_mib_ceil()).unwrap_or(u32::MAX)
 }
 
 impl MemoryPolicy<'_> {
     /// Returns how many slices of a VM's memory go to the pool, at most the whole slices that it has.
     #[must_use]
     pub fn slices(&self, vm: &Vm) -> Slices {
-        let whole = Slices(u32::try_from(vm.memory_bytes / SLICE_BYTES).unwrap_or(u32::MAX));
+        let whole = Slices(u32::try_from(vm.memory_bytes.0 / SLICE.0).unwrap_or(u32::MAX));
         match self {
             Self::AllLocal => Slices::ZERO,
-            Self::Static { share_ppm, seed } => {
-                let slices_ppm = u128::from(vm.memory_bytes) * u128::from(*share_ppm) / u128::from(SLICE_BYTES);
+            Self::Static { share, seed } => {
+                let slices_ppm = u128::from(vm.memory_bytes.0) * u128::from(share.0) / u128::from(SLICE.0);
                 let draw = fastrand::Rng::with_seed(seed ^ vm.id.wrapping_mul(0x9e37_79b9_7f4a_7c15)).u32(0..1_000_000);
                 let up = slices_ppm % 1_000_000 > u128::from(draw);
                 Slices(u32::try_from(slices_ppm / 1_000_000 + u128::from(up)).unwrap_or(u32::MAX)).min(whole)
@@ -77,8 +78,8 @@ impl MemoryPolicy<'_> {
 
 /// Returns the whole slices in a share of memory; 0 if the share is not a number.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 2^20 slices, clamped")]
-fn share_of(bytes: u64, ratio: f64) -> Slices {
-    if ratio.is_nan() { Slices::ZERO } else { Slices((bytes as f64 * ratio.clamp(0.0, 1.0) / SLICE_BYTES as f64) as u32) }
+fn share_of(Bytes(bytes): Bytes, ratio: f64) -> Slices {
+    if ratio.is_nan() { Slices::ZERO } else { Slices((bytes as f64 * ratio.clamp(0.0, 1.0) / SLICE.0 as f64) as u32) }
 }
 
 /// Returns whether a VM with this split exceeds the margin; `false` if its slowdown is unknown.
@@ -92,9 +93,9 @@ pub fn exceeds(vm: &Vm, slices: Slices, added_ns: u32, margin: f64) -> bool {
 /// 4.2). The slowdown is assumed to be proportional to it, which for small shares is slightly less than (Pond figure 16).
 #[expect(clippy::cast_precision_loss, reason = "memory sizes")]
 fn spilled(vm: &Vm, slices: Slices) -> f64 {
-    let memory = vm.memory_bytes as f64;
+    let memory = vm.memory_bytes.0 as f64;
     let touched = memory * (1.0 - vm.untouched_ratio.unwrap_or(0.0));
-    let local = memory - slices.bytes(units::Bytes(SLICE_BYTES)).0 as f64;
+    let local = memory - slices.bytes(SLICE).0 as f64;
     if touched <= 0.0 { 0.0 } else { ((touched - local.max(0.0)) / touched).clamp(0.0, 1.0) }
 }
 
@@ -102,7 +103,7 @@ fn spilled(vm: &Vm, slices: Slices) -> f64 {
 mod tests {
     use super::*;
 
-    const GIB: u64 = SLICE_BYTES;
+    const GIB: u64 = SLICE.0;
 
     struct Fixed(Prediction);
 
@@ -117,7 +118,7 @@ mod tests {
         let check = |memory_bytes, insensitive, untouched_ratio, want| {
             let fixed = Fixed(Prediction { insensitive, untouched_ratio });
             assert_eq!(
-                MemoryPolicy::Pond(&fixed).slices(&Vm { memory_bytes, ..Vm::default() }),
+                MemoryPolicy::Pond(&fixed).slices(&Vm { memory_bytes: Bytes(memory_bytes), ..Vm::default() }),
                 Slices(want),
                 "{memory_bytes} {untouched_ratio}"
             );
@@ -135,21 +136,21 @@ mod tests {
 
     #[test]
     fn a_static_share_holds_for_small_vms_too() {
-        for (memory_bytes, share_ppm) in [(GIB * 7 / 4, 100_000), (8 * GIB, 150_000), (28 * GIB, 500_000)] {
-            let memory = MemoryPolicy::Static { share_ppm, seed: 1 };
-            let slices: Slices = (0..20_000).map(|id| memory.slices(&Vm { id, memory_bytes, ..Vm::default() })).sum();
+        for (memory, share_ppm) in [(GIB * 7 / 4, 100_000), (8 * GIB, 150_000), (28 * GIB, 500_000)] {
+            let policy = MemoryPolicy::Static { share: RatioPpm(share_ppm), seed: 1 };
+            let slices: Slices = (0..20_000).map(|id| policy.slices(&Vm { id, memory_bytes: Bytes(memory), ..Vm::default() })).sum();
             #[expect(clippy::cast_precision_loss, reason = "a test")]
-            let share = f64::from(slices.0) * GIB as f64 / 20_000.0 / memory_bytes as f64;
+            let share = f64::from(slices.0) * GIB as f64 / 20_000.0 / memory as f64;
             assert!((share / f64::from(share_ppm) * 1e6 - 1.0).abs() < 0.05, "{share} of {share_ppm} ppm");
         }
-        let all = MemoryPolicy::Static { share_ppm: 1_000_000, seed: 1 };
-        assert_eq!(all.slices(&Vm { memory_bytes: GIB * 7 / 4, ..Vm::default() }), Slices(1), "at most the slices that the VM has");
+        let all = MemoryPolicy::Static { share: RatioPpm::ONE, seed: 1 };
+        assert_eq!(all.slices(&Vm { memory_bytes: Bytes(GIB * 7 / 4), ..Vm::default() }), Slices(1), "at most the slices that the VM has");
     }
 
     #[test]
     fn only_touched_pool_memory_slows_a_vm_down() {
         let check = |untouched, slices, want| {
-            let vm = Vm { memory_bytes: 8 * GIB, untouched_ratio: Some(untouched), slowdown_64ns: Some(0.2), ..Vm::default() };
+            let vm = Vm { memory_bytes: Bytes(8 * GIB), untouched_ratio: Some(untouched), slowdown_64ns: Some(0.2), ..Vm::default() };
             assert_eq!(exceeds(&vm, Slices(slices), 64, 0.05), want, "{untouched} {slices}");
         };
         check(0.5, 0, false);
@@ -160,7 +161,7 @@ mod tests {
         check(0.0, 8, true);
         check(1.0, 8, false);
         assert!(
-            !exceeds(&Vm { memory_bytes: 8 * GIB, ..Vm::default() }, Slices(8), 64, 0.05),
+            !exceeds(&Vm { memory_bytes: Bytes(8 * GIB), ..Vm::default() }, Slices(8), 64, 0.05),
             "an unknown slowdown does not count as a misprediction"
         );
     }

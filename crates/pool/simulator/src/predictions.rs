@@ -159,7 +159,7 @@ impl Pass<'_> {
             guest_os: name(&names.guest_os, vm.guest_os),
             location: name(&names.locations, vm.location),
             cores: vm.cores,
-            memory_bytes: vm.memory_bytes,
+            memory_bytes: vm.memory_bytes.0,
             arrival: now,
             history: None,
             counters: counters.cloned(),
@@ -174,7 +174,7 @@ impl Pass<'_> {
     #[expect(clippy::cast_precision_loss, reason = "sums of memory for ratios")]
     fn count(&mut self, vm: &Vm, with_counters: bool, insensitive: bool, untouched_ratio: f64, pool_bytes: u64) {
         let sums = &mut self.sums;
-        let memory = vm.memory_bytes as f64;
+        let memory = vm.memory_bytes.0 as f64;
         sums.vms += 1;
         sums.with_counters += u64::from(with_counters);
         sums.bytes += memory;

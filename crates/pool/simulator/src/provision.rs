@@ -4,7 +4,9 @@
 //! server is placed on another (Pond section 6.1). Here all servers of a cluster have the same local memory and all pools
 //! the same slices. The search finds the least memory with which VMs fit, without pools and with them.
 
+use pool::{SLICE, Slices};
 use serde::Serialize;
+use units::Bytes;
 
 use crate::memory::MemoryPolicy;
 use crate::run::{Baseline, Capacity, UniformCapacity, simulate};
@@ -19,11 +21,11 @@ const LOCAL_PERCENT: [u32; 9] = [95, 90, 85, 80, 75, 70, 65, 60, 55];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Provisioned {
     /// Total without pools.
-    pub local_only_bytes: u64,
+    pub local_only_bytes: Bytes,
     /// Total with pools: local and pool memory.
-    pub bytes: u64,
+    pub bytes: Bytes,
     /// Pool memory, as part of `bytes`.
-    pub pool_bytes: u64,
+    pub pool_bytes: Bytes,
 }
 
 impl Provisioned {
@@ -51,30 +53,29 @@ pub fn provision(site: &Site, setup: Setup<'_>, cluster: &Cluster, baseline: &Ba
     let local_only = Setup { memory: MemoryPolicy::AllLocal, ..setup };
     let node_gib = least(most_gib, |node_gib| enough(local_only, uniform(node_gib, 0)))?;
     let cost = |capacity: UniformCapacity| {
-        let local = (nodes * u64::from(capacity.node_mib)) << 20;
-        (local + capacity.slices_per_server.bytes(units::Bytes(pool::SLICE_BYTES)).0) * u64::from(cluster.servers)
+        let local = Bytes::mib(nodes * u64::from(capacity.node_mib));
+        (local + capacity.slices_per_server.bytes(SLICE)).saturating_mul(u64::from(cluster.servers))
     };
     let without = cost(uniform(node_gib, 0));
-    let mut best = (without, 0);
+    let mut best = (without, Bytes::ZERO);
     if matches!(setup.memory, MemoryPolicy::AllLocal) {
-        return Some(Provisioned { local_only_bytes: without, bytes: without, pool_bytes: 0 });
+        return Some(Provisioned { local_only_bytes: without, bytes: without, pool_bytes: Bytes::ZERO });
     }
     for percent in LOCAL_PERCENT {
         let local = u32::try_from(u64::from(node_gib) * u64::from(percent) / 100).ok()?;
         // The largest pool that keeps the total below the best result so far.
-        let affordable =
-            u32::try_from(best.0.saturating_sub(cost(uniform(local, 0))) / pool::SLICE_BYTES / u64::from(cluster.servers)).ok()?;
+        let affordable = u32::try_from((best.0 - cost(uniform(local, 0))).0 / SLICE.0 / u64::from(cluster.servers)).ok()?;
         let Some(slices) = affordable.checked_sub(1) else { continue };
         if enough(setup, uniform(local, slices))? {
             let slices = least(slices, |slices| enough(setup, uniform(local, slices)))?;
-            best = (cost(uniform(local, slices)), u64::from(slices) * pool::SLICE_BYTES * u64::from(cluster.servers));
+            best = (cost(uniform(local, slices)), Slices(slices).bytes(SLICE).saturating_mul(u64::from(cluster.servers)));
         }
     }
     Some(Provisioned { local_only_bytes: without, bytes: best.0, pool_bytes: best.1 })
 }
 
 fn uniform(node_gib: u32, slices_per_server: u32) -> UniformCapacity {
-    UniformCapacity { node_mib: node_gib.saturating_mul(1_024), slices_per_server: pool::Slices(slices_per_server) }
+    UniformCapacity { node_mib: node_gib.saturating_mul(1_024), slices_per_server: Slices(slices_per_server) }
 }
 
 /// Returns the least number that is enough, by bisection. `most` must be enough.

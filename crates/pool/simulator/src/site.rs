@@ -3,6 +3,7 @@
 use placement::{Shape, Strategy};
 use pool::{Ns, Slices};
 use serde::Serialize;
+use units::RatioPpm;
 use vmtrace::Vm;
 
 use crate::faults::Faults;
@@ -32,7 +33,7 @@ pub struct Site {
     /// The largest slowdown that a VM may have (performance degradation margin), as a ratio.
     pub margin: f64,
     /// VMs that may be moved to local memory because they exceed the margin, in parts per million (Pond section 6.4.3: 1 %).
-    pub mitigated_ppm: u32,
+    pub mitigated_ppm: RatioPpm,
     /// Time that the monitor takes to detect such a VM.
     pub noticed_after: Ns,
     /// Time to copy one slice to local memory (Pond section 4.2: 50 ms).
@@ -53,7 +54,7 @@ impl Default for Site {
             faults: Faults::default(),
             seed: 1,
             margin: 0.05,
-            mitigated_ppm: 10_000,
+            mitigated_ppm: RatioPpm(10_000),
             noticed_after: Ns(1_800_000 * MS),
             copy: Ns(50 * MS),
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 use thiserror::Error;
+use units::RatioPpm;
 use vmtrace::Vm;
 
 use crate::provision::{Provisioned, provision};
@@ -44,7 +45,7 @@ pub enum Servers {
     /// A fixed number.
     Count(u32),
     /// The least number such that the peak of rented cores is this share of all cores, in parts per million.
-    PeakFillPpm(u32),
+    PeakFill(RatioPpm),
 }
 
 /// Distributes the VMs of a trace over clusters. `vms` must be ordered by arrival.
@@ -65,15 +66,15 @@ pub fn clusters(vms: Vec<Vm>, ends: i64, assignment: ClusterAssignment, servers:
     let clusters = by_cluster.into_values().map(|vms| {
         let servers = match servers {
             Servers::Count(servers) => servers,
-            Servers::PeakFillPpm(fill) => servers_for(&vms, u64::from(site.shape.node_cores) * u64::from(site.shape.nodes), fill),
+            Servers::PeakFill(fill) => servers_for(&vms, u64::from(site.shape.node_cores) * u64::from(site.shape.nodes), fill),
         };
         Cluster { vms, servers, ends }
     });
     clusters.collect()
 }
 
-/// Returns the servers needed for the peak of rented cores to fill `fill_ppm` of all cores.
-fn servers_for(vms: &[Vm], cores: u64, fill_ppm: u32) -> u32 {
+/// Returns the servers needed for the peak of rented cores to fill `fill` of all cores.
+fn servers_for(vms: &[Vm], cores: u64, fill: RatioPpm) -> u32 {
     let mut changes: Vec<(i64, i64)> = Vec::with_capacity(vms.len() * 2);
     for vm in vms {
         changes.push((vm.arrival, i64::from(vm.cores)));
@@ -87,7 +88,7 @@ fn servers_for(vms: &[Vm], cores: u64, fill_ppm: u32) -> u32 {
         most = most.max(now);
     }
     let most = u64::try_from(most).unwrap_or(0);
-    let rentable = (cores * u64::from(fill_ppm)).max(1);
+    let rentable = (cores * u64::from(fill.0)).max(1);
     u32::try_from((most * 1_000_000).div_ceil(rentable)).unwrap_or(u32::MAX).max(1)
 }
 

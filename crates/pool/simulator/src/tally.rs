@@ -1,7 +1,8 @@
 //! The results of a run, and the memory that would have to be bought.
 
-use pool::{SLICE_BYTES, Slices};
+use pool::{SLICE, Slices};
 use serde::Serialize;
+use units::Bytes;
 
 /// Counters of a run. Tallies of several clusters can be added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -65,54 +66,65 @@ pub struct PoolPeak {
     pub online: Slices,
 }
 
-/// DRAM that must be bought for a run, in bytes.
+/// DRAM that must be bought for a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Required {
     /// Local memory if every server has its own peak (Pond sections 3.1 and 6.5).
-    pub local_bytes: u64,
+    pub local_bytes: Bytes,
     /// Pool memory if every pool has its own peak and its buffer.
-    pub pool_bytes: u64,
+    pub pool_bytes: Bytes,
     /// Pool memory if slices were released instantly: only slices assigned to VMs.
-    pub online_pool_bytes: u64,
+    pub online_pool_bytes: Bytes,
     /// Local memory if all servers of a cluster are alike, as machines are bought: each has the highest peak.
-    pub uniform_local_bytes: u64,
+    pub uniform_local_bytes: Bytes,
     /// Pool memory if all pools of a cluster are alike. A pool of fewer servers gets a proportional part.
-    pub uniform_pool_bytes: u64,
+    pub uniform_pool_bytes: Bytes,
 }
 
 impl Required {
     /// Returns the total by Pond's rule.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> Bytes {
         self.local_bytes + self.pool_bytes
     }
 
     /// Returns the total by Pond's rule if slices were released instantly; Pond's simulator does not distinguish the two.
     #[must_use]
-    pub fn online_bytes(&self) -> u64 {
+    pub fn online_bytes(&self) -> Bytes {
         self.local_bytes + self.online_pool_bytes
     }
 
     /// Returns the total if all servers and all pools of a cluster are alike.
     #[must_use]
-    pub fn uniform_bytes(&self) -> u64 {
+    pub fn uniform_bytes(&self) -> Bytes {
         self.uniform_local_bytes + self.uniform_pool_bytes
+    }
+
+    /// Adds the memory of another cluster.
+    fn add(&mut self, other: &Self) {
+        let Self { local_bytes, pool_bytes, online_pool_bytes, uniform_local_bytes, uniform_pool_bytes } = *other;
+        self.local_bytes += local_bytes;
+        self.pool_bytes += pool_bytes;
+        self.online_pool_bytes += online_pool_bytes;
+        self.uniform_local_bytes += uniform_local_bytes;
+        self.uniform_pool_bytes += uniform_pool_bytes;
     }
 
     /// Computes the memory from the peaks of one cluster with `pool_servers` servers per pool.
     #[must_use]
     pub fn of(server_peaks_mib: &[u64], pool_peaks: &[PoolPeak], buffer: Slices, pool_servers: u32) -> Self {
-        let bytes = |slices: Slices| slices.bytes(units::Bytes(SLICE_BYTES)).0;
+        let bytes = |slices: Slices| slices.bytes(SLICE);
         let with_buffer = |peak: &PoolPeak| if peak.in_use > Slices::ZERO { peak.in_use + buffer } else { Slices::ZERO };
         let of_pools = || pool_peaks.iter().map(|peak| bytes(with_buffer(peak)));
         let servers = server_peaks_mib.len() as u64;
-        let most = of_pools().max().unwrap_or(0);
+        let most = of_pools().max().unwrap_or_default();
+        let proportional = u128::from(most.0) * u128::from(servers) / u128::from(pool_servers.max(1));
         Self {
-            local_bytes: server_peaks_mib.iter().sum::<u64>() << 20,
+            local_bytes: Bytes::mib(server_peaks_mib.iter().sum()),
             pool_bytes: of_pools().sum(),
             online_pool_bytes: pool_peaks.iter().map(|peak| bytes(peak.online)).sum(),
-            uniform_local_bytes: (server_peaks_mib.iter().max().copied().unwrap_or(0) * servers) << 20,
-            uniform_pool_bytes: u64::try_from(u128::from(most) * u128::from(servers) / u128::from(pool_servers.max(1))).unwrap_or(u64::MAX),
+            uniform_local_bytes: Bytes::mib(server_peaks_mib.iter().max().copied().unwrap_or(0) * servers),
+            uniform_pool_bytes: Bytes(u64::try_from(proportional).unwrap_or(u64::MAX)),
         }
     }
 }
@@ -139,14 +151,10 @@ impl Tally {
             (&mut self.deferred, deferred),
             (&mut self.starts_above_1_gib_per_s, starts_above_1_gib_per_s),
             (&mut self.starts_above_10_gib_per_s, starts_above_10_gib_per_s),
-            (&mut self.required.local_bytes, &other.required.local_bytes),
-            (&mut self.required.pool_bytes, &other.required.pool_bytes),
-            (&mut self.required.online_pool_bytes, &other.required.online_pool_bytes),
-            (&mut self.required.uniform_local_bytes, &other.required.uniform_local_bytes),
-            (&mut self.required.uniform_pool_bytes, &other.required.uniform_pool_bytes),
         ] {
             *sum += more;
         }
+        self.required.add(&other.required);
         self.memory_gib_hours += other.memory_gib_hours;
         self.pool_gib_hours += other.pool_gib_hours;
         self.remote_gib_hours += other.remote_gib_hours;
@@ -163,8 +171,8 @@ impl Tally {
 /// Returns what `required` saves against `reference`, as a share of `reference`; 0 if that is 0.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-pub fn saved(required: u64, reference: u64) -> f64 {
-    if reference == 0 { 0.0 } else { 1.0 - required as f64 / reference as f64 }
+pub fn saved(required: Bytes, reference: Bytes) -> f64 {
+    if reference == Bytes::ZERO { 0.0 } else { 1.0 - required.0 as f64 / reference.0 as f64 }
 }
 
 #[cfg(test)]
@@ -175,13 +183,13 @@ mod tests {
     fn required_memory_is_the_sum_of_peaks() {
         let peaks = [4, 2].map(|in_use| PoolPeak { in_use: Slices(in_use), online: Slices(in_use - 1) });
         let required = Required::of(&[1_024, 3_072, 2_048, 0], &peaks, Slices(1), 2);
-        let gib = |n: u64| n * SLICE_BYTES;
+        let gib = Bytes::gib;
         assert_eq!(required.online_bytes(), gib(10));
         assert_eq!((required.local_bytes, required.pool_bytes), (gib(6), gib(8)));
         assert_eq!((required.uniform_local_bytes, required.uniform_pool_bytes), (gib(12), gib(10)));
         // The last pool has one server of two.
         assert_eq!(Required::of(&[0, 0, 0], &peaks, Slices::ZERO, 2).uniform_pool_bytes, gib(6));
-        assert_eq!(Required::of(&[1_024], &[PoolPeak::default()], Slices(5), 1).pool_bytes, 0, "an unused pool needs no buffer");
-        assert_eq!((saved(75, 100), saved(1, 0)), (0.25, 0.0));
+        assert_eq!(Required::of(&[1_024], &[PoolPeak::default()], Slices(5), 1).pool_bytes, Bytes::ZERO, "an unused pool needs no buffer");
+        assert_eq!((saved(Bytes(75), Bytes(100)), saved(Bytes(1), Bytes::ZERO)), (0.25, 0.0));
     }
 }

@@ -25,6 +25,8 @@ use parquet::file::metadata::{KeyValue, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
 
+use units::Bytes;
+
 use crate::about::About;
 use crate::error::{Error, Result};
 use crate::vm::Vm;
@@ -74,7 +76,7 @@ pub(crate) fn row(vm: &Vm) -> Row {
         vm.arrival,
         vm.lifetime().unwrap_or(UNKNOWN),
         i64::from(vm.cores),
-        wide(vm.memory_bytes),
+        wide(vm.memory_bytes.0),
         i64::from(vm.cluster),
         vm.customer.map_or(UNKNOWN, wide),
         known(vm.vm_type),
@@ -109,7 +111,7 @@ pub(crate) fn vm(row: &Row) -> Result<Vm, String> {
         arrival,
         departure,
         cores: u32::try_from(row[3]).map_err(|_| invalid(3))?,
-        memory_bytes: u64::try_from(row[4]).map_err(|_| invalid(4))?,
+        memory_bytes: Bytes(u64::try_from(row[4]).map_err(|_| invalid(4))?),
         cluster: u32::try_from(row[5]).map_err(|_| invalid(5))?,
         customer,
         vm_type: index(7)?,

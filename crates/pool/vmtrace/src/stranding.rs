@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use placement::Strategy;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::error::{Error, Result};
 use crate::read::Trace;
@@ -39,8 +40,8 @@ const SERVERS_MAX: u32 = 1 << 24;
 pub struct Shape {
     /// Cores of a server, all sockets together.
     pub cores: u32,
-    /// DRAM per core, in bytes.
-    pub dram_per_core_bytes: u64,
+    /// DRAM per core.
+    pub dram_per_core_bytes: Bytes,
     /// Share of a cluster's cores that its peak fills, which determines the number of servers.
     pub peak_fill: f64,
     /// Placement policy.
@@ -56,12 +57,12 @@ pub struct Demand {
     pub least_cores: u32,
     /// Cores of the largest VM.
     pub most_cores: u32,
-    /// Largest memory per core of a VM, in bytes.
-    pub most_bytes_per_core: u64,
+    /// Largest memory per core of a VM.
+    pub most_bytes_per_core: Bytes,
     /// Arrival of the first VM.
     pub begins: i64,
-    /// Peaks of rented cores and of rented memory in bytes, by cluster.
-    pub peaks: BTreeMap<u32, (u64, u64)>,
+    /// Peaks of rented cores and of rented memory, by cluster.
+    pub peaks: BTreeMap<u32, (u64, Bytes)>,
     /// Rented cores, integrated over seconds until the end of the trace.
     pub core_seconds: f64,
     /// Rented bytes, integrated over seconds until the end of the trace.
@@ -75,7 +76,7 @@ impl Demand {
     /// Any error of reading the trace; [`Error::Damaged`] if it has no VMs.
     pub fn of(trace: &Trace, step: &mut dyn FnMut()) -> Result<Self> {
         let mut demand = Self { least_cores: u32::MAX, begins: i64::MAX, ..Self::default() };
-        let mut rented: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        let mut rented: BTreeMap<u32, (u64, Bytes)> = BTreeMap::new();
         let mut leaving = BinaryHeap::new();
         let ends = trace.about().ends;
         for vm in trace.vms() {
@@ -84,7 +85,7 @@ impl Demand {
             while let Some(Reverse((_, cluster, (cores, bytes)))) = leaving.pop_if_due(vm.arrival) {
                 if let Some(rented) = rented.get_mut(&cluster) {
                     rented.0 -= u64::from(cores);
-                    rented.1 -= bytes;
+                    rented.1 = rented.1 - bytes;
                 }
             }
             demand.count(&vm, ends);
@@ -108,11 +109,11 @@ impl Demand {
         self.vms += 1;
         self.least_cores = self.least_cores.min(vm.cores);
         self.most_cores = self.most_cores.max(vm.cores);
-        self.most_bytes_per_core = self.most_bytes_per_core.max(vm.memory_bytes.div_ceil(u64::from(vm.cores)));
+        self.most_bytes_per_core = self.most_bytes_per_core.max(Bytes(vm.memory_bytes.0.div_ceil(u64::from(vm.cores))));
         self.begins = self.begins.min(vm.arrival);
         let seconds = (vm.departure.unwrap_or(ends).min(ends).max(vm.arrival) - vm.arrival) as f64;
         self.core_seconds += seconds * f64::from(vm.cores);
-        self.byte_seconds += seconds * vm.memory_bytes as f64;
+        self.byte_seconds += seconds * vm.memory_bytes.0 as f64;
     }
 
     /// Returns the mean rented bytes per rented core, over time.
@@ -170,7 +171,7 @@ pub fn stranding(trace: &Trace, demand: &Demand, shape: Shape, step: &mut dyn Fn
     }
     let dram = shape.dram_per_core_bytes.saturating_mul(u64::from(shape.cores));
     let clusters = numbers.iter().map(|(&cluster, &count)| Some((cluster, Servers::new(count, shape.cores, dram, shape.strategy)?)));
-    let too_large = || Error::damaged(trace.path(), format!("cannot pack onto servers of {dram} bytes; the limit is 4 PiB"));
+    let too_large = || Error::damaged(trace.path(), format!("cannot pack onto servers of {} bytes; the limit is 4 PiB", dram.0));
     let clusters = clusters.collect::<Option<_>>().ok_or_else(too_large)?;
     let mut run = Run { clusters, leaving: BinaryHeap::new(), next_sample: first_sample(demand.begins), bins: Bins::default(), demand };
     let mut refused = (0, 0);

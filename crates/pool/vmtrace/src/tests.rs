@@ -4,6 +4,7 @@ use std::path::Path;
 
 use parquet::file::metadata::KeyValue;
 use proptest::prelude::*;
+use units::Bytes;
 
 use crate::{About, CategoryNames, Error, Sorter, Trace, Vm, Writer};
 
@@ -13,7 +14,7 @@ fn about() -> About {
 }
 
 fn vm(id: u64, arrival: i64) -> Vm {
-    Vm { id, arrival, departure: Some(arrival + 60), cores: 2, memory_bytes: 7 << 29, ..Vm::default() }
+    Vm { id, arrival, departure: Some(arrival + 60), cores: 2, memory_bytes: Bytes(7 << 29), ..Vm::default() }
 }
 
 fn full(id: u64, arrival: i64) -> Vm {

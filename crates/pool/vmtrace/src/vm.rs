@@ -1,9 +1,11 @@
 //! One virtual machine of a trace, and the limits of its values.
 
+use units::Bytes;
+
 /// The largest number of cores of a VM: far above any machine, and small enough that sums never overflow.
 pub const CORES_MAX: u32 = 1 << 16;
 /// The largest memory of a VM.
-pub const MEMORY_BYTES_MAX: u64 = 1 << 50;
+pub const MEMORY_MAX: Bytes = Bytes(1 << 50);
 /// The largest distance of a time from the trace's beginning: 34,000 years.
 pub const SECONDS_MAX: i64 = 1 << 40;
 /// The smallest slowdown. A negative slowdown is measurement noise.
@@ -26,8 +28,8 @@ pub struct Vm {
     pub departure: Option<i64>,
     /// Virtual cores, at least one.
     pub cores: u32,
-    /// Rented memory in bytes, at least one.
-    pub memory_bytes: u64,
+    /// Rented memory, at least one byte.
+    pub memory_bytes: Bytes,
     /// The cluster that the VM was scheduled on; 0 if the trace has one cluster.
     pub cluster: u32,
     /// The customer that rents the VM.
@@ -84,8 +86,8 @@ impl Vm {
         if !(1..=CORES_MAX).contains(&self.cores) {
             return invalid("cores", self.cores.to_string(), "it must be 1 to 65536");
         }
-        if !(1..=MEMORY_BYTES_MAX).contains(&self.memory_bytes) {
-            return invalid("memory_bytes", self.memory_bytes.to_string(), "it must be 1 byte to 1 PiB");
+        if !(Bytes(1)..=MEMORY_MAX).contains(&self.memory_bytes) {
+            return invalid("memory_bytes", self.memory_bytes.0.to_string(), "it must be 1 byte to 1 PiB");
         }
         if let Some(ratio) = self.untouched_ratio
             && !(0.0..=1.0).contains(&ratio)
@@ -122,7 +124,7 @@ mod tests {
     #[test]
     fn invalid_fields_are_named_in_the_error() {
         let check = |change: fn(&mut Vm), want: Option<&str>| {
-            let mut vm = Vm { cores: 2, memory_bytes: 1 << 32, arrival: 300, departure: Some(900), ..Vm::default() };
+            let mut vm = Vm { cores: 2, memory_bytes: Bytes::gib(4), arrival: 300, departure: Some(900), ..Vm::default() };
             change(&mut vm);
             assert_eq!(vm.check().err().map(|error| error.field), want, "{vm:?}");
         };
@@ -137,8 +139,8 @@ mod tests {
         check(|vm| vm.customer = Some(1 << 63), Some("customer"));
         check(|vm| vm.cores = 0, Some("cores"));
         check(|vm| vm.cores = CORES_MAX + 1, Some("cores"));
-        check(|vm| vm.memory_bytes = 0, Some("memory_bytes"));
-        check(|vm| vm.memory_bytes = u64::MAX, Some("memory_bytes"));
+        check(|vm| vm.memory_bytes = Bytes::ZERO, Some("memory_bytes"));
+        check(|vm| vm.memory_bytes = Bytes(u64::MAX), Some("memory_bytes"));
         check(|vm| vm.untouched_ratio = Some(1.0), None);
         check(|vm| vm.untouched_ratio = Some(f64::NAN), Some("untouched_ratio"));
         check(|vm| vm.untouched_ratio = Some(1.001), Some("untouched_ratio"));

@@ -10,6 +10,7 @@ use parquet::data_type::Int64Type;
 use parquet::errors::ParquetError;
 use parquet::file::writer::SerializedFileWriter;
 use tempfile::NamedTempFile;
+use units::Bytes;
 
 use crate::about::About;
 use crate::error::{Error, Result};
@@ -34,8 +35,8 @@ pub struct Writer {
 pub struct Written {
     /// Number of VMs.
     pub vms: u64,
-    /// Size of the file in bytes.
-    pub bytes: u64,
+    /// Size of the file.
+    pub bytes: Bytes,
 }
 
 impl std::fmt::Debug for Writer {
@@ -132,8 +133,8 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Renames a written file to its final name, after syncing it if `durable`. Returns its size in bytes.
-fn persist(path: &Path, buffered: BufWriter<NamedTempFile>, durable: bool) -> Result<u64> {
+/// Renames a written file to its final name, after syncing it if `durable`. Returns its size.
+fn persist(path: &Path, buffered: BufWriter<NamedTempFile>, durable: bool) -> Result<Bytes> {
     let mut temporary = buffered.into_inner().map_err(|error| Error::file(path, "write")(error.into_error()))?;
     temporary.flush().map_err(Error::file(path, "write"))?;
     if durable {
@@ -146,5 +147,5 @@ fn persist(path: &Path, buffered: BufWriter<NamedTempFile>, durable: bool) -> Re
         let directory = directory_of(path);
         File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::file(directory, "write"))?;
     }
-    Ok(bytes)
+    Ok(Bytes(bytes))
 }

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use config::{ColdAge, Config};
 use policy::thresholds::Thresholds;
 use trace::Basis;
-use units::{Age, RatioPpm, millis};
+use units::{Age, Millis, RatioPpm, millis};
 
 use self::report::{Answer, FleetAsItIs, Group, Pair, Report, Written};
 use crate::fleet::traces::inputs::{Inputs, Local};
@@ -207,7 +207,7 @@ fn settle(config: &Config, arguments: &arguments::Model, partial: &Partial) -> R
             percentile: arguments.objective_percentile,
             rate_max: arguments.objective.unwrap_or(config.cold_age.promotion_rate),
         },
-        configured: (config.cold_age.percentile, millis(config.cold_age.warmup)),
+        configured: (config.cold_age.percentile, config.cold_age.warmup.into()),
         basis,
         price: arguments.dram_price_per_gib,
         every_pair: arguments.pairs,
@@ -236,15 +236,15 @@ fn settle(config: &Config, arguments: &arguments::Model, partial: &Partial) -> R
 fn grid(config: &Config, arguments: &arguments::Model) -> Result<Grid> {
     let mut percentiles = arguments.percentiles.clone();
     percentiles.push(config.cold_age.percentile);
-    let mut warmups: Vec<u64> = arguments.warmups.iter().map(|&warmup| millis(warmup)).collect();
-    warmups.push(millis(config.cold_age.warmup));
+    let mut warmups: Vec<Millis> = arguments.warmups.iter().map(|&warmup| warmup.into()).collect();
+    warmups.push(config.cold_age.warmup.into());
     Ok(Grid::new(percentiles, warmups)?)
 }
 
 /// The configured limits.
 fn configured(config: &Config) -> Setup {
     let ColdAge { promotion_rate, half_life, spikes, bound, .. } = config.cold_age;
-    Setup { half_life_ms: millis(half_life), spikes, bound, ..Setup::new(promotion_rate) }
+    Setup { half_life_ms: half_life.into(), spikes, bound, ..Setup::new(promotion_rate) }
 }
 
 /// The configured limits first, then one for each what-if.
@@ -253,14 +253,14 @@ fn setups(config: &Config, arguments: &arguments::Model, basis: &Basis) -> Resul
     let mut setups = vec![configured];
     for limits in &arguments.what_if {
         // Scans are rounded up, so that a page is at least as old as requested.
-        let scans = limits.minimum_age.map_or(1, |age| millis(age).div_ceil(basis.scan_period_ms.max(1)).max(1));
+        let scans = limits.minimum_age.map_or(1, |age| millis(age).div_ceil(basis.scan_period_ms.0.max(1)).max(1));
         let Ok(scans) = u8::try_from(scans) else {
-            bail!("minimum_age is above 255 scans of {} ms; give a lower one", basis.scan_period_ms);
+            bail!("minimum_age is above 255 scans of {} ms; give a lower one", basis.scan_period_ms.0);
         };
         setups.push(Setup {
             promotion_rate_max: limits.promotion_rate.unwrap_or(configured.promotion_rate_max),
             minimum_cold_age: Age(scans),
-            half_life_ms: limits.half_life.map_or(configured.half_life_ms, millis),
+            half_life_ms: limits.half_life.map_or(configured.half_life_ms, Millis::from),
             spikes: limits.spikes.unwrap_or(configured.spikes),
             bound: limits.bound.unwrap_or(configured.bound),
         });
@@ -273,7 +273,7 @@ struct Question<'a> {
     grid: &'a Grid,
     objective: Objective,
     /// The configured percentile and warm-up.
-    configured: (RatioPpm, u64),
+    configured: (RatioPpm, Millis),
     basis: &'a Basis,
     price: Option<f64>,
     /// Whether every pair is in the answer.
@@ -285,8 +285,8 @@ impl Question<'_> {
         Pair::new(total, &self.objective, self.basis.page_bytes, self.price)
     }
 
-    fn at(&self, totals: &[Total], (k, s): (RatioPpm, u64)) -> Option<Pair> {
-        totals.iter().find(|total| (total.percentile, total.warmup_ms) == (k, s)).map(|total| self.pair(total))
+    fn at(&self, totals: &[Total], (k, s): (RatioPpm, Millis)) -> Option<Pair> {
+        totals.iter().find(|total| (total.percentile, total.warmup) == (k, s)).map(|total| self.pair(total))
     }
 
     fn pairs(&self, totals: &[Total]) -> Vec<Pair> {
@@ -300,7 +300,7 @@ impl Question<'_> {
             Group {
                 name: (*name).to_owned(),
                 jobs: tally.base.jobs,
-                at_fleets_best: best.and_then(|best| self.at(&totals, (best.percentile, best.warmup_ms))),
+                at_fleets_best: best.and_then(|best| self.at(&totals, (best.percentile, best.warmup))),
                 own_best: front::best(&totals, &self.objective).map(|total| self.pair(total)),
                 pairs: self.pairs(&totals),
             }
@@ -308,8 +308,8 @@ impl Question<'_> {
         Answer {
             promotion_rate_max_ratio_per_min: setup.promotion_rate_max.as_f64(),
             #[expect(clippy::cast_precision_loss, reason = "at most 255 scans")]
-            minimum_age_seconds: (u64::from(setup.minimum_cold_age.0) * self.basis.scan_period_ms) as f64 / 1e3,
-            half_life_seconds: ratio(u128::from(setup.half_life_ms), 1_000),
+            minimum_age_seconds: (u64::from(setup.minimum_cold_age.0) * self.basis.scan_period_ms.0) as f64 / 1e3,
+            half_life_seconds: ratio(u128::from(setup.half_life_ms.0), 1_000),
             spikes: setup.spikes,
             bound: setup.bound,
             configured: self.at(totals, self.configured),
@@ -322,7 +322,7 @@ impl Question<'_> {
 
     /// How a generated fleet matches the published figures.
     fn fitted(&self, survey: &Survey, totals: &[Total]) -> Option<Vec<fit::Row>> {
-        let hand_tuned = totals.iter().find(|total| (total.percentile, total.warmup_ms) == self.configured)?;
+        let hand_tuned = totals.iter().find(|total| (total.percentile, total.warmup) == self.configured)?;
         let (best, objective) = (front::best(totals, &self.objective), self.objective);
         Some(fit::rows(&FitInput { survey, thresholds: &self.basis.thresholds, hand_tuned, best, objective }))
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use trace::check::{self, Kind};
 use trace::compact::Compactor;
 use trace::{Basis, Entry, FIGURES, FileSummary, Merge, Writer, calendar, schema};
-use units::{Bytes, UnixMillis};
+use units::{Bytes, Millis, UnixMillis};
 
 use crate::options::Format;
 use crate::output::print;
@@ -158,8 +158,8 @@ struct Listed {
 struct ListedBasis {
     version: Option<u32>,
     thresholds_scans: Vec<u8>,
-    scan_period_ms: u64,
-    page_bytes: u64,
+    scan_period_ms: Millis,
+    page_bytes: Bytes,
 }
 
 impl ListedBasis {
@@ -314,6 +314,6 @@ fn quoted(word: &str) -> String {
 }
 
 /// A time for people.
-fn when(unix_ms: u64) -> String {
-    calendar::time(UnixMillis(unix_ms))
+fn when(at: UnixMillis) -> String {
+    calendar::time(at)
 }

@@ -29,8 +29,8 @@ struct Made<'a> {
     #[serde(flatten)]
     settings: Settings,
     written_vms: u64,
-    bytes: u64,
-    stranding_dram_per_core_bytes: u64,
+    bytes: Bytes,
+    stranding_dram_per_core_bytes: Bytes,
     fit: Vec<Row>,
 }
 
@@ -61,8 +61,8 @@ pub(super) fn generate(format: Format, arguments: &Generate) -> Result<()> {
 
 fn text(made: &Made<'_>) -> String {
     let Made { trace, written_vms, bytes, fit, .. } = made;
-    let mut text = format!("{}: {written_vms} generated VMs, {}; nothing in it was measured\n", trace.display(), Bytes(*bytes));
-    let dram = Bytes(made.stranding_dram_per_core_bytes);
+    let mut text = format!("{}: {written_vms} generated VMs, {bytes}; nothing in it was measured\n", trace.display());
+    let dram = made.stranding_dram_per_core_bytes;
     let _ = writeln!(text, "stranding on servers of {SERVER_CORES} cores with {dram} of DRAM per core, see `pool stranding`");
     let _ = writeln!(text, "\n{:<4} {:<52} {:>13} {:>10} {:>6}", "id", "published figure", "published", "generated", "ratio");
     for row in fit {

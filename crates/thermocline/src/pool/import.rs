@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use units::Bytes;
 use vmtrace::Trace;
 use vmtrace::import::lifetimes::Lifetimes;
 use vmtrace::import::{self, Options};
@@ -22,19 +21,15 @@ pub(super) fn import(format: Format, arguments: &Import) -> Result<ExitCode> {
         bail!("--out is {}, which is also an input and would be replaced; name another file", source.display());
     }
     let lifetimes = arguments.lifetimes.as_deref().map(|path| Ok::<_, anyhow::Error>(Lifetimes::of(&Trace::open(path)?)?)).transpose()?;
-    let options = Options {
-        lifetimes,
-        seed: arguments.seed,
-        machine_cores: arguments.machine_cores,
-        machine_memory_bytes: arguments.machine_memory.0,
-    };
+    let options =
+        Options { lifetimes, seed: arguments.seed, machine_cores: arguments.machine_cores, machine_memory_bytes: arguments.machine_memory };
     let mut progress = Progress::new("rows", 0);
     let report = import::import(&arguments.from, &arguments.out, &options, &mut |done, of| progress.step_at(done, of))?;
     drop(progress);
     print(format, &report, || {
         let import::Report { rows, vms, still_running, lifetimes_drawn, bad_rows, bad_rows_total, bytes, .. } = &report;
         let out = arguments.out.display();
-        let mut text = format!("{out}: {vms} VMs of {rows} rows ({}), {}\n", report.formats.join(", "), Bytes(*bytes));
+        let mut text = format!("{out}: {vms} VMs of {rows} rows ({}), {}\n", report.formats.join(", "), bytes);
         let _ = writeln!(text, "{still_running} have no departure: still running at the end of the trace, or unknown");
         if *lifetimes_drawn > 0 {
             let _ = writeln!(text, "{lifetimes_drawn} lifetimes were drawn");

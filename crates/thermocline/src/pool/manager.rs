@@ -9,7 +9,6 @@ use ::manager::settings::Settings;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use units::Bytes;
 
 use crate::options::Format;
 use crate::output::print;
@@ -85,7 +84,7 @@ pub(crate) fn manager(format: Format, arguments: &Manager) -> Result<()> {
             let made = service::init(&settings, init.overcommit)?;
             print(format, &made, || {
                 let directory = settings.pool_dir.display();
-                format!("{directory}: {} slices, {}; {} files created\n", made.slices, Bytes(made.capacity_bytes), made.files)
+                format!("{directory}: {} slices, {}; {} files created\n", made.slices, made.capacity_bytes, made.files)
             })
         }
         Some(ManagerCommand::Openapi) => print(Format::Json, &openapi::describe(), String::new),

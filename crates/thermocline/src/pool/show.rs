@@ -37,7 +37,7 @@ struct Shown<'a> {
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Size {
     cores: u32,
-    memory_bytes: u64,
+    memory_bytes: Bytes,
     vms: u64,
 }
 
@@ -48,7 +48,7 @@ const SIZES_PRINTED: usize = 12;
 pub(super) fn show(path: &Path, format: Format) -> Result<()> {
     let trace = Trace::open(path)?;
     let mut progress = Progress::new("VMs", usize::try_from(trace.len()).unwrap_or(usize::MAX));
-    let mut sizes: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+    let mut sizes: BTreeMap<(u32, Bytes), u64> = BTreeMap::new();
     let (mut clusters, mut customers) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
     let mut known: BTreeMap<&'static str, u64> = BTreeMap::new();
     // Lifetimes in seconds and shares in thousandths: a few thousand counters for any number of VMs.
@@ -140,7 +140,7 @@ fn text(shown: &Shown<'_>) -> String {
     }
     let _ = writeln!(text, "\n{:>6} {:>10} {:>10}", "cores", "memory", "VMs");
     for size in shown.sizes.iter().take(SIZES_PRINTED) {
-        let _ = writeln!(text, "{:>6} {:>10} {:>10}", size.cores, Bytes(size.memory_bytes).to_string(), size.vms);
+        let _ = writeln!(text, "{:>6} {:>10} {:>10}", size.cores, size.memory_bytes.to_string(), size.vms);
     }
     if shown.sizes.len() > SIZES_PRINTED {
         let _ = writeln!(text, "and {} other sizes", shown.sizes.len() - SIZES_PRINTED);

@@ -84,7 +84,7 @@ fn site(arguments: &Simulate) -> Result<Site> {
         host_every: arguments.host_fails.map(nanos),
         manager_every: arguments.manager_fails.map(nanos),
         back_after: nanos(arguments.back_after),
-        stuck_ppm: arguments.stuck.0,
+        stuck_ppm: arguments.stuck,
     };
     Ok(Site {
         shape: Shape {
@@ -100,7 +100,7 @@ fn site(arguments: &Simulate) -> Result<Site> {
         faults,
         seed: arguments.seed,
         margin: arguments.margin.as_f64(),
-        mitigated_ppm: arguments.mitigated.0,
+        mitigated_ppm: arguments.mitigated,
         ..Site::default()
     })
 }
@@ -135,7 +135,7 @@ fn vms(trace: &Trace, arguments: &Simulate) -> Result<(Vec<Vm>, u64)> {
 fn clusters(vms: Vec<Vm>, trace: &Trace, site: &Site, arguments: &Simulate) -> Vec<Cluster> {
     let servers = match arguments.servers {
         Some(servers) => Servers::Count(servers),
-        None => Servers::PeakFillPpm(arguments.peak_fill.0),
+        None => Servers::PeakFill(arguments.peak_fill),
     };
     let assignment = arguments.clusters.map_or(ClusterAssignment::AsTraced, ClusterAssignment::Hashed);
     study::clusters(vms, trace.about().ends, assignment, servers, site)
@@ -168,7 +168,7 @@ fn published(added_ns: u32) -> Accuracy {
 impl Planned<'_> {
     fn setup(&self, seed: u64) -> Setup<'_> {
         let memory = match (self.split, &self.oracle, self.predictions) {
-            (Split::Static(share), ..) => MemoryPolicy::Static { share_ppm: share.0, seed },
+            (Split::Static(share), ..) => MemoryPolicy::Static { share, seed },
             (Split::Pond, Some(oracle), _) => MemoryPolicy::Pond(oracle),
             (Split::Models, _, Some(predictions)) => MemoryPolicy::Pond(predictions),
             (Split::AllLocal | Split::Pond | Split::Models, ..) => MemoryPolicy::AllLocal,

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use placement::Strategy;
 use serde::Serialize;
+use units::Bytes;
 use vmtrace::Trace;
 use vmtrace::stranding::{self, Demand, Shape};
 
@@ -23,7 +24,7 @@ struct Report<'a> {
     vms: u64,
     /// Mean memory that the trace rents per core, over time.
     rented_bytes_per_core: f64,
-    most_bytes_per_core: u64,
+    most_bytes_per_core: Bytes,
     results: Vec<stranding::Stranding>,
 }
 
@@ -37,7 +38,7 @@ pub(super) fn stranding(format: Format, arguments: &Stranding) -> Result<()> {
     let passes = 1 + if ratios == 0 { SWEEP.len() } else { ratios };
     let mut progress = Progress::new("VMs", usize::try_from(trace.len()).unwrap_or(usize::MAX).saturating_mul(passes));
     let demand = Demand::of(&trace, &mut || progress.step())?;
-    let mut ratios: Vec<u64> = arguments.dram_per_core.iter().map(|bytes| bytes.0).collect();
+    let mut ratios = arguments.dram_per_core.clone();
     if ratios.is_empty() {
         ratios = SWEEP.iter().map(|factor| mebibytes(demand.bytes_per_core() * factor)).collect();
     }
@@ -64,8 +65,8 @@ pub(super) fn stranding(format: Format, arguments: &Stranding) -> Result<()> {
 
 /// Rounds bytes up to whole MiB, at least one.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-pub(super) fn mebibytes(bytes: f64) -> u64 {
-    ((bytes / f64::from(1 << 20)).ceil().clamp(1.0, 1e9) as u64) << 20
+pub(super) fn mebibytes(bytes: f64) -> Bytes {
+    Bytes::mib((bytes / f64::from(1 << 20)).ceil().clamp(1.0, 1e9) as u64)
 }
 
 fn text(report: &Report<'_>) -> String {
@@ -74,7 +75,7 @@ fn text(report: &Report<'_>) -> String {
         text += "a generated trace: nothing in it was measured\n";
     }
     #[expect(clippy::cast_precision_loss, reason = "for display")]
-    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let gib = |bytes: Bytes| bytes.0 as f64 / f64::from(1 << 30);
     let rented = report.rented_bytes_per_core / f64::from(1 << 30);
     let most = gib(report.most_bytes_per_core);
     let _ = writeln!(text, "{} VMs, which rent {rented:.2} GiB per core on average and at most {most:.2} GiB", report.vms);

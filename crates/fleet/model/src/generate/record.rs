@@ -3,21 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use trace::{Basis, Entry, Figures, FileSummary, JobId, Labels};
+use units::{Bytes, Millis};
 
-use super::{ENTRY_MS, Fleet, START_UNIX_MS};
+use super::{ENTRY, Fleet, START};
 use crate::fleet::Label;
 use crate::series::{Series, buckets};
 
-/// Bytes per page.
-pub const PAGE_BYTES: u64 = 4096;
-/// Milliseconds between scans (SDFM section 5.1).
-pub const SCAN_PERIOD_MS: u64 = 120_000;
+/// Size of a page.
+pub const PAGE: Bytes = Bytes::kib(4);
+/// Time between scans (SDFM section 5.1).
+pub const SCAN_PERIOD: Millis = Millis::seconds(120);
 
 impl Fleet {
     /// Returns the basis of the histograms.
     #[must_use]
     pub fn basis(&self) -> Basis {
-        Basis { thresholds: *self.thresholds(), scan_period_ms: SCAN_PERIOD_MS, page_bytes: PAGE_BYTES }
+        Basis { thresholds: *self.thresholds(), scan_period_ms: SCAN_PERIOD, page_bytes: PAGE }
     }
 
     /// Writes the jobs of the machine with this index into a file below `directory`; returns `None` if it has no jobs.
@@ -48,28 +49,27 @@ impl Fleet {
 
 /// Returns the path that agents use for entries of a machine that begin on the first day.
 fn path(directory: &Path, id: &JobId) -> PathBuf {
-    let partitions =
-        format!("cluster={}/date={}/machine={}", id.cluster, trace::calendar::date(units::UnixMillis(START_UNIX_MS)), id.machine);
+    let partitions = format!("cluster={}/date={}/machine={}", id.cluster, trace::calendar::date(START), id.machine);
     directory.join(partitions).join("generated.parquet")
 }
 
 fn entries(id: &JobId, label: &Label, series: &Series) -> impl Iterator<Item = Entry> {
     // A sample of the cold pages includes incompressible ones, which keep their size.
     let (compressible, compressed) = (series.compressibility.compressible.as_f64(), series.compressibility.compressed.as_f64());
-    let sampled_compressed_ppm = super::whole((compressible * compressed + 1.0 - compressible) * 1e6);
+    let sampled_compressed_ppm = super::ppm(compressible * compressed + 1.0 - compressible);
     let start = series.start_unix_ms;
     series.rows().zip(0u64..).map(move |(row, index)| {
         let widen = |sums: &[u32]| buckets(sums).map(u64::from).collect::<Vec<_>>();
         let (cold_pages, promotions_pages) = (widen(row.cold), widen(row.promotions));
         let figures = Figures {
-            start_unix_ms: start + index * u64::from(ENTRY_MS),
-            duration_ms: u64::from(row.window_ms),
-            periods: u64::from(row.window_ms / 60_000),
-            held_periods: u64::from(row.window_ms / 60_000),
+            start_unix_ms: start + ENTRY.saturating_mul(index),
+            duration_ms: row.window_ms,
+            periods: row.window_ms.0 / 60_000,
+            held_periods: row.window_ms.0 / 60_000,
             job_age_ms: row.age_ms,
-            window_ms: u64::from(row.window_ms),
-            working_set_bytes: cold_pages[0] * PAGE_BYTES,
-            memory_bytes: cold_pages.iter().sum::<u64>() * PAGE_BYTES,
+            window_ms: row.window_ms,
+            working_set_bytes: PAGE.saturating_mul(cold_pages[0]),
+            memory_bytes: PAGE.saturating_mul(cold_pages.iter().sum()),
             sampled_compressed_ppm,
             ..Figures::default()
         };

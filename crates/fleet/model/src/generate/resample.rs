@@ -15,6 +15,7 @@ use std::hash::Hasher;
 
 use policy::thresholds::Thresholds;
 use twox_hash::XxHash64;
+use units::{Millis, UnixMillis};
 
 use super::SLOTS_PER_MACHINE;
 use super::random::stream;
@@ -24,7 +25,6 @@ use crate::series::{Row, Series};
 
 /// Blocks per job of the trace.
 const BLOCKS: usize = 8;
-const DAY_MS: u64 = 86_400_000;
 
 /// The jobs of a trace in memory. An account, so that any source can fill it.
 #[derive(Debug, Default)]
@@ -63,8 +63,8 @@ impl Originals {
                 hasher.write_u8(0);
             }
             for row in series.rows() {
-                hasher.write_u64(row.age_ms);
-                hasher.write_u32(row.window_ms);
+                hasher.write_u64(row.age_ms.0);
+                hasher.write_u32(u32::try_from(row.window_ms.0).unwrap_or(u32::MAX));
                 row.promotions.iter().chain(row.cold).for_each(|&count| hasher.write_u32(count));
             }
         }
@@ -81,7 +81,7 @@ pub struct ResampledFleet {
     jobs: u64,
     days: u32,
     /// Start of all its jobs: the start of the trace.
-    start_unix_ms: u64,
+    start_unix_ms: UnixMillis,
     fingerprint: u64,
 }
 
@@ -97,7 +97,7 @@ impl ResampledFleet {
             .0
             .sort_by(|one, other| (&one.0, one.1.start_unix_ms, one.1.sums()).cmp(&(&other.0, other.1.start_unix_ms, other.1.sums())));
         let fingerprint = originals.fingerprint();
-        let start_unix_ms = originals.0.iter().map(|(_, series)| series.start_unix_ms).min().unwrap_or(0);
+        let start_unix_ms = originals.0.iter().map(|(_, series)| series.start_unix_ms).min().unwrap_or_default();
         Some(Self { originals, thresholds, seed, jobs, days, start_unix_ms, fingerprint })
     }
 
@@ -109,13 +109,13 @@ impl ResampledFleet {
         (series.start_unix_ms, series.compressibility, series.assumed) = (self.start_unix_ms, original.compressibility, original.assumed);
         let rows: Vec<Row<'_>> = original.rows().collect();
         let block = rows.len().div_ceil(BLOCKS);
-        let (mut at, mut left, mut lasted_ms) = (0, block, 0);
-        while lasted_ms < u64::from(self.days) * DAY_MS {
+        let (mut at, mut left, mut lasted) = (0, block, Millis::ZERO);
+        while lasted < Millis::days(u64::from(self.days)) {
             let row = &rows[at];
             // The first row may belong to a job that ran before the trace: use only its own duration.
-            let step_ms = at.checked_sub(1).map_or(u64::from(row.window_ms), |before| row.age_ms - rows[before].age_ms).max(1);
-            lasted_ms += step_ms;
-            let pushed = series.push_row(lasted_ms, row);
+            let step = at.checked_sub(1).map_or(row.window_ms, |before| row.age_ms.saturating_sub(rows[before].age_ms));
+            lasted += step.max(Millis(1));
+            let pushed = series.push_row(lasted, row);
             debug_assert!(pushed.is_ok(), "rows of the same trace, and time increases");
             (at, left) = ((at + 1) % rows.len(), left - 1);
             if left == 0 {
@@ -170,7 +170,9 @@ mod tests {
             let mut series = Series::new(thresholds);
             for entry in 0..entries {
                 let age_ms = u64::from((entry + 1) * minutes) * 60_000;
-                series.push(age_ms, minutes * 60_000, &[0, u64::from(entry), 0], &[first + u64::from(entry), 7, 9]).unwrap();
+                series
+                    .push(Millis(age_ms), Millis(u64::from(minutes) * 60_000), &[0, u64::from(entry), 0], &[first + u64::from(entry), 7, 9])
+                    .unwrap();
             }
             (Label { class: name.to_owned(), ..Label::default() }, series)
         };
@@ -199,9 +201,9 @@ mod tests {
             let known: Vec<_> = original.rows().map(|row| (row.window_ms, row.promotions, row.cold)).collect();
             let rows: Vec<_> = series.rows().collect();
             assert!(rows.iter().all(|row| known.contains(&(row.window_ms, row.promotions, row.cold))));
-            assert!(rows.windows(2).all(|pair| pair[1].age_ms - pair[0].age_ms == u64::from(pair[1].window_ms)));
+            assert!(rows.windows(2).all(|pair| pair[1].age_ms.saturating_sub(pair[0].age_ms) == pair[1].window_ms));
             let lasted = rows.last().unwrap().age_ms;
-            assert!((DAY_MS..DAY_MS + 600_000).contains(&lasted), "{lasted}");
+            assert!((Millis::days(1)..Millis::days(1) + Millis(600_000)).contains(&lasted), "{lasted:?}");
             // A job starts as its source does, and a row that occurs once in 40 entries occurs about as often.
             assert_eq!(rows[0].cold, known[0].2);
             let found = rows.iter().filter(|row| row.cold == known[1].2).count();

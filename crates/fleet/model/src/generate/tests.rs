@@ -11,7 +11,7 @@ fn fleet(seed: u64, jobs: u64) -> Fleet {
 }
 
 /// A job: label, start, compressibility, promotions and cold ages.
-type Job = (Label, u64, Compressibility, Vec<u32>, Vec<u32>);
+type Job = (Label, UnixMillis, Compressibility, Vec<u32>, Vec<u32>);
 
 /// Returns the jobs of a slot, in order.
 fn slot(fleet: &Fleet, slot: u64) -> Vec<Job> {
@@ -72,7 +72,7 @@ fn histograms_are_consistent_with_the_age_of_the_job() {
 #[test]
 fn totals_do_not_depend_on_the_number_of_threads() {
     let fleet = fleet(7, 120);
-    let grid = Grid::new(vec![RatioPpm(900_000), RatioPpm(980_000), RatioPpm::ONE], vec![0, 600_000]).unwrap();
+    let grid = Grid::new(vec![RatioPpm(900_000), RatioPpm(980_000), RatioPpm::ONE], vec![Millis::ZERO, Millis(600_000)]).unwrap();
     let setups = [Setup::new(RatioPpm(2_000))];
     let on = |threads| {
         let threads = NonZero::new(threads).unwrap();

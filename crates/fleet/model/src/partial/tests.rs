@@ -19,7 +19,7 @@ fn fleet() -> Fleet {
 }
 
 fn setting(fleet: &Fleet) -> Setting {
-    let grid = Grid::new(vec![RatioPpm(900_000), RatioPpm(990_000)], vec![0, 3_600_000]).unwrap();
+    let grid = Grid::new(vec![RatioPpm(900_000), RatioPpm(990_000)], vec![Millis::ZERO, Millis(3_600_000)]).unwrap();
     let setup = |rate, age| Setup { minimum_cold_age: Age(age), ..Setup::new(RatioPpm(rate)) };
     Setting::new(fleet.basis(), true, &grid, vec![setup(2_000, 1), setup(5_000, 2)], By::Class, true)
 }
@@ -74,9 +74,9 @@ fn partials_of_other_parameters_or_counted_parts_are_rejected() {
     };
     check(|_| (), &[1, 2], "counted already");
     check(|setting| setting.percentiles = vec![RatioPpm(900_000)], &[2], "percentiles: 90%, 99% here, 90% there");
-    check(|setting| setting.warmups_ms[1] += 1, &[2], "warm-ups, in milliseconds: 0, 3600000 here, 0, 3600001 there");
+    check(|setting| setting.warmups_ms[1] += units::Millis(1), &[2], "warm-ups, in milliseconds: 0, 3600000 here, 0, 3600001 there");
     check(|setting| setting.setups[1].minimum_cold_age = Age(3), &[2], "minimum age 3 scans");
-    check(|setting| setting.basis.scan_period_ms = 60_000, &[2], "120000 ms, 4096 bytes here, 60000 ms");
+    check(|setting| setting.basis.scan_period_ms = units::Millis::seconds(60), &[2], "120000 ms, 4096 bytes here, 60000 ms");
     check(|setting| setting.by = By::Cluster, &[2], "class here, cluster there");
     check(|setting| setting.generated = false, &[2], "generated");
     // Another day of the same machines continues their jobs.

@@ -1,7 +1,7 @@
 use policy::cold_age::{Decision, Hold, Input, Params, State, Step, step};
 use policy::histogram::Histogram;
 use proptest::prelude::*;
-use units::Age;
+use units::{Age, UnixMillis};
 
 use super::*;
 use crate::rates;
@@ -36,8 +36,14 @@ fn cases() -> impl Strategy<Value = Case> {
         (proptest::collection::vec(entry, 0..80), ks, ss, 0u32..200_000, 0u8..40, compressibility, pool).prop_map(
             move |(entries, ks, ss, rate, minimum, compressibility, (half_life_ms, spikes, bound))| {
                 let thresholds = Thresholds::log_spaced(n).unwrap();
-                let grid = Grid::new(ks.into_iter().map(RatioPpm).collect(), ss).unwrap();
-                let setup = Setup { promotion_rate_max: RatioPpm(rate), minimum_cold_age: Age(minimum), half_life_ms, spikes, bound };
+                let grid = Grid::new(ks.into_iter().map(RatioPpm).collect(), ss.into_iter().map(Millis).collect()).unwrap();
+                let setup = Setup {
+                    promotion_rate_max: RatioPpm(rate),
+                    minimum_cold_age: Age(minimum),
+                    half_life_ms: Millis(half_life_ms),
+                    spikes,
+                    bound,
+                };
                 let mut series = series_of(&thresholds, &entries);
                 series.compressibility =
                     Compressibility { compressible: RatioPpm(compressibility.0), compressed: RatioPpm(compressibility.1) };
@@ -49,12 +55,12 @@ fn cases() -> impl Strategy<Value = Case> {
 
 fn series_of(thresholds: &Thresholds, entries: &[Entry]) -> Series {
     let mut series = Series::new(thresholds);
-    series.start_unix_ms = 1_000_000;
+    series.start_unix_ms = UnixMillis(1_000_000);
     let mut age_ms = 0;
     for (window_ms, gap_ms, promotions, cold) in entries {
         age_ms += u64::from(*window_ms) + u64::from(*gap_ms) + 1;
         let widen = |list: &[u32]| list.iter().map(|&n| u64::from(n)).collect::<Vec<_>>();
-        series.push(age_ms, *window_ms, &widen(promotions), &widen(cold)).unwrap();
+        series.push(Millis(age_ms), Millis(u64::from(*window_ms)), &widen(promotions), &widen(cold)).unwrap();
     }
     series
 }
@@ -69,17 +75,17 @@ fn folded(thresholds: &Thresholds, first: usize, sums: &[u32]) -> (Thresholds, H
 }
 
 /// Replays the entries of one pair through the controller of the agent.
-fn agent(case: &Case, percentile: RatioPpm, warmup_ms: u64) -> Vec<Step> {
+fn agent(case: &Case, percentile: RatioPpm, warmup: Millis) -> Vec<Step> {
     let first = case.setup.first(&case.thresholds).unwrap();
     let Setup { promotion_rate_max, half_life_ms, spikes, bound, .. } = case.setup;
-    let params = Params { promotion_rate_max, percentile, warmup_ms, half_life_ms, spikes, bound };
+    let params = Params { promotion_rate_max, percentile, warmup_ms: warmup.0, half_life_ms: half_life_ms.0, spikes, bound };
     let mut state = State::default();
     let rows = case.series.rows().map(|row| {
         let (thresholds, cold) = folded(&case.thresholds, first, row.cold);
         let (_, promotions) = folded(&case.thresholds, first, row.promotions);
-        let window_ms = u64::from(row.window_ms);
+        let window_ms = row.window_ms.0;
         let input = Input {
-            job_age_ms: row.age_ms,
+            job_age_ms: row.age_ms.0,
             window_ms,
             cold,
             resident: cold,
@@ -102,11 +108,11 @@ fn one_by_one(case: &Case, steps: &[Step]) -> (Sums, u64) {
     let (mut sums, mut on) = (Sums::default(), 0);
     for (row, step) in case.series.rows().skip(1).zip(steps) {
         let warm = step.decision != Decision::Hold { reason: Hold::WarmingUp };
-        let Some(threshold) = step.threshold.filter(|_| warm && row.window_ms > 0) else { continue };
+        let Some(threshold) = step.threshold.filter(|_| warm && row.window_ms > Millis::ZERO) else { continue };
         let index = case.thresholds.as_slice().iter().position(|&age| age == threshold).unwrap();
         let at_or_above = |list: &[u32]| buckets(list).skip(index + 1).map(u64::from).sum::<u64>();
         let stored = compressibility.compressible.share_of(at_or_above(row.cold));
-        let window = u128::from(row.window_ms);
+        let window = u128::from(row.window_ms.0);
         sums.stored_page_ms += u128::from(stored) * window;
         sums.pool_page_ms += u128::from(compressibility.compressed.share_of(stored)) * window;
         sums.promotions += u128::from(at_or_above(row.promotions));
@@ -137,9 +143,9 @@ proptest! {
         replay.job_observed(&case.series, &mut tally, &mut |_, spans, warm| observed.push((spans.to_vec(), warm)));
         let totals = tally.finish(&case.grid);
         let pairs = case.grid.percentiles().iter().enumerate()
-            .flat_map(|(k, &percentile)| case.grid.warmups_ms().iter().enumerate().map(move |(s, &warmup)| (k, percentile, s, warmup)));
-        for ((k, percentile, s, warmup_ms), total) in pairs.zip(&totals) {
-            let steps = agent(&case, percentile, warmup_ms);
+            .flat_map(|(k, &percentile)| case.grid.warmups().iter().enumerate().map(move |(s, &warmup)| (k, percentile, s, warmup)));
+        for ((k, percentile, s, warmup), total) in pairs.zip(&totals) {
+            let steps = agent(&case, percentile, warmup);
             for (step, (spans, warm)) in steps.iter().zip(&observed) {
                 let threshold = spans.iter().find(|span| span.percentiles.contains(&k)).and_then(|span| case.thresholds.get(span.threshold));
                 prop_assert_eq!(threshold, step.threshold);
@@ -148,7 +154,7 @@ proptest! {
                 prop_assert!(!known || warming == (*warm <= s));
             }
             let (sums, on) = one_by_one(&case, &steps);
-            prop_assert_eq!((total.percentile, total.warmup_ms, total.sums, total.entries_on), (percentile, warmup_ms, sums, on));
+            prop_assert_eq!((total.percentile, total.warmup, total.sums, total.entries_on), (percentile, warmup, sums, on));
         }
     }
 
@@ -179,9 +185,9 @@ fn job(promotions: &[[u32; 3]]) -> Case {
     series.compressibility = Compressibility { compressible: RatioPpm(500_000), compressed: RatioPpm(200_000) };
     for (index, (window_ms, _, promotions, cold)) in entries.iter().enumerate() {
         let widen = |list: &[u32]| list.iter().map(|&n| u64::from(n)).collect::<Vec<_>>();
-        series.push((index as u64 + 1) * 60_000, *window_ms, &widen(promotions), &widen(cold)).unwrap();
+        series.push(Millis((index as u64 + 1) * 60_000), Millis(u64::from(*window_ms)), &widen(promotions), &widen(cold)).unwrap();
     }
-    let grid = Grid::new(vec![RatioPpm(500_000), RatioPpm::ONE], vec![0, 120_000]).unwrap();
+    let grid = Grid::new(vec![RatioPpm(500_000), RatioPpm::ONE], vec![Millis::ZERO, Millis(120_000)]).unwrap();
     let setup = Setup::new(RatioPpm(2_000));
     Case { thresholds, grid, setup, series }
 }
@@ -194,7 +200,7 @@ fn a_decision_applies_to_the_next_entry() {
     let minute = 60_000u128;
     let check = |index: usize, expected: (u32, u64), stored: u128, promotions: u128, on: u64| {
         let total = &totals[index];
-        assert_eq!((total.percentile, total.warmup_ms), (RatioPpm(expected.0), expected.1));
+        assert_eq!((total.percentile, total.warmup), (RatioPpm(expected.0), Millis(expected.1)));
         assert_eq!((total.sums.stored_page_ms, total.sums.promotions, total.entries_on), (stored * minute, promotions, on));
         assert_eq!(total.sums.pool_page_ms, stored / 5 * minute);
     };
@@ -211,8 +217,8 @@ fn a_decision_applies_to_the_next_entry() {
             used_page_ms: 4 * 1_000_900 * minute,
             cold_page_ms: 4 * 900 * minute,
             cold_accesses: 1_000 + 3_100 + 500,
-            start_unix_ms: 0,
-            end_unix_ms: 240_000,
+            start_unix_ms: UnixMillis::EPOCH,
+            end_unix_ms: UnixMillis(240_000),
         }
     );
     assert!((totals[0].coverage() - ratio(1_050, 3_600)).abs() < 1e-12);

@@ -88,7 +88,7 @@ impl Tally {
         let base = &self.base;
         let counts = [base.jobs, base.jobs_assumed, base.entries];
         let sums = [base.used_page_ms, base.cold_page_ms, base.cold_accesses];
-        if self.sums.len() != grid.pairs() || self.warmups != grid.warmups_ms().len() {
+        if self.sums.len() != grid.pairs() || self.warmups != grid.warmups().len() {
             return false;
         }
         if counts.iter().any(|&n| n > COUNT_MAX) || sums.iter().any(|&n| n > PAGE_MS_MAX) {

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use trace::compact::{CompactedTrace, DayEntries, Number};
+use units::Millis;
 
 use super::error::Error;
 use super::job::{Job, finish_job};
@@ -27,7 +28,7 @@ pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut 
                 // The largest count has 32 significant bits before the shift.
                 return Err(failed(day.day_unix_ms, RowError::Count(1 << (31 + day.page_shift.min(32)))));
             }
-            let start = |entry: usize| day.day_unix_ms.saturating_add(u64::from(unpacked.number(entry, Number::StartMs)));
+            let start = |entry: usize| day.day_unix_ms + Millis(u64::from(unpacked.number(entry, Number::StartMs)));
             if last.as_ref() != Some(&day.id) {
                 finish_job(job, each);
                 job.begin(&day.id, day.class.clone(), if unpacked.is_empty() { day.day_unix_ms } else { start(0) });
@@ -38,11 +39,11 @@ pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut 
                 let age_ms = match number(Number::JobAgeMs) {
                     // The field saturates at 49 days. Longer than any warm-up, the exact age makes no difference:
                     // continue with the time.
-                    u32::MAX => u64::from(u32::MAX) + start(entry).saturating_sub(job.series.start_unix_ms),
-                    age_ms => u64::from(age_ms),
+                    u32::MAX => Millis(u64::from(u32::MAX)) + start(entry).since(job.series.start_unix_ms),
+                    age_ms => Millis(u64::from(age_ms)),
                 };
                 job.add_zswap(u64::from(number(Number::ZswapStoredPages)), u64::from(number(Number::ZswapPoolPages)));
-                let pushed = job.series.push_sums(age_ms, number(Number::WindowMs), unpacked.sums(entry));
+                let pushed = job.series.push_sums(age_ms, Millis(u64::from(number(Number::WindowMs))), unpacked.sums(entry));
                 pushed.map_err(|source| failed(start(entry), source))?;
             }
         }

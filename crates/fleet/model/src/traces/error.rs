@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use store::FileError;
+use units::UnixMillis;
 
 use crate::series::RowError;
 
@@ -32,14 +33,14 @@ pub enum Error {
     #[error(transparent)]
     Trace(#[from] trace::Error),
     /// An entry is invalid.
-    #[error("{job} on {machine}, entry at {start_unix_ms} ms: {source}")]
+    #[error("{job} on {machine}, entry at {} ms: {source}", .start_unix_ms.0)]
     Row {
         /// Job of the entry.
         job: String,
         /// Machine of the job.
         machine: String,
-        /// Start of the entry, in milliseconds since the epoch.
-        start_unix_ms: u64,
+        /// Start of the entry.
+        start_unix_ms: UnixMillis,
         /// The reason.
         source: RowError,
     },

@@ -1,7 +1,7 @@
 //! The job that is being read from a trace.
 
 use trace::{Basis, Figures, JobId};
-use units::RatioPpm;
+use units::{RatioPpm, UnixMillis};
 
 use super::error::Error;
 use crate::fleet::Label;
@@ -46,7 +46,7 @@ impl Job {
     }
 
     /// Starts a job.
-    pub(super) fn begin(&mut self, id: &JobId, class: String, start_unix_ms: u64) {
+    pub(super) fn begin(&mut self, id: &JobId, class: String, start_unix_ms: UnixMillis) {
         self.series.clear();
         self.series.start_unix_ms = start_unix_ms;
         self.label = Label { cluster: id.cluster.clone(), machine: id.machine.clone(), class };
@@ -61,12 +61,11 @@ impl Job {
 
     /// Appends an entry.
     pub(super) fn push(&mut self, id: &JobId, figures: &Figures, promotions: &[u64], cold: &[u64]) -> Result<(), Error> {
-        if figures.sampled_compressed_ppm > 0 {
-            self.sampled = (self.sampled.0.saturating_add(figures.sampled_compressed_ppm), self.sampled.1 + 1);
+        if figures.sampled_compressed_ppm > RatioPpm(0) {
+            self.sampled = (self.sampled.0.saturating_add(u64::from(figures.sampled_compressed_ppm.0)), self.sampled.1 + 1);
         }
-        self.add_zswap(figures.zswap_stored_bytes, figures.zswap_pool_bytes);
-        let window_ms = u32::try_from(figures.window_ms).unwrap_or(u32::MAX);
-        let pushed = self.series.push(figures.job_age_ms, window_ms, promotions, cold);
+        self.add_zswap(figures.zswap_stored_bytes.0, figures.zswap_pool_bytes.0);
+        let pushed = self.series.push(figures.job_age_ms, figures.window_ms, promotions, cold);
         let (job, machine, start_unix_ms) = (&id.job, &id.machine, figures.start_unix_ms);
         pushed.map_err(|source| Error::Row { job: job.clone(), machine: machine.clone(), start_unix_ms, source })
     }

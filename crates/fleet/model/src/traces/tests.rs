@@ -3,7 +3,7 @@ use std::path::Path;
 
 use policy::thresholds::Thresholds;
 use trace::{JobId, Writer};
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 use super::*;
 use crate::fleet::{By, Model, all, run};
@@ -17,7 +17,7 @@ use crate::traces::job::{ASSUMED, compressibility};
 const SETUPS: [Setup; 1] = [Setup::new(RatioPpm(2_000))];
 
 fn grid() -> Grid {
-    Grid::new(vec![RatioPpm(900_000), RatioPpm(990_000)], vec![0, 3_600_000]).unwrap()
+    Grid::new(vec![RatioPpm(900_000), RatioPpm(990_000)], vec![Millis::ZERO, Millis(3_600_000)]).unwrap()
 }
 
 fn totals(source: &impl Source<Error: std::fmt::Debug>, threads: usize, thresholds: &Thresholds) -> Tally {
@@ -84,7 +84,7 @@ fn the_days_of_a_job_form_one_series() {
             let trace = Trace::open(&file).unwrap();
             let entries: Vec<Entry> = trace.rows().flat_map(|rows| rows.unwrap().entries().collect::<Vec<_>>()).collect();
             for late in [false, true] {
-                let noon = |entry: &&Entry| (entry.figures.start_unix_ms % 86_400_000 >= 43_200_000) == late;
+                let noon = |entry: &&Entry| (entry.figures.start_unix_ms.0 % 86_400_000 >= 43_200_000) == late;
                 let mut writer = Writer::create(&split.path().join(name(&entries[0].id, late)), fleet.basis()).unwrap();
                 entries.iter().filter(noon).for_each(|entry| writer.push(entry).unwrap());
                 writer.finish().unwrap();

@@ -14,19 +14,19 @@ fn pressure_setup(stall_target: u32) -> Setup {
         floor: Bytes(0),
         warmup_ms: 0,
     };
-    Setup { controller: Controller::Pressure(params, 6_000), latency_ns: LATENCY_NS, page_bytes: 4096, compressed: false }
+    Setup { controller: Controller::Pressure(params, Millis(6_000)), latency_ns: LATENCY_NS, page_bytes: Bytes(4096), compressed: false }
 }
 
 fn slowdown_setup(slowdown: u32) -> Setup {
     let params = policy::slowdown::Params { slowdown: RatioPpm(slowdown), latency_ns: 1_000, sample: RatioPpm(50_000) };
-    Setup { controller: Controller::Slowdown(params, 30_000), latency_ns: 1_000, page_bytes: 4096, compressed: false }
+    Setup { controller: Controller::Slowdown(params, Millis(30_000)), latency_ns: 1_000, page_bytes: Bytes(4096), compressed: false }
 }
 
 /// Returns entries of five minutes, all alike.
 fn series(entries: u64, promotions: &[u64], cold: &[u64]) -> Series {
     let mut series = Series::new(&Thresholds::try_from(vec![1, 4, 10]).unwrap());
     for entry in 1..=entries {
-        series.push(entry * 300_000, 300_000, promotions, cold).unwrap();
+        series.push(Millis(entry * 300_000), Millis(300_000), promotions, cold).unwrap();
     }
     series
 }
@@ -92,7 +92,7 @@ proptest! {
     ) {
         let mut series = Series::new(&Thresholds::try_from(vec![1, 4, 10]).unwrap());
         for (index, (promotions, cold)) in rows.iter().enumerate() {
-            series.push((index as u64 + 1) * 300_000, 300_000, promotions, cold).unwrap();
+            series.push(Millis((index as u64 + 1) * 300_000), Millis(300_000), promotions, cold).unwrap();
         }
         let [less, more] = [low, low + more].map(|slowdown| waits(slowdown_setup(slowdown), &series));
         prop_assert!(less.far_page_ms <= more.far_page_ms && more.far_page_ms <= more.used_page_ms);

@@ -1,3 +1,5 @@
+use units::Millis;
+
 use super::*;
 use crate::testing::{DAY, basis, entries};
 
@@ -28,7 +30,7 @@ fn compacting_keeps_the_numbers_that_a_replay_reads() {
         let days: Vec<JobDay> = file.group(0).unwrap().collect::<Result<_>>().unwrap();
         let shown: Vec<_> = days.iter().map(|day| (&*day.id.job, day.day_unix_ms, day.entries, day.page_shift)).collect();
         // 5 << 33 has 36 bits; it is in the first day of the second job.
-        let day = |at: u64| DAY + at * 86_400_000;
+        let day = |at: u64| DAY + Millis::days(at);
         let expected = [
             ("/job-000", day(0), 288, 0),
             ("/job-000", day(1), 288, 0),
@@ -52,9 +54,9 @@ fn compacting_keeps_the_numbers_that_a_replay_reads() {
                 assert_eq!((found(cold), found(promotions)), (sums(&entry.cold_pages), sums(&entry.promotions_pages)));
                 let number = |number| u64::from(unpacked.number(at, number));
                 let figures = &entry.figures;
-                assert_eq!(day.day_unix_ms + number(Number::StartMs), figures.start_unix_ms);
-                assert_eq!((number(Number::WindowMs), number(Number::JobAgeMs)), (figures.window_ms, figures.job_age_ms));
-                assert_eq!(number(Number::MemoryPages), (figures.memory_bytes / 4096) >> day.page_shift);
+                assert_eq!(day.day_unix_ms + Millis(number(Number::StartMs)), figures.start_unix_ms);
+                assert_eq!((Millis(number(Number::WindowMs)), Millis(number(Number::JobAgeMs))), (figures.window_ms, figures.job_age_ms));
+                assert_eq!(number(Number::MemoryPages), (figures.memory_bytes.0 / 4096) >> day.page_shift);
                 assert_eq!(number(Number::IoStallUs), figures.io_stall_us, "the last number");
             }
         }
@@ -77,7 +79,7 @@ fn pages_have_the_size_that_is_read_at_a_time() {
     compactor.finish().unwrap();
     let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
     let group = reader.get_row_group(0).unwrap();
-    let sizes: Vec<usize> = group.get_column_page_reader(10).unwrap().map(|page| page.unwrap().buffer().len()).collect();
+    let sizes: Vec<usize> = group.get_column_page_reader(11).unwrap().map(|page| page.unwrap().buffer().len()).collect();
     assert!(sizes.len() > 3, "{sizes:?}");
     // The size of a page is checked once per that many days.
     let most = write::PAGE_BYTES + write::PAGE_CHECK_DAYS * (one + one / 10);

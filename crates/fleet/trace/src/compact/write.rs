@@ -11,6 +11,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
 use store::file::temporary_for;
 use tempfile::NamedTempFile;
+use units::UnixMillis;
 
 use super::{Basis, ByteArray, DAY_ENTRIES_MAX, Entry, Error, JobDay, KEY_VERSION, Path, PathBuf, Result, VERSION};
 use crate::calendar::DAY_MS;
@@ -18,7 +19,7 @@ use crate::schema;
 use crate::write::{FileSummary, persist};
 
 /// Columns of text, of numbers, and of bytes, in the order of the file.
-pub(super) const WORDS: [&str; 5] = ["cluster", "machine", "job", "class", "policy"];
+pub(super) const WORDS: [&str; 6] = ["cluster", "machine", "job", "class", "policy", "tracker"];
 pub(super) const NUMBERS: [&str; 5] = ["job_key", "day_unix_ms", "entries", "page_shift", "checksum"];
 pub(super) const TILES: &str = "tiles";
 
@@ -69,7 +70,7 @@ impl Compactor {
     /// # Errors
     /// [`Error::Order`]; [`Error::Damaged`] for too many entries of one day; any error of writing.
     pub fn push(&mut self, entry: Entry) -> Result<()> {
-        let day = |entry: &Entry| entry.figures.start_unix_ms / DAY_MS;
+        let day = |entry: &Entry| entry.figures.start_unix_ms.0 / DAY_MS;
         if let Some(last) = self.day.last() {
             if last.order() > entry.order() {
                 let (job, start_unix_ms) = (entry.id.job.clone(), entry.figures.start_unix_ms);
@@ -96,8 +97,8 @@ impl Compactor {
 
     fn end_day(&mut self) {
         let Some(first) = self.day.first() else { return };
-        let start = first.figures.start_unix_ms;
-        if let Some(day) = JobDay::pack(&self.day, start - start % DAY_MS, &self.basis) {
+        let start = first.figures.start_unix_ms.0;
+        if let Some(day) = JobDay::pack(&self.day, UnixMillis(start - start % DAY_MS), &self.basis) {
             self.days_bytes += day.tiles.len();
             self.days.push(day);
         }
@@ -167,7 +168,7 @@ fn write_group(file: &mut SerializedFileWriter<BufWriter<NamedTempFile>>, days: 
     let mut group = file.next_row_group()?;
     let text = |word: &str| ByteArray::from(word);
     let words: [fn(&JobDay) -> &str; WORDS.len()] =
-        [|day| &day.id.cluster, |day| &day.id.machine, |day| &day.id.job, |day| &day.class, |day| &day.policy];
+        [|day| &day.id.cluster, |day| &day.id.machine, |day| &day.id.job, |day| &day.class, |day| &day.policy, |day| &day.tracker];
     for word in words {
         let mut writer = group.next_column()?.ok_or_else(missing)?;
         let column: Vec<_> = days.iter().map(|day| text(word(day))).collect();
@@ -177,7 +178,7 @@ fn write_group(file: &mut SerializedFileWriter<BufWriter<NamedTempFile>>, days: 
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let numbers: [&dyn Fn(&JobDay) -> i64; NUMBERS.len()] = [
         &|day| day.id.job_key,
-        &|day| signed(day.day_unix_ms),
+        &|day| signed(day.day_unix_ms.0),
         &|day| signed(day.entries as u64),
         &|day| i64::from(day.page_shift),
         &|day| day.checksum,

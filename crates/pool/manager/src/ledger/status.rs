@@ -1,6 +1,6 @@
 //! Views of the ledger for the API.
 
-use pool::{EmcId, HostId, Ns, State};
+use pool::{EmcId, HostId, Ns, Slices, State};
 
 use super::{Ledger, seconds};
 use crate::api::{
@@ -64,7 +64,7 @@ impl Ledger {
             instance: host.instance.clone(),
             lease_left_seconds: self.has_lease(now, HostId(id)).then(|| seconds(Ns(until.0.saturating_sub(now.0)))),
             vms,
-            slices,
+            slices: Slices(slices),
         });
         shown.collect()
     }

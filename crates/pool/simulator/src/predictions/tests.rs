@@ -1,6 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use units::Bytes;
 
 use super::*;
 
@@ -46,7 +47,7 @@ fn trace() -> (Vec<Vm>, CategoryNames, HashMap<u64, Option<f64>>) {
         arrival: when.min(0),
         departure: Some(when),
         cores: 1,
-        memory_bytes: 1 << 30,
+        memory_bytes: Bytes::gib(1),
         customer: Some(customer),
         untouched_ratio: Some(untouched),
         ..Vm::default()
@@ -61,7 +62,7 @@ fn trace() -> (Vec<Vm>, CategoryNames, HashMap<u64, Option<f64>>) {
         vms.push(Vm {
             arrival: request.arrival,
             cores: request.cores,
-            memory_bytes: request.memory_bytes,
+            memory_bytes: Bytes(request.memory_bytes),
             customer: request.customer,
             vm_type: number(|names| &mut names.vm_types, &request.vm_type),
             guest_os: number(|names| &mut names.guest_os, &request.guest_os),
@@ -133,7 +134,7 @@ fn counters_come_from_an_earlier_vm_of_the_same_workload() {
         id,
         arrival: begins + i64::try_from(id).unwrap(),
         cores: 1,
-        memory_bytes: 4 << 30,
+        memory_bytes: Bytes::gib(4),
         customer: Some(customer),
         slowdown_64ns: Some(slowdown),
         slowdown_140ns: Some(slowdown),

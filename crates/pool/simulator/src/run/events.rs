@@ -2,8 +2,7 @@
 
 use fastrand::Rng;
 use placement::{Fleet, Placement, Request};
-use pool::{Command, HostId, Ns, Pool, SLICE_BYTES, Slices, VmId};
-use units::Bytes;
+use pool::{Command, HostId, Ns, Pool, SLICE, Slices, VmId};
 use vmtrace::Vm;
 
 use super::batches::Batches;
@@ -176,7 +175,7 @@ impl<'a> Run<'a> {
     fn place(&mut self, index: u32, vm: &Vm, requested: Slices) -> Option<(Placement, Slices)> {
         let own = self.servers.and_then(|servers| servers.get(index as usize).copied().flatten());
         for slices in [Some(requested), (requested > Slices::ZERO).then_some(Slices::ZERO)].into_iter().flatten() {
-            let pooled_mib = u32::try_from(slices.bytes(Bytes(SLICE_BYTES)).0 >> 20).unwrap_or(u32::MAX);
+            let pooled_mib = u32::try_from(slices.bytes(SLICE).0 >> 20).unwrap_or(u32::MAX);
             let request = Request { id: vm.id, cores: vm.cores, local_mib: mib(vm).saturating_sub(pooled_mib), pool_slices: slices };
             let on_own =
                 own.filter(|&server| slices == Slices::ZERO || self.spaces[self.fleet.pool_of(server).0 as usize].grantable >= slices);
@@ -210,7 +209,7 @@ impl<'a> Run<'a> {
     #[expect(clippy::cast_precision_loss, reason = "sums for display")]
     fn account(&mut self, vm: usize, state: &RunningVm) {
         let hours = self.now.0.saturating_sub(state.since.0) as f64 / SECOND as f64 / 3_600.0;
-        self.tally.memory_gib_hours += hours * self.cluster.vms[vm].memory_bytes as f64 / SLICE_BYTES as f64;
+        self.tally.memory_gib_hours += hours * self.cluster.vms[vm].memory_bytes.0 as f64 / SLICE.0 as f64;
         self.tally.pool_gib_hours += hours * f64::from(state.slices.0);
         self.tally.remote_gib_hours += hours * state.placement.remote_mib() as f64 / 1_024.0;
     }
@@ -233,10 +232,10 @@ impl<'a> Run<'a> {
 
     /// Moves a VM that exceeds its margin to local memory, if the limit of mitigations and the free memory allow it.
     fn mitigate(&mut self, vm: u32) {
-        let allowed = u128::from(self.tally.started) * u128::from(self.site.mitigated_ppm) / 1_000_000;
+        let allowed = self.site.mitigated_ppm.share_of(self.tally.started);
         let Some(mut state) = self.running[vm as usize].filter(|state| state.slices > Slices::ZERO) else { return };
-        let mib = u32::try_from(state.slices.bytes(Bytes(SLICE_BYTES)).0 >> 20).unwrap_or(u32::MAX);
-        if u128::from(self.tally.mitigated) >= allowed || !self.fleet.grow(&mut state.placement, mib) {
+        let mib = u32::try_from(state.slices.bytes(SLICE).0 >> 20).unwrap_or(u32::MAX);
+        if self.tally.mitigated >= allowed || !self.fleet.grow(&mut state.placement, mib) {
             self.tally.left_slow += 1;
             return;
         }

@@ -2,6 +2,7 @@
 
 use placement::{Placement, PoolSpace};
 use pool::{Command, Config, Effect, Generation, HostId, Ns, Pool, Refusal, SliceId, Slices, VmId};
+use units::RatioPpm;
 
 use super::batches::{Batch, BatchDone};
 use super::state::{End, Event, Run, SECOND};
@@ -121,7 +122,7 @@ impl Run<'_> {
         let Batch { scrub, slices } = self.batches.take(number);
         let mut effects = Vec::new();
         for &(slice, generation) in &slices {
-            let fails = !scrub && self.site.faults.stuck_ppm > 0 && self.random.u32(0..1_000_000) < self.site.faults.stuck_ppm;
+            let fails = !scrub && self.site.faults.stuck_ppm > RatioPpm(0) && self.random.u32(0..1_000_000) < self.site.faults.stuck_ppm.0;
             let command = match (scrub, fails) {
                 (true, _) => Command::Scrubbed { slice, generation },
                 (false, false) => Command::Offlined { slice, generation },

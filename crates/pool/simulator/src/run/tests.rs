@@ -1,7 +1,8 @@
 use fastrand::Rng;
 use proptest::prelude::*;
 
-use pool::{Ns, SLICE_BYTES, Slices};
+use pool::{Ns, SLICE, Slices};
+use units::{Bytes, RatioPpm};
 use vmtrace::Vm;
 
 use super::state::SECOND;
@@ -13,7 +14,7 @@ use crate::provision::provision;
 use crate::study::{self, ClusterAssignment, ExtraRuns, Servers};
 use crate::tally::saved;
 
-const GIB: u64 = SLICE_BYTES;
+const GIB: u64 = SLICE.0;
 
 /// VMs with random arrivals and departures, all of which leave.
 fn vms(seed: u64, count: u64, seconds: i64) -> Vec<Vm> {
@@ -27,7 +28,7 @@ fn vms(seed: u64, count: u64, seconds: i64) -> Vec<Vm> {
                 arrival,
                 departure: Some(arrival + random.i64(0..seconds)),
                 cores,
-                memory_bytes: u64::from(cores) * random.u64(1..9) * GIB / 2,
+                memory_bytes: Bytes(u64::from(cores) * random.u64(1..9) * GIB / 2),
                 untouched_ratio: Some(random.f64()),
                 slowdown_64ns: Some(random.f64() * 0.12),
                 slowdown_140ns: Some(random.f64() * 0.25),
@@ -41,7 +42,7 @@ fn vms(seed: u64, count: u64, seconds: i64) -> Vec<Vm> {
 
 fn cluster(vms: Vec<Vm>, site: &Site) -> Cluster {
     let ends = vms.iter().filter_map(|vm| vm.departure).max().unwrap_or(0);
-    study::clusters(vms, ends, ClusterAssignment::AsTraced, Servers::PeakFillPpm(800_000), site).remove(0)
+    study::clusters(vms, ends, ClusterAssignment::AsTraced, Servers::PeakFill(RatioPpm(800_000)), site).remove(0)
 }
 
 fn setup(pool_sockets: u32, memory: MemoryPolicy<'_>) -> Setup<'_> {
@@ -50,7 +51,7 @@ fn setup(pool_sockets: u32, memory: MemoryPolicy<'_>) -> Setup<'_> {
 
 const CONFIRM: ExtraRuns = ExtraRuns { confirm: true, provision: false };
 
-const HALF: MemoryPolicy<'static> = MemoryPolicy::Static { share_ppm: 500_000, seed: 1 };
+const HALF: MemoryPolicy<'static> = MemoryPolicy::Static { share: RatioPpm(500_000), seed: 1 };
 
 /// A site with several faults per hour.
 fn faulty(seed: u64) -> Site {
@@ -60,7 +61,7 @@ fn faulty(seed: u64) -> Site {
         host_every: second(40_000),
         manager_every: second(10_000),
         back_after: Ns(600 * SECOND),
-        stuck_ppm: 50_000,
+        stuck_ppm: RatioPpm(50_000),
     };
     Site { seed, emcs: 2, buffer_slices: Slices(3), faults, ..Site::default() }
 }
@@ -81,7 +82,7 @@ fn a_pool_of_one_server_saves_nothing_and_larger_ones_more() {
     let by_size = [2, 8, 32].map(|pool_sockets| savings(pool_sockets, HALF));
     assert!(by_size[0].abs() < 0.02, "{by_size:?}: rounding to whole slices costs or gains little");
     assert!(by_size[1] > by_size[0] + 0.02 && by_size[2] > by_size[1], "{by_size:?}");
-    let some = savings(32, MemoryPolicy::Static { share_ppm: 100_000, seed: 1 });
+    let some = savings(32, MemoryPolicy::Static { share: RatioPpm(100_000), seed: 1 });
     assert!(some > 0.0 && some < by_size[2] / 2.0, "{some} of {by_size:?}");
 }
 
@@ -107,18 +108,18 @@ fn provisioned_memory_is_sufficient_and_minimal() {
     // every server must have for such a VM is stranded.
     let mut vms = vms(5, 1_000, 100_000);
     for vm in &mut vms {
-        (vm.cores, vm.memory_bytes) = (24, if vm.id % 4 == 0 { 320 } else { 32 } * GIB);
+        (vm.cores, vm.memory_bytes) = (24, Bytes::gib(if vm.id % 4 == 0 { 320 } else { 32 }));
     }
     let site = Site::default();
     let cluster = cluster(vms, &site);
     let without = baseline(&site, &cluster).unwrap();
     let found = |memory| provision(&site, setup(16, memory), &cluster, &without).unwrap();
     let local = found(MemoryPolicy::AllLocal);
-    assert_eq!((local.bytes, local.pool_bytes), (local.local_only_bytes, 0));
-    assert_eq!(local.local_only_bytes, u64::from(cluster.servers) * 320 * GIB, "every server must be able to hold the largest VM");
+    assert_eq!((local.bytes, local.pool_bytes), (local.local_only_bytes, Bytes::ZERO));
+    assert_eq!(local.local_only_bytes, Bytes::gib(u64::from(cluster.servers) * 320), "every server must be able to hold the largest VM");
     let pooled = found(HALF);
     assert_eq!(pooled.local_only_bytes, local.local_only_bytes);
-    assert!(pooled.pool_bytes > 0 && pooled.bytes < pooled.local_only_bytes * 9 / 10, "{pooled:?}");
+    assert!(pooled.pool_bytes > Bytes::ZERO && pooled.bytes.0 < pooled.local_only_bytes.0 * 9 / 10, "{pooled:?}");
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn slow_vms_are_mitigated_up_to_the_limit() {
         }
     }
     let check = |mitigated_ppm: u32, noticed_after: u64, want: &dyn Fn(&Tally) -> bool| {
-        let site = Site { mitigated_ppm, noticed_after: Ns(noticed_after * SECOND), ..Site::default() };
+        let site = Site { mitigated_ppm: RatioPpm(mitigated_ppm), noticed_after: Ns(noticed_after * SECOND), ..Site::default() };
         let cluster = cluster(vms(3, 2_000, 100_000), &site);
         let without = baseline(&site, &cluster).unwrap();
         let tally = simulate(&site, setup(16, MemoryPolicy::Pond(&Pooled)), &cluster, &without, Capacity::Ample).unwrap();
@@ -149,7 +150,7 @@ fn the_same_seed_gives_the_same_outcome_on_any_number_of_threads() {
     let ends = vms.iter().filter_map(|vm| vm.departure).max().unwrap();
     let oracle = Oracle::new(&vms, &Accuracy::AT_182, 64, 0.05, 3);
     let assignment = ClusterAssignment::Hashed(std::num::NonZero::new(3).unwrap());
-    let clusters = study::clusters(vms, ends, assignment, Servers::PeakFillPpm(800_000), &site);
+    let clusters = study::clusters(vms, ends, assignment, Servers::PeakFill(RatioPpm(800_000)), &site);
     assert_eq!(clusters.len(), 3);
     let setups: Vec<_> = [2, 16].into_iter().flat_map(|size| [setup(size, HALF), setup(size, MemoryPolicy::Pond(&oracle))]).collect();
     let outcome = |threads: usize| {

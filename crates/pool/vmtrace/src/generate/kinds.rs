@@ -2,6 +2,8 @@
 //!
 //! Names and shares are invented. The values are chosen so that the trace fits the published figures (`fit` shows how well).
 
+use units::Bytes;
+
 use crate::vm::Vm;
 
 /// Probability that a deployment continues with another VM, after each VM.
@@ -60,7 +62,7 @@ impl Type {
     /// Sets the cores, memory and type of a VM.
     pub(super) fn request(self, vm: Vm) -> Vm {
         let cores = SIZES[self.size].0;
-        let memory_bytes = u64::from(cores) * (FAMILIES[self.family].gib_per_core << 30);
+        let memory_bytes = Bytes::gib(u64::from(cores) * FAMILIES[self.family].gib_per_core);
         Vm { cores, memory_bytes, vm_type: self.number(), ..vm }
     }
 }

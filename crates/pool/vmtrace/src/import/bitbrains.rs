@@ -16,6 +16,7 @@ use std::path::Path;
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::record::Field;
+use units::Bytes;
 
 use super::fields::{KIB, MIB, bytes_of, memory, number};
 use super::lines::Lines;
@@ -35,7 +36,7 @@ struct Summary {
     first: i64,
     last: i64,
     cores: u32,
-    memory_bytes: u64,
+    memory_bytes: Bytes,
     /// The largest share of its memory that was active in one sample.
     active: f64,
 }
@@ -45,14 +46,14 @@ struct Summary {
 struct Sample {
     time: i64,
     cores: u32,
-    memory_bytes: u64,
+    memory_bytes: Bytes,
     active_bytes: f64,
 }
 
 impl Sample {
     fn summary(self) -> Result<Summary, String> {
         #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-        let active = self.active_bytes / self.memory_bytes as f64;
+        let active = self.active_bytes / self.memory_bytes.0 as f64;
         if !(active >= 0.0 && active.is_finite()) {
             return Err(format!("active memory is {} bytes, which is invalid", self.active_bytes));
         }

@@ -1,5 +1,7 @@
 //! Parsing of fields that several formats share.
 
+use units::Bytes;
+
 pub(super) const KIB: f64 = 1024.0;
 pub(super) const MIB: f64 = 1024.0 * KIB;
 pub(super) const GIB: f64 = 1024.0 * MIB;
@@ -10,18 +12,18 @@ pub(super) fn number<T: std::str::FromStr>(name: &str, field: &str) -> Result<T,
 }
 
 /// Parses an amount of memory in units of `unit` bytes and returns whole bytes.
-pub(super) fn memory(name: &str, field: &str, unit: f64) -> Result<u64, String> {
+pub(super) fn memory(name: &str, field: &str, unit: f64) -> Result<Bytes, String> {
     let amount: f64 = number(name, field)?;
     bytes_of(amount, unit).ok_or_else(|| format!("{name} is {:?}; it must be above 0 and below 1 PiB", shortened(field)))
 }
 
 /// Converts an amount to whole bytes. Returns `None` if it is out of range.
-pub(super) fn bytes_of(amount: f64, unit: f64) -> Option<u64> {
+pub(super) fn bytes_of(amount: f64, unit: f64) -> Option<Bytes> {
     #[expect(clippy::cast_precision_loss, reason = "a power of two")]
-    let most = crate::vm::MEMORY_BYTES_MAX as f64;
+    let most = crate::vm::MEMORY_MAX.0 as f64;
     let bytes = libm::round(amount * unit);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within bounds")]
-    (bytes >= 1.0 && bytes <= most).then_some(bytes as u64)
+    (bytes >= 1.0 && bytes <= most).then_some(Bytes(bytes as u64))
 }
 
 fn shortened(field: &str) -> String {

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row};
+use units::Bytes;
 
 use super::fields::bytes_of;
 use super::sink::Sink;
@@ -21,7 +22,7 @@ const DAY_SECONDS: f64 = 86_400.0;
 const TYPES_MAX: usize = 1 << 16;
 
 /// Cores and memory in bytes by type.
-type Types = HashMap<String, (u32, u64)>;
+type Types = HashMap<String, (u32, Bytes)>;
 
 /// Reads the database.
 pub(super) fn read(path: &Path, sink: &mut Sink<'_>) -> Result<()> {
@@ -67,7 +68,7 @@ fn types(path: &Path, database: &Connection, sink: &mut Sink<'_>) -> Result<Type
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the machine's")]
         let cores = libm::round(core * f64::from(sink.options.machine_cores)).max(1.0) as u32;
         #[expect(clippy::cast_precision_loss, reason = "a share of it is taken")]
-        if let Some(bytes) = bytes_of(memory, sink.options.machine_memory_bytes as f64) {
+        if let Some(bytes) = bytes_of(memory, sink.options.machine_memory_bytes.0 as f64) {
             types.insert(name, (cores, bytes));
         }
     }
@@ -137,7 +138,7 @@ mod tests {
         let database = Connection::open(&from).unwrap();
         database.execute_batch(&format!("{SCHEMA}{rows}")).unwrap();
         database.close().unwrap();
-        let options = Options { machine_cores: 64, machine_memory_bytes: 512 << 30, ..Options::default() };
+        let options = Options { machine_cores: 64, machine_memory_bytes: Bytes::gib(512), ..Options::default() };
         let report = import(&[from], &to, &options, &mut |_, _| ())?;
         Ok((report, Trace::open(&to).unwrap().vms().map(crate::Result::unwrap).collect()))
     }
@@ -150,13 +151,14 @@ mod tests {
             arrival: -43_200,
             departure: Some(216_000),
             cores: 16,
-            memory_bytes: 64 << 30,
+            memory_bytes: Bytes::gib(64),
             customer: Some(0),
             vm_type: Some(0),
             ..Vm::default()
         };
         // A share below one core counts as one core.
-        let second = Vm { id: 1, arrival: 86_400, departure: None, cores: 1, memory_bytes: 5_497_558_139, vm_type: Some(1), ..first };
+        let second =
+            Vm { id: 1, arrival: 86_400, departure: None, cores: 1, memory_bytes: Bytes(5_497_558_139), vm_type: Some(1), ..first };
         assert_eq!(vms, [first, second]);
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
+use units::Bytes;
 
 use super::lifetimes::Lifetimes;
 use crate::about::{CategoryNames, number_of};
@@ -29,7 +30,7 @@ pub struct Options {
     /// Cores of a machine of AzureTracesForPacking2020, in which types are shares of a machine.
     pub machine_cores: u32,
     /// Memory of such a machine.
-    pub machine_memory_bytes: u64,
+    pub machine_memory_bytes: Bytes,
 }
 
 /// The result of an import.
@@ -50,7 +51,7 @@ pub struct Report {
     /// The number of invalid rows.
     pub bad_rows_total: u64,
     /// Size of the output file.
-    pub bytes: u64,
+    pub bytes: Bytes,
 }
 
 /// The destination of imported rows.

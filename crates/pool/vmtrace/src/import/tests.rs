@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use proptest::prelude::*;
+use units::Bytes;
 
 use super::lifetimes::Lifetimes;
 use super::sink::BAD_ROWS_REPORTED;
@@ -36,7 +37,7 @@ const SUMMARY: &str = "vm,n,t0,t1,cores,prov,act_mean,act_max,act_p99
 ";
 
 fn options() -> Options {
-    Options { machine_cores: 64, machine_memory_bytes: 512 * GB, ..Options::default() }
+    Options { machine_cores: 64, machine_memory_bytes: Bytes(512 * GB), ..Options::default() }
 }
 
 /// Imports files of these contents. Returns the report and the trace.
@@ -78,8 +79,10 @@ fn flavours_are_imported_with_their_lifetimes() {
         // The last second is that of the third row, 86,700 s after its arrival.
         assert_eq!((about.ends, about.unix_time, about.generated), (87_300, false, false));
         assert_eq!(about.names.vm_types, ["g", "a"]);
-        let small = Vm { id: 1, arrival: 300, departure: Some(300), cores: 1, memory_bytes: 3 * GB / 4, vm_type: Some(1), ..Vm::default() };
-        let large = Vm { id: 0, arrival: 600, departure: Some(600 + 5_550), cores: 2, memory_bytes: 7 * GB / 2, vm_type: Some(0), ..small };
+        let small =
+            Vm { id: 1, arrival: 300, departure: Some(300), cores: 1, memory_bytes: Bytes(3 * GB / 4), vm_type: Some(1), ..Vm::default() };
+        let large =
+            Vm { id: 0, arrival: 600, departure: Some(600 + 5_550), cores: 2, memory_bytes: Bytes(7 * GB / 2), vm_type: Some(0), ..small };
         let runs_on = Vm { id: 2, departure: None, ..large.clone() };
         assert_eq!(vms, [small, large, runs_on]);
     }
@@ -89,7 +92,7 @@ fn flavours_are_imported_with_their_lifetimes() {
 fn a_vmtable_of_v1_or_v2_is_imported() {
     let (report, about, vms) = imported(&[VMTABLE.as_bytes()], &options()).unwrap();
     assert_eq!((report.formats.as_slice(), report.bad_rows_total, about.ends), (["Azure vmtable"].as_slice(), 0, 2_591_700));
-    let sizes: Vec<_> = vms.iter().map(|vm| (vm.arrival, vm.departure, vm.cores, vm.memory_bytes, vm.customer)).collect();
+    let sizes: Vec<_> = vms.iter().map(|vm| (vm.arrival, vm.departure, vm.cores, vm.memory_bytes.0, vm.customer)).collect();
     assert_eq!(
         sizes,
         [
@@ -105,7 +108,7 @@ fn a_vmtable_of_v1_or_v2_is_imported() {
 fn both_text_variants_of_bitbrains_are_imported() {
     let (report, about, vms) = imported(&[ONE_VM.as_bytes()], &options()).unwrap();
     assert_eq!((report.rows, about.unix_time, about.ends), (2, true, 1_376_315_146));
-    let want = Vm { arrival: 1_376_314_846, cores: 2, memory_bytes: 2 * GB, untouched_ratio: Some(0.5), ..Vm::default() };
+    let want = Vm { arrival: 1_376_314_846, cores: 2, memory_bytes: Bytes(2 * GB), untouched_ratio: Some(0.5), ..Vm::default() };
     assert_eq!(vms, std::slice::from_ref(&want));
     // The VM was resized between two samples, so its active memory exceeds its memory.
     let resized = ONE_VM.replace("1048576.0", "4194304.0");
@@ -114,7 +117,7 @@ fn both_text_variants_of_bitbrains_are_imported() {
     assert_eq!(imported(&[ONE_VM.as_bytes(), ONE_VM.as_bytes()], &options()).unwrap().2, [want.clone(), Vm { id: 1, ..want }]);
 
     let (_, _, vms) = imported(&[SUMMARY.as_bytes()], &options()).unwrap();
-    let imported: Vec<_> = vms.iter().map(|vm| (vm.departure, vm.cores, vm.memory_bytes, vm.untouched_ratio)).collect();
+    let imported: Vec<_> = vms.iter().map(|vm| (vm.departure, vm.cores, vm.memory_bytes.0, vm.untouched_ratio)).collect();
     assert_eq!(imported, [(None, 2, 8 * GB, Some(0.25)), (Some(1_372_639_804), 1, GB, Some(1.0))]);
 }
 

@@ -7,6 +7,8 @@
 //! A trace covers 30 days. A VM that existed before has the creation time 0. A VM that existed at the end has a deletion time
 //! in the last five minutes and is read as still running.
 
+use units::Bytes;
+
 use super::fields::{GIB, memory, number};
 use super::lines::Lines;
 use super::sink::Sink;
@@ -27,7 +29,7 @@ struct Parts<'a> {
     created: i64,
     deleted: i64,
     cores: u32,
-    memory_bytes: u64,
+    memory_bytes: Bytes,
     size: String,
 }
 

@@ -1,8 +1,7 @@
 //! The servers of a cluster and their stranded DRAM. `placement` chooses the server of a VM.
 
 use placement::{Fleet, Node, Placement, PoolSpace, Request, Strategy};
-
-const MIB: u64 = 1 << 20;
+use units::{Bytes, Slices};
 
 /// The resources that a VM takes on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,8 +32,8 @@ impl Servers {
     /// Creates empty servers. Each counts as one NUMA node, so that a VM may span its sockets. Returns `None` for 4 PiB of
     /// DRAM or more.
     #[must_use]
-    pub fn new(count: u32, cores: u32, dram_bytes: u64, strategy: Strategy) -> Option<Self> {
-        let shape = placement::Shape { nodes: 1, node_cores: cores, node_mib: u32::try_from(dram_bytes / MIB).ok()? };
+    pub fn new(count: u32, cores: u32, dram: Bytes, strategy: Strategy) -> Option<Self> {
+        let shape = placement::Shape { nodes: 1, node_cores: cores, node_mib: u32::try_from(dram.0 >> 20).ok()? };
         // All servers share one pool, which no VM uses.
         let fleet = Fleet::new(shape, count, count.max(1))?;
         Some(Self { fleet, strategy, free_cores: u64::from(count) * u64::from(cores) })
@@ -44,9 +43,9 @@ impl Servers {
     ///
     /// # Errors
     /// [`Refused`] if no server can hold it.
-    pub fn place(&mut self, id: u64, cores: u32, bytes: u64) -> Result<Allocation, Refused> {
-        let local_mib = u32::try_from(bytes.div_ceil(MIB)).unwrap_or(u32::MAX);
-        let request = Request { id, cores, local_mib, pool_slices: units::Slices::ZERO };
+    pub fn place(&mut self, id: u64, cores: u32, memory: Bytes) -> Result<Allocation, Refused> {
+        let local_mib = u32::try_from(memory.to_mib_ceil()).unwrap_or(u32::MAX);
+        let request = Request { id, cores, local_mib, pool_slices: Slices::ZERO };
         let Some(chosen) = self.fleet.choose(&request, &[PoolSpace::default()], &self.strategy) else {
             let any = (0..self.fleet.servers()).any(|server| self.fleet.free(server).0 >= cores);
             return Err(if any { Refused::Memory } else { Refused::Cores });
@@ -76,13 +75,13 @@ impl Servers {
     /// Returns the share of all DRAM that is stranded, if a VM has at most `most_bytes_per_core`.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-    pub fn stranded_ratio(&self, most_bytes_per_core: u64) -> f64 {
+    pub fn stranded_ratio(&self, most_bytes_per_core: Bytes) -> f64 {
         let stranded_bytes = |server: u32| {
             let (cores, mib) = self.fleet.free(server);
-            (mib * MIB).saturating_sub(u64::from(cores).saturating_mul(most_bytes_per_core)) as f64
+            (Bytes::mib(mib) - most_bytes_per_core.saturating_mul(u64::from(cores))).0 as f64
         };
         let stranded: f64 = (0..self.fleet.servers()).map(stranded_bytes).sum();
-        let all = f64::from(self.fleet.servers()) * (self.fleet.shape().mib() * MIB) as f64;
+        let all = f64::from(self.fleet.servers()) * Bytes::mib(self.fleet.shape().mib()).0 as f64;
         if all > 0.0 { stranded / all } else { 0.0 }
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn detailed<S: Source<Error: std::error::Error + Sync + 'static>>(
     format: Format,
 ) -> Result<Detailed> {
     let cold_age = &config.cold_age;
-    let grid = Grid::new(vec![cold_age.percentile], vec![units::millis(cold_age.warmup)])?;
+    let grid = Grid::new(vec![cold_age.percentile], vec![cold_age.warmup.into()])?;
     let setup = super::configured(config);
     let open = || Detail::new(&grid, &setup, thresholds);
     let detail = super::read(source, &model::fleet::all(source), threads, open, format)?.context("no account was kept")?;

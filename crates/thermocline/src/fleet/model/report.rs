@@ -11,7 +11,7 @@ use model::tally::{Base, Total, ratio};
 use model::traces::Share;
 use policy::thresholds::Thresholds;
 use serde::Serialize;
-use units::RatioPpm;
+use units::{Bytes, Millis, RatioPpm};
 
 use super::detail::Detailed;
 
@@ -43,13 +43,13 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(base: &Base, page_bytes: u64, objective: Objective, answers: Vec<Answer>) -> Self {
-        let bytes = |page_ms: u128| ratio(page_ms * u128::from(page_bytes), u128::from(base.span_ms()));
+    pub(crate) fn new(base: &Base, page_bytes: Bytes, objective: Objective, answers: Vec<Answer>) -> Self {
+        let bytes = |page_ms: u128| ratio(page_ms * u128::from(page_bytes.0), u128::from(base.span().0));
         Self {
             generated: false,
             jobs: base.jobs,
             entries: base.entries,
-            span_seconds: ratio(u128::from(base.span_ms()), 1_000),
+            span_seconds: ratio(u128::from(base.span().0), 1_000),
             used_bytes: bytes(base.used_page_ms),
             cold_bytes: bytes(base.cold_page_ms),
             jobs_without_sample: base.jobs_assumed,
@@ -142,14 +142,14 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    pub(crate) fn new(total: &Total, objective: &Objective, page_bytes: u64, price_per_gib: Option<f64>) -> Self {
-        let span_ms = u128::from(total.base.span_ms());
-        let bytes = |page_ms: u128| ratio(page_ms * u128::from(page_bytes), span_ms);
+    pub(crate) fn new(total: &Total, objective: &Objective, page_bytes: Bytes, price_per_gib: Option<f64>) -> Self {
+        let span_ms = u128::from(total.base.span().0);
+        let bytes = |page_ms: u128| ratio(page_ms * u128::from(page_bytes.0), span_ms);
         let saved_bytes = bytes(total.sums.stored_page_ms - total.sums.pool_page_ms);
         let finite = |rate: Option<f64>| rate.filter(|rate| rate.is_finite());
         Self {
             percentile_ratio: total.percentile.as_f64(),
-            warmup_seconds: ratio(u128::from(total.warmup_ms), 1_000),
+            warmup_seconds: ratio(u128::from(total.warmup.0), 1_000),
             stored_bytes: bytes(total.sums.stored_page_ms),
             saved_bytes,
             saved_ratio: total.saved_ratio(),
@@ -217,9 +217,9 @@ pub(crate) struct JobsRow {
 }
 
 impl FleetAsItIs {
-    pub(crate) fn of(survey: &Survey, thresholds: &Thresholds, scan_period_ms: u64) -> Self {
+    pub(crate) fn of(survey: &Survey, thresholds: &Thresholds, scan_period_ms: Millis) -> Self {
         let ages = thresholds.as_slice().iter().enumerate().map(|(index, age)| AgeRow {
-            threshold_seconds: ratio(u128::from(age.0) * u128::from(scan_period_ms), 1_000),
+            threshold_seconds: ratio(u128::from(age.0) * u128::from(scan_period_ms.0), 1_000),
             cold_ratio: survey.fleet.cold_ratio(index),
             accessed_ratio_per_min: survey.fleet.accessed_per_minute(index),
         });

@@ -10,7 +10,7 @@ use ::model::waits::{Controller, Setup, Waits};
 use anyhow::{Context, Result, bail};
 use config::{Class, Config, Tier};
 use serde::Serialize;
-use units::{Bytes, RatioPpm, millis};
+use units::{Bytes, RatioPpm};
 
 use super::arguments::{self, Modelled};
 use super::read;
@@ -21,12 +21,12 @@ use crate::output::print;
 struct ByClass([(Class, Waits); 3]);
 
 impl ByClass {
-    fn new(config: &Config, arguments: &arguments::Model, page_bytes: u64) -> Result<Self> {
+    fn new(config: &Config, arguments: &arguments::Model, page_bytes: Bytes) -> Result<Self> {
         let given = arguments.tier_latency.map(units::nanos);
         let setup = |class| match arguments.policy {
             Modelled::ColdAge => bail!("cold_age is not judged by the time that far memory costs"),
             Modelled::Pressure => Ok(Setup {
-                controller: Controller::Pressure(config.pressure_for(class), millis(config.pressure.period)),
+                controller: Controller::Pressure(config.pressure_for(class), config.pressure.period.into()),
                 latency_ns: given.context("give --tier-latency, the latency of one promotion, such as 30us from zswap")?,
                 page_bytes,
                 compressed: config.agent.tier != Tier::Swap,
@@ -35,7 +35,7 @@ impl ByClass {
                 let none = "give --tier-latency, or set slow.latency: what one access to slow memory takes, such as 300ns";
                 let latency_ns = given.or_else(|| config.slow.latency_ns()).context(none)?;
                 let params = config.slowdown_for(class, latency_ns);
-                let controller = Controller::Slowdown(params, millis(config.slow.period));
+                let controller = Controller::Slowdown(params, config.slow.period.into());
                 Ok(Setup { controller, latency_ns, page_bytes, compressed: false })
             }
         };
@@ -97,7 +97,7 @@ pub(super) fn model<S: Source<Error: std::error::Error + Sync + 'static>>(
     config: &Config,
     arguments: &arguments::Model,
     source: &S,
-    page_bytes: u64,
+    page_bytes: Bytes,
     threads: NonZero<usize>,
     format: Format,
 ) -> Result<()> {
@@ -125,9 +125,9 @@ pub(super) fn model<S: Source<Error: std::error::Error + Sync + 'static>>(
     print(format, &report, || text(&report, arguments.objective_percentile))
 }
 
-fn row(class: Class, waits: &Waits, page_bytes: u64, arguments: &arguments::Model) -> Row {
-    let span_ms = waits.span_unix_ms.map_or(0, |(begins, ends)| u128::from(ends.saturating_sub(begins)));
-    let bytes = |page_ms: u128| ratio(page_ms * u128::from(page_bytes), span_ms);
+fn row(class: Class, waits: &Waits, page_bytes: Bytes, arguments: &arguments::Model) -> Row {
+    let span_ms = waits.span_unix_ms.map_or(0, |(begins, ends)| u128::from(ends.since(begins).0));
+    let bytes = |page_ms: u128| ratio(page_ms * u128::from(page_bytes.0), span_ms);
     let saved_bytes = bytes(waits.far_page_ms.saturating_sub(waits.pool_page_ms));
     let lost_max: RatioPpm = match waits.setup().controller {
         Controller::Pressure(params, _) => params.stall_target,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use serde::Serialize;
 use trace::{Basis, Entry, JobId};
-use units::{Bytes, RatioPpm};
+use units::{Bytes, Millis, RatioPpm, UnixMillis};
 
 use super::{Stream, when};
 use crate::options::Format;
@@ -22,13 +22,13 @@ struct Shown {
     class: String,
     policy: String,
     entries: u64,
-    first_unix_ms: u64,
-    last_unix_ms: u64,
-    duration_ms: u64,
-    memory_bytes: u64,
-    working_set_bytes: u64,
-    cold_bytes: u64,
-    far_bytes: u64,
+    first_unix_ms: UnixMillis,
+    last_unix_ms: UnixMillis,
+    duration_ms: Millis,
+    memory_bytes: Bytes,
+    working_set_bytes: Bytes,
+    cold_bytes: Bytes,
+    far_bytes: Bytes,
     saved_bytes: i64,
     /// Far memory over cold memory.
     coverage_ratio: f64,
@@ -81,8 +81,8 @@ pub(super) fn show(stream: &mut Stream, format: Format) -> Result<()> {
 fn print_job(job: Shown, format: Format) -> Result<()> {
     print(format, &job, || {
         let percent = |ratio: f64| format!("{:.2}%", ratio * 100.0);
-        let hours = format!("{}.{} h", job.duration_ms / 3_600_000, job.duration_ms % 3_600_000 / 360_000);
-        let sizes = [job.memory_bytes, job.working_set_bytes, job.cold_bytes].map(|bytes| Bytes(bytes).to_string());
+        let hours = format!("{}.{} h", job.duration_ms.0 / 3_600_000, job.duration_ms.0 % 3_600_000 / 360_000);
+        let sizes = [job.memory_bytes, job.working_set_bytes, job.cold_bytes].map(|bytes| bytes.to_string());
         let saved = if job.saved_bytes < 0 {
             format!("-{}", Bytes(job.saved_bytes.unsigned_abs()))
         } else {
@@ -109,38 +109,38 @@ impl Sums {
         shown.last_unix_ms = figures.start_unix_ms + figures.duration_ms;
         shown.duration_ms += figures.duration_ms;
         (shown.class, shown.policy, shown.last_decision) = (labels.class.clone(), labels.policy.clone(), labels.decision.clone());
-        let time = u128::from(figures.duration_ms);
-        let cold = cold_pages.iter().skip(1).sum::<u64>().saturating_mul(basis.page_bytes);
-        self.memory += u128::from(figures.memory_bytes) * time;
-        self.working_set += u128::from(figures.working_set_bytes) * time;
-        self.cold += u128::from(cold) * time;
-        self.far += u128::from(figures.zswap_stored_bytes + figures.swap_bytes) * time;
-        self.slow += u128::from(figures.slow_node_bytes) * time;
-        self.pool += u128::from(figures.zswap_pool_bytes) * time;
-        self.file_out += u128::from(figures.file_out_bytes) * time;
+        let time = u128::from(figures.duration_ms.0);
+        let cold = basis.page_bytes.saturating_mul(cold_pages.iter().skip(1).sum());
+        self.memory += u128::from(figures.memory_bytes.0) * time;
+        self.working_set += u128::from(figures.working_set_bytes.0) * time;
+        self.cold += u128::from(cold.0) * time;
+        self.far += u128::from((figures.zswap_stored_bytes + figures.swap_bytes).0) * time;
+        self.slow += u128::from(figures.slow_node_bytes.0) * time;
+        self.pool += u128::from(figures.zswap_pool_bytes.0) * time;
+        self.file_out += u128::from(figures.file_out_bytes.0) * time;
         self.memory_stall_us += figures.memory_stall_us;
         self.io_stall_us += figures.io_stall_us;
         if figures.far_periods > 0 {
-            let per = u128::from(figures.working_set_bytes / basis.page_bytes.max(1)) * time;
-            let scaled = u128::from(figures.promoted_pages) * 60_000 * 1_000_000;
+            let per = u128::from(figures.working_set_bytes.0 / basis.page_bytes.0.max(1)) * time;
+            let scaled = u128::from(figures.promoted_pages.0) * 60_000 * 1_000_000;
             self.rates_ppm.extend(scaled.checked_div(per).and_then(|ppm| u64::try_from(ppm).ok()));
         }
     }
 
     fn finish(mut self) -> Shown {
-        let time = u128::from(self.shown.duration_ms);
+        let time = u128::from(self.shown.duration_ms.0);
         let mean = |sum: u128| sum.checked_div(time).and_then(|mean| u64::try_from(mean).ok()).unwrap_or(0);
         let signed = |sum: u128| i64::try_from(mean(sum)).unwrap_or(i64::MAX);
-        let ratio = |us: u64| RatioPpm::of(us, self.shown.duration_ms.saturating_mul(1_000)).map_or(0.0, RatioPpm::as_f64);
+        let ratio = |us: u64| RatioPpm::of(us, self.shown.duration_ms.0.saturating_mul(1_000)).map_or(0.0, RatioPpm::as_f64);
         self.rates_ppm.sort_unstable();
         // The nearest-rank percentile.
         let rank = (self.rates_ppm.len() as u64 * u64::from(PERCENTILE.0)).div_ceil(1_000_000);
         let rate = usize::try_from(rank).ok().and_then(|rank| self.rates_ppm.get(rank.checked_sub(1)?));
         Shown {
-            memory_bytes: mean(self.memory),
-            working_set_bytes: mean(self.working_set),
-            cold_bytes: mean(self.cold),
-            far_bytes: mean(self.far),
+            memory_bytes: Bytes(mean(self.memory)),
+            working_set_bytes: Bytes(mean(self.working_set)),
+            cold_bytes: Bytes(mean(self.cold)),
+            far_bytes: Bytes(mean(self.far)),
             saved_bytes: signed(self.far + self.file_out + self.slow) - signed(self.pool),
             coverage_ratio: RatioPpm::of(mean(self.far), mean(self.cold)).map_or(0.0, |ratio| ratio.as_f64().min(1.0)),
             #[expect(clippy::cast_precision_loss, reason = "shown to people")]

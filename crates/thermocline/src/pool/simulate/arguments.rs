@@ -187,10 +187,10 @@ fn socket_memory(text: &str) -> Result<Bytes, String> {
 
 fn slices(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
-    if bytes.0 % pool::SLICE_BYTES != 0 || bytes > Bytes(1 << 50) {
+    if bytes.0 % pool::SLICE.0 != 0 || bytes > Bytes(1 << 50) {
         return Err("pools are made of whole GiB; give such as 8GiB".to_owned());
     }
-    u32::try_from(bytes.0 / pool::SLICE_BYTES).map_err(|error| error.to_string())
+    u32::try_from(bytes.0 / pool::SLICE.0).map_err(|error| error.to_string())
 }
 
 fn spans(text: &str) -> Result<(Duration, Duration), String> {

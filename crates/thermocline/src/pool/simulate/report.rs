@@ -7,6 +7,7 @@ use simulator::Site;
 use simulator::oracle::Accuracy;
 use simulator::predictions::Quality;
 use simulator::study::Outcome;
+use units::Bytes;
 
 use super::missing::Missing;
 
@@ -35,9 +36,9 @@ pub(super) struct Report<'a> {
     /// Memory on another node than its VM's cores, without pools.
     pub(super) remote_ratio: f64,
     /// DRAM without pools: the sum of the peak of each server.
-    pub(super) required_bytes: u64,
+    pub(super) required_bytes: Bytes,
     /// The same with equal servers within a cluster.
-    pub(super) uniform_required_bytes: u64,
+    pub(super) uniform_required_bytes: Bytes,
     pub(super) site: &'a Site,
     /// Events of all runs.
     pub(super) events: u64,

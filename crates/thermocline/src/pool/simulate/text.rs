@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use units::Bytes;
+
 use super::models;
 use super::report::Report;
 
@@ -10,8 +12,8 @@ fn percent(share: f64) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people")]
-fn gib(bytes: u64) -> String {
-    format!("{:.0} GiB", bytes as f64 / f64::from(1 << 30))
+fn gib(bytes: Bytes) -> String {
+    format!("{:.0} GiB", bytes.0 as f64 / f64::from(1 << 30))
 }
 
 /// The whole report.

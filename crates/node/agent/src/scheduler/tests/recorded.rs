@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use store::Store;
 use trace::{Entry, Trace};
+use units::{Millis, UnixMillis};
 
 use super::*;
 use crate::journal::{Outcome, PeriodRecord};
 use crate::record::Recorder;
 
 fn start(machine: &Machine, agent: &Agent) -> trace::Result<Option<(Recorder, Vec<String>)>> {
-    Recorder::start(&machine.roots, &traced(machine), &agent.context.thresholds, "boot", at(0).unix_ms)
+    Recorder::start(&machine.roots, &traced(machine), &agent.context.thresholds, "boot", UnixMillis(at(0).unix_ms))
 }
 
 /// A full hour.
@@ -75,16 +76,16 @@ fn periods_are_summed_by_the_minutes_in_which_they_begin() {
         // Begins when the last one ended, a little after the full minute.
         let unix_ms = T0 + 53 * MINUTE + minute * MINUTE + 100;
         let record = Record::Period(Box::new(PeriodRecord { unix_ms, outcome, ..*last.unwrap() }));
-        assert_eq!(recorder.take(&[record], &agent.jobs, 0, unix_ms), [""; 0]);
+        assert_eq!(recorder.take(&[record], &agent.jobs, 0, UnixMillis(unix_ms)), [""; 0]);
     }
-    assert_eq!(recorder.stop(T0 + 66 * MINUTE), [""; 0]);
+    assert_eq!(recorder.stop(UnixMillis(T0 + 66 * MINUTE)), [""; 0]);
 
     let (entries, files) = entries_in(&machine.path("store"));
     assert_eq!(files, 2, "one of each hour");
     let shown: Vec<_> = entries
         .iter()
         .map(|Entry { figures: f, .. }| {
-            (f.start_unix_ms - T0, f.periods, f.duration_ms, f.memory_bytes, f.memory_stall_us, f.promoted_pages)
+            (f.start_unix_ms.0 - T0, f.periods, f.duration_ms.0, f.memory_bytes.0, f.memory_stall_us, f.promoted_pages.0)
         })
         .collect();
     let minute = |n: u64| n * MINUTE + 100;
@@ -95,16 +96,17 @@ fn periods_are_summed_by_the_minutes_in_which_they_begin() {
     let killed: Vec<_> = entries.iter().map(|entry| entry.figures.oom_kills).collect();
     assert_eq!(killed, [0, 1, 1], "those of minutes 6 and 12; earlier kills do not count");
     assert!(entries.iter().all(|entry| entry.figures.agent_start_unix_ms == entries[0].figures.agent_start_unix_ms));
-    assert!(entries[0].figures.agent_start_unix_ms > 0);
+    assert!(entries[0].figures.agent_start_unix_ms > UnixMillis::EPOCH);
     // Scans ended in minutes 1, 3, 5 ...; the first has no window.
-    let windows: Vec<_> = entries.iter().map(|entry| entry.figures.window_ms).collect();
+    let windows: Vec<_> = entries.iter().map(|entry| entry.figures.window_ms.0).collect();
     assert_eq!(windows, [0, 360_000, 240_000]);
     let second = &entries[1];
     assert_eq!(second.promotions_pages.iter().sum::<u64>(), 3 * 60, "each scan's accesses once");
     assert_eq!(second.cold_pages.iter().sum::<u64>(), 200);
     assert_eq!((second.labels.decision.as_str(), second.labels.tracker.as_str()), ("offload", "page_idle"));
+    assert_eq!((second.figures.resolved_to_scans, second.figures.sampled_pages), (255, Pages::ZERO), "every age, every page");
     assert_eq!((&*second.id.cluster, &*second.id.machine, &*second.id.job), ("c", "fake", JOB));
-    assert_eq!(second.figures.working_set_bytes, 60 * page());
+    assert_eq!(second.figures.working_set_bytes, Bytes(60 * page()));
 }
 
 #[test]
@@ -136,11 +138,11 @@ fn an_error_of_the_store_is_reported_once_and_its_end_as_well() {
     round(&mut agent, &machine, 1_000, FRAMES);
     let records = agent.records();
     let (mut recorder, _) = start(&machine, &agent).unwrap().unwrap();
-    let now = at(0).unix_ms;
+    let now = UnixMillis(at(0).unix_ms);
     recorder.take(&records, &agent.jobs, 0, now);
     // The job is gone, and the hour over: there is a file to send.
     let none = Jobs::new();
-    let later = now + 120 * MINUTE;
+    let later = now + Millis(120 * MINUTE);
     let mut reported = |piece: &str| {
         let start = Instant::now();
         loop {
@@ -174,12 +176,12 @@ fn a_clock_set_back_does_not_reorder_entries() {
         let unix_ms = T0 + minute * MINUTE + late - back;
         let mut period = PeriodRecord { unix_ms, outcome: Outcome { elapsed_ms: MINUTE, ..Outcome::default() }, ..*last.clone() };
         period.input.job_age_ms = minute * MINUTE;
-        assert_eq!(recorder.take(&[Record::Period(Box::new(period))], &agent.jobs, 0, unix_ms), [""; 0]);
+        assert_eq!(recorder.take(&[Record::Period(Box::new(period))], &agent.jobs, 0, UnixMillis(unix_ms)), [""; 0]);
     }
-    recorder.stop(T0 + 30 * MINUTE);
+    recorder.stop(UnixMillis(T0 + 30 * MINUTE));
     let (entries, _) = entries_in(&machine.path("store"));
-    let ages: Vec<_> = entries.iter().map(|entry| entry.figures.job_age_ms / MINUTE).collect();
+    let ages: Vec<_> = entries.iter().map(|entry| entry.figures.job_age_ms.0 / MINUTE).collect();
     assert!(ages.is_sorted() && ages.last() == Some(&60) && entries.len() > 6, "{ages:?}");
     assert_eq!(entries.iter().map(|entry| entry.figures.periods).sum::<u64>(), 60);
-    assert!(entries.iter().all(|entry| entry.figures.duration_ms <= 10 * MINUTE));
+    assert!(entries.iter().all(|entry| entry.figures.duration_ms <= Millis(10 * MINUTE)));
 }
