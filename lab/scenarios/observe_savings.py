@@ -18,7 +18,8 @@ from thermolab.truth import Region, Server, Workload, requests
 KERNELS = ("6.12", "6.12-idle")
 MORE_IS_BETTER = ("batch.saved_bytes", "shared.saved_bytes", "server.saved_bytes")
 
-SERVER = Server(rounds=20_000, rate=20)
+SERVER = Server(rounds=20_000, rate=5)
+"""At 20 requests/s, rarely requested pages exceed the objective in a tenth of the periods at any age."""
 OBSERVE_SECONDS = 120
 TEXT_SECONDS = 24
 AGENT_SECONDS = 120

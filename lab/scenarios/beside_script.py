@@ -1,0 +1,186 @@
+"""Policies `cold_age` and `auto` beside the simplest rival: a script that evicts MGLRU generations of a fixed age.
+
+Three programs at once on a stock kernel: one whose memory has known ages and changes phases, Redis, and a build that
+forks. Every contender has a guest of its own, with the same programs and seeds. The script opens a generation every A/2
+and evicts those that are A old, for A = 6, 15 and 30 s; the agent has its defaults in compressed time. Saved memory is
+what a program's cgroup occupies less than in the guest without a contender. Time lost is what its faults would take on
+real devices: 120 us from zswap and 500 us from a disk.
+
+At equal time lost: the saving of the script at a policy's loss is read from the line through the origin and the
+script's three points; beyond the last point it is that point's.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thermolab import loads, node, services, truth
+from thermolab.guest import Guest
+from thermolab.lab import Lab
+from thermolab.qemu import MIB
+from thermolab.truth import Region, Workload, poisson
+
+KERNELS = ("6.12",)
+MORE_IS_BETTER = ("worst_ratio",)
+
+SETTLE_SECONDS = 80
+WATCH_SECONDS = 80
+READ_SECONDS = 2
+SCRIPT_AGES = (6, 15, 30)
+POLICIES = ("cold_age", "auto")
+CLASSES = ("conservative", "standard", "aggressive")
+JOBS = ("phases", "redis", "build")
+ZSWAP_US, DISK_US = 120, 500
+
+_SCRIPT = """
+age=$1; shift
+while :; do
+  for job in "$@"; do
+    awk -v job="$job" -v age=$((age * 1000)) '
+      $1 == "memcg" { mine = $3 == job; id = $2; next }
+      mine && $1 == "node" { node = $2; next }
+      mine && NF == 4 { if ($2 >= age) old = $1; max = $1 }
+      END { if (max == "") exit
+            if (old > max - 2) old = max - 2
+            if (old != "" && old >= 0) print "-", id, node, old, 100
+            print "+", id, node, max, 1, 1 }' /sys/kernel/debug/lru_gen |
+    while read -r command; do echo "$command" >/sys/kernel/debug/lru_gen 2>/dev/null; done
+  done
+  usleep $((age * 500000))
+done
+"""
+
+_BUILD = """
+mkdir -p /root/build
+while :; do
+  for file in 1 2 3 4; do
+    head -c 2000000 /usr/bin/python3* /usr/bin/perl* /bin/busybox 2>/dev/null | gzip -1 >/root/build/$file.o
+    for step in 1 2 3 4 5 6 7 8; do busybox sha256sum /root/build/$file.o >/dev/null; done
+  done
+  cat /root/build/*.o | gzip -1 >/root/build/out
+  sleep 1
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one contender did to one program."""
+
+    current_bytes: float
+    lost_ratio: float
+
+
+Points = dict[str, Point]
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Runs every contender and compares the policies with the script."""
+    base = _contend(lab, "none", None, None)
+    script = {age: _contend(lab, f"script {age} s", age, None) for age in SCRIPT_AGES}
+    ours = {
+        (policy, group): _contend(lab, f"{policy} {group}", None, (policy, group))
+        for policy in POLICIES
+        for group in CLASSES
+    }
+    figures: dict[str, Any] = {}
+    ratios = []
+    for job in JOBS:
+        curve = sorted(_gain(base[job], points[job]) for points in script.values())
+        rows: dict[str, Any] = {"script": [{"lost_ratio": lost, "saved_bytes": saved} for lost, saved in curve]}
+        for (policy, group), points in ours.items():
+            lost, saved = _gain(base[job], points[job])
+            ratio = saved / max(_at(curve, lost), 1.0)
+            ratios.append(ratio)
+            rows[f"{policy}_{group}"] = {
+                "lost_ratio": lost,
+                "saved_bytes": saved,
+                "saved_ratio_to_script_at_equal_loss": ratio,
+            }
+            lab.say(f"{job}: {policy} {group}: {saved / MIB:.1f} MiB at {lost:.2%} lost, {ratio:.2f} times the script")
+        figures[job] = rows
+    figures["worst_ratio"] = min(ratios)
+    lab.at_least("worst_ratio", figures["worst_ratio"], 1.0)
+    return figures
+
+
+def _gain(base: Point, point: Point) -> tuple[float, float]:
+    """Returns the additional time lost and the bytes saved."""
+    return max(point.lost_ratio - base.lost_ratio, 0.0), base.current_bytes - point.current_bytes
+
+
+def _at(curve: Sequence[tuple[float, float]], lost: float) -> float:
+    """Returns the script's saving at this loss."""
+    points = [(0.0, 0.0), *curve]
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        if lost < x1:
+            return y0 + (y1 - y0) * (lost - x0) / (x1 - x0)
+    return max(y for x, y in points if x <= lost)
+
+
+def _contend(lab: Lab, name: str, age: int | None, policy: tuple[str, str] | None) -> Points:
+    """Runs all programs under one contender in a guest of its own."""
+    with lab.guest() as guest:
+        truth.tick(guest)
+        guest.write("/proc/sys/vm/page-cluster", "0")
+        guest.write("/sys/module/zswap/parameters/enabled", "Y")
+        _programs(guest)
+        if age is not None:
+            guest.write("/root/evict", _SCRIPT)
+            guest.spawn(["busybox", "sh", "/root/evict", str(age), *(f"/{job}" for job in JOBS)])
+        if policy is not None:
+            settings: node.Settings = {"agent.policy": policy[0], "zswap.manage": False}
+            node.configure(guest, [node.Job(f"/{job}", group=policy[1]) for job in JOBS], settings)
+            node.start(guest)
+        time.sleep(SETTLE_SECONDS)
+        points = _watch(guest)
+    for job, point in points.items():
+        lab.say(f"{name}: {job}: {point.current_bytes / MIB:.1f} MiB, {point.lost_ratio:.2%} lost")
+    return points
+
+
+def _programs(guest: Guest) -> None:
+    Workload(
+        guest,
+        [
+            Region("hot", 16, {"period_ms": 100}),
+            Region("warm", 24, poisson(0.02, 0.5)),
+            Region("never", 40, {"never": True}),
+            Region("phases", 24, {"phases": [{"for_s": 40, "period_ms": 1000}, {"for_s": 40, "never": True}]}),
+        ],
+        "phases",
+    )
+    server = services.redis(guest)
+    mix = ("--hot-fraction", "0.05", "--hot-share", "0.95", "--write-share", "0.05")
+    load = loads.Requests(server, "redis", keys=50_000, mix=mix)
+    load.fill()
+    load.start(3600, 300)
+    guest.spawn(["busybox", "sh", "-c", _BUILD], cgroup=guest.cgroup("build"))
+
+
+def _watch(guest: Guest) -> Points:
+    """Reads what the programs occupy and lose for a while."""
+    before, began = {job: _faults(guest, job) for job in JOBS}, time.monotonic()
+    current: dict[str, list[int]] = {job: [] for job in JOBS}
+    while time.monotonic() < began + WATCH_SECONDS:
+        for job in JOBS:
+            current[job].append(guest.number(f"/sys/fs/cgroup/{job}/memory.current"))
+        time.sleep(READ_SECONDS)
+    elapsed_us = (time.monotonic() - began) * 1e6
+    points = {}
+    for job in JOBS:
+        lost = sum(after - before[job][kind] for kind, after in _faults(guest, job).items())
+        points[job] = Point(statistics.fmean(current[job]), lost / elapsed_us)
+    return points
+
+
+def _faults(guest: Guest, job: str) -> Mapping[str, int]:
+    """Returns the time that faults from each device would have taken so far, in microseconds."""
+    stat = guest.flat_keyed(f"/sys/fs/cgroup/{job}/memory.stat")
+    zswap = stat["zswpin"]
+    # Before Linux 6.17 a cgroup does not count its reads from the device; refaults that are not from zswap are such.
+    disk = max(stat["workingset_refault_anon"] - zswap, 0) + stat["workingset_refault_file"]
+    return {"zswap": zswap * ZSWAP_US, "disk": disk * DISK_US}
