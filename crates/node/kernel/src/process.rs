@@ -68,6 +68,17 @@ pub fn stat(roots: &Roots, pid: i32) -> Result<Stat> {
     parse_stat(&file::read(&path, file::SMALL)?).map_err(|malformed| malformed.at(&path))
 }
 
+/// Checks that the process `pid` is in the cgroup `path` of version 2, which begins with a slash, or in one below it.
+///
+/// # Errors
+/// [`Error::Gone`] if it is not, or has exited; [`Error::Io`].
+pub fn check_cgroup(roots: &Roots, pid: i32, path: &str) -> Result<()> {
+    let file = roots.of_process(pid, "cgroup");
+    let text = file::read(&file, file::SMALL)?;
+    let below = |of: &str| of.strip_prefix(path.trim_end_matches('/')).is_some_and(|below| below.is_empty() || below.starts_with('/'));
+    if text.lines().filter_map(|line| line.strip_prefix("0::")).any(below) { Ok(()) } else { Err(Error::Gone { path: file }) }
+}
+
 /// Lists the process `pid` and its descendants, parents first, at most `limit`; empty if it has exited.
 ///
 /// Reads `/proc` once: descendants whose parent has exited have been reparented to init and are not found.
@@ -244,6 +255,28 @@ fn sysconf(name: libc::c_int) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_in_its_cgroup_and_those_above() {
+        let directory = tempfile::tempdir().unwrap();
+        let roots = Roots { proc: directory.path().to_owned(), ..Roots::host() };
+        std::fs::create_dir(directory.path().join("7")).unwrap();
+        for (text, path, want) in [
+            ("0::/a/b\n", "/a/b", true),
+            ("0::/a/b\n", "/a", true),
+            ("0::/a/b\n", "/", true),
+            ("0::/ab\n", "/a", false),
+            ("0::/\n", "/a", false),
+            ("4:memory:/a\n0::/c\n", "/a", false),
+            ("", "/a", false),
+        ] {
+            std::fs::write(directory.path().join("7/cgroup"), text).unwrap();
+            let found = check_cgroup(&roots, 7, path);
+            assert_eq!(found.is_ok(), want, "{text:?} {path}");
+            assert!(found.is_ok() || found.is_err_and(|error| error.is_gone()));
+        }
+        assert!(check_cgroup(&roots, 8, "/a").unwrap_err().is_gone());
+    }
     use crate::testing::{cut_everywhere, put, tree as fake};
 
     const CAPTURED: &str = "4711 (a) (b c) S 42 4711 4711 0 -1 4194560 1093 0 5 0 17 23 1 2 20 0 1 0 987654 5726208 1024 \

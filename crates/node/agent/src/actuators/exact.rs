@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use kernel::madvise::PidFd;
-use kernel::{Result, Roots};
+use kernel::{Result, Roots, process};
 use units::{Age, Pages};
 
 use super::{Asked, push};
@@ -44,8 +44,9 @@ struct Page {
 
 /// Offloads up to `limit` pages of `threshold` age or older and advances the cursor.
 ///
-/// A pidfd pins the process before its pages are read: if its number is reused in between, the kernel refuses the request instead of
-/// applying it to another process.
+/// A pidfd pins the process before it is checked to be in the cgroup `job`, and before its pages are read: if its number is reused
+/// later, the kernel refuses the request instead of applying it to another process. One that has left the job ends its part of the
+/// plan.
 ///
 /// # Errors
 /// Any error except the end of a process, which ends its part of the plan.
@@ -53,6 +54,7 @@ pub fn step(
     roots: &Roots,
     walker: &mut Walker,
     tracker: &mut dyn Tracker,
+    job: &str,
     cursor: &mut Cursor,
     threshold: Age,
     limit: Pages,
@@ -63,8 +65,9 @@ pub fn step(
     let page_bytes = kernel::page_size().bytes();
     let mut asked = Asked::default();
     let mut stopped_at = None;
-    let done = PidFd::open(pid).and_then(|process| {
+    let done = PidFd::open(pid).and_then(|pinned| {
         let Some(ages) = tracker.page_ages() else { return Ok(()) };
+        process::check_cgroup(roots, pid, job)?;
         let batch = collect(roots, walker, ages, pid, cursor.address, threshold, limit)?;
         stopped_at = batch.stopped_at;
         let mut frames: Vec<u64> = batch.pages.iter().map(|page| page.frame).collect();
@@ -78,7 +81,7 @@ pub fn step(
         }
         asked.pages = Pages(frames.len() as u64);
         if !ranges.is_empty() {
-            process.advise_pageout(&ranges)?;
+            pinned.advise_pageout(&ranges)?;
             tracker.reclaim_requested(&frames);
         }
         Ok(())

@@ -97,7 +97,7 @@ fn ask(job: &Job, context: &mut Context, plan: &mut Plan, limit: Pages) -> kerne
         }
         (Actuator::Exact | Actuator::Auto, _) => {
             let (roots, walker) = (&context.kernel.roots, &mut context.kernel.walker);
-            exact::step(roots, walker, tracker.as_mut(), &mut plan.cursor, plan.threshold, limit)
+            exact::step(roots, walker, tracker.as_mut(), job.path(), &mut plan.cursor, plan.threshold, limit)
         }
     }
 }

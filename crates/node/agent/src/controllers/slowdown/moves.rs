@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kernel::madvise::PidFd;
 use kernel::move_pages::{self, Located, Reason};
+use kernel::process;
 use trackers::rates::blocks::{self, BLOCK_BYTES, Block};
 use units::Bytes;
 
@@ -43,7 +44,11 @@ impl SlowdownPolicy {
         if !home && let Err(error) = context.undo.add_slow_job(path, id, node.node, node.home) {
             return context.event(Some(path), format!("nothing is placed in slow memory: undo list: {error}"));
         }
-        let pages = pages(&context.kernel.roots, block);
+        // The number of a process that has exited may be another process's. Promotions are not checked: they take back what was
+        // placed, also of a process that left the job. The kernel has no call that moves the pages of a pidfd.
+        let roots = &context.kernel.roots;
+        let of_job = if *home { Ok(()) } else { process::check_cgroup(roots, block.pid, path) };
+        let pages = of_job.and_then(|()| pages(roots, block));
         let located = pages.and_then(|pages| Ok((move_pages::to_node(block.pid, &pages, *to)?, pages.len())));
         let Some(Entry { job, slots }) = jobs.get_mut(path) else { return };
         let moved = match located {
