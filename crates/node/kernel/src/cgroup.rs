@@ -5,6 +5,7 @@
 //! [`Error::Gone`] and is never modified by mistake.
 
 mod memory;
+mod protection;
 mod reclaim;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use units::Bytes;
 
 pub use memory::{Limit, MemoryEvents, MemoryStat, parse_events, parse_limit, parse_stat};
+pub use protection::{Protected, ProtectionTree, is_recursive};
 pub use reclaim::{ReclaimOutcome, Swappiness};
 pub use tree::{create, list};
 
