@@ -23,6 +23,7 @@ pub mod following;
 pub mod history;
 pub mod job;
 pub mod journal;
+pub mod limits;
 pub mod machine;
 pub mod memory;
 pub mod metrics;
@@ -36,6 +37,7 @@ pub mod savings;
 pub mod scheduler;
 pub mod slow_node;
 pub mod socket;
+pub mod swap_gate;
 #[cfg(test)]
 mod testing;
 pub mod tiers;

@@ -1,7 +1,6 @@
-//! What protects a job and its neighbours besides offloading: `memory.low` for its working set, and a cap of its swap while it
-//! is at its memory limit.
+//! What protects a job and its neighbours besides offloading: `memory.low` for its working set.
 
-use config::{AtLimit, Class};
+use config::Class;
 use kernel::cgroup::Limit;
 use units::Pages;
 
@@ -9,7 +8,6 @@ use crate::context::Context;
 use crate::job::Job;
 
 const LOW: &str = "memory.low";
-const SWAP_MAX: &str = "memory.swap.max";
 
 /// `memory.low` is changed only if the working set has changed by more than one part of this many: each change is first
 /// written to the undo list on disk.
@@ -36,29 +34,7 @@ pub(super) fn protect(job: &Job, context: &mut Context, working_set: Pages) {
     }
 }
 
-/// Has a job at its limit fail fast instead of swapping (SDFM section 5.1), if the operator configured that.
-pub(super) fn fail_fast(job: &Job, context: &mut Context) {
-    if context.config.agent.at_limit != AtLimit::FailFast {
-        return;
-    }
-    let file = job.cgroup.path().join(SWAP_MAX);
-    if !job.signals.at_limit {
-        context.undo.restore(&file);
-        return;
-    }
-    if context.undo.original(&file).is_some() {
-        return;
-    }
-    let used = job.cgroup.swap_current().ok().flatten().unwrap_or_default();
-    match context.undo.set(&file, &used.0.to_string()) {
-        Ok(()) => context.event(Some(job.path()), format!("at its memory limit: swap capped at {used}")),
-        Err(error) => log::warn!("{}: {error}", file.display()),
-    }
-}
-
-/// Restores both.
+/// Restores the operator's value.
 pub(super) fn release(job: &Job, context: &mut Context) {
-    for name in [LOW, SWAP_MAX] {
-        context.undo.restore(&job.cgroup.path().join(name));
-    }
+    context.undo.restore(&job.cgroup.path().join(LOW));
 }
