@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use config::Config;
 use kernel::Result;
-use kernel::cgroup::Cgroup;
+use kernel::cgroup::{Cgroup, Protected};
 use policy::histogram::AgeCounts;
 use policy::page_cache;
 use serde::Serialize;
@@ -41,6 +41,8 @@ pub struct Job {
     pub far: FarAges,
     /// Where its memory is.
     pub memory: JobMemory,
+    /// Its protection by `memory.low`, at the last control period.
+    pub protection: Protected,
     /// Accesses by age since the last decision by age.
     pub promotions: Promotions,
     /// Counters of what moved.
@@ -163,6 +165,7 @@ impl Job {
             scan: None,
             far: FarAges::default(),
             memory: JobMemory::default(),
+            protection: Protected::default(),
             promotions: Promotions::default(),
             counters: Counters::default(),
             signals: Signals::default(),

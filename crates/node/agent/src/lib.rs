@@ -29,6 +29,7 @@ pub mod memory;
 pub mod metrics;
 pub mod now;
 pub mod options;
+pub mod protection;
 pub mod ram_disks;
 pub mod reclaim;
 pub mod record;

@@ -21,12 +21,11 @@ use crate::job::Job;
 use crate::journal::{JobRecord, Record};
 use crate::limits::LimitReader;
 use crate::now::Now;
-use crate::swap_gate;
 use crate::view::JobView;
+use crate::{protection, swap_gate};
 
 mod offload;
 mod plan;
-mod protection;
 pub mod record;
 #[cfg(test)]
 mod tests;
