@@ -21,7 +21,7 @@ use crate::workload::compute;
 const SECOND: Duration = Duration::from_secs(1);
 /// Interval at which the server checks its memory and admits requests.
 const TICK: Duration = Duration::from_millis(20);
-/// Minimum share of admitted requests, so that sessions keep expiring even without free memory.
+/// Minimum share of admitted requests of a server with a reserve.
 const ADMITTED_MIN: f64 = 0.02;
 
 /// Parameters of the server and its requests.
@@ -45,8 +45,9 @@ pub(crate) struct Arguments {
     /// Content of sessions
     #[arg(long, value_enum, default_value_t = Content::Text)]
     content: Content,
-    /// Free memory below the cgroup's limit at which the server starts to accept fewer requests, in proportion
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    /// Free memory below the cgroup's limit at which the server starts to accept fewer requests, in proportion; with 0 it
+    /// accepts all requests until a session no longer fits
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=1 << 20))]
     reserve_mib: u64,
     /// Run time
     #[arg(long)]
@@ -70,7 +71,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut credit = Credit { rate, since: start, requests: 0.0 };
     let (mut reported, mut refused) = (0, 0.0);
     while start.elapsed().as_secs_f64() < seconds && signals.take(Some(TICK)).is_none() {
-        let share = (headroom.bytes()? as f64 / (arguments.reserve_mib << 20) as f64).clamp(ADMITTED_MIN, 1.0);
+        server.expire(Instant::now());
+        let share = admitted(headroom.bytes()?, arguments.reserve_mib << 20, (kib as u64) << 10);
         refused += credit.earn(Instant::now(), share);
         while credit.requests >= 1.0 {
             credit.requests -= 1.0;
@@ -86,6 +88,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     print_line(&Value::from(server.latencies.summary(start.elapsed())))
+}
+
+/// Returns the share of requests that a server with this much free memory admits.
+fn admitted(free_bytes: u64, reserve_bytes: u64, session_bytes: u64) -> f64 {
+    match reserve_bytes {
+        0 => f64::from(free_bytes >= session_bytes),
+        reserve => (free_bytes as f64 / reserve as f64).clamp(ADMITTED_MIN, 1.0),
+    }
 }
 
 /// Admitted requests that were not served yet.
@@ -174,14 +184,19 @@ impl<'a> Server<'a> {
         })
     }
 
-    /// Serves one request: removes expired sessions, opens a session, reads some others, computes.
-    fn serve(&mut self) {
-        let begin = Instant::now();
-        while let Some(&(slot, _)) = self.live.front().filter(|(_, expires)| *expires <= begin || self.free.is_empty()) {
+    /// Removes expired sessions, and the oldest if there is no unused slot.
+    fn expire(&mut self, now: Instant) {
+        while let Some(&(slot, _)) = self.live.front().filter(|(_, expires)| *expires <= now || self.free.is_empty()) {
             self.live.pop_front();
             self.memory.discard(self.pages(slot));
             self.free.push(slot);
         }
+    }
+
+    /// Serves one request: opens a session, reads some others, computes.
+    fn serve(&mut self) {
+        let begin = Instant::now();
+        self.expire(begin);
         if let Some(slot) = self.free.pop() {
             self.text.clear();
             let length = self.slot_pages * page_bytes();
@@ -219,6 +234,14 @@ mod tests {
     fn distances_are_within_the_live_sessions() {
         for (live, uniform, expected) in [(0, 0.5, 1), (1, 0.9, 1), (100, 0.0, 1), (100, 0.5, 10), (100, 0.99, 95), (100, 1.0, 100)] {
             assert_eq!(distance_back(live, uniform), expected, "{live} {uniform}");
+        }
+    }
+
+    #[test]
+    fn a_server_without_a_reserve_admits_all_that_fits() {
+        for (free, reserve, expected) in [(127, 0, 0.0), (128, 0, 1.0), (500, 1_000, 0.5), (0, 1_000, ADMITTED_MIN), (2_000, 1_000, 1.0)] {
+            let found = admitted(free, reserve, 128);
+            assert!((found - expected).abs() < 1e-9, "{free} {reserve}: {found}");
         }
     }
 

@@ -72,6 +72,14 @@ impl Rules {
         self.rules.iter().any(|rule| rule.treatment.policy == policy)
     }
 
+    /// Whether the operator excluded a cgroup: class `off`, by the first rule that matches its path. Rules for containers do not
+    /// count, because containers have no jobs below.
+    #[must_use]
+    pub fn is_off(&self, path: &str) -> bool {
+        let rule = self.rules.iter().find(|rule| rule.container.is_none() && rule.annotation.is_none() && rule.cgroup.is_match(path));
+        rule.is_some_and(|rule| rule.treatment.class == Class::Off)
+    }
+
     /// Compiles the `[[job]]` rules of a configuration.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use config::Config;
 use kernel::Result;
-use kernel::cgroup::{Cgroup, Limit};
+use kernel::cgroup::{Cgroup, Protected};
 use policy::histogram::AgeCounts;
 use policy::page_cache;
 use serde::Serialize;
@@ -14,6 +14,7 @@ use units::{Age, Bytes, Pages, RatioPpm};
 use crate::controllers::tiering::state::Tiering;
 use crate::discover::Treatment;
 use crate::far::FarAges;
+use crate::limits::Standing;
 use crate::memory::{JobMemory, Outcome};
 use crate::now::Now;
 use crate::ram_disks::RamDisks;
@@ -40,6 +41,8 @@ pub struct Job {
     pub far: FarAges,
     /// Where its memory is.
     pub memory: JobMemory,
+    /// Its protection by `memory.low`, at the last control period.
+    pub protection: Protected,
     /// Accesses by age since the last decision by age.
     pub promotions: Promotions,
     /// Counters of what moved.
@@ -74,14 +77,13 @@ pub struct Counters {
     outcome: Outcome,
     closed_at: Option<Duration>,
     last: Option<Readings>,
-    max_events: Option<u64>,
 }
 
 /// What a job's controllers report to each other.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Signals {
-    /// Whether the job reached its memory limit since the last reading, or is within 1 % of it.
-    pub at_limit: bool,
+    /// How the job stands to its memory limits, by the last reading of the controller that decides.
+    pub limit: Standing,
     /// The threshold of the last decision by age, even if it was a hold.
     pub threshold: Option<Age>,
     /// Whether a decision by age was based on accesses.
@@ -179,6 +181,7 @@ impl Job {
             scan: None,
             far: FarAges::default(),
             memory: JobMemory::default(),
+            protection: Protected::default(),
             promotions: Promotions::default(),
             counters: Counters::default(),
             signals: Signals::default(),
@@ -351,22 +354,6 @@ impl Job {
         let closed_at = self.counters.closed_at.replace(now.since_boot);
         let elapsed_ms = closed_at.map_or(0, |then| units::millis(now.since_boot.saturating_sub(then)));
         Outcome { elapsed_ms, ..std::mem::take(&mut self.counters.outcome) }
-    }
-
-    /// Reads whether the job has reached its memory limit since the last call, or is within 1 % of it.
-    ///
-    /// # Errors
-    /// Any error of the cgroup's files.
-    pub fn read_limit(&mut self) -> Result<()> {
-        let max_events = self.cgroup.events()?.max;
-        let hit = self.counters.max_events.is_some_and(|before| max_events > before);
-        self.counters.max_events = Some(max_events);
-        let close = match self.cgroup.effective_limit()? {
-            Limit::Max => false,
-            Limit::Bytes(limit) => self.memory.current.0 >= limit.0 - limit.0 / 100,
-        };
-        self.signals.at_limit = hit || close;
-        Ok(())
     }
 }
 

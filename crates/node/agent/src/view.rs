@@ -148,6 +148,10 @@ pub struct JobView {
     pub remark: Option<String>,
     /// Memory charged to it.
     pub memory_bytes: Bytes,
+    /// What its own `memory.low` or `memory.min` claims.
+    pub protection_claimed_bytes: Bytes,
+    /// The part of its memory that is protected in effect: the kernel bounds the claim by the settings of all ancestors.
+    pub protection_bytes: Bytes,
     /// Swap-backed bytes accessed within the minimum cold age.
     pub working_set_bytes: Bytes,
     /// Swap-backed bytes idle for the minimum cold age or longer, far ones included.

@@ -78,9 +78,14 @@ choice! {
 choice! {
     /// What happens to a job that has reached its memory limit.
     AtLimit {
+        /// Its class decides: `conservative` stops, others are offloaded.
+        Auto = "auto",
+        /// It is offloaded as any other job.
+        Offload = "offload",
         /// Offloading stops; memory that is already in far memory stays there.
         Stop = "stop",
-        /// Offloading stops, and `memory.swap.max` is limited to the job's current use, so that it fails instead of thrashing.
+        /// Offloading stops; and at all times `memory.swap.max` is kept at the job's current use, except during the agent's own
+        /// requests, so that it fails instead of thrashing.
         FailFast = "fail_fast",
     }
 }

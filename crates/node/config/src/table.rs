@@ -31,9 +31,9 @@ settings::tables! {
         cpu_budget: RatioPpm = Unit::Ratio, "10%" in "0.1%" ..= "100%",
             "CPU time that the agent may use, as a share of one core. A tracker that would exceed it is not used.";
         protect_working_set: bool = Unit::Bool, "true",
-            "Whether `memory.low` of each job that is acted on is set to its working set, so that the kernel reclaims cold pages first when the machine is short of memory. Restored on exit (SDFM section 5.1).";
-        at_limit: AtLimit = Unit::Choice(AtLimit::NAMES), "stop",
-            "What happens to a job that has reached its memory limit: `stop` stops offloading; `fail_fast` also limits its `memory.swap.max` to its current use, so that the job fails instead of thrashing (SDFM section 5.1).";
+            "Whether `memory.low` of each job that is acted on is set to what it uses, and that of the cgroups above it to what their children claim, so that the kernel reclaims cold pages first when the machine is short of memory. Restored on exit (SDFM section 5.1).";
+        at_limit: AtLimit = Unit::Choice(AtLimit::NAMES), "auto",
+            "What happens to a job at its memory limit, its own or an ancestor's: `offload` offloads it as any other job, which frees memory below the limit (TMO section 4.2); `stop` stops offloading; `auto` stops for class `conservative` and offloads others. `fail_fast` stops, and closes swap to the job at all times, except for the agent's requests: the kernel swaps nothing of it by itself, and the job is killed at its limit instead of thrashing (SDFM section 5.1). Page cache, which can be reclaimed, fills no limit. Where allocations fail, nothing is offloaded.";
         state_dir: PathBuf = Unit::Path, "/var/lib/thermocline",
             "The directory of the journal and of the records that a restart needs.";
         runtime_dir: PathBuf = Unit::Path, "/run/thermocline",

@@ -4,7 +4,9 @@
 //! opens the file relative to the directory. A cgroup that was removed and recreated under the same name is therefore
 //! [`Error::Gone`] and is never modified by mistake.
 
+mod limits;
 mod memory;
+mod protection;
 mod reclaim;
 #[cfg(test)]
 mod tests;
@@ -16,7 +18,9 @@ use std::path::{Path, PathBuf};
 
 use units::Bytes;
 
+pub use limits::LimitLevel;
 pub use memory::{Limit, MemoryEvents, MemoryStat, parse_events, parse_limit, parse_stat};
+pub use protection::{Protected, ProtectionTree, is_recursive};
 pub use reclaim::{ReclaimOutcome, Swappiness};
 pub use tree::{create, list};
 
@@ -298,25 +302,6 @@ impl Cgroup {
     /// [`Error::Gone`]; [`Error::Parse`]; [`Error::Io`].
     pub fn cpu_usage_us(&self) -> Result<Option<u64>> {
         self.read("cpu.stat", parse_cpu_usage).map(Option::flatten)
-    }
-
-    /// The smallest `memory.max` of the cgroup and its ancestors: the effective limit.
-    ///
-    /// # Errors
-    /// As [`Cgroup::current`], except that the root of the hierarchy may lack the file.
-    pub fn effective_limit(&self) -> Result<Limit> {
-        let mut smallest = match self.read("memory.max", parse_limit)? {
-            Some(limit) => limit,
-            None if self.name == "/" => Limit::Max,
-            None => return Err(self.missing("memory.max")),
-        };
-        let mut name = self.name.as_str();
-        while let Some((parent, _)) = name.rsplit_once('/') {
-            let ancestor = Self::open(&self.root, parent)?;
-            smallest = smallest.min(ancestor.read("memory.max", parse_limit)?.unwrap_or(Limit::Max));
-            name = parent;
-        }
-        Ok(smallest)
     }
 
     /// Kills every process of the cgroup and its descendants with `SIGKILL` (`cgroup.kill`, Linux 5.14).

@@ -10,7 +10,8 @@ pub enum Veto {
     OtherPolicy,
     /// The job is only observed: class `observe`, or a dry run.
     ObserveOnly,
-    /// The job has reached its memory limit, and must fail fast instead of thrashing (SDFM section 5.1).
+    /// The job is at a memory limit, where its class or the operator does not want it offloaded (SDFM section 5.1), or its
+    /// allocations fail there.
     AtLimit,
     /// The machine has no far memory, or it is full.
     NoFarMemory,

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use advise::doctor::{Check, Status, examine};
+use advise::doctor::{Check, Status, examine, protection};
 use anyhow::Result;
 use config::Config;
 use kernel::Roots;
@@ -17,7 +17,10 @@ use crate::output::{describe, print};
 pub(crate) fn doctor(roots: &Roots, config: Result<Config>, format: Format) -> Result<ExitCode> {
     let mut report = examine(roots);
     match config {
-        Ok(config) => report.checks.extend([traces(&config), bundles(&config)].into_iter().flatten()),
+        Ok(config) => {
+            report.checks.extend(protection(roots, &config));
+            report.checks.extend([traces(&config), bundles(&config)].into_iter().flatten());
+        }
         Err(error) => report.checks.push(missing("configuration", &error, "see `thermocline config check`")),
     }
     print(format, &report, || report.to_text())?;

@@ -52,8 +52,21 @@ pub(crate) fn status(view: &Value) -> String {
         if let Some(remark) = job["remark"].as_str() {
             let _ = writeln!(text, "  {remark}");
         }
+        text += &protection(job);
     }
     text + &totals(&view["totals_by_kind"])
+}
+
+/// What protects a job from reclaim; empty if nothing is claimed or inherited.
+fn protection(job: &Value) -> String {
+    let (claimed, effective) = (&job["protection_claimed_bytes"], &job["protection_bytes"]);
+    match (count(claimed), count(effective)) {
+        (0, 0) => String::new(),
+        (claims, protected) if protected < claims => {
+            format!("  {} protected in effect, of {} claimed: its ancestors afford no more\n", bytes(effective), bytes(claimed))
+        }
+        _ => format!("  {} protected in effect\n", bytes(effective)),
+    }
 }
 
 /// One line for each tier, in the order in which the kernel fills them.
@@ -318,6 +331,18 @@ mod tests {
             assert_eq!((end(row, "2.000%/min"), end(row, "12.50%")), (end(&rows[0], "promotions"), end(&rows[0], "stall")), "{row}");
         }
         assert!(text.lines().any(|line| line == LONG), "a long name has its own line");
+        assert!(!text.contains("protected"), "nothing is claimed: {text}");
+    }
+
+    #[test]
+    fn protection_is_shown_as_it_is_in_effect() {
+        let check = |claimed: u64, effective: u64, expected: &str| {
+            assert_eq!(protection(&json!({ "protection_claimed_bytes": claimed, "protection_bytes": effective })), expected);
+        };
+        check(0, 0, "");
+        check(1 << 20, 1 << 20, "  1.0 MiB protected in effect\n");
+        check(1 << 20, 0, "  0 B protected in effect, of 1.0 MiB claimed: its ancestors afford no more\n");
+        check(0, 1 << 20, "  1.0 MiB protected in effect\n");
     }
 
     #[test]

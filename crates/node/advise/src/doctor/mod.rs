@@ -1,6 +1,7 @@
 //! Reports what this machine supports, and how to enable the rest. Reads only.
 
 mod check;
+mod protection;
 mod slow;
 
 use kernel::block::BlockDevice;
@@ -15,6 +16,7 @@ use units::Bytes;
 
 pub use self::check::{Check, Status};
 use self::check::{check, from_error, from_result};
+pub use self::protection::protection;
 pub use self::slow::SlowMemory;
 use trackers::ages::choose::Offer;
 

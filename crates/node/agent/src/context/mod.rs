@@ -19,11 +19,13 @@ use crate::tiers::Tiers;
 use crate::undo::UndoLog;
 
 pub mod affordance;
+pub mod claims;
 pub mod guardrail;
 pub mod log;
 pub mod pace;
 pub mod trackers_in_use;
 
+use claims::Claims;
 use guardrail::JobPeriod;
 use log::Log;
 use pace::{ByteRate, CpuBudget};
@@ -85,6 +87,8 @@ pub struct Context {
     pub tiers: Tiers,
     /// What must be restored on exit.
     pub undo: UndoLog,
+    /// What protected jobs claim of their ancestors' protection.
+    pub claims: Claims,
     /// How fast the agent may work.
     pub pacing: Pacing,
     /// Records and events for the journal.

@@ -16,7 +16,7 @@ pub enum Reason {
     ObserveOnly,
     /// Another policy decides for the job.
     OtherPolicy,
-    /// The job is at its memory limit.
+    /// The job is at a memory limit, and its class or the operator wants it left alone there; or allocations fail.
     AtLimit,
     /// The job's stall is at its pressure target.
     Stalled,
@@ -38,7 +38,7 @@ fn check(reason: Reason, job: &mut Job, context: &mut Context, now: Now) -> Opti
     match reason {
         Reason::ObserveOnly => (!context.may_act(job)).then_some(Veto::ObserveOnly),
         Reason::OtherPolicy => (!matches!(job.treatment.policy, Policy::ColdAge | Policy::Auto)).then_some(Veto::OtherPolicy),
-        Reason::AtLimit => job.signals.at_limit.then_some(Veto::AtLimit),
+        Reason::AtLimit => job.signals.limit.forbids(context.config.agent.at_limit, job.treatment.class).then_some(Veto::AtLimit),
         Reason::Stalled => job.signals.stall.is_some_and(|stall| stall.at_target).then_some(Veto::Stalled),
         Reason::NoTier => tiering::place(job, context, now),
         Reason::NumaBalancing => {

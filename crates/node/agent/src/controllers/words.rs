@@ -8,7 +8,7 @@ pub fn veto(veto: Veto) -> &'static str {
     match veto {
         Veto::OtherPolicy => "another policy decides for this job",
         Veto::ObserveOnly => "observing only",
-        Veto::AtLimit => "the job is at its memory limit and must fail fast rather than thrash",
+        Veto::AtLimit => "the job is at its memory limit, or its allocations fail there",
         Veto::NoFarMemory => "there is no far memory, or it is full (see `thermocline doctor`)",
         Veto::Incompressible => "its cold pages do not compress",
         Veto::BudgetSpent => "the agent has spent its CPU budget",

@@ -106,26 +106,6 @@ fn a_counter_that_decreases_is_no_promotion() {
 }
 
 #[test]
-fn a_job_at_its_limit_is_detected_by_event_and_by_size() {
-    let machine = Machine::new();
-    let mut job = job(&machine);
-    let mut check = |current: u64, max: &str, events: u64, want: bool| {
-        machine.set("/a", "memory.current", &current.to_string());
-        machine.set("/a", "memory.max", max);
-        machine.set("/a", "memory.events", &format!("low 0\nhigh 0\nmax {events}\noom 0\noom_kill 0"));
-        job.read_counters(&RamDisks::default()).unwrap();
-        job.read_limit().unwrap();
-        assert_eq!(job.signals.at_limit, want, "{current} of {max}, {events} events");
-    };
-    check(1_000_000, "max", 5, false);
-    check(1_000_000, "max", 6, true);
-    check(1_000_000, "max", 6, false);
-    check(989_999, "1000000", 6, false);
-    check(990_000, "1000000", 6, true);
-    check(0, "0", 6, true);
-}
-
-#[test]
 fn writes_to_devices_are_counted_once() {
     let check = |stats: [&str; 2], asked: u64, want: u64| {
         let machine = Machine::new();

@@ -10,6 +10,7 @@ use crate::controllers::tiering;
 use crate::following::watch::Sample;
 use crate::history::JobHistory;
 use crate::journal::SavingsRecord;
+use crate::protection;
 use crate::savings::Ledger;
 
 impl Agent {
@@ -27,6 +28,7 @@ impl Agent {
                 self.decide(policy, now);
             }
         }
+        protection::cover_ancestors(&mut self.jobs, &mut self.context, &self.discovery.rules);
         let writes = self.context.tiers.record_writes(now);
         self.context.log.push(writes.into());
         self.close_ledger(now);

@@ -8,6 +8,7 @@ use super::Agent;
 use crate::context::{PACE_WAIT, SLICE};
 use crate::controllers::slots::Entry;
 use crate::controllers::tiering;
+use crate::swap_gate;
 
 impl Agent {
     /// Carries out plans, one job after the other, for a slice of time at most. Returns how long to wait for the next step;
@@ -51,7 +52,10 @@ impl Agent {
         }
         // The later policies have the shorter periods: their plans are for fewer pages, and go first.
         let Some(slot) = slots.iter_mut().filter(|slot| slot.offload_due()).last() else { return };
-        match slot.offload(job, context, limit, swap_limit) {
+        swap_gate::open(job, context, swap_limit);
+        let outcome = slot.offload(job, context, limit, swap_limit);
+        swap_gate::close(job, context);
+        match outcome {
             Ok(asked) => context.pacing.rate.spend(asked.to_bytes(page)),
             Err(error) => {
                 slots.iter_mut().for_each(|slot| slot.forget_ages());

@@ -16,6 +16,7 @@ use trackers::walk::Walker;
 use units::RatioPpm;
 
 use super::{Agent, Discovery, Durable, Guard, Identity, Scheduled, report};
+use crate::context::claims::Claims;
 use crate::context::log::Log;
 use crate::context::pace::{ByteRate, CpuBudget};
 use crate::context::trackers_in_use::TrackersInUse;
@@ -120,6 +121,7 @@ impl Agent {
                 trackers: TrackersInUse::new(offer),
                 machine: Machine::default(),
                 undo,
+                claims: Claims::default(),
                 log: Log::new(journal),
                 guardrail: None,
                 publish_due: false,

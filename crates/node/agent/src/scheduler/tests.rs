@@ -21,6 +21,7 @@ use crate::testing::{FRAMES, Machine};
 
 mod background;
 mod followed;
+mod limits;
 mod pressure;
 mod recorded;
 mod slowdown;
@@ -75,7 +76,8 @@ fn replayed(replay: &Replay, controller: &str) -> usize {
 }
 
 fn config(machine: &Machine, class: &str) -> Config {
-    machine.config(&format!("[cold_age]\nwarmup = \"0s\"\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"{class}\"\n"))
+    let young = "[cold_age]\nwarmup = \"0s\"\n[class.conservative]\nwarmup = \"0s\"";
+    machine.config(&format!("{young}\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"{class}\"\n"))
 }
 
 fn agent(machine: &Machine) -> Agent {
@@ -178,29 +180,7 @@ fn a_veto_is_the_reason_to_hold() {
         machine.set(JOB, "memory.current", "4096000");
         machine.set(JOB, "memory.max", "4096000");
     };
-    check("standard", false, at_limit, Veto::AtLimit);
-}
-
-#[test]
-fn swap_is_capped_while_a_job_that_must_fail_fast_is_at_its_limit() {
-    const SWAP_MAX: &str = "sys/fs/cgroup/a/memory.swap.max";
-    let machine = machine_with_job();
-    let text = format!("at_limit = \"fail_fast\"\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n");
-    let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap();
-    machine.set(JOB, "memory.max", "4096000");
-    machine.set(JOB, "memory.swap.current", "163840");
-    for (at, current, want) in
-        [(1_000, 1_000_000, "max"), (1_120, 4_090_000, "163840"), (1_240, 4_096_000, "163840"), (1_360, 900_000, "max")]
-    {
-        machine.set(JOB, "memory.current", &current.to_string());
-        round(&mut agent, &machine, at, 60);
-        assert_eq!(machine.get(SWAP_MAX), want, "{current} bytes charged");
-    }
-    machine.set(JOB, "memory.current", "4096000");
-    round(&mut agent, &machine, 1_480, 60);
-    assert_eq!(machine.get(SWAP_MAX), "163840");
-    agent.stop();
-    assert_eq!(machine.get(SWAP_MAX), "max");
+    check("conservative", false, at_limit, Veto::AtLimit);
 }
 
 #[test]

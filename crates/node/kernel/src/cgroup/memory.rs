@@ -74,6 +74,12 @@ pub struct MemoryStat {
     pub active_file: Option<Bytes>,
     /// Memory that cannot be reclaimed, such as locked memory.
     pub unevictable: Option<Bytes>,
+    /// Kernel memory, the zswap pool and slab included (Linux 5.18).
+    pub kernel: Option<Bytes>,
+    /// Socket buffers.
+    pub sock: Option<Bytes>,
+    /// Slab that can be reclaimed, such as dentries and inodes.
+    pub slab_reclaimable: Option<Bytes>,
     /// Anonymous memory in transparent huge pages.
     pub anon_thp: Option<Bytes>,
     /// Incompressible memory that zswap stores uncompressed.
@@ -106,6 +112,16 @@ pub struct MemoryStat {
     pub pgmajfault: Option<u64>,
 }
 
+impl MemoryStat {
+    /// Memory that the kernel can reclaim without swap: page cache on its lists, and slab. Shared memory and locked page cache
+    /// are on other lists.
+    #[must_use]
+    pub fn reclaimable(&self) -> Bytes {
+        let listed = self.active_file.unwrap_or_default() + self.inactive_file.unwrap_or_default();
+        listed + self.slab_reclaimable.unwrap_or_default()
+    }
+}
+
 /// Parses `memory.stat`. Unknown keys are ignored.
 ///
 /// # Errors
@@ -127,6 +143,9 @@ pub fn parse_stat(text: &str) -> Result<MemoryStat, Malformed> {
         inactive_file: size("inactive_file")?,
         active_file: size("active_file")?,
         unevictable: size("unevictable")?,
+        kernel: size("kernel")?,
+        sock: size("sock")?,
+        slab_reclaimable: size("slab_reclaimable")?,
         anon_thp: size("anon_thp")?,
         zswap_incomp: size("zswap_incomp")?,
         zswpin: count("zswpin")?,

@@ -129,15 +129,22 @@ fn the_root_cgroup_has_no_memory_files() {
     assert_eq!(top.name(), "/");
     let error = top.current().unwrap_err();
     assert!(error.is_unsupported() && error.to_string().contains("choose a cgroup below it"), "{error}");
-    assert_eq!(top.effective_limit().unwrap(), Limit::Max);
 }
 
 #[test]
-fn the_effective_limit_is_the_smallest_of_the_ancestors() {
+fn limits_are_read_at_each_level_that_has_one() {
     let (_keep, roots) = tree(&MACHINE);
     let root = root(&roots);
-    assert_eq!(Cgroup::open(&root, "a/b").unwrap().effective_limit().unwrap(), Limit::Bytes(Bytes::mib(64)));
-    assert!(Cgroup::open(&root, "c").unwrap().effective_limit().unwrap_err().is_unsupported());
+    put(&roots.cgroup, "a/memory.high", "1000\n");
+    for (file, text) in [("memory.current", "4096\n"), ("memory.stat", "inactive_file 96\n"), ("memory.events", EVENTS)] {
+        put(&roots.cgroup, &format!("a/b/{file}"), text);
+    }
+    let levels = Cgroup::open(&root, "a/b").unwrap().limit_levels().unwrap();
+    let ids: Vec<_> = levels.iter().map(|level| level.id).collect();
+    assert_eq!(ids, ["a/b", "a"].map(|name| Cgroup::open(&root, name).unwrap().id()));
+    assert_eq!(levels[1].limit, Limit::Bytes(Bytes(1000)), "memory.high, which is smaller than memory.max");
+    assert_eq!((levels[0].current, levels[0].reclaimable, levels[0].stall_us), (Bytes(4096), Bytes(96), 0));
+    assert!(Cgroup::open(&root, "c").unwrap().limit_levels().unwrap_err().is_unsupported());
 }
 
 #[test]

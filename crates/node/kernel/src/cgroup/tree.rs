@@ -114,6 +114,15 @@ impl Cgroup {
         }
     }
 
+    /// The cgroups directly below. Those that vanish meanwhile are omitted.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Gone`].
+    pub fn children(&self) -> Result<Vec<Self>> {
+        let names = subdirectories(&self.path)?;
+        Ok(names.iter().filter_map(|name| Self::open(&self.root, &format!("{}/{name}", self.name)).ok()).collect())
+    }
+
     /// The cgroup's descendants, breadth first, at most `limit`.
     ///
     /// # Errors

@@ -154,7 +154,7 @@ fn cgroup_files(roots: &Roots) -> Check {
     ensure(current >= Bytes::mib(MIB as u64), || format!("memory.current {current}"))?;
     ensure(stat.anon >= Some(Bytes::mib(MIB as u64)) && stat.pgfault > Some(0), || format!("{stat:?}"))?;
     ensure(cgroup.procs(10)? == [job.pid()] && cgroup.populated()?, || "the process is not in its cgroup".into())?;
-    ensure(cgroup.effective_limit()? == Limit::Max && cgroup.high()? == Limit::Max, || "unexpected limits".into())?;
+    ensure(cgroup.max()? == Limit::Max && cgroup.high()? == Limit::Max, || "unexpected limits".into())?;
     cgroup.set_low(Limit::Bytes(Bytes::mib(4)))?;
     ensure(cgroup.low()? == Limit::Bytes(Bytes::mib(4)), || "memory.low did not stay".into())?;
     cgroup.set_swap_max(Limit::Bytes(Bytes::mib(64)))?;

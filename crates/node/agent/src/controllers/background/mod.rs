@@ -20,6 +20,7 @@ use crate::history::JobHistory;
 use crate::job::Job;
 use crate::journal::{JobRecord, Record};
 use crate::now::Now;
+use crate::swap_gate;
 use crate::view::JobView;
 
 mod compaction;
@@ -61,7 +62,10 @@ impl Policy for BackgroundPolicy {
             Some((&mut entry.job, background))
         })?;
         let Some(limit) = context.step_limit() else { return Some(PACE_WAIT) };
-        match background.step_plan(job, context, limit) {
+        swap_gate::open(job, context, limit);
+        let outcome = background.step_plan(job, context, limit);
+        swap_gate::close(job, context);
+        match outcome {
             Ok((moved, wait)) => {
                 context.pacing.rate.spend(moved);
                 return Some(wait);

@@ -19,12 +19,13 @@ use crate::discover::Treatment;
 use crate::history::JobHistory;
 use crate::job::Job;
 use crate::journal::{JobRecord, Record};
+use crate::limits::LimitReader;
 use crate::now::Now;
 use crate::view::JobView;
+use crate::{protection, swap_gate};
 
 mod offload;
 mod plan;
-mod protection;
 pub mod record;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,7 @@ impl Policy for ColdAgePolicy {
 
     fn release(&mut self, job: &Job, context: &mut Context) {
         protection::release(job, context);
+        swap_gate::release(job, context);
     }
 }
 
@@ -74,6 +76,7 @@ pub struct ColdAge {
     threshold: Option<Age>,
     /// What steps of the plan have put into the swap cache and the kernel was not yet asked to free.
     cached_out: Bytes,
+    limits: LimitReader,
     recent: Recent,
     /// Promotion rate and objective of the last period, if it counted.
     counted: Option<(u64, u64)>,
@@ -95,6 +98,7 @@ impl ColdAge {
             policy: treatment.policy,
             threshold: None,
             cached_out: Bytes::ZERO,
+            limits: LimitReader::default(),
             recent: Recent::default(),
             counted: None,
         }
@@ -169,7 +173,7 @@ impl Controller for ColdAge {
 
     fn read(&mut self, job: &mut Job, context: &mut Context, now: Now) -> kernel::Result<cold_age::Input> {
         job.observe(context.tiers.ram_disks())?;
-        job.read_limit()?;
+        job.signals.limit = self.limits.read(&job.cgroup, now.since_boot)?;
         let veto = veto::first(VETOES, job, context, now);
         let tier_us = tiering::costs_of(job, context).anon_us;
         let job_age_ms = job.age_ms(now);
@@ -228,7 +232,7 @@ impl Controller for ColdAge {
         self.follow(&step.decision);
         if context.may_act(job) {
             protection::protect(job, context, step.working_set);
-            protection::fail_fast(job, context);
+            swap_gate::close(job, context);
             if self.plan.is_none() {
                 self.free_swap_cache(job, context)?;
             }

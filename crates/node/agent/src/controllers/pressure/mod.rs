@@ -23,6 +23,7 @@ use crate::context::Context;
 use crate::discover::Treatment;
 use crate::job::{Job, Stall};
 use crate::journal::{JobRecord, Record};
+use crate::limits::LimitReader;
 use crate::now::Now;
 use crate::tiers::PageCosts;
 use crate::view::JobView;
@@ -67,6 +68,7 @@ pub struct Pressure {
     pub plan: Option<Amount>,
     /// The last period.
     pub last: Option<Period>,
+    limits: LimitReader,
     recent: Recent,
     outcome: Reclaimed,
     /// Reclaimed beyond what was asked for: the kernel reclaims in batches, and small jobs are asked for less than one.
@@ -110,6 +112,7 @@ impl Pressure {
             start: PressureStart { params, state: pressure::State::default(), balance: balance::State::default() },
             plan: None,
             last: None,
+            limits: LimitReader::default(),
             recent: Recent::default(),
             outcome: Reclaimed::default(),
             surplus: Bytes::ZERO,
@@ -146,7 +149,7 @@ impl Controller for Pressure {
     fn read(&mut self, job: &mut Job, context: &mut Context, now: Now) -> kernel::Result<Input> {
         job.observe(context.tiers.ram_disks())?;
         let (memory, io) = (job.cgroup.pressure()?, job.cgroup.io_pressure()?);
-        job.read_limit()?;
+        job.signals.limit = self.limits.read(&job.cgroup, now.since_boot)?;
         let stat = job.cgroup.stat()?;
         let protected = protected(job, context)?;
         // Under `auto`, the age of anonymous memory decides, with the cost of its promotion.

@@ -116,7 +116,10 @@ fn a_veto_is_the_reason_to_hold() {
     };
     check("observe", false, |_| (), Hold::Vetoed(Veto::ObserveOnly));
     check("standard", true, |_| (), Hold::Vetoed(Veto::ObserveOnly));
-    check("standard", false, |machine| machine.set(JOB, "memory.max", &(100u64 << 20).to_string()), Hold::Vetoed(Veto::AtLimit));
+    let full = |machine: &Machine| {
+        machine.set(JOB, "memory.max", &(100u64 << 20).to_string());
+    };
+    check("conservative", false, full, Hold::Vetoed(Veto::AtLimit));
     check("standard", false, |machine| machine.set(JOB, "memory.min", "max"), Hold::AtFloor);
 }
 

@@ -1,0 +1,108 @@
+"""A protected working set in nested slices is not reclaimed when the machine runs short of memory.
+
+A server two slices below the root uses anonymous memory and page cache of a file. Then another program, which no rule
+names, uses more than the machine has left. The server's refaults are counted without protection by the agent, with
+`memory.low` on its own cgroup alone, and with the agent's protection, which covers the slices too.
+"""
+
+from typing import Any
+
+from thermolab import node, programs, truth
+from thermolab.guest import Guest
+from thermolab.lab import Lab
+from thermolab.qemu import MIB, Machine
+
+KERNELS = ("6.12",)
+
+MACHINE_MIB = 640
+ANON_MIB, FILE_MIB = 80, 48
+PERIOD_MS = 2000
+HOG_MIB = 480
+HOG_PERIOD_MS = 500
+DECIDE_SECONDS = 16
+SQUEEZE_SECONDS = 15
+JUDGED_SECONDS = 25
+
+REFAULTS_MAX_RATIO = 0.1
+
+_JOB = "/outer.slice/inner.slice/server"
+_SIBLING_LOW_MIB = 16
+_SETTINGS: node.Settings = {
+    # Only protection is tested: nothing is offloaded.
+    "cold_age.warmup": "1h",
+    "agent.scan_period": "4s",
+    "agent.control_period": "4s",
+}
+
+
+def run(lab: Lab) -> dict[str, Any]:
+    """Measures each kind of protection in a guest of its own."""
+    figures: dict[str, Any] = {}
+    for kind in ("none", "own_cgroup", "agent", "agent_recursive"):
+        with lab.guest(Machine(memory_bytes=MACHINE_MIB * MIB)) as guest:
+            figures[kind] = row = _squeeze(guest, kind)
+            lab.say(f"{kind}: {row['refaults']} refaults, {row['protected_bytes'] / MIB:.0f} MiB protected in effect")
+    without = max(figures["none"]["refaults"], 1)
+    figures["refaults_without"] = without
+    figures["refaults_own_cgroup_ratio"] = figures["own_cgroup"]["refaults"] / without
+    figures["refaults_recursive_ratio"] = figures["agent_recursive"]["refaults"] / without
+    figures["refaults_ratio"] = figures["agent"]["refaults"] / without
+    lab.at_least("refaults_without", without, 1000)
+    lab.at_most("refaults_ratio", figures["refaults_ratio"], REFAULTS_MAX_RATIO)
+    lab.at_most("refaults_recursive_ratio", figures["refaults_recursive_ratio"], REFAULTS_MAX_RATIO)
+    lab.holds(
+        "restored",
+        all(row["left"] == row["given"] for row in figures.values() if isinstance(row, dict)),
+        "memory.low of a slice was not restored: see `given` and `left`",
+    )
+    return figures
+
+
+def _squeeze(guest: Guest, kind: str) -> dict[str, Any]:
+    truth.tick(guest)
+    if kind == "agent_recursive":
+        guest.run(["busybox", "mount", "-o", "remount,memory_recursiveprot", "/sys/fs/cgroup"])
+    slices = [guest.cgroup("outer.slice"), guest.cgroup("outer.slice/inner.slice")]
+    for path in slices:
+        guest.write(f"{path}/cgroup.subtree_control", "+memory")
+    # A sibling claims a part of what its slice has.
+    sibling = "/outer.slice/inner.slice/sibling"
+    programs.workload(guest, sibling, [programs.hot("hot", 2 * _SIBLING_LOW_MIB * MIB, PERIOD_MS)])
+    guest.write(f"{guest.cgroup(sibling[1:])}/memory.low", str(_SIBLING_LOW_MIB * MIB))
+    heap = programs.hot("heap", ANON_MIB * MIB, PERIOD_MS)
+    index = {**programs.hot("index", FILE_MIB * MIB, PERIOD_MS), "kind": "file", "path": "/root/index"}
+    programs.workload(guest, _JOB, [heap, index])
+    cgroup = guest.cgroup(_JOB[1:])
+    given = [guest.number(f"{path}/memory.low") for path in slices]
+    protect = kind.startswith("agent")
+    node.configure(guest, [node.Job(_JOB)], {**_SETTINGS, "agent.protect_working_set": protect})
+    agent = node.start(guest)
+    guest.run(["sleep", str(DECIDE_SECONDS)])
+    if kind == "own_cgroup":
+        guest.write(f"{cgroup}/memory.low", str((ANON_MIB + FILE_MIB) * MIB))
+    hog = programs.workload(guest, "/hog", [programs.hot("hog", HOG_MIB * MIB, HOG_PERIOD_MS)])
+    guest.run(["sleep", str(SQUEEZE_SECONDS)])
+    before = _refaults(guest, cgroup)
+    guest.run(["sleep", str(JUDGED_SECONDS)])
+    refaults = _refaults(guest, cgroup) - before
+    view = agent.job(_JOB)
+    row = {
+        "refaults": refaults,
+        "memory_bytes": guest.number(f"{cgroup}/memory.current"),
+        "low_events": guest.flat_keyed(f"{cgroup}/memory.events")["low"],
+        "lru_gen": guest.read("/sys/kernel/mm/lru_gen/enabled").strip(),
+        "recursive": "memory_recursiveprot" in guest.read("/proc/mounts"),
+        "claimed_bytes": view["protection_claimed_bytes"],
+        "protected_bytes": view["protection_bytes"],
+        "low_bytes": [guest.number(f"{path}/memory.low") for path in [*slices, cgroup]],
+        "given": given,
+    }
+    guest.kill(hog)
+    guest.wait_exit(hog)
+    agent.stop()
+    return {**row, "left": [guest.number(f"{path}/memory.low") for path in slices]}
+
+
+def _refaults(guest: Guest, cgroup: str) -> int:
+    stat = guest.flat_keyed(f"{cgroup}/memory.stat")
+    return stat["workingset_refault_anon"] + stat["workingset_refault_file"]
