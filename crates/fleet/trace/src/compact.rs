@@ -7,7 +7,7 @@
 //! | column | type | |
 //! |---|---|---|
 //! | `cluster`, `machine`, `job`, `job_key` | text, text, text, number | the job; the file is sorted by it, then by day |
-//! | `class`, `policy` | text | class and policy of the job at the start of the day |
+//! | `class`, `policy`, `tracker` | text | class, policy and tracker of the job at the start of the day; no tracker before version 3 |
 //! | `day_unix_ms` | number | start of the day in UTC |
 //! | `entries` | number | entries of the day |
 //! | `page_shift` | number | pages are counted in units of two to this power: 0 except for jobs beyond 16 TiB |
@@ -35,11 +35,13 @@ pub use write::Compactor;
 
 /// Version of the layout. Readers accept older files and reject newer ones.
 ///
-/// 1: histograms as counters. 2: as suffix sums, with another checksum.
-pub const VERSION: u32 = 2;
+/// 1: histograms as counters. 2: as suffix sums, with another checksum. 3: with the tracker, its resolution and its sample.
+pub const VERSION: u32 = 3;
 
 /// First version whose histograms are suffix sums.
 const SINCE_SUMS: u32 = 2;
+/// First version with the tracker, [`Number::ResolvedToScans`] and [`Number::SampledPages`].
+const SINCE_TRACKER: u32 = 3;
 
 /// Maximum entries per job and day: three per second.
 const DAY_ENTRIES_MAX: usize = 1 << 18;
@@ -90,11 +92,20 @@ numbers! {
     MemoryStallUs;
     /// Microseconds of I/O stall.
     IoStallUs;
+    /// Oldest age that the tracker distinguished, in scans; 0 if unknown.
+    ResolvedToScans;
+    /// Pages of the sample that the histograms are estimated from; 0 if all pages were counted. Not in units of `page_shift`.
+    SampledPages;
+}
+
+/// Returns the numbers per entry in a file of this version.
+fn known(version: u32) -> usize {
+    if version < SINCE_TRACKER { Number::ResolvedToScans as usize } else { NUMBERS }
 }
 
 /// Returns the numbers per entry, with its histograms, rounded up to a multiple of [`LANES`].
-fn stride(buckets: usize) -> usize {
-    (2 * buckets + NUMBERS).next_multiple_of(LANES)
+fn stride(buckets: usize, version: u32) -> usize {
+    (2 * buckets + known(version)).next_multiple_of(LANES)
 }
 
 /// The packed entries of one job and day.
@@ -106,6 +117,8 @@ pub struct JobDay {
     pub class: String,
     /// Policy of the job at the start of the day.
     pub policy: String,
+    /// Tracker of the job at the start of the day; empty before version 3.
+    pub tracker: String,
     /// Start of the day.
     pub day_unix_ms: UnixMillis,
     /// Number of entries.
@@ -122,6 +135,8 @@ pub struct JobDay {
 pub struct DayEntries {
     buckets: usize,
     stride: usize,
+    /// Numbers of an entry that the file's version has.
+    known: usize,
     matrix: Vec<u32>,
 }
 
@@ -146,10 +161,13 @@ impl DayEntries {
         &self.matrix[entry * self.stride..][..2 * self.buckets]
     }
 
-    /// Returns a number of an entry.
+    /// Returns a number of an entry; 0 if the file's version lacks it.
     #[must_use]
     #[inline]
     pub fn number(&self, entry: usize, number: Number) -> u32 {
+        if number as usize >= self.known {
+            return 0;
+        }
         self.matrix[entry * self.stride + 2 * self.buckets + number as usize]
     }
 }
@@ -162,7 +180,7 @@ impl JobDay {
         let largest = entries.iter().map(|entry| largest_pages(entry, page)).max().unwrap_or(0);
         // The smallest shift that makes the largest count fit into 32 bits.
         let page_shift = (u64::BITS - largest.leading_zeros()).saturating_sub(u32::BITS);
-        let stride = stride(basis.buckets());
+        let stride = stride(basis.buckets(), VERSION);
         let mut matrix = Vec::with_capacity(entries.len() * stride);
         for entry in entries {
             for counts in [&entry.cold_pages, &entry.promotions_pages] {
@@ -183,6 +201,7 @@ impl JobDay {
             id: first.id.clone(),
             class: first.labels.class.clone(),
             policy: first.labels.policy.clone(),
+            tracker: first.labels.tracker.clone(),
             day_unix_ms,
             entries: entries.len(),
             page_shift,
@@ -203,7 +222,8 @@ impl JobDay {
         if checksum(self.version, self.tiles.data()) != self.checksum {
             return Err(damaged("the checksum differs from that of its bytes"));
         }
-        (unpacked.buckets, unpacked.stride) = (basis.buckets(), stride(basis.buckets()));
+        (unpacked.buckets, unpacked.stride) = (basis.buckets(), stride(basis.buckets(), self.version));
+        unpacked.known = known(self.version);
         if self.entries > DAY_ENTRIES_MAX {
             return Err(damaged(NOT_AS_MANY));
         }
@@ -263,6 +283,8 @@ fn numbers(figures: &Figures, day_unix_ms: UnixMillis, page: u64, page_shift: u3
         pages(figures.slow_node_bytes),
         clipped(figures.memory_stall_us),
         clipped(figures.io_stall_us),
+        clipped(figures.resolved_to_scans),
+        clipped(figures.sampled_pages.0),
     ]
 }
 

@@ -192,6 +192,8 @@ figures! {
     far_periods: u64, since 1: "Control periods in which the job had far memory or promotions. Far memory was on if this is not 0.";
     oom_kills: u64, since 3: "Processes of the job killed by the out-of-memory killer (memory.events); 0 if the kernel has no such counter.";
     agent_start_unix_ms: UnixMillis, since 3: "Start time of the agent that wrote the entry: another value means a restart. 0 if unknown.";
+    resolved_to_scans: u64, since 4: "Oldest age that the tracker distinguished from older ones, in scans: the lowest of the entry's scans. Histograms say nothing about thresholds above it. 0 if unknown.";
+    sampled_pages: Pages, since 4: "Resident pages of the sample that the histograms are estimated from; 0 if all pages were counted. A mean.";
 }
 
 /// What one job did in one interval of time.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use policy::thresholds::Thresholds;
 use trace::compact::{self, CompactedTrace, Compactor, DayEntries, Number};
 use trace::{Basis, Entry, FIGURES, Figures, JobId, Labels, Trace, Writer, schema};
-use units::{Bytes, Millis, UnixMillis};
+use units::{Bytes, Millis, Pages, UnixMillis};
 
 fn fixture(form: &str, version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{form}-v{version}.parquet"))
@@ -73,7 +73,10 @@ fn every_trace_version_reads() {
 #[test]
 fn every_compacted_version_reads() {
     // The version of the compacted form is independent of the schema's version.
-    let given: Vec<_> = given(1).collect();
+    let mut given: Vec<_> = given(1).collect();
+    for entry in &mut given {
+        (entry.figures.resolved_to_scans, entry.figures.sampled_pages) = (2, Pages(512));
+    }
     for version in 1..=compact::VERSION {
         let path = fixture("compact", version);
         if is_new(&path, version, compact::VERSION) {
@@ -92,6 +95,10 @@ fn every_compacted_version_reads() {
                 assert!(unpacked.sums(at).iter().copied().map(u64::from).eq(expected), "version {version}");
                 assert_eq!(u64::from(unpacked.number(at, Number::WindowMs)), entry.figures.window_ms.0);
                 assert_eq!(u64::from(unpacked.number(at, Number::IoStallUs)), entry.figures.io_stall_us);
+                let origin =
+                    (unpacked.number(at, Number::ResolvedToScans), unpacked.number(at, Number::SampledPages), day.tracker.as_str());
+                let written = if version < 3 { (0, 0, "") } else { (2, 512, "page_idle") };
+                assert_eq!(origin, written, "version {version}");
             }
         }
         assert_eq!(rest.next(), None, "version {version}");

@@ -317,6 +317,8 @@ impl Recorded {
         sum.threshold_scans = u64::from(step.threshold.unwrap_or(Age(0)).0);
         sum.held_periods += u64::from(held);
         sum.far_periods += u64::from(far_on);
+        entry.add_origin(job);
+        let sum = &mut entry.figures;
         add(&mut entry.cold, input.cold.buckets());
         if fresh {
             sum.window_ms += Millis(input.window_ms);
@@ -357,6 +359,7 @@ impl Recorded {
         ] {
             level.0 /= periods;
         }
+        figures.sampled_pages.0 /= periods;
         let cold_pages = cold.into_iter().map(|pages| pages / periods).collect();
         Some(Entry { id: self.id.clone(), labels, figures, cold_pages, promotions_pages: promotions })
     }
@@ -367,6 +370,16 @@ impl Partial {
         let buckets = period.input.cold.buckets().len();
         let figures = Figures { start_unix_ms, bundle_version, ..Figures::default() };
         Self { labels: Labels::default(), figures, cold: vec![0; buckets], promotions: vec![0; buckets] }
+    }
+
+    /// Records how the ages of the job's last scan were obtained.
+    fn add_origin(&mut self, job: &Job) {
+        let Some(scan) = &job.scan else { return };
+        // At least 1: every tracker distinguishes accessed pages from others, and 0 means unknown.
+        let resolved = u64::from(scan.resolved_to.0).max(1);
+        let sum = &mut self.figures;
+        sum.resolved_to_scans = if sum.resolved_to_scans == 0 { resolved } else { sum.resolved_to_scans.min(resolved) };
+        sum.sampled_pages += scan.sample.as_ref().map_or(Pages::ZERO, |sample| sample.points);
     }
 }
 

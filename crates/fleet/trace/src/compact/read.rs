@@ -10,7 +10,7 @@ use store::FileError;
 use units::UnixMillis;
 
 use super::write::{GROUP_DAYS_MAX, NUMBERS, TILES, WORDS};
-use super::{Basis, ByteArray, Error, JobDay, JobId, KEY_VERSION, Path, PathBuf, Result, VERSION};
+use super::{Basis, ByteArray, Error, JobDay, JobId, KEY_VERSION, Path, PathBuf, Result, SINCE_TRACKER, VERSION};
 use crate::read::guarded;
 use crate::schema;
 
@@ -20,6 +20,8 @@ pub struct CompactedTrace {
     version: u32,
     basis: Basis,
     reader: SerializedFileReader<File>,
+    /// Number of columns of words: the last is missing before version 3.
+    words: usize,
     /// Indices of the columns: words, numbers, tiles.
     columns: Vec<usize>,
 }
@@ -81,7 +83,8 @@ impl CompactedTrace {
             let metadata = reader.metadata().file_metadata();
             let (version, basis) = schema::parse_metadata(path, metadata.key_value_metadata(), KEY_VERSION, "compacted trace", VERSION)?;
             let mut columns = Vec::new();
-            for name in WORDS.iter().chain(&NUMBERS).chain([&TILES]) {
+            let words = WORDS.len() - usize::from(version < SINCE_TRACKER);
+            for name in WORDS[..words].iter().chain(&NUMBERS).chain([&TILES]) {
                 let described = metadata.schema_descr().columns();
                 let at = described.iter().position(|column| column.path().string() == *name && column.max_def_level() == 0);
                 columns.push(at.ok_or_else(|| Error::damaged(path, format!("the required column {name} is missing")))?);
@@ -91,7 +94,7 @@ impl CompactedTrace {
                     return Err(Error::damaged(path, format!("a row group has {} rows; the limit is {GROUP_DAYS_MAX}", group.num_rows())));
                 }
             }
-            Ok(Self { path: path.to_owned(), version, basis, columns, reader })
+            Ok(Self { path: path.to_owned(), version, basis, words, columns, reader })
         })
     }
 
@@ -118,7 +121,7 @@ impl CompactedTrace {
     /// # Errors
     /// As [`Self::group`].
     pub fn entries(&self) -> Result<u64> {
-        let at = self.columns[WORDS.len() + NUMBERS.iter().position(|name| *name == "entries").unwrap_or(0)];
+        let at = self.columns[self.words + NUMBERS.iter().position(|name| *name == "entries").unwrap_or(0)];
         guarded(&self.path, || {
             let mut total = 0u64;
             for index in 0..self.groups() {
@@ -140,7 +143,7 @@ impl CompactedTrace {
         guarded(&self.path, || {
             let group = self.reader.get_row_group(index).map_err(Error::parquet(&self.path))?;
             let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
-            let (words, rest) = self.columns.split_at(WORDS.len());
+            let (words, rest) = self.columns.split_at(self.words);
             let (numbers, tiles) = rest.split_at(NUMBERS.len());
             let words: Vec<_> = words.iter().map(|&at| self.bytes(group.as_ref(), at, rows)).collect::<Result<_>>()?;
             let numbers: Vec<_> = numbers.iter().map(|&at| self.numbers(group.as_ref(), at, rows)).collect::<Result<_>>()?;
@@ -153,7 +156,7 @@ impl CompactedTrace {
     }
 
     fn day(&self, row: usize, words: &[Vec<ByteArray>], numbers: &[Vec<i64>], tiles: ByteArray) -> Result<JobDay> {
-        let word = |column: usize| words[column][row].as_utf8().unwrap_or("?").to_owned();
+        let word = |column: usize| words.get(column).map_or("", |words| words[row].as_utf8().unwrap_or("?")).to_owned();
         let count = |column: usize| {
             let number = numbers[column][row];
             u64::try_from(number).map_err(|_| Error::damaged(&self.path, format!("{} is {number} in row {row}", NUMBERS[column])))
@@ -162,6 +165,7 @@ impl CompactedTrace {
             id: JobId { cluster: word(0), machine: word(1), job: word(2), job_key: numbers[0][row] },
             class: word(3),
             policy: word(4),
+            tracker: word(5),
             day_unix_ms: UnixMillis(count(1)?),
             entries: usize::try_from(count(2)?).unwrap_or(usize::MAX),
             page_shift: u32::try_from(count(3)?).unwrap_or(u32::MAX),

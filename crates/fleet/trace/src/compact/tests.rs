@@ -79,7 +79,7 @@ fn pages_have_the_size_that_is_read_at_a_time() {
     compactor.finish().unwrap();
     let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
     let group = reader.get_row_group(0).unwrap();
-    let sizes: Vec<usize> = group.get_column_page_reader(10).unwrap().map(|page| page.unwrap().buffer().len()).collect();
+    let sizes: Vec<usize> = group.get_column_page_reader(11).unwrap().map(|page| page.unwrap().buffer().len()).collect();
     assert!(sizes.len() > 3, "{sizes:?}");
     // The size of a page is checked once per that many days.
     let most = write::PAGE_BYTES + write::PAGE_CHECK_DAYS * (one + one / 10);

@@ -19,7 +19,7 @@ use crate::schema;
 use crate::write::{FileSummary, persist};
 
 /// Columns of text, of numbers, and of bytes, in the order of the file.
-pub(super) const WORDS: [&str; 5] = ["cluster", "machine", "job", "class", "policy"];
+pub(super) const WORDS: [&str; 6] = ["cluster", "machine", "job", "class", "policy", "tracker"];
 pub(super) const NUMBERS: [&str; 5] = ["job_key", "day_unix_ms", "entries", "page_shift", "checksum"];
 pub(super) const TILES: &str = "tiles";
 
@@ -168,7 +168,7 @@ fn write_group(file: &mut SerializedFileWriter<BufWriter<NamedTempFile>>, days: 
     let mut group = file.next_row_group()?;
     let text = |word: &str| ByteArray::from(word);
     let words: [fn(&JobDay) -> &str; WORDS.len()] =
-        [|day| &day.id.cluster, |day| &day.id.machine, |day| &day.id.job, |day| &day.class, |day| &day.policy];
+        [|day| &day.id.cluster, |day| &day.id.machine, |day| &day.id.job, |day| &day.class, |day| &day.policy, |day| &day.tracker];
     for word in words {
         let mut writer = group.next_column()?.ok_or_else(missing)?;
         let column: Vec<_> = days.iter().map(|day| text(word(day))).collect();

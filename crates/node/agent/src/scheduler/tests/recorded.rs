@@ -104,6 +104,7 @@ fn periods_are_summed_by_the_minutes_in_which_they_begin() {
     assert_eq!(second.promotions_pages.iter().sum::<u64>(), 3 * 60, "each scan's accesses once");
     assert_eq!(second.cold_pages.iter().sum::<u64>(), 200);
     assert_eq!((second.labels.decision.as_str(), second.labels.tracker.as_str()), ("offload", "page_idle"));
+    assert_eq!((second.figures.resolved_to_scans, second.figures.sampled_pages), (255, Pages::ZERO), "every age, every page");
     assert_eq!((&*second.id.cluster, &*second.id.machine, &*second.id.job), ("c", "fake", JOB));
     assert_eq!(second.figures.working_set_bytes, Bytes(60 * page()));
 }
