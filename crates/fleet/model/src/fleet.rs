@@ -16,6 +16,7 @@ use crate::grid::{Grid, Setup};
 use crate::replay::Replay;
 use crate::series::Series;
 use crate::tally::Tally;
+use crate::trackers::Trackers;
 
 /// Identity of a series.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -184,6 +185,8 @@ pub struct Model<'a> {
     pub too_many_groups: bool,
     /// Tallies by group, then in the order of the setups.
     pub groups: Groups,
+    /// Entries by tracker.
+    pub trackers: Trackers,
 }
 
 impl<'a> Model<'a> {
@@ -193,7 +196,14 @@ impl<'a> Model<'a> {
     /// The index of the first setup whose minimum age is above every threshold.
     pub fn new(grid: &'a Grid, setups: &[Setup], thresholds: &Thresholds, by: By) -> Result<Self, usize> {
         let replays = setups.iter().enumerate().map(|(index, setup)| Replay::new(grid, setup, thresholds).ok_or(index));
-        Ok(Self { grid, by, replays: replays.collect::<Result<_, _>>()?, too_many_groups: false, groups: BTreeMap::new() })
+        Ok(Self {
+            grid,
+            by,
+            replays: replays.collect::<Result<_, _>>()?,
+            too_many_groups: false,
+            groups: BTreeMap::new(),
+            trackers: Trackers::default(),
+        })
     }
 
     /// Returns the sums over all groups, in the order of the setups.
@@ -232,6 +242,7 @@ pub(crate) fn merge(mine: &mut Groups, theirs: Groups) -> bool {
 
 impl Account for Model<'_> {
     fn job(&mut self, label: &Label, series: &Series) {
+        self.trackers.job(series);
         let group = self.by.group(label);
         if !self.groups.contains_key(group) {
             if self.groups.len() == GROUPS_MAX {
@@ -248,6 +259,7 @@ impl Account for Model<'_> {
 
     fn merge(&mut self, other: Self) {
         self.too_many_groups |= other.too_many_groups;
+        self.trackers.merge(other.trackers);
         self.too_many_groups |= !merge(&mut self.groups, other.groups);
     }
 }

@@ -21,6 +21,7 @@
 //! - [`survey`] describes a fleet before any memory is moved.
 //! - [`waits`] models the policies that are bounded by lost time: `pressure` and `slowdown`.
 //! - [`traces`] reads recorded traces.
+//! - [`origin`] describes how ages were obtained, [`trackers`] counts it, [`sampling`] computes the sampling error.
 //! - [`generate`] generates a synthetic fleet, labelled as such in every report.
 #![deny(missing_docs)]
 
@@ -30,12 +31,15 @@ pub mod fleet;
 pub mod front;
 pub mod generate;
 pub mod grid;
+pub mod origin;
 pub mod partial;
 pub mod rates;
 pub mod replay;
 pub mod resume;
+pub mod sampling;
 pub mod series;
 pub mod survey;
 pub mod tally;
 pub mod traces;
+pub mod trackers;
 pub mod waits;

@@ -19,6 +19,7 @@ use crate::fleet::{self, By, GROUPS_MAX, Groups, Model};
 use crate::grid::{Grid, GridError, Setup};
 use crate::survey::Survey;
 use crate::tally::Tally;
+use crate::trackers::Trackers;
 
 mod file;
 
@@ -164,6 +165,8 @@ pub struct Partial {
     pub coverage: Coverage,
     /// The sums, by group and setup.
     pub groups: Groups,
+    /// The entries by tracker.
+    pub trackers: Trackers,
     /// The survey of the fleet, if the setting includes it.
     pub survey: Option<Survey>,
 }
@@ -173,13 +176,13 @@ impl Partial {
     #[must_use]
     pub fn empty(setting: Setting) -> Self {
         let survey = setting.survey.then(Survey::default);
-        Self { setting, coverage: Coverage::default(), groups: Groups::new(), survey }
+        Self { setting, coverage: Coverage::default(), groups: Groups::new(), trackers: Trackers::default(), survey }
     }
 
     /// Creates a partial from the sums of the parts of `coverage`.
     #[must_use]
     pub fn of(setting: Setting, coverage: Coverage, survey: Option<Survey>, model: Model<'_>) -> Self {
-        Self { setting, coverage, groups: model.groups, survey }
+        Self { setting, coverage, groups: model.groups, trackers: model.trackers, survey }
     }
 
     /// Adds another partial.
@@ -191,6 +194,7 @@ impl Partial {
             return Err(MergeError::Setting(difference));
         }
         self.coverage.merge(&other.coverage)?;
+        self.trackers.merge(other.trackers);
         crate::fleet::Account::merge(&mut self.survey, other.survey);
         if fleet::merge(&mut self.groups, other.groups) { Ok(()) } else { Err(MergeError::Groups) }
     }

@@ -34,6 +34,7 @@ use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
 use units::{Millis, Pages, RatioPpm};
 
 use crate::grid::{Grid, Setup};
+use crate::sampling::Sampled;
 use crate::series::{Row, Series};
 use crate::tally::{Outcome, Running, Tally};
 
@@ -314,6 +315,7 @@ impl Replay {
             return;
         }
         let (mut used_page_ms, mut cold_page_ms, mut cold_accesses) = (0u128, 0u128, 0u128);
+        let (mut sampled, mut sampled_ms) = (Sampled::default(), 0u128);
         // The number of warm-ups that had passed at the last decision.
         let mut warm = 0;
         let (mut first_age_ms, mut last_age_ms) = (None, Millis::ZERO);
@@ -325,10 +327,12 @@ impl Replay {
             used_page_ms += u128::from(row.cold[0]) * window;
             cold_page_ms += u128::from(row.cold[1]) * window;
             cold_accesses += u128::from(row.promotions[1]);
+            sampled.entry(row.cold[0], row.origin.sampled, window);
+            sampled_ms += if row.origin.sampled > 0 { window } else { 0 };
             if warm > 0 && row.window_ms > Millis::ZERO {
                 let spans = self.controller.spans.iter().map(|Span { percentiles, threshold }| {
                     let (cold, promotions) = (row.cold[threshold + 1].into(), row.promotions[threshold + 1].into());
-                    (percentiles.clone(), Outcome { cold, promotions })
+                    (percentiles.clone(), Outcome { cold, promotions, unresolved: !row.origin.resolves(*threshold) })
                 });
                 tally.add(&mut self.running, spans, warm, &series.compressibility, (row.window_ms, working_set));
             }
@@ -341,6 +345,7 @@ impl Replay {
             observe(&row, &self.controller.spans, warm);
         }
         tally.settle(&mut self.running);
+        sampled.finish_job(sampled_ms);
         let lasted = last_age_ms.saturating_sub(first_age_ms.unwrap_or(last_age_ms));
         tally.base.merge(&crate::tally::Base {
             jobs: 1,
@@ -351,6 +356,7 @@ impl Replay {
             cold_accesses,
             start_unix_ms: series.start_unix_ms,
             end_unix_ms: series.start_unix_ms + lasted,
+            sampled,
         });
     }
 }

@@ -4,7 +4,9 @@ use std::num::NonZero;
 
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
-use units::{Millis, RatioPpm, UnixMillis};
+use units::{Age, Millis, RatioPpm, UnixMillis};
+
+use crate::origin::Origin;
 
 /// Longest window of an entry, in milliseconds: 24 days. Longer windows are clamped to it.
 pub(crate) const WINDOW_MS_MAX: u32 = i32::MAX.cast_unsigned();
@@ -53,6 +55,7 @@ pub enum RowError {
 pub struct Series {
     /// Buckets of a histogram: one more than thresholds.
     buckets: usize,
+    thresholds: Thresholds,
     /// Start of the first entry.
     pub start_unix_ms: UnixMillis,
     /// How its memory compresses.
@@ -62,6 +65,9 @@ pub struct Series {
     ages_ms: Vec<u64>,
     windows_ms: Vec<u32>,
     sums: Vec<u32>,
+    origins: Vec<Origin>,
+    /// The trackers that [`Origin::tracker`] counts; none for a generated job.
+    trackers: Vec<String>,
 }
 
 /// One row, borrowed. In both histograms the first number counts all pages, and number i + 1 those at or above
@@ -76,6 +82,8 @@ pub struct Row<'a> {
     pub promotions: &'a [u32],
     /// Pages at the end of the entry, resident and far, by minimum age.
     pub cold: &'a [u32],
+    /// How its ages were obtained.
+    pub origin: Origin,
 }
 
 /// Returns the buckets of the histogram with these suffix sums.
@@ -89,8 +97,18 @@ impl Series {
     #[must_use]
     pub fn new(thresholds: &Thresholds) -> Self {
         let compressibility = Compressibility { compressible: RatioPpm::ONE, compressed: RatioPpm(333_333) };
-        let (ages_ms, windows_ms, sums) = (Vec::new(), Vec::new(), Vec::new());
-        Self { buckets: thresholds.len() + 1, start_unix_ms: UnixMillis::EPOCH, compressibility, assumed: false, ages_ms, windows_ms, sums }
+        Self {
+            buckets: thresholds.len() + 1,
+            thresholds: *thresholds,
+            start_unix_ms: UnixMillis::EPOCH,
+            compressibility,
+            assumed: false,
+            ages_ms: Vec::new(),
+            windows_ms: Vec::new(),
+            sums: Vec::new(),
+            origins: Vec::new(),
+            trackers: Vec::new(),
+        }
     }
 
     /// Removes the entries and keeps the allocated memory for the next job.
@@ -98,6 +116,37 @@ impl Series {
         self.ages_ms.clear();
         self.windows_ms.clear();
         self.sums.clear();
+        self.origins.clear();
+        self.trackers.clear();
+    }
+
+    /// Sets how the ages of the last entry were obtained; without this call they are exact. `resolved_to` is 0 if unknown,
+    /// `sampled` is 0 if all pages were counted.
+    pub fn set_origin(&mut self, tracker: &str, resolved_to: Age, sampled: u32) {
+        let Some(last) = self.origins.last_mut() else { return };
+        let known = self.trackers.iter().position(|known| known == tracker);
+        let index = known.unwrap_or_else(|| {
+            self.trackers.push(tracker.to_owned());
+            self.trackers.len() - 1
+        });
+        *last = Origin::new(&self.thresholds, u8::try_from(index).unwrap_or(u8::MAX), resolved_to, sampled);
+    }
+
+    /// Returns how the ages of each entry were obtained.
+    #[must_use]
+    pub fn origins(&self) -> &[Origin] {
+        &self.origins
+    }
+
+    /// Returns the trackers that [`Origin::tracker`] counts; none for a generated job.
+    #[must_use]
+    pub fn trackers(&self) -> &[String] {
+        &self.trackers
+    }
+
+    /// Takes over the trackers of another series, whose rows are appended.
+    pub fn set_trackers(&mut self, of: &Self) {
+        self.trackers.clone_from(&of.trackers);
     }
 
     /// Appends an entry by the buckets of its histograms.
@@ -155,11 +204,15 @@ impl Series {
         self.sums.extend_from_slice(row.cold);
         self.sums.extend_from_slice(row.promotions);
         self.push_times(age_ms, row.window_ms);
+        if let Some(origin) = self.origins.last_mut() {
+            *origin = row.origin;
+        }
         Ok(())
     }
 
     fn push_times(&mut self, age_ms: Millis, window_ms: Millis) {
         self.ages_ms.push(age_ms.0);
+        self.origins.push(Origin::exact(&self.thresholds));
         self.windows_ms.push(u32::try_from(window_ms.0).unwrap_or(WINDOW_MS_MAX).min(WINDOW_MS_MAX));
     }
 
@@ -187,7 +240,8 @@ impl Series {
     /// # Errors
     /// [`RowError::Count`] if promotions add up to more than 32 bits.
     pub fn summed(&self, entries: NonZero<usize>) -> Result<Self, RowError> {
-        let empty = Self { ages_ms: Vec::new(), windows_ms: Vec::new(), sums: Vec::new(), ..*self };
+        let (start_unix_ms, compressibility, assumed) = (self.start_unix_ms, self.compressibility, self.assumed);
+        let empty = Self { start_unix_ms, compressibility, assumed, ..Self::new(&self.thresholds) };
         let rows: Vec<Row<'_>> = self.rows().collect();
         rows.chunks(entries.get()).try_fold(empty, |mut summed, rows| {
             let sum = |column: for<'a> fn(&Row<'a>) -> &'a [u32]| {
@@ -225,9 +279,10 @@ impl Series {
     /// Iterates over the entries in order of time.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         let times = self.ages_ms.iter().zip(&self.windows_ms);
-        times.zip(self.sums.chunks_exact(2 * self.buckets)).map(|((&age_ms, &window_ms), sums)| {
+        let times = times.zip(&self.origins);
+        times.zip(self.sums.chunks_exact(2 * self.buckets)).map(|(((&age_ms, &window_ms), &origin), sums)| {
             let (cold, promotions) = sums.split_at(self.buckets);
-            Row { age_ms: Millis(age_ms), window_ms: Millis(u64::from(window_ms)), promotions, cold }
+            Row { age_ms: Millis(age_ms), window_ms: Millis(u64::from(window_ms)), promotions, cold, origin }
         })
     }
 

@@ -12,6 +12,7 @@ use units::{Millis, RatioPpm, UnixMillis};
 
 use crate::grid::Grid;
 use crate::rates::{self, BINS};
+use crate::sampling::Sampled;
 use crate::series::{Compressibility, WINDOW_MS_MAX};
 
 /// Outcome of an entry under one threshold.
@@ -21,6 +22,8 @@ pub struct Outcome {
     pub cold: u64,
     /// Accesses to such pages during the window.
     pub promotions: u64,
+    /// Whether the tracker did not distinguish the threshold's age: the outcome was not measured.
+    pub unresolved: bool,
 }
 
 /// Sums that do not depend on the parameters of the grid. Page-milliseconds are pages times the duration for which they
@@ -43,6 +46,8 @@ pub struct Base {
     pub start_unix_ms: UnixMillis,
     /// End of the last entry.
     pub end_unix_ms: UnixMillis,
+    /// Entries whose histograms are estimated from a sample.
+    pub sampled: Sampled,
 }
 
 impl Base {
@@ -58,6 +63,7 @@ impl Base {
         self.used_page_ms += other.used_page_ms;
         self.cold_page_ms += other.cold_page_ms;
         self.cold_accesses += other.cold_accesses;
+        self.sampled.merge(&other.sampled);
     }
 
     /// Returns the time from the start of the first entry to the end of the last one.
@@ -76,6 +82,8 @@ pub struct Sums {
     pub pool_page_ms: u128,
     /// Pages promoted.
     pub promotions: u128,
+    /// Entries with far memory on whose tracker did not distinguish the threshold in effect.
+    pub unresolved: u128,
 }
 
 impl Sums {
@@ -84,6 +92,7 @@ impl Sums {
         self.stored_page_ms = self.stored_page_ms.wrapping_add(other.stored_page_ms);
         self.pool_page_ms = self.pool_page_ms.wrapping_add(other.pool_page_ms);
         self.promotions = self.promotions.wrapping_add(other.promotions);
+        self.unresolved = self.unresolved.wrapping_add(other.unresolved);
     }
 }
 
@@ -95,7 +104,7 @@ impl Sums {
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     /// Differences as in [`Tally`], one more than percentiles, modulo 2^64.
-    sums: Vec<[u64; 3]>,
+    sums: Vec<[u64; 4]>,
     warm: usize,
     window_ms: u64,
 }
@@ -103,11 +112,11 @@ pub(crate) struct Running {
 impl Running {
     /// Creates empty sums.
     pub(crate) fn new(grid: &Grid) -> Self {
-        Self { sums: vec![[0; 3]; grid.percentiles().len() + 1], warm: 0, window_ms: 0 }
+        Self { sums: vec![[0; 4]; grid.percentiles().len() + 1], warm: 0, window_ms: 0 }
     }
 
     #[inline]
-    fn change(&mut self, percentile: usize, more: [u64; 3], less: [u64; 3]) {
+    fn change(&mut self, percentile: usize, more: [u64; 4], less: [u64; 4]) {
         for (slot, (more, less)) in self.sums[percentile].iter_mut().zip(more.into_iter().zip(less)) {
             *slot = slot.wrapping_add(more.wrapping_sub(less));
         }
@@ -155,12 +164,12 @@ impl Tally {
         }
         running.window_ms += window;
         // Sums and bin of the range before.
-        let mut above = ([0; 3], None);
+        let mut above = ([0; 4], None);
         let mut begin = 0;
         for (percentiles, outcome) in ranges {
             let stored = compressibility.compressible.share_of(outcome.cold);
             let pool = compressibility.compressed.share_of(stored);
-            let sums = [stored.wrapping_mul(window), pool.wrapping_mul(window), outcome.promotions];
+            let sums = [stored.wrapping_mul(window), pool.wrapping_mul(window), outcome.promotions, u64::from(outcome.unresolved)];
             let bin = rates::bin(outcome.promotions, working_set, window_ms);
             running.change(percentiles.end, above.0, sums);
             if above.1 != Some(bin) {
@@ -175,7 +184,7 @@ impl Tally {
             begin = percentiles.start;
         }
         if let (sums, Some(bin)) = above {
-            running.change(begin, sums, [0; 3]);
+            running.change(begin, sums, [0; 4]);
             self.count(begin, warm, bin, 1);
         }
     }
@@ -187,11 +196,11 @@ impl Tally {
             return;
         }
         for (percentile, changes) in running.sums.iter_mut().enumerate() {
-            let [stored_page_ms, pool_page_ms, promotions] =
+            let [stored_page_ms, pool_page_ms, promotions, unresolved] =
                 std::mem::take(changes).map(|change| i128::from(change.cast_signed()).cast_unsigned());
             // The difference above the highest percentile is not needed.
             if let Some(slot) = self.sums.get_mut(percentile * self.warmups + running.warm - 1) {
-                slot.add(&Sums { stored_page_ms, pool_page_ms, promotions });
+                slot.add(&Sums { stored_page_ms, pool_page_ms, promotions, unresolved });
             }
         }
     }
@@ -286,6 +295,31 @@ impl Total {
     #[must_use]
     pub fn coverage(&self) -> f64 {
         ratio(self.sums.stored_page_ms, self.base.cold_page_ms)
+    }
+
+    /// Returns the interval of the coverage that the sampling error leaves at 95 % confidence; `None` if all pages were
+    /// counted.
+    #[must_use]
+    pub fn coverage_interval(&self) -> Option<[f64; 2]> {
+        self.base.sampled.coverage_interval(self.base.used_page_ms, self.base.cold_page_ms, self.sums.stored_page_ms)
+    }
+
+    /// Returns the interval of the promoted pages, as [`Total::coverage_interval`] does.
+    #[must_use]
+    pub fn promotions_interval(&self) -> Option<[f64; 2]> {
+        self.base.sampled.promotions_interval(self.base.used_page_ms, self.sums.stored_page_ms, self.sums.promotions)
+    }
+
+    /// Returns the share of the entries with far memory on whose tracker did not distinguish the threshold in effect.
+    #[must_use]
+    pub fn unresolved(&self) -> f64 {
+        ratio(self.sums.unresolved, u128::from(self.entries_on))
+    }
+
+    /// Returns whether some entry measured the outcome, or there is none to measure.
+    #[must_use]
+    pub fn answers(&self) -> bool {
+        self.entries_on == 0 || self.sums.unresolved < u128::from(self.entries_on)
     }
 
     /// Returns the DRAM saved, as a share of the memory used.

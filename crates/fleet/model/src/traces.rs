@@ -136,7 +136,7 @@ impl Source for Traces {
                     for run in &rows.runs {
                         job.begin(&run.id, rows.labels(run.rows.start).class, rows.figures(run.rows.start).start_unix_ms);
                         for row in run.rows.clone() {
-                            job.push(&run.id, &rows.figures(row), rows.promotions(row), rows.cold(row))?;
+                            job.push(&run.id, rows.tracker(row), &rows.figures(row), rows.promotions(row), rows.cold(row))?;
                         }
                         finish_job(&mut job, each);
                     }
@@ -151,7 +151,7 @@ impl Source for Traces {
                         finish_job(&mut job, each);
                         job.begin(&id, labels.class, figures.start_unix_ms);
                     }
-                    job.push(&id, &figures, &promotions_pages, &cold_pages)?;
+                    job.push(&id, &labels.tracker, &figures, &promotions_pages, &cold_pages)?;
                     last = Some(id);
                 }
                 finish_job(&mut job, each);

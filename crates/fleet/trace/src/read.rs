@@ -123,6 +123,13 @@ impl Rows {
         Labels { class: class.at(row), policy: policy.at(row), tracker: tracker.at(row), decision: decision.at(row) }
     }
 
+    /// Returns the tracker of a row.
+    #[must_use]
+    pub fn tracker(&self, row: usize) -> &str {
+        let tracker = &self.labels[2];
+        tracker.codes.get(row).map_or("", |&code| tracker.get(code))
+    }
+
     /// Returns a row of the run with index `run` as an entry.
     #[must_use]
     pub fn entry(&self, run: usize, row: usize) -> Entry {

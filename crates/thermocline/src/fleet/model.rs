@@ -31,6 +31,7 @@ use crate::output::print;
 pub(crate) mod arguments;
 mod detail;
 mod report;
+mod resolution;
 mod text;
 mod waits;
 
@@ -211,6 +212,7 @@ fn settle(config: &Config, arguments: &arguments::Model, partial: &Partial) -> R
         basis,
         price: arguments.dram_price_per_gib,
         every_pair: arguments.pairs,
+        unresolved: arguments.allow_unresolved,
     };
     let whole = partial.whole()?;
     let mut answers = Vec::new();
@@ -219,6 +221,9 @@ fn settle(config: &Config, arguments: &arguments::Model, partial: &Partial) -> R
         let totals = tally.clone().finish(&grid);
         let of_groups = partial.groups.iter().filter(|_| setting.by != By::Fleet);
         let groups: Vec<(&str, &Tally)> = of_groups.map(|(name, tallies)| (name.as_str(), &tallies[index])).collect();
+        if !arguments.allow_unresolved {
+            resolution::check(setup, &totals, &partial.trackers, basis.scan_period_ms)?;
+        }
         answers.push(question.answer(setup, &totals, &groups));
         if index == 0 {
             first = totals;
@@ -227,6 +232,8 @@ fn settle(config: &Config, arguments: &arguments::Model, partial: &Partial) -> R
     let base = whole.first().map(|tally| tally.base).unwrap_or_default();
     let mut report = Report::new(&base, basis.page_bytes, question.objective, answers);
     report.generated = setting.generated;
+    report.trackers = resolution::rows(&partial.trackers, basis.scan_period_ms);
+    report.warnings = resolution::warnings(&partial.trackers, &report.answers);
     report.row_groups_missing = partial.coverage.missing();
     report.fleet = partial.survey.as_ref().map(|survey| FleetAsItIs::of(survey, &basis.thresholds, basis.scan_period_ms));
     report.fit = partial.survey.as_ref().filter(|_| setting.generated).and_then(|survey| question.fitted(survey, &first));
@@ -278,6 +285,8 @@ struct Question<'a> {
     price: Option<f64>,
     /// Whether every pair is in the answer.
     every_pair: bool,
+    /// Whether pairs that no entry measured can be the best.
+    unresolved: bool,
 }
 
 impl Question<'_> {
@@ -293,15 +302,21 @@ impl Question<'_> {
         totals.iter().filter(|_| self.every_pair).map(|total| self.pair(total)).collect()
     }
 
+    /// The totals that some entry measured.
+    fn measured(&self, totals: &[Total]) -> Vec<Total> {
+        totals.iter().filter(|total| self.unresolved || total.answers()).cloned().collect()
+    }
+
     fn answer(&self, setup: &Setup, totals: &[Total], groups: &[(&str, &Tally)]) -> Answer {
-        let best = front::best(totals, &self.objective);
+        let measured = self.measured(totals);
+        let best = front::best(&measured, &self.objective);
         let groups = groups.iter().map(|(name, tally)| {
             let totals = (*tally).clone().finish(self.grid);
             Group {
                 name: (*name).to_owned(),
                 jobs: tally.base.jobs,
                 at_fleets_best: best.and_then(|best| self.at(&totals, (best.percentile, best.warmup))),
-                own_best: front::best(&totals, &self.objective).map(|total| self.pair(total)),
+                own_best: front::best(&self.measured(&totals), &self.objective).map(|total| self.pair(total)),
                 pairs: self.pairs(&totals),
             }
         });
@@ -314,7 +329,7 @@ impl Question<'_> {
             bound: setup.bound,
             configured: self.at(totals, self.configured),
             best: best.map(|total| self.pair(total)),
-            front: front::front(totals, &self.objective).into_iter().map(|total| self.pair(total)).collect(),
+            front: front::front(&measured, &self.objective).into_iter().map(|total| self.pair(total)).collect(),
             pairs: self.pairs(totals),
             groups: groups.collect(),
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use trace::{Basis, Entry, Figures, FileSummary, JobId, Labels};
-use units::{Bytes, Millis};
+use units::{Age, Bytes, Millis};
 
 use super::{ENTRY, Fleet, START};
 use crate::fleet::Label;
@@ -71,6 +71,7 @@ fn entries(id: &JobId, label: &Label, series: &Series) -> impl Iterator<Item = E
             working_set_bytes: PAGE.saturating_mul(cold_pages[0]),
             memory_bytes: PAGE.saturating_mul(cold_pages.iter().sum()),
             sampled_compressed_ppm,
+            resolved_to_scans: u64::from(Age::MAX.0),
             ..Figures::default()
         };
         // No memory was moved: these jobs are only observed.

@@ -107,6 +107,7 @@ impl ResampledFleet {
         let (label, original) = &self.originals.0[random.usize(0..self.originals.len())];
         series.clear();
         (series.start_unix_ms, series.compressibility, series.assumed) = (self.start_unix_ms, original.compressibility, original.assumed);
+        series.set_trackers(original);
         let rows: Vec<Row<'_>> = original.rows().collect();
         let block = rows.len().div_ceil(BLOCKS);
         let (mut at, mut left, mut lasted) = (0, block, Millis::ZERO);

@@ -105,7 +105,7 @@ fn invalid_files_are_rejected_without_a_panic() {
     check(b"PAR1....PAR1", "is not a tally");
     let mut newer = bytes.clone();
     newer[8] = 9;
-    check(&newer, "is a tally of version 9; this program has version 1");
+    check(&newer, "is a tally of version 9; this program has version 2");
     // Every cut in the frame, and some in the value.
     for end in (8..40).chain((40..bytes.len()).step_by(997)) {
         check(&bytes[..end], if end < 20 { "is truncated" } else { "checksum" });

@@ -5,6 +5,7 @@ use units::{Age, UnixMillis};
 
 use super::*;
 use crate::rates;
+use crate::sampling::Sampled;
 use crate::series::{Compressibility, buckets};
 use crate::tally::{Base, Sums, Total, ratio};
 
@@ -219,6 +220,7 @@ fn a_decision_applies_to_the_next_entry() {
             cold_accesses: 1_000 + 3_100 + 500,
             start_unix_ms: UnixMillis::EPOCH,
             end_unix_ms: UnixMillis(240_000),
+            sampled: Sampled::default(),
         }
     );
     assert!((totals[0].coverage() - ratio(1_050, 3_600)).abs() < 1e-12);
@@ -228,6 +230,28 @@ fn a_decision_applies_to_the_next_entry() {
     // The first entry has no far memory and counts as a rate of zero among all four.
     assert_eq!(totals[0].rate_on(RatioPpm(340_000)).map(|rate| rate > 0.000_9), Some(true));
     assert_eq!(totals[0].rate_all(RatioPpm(250_000)), Some(rates::upper_edge(0)));
+}
+
+#[test]
+fn outcomes_that_the_tracker_did_not_resolve_are_counted() {
+    // The same series as above: its thresholds in effect are 1, 1 and, by the rule for spikes, 4 scans.
+    let check = |resolved_to: u8, expected: [u128; 2]| {
+        let mut case = job(&[[9, 0, 0], [9, 1_000, 0], [9, 3_000, 100], [9, 0, 500]]);
+        let mut series = Series::new(&case.thresholds);
+        for row in case.series.rows() {
+            series.push_row(row.age_ms, &row).unwrap();
+            series.set_origin("lru_gen", Age(resolved_to), 0);
+        }
+        case.series = series;
+        let totals = totals(&case);
+        assert_eq!([0, 1].map(|index| totals[index].sums.unresolved), expected, "{resolved_to}");
+        assert_eq!(totals[0].answers(), expected[0] < 3);
+    };
+    check(4, [0, 0]);
+    check(3, [1, 1]);
+    check(1, [1, 1]);
+    // Unknown.
+    check(0, [0, 0]);
 }
 
 #[test]

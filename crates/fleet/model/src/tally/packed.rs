@@ -21,7 +21,7 @@ pub(super) struct PackedTally {
     base: Base,
     pairs: u32,
     warmups: u32,
-    sums: Sparse<[i128; 3]>,
+    sums: Sparse<[i128; 4]>,
     bins: Sparse<i64>,
 }
 
@@ -52,7 +52,7 @@ fn spread<T: Copy, U>(kept: &[(u32, T)], places: &mut [U], put: impl Fn(T) -> U)
 
 impl From<Tally> for PackedTally {
     fn from(tally: Tally) -> Self {
-        let signed = |sums: &Sums| [sums.stored_page_ms, sums.pool_page_ms, sums.promotions].map(u128::cast_signed);
+        let signed = |sums: &Sums| [sums.stored_page_ms, sums.pool_page_ms, sums.promotions, sums.unresolved].map(u128::cast_signed);
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Self {
             base: tally.base,
@@ -73,9 +73,9 @@ impl TryFrom<PackedTally> for Tally {
             return Err("a tally of no grid");
         }
         let mut tally = Self { base: packed.base, warmups, sums: vec![Sums::default(); pairs], bins: vec![0; pairs * BINS] };
-        let sums = |sums: [i128; 3]| {
-            let [stored_page_ms, pool_page_ms, promotions] = sums.map(i128::cast_unsigned);
-            Sums { stored_page_ms, pool_page_ms, promotions }
+        let sums = |sums: [i128; 4]| {
+            let [stored_page_ms, pool_page_ms, promotions, unresolved] = sums.map(i128::cast_unsigned);
+            Sums { stored_page_ms, pool_page_ms, promotions, unresolved }
         };
         let fits = spread(&packed.sums, &mut tally.sums, sums) && spread(&packed.bins, &mut tally.bins, i64::cast_unsigned);
         if fits { Ok(tally) } else { Err("sums of pairs that the grid does not have") }
@@ -87,7 +87,7 @@ impl Tally {
     pub(crate) fn is_sound(&self, grid: &Grid) -> bool {
         let base = &self.base;
         let counts = [base.jobs, base.jobs_assumed, base.entries];
-        let sums = [base.used_page_ms, base.cold_page_ms, base.cold_accesses];
+        let sums = [base.used_page_ms, base.cold_page_ms, base.cold_accesses, base.sampled.page_ms, base.sampled.sampled_page_ms];
         if self.sums.len() != grid.pairs() || self.warmups != grid.warmups().len() {
             return false;
         }
@@ -95,10 +95,13 @@ impl Tally {
             return false;
         }
         let possible = |total: &Total| {
-            let Sums { stored_page_ms, pool_page_ms, promotions } = total.sums;
+            let Sums { stored_page_ms, pool_page_ms, promotions, unresolved } = total.sums;
             let in_order = pool_page_ms <= stored_page_ms && stored_page_ms <= base.cold_page_ms && promotions <= base.cold_accesses;
             // Bins are at most the number of entries, so their sum did not overflow either.
-            in_order && total.bins.iter().all(|&n| n <= base.entries) && total.entries_on <= base.entries
+            in_order
+                && unresolved <= u128::from(base.entries)
+                && total.bins.iter().all(|&n| n <= base.entries)
+                && total.entries_on <= base.entries
         };
         self.clone().finish(grid).iter().all(possible)
     }

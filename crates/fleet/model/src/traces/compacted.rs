@@ -45,6 +45,8 @@ pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut 
                 job.add_zswap(u64::from(number(Number::ZswapStoredPages)), u64::from(number(Number::ZswapPoolPages)));
                 let pushed = job.series.push_sums(age_ms, Millis(u64::from(number(Number::WindowMs))), unpacked.sums(entry));
                 pushed.map_err(|source| failed(start(entry), source))?;
+                let origin = [Number::ResolvedToScans, Number::SampledPages].map(|of| u64::from(number(of)));
+                job.set_origin(&day.tracker, origin[0], origin[1]);
             }
         }
         finish_job(job, each);

@@ -1,11 +1,11 @@
 //! The job that is being read from a trace.
 
 use trace::{Basis, Figures, JobId};
-use units::{RatioPpm, UnixMillis};
+use units::{Age, RatioPpm, UnixMillis};
 
 use super::error::Error;
 use crate::fleet::Label;
-use crate::series::{Compressibility, Series};
+use crate::series::{Compressibility, RowError, Series};
 
 /// Compressed size above which a page is not stored: 2990 of 4096 bytes (SDFM section 5.1).
 pub const SIZE_MAX: RatioPpm = RatioPpm(730_000);
@@ -60,13 +60,25 @@ impl Job {
     }
 
     /// Appends an entry.
-    pub(super) fn push(&mut self, id: &JobId, figures: &Figures, promotions: &[u64], cold: &[u64]) -> Result<(), Error> {
+    pub(super) fn push(&mut self, id: &JobId, tracker: &str, figures: &Figures, promotions: &[u64], cold: &[u64]) -> Result<(), Error> {
         if figures.sampled_compressed_ppm > RatioPpm(0) {
             self.sampled = (self.sampled.0.saturating_add(u64::from(figures.sampled_compressed_ppm.0)), self.sampled.1 + 1);
         }
         self.add_zswap(figures.zswap_stored_bytes.0, figures.zswap_pool_bytes.0);
-        let pushed = self.series.push(figures.job_age_ms, figures.window_ms, promotions, cold);
+        let pushed = self.push_row(tracker, figures, promotions, cold);
         let (job, machine, start_unix_ms) = (&id.job, &id.machine, figures.start_unix_ms);
         pushed.map_err(|source| Error::Row { job: job.clone(), machine: machine.clone(), start_unix_ms, source })
+    }
+
+    fn push_row(&mut self, tracker: &str, figures: &Figures, promotions: &[u64], cold: &[u64]) -> Result<(), RowError> {
+        self.series.push(figures.job_age_ms, figures.window_ms, promotions, cold)?;
+        self.set_origin(tracker, figures.resolved_to_scans, figures.sampled_pages.0);
+        Ok(())
+    }
+
+    /// Sets how the ages of the last entry were obtained.
+    pub(super) fn set_origin(&mut self, tracker: &str, resolved_to_scans: u64, sampled_pages: u64) {
+        let resolved_to = u8::try_from(resolved_to_scans).map_or(Age::MAX, Age);
+        self.series.set_origin(tracker, resolved_to, u32::try_from(sampled_pages).unwrap_or(u32::MAX));
     }
 }

@@ -78,6 +78,9 @@ pub(crate) struct Model {
     /// Price of a GiB of DRAM, in any currency
     #[arg(long, value_name = "PRICE", value_parser = price)]
     pub(crate) dram_price_per_gib: Option<f64>,
+    /// Answer although no entry can: thresholds above the ages that trackers distinguished count as they were recorded
+    #[arg(long)]
+    pub(crate) allow_unresolved: bool,
     /// Number of threads [default: all cores]
     #[arg(long, conflicts_with = "merge")]
     pub(crate) threads: Option<std::num::NonZero<usize>>,

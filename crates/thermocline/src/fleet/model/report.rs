@@ -30,6 +30,10 @@ pub(crate) struct Report {
     pub(crate) jobs_without_sample: u64,
     /// Missing parts of files that were replayed partially.
     pub(crate) row_groups_missing: u64,
+    /// How the ages of the entries were obtained.
+    pub(crate) trackers: Vec<TrackerRow>,
+    /// What the answer cannot be sure of.
+    pub(crate) warnings: Vec<String>,
     pub(crate) objective_percentile_ratio: f64,
     pub(crate) objective_ratio_per_min: f64,
     /// The configured limits first, then each what-if.
@@ -54,6 +58,8 @@ impl Report {
             cold_bytes: bytes(base.cold_page_ms),
             jobs_without_sample: base.jobs_assumed,
             row_groups_missing: 0,
+            trackers: Vec::new(),
+            warnings: Vec::new(),
             objective_percentile_ratio: objective.percentile.as_f64(),
             objective_ratio_per_min: objective.rate_max.as_f64(),
             answers,
@@ -62,6 +68,22 @@ impl Report {
             detail: None,
         }
     }
+}
+
+/// The entries of one tracker.
+#[derive(Debug, Serialize)]
+pub(crate) struct TrackerRow {
+    pub(crate) tracker: String,
+    pub(crate) entries: u64,
+    pub(crate) entries_ratio: f64,
+    /// Entries that do not show which ages were distinguished.
+    pub(crate) unknown_entries: u64,
+    /// Entries that do not resolve every threshold.
+    pub(crate) limited_entries: u64,
+    /// Entries whose ages are those of a sample.
+    pub(crate) sampled_entries: u64,
+    /// The lowest age above which such an entry resolves none; `null` without any.
+    pub(crate) resolved_to_seconds: Option<f64>,
 }
 
 /// The file written for `--merge`.
@@ -137,6 +159,14 @@ pub(crate) struct Pair {
     pub(crate) on_ratio: f64,
     /// Over the whole fleet.
     pub(crate) promotions_pages_per_second: f64,
+    /// Share of the entries with far memory whose tracker did not distinguish the threshold in effect.
+    pub(crate) unresolved_ratio: f64,
+    /// 95 % interval of the sampling error; absent if all pages were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) coverage_interval_ratio: Option<[f64; 2]>,
+    /// The same of `promotions_pages_per_second`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) promotions_interval_pages_per_second: Option<[f64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) saved_worth: Option<f64>,
 }
@@ -159,6 +189,11 @@ impl Pair {
             holds: objective.holds(total),
             on_ratio: ratio(u128::from(total.entries_on), u128::from(total.base.entries)),
             promotions_pages_per_second: ratio(total.sums.promotions * 1_000, span_ms),
+            unresolved_ratio: total.unresolved(),
+            coverage_interval_ratio: total.coverage_interval(),
+            promotions_interval_pages_per_second: total
+                .promotions_interval()
+                .map(|bounds| bounds.map(|pages| pages / ratio(span_ms, 1_000))),
             saved_worth: price_per_gib.map(|price| saved_bytes / f64::from(1 << 30) * price),
         }
     }

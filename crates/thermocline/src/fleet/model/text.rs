@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use model::generate::fit::{NOT_SHOWN, Row};
+use model::tally::ratio;
 use units::Bytes;
 use units::quantity::print_duration;
 
-use super::report::{Answer, FleetAsItIs, Pair, Report, Worker, Written};
+use super::report::{Answer, FleetAsItIs, Pair, Report, TrackerRow, Worker, Written};
 
 /// The whole answer.
 pub(crate) fn report(report: &Report) -> String {
@@ -23,6 +24,12 @@ pub(crate) fn report(report: &Report) -> String {
     }
     if report.row_groups_missing > 0 {
         let _ = writeln!(text, "{} row groups of the files are missing, and what is in them", report.row_groups_missing);
+    }
+    for row in &report.trackers {
+        text += &tracker(row);
+    }
+    for warning in &report.warnings {
+        let _ = writeln!(text, "warning: {warning}");
     }
     let share = percent(report.objective_percentile_ratio, 0);
     let _ = writeln!(
@@ -42,6 +49,26 @@ pub(crate) fn report(report: &Report) -> String {
     text
 }
 
+fn tracker(row: &TrackerRow) -> String {
+    let name = if row.tracker.is_empty() { "unknown" } else { &row.tracker };
+    let mut text = format!("tracker {name}: {} of the entries", percent(row.entries_ratio, 1));
+    if let Some(seconds) = row.resolved_to_seconds {
+        let share = percent(ratio(row.limited_entries.into(), row.entries.into()), 1);
+        let _ = write!(text, "; {share} of them do not distinguish all ages, the least up to {}", duration(seconds));
+    }
+    if row.sampled_entries > 0 {
+        let _ = write!(text, "; {} entries are estimated from a sample", row.sampled_entries);
+    }
+    text + "\n"
+}
+
+/// The sampling error of a pair, if there is one.
+fn sampling_error(pair: &Pair) -> Option<String> {
+    let ([low, high], [few, many]) = (pair.coverage_interval_ratio?, pair.promotions_interval_pages_per_second?);
+    let coverage = format!("coverage {} to {}", fixed(low, 2), fixed(high, 2));
+    Some(format!("{:<WIDTH$} sampling error (95%): {coverage}, {few:.1} to {many:.1} promotions/s\n", ""))
+}
+
 fn answer(answer: &Answer) -> String {
     let rate = percent(answer.promotion_rate_max_ratio_per_min, 3);
     let mut text = format!("\nP {rate}/min, minimum age {} s", answer.minimum_age_seconds);
@@ -57,7 +84,10 @@ fn answer(answer: &Answer) -> String {
     let named = [("configured", &answer.configured, "is none of the pairs"), ("best", &answer.best, "none holds the objective")];
     for (name, pair, otherwise) in named {
         match pair {
-            Some(pair) => text += &line(name, &columns(pair)),
+            Some(pair) => {
+                text += &line(name, &columns(pair));
+                text += &sampling_error(pair).unwrap_or_default();
+            }
             None => _ = writeln!(text, "{name:<WIDTH$} {otherwise}"),
         }
     }
@@ -172,13 +202,13 @@ fn fixed(ratio: f64, digits: usize) -> String {
 }
 
 /// With as few digits as needed.
-fn percent(ratio: f64, digits: usize) -> String {
+pub(super) fn percent(ratio: f64, digits: usize) -> String {
     let digits = format!("{:.digits$}", ratio * 100.0);
     let short = if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
     format!("{short}%")
 }
 
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds).map_or_else(|_| "-".to_owned(), print_duration)
 }
 

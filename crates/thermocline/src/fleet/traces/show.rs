@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use serde::Serialize;
 use trace::{Basis, Entry, JobId};
-use units::{Bytes, Millis, RatioPpm, UnixMillis};
+use units::{Age, Bytes, Millis, RatioPpm, UnixMillis};
 
 use super::{Stream, when};
 use crate::options::Format;
@@ -21,6 +21,11 @@ struct Shown {
     id: JobId,
     class: String,
     policy: String,
+    tracker: String,
+    /// Lowest resolution of its entries, in scans; 0 if an entry does not show it.
+    resolved_to_scans: u64,
+    /// Mean number of sampled pages; 0 if all were counted.
+    sampled_pages: u64,
     entries: u64,
     first_unix_ms: UnixMillis,
     last_unix_ms: UnixMillis,
@@ -43,6 +48,7 @@ struct Shown {
 #[derive(Default)]
 struct Sums {
     shown: Shown,
+    sampled: u128,
     memory: u128,
     working_set: u128,
     cold: u128,
@@ -93,9 +99,24 @@ fn print_job(job: Shown, format: Format) -> Result<()> {
         let mut text = format!("{hours:>9} {memory:>10} {working:>10} {cold:>10} {saved:>10}");
         let (covered, stall) = (percent(job.coverage_ratio), percent(job.memory_stall_ratio));
         let _ = write!(text, " {covered:>8} {promotions:>12} {stall:>8}  {} on {}", job.id.job, job.id.machine);
-        let _ = writeln!(text, " ({}, {}; {} to {})", job.class, job.last_decision, when(job.first_unix_ms), when(job.last_unix_ms));
+        let (first, last) = (when(job.first_unix_ms), when(job.last_unix_ms));
+        let _ = writeln!(text, " ({}, {}; {first} to {last}; {})", job.class, job.last_decision, origin(&job));
         text
     })
+}
+
+/// How the ages of a job were obtained.
+fn origin(job: &Shown) -> String {
+    let mut text = if job.tracker.is_empty() { "unknown tracker".to_owned() } else { job.tracker.clone() };
+    match job.resolved_to_scans {
+        0 => text += ", unknown resolution",
+        scans if scans >= u64::from(Age::MAX.0) => {}
+        scans => _ = write!(text, ", ages up to {scans} scans"),
+    }
+    if job.sampled_pages > 0 {
+        let _ = write!(text, ", {} pages sampled", job.sampled_pages);
+    }
+    text
 }
 
 impl Sums {
@@ -104,13 +125,17 @@ impl Sums {
         let shown = &mut self.shown;
         if shown.entries == 0 {
             shown.first_unix_ms = figures.start_unix_ms;
+            shown.resolved_to_scans = figures.resolved_to_scans;
         }
+        shown.tracker.clone_from(&labels.tracker);
+        shown.resolved_to_scans = shown.resolved_to_scans.min(figures.resolved_to_scans);
         shown.entries += 1;
         shown.last_unix_ms = figures.start_unix_ms + figures.duration_ms;
         shown.duration_ms += figures.duration_ms;
         (shown.class, shown.policy, shown.last_decision) = (labels.class.clone(), labels.policy.clone(), labels.decision.clone());
         let time = u128::from(figures.duration_ms.0);
         let cold = basis.page_bytes.saturating_mul(cold_pages.iter().skip(1).sum());
+        self.sampled += u128::from(figures.sampled_pages.0) * time;
         self.memory += u128::from(figures.memory_bytes.0) * time;
         self.working_set += u128::from(figures.working_set_bytes.0) * time;
         self.cold += u128::from(cold.0) * time;
@@ -137,6 +162,7 @@ impl Sums {
         let rank = (self.rates_ppm.len() as u64 * u64::from(PERCENTILE.0)).div_ceil(1_000_000);
         let rate = usize::try_from(rank).ok().and_then(|rank| self.rates_ppm.get(rank.checked_sub(1)?));
         Shown {
+            sampled_pages: mean(self.sampled),
             memory_bytes: Bytes(mean(self.memory)),
             working_set_bytes: Bytes(mean(self.working_set)),
             cold_bytes: Bytes(mean(self.cold)),
