@@ -55,6 +55,7 @@ fn life() -> Vec<Record> {
             step,
             outcome: Outcome::default(),
             memory: JobMemory::default(),
+            resolved_to: Some(Age::MAX),
         })));
     }
     records
