@@ -86,7 +86,12 @@ def main(arguments: list[str]) -> int:
         groups = [{"name": "aggressive", "pairs": aggressive}, {"name": "web", "pairs": pairs}] if "--by" in arguments else []
         answer = {"configured": pair(k / 100, s, rate, week), "pairs": pairs, "groups": groups}
         used = 2e12 + int(os.environ.get("FAKE_GROWTH", "0"))
-        print(json.dumps({"jobs": 10, "entries": 100, "span_seconds": 6e5, "used_bytes": used, "cold_bytes": 1e12, "answers": [answer]}))
+        if os.environ.get("FAKE_UNRESOLVED") and "--allow-unresolved" not in arguments:
+            print("thermocline: no entry answers the question", file=sys.stderr)
+            return 1
+        warnings = ["P 0.2%/min, best pair: 100% of the entries"] if os.environ.get("FAKE_UNRESOLVED") else []
+        report = {"jobs": 10, "entries": 100, "span_seconds": 6e5, "used_bytes": used, "cold_bytes": 1e12, "answers": [answer]}
+        print(json.dumps(report | {"warnings": warnings}))
     return 0
 
 

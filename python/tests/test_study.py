@@ -82,6 +82,20 @@ def test_a_study_improves_and_reports_the_result(tune: Callable[..., Any], tmp_p
     assert "<svg" in html and "http" not in html and "Sensitivity" in html
 
 
+def test_a_refusal_and_warnings_of_the_model_are_passed_on(
+    tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_UNRESOLVED", "1")
+    refused = tune("run", "--study", str(tmp_path / "refused"), *RUN, "--trials", "2", code=1)
+    assert "no entry answers the question" in refused
+    where = str(tmp_path / "allowed")
+    found = tune("run", "--study", where, *RUN, "--trials", "2", "--probes", "0", "--allow-unresolved")
+    assert found["warnings"] == ["P 0.2%/min, best pair: 100% of the entries"]
+    assert "warning: P 0.2%/min, best pair" in tune("report", "--study", where)
+    monkeypatch.delenv("FAKE_UNRESOLVED")
+    assert tune("run", "--study", str(tmp_path / "clean"), *RUN, "--trials", "2", "--probes", "0")["warnings"] == []
+
+
 def test_an_interrupted_study_continues(tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = tmp_path / "count"
     monkeypatch.setenv("FAKE_COUNT", str(count))

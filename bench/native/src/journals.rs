@@ -124,6 +124,7 @@ fn periods(thresholds: &Thresholds) -> Vec<Record> {
                 step,
                 outcome,
                 memory,
+                resolved_to: Some(Age::MAX),
             })));
         }
     }

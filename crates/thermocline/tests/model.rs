@@ -92,7 +92,7 @@ fn a_recorded_fleet_is_read_back() {
     let path = directory.path().to_str().unwrap();
     let output = check(&[&SMALL[..4], &["--record", path]].concat(), 0, &["in 3 files below"]);
     let text = check(&["--trace", path], 0, &["over 1.0 d", "configured"]);
-    assert!(!text.contains("generated") && !output.contains("configured"), "{text}");
+    assert!(!text.contains("a generated fleet") && !output.contains("configured"), "{text}");
     let entries = output.split(' ').next().unwrap();
     assert!(text.contains(&format!("{entries} entries")), "{output}{text}");
     let url = format!("file://{path}");

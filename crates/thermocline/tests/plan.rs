@@ -25,7 +25,7 @@ fn check(arguments: &[&str], code: i32, pieces: &[&str]) -> String {
 #[test]
 fn a_recorded_journal_gives_a_table() {
     check(&["--help"], 0, &["Usage: thermocline plan", "--risk", "--job", "--dram", "--tier-cost"]);
-    check(&[GOLDEN], 0, &["/idle", "/redis", "35 periods of 300 required", "--dram SIZE"]);
+    check(&[GOLDEN], 0, &["page ages by page_idle (2 jobs)", "/idle", "/redis", "35 periods of 300 required", "--dram SIZE"]);
     // 35 periods are enough for a risk of 10 %; Redis is acted upon, the idle job is observed.
     let text = check(
         &[GOLDEN, "--risk", "10%", "--dram", "1GiB"],

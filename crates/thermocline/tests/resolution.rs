@@ -133,4 +133,7 @@ fn traces_of_older_agents_show_no_resolution() {
     let trace = trace.to_str().unwrap();
     check(&["model", "--trace", trace], 0, &["warning: 288 of 288 entries do not show which ages their tracker distinguished"]);
     check(&["trace", "show", trace], 0, &["page_idle, unknown resolution"]);
+    // The resolution of this tracker is known.
+    let trace = store(&dir.path().join("lru_gen"), &[("lru_gen", 0, 0)]);
+    check(&["model", "--trace", trace.to_str().unwrap()], 1, &["lru_gen distinguishes ages up to 4m"]);
 }

@@ -181,6 +181,9 @@ def _model(of: argparse.ArgumentParser) -> None:
     )
     of.add_argument("--warmups", metavar="DURATION,...", help="warm-ups S to try, instead of the model's list")
     of.add_argument(
+        "--allow-unresolved", action="store_true", help="accept results although no entry's tracker distinguished the thresholds' ages"
+    )
+    of.add_argument(
         "--policy", choices=("cold_age", "pressure", "slowdown"), default="cold_age", help="the policy that the model replays; pressure "
         "and slowdown are judged by the time that far memory would cost (default: %(default)s)"
     )  # fmt: skip

@@ -212,9 +212,10 @@ def _class_limits(options: argparse.Namespace, table: list[dict[str, Any]]) -> d
 
 
 def _grid(options: argparse.Namespace) -> tuple[str, ...]:
-    """Returns the model's arguments for the values of K and S."""
+    """Returns the model's arguments for the values of K and S, and for thresholds that no tracker resolved."""
     names = [name for name in ("percentiles", "warmups") if getattr(options, name)]
-    return tuple(argument for name in names for argument in (f"--{name}", getattr(options, name)))
+    allowed = ("--allow-unresolved",) if options.allow_unresolved else ()
+    return tuple(argument for name in names for argument in (f"--{name}", getattr(options, name))) + allowed
 
 
 def _space(options: argparse.Namespace, table: list[dict[str, Any]], *, measured: bool) -> Space:

@@ -38,6 +38,7 @@ def findings(study: Study) -> dict[str, Any]:
             "took_seconds": round(sum(entry.took_seconds for entry in study.entries), 1),
         },
         "fleet": dataclasses.asdict(base[0].outcome.fleet) if base and base[0].outcome and base[0].outcome.fleet else None,
+        "warnings": _warnings(base[0] if base else None, winner),
         "before": before,
         "after": after,
         "gain": _gain(before, after),
@@ -51,6 +52,12 @@ def findings(study: Study) -> dict[str, Any]:
     found["parameters"] = dict(given.values) if given else {}
     found["parameters_before"] = dict(given.before) if given else {}
     return found
+
+
+def _warnings(*entries: Entry | None) -> list[str]:
+    """Returns the model's warnings about the parameters before and after."""
+    outcomes = [entry.outcome for entry in entries if entry and entry.outcome]
+    return list(dict.fromkeys(warning for outcome in outcomes for warning in outcome.warnings))
 
 
 def _pair_of(entry: Entry) -> tuple[float, float] | None:

@@ -72,6 +72,8 @@ class ModelRun:
     pairs: tuple[Pair, ...]
     groups: Mapping[str, tuple[Pair, ...]]
     """The same pairs by class of jobs, if requested."""
+    warnings: tuple[str, ...] = ()
+    """What the results cannot be sure of, as the model prints it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class Program:
         grid: Sequence[str] = (),
         by_class: bool,
     ) -> ModelRun:
-        """Replays `source` under `settings` (text by key). `grid` are the model's arguments for K and S."""
+        """Replays `source` under `settings` (text by key). `grid` are further arguments of the model: those for K and S, and `--allow-unresolved`."""
         command = ["model", *source.arguments, "--pairs", *grid]
         command += ["--objective", repr(objective.rate_max), "--objective-percentile", repr(objective.percentile)]
         report = self._json(command + (["--by", "class"] if by_class else []), settings)
@@ -132,7 +134,7 @@ class Program:
             answer = report["answers"][0]
             fleet = Fleet(*(report[field.name] for field in dataclasses.fields(Fleet)))
             groups = {group["name"]: choose.pairs(group["pairs"]) for group in answer.get("groups", [])}
-            return ModelRun(fleet, choose.pairs([answer["configured"]])[0], choose.pairs(answer["pairs"]), groups)
+            return ModelRun(fleet, choose.pairs([answer["configured"]])[0], choose.pairs(answer["pairs"]), groups, tuple(report.get("warnings", ())))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise RunFailed(
                 f"{self.path} model printed an unexpected result ({error!r}); check that it has the version of this package"
@@ -150,8 +152,9 @@ class Program:
 
     def ages(self, source: Source, settings: Mapping[str, str]) -> list[Age]:
         """Returns the age distribution of a fleet's memory, before any is moved."""
-        # One pair is enough: the ages do not depend on it.
-        report = self._json(["model", *source.arguments, "--survey", "--percentiles", "100%", "--warmups", "0s"], settings)
+        # One pair is enough: the ages do not depend on it. Nor do they depend on whether a tracker resolved its threshold.
+        command = ["model", *source.arguments, "--survey", "--allow-unresolved", "--percentiles", "100%", "--warmups", "0s"]
+        report = self._json(command, settings)
         rows = report["fleet"]["ages"]
         return [Age(row["threshold_seconds"], row["cold_ratio"], row["accessed_ratio_per_min"]) for row in rows]
 

@@ -125,7 +125,7 @@ def evaluate(spec: Spec, of: Program, point: Point, source: Source | None) -> Ou
     lowest = choose.lowest_rate(found.pairs)
     pair = choose.best(found.pairs, limit) or lowest
     excess = _excess(lowest, limit)
-    return Outcome(pair.coverage, excess, pair, found.pairs, found.groups, found.fleet)
+    return Outcome(pair.coverage, excess, pair, found.pairs, found.groups, found.fleet, found.warnings)
 
 
 def _by_time_cost(spec: Spec, rows: Sequence[TimeCost]) -> Outcome:

@@ -82,6 +82,8 @@ class Outcome:
     pairs: tuple[Pair, ...] = ()
     groups: Mapping[str, tuple[Pair, ...]] = dataclasses.field(default_factory=dict)
     fleet: Fleet | None = None
+    warnings: tuple[str, ...] = ()
+    """What the model cannot be sure of."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -245,6 +247,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         "pairs": [_pair_json(pair) for pair in found.pairs],
         "groups": {name: [_pair_json(pair) for pair in pairs] for name, pairs in found.groups.items()},
         "fleet": None if found.fleet is None else dataclasses.asdict(found.fleet),
+        "warnings": list(found.warnings),
     }
 
 
@@ -258,6 +261,7 @@ def _entry(data: Mapping[str, Any]) -> Entry:
             pairs=tuple(_pair(pair) for pair in data["pairs"]),
             groups={name: tuple(_pair(pair) for pair in pairs) for name, pairs in data["groups"].items()},
             fleet=None if data["fleet"] is None else Fleet(**data["fleet"]),
+            warnings=tuple(data.get("warnings", ())),
         )
     point = {str(key): float(value) for key, value in data["point"].items()}
     return Entry(

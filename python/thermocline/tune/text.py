@@ -23,6 +23,7 @@ def report(found: Mapping[str, Any], retuned: Mapping[str, Any] | None = None) -
             f"objective: {goal['percentile']:.0%} of the entries at or below {goal['rate_max']:.3%}/min of the working set; "
             f"the limit is {goal['limit']:.4%}, {goal['margin']:.0%} below"
         ]
+    lines += [f"warning: {warning}" for warning in found["warnings"]]
     lines += [
         "",
         *_results(found),

@@ -232,7 +232,7 @@ impl Partial {
         let groups = setups > 0 && self.groups.len() <= GROUPS_MAX && self.groups.values().all(|tallies| tallies.len() == setups);
         let tallies = || self.groups.values().flatten().all(|tally| tally.is_sound(&grid));
         let survey = self.setting.survey == self.survey.is_some() && self.survey.as_ref().is_none_or(Survey::is_sound);
-        in_order && groups && self.coverage.is_sound() && survey && tallies()
+        in_order && groups && self.coverage.is_sound() && self.trackers.is_sound() && survey && tallies()
     }
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use units::Age;
 
 use crate::series::Series;
+use crate::tally::COUNT_MAX;
 
 /// Maximum number of names.
 const TRACKERS_MAX: usize = 64;
@@ -45,6 +46,12 @@ impl Trackers {
             }
             self.add(series.trackers().get(usize::from(index)).map_or("generated", String::as_str), tracked);
         }
+    }
+
+    /// Returns whether these can be the counts of a fleet, so that sums do not overflow.
+    pub(crate) fn is_sound(&self) -> bool {
+        let possible = |of: &Tracked| of.entries <= COUNT_MAX && [of.unknown, of.limited, of.sampled].iter().all(|&n| n <= of.entries);
+        self.0.len() <= TRACKERS_MAX + 1 && self.0.values().all(possible)
     }
 
     /// Adds other entries.

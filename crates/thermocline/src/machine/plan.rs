@@ -96,6 +96,8 @@ fn machine(plan: &plan::Plan) -> String {
     let accepted = percent(plan.accepted_risk_ratio);
     let mut text = format!("all jobs together, over {} in {periods} periods\n", span(machine.span_seconds));
     let (without, with) = (Bytes(without.p99), Bytes(with.p99));
+    let trackers: Vec<_> = plan.jobs_by_tracker.iter().map(|(tracker, jobs)| format!("{} ({jobs} jobs)", tracker_name(tracker))).collect();
+    let _ = writeln!(text, "  page ages by {}", trackers.join(", "));
     let _ = writeln!(text, "  DRAM used in all but 1% of them: {with} with far memory, {without} without");
     let _ = write!(text, "  saved at the same time in all but {accepted} of them: {firm_saved_bytes}");
     let (less, at_most, sure) = (percent(machine.risk_ratio), percent(machine.risk_ratio_max), percent(plan.confidence_ratio));
@@ -157,6 +159,14 @@ fn remarks(job: &JobPlan, plan: &plan::Plan) -> Vec<String> {
     if !job.too_short {
         remarks.extend(slow(job.periods, job.independent_periods, plan.periods_min));
     }
+    if job.unresolved_periods > 0 {
+        let (unresolved, tracker) = (job.unresolved_periods, tracker_name(&job.tracker));
+        remarks.push(format!(
+            "warning: in {unresolved} of {} periods the threshold was above the ages that {tracker} distinguishes; the potential is unknown \
+             there and not included: set agent.tracker to \"sampled\" or \"page_idle\"",
+            job.periods
+        ));
+    }
     if job.at_limit_periods > 0 {
         remarks.push(format!("at its limit in {} of {} periods: it may need more than was observed", job.at_limit_periods, job.periods));
     }
@@ -172,6 +182,10 @@ fn remarks(job: &JobPlan, plan: &plan::Plan) -> Vec<String> {
         remarks.push("ended before the journal did".to_owned());
     }
     remarks
+}
+
+fn tracker_name(tracker: &str) -> &str {
+    if tracker.is_empty() { "an unknown tracker" } else { tracker }
 }
 
 /// What slow memory would save, if its price was given.

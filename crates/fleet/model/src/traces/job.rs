@@ -9,6 +9,10 @@ use crate::series::{Compressibility, RowError, Series};
 
 /// Compressed size above which a page is not stored: 2990 of 4096 bytes (SDFM section 5.1).
 pub const SIZE_MAX: RatioPpm = RatioPpm(730_000);
+/// The tracker whose resolution is known of traces that do not show it: it never had another.
+const LRU_GEN: &str = "lru_gen";
+const LRU_GEN_RESOLVED_TO: Age = Age(2);
+
 /// Assumed compressed size for a job without a sample.
 pub(super) const ASSUMED: RatioPpm = RatioPpm(333_333);
 
@@ -78,7 +82,10 @@ impl Job {
 
     /// Sets how the ages of the last entry were obtained.
     pub(super) fn set_origin(&mut self, tracker: &str, resolved_to_scans: u64, sampled_pages: u64) {
-        let resolved_to = u8::try_from(resolved_to_scans).map_or(Age::MAX, Age);
+        let resolved_to = match u8::try_from(resolved_to_scans) {
+            Ok(0) if tracker == LRU_GEN => LRU_GEN_RESOLVED_TO,
+            resolved_to => resolved_to.map_or(Age::MAX, Age),
+        };
         self.series.set_origin(tracker, resolved_to, u32::try_from(sampled_pages).unwrap_or(u32::MAX));
     }
 }

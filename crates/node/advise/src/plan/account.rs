@@ -4,12 +4,16 @@ use std::collections::VecDeque;
 
 use policy::thresholds::Thresholds;
 use policy::veto::Veto;
-use units::{Bytes, PageSize, Pages};
+use units::{Age, Bytes, PageSize, Pages};
 
 use super::distribution::{Distribution, Rounding};
 use super::spending::{Cold, Share};
 use agent::controllers::cold_age::record::Period;
 use agent::journal::{JobMemory, JobRecord, PeriodRecord, PressureRecord};
+
+/// The tracker whose resolution is known without a record of it.
+const LRU_GEN: &str = "lru_gen";
+const LRU_GEN_RESOLVED_TO: Age = Age(2);
 
 /// Units of the records of a file.
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +154,10 @@ pub(super) struct Account {
     pub(super) cold: Share,
     /// Periods in which the job was at its limit.
     pub(super) at_limit: u64,
+    /// Its tracker, by the last record.
+    pub(super) tracker: String,
+    /// Periods of an observed job whose threshold is above the ages that the tracker distinguished.
+    pub(super) unresolved: u64,
     /// Whether its records hold all page cache that was ever reclaimed, as before version 5 of the journal.
     pub(super) sums_file: bool,
     /// The largest memory with far memory and without page cache that was reclaimed.
@@ -163,6 +171,7 @@ impl Account {
     /// Adds the start or continuation of a controller.
     pub(super) fn begin(&mut self, job: &JobRecord) {
         self.warmup_ms = job.params.warmup_ms;
+        self.tracker.clone_from(&job.tracker);
         // The agent was not running, or a new file begins: promotions in between are unknown.
         self.burst.interrupt();
     }
@@ -215,10 +224,16 @@ impl Account {
         moment
     }
 
-    /// Returns the memory that the controller would have offloaded from an observed job.
-    fn potential_in(&self, period: &PeriodRecord, terms: &Terms) -> Option<Bytes> {
+    /// Returns the memory that the controller would have offloaded from an observed job; `None` if its tracker did not
+    /// distinguish the threshold's age.
+    fn potential_in(&mut self, period: &PeriodRecord, terms: &Terms) -> Option<Bytes> {
         let may_act = period.input.veto != Some(Veto::ObserveOnly);
         if may_act || period.input.job_age_ms < self.warmup_ms || !period.input.resident.fits(&terms.thresholds) {
+            return None;
+        }
+        let resolved_to = period.resolved_to.unwrap_or(if self.tracker == LRU_GEN { LRU_GEN_RESOLVED_TO } else { Age::MAX });
+        if period.step.threshold.is_some_and(|threshold| threshold > resolved_to) {
+            self.unresolved += 1;
             return None;
         }
         let index = terms.thresholds.as_slice().iter().position(|&age| Some(age) == period.step.threshold);

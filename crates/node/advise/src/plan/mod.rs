@@ -75,6 +75,8 @@ pub struct Plan {
     pub confidence_ratio: f64,
     /// Number of periods that is required to estimate the risk.
     pub periods_min: u64,
+    /// Jobs in the journal by the tracker of their page ages.
+    pub jobs_by_tracker: BTreeMap<String, u64>,
     /// All jobs together.
     pub machine: MachinePlan,
     /// Each job, by name.
@@ -128,6 +130,11 @@ pub struct MachinePlan {
 pub struct JobPlan {
     /// Cgroup of the job, relative to the cgroup root.
     pub job: String,
+    /// The tracker of its page ages; empty if unknown.
+    pub tracker: String,
+    /// Periods of an observed job whose threshold is above the ages that the tracker distinguished. Its potential in them
+    /// is unknown and not included.
+    pub unresolved_periods: u64,
     /// Number of cgroups that were created with that name.
     pub starts: u64,
     /// Control periods in the journal.
@@ -298,6 +305,8 @@ impl Totals {
         }
         let periods_min = 3_000_000u64.div_ceil(u64::from(options.risk.0).max(1));
         let advice = Advice { risk: options.risk, periods_min, tier_costs: &options.tier_costs };
+        let mut jobs_by_tracker = BTreeMap::new();
+        jobs.values().for_each(|account| *jobs_by_tracker.entry(account.tracker.clone()).or_default() += 1);
         let known: Vec<String> = jobs.keys().cloned().collect();
         let matching = jobs.into_iter().filter(|(name, _)| pattern.is_none_or(|pattern| pattern.is_match(name)));
         let jobs: Vec<_> = matching.map(|(name, account)| advice.job(name, &account, together.last_began_at())).collect();
@@ -308,6 +317,7 @@ impl Totals {
             accepted_risk_ratio: options.risk.as_f64(),
             confidence_ratio: CONFIDENCE,
             periods_min,
+            jobs_by_tracker,
             machine: advice.machine(&together, together.dram),
             jobs,
         })
@@ -344,6 +354,8 @@ impl Advice<'_> {
         let ratio_of = |distribution: &Distribution| (distribution.samples() > 0).then(|| ratio(distribution.spread().p99, 1_000_000));
         JobPlan {
             job,
+            tracker: account.tracker.clone(),
+            unresolved_periods: account.unresolved,
             starts: account.starts,
             periods: memory.samples(),
             independent_periods: memory.independent(),

@@ -15,6 +15,7 @@ use agent::controllers::pressure::record::Reclaimed;
 use agent::journal::{AgentRecord, JobMemory, JobRecord, Journal, Outcome, PeriodRecord, PressureRecord, VERSION};
 
 mod physical;
+mod resolved;
 
 const MIB: u64 = 1 << 20;
 const PERIOD_MS: u64 = 60_000;
@@ -119,6 +120,7 @@ fn period(name: &str, at: u64, period: &Period) -> Record {
         step: cold_age::Step { decision, best: threshold, threshold, working_set: pages(10), promotions_max: Pages::ZERO },
         outcome: Outcome { elapsed_ms: PERIOD_MS, promoted: pages(period.promoted), ..Outcome::default() },
         memory: memory(period),
+        resolved_to: None,
     }))
 }
 

@@ -56,6 +56,7 @@ fn life() -> Vec<Record> {
             step,
             outcome: Outcome::default(),
             memory: JobMemory::default(),
+            resolved_to: Some(Age::MAX),
         })));
     }
     records

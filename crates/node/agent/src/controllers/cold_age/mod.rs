@@ -216,6 +216,7 @@ impl Controller for ColdAge {
             step: *step,
             outcome,
             memory: job.memory,
+            resolved_to: job.scan.as_ref().map(|scan| scan.resolved_to),
         };
         let period = Period::from(&record);
         self.count(&period, job.memory.far);

@@ -26,6 +26,9 @@ pub struct PeriodRecord {
     pub outcome: Outcome,
     /// Where the job's memory is.
     pub memory: JobMemory,
+    /// The oldest age that its tracker distinguished from older ones. Older journals have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved_to: Option<Age>,
 }
 
 /// Parameters and state of a job's `cold_age` controller.
