@@ -40,7 +40,7 @@ age=$1; shift
 while :; do
   for job in "$@"; do
     awk -v job="$job" -v age=$((age * 1000)) '
-      $1 == "memcg" { mine = $3 == job; id = $2; next }
+      $1 == "memcg" { mine = $3 == job; if (mine) id = $2; next }
       mine && $1 == "node" { node = $2; next }
       mine && NF == 4 { if ($2 >= age) old = $1; max = $1 }
       END { if (max == "") exit

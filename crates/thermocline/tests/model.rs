@@ -41,12 +41,12 @@ fn a_generated_fleet_gives_a_front_and_says_that_it_is_generated() {
     );
     let (set, what_if) = (
         ["--set", "cold_age.half_life=6h", "--set", "cold_age.percentile=90%"],
-        ["--what-if", "spikes=false", "--what-if", "half_life=0s", "--what-if", "bound=true"],
+        ["--what-if", "spikes=false", "--what-if", "half_life=0s", "--what-if", "bound=false"],
     );
     let output = check(
         &with(&[&set[..], &what_if[..]].concat()),
         0,
-        &["minimum age 120 s, half-life 6h\n", "half-life 6h, without spikes\n", "half-life 6h, with bound\n"],
+        &["minimum age 120 s, half-life 6h\n", "half-life 6h, without spikes\n", "half-life 6h, without bound\n"],
     );
     // Forgetting, spikes and the bound each change what the same pair comes to; what-if takes the rest from the configuration.
     let configured: Vec<&str> = output.lines().filter(|line| line.starts_with("configured")).collect();

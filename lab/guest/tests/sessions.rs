@@ -7,7 +7,7 @@ use std::process::Command;
 fn values_out_of_range_are_rejected() {
     let usual = [("--rate", "10"), ("--keep", "1"), ("--seconds", "1"), ("--kib", "4"), ("--reserve-mib", "1"), ("--content", "text")];
     for (name, value) in
-        [("--rate", "0"), ("--keep", "0"), ("--seconds", "NaN"), ("--kib", "0"), ("--reserve-mib", "0"), ("--content", "zeroes")]
+        [("--rate", "0"), ("--keep", "0"), ("--seconds", "NaN"), ("--kib", "0"), ("--reserve-mib", "2000000"), ("--content", "zeroes")]
     {
         let arguments = usual.iter().map(|&(usual_name, usual_value)| (usual_name, if usual_name == name { value } else { usual_value }));
         let arguments = arguments.flat_map(|(name, value)| [name, value]);

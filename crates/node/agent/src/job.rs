@@ -84,7 +84,8 @@ pub struct Counters {
 pub struct Signals {
     /// How the job stands to its memory limits, by the last reading of the controller that decides.
     pub limit: Standing,
-    /// The threshold of the last decision by age, even if it was a hold.
+    /// The threshold of the last decision by age that had one, even if it was a hold. What was offloaded by it is still far, and
+    /// generations keep its pace, while no threshold qualifies for a few periods.
     pub threshold: Option<Age>,
     /// Whether a decision by age was based on accesses.
     pub observed: bool,
@@ -299,7 +300,7 @@ impl Job {
         self.memory.pool_overhead = Bytes(pool_overhead.share_of(self.memory.pool.0));
     }
 
-    /// DRAM that the job would save if all that has been idle for the threshold were offloaded, and what is offloaded already.
+    /// DRAM that the job would save if all that has been idle for the last threshold were offloaded, and what is offloaded already.
     /// `compressed` is what the copies would occupy, as a share. `None` before the first decision that is based on accesses.
     #[must_use]
     pub fn could_save(&self, compressed: RatioPpm) -> Option<Bytes> {

@@ -385,14 +385,15 @@ fn percentile_index(state: &State, percentile: RatioPpm, ahead: u32) -> usize {
 }
 
 pub mod early;
+mod lists;
 pub mod pooled;
 mod stored;
 pub mod window;
 
 pub use early::{Early, observations_needed};
+pub use lists::PoolSizeError;
 pub use pooled::Sample;
-pub use stored::PoolSizeError;
-use window::{Observed, Seen, Window};
+pub use window::{Observed, Seen, Window};
 
 #[cfg(test)]
 mod tests;

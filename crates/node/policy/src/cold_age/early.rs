@@ -20,15 +20,12 @@
 use units::RatioPpm;
 
 use super::Input;
-use super::pooled::{Pooled, Sample};
+use super::pooled::{OVER_PPM, Pooled, Sample};
 use super::window::Observed;
 use crate::thresholds::THRESHOLDS_MAX;
 
 /// Upper bound of the observations that a threshold needs, for percentiles near 100 %.
 const NEEDED_MAX: u16 = 500;
-
-/// The worst ratio of promotions to permitted promotions that is distinguished: more disqualify a threshold anyway.
-pub(super) const OVER_PPM: u32 = 1_000_001;
 
 /// Returns the observations that a history needs before its percentile K bounds the next period: `1 / (1 - K)`, 500 at most.
 #[must_use]

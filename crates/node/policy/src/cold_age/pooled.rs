@@ -7,8 +7,10 @@
 
 use units::Pages;
 
-use super::early::OVER_PPM;
 use crate::thresholds::THRESHOLDS_MAX;
+
+/// The worst ratio of promotions to permitted promotions that is distinguished: more disqualify a threshold anyway.
+pub(super) const OVER_PPM: u32 = 1_000_001;
 
 /// Fractions of a sampled page that sums are kept in.
 const FRACTIONS: u64 = 64;

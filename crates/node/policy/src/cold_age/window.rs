@@ -18,7 +18,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Input, PoolSizeError, best_index, stored};
+use super::lists::{PoolSizeError, copy, used};
+use super::{Input, best_index};
 use crate::histogram::Histogram;
 use crate::thresholds::{THRESHOLDS_MAX, Thresholds};
 use units::Pages;
@@ -107,14 +108,14 @@ impl TryFrom<Vec<u64>> for Peaks {
 
     fn try_from(list: Vec<u64>) -> Result<Self, PoolSizeError> {
         let mut peaks = Self::default();
-        stored::copy(&mut peaks.0, &list)?;
+        copy(&mut peaks.0, &list)?;
         Ok(peaks)
     }
 }
 
 impl From<Peaks> for Vec<u64> {
     fn from(peaks: Peaks) -> Self {
-        stored::used(&peaks.0)
+        used(&peaks.0)
     }
 }
 

@@ -77,7 +77,7 @@ fn answer(answer: &Answer) -> String {
         text += &duration(answer.half_life_seconds);
     }
     text += if answer.spikes { "" } else { ", without spikes" };
-    text += if answer.bound { ", with bound\n" } else { "\n" };
+    text += if answer.bound { "\n" } else { ", without bound\n" };
     let worth = if answer.front.iter().any(|pair| pair.saved_worth.is_some()) { "worth" } else { "" };
     let headings = ["K", "S", "stored", "coverage", "saved", "of memory", "rate", "of all", "on", worth];
     text += &line("", &headings.map(ToOwned::to_owned));

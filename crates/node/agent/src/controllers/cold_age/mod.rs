@@ -220,7 +220,7 @@ impl Controller for ColdAge {
         };
         let period = Period::from(&record);
         self.count(&period, job.memory.far);
-        job.signals.threshold = step.threshold;
+        job.signals.threshold = step.threshold.or(job.signals.threshold);
         job.signals.observed = period.window_ms > 0;
         #[expect(clippy::cast_precision_loss, reason = "shown to people")]
         let rate = period.promotion_rate_ppm().map_or_else(|| "-".to_owned(), |ppm| format!("{:.3}%/min", ppm as f64 / 1e4));
