@@ -134,7 +134,9 @@ class Program:
             answer = report["answers"][0]
             fleet = Fleet(*(report[field.name] for field in dataclasses.fields(Fleet)))
             groups = {group["name"]: choose.pairs(group["pairs"]) for group in answer.get("groups", [])}
-            return ModelRun(fleet, choose.pairs([answer["configured"]])[0], choose.pairs(answer["pairs"]), groups, tuple(report.get("warnings", ())))
+            return ModelRun(
+                fleet, choose.pairs([answer["configured"]])[0], choose.pairs(answer["pairs"]), groups, tuple(report.get("warnings", ()))
+            )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise RunFailed(
                 f"{self.path} model printed an unexpected result ({error!r}); check that it has the version of this package"
