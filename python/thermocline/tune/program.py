@@ -126,7 +126,10 @@ class Program:
         grid: Sequence[str] = (),
         by_class: bool,
     ) -> ModelRun:
-        """Replays `source` under `settings` (text by key). `grid` are further arguments of the model: those for K and S, and `--allow-unresolved`."""
+        """Replays `source` under `settings` (text by key).
+
+        `grid` are further arguments of the model: those for K and S, and `--allow-unresolved`.
+        """
         command = ["model", *source.arguments, "--pairs", *grid]
         command += ["--objective", repr(objective.rate_max), "--objective-percentile", repr(objective.percentile)]
         report = self._json(command + (["--by", "class"] if by_class else []), settings)
