@@ -1,10 +1,10 @@
 //! Observations on a sample of the pages, summed over several scans.
 //!
 //! # Problem
-//! An objective permits few promotions of sampled pages in a scan: 0.2 % of the working set per minute are about one in 2,000
-//! pages, of a sample of 2,000 pages. One sampled page more or less decides whether the period was within the objective, so
-//! that the percentile of the bests is that of the sampling error: with K = 99 %, the threshold is near the oldest age that
-//! any sampled page had when it was accessed.
+//! An objective permits few promotions of sampled pages in a scan: 0.2 % of the working set per minute are two pages of a sample
+//! of 2,000, if a quarter of it is the working set and a scan takes two minutes. One sampled page more or less decides whether
+//! the period was within the objective, so that the percentile of the bests is that of the sampling error: with K = 99 %, the
+//! threshold is near the oldest age that any sampled page had when it was accessed.
 //!
 //! # Rule
 //! With the bound, the promotions of [`SCANS`] scans are one observation, which counts as so many periods. If it exceeds what
