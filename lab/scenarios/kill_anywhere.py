@@ -42,6 +42,8 @@ _SETTINGS: node.Settings = {
     "cold_age.promotion_rate": "100%",
     "cold_age.percentile": "50%",
     "cold_age.warmup": _WARMUP,
+    # Offloading begins at once: what is put back is tested, not when offloading begins.
+    "cold_age.bound": False,
     "zswap.max_pool": "30%",
 }
 

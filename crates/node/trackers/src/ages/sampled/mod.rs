@@ -59,7 +59,7 @@ pub struct Limits {
 impl Limits {
     /// DAMON's interval. Several per scan, so that an age is known to a fraction of a scan; long, because each clears accessed bits.
     fn interval(&self) -> Duration {
-        (self.scan_period / 4).clamp(Duration::from_millis(250), Duration::from_secs(30))
+        (self.scan_period / 4).clamp(Duration::from_millis(500), Duration::from_secs(30))
     }
 
     /// Points that each of `jobs` jobs should have.

@@ -56,4 +56,6 @@ fn many_jobs_share_the_points() {
         assert_eq!(limits.points_of_job(jobs), want, "{jobs}");
     }
     assert_eq!(limits.interval(), Duration::from_secs(30));
+    let often = Limits { scan_period: Duration::from_millis(300), ..limits };
+    assert_eq!(often.interval(), Duration::from_millis(500), "DAMON sessions refuse shorter ones");
 }
