@@ -202,11 +202,18 @@ def history_against_journal(lines: list[str]) -> tuple[int, int]:
         if record["record"] == "period":
             counted[job] = counted.get(job, 0) + (record["input"]["window_ms"] > 0)
             continue
-        remembered = sum(record["state"])
+        remembered = _periods(record["state"])
         ahead += max(0, remembered - counted.get(job, remembered))
         behind = max(behind, counted.get(job, 0) - remembered)
         counted[job] = remembered
     return ahead, behind
+
+
+def _periods(state: Any) -> int:
+    """Returns the control periods that a controller's state has counted, in each of its forms."""
+    if isinstance(state, list):
+        return sum(state)
+    return _periods(state["state"]) if "state" in state else sum(state["bests"])
 
 
 def _second_agent(lab: Lab, guest: Guest) -> None:
