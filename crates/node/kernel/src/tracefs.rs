@@ -57,14 +57,10 @@ impl Instance {
         }
         file::write(&instance.directory.join("trace_clock"), "boot")?;
         file::write(&instance.directory.join("buffer_size_kb"), &buffer.0.div_ceil(1 << 10).max(4).to_string())?;
-        // Without this, enabling any event has the kernel trace each wakeup and context switch, to know the names of the
-        // processes in the trace.
-        for option in ["record-cmd", "record-tgid"] {
-            let option = instance.directory.join("options").join(option);
-            if option.exists() {
-                file::write(&option, "0")?;
-            }
-        }
+        // Otherwise enabling any event has the kernel trace each wakeup and context switch, to know the names of the processes in
+        // the trace. An instance has no file `options/record-cmd` (`TOP_LEVEL_TRACE_FLAGS` in `kernel/trace/trace.c`). Where the
+        // kernel refuses, tracing works as well, and costs more.
+        let _ = file::write(&instance.directory.join("trace_options"), "norecord-cmd");
         let pipe = instance.directory.join("trace_pipe");
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe);
         instance.pipe = Some(opened.map_err(|source| Error::from_io(&pipe, "open", source))?);
