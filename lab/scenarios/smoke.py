@@ -71,7 +71,7 @@ def run(lab: Lab) -> dict[str, Any]:
         experiment.fill()
         found = {name: guest.read(f"{server.cgroup}/{name}") for name in _SETTINGS}
         zswap = guest.read("/sys/module/zswap/parameters/enabled")
-        settings = {
+        settings: node.Settings = {
             "cold_age.warmup": "10s",
             # With the bound, when offloading begins depends on chance: from 40 s on, or after 80 s.
             "cold_age.bound": False,
