@@ -265,7 +265,7 @@ def _restart(lab: Lab, guest: Guest, before: remains.Settings) -> None:
         started = next(record for record in new if record["record"] == "job" and record["job"] == job)
         first, last = node.periods(new, job)[0], node.periods(old, job)[-1]
         ages = first["input"]["job_age_ms"], last["input"]["job_age_ms"]
-        lab.holds(f"restart {job}", sum(started["state"]) > 0, "the controller starts without history")
+        lab.holds(f"restart {job}", _periods(started["state"]) > 0, "the controller starts without history")
         lab.holds(f"restart {job}", ages[0] > ages[1], f"its age is {ages[0]} ms after {ages[1]} ms")
         warming = [p for p in node.periods(new, job) if p["step"]["decision"].get("reason") == "warming_up"]
         lab.holds(f"restart {job}", not warming, f"is warming up again for {len(warming)} periods")
