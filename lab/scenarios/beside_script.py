@@ -93,7 +93,8 @@ def run(lab: Lab) -> dict[str, Any]:
         rows: dict[str, Any] = {"script": [{"lost_ratio": lost, "saved_bytes": saved} for lost, saved in curve]}
         for (policy, group), points in ours.items():
             lost, saved = _gain(base[job], points[job])
-            ratio = saved / max(_at(curve, lost), 1.0)
+            # Where the script saves nothing at this loss, a saving of a MiB is equal to it.
+            ratio = saved / max(_at(curve, lost), MIB)
             ratios.append(ratio)
             rows[f"{policy}_{group}"] = {
                 "lost_ratio": lost,
