@@ -89,6 +89,8 @@ pub struct Signals {
     pub threshold: Option<Age>,
     /// Whether a decision by age was based on accesses.
     pub observed: bool,
+    /// Whether no decision by age had a threshold yet, only because the history is too short for one.
+    pub short_history: bool,
     /// The pressure controller's target and its last stall; `None` if the job has no pressure controller.
     pub stall: Option<Stall>,
     /// Memory in the slow node, by the last reading.
@@ -301,10 +303,14 @@ impl Job {
     }
 
     /// DRAM that the job would save if all that has been idle for the last threshold were offloaded, and what is offloaded already.
-    /// `compressed` is what the copies would occupy, as a share. `None` before the first decision that is based on accesses.
+    /// `compressed` is what the copies would occupy, as a share. `None` before the first decision that is based on accesses, and
+    /// while something is cold and the history is too short for a threshold.
     #[must_use]
     pub fn could_save(&self, compressed: RatioPpm) -> Option<Bytes> {
         let scan = self.scan.as_ref().filter(|_| self.signals.observed)?;
+        if self.signals.short_history && scan.resident.at_least(Age(1)) > Pages::ZERO {
+            return None;
+        }
         let cold = self.signals.threshold.map_or(Pages::ZERO, |age| scan.resident.at_least(age)).to_bytes(kernel::page_size());
         Some(self.memory.swap_backed() + cold - Bytes(compressed.share_of(cold.0)))
     }

@@ -179,8 +179,10 @@ pub struct JobView {
     pub could_save_bytes: Option<Bytes>,
     /// What these copies would occupy as a share, by a sample or, without one, by what the machine's pool holds.
     pub would_occupy_ratio: Option<f64>,
-    /// Seconds until `could_save_bytes` can be known; `None` if it is.
+    /// Seconds until `could_save_bytes` can be known; `None` if it is, and if that cannot be said.
     pub could_save_known_in_seconds: Option<f64>,
+    /// Whether `could_save_bytes` is unknown because the history is too short for a threshold that meets the objective.
+    pub could_save_needs_history: bool,
     /// Share of the last `pressure.period` in which some task waited for memory; `None` if its policy does not use stalls.
     pub stall_ratio: Option<f64>,
     /// The same for I/O.

@@ -283,6 +283,13 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
 }
 
 impl State {
+    /// Whether the history is too short to say that no threshold will qualify.
+    #[must_use]
+    pub fn is_short(&self, params: &Params) -> bool {
+        let needed = observations_needed(params.percentile);
+        params.bound && self.early.as_ref().is_some_and(|early| early.observations(0) < needed)
+    }
+
     fn count(&mut self, best: usize, weight: u32) {
         self.bests[best] = self.bests[best].saturating_add(weight);
     }

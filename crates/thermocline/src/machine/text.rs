@@ -183,9 +183,7 @@ pub(crate) fn observed(view: &Value) -> String {
     text += &observed_row("job", &columns.map(ToOwned::to_owned));
     for job in view["jobs"].as_array().into_iter().flatten() {
         let scanned = |key: &str| if job["scanned_at_seconds"].is_null() { "-".to_owned() } else { bytes(&job[key]) };
-        // Ages are known once a decision was based on them.
-        let decided = !(job["could_save_bytes"].is_null() && job["threshold_seconds"].is_null());
-        let aged = |key: &str| if decided { scanned(key) } else { "-".to_owned() };
+        let aged = |key: &str| if has_ages(job) { scanned(key) } else { "-".to_owned() };
         let saved = if count(&job["saved_bytes"]) > 0 { bytes(&job["saved_bytes"]) } else { "-".to_owned() };
         let columns = [
             job["tracker"].as_str().unwrap_or("-").to_owned(),
@@ -203,6 +201,9 @@ pub(crate) fn observed(view: &Value) -> String {
                 text,
                 "  known after two scans, at the next decision and with a sample of its cold pages: in {seconds:.0} s or later"
             );
+        }
+        if job["could_save_needs_history"] == true {
+            let _ = writeln!(text, "  not known yet: its history is too short for a threshold that meets the objective");
         }
         if let Some(remark) = job["remark"].as_str() {
             let _ = writeln!(text, "  {remark}");
@@ -226,11 +227,16 @@ fn observed_row(name: &str, columns: &[String; 8]) -> String {
     text
 }
 
+/// Whether a job's ages are known: once a decision was based on them.
+fn has_ages(job: &Value) -> bool {
+    let decided = !(job["could_save_bytes"].is_null() && job["threshold_seconds"].is_null());
+    decided || job["could_save_needs_history"] == true
+}
+
 /// Each job's memory by idle time, once it is known.
 fn ages(view: &Value) -> String {
     let mut text = String::new();
-    let scanned = |job: &&Value| !(job["could_save_bytes"].is_null() && job["threshold_seconds"].is_null());
-    for job in view["jobs"].as_array().into_iter().flatten().filter(scanned) {
+    for job in view["jobs"].as_array().into_iter().flatten().filter(|job| has_ages(job)) {
         let _ = writeln!(text, "\n{}: swap-backed memory by idle time{}", job["job"].as_str().unwrap_or("?"), sample(job));
         let resolved = job["resolved_to_seconds"].as_f64().unwrap_or(f64::MAX);
         let all = count(&job["working_set_bytes"]) + count(&job["cold_bytes"]);
@@ -359,6 +365,11 @@ mod tests {
         let text = of(400 << 10);
         assert!(text.contains("700.0 KiB") && text.contains("to 31%") && text.contains("agent's 300.0 KiB: 400.0 KiB"), "{text}");
         assert!(text.contains("120 s and more    1.0 MiB"), "{text}");
+        let mut short = known.clone();
+        (short["could_save_bytes"], short["threshold_seconds"], short["could_save_needs_history"]) =
+            (Value::Null, Value::Null, json!(true));
+        let text = observed(&json!({ "jobs": [short], "machine": { "total_bytes": 1 << 30 } }));
+        assert!(text.contains("history is too short") && text.contains("idle time") && !text.contains("0 B"), "{text}");
         assert!(of(-1).contains("nothing: all of it is less than the agent's 300.0 KiB"));
     }
 

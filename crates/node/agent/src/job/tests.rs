@@ -170,6 +170,11 @@ fn what_could_be_saved_is_known_after_accesses_were_observed() {
     assert_eq!(job.could_save(quarter), None, "no decision yet");
     (job.signals.observed, job.signals.threshold) = (true, None);
     assert_eq!(job.could_save(quarter), Some(Bytes::ZERO), "even the oldest pages are promoted too often");
+    job.signals.short_history = true;
+    assert_eq!(job.could_save(quarter), None, "which is not known yet");
+    let cold = std::mem::replace(job.scan.as_mut().unwrap(), scan(&[(0, 42)], &[], 10 * SECOND));
+    assert_eq!(job.could_save(quarter), Some(Bytes::ZERO), "nothing is cold");
+    (job.scan, job.signals.short_history) = (Some(cold), false);
     job.signals.threshold = Some(Age(3));
     assert_eq!(job.could_save(quarter), Some(Bytes(24 * page)));
     assert_eq!(job.could_save(RatioPpm::ONE), Some(Bytes::ZERO));

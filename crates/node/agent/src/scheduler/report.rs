@@ -104,7 +104,9 @@ fn estimate(view: &mut JobView, job: &Job, context: &Context) {
     let occupied = job.tiering.would_occupy(family, device).or(pool).map(stored);
     view.would_occupy_ratio = occupied.map(RatioPpm::as_f64);
     view.could_save_bytes = occupied.and_then(|occupied| job.could_save(occupied));
-    if view.could_save_bytes.is_none() {
+    let short = job.signals.observed && job.signals.short_history;
+    view.could_save_needs_history = short && view.could_save_bytes.is_none();
+    if view.could_save_bytes.is_none() && !short {
         let config = &context.config.agent;
         let due = job.seen_at + config.scan_period + config.control_period;
         let left = due.saturating_sub(Now::of(&context.clock).since_boot);

@@ -120,16 +120,17 @@ impl From<Peaks> for Vec<u64> {
 }
 
 impl Window {
-    /// Adds a control period, which permitted `allowed` promotions.
+    /// Adds a control period, which permitted `allowed` promotions, unless it is of the same scan as the last.
     pub(super) fn observe(&mut self, thresholds: &Thresholds, input: &Input, allowed: Pages) -> Seen {
         if self.sum.is_some_and(|sum| !sum.fits(thresholds)) {
             *self = Self::default();
         }
-        let returned_best = match input.returned {
-            Some(returned) if self.is_new(input) && returned.fits(thresholds) => best_index(thresholds, &returned, allowed),
-            _ => 0,
-        };
-        self.add(thresholds, input, allowed);
+        let mut returned_best = 0;
+        if self.is_new(input) {
+            let returned = input.returned.filter(|returned| returned.fits(thresholds));
+            returned_best = returned.map_or(0, |returned| best_index(thresholds, &returned, allowed));
+            self.add(thresholds, input, allowed);
+        }
         if self.scans < SCANS {
             return Seen { best: self.best_so_far(thresholds, allowed).max(returned_best), returned_best, complete: None };
         }
@@ -141,16 +142,12 @@ impl Window {
         Seen { best: best.max(returned_best), returned_best, complete: Some(complete) }
     }
 
-    /// Adds a control period, unless it is of the same scan as the last.
     fn add(&mut self, thresholds: &Thresholds, input: &Input, allowed: Pages) {
-        if self.is_new(input) {
-            let sum = self.sum.get_or_insert_with(|| Histogram::empty(thresholds));
-            sum.merge(&input.promotions);
-            self.peaks.observe(&input.promotions);
-            self.allowed += allowed;
-            self.scans += 1;
-            self.last_ms = input.job_age_ms;
-        }
+        self.sum.get_or_insert_with(|| Histogram::empty(thresholds)).merge(&input.promotions);
+        self.peaks.observe(&input.promotions);
+        self.allowed += allowed;
+        self.scans += 1;
+        self.last_ms = input.job_age_ms;
     }
 
     /// Whether no observation was completed yet.

@@ -222,6 +222,7 @@ impl Controller for ColdAge {
         self.count(&period, job.memory.far);
         job.signals.threshold = step.threshold.or(job.signals.threshold);
         job.signals.observed = period.window_ms > 0;
+        job.signals.short_history = job.signals.threshold.is_none() && self.state.is_short(&self.params);
         #[expect(clippy::cast_precision_loss, reason = "shown to people")]
         let rate = period.promotion_rate_ppm().map_or_else(|| "-".to_owned(), |ppm| format!("{:.3}%/min", ppm as f64 / 1e4));
         self.recent.push(now.unix_ms, &format!("promotions {rate:>11}  {}", period.explain(self.scan_period_seconds)));

@@ -46,6 +46,15 @@ fn a_threshold_that_no_page_has_reached_is_not_taken() {
 }
 
 #[test]
+fn a_history_is_short_until_it_has_the_observations_that_k_needs() {
+    let mut state = State::default();
+    for (at, input) in accesses(&[1_000; 60]).iter().enumerate() {
+        assert_eq!((state.is_short(&BOUND), state.is_short(&PARAMS)), (at < 50, false), "{at}");
+        state = step(&BOUND, &set(), &state, input).0;
+    }
+}
+
+#[test]
 fn promotions_that_are_read_twice_are_one_observation() {
     // The controller runs twice per scan of two minutes; 50 observations are 100 minutes.
     let inputs: Vec<_> = accesses(&[400; 110]).iter().map(|input| Input { window_ms: 120_000, ..*input }).collect();
