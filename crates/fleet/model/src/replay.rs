@@ -24,7 +24,7 @@
 //!
 //! # Properties
 //! Thresholds agree with [`policy::cold_age::step`], entry by entry and for every pair: a test replays random jobs
-//! through both.
+//! through both. For histograms of a sample they do not: [`policy::cold_age::window`] is not modelled.
 
 use std::ops::Range;
 
