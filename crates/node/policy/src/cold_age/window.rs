@@ -29,7 +29,7 @@ pub const SCANS: u8 = 8;
 
 /// Periods that one counts as whose real promotions exceed the objective. Such periods raise the threshold step by step, and until
 /// it is high enough there are too many of them: counted once, 1.1 % of the periods of a simulated job with K = 99 % were over its
-/// objective, counted twice 0.6 %, for a threshold that is 5 % higher (test `with_a_sample_the_promotions_of_all_pages_keep_the_objective`).
+/// objective, counted twice 0.6 %, for a threshold that is 6 % higher (test `with_a_sample_the_promotions_of_all_pages_keep_the_objective`).
 pub const RETURNED_WEIGHT: u32 = 2;
 
 /// The incomplete observation, and the result of the last one.
