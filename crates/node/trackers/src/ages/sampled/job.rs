@@ -71,6 +71,11 @@ pub struct Counted {
 }
 
 impl JobSample {
+    /// The time since the job's first scan.
+    pub fn observed_for(&self, now: Duration) -> Duration {
+        self.first_scan.map_or(Duration::ZERO, |first| now.saturating_sub(first))
+    }
+
     /// Takes in a report of the page at an address of a process.
     pub fn take(&mut self, pid: i32, address: u64, report: Report, interval: Duration) {
         if let Some(sampled) = self.at.get(&(pid, address)).and_then(|key| self.pages.get_mut(key)) {

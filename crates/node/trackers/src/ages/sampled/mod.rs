@@ -10,7 +10,8 @@
 //! # What is offloaded
 //! The sample decides how much and how old. Which pages that are is known to the kernel: generations of MGLRU are opened at the pace
 //! that the job's threshold needs, one each half of it, so that of the kernel's four one is always just older than the threshold.
-//! Opening one at each scan would let the kernel forget the order beyond two scans.
+//! Opening one at each scan would let the kernel forget the order beyond two scans. Before the first threshold they follow the time
+//! that the job has been observed ([`pace`]).
 //!
 //! # Limitations
 //! Memory of processes that live shorter than a scan, and shared memory that no process maps, is not in the sample. It counts as
@@ -42,7 +43,7 @@ pub mod point;
 /// The fewest points that a job is given, if it has as many pages.
 const POINTS_MIN: u64 = 128;
 
-/// The age that generations are opened for before a job's first decision.
+/// The youngest threshold that generations are opened for before a job's first decision.
 const THRESHOLD_FIRST: Age = Age(4);
 
 /// Limits of the tracker.
@@ -190,14 +191,15 @@ impl Sampled {
         file
     }
 
-    /// Opens generations that are due: each half of a job's threshold.
-    fn pace_generations(&mut self, targets: &[Target<'_>]) -> Result<()> {
+    /// Opens generations that are due.
+    fn pace_generations(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<()> {
         let Some(generations) = &mut self.generations else { return Ok(()) };
         generations.read()?;
         let scan = self.limits.scan_period;
         generations.age(|memcg, node| {
             let Some(target) = targets.iter().find(|target| belongs(&memcg.path, target.path)) else { return false };
-            let pace = target.threshold.unwrap_or(THRESHOLD_FIRST).idle_time(scan) / 2;
+            let observed = self.jobs.get(&target.id).map_or(Duration::ZERO, |job| job.observed_for(now));
+            let pace = pace(target.threshold, observed, scan);
             let youngest = node.gens.iter().max_by_key(|generation| generation.seq);
             // Scans may be slightly early; a generation that is a quarter of a scan early costs less than one that is a scan late.
             youngest.is_some_and(|youngest| Duration::from_millis(youngest.age_ms) + scan / 4 >= pace)
@@ -252,6 +254,18 @@ impl Sampled {
             _ => self.session = None,
         }
         Ok(())
+    }
+}
+
+/// How old a job's youngest generation becomes before the next one is opened.
+///
+/// Half of the threshold; without one, a quarter of the time `observed` so far. The first threshold is somewhere between the age that
+/// a scan distinguishes and that time, and something must be as old when it comes: with openings that far apart, the four
+/// generations always tell apart what has been idle for a quarter and for 7/16 of the time, however long it becomes.
+fn pace(threshold: Option<Age>, observed: Duration, scan: Duration) -> Duration {
+    match threshold {
+        Some(threshold) => threshold.idle_time(scan) / 2,
+        None => (observed / 4).max(THRESHOLD_FIRST.idle_time(scan) / 2),
     }
 }
 
@@ -318,7 +332,7 @@ impl Tracker for Sampled {
 
     fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
         self.take_reports(now)?;
-        self.pace_generations(targets)?;
+        self.pace_generations(now, targets)?;
         self.jobs.retain(|id, _| targets.iter().any(|target| target.id == *id));
         let wanted = self.limits.points_of_job(targets.len());
         let scans = targets.iter().map(|target| self.scan_job(now, target, wanted)).collect();
