@@ -46,7 +46,7 @@ class Counters:
         stat = guest.flat_keyed(f"{cgroup}/memory.stat")
         swapped = guest.number(f"{cgroup}/memory.swap.current")
         return cls(
-            saved_bytes=swapped - stat["swapcached"] - guest.number("/sys/kernel/debug/zswap/pool_total_size"),
+            saved_bytes=swapped - stat["swapcached"] - (guest.flat_keyed("/proc/meminfo")["Zswap"] << 10),
             written_back_bytes=stat["zswpwb"] * PAGE_BYTES,
             written_bytes=guest.flat_keyed("/proc/vmstat")["pswpout"] * PAGE_BYTES,
         )
