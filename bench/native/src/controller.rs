@@ -7,7 +7,7 @@ use policy::cold_age::{self, Input, Params, State};
 use policy::histogram::{AgeCounts, Histogram};
 use policy::thresholds::Thresholds;
 use stats_alloc::Region;
-use units::{Age, Pages, RatioPpm};
+use units::{Age, Millis, Pages, RatioPpm};
 
 use crate::ALLOCATOR;
 use crate::measure::{Bench, Effort, Report};
@@ -18,7 +18,7 @@ const PERIODS: usize = 1024;
 /// Measures the controller, after checking that it does not allocate.
 pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
     let thresholds = Thresholds::log_spaced(32)?;
-    let params = Params::new(RatioPpm(2_000), RatioPpm(980_000), 120_000);
+    let params = Params::new(RatioPpm(2_000), RatioPpm(980_000), Millis(120_000));
     let inputs = life(&thresholds);
     let mut state = State::default();
     let mut work = || {
@@ -51,8 +51,8 @@ fn life(thresholds: &Thresholds) -> Vec<Input> {
     };
     (0..PERIODS as u64)
         .map(|period| Input {
-            job_age_ms: period * 60_000,
-            window_ms: 60_000,
+            job_age_ms: Millis(period * 60_000),
+            window_ms: Millis(60_000),
             cold: histogram(1 << 20),
             resident: histogram(1 << 19),
             promotions: histogram(1 << (period % 20)),

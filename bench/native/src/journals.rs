@@ -9,7 +9,7 @@ use config::{Class, Policy};
 use policy::cold_age::{self, Input, Params, State};
 use policy::histogram::{AgeCounts, Histogram};
 use policy::thresholds::Thresholds;
-use units::{Age, Bytes, Pages, RatioPpm};
+use units::{Age, Bytes, Millis, Pages, RatioPpm, UnixMillis};
 
 use crate::measure::{Bench, Effort, Report};
 
@@ -19,7 +19,7 @@ const JOBS: u64 = 200;
 /// Rounds in the replayed journal.
 const ROUNDS: u64 = 10;
 
-const PARAMS: Params = Params::new(RatioPpm(2_000), RatioPpm(980_000), 120_000);
+const PARAMS: Params = Params::new(RatioPpm(2_000), RatioPpm(980_000), Millis(120_000));
 
 /// Measures appending a round of all jobs, and reading and replaying the journal.
 pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
@@ -53,11 +53,11 @@ pub(crate) fn bench(report: &mut Report, effort: Effort) -> Result<()> {
 fn life(thresholds: &Thresholds) -> Vec<Record> {
     let agent = AgentRecord {
         version: journal::VERSION,
-        unix_ms: 0,
+        unix_ms: UnixMillis(0),
         boot_id: "9f0c5c4e-0d55-4f0e-8a3c-0f7a1f6c2d11".to_owned(),
         kernel: "6.12.0".to_owned(),
         page_bytes: 4096,
-        scan_period_ms: 120_000,
+        scan_period_ms: Millis(120_000),
         thresholds: *thresholds,
         bundle: 0,
         writes: None,
@@ -67,7 +67,7 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
         let (state, policy) = (State::default(), Policy::ColdAge);
         let (pressure, background, tiering) = (None, None, None);
         Record::Job(Box::new(JobRecord {
-            unix_ms: 0,
+            unix_ms: UnixMillis(0),
             job: name(id),
             id,
             class,
@@ -103,8 +103,8 @@ fn periods(thresholds: &Thresholds) -> Vec<Record> {
             }
             let cold = Histogram::from_counts(&counts, thresholds);
             let input = Input {
-                job_age_ms: round * 60_000,
-                window_ms: 120_000,
+                job_age_ms: Millis(round * 60_000),
+                window_ms: Millis(120_000),
                 cold,
                 resident: cold,
                 promotions: cold,
@@ -117,7 +117,7 @@ fn periods(thresholds: &Thresholds) -> Vec<Record> {
             *state = next;
             let (outcome, memory) = (Outcome::default(), JobMemory::default());
             records.push(Record::Period(Box::new(PeriodRecord {
-                unix_ms: round * 60_000,
+                unix_ms: UnixMillis(round * 60_000),
                 job: name(id),
                 id,
                 input,

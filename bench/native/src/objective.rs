@@ -27,7 +27,7 @@ use policy::cold_age::{self, Decision, Input, Params, State};
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
 use serde::Serialize;
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 /// Days of the generated fleet.
 const DAYS: u32 = 14;
@@ -93,7 +93,7 @@ impl Rule {
 
     fn period(&mut self, thresholds: &Thresholds, input: &Input, range: usize) {
         let sums = &mut self.sums[range];
-        let window_ms = u128::from(input.window_ms);
+        let window_ms = u128::from(input.window_ms.0);
         sums.cold_page_ms += u128::from(input.cold.at_or_above(0).0) * window_ms;
         let (state, step) = cold_age::step(&self.params, thresholds, &self.state, input);
         if let Some(index) = self.in_effect {
@@ -150,8 +150,8 @@ impl Simulation {
         // A series has the buckets of its thresholds.
         let (Ok(cold), Ok(promotions)) = (histogram(row.cold), histogram(row.promotions)) else { return };
         self.period(&Input {
-            job_age_ms: self.history_ms,
-            window_ms: row.window_ms.0,
+            job_age_ms: Millis(self.history_ms),
+            window_ms: Millis(row.window_ms.0),
             cold,
             resident: cold,
             promotions,
@@ -163,7 +163,7 @@ impl Simulation {
     }
 
     fn period(&mut self, input: &Input) {
-        if input.window_ms == 0 {
+        if input.window_ms == Millis(0) {
             return;
         }
         let range = RANGES.iter().position(|&end| self.history_periods < end).unwrap_or(0);
@@ -174,7 +174,7 @@ impl Simulation {
             u64::from(classes.into_iter().any(|pair| pair[0].in_effect.unwrap_or(none) < pair[1].in_effect.unwrap_or(none)));
         self.history_periods += 1;
         self.periods += 1;
-        self.observed_ms += u128::from(input.window_ms);
+        self.observed_ms += u128::from(input.window_ms.0);
     }
 
     /// Starts a new history.
@@ -357,8 +357,8 @@ fn of_journal(path: &Path, classes: [Params; CLASSES.len()]) -> Result<Outcome> 
                 class.promotion_rate_max.0.into(),
                 classes[STANDARD].promotion_rate_max.0.into(),
             );
-            let warmup_ms = scale(job.params.warmup_ms, class.warmup_ms, classes[STANDARD].warmup_ms);
-            Params { promotion_rate_max: RatioPpm(u32::try_from(rate).unwrap_or(u32::MAX)), warmup_ms, ..class }
+            let warmup_ms = scale(job.params.warmup_ms.0, class.warmup_ms.0, classes[STANDARD].warmup_ms.0);
+            Params { promotion_rate_max: RatioPpm(u32::try_from(rate).unwrap_or(u32::MAX)), warmup_ms: Millis(warmup_ms), ..class }
         });
         let mut simulation = Simulation::new(thresholds, None, scaled);
         simulation.jobs = 1;

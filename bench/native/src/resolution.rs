@@ -129,8 +129,8 @@ fn of_journal(path: &Path) -> Result<Difference> {
     let jobs = || records.iter().filter_map(|record| if let Record::Job(job) = record { Some(job) } else { None });
     let params = jobs().next().context("the journal has no job")?.params;
     let policy::cold_age::Params { promotion_rate_max, half_life_ms, spikes, bound, .. } = params;
-    let setup = Setup { half_life_ms: Millis(half_life_ms), spikes, bound, ..Setup::new(promotion_rate_max) };
-    let mut both = Both::new(&setup, params.percentile, Millis(params.warmup_ms), thresholds)?;
+    let setup = Setup { half_life_ms: Millis(half_life_ms.0), spikes, bound, ..Setup::new(promotion_rate_max) };
+    let mut both = Both::new(&setup, params.percentile, Millis(params.warmup_ms.0), thresholds)?;
     let (mut done, mut periods, mut time_ms) = (Vec::new(), 0, 0);
     for job in jobs() {
         // A restarted agent records its jobs again.
@@ -143,9 +143,9 @@ fn of_journal(path: &Path) -> Result<Difference> {
             let Record::Period(period) = record else { continue };
             if (&period.job, period.id) == (&job.job, job.id) {
                 let input = &period.input;
-                series.push_histograms(Millis(input.job_age_ms), Millis(input.window_ms), &input.promotions, &input.cold)?;
+                series.push_histograms(input.job_age_ms, input.window_ms, &input.promotions, &input.cold)?;
                 periods += 1;
-                time_ms += input.window_ms;
+                time_ms += input.window_ms.0;
             }
         }
         both.job(&series)?;

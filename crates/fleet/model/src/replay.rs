@@ -138,7 +138,7 @@ impl Controller {
     /// Returns the promotions that the objective allows for an entry.
     #[inline]
     fn allowed(&self, working_set: u64, row: &Row<'_>) -> u64 {
-        cold_age::promotions_allowed(self.rate_max, Pages(working_set), row.window_ms.0).0
+        cold_age::promotions_allowed(self.rate_max, Pages(working_set), row.window_ms).0
     }
 
     /// Adds one entry. `too_many` is the number of thresholds that exceeded the objective in it, which is `allowed`.
@@ -150,7 +150,7 @@ impl Controller {
         }
         let best = too_many.max(self.first);
         let before = self.fading;
-        let whole = self.fading.fade(&mut self.bests, self.half_life_ms.0, row.age_ms.0);
+        let whole = self.fading.fade(&mut self.bests, self.half_life_ms, row.age_ms);
         if self.fading != before {
             self.recount();
         }
@@ -173,7 +173,7 @@ impl Controller {
     /// Adds the entry to a young history, and raises the thresholds that need a margin.
     fn leave_margins(&mut self, row: &Row<'_>, allowed: u64) {
         let Some(early) = &mut self.early else { return };
-        let observation = Observation { job_age_ms: row.age_ms.0, window_ms: row.window_ms.0, allowed, sample: None, periods: 1 };
+        let observation = Observation { job_age_ms: row.age_ms, window_ms: row.window_ms, allowed, sample: None, periods: 1 };
         early.observe(
             &observation,
             row.promotions[1..].iter().zip(&row.cold[1..]).map(|(&promotions, &cold)| (promotions.into(), cold > 0)),

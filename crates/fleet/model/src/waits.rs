@@ -170,8 +170,8 @@ impl PressureState {
             self.far = self.far.min(cold).saturating_sub(whole);
             self.counters.refaults = Pages(self.counters.refaults.0.saturating_add(whole));
             let input = pressure::Input {
-                job_age_ms: began.0 + at,
-                elapsed_ms: elapsed,
+                job_age_ms: Millis(began.0 + at),
+                elapsed_ms: Millis(elapsed),
                 resident: setup.page_bytes.saturating_mul(total - self.far),
                 protected: Bytes(0),
                 counters: self.counters,

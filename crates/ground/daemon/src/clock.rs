@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use units::{Millis, UnixMillis};
+
 /// A source of time. Clones share the source.
 ///
 /// Monotonic time never decreases and is unaffected by changes of the wall clock; intervals and deadlines use it. Unix time
@@ -20,7 +22,7 @@ enum Source {
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     now: Duration,
-    unix_ms: u64,
+    unix_ms: UnixMillis,
 }
 
 impl Clock {
@@ -46,11 +48,11 @@ impl Clock {
         }
     }
 
-    /// Milliseconds since 1970-01-01T00:00:00Z by the wall clock; zero if the wall clock is set before that.
+    /// The time by the wall clock; 1970 if it is set before that.
     #[must_use]
-    pub fn unix_ms(&self) -> u64 {
+    pub fn unix_ms(&self) -> UnixMillis {
         match &self.0 {
-            Source::System { .. } => units::millis(since_epoch()),
+            Source::System { .. } => UnixMillis(units::millis(since_epoch())),
             Source::Manual(reading) => read(reading).unix_ms,
         }
     }
@@ -63,7 +65,7 @@ pub struct ManualClock(Arc<Mutex<Reading>>);
 impl ManualClock {
     /// A clock that shows `now` as monotonic time and `unix_ms` as wall-clock time.
     #[must_use]
-    pub fn new(now: Duration, unix_ms: u64) -> Self {
+    pub fn new(now: Duration, unix_ms: UnixMillis) -> Self {
         Self(Arc::new(Mutex::new(Reading { now, unix_ms })))
     }
 
@@ -77,11 +79,11 @@ impl ManualClock {
     pub fn advance(&self, by: Duration) {
         let mut reading = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         reading.now = reading.now.saturating_add(by);
-        reading.unix_ms = reading.unix_ms.saturating_add(units::millis(by));
+        reading.unix_ms = reading.unix_ms + Millis::from(by);
     }
 
     /// Sets the wall clock, which may go backwards; monotonic time is unaffected.
-    pub fn set_unix_ms(&self, unix_ms: u64) {
+    pub fn set_unix_ms(&self, unix_ms: UnixMillis) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).unix_ms = unix_ms;
     }
 }
@@ -105,20 +107,20 @@ mod tests {
         assert!(first >= Duration::from_secs(1000) && first < Duration::from_secs(1060), "{first:?}");
         assert!(clock.now() >= first);
         let unix_ms = clock.unix_ms();
-        assert!(unix_ms > 1_700_000_000_000, "{unix_ms}");
+        assert!(unix_ms > UnixMillis(1_700_000_000_000), "{unix_ms:?}");
         let from_unix = Clock::system_from_unix();
-        assert!(units::millis(from_unix.now()).abs_diff(from_unix.unix_ms()) < 60_000);
+        assert!(units::millis(from_unix.now()).abs_diff(from_unix.unix_ms().0) < 60_000);
     }
 
     #[test]
     fn a_manual_clock_moves_only_when_it_is_advanced() {
-        let manual = ManualClock::new(Duration::from_secs(10), 5000);
+        let manual = ManualClock::new(Duration::from_secs(10), UnixMillis(5000));
         let clock = manual.clock();
         let copy = clock.clone();
-        assert_eq!((clock.now(), clock.unix_ms()), (Duration::from_secs(10), 5000));
+        assert_eq!((clock.now(), clock.unix_ms()), (Duration::from_secs(10), UnixMillis(5000)));
         manual.advance(Duration::from_millis(1500));
-        assert_eq!((copy.now(), copy.unix_ms()), (Duration::from_millis(11_500), 6500));
-        manual.set_unix_ms(100);
-        assert_eq!((clock.now(), clock.unix_ms()), (Duration::from_millis(11_500), 100));
+        assert_eq!((copy.now(), copy.unix_ms()), (Duration::from_millis(11_500), UnixMillis(6500)));
+        manual.set_unix_ms(UnixMillis(100));
+        assert_eq!((clock.now(), clock.unix_ms()), (Duration::from_millis(11_500), UnixMillis(100)));
     }
 }

@@ -1,6 +1,6 @@
 //! Durations as integers, for records.
 
-use std::ops::{Add, AddAssign, Sub};
+use std::ops::{Add, AddAssign, Mul, Sub};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,15 @@ impl Millis {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// The difference, or `None` if it would be negative.
+    #[must_use]
+    pub const fn checked_sub(self, other: Self) -> Option<Self> {
+        match self.0.checked_sub(other.0) {
+            Some(difference) => Some(Self(difference)),
+            None => None,
+        }
+    }
+
     /// As a number, for rates and reports.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "exact below 2^53 ms, which is 285,000 years")]
@@ -87,6 +96,13 @@ impl Add for Millis {
     type Output = Self;
     fn add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl Mul<u64> for Millis {
+    type Output = Self;
+    fn mul(self, n: u64) -> Self {
+        self.saturating_mul(n)
     }
 }
 

@@ -17,6 +17,7 @@ use policy::background::Hint;
 use policy::endurance::Bucket;
 use policy::{cold_age, incompressible, page_cache};
 use serde::{Deserialize, Serialize};
+use units::Millis;
 
 /// One job's history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +25,7 @@ pub struct JobHistory {
     /// The kernel's id of its cgroup.
     pub id: u64,
     /// Milliseconds since boot at which it was first observed.
-    pub seen_at_ms: u64,
+    pub seen_at_ms: Millis,
     /// State of its `cold_age` controller: its past best thresholds.
     pub state: cold_age::State,
     /// State of policy `incompressible`.
@@ -48,7 +49,7 @@ impl JobHistory {
     pub fn of(job: &Job) -> Self {
         Self {
             id: job.cgroup.id(),
-            seen_at_ms: units::millis(job.seen_at),
+            seen_at_ms: Millis(units::millis(job.seen_at)),
             state: cold_age::State::default(),
             incompressible: job.tiering.incompressible(),
             far: job.far.clone(),
@@ -63,7 +64,7 @@ impl JobHistory {
 struct Contents {
     boot_id: String,
     /// Milliseconds from scan to scan.
-    scan_period_ms: u64,
+    scan_period_ms: Millis,
     /// The thresholds of the states' counters.
     thresholds: Vec<u8>,
     /// The machine's write budget.
@@ -90,7 +91,7 @@ impl History {
         fs::create_dir_all(dir)?;
         let file = dir.join("history.json");
         let scan_period_ms = units::millis(scan_period);
-        let same = |c: &Contents| c.boot_id == boot_id && c.scan_period_ms == scan_period_ms && c.thresholds == thresholds;
+        let same = |c: &Contents| c.boot_id == boot_id && c.scan_period_ms == Millis(scan_period_ms) && c.thresholds == thresholds;
         let (writes, jobs) = match fs::read(&file).map(|bytes| serde_json::from_slice::<Contents>(&bytes)) {
             Ok(Ok(contents)) if same(&contents) => (contents.writes, contents.jobs),
             // The device is worn by what was written, whatever the agent counts now; times are since the same boot.
@@ -101,7 +102,8 @@ impl History {
             }
             _ => (None, BTreeMap::new()),
         };
-        let contents = Contents { boot_id: boot_id.to_owned(), scan_period_ms, thresholds: thresholds.to_vec(), writes, jobs };
+        let contents =
+            Contents { boot_id: boot_id.to_owned(), scan_period_ms: Millis(scan_period_ms), thresholds: thresholds.to_vec(), writes, jobs };
         Ok(Self { file, contents })
     }
 
@@ -152,9 +154,17 @@ mod tests {
         let far = FarAges::from(vec![(Age(3), Pages(40)), (Age(255), Pages(2))]);
         let (state, incompressible) = (cold_age::State::default(), incompressible::State::default());
         let limit = endurance::Params { bytes_per_day: Bytes::mib(24), burst: Bytes::mib(1) };
-        let (writes, page_cache) = (Bucket::full(&limit, 3), page_cache::Saved::default());
-        let job =
-            JobHistory { id: 5, seen_at_ms: 7, state, incompressible, far, page_cache, writes: Some(writes), hint: Some(Hint::Background) };
+        let (writes, page_cache) = (Bucket::full(&limit, Millis(3)), page_cache::Saved::default());
+        let job = JobHistory {
+            id: 5,
+            seen_at_ms: Millis(7),
+            state,
+            incompressible,
+            far,
+            page_cache,
+            writes: Some(writes),
+            hint: Some(Hint::Background),
+        };
         let scan = Duration::from_secs(120);
         let mut history = History::load(dir.path(), "boot", scan, &[1, 2]).unwrap();
         history.store(writes, [("/a".to_owned(), job.clone())].into_iter(), |_, _| false).unwrap();

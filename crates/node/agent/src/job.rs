@@ -9,7 +9,7 @@ use policy::histogram::AgeCounts;
 use policy::page_cache;
 use serde::Serialize;
 use trackers::ages::{self, Scan};
-use units::{Age, Bytes, Pages, RatioPpm};
+use units::{Age, Bytes, Millis, Pages, RatioPpm};
 
 use crate::controllers::tiering::state::Tiering;
 use crate::discover::Treatment;
@@ -199,10 +199,10 @@ impl Job {
         self.cgroup.name()
     }
 
-    /// Milliseconds since the job was first observed.
+    /// Time since the job was first observed.
     #[must_use]
-    pub fn age_ms(&self, now: Now) -> u64 {
-        units::millis(now.since_boot.saturating_sub(self.seen_at))
+    pub fn age_ms(&self, now: Now) -> Millis {
+        Millis::from(now.since_boot.saturating_sub(self.seen_at))
     }
 
     /// Reads the job's counters and notes what was promoted since the last reading. A part of what it has in swap areas may be on
@@ -360,7 +360,7 @@ impl Job {
     pub fn close_period(&mut self, now: Now) -> Outcome {
         let closed_at = self.counters.closed_at.replace(now.since_boot);
         let elapsed_ms = closed_at.map_or(0, |then| units::millis(now.since_boot.saturating_sub(then)));
-        Outcome { elapsed_ms, ..std::mem::take(&mut self.counters.outcome) }
+        Outcome { elapsed_ms: Millis(elapsed_ms), ..std::mem::take(&mut self.counters.outcome) }
     }
 }
 

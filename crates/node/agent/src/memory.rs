@@ -1,7 +1,7 @@
 //! Where a job's memory is, and what moved between two decisions.
 
 use serde::{Deserialize, Serialize};
-use units::{Bytes, Pages};
+use units::{Bytes, Millis, Pages};
 
 /// Where a job's memory is, from the kernel's own counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ impl JobMemory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Milliseconds since the previous decision.
-    pub elapsed_ms: u64,
+    pub elapsed_ms: Millis,
     /// Pages that the kernel was asked to offload.
     pub asked: Pages,
     /// Pages that moved to far memory.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use daemon::Clock;
+use units::{Millis, UnixMillis};
 
 /// Both clocks, read once at the start of a step. Everything that the step records carries this time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,7 +11,7 @@ pub struct Now {
     /// Time since boot, by the monotonic clock.
     pub since_boot: Duration,
     /// Milliseconds since 1970-01-01T00:00:00Z.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
 }
 
 impl Now {
@@ -20,9 +21,9 @@ impl Now {
         Self { since_boot: clock.now(), unix_ms: clock.unix_ms() }
     }
 
-    /// Milliseconds since boot.
+    /// Time since boot.
     #[must_use]
-    pub fn boot_ms(&self) -> u64 {
-        units::millis(self.since_boot)
+    pub fn boot_ms(&self) -> Millis {
+        Millis::from(self.since_boot)
     }
 }

@@ -276,7 +276,7 @@ impl Recorded {
         let page = kernel::page_size();
         let scanned_at = job.scan.as_ref().map(|scan| scan.taken_at);
         // A decision between two scans uses the promotions of the first scan again.
-        let fresh = input.window_ms > 0 && scanned_at != self.scanned_at;
+        let fresh = input.window_ms > Millis(0) && scanned_at != self.scanned_at;
         self.scanned_at = scanned_at;
         let stalled_us = self.stalled_since(job);
         let oom_kills = self.oom_killed_since(job);
@@ -297,8 +297,8 @@ impl Recorded {
         };
         let sum = &mut entry.figures;
         sum.periods += 1;
-        sum.duration_ms += Millis(outcome.elapsed_ms);
-        sum.job_age_ms = Millis(input.job_age_ms);
+        sum.duration_ms += outcome.elapsed_ms;
+        sum.job_age_ms = input.job_age_ms;
         sum.working_set_bytes += step.working_set.to_bytes(page);
         sum.memory_bytes += memory.current;
         sum.zswap_stored_bytes += compressed;
@@ -321,7 +321,7 @@ impl Recorded {
         let sum = &mut entry.figures;
         add(&mut entry.cold, input.cold.buckets());
         if fresh {
-            sum.window_ms += Millis(input.window_ms);
+            sum.window_ms += input.window_ms;
             add(&mut entry.promotions, input.promotions.buckets());
         }
     }
@@ -385,7 +385,7 @@ impl Partial {
 
 /// When a period began.
 fn begin(period: &PeriodRecord) -> UnixMillis {
-    UnixMillis(period.unix_ms) - Millis(period.outcome.elapsed_ms)
+    period.unix_ms - period.outcome.elapsed_ms
 }
 
 fn add(sums: &mut [u64], counters: &[u64]) {

@@ -12,7 +12,7 @@ use policy::endurance::Bucket;
 use policy::tiering::Tier;
 use policy::tiering::row::{Accounting, Medium, Placing, Row, RowId, reachable};
 use serde::Serialize;
-use units::{Bytes, Pages};
+use units::{Bytes, Millis, Pages};
 
 use crate::controllers::tiering::endurance::{EnduranceStart, WriteBudget, WritesRecord};
 use crate::machine::Machine;
@@ -135,7 +135,7 @@ impl Tiers {
     pub fn new(roots: &Roots, config: &Config, writes: Option<Bucket>, clock: &Clock) -> Self {
         Self {
             offer: Offer::default(),
-            writes: WriteBudget::new(config.swap.endurance(), writes, units::millis(clock.now())),
+            writes: WriteBudget::new(config.swap.endurance(), writes, Millis(units::millis(clock.now()))),
             areas: Areas::default(),
             may_write: false,
             zswap: None,
@@ -212,7 +212,7 @@ impl Tiers {
         let bytes = self.areas.worn_by(Pages(pages).to_bytes(kernel::page_size()));
         self.ram_disks.to_devices = self.areas.to_devices();
         self.written_bytes += bytes;
-        self.writes.charge(units::millis(now), bytes);
+        self.writes.charge(Millis(units::millis(now)), bytes);
     }
 
     /// Notes how long a page took to decompress. Its promotion costs a page fault in addition.
@@ -223,7 +223,7 @@ impl Tiers {
     /// Bytes that may be written to swap devices now.
     #[must_use]
     pub fn writable(&self, now: Duration) -> Bytes {
-        self.writes.available(units::millis(now))
+        self.writes.available(Millis(units::millis(now)))
     }
 
     /// The journal's record of the write budget.

@@ -13,7 +13,7 @@ use agent::journal::{self, JobRecord, Record};
 use agent::replay;
 use policy::cold_age::{Decision, Hold};
 use policy::thresholds::Thresholds;
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 /// Periods in the golden journal: two jobs, 29 periods before the kill and 6 after.
 const PERIODS: usize = 70;
@@ -70,8 +70,8 @@ fn any_one_altered_parameter_is_noticed() {
     check("a looser objective", |job| job.params.promotion_rate_max = RatioPpm(job.params.promotion_rate_max.0 * 4));
     check("a stricter objective", |job| job.params.promotion_rate_max = RatioPpm(job.params.promotion_rate_max.0 / 2));
     check("a lower percentile", |job| job.params.percentile = RatioPpm(900_000));
-    check("a longer warm-up", |job| job.params.warmup_ms += 2_000);
-    check("a shorter warm-up", |job| job.params.warmup_ms -= 2_000);
+    check("a longer warm-up", |job| job.params.warmup_ms += Millis(2_000));
+    check("a shorter warm-up", |job| job.params.warmup_ms = job.params.warmup_ms.saturating_sub(Millis(2_000)));
     check("a forgotten history", |job| job.state = policy::cold_age::State::default());
 
     let mut records = golden();

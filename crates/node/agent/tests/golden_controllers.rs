@@ -7,7 +7,7 @@ use std::path::Path;
 use agent::controllers::tiering::decide::TieringStart;
 use agent::journal::{self, JobRecord, Record};
 use agent::replay;
-use units::{Bytes, RatioPpm};
+use units::{Bytes, Millis, RatioPpm};
 
 /// A 6.12 kernel with idle page tracking: jobs under `auto`, `pressure` (incompressible) and `background`, a bundle that comes
 /// into effect, hints, and an agent that is killed and started again. Recorded by the lab's scenario `golden_journals`.
@@ -56,7 +56,7 @@ fn check_pressure(file: &str) {
     pressure("io_stall_target", &|params| params.io_stall_target = RatioPpm(params.io_stall_target.0 / 500));
     pressure("step_max", &|params| params.step_max = RatioPpm(params.step_max.0 / 20));
     pressure("floor", &|params| params.floor = Bytes::mib(1 << 20));
-    pressure("warmup", &|params| params.warmup_ms += 60_000);
+    pressure("warmup", &|params| params.warmup_ms += Millis(60_000));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn any_altered_parameter_of_version_3_changes_a_decision() {
     check_pressure(VERSION_3);
     check(VERSION_3, "settle", |job| {
         if let Some(start) = &mut job.background {
-            start.params.settle_ms += 600_000;
+            start.params.settle_ms += Millis(600_000);
         }
     });
 }
@@ -121,10 +121,10 @@ fn any_altered_parameter_of_background_changes_a_decision() {
             }
         });
     };
-    background("settle", &|params| params.settle_ms += 600_000);
+    background("settle", &|params| params.settle_ms += Millis(600_000));
     background("pressure_max", &|params| params.pressure_max = RatioPpm(0));
     background("available_min", &|params| params.available_min = RatioPpm(999_999));
-    background("idle", &|params| params.idle_ms = 1);
+    background("idle", &|params| params.idle_ms = Millis(1));
     background("prefetch", &|params| params.prefetch = !params.prefetch);
 }
 
@@ -142,7 +142,7 @@ fn any_altered_parameter_of_tiering_changes_a_decision() {
     tiering("swap_cost", &|start| start.params.swap_cost = RatioPpm(1_000_000));
     tiering("incompressible.ratio", &|start| start.incompressible.ratio_max = RatioPpm(1));
     tiering("incompressible.share", &|start| start.incompressible.share_max = RatioPpm(0));
-    tiering("incompressible.retry", &|start| start.incompressible.retry_ms = 1);
+    tiering("incompressible.retry", &|start| start.incompressible.retry_ms = Millis(1));
     tiering("bytes_per_day", &|start| start.writes.params.bytes_per_day = Bytes(1));
     tiering("burst", &|start| start.writes.params.burst = Bytes(start.writes.params.burst.0 / 2));
 }

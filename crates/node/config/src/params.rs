@@ -1,6 +1,6 @@
 //! Converts the configuration to the parameters of the controllers, whose times are whole milliseconds, rounded down.
 
-use units::{Bytes, millis};
+use units::{Bytes, Millis};
 
 use crate::choice::Class;
 use crate::config::Config;
@@ -45,7 +45,7 @@ impl Config {
             |class| (class.stall_target, class.io_stall_target),
             |class| (class.stall_target, class.io_stall_target),
         );
-        policy::pressure::Params { ratio, stall_target, io_stall_target, step_max, floor, warmup_ms: millis(warmup) }
+        policy::pressure::Params { ratio, stall_target, io_stall_target, step_max, floor, warmup_ms: Millis::from(warmup) }
     }
 
     /// Returns the requirements of a class on tiers.
@@ -99,8 +99,8 @@ impl Background {
     #[must_use]
     pub fn params(&self) -> policy::background::Params {
         policy::background::Params {
-            settle_ms: millis(self.settle),
-            idle_ms: millis(self.idle),
+            settle_ms: Millis::from(self.settle),
+            idle_ms: Millis::from(self.idle),
             pressure_max: self.pressure_max,
             available_min: self.available_min,
             prefetch: self.prefetch,
@@ -115,8 +115,8 @@ impl ColdAge {
         policy::cold_age::Params {
             promotion_rate_max: self.promotion_rate,
             percentile: self.percentile,
-            warmup_ms: millis(self.warmup),
-            half_life_ms: millis(self.half_life),
+            warmup_ms: Millis::from(self.warmup),
+            half_life_ms: Millis::from(self.half_life),
             spikes: self.spikes,
             bound: self.bound,
         }
@@ -127,6 +127,6 @@ impl Incompressible {
     /// Returns the parameters of the controller.
     #[must_use]
     pub fn params(&self) -> policy::incompressible::Params {
-        policy::incompressible::Params { ratio_max: self.ratio, share_max: self.share, retry_ms: millis(self.retry) }
+        policy::incompressible::Params { ratio_max: self.ratio, share_max: self.share, retry_ms: Millis::from(self.retry) }
     }
 }

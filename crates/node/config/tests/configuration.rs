@@ -6,7 +6,7 @@ use std::fs;
 use std::time::Duration;
 
 use config::{AtLimit, Class, Config, JobRule, Kind, Policy, Problems, Scale, Tier, Tracker, Value, example_toml, knob, knobs};
-use units::{Bytes, RatioPpm};
+use units::{Bytes, Millis, RatioPpm};
 
 const GOOD: &str = r#"
 [agent]
@@ -84,10 +84,10 @@ fn a_configuration_is_read() {
     assert_eq!(config.agent.metrics_listen, Some("[::1]:9180".parse().unwrap()));
     assert_eq!(config.agent.offload_rate, Bytes::mib(64));
     assert_eq!(config.zswap.max_pool, RatioPpm(200_000));
-    assert_eq!(config.cold_age.params().warmup_ms, 600_000);
+    assert_eq!(config.cold_age.params().warmup_ms, Millis(600_000));
     assert_eq!(config.incompressible.params().ratio_max, RatioPpm(730_000));
     let background = config.background.params();
-    assert_eq!((background.settle_ms, background.idle_ms, background.pressure_max), (2_500, 0, RatioPpm(10_000)));
+    assert_eq!((background.settle_ms, background.idle_ms, background.pressure_max), (Millis(2_500), Millis::ZERO, RatioPpm(10_000)));
     let rule = JobRule::new;
     let redis = JobRule {
         policy: Some(Policy::Auto),

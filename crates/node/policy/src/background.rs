@@ -20,15 +20,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::veto::Veto;
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Params {
     /// How long a job has to be in the background before it is compacted, in milliseconds.
-    pub settle_ms: u64,
+    pub settle_ms: Millis,
     /// After how long without CPU time a job counts as in the background, in milliseconds; zero disables this rule.
-    pub idle_ms: u64,
+    pub idle_ms: Millis,
     /// Machine-wide PSI `some` share at or above which nothing is compacted.
     pub pressure_max: RatioPpm,
     /// Share of the machine's memory that must be available for anything to be compacted.
@@ -51,7 +51,7 @@ pub enum Hint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
     /// The time, in the caller's milliseconds.
-    pub now_ms: u64,
+    pub now_ms: Millis,
     /// The last hint; `None` without one.
     pub hint: Option<Hint>,
     /// Whether the job is frozen: `cgroup.events`, `frozen`.
@@ -79,13 +79,13 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct CpuTime {
     usage_us: u64,
-    since_ms: u64,
+    since_ms: Millis,
 }
 
 /// A stay in the background: its start in milliseconds, and whether the job has been compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Stay {
-    since_ms: u64,
+    since_ms: Millis,
     compacted: bool,
 }
 
@@ -146,7 +146,7 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Decision) 
 fn in_background(params: &Params, input: &Input, cpu: CpuTime) -> bool {
     match input.hint {
         Some(hint) => hint == Hint::Background,
-        None => input.frozen || (params.idle_ms > 0 && input.now_ms.saturating_sub(cpu.since_ms) >= params.idle_ms),
+        None => input.frozen || (params.idle_ms > Millis::ZERO && input.now_ms.saturating_sub(cpu.since_ms) >= params.idle_ms),
     }
 }
 

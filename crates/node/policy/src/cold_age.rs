@@ -37,9 +37,16 @@ use serde::{Deserialize, Serialize};
 use crate::histogram::Histogram;
 use crate::thresholds::{THRESHOLDS_MAX, Thresholds};
 use crate::veto::Veto;
-use units::{Age, Pages, RatioPpm};
+use units::{Age, Millis, Pages, RatioPpm};
 
 const MS_PER_MINUTE: u64 = 60_000;
+
+/// How long after an observation the next one may follow, if its promotions cover `window`. A quarter of the window is tolerated,
+/// because scans do not start exactly on time.
+#[inline]
+fn next_after(window: Millis) -> Millis {
+    Millis(window.0 - window.0 / 4)
+}
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,10 +56,10 @@ pub struct Params {
     /// K: the percentile of past best thresholds that becomes the next threshold.
     pub percentile: RatioPpm,
     /// S: how long a job runs before it is offloaded, in milliseconds.
-    pub warmup_ms: u64,
+    pub warmup_ms: Millis,
     /// Half-life of the weight of past bests, in milliseconds; 0 gives all the same weight.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub half_life_ms: u64,
+    pub half_life_ms: Millis,
     /// Whether a best above the percentile becomes the threshold (rule 3).
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub spikes: bool,
@@ -64,14 +71,14 @@ pub struct Params {
 impl Params {
     /// Returns the parameters of SDFM: no half-life, the rule for spikes, no bound.
     #[must_use]
-    pub const fn new(promotion_rate_max: RatioPpm, percentile: RatioPpm, warmup_ms: u64) -> Self {
-        Self { promotion_rate_max, percentile, warmup_ms, half_life_ms: 0, spikes: true, bound: false }
+    pub const fn new(promotion_rate_max: RatioPpm, percentile: RatioPpm, warmup_ms: Millis) -> Self {
+        Self { promotion_rate_max, percentile, warmup_ms, half_life_ms: Millis::ZERO, spikes: true, bound: false }
     }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks this way")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+fn is_zero(time: &Millis) -> bool {
+    *time == Millis::ZERO
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks this way")]
@@ -110,7 +117,7 @@ impl Default for State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fading {
     /// The half-life in milliseconds, and how often it had passed at the job's last step; `None` without decay.
-    passed: Option<(u64, u64)>,
+    passed: Option<(Millis, u64)>,
 }
 
 impl Fading {
@@ -123,8 +130,8 @@ impl Fading {
     /// off does not change the decision.
     #[must_use]
     #[inline]
-    pub fn fade(&mut self, bests: &mut [u32], half_life_ms: u64, job_age_ms: u64) -> u32 {
-        let due = job_age_ms.checked_div(half_life_ms).map(|passed| (half_life_ms, passed));
+    pub fn fade(&mut self, bests: &mut [u32], half_life_ms: Millis, job_age_ms: Millis) -> u32 {
+        let due = job_age_ms.0.checked_div(half_life_ms.0).map(|passed| (half_life_ms, passed));
         match (self.passed, due) {
             (None, None) => return 1,
             (None, Some(_)) => bests.iter_mut().for_each(|n| *n = n.saturating_mul(Self::WHOLE)),
@@ -145,9 +152,9 @@ impl Fading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
     /// Milliseconds since the job was first observed.
-    pub job_age_ms: u64,
+    pub job_age_ms: Millis,
     /// The time that `promotions` covers, in milliseconds; zero before the first complete scan.
-    pub window_ms: u64,
+    pub window_ms: Millis,
     /// Pages by age at the last scan, resident and far.
     pub cold: Histogram,
     /// The pages of `cold` that are in DRAM, which can be offloaded.
@@ -173,9 +180,9 @@ pub struct Input {
 /// The threshold thereby depends on the tier: a page from zswap costs about 20 us, one from a slow disk some milliseconds, so the same
 /// target permits hundreds of times as many promotions from zswap.
 #[must_use]
-pub fn allowance(stall_target: RatioPpm, window_ms: u64, cost_us: u32) -> Pages {
+pub fn allowance(stall_target: RatioPpm, window_ms: Millis, cost_us: u32) -> Pages {
     // ppm * ms / us: a target of one millionth is a nanosecond of each millisecond.
-    let stall_ns = u128::from(stall_target.0) * u128::from(window_ms);
+    let stall_ns = u128::from(stall_target.0) * u128::from(window_ms.0);
     Pages(u64::try_from(stall_ns / (u128::from(cost_us.max(1)) * 1_000)).unwrap_or(u64::MAX))
 }
 
@@ -250,8 +257,10 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
     let working_set = input.cold.below_first();
     let by_rate = || promotions_allowed(params.promotion_rate_max, working_set, input.window_ms);
     let promotions_max = input.allowance.unwrap_or_else(by_rate);
-    let observed =
-        input.window_ms > 0 && input.cold.fits(thresholds) && input.promotions.fits(thresholds) && input.resident.fits(thresholds);
+    let observed = input.window_ms > Millis::ZERO
+        && input.cold.fits(thresholds)
+        && input.promotions.fits(thresholds)
+        && input.resident.fits(thresholds);
     if !observed {
         let decision = Decision::Hold { reason: Hold::NoHistory };
         return (*state, Step { decision, best: None, threshold: None, working_set, promotions_max });
@@ -351,14 +360,14 @@ fn hold(params: &Params, input: &Input, threshold: Option<Age>) -> Option<Hold> 
 
 /// Returns the promotions that P permits in a window: `P * working_set * window / 1 min`, rounded down. The model uses it, too.
 #[must_use]
-pub fn promotions_allowed(rate: RatioPpm, working_set: Pages, window_ms: u64) -> Pages {
+pub fn promotions_allowed(rate: RatioPpm, working_set: Pages, window_ms: Millis) -> Pages {
     const DIVISOR: u64 = 1_000_000 * MS_PER_MINUTE;
     // The product nearly always fits in 64 bits, where a division by a constant is a multiplication.
-    if let Some(scaled) = u64::from(rate.0).checked_mul(working_set.0).and_then(|allowed| allowed.checked_mul(window_ms)) {
+    if let Some(scaled) = u64::from(rate.0).checked_mul(working_set.0).and_then(|allowed| allowed.checked_mul(window_ms.0)) {
         return Pages(scaled / DIVISOR);
     }
     // 32 + 64 bits fit; a window of centuries saturates.
-    let scaled = (u128::from(rate.0) * u128::from(working_set.0)).saturating_mul(u128::from(window_ms));
+    let scaled = (u128::from(rate.0) * u128::from(working_set.0)).saturating_mul(u128::from(window_ms.0));
     Pages(u64::try_from(scaled / u128::from(DIVISOR)).unwrap_or(u64::MAX))
 }
 

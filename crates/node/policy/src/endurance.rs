@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use units::Bytes;
+use units::{Bytes, Millis};
 
 const MS_PER_DAY: u64 = 86_400_000;
 
@@ -32,24 +32,24 @@ pub struct Bucket {
     /// The fraction of a byte beyond `level`, in bytes per [`MS_PER_DAY`].
     part: u64,
     /// The time of `level`, in the caller's milliseconds.
-    at_ms: u64,
+    at_ms: Millis,
 }
 
 impl Bucket {
     /// Returns a full bucket, for a machine or job observed for the first time; empty if the rate is zero.
     #[must_use]
-    pub fn full(params: &Params, now_ms: u64) -> Self {
+    pub fn full(params: &Params, now_ms: Millis) -> Self {
         Self { level: capacity(params), part: 0, at_ms: now_ms }
     }
 
     /// Returns the bytes that may be written now; zero in debt.
     #[must_use]
-    pub fn available(&self, params: &Params, now_ms: u64) -> Bytes {
+    pub fn available(&self, params: &Params, now_ms: Millis) -> Bytes {
         Bytes(u64::try_from(self.poured(params, now_ms).level).unwrap_or(0))
     }
 
     /// Subtracts what was written, even if it exceeds what was available.
-    pub fn spend(&mut self, params: &Params, now_ms: u64, written: Bytes) {
+    pub fn spend(&mut self, params: &Params, now_ms: Millis, written: Bytes) {
         let poured = self.poured(params, now_ms);
         let level = poured.level.saturating_sub_unsigned(written.0);
         *self = Self { level, ..poured };
@@ -57,9 +57,9 @@ impl Bucket {
 
     /// Returns the bucket at `now_ms`, limited to its capacity, because the parameters may have changed. If the clock went backwards,
     /// nothing is added, and time counts from `now_ms`.
-    fn poured(self, params: &Params, now_ms: u64) -> Self {
+    fn poured(self, params: &Params, now_ms: Millis) -> Self {
         let elapsed_ms = now_ms.saturating_sub(self.at_ms);
-        let parts = u128::from(elapsed_ms) * u128::from(params.bytes_per_day.0) + u128::from(self.part.min(MS_PER_DAY - 1));
+        let parts = u128::from(elapsed_ms.0) * u128::from(params.bytes_per_day.0) + u128::from(self.part.min(MS_PER_DAY - 1));
         let bytes = u64::try_from(parts / u128::from(MS_PER_DAY)).unwrap_or(u64::MAX);
         let part = u64::try_from(parts % u128::from(MS_PER_DAY)).unwrap_or(0);
         let (level, capacity) = (self.level.saturating_add_unsigned(bytes), capacity(params));

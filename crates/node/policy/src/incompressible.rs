@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use units::{Bytes, Pages, RatioPpm};
+use units::{Bytes, Millis, Pages, RatioPpm};
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,14 +18,14 @@ pub struct Params {
     /// A job with at least this share of incompressible pages is not offloaded.
     pub share_max: RatioPpm,
     /// Milliseconds between two samples of a job that is not offloaded.
-    pub retry_ms: u64,
+    pub retry_ms: Millis,
 }
 
 /// State of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// When the next sample is due, in the caller's milliseconds; `None` for a compressible job.
-    sample_due_ms: Option<u64>,
+    sample_due_ms: Option<Millis>,
 }
 
 /// What the kernel did with the pages of the job's last offload.
@@ -65,8 +65,8 @@ pub const STORED_PAGES_MIN: Pages = Pages(64);
 
 /// Decides for a job by new evidence, if there is any. Deterministic.
 #[must_use]
-pub fn step(params: &Params, state: State, now_ms: u64, page_bytes: u64, stored: Stored, sample: Option<Sample>) -> (State, Verdict) {
-    let barred = State { sample_due_ms: Some(now_ms.saturating_add(params.retry_ms)) };
+pub fn step(params: &Params, state: State, now_ms: Millis, page_bytes: u64, stored: Stored, sample: Option<Sample>) -> (State, Verdict) {
+    let barred = State { sample_due_ms: Some(now_ms + params.retry_ms) };
     if let Some(sample) = sample.filter(|s| s.pages > 0) {
         let share = RatioPpm::of(u64::from(sample.incompressible), u64::from(sample.pages)).unwrap_or_default();
         return if share >= params.share_max { (barred, Verdict::Incompressible) } else { (State::default(), Verdict::Compressible) };
@@ -95,7 +95,7 @@ fn shrinks_badly(params: &Params, page_bytes: u64, stored: Stored) -> bool {
 mod tests {
     use super::*;
 
-    const PARAMS: Params = Params { ratio_max: RatioPpm(730_000), share_max: RatioPpm(500_000), retry_ms: 600_000 };
+    const PARAMS: Params = Params { ratio_max: RatioPpm(730_000), share_max: RatioPpm(500_000), retry_ms: Millis(600_000) };
 
     fn stored(original_pages: u64, compressed_pages: u64, rejected: u64) -> Stored {
         Stored { original: Bytes(original_pages * 4096), compressed: Bytes(compressed_pages * 4096), rejected: Pages(rejected) }
@@ -103,7 +103,7 @@ mod tests {
 
     fn check(stored: Stored, sample: Option<(u32, u32)>, want: Verdict) {
         let sample = sample.map(|(pages, incompressible)| Sample { pages, incompressible });
-        assert_eq!(step(&PARAMS, State::default(), 0, 4096, stored, sample).1, want);
+        assert_eq!(step(&PARAMS, State::default(), Millis(0), 4096, stored, sample).1, want);
     }
 
     #[test]
@@ -127,15 +127,15 @@ mod tests {
     fn only_a_new_sample_resumes_offloading() {
         let bad = stored(1000, 900, 0);
         let none = Stored::default();
-        let (state, verdict) = step(&PARAMS, State::default(), 1_000, 4096, bad, None);
+        let (state, verdict) = step(&PARAMS, State::default(), Millis(1_000), 4096, bad, None);
         assert_eq!(verdict, Verdict::Incompressible);
-        assert_eq!(step(&PARAMS, state, 600_999, 4096, none, None).1, Verdict::Incompressible);
-        let (state, verdict) = step(&PARAMS, state, 601_000, 4096, none, None);
+        assert_eq!(step(&PARAMS, state, Millis(600_999), 4096, none, None).1, Verdict::Incompressible);
+        let (state, verdict) = step(&PARAMS, state, Millis(601_000), 4096, none, None);
         assert_eq!(verdict, Verdict::SampleDue);
-        let (still, verdict) = step(&PARAMS, state, 601_000, 4096, none, Some(Sample { pages: 64, incompressible: 60 }));
+        let (still, verdict) = step(&PARAMS, state, Millis(601_000), 4096, none, Some(Sample { pages: 64, incompressible: 60 }));
         assert_eq!(verdict, Verdict::Incompressible);
-        assert_eq!(step(&PARAMS, still, 602_000, 4096, none, None).1, Verdict::Incompressible);
-        let (free, verdict) = step(&PARAMS, state, 601_000, 4096, none, Some(Sample { pages: 64, incompressible: 0 }));
+        assert_eq!(step(&PARAMS, still, Millis(602_000), 4096, none, None).1, Verdict::Incompressible);
+        let (free, verdict) = step(&PARAMS, state, Millis(601_000), 4096, none, Some(Sample { pages: 64, incompressible: 0 }));
         assert_eq!((free, verdict), (State::default(), Verdict::Compressible));
     }
 }

@@ -22,7 +22,7 @@
 //! others drop: `entered >= cache - before + reclaimed - refaulted`.
 //!
 //! `held` decays together with the saving, toward `cache`. A job that reads nothing has no turnover, and a deleted file cannot be
-//! distinguished from one that is not used: there the saving has a half-life of an hour ([`LIFE_MS`]). And the kernel would hold no page
+//! distinguished from one that is not used: there the saving has a half-life of an hour ([`LIFE`]). And the kernel would hold no page
 //! for which there is no free memory: the caller limits the sum over all jobs to it, after what is swapped out ([`Saved::limit`]).
 //!
 //! # Properties
@@ -31,11 +31,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use units::Bytes;
+use units::{Bytes, Millis};
 
 /// Mean life of a saving without turnover: a half-life of one hour. It is the bound where the kernel gives no evidence, and long
 /// against a control period, so that it costs a job that keeps its cold files only what an hour without any read justifies.
-const LIFE_MS: u64 = 5_194_000;
+const LIFE: Millis = Millis(5_194_000);
 
 /// The page cache of one job that the agent reclaimed and that counts as saved. A restart keeps it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub struct Saved {
     /// Reclaimed since then.
     reclaimed: Bytes,
     /// The time of the last [`Saved::age`], in the caller's milliseconds.
-    at_ms: Option<u64>,
+    at_ms: Option<Millis>,
 }
 
 impl Saved {
@@ -74,28 +74,28 @@ impl Saved {
         let entered = (cache + reclaimed) - (before + refaulted);
         let kept = self.held - entered;
         self.saved = self.saved + reclaimed - refaulted;
-        self.decay(kept, self.held);
+        self.decay(kept.0, self.held.0);
         self.held = self.held.max(cache);
         self.saved = self.saved.min(self.held - cache);
     }
 
     /// Time has passed, of which only differences count.
-    pub fn age(&mut self, now_ms: u64) {
-        let elapsed = self.at_ms.replace(now_ms).map_or(0, |before| now_ms.saturating_sub(before));
-        self.decay(Bytes(LIFE_MS), Bytes(LIFE_MS.saturating_add(elapsed)));
+    pub fn age(&mut self, now_ms: Millis) {
+        let elapsed = self.at_ms.replace(now_ms).map_or(Millis::ZERO, |before| now_ms.saturating_sub(before));
+        self.decay(LIFE.0, (LIFE + elapsed).0);
     }
 
     /// There is room for `room` of the `all` bytes that all jobs count as saved.
     pub fn limit(&mut self, room: Bytes, all: Bytes) {
         if room < all {
-            self.decay(room, all);
+            self.decay(room.0, all.0);
         }
     }
 
     /// Reduces the saving, and what the cache would occupy beyond what it occupies, to the share `part / whole`.
-    fn decay(&mut self, part: Bytes, whole: Bytes) {
+    fn decay(&mut self, part: u64, whole: u64) {
         let share = |bytes: Bytes| {
-            let kept = u128::from(bytes.0) * u128::from(part.0.min(whole.0)) / u128::from(whole.0.max(1));
+            let kept = u128::from(bytes.0) * u128::from(part.min(whole)) / u128::from(whole.max(1));
             Bytes(u64::try_from(kept).unwrap_or(bytes.0))
         };
         let cache = self.cache.unwrap_or_default();
@@ -168,12 +168,12 @@ mod tests {
     fn an_idle_jobs_saving_halves_in_an_hour() {
         let mut saved = trimmed();
         for second in (0..=3_600).step_by(60) {
-            saved.age(second * 1000);
+            saved.age(Millis(second * 1000));
             saved.observe(Bytes::mib(100), Bytes::ZERO);
         }
         let half = saved.bytes();
         assert!(Bytes::mib(445) < half && half < Bytes::mib(455), "{half}");
-        saved.age(0);
+        saved.age(Millis(0));
         assert_eq!(saved.bytes(), half, "a clock that goes backwards");
     }
 
@@ -199,7 +199,7 @@ mod tests {
                 largest = largest.max(cache);
                 prop_assert!(saved.bytes().0 <= largest - cache);
                 saved.reclaimed(Bytes(reclaimed));
-                saved.age(at);
+                saved.age(Millis(at));
                 saved.limit(Bytes(refaulted), Bytes(reclaimed));
             }
         }

@@ -39,7 +39,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::veto::Veto;
-use units::{Bytes, PageSize, Pages, RatioPpm};
+use units::{Bytes, Millis, PageSize, Pages, RatioPpm};
 
 /// The kernel reclaims whole pages and drops the rest of a request.
 const PAGE: u64 = PageSize::X86_64.bytes();
@@ -62,7 +62,7 @@ pub struct Params {
     /// Bytes that always stay resident.
     pub floor: Bytes,
     /// How long a job runs before it is reclaimed, in milliseconds.
-    pub warmup_ms: u64,
+    pub warmup_ms: Millis,
 }
 
 /// Counters of the kernel since the cgroup was created. They never decrease.
@@ -104,9 +104,9 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
     /// Milliseconds since the job was first observed.
-    pub job_age_ms: u64,
+    pub job_age_ms: Millis,
     /// Milliseconds since the previous step.
-    pub elapsed_ms: u64,
+    pub elapsed_ms: Millis,
     /// `memory.current` without zswap.
     pub resident: Bytes,
     /// Memory that the operator protects: `memory.low` or `memory.min`.
@@ -178,14 +178,14 @@ pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
         let decision = Decision::Hold { reason };
         Step { decision, memory_stall: RatioPpm(0), io_stall: RatioPpm(0), refault_stall: RatioPpm(0) }
     };
-    let Some(last) = state.last.filter(|_| input.elapsed_ms > 0) else {
+    let Some(last) = state.last.filter(|_| input.elapsed_ms > Millis::ZERO) else {
         return (forgetful, unmeasured(Hold::NoHistory));
     };
     let Some(counted) = input.counters.since(last) else {
         return (forgetful, unmeasured(Hold::CounterWentBack));
     };
 
-    let elapsed_us = input.elapsed_ms.saturating_mul(1000);
+    let elapsed_us = input.elapsed_ms.0.saturating_mul(1000);
     let returned_us = counted.refaults.0.saturating_mul(u64::from(input.refault_cost_us));
     let share = |stall_us| RatioPpm::of(stall_us, elapsed_us).unwrap_or_default();
     let answer = |decision| Step {

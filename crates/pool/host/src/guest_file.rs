@@ -93,7 +93,7 @@ fn metadata(about: About, cores: u32, memory: Bytes, now: i64) -> predict::Reque
         guest_os: about.guest_os,
         location: about.location,
         cores,
-        memory_bytes: memory.0,
+        memory_bytes: memory,
         arrival: about.arrival.unwrap_or(now),
         history: about.history.map(|shares| shares.into_iter().map(Number::as_f32).collect()),
         counters: about.counters.map(|counters| counters.into_iter().map(|(name, value)| (name, value.as_f32())).collect()),

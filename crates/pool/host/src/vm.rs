@@ -42,7 +42,7 @@ impl Request {
     /// The guest's memory, local and pool together.
     #[must_use]
     pub fn memory(&self) -> Bytes {
-        Bytes(self.vm.memory_bytes)
+        self.vm.memory_bytes
     }
 
     /// Checks the values.
@@ -236,7 +236,7 @@ mod tests {
     fn requests_are_checked() {
         let good = Request {
             name: "redis-1".to_owned(),
-            vm: predict::Request { cores: 2, memory_bytes: 1 << 30, ..predict::Request::default() },
+            vm: predict::Request { cores: 2, memory_bytes: Bytes::gib(1), ..predict::Request::default() },
             pool_bytes: None,
             description: None,
         };
@@ -250,9 +250,9 @@ mod tests {
         for name in ["", "a/b", "-a", ".", "a b", "ä", &"a".repeat(NAME_MAX + 1)] {
             check(Request { name: name.to_owned(), ..good.clone() }, Some("name"));
         }
-        check(with(0, 1 << 30), Some("cores: 0"));
-        check(with(2, 1 << 20), Some("1048576 bytes"));
-        check(with(2, (1 << 30) + 1), Some("whole MiB"));
+        check(with(0, Bytes::gib(1)), Some("cores: 0"));
+        check(with(2, Bytes::mib(1)), Some("1048576 bytes"));
+        check(with(2, Bytes::gib(1) + Bytes(1)), Some("whole MiB"));
         let described = |json: &str| Request { description: Some(serde_json::from_str(json).unwrap()), ..good.clone() };
         check(described(r#"{"qemu": {"arguments": ["-kernel", "bzImage"]}}"#), None);
         check(described(r#"{"qemu": {"arguments": ["-numa", "node"]}}"#), Some("-numa"));

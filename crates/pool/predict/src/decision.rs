@@ -1,9 +1,10 @@
 //! Decisions about the memory of a VM, and their reasons.
 
 use serde::Serialize;
+use units::Bytes;
 
 /// Size of a slice, the unit of pool memory.
-pub const SLICE_BYTES: u64 = 1 << 30;
+pub const SLICE: Bytes = Bytes::gib(1);
 
 /// Why a model gives no prediction for a VM. All memory of the VM then stays local, the safe answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -112,8 +113,8 @@ pub enum Latency {
 /// How much of a VM's memory comes from the pool, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Decision {
-    /// Bytes on the pool, in whole slices; the rest is local.
-    pub pool_bytes: u64,
+    /// Memory on the pool, in whole slices; the rest is local.
+    pub pool_bytes: Bytes,
     /// The reason.
     pub reason: Reason,
     /// The predicted share of untouched memory; `None` if it was not predicted.

@@ -21,7 +21,7 @@ mod request;
 mod untouched;
 
 pub use counts::{Alert, Counts, Limits, Tally};
-pub use decision::{Decision, Latency, NoAnswer, Reason, SLICE_BYTES};
+pub use decision::{Decision, Latency, NoAnswer, Reason, SLICE};
 pub use error::{Error, Result};
 pub use forest::{DEPTH_MAX, NODES_MAX};
 pub use history::{CUSTOMERS_MAX, History};

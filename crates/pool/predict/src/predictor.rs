@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use units::Bytes;
+
 use crate::counts::Counts;
-use crate::decision::{Decision, Latency, NoAnswer, Reason, SLICE_BYTES};
+use crate::decision::{Decision, Latency, NoAnswer, Reason, SLICE};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::insensitive::Insensitive;
@@ -63,14 +65,14 @@ impl Predictor {
     }
 
     fn decision(&self, request: &Request) -> Decision {
-        let local = |reason, latency| Decision { pool_bytes: 0, reason, untouched_ratio: None, latency };
-        if request.cores == 0 || request.memory_bytes == 0 {
+        let local = |reason, latency| Decision { pool_bytes: Bytes::ZERO, reason, untouched_ratio: None, latency };
+        if request.cores == 0 || request.memory_bytes == Bytes::ZERO {
             return local(Reason::BadRequest, Latency::NoModel);
         }
         let latency = self.latency(request.counters.as_ref());
         if matches!(latency, Latency::Insensitive(_)) {
             // The part that is not a whole slice stays local.
-            let pool_bytes = request.memory_bytes / SLICE_BYTES * SLICE_BYTES;
+            let pool_bytes = slices(request.memory_bytes, 1.0);
             return Decision { pool_bytes, reason: Reason::Insensitive, untouched_ratio: None, latency };
         }
         let model = match &self.untouched {
@@ -86,8 +88,8 @@ impl Predictor {
         match predicted {
             Err(cause) => local(cause.into(), latency),
             Ok(ratio) => {
-                let pool_bytes = slices(request.memory_bytes, ratio) * SLICE_BYTES;
-                let reason = if pool_bytes == 0 { Reason::NothingUntouched } else { Reason::Untouched };
+                let pool_bytes = slices(request.memory_bytes, ratio);
+                let reason = if pool_bytes == Bytes::ZERO { Reason::NothingUntouched } else { Reason::Untouched };
                 Decision { pool_bytes, reason, untouched_ratio: Some(ratio), latency }
             }
         }
@@ -112,13 +114,14 @@ impl Predictor {
     }
 }
 
-/// Returns the whole slices within a share (0 to 1) of some bytes.
+/// Returns the whole slices within a share (0 to 1) of some memory.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
     reason = "rounded down, never above the bytes"
 )]
-fn slices(bytes: u64, ratio: f64) -> u64 {
-    ((bytes as f64 * ratio / SLICE_BYTES as f64) as u64).min(bytes / SLICE_BYTES)
+fn slices(memory: Bytes, ratio: f64) -> Bytes {
+    let whole = memory.0 / SLICE.0;
+    SLICE.saturating_mul(((memory.0 as f64 * ratio / SLICE.0 as f64) as u64).min(whole))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
 /// A request for a VM, as a scheduler knows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,8 +23,8 @@ pub struct Request {
     pub location: Option<String>,
     /// Virtual cores, at least one.
     pub cores: u32,
-    /// Requested memory, in bytes.
-    pub memory_bytes: u64,
+    /// Requested memory.
+    pub memory_bytes: Bytes,
     /// Time of the request in seconds, by the clock of the trace that the model was trained on.
     pub arrival: i64,
     /// Untouched shares of the customer's VMs that ended in the past week, if the caller keeps them.

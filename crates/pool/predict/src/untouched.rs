@@ -90,7 +90,7 @@ impl Untouched {
             let mean = self.metadata.categories.get(*name).and_then(|means| means.get(category.as_deref().unwrap_or_default()));
             inputs.push(*mean.ok_or(NoAnswer::UnseenCategory)?);
         }
-        let gib = request.memory_bytes as f64 / GIB;
+        let gib = request.memory_bytes.0 as f64 / GIB;
         inputs.extend([
             request.cores as f32,
             gib as f32,

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use predict::{Decision, Error, Insensitive, Latency, NoAnswer, Predictor, Reason, Request, SLICE_BYTES, Untouched};
+use predict::{Decision, Error, Insensitive, Latency, NoAnswer, Predictor, Reason, Request, SLICE, Untouched};
 use proptest::prelude::*;
 use serde::Deserialize;
+use units::Bytes;
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name)
@@ -90,7 +91,8 @@ fn predictor() -> Predictor {
 /// Returns a request that the model can answer, with a history of its own.
 fn known() -> Request {
     let (_, requested) = vms();
-    let mut request = requested.into_iter().find(|vm| vm.untouched_ratio.is_some() && vm.request.memory_bytes >= 64 << 30).unwrap().request;
+    let mut request =
+        requested.into_iter().find(|vm| vm.untouched_ratio.is_some() && vm.request.memory_bytes >= Bytes::gib(64)).unwrap().request;
     request.history = Some((0..100u8).map(|at| 0.4 + 0.004 * f32::from(at)).collect());
     request
 }
@@ -104,7 +106,7 @@ fn a_vm_without_a_prediction_stays_local_and_is_counted() {
         let before = predictor.counts().tally().of(want);
         let decision = predictor.decide(&request);
         assert_eq!(decision.reason, want, "{request:?}");
-        assert_eq!(decision.pool_bytes == 0, want.is_safe_answer());
+        assert_eq!(decision.pool_bytes == Bytes::ZERO, want.is_safe_answer());
         assert_eq!(predictor.counts().tally().of(want), before + 1);
     };
     check(&|_| (), Reason::Untouched);
@@ -115,14 +117,14 @@ fn a_vm_without_a_prediction_stays_local_and_is_counted() {
     check(&|request| request.vm_type = None, Reason::UnseenCategory);
     check(&|request| request.location = Some(String::new()), Reason::UnseenCategory);
     check(&|request| request.cores = 4096, Reason::Drifted);
-    check(&|request| request.memory_bytes = u64::MAX, Reason::Drifted);
+    check(&|request| request.memory_bytes = Bytes(u64::MAX), Reason::Drifted);
     check(&|request| request.history = Some(vec![f32::NAN; 9]), Reason::Drifted);
     check(&|request| request.history = Some(vec![-0.5; 9]), Reason::Drifted);
     check(&|request| request.arrival += 4 * 86_400, Reason::StaleModel);
     check(&|request| request.arrival -= 4 * 86_400, Reason::StaleModel);
     check(&|request| request.arrival = i64::MIN, Reason::StaleModel);
     check(&|request| request.cores = 0, Reason::BadRequest);
-    check(&|request| request.memory_bytes = 0, Reason::BadRequest);
+    check(&|request| request.memory_bytes = Bytes::ZERO, Reason::BadRequest);
 }
 
 #[test]
@@ -131,7 +133,7 @@ fn an_insensitive_workload_is_entirely_on_the_pool() {
     let model = Insensitive::load(&testdata("insensitive.onnx")).unwrap();
     let ask = |workload: &Workload| {
         let mut request = known();
-        request.memory_bytes += 1;
+        request.memory_bytes += Bytes(1);
         request.counters = Some(workload.counters.clone());
         (request.memory_bytes, predictor.decide(&request))
     };
@@ -140,7 +142,7 @@ fn an_insensitive_workload_is_entirely_on_the_pool() {
         workloads.iter().find(|workload| workload.score.is_some_and(|score| model.is_insensitive(score) == insensitive)).unwrap()
     };
     let (memory, decision) = ask(find(true));
-    assert_eq!((decision.reason, decision.pool_bytes), (Reason::Insensitive, memory / SLICE_BYTES * SLICE_BYTES));
+    assert_eq!((decision.reason, decision.pool_bytes), (Reason::Insensitive, Bytes(memory.0 / SLICE.0 * SLICE.0)));
     let (_, decision) = ask(find(false));
     assert!(matches!(decision, Decision { reason: Reason::Untouched, latency: Latency::Sensitive(_), .. }), "{decision:?}");
     let mut incomplete = Workload { counters: find(true).counters.clone(), score: None };
@@ -229,8 +231,8 @@ proptest! {
     fn no_decision_exceeds_the_requested_memory(
         memory_bytes in any::<u64>(), cores in any::<u32>(), arrival in any::<i64>(), history in prop::collection::vec(any::<f32>(), 0..300),
     ) {
-        let request = Request { memory_bytes, cores, arrival, history: Some(history), ..known() };
+        let request = Request { memory_bytes: Bytes(memory_bytes), cores, arrival, history: Some(history), ..known() };
         let decision = predictor().decide(&request);
-        prop_assert!(decision.pool_bytes <= memory_bytes && decision.pool_bytes.is_multiple_of(SLICE_BYTES));
+        prop_assert!(decision.pool_bytes.0 <= memory_bytes && decision.pool_bytes.0.is_multiple_of(SLICE.0));
     }
 }

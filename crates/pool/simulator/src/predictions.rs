@@ -15,6 +15,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use predict::{Limits, Predictor, Reason, Request, Tally};
 use serde::Serialize;
+use units::Bytes;
 use vmtrace::{CategoryNames, Vm};
 
 use crate::latency::slowdown;
@@ -159,7 +160,7 @@ impl Pass<'_> {
             guest_os: name(&names.guest_os, vm.guest_os),
             location: name(&names.locations, vm.location),
             cores: vm.cores,
-            memory_bytes: vm.memory_bytes.0,
+            memory_bytes: vm.memory_bytes,
             arrival: now,
             history: None,
             counters: counters.cloned(),
@@ -172,7 +173,7 @@ impl Pass<'_> {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "sums of memory for ratios")]
-    fn count(&mut self, vm: &Vm, with_counters: bool, insensitive: bool, untouched_ratio: f64, pool_bytes: u64) {
+    fn count(&mut self, vm: &Vm, with_counters: bool, insensitive: bool, untouched_ratio: f64, pool_bytes: Bytes) {
         let sums = &mut self.sums;
         let memory = vm.memory_bytes.0 as f64;
         sums.vms += 1;
@@ -187,7 +188,7 @@ impl Pass<'_> {
         sums.untouched_bytes += untouched_ratio * memory;
         if let Some(actual) = vm.untouched_ratio {
             sums.overpredicted += u64::from(untouched_ratio > actual);
-            sums.overpredicted_in_slices += u64::from(pool_bytes as f64 > actual * memory);
+            sums.overpredicted_in_slices += u64::from(pool_bytes.0 as f64 > actual * memory);
         }
     }
 

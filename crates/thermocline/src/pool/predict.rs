@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use predict::{Alert, Decision, Latency, Limits, Predictor, Reason, Request, Tally};
 use serde::Serialize;
-use units::Bytes;
 
 use crate::options::Format;
 use crate::output::print;
@@ -89,7 +88,7 @@ fn read(path: &Path) -> Result<Vec<Request>> {
 fn text(requests: &[Request], report: &Report) -> String {
     let mut text = String::new();
     for (at, (request, decision)) in requests.iter().zip(&report.decisions).enumerate() {
-        let (pool, memory) = (Bytes(decision.pool_bytes), Bytes(request.memory_bytes));
+        let (pool, memory) = (decision.pool_bytes, request.memory_bytes);
         let _ = writeln!(text, "request {}: {pool} of {memory} from the pool: {}", at + 1, reason(decision));
     }
     if requests.len() > 1 {

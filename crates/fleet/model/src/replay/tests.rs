@@ -79,15 +79,16 @@ fn folded(thresholds: &Thresholds, first: usize, sums: &[u32]) -> (Thresholds, H
 fn agent(case: &Case, percentile: RatioPpm, warmup: Millis) -> Vec<Step> {
     let first = case.setup.first(&case.thresholds).unwrap();
     let Setup { promotion_rate_max, half_life_ms, spikes, bound, .. } = case.setup;
-    let params = Params { promotion_rate_max, percentile, warmup_ms: warmup.0, half_life_ms: half_life_ms.0, spikes, bound };
+    let params =
+        Params { promotion_rate_max, percentile, warmup_ms: Millis(warmup.0), half_life_ms: Millis(half_life_ms.0), spikes, bound };
     let mut state = State::default();
     let rows = case.series.rows().map(|row| {
         let (thresholds, cold) = folded(&case.thresholds, first, row.cold);
         let (_, promotions) = folded(&case.thresholds, first, row.promotions);
         let window_ms = row.window_ms.0;
         let input = Input {
-            job_age_ms: row.age_ms.0,
-            window_ms,
+            job_age_ms: Millis(row.age_ms.0),
+            window_ms: Millis(window_ms),
             cold,
             resident: cold,
             promotions,

@@ -12,7 +12,7 @@ fn pressure_setup(stall_target: u32) -> Setup {
         io_stall_target: RatioPpm(stall_target),
         step_max: RatioPpm(10_000),
         floor: Bytes(0),
-        warmup_ms: 0,
+        warmup_ms: Millis(0),
     };
     Setup { controller: Controller::Pressure(params, Millis(6_000)), latency_ns: LATENCY_NS, page_bytes: Bytes(4096), compressed: false }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use policy::thresholds::Thresholds;
 use policy::veto::Veto;
-use units::{Age, Bytes, PageSize, Pages};
+use units::{Age, Bytes, Millis, PageSize, Pages, UnixMillis};
 
 use super::distribution::{Distribution, Rounding};
 use super::spending::{Cold, Share};
@@ -19,7 +19,7 @@ const LRU_GEN_RESOLVED_TO: Age = Age(2);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub(super) page_size: PageSize,
-    pub(super) scan_period_ms: u64,
+    pub(super) scan_period_ms: Millis,
     pub(super) thresholds: Thresholds,
 }
 
@@ -92,13 +92,13 @@ impl Moment {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Burst {
     /// Periods of the window: milliseconds and promoted bytes of each.
-    recent: VecDeque<(u64, u64)>,
+    recent: VecDeque<(Millis, u64)>,
     /// Sums over the window, which may contain very many periods; sums of 64-bit numbers do not overflow.
     covered_ms: u128,
     promoted: u128,
     pub(super) largest: Bytes,
     /// The longest reaction time, in milliseconds.
-    pub(super) reaction_ms: u64,
+    pub(super) reaction_ms: Millis,
 }
 
 impl Burst {
@@ -107,19 +107,19 @@ impl Burst {
     /// The next scan sees promotions up to a scan period later, and the decision after it follows up to a control
     /// period later: the sum is the reaction time. The window consists of the smallest number of whole periods that
     /// covers it.
-    pub(super) fn add(&mut self, elapsed_ms: u64, promoted: Bytes, scan_period_ms: u64) {
-        if elapsed_ms == 0 {
+    pub(super) fn add(&mut self, elapsed_ms: Millis, promoted: Bytes, scan_period_ms: Millis) {
+        if elapsed_ms == Millis::ZERO {
             return;
         }
-        let reaction_ms = scan_period_ms.saturating_add(elapsed_ms);
+        let reaction_ms = scan_period_ms + elapsed_ms;
         self.reaction_ms = self.reaction_ms.max(reaction_ms);
         self.recent.push_back((elapsed_ms, promoted.0));
-        self.covered_ms += u128::from(elapsed_ms);
+        self.covered_ms += u128::from(elapsed_ms.0);
         self.promoted += u128::from(promoted.0);
         while let Some(&(oldest_ms, oldest)) = self.recent.front()
-            && self.covered_ms - u128::from(oldest_ms) >= u128::from(reaction_ms)
+            && self.covered_ms - u128::from(oldest_ms.0) >= u128::from(reaction_ms.0)
         {
-            self.covered_ms -= u128::from(oldest_ms);
+            self.covered_ms -= u128::from(oldest_ms.0);
             self.promoted -= u128::from(oldest);
             self.recent.pop_front();
         }
@@ -138,8 +138,8 @@ impl Burst {
 pub(super) struct Account {
     /// Number of cgroups that were created with that name.
     pub(super) starts: u64,
-    pub(super) first_unix_ms: Option<u64>,
-    pub(super) last_unix_ms: u64,
+    pub(super) first_unix_ms: Option<UnixMillis>,
+    pub(super) last_unix_ms: UnixMillis,
     pub(super) demand: Distribution,
     pub(super) memory: Distribution,
     pub(super) working_set: Distribution,
@@ -163,7 +163,7 @@ pub(super) struct Account {
     /// The largest memory with far memory and without page cache that was reclaimed.
     peak: Bytes,
     id: Option<u64>,
-    warmup_ms: u64,
+    warmup_ms: Millis,
     since_period: Option<Moment>,
 }
 

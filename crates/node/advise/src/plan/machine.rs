@@ -7,7 +7,7 @@ use agent::journal::SavingsRecord;
 use super::account::Moment;
 use super::distribution::{Distribution, Rounding};
 use super::spending::Share;
-use units::Bytes;
+use units::{Bytes, Millis, UnixMillis};
 
 /// Sums over the jobs, one for each control period of the machine.
 ///
@@ -22,24 +22,24 @@ pub(super) struct Together {
     pub(super) slow: Distribution,
     pub(super) potential: Distribution,
     pub(super) cold: Share,
-    pub(super) first_unix_ms: Option<u64>,
-    pub(super) last_unix_ms: u64,
+    pub(super) first_unix_ms: Option<UnixMillis>,
+    pub(super) last_unix_ms: UnixMillis,
     /// DRAM of the machine, if it was given or a journal holds it.
     pub(super) dram: Option<Bytes>,
     jobs: HashSet<String>,
     sum: Moment,
     net: Option<Bytes>,
-    began_at: u64,
-    control_period_ms: u64,
+    began_at: UnixMillis,
+    control_period_ms: Millis,
 }
 
 impl Together {
     /// Adds one job's memory.
-    pub(super) fn add(&mut self, job: &str, unix_ms: u64, elapsed_ms: u64, moment: &Moment) {
-        if elapsed_ms > 0 {
+    pub(super) fn add(&mut self, job: &str, unix_ms: UnixMillis, elapsed_ms: Millis, moment: &Moment) {
+        if elapsed_ms > Millis::ZERO {
             self.control_period_ms = elapsed_ms;
         }
-        let apart = self.control_period_ms > 0 && unix_ms.abs_diff(self.began_at) > self.control_period_ms / 2;
+        let apart = self.control_period_ms > Millis::ZERO && unix_ms.0.abs_diff(self.began_at.0) > self.control_period_ms.0 / 2;
         if apart || self.jobs.contains(job) {
             self.close();
         }
@@ -89,8 +89,8 @@ impl Together {
         }
     }
 
-    /// Start of the last period, in milliseconds since the epoch: a job whose last record is older has ended.
-    pub(super) fn last_began_at(&self) -> u64 {
+    /// Start of the last period: a job whose last record is older has ended.
+    pub(super) fn last_began_at(&self) -> UnixMillis {
         self.began_at
     }
 }

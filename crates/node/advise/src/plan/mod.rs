@@ -37,11 +37,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use globset::{GlobBuilder, GlobMatcher};
 use serde::Serialize;
-use units::{Bytes, RatioPpm};
+use units::{Bytes, Millis, RatioPpm, UnixMillis};
 
 use self::account::{Account, Terms};
 use self::distribution::Distribution;
@@ -345,7 +344,7 @@ impl Advice<'_> {
         Bytes(distribution.missed_in(self.allowed(distribution)))
     }
 
-    fn job(&self, job: String, account: &Account, last_began_at: u64) -> JobPlan {
+    fn job(&self, job: String, account: &Account, last_began_at: UnixMillis) -> JobPlan {
         let memory = &account.memory;
         let covered = Bytes(memory.exceeded_in(self.allowed(memory)));
         let all_promoted = Bytes(account.demand.max()).max(covered);
@@ -359,7 +358,7 @@ impl Advice<'_> {
             starts: account.starts,
             periods: memory.samples(),
             independent_periods: memory.independent(),
-            span_seconds: seconds(account.last_unix_ms.saturating_sub(account.first_unix_ms.unwrap_or(0))),
+            span_seconds: seconds(account.last_unix_ms.since(account.first_unix_ms.unwrap_or(UnixMillis::EPOCH))),
             too_short: self.too_short(memory),
             ended: account.last_unix_ms < last_began_at,
             at_limit_periods: account.at_limit,
@@ -391,7 +390,7 @@ impl Advice<'_> {
         MachinePlan {
             periods: saved.samples(),
             independent_periods: saved.independent(),
-            span_seconds: seconds(together.last_unix_ms.saturating_sub(together.first_unix_ms.unwrap_or(0))),
+            span_seconds: seconds(together.last_unix_ms.since(together.first_unix_ms.unwrap_or(UnixMillis::EPOCH))),
             too_short: self.too_short(saved),
             dram_bytes: dram,
             without_far_memory_bytes: together.demand.spread(),
@@ -421,6 +420,6 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-fn seconds(ms: u64) -> f64 {
-    Duration::from_millis(ms).as_secs_f64()
+fn seconds(time: Millis) -> f64 {
+    time.to_duration().as_secs_f64()
 }

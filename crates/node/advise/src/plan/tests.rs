@@ -44,26 +44,26 @@ fn thresholds() -> Thresholds {
 }
 
 fn agent() -> Record {
-    agent_at(0)
+    agent_at(UnixMillis(0))
 }
 
-fn agent_at(unix_ms: u64) -> Record {
+fn agent_at(unix_ms: UnixMillis) -> Record {
     Record::Agent(AgentRecord {
         version: VERSION,
         unix_ms,
         boot_id: "b".into(),
         kernel: "6.12".into(),
         page_bytes: 4096,
-        scan_period_ms: 120_000,
+        scan_period_ms: Millis(120_000),
         thresholds: thresholds(),
         bundle: 0,
         writes: None,
     })
 }
 
-fn job(name: &str, warmup_ms: u64) -> Record {
+fn job(name: &str, warmup_ms: Millis) -> Record {
     Record::Job(Box::new(JobRecord {
-        unix_ms: 0,
+        unix_ms: UnixMillis(0),
         job: name.into(),
         id: 1,
         class: Class::Standard,
@@ -103,12 +103,12 @@ fn period(name: &str, at: u64, period: &Period) -> Record {
     let threshold = Some(Age(1));
     let decision = cold_age::Decision::Hold { reason: cold_age::Hold::NothingCold };
     Record::Period(Box::new(PeriodRecord {
-        unix_ms: at * PERIOD_MS,
+        unix_ms: UnixMillis(at * PERIOD_MS),
         job: name.into(),
         id: 1,
         input: cold_age::Input {
-            job_age_ms: at * PERIOD_MS,
-            window_ms: 120_000,
+            job_age_ms: Millis(at * PERIOD_MS),
+            window_ms: Millis(120_000),
             cold: resident,
             resident,
             promotions: Histogram::empty(&thresholds()),
@@ -118,7 +118,7 @@ fn period(name: &str, at: u64, period: &Period) -> Record {
             veto: period.veto,
         },
         step: cold_age::Step { decision, best: threshold, threshold, working_set: pages(10), promotions_max: Pages::ZERO },
-        outcome: Outcome { elapsed_ms: PERIOD_MS, promoted: pages(period.promoted), ..Outcome::default() },
+        outcome: Outcome { elapsed_ms: Millis(PERIOD_MS), promoted: pages(period.promoted), ..Outcome::default() },
         memory: memory(period),
         resolved_to: None,
     }))
@@ -127,7 +127,7 @@ fn period(name: &str, at: u64, period: &Period) -> Record {
 /// A journal of one job.
 fn journal(periods: impl IntoIterator<Item = Period>) -> Vec<Record> {
     let periods = periods.into_iter().zip(0..).map(|(one, at)| period("/a", at, &one));
-    [agent(), job("/a", 0)].into_iter().chain(periods).collect()
+    [agent(), job("/a", Millis(0))].into_iter().chain(periods).collect()
 }
 
 /// Repeats a period.
@@ -235,7 +235,7 @@ fn consecutive_periods_above_the_limit_raise_the_bound() {
 fn savings_count_only_at_the_same_time() {
     // Each job saves 100 MiB in one half of the time; together they never save more.
     let saving = |far: u64| Period { current: 200 - far, far, ..Period::default() };
-    let mut records = vec![agent(), job("/a", 0), job("/b", 0)];
+    let mut records = vec![agent(), job("/a", Millis(0)), job("/b", Millis(0))];
     for at in 0..1000 {
         let (a, b) = if at < 500 { (100, 0) } else { (0, 100) };
         records.extend([period("/a", at, &saving(a)), period("/b", at, &saving(b))]);
@@ -248,8 +248,7 @@ fn savings_count_only_at_the_same_time() {
     assert!(plan.jobs.iter().all(|job| job.firm_saved_bytes == Bytes::ZERO && !job.ended), "{plan:?}");
 
     // The saving of a job ends with the job.
-    let ends =
-        |at: u64, record: &Record| !matches!(record, Record::Period(period) if period.job == "/b" && period.unix_ms > at * PERIOD_MS);
+    let ends = |at: u64, record: &Record| !matches!(record, Record::Period(period) if period.job == "/b" && period.unix_ms > UnixMillis(at * PERIOD_MS));
     let records: Vec<_> = records.into_iter().filter(|record| ends(900, record)).collect();
     let plan = planned(&records, &options(10_000));
     assert_eq!((plan.machine.firm_saved_bytes, plan.machine.promise_ratio), (Bytes::ZERO, Some(1.0)));
@@ -274,11 +273,11 @@ fn observed_jobs_have_a_potential() {
         (Some(Veto::Incompressible), 0, None),
         (None, 0, None),
     ] {
-        let plan = plan(veto, warmup_ms);
+        let plan = plan(veto, Millis(warmup_ms));
         assert_eq!((plan.jobs[0].firm_potential_bytes, plan.machine.firm_potential_bytes), (want, want), "{veto:?}, {warmup_ms} ms");
         assert_eq!(plan.machine.firm_saved_bytes, Bytes::ZERO, "nothing was offloaded");
     }
-    assert_eq!(plan(Some(Veto::AtLimit), 0).jobs[0].at_limit_periods, 400);
+    assert_eq!(plan(Some(Veto::AtLimit), Millis(0)).jobs[0].at_limit_periods, 400);
 }
 
 #[test]
@@ -289,11 +288,11 @@ fn samples_between_two_periods_count_conservatively() {
         io_stall_target: RatioPpm(1_000),
         step_max: RatioPpm(10_000),
         floor: Bytes::ZERO,
-        warmup_ms: 0,
+        warmup_ms: Millis(0),
     };
     let input = pressure::Input {
-        job_age_ms: 0,
-        elapsed_ms: 6_000,
+        job_age_ms: Millis(0),
+        elapsed_ms: Millis(6_000),
         resident: Bytes::ZERO,
         protected: Bytes::ZERO,
         counters: pressure::Counters::default(),
@@ -315,7 +314,7 @@ fn samples_between_two_periods_count_conservatively() {
     let mut records = journal(times(400, Period { current: 100, far: 50, ..Period::default() }));
     let peak = memory(&Period { current: 140, far: 10, ..Period::default() });
     let record = PressureRecord {
-        unix_ms: PERIOD_MS / 2,
+        unix_ms: UnixMillis(PERIOD_MS / 2),
         job: "/a".into(),
         id: 1,
         input,
@@ -416,7 +415,7 @@ fn a_directory_and_its_files_give_the_same_advice() {
     for (batch, at) in records.chunks(10).zip(1..) {
         journal.append(batch).unwrap();
         if journal.rotate_if_full().unwrap() {
-            journal.append(&[agent_at(at * 10 * PERIOD_MS), job("/a", 0)]).unwrap();
+            journal.append(&[agent_at(UnixMillis(at * 10 * PERIOD_MS)), job("/a", Millis(0))]).unwrap();
         }
     }
     let mut paths: Vec<PathBuf> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -449,7 +448,7 @@ fn without_a_journal_or_periods_there_is_no_advice() {
         assert!(error.contains(want), "{error}");
     };
     check(&[], "contains no control period");
-    check(&[agent(), job("/a", 0)], "contains no control period");
+    check(&[agent(), job("/a", Millis(0))], "contains no control period");
     check(&journal(times(3, current(1)))[1..], "contains no control period");
     let changed = |change: fn(&mut AgentRecord)| {
         let Record::Agent(mut record) = agent() else { panic!("an agent") };

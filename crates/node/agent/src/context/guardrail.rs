@@ -1,7 +1,7 @@
 //! A job's control period, as the agent's guardrail uses it.
 
 use config::{Class, Policy};
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 /// One control period of one job, under a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,5 +24,5 @@ pub struct JobPeriod {
     /// Stall of its tasks for memory, ever, in microseconds.
     pub stall_us: u64,
     /// Length of the period in milliseconds.
-    pub elapsed_ms: u64,
+    pub elapsed_ms: Millis,
 }

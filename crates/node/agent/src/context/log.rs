@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::journal::{Journal, Record};
+use units::UnixMillis;
 
 /// The journal, and the records that are written to it together.
 #[derive(Debug, Default)]
@@ -24,7 +25,7 @@ impl Log {
     }
 
     /// Adds an event to the next batch, and logs it on standard error.
-    pub fn event(&mut self, unix_ms: u64, job: Option<&str>, what: String) {
+    pub fn event(&mut self, unix_ms: UnixMillis, job: Option<&str>, what: String) {
         log::info!("{}{what}", job.map(|job| format!("{job}: ")).unwrap_or_default());
         self.pending.push(Record::Event { unix_ms, job: job.map(ToOwned::to_owned), what });
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
+use units::UnixMillis;
 
 /// Decisions kept per controller and job.
 pub const RECENT_MAX: usize = 64;
@@ -12,7 +13,7 @@ pub const RECENT_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explained {
     /// When it was made, in milliseconds since the epoch.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// The decision and the numbers that it is based on.
     #[serde(serialize_with = "as_text")]
     pub text: Arc<str>,
@@ -28,7 +29,7 @@ pub struct Recent(VecDeque<Explained>);
 
 impl Recent {
     /// Adds a decision and drops the oldest if there are more than [`RECENT_MAX`].
-    pub fn push(&mut self, unix_ms: u64, text: &str) {
+    pub fn push(&mut self, unix_ms: UnixMillis, text: &str) {
         if self.0.len() == RECENT_MAX {
             self.0.pop_front();
         }
@@ -66,10 +67,10 @@ mod tests {
     fn only_the_last_decisions_are_kept() {
         let mut recent = Recent::default();
         for unix_ms in 0..100 {
-            recent.push(unix_ms, "hold");
+            recent.push(UnixMillis(unix_ms), "hold");
         }
         let kept = recent.to_vec();
-        assert_eq!((kept.len(), kept[0].unix_ms), (RECENT_MAX, 100 - RECENT_MAX as u64));
+        assert_eq!((kept.len(), kept[0].unix_ms), (RECENT_MAX, UnixMillis(100 - RECENT_MAX as u64)));
         assert!(Arc::ptr_eq(&kept[0].text, &kept[RECENT_MAX - 1].text));
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use units::Millis;
 
 fn bundle(version: u64) -> Bundle {
     let text = format!(
@@ -70,7 +71,7 @@ fn a_rejected_bundle_is_remembered() {
     following.take(poll(Some(2), Some(1)));
     following.decide(5);
     let sample =
-        watch::Sample { promotions_ppm: Some((9_000, 2_000)), far: true, stall_us: 0, elapsed_ms: 60_000, stall_target_ppm: 1_000 };
+        watch::Sample { promotions_ppm: Some((9_000, 2_000)), far: true, stall_us: 0, elapsed_ms: Millis(60_000), stall_target_ppm: 1_000 };
     (0..60).for_each(|_| following.watch().unwrap().note("/a", &sample, Config::default().rollout.promotion_max));
     let (config, reports) = following.decide(6);
     assert_eq!(config.unwrap().cold_age.percentile.to_string(), "91%");

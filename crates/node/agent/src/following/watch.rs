@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 use config::{ColdAge, Policy, Rollout};
 use policy::cold_age::observations_needed;
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
 use crate::context::guardrail::JobPeriod;
 
@@ -64,7 +64,7 @@ pub struct Sample {
     /// Stall of its tasks for memory, ever, in microseconds.
     pub stall_us: u64,
     /// Length of the period in milliseconds.
-    pub elapsed_ms: u64,
+    pub elapsed_ms: Millis,
     /// The share of time that it may stall, in millionths.
     pub stall_target_ppm: u32,
 }
@@ -102,7 +102,7 @@ impl Watch {
         // A counter that decreases belongs to a recreated cgroup.
         let stalled_us = before.map_or(0, |before| sample.stall_us.saturating_sub(before));
         // A millionth of a millisecond is a thousandth of a microsecond.
-        let allowed_us = u128::from(sample.elapsed_ms) * u128::from(sample.stall_target_ppm) / 1_000;
+        let allowed_us = u128::from(sample.elapsed_ms.0) * u128::from(sample.stall_target_ppm) / 1_000;
         if sample.far && u128::from(stalled_us) > allowed_us {
             *self.stalled.entry(job.to_owned()).or_default() += 1;
         } else {
@@ -152,7 +152,7 @@ mod tests {
         Rollout { promotion_max: LIMIT, stall_periods: 3, ..Rollout::default() }
     }
 
-    const QUIET: Sample = Sample { promotions_ppm: None, far: true, stall_us: 0, elapsed_ms: 60_000, stall_target_ppm: 1_000 };
+    const QUIET: Sample = Sample { promotions_ppm: None, far: true, stall_us: 0, elapsed_ms: Millis(60_000), stall_target_ppm: 1_000 };
 
     fn rated(rate: u64) -> Sample {
         Sample { promotions_ppm: Some((rate, 2_000)), ..QUIET }
@@ -221,7 +221,7 @@ mod tests {
                 stall_target: None,
                 far: true,
                 stall_us: 0,
-                elapsed_ms: 60_000,
+                elapsed_ms: Millis(60_000),
             };
             Sample::of(&period, &own, RatioPpm(1_000)).promotions_ppm
         };

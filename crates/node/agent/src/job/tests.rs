@@ -4,6 +4,7 @@ use policy::thresholds::Thresholds;
 
 use super::*;
 use crate::testing::Machine;
+use units::{Millis, UnixMillis};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -12,7 +13,7 @@ fn treatment() -> Treatment {
 }
 
 fn now(time: Duration) -> Now {
-    Now { since_boot: time, unix_ms: 0 }
+    Now { since_boot: time, unix_ms: UnixMillis(0) }
 }
 
 fn job(machine: &Machine) -> Job {
@@ -86,8 +87,8 @@ fn far_pages_age_and_are_promoted_at_their_age() {
     assert_eq!(Vec::from(promoted), [1, 0, 5, 0], "five were promoted at age 4; the counter's first 40 do not count");
     assert_eq!((job.memory.far.0, job.memory.pool.0, job.memory.saved().0), (15 * page, 5_000, 15 * page - 5_000));
     let outcome = job.close_period(now(30 * SECOND));
-    assert_eq!((outcome.asked, outcome.offloaded, outcome.promoted, outcome.elapsed_ms), (Pages(25), Pages(20), Pages(5), 0));
-    assert_eq!(job.close_period(now(40 * SECOND)), Outcome { elapsed_ms: 10_000, ..Outcome::default() });
+    assert_eq!((outcome.asked, outcome.offloaded, outcome.promoted, outcome.elapsed_ms), (Pages(25), Pages(20), Pages(5), Millis::ZERO));
+    assert_eq!(job.close_period(now(40 * SECOND)), Outcome { elapsed_ms: Millis(10_000), ..Outcome::default() });
     assert_eq!((job.counters.totals.offloaded.0, job.counters.totals.promoted.0), (20 * page, 5 * page));
 }
 

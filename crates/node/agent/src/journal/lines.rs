@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use units::PageSize;
+use units::{PageSize, UnixMillis};
 
 use super::file::Journal;
 use super::record::{AgentRecord, Record, VERSION};
@@ -122,8 +122,8 @@ impl Lines {
         })
     }
 
-    /// When the first record was written, in milliseconds since the epoch; `None` if the file is empty.
-    fn begins_at(&self) -> Option<u64> {
+    /// When the first record was written; `None` if the file is empty.
+    fn begins_at(&self) -> Option<UnixMillis> {
         self.first.as_ref().map(Record::unix_ms)
     }
 }

@@ -4,7 +4,7 @@ use config::{Class, Policy};
 use policy::cold_age;
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
-use units::{Bytes, RatioPpm};
+use units::{Bytes, Millis, RatioPpm, UnixMillis};
 
 use crate::controllers::background::record::{BackgroundRecord, BackgroundStart};
 use crate::controllers::cold_age::record::{PeriodRecord, Start};
@@ -46,7 +46,7 @@ pub enum Record {
     /// Something that is not a controller's decision.
     Event {
         /// Milliseconds since the epoch.
-        unix_ms: u64,
+        unix_ms: UnixMillis,
         /// The job concerned; `None` if it concerns the machine or the agent.
         job: Option<String>,
         /// What happened, in words.
@@ -60,7 +60,7 @@ pub struct AgentRecord {
     /// [`VERSION`] at the time of writing.
     pub version: u32,
     /// Milliseconds since the epoch.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// The kernel's boot id: monotonic times of different boots cannot be compared.
     pub boot_id: String,
     /// The kernel's release, as `uname -r` prints it.
@@ -68,7 +68,7 @@ pub struct AgentRecord {
     /// Bytes per page.
     pub page_bytes: u64,
     /// Milliseconds from scan to scan; ages count these.
-    pub scan_period_ms: u64,
+    pub scan_period_ms: Millis,
     /// The thresholds of all histograms.
     pub thresholds: Thresholds,
     /// The version of the parameter bundle in effect; 0 for the configuration file.
@@ -88,7 +88,7 @@ fn is_zero(number: &u64) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavingsRecord {
     /// Milliseconds since the epoch.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// DRAM of the machine.
     pub dram_bytes: Bytes,
     /// The ledger.
@@ -100,7 +100,7 @@ pub struct SavingsRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
     /// Milliseconds since the epoch.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// The job's cgroup, relative to the cgroup root.
     pub job: String,
     /// The kernel's id of that cgroup: a recreated directory is another job.
@@ -130,14 +130,14 @@ pub struct JobRecord {
 impl JobRecord {
     /// A record of a job whose controllers have not started yet.
     #[must_use]
-    pub fn new(unix_ms: u64, job: &str, id: u64, class: Class, tracker: &str) -> Self {
+    pub fn new(unix_ms: UnixMillis, job: &str, id: u64, class: Class, tracker: &str) -> Self {
         Self {
             unix_ms,
             job: job.to_owned(),
             id,
             class,
             tracker: tracker.to_owned(),
-            params: cold_age::Params::new(RatioPpm(0), RatioPpm(0), 0),
+            params: cold_age::Params::new(RatioPpm(0), RatioPpm(0), Millis(0)),
             state: cold_age::State::default(),
             policy: Policy::ColdAge,
             pressure: None,
@@ -160,7 +160,7 @@ fn is_policy_of_version_1(policy: &Policy) -> bool {
 impl Record {
     /// When the record was written, in milliseconds since the epoch.
     #[must_use]
-    pub fn unix_ms(&self) -> u64 {
+    pub fn unix_ms(&self) -> UnixMillis {
         match self {
             Self::Agent(record) => record.unix_ms,
             Self::Job(record) => record.unix_ms,

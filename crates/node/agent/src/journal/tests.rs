@@ -5,12 +5,12 @@ use config::Class;
 use policy::cold_age;
 use policy::histogram::{AgeCounts, Histogram};
 use policy::thresholds::Thresholds;
-use units::{Age, Bytes, Pages, RatioPpm};
+use units::{Age, Bytes, Millis, Pages, RatioPpm, UnixMillis};
 
 use super::*;
 use crate::replay::replay;
 
-const PARAMS: cold_age::Params = cold_age::Params::new(RatioPpm(2_000), RatioPpm(980_000), 0);
+const PARAMS: cold_age::Params = cold_age::Params::new(RatioPpm(2_000), RatioPpm(980_000), Millis(0));
 
 /// A short life of one job, as an agent would write it.
 fn life() -> Vec<Record> {
@@ -18,16 +18,16 @@ fn life() -> Vec<Record> {
     let mut records = vec![
         Record::Agent(AgentRecord {
             version: VERSION,
-            unix_ms: 0,
+            unix_ms: UnixMillis(0),
             boot_id: "b".into(),
             kernel: "6.12".into(),
             page_bytes: 4096,
-            scan_period_ms: 120_000,
+            scan_period_ms: Millis(120_000),
             thresholds,
             bundle: 0,
             writes: None,
         }),
-        Record::Job(Box::new(JobRecord { params: PARAMS, ..JobRecord::new(0, "/a", 7, Class::Standard, "page_idle") })),
+        Record::Job(Box::new(JobRecord { params: PARAMS, ..JobRecord::new(UnixMillis(0), "/a", 7, Class::Standard, "page_idle") })),
     ];
     let mut state = cold_age::State::default();
     for i in 0..20u8 {
@@ -36,8 +36,8 @@ fn life() -> Vec<Record> {
         counts.add(Age(i), Pages(300));
         let cold = Histogram::from_counts(&counts, &thresholds);
         let input = cold_age::Input {
-            job_age_ms: 60_000,
-            window_ms: 60_000,
+            job_age_ms: Millis(60_000),
+            window_ms: Millis(60_000),
             cold,
             resident: cold,
             promotions: cold,
@@ -49,7 +49,7 @@ fn life() -> Vec<Record> {
         let (next, step) = cold_age::step(&PARAMS, &thresholds, &state, &input);
         state = next;
         records.push(Record::Period(Box::new(PeriodRecord {
-            unix_ms: u64::from(i) * 60_000,
+            unix_ms: UnixMillis(u64::from(i) * 60_000),
             job: "/a".into(),
             id: 7,
             input,
@@ -108,14 +108,14 @@ fn files_are_bounded_in_size_and_number() {
     let mut journal = Journal::open(dir.path(), Bytes(2_000), 3).unwrap();
     for i in 0..50 {
         journal.rotate_if_full().unwrap();
-        journal.append(&[Record::Event { unix_ms: i, job: None, what: "x".repeat(400) }]).unwrap();
+        journal.append(&[Record::Event { unix_ms: UnixMillis(i), job: None, what: "x".repeat(400) }]).unwrap();
     }
     let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     assert_eq!(names, ["journal", "journal.1", "journal.2"]);
     assert!(fs::metadata(dir.path().join("journal.1")).unwrap().len() < 3_000);
     let Some(Record::Event { unix_ms, .. }) = read(&Journal::path(dir.path())).unwrap().pop() else { panic!("an event") };
-    assert_eq!(unix_ms, 49);
+    assert_eq!(unix_ms, UnixMillis(49));
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl Agent {
         self.close_ledger(now);
         let bundle = self.following.version();
         if let Some(recorder) = &mut self.durable.recorder {
-            for what in recorder.take(self.context.log.pending(), &self.jobs, bundle, units::UnixMillis(now.unix_ms)) {
+            for what in recorder.take(self.context.log.pending(), &self.jobs, bundle, now.unix_ms) {
                 self.context.event(None, what);
             }
         }

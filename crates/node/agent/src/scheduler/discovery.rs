@@ -1,7 +1,6 @@
 //! Finds new jobs, forgets ended ones, and refreshes the cgroups and processes of each.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use kernel::cgroup::{self, Cgroup};
 
@@ -68,7 +67,7 @@ impl Agent {
         let mut slots = Slots::new(slots.collect());
         let history = self.durable.history.as_ref().and_then(|history| history.of(&found.path, job.cgroup.id()));
         if let Some(history) = history {
-            job.seen_at = Duration::from_millis(history.seen_at_ms);
+            job.seen_at = history.seen_at_ms.to_duration();
             job.far = history.far.clone();
             job.counters.page_cache = history.page_cache;
             job.tiering.restore(history.incompressible, history.writes);

@@ -16,7 +16,7 @@ impl Agent {
     /// Between two control periods: applies new parameters, if the bundle in effect changes. The controllers keep their state,
     /// and the journal records their parameters again, so that it replays.
     pub(super) fn update_parameters(&mut self) {
-        let (config, events) = self.following.decide(self.context.clock.unix_ms() / 1000);
+        let (config, events) = self.following.decide(self.context.clock.unix_ms().0 / 1000);
         for what in events {
             self.context.event(None, what);
         }

@@ -247,7 +247,7 @@ impl Agent {
             log::info!("restored {}: {outcome:?}", path.display());
         }
         let unix_ms = context.clock.unix_ms();
-        for what in self.durable.recorder.take().map(|recorder| recorder.stop(units::UnixMillis(unix_ms))).unwrap_or_default() {
+        for what in self.durable.recorder.take().map(|recorder| recorder.stop(unix_ms)).unwrap_or_default() {
             self.context.event(None, what);
         }
         self.context.event(None, "agent stopped".to_owned());

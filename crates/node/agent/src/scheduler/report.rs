@@ -2,7 +2,7 @@
 
 use config::Kind;
 use policy::histogram::AgeCounts;
-use units::{Age, Bytes, RatioPpm};
+use units::{Age, Bytes, Millis, RatioPpm, UnixMillis};
 
 use super::Agent;
 use super::state::Identity;
@@ -33,14 +33,14 @@ pub(super) fn records(agent: &AgentRecord, jobs: &Jobs) -> Vec<Record> {
 }
 
 /// The record of the agent.
-pub(super) fn agent_record(context: &Context, identity: &Identity, bundle: u64, unix_ms: u64) -> AgentRecord {
+pub(super) fn agent_record(context: &Context, identity: &Identity, bundle: u64, unix_ms: UnixMillis) -> AgentRecord {
     AgentRecord {
         version: VERSION,
         unix_ms,
         boot_id: identity.boot_id.clone(),
         kernel: identity.kernel_release.clone(),
         page_bytes: kernel::page_size().bytes(),
-        scan_period_ms: units::millis(context.config.agent.scan_period),
+        scan_period_ms: Millis(units::millis(context.config.agent.scan_period)),
         thresholds: context.thresholds,
         bundle,
         writes: Some(context.tiers.start()),
@@ -48,7 +48,7 @@ pub(super) fn agent_record(context: &Context, identity: &Identity, bundle: u64, 
 }
 
 /// The starting record of a job.
-pub(super) fn job_record(Entry { job, slots }: &Entry, unix_ms: u64) -> JobRecord {
+pub(super) fn job_record(Entry { job, slots }: &Entry, unix_ms: UnixMillis) -> JobRecord {
     let mut record = JobRecord::new(unix_ms, job.path(), job.cgroup.id(), job.treatment.class, job.tracker.0.as_str());
     record.policy = job.treatment.policy;
     record.tiering = Some(job.tiering.start());

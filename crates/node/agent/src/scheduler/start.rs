@@ -105,7 +105,7 @@ impl Agent {
         let (journal, history) = if options.ephemeral { (None, None) } else { open_state(&config, &boot_id, &thresholds)? };
         let recorder = match options.ephemeral {
             true => None,
-            false => Recorder::start(&roots, &config, &thresholds, &boot_id, units::UnixMillis(clock.unix_ms()))?,
+            false => Recorder::start(&roots, &config, &thresholds, &boot_id, clock.unix_ms())?,
         };
         let (recorder, lost) = recorder.unzip();
         let following = Following::new(&config, (!options.ephemeral).then_some(config.agent.state_dir.as_path()));

@@ -6,7 +6,7 @@ use config::Config;
 
 use policy::cold_age::{Decision, Hold, Reason};
 use policy::veto::Veto;
-use units::{Age, Bytes, Pages};
+use units::{Age, Bytes, Pages, UnixMillis};
 
 use super::*;
 use crate::controllers::background::Background;

@@ -2,9 +2,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-const PARAMS: Params =
-    Params { settle_ms: 10_000, idle_ms: 0, pressure_max: RatioPpm(10_000), available_min: RatioPpm(100_000), prefetch: true };
-const INFERRED: Params = Params { idle_ms: 60_000, ..PARAMS };
+const PARAMS: Params = Params {
+    settle_ms: Millis(10_000),
+    idle_ms: Millis(0),
+    pressure_max: RatioPpm(10_000),
+    available_min: RatioPpm(100_000),
+    prefetch: true,
+};
+const INFERRED: Params = Params { idle_ms: Millis(60_000), ..PARAMS };
 
 const FOREGROUND: Decision = Decision::Nothing { reason: Reason::Foreground };
 const SETTLING: Decision = Decision::Nothing { reason: Reason::Settling };
@@ -14,7 +19,7 @@ const PRESSURE: Decision = Decision::Nothing { reason: Reason::MachineUnderPress
 /// A job without a hint, on a machine with plenty of memory.
 fn at(seconds: u64) -> Input {
     Input {
-        now_ms: seconds * 1000,
+        now_ms: Millis(seconds * 1000),
         hint: None,
         frozen: false,
         cpu_usage_us: 0,
@@ -81,7 +86,7 @@ fn compacted_once_per_stay() {
             (at(10_015), Decision::Prefetch),
         ],
     );
-    check(&Params { settle_ms: 0, ..PARAMS }, &[(background(0), Decision::Compact), (background(1), DONE)]);
+    check(&Params { settle_ms: Millis(0), ..PARAMS }, &[(background(0), Decision::Compact), (background(1), DONE)]);
 }
 
 #[test]
@@ -188,9 +193,9 @@ proptest! {
     fn in_any_run_compactions_and_prefetches_keep_the_rules(
         periods in proptest::collection::vec(any_period(), 1..80), idle_ms in 0u64..60_000, settle_ms in 0u64..30_000, prefetch in any::<bool>(),
     ) {
-        let params = Params { idle_ms, settle_ms, prefetch, ..PARAMS };
+        let params = Params { idle_ms: Millis(idle_ms), settle_ms: Millis(settle_ms), prefetch, ..PARAMS };
         let mut now_ms = 0;
-        let inputs: Vec<_> = periods.into_iter().map(|(wait_ms, input)| { now_ms += wait_ms; Input { now_ms, ..input } }).collect();
+        let inputs: Vec<_> = periods.into_iter().map(|(wait_ms, input)| { now_ms += wait_ms; Input { now_ms: Millis(now_ms), ..input } }).collect();
         let decisions = run(&params, &inputs);
         prop_assert_eq!(&decisions, &run(&params, &inputs), "deterministic");
         let mut compacted = false;
@@ -217,7 +222,7 @@ proptest! {
         let (mut state, mut now_ms) = (State::default(), 0);
         for (wait_ms, input) in periods {
             now_ms += wait_ms;
-            let (next, decision) = step(&INFERRED, &state, &Input { now_ms, ..input });
+            let (next, decision) = step(&INFERRED, &state, &Input { now_ms: Millis(now_ms), ..input });
             let text = serde_json::to_string(&(next, decision)).unwrap();
             prop_assert_eq!(serde_json::from_str::<(State, Decision)>(&text).unwrap(), (next, decision));
             state = next;

@@ -17,11 +17,11 @@
 //! observations are added up ([`pooled`]), and the upper 95 % bound of their mean must leave the same margin as the worst
 //! observation. In a long history, the sampling error is part of the variation between the periods.
 
-use units::RatioPpm;
+use units::{Millis, RatioPpm};
 
-use super::Input;
 use super::pooled::{OVER_PPM, Pooled, Sample};
 use super::window::Observed;
+use super::{Input, next_after};
 use crate::thresholds::THRESHOLDS_MAX;
 
 /// Upper bound of the observations that a threshold needs, for percentiles near 100 %.
@@ -42,14 +42,14 @@ pub struct Early {
     /// Most promotions of an observation, in millionths of those permitted, rounded up.
     pub(super) worst_ppm: [u32; THRESHOLDS_MAX],
     /// Age of the job at the last observation, in milliseconds.
-    pub(super) last_ms: u64,
+    pub(super) last_ms: Millis,
     /// The sum of the observations that were made on a sample of the pages.
     pub(super) pooled: Pooled,
 }
 
 impl Default for Early {
     fn default() -> Self {
-        Self { observations: [0; THRESHOLDS_MAX], worst_ppm: [0; THRESHOLDS_MAX], last_ms: 0, pooled: Pooled::default() }
+        Self { observations: [0; THRESHOLDS_MAX], worst_ppm: [0; THRESHOLDS_MAX], last_ms: Millis(0), pooled: Pooled::default() }
     }
 }
 
@@ -57,9 +57,9 @@ impl Default for Early {
 #[derive(Clone, Copy, Debug)]
 pub struct Observation {
     /// Age of the job, in milliseconds.
-    pub job_age_ms: u64,
+    pub job_age_ms: Millis,
     /// The time that the promotions cover, in milliseconds.
-    pub window_ms: u64,
+    pub window_ms: Millis,
     /// Permitted promotions in this time.
     pub allowed: u64,
     /// The sample that the promotions were estimated from; `None` if all pages were counted.
@@ -73,12 +73,12 @@ impl Early {
     /// page had reached it.
     ///
     /// A controller that decides more often than pages are scanned observes the same promotions again: these are no further
-    /// observation. A quarter of the window is tolerated, because scans do not start exactly on time.
+    /// observation ([`next_after`]).
     #[inline]
     pub fn observe(&mut self, observation: &Observation, counts: impl Iterator<Item = (u64, bool)>) {
         let Observation { job_age_ms, window_ms, allowed, sample, periods } = *observation;
         let elapsed_ms = job_age_ms.checked_sub(self.last_ms);
-        if elapsed_ms.is_some_and(|elapsed_ms| self.observations[0] > 0 && elapsed_ms < window_ms - window_ms / 4) {
+        if elapsed_ms.is_some_and(|elapsed_ms| self.observations[0] > 0 && elapsed_ms < next_after(window_ms)) {
             return;
         }
         self.last_ms = job_age_ms;

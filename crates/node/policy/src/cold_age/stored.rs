@@ -6,6 +6,7 @@ use super::lists::{PoolSizeError, copy, used};
 use super::pooled::Pooled;
 use super::window::Window;
 use super::{Early, Fading, State};
+use units::Millis;
 
 /// Counters without trailing zeros.
 #[derive(Serialize, Deserialize)]
@@ -18,7 +19,7 @@ pub(super) enum Stored {
         /// In fractions of a best.
         bests: Vec<u32>,
         /// The half-life.
-        half_life_ms: u64,
+        half_life_ms: Millis,
         /// How often it has passed.
         half_lives: u64,
     },
@@ -28,13 +29,13 @@ pub(super) enum Stored {
         bests: Vec<u32>,
         /// The half-life and how often it has passed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        decay: Option<(u64, u64)>,
+        decay: Option<(Millis, u64)>,
         /// Observations by threshold.
         observations: Vec<u16>,
         /// The worst of them, in millionths of what the objective permitted.
         worst_ppm: Vec<u32>,
         /// Age of the job at the last one.
-        last_ms: u64,
+        last_ms: Millis,
         /// Sums of those that were made on a sample.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pooled: Option<StoredPooled>,

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::histogram::AgeCounts;
 
-const PARAMS: Params = Params::new(RatioPpm(2_000), RatioPpm(980_000), 0);
+const PARAMS: Params = Params::new(RatioPpm(2_000), RatioPpm(980_000), Millis(0));
 
 fn set() -> Thresholds {
     Thresholds::log_spaced(32).unwrap()
@@ -21,8 +21,8 @@ fn histogram(pairs: &[(u8, u64)]) -> Histogram {
 fn minute(promotions: &[(u8, u64)]) -> Input {
     let cold = histogram(&[(0, 100_000), (255, 100_000)]);
     Input {
-        job_age_ms: 3_600_000,
-        window_ms: 60_000,
+        job_age_ms: Millis(3_600_000),
+        window_ms: Millis(60_000),
         cold,
         resident: cold,
         promotions: histogram(promotions),
@@ -72,7 +72,7 @@ fn without_a_qualifying_threshold_it_holds() {
 #[test]
 fn the_slo_scales_with_the_window() {
     let mut two_minutes = minute(&[(4, 400)]);
-    two_minutes.window_ms = 120_000;
+    two_minutes.window_ms = Millis(120_000);
     check(&two_minutes, offload(1, Reason::Percentile));
     two_minutes.promotions = histogram(&[(4, 401)]);
     check(&two_minutes, offload(5, Reason::Percentile));
@@ -81,7 +81,7 @@ fn the_slo_scales_with_the_window() {
 #[test]
 fn nothing_is_known_before_a_scan_or_from_a_foreign_set() {
     let mut input = minute(&[]);
-    input.window_ms = 0;
+    input.window_ms = Millis(0);
     check(&input, Decision::Hold { reason: Hold::NoHistory });
     let mut foreign = minute(&[]);
     foreign.cold = Histogram::empty(&Thresholds::log_spaced(8).unwrap());
@@ -101,10 +101,10 @@ fn a_veto_holds_with_its_reason_but_history_goes_on() {
 
 #[test]
 fn never_acts_before_s() {
-    let params = Params { warmup_ms: 600_000, ..PARAMS };
+    let params = Params { warmup_ms: Millis(600_000), ..PARAMS };
     for age_ms in (0..1_200_000).step_by(60_000) {
         let mut input = minute(&[]);
-        input.job_age_ms = age_ms;
+        input.job_age_ms = Millis(age_ms);
         let acted = matches!(run(&params, &[input])[0].decision, Decision::Offload { .. });
         assert_eq!(acted, age_ms >= 600_000, "{age_ms} ms");
     }
@@ -182,7 +182,7 @@ proptest! {
     ) {
         let inputs: Vec<_> = minutes.iter().map(|&(a, n, b, m)| minute(&[(a, n), (b, m)])).collect();
         let at = |rate: u32| {
-            let params = Params::new(RatioPpm(rate), RatioPpm(k), 0);
+            let params = Params::new(RatioPpm(rate), RatioPpm(k), Millis(0));
             // "No threshold" is stricter than every threshold.
             run(&params, &inputs).iter().map(|s| s.threshold.map_or(256, |age| u16::from(age.0))).collect::<Vec<_>>()
         };
@@ -199,9 +199,9 @@ proptest! {
 
     #[test]
     fn any_input_is_answered(window in any::<u64>(), ws in any::<u64>(), promoted in any::<u64>(), rate in any::<u32>(), k in any::<u32>()) {
-        let params = Params::new(RatioPpm(rate), RatioPpm(k), 0);
+        let params = Params::new(RatioPpm(rate), RatioPpm(k), Millis(0));
         let cold = histogram(&[(0, ws), (255, promoted)]);
-        let input = Input { job_age_ms: window, window_ms: window, cold, resident: cold, promotions: cold, returned: None, allowance: None, sample: None, veto: None };
+        let input = Input { job_age_ms: Millis(window), window_ms: Millis(window), cold, resident: cold, promotions: cold, returned: None, allowance: None, sample: None, veto: None };
         prop_assert_eq!(run(&params, &[input]).len(), 1);
     }
 }
@@ -209,25 +209,25 @@ proptest! {
 #[test]
 fn what_p_allows_is_rounded_down_and_saturates() {
     let check = |rate, pages, window_ms, want| assert_eq!(promotions_allowed(RatioPpm(rate), Pages(pages), window_ms), Pages(want));
-    check(2_000, 100_000, 60_000, 200);
-    check(2_000, 100_499, 60_000, 200);
-    check(2_000, 100_000, 300_000, 1_000);
-    check(0, u64::MAX, u64::MAX, 0);
+    check(2_000, 100_000, Millis(60_000), 200);
+    check(2_000, 100_499, Millis(60_000), 200);
+    check(2_000, 100_000, Millis(300_000), 1_000);
+    check(0, u64::MAX, Millis(u64::MAX), 0);
     // Past 64 bits: 2,000 * 2^50 * 300,000 = 6.8e23.
-    check(2_000, 1 << 50, 300_000, (1 << 50) / 100);
-    check(1_000_000, u64::MAX, 60_000, u64::MAX);
-    check(u32::MAX, u64::MAX, u64::MAX, u64::MAX);
+    check(2_000, 1 << 50, Millis(300_000), (1 << 50) / 100);
+    check(1_000_000, u64::MAX, Millis(60_000), u64::MAX);
+    check(u32::MAX, u64::MAX, Millis(u64::MAX), u64::MAX);
 }
 
 #[test]
 fn a_stall_target_allows_as_many_promotions_as_the_tier_is_fast() {
     let check = |target, window_ms, cost_us, want| assert_eq!(allowance(RatioPpm(target), window_ms, cost_us), Pages(want));
-    check(1_000, 60_000, 20, 3_000);
-    check(1_000, 60_000, 1_000, 60);
-    check(1_000, 2_000, 3_000, 0);
-    check(0, 60_000, 20, 0);
-    check(1_000, 60_000, 0, 60_000);
-    check(u32::MAX, u64::MAX, 1, u64::MAX);
+    check(1_000, Millis(60_000), 20, 3_000);
+    check(1_000, Millis(60_000), 1_000, 60);
+    check(1_000, Millis(2_000), 3_000, 0);
+    check(0, Millis(60_000), 20, 0);
+    check(1_000, Millis(60_000), 0, 60_000);
+    check(u32::MAX, Millis(u64::MAX), 1, u64::MAX);
 }
 
 #[test]
@@ -239,8 +239,8 @@ fn an_allowance_takes_the_place_of_the_rate() {
     let cold = Histogram::from_counts(&counts, &thresholds);
     let best = |allowance| {
         let input = Input {
-            job_age_ms: 1,
-            window_ms: 60_000,
+            job_age_ms: Millis(1),
+            window_ms: Millis(60_000),
             cold,
             resident: cold,
             promotions: cold,
@@ -260,7 +260,7 @@ fn thresholds_of(params: &Params, accesses: &[Option<u64>]) -> Vec<u8> {
     let mut inputs = Vec::new();
     for &accesses in accesses {
         job_age_ms += if accesses.is_some() { 60_000 } else { 600_000 };
-        inputs.extend(accesses.map(|accesses| Input { job_age_ms, ..minute(&[(9, accesses)]) }));
+        inputs.extend(accesses.map(|accesses| Input { job_age_ms: Millis(job_age_ms), ..minute(&[(9, accesses)]) }));
     }
     run(params, &inputs).iter().map(|step| step.threshold.map_or(0, |age| age.0)).collect()
 }
@@ -274,15 +274,15 @@ fn what_was_long_ago_is_forgotten() {
         let accesses = [&restless[..], gap, &calm].concat();
         let params = Params { half_life_ms, percentile: RatioPpm(900_000), ..PARAMS };
         let got = thresholds_of(&params, &accesses);
-        assert_eq!(&got[restless.len()..], want, "{half_life_ms} {gap:?}");
+        assert_eq!(&got[restless.len()..], want, "{half_life_ms:?} {gap:?}");
     };
     // Four of 20 to 35 bests are a tenth of them for the length of this test.
-    check(0, &[], &[10; 15]);
-    check(0, &[None], &[10; 15]);
+    check(Millis(0), &[], &[10; 15]);
+    check(Millis(0), &[None], &[10; 15]);
     // Halved at 10 and 20 minutes, the four count 2.25 of 8.25; halved again at 30, 1.125 of 9.6, and two minutes later of 11.6.
-    check(600_000, &[], &[&[10; 11][..], &[1; 4]].concat());
+    check(Millis(600_000), &[], &[&[10; 11][..], &[1; 4]].concat());
     // Nothing was observed meanwhile, but time has passed: 1.125 of 5.1 to 12.1.
-    check(600_000, &[None], &[&[10; 7][..], &[1; 8]].concat());
+    check(Millis(600_000), &[None], &[&[10; 7][..], &[1; 8]].concat());
 }
 
 #[test]
@@ -299,9 +299,9 @@ fn a_spike_counts_at_once_only_where_it_may() {
 fn a_pool_that_begins_to_fade_or_stops_decides_as_before() {
     let mut fading = Fading::default();
     let mut bests = [5, 0, 3, u32::MAX];
-    let mut check = |half_life_ms, age_ms, whole, want| {
-        assert_eq!(fading.fade(&mut bests, half_life_ms, age_ms), whole);
-        assert_eq!(bests, want, "half-life {half_life_ms}, age {age_ms}");
+    let mut check = |half_life, age, whole, want| {
+        assert_eq!(fading.fade(&mut bests, Millis(half_life), Millis(age)), whole);
+        assert_eq!(bests, want, "half-life {half_life}, age {age}");
     };
     check(0, 100, 1, [5, 0, 3, u32::MAX]);
     check(10, 100, 64, [320, 0, 192, u32::MAX]);
@@ -313,7 +313,7 @@ fn a_pool_that_begins_to_fade_or_stops_decides_as_before() {
     check(0, 5, 1, [3, 0, 2, u32::MAX / 128 + 1]);
     check(1, 0, 64, [192, 0, 128, (u32::MAX / 128 + 1) * 64]);
     check(1, 1_000, 64, [0; 4]);
-    assert_eq!(fading.passed, Some((1, 1_000)));
+    assert_eq!(fading.passed, Some((Millis(1), 1_000)));
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn older_journals_and_pools_read_as_they_were_meant() {
         assert_eq!(serde_json::to_string(&state).unwrap(), text);
     };
     check("[1,0,7]", None);
-    check(r#"{"bests":[1,0,7],"half_life_ms":60000,"half_lives":3}"#, Some((60_000, 3)));
+    check(r#"{"bests":[1,0,7],"half_life_ms":60000,"half_lives":3}"#, Some((Millis(60_000), 3)));
     let long = serde_json::to_string(&vec![1; THRESHOLDS_MAX + 2]).unwrap();
     assert!(serde_json::from_str::<State>(&long).is_err());
 }

@@ -19,10 +19,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::lists::{PoolSizeError, copy, used};
-use super::{Input, best_index};
+use super::{Input, best_index, next_after};
 use crate::histogram::Histogram;
 use crate::thresholds::{THRESHOLDS_MAX, Thresholds};
-use units::Pages;
+use units::{Millis, Pages};
 
 /// Scans of an observation. Fixed, so that a job of a more conservative class observes the same.
 pub const SCANS: u8 = 8;
@@ -46,7 +46,7 @@ pub struct Window {
     /// The number of these scans.
     scans: u8,
     /// Age of the job at the last of them, in milliseconds.
-    last_ms: u64,
+    last_ms: Millis,
     /// Index of the best threshold of the last complete observation, without its worst scan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     best: Option<u8>,
@@ -156,12 +156,11 @@ impl Window {
         self.best.is_none()
     }
 
-    /// A controller that decides more often than pages are scanned reads the same promotions again. A quarter of the window is
-    /// tolerated, because scans do not start exactly on time.
+    /// A controller that decides more often than pages are scanned reads the same promotions again ([`next_after`]).
     fn is_new(&self, input: &Input) -> bool {
         let elapsed_ms = input.job_age_ms.checked_sub(self.last_ms);
         let first = self.scans == 0 && self.best.is_none();
-        first || elapsed_ms.is_none_or(|elapsed_ms| elapsed_ms >= input.window_ms - input.window_ms / 4)
+        first || elapsed_ms.is_none_or(|elapsed_ms| elapsed_ms >= next_after(input.window_ms))
     }
 
     /// The best threshold of all scans but the worst, which may be another one for each threshold.

@@ -7,10 +7,10 @@ const SLOW: Params = Params { bytes_per_day: Bytes(86_400), burst: Bytes(60) };
 
 /// The one place that spends; every case below is data: (now, available then, written then).
 fn check(params: &Params, events: &[(u64, u64, u64)]) {
-    let mut bucket = Bucket::full(params, 0);
+    let mut bucket = Bucket::full(params, Millis(0));
     for &(now_ms, available, written) in events {
-        assert_eq!(bucket.available(params, now_ms), Bytes(available), "at {now_ms} ms of {events:?}");
-        bucket.spend(params, now_ms, Bytes(written));
+        assert_eq!(bucket.available(params, Millis(now_ms)), Bytes(available), "at {now_ms} ms of {events:?}");
+        bucket.spend(params, Millis(now_ms), Bytes(written));
     }
 }
 
@@ -33,13 +33,13 @@ fn debt_is_paid_back_first() {
 fn remainders_are_kept_however_often_the_bucket_is_read() {
     // 3 bytes a day, read every 8.6 s: not one byte of a year is lost.
     let params = Params { bytes_per_day: Bytes(3), burst: Bytes(2_000) };
-    let mut bucket = Bucket::full(&params, 0);
-    bucket.spend(&params, 0, Bytes(2_000));
+    let mut bucket = Bucket::full(&params, Millis(0));
+    bucket.spend(&params, Millis(0), Bytes(2_000));
     let (step_ms, year_ms) = (8_638, 365 * MS_PER_DAY);
     for now_ms in (0..year_ms).step_by(step_ms) {
-        bucket.spend(&params, now_ms, Bytes::ZERO);
+        bucket.spend(&params, Millis(now_ms), Bytes::ZERO);
     }
-    assert_eq!(bucket.available(&params, year_ms), Bytes(3 * 365));
+    assert_eq!(bucket.available(&params, Millis(year_ms)), Bytes(3 * 365));
 }
 
 #[test]
@@ -55,18 +55,18 @@ fn a_clock_that_goes_back_is_tolerated() {
 
 #[test]
 fn a_smaller_budget_counts_at_once() {
-    let mut bucket = Bucket::full(&SLOW, 0);
+    let mut bucket = Bucket::full(&SLOW, Millis(0));
     let less = Params { burst: Bytes(20), ..SLOW };
-    assert_eq!(bucket.available(&less, 0), Bytes(20));
-    bucket.spend(&less, 0, Bytes::ZERO);
-    assert_eq!(bucket.available(&SLOW, 1_000), Bytes(21));
+    assert_eq!(bucket.available(&less, Millis(0)), Bytes(20));
+    bucket.spend(&less, Millis(0), Bytes::ZERO);
+    assert_eq!(bucket.available(&SLOW, Millis(1_000)), Bytes(21));
 }
 
 #[test]
 fn a_record_out_of_range_is_read_as_a_bucket() {
     let text = format!(r#"{{"level":{},"part":{},"at_ms":{}}}"#, i64::MAX, u64::MAX, u64::MAX);
     let bucket: Bucket = serde_json::from_str(&text).unwrap();
-    assert_eq!(bucket.available(&SLOW, 0), SLOW.burst);
+    assert_eq!(bucket.available(&SLOW, Millis(0)), SLOW.burst);
 }
 
 prop_compose! {
@@ -83,13 +83,13 @@ fn any_writes() -> impl Strategy<Value = Vec<(u32, u8)>> {
 proptest! {
     #[test]
     fn over_any_time_spending_stays_within_burst_plus_rate_times_time(params in any_params(), writes in any_writes()) {
-        let mut bucket = Bucket::full(&params, 0);
+        let mut bucket = Bucket::full(&params, Millis(0));
         let (mut now_ms, mut spent) = (0, Vec::new());
         for (wait_ms, share) in writes {
             now_ms += u64::from(wait_ms);
-            let available = bucket.available(&params, now_ms);
+            let available = bucket.available(&params, Millis(now_ms));
             let written = Bytes(u64::try_from(u128::from(available.0) * u128::from(share) / 255).unwrap());
-            bucket.spend(&params, now_ms, written);
+            bucket.spend(&params, Millis(now_ms), written);
             spent.push((now_ms, written.0));
         }
         for first in 0..spent.len() {
@@ -106,11 +106,11 @@ proptest! {
 
     #[test]
     fn a_restart_loses_nothing(params in any_params(), writes in any_writes()) {
-        let mut bucket = Bucket::full(&params, 0);
+        let mut bucket = Bucket::full(&params, Millis(0));
         let mut now_ms = 0;
         for (wait_ms, share) in writes {
             now_ms += u64::from(wait_ms);
-            bucket.spend(&params, now_ms, Bytes(u64::from(share) << 20));
+            bucket.spend(&params, Millis(now_ms), Bytes(u64::from(share) << 20));
             let text = serde_json::to_string(&bucket).unwrap();
             prop_assert_eq!(serde_json::from_str::<Bucket>(&text).unwrap(), bucket);
         }
@@ -119,8 +119,8 @@ proptest! {
     #[test]
     fn any_record_and_time_is_answered(level in any::<i64>(), times in any::<(u64, u64)>(), numbers in any::<(u64, u64, u64, u64)>()) {
         let params = Params { bytes_per_day: Bytes(numbers.0), burst: Bytes(numbers.1) };
-        let mut bucket = Bucket { level, part: numbers.2, at_ms: times.0 };
-        bucket.spend(&params, times.1, Bytes(numbers.3));
-        prop_assert!(bucket.available(&params, times.1) <= params.burst);
+        let mut bucket = Bucket { level, part: numbers.2, at_ms: Millis(times.0) };
+        bucket.spend(&params, Millis(times.1), Bytes(numbers.3));
+        prop_assert!(bucket.available(&params, Millis(times.1)) <= params.burst);
     }
 }

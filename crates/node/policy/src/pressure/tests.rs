@@ -10,7 +10,7 @@ const PARAMS: Params = Params {
     io_stall_target: RatioPpm(1_000),
     step_max: RatioPpm(10_000),
     floor: Bytes::ZERO,
-    warmup_ms: 0,
+    warmup_ms: Millis(0),
 };
 
 /// 2^32 bytes: 0.05 % of it are 2,147,483 bytes, or 524 whole pages and 1,179 bytes.
@@ -19,8 +19,8 @@ const GIB4: Bytes = Bytes(1 << 32);
 /// A quiet period of six seconds; the target allows 6,000 us of it.
 fn quiet() -> Input {
     Input {
-        job_age_ms: 3_600_000,
-        elapsed_ms: 6_000,
+        job_age_ms: Millis(3_600_000),
+        elapsed_ms: Millis(6_000),
         resident: GIB4,
         protected: Bytes::ZERO,
         counters: Counters::default(),
@@ -121,7 +121,7 @@ fn the_first_period_and_an_empty_one_give_no_history() {
     let (state, first) = step(&PARAMS, &State::default(), &period(9, 9, 9));
     assert_eq!(first.decision, held(Hold::NoHistory));
     assert_eq!(step(&PARAMS, &state, &period(9, 9, 9)).1.decision, reclaim(524), "the first period was remembered");
-    check(&PARAMS, &Input { elapsed_ms: 0, ..quiet() }, held(Hold::NoHistory));
+    check(&PARAMS, &Input { elapsed_ms: Millis(0), ..quiet() }, held(Hold::NoHistory));
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn the_most_fundamental_reason_is_reported() {
     check(&PARAMS, &Input { protected: Bytes(GIB4.0 - PAGE), ..quiet() }, reclaim(1));
     check(&PARAMS, &Input { protected: Bytes(GIB4.0 - PAGE + 1), ..quiet() }, held(Hold::AtFloor));
     check(&Params { floor: Bytes(u64::MAX), ..PARAMS }, &quiet(), held(Hold::AtFloor));
-    check(&Params { warmup_ms: 3_600_000, ..PARAMS }, &quiet(), reclaim(524));
-    let young = Params { warmup_ms: 3_600_001, ..PARAMS };
+    check(&Params { warmup_ms: Millis(3_600_000), ..PARAMS }, &quiet(), reclaim(524));
+    let young = Params { warmup_ms: Millis(3_600_001), ..PARAMS };
     check(&young, &Input { counters: period(9_000, 0, 0).counters, ..at_floor }, held(Hold::WarmingUp));
     check(&PARAMS, &Input { veto: Some(Veto::AtLimit), ..at_floor }, held(Hold::AtFloor));
     for veto in [Veto::ObserveOnly, Veto::AtLimit, Veto::NoFarMemory, Veto::Incompressible, Veto::BudgetSpent, Veto::WritesSpent] {
@@ -202,7 +202,7 @@ prop_compose! {
     ) -> Params {
         Params {
             ratio: RatioPpm(ratio), stall_target: RatioPpm(stall_target), io_stall_target: RatioPpm(io_stall_target),
-            step_max: RatioPpm(step_max), floor: Bytes(floor), warmup_ms,
+            step_max: RatioPpm(step_max), floor: Bytes(floor), warmup_ms: Millis(warmup_ms),
         }
     }
 }
@@ -215,7 +215,7 @@ prop_compose! {
     ) -> Input {
         let (memory, io, refaults) = counters;
         Input {
-            elapsed_ms, resident: Bytes(resident), protected: Bytes(protected), refault_cost_us,
+            elapsed_ms: Millis(elapsed_ms), resident: Bytes(resident), protected: Bytes(protected), refault_cost_us,
             veto: at_limit.then_some(Veto::AtLimit),
             ..period(u64::from(memory), u64::from(io), u64::from(refaults))
         }
@@ -238,7 +238,7 @@ fn run(params: &Params, inputs: &[Input]) -> Vec<(Input, Step)> {
 proptest! {
     #[test]
     fn never_above_the_step(params in any_params(), inputs in proptest::collection::vec(any_input(), 1..40)) {
-        let params = Params { floor: Bytes::ZERO, warmup_ms: 0, ..params };
+        let params = Params { floor: Bytes::ZERO, warmup_ms: Millis(0), ..params };
         let (mut asked, mut allowed) = (0u128, 0u128);
         for (input, stepped) in run(&params, &inputs) {
             let step_max = params.step_max.share_of(input.resident.0);
@@ -253,7 +253,7 @@ proptest! {
 
     #[test]
     fn never_below_the_floor(params in any_params(), floor in 0u64..1 << 40, inputs in proptest::collection::vec(any_input(), 1..40)) {
-        let params = Params { floor: Bytes(floor), warmup_ms: 0, ..params };
+        let params = Params { floor: Bytes(floor), warmup_ms: Millis(0), ..params };
         for (input, stepped) in run(&params, &inputs) {
             if let Decision::Reclaim { bytes } = stepped.decision {
                 prop_assert!(input.resident - bytes >= params.floor.max(input.protected), "{stepped:?} of {input:?}");
@@ -279,7 +279,7 @@ proptest! {
         params in any_params(), mut input in any_input(), counters in any::<(u64, u64, u64)>(),
         elapsed_ms in any::<u64>(), resident in any::<u64>(), refault_cost_us in any::<u32>(),
     ) {
-        input = Input { elapsed_ms, resident: Bytes(resident), refault_cost_us, ..input };
+        input = Input { elapsed_ms: Millis(elapsed_ms), resident: Bytes(resident), refault_cost_us, ..input };
         input.counters = Counters { memory_stall_us: counters.0, io_stall_us: counters.1, refaults: Pages(counters.2) };
         prop_assert_eq!(step(&params, &seen(), &input), step(&params, &seen(), &input));
     }

@@ -25,7 +25,6 @@ mod failures;
 mod metrics;
 mod predictions;
 
-const MIB: u64 = 1 << 20;
 const SLICE: Bytes = Bytes::mib(128);
 
 /// State of the simulated hypervisor and manager, and a log of what was done.
@@ -230,7 +229,7 @@ fn host_with(simulated: &Simulated, settings: Settings, predictor: Option<Predic
 fn request(name: &str, memory_mib: u64, pool_mib: Option<u64>) -> Request {
     Request {
         name: name.to_owned(),
-        vm: predict::Request { cores: 2, memory_bytes: memory_mib * MIB, ..predict::Request::default() },
+        vm: predict::Request { cores: 2, memory_bytes: Bytes::mib(memory_mib), ..predict::Request::default() },
         pool_bytes: pool_mib.map(Bytes::mib),
         description: None,
     }

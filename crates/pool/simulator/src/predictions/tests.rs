@@ -62,7 +62,7 @@ fn trace() -> (Vec<Vm>, CategoryNames, HashMap<u64, Option<f64>>) {
         vms.push(Vm {
             arrival: request.arrival,
             cores: request.cores,
-            memory_bytes: Bytes(request.memory_bytes),
+            memory_bytes: request.memory_bytes,
             customer: request.customer,
             vm_type: number(|names| &mut names.vm_types, &request.vm_type),
             guest_os: number(|names| &mut names.guest_os, &request.guest_os),

@@ -32,11 +32,11 @@ fn a_promise_is_bounded_by_the_dram_that_was_there() {
 
 #[test]
 fn a_promise_is_net_of_the_agent_and_uses_the_journals_dram() {
-    let mut records = vec![agent(), job("/a", 0)];
+    let mut records = vec![agent(), job("/a", Millis(0))];
     for at in 0..1000 {
         records.push(period("/a", at, &Period { current: 100, far: 50, pool: 10, ..Period::default() }));
         let ledger = Ledger { net_bytes: 33 << 20, ..Ledger::default() };
-        records.push(SavingsRecord { unix_ms: at * PERIOD_MS, dram_bytes: Bytes::mib(500), ledger }.into());
+        records.push(SavingsRecord { unix_ms: UnixMillis(at * PERIOD_MS), dram_bytes: Bytes::mib(500), ledger }.into());
     }
     let plan = planned(&records, &Options { dram: None, ..options(10_000) });
     assert_eq!((plan.machine.firm_saved_bytes, plan.machine.promise_bytes), (Bytes::mib(33), Some(Bytes::mib(533))));

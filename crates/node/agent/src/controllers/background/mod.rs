@@ -172,7 +172,7 @@ impl Controller for Background {
         let veto = veto::first(VETOES, job, context, now);
         let frozen = job.cgroup.frozen()?;
         // Without CPU accounting no job is idle: the time that passed counts as used.
-        let cpu_usage_us = job.cgroup.cpu_usage_us()?.unwrap_or(now.boot_ms());
+        let cpu_usage_us = job.cgroup.cpu_usage_us()?.unwrap_or(now.boot_ms().0);
         self.pids = job.cgroup.procs(PROCESSES_MAX)?;
         Ok(background::Input { now_ms: now.boot_ms(), hint: self.hint, frozen, cpu_usage_us, machine_stall, available, veto })
     }

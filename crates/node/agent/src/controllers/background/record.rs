@@ -3,7 +3,7 @@
 use policy::background::{self, Decision, Input, Params, Reason, State};
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
-use units::Bytes;
+use units::{Bytes, UnixMillis};
 
 use crate::controllers::replay::Replay;
 use crate::controllers::words;
@@ -35,7 +35,7 @@ impl std::ops::AddAssign for Done {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BackgroundRecord {
     /// Milliseconds since the epoch.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// The job's cgroup.
     pub job: String,
     /// The kernel's id of that cgroup.

@@ -6,7 +6,7 @@ use config::{Config, Policy as Named};
 use policy::cold_age::{self, Decision, Params, Sample, State, Step};
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
-use units::{Age, Bytes, Pages};
+use units::{Age, Bytes, Millis, Pages};
 
 use super::policy::{Cadence, Policy};
 use super::recent::Recent;
@@ -148,7 +148,7 @@ impl ColdAge {
     }
 
     /// Reports the last period to the guardrail, while a bundle is in effect.
-    fn report_period(&self, job: &Job, context: &mut Context, elapsed_ms: u64) {
+    fn report_period(&self, job: &Job, context: &mut Context, elapsed_ms: Millis) {
         if !context.may_act(job) {
             return;
         }
@@ -181,15 +181,15 @@ impl Controller for ColdAge {
         let window_ms = units::millis(accesses.window);
         let promotions = Histogram::from_counts(&accesses.all, &self.thresholds);
         let returned = Histogram::from_counts(&accesses.far, &self.thresholds);
-        let allowance = job.signals.stall.map(|stall| cold_age::allowance(stall.target, window_ms, stall.cost_us(tier_us)));
+        let allowance = job.signals.stall.map(|stall| cold_age::allowance(stall.target, Millis(window_ms), stall.cost_us(tier_us)));
         let resident = job.scan.as_ref().map(|scan| scan.resident.clone()).unwrap_or_default();
         let points = job.scan.as_ref().and_then(|scan| scan.sample.as_ref()).map(|sample| sample.points);
         let sample = points.map(|pages| Sample { pages, of: resident.total() });
         let mut cold = resident.clone();
         cold.merge(job.far.counts());
         Ok(cold_age::Input {
-            job_age_ms,
-            window_ms,
+            job_age_ms: Millis(job_age_ms.0),
+            window_ms: Millis(window_ms),
             cold: Histogram::from_counts(&cold, &self.thresholds),
             resident: Histogram::from_counts(&resident, &self.thresholds),
             promotions,
@@ -221,7 +221,7 @@ impl Controller for ColdAge {
         let period = Period::from(&record);
         self.count(&period, job.memory.far);
         job.signals.threshold = step.threshold.or(job.signals.threshold);
-        job.signals.observed = period.window_ms > 0;
+        job.signals.observed = period.window_ms > Millis(0);
         job.signals.short_history = job.signals.threshold.is_none() && self.state.is_short(&self.params);
         #[expect(clippy::cast_precision_loss, reason = "shown to people")]
         let rate = period.promotion_rate_ppm().map_or_else(|| "-".to_owned(), |ppm| format!("{:.3}%/min", ppm as f64 / 1e4));
@@ -239,7 +239,7 @@ impl Controller for ColdAge {
                 self.free_swap_cache(job, context)?;
             }
         }
-        let elapsed_ms = self.last.map_or(0, |period| period.outcome.elapsed_ms);
+        let elapsed_ms = self.last.map_or(Millis::ZERO, |period| period.outcome.elapsed_ms);
         self.report_period(job, context, elapsed_ms);
         Ok(())
     }

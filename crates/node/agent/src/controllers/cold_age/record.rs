@@ -3,7 +3,7 @@
 use policy::cold_age::{self, Decision, Hold, Reason};
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
-use units::{Age, Pages};
+use units::{Age, Millis, Pages, UnixMillis};
 
 use crate::controllers::replay::Replay;
 use crate::controllers::words;
@@ -13,7 +13,7 @@ use crate::memory::{JobMemory, Outcome};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeriodRecord {
     /// Milliseconds since the epoch.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// The job's cgroup.
     pub job: String,
     /// The kernel's id of that cgroup.
@@ -55,11 +55,11 @@ impl Replay for Start {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Period {
     /// Milliseconds since the epoch.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// Milliseconds since the job was first observed.
-    pub job_age_ms: u64,
+    pub job_age_ms: Millis,
     /// Milliseconds of accesses that the decision is based on.
-    pub window_ms: u64,
+    pub window_ms: Millis,
     /// What was decided.
     pub step: cold_age::Step,
     /// What moved since the previous decision.
@@ -116,7 +116,7 @@ impl Period {
     fn explain_hold(&self, reason: Hold, best: &str, seconds: &dyn Fn(Age) -> String) -> String {
         match reason {
             Hold::NoHistory => "hold: no scan has covered this job yet".to_owned(),
-            Hold::WarmingUp => format!("hold: warming up, seen for {} s; the best so far is {best}", self.job_age_ms / 1000),
+            Hold::WarmingUp => format!("hold: warming up, seen for {} s; the best so far is {best}", self.job_age_ms.0 / 1000),
             Hold::NoThresholdQualifies => "hold: even the oldest pages are promoted more often than the objective allows".to_owned(),
             Hold::ShortHistory => {
                 format!("hold: the history is too short for a threshold that would meet the objective; this period's best was {best}")
@@ -133,8 +133,8 @@ impl Period {
 }
 
 /// Pages per minute in millionths of a working set; `None` if the working set is empty or no time has passed.
-fn per_minute_ppm(pages: Pages, working_set: Pages, time_ms: u64) -> Option<u64> {
-    let per = u128::from(working_set.0) * u128::from(time_ms);
+fn per_minute_ppm(pages: Pages, working_set: Pages, time_ms: Millis) -> Option<u64> {
+    let per = u128::from(working_set.0) * u128::from(time_ms.0);
     let scaled = u128::from(pages.0) * 60_000 * 1_000_000;
     scaled.checked_div(per).map(|ppm| u64::try_from(ppm).unwrap_or(u64::MAX))
 }
@@ -155,15 +155,15 @@ mod tests {
         let check = |working_set, promoted, elapsed_ms, expected| {
             let outcome = Outcome { elapsed_ms, promoted: Pages(promoted), ..Outcome::default() };
             let step = cold_age::Step { working_set: Pages(working_set), ..step };
-            let period = Period { unix_ms: 0, job_age_ms: 60_000, window_ms: 60_000, step, outcome };
-            assert_eq!(period.promotion_rate_ppm(), expected, "{working_set} {promoted} {elapsed_ms}");
+            let period = Period { unix_ms: UnixMillis(0), job_age_ms: Millis(60_000), window_ms: Millis(60_000), step, outcome };
+            assert_eq!(period.promotion_rate_ppm(), expected, "{working_set} {promoted} {elapsed_ms:?}");
         };
-        check(1_000, 2, 60_000, Some(2_000));
-        check(1_000, 2, 120_000, Some(1_000));
-        check(1_000, 1, 2_000, Some(30_000));
-        check(1_000, 0, 60_000, Some(0));
-        check(0, 5, 60_000, None);
-        check(1_000, 5, 0, None);
-        check(1, u64::MAX, 1, Some(u64::MAX));
+        check(1_000, 2, Millis(60_000), Some(2_000));
+        check(1_000, 2, Millis(120_000), Some(1_000));
+        check(1_000, 1, Millis(2_000), Some(30_000));
+        check(1_000, 0, Millis(60_000), Some(0));
+        check(0, 5, Millis(60_000), None);
+        check(1_000, 5, Millis(0), None);
+        check(1, u64::MAX, Millis(1), Some(u64::MAX));
     }
 }

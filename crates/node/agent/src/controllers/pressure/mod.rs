@@ -12,7 +12,7 @@ use kernel::cgroup::{Limit, MemoryStat};
 use policy::balance::{self, AnonFileBias};
 use policy::pressure::{self, Params, Step};
 use policy::thresholds::Thresholds;
-use units::{Bytes, Pages};
+use units::{Bytes, Millis, Pages};
 
 use super::policy::{Cadence, Policy};
 use super::recent::Recent;
@@ -182,7 +182,7 @@ impl Controller for Pressure {
         let counters = pressure::Counters { memory_stall_us, io_stall_us, refaults: self.refaulted };
         let pressure = pressure::Input {
             job_age_ms: job.age_ms(now),
-            elapsed_ms: units::millis(elapsed),
+            elapsed_ms: Millis(units::millis(elapsed)),
             resident,
             protected,
             counters,

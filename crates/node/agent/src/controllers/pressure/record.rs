@@ -4,7 +4,7 @@ use policy::balance::{self, AnonFileBias};
 use policy::pressure::{self, Decision, Hold};
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
-use units::Bytes;
+use units::{Bytes, UnixMillis};
 
 use crate::controllers::replay::Replay;
 use crate::controllers::words;
@@ -25,7 +25,7 @@ pub struct Reclaimed {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PressureRecord {
     /// Milliseconds since the epoch.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// The job's cgroup.
     pub job: String,
     /// The kernel's id of that cgroup.

@@ -3,7 +3,7 @@
 use policy::slowdown::{self, Hold};
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
-use units::{AccessRate, Bytes, RatioPpm};
+use units::{AccessRate, Bytes, RatioPpm, UnixMillis};
 
 use crate::controllers::replay::{Replay, Stateless};
 use crate::controllers::words;
@@ -38,7 +38,7 @@ impl std::ops::AddAssign<&Self> for Moved {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlowRecord {
     /// Milliseconds since the epoch.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// The job's cgroup.
     pub job: String,
     /// The kernel's id of that cgroup.

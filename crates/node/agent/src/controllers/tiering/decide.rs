@@ -7,7 +7,7 @@ use policy::tiering::row::{Accounting, Row, reachable};
 use policy::tiering::{self, Choice, Tier, Why, may_write};
 use policy::veto::Veto;
 use serde::{Deserialize, Serialize};
-use units::{Bytes, RatioPpm};
+use units::{Bytes, Millis, RatioPpm, UnixMillis};
 
 use super::endurance::{Charges, EnduranceStart};
 use crate::controllers::replay::Replay;
@@ -63,7 +63,7 @@ pub struct Sampled {
 #[serde(from = "recorded::Input")]
 pub struct Input {
     /// Milliseconds since boot.
-    pub now_ms: u64,
+    pub now_ms: Millis,
     /// Bytes per page.
     pub page_bytes: u64,
     /// Whether the machine has far memory with free space.
@@ -104,7 +104,7 @@ pub struct Decision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierRecord {
     /// Milliseconds since the epoch.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// The job's cgroup.
     pub job: String,
     /// The kernel's id of that cgroup.
@@ -125,7 +125,7 @@ impl Replay for TieringStart {
 
 /// Whether a sample of the job's cold pages is due by policy `incompressible`.
 #[must_use]
-pub fn sample_due(start: &TieringStart, now_ms: u64, page_bytes: u64, stored: Stored) -> bool {
+pub fn sample_due(start: &TieringStart, now_ms: Millis, page_bytes: u64, stored: Stored) -> bool {
     incompressible::step(&start.incompressible, start.state, now_ms, page_bytes, stored, None).1 == Verdict::SampleDue
 }
 
@@ -215,14 +215,14 @@ mod recorded {
     use policy::tiering::FORMER_ROWS;
     use policy::tiering::row::{Accounting, Medium, Placing, Row, RowId};
     use serde::Deserialize;
-    use units::Bytes;
+    use units::{Bytes, Millis};
 
     use super::{Charges, Sampled};
 
     /// The input of any version.
     #[derive(Deserialize)]
     pub(super) struct Input {
-        now_ms: u64,
+        now_ms: Millis,
         page_bytes: u64,
         far_memory: bool,
         pool_full: bool,

@@ -3,7 +3,7 @@
 use policy::endurance::{Bucket, Params};
 use policy::thresholds::Thresholds;
 use serde::{Deserialize, Serialize};
-use units::Bytes;
+use units::{Bytes, Millis, UnixMillis};
 
 use crate::controllers::replay::Replay;
 
@@ -24,7 +24,7 @@ pub struct EnduranceStart {
 pub struct Charges {
     /// Milliseconds since boot and bytes of each charge.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub charges: Vec<(u64, Bytes)>,
+    pub charges: Vec<(Millis, Bytes)>,
     /// The bucket after all charges, if they were too many to list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<Bucket>,
@@ -37,13 +37,13 @@ impl EnduranceStart {
             self.bucket = bucket;
         }
         for &(at_ms, bytes) in &charged.charges {
-            self.bucket.spend(&self.params, at_ms, bytes);
+            self.bucket.spend(&self.params, Millis(at_ms.0), bytes);
         }
     }
 
     /// Bytes that may be written at a time since boot.
     #[must_use]
-    pub fn available(&self, now_ms: u64) -> Bytes {
+    pub fn available(&self, now_ms: Millis) -> Bytes {
         self.bucket.available(&self.params, now_ms)
     }
 }
@@ -52,9 +52,9 @@ impl EnduranceStart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WritesRecord {
     /// Milliseconds since the epoch.
-    pub unix_ms: u64,
+    pub unix_ms: UnixMillis,
     /// Milliseconds since boot.
-    pub now_ms: u64,
+    pub now_ms: Millis,
     /// What was charged since the previous record.
     #[serde(flatten)]
     pub charged: Charges,
@@ -79,14 +79,14 @@ pub struct WriteBudget {
     recorded: Bucket,
     /// The bucket now.
     bucket: Bucket,
-    charges: Vec<(u64, Bytes)>,
+    charges: Vec<(Millis, Bytes)>,
     overflowed: bool,
 }
 
 impl WriteBudget {
     /// A budget whose bucket is `bucket`, or full if that is unknown.
     #[must_use]
-    pub fn new(params: Params, bucket: Option<Bucket>, now_ms: u64) -> Self {
+    pub fn new(params: Params, bucket: Option<Bucket>, now_ms: Millis) -> Self {
         let bucket = bucket.unwrap_or_else(|| Bucket::full(&params, now_ms));
         Self { params, recorded: bucket, bucket, charges: Vec::new(), overflowed: false }
     }
@@ -117,12 +117,12 @@ impl WriteBudget {
 
     /// Bytes that may be written now.
     #[must_use]
-    pub fn available(&self, now_ms: u64) -> Bytes {
+    pub fn available(&self, now_ms: Millis) -> Bytes {
         self.bucket.available(&self.params, now_ms)
     }
 
     /// Charges what was written, even if it was more than available.
-    pub fn charge(&mut self, now_ms: u64, bytes: Bytes) {
+    pub fn charge(&mut self, now_ms: Millis, bytes: Bytes) {
         // A charge of nothing does not change what is available at any later time.
         if bytes == Bytes::ZERO {
             return;
@@ -157,17 +157,17 @@ mod tests {
     fn recorded_charges_give_the_same_bucket() {
         let params = Params { bytes_per_day: Bytes::mib(8640), burst: Bytes::mib(10) };
         for count in [0, 1, 7, CHARGES_MAX as u64 + 3] {
-            let mut budget = WriteBudget::new(params, None, 0);
+            let mut budget = WriteBudget::new(params, None, Millis(0));
             let mut start = budget.start();
             for at in 0..count {
-                budget.charge(at * 700, Bytes(at % 3 * 100_000));
+                budget.charge(Millis(at * 700), Bytes(at % 3 * 100_000));
             }
             assert_eq!(budget.start(), start, "the start is that of the last recorded decision");
             let now_ms = count * 700 + 5;
-            let (available, charged) = (budget.available(now_ms), budget.take_charges());
-            let record = WritesRecord { unix_ms: 0, now_ms, charged, available };
+            let (available, charged) = (budget.available(Millis(now_ms)), budget.take_charges());
+            let record = WritesRecord { unix_ms: UnixMillis(0), now_ms: Millis(now_ms), charged, available };
             assert!(start.replay(&record, &Thresholds::log_spaced(4).unwrap()), "{count} charges");
-            assert_eq!(start.available(now_ms + 90_000), budget.available(now_ms + 90_000));
+            assert_eq!(start.available(Millis(now_ms + 90_000)), budget.available(Millis(now_ms + 90_000)));
             assert!(!start.replay(&WritesRecord { available: Bytes(1), ..record }, &Thresholds::log_spaced(4).unwrap()));
         }
     }

@@ -13,7 +13,7 @@ use policy::thresholds::Thresholds;
 use policy::tiering::Tier;
 use policy::veto::Veto;
 use trackers::compressibility::{self, Family};
-use units::{Age, Bytes};
+use units::{Age, Bytes, Millis};
 
 use super::policy::{Cadence, Policy};
 use super::seam::Slot;
@@ -78,7 +78,7 @@ pub fn writable(job: &Job, context: &Context, now: Duration) -> Option<Bytes> {
     if !context.tiers.wears(job.tiering.tier()?) {
         return None;
     }
-    let own = job.tiering.writes.available(units::millis(now));
+    let own = job.tiering.writes.available(Millis(units::millis(now)));
     Some(own.min(context.tiers.writable(now)))
 }
 
@@ -87,7 +87,7 @@ pub fn charge(job: &mut Job, now: Duration) {
     let tiering = &mut job.tiering;
     let bytes = std::mem::take(&mut tiering.uncharged);
     tiering.written += bytes;
-    tiering.writes.charge(units::millis(now), bytes);
+    tiering.writes.charge(Millis(units::millis(now)), bytes);
 }
 
 /// Reads what the decision is based on. If policy `incompressible` asks for a sample of the job's pages, it is taken here.
@@ -142,7 +142,7 @@ pub fn family(context: &Context) -> Family {
 }
 
 /// Compresses a few of a job's cold pages as a test; `None` if none can be read.
-fn sample(job: &mut Job, context: &mut Context, now_ms: u64) -> Option<Sampled> {
+fn sample(job: &mut Job, context: &mut Context, now_ms: Millis) -> Option<Sampled> {
     let knobs = &context.config.incompressible;
     let family = family(context);
     let request = compressibility::Request {

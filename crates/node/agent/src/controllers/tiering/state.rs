@@ -6,7 +6,7 @@ use policy::tiering::row::Accounting;
 use policy::tiering::{Choice, Tier, Why};
 use serde::Serialize;
 use trackers::compressibility::{Family, Measurement};
-use units::{Bytes, RatioPpm};
+use units::{Bytes, Millis, RatioPpm};
 
 use super::decide::{OperatorTier, TieringStart, tier_of};
 use super::endurance::WriteBudget;
@@ -40,7 +40,7 @@ pub struct Tiering {
     /// What zswap stored of the job's offloads since the last decision.
     pub stored: Stored,
     /// When its pages were last sampled, in milliseconds since boot.
-    pub sampled_at_ms: Option<u64>,
+    pub sampled_at_ms: Option<Millis>,
     /// The last sample, by family of compressors.
     pub measured: Option<Measurement>,
     /// The job's write budget.
@@ -50,13 +50,13 @@ pub struct Tiering {
     /// Of these, bytes that are not charged to `writes` yet.
     pub uncharged: Bytes,
     /// How long a job is observed before its pages are sampled, in milliseconds.
-    pub warmup_ms: u64,
+    pub warmup_ms: Millis,
 }
 
 impl Tiering {
     /// The controller of a new job.
     #[must_use]
-    pub fn new(config: &Config, treatment: &Treatment, now_ms: u64) -> Self {
+    pub fn new(config: &Config, treatment: &Treatment, now_ms: Millis) -> Self {
         let writes = WriteBudget::new(config.swap.job_endurance(), None, now_ms);
         let start = TieringStart {
             operator: operator(treatment.tier),
@@ -137,7 +137,7 @@ impl Tiering {
         }
         let Some(measured) = self.measured else { return self.compressed() };
         let (params, sample) = (&self.start.incompressible, Some(measured.sample));
-        let verdict = incompressible::step(params, incompressible::State::default(), 0, 1, Stored::default(), sample).1;
+        let verdict = incompressible::step(params, incompressible::State::default(), Millis(0), 1, Stored::default(), sample).1;
         Some(match verdict {
             incompressible::Verdict::Compressible => measured.of(family).ratio,
             _ if device => RatioPpm(0),
@@ -153,7 +153,7 @@ impl Tiering {
 }
 
 /// Jobs that a stall target decides for warm up as `pressure` does, others as `cold_age` does.
-fn warmup_ms(config: &Config, treatment: &Treatment) -> u64 {
+fn warmup_ms(config: &Config, treatment: &Treatment) -> Millis {
     match treatment.policy {
         Policy::Pressure | Policy::Auto => config.pressure_for(treatment.class).warmup_ms,
         _ => config.cold_age_for(treatment.class).params().warmup_ms,

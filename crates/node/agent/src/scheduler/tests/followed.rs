@@ -7,6 +7,7 @@ use trace::Trace;
 use std::collections::BTreeMap;
 
 use super::*;
+use units::Millis;
 
 fn bundle(version: u64, knobs: &str) -> Bundle {
     let text = format!(
@@ -46,7 +47,7 @@ fn a_bundle_holds_from_the_next_period_on_and_costs_no_history() {
     let params = agent.cold_age(JOB).params;
     assert_eq!((params.promotion_rate_max.0, params.percentile), (500_000, own.percentile));
     assert_eq!(agent.pressure(JOB).start.params.ratio.0, 10_000);
-    assert_eq!(agent.background(JOB).start.params.settle_ms, 3_000);
+    assert_eq!(agent.background(JOB).start.params.settle_ms, Millis(3_000));
     assert_ne!(state, policy::cold_age::State::default());
     round(&mut agent, &machine, 1_480, 60);
     agent.publish();

@@ -12,7 +12,7 @@ use crate::journal::{Outcome, PeriodRecord};
 use crate::record::Recorder;
 
 fn start(machine: &Machine, agent: &Agent) -> trace::Result<Option<(Recorder, Vec<String>)>> {
-    Recorder::start(&machine.roots, &traced(machine), &agent.context.thresholds, "boot", UnixMillis(at(0).unix_ms))
+    Recorder::start(&machine.roots, &traced(machine), &agent.context.thresholds, "boot", at(0).unix_ms)
 }
 
 /// A full hour.
@@ -72,10 +72,10 @@ fn periods_are_summed_by_the_minutes_in_which_they_begin() {
         let records = agent.records();
         let last = records.into_iter().rev().find_map(|record| if let Record::Period(period) = record { Some(period) } else { None });
         let elapsed_ms = if minute == 1 { 0 } else { MINUTE };
-        let outcome = Outcome { elapsed_ms, promoted: Pages(minute), ..Outcome::default() };
+        let outcome = Outcome { elapsed_ms: Millis(elapsed_ms), promoted: Pages(minute), ..Outcome::default() };
         // Begins when the last one ended, a little after the full minute.
         let unix_ms = T0 + 53 * MINUTE + minute * MINUTE + 100;
-        let record = Record::Period(Box::new(PeriodRecord { unix_ms, outcome, ..*last.unwrap() }));
+        let record = Record::Period(Box::new(PeriodRecord { unix_ms: UnixMillis(unix_ms), outcome, ..*last.unwrap() }));
         assert_eq!(recorder.take(&[record], &agent.jobs, 0, UnixMillis(unix_ms)), [""; 0]);
     }
     assert_eq!(recorder.stop(UnixMillis(T0 + 66 * MINUTE)), [""; 0]);
@@ -138,7 +138,7 @@ fn an_error_of_the_store_is_reported_once_and_its_end_as_well() {
     round(&mut agent, &machine, 1_000, FRAMES);
     let records = agent.records();
     let (mut recorder, _) = start(&machine, &agent).unwrap().unwrap();
-    let now = UnixMillis(at(0).unix_ms);
+    let now = at(0).unix_ms;
     recorder.take(&records, &agent.jobs, 0, now);
     // The job is gone, and the hour over: there is a file to send.
     let none = Jobs::new();
@@ -174,8 +174,12 @@ fn a_clock_set_back_does_not_reorder_entries() {
         let back = if minute > 5 { 30 * MINUTE } else { 0 };
         let late = if minute == 20 { 5 * MINUTE } else { 0 };
         let unix_ms = T0 + minute * MINUTE + late - back;
-        let mut period = PeriodRecord { unix_ms, outcome: Outcome { elapsed_ms: MINUTE, ..Outcome::default() }, ..*last.clone() };
-        period.input.job_age_ms = minute * MINUTE;
+        let mut period = PeriodRecord {
+            unix_ms: UnixMillis(unix_ms),
+            outcome: Outcome { elapsed_ms: Millis(MINUTE), ..Outcome::default() },
+            ..*last.clone()
+        };
+        period.input.job_age_ms = Millis(minute * MINUTE);
         assert_eq!(recorder.take(&[Record::Period(Box::new(period))], &agent.jobs, 0, UnixMillis(unix_ms)), [""; 0]);
     }
     recorder.stop(UnixMillis(T0 + 30 * MINUTE));

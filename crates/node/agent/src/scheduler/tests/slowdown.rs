@@ -8,7 +8,7 @@ const SLOWDOWN: usize = 3;
 fn agent(machine: &Machine, policy: &str) -> Agent {
     machine.cgroup(JOB);
     let config = machine.config(&format!("{RULE}\"{policy}\"\n"));
-    let clock = daemon::ManualClock::new(seconds(1_000), 1_000_000);
+    let clock = daemon::ManualClock::new(seconds(1_000), UnixMillis(1_000_000));
     let mut agent = Agent::with_clock(machine.roots.clone(), config, Options::default(), clock.clock()).unwrap();
     agent.scan(agent.context.now());
     agent
@@ -31,7 +31,7 @@ fn a_missing_node_is_reported_once_and_searched_again_each_period() {
     let machine = Machine::new();
     machine.cgroup(JOB);
     let config = machine.config(&format!("{RULE}\"slowdown\"\n"));
-    let time = daemon::ManualClock::new(seconds(1_000), 1_000_000);
+    let time = daemon::ManualClock::new(seconds(1_000), UnixMillis(1_000_000));
     let mut agent = Agent::with_clock(machine.roots.clone(), config, Options::default(), time.clock()).unwrap();
     agent.scan(agent.context.now());
     let reported = |agent: &Agent| {

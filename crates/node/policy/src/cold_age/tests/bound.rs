@@ -12,7 +12,7 @@ fn steps(params: &Params, inputs: &[Input]) -> Vec<Option<Age>> {
 /// Minutes in which pages of nine scans are accessed this often; 200 accesses are permitted.
 fn accesses(counts: &[u64]) -> Vec<Input> {
     let minutes = counts.iter().enumerate();
-    minutes.map(|(at, &count)| Input { job_age_ms: 60_000 * (at as u64 + 1), ..minute(&[(9, count)]) }).collect()
+    minutes.map(|(at, &count)| Input { job_age_ms: Millis(60_000) * (at as u64 + 1), ..minute(&[(9, count)]) }).collect()
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn a_threshold_that_no_page_has_reached_is_not_taken() {
         let cold = histogram(&[(0, 100_000), (oldest, 50_000)]);
         Input { cold, resident: cold, ..minute(&[(oldest, 10_000)]) }
     };
-    let inputs: Vec<_> = (1..=3).map(|at| Input { job_age_ms: 60_000 * u64::from(at), ..young(at) }).collect();
+    let inputs: Vec<_> = (1..=3).map(|at| Input { job_age_ms: Millis(60_000) * u64::from(at), ..young(at) }).collect();
     let decided: Vec<_> = run(&BOUND, &inputs).iter().map(|step| step.decision).collect();
     assert_eq!(decided, [Decision::Hold { reason: Hold::ShortHistory }; 3]);
     // Without the bound, each new age is taken because it has no promotions yet, and is promoted in the next minute.
@@ -57,10 +57,10 @@ fn a_history_is_short_until_it_has_the_observations_that_k_needs() {
 #[test]
 fn promotions_that_are_read_twice_are_one_observation() {
     // The controller runs twice per scan of two minutes; 50 observations are 100 minutes.
-    let inputs: Vec<_> = accesses(&[400; 110]).iter().map(|input| Input { window_ms: 120_000, ..*input }).collect();
+    let inputs: Vec<_> = accesses(&[400; 110]).iter().map(|input| Input { window_ms: Millis(120_000), ..*input }).collect();
     assert_eq!(steps(&BOUND, &inputs).iter().position(|&threshold| threshold == Some(Age(1))), Some(98));
     // A scan that starts a little early is an observation.
-    let early: Vec<_> = accesses(&[400; 110]).iter().map(|input| Input { window_ms: 70_000, ..*input }).collect();
+    let early: Vec<_> = accesses(&[400; 110]).iter().map(|input| Input { window_ms: Millis(70_000), ..*input }).collect();
     assert!(steps(&BOUND, &early).iter().all(|&threshold| threshold == Some(Age(10))), "400 in 70 s are over the objective");
 }
 
@@ -76,7 +76,7 @@ fn noisy_job(random: &mut fastrand::Rng, minutes: usize) -> Vec<Input> {
         .collect();
     // The number of promotions at an age falls with its square, so that every threshold is the best one at times.
     let at = |count: u64| (1..=40u8).map(|age| (age, count / (u64::from(age) * u64::from(age)))).collect::<Vec<_>>();
-    counts.iter().enumerate().map(|(i, &count)| Input { job_age_ms: 60_000 * (i as u64 + 1), ..minute(&at(count)) }).collect()
+    counts.iter().enumerate().map(|(i, &count)| Input { job_age_ms: Millis(60_000) * (i as u64 + 1), ..minute(&at(count)) }).collect()
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_young_history_violates_the_slo_no_more_often_than_a_long_one() {
 #[test]
 fn a_long_history_decides_nearly_as_without_the_bound() {
     let inputs = stationary_job(7, 20_000);
-    let inputs: Vec<_> = inputs.iter().enumerate().map(|(at, input)| Input { job_age_ms: 60_000 * at as u64, ..*input }).collect();
+    let inputs: Vec<_> = inputs.iter().enumerate().map(|(at, input)| Input { job_age_ms: Millis(60_000) * at as u64, ..*input }).collect();
     let (before, bound) = (run(&PARAMS, &inputs), run(&BOUND, &inputs));
     let differing = before.iter().zip(&bound).skip(1_000).filter(|(before, bound)| before.threshold != bound.threshold).count();
     assert!(differing < 200, "{differing} of 19,000");
@@ -182,7 +182,7 @@ fn a_sample_needs_a_longer_history_than_all_pages() {
     // A small job: a sampled page is eight, 6 are permitted in a period. None is ever accessed at ten scans or later.
     let inputs: Vec<_> = (0..60)
         .map(|at| Input {
-            job_age_ms: 60_000 * (at + 1),
+            job_age_ms: Millis(60_000) * (at + 1),
             allowance: Some(Pages(6)),
             sample: Some(Sample { pages: Pages(1_500), of: Pages(12_000) }),
             ..minute(&[(9, 20)])
@@ -260,7 +260,7 @@ fn single_sampled_pages_do_not_decide() {
 fn a_young_state_survives_a_restart() {
     let mut random = fastrand::Rng::with_seed(1);
     for half_life_ms in [0, 600_000] {
-        let params = Params { half_life_ms, ..BOUND };
+        let params = Params { half_life_ms: Millis(half_life_ms), ..BOUND };
         let mut state = State::default();
         for (at, input) in noisy_job(&mut random, 600).iter().enumerate() {
             state = step(&params, &set(), &state, input).0;
@@ -286,7 +286,7 @@ fn a_young_state_survives_a_restart() {
 
 /// A class: P, K, S and the allowance of its stall target.
 fn class(p: u32, k: u32, s: u64, params: Params) -> Params {
-    Params { promotion_rate_max: RatioPpm(p), percentile: RatioPpm(k), warmup_ms: s, ..params }
+    Params { promotion_rate_max: RatioPpm(p), percentile: RatioPpm(k), warmup_ms: Millis(s), ..params }
 }
 
 proptest! {
@@ -298,12 +298,12 @@ proptest! {
         (bound, spikes, half_life_ms) in (any::<bool>(), any::<bool>(), prop_oneof![Just(0u64), 60_000u64..9_000_000]),
         sample in proptest::option::of(1u64..200_000),
     ) {
-        let params = Params { bound, spikes, half_life_ms, ..PARAMS };
+        let params = Params { bound, spikes, half_life_ms: Millis(half_life_ms), ..PARAMS };
         let bold = class(p, k, s, params);
         let careful = class(p.saturating_sub(less_p), (k + more_k).min(1_000_000), s + more_s, params);
         let inputs = |allowance: Option<u64>| {
             let inputs = minutes.iter().enumerate().map(|(at, &(a, n, b, m, oldest, gap_ms))| Input {
-                job_age_ms: 60_000 * (at as u64 + 1) + gap_ms,
+                job_age_ms: Millis(60_000) * (at as u64 + 1) + Millis(gap_ms),
                 cold: histogram(&[(0, 100_000), (oldest, 100_000)]),
                 resident: histogram(&[(0, 100_000), (oldest, 100_000)]),
                 allowance: allowance.map(Pages),

@@ -67,7 +67,7 @@ impl Job {
             first += class.pages;
         }
         // One task cannot wait for longer than the period.
-        let waited_us = waited_us.min(quiet().elapsed_ms * 1000);
+        let waited_us = waited_us.min((quiet().elapsed_ms * 1000).0);
         self.counters.memory_stall_us += waited_us;
         self.counters.io_stall_us += if self.latency_us > 100 { waited_us } else { 0 };
     }
@@ -130,7 +130,7 @@ fn settle(latency_us: u32, resident: bool, seed: u64) -> Settled {
             job.reclaim(bytes.0 / PAGE);
         }
     }
-    let stall_mean = RatioPpm::of(waited_us, WATCHED * quiet().elapsed_ms * 1000).unwrap();
+    let stall_mean = RatioPpm::of(waited_us, WATCHED * quiet().elapsed_ms.0 * 1000).unwrap();
     Settled { stall_mean, far_pages_mean: far / WATCHED, resident_swing: high - low }
 }
 
