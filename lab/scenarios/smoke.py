@@ -73,8 +73,6 @@ def run(lab: Lab) -> dict[str, Any]:
         zswap = guest.read("/sys/module/zswap/parameters/enabled")
         settings: node.Settings = {
             "cold_age.warmup": "10s",
-            # With the bound, when offloading begins depends on chance: from 40 s on, or after 80 s.
-            "cold_age.bound": False,
             "trace.store": _STORE,
             "trace.entry_period": "8s",
             "trace.file_period": "30s",

@@ -1,11 +1,13 @@
 """The node agent inside a guest: its configuration, its process, its status and its journal."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .errors import LabError
 from .guest import Exit, Guest
 
 TIME_COMPRESSION = 60
@@ -31,6 +33,7 @@ STATE = "/var/lib/thermocline"
 RUNTIME = "/run/thermocline"
 _FILE = "/etc/thermocline/thermocline.toml"
 _LOG = "/run/agent.log"
+_FOUND_WITHIN_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,14 @@ class Agent:
         return view
 
     def job(self, name: str) -> dict[str, Any]:
-        """Returns one job of the status, by its path."""
-        jobs: list[dict[str, Any]] = self.status()["jobs"]
-        return next(job for job in jobs if job["job"] == name)
+        """Returns one job of the status, by its path. An agent that has just started has not found its jobs yet."""
+        for _ in range(_FOUND_WITHIN_SECONDS):
+            jobs: list[dict[str, Any]] = self.status()["jobs"]
+            found = next((job for job in jobs if job["job"] == name), None)
+            if found is not None:
+                return found
+            time.sleep(1)
+        raise LabError(f"the agent has not found job {name} within {_FOUND_WITHIN_SECONDS} s")
 
     def stop(self, number: int = 15, timeout_s: float = 60.0) -> Exit:
         """Ends it by a signal; its log is copied to the host."""

@@ -39,6 +39,7 @@ pub mod scheduler;
 pub mod slow_node;
 pub mod socket;
 pub mod swap_gate;
+pub mod swap_room;
 #[cfg(test)]
 mod testing;
 pub mod tiers;

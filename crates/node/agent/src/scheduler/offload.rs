@@ -8,7 +8,7 @@ use super::Agent;
 use crate::context::{PACE_WAIT, SLICE};
 use crate::controllers::slots::Entry;
 use crate::controllers::tiering;
-use crate::swap_gate;
+use crate::{swap_gate, swap_room};
 
 impl Agent {
     /// Carries out plans, one job after the other, for a slice of time at most. Returns how long to wait for the next step;
@@ -47,13 +47,19 @@ impl Agent {
         let page = kernel::page_size();
         let writable = tiering::writable(job, context, context.clock.now());
         let swap_limit = writable.map_or(limit, |bytes| limit.min(bytes.to_pages(page)));
+        swap_gate::open(job, context, swap_limit);
+        // A limit that cannot be read is reported by the request.
+        let room = swap_room::limit(job, context, swap_limit).unwrap_or(swap_limit);
+        if room < swap_limit && room == Pages::ZERO {
+            swap_room::is_full(job, context);
+        }
+        let swap_limit = room;
         if swap_limit == Pages::ZERO {
             slots.iter_mut().for_each(|slot| slot.drop_writes());
         }
         // The later policies have the shorter periods: their plans are for fewer pages, and go first.
-        let Some(slot) = slots.iter_mut().filter(|slot| slot.offload_due()).last() else { return };
-        swap_gate::open(job, context, swap_limit);
-        let outcome = slot.offload(job, context, limit, swap_limit);
+        let due = slots.iter_mut().filter(|slot| slot.offload_due()).last();
+        let outcome = due.map_or(Ok(Pages::ZERO), |slot| slot.offload(job, context, limit, swap_limit));
         swap_gate::close(job, context);
         match outcome {
             Ok(asked) => context.pacing.rate.spend(asked.to_bytes(page)),

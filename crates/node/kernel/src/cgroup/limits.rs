@@ -41,6 +41,27 @@ impl Cgroup {
         Ok(levels)
     }
 
+    /// Swap that the cgroup may still use by `memory.swap.max`, its own and its ancestors'; `Bytes(u64::MAX)` without a limit.
+    ///
+    /// # Errors
+    /// As [`Cgroup::current`], for the cgroup itself or an ancestor.
+    pub fn swap_room(&self) -> Result<Bytes> {
+        let mut room = self.own_swap_room()?;
+        let mut name = self.name.as_str();
+        while let Some((parent, _)) = name.rsplit_once('/').filter(|(parent, _)| !parent.is_empty()) {
+            room = room.min(Self::open(&self.root, parent)?.own_swap_room()?);
+            name = parent;
+        }
+        Ok(room)
+    }
+
+    fn own_swap_room(&self) -> Result<Bytes> {
+        match self.swap_max()? {
+            Some(Limit::Bytes(limit)) => Ok(limit - self.swap_current()?.unwrap_or_default()),
+            Some(Limit::Max) | None => Ok(Bytes(u64::MAX)),
+        }
+    }
+
     fn own_limit(&self) -> Result<Limit> {
         let max = self.read("memory.max", parse_limit)?.unwrap_or(Limit::Max);
         Ok(max.min(self.read("memory.high", parse_limit)?.unwrap_or(Limit::Max)))

@@ -12,6 +12,7 @@ use crate::actuators::{self, Asked, lru};
 use crate::context::Context;
 use crate::job::Job;
 use crate::reclaim::{charge, count, note_stored, reclaim};
+use crate::swap_room::took_page_cache;
 
 /// How much may stay in the swap cache while a plan is carried out, and the most that one request frees of it.
 const FREE_MAX: Bytes = Bytes::mib(4);
@@ -40,7 +41,8 @@ impl ColdAge {
         note_stored(job, &before, &after);
         plan.left = plan.left - asked.pages;
         context.trackers.swapped_out(job.tracker.0, job.cgroup.id(), offloaded);
-        let more = !asked.finished && plan.left > Pages::ZERO;
+        let refused = took_page_cache(job, context, asked.pages.to_bytes(kernel::page_size()), &before, &after);
+        let more = !asked.finished && !refused && plan.left > Pages::ZERO;
         job.account_offload(asked.pages, asked.ages, offloaded, plan.threshold);
         self.cached_out += after.cached - before.cached;
         if self.cached_out >= FREE_MAX || !more {

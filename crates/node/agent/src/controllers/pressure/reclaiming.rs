@@ -11,6 +11,7 @@ use crate::actuators::lru;
 use crate::context::Context;
 use crate::job::Job;
 use crate::reclaim::{charge, count, note_stored, reclaim};
+use crate::swap_room::took_page_cache;
 
 /// The largest surplus, in requests like the last.
 const SURPLUS_MAX: u64 = 64;
@@ -46,6 +47,7 @@ impl Pressure {
         job.account_reclaim(offloaded, reclaimed.file);
         self.account(reclaimed);
         let left = match anon_first {
+            true if took_page_cache(job, context, asked, &before, &after) => Amount { anon: Bytes::ZERO, ..amount },
             true => Amount { anon: amount.anon - asked, ..amount },
             false => Amount { file: amount.file - asked, ..amount },
         };

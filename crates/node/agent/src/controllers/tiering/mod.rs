@@ -25,6 +25,7 @@ use crate::tiers::PageCosts;
 
 pub mod decide;
 pub mod endurance;
+pub mod refused;
 pub mod state;
 
 use decide::{Decision, Input, Sampled, TierRecord};
@@ -99,7 +100,7 @@ fn read(job: &mut Job, context: &mut Context, now: Now) -> Input {
     let mut input = Input {
         now_ms: now.boot_ms(),
         page_bytes: kernel::page_size().bytes(),
-        far_memory: machine.no_far_memory.is_none(),
+        far_memory: machine.no_far_memory.is_none() && !job.tiering.refused.holds(now.since_boot),
         pool_full: machine.pool_full,
         stored: policy::incompressible::Stored::default(),
         sampled: None,

@@ -10,6 +10,7 @@ use units::{Bytes, Millis, RatioPpm};
 
 use super::decide::{OperatorTier, TieringStart, tier_of};
 use super::endurance::WriteBudget;
+use super::refused::Refused;
 use crate::discover::Treatment;
 
 /// Where a job's swap-backed memory goes.
@@ -49,6 +50,8 @@ pub struct Tiering {
     pub written: Bytes,
     /// Of these, bytes that are not charged to `writes` yet.
     pub uncharged: Bytes,
+    /// Whether the kernel takes page cache in place of its swap-backed memory.
+    pub refused: Refused,
     /// How long a job is observed before its pages are sampled, in milliseconds.
     pub warmup_ms: Millis,
 }
@@ -76,6 +79,7 @@ impl Tiering {
             writes,
             written: Bytes::ZERO,
             uncharged: Bytes::ZERO,
+            refused: Refused::default(),
             warmup_ms: warmup_ms(config, treatment),
         }
     }

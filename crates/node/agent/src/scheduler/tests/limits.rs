@@ -196,3 +196,26 @@ fn page_cache_in_use_and_kernel_memory_are_protected_as_well() {
     round(&mut agent, &machine, 1_240, 60);
     assert_eq!(low(&machine, JOB), 60 * page() + 341_000u64.next_multiple_of(page()), "the kernel's active list");
 }
+
+#[test]
+fn where_swap_has_no_room_page_cache_is_not_taken_in_its_place() {
+    let decide = |prepare: fn(&Machine)| {
+        let machine = machine_with_job();
+        prepare(&machine);
+        let mut agent = stopping(&machine);
+        round(&mut agent, &machine, 1_000, FRAMES);
+        let planned = round(&mut agent, &machine, 1_120, 60).unwrap().step.decision;
+        let asked = agent.job(JOB).tiering.refused.holds(agent.context.clock.now());
+        (matches!(planned, Decision::Offload { .. }), asked)
+    };
+    assert_eq!(decide(|_| ()), (true, false));
+    let own = |machine: &Machine| {
+        machine.set(JOB, "memory.swap.max", "8388608");
+        machine.set(JOB, "memory.swap.current", "8380416");
+    };
+    assert_eq!(decide(own), (true, true), "the job's own limit of swap is reached");
+    let devices = |machine: &Machine| {
+        machine.put("proc/meminfo", "MemTotal: 1024 kB\nMemFree: 512 kB\nMemAvailable: 512 kB\nSwapTotal: 4096 kB\nSwapFree: 512 kB\n");
+    };
+    assert_eq!(decide(devices), (true, true), "the swap devices are full");
+}
