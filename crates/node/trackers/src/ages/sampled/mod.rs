@@ -261,7 +261,7 @@ impl Sampled {
 ///
 /// Half of the threshold; without one, a quarter of the time `observed` so far. The first threshold is somewhere between the age that
 /// a scan distinguishes and that time, and something must be as old when it comes: with openings that far apart, the four
-/// generations always tell apart what has been idle for a quarter and for 7/16 of the time, however long it becomes.
+/// generations always distinguish what has been idle for a quarter and for 7/16 of the time, however long it becomes.
 fn pace(threshold: Option<Age>, observed: Duration, scan: Duration) -> Duration {
     match threshold {
         Some(threshold) => threshold.idle_time(scan) / 2,
