@@ -20,8 +20,8 @@ JOB = "/job"
 CGROUP = f"/sys/fs/cgroup{JOB}"
 IDLE_MIB, HOT_MIB, FILE_MIB = 160, 24, 48
 MEMORY_MIB = 512
-LATE_MIB = 200
-"""Of another job that starts later: more than what the machine has left, less than that and swap."""
+LATE_MIB = 260
+"""Of another job that starts later: about as much as the machine has left. With swap for the rest it fits."""
 OFFLOAD_SECONDS, AFTER_SECONDS = 25, 12
 
 HARM_MAX = 0
@@ -64,7 +64,7 @@ def _late(guest: Guest, size_mib: int = LATE_MIB, job: str = "/late") -> None:
 
 def _wake(guest: Guest) -> None:
     """The job touches all of its memory at once, when another has taken what was freed."""
-    _late(guest, 100)
+    _late(guest, 200)
     guest.run(["sh", "-c", f"kill -USR1 $(cat {CGROUP}/cgroup.procs)"])
 
 
@@ -75,7 +75,7 @@ def _offline(guest: Guest) -> None:
         "[ $n -lt 1 ] && echo offline >$block/state 2>/dev/null && n=$((n+1)); done; echo $n"
     )
     guest.run(["sh", "-c", script], timeout_s=120)
-    _late(guest, 100)
+    _late(guest, 200)
 
 
 WAYS = {
@@ -89,7 +89,7 @@ WAYS = {
     "burst_of_returns": Way(strike=_wake),
     "job_grows": Way(limit=_write(f"{CGROUP}/memory.max", str(300 * MIB)), strike=lambda guest: _late(guest, 150, JOB)),
     "limit_lowered": Way(strike=_write(f"{CGROUP}/memory.max", str(90 * MIB))),
-    "machine_fills": Way(strike=lambda guest: _late(guest, 320)),
+    "machine_fills": Way(strike=lambda guest: _late(guest, 400)),
     "memory_offline": Way(strike=_offline),
 }
 
