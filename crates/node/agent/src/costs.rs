@@ -20,6 +20,8 @@ pub struct Costs {
     pub scan_cpu_seconds: f64,
     /// Bytes whose ages all scans covered.
     pub scanned_bytes: Bytes,
+    /// Idle huge pages that were split so that the ages of their parts are known.
+    pub ages_splits: u64,
     /// Time during which access rates were sampled for policy `slowdown`.
     pub rates_seconds: f64,
     /// CPU time of that sampling, including kernel threads.

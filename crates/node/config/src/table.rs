@@ -48,6 +48,8 @@ settings::tables! {
             "The maximum number of jobs. Further cgroups become jobs when others end.";
         sample_points: u32 = Unit::Count, "16384" in "256" ..= "1000000",
             "The maximum number of pages that tracker `sampled` watches at once on the machine. More pages make ages and promotion rates more exact; each costs about a microsecond of CPU time per scan.";
+        split_idle: bool = Unit::Bool, "true",
+            "Whether tracker `sampled` splits the huge pages of its sample once they have been idle for two scans, for jobs of policy `cold_age` or `auto`. If false, one access to a huge page counts as one to each of its 512 pages, and little or nothing is offloaded from jobs whose cold memory is in huge pages and sometimes accessed.";
         manage_damon_stat: bool = Unit::Bool, "false",
             "Whether `damon_stat`, which Debian enables on Linux 7.2, is switched off while the agent runs, so that tracker `sampled` can use DAMON. Restored on exit. If false, `auto` uses `lru_gen` while `damon_stat` runs.";
         damon_regions_max: u32 = Unit::Count, "4096" in "10" ..= "100000",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use config::{Class, Config};
+use config::{Class, Config, Policy};
 use daemon::Clock;
 use kernel::cgroup::CgroupRoot;
 use kernel::lru_gen::LruGen;
@@ -110,6 +110,13 @@ impl Context {
     #[must_use]
     pub fn may_act(&self, job: &Job) -> bool {
         !self.options.dry_run && !matches!(job.treatment.class, Class::Off | Class::Observe)
+    }
+
+    /// Whether a tracker may split idle huge pages of a job.
+    #[must_use]
+    pub fn may_split(&self, job: &Job) -> bool {
+        let by_age = matches!(job.treatment.policy, Policy::ColdAge | Policy::Auto);
+        by_age && self.config.agent.split_idle && self.may_act(job)
     }
 
     /// Logs an event, in the journal and on standard error.

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use trackers::ages::choose::CONFIGURED;
 use trackers::ages::{self, Scan, Target};
-use units::Bytes;
 
 use super::{Agent, Now};
 use crate::controllers::slots::Entry;
+use crate::costs::Costs;
 use crate::job::Job;
 use crate::ram_disks::RamDisks;
 
@@ -36,8 +36,9 @@ impl Agent {
         if let Err(error) = self.open_tracker(kind, paths) {
             return self.context.event(None, format!("tracker {}: {error}", kind.as_str()));
         }
+        let entries = paths.iter().filter_map(|path| self.jobs.get(path));
+        let targets: Vec<_> = entries.map(|Entry { job, .. }| target(job, self.context.may_split(job))).collect();
         let Some(tracker) = self.context.trackers.get_mut(kind) else { return };
-        let targets: Vec<_> = paths.iter().filter_map(|path| self.jobs.get(path)).map(|entry| target(&entry.job)).collect();
         let scans = match tracker.scan(now.since_boot, &targets) {
             Ok(scans) => scans,
             // The jobs keep their last threshold but get no new plan: nothing is offloaded without current ages.
@@ -51,7 +52,7 @@ impl Agent {
         let ram_disks = *self.context.tiers.ram_disks();
         for (path, scan) in paths.iter().zip(scans) {
             let Some(entry) = self.jobs.get_mut(path) else { continue };
-            if let Err(error) = scan.and_then(|scan| take_scan(&mut entry.job, scan, &mut self.costs.scanned_bytes, &ram_disks)) {
+            if let Err(error) = scan.and_then(|scan| take_scan(&mut entry.job, scan, &mut self.costs, &ram_disks)) {
                 abandon(entry);
                 if !error.is_gone() {
                     self.context.report_error(&mut entry.job, &error);
@@ -113,13 +114,14 @@ fn abandon(entry: &mut Entry) {
     entry.slots.iter_mut().for_each(|slot| slot.forget_ages());
 }
 
-fn target(job: &Job) -> Target<'_> {
+fn target(job: &Job, may_split: bool) -> Target<'_> {
     let (id, threshold) = (job.cgroup.id(), job.signals.threshold);
-    Target { id, path: job.path(), cgroups: &job.members, pids: &job.pids, threshold }
+    Target { id, path: job.path(), cgroups: &job.members, pids: &job.pids, threshold, may_split }
 }
 
-fn take_scan(job: &mut Job, scan: Scan, scanned: &mut Bytes, ram_disks: &RamDisks) -> kernel::Result<()> {
+fn take_scan(job: &mut Job, scan: Scan, costs: &mut Costs, ram_disks: &RamDisks) -> kernel::Result<()> {
     let pages = scan.resident.total() + scan.file.total();
-    *scanned += pages.to_bytes(kernel::page_size());
+    costs.scanned_bytes += pages.to_bytes(kernel::page_size());
+    costs.ages_splits += scan.split;
     job.take_scan(scan, ram_disks)
 }

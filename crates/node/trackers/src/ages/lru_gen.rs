@@ -72,7 +72,7 @@ impl LruGen {
         let window = before.as_ref().map_or(Duration::ZERO, |b| now.saturating_sub(b.scanned_at));
         let (resident, accesses) = advance(before.map(|b| b.anon).unwrap_or_default(), anon);
         self.history.insert(target.id, History { scanned_at: now, anon: resident.clone() });
-        Ok(Scan { taken_at: now, resident, file, accesses, window, resolved_to: RESOLVED_TO, remark: None, sample: None })
+        Ok(Scan { taken_at: now, resident, file, accesses, window, resolved_to: RESOLVED_TO, ..Scan::default() })
     }
 }
 

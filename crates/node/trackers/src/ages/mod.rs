@@ -38,6 +38,8 @@ pub struct Target<'a> {
     pub pids: &'a [i32],
     /// The age from which its pages are offloaded, by the last decision; `None` before the first.
     pub threshold: Option<Age>,
+    /// Whether idle huge pages of its sample may be split.
+    pub may_split: bool,
 }
 
 /// The result of one scan for one job.
@@ -55,6 +57,8 @@ pub struct Scan {
     pub window: Duration,
     /// The oldest age that the tracker distinguishes from older ones.
     pub resolved_to: Age,
+    /// Idle huge pages that this scan split.
+    pub split: u64,
     /// A message to the user about accesses that this scan could not see.
     pub remark: Option<String>,
     /// The sample that the counts are estimated from; `None` if every page was counted.

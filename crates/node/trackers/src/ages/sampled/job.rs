@@ -143,14 +143,28 @@ impl JobSample {
     /// The addresses to watch, by process, ascending.
     #[must_use]
     pub fn watched(&self) -> HashMap<i32, Vec<u64>> {
-        let mut watched: HashMap<i32, Vec<u64>> = HashMap::new();
+        self.addresses(|_, sampled| sampled.sharers <= SHARERS_MAX)
+    }
+
+    /// The addresses of resident pages that one process has alone and that were at least `age` old at their last report, by process,
+    /// ascending.
+    #[must_use]
+    pub fn idle_for(&self, age: Age, scan_period: Duration) -> HashMap<i32, Vec<u64>> {
+        self.addresses(|key, Sampled { point, .. }| {
+            let private = key.process.is_some() && key.space == Space::PRIVATE;
+            private && !point.swapped && point.age(Duration::MAX, scan_period) >= age
+        })
+    }
+
+    fn addresses(&self, which: impl Fn(&Key, &Sampled) -> bool) -> HashMap<i32, Vec<u64>> {
+        let mut addresses: HashMap<i32, Vec<u64>> = HashMap::new();
         for ((pid, address), key) in &self.at {
-            if self.pages.get(key).is_some_and(|sampled| sampled.sharers <= SHARERS_MAX) {
-                watched.entry(*pid).or_default().push(*address);
+            if self.pages.get(key).is_some_and(|sampled| which(key, sampled)) {
+                addresses.entry(*pid).or_default().push(*address);
             }
         }
-        watched.values_mut().for_each(|addresses| addresses.sort_unstable());
-        watched
+        addresses.values_mut().for_each(|addresses| addresses.sort_unstable());
+        addresses
     }
 }
 

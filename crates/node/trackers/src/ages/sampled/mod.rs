@@ -2,7 +2,7 @@
 //! bias, at a cost that depends on the number of points and not on the size of the machine.
 //!
 //! [`blocks`] chooses the pages, [`held`] finds which of them a process has, one kdamond ([`kernel::damon::PageSession`]) watches
-//! them, [`point`] and [`job`] keep their ages.
+//! them, [`point`] and [`job`] keep their ages; [`split`] splits idle huge pages of the sample.
 //!
 //! A share `p` of a job's memory is estimated from `n` points with a standard error of at most `sqrt(p (1 - p) / n)`: 1.6 percentage
 //! points at `p = 0.5` and `n = 1024`, 0.2 at `p = 0.005`.
@@ -39,6 +39,7 @@ pub mod blocks;
 pub mod held;
 pub mod job;
 pub mod point;
+pub mod split;
 
 /// The fewest points that a job is given, if it has as many pages.
 const POINTS_MIN: u64 = 128;
@@ -163,6 +164,7 @@ impl Sampled {
         // Before the first report nothing is known.
         let known_until = self.reported.unwrap_or_default().min(now);
         let counted = job.scan(&held, now, known_until, self.limits.scan_period);
+        let split = if target.may_split { split_idle(&self.roots, job, self.limits.scan_period)? } else { 0 };
         self.stale |= counted.joined;
         let file = self.file_ages(target.path, (stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default()).to_pages(size));
         let remark = (sparse > 0)
@@ -171,7 +173,7 @@ impl Sampled {
             counted,
             level,
             resident,
-            Scan { taken_at: if self.reported.is_some() { known_until } else { now }, file, remark, ..Scan::default() },
+            Scan { taken_at: if self.reported.is_some() { known_until } else { now }, file, remark, split, ..Scan::default() },
         ))
     }
 
@@ -255,6 +257,19 @@ impl Sampled {
         }
         Ok(())
     }
+}
+
+/// Splits the idle huge pages of a job's sample.
+fn split_idle(roots: &Roots, job: &JobSample, scan: Duration) -> Result<u64> {
+    let mut split = 0;
+    for (pid, addresses) in job.idle_for(split::IDLE, scan) {
+        match split::split(roots, pid, &addresses) {
+            Ok(count) => split += count as u64,
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(split)
 }
 
 /// How old a job's youngest generation becomes before the next one is opened.
