@@ -90,6 +90,10 @@ test-libvirt: toolchain venv lab-setup-stock ## a pool's guest by libvirt, as ro
 	tools/libvirt
 	$(THERMOLAB) run pool_libvirt --kernel 6.12
 
+.PHONY: attack-local
+attack-local: toolchain venv lab-setup-stock ## a user without privileges against the agent's listener, locks, files and socket, in a guest; 2 minutes
+	$(THERMOLAB) run attack_local --kernel 6.12
+
 .PHONY: test-libvirt-repair
 test-libvirt-repair: toolchain venv lab-setup-stock ## a guest by libvirt is repaired on a host of two nodes, which is a guest itself (an image of 0.2 GB is made); minutes
 	$(THERMOLAB) run pool_migrate_pages --kernel 6.12

@@ -3,6 +3,7 @@
 //! It serves the harness on a control channel, and provides the guests' workloads: programs whose memory accesses are
 //! known, and load generators for servers.
 
+mod attack;
 mod content;
 mod control;
 mod crowd;
@@ -50,6 +51,8 @@ enum Command {
     Nodes(workload::NodesArguments),
     /// Hold marks in memory, or search for them in a node's physical memory
     Marks(marks::Arguments),
+    /// As a user without privileges, attack the agent's listener and files
+    Attack(attack::Arguments),
     /// Report the limits, zswap parameters and DAMON threads that are set on this machine
     Inspect(inspect::Arguments),
 }
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Accesses(arguments) => workload::accesses(&arguments),
         Command::Nodes(arguments) => workload::nodes(&arguments),
         Command::Marks(arguments) => marks::run(&arguments),
+        Command::Attack(arguments) => attack::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
     };
     match done {

@@ -1,5 +1,5 @@
-//! What every daemon of Thermocline needs: clock, pid lock, control socket, HTTP server with the metrics listener, and the
-//! readiness notification.
+//! What every daemon of Thermocline needs: clock, pid lock, control socket, HTTP server with the metrics listener, the
+//! readiness notification, and files that it can trust.
 //!
 //! # Invariants
 //! - The crate knows no daemon: what a daemon serves is passed in as a closure or a trait implementation.
@@ -13,6 +13,7 @@ mod lock;
 pub mod metrics;
 mod notify;
 pub mod socket;
+pub mod trusted;
 
 pub use clock::{Clock, ManualClock};
 pub use error::{Error, Result};

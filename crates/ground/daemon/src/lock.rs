@@ -59,7 +59,15 @@ impl PidLock {
 /// Creates the directory if it does not exist, and checks that no other user can replace files in it.
 fn prepare_directory(directory: &Path) -> Result<()> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory).map_err(Error::io(directory, "create"))?;
-    let mode = directory.metadata().map_err(Error::io(directory, "inspect"))?.mode();
+    let metadata = directory.metadata().map_err(Error::io(directory, "inspect"))?;
+    let (mode, owner, user) = (metadata.mode(), metadata.uid(), rustix::process::geteuid().as_raw());
+    if owner != user && owner != 0 {
+        return Err(Error::Insecure {
+            path: directory.to_owned(),
+            problem: format!("belongs to user {owner}, who can replace the pid file, and this process runs as user {user}"),
+            remedy: "change its owner, or choose another runtime directory".to_owned(),
+        });
+    }
     if mode & 0o022 != 0 && mode & 0o1000 == 0 {
         return Err(Error::Insecure {
             path: directory.to_owned(),
@@ -143,5 +151,9 @@ mod tests {
         std::os::unix::fs::symlink("/dev/null", directory.join("link.pid")).unwrap();
         assert!(matches!(PidLock::acquire(&directory, "link.pid"), Err(Error::Io { operation: "open", .. })));
         PidLock::acquire(&directory, "agent.pid").unwrap();
+        if std::os::unix::fs::chown(&directory, Some(65_534), None).is_ok() {
+            let error = PidLock::acquire(&directory, "agent.pid").unwrap_err().to_string();
+            assert!(error.contains("belongs to user 65534"), "{error}");
+        }
     }
 }

@@ -116,7 +116,7 @@ pub fn survey(
     options: &Options,
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<Option<Survey>, Error> {
-    let (_lock, mut undo) = scheduler::lock(config)?;
+    let (_lock, mut undo) = scheduler::lock(roots, config)?;
     if !undo.is_empty() {
         log::warn!("an agent that died has left settings behind; `thermocline agent --restore` puts them back");
     }

@@ -5,14 +5,34 @@
 //! instruction, the next start reads the file and does the same. A value that another process changed in the meantime is left
 //! alone and reported.
 //!
-//! The file is in the runtime directory, which is empty after a reboot, as the kernel's settings are reset by one.
+//! The file is in the runtime directory, which is empty after a reboot, as the kernel's settings are reset by one. It is read as
+//! root's orders to root: only if no other user can have written it, and only for files that the agent sets ([`is_ours`]).
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
+use kernel::Roots;
 use serde::{Deserialize, Serialize};
+
+/// The longest list that is read: about a thousand bytes for each of ten thousand jobs.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// The files of a cgroup that the agent sets.
+const OF_CGROUPS: [&str; 4] = ["memory.low", "memory.swap.max", "memory.zswap.max", "memory.zswap.writeback"];
+
+/// The files below `/sys` that it sets.
+const OF_SYSFS: [&str; 5] = [
+    "module/damon_stat/parameters/enabled",
+    "module/zswap/parameters/compressor",
+    "module/zswap/parameters/enabled",
+    "module/zswap/parameters/max_pool_percent",
+    "module/zswap/parameters/shrinker_enabled",
+];
+
+/// The file below `/proc` that it sets.
+const OF_PROC: &str = "sys/kernel/numa_balancing";
 
 /// One setting that the agent has changed, or is about to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +69,7 @@ pub struct SlowJobs {
 #[derive(Debug)]
 pub struct UndoLog {
     file: PathBuf,
+    roots: Roots,
     contents: Contents,
 }
 
@@ -73,22 +94,29 @@ pub enum Restored {
 }
 
 impl UndoLog {
-    /// Opens the list in `file`; a missing or damaged file is an empty list.
+    /// Opens the list in `file`; a missing or damaged file is an empty list. Settings of files that the agent never sets are removed
+    /// from it and reported.
     ///
     /// A crash cannot damage the file, because it is replaced as a whole.
     ///
     /// # Errors
-    /// Any error of reading the file except that it does not exist.
-    pub fn open(file: PathBuf) -> io::Result<Self> {
-        let contents = match fs::read(&file) {
-            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+    /// If the file cannot be read, or another user may have written it ([`daemon::trusted::read`]).
+    pub fn open(file: PathBuf, roots: &Roots) -> daemon::Result<Self> {
+        let mut contents = match daemon::trusted::read(&file, BYTES_MAX)? {
+            Some(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
                 log::error!("{}: {error}; the settings of an earlier agent cannot be restored", file.display());
                 Contents::default()
             }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
-            Err(error) => return Err(error),
+            None => Contents::default(),
         };
-        Ok(Self { file, contents })
+        contents.settings.retain(|path, _| {
+            let ours = is_ours(roots, path);
+            if !ours {
+                log::error!("{}: {} is not a file that the agent sets; it is left as it is", file.display(), path.display());
+            }
+            ours
+        });
+        Ok(Self { file, roots: roots.clone(), contents })
     }
 
     /// Whether no setting is left to restore.
@@ -158,6 +186,9 @@ impl UndoLog {
     /// # Errors
     /// If the old value cannot be read, the list cannot be stored, or the kernel refuses the new value.
     pub fn set(&mut self, path: &Path, value: &str) -> io::Result<()> {
+        if !is_ours(&self.roots, path) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the undo list knows no such setting"));
+        }
         let current = fs::read_to_string(path)?.trim().to_owned();
         if current == value {
             return Ok(());
@@ -219,6 +250,13 @@ impl UndoLog {
     }
 }
 
+/// Whether the agent sets this file.
+fn is_ours(roots: &Roots, path: &Path) -> bool {
+    let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let of_cgroup = path.starts_with(&roots.cgroup) && path.file_name().is_some_and(|name| OF_CGROUPS.iter().any(|known| name == *known));
+    plain && (of_cgroup || OF_SYSFS.iter().any(|known| path == roots.sys.join(known)) || path == roots.proc.join(OF_PROC))
+}
+
 /// Writes `bytes` to a new file and renames it to `file`.
 ///
 /// # Errors
@@ -278,18 +316,23 @@ mod tests {
     impl Fixture {
         fn new(value: &str) -> Self {
             let dir = tempfile::tempdir().unwrap();
-            fs::write(dir.path().join("memory.low"), value).unwrap();
-            Self { dir }
+            let fixture = Self { dir };
+            fs::create_dir_all(fixture.roots().cgroup.join("job")).unwrap();
+            fs::write(fixture.low(), value).unwrap();
+            fixture
+        }
+        fn roots(&self) -> Roots {
+            Roots::under(self.dir.path())
         }
         fn low(&self) -> PathBuf {
-            self.dir.path().join("memory.low")
+            self.roots().cgroup.join("job/memory.low")
         }
         fn value(&self) -> String {
             fs::read_to_string(self.low()).unwrap()
         }
         /// The list after a crash: only the file remains.
         fn reopen(&self) -> UndoLog {
-            UndoLog::open(self.dir.path().join("undo.json")).unwrap()
+            UndoLog::open(self.dir.path().join("undo.json"), &self.roots()).unwrap()
         }
     }
 
@@ -367,6 +410,27 @@ mod tests {
             after_crash.remove_slow_job(path);
         }
         assert!(after_crash.is_empty() && fixture.reopen().is_empty());
+    }
+
+    #[test]
+    fn a_planted_list_touches_nothing() {
+        use std::os::unix::fs::PermissionsExt;
+        let fixture = Fixture::new("8192");
+        let list = fixture.dir.path().join("undo.json");
+        let stranger = fixture.dir.path().join("shadow");
+        fs::write(&stranger, "8192").unwrap();
+        let around = fixture.roots().cgroup.join("job/../../../../shadow");
+        let others = fixture.roots().cgroup.join("job/cgroup.procs");
+        for path in [&stranger, &around, &others, &fixture.roots().sys.join("module/x/parameters/enabled")] {
+            let planted = serde_json::json!({ "settings": { path.to_str().unwrap(): { "original": "root", "ours": ["8192"] } }, "kdamond_targets": [] });
+            fs::write(&list, planted.to_string()).unwrap();
+            assert_eq!(fixture.reopen().restore_all(), [], "{}", path.display());
+            assert!(fixture.reopen().set(path, "1").is_err());
+        }
+        assert_eq!(fs::read_to_string(&stranger).unwrap(), "8192");
+        fs::write(&list, "{}").unwrap();
+        fs::set_permissions(&list, fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(matches!(UndoLog::open(list, &fixture.roots()), Err(daemon::Error::Insecure { .. })));
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Agent {
         let rules = Rules::new(&config)?;
         let thresholds = Thresholds::log_spaced(usize::try_from(config.cold_age.thresholds).unwrap_or(0))?;
         let cgroups = CgroupRoot::probe(&roots)?;
-        let (lock, mut undo) = lock(&config)?;
+        let (lock, mut undo) = lock(&roots, &config)?;
         let mut left_behind = restore_left(&roots, &cgroups, &mut undo);
         if config.agent.manage_damon_stat && !options.dry_run {
             left_behind.extend(stop_damon_stat(&roots, &mut undo));
@@ -193,7 +193,7 @@ impl Agent {
 /// # Errors
 /// If an agent is running, or the runtime directory cannot be used.
 pub fn restore(roots: &Roots, config: &Config) -> Result<Vec<String>, Error> {
-    let (_lock, mut undo) = lock(config)?;
+    let (_lock, mut undo) = lock(roots, config)?;
     Ok(restore_left(roots, &CgroupRoot::probe(roots)?, &mut undo))
 }
 
@@ -202,11 +202,10 @@ pub fn restore(roots: &Roots, config: &Config) -> Result<Vec<String>, Error> {
 ///
 /// # Errors
 /// As [`restore`].
-pub fn lock(config: &Config) -> Result<(PidLock, UndoLog), Error> {
+pub fn lock(roots: &Roots, config: &Config) -> Result<(PidLock, UndoLog), Error> {
     let dir = &config.agent.runtime_dir;
     let lock = PidLock::acquire(dir, "agent.pid")?;
-    let file = dir.join("undo.json");
-    let undo = UndoLog::open(file.clone()).map_err(|source| file_error(&file, source))?;
+    let undo = UndoLog::open(dir.join("undo.json"), roots)?;
     Ok((lock, undo))
 }
 
@@ -288,7 +287,7 @@ mod tests {
         let roots = Roots::under(directory.path());
         let file = roots.sys.join("module/damon_stat/parameters/enabled");
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        let mut undo = UndoLog::open(directory.path().join("undo.json")).unwrap();
+        let mut undo = UndoLog::open(directory.path().join("undo.json"), &roots).unwrap();
         assert_eq!(stop_damon_stat(&roots, &mut undo), None, "this kernel does not have it");
         std::fs::write(&file, "N\n").unwrap();
         assert_eq!(stop_damon_stat(&roots, &mut undo), None, "it is off");

@@ -1,0 +1,75 @@
+//! Files that a privileged daemon believes: only if no other user can have written them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::{Error, Result};
+
+/// Reads a file that this process wrote earlier; `None` if it does not exist.
+///
+/// # Errors
+/// [`Error::Insecure`] if it is not a regular file, belongs to another user, can be written by others, or is longer than `limit`
+/// bytes; [`Error::Io`], also if it is a symbolic link.
+pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits().cast_signed();
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(Error::io(path, "open"))?,
+    };
+    check(&file, path, limit)?;
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
+    Ok(Some(bytes))
+}
+
+fn check(file: &File, path: &Path, limit: u64) -> Result<()> {
+    let metadata = file.metadata().map_err(Error::io(path, "inspect"))?;
+    let user = rustix::process::geteuid().as_raw();
+    let problem = if !metadata.is_file() {
+        "is not a regular file".to_owned()
+    } else if metadata.uid() != user {
+        format!("belongs to user {}, and this process runs as user {user}", metadata.uid())
+    } else if metadata.mode() & 0o022 != 0 {
+        format!("has mode {:04o}, so that other users may have written it", metadata.mode() & 0o7777)
+    } else if metadata.len() > limit {
+        format!("has {} bytes, more than the {limit} that are expected at most", metadata.len())
+    } else {
+        return Ok(());
+    };
+    let remedy = "check its content, then remove it".to_owned();
+    Err(Error::Insecure { path: path.to_owned(), problem, remedy })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    #[test]
+    fn only_files_of_this_user_alone_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("undo.json");
+        assert_eq!(read(&path, 10).unwrap(), None);
+        std::fs::write(&path, "{}").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(read(&path, 10).unwrap(), Some(b"{}".to_vec()));
+        assert!(read(&path, 1).unwrap_err().to_string().contains("more than the 1"));
+        std::fs::set_permissions(&path, Permissions::from_mode(0o664)).unwrap();
+        assert!(read(&path, 10).unwrap_err().to_string().contains("mode 0664"));
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let link = directory.path().join("link");
+        symlink(&path, &link).unwrap();
+        assert!(matches!(read(&link, 10), Err(Error::Io { operation: "open", .. })));
+        let fifo = directory.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+        assert!(read(&fifo, 10).unwrap_err().to_string().contains("not a regular file"), "and does not wait for a writer");
+        if chown(&path, Some(65_534), None).is_ok() {
+            assert!(read(&path, 10).unwrap_err().to_string().contains("belongs to user 65534"));
+        } else {
+            println!("not as root: the owner is not tested");
+        }
+    }
+}
