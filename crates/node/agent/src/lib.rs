@@ -23,6 +23,7 @@ pub mod following;
 pub mod history;
 pub mod job;
 pub mod journal;
+pub mod killers;
 pub mod limits;
 pub mod machine;
 pub mod memory;

@@ -8,9 +8,7 @@ use kernel::{Roots, meminfo, swap, zoneinfo};
 use serde::Serialize;
 use units::{Bytes, RatioPpm};
 
-/// Far memory is full below this share of free swap: systemd-oomd and the kubelet act when swap runs out, and the agent must not
-/// cause that.
-const SWAP_FREE_MIN: RatioPpm = RatioPpm(100_000);
+use crate::killers::Killers;
 
 /// Below this share of available memory a machine is short of it.
 const SHORT: RatioPpm = RatioPpm(100_000);
@@ -44,6 +42,8 @@ pub struct Machine {
     pub swap_total_bytes: Bytes,
     /// Free swap space.
     pub swap_free_bytes: Bytes,
+    /// The part of swap that stays free, so that nothing acts because of its end ([`Killers::swap_reserve`]).
+    pub swap_reserve_bytes: Bytes,
     /// Whether zswap is on.
     pub zswap_enabled: bool,
     /// Times that the pool was full since boot.
@@ -91,6 +91,7 @@ impl Machine {
             self.swap_total_bytes = areas.iter().map(|area| area.size).sum();
             let used: Bytes = areas.iter().map(|area| area.used).sum();
             self.swap_free_bytes = self.swap_total_bytes - used;
+            self.swap_reserve_bytes = Bytes(Killers::read(roots).swap_reserve().share_of(self.swap_total_bytes.0));
             self.areas = areas;
         }
         // A kernel without zswap is reported by `thermocline doctor`, and as the reason for offloading nothing.
@@ -145,7 +146,7 @@ impl Machine {
             // zswap caches pages of a swap device: without one, stock kernels cannot store a page.
             return Some("no swap space is configured, and zswap needs some behind it; create a swap file, then swapon");
         }
-        if self.swap_free_bytes.0 < SWAP_FREE_MIN.share_of(self.swap_total_bytes.0) {
+        if self.swap_free_bytes < self.swap_reserve_bytes {
             return Some("swap space is nearly full; add more");
         }
         if !self.zswap_enabled && !without_zswap {
@@ -179,8 +180,13 @@ mod tests {
     use super::*;
 
     fn check(swap: (u64, u64), zswap_enabled: bool, compressed_swap: bool, expected: Option<&str>) {
-        let machine =
-            Machine { swap_total_bytes: Bytes::mib(swap.0), swap_free_bytes: Bytes::mib(swap.1), zswap_enabled, ..Machine::default() };
+        let machine = Machine {
+            swap_total_bytes: Bytes::mib(swap.0),
+            swap_free_bytes: Bytes::mib(swap.1),
+            swap_reserve_bytes: Bytes::mib(100),
+            zswap_enabled,
+            ..Machine::default()
+        };
         let why = machine.judge(compressed_swap);
         assert_eq!(why.and_then(|why| why.split_once([';', ','])).map(|(what, _)| what), expected, "{why:?}");
     }

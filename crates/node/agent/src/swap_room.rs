@@ -20,13 +20,16 @@ const OVERSHOOT: u64 = 2;
 /// Less room than this is not used: the kernel allocates swap slots in clusters for each CPU, so the last ones are not free to all.
 const ROOM_MIN: Bytes = Bytes::mib(1);
 
-/// The largest request for swap-backed memory of a job, up to `wanted`; zero if swap has no room for it.
+/// The largest request for swap-backed memory of a job, up to `wanted`; zero if swap has no room for it beyond the share that stays
+/// free on the machine ([`Killers::swap_reserve`](crate::killers::Killers::swap_reserve)).
 ///
 /// # Errors
 /// Any error of the cgroup's files or `/proc/meminfo`.
 pub fn limit(job: &Job, context: &Context, wanted: Pages) -> Result<Pages> {
-    let room = job.cgroup.swap_room()?.min(meminfo::read(&context.kernel.roots)?.swap_free);
-    let most = if room < ROOM_MIN { Bytes::ZERO } else { Bytes(room.0 / OVERSHOOT) };
+    let free = meminfo::read(&context.kernel.roots)?.swap_free;
+    let room = job.cgroup.swap_room()?.min(free);
+    let usable = if room < ROOM_MIN { Bytes::ZERO } else { room.min(free - context.machine.swap_reserve_bytes) };
+    let most = Bytes(usable.0 / OVERSHOOT);
     Ok(wanted.min(most.to_pages(kernel::page_size())))
 }
 

@@ -1,6 +1,7 @@
 //! Reports what this machine supports, and how to enable the rest. Reads only.
 
 mod check;
+mod killers;
 mod protection;
 mod slow;
 
@@ -56,6 +57,7 @@ pub fn examine(roots: &Roots) -> Report {
     checks.extend(zram(roots));
     checks.extend(endurance(roots));
     checks.extend(virtual_machines(roots));
+    checks.extend(killers::killers(roots));
     let chosen = offer.choose(config::Tracker::Auto);
     let blocked = |name| checks.iter().any(|check: &Check| check.name == name && check.status == Status::Missing);
     Report {
