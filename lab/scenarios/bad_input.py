@@ -17,7 +17,8 @@ from thermolab.qemu import MIB
 _DAMON = "/sys/kernel/mm/damon/admin/kdamonds"
 _JOB = "/job"
 _GARBAGE = "head -c 4096 /dev/urandom"
-_RUN = ("thermocline", "agent", "--for", "5s")
+_RUN = ("thermocline", "agent", "--for", "12s")
+"""Longer than the history that a first threshold needs: eight scans of 500 ms."""
 _SHORT_RUN = ("thermocline", "agent", "--for", "2s")
 
 _SETTINGS: node.Settings = {
@@ -171,6 +172,7 @@ def _memory_limit(cases: Cases) -> list[str]:
     cgroup = f"/sys/fs/cgroup{_JOB}"
     limit = f"{cgroup}/memory.max"
     cases.guest.write(limit, str(cases.guest.number(f"{cgroup}/memory.current")))
+    cases.settings["agent.at_limit"] = "stop"
     wrong = cases.holds("at_limit")
     cases.guest.write(limit, "max")
     return wrong
