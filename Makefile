@@ -51,6 +51,11 @@ test-prometheus: toolchain ## queries of a rollout's guards to a real Prometheus
 	@command -v target/tools/prometheus/usr/bin/prometheus >/dev/null || tools/prometheus target/tools/prometheus
 	PROMETHEUS=$(CURDIR)/target/tools/prometheus/usr/bin/prometheus cargo test --locked -p thermocline-rollout --test prometheus -- --ignored
 
+.PHONY: test-forms
+test-forms: toolchain ## one fleet in every form of its traces: the model's answer is the same, byte for byte; target/forms/result.json
+	mkdir -p target/forms
+	FORMS_RESULT=$(CURDIR)/target/forms/result.json cargo test --locked -p thermocline --test forms -- --nocapture
+
 .PHONY: test-fleet
 test-fleet: toolchain ## a thousand agents follow a rollout from stage to stage; some minutes
 	cargo test --release --locked -p thermocline --test thousand -- --ignored --nocapture

@@ -1,4 +1,4 @@
-//! The compacted form: the numbers that a replay reads, packed by bits, one row per job and day.
+//! The compacted form: the numbers that a replay reads, packed by bits, one row per job, day and tracker.
 //!
 //! Parquet's own encodings decode one to two million entries per second; a replay processes more than ten times as
 //! many. The numbers that a replay reads are therefore packed by `pack`, and a compacted file is a Parquet file whose
@@ -7,9 +7,10 @@
 //! | column | type | |
 //! |---|---|---|
 //! | `cluster`, `machine`, `job`, `job_key` | text, text, text, number | the job; the file is sorted by it, then by day |
-//! | `class`, `policy`, `tracker` | text | class, policy and tracker of the job at the start of the day; no tracker before version 3 |
+//! | `class`, `policy` | text | class and policy of the job at the row's first entry |
+//! | `tracker` | text | tracker of all of the row's entries: where it changes, the day has another row; none before version 3, that of the day's first entry in it |
 //! | `day_unix_ms` | number | start of the day in UTC |
-//! | `entries` | number | entries of the day |
+//! | `entries` | number | entries of the row |
 //! | `page_shift` | number | pages are counted in units of two to this power: 0 except for jobs beyond 16 TiB |
 //! | `checksum` | number | 64-bit XXH3 of `tiles`; in version 1 xxHash64 |
 //! | `tiles` | bytes | the packed numbers: cold ages, promotions, then those of [`Number`] |
@@ -35,13 +36,16 @@ pub use write::Compactor;
 
 /// Version of the layout. Readers accept older files and reject newer ones.
 ///
-/// 1: histograms as counters. 2: as suffix sums, with another checksum. 3: with the tracker, its resolution and its sample.
-pub const VERSION: u32 = 3;
+/// 1: histograms as counters. 2: as suffix sums, with another checksum. 3: with the tracker, its resolution and its sample. 4: with
+/// the compressed size of sampled pages, a row for each tracker of a day, and what zswap holds in KiB.
+pub const VERSION: u32 = 4;
 
 /// First version whose histograms are suffix sums.
 const SINCE_SUMS: u32 = 2;
 /// First version with the tracker, [`Number::ResolvedToScans`] and [`Number::SampledPages`].
 const SINCE_TRACKER: u32 = 3;
+/// First version with [`Number::SampledCompressedPpm`].
+const SINCE_COMPRESSED: u32 = 4;
 
 /// Maximum entries per job and day: three per second.
 const DAY_ENTRIES_MAX: usize = 1 << 18;
@@ -80,10 +84,10 @@ numbers! {
     PromotedPages;
     /// Pages charged to the job.
     MemoryPages;
-    /// Pages in zswap.
-    ZswapStoredPages;
-    /// Pages that the zswap pool takes for them.
-    ZswapPoolPages;
+    /// Memory in zswap, in KiB; in pages before version 4. Their ratio to the next number is what a replay needs.
+    ZswapStored;
+    /// DRAM that the zswap pool takes for it, in the same unit.
+    ZswapPool;
     /// Pages on swap devices.
     SwapPages;
     /// Pages in slow memory nodes.
@@ -96,11 +100,17 @@ numbers! {
     ResolvedToScans;
     /// Pages of the sample that the histograms are estimated from; 0 if all pages were counted. Not in units of `page_shift`.
     SampledPages;
+    /// Compressed size of its sampled cold pages, in millionths of their size; 0 if none was sampled.
+    SampledCompressedPpm;
 }
 
 /// Returns the numbers per entry in a file of this version.
 fn known(version: u32) -> usize {
-    if version < SINCE_TRACKER { Number::ResolvedToScans as usize } else { NUMBERS }
+    match version {
+        ..SINCE_TRACKER => Number::ResolvedToScans as usize,
+        SINCE_TRACKER..SINCE_COMPRESSED => Number::SampledCompressedPpm as usize,
+        _ => NUMBERS,
+    }
 }
 
 /// Returns the numbers per entry, with its histograms, rounded up to a multiple of [`LANES`].
@@ -108,16 +118,16 @@ fn stride(buckets: usize, version: u32) -> usize {
     (2 * buckets + known(version)).next_multiple_of(LANES)
 }
 
-/// The packed entries of one job and day.
+/// The packed entries of one job and day, all of one tracker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobDay {
     /// The job.
     pub id: JobId,
-    /// Class of the job at the start of the day.
+    /// Class of the job at the first entry.
     pub class: String,
-    /// Policy of the job at the start of the day.
+    /// Policy of the job at the first entry.
     pub policy: String,
-    /// Tracker of the job at the start of the day; empty before version 3.
+    /// Tracker of the job; empty before version 3.
     pub tracker: String,
     /// Start of the day.
     pub day_unix_ms: UnixMillis,
@@ -173,7 +183,7 @@ impl DayEntries {
 }
 
 impl JobDay {
-    /// Packs the entries of one job and day.
+    /// Packs entries of one job and day.
     fn pack(entries: &[Entry], day_unix_ms: UnixMillis, basis: &Basis) -> Option<Self> {
         let first = entries.first()?;
         let page = basis.page_bytes.0.max(1);
@@ -259,8 +269,8 @@ fn checksum(version: u32, tiles: &[u8]) -> i64 {
 
 /// Returns the largest page count of an entry.
 fn largest_pages(entry: &Entry, page: u64) -> u64 {
-    let Figures { memory_bytes, zswap_stored_bytes, zswap_pool_bytes, swap_bytes, slow_node_bytes, promoted_pages, .. } = entry.figures;
-    let bytes = memory_bytes.max(zswap_stored_bytes).max(zswap_pool_bytes).max(swap_bytes).max(slow_node_bytes);
+    let Figures { memory_bytes, swap_bytes, slow_node_bytes, promoted_pages, .. } = entry.figures;
+    let bytes = memory_bytes.max(swap_bytes).max(slow_node_bytes);
     let sum = |counts: &[u64]| counts.iter().fold(0, |sum: u64, &pages| sum.saturating_add(pages));
     sum(&entry.cold_pages).max(sum(&entry.promotions_pages)).max(bytes.0 / page).max(promoted_pages.0)
 }
@@ -277,15 +287,23 @@ fn numbers(figures: &Figures, day_unix_ms: UnixMillis, page: u64, page_shift: u3
         clipped(figures.far_periods),
         clipped(figures.promoted_pages.0 >> page_shift),
         pages(figures.memory_bytes),
-        pages(figures.zswap_stored_bytes),
-        pages(figures.zswap_pool_bytes),
+        clipped(zswap_kib(figures.zswap_stored_bytes)),
+        clipped(zswap_kib(figures.zswap_pool_bytes)),
         pages(figures.swap_bytes),
         pages(figures.slow_node_bytes),
         clipped(figures.memory_stall_us),
         clipped(figures.io_stall_us),
         clipped(figures.resolved_to_scans),
         clipped(figures.sampled_pages.0),
+        figures.sampled_compressed_ppm.0,
     ]
+}
+
+/// What zswap holds of a job, in the unit of [`Number::ZswapStored`]. Every reader rounds alike, so that all forms of a trace give
+/// the same answer.
+#[must_use]
+pub fn zswap_kib(Bytes(bytes): Bytes) -> u64 {
+    bytes >> 10
 }
 
 fn clipped(number: u64) -> u32 {

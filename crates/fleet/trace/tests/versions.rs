@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use policy::thresholds::Thresholds;
 use trace::compact::{self, CompactedTrace, Compactor, DayEntries, Number};
 use trace::{Basis, Entry, FIGURES, Figures, JobId, Labels, Trace, Writer, schema};
-use units::{Bytes, Millis, Pages, UnixMillis};
+use units::{Bytes, Millis, Pages, RatioPpm, UnixMillis};
 
 fn fixture(form: &str, version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{form}-v{version}.parquet"))
@@ -76,6 +76,7 @@ fn every_compacted_version_reads() {
     let mut given: Vec<_> = given(1).collect();
     for entry in &mut given {
         (entry.figures.resolved_to_scans, entry.figures.sampled_pages) = (2, Pages(512));
+        entry.figures.sampled_compressed_ppm = RatioPpm(310_000);
     }
     for version in 1..=compact::VERSION {
         let path = fixture("compact", version);
@@ -99,6 +100,8 @@ fn every_compacted_version_reads() {
                     (unpacked.number(at, Number::ResolvedToScans), unpacked.number(at, Number::SampledPages), day.tracker.as_str());
                 let written = if version < 3 { (0, 0, "") } else { (2, 512, "page_idle") };
                 assert_eq!(origin, written, "version {version}");
+                let compressed = if version < 4 { 0 } else { 310_000 };
+                assert_eq!(unpacked.number(at, Number::SampledCompressedPpm), compressed, "version {version}");
             }
         }
         assert_eq!(rest.next(), None, "version {version}");

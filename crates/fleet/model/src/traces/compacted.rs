@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use trace::compact::{CompactedTrace, DayEntries, Number};
-use units::Millis;
+use units::{Millis, RatioPpm};
 
 use super::error::Error;
 use super::job::{Job, finish_job};
@@ -42,7 +42,8 @@ pub(super) fn read(file: &Path, groups: Range<usize>, job: &mut Job, each: &mut 
                     u32::MAX => Millis(u64::from(u32::MAX)) + start(entry).since(job.series.start_unix_ms),
                     age_ms => Millis(u64::from(age_ms)),
                 };
-                job.add_zswap(u64::from(number(Number::ZswapStoredPages)), u64::from(number(Number::ZswapPoolPages)));
+                job.add_sampled(RatioPpm(number(Number::SampledCompressedPpm)));
+                job.add_zswap(u64::from(number(Number::ZswapStored)), u64::from(number(Number::ZswapPool)));
                 let pushed = job.series.push_sums(age_ms, Millis(u64::from(number(Number::WindowMs))), unpacked.sums(entry));
                 pushed.map_err(|source| failed(start(entry), source))?;
                 let origin = [Number::ResolvedToScans, Number::SampledPages].map(|of| u64::from(number(of)));

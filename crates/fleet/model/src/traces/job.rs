@@ -1,5 +1,6 @@
 //! The job that is being read from a trace.
 
+use trace::compact::zswap_kib;
 use trace::{Basis, Figures, JobId};
 use units::{Age, RatioPpm, UnixMillis};
 
@@ -39,7 +40,7 @@ pub(super) struct Job {
     pub(super) series: Series,
     /// Sum and number of the compressed sizes of its samples.
     sampled: (u64, u64),
-    /// Pages stored in zswap and pages of its pool, each summed over the entries.
+    /// What zswap holds and what its pool takes, each summed over the entries.
     zswap: (u64, u64),
 }
 
@@ -58,17 +59,22 @@ impl Job {
         self.zswap = (0, 0);
     }
 
-    /// Adds the pages in zswap of one entry, and those of its pool.
+    /// Adds the compressed size of the sample of one entry, unless it has none.
+    pub(super) fn add_sampled(&mut self, compressed: RatioPpm) {
+        if compressed > RatioPpm(0) {
+            self.sampled = (self.sampled.0.saturating_add(u64::from(compressed.0)), self.sampled.1 + 1);
+        }
+    }
+
+    /// Adds what zswap holds of one entry, and what its pool takes for that, in the same unit.
     pub(super) fn add_zswap(&mut self, stored: u64, pool: u64) {
         self.zswap = (self.zswap.0.saturating_add(stored), self.zswap.1.saturating_add(pool));
     }
 
     /// Appends an entry.
     pub(super) fn push(&mut self, id: &JobId, tracker: &str, figures: &Figures, promotions: &[u64], cold: &[u64]) -> Result<(), Error> {
-        if figures.sampled_compressed_ppm > RatioPpm(0) {
-            self.sampled = (self.sampled.0.saturating_add(u64::from(figures.sampled_compressed_ppm.0)), self.sampled.1 + 1);
-        }
-        self.add_zswap(figures.zswap_stored_bytes.0, figures.zswap_pool_bytes.0);
+        self.add_sampled(figures.sampled_compressed_ppm);
+        self.add_zswap(zswap_kib(figures.zswap_stored_bytes), zswap_kib(figures.zswap_pool_bytes));
         let pushed = self.push_row(tracker, figures, promotions, cold);
         let (job, machine, start_unix_ms) = (&id.job, &id.machine, figures.start_unix_ms);
         pushed.map_err(|source| Error::Row { job: job.clone(), machine: machine.clone(), start_unix_ms, source })

@@ -12,7 +12,7 @@ use crate::grid::{Grid, Setup};
 use crate::series::Compressibility;
 use crate::tally::Tally;
 use crate::traces::files::collect;
-use crate::traces::job::{ASSUMED, compressibility};
+use crate::traces::job::compressibility;
 
 const SETUPS: [Setup; 1] = [Setup::new(RatioPpm(2_000))];
 
@@ -117,32 +117,11 @@ fn a_compacted_fleet_has_the_same_totals() {
     compactor.finish().unwrap();
     let compacted = Traces::open(&[packed.path().to_owned()]).unwrap();
     let thresholds = *fleet.thresholds();
-    // Compacted files omit samples: all jobs are assumed to compress to a third.
-    let (found, expected) = (totals(&compacted, 2, &thresholds), totals(&Third(&fleet), 1, &thresholds));
+    let (found, expected) = (totals(&compacted, 2, &thresholds), totals(&traces, 1, &thresholds));
     assert_eq!(found, expected);
-    assert_eq!((compacted.entries(), found.base.jobs_assumed), (traces.entries(), expected.base.jobs));
+    assert_eq!((compacted.entries(), found.base.jobs_assumed), (traces.entries(), 0));
     let error = Traces::open(&[packed.path().to_owned(), directory.path().to_owned()]).unwrap_err().to_string();
     assert!(error.contains("week.parquet is compacted"), "{error}");
-}
-
-/// The fleet with all jobs compressing to a third.
-struct Third<'a>(&'a Fleet);
-
-impl Source for Third<'_> {
-    type Error = std::convert::Infallible;
-
-    fn pieces(&self) -> usize {
-        self.0.pieces()
-    }
-
-    fn read(&self, piece: usize, each: &mut dyn FnMut(&Label, &Series)) -> Result<(), Self::Error> {
-        self.0.read(piece, &mut |label, series| {
-            let mut series = series.clone();
-            series.compressibility = compressibility(ASSUMED);
-            series.assumed = true;
-            each(label, &series);
-        })
-    }
 }
 
 #[test]

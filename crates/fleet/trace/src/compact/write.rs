@@ -39,7 +39,7 @@ pub struct Compactor {
     path: PathBuf,
     basis: Basis,
     file: SerializedFileWriter<BufWriter<NamedTempFile>>,
-    /// Entries of the current day.
+    /// Entries of the current row.
     day: Vec<Entry>,
     days: Vec<JobDay>,
     days_bytes: usize,
@@ -77,8 +77,8 @@ impl Compactor {
                 return Err(Error::Order { path: self.path.clone(), job, start_unix_ms });
             }
             let same_job = last.id == entry.id;
-            if !same_job || day(last) != day(&entry) {
-                self.end_day();
+            if !same_job || day(last) != day(&entry) || last.labels.tracker != entry.labels.tracker {
+                self.end_row();
             }
             if !same_job && self.days_bytes >= GROUP_BYTES {
                 self.end_group()?;
@@ -95,7 +95,7 @@ impl Compactor {
         Ok(())
     }
 
-    fn end_day(&mut self) {
+    fn end_row(&mut self) {
         let Some(first) = self.day.first() else { return };
         let start = first.figures.start_unix_ms.0;
         if let Some(day) = JobDay::pack(&self.day, UnixMillis(start - start % DAY_MS), &self.basis) {
@@ -123,7 +123,7 @@ impl Compactor {
     /// # Errors
     /// Any error of writing; no file appears then.
     pub fn finish(mut self) -> Result<FileSummary> {
-        self.end_day();
+        self.end_row();
         self.end_group()?;
         let buffered = self.file.into_inner().map_err(Error::parquet(&self.path))?;
         let size = persist(&self.path, buffered)?;
