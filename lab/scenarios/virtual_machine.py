@@ -24,7 +24,7 @@ OFFLOAD_SECONDS = 90
 WATCH_SECONDS = 10
 
 OFFLOADED_MIN_RATIO = 0.95
-HOT_OFFLOADED_MAX_RATIO = {"page_idle": 0.001, "lru_gen": 0.01}
+HOT_OFFLOADED_MAX_RATIO = {"page_idle": 0.001, "sampled": 0.01, "lru_gen": 0.01}
 
 
 def run(lab: Lab) -> dict[str, Any]:

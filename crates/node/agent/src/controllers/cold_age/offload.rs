@@ -30,7 +30,7 @@ impl ColdAge {
         let before = count(job, context)?;
         // Compression runs in this thread, inside the system call: at idle priority only (SDFM section 5.1).
         let idle = IdlePriority::enter();
-        let limit = limit.min(plan.left);
+        let limit = limit.min(plan.left).min(plan.step);
         let asked = ask(job, context, &mut plan, limit);
         drop(idle);
         let asked = asked?;
@@ -39,7 +39,7 @@ impl ColdAge {
         let offloaded = (after.swapped - before.swapped).to_pages(kernel::page_size());
         charge(job, context, &before, &after);
         note_stored(job, &before, &after);
-        plan.left = plan.left - asked.pages;
+        plan.took(asked.pages, offloaded, (before.file - after.file).to_pages(kernel::page_size()));
         context.trackers.swapped_out(job.tracker.0, job.cgroup.id(), offloaded);
         let refused = took_page_cache(job, context, asked.pages.to_bytes(kernel::page_size()), &before, &after);
         let more = !asked.finished && !refused && plan.left > Pages::ZERO;
