@@ -22,7 +22,7 @@ SERVER = Server(rounds=20_000, rate=5)
 """At 20 requests/s, rarely requested pages exceed the objective in a tenth of the periods at any age."""
 OBSERVE_SECONDS = 120
 TEXT_SECONDS = 24
-AGENT_SECONDS = 180
+AGENT_SECONDS = 300
 ERROR_MAX_RATIO = 0.15
 
 _SETTINGS: node.Settings = {"agent.policy": "cold_age"}

@@ -40,7 +40,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Doctor => return doctor::doctor(&roots, configuration.load(), format),
         Command::Observe(observe) => observe::observe(roots, configuration.load()?, format, &observe)?,
         Command::Run(run) => return run::run(roots, configuration.load()?, format, &run),
-        Command::Agent(agent) => node_agent::run(roots, configuration.load()?, format, &agent)?,
+        Command::Agent(agent) => node_agent::run(roots, configuration.clone(), format, &agent)?,
         Command::Status => status::status(&configuration.load()?, format)?,
         Command::Explain(explain) => status::explain(&configuration.load()?, format, &explain)?,
         Command::Hint(hint) => status::hint(&configuration.load()?, format, &hint)?,

@@ -12,12 +12,18 @@ const WAITING_MAX: usize = 64;
 
 /// A channel on which SIGTERM, SIGINT and SIGHUP arrive as [`Message::Stop`]; other threads may send as well.
 pub(crate) fn messages() -> Result<(SyncSender<Message>, Receiver<Message>)> {
+    messages_of(|| Message::Stop)
+}
+
+/// The same, but SIGHUP arrives as the message that `hangup` makes.
+pub(crate) fn messages_of(hangup: impl Fn() -> Message + Send + 'static) -> Result<(SyncSender<Message>, Receiver<Message>)> {
     let (sender, receiver) = sync_channel(WAITING_MAX);
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot listen for signals")?;
     let from_signals = sender.clone();
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        for _ in signals.forever() {
-            if from_signals.send(Message::Stop).is_err() {
+        for signal in signals.forever() {
+            let message = if signal == SIGHUP { hangup() } else { Message::Stop };
+            if from_signals.send(message).is_err() {
                 break;
             }
         }

@@ -1,11 +1,33 @@
-//! Files that a privileged daemon believes: only if no other user can have written them.
+//! Files of a privileged daemon: created for its user alone, and believed only if no other user can have written them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use crate::{Error, Result};
+
+/// Creates a directory with its parents, unless it exists. What is created is this user's alone.
+///
+/// # Errors
+/// The I/O error of `mkdir(2)`.
+pub fn create_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Opens a file to append to and read, which is created if it does not exist. Other users can neither read nor lock it, whatever an
+/// earlier version or umask permitted.
+///
+/// # Errors
+/// The I/O error.
+pub fn open_to_append(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() && metadata.mode() & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
+}
 
 /// Reads a file that this process wrote earlier; `None` if it does not exist.
 ///
@@ -45,8 +67,22 @@ fn check(file: &File, path: &Path, limit: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::Permissions;
-    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::io::Write;
+    use std::os::unix::fs::{chown, symlink};
+
+    #[test]
+    fn what_is_created_is_private() {
+        let parent = tempfile::tempdir().unwrap();
+        let (directory, mode) = (parent.path().join("a/b"), |path: &Path| path.metadata().unwrap().mode() & 0o777);
+        create_directory(&directory).unwrap();
+        create_directory(&directory).unwrap();
+        let path = directory.join("journal");
+        std::fs::write(&path, "1").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        open_to_append(&path).unwrap().write_all(b"2").unwrap();
+        assert_eq!((mode(&parent.path().join("a")), mode(&directory), mode(&path)), (0o700, 0o700, 0o600));
+        assert_eq!(std::fs::read(&path).unwrap(), b"12");
+    }
 
     #[test]
     fn only_files_of_this_user_alone_are_read() {

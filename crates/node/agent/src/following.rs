@@ -145,6 +145,12 @@ impl Following {
         &self.own
     }
 
+    /// Replaces the machine's own configuration. Returns what is in effect: with the values of the bundle, if there is one.
+    pub fn set_own(&mut self, own: Config) -> Config {
+        self.own = own;
+        self.bundle.as_ref().map_or_else(|| self.own.clone(), |bundle| bundle.over(&self.own))
+    }
+
     /// The version of the bundle in effect; 0 for the configuration file.
     #[must_use]
     pub fn version(&self) -> u64 {

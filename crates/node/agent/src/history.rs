@@ -88,7 +88,7 @@ impl History {
     /// # Errors
     /// Any error of creating the directory.
     pub fn load(dir: &Path, boot_id: &str, scan_period: Duration, thresholds: &[u8]) -> io::Result<Self> {
-        fs::create_dir_all(dir)?;
+        daemon::trusted::create_directory(dir)?;
         let file = dir.join("history.json");
         let scan_period_ms = units::millis(scan_period);
         let same = |c: &Contents| c.boot_id == boot_id && c.scan_period_ms == Millis(scan_period_ms) && c.thresholds == thresholds;

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use kernel::Roots;
@@ -263,7 +264,7 @@ fn is_ours(roots: &Roots, path: &Path) -> bool {
 /// Any error of writing or renaming; the old file is then unchanged.
 pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = file.with_extension("new");
-    let mut out = fs::File::create(&new)?;
+    let mut out = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     out.write_all(bytes)?;
     out.sync_data()?;
     fs::rename(&new, file)

@@ -16,6 +16,7 @@ mod job;
 mod load;
 mod manual;
 mod params;
+mod reload;
 mod table;
 
 pub use bundle::Bundle;
@@ -25,5 +26,6 @@ pub use guidance::{Arm, Guidance, Poll};
 pub use job::{JobRule, JobTable};
 pub use load::MAIN_FILE;
 pub use manual::{example_toml, manual};
+pub use reload::{Reload, reloads};
 pub use settings::{Invalid, Knob, Problem, Problems, Scale, Search, Unit, Value};
 pub use table::*;

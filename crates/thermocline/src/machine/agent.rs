@@ -10,10 +10,12 @@ use config::{Config, Guidance, Poll};
 use kernel::Roots;
 use rollout::follow::{Follow, Follower, Settings};
 
-use crate::options::Format;
+use crate::options::{Configuration, Format};
 use crate::output::print;
 use crate::signals;
 use crate::values::duration;
+
+const NO_RULE: &str = "no [[job]] rule is configured, so the agent has no jobs; see `thermocline config show` for examples";
 
 #[derive(Debug, Args)]
 pub(crate) struct AgentArguments {
@@ -29,19 +31,24 @@ pub(crate) struct AgentArguments {
 }
 
 /// Runs the agent, or restores what an agent that was killed left behind.
-pub(crate) fn run(roots: Roots, config: Config, format: Format, arguments: &AgentArguments) -> Result<()> {
+pub(crate) fn run(roots: Roots, configuration: Configuration, format: Format, arguments: &AgentArguments) -> Result<()> {
+    let config = configuration.load()?;
     if arguments.restore {
         let done = ::agent::scheduler::restore(&roots, &config)?;
         return print(format, &done, || if done.is_empty() { "nothing to restore\n".to_owned() } else { done.join("\n") + "\n" });
     }
-    serve(roots, config, format, arguments)
+    serve(roots, configuration, config, format, arguments)
 }
 
-fn serve(roots: Roots, config: Config, format: Format, arguments: &AgentArguments) -> Result<()> {
+fn serve(roots: Roots, configuration: Configuration, config: Config, format: Format, arguments: &AgentArguments) -> Result<()> {
     if config.jobs.is_empty() {
-        bail!("no [[job]] rule is configured, so the agent has no jobs; see `thermocline config show` for examples");
+        bail!(NO_RULE);
     }
-    let (sender, receiver) = signals::messages()?;
+    let (sender, receiver) = signals::messages_of(move || {
+        let read = configuration.checked().map_err(|problems| problems.to_string());
+        let read = read.and_then(|config| if config.jobs.is_empty() { Err(NO_RULE.to_owned()) } else { Ok(config) });
+        Message::Reload(Box::new(read))
+    })?;
     let options = Options { dry_run: arguments.dry_run, ..Options::default() };
     let (runtime_dir, listen) = (config.agent.runtime_dir.clone(), config.agent.metrics_listen);
     let following = follower(&roots, &config);
@@ -56,6 +63,7 @@ fn serve(roots: Roots, config: Config, format: Format, arguments: &AgentArgument
             Err(error) => log::error!("no metrics on {address}: {error}; set agent.metrics_listen"),
         }
     }
+    daemon::notify_ready();
     node.run(&receiver, arguments.r#for, &mut |_, view| {
         if format == Format::Json {
             let _ = print(format, &view.brief(), String::new);

@@ -119,6 +119,17 @@ impl Context {
         by_age && self.config.agent.split_idle && self.may_act(job)
     }
 
+    /// Adopts the byte rate and the CPU budget of a configuration that was read again.
+    pub fn repace(&mut self, config: &Config) {
+        let (now, agent) = (self.clock.now(), &config.agent);
+        if agent.offload_rate != self.config.agent.offload_rate {
+            self.pacing.rate = ByteRate::new(agent.offload_rate, now);
+        }
+        if agent.cpu_budget != self.config.agent.cpu_budget {
+            self.pacing.budget = CpuBudget::new(agent.cpu_budget, agent.control_period, now, self.cpu_time());
+        }
+    }
+
     /// Logs an event, in the journal and on standard error.
     pub fn event(&mut self, job: Option<&str>, what: String) {
         self.log.event(self.clock.unix_ms(), job, what);

@@ -1,9 +1,10 @@
 //! The journal's files on disk: appending, rotation, and repair after a crash.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use daemon::trusted;
 use units::Bytes;
 
 use super::record::Record;
@@ -26,8 +27,8 @@ impl Journal {
     /// # Errors
     /// If the directory cannot be created or the file cannot be opened.
     pub fn open(dir: &Path, size_max: Bytes, files_max: u32) -> io::Result<Self> {
-        fs::create_dir_all(dir)?;
-        let mut file = OpenOptions::new().create(true).read(true).append(true).open(dir.join(FILE))?;
+        trusted::create_directory(dir)?;
+        let mut file = trusted::open_to_append(&dir.join(FILE))?;
         let size = cut_torn_line(&mut file)?;
         Ok(Self { dir: dir.to_owned(), file, size, size_max: size_max.0, files_max })
     }
@@ -53,7 +54,7 @@ impl Journal {
                 fs::rename(from, self.dir.join(format!("{FILE}.{n}")))?;
             }
         }
-        self.file = OpenOptions::new().create(true).append(true).read(true).open(self.dir.join(FILE))?;
+        self.file = trusted::open_to_append(&self.dir.join(FILE))?;
         // With a single file nothing was renamed, and the old records are dropped.
         self.file.set_len(0)?;
         self.size = 0;

@@ -34,6 +34,7 @@ impl Agent {
         for found in found.jobs {
             let Ok(cgroup) = Cgroup::open(&self.context.kernel.cgroups, &found.path) else { continue };
             let known = before.remove(&found.path).filter(|entry| entry.job.cgroup.id() == cgroup.id());
+            let known = known.and_then(|entry| self.keep(entry, &found));
             match known.or_else(|| self.admit(cgroup, &found, now)) {
                 Some(mut entry) => {
                     refresh(&mut entry.job);
@@ -47,8 +48,21 @@ impl Agent {
             for scheduled in &mut self.policies {
                 scheduled.policy.release(&entry.job, &mut self.context);
             }
-            self.context.event(Some(&path), "job ended".to_owned());
+            let exists = listed.contains(&path);
+            let what = if exists { "no rule names it any more; it is left alone" } else { "job ended" };
+            self.context.event(Some(&path), what.to_owned());
         }
+    }
+
+    /// A job that is known, unless the rules treat it otherwise now: then it is released, and begins again with its history.
+    fn keep(&mut self, entry: Entry, found: &Found) -> Option<Entry> {
+        if entry.job.treatment == found.treatment {
+            return Some(entry);
+        }
+        for scheduled in &mut self.policies {
+            scheduled.policy.release(&entry.job, &mut self.context);
+        }
+        None
     }
 
     /// Creates a job with its controllers, and restores its history if an earlier agent knew it.

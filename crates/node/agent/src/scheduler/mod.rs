@@ -8,7 +8,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use config::Poll;
+use config::{Config, Poll};
 use daemon::PidLock;
 use kernel::{Roots, process};
 use policy::background::Hint;
@@ -54,6 +54,8 @@ pub enum Message {
     },
     /// The result of reading the store of bundles.
     Follow(Box<Poll>),
+    /// The configuration file, read again; or why it cannot be used.
+    Reload(Box<Result<Config, String>>),
 }
 
 /// The node agent.
@@ -216,6 +218,7 @@ impl Agent {
         match message {
             Message::Hint { job, hint } => self.take_hint(&job, hint),
             Message::Follow(poll) => self.follow(*poll),
+            Message::Reload(config) => self.reload(*config),
             Message::Stop => {}
         }
         self.publish();

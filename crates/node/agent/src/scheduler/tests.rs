@@ -24,6 +24,7 @@ mod followed;
 mod limits;
 mod pressure;
 mod recorded;
+mod reloaded;
 mod slowdown;
 
 const JOB: &str = "/a";
