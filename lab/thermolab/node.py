@@ -96,11 +96,14 @@ class Agent:
         return end
 
 
-def start(guest: Guest, *arguments: str, env: Mapping[str, str] | None = None) -> Agent:
-    """Starts the configured agent, with `env` added to its environment, and waits until it has found its first job."""
+def start(guest: Guest, *arguments: str, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> Agent:
+    """Starts the configured agent and waits until it has found its first job.
+
+    `env` is added to its environment; `prefix` is a program that executes it.
+    """
     log = _LOG
     guest.write(log, "")
-    pid = guest.spawn(["thermocline", "agent", *arguments], env=env, stdout=log, stderr=log)
+    pid = guest.spawn([*prefix, "thermocline", "agent", *arguments], env=env, stdout=log, stderr=log)
     guest.expect(log, "job ", timeout_s=60)
     return Agent(guest, pid, log)
 
