@@ -51,6 +51,11 @@ test-prometheus: toolchain ## queries of a rollout's guards to a real Prometheus
 	@command -v target/tools/prometheus/usr/bin/prometheus >/dev/null || tools/prometheus target/tools/prometheus
 	PROMETHEUS=$(CURDIR)/target/tools/prometheus/usr/bin/prometheus cargo test --locked -p thermocline-rollout --test prometheus -- --ignored
 
+.PHONY: test-cli
+test-cli: toolchain venv ## every command with missing, empty and garbage files, a full disk, a closed pipe, an interrupt
+	cargo build --locked -p thermocline
+	cd lab && THERMOCLINE=$(BUILT)/debug/thermocline ../$(PYTHON) -m pytest -q cli
+
 .PHONY: test-forms
 test-forms: toolchain ## one fleet in every form of its traces: the model's answer is the same, byte for byte; target/forms/result.json
 	mkdir -p target/forms

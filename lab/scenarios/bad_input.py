@@ -99,6 +99,12 @@ def _cgroup_v1_only(cases: Cases) -> list[str]:
     return wrong + cases.fails(cases.sh(f"{without} thermocline doctor'"), "cgroup", status=2)
 
 
+def _nothing_matched(cases: Cases) -> list[str]:
+    wrong = cases.fails(cases.run("thermocline", "observe", "/nope*", "--for", "3s"), "no cgroup matched /nope*")
+    wrong += cases.fails(cases.run("thermocline", "rates", "--job", "/nope"), "/nope")
+    return wrong + cases.fails(cases.run("thermocline", "explain", "/nope"), "thermocline agent")
+
+
 def _no_zswap(cases: Cases) -> list[str]:
     cases.settings |= {"zswap.manage": False, "swap.write_budget": "0B"}
     return cases.holds("no_far_memory", "zswap is off", "zswap.manage = true")
@@ -213,6 +219,7 @@ def _damaged_state(cases: Cases) -> list[str]:
 _CASES: dict[str, Callable[[Cases], list[str]]] = {
     "no_root": _no_root,
     "cgroup_v1_only": _cgroup_v1_only,
+    "nothing_matched": _nothing_matched,
     "no_zswap": _no_zswap,
     "no_swap": _no_swap,
     "full_zswap": _full_zswap,

@@ -90,7 +90,6 @@ struct Arguments {
     #[arg(
         required_unless_present_any = ["calibrate", "chase"],
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         value_name = "CMD"
     )]
     command: Vec<OsString>,

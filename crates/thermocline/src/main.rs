@@ -54,7 +54,10 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Pool(command) => return pool::run(format, &command),
         Command::Config(command) => return configuration::run(configuration, format, &command),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "thermocline", &mut std::io::stdout());
+            // Into memory first: the generator panics where it cannot write.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "thermocline", &mut script);
+            output::print(options::Format::Text, &(), || String::from_utf8_lossy(&script).into_owned())?;
         }
         Command::Man { directory } => man_pages(&directory)?,
         Command::ReclaimStep { parent, cgroup, bytes, swappiness } => {

@@ -1,10 +1,11 @@
 //! `thermocline experiment`: two groups of machines, compared by their traces.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use ::rollout::experiment::{Finding, GroupSummary, Question, Report, Row, compare};
 use ::rollout::metric::Unit;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use config::Config;
 use store::Store;
@@ -63,7 +64,10 @@ pub(crate) fn experiment(config: &Config, format: Format, arguments: &Experiment
         objective: arguments.objective.unwrap_or(config.cold_age.promotion_rate).as_f64(),
         seed: arguments.seed,
     };
-    let report = compare(&Store::open(traces)?, &question)?;
+    if !traces.contains("://") && !Path::new(traces).exists() {
+        bail!("cannot read {traces}: no such directory");
+    }
+    let report = compare(&Store::open(traces)?, &question).with_context(|| format!("cannot compare by {traces}"))?;
     print(format, &report, || text(&report))
 }
 

@@ -134,6 +134,11 @@ fn inputs(arguments: &arguments::Model) -> Result<Vec<String>> {
     if paths.is_empty() {
         bail!("{} names no file; write one path on each line", list.display());
     }
+    for (number, path) in text.lines().enumerate().filter(|(_, path)| !path.is_empty() && !path.contains("://")) {
+        if !Path::new(path).exists() {
+            bail!("{}, line {}: cannot read {path}: no such file or directory", list.display(), number + 1);
+        }
+    }
     Ok(paths)
 }
 

@@ -210,7 +210,12 @@ fn list(inputs: &Inputs, format: Format) -> Result<()> {
             }
         }
         text
-    })
+    })?;
+    let unreadable = listed.iter().filter(|file| file.error.is_some()).count();
+    if unreadable > 0 {
+        bail!("{unreadable} of {} files cannot be read", listed.len());
+    }
+    Ok(())
 }
 
 #[derive(Debug, Serialize)]

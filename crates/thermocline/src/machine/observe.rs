@@ -58,7 +58,8 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
         let (ages, savings) = (scan_period.as_secs_f64(), known_after.as_secs_f64());
         eprintln!("ages are known after {ages} s, savings after about {savings} s, and better after a cycle of the load");
     }
-    let mut last = None;
+    let named = if arguments.jobs.is_empty() { "a rule of the configuration".to_owned() } else { arguments.jobs.join(", ") };
+    let (mut last, mut found) = (None, false);
     let mut ranges = None;
     let mut scans = 0;
     node.run(&receiver, arguments.r#for, &mut |node, view| {
@@ -67,12 +68,19 @@ pub(crate) fn observe(roots: Roots, mut config: Config, format: Format, argument
             scans = view.costs.scans;
             ranges = Some(cold_ranges(node, Age::from_idle_time(idle, scan_period)));
         }
+        if view.costs.scans == 1 && view.jobs.is_empty() && last.is_none() {
+            eprintln!("no cgroup with memory matches {named} so far; this goes on, in case one appears");
+        }
+        found |= !view.jobs.is_empty();
         match format {
             Format::Json => drop(print(format, &view.brief(), String::new)),
             Format::Text => eprint!("\r{} scans, {} jobs ", view.costs.scans, view.jobs.len()),
         }
         last = Some(json!(view.brief()));
     })?;
+    if last.is_some() && !found {
+        bail!("no cgroup matched {named}; patterns are relative to the cgroup root, such as '/system.slice/*.service'");
+    }
     if format == Format::Text {
         eprintln!();
         let view = last.context("stopped before the first scan was complete")?;

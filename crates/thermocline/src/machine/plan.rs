@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use advise::plan::{self, Cold, JobPlan, MachinePlan, Options, Saving};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use config::Config;
 use kernel::{Roots, meminfo};
@@ -59,10 +59,12 @@ pub(crate) fn plan(roots: &Roots, config: &Config, format: Format, arguments: &P
         if options.dram.is_none() {
             options.dram = Some(meminfo::read(roots)?.total);
         }
-        plan::of_directory(&config.agent.state_dir, &options)?
+        plan::of_directory(&config.agent.state_dir, &options)
     } else {
-        plan::of_files(&arguments.journals, &options)?
+        plan::of_files(&arguments.journals, &options)
     };
+    let from = || arguments.journals.first().unwrap_or(&config.agent.state_dir).display().to_string();
+    let advice = advice.with_context(|| format!("cannot plan from {}", from()))?;
     print(format, &advice, || text(&advice))
 }
 

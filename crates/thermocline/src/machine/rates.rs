@@ -100,6 +100,9 @@ pub(crate) fn rates(roots: &Roots, config: &Config, format: Format, arguments: &
         return Ok(ExitCode::from(INTERRUPTED));
     };
     print(format, &survey, || text(&survey, arguments.latency.as_secs_f64()))?;
+    if survey.sampled_bytes == Bytes::ZERO {
+        bail!("nothing was sampled of {}, so nothing is known; give a larger --sample, or --all", survey.found_bytes);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<std::ffi::OsString>,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Characterise {
     #[arg(long, value_name = "FILE")]
     emulator: Option<PathBuf>,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
