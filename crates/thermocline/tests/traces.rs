@@ -136,7 +136,7 @@ fn errors_come_with_a_remedy() {
     check(&["show", url, "--job", "["], 1, &["--job"]);
     check(&["merge", url, "--to", "/proc/none/here.parquet"], 1, &["/proc/none"]);
     std::fs::write(dir.path().join("rubbish.parquet"), "rubbish").unwrap();
-    check(&["list", url], 0, &["unreadable", "rubbish.parquet"]);
+    check(&["list", url], 1, &["unreadable", "rubbish.parquet"]);
     check(&["validate", url], 1, &["rubbish.parquet", "1 files with problems"]);
     check(&["show", url], 1, &["rubbish.parquet"]);
 }
