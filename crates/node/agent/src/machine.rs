@@ -3,10 +3,11 @@
 use kernel::block::BlockDevice;
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::swap::SwapArea;
+use kernel::vmstat::{self, VmStat};
 use kernel::zswap::Zswap;
 use kernel::{Roots, meminfo, swap, zoneinfo};
 use serde::Serialize;
-use units::{Bytes, RatioPpm};
+use units::{Bytes, Pages, RatioPpm};
 
 use crate::killers::Killers;
 
@@ -22,6 +23,33 @@ const POOL_FULL: &str = "zswap's pool is full; raise zswap.max_pool, or max_pool
 
 /// Two counters of the kernel for the same quantity may differ by this much, because they are not read at the same time.
 const GAP_REPORTED: f64 = 0.02;
+
+/// What the kernel reclaimed by itself since boot. Memory that is offloaded before the machine is short of it need not be reclaimed by
+/// tasks that wait for memory (SDFM section 3.2): while the agent works, direct reclaims should not grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReclaimByKernel {
+    /// Allocations that had to reclaim memory themselves.
+    pub direct_reclaims: u64,
+    /// The same at the agent's first reading.
+    pub direct_reclaims_at_start: u64,
+    /// Memory that they freed.
+    pub direct_bytes: Bytes,
+    /// Memory that kswapd freed.
+    pub kswapd_bytes: Bytes,
+}
+
+impl ReclaimByKernel {
+    fn of(stat: &VmStat, before: Option<Self>) -> Self {
+        let bytes = |pages: Option<u64>| Pages(pages.unwrap_or(0)).to_bytes(kernel::page_size());
+        let direct_reclaims = stat.allocstall.unwrap_or(0);
+        Self {
+            direct_reclaims,
+            direct_reclaims_at_start: before.map_or(direct_reclaims, |before| before.direct_reclaims_at_start),
+            direct_bytes: bytes(stat.pgsteal_direct),
+            kswapd_bytes: bytes(stat.pgsteal_kswapd),
+        }
+    }
+}
 
 /// The machine, as last read.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -52,6 +80,8 @@ pub struct Machine {
     pub rejected_pages: u64,
     /// Difference between zswap's count of stored bytes and the root cgroup's `memory.stat`, as a share of the larger.
     pub reconcile_gap_ratio: f64,
+    /// Reclaim that the agent did not ask for.
+    pub reclaim: ReclaimByKernel,
     /// Why nothing can be offloaded now, with a remedy; `None` if far memory is available.
     pub no_far_memory: Option<&'static str>,
     /// Whether zswap's pool was full since the previous reading, and nothing else prevents offloading.
@@ -84,6 +114,9 @@ impl Machine {
             self.available_bytes = info.available;
             // Without the watermarks, all free memory is room.
             self.room_bytes = info.free - zoneinfo::read(roots).map(|zones| zoneinfo::high(&zones)).unwrap_or_default();
+        }
+        if let Some(stat) = noted(vmstat::read(roots), &mut troubles) {
+            self.reclaim = ReclaimByKernel::of(&stat, limit_hits.is_some().then_some(self.reclaim));
         }
         let areas = noted(swap::read(roots), &mut troubles);
         let compressed_swap = areas.iter().flatten().any(|area| is_zram(roots, area));

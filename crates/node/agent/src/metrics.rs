@@ -179,6 +179,9 @@ fn whole_agent(registry: &mut Registry, view: &View) {
         ("agent_rates_collapses", "Huge pages collapsed after sampling", view.costs.rates_collapses),
         ("swap_written_bytes", "Bytes written to swap devices by any process", view.tiers.written_bytes.0),
         ("swap_errors", "Failed requests to swap devices, as far as the kernel logged them", view.tiers.swap_errors),
+        ("machine_direct_reclaims", "Allocations of any task that had to reclaim memory themselves", view.machine.reclaim.direct_reclaims),
+        ("machine_direct_reclaimed_bytes", "Memory that such allocations freed", view.machine.reclaim.direct_bytes.0),
+        ("machine_kswapd_reclaimed_bytes", "Memory that kswapd freed", view.machine.reclaim.kswapd_bytes.0),
         ("agent_late_scans", "Scans that began more than half a period late", view.costs.late_scans),
     ];
     for (name, help, value) in counts {

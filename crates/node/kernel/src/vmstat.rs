@@ -20,6 +20,10 @@ pub struct VmStat {
     pub zswpwb: Option<u64>,
     /// Allocations that had to reclaim memory themselves, in all zones.
     pub allocstall: Option<u64>,
+    /// Pages that the kernel's reclaim thread freed.
+    pub pgsteal_kswapd: Option<u64>,
+    /// Pages that allocations freed themselves.
+    pub pgsteal_direct: Option<u64>,
     /// Page faults.
     pub pgfault: Option<u64>,
     /// Page faults that had to wait for I/O or decompression.
@@ -45,6 +49,8 @@ pub fn parse(text: &str) -> Result<VmStat, Malformed> {
         zswpout: table.get("zswpout")?,
         zswpwb: table.get("zswpwb")?,
         allocstall: allocstall(&table)?,
+        pgsteal_kswapd: table.get("pgsteal_kswapd")?,
+        pgsteal_direct: table.get("pgsteal_direct")?,
         pgfault: table.get("pgfault")?,
         pgmajfault: table.get("pgmajfault")?,
         workingset_refault_anon: table.get("workingset_refault_anon")?,

@@ -24,6 +24,11 @@ pub(crate) fn status(view: &Value) -> String {
     for trouble in machine["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         let _ = writeln!(text, "error: {trouble}");
     }
+    let reclaim = &machine["reclaim"];
+    let direct = count(&reclaim["direct_reclaims"]).saturating_sub(count(&reclaim["direct_reclaims_at_start"]));
+    if direct > 0 {
+        let _ = writeln!(text, "{direct} allocations had to reclaim memory themselves since the agent started");
+    }
     text += &tiers(&view["tiers"]["rows"]);
     text += &slow_memory(view);
     text += &rollout(&view["rollout"]);
