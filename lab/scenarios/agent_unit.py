@@ -5,13 +5,10 @@ privileges. The unit's system call filter and its mount namespace are not applie
 configuration changes: a knob, then an error, then the job's class.
 """
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from thermolab import node, programs
-from thermolab.errors import LabError
 from thermolab.lab import Lab
 from thermolab.qemu import MIB
 
@@ -22,7 +19,6 @@ UNIT = Path(__file__).parents[2] / "deploy" / "thermocline-agent.service"
 JOB = "/job"
 IDLE_MIB, HOT_MIB = 48, 8
 OFFLOADED_MIN_RATIO = 0.9
-WAIT_SECONDS = 90
 
 _SETTINGS: node.Settings = {
     "agent.scan_period": "500ms",
@@ -45,7 +41,7 @@ def run(lab: Lab) -> dict[str, Any]:
         agent = node.start(guest, prefix=["setpriv", "--bounding-set", kept, "--no-new-privs"])
         status = guest.read(f"/proc/{agent.pid}/status")
         effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff"))
-        _until(lambda: agent.job(JOB)["far_bytes"] >= OFFLOADED_MIN_RATIO * IDLE_MIB * MIB, "the job is offloaded")
+        node.until("the job is offloaded", lambda: agent.job(JOB)["far_bytes"] >= OFFLOADED_MIN_RATIO * IDLE_MIB * MIB)
         far = agent.job(JOB)["far_bytes"]
         protected = guest.number(low) != before
 
@@ -61,8 +57,8 @@ def run(lab: Lab) -> dict[str, Any]:
         node.configure(guest, [node.Job(JOB, group="observe")], _SETTINGS)
         guest.kill(agent.pid, 1)
         guest.expect(agent.log, "the job rules apply from now on")
-        _until(lambda: agent.job(JOB)["class"] == "observe", "the job is only observed")
-        _until(lambda: guest.number(low) == before, "the protection of a job that is only observed is taken back")
+        node.until("the job is only observed", lambda: agent.job(JOB)["class"] == "observe")
+        node.until("the protection of a job that is only observed is taken back", lambda: guest.number(low) == before)
         end = agent.stop()
         log = guest.read(agent.log)
     denied = [line for line in log.splitlines() if "not permitted" in line or "denied" in line]
@@ -77,11 +73,3 @@ def run(lab: Lab) -> dict[str, Any]:
 def _capabilities() -> list[str]:
     line = next(line for line in UNIT.read_text().splitlines() if line.startswith("CapabilityBoundingSet="))
     return [name.removeprefix("CAP_").lower() for name in line.split("=", 1)[1].split()]
-
-
-def _until(holds: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        if time.monotonic() > end:
-            raise LabError(f"not within {WAIT_SECONDS} s: {what}")
-        time.sleep(0.5)

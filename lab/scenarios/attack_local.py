@@ -6,12 +6,9 @@ the attack goes on, and root restores what it had set.
 """
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 from thermolab import node, programs
-from thermolab.errors import LabError
 from thermolab.guest import Guest
 from thermolab.lab import Lab
 from thermolab.qemu import MIB
@@ -52,7 +49,7 @@ def run(lab: Lab) -> dict[str, Any]:
         low_before = guest.number(low)
         node.configure(guest, [node.Job(JOB)], {"agent.metrics_listen": ADDRESS, "cold_age.warmup": "5s"})
         agent = node.start(guest)
-        _until(lambda: guest.number(low) != low_before, "the agent sets memory.low")
+        node.until("the agent sets memory.low", lambda: guest.number(low) != low_before)
         rss_before = _rss(guest, agent.pid)
         guest.write(_REPORT, "")
         paths = [word for path in PATHS for word in ("--path", path)]
@@ -97,14 +94,6 @@ def run(lab: Lab) -> dict[str, Any]:
         "slowest_scrape_during_attack_seconds": max(during),
         "restored": restored,
     }
-
-
-def _until(holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > end:
-            raise LabError(f"not within {seconds} s: {what}")
-        time.sleep(0.5)
 
 
 def _uptime(guest: Guest) -> float:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,19 @@ def start(guest: Guest, *arguments: str, env: Mapping[str, str] | None = None, p
     pid = guest.spawn([*prefix, "thermocline", "agent", *arguments], env=env, stdout=log, stderr=log)
     guest.expect(log, "job ", timeout_s=60)
     return Agent(guest, pid, log)
+
+
+def until(what: str, holds: Callable[[], bool], timeout_s: float = 90) -> None:
+    """Waits until `holds` is true.
+
+    Raises:
+        LabError: it is not true within `timeout_s`; `what` says what was waited for.
+    """
+    end = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > end:
+            raise LabError(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(0.5)
 
 
 def journal(guest: Guest) -> list[dict[str, Any]]:
