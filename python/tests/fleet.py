@@ -17,7 +17,9 @@ def pair(k: float, s: float, rate: float, week: int) -> dict[str, float | None]:
     """A more aggressive setting (higher P, lower K) stores more and has a higher rate; a long warm-up stores slightly less."""
     boldness = rate / 0.002 * (1.6 - 0.6 * k)
     coverage = 0.2 * boldness**0.5 * (1 - s / 100_000) * (1 + 0.01 * week)
-    back = 0.0017 * boldness * (1 - s / 50_000)
+    # The second week may have more bursts of accesses than the others.
+    bursts = float(os.environ.get("FAKE_BURSTS", "1")) if week == 2 else 1.0
+    back = 0.0017 * boldness * (1 - s / 50_000) * bursts
     return {
         "percentile_ratio": k, "warmup_seconds": s, "coverage_ratio": coverage, "saved_ratio": coverage / 5,
         "stored_bytes": coverage * 1e12, "saved_bytes": coverage * 6e11, "rate_ratio_per_min": back,

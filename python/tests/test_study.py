@@ -41,6 +41,21 @@ def tune(program: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]
     return run
 
 
+def test_parameters_that_break_the_next_week_are_not_written(
+    tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_BURSTS", "2.9")
+    where, bundle = str(tmp_path / "s"), tmp_path / "bundle.toml"
+    said = tune("run", "--study", where, *RUN, "--trials", "6", "--by-class", code=4)
+    assert "no parameters were written" in said and "the fleet promotes 0.5" in said and "at most 0.200%" in said
+    assert not (tmp_path / "s" / "parameters.toml").exists()
+    give = ("bundle", "--study", where, "--to", str(bundle), "--version", "7")
+    assert "--despite-holdout" in tune(*give, code=1)
+    assert not bundle.exists()
+    tune(*give, "--despite-holdout")
+    assert bundle.exists()
+
+
 def test_a_study_improves_and_reports_the_result(tune: Callable[..., Any], tmp_path: Path) -> None:
     where = str(tmp_path / "s")
     found = tune("run", "--study", where, *RUN, "--trials", "12", "--probes", "3", "--by-class")

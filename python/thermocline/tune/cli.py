@@ -32,7 +32,10 @@ _PERCENTILES = "50%,55%,60%,65%,70%,75%,80%,85%,90%,92%,94%,95%,96%,97%,98%,98.5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one command. Returns the exit code: 0 done, 1 failed, 2 invalid arguments, 3 nothing holds the objective."""
+    """Runs one command and returns the exit code.
+
+    0 done, 1 failed, 2 invalid arguments, 3 nothing holds the objective, 4 it is broken on the held-out trace.
+    """
     options = parser().parse_args(arguments)
     try:
         code: int = options.act(options)
@@ -202,6 +205,9 @@ def _add_bundle(of: argparse.ArgumentParser) -> None:
     of.add_argument("--study", required=True, type=Path, metavar="DIR", help="the study's directory")
     of.add_argument("--to", required=True, type=Path, metavar="FILE", help="the bundle to write")
     of.add_argument("--version", required=True, type=int, metavar="N", help="number of the bundle, above those of all published ones")
+    of.add_argument(
+        "--despite-holdout", action="store_true", help="write a bundle although its parameters break the objective on the held-out trace"
+    )
     of.add_argument("--id", metavar="NAME", help="name of the bundle (default: the study's directory)")
     of.add_argument(
         "--lasts", type=duration, default=60 * 86_400.0, metavar="DURATION", help="time until machines return to their "

@@ -15,7 +15,7 @@ from . import designers, parameters, search, space, study, text
 from . import retune as retuning
 from .choose import Objective
 from .drift import drift
-from .findings import findings
+from .findings import broken_on_holdout, findings
 from .page import page
 from .program import Program, Source
 from .search import Searcher
@@ -26,6 +26,9 @@ Act = Callable[[argparse.Namespace], int]
 
 NOTHING_HOLDS = 3
 """The exit code if no point holds the objective."""
+
+HOLDOUT_BROKEN = 4
+"""The exit code if the parameters break the objective on the held-out trace."""
 
 _MODELLED = {"cold_age": "cold_age", "pressure": "pressure", "slowdown": "slow"}
 """The table of the knobs that the model replays, by policy."""
@@ -88,6 +91,12 @@ def bundle(options: argparse.Namespace) -> int:
     given = parameters.chosen(of)
     if given is None:
         raise BadStudy(f"{options.study} has no point that holds the objective, so there are no parameters for a bundle")
+    broken = broken_on_holdout(findings(of))
+    if broken and not options.despite_holdout:
+        raise BadStudy(
+            f"the parameters of {options.study} break the objective on the held-out trace: {'; '.join(broken)}; no bundle was "
+            "written. Tune on more weeks or with a larger --margin, or give --despite-holdout"
+        )
     name = options.id or options.study.resolve().name
     info = parameters.bundle_info(findings(of), options.version, name, time.time(), options.lasts)
     parameters.write_whole(options.to, given.bundle(info))
@@ -261,10 +270,15 @@ def _conclude(options: argparse.Namespace, of: Study, retuned: Mapping[str, Any]
     found = findings(of)
     given = parameters.chosen(of)
     written: list[Path] = []
-    if given is not None:
+    broken = broken_on_holdout(found)
+    if broken:
+        _progress(f"no parameters were written: on the held-out trace {'; '.join(broken)}")
+    elif given is not None:
         written = list(parameters.write(of, given, found, options.out or of.directory / "parameters.toml"))
         _progress(f"wrote {written[0]} and {written[1].name}")
     _print(options, found | {"retune": retuned, "written": [str(path) for path in written]}, text.report(found, retuned))
+    if broken:
+        return HOLDOUT_BROKEN
     return 0 if given is not None else NOTHING_HOLDS
 
 

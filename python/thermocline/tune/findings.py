@@ -125,6 +125,19 @@ def _holdout(study: Study, winner: Entry | None) -> dict[str, Any] | None:
     }
 
 
+def broken_on_holdout(found: Mapping[str, Any]) -> list[str]:
+    """Returns what the parameters of a study break on its held-out trace, in words; empty if nothing, or without one."""
+    broken = []
+    after = (found["holdout"] or {}).get("after")
+    if after and not after["holds"]:
+        most = found["objective"]["rate_max"]
+        broken.append(f"the fleet promotes {after['rate']:.3%}/min where at most {most:.3%} is promised")
+    for row in found["classes"]:
+        if row["holds_at_holdout"] is False:
+            broken.append(f"class {row['class']} promotes {row['rate_at_holdout']:.3%}/min")
+    return broken
+
+
 def _sensitivity(study: Study, winner: Entry) -> list[dict[str, Any]]:
     """Returns the effect of each knob with the others at the winner's values; K and S from the winner's own evaluation."""
     top = winner.outcome.value if winner.outcome else 0.0
