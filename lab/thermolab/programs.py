@@ -34,3 +34,14 @@ def workload(guest: Guest, job: str, regions: Sequence[Region], *, seed: int = 2
     pid = guest.spawn(argv, cgroup=guest.cgroup(job[1:]), stdout=log, stderr=log)
     guest.expect(log, "ready", timeout_s=120)
     return pid
+
+
+def as_service(guest: Guest, unit: str, regions: Sequence[Region], *, seed: int = 2) -> None:
+    """Starts `labguest workload` as a service of systemd; returns once its memory is filled."""
+    spec, log = f"/run/{unit}.json", f"/run/{unit}.log"
+    guest.write(spec, json.dumps({"seed": seed, "regions": list(regions)}))
+    command = f"/lab/labguest workload {spec} --layout /run/{unit}.layout"
+    guest.write(f"/run/systemd/system/{unit}", f"[Service]\nExecStart={command}\nStandardOutput=append:{log}\n")
+    guest.run(["systemctl", "daemon-reload"])
+    guest.run(["systemctl", "start", unit])
+    guest.expect(log, "ready", timeout_s=120)
