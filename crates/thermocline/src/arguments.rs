@@ -16,6 +16,7 @@ use crate::machine::rates::Rates;
 use crate::machine::replay::Replay;
 use crate::machine::run::Run;
 use crate::machine::status::{Explain, Hint};
+use crate::machine::top::Top;
 use crate::options::{Configuration, Format};
 use crate::pool::arguments::PoolCommand;
 
@@ -44,6 +45,8 @@ pub(crate) enum Command {
     Agent(AgentArguments),
     /// Show the state of a running agent and its jobs
     Status,
+    /// Watch a running agent's jobs on a screen that updates itself
+    Top(Top),
     /// Show a running agent's last decisions for a job, with their reasons
     Explain(Explain),
     /// Send a running agent a hint: a job is in the background or in the foreground

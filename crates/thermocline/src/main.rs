@@ -19,7 +19,7 @@ mod values;
 
 use arguments::{Arguments, Command};
 use fleet::{experiment, model, rollout, traces};
-use machine::{agent as node_agent, configuration, doctor, observe, plan, rates, replay, run, status};
+use machine::{agent as node_agent, configuration, doctor, observe, plan, rates, replay, run, status, top};
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().filter_or("THERMOCLINE_LOG", "info")).format_target(false).init();
@@ -42,6 +42,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Run(run) => return run::run(roots, configuration.load()?, format, &run),
         Command::Agent(agent) => node_agent::run(roots, configuration.clone(), format, &agent)?,
         Command::Status => status::status(&configuration.load()?, format)?,
+        Command::Top(top) => top::top(&configuration.load()?, &top)?,
         Command::Explain(explain) => status::explain(&configuration.load()?, format, &explain)?,
         Command::Hint(hint) => status::hint(&configuration.load()?, format, &hint)?,
         Command::Replay(replay) => return replay::replay(&configuration.load()?, format, &replay),

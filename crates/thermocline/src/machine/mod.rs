@@ -11,3 +11,4 @@ pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod status;
 mod text;
+pub(crate) mod top;

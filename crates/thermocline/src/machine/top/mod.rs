@@ -1,0 +1,111 @@
+//! `thermocline top`: the jobs of a running agent, on a screen that updates itself.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `view` | what is read of the agent's status |
+//! | `state` | what the user chose: order, filter, page; and the ages seen so far |
+//! | `screen` | the frame of every page, and the machine's lines |
+//! | `jobs`, `job` | the table of jobs; one job's page |
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use agent::socket;
+use anyhow::{Result, ensure};
+use clap::Args;
+use config::Config;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+
+mod job;
+mod jobs;
+mod screen;
+mod state;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use state::{Next, State};
+use view::View;
+
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Time from one update to the next
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
+    interval: Duration,
+    /// Draw with ASCII characters only; the default where the locale is not UTF-8
+    #[arg(long)]
+    ascii: bool,
+    /// Draw without colours; the default where NO_COLOR is set
+    #[arg(long)]
+    no_color: bool,
+}
+
+/// How the screen is drawn.
+#[derive(Clone, Copy, Debug, Default)]
+struct Theme {
+    ascii: bool,
+    color: bool,
+}
+
+/// The shortest interval: each update makes the agent write its whole state.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = crate::values::duration(text)?;
+    if interval < INTERVAL_MIN { Err("must be at least 100ms".to_owned()) } else { Ok(interval) }
+}
+
+/// Runs until the user quits.
+pub(crate) fn top(config: &Config, top: &Top) -> Result<()> {
+    ensure!(
+        std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
+        "`top` needs a terminal; for scripts there is `thermocline status --format json`"
+    );
+    let directory = &config.agent.runtime_dir;
+    // Without an agent the reason is printed, and the terminal is left as it is.
+    let first = ask(directory, false)?;
+    let theme =
+        Theme { ascii: top.ascii || !is_utf8(), color: !top.no_color && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()) };
+    let mut state = State::new(theme, first);
+    let mut terminal = ratatui::try_init()?;
+    let ended = follow(&mut terminal, directory, top.interval, &mut state);
+    ratatui::restore();
+    ended
+}
+
+/// Whether the user's locale has Unicode, by the rules of `locale(7)`.
+fn is_utf8() -> bool {
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
+    set.is_some_and(|value| value.to_string_lossy().to_ascii_lowercase().replace('-', "").contains("utf8"))
+}
+
+fn follow(terminal: &mut DefaultTerminal, directory: &Path, interval: Duration, state: &mut State) -> Result<()> {
+    let mut next = Instant::now() + interval;
+    loop {
+        terminal.draw(|frame| screen::draw(frame, state))?;
+        if event::poll(next.saturating_duration_since(Instant::now()))? {
+            match event::read()? {
+                Event::Key(key) => match state.key(key) {
+                    Next::Quit => return Ok(()),
+                    Next::Ask => next = Instant::now(),
+                    Next::Draw => {}
+                },
+                _ => continue,
+            }
+        }
+        if Instant::now() >= next {
+            if !state.is_paused() {
+                state.update(ask(directory, state.wants_decisions()));
+            }
+            next = Instant::now() + interval;
+        }
+    }
+}
+
+/// Asks the agent for its state, with the jobs' last decisions if they are shown.
+fn ask(directory: &Path, decisions: bool) -> Result<View> {
+    let request = if decisions { "explain" } else { "status" };
+    Ok(serde_json::from_value(socket::ask(directory, request)?)?)
+}
