@@ -8,9 +8,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph};
 
-use super::screen::as_f64;
 use super::state::{Ages, State};
-use super::view::Job;
+use super::view::{Job, as_f64};
 
 /// Rows of the heat map at most.
 const BANDS_MAX: usize = 8;

@@ -6,6 +6,7 @@
 //! | `state` | what the user chose: order, filter, page; and the ages seen so far |
 //! | `screen` | the frame of every page, and the machine's lines |
 //! | `jobs`, `job` | the table of jobs; one job's page |
+//! | `theme` | colours and characters |
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -24,9 +25,11 @@ mod screen;
 mod state;
 #[cfg(test)]
 mod tests;
+mod theme;
 mod view;
 
 use state::{Next, State};
+use theme::Theme;
 use view::View;
 
 #[derive(Debug, Args)]
@@ -40,13 +43,6 @@ pub(crate) struct Top {
     /// Draw without colours; the default where NO_COLOR is set
     #[arg(long)]
     no_color: bool,
-}
-
-/// How the screen is drawn.
-#[derive(Clone, Copy, Debug, Default)]
-struct Theme {
-    ascii: bool,
-    color: bool,
 }
 
 /// The shortest interval: each update makes the agent write its whole state.

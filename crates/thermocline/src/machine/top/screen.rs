@@ -2,13 +2,14 @@
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use units::Bytes;
 
 use super::state::{Page, State};
-use super::{Theme, job, jobs};
+use super::view::as_f64;
+use super::{job, jobs};
 
 const HELP: &str = " up, down, j, k      select a job          Enter, right   its page: ages over time, decisions
  PgUp, PgDn          ten jobs              Esc, left, q   back
@@ -23,24 +24,6 @@ const HELP: &str = " up, down, j, k      select a job          Enter, right   it
  older       age from which memory goes    promo   promotions per minute, as a share of the
              to far memory                         working set; ! over the objective
  stall       share of time in which a task waited for memory";
-
-impl Theme {
-    /// A warning.
-    pub(super) fn alarm(self) -> Style {
-        if self.color { Style::new().fg(Color::Red).add_modifier(Modifier::BOLD) } else { Style::new().add_modifier(Modifier::BOLD) }
-    }
-
-    /// A figure that matters.
-    pub(super) fn figure(self) -> Style {
-        if self.color { Style::new().fg(Color::Cyan) } else { Style::new() }
-    }
-
-    /// The head of a table.
-    pub(super) fn head(self) -> Style {
-        let reversed = Style::new().add_modifier(Modifier::REVERSED);
-        if self.color { reversed.fg(Color::Green) } else { reversed }
-    }
-}
 
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
@@ -117,9 +100,4 @@ fn last_line(frame: &mut Frame<'_>, area: Rect, state: &State) {
 /// A size that may be negative.
 fn signed(bytes: i64) -> String {
     format!("{}{}", if bytes < 0 { "-" } else { "" }, Bytes(bytes.unsigned_abs()))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "shown to people")]
-pub(super) fn as_f64(bytes: u64) -> f64 {
-    bytes as f64
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use units::Bytes;
 
-use super::Theme;
+use super::theme::Theme;
 use super::view::{Job, View};
 
 /// Updates whose ages are kept for each job.

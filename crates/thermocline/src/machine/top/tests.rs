@@ -7,8 +7,10 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 
+use super::screen;
 use super::state::{Next, State};
-use super::{Theme, screen};
+use super::theme::Theme;
+use super::view::View;
 
 const MIB: u64 = 1 << 20;
 
@@ -24,7 +26,7 @@ fn job(path: &str, memory: u64, far: u64, rate: Option<f64>) -> Value {
     })
 }
 
-fn answer(jobs: &[Value]) -> super::View {
+fn answer(jobs: &[Value]) -> View {
     serde_json::from_value(json!({
         "version": "0.1.0", "kernel": "6.12.1", "dry_run": false, "saved_bytes": 100 * MIB,
         "machine": {

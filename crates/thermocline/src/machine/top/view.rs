@@ -90,3 +90,9 @@ pub(super) struct Explained {
     pub(super) unix_ms: u64,
     pub(super) text: String,
 }
+
+/// Bytes for ratios that are shown to people.
+#[expect(clippy::cast_precision_loss, reason = "shown to people")]
+pub(super) fn as_f64(bytes: u64) -> f64 {
+    bytes as f64
+}
