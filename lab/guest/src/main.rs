@@ -11,6 +11,7 @@ mod inspect;
 mod latencies;
 mod linux;
 mod load;
+mod mappers;
 mod marks;
 mod rounding;
 mod sessions;
@@ -49,6 +50,8 @@ enum Command {
     Accesses(workload::AccessesArguments),
     /// Report periodically on which NUMA nodes a workload's memory is and how often it was accessed there
     Nodes(workload::NodesArguments),
+    /// Map a file that other processes map as well, and access a part of it
+    Mappers(mappers::Arguments),
     /// Hold marks in memory, or search for them in a node's physical memory
     Marks(marks::Arguments),
     /// As a user without privileges, attack the agent's listener and files
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Residency(arguments) => workload::residency(&arguments),
         Command::Accesses(arguments) => workload::accesses(&arguments),
         Command::Nodes(arguments) => workload::nodes(&arguments),
+        Command::Mappers(arguments) => mappers::run(&arguments),
         Command::Marks(arguments) => marks::run(&arguments),
         Command::Attack(arguments) => attack::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),

@@ -30,6 +30,14 @@ pub struct Memcg {
     pub nodes: Vec<Node>,
 }
 
+impl Memcg {
+    /// Whether it is the cgroup at `path`, or below it.
+    #[must_use]
+    pub fn belongs(&self, path: &str) -> bool {
+        self.path.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
 /// The generations of one cgroup on one NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Node {
@@ -247,6 +255,13 @@ mod tests {
         check("          3      60210        -12          7 ", Some((0, 7)));
         check("          3      60210         12x         7 ", Some((12, 7)));
         check("                     0          0          0          0          0 ", None);
+    }
+
+    #[test]
+    fn descendants_belong_to_a_cgroup_and_common_prefixes_do_not() {
+        let belongs = |path: &str, to: &str| Memcg { id: 1, path: path.to_owned(), nodes: Vec::new() }.belongs(to);
+        assert!(belongs("/a", "/a") && belongs("/a/b", "/a"));
+        assert!(!belongs("/ab", "/a") && !belongs("/", "/a"));
     }
 
     #[test]

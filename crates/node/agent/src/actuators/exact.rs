@@ -70,6 +70,7 @@ pub fn step(
         process::check_cgroup(roots, pid, job)?;
         let batch = collect(roots, walker, ages, pid, cursor.address, threshold, limit)?;
         stopped_at = batch.stopped_at;
+        asked.found = Pages(batch.pages.len() as u64);
         let mut frames: Vec<u64> = batch.pages.iter().map(|page| page.frame).collect();
         let still_idle = tracker.still_idle(&frames)?;
         let mut ranges = Vec::new();
@@ -104,7 +105,8 @@ pub fn step(
 
 /// The next cold pages of `pid` from an address on.
 ///
-/// A page that other processes map as well is skipped: the kernel would not reclaim it for one of them.
+/// A page that other processes map as well is skipped: the kernel would not reclaim it for one of them (`mm/madvise.c`,
+/// `madvise_cold_or_pageout_pte_range`). Policy `cold_age` asks the kernel's lists for these pages.
 fn collect(roots: &Roots, walker: &mut Walker, ages: &dyn PageAges, pid: i32, from: u64, threshold: Age, limit: Pages) -> Result<Batch> {
     let mut batch = Batch::default();
     walker.walk(roots, pid, from, &mut |address, entry| {

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kernel::cgroup::{Cgroup, CgroupRoot, ReclaimOutcome, Swappiness};
-use kernel::lru_gen::{LruGen, Outcome};
+use kernel::lru_gen::{LruGen, Node, Outcome};
 use kernel::madvise::PidFd;
 use kernel::{Result, Roots};
 use units::{Age, Bytes, Pages};
@@ -44,6 +44,53 @@ pub fn evict_step(files: &LruGen, tracker: &dyn Tracker, path: &str, threshold: 
         }
     }
     Ok(asked)
+}
+
+/// The youngest generations, from which the kernel evicts nothing (`MIN_NR_GENS`).
+const KEPT: usize = 2;
+
+/// Evicts up to `limit` pages of swap-backed memory from the oldest generation of a job, in each of its cgroups. Where that does not
+/// hold `least` of it, a generation is opened instead, and nothing is evicted. Once there are four, the oldest pages go to the next
+/// generation, until what was not accessed meanwhile is in the oldest one.
+///
+/// The kernel takes no anonymous memory from a younger generation than the oldest one with page cache, but takes that page cache
+/// (`mm/vmscan.c`, `try_to_inc_min_seq`, `isolate_folios`).
+///
+/// # Errors
+/// Any error except the end of a cgroup.
+pub fn evict_oldest(files: &LruGen, path: &str, least: Pages, limit: Pages) -> Result<Asked> {
+    let mut left = limit;
+    for memcg in files.read()?.iter().filter(|memcg| memcg.belongs(path)) {
+        for node in &memcg.nodes {
+            let oldest = node.gens.first().filter(|oldest| node.gens.len() > KEPT && oldest.anon_pages >= least.0);
+            let Some(oldest) = oldest else {
+                if node.gens.iter().any(|generation| generation.anon_pages > 0) {
+                    open_generation(files, memcg.id, node)?;
+                }
+                continue;
+            };
+            let pages = Pages(oldest.anon_pages).min(left);
+            if pages == Pages::ZERO {
+                continue;
+            }
+            match files.evict(memcg.id, node.nid, oldest.seq, ANON_FIRST, pages.0) {
+                Ok(Outcome::Done) => left = left - pages,
+                Ok(Outcome::Refused) => {}
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    let pages = limit - left;
+    Ok(Asked { pages, finished: pages == Pages::ZERO, ..Asked::default() })
+}
+
+fn open_generation(files: &LruGen, memcg: u64, node: &Node) -> Result<()> {
+    let Some(youngest) = node.max_seq() else { return Ok(()) };
+    match files.age(memcg, node.nid, youngest) {
+        Err(error) if !error.is_gone() => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Has the kernel reclaim up to `limit` from a job with `swappiness` (0: only page cache, 200: anonymous memory first), in a child
@@ -98,5 +145,34 @@ fn reclaim_once(roots: &Roots, cgroup: &str, amount: Bytes, swappiness: u8) -> R
             cgroup.reclaim(amount, None)
         }
         outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Machine;
+
+    #[test]
+    fn the_oldest_pages_are_evicted_or_become_old() {
+        let machine = Machine::new();
+        let file = "sys/kernel/debug/lru_gen";
+        let check = |pages: [u64; 3], command: Option<&str>, asked: u64| {
+            let rows: Vec<_> = (7..).zip(pages).map(|(seq, anon)| format!("  {seq}  1000  {anon}  50")).collect();
+            let text =
+                format!("memcg 3 /other\n node 0\n  1 1 90 1\n  2 1 90 1\n  3 1 90 1\nmemcg 5 /job/part\n node 0\n{}\n", rows.join("\n"));
+            machine.put("sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+            machine.put(file, &text);
+            let files = LruGen::probe(&machine.roots).unwrap();
+            let found = evict_oldest(&files, "/job", Pages(64), Pages(256)).unwrap();
+            assert_eq!((found.pages, found.finished), (Pages(asked), asked == 0), "{pages:?}");
+            assert_eq!(machine.get(file), command.unwrap_or(text.trim()), "{pages:?}");
+        };
+        check([1000, 0, 9], Some("- 5 0 7 200 256"), 256);
+        check([100, 0, 9], Some("- 5 0 7 200 100"), 100);
+        check([63, 500, 9], Some("+ 5 0 9 1 1"), 0);
+        // The kernel would take page cache instead.
+        check([0, 500, 9], Some("+ 5 0 9 1 1"), 0);
+        check([0, 0, 0], None, 0);
     }
 }

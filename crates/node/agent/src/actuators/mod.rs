@@ -2,7 +2,7 @@
 //!
 //! | actuator | chooses | needs |
 //! |---|---|---|
-//! | `exact` | exactly the pages whose age reached the threshold | a tracker that measures single pages |
+//! | `exact` | exactly the pages whose age reached the threshold, of those that one process maps | a tracker that measures single pages |
 //! | `lru_gen` | the oldest generations of the cgroup, by count | MGLRU's debugfs file |
 //! | `memory_reclaim` | the pages that the kernel's LRU finds coldest, by count | `memory.reclaim` |
 //! | `compact` | all memory of a job in the background | `process_madvise` |
@@ -28,6 +28,8 @@ pub struct Asked {
     pub pages: Pages,
     /// The same by age; empty if the actuator does not know ages.
     pub ages: AgeCounts,
+    /// Cold pages that the exact actuator found, whether it asked for them or not.
+    pub found: Pages,
     /// Whether the plan is finished.
     pub finished: bool,
 }

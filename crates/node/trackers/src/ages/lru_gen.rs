@@ -23,7 +23,7 @@ use kernel::{Error, Result, Roots};
 use policy::histogram::AgeCounts;
 use units::{Age, Pages};
 
-use super::generations::{Generations, belongs};
+use super::generations::Generations;
 use super::{Generation, Scan, Target, Tracker};
 
 /// The oldest age that generations distinguish: two or more.
@@ -108,7 +108,7 @@ impl Tracker for LruGen {
 
     fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
         self.generations.read()?;
-        self.generations.age(|memcg, _| targets.iter().any(|target| belongs(&memcg.path, target.path)))?;
+        self.generations.age(|memcg, _| targets.iter().any(|target| memcg.belongs(target.path)))?;
         let scans = targets.iter().map(|target| self.scan_target(now, target)).collect();
         self.history.retain(|id, _| targets.iter().any(|target| target.id == *id));
         Ok(scans)

@@ -30,7 +30,7 @@ pub mod record;
 #[cfg(test)]
 mod tests;
 
-use plan::Plan;
+use plan::{Lists, Plan};
 use record::{Period, PeriodRecord};
 
 const VETOES: &[Reason] = &[Reason::ObserveOnly, Reason::OtherPolicy, Reason::AtLimit, Reason::Stalled, Reason::NoTier, Reason::CpuBudget];
@@ -76,6 +76,7 @@ pub struct ColdAge {
     threshold: Option<Age>,
     /// What steps of the plan have put into the swap cache and the kernel was not yet asked to free.
     cached_out: Bytes,
+    lists: Lists,
     limits: LimitReader,
     recent: Recent,
     /// Promotion rate and objective of the last period, if it counted.
@@ -98,6 +99,7 @@ impl ColdAge {
             policy: treatment.policy,
             threshold: None,
             cached_out: Bytes::ZERO,
+            lists: Lists::default(),
             limits: LimitReader::default(),
             recent: Recent::default(),
             counted: None,

@@ -1,12 +1,12 @@
 //! Carries out a plan by age, in small steps.
 
-use config::Actuator;
+use config::{Actuator, Tracker};
 use kernel::priority::IdlePriority;
 use policy::balance::AnonFileBias;
 use units::{Bytes, Pages};
 
 use super::ColdAge;
-use super::plan::Plan;
+use super::plan::{FIRST, Plan};
 use crate::actuators::exact;
 use crate::actuators::{self, Asked, lru};
 use crate::context::Context;
@@ -31,7 +31,7 @@ impl ColdAge {
         // Compression runs in this thread, inside the system call: at idle priority only (SDFM section 5.1).
         let idle = IdlePriority::enter();
         let limit = limit.min(plan.left).min(plan.step);
-        let asked = ask(job, context, &mut plan, limit);
+        let asked = if plan.by_lists { ask_lists(job, context, limit) } else { ask(job, context, &mut plan, limit) };
         drop(idle);
         let asked = asked?;
         let after = count(job, context)?;
@@ -42,7 +42,15 @@ impl ColdAge {
         plan.took(asked.pages, offloaded, (before.file - after.file).to_pages(kernel::page_size()));
         context.trackers.swapped_out(job.tracker.0, job.cgroup.id(), offloaded);
         let refused = took_page_cache(job, context, asked.pages.to_bytes(kernel::page_size()), &before, &after);
-        let more = !asked.finished && !refused && plan.left > Pages::ZERO;
+        let finished = asked.finished || plan.left == Pages::ZERO;
+        let finished = if plan.by_lists {
+            self.lists.took(offloaded);
+            finished || offloaded == Pages::ZERO
+        } else {
+            plan.found(asked.found);
+            finished && !(is_exact(job, context) && plan.turn_to_lists(&mut self.lists))
+        };
+        let more = !finished && !refused;
         job.account_offload(asked.pages, asked.ages, offloaded, plan.threshold);
         self.cached_out += after.cached - before.cached;
         if self.cached_out >= FREE_MAX || !more {
@@ -83,6 +91,26 @@ impl ColdAge {
     }
 }
 
+/// Whether the job's cold pages were counted by frame, and those that one process maps are moved one by one.
+fn is_exact(job: &Job, context: &Context) -> bool {
+    let kind = job.tracker.0;
+    kind == Tracker::PageIdle && actuators::choose(context.config.agent.actuator, kind) == Actuator::Exact
+}
+
+/// Asks the kernel's lists for up to `limit` pages: the oldest generations where there are any, otherwise `memory.reclaim`.
+fn ask_lists(job: &Job, context: &Context, limit: Pages) -> kernel::Result<Asked> {
+    match &context.kernel.lru {
+        Some(files) => lru::evict_oldest(files, job.path(), FIRST.to_pages(kernel::page_size()), limit),
+        None => ask_reclaim(job, limit),
+    }
+}
+
+/// Asks `memory.reclaim` for up to `limit` pages.
+fn ask_reclaim(job: &Job, limit: Pages) -> kernel::Result<Asked> {
+    reclaim(job, limit.to_bytes(kernel::page_size()), AnonFileBias::Swappiness(lru::ANON_FIRST))?;
+    Ok(Asked { pages: limit, ..Asked::default() })
+}
+
 /// Asks the kernel for up to `limit` pages of the plan, by the job's actuator.
 fn ask(job: &Job, context: &mut Context, plan: &mut Plan, limit: Pages) -> kernel::Result<Asked> {
     let (kind, configured) = (job.tracker.0, context.config.agent.actuator);
@@ -93,10 +121,7 @@ fn ask(job: &Job, context: &mut Context, plan: &mut Plan, limit: Pages) -> kerne
             let finished = asked.pages < limit || asked.pages == Pages::ZERO;
             Ok(Asked { finished, ..asked })
         }
-        (Actuator::MemoryReclaim | Actuator::LruGen, _) => {
-            reclaim(job, limit.to_bytes(kernel::page_size()), AnonFileBias::Swappiness(lru::ANON_FIRST))?;
-            Ok(Asked { pages: limit, ..Asked::default() })
-        }
+        (Actuator::MemoryReclaim | Actuator::LruGen, _) => ask_reclaim(job, limit),
         (Actuator::Exact | Actuator::Auto, _) => {
             let (roots, walker) = (&context.kernel.roots, &mut context.kernel.walker);
             exact::step(roots, walker, tracker.as_mut(), job.path(), &mut plan.cursor, plan.threshold, limit)

@@ -6,7 +6,7 @@ use crate::actuators::exact::Cursor;
 use crate::job::Job;
 
 /// The size of a plan's first request.
-const FIRST: Bytes = Bytes::mib(1);
+pub(super) const FIRST: Bytes = Bytes::mib(1);
 
 /// How much larger the next request is after one that took what was meant.
 const GROWTH: u64 = 4;
@@ -31,6 +31,12 @@ pub struct Plan {
     pub step: Pages,
     /// How far the exact actuator has come.
     pub cursor: Cursor,
+    /// Cold pages at the last scan.
+    cold: Pages,
+    /// Of these, pages that the exact actuator has found.
+    found: Pages,
+    /// Whether the rest is asked of the kernel's lists.
+    pub by_lists: bool,
 }
 
 impl Plan {
@@ -38,7 +44,25 @@ impl Plan {
     pub(super) fn new(job: &Job, threshold: Age) -> Option<Self> {
         let left = job.scan.as_ref().map_or(Pages::ZERO, |scan| scan.resident.at_least(threshold));
         let step = FIRST.to_pages(kernel::page_size());
-        (left > Pages::ZERO).then(|| Self { threshold, left, step, cursor: Cursor::new(&job.pids) })
+        let plan = || Self { threshold, left, step, cursor: Cursor::new(&job.pids), cold: left, found: Pages::ZERO, by_lists: false };
+        (left > Pages::ZERO).then(plan)
+    }
+
+    /// Takes in what the exact actuator found.
+    pub(super) fn found(&mut self, pages: Pages) {
+        self.found += pages;
+    }
+
+    /// Continues with the cold pages that the exact actuator cannot move: those that several processes map, and shared memory that
+    /// none maps. Returns whether there are any, and `lists` may be asked.
+    pub(super) fn turn_to_lists(&mut self, lists: &mut Lists) -> bool {
+        let elsewhere = self.cold - self.found;
+        let step = FIRST.to_pages(kernel::page_size());
+        if self.by_lists || elsewhere < step || !lists.may_be_asked(elsewhere) {
+            return false;
+        }
+        (self.by_lists, self.left, self.step) = (true, elsewhere, step);
+        true
     }
 
     /// Takes in what a request for `asked` took, of which `swapped` was meant.
@@ -49,14 +73,99 @@ impl Plan {
     }
 }
 
+/// Whether the kernel's lists give the pages that the exact actuator cannot move.
+///
+/// `memory.reclaim` takes the pages that it finds coldest, which may be others. What it took is compared with how many of the cold
+/// pages have gone at the next plan: unless that is half of it, the lists are not asked for some plans, at each failure for twice as
+/// many.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lists {
+    /// Cold pages that the exact actuator could not move, at the last plan.
+    before: Pages,
+    /// Pages taken since.
+    taken: Pages,
+    /// Failures in a row.
+    failures: u32,
+    /// Plans to wait for.
+    wait: u32,
+}
+
+/// The wait is doubled this often at most: to 64 plans.
+const FAILURES_MAX: u32 = 6;
+
+impl Lists {
+    fn may_be_asked(&mut self, elsewhere: Pages) -> bool {
+        if self.wait > 0 {
+            self.wait -= 1;
+            return false;
+        }
+        if self.taken > Pages::ZERO {
+            let failed = self.before - elsewhere < Pages(self.taken.0 / 2);
+            self.taken = Pages::ZERO;
+            self.failures = if failed { (self.failures + 1).min(FAILURES_MAX) } else { 0 };
+            if failed {
+                self.wait = (1 << self.failures) - 1;
+                return false;
+            }
+        }
+        self.before = elsewhere;
+        true
+    }
+
+    /// Takes in what a request took.
+    pub(super) fn took(&mut self, pages: Pages) {
+        self.taken += pages;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn plan(left: u64) -> Plan {
+        let step = FIRST.to_pages(kernel::page_size());
+        let (cold, found) = (Pages(left), Pages::ZERO);
+        Plan { threshold: Age(1), left: cold, step, cursor: Cursor::new(&[]), cold, found, by_lists: false }
+    }
+
+    #[test]
+    fn the_lists_are_asked_for_what_the_exact_actuator_did_not_find() {
+        let mut lists = Lists::default();
+        let mut first = plan(10_000);
+        first.found(Pages(4_000));
+        first.took(Pages(3_900), Pages(3_900), Pages::ZERO);
+        assert!(first.turn_to_lists(&mut lists));
+        assert_eq!((first.left, first.by_lists), (Pages(6_000), true));
+        assert!(!first.turn_to_lists(&mut lists), "once in a plan");
+        let mut all = plan(10_000);
+        all.found(Pages(9_990));
+        assert!(!all.turn_to_lists(&mut lists), "less than a request");
+    }
+
+    #[test]
+    fn lists_that_give_other_pages_are_left_alone_for_longer_each_time() {
+        let mut lists = Lists::default();
+        assert!(lists.may_be_asked(Pages(6_000)));
+        lists.took(Pages(5_000));
+        assert!(lists.may_be_asked(Pages(2_000)), "4000 of 5000 were meant");
+        for wait in [1, 3, 7, 15, 31, 63, 63] {
+            lists.took(Pages(1_000));
+            assert!(!lists.may_be_asked(Pages(2_000)), "none of 1000 was meant");
+            assert_eq!((0..wait).filter(|_| lists.may_be_asked(Pages(2_000))).count(), 0);
+            assert!(lists.may_be_asked(Pages(2_000)), "after {wait} plans");
+        }
+        lists.took(Pages(1_000));
+        assert!(lists.may_be_asked(Pages(1_400)), "600 of 1000");
+        lists.took(Pages(1_000));
+        assert!(!lists.may_be_asked(Pages(1_400)));
+        assert!(!lists.may_be_asked(Pages(1_400)));
+        assert!(lists.may_be_asked(Pages(1_400)), "the wait is short again");
+    }
+
     #[test]
     fn requests_grow_while_they_take_what_was_meant() {
         let first = FIRST.to_pages(kernel::page_size());
-        let mut plan = Plan { threshold: Age(1), left: Pages(100_000), step: first, cursor: Cursor::new(&[]) };
+        let mut plan = plan(100_000);
         plan.took(first, first, Pages::ZERO);
         assert_eq!((plan.left, plan.step), (Pages(100_000) - first, Pages(first.0 * 4)));
         plan.took(plan.step, Pages(plan.step.0 + 64), Pages(3));

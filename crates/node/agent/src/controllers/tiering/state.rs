@@ -188,7 +188,7 @@ pub(super) fn words(placed: Option<Placed>) -> (Option<String>, &'static str) {
         Why::TooSlow => "the other tier is slower than its class accepts",
         Why::WritesSpent => "the device's write budget is spent for now",
         Why::NoShrinker => "chosen by the operator; zswap's shrinker is off, so nothing is written until the pool is full (zswap.shrinker)",
-        Why::NotSampled => "its pages have not been sampled yet",
+        Why::NotSampled => "its pages, or the tier's latency, have not been measured yet",
         Why::NoDevice => "there is no swap device to write to (see `thermocline doctor`)",
         Why::NoTier => "there is no far memory for it (see `thermocline doctor`)",
     };

@@ -29,7 +29,7 @@ use kernel::{Result, Roots};
 use policy::histogram::AgeCounts;
 use units::{Age, Bytes, Pages};
 
-use super::generations::{Generations, belongs};
+use super::generations::Generations;
 use super::{Generation, PageAges, Sample, Scan, Target, Tracker};
 use crate::kdamond_time::KdamondTime;
 use job::{Counted, JobSample};
@@ -199,7 +199,7 @@ impl Sampled {
         generations.read()?;
         let scan = self.limits.scan_period;
         generations.age(|memcg, node| {
-            let Some(target) = targets.iter().find(|target| belongs(&memcg.path, target.path)) else { return false };
+            let Some(target) = targets.iter().find(|target| memcg.belongs(target.path)) else { return false };
             let observed = self.jobs.get(&target.id).map_or(Duration::ZERO, |job| job.observed_for(now));
             let pace = pace(target.threshold, observed, scan);
             let youngest = node.gens.iter().max_by_key(|generation| generation.seq);
