@@ -51,6 +51,13 @@ test-prometheus: toolchain ## queries of a rollout's guards to a real Prometheus
 	@command -v target/tools/prometheus/usr/bin/prometheus >/dev/null || tools/prometheus target/tools/prometheus
 	PROMETHEUS=$(CURDIR)/target/tools/prometheus/usr/bin/prometheus cargo test --locked -p thermocline-rollout --test prometheus -- --ignored
 
+.PHONY: test-metrics
+test-metrics: toolchain venv ## alert rules, dashboard and the agent's metrics in a real Prometheus, which is unpacked and not installed; target/metrics/result.json
+	@command -v target/tools/prometheus/usr/bin/promtool >/dev/null || tools/prometheus target/tools/prometheus
+	mkdir -p target/metrics
+	METRICS_SAMPLE=$(CURDIR)/target/metrics/sample.prom cargo test --locked -p thermocline-agent --lib reference_page
+	cd lab && PROMETHEUS=$(CURDIR)/target/tools/prometheus/usr/bin METRICS=$(CURDIR)/target/metrics ../$(PYTHON) -m pytest -q metrics
+
 .PHONY: test-cli
 test-cli: toolchain venv ## every command with missing, empty and garbage files, a full disk, a closed pipe, an interrupt
 	cargo build --locked -p thermocline

@@ -15,14 +15,15 @@ use crate::view::{JobView, Published, View};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct JobLabels {
-    job: String,
+    // Not `job`: Prometheus has a label of that name for the scraped target, and would rename this one.
+    cgroup: String,
     class: String,
     kind: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct FlowLabels {
-    job: String,
+    cgroup: String,
     tier: String,
     direction: String,
 }
@@ -133,7 +134,7 @@ fn flows(registry: &mut Registry, jobs: &[JobView]) {
     let family = Family::<FlowLabels, Counter>::default();
     for job in jobs {
         for (direction, bytes) in [("out", job.totals.moved.offloaded), ("in", job.totals.moved.promoted)] {
-            let labels = FlowLabels { job: job.job.clone(), tier: "far".to_owned(), direction: direction.to_owned() };
+            let labels = FlowLabels { cgroup: job.job.clone(), tier: "far".to_owned(), direction: direction.to_owned() };
             family.get_or_create(&labels).inc_by(bytes.0);
         }
     }
@@ -256,7 +257,7 @@ fn following(registry: &mut Registry, rollout: &FollowingView) {
 }
 
 fn labels(job: &JobView) -> JobLabels {
-    JobLabels { job: job.job.clone(), class: job.class.to_owned(), kind: job.kind.to_owned() }
+    JobLabels { cgroup: job.job.clone(), class: job.class.to_owned(), kind: job.kind.to_owned() }
 }
 
 fn signed(value: u64) -> i64 {
@@ -290,6 +291,81 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
+    }
+
+    /// A view of which every figure is known.
+    fn whole() -> View {
+        let known = Some(1.0);
+        let job = JobView {
+            job: "/system.slice/redis.service".to_owned(),
+            class: "standard",
+            kind: "application",
+            could_save_bytes: Some(units::Bytes(1)),
+            threshold_seconds: known,
+            promotion_rate_ratio_per_min: known,
+            slow_rate_per_second: known,
+            slow_budget_per_second: known,
+            stall_ratio: known,
+            io_stall_ratio: known,
+            ..JobView::default()
+        };
+        let reasons = || [("clock", 1)].into();
+        let rollout = FollowingView { refused: reasons(), reverts: reasons(), ..FollowingView::default() };
+        let mut view = View { jobs: vec![job], rollout: Some(rollout), ..View::default() };
+        view.tiers.swap_read_us = Some(1);
+        view.savings.request_gap_ratio = known;
+        view
+    }
+
+    /// The reference page of a scrape: a row for each metric, with its labels.
+    fn page(text: &str) -> String {
+        let mut rows = Vec::new();
+        let (mut help, mut kind) = ("", "");
+        for line in text.lines() {
+            if let Some((_, words)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+                help = words.trim_end_matches('.');
+            } else if let Some((_, word)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+                kind = word;
+            } else if !line.starts_with('#') {
+                let name = line.split(['{', ' ']).next().unwrap_or_default();
+                let labels = line.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(labels, _)| labels);
+                let labels: Vec<_> =
+                    labels.split(',').filter_map(|label| label.split_once('=')).map(|(name, _)| format!("`{name}`")).collect();
+                let row = format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "));
+                if rows.last() != Some(&row) {
+                    rows.push(row);
+                }
+            }
+        }
+        rows.sort();
+        format!("{PAGE}{}", rows.concat())
+    }
+
+    const PAGE: &str = "# Metrics of the agent
+
+<!-- Generated: UPDATE_DOCS=1 cargo test -p thermocline-agent reference_page -->
+
+Served at `agent.metrics_listen`, on loopback by default. `cgroup` is the job's path below the cgroup root. Metrics of
+`rollout` exist if `rollout.store` is set; a figure that is not known is absent. Alert rules and a dashboard:
+[alerts.md](alerts.md).
+
+| metric | type | labels | meaning |
+|---|---|---|---|
+";
+
+    #[test]
+    fn the_reference_page_is_up_to_date() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/metrics.md");
+        let text = render(&whole()).unwrap();
+        // `make test-metrics` has a real Prometheus scrape it.
+        if let Some(sample) = std::env::var_os("METRICS_SAMPLE") {
+            std::fs::write(sample, &text).unwrap();
+        }
+        let want = page(&text);
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, &want).unwrap();
+        }
+        assert!(std::fs::read_to_string(&path).unwrap_or_default() == want, "set UPDATE_DOCS=1 to write {}", path.display());
     }
 
     #[test]

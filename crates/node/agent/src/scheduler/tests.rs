@@ -333,5 +333,8 @@ fn savings_are_summed_by_kind() {
     assert_eq!(totals, [("application", 1, 400, 0), ("datacenter_tax", 1, 80, 20), ("application_tax", 2, 60, 0)]);
     assert_eq!(view.totals_by_kind.map(|kind| kind.memory_ratio), [0.390_625, 0.078_125, 0.058_593]);
     let metrics = crate::metrics::render(&view).unwrap();
-    assert!(metrics.contains("thermocline_job_saved_bytes{job=\"/log\",class=\"aggressive\",kind=\"datacenter_tax\"} 20480"), "{metrics}");
+    assert!(
+        metrics.contains("thermocline_job_saved_bytes{cgroup=\"/log\",class=\"aggressive\",kind=\"datacenter_tax\"} 20480"),
+        "{metrics}"
+    );
 }

@@ -1,0 +1,1 @@
+"""The agent's metrics, the alert rules and the dashboard, in a real Prometheus."""
