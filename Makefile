@@ -90,6 +90,11 @@ test-learn: toolchain venv-learn ## the pool's predictions: trained, written as 
 test-pool-faults: toolchain ## the pool manager killed fifty times under load, and a full disk under its ledger (as root); a minute
 	cargo test --locked -p thermocline-manager --test faults -- --include-ignored --nocapture --test-threads 1
 
+.PHONY: test-manager-siege
+test-manager-siege: toolchain ## 1,024 hosts keep their leases while 10,000 clients without a certificate connect; a minute; target/siege/result.json
+	mkdir -p target/siege
+	SIEGE_RESULT=$(CURDIR)/target/siege/result.json cargo test --release --locked -p thermocline-manager --test siege -- --ignored --nocapture
+
 .PHONY: test-cxl
 test-cxl: toolchain venv lab-setup-stock ## a CXL device becomes pool memory as `pool doctor` says, in a guest of a newer QEMU (fetched, 50 MB); minutes
 	$(THERMOLAB) run pool_cxl

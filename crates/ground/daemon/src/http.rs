@@ -1,8 +1,10 @@
 //! An HTTP/1.1 server with limits: hyper on a current-thread runtime in a thread of its own.
 //!
 //! # Limits
-//! - When [`Limits::connections`] are open, the connection that has made no progress for the longest time is closed to admit
-//!   a new one. Idle or stalled clients cannot lock others out.
+//! - When [`Limits::connections`] are open, one is closed to admit a new one: of the address with the most connections, the one
+//!   that has made no progress for the longest time. Idle or stalled clients cannot lock others out.
+//! - Connections in their handshake have a limit of their own, [`Limits::handshakes`]: clients that are not known never evict one
+//!   that is.
 //! - A connection is closed if no complete request head arrives within [`Limits::head_timeout`], counted from the handshake or
 //!   the previous answer, and if a client does not read its answer.
 //! - Head and body are limited in bytes; the body is only read after [`Service::route`] has accepted the head.
@@ -37,13 +39,17 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections that are open at the same time.
+    /// Connections of known clients that are open at the same time.
     pub connections: usize,
+    /// Connections whose handshake is not complete.
+    pub handshakes: usize,
+    /// Time for a handshake.
+    pub handshake_timeout: Duration,
     /// The longest request head, in bytes; at least 8 KiB.
     pub head_bytes: usize,
     /// The longest request body, in bytes; zero if no request has one.
     pub body_bytes: usize,
-    /// Time for a handshake and for each request head, the idle time before the head included.
+    /// Time for each request head, the idle time before the head included.
     pub head_timeout: Duration,
     /// Time from the end of the head to the answer, the body included.
     pub request_timeout: Duration,
@@ -222,8 +228,7 @@ async fn listen<A: Accept, S: Service<A::Peer>>(
         };
         match accepted {
             Ok((stream, from)) => {
-                // `None`: a request is being answered on every connection. The new one is closed; its client tries again.
-                if let Some(open) = shared.connections.admit(shared.limits.connections) {
+                if let Some(open) = shared.connections.admit(from.ip(), shared.limits.handshakes) {
                     let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
                     tasks.spawn(async move { connection::serve(stream, from, &shared, open, stopped).await });
                 }

@@ -18,6 +18,8 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// Limits of the listener. A scrape is one small request, and Prometheus reconnects for the next one.
 const LIMITS: Limits = Limits {
     connections: 64,
+    handshakes: 64,
+    handshake_timeout: Duration::from_secs(5),
     head_bytes: 16 << 10,
     body_bytes: 0,
     head_timeout: Duration::from_secs(5),

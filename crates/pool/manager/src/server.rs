@@ -22,9 +22,11 @@ use crate::writer::{self, Handle};
 
 const JSON: &str = "application/json";
 
-/// Hosts keep their connections between renewals of their leases.
+/// Hosts keep their connections between renewals of their leases: up to 1,024 hosts, while they reconnect, and operators.
 const LIMITS: Limits = Limits {
-    connections: 512,
+    connections: 3072,
+    handshakes: 1024,
+    handshake_timeout: Duration::from_secs(10),
     head_bytes: 64 << 10,
     body_bytes: 64 << 10,
     head_timeout: Duration::from_secs(60),

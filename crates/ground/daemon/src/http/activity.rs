@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,20 +21,38 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Registers a new connection. If `limit` are open, evicts the one that has made no progress for the longest time;
-    /// returns `None` if a request is being answered on every one.
-    pub(super) fn admit(&self, limit: usize) -> Option<Open> {
+    /// Registers a new connection, whose client is not known yet. If `limit` are in their handshake, evicts one of these
+    /// ([`to_evict`]). Connections of known clients are never evicted for it.
+    pub(super) fn admit(&self, from: IpAddr, limit: usize) -> Option<Open> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.len() >= limit {
-            let stalled = open.iter().filter(|(_, activity)| !activity.answering.load(Ordering::Relaxed));
-            let (&id, _) = stalled.min_by_key(|(_, activity)| activity.progress_ms.load(Ordering::Relaxed))?;
-            open.remove(&id)?.evicted.notify_one();
-        }
+        make_room(&mut open, limit, false)?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let activity = Arc::new(Activity::new());
+        let activity = Arc::new(Activity::new(from));
         open.insert(id, Arc::clone(&activity));
         Some(Open { id, activity, open: Arc::clone(&self.open) })
     }
+}
+
+/// Evicts a connection if `limit` of this kind are open. Returns `None` if a request is being answered on every one.
+fn make_room(open: &mut HashMap<u64, Arc<Activity>>, limit: usize, known: bool) -> Option<()> {
+    let of_kind = open.iter().filter(|(_, activity)| activity.is_known() == known);
+    if of_kind.clone().count() >= limit {
+        let id = to_evict(of_kind.map(|(&id, activity)| (id, activity.as_ref())))?;
+        open.remove(&id)?.evicted.notify_one();
+    }
+    Some(())
+}
+
+/// The connection to evict: of the address with the most connections, the one that has made no progress for the longest time. An
+/// address that opens many evicts its own.
+fn to_evict<'a>(connections: impl Iterator<Item = (u64, &'a Activity)> + Clone) -> Option<u64> {
+    let mut by_address: HashMap<IpAddr, usize> = HashMap::new();
+    for (_, activity) in connections.clone() {
+        *by_address.entry(activity.from).or_default() += 1;
+    }
+    let idle = connections.filter(|(_, activity)| !activity.answering.load(Ordering::Relaxed));
+    let rank = |activity: &Activity| (std::cmp::Reverse(by_address[&activity.from]), activity.progress_ms.load(Ordering::Relaxed));
+    idle.min_by_key(|&(id, activity)| (rank(activity), id)).map(|(id, _)| id)
 }
 
 /// A registered connection; dropping it removes the registration.
@@ -41,6 +60,17 @@ pub(super) struct Open {
     id: u64,
     pub(super) activity: Arc<Activity>,
     open: Arc<Mutex<HashMap<u64, Arc<Activity>>>>,
+}
+
+impl Open {
+    /// The client is known now. If `limit` connections of known clients are open, evicts one of these; returns whether there is room.
+    pub(super) fn client_is_known(&self, limit: usize) -> bool {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = make_room(&mut open, limit, true).is_some();
+        self.activity.known.store(room, Ordering::Relaxed);
+        self.activity.record();
+        room
+    }
 }
 
 impl Drop for Open {
@@ -51,7 +81,11 @@ impl Drop for Open {
 
 /// Progress of one connection.
 pub(super) struct Activity {
+    /// The client's address.
+    from: IpAddr,
     begun: Instant,
+    /// Whether the handshake is complete.
+    known: AtomicBool,
     /// When the last byte was received or sent, in milliseconds of [`process_ms`].
     progress_ms: AtomicU64,
     /// Whether a request is being answered. Bytes are not expected then.
@@ -61,8 +95,19 @@ pub(super) struct Activity {
 }
 
 impl Activity {
-    fn new() -> Self {
-        Self { begun: Instant::now(), progress_ms: AtomicU64::new(process_ms()), answering: AtomicBool::new(false), evicted: Notify::new() }
+    fn new(from: IpAddr) -> Self {
+        Self {
+            from,
+            begun: Instant::now(),
+            known: AtomicBool::new(false),
+            progress_ms: AtomicU64::new(process_ms()),
+            answering: AtomicBool::new(false),
+            evicted: Notify::new(),
+        }
+    }
+
+    fn is_known(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
     }
 
     fn record(&self) {

@@ -30,15 +30,19 @@ pub(super) async fn serve<A: Accept, S: Service<A::Peer>>(
     let _ = stream.set_nodelay(true);
     let activity = &open.activity;
     let handshake = tokio::select! {
-        accepted = tokio::time::timeout(limits.head_timeout, shared.accept.accept(stream)) => accepted,
+        accepted = tokio::time::timeout(limits.handshake_timeout, shared.accept.accept(stream)) => accepted,
         () = activity.evicted.notified() => return,
         () = stop_requested(&mut stopped) => return,
     };
     let (stream, peer) = match handshake {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => return log::info!("connection from {from}: {error}"),
-        Err(_) => return log::info!("connection from {from}: no handshake within {} s", limits.head_timeout.as_secs()),
+        Err(_) => return log::info!("connection from {from}: no handshake within {} s", limits.handshake_timeout.as_secs()),
     };
+    // A request is being answered on every connection: this one is closed, and its client tries again.
+    if !open.client_is_known(limits.connections) {
+        return;
+    }
     let service = service_fn(|request| answer(&peer, shared, activity, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -4,10 +4,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
+use tokio::net::TcpStream as TokioStream;
+
 use super::*;
 
 const LIMITS: Limits = Limits {
     connections: 8,
+    handshakes: 8,
+    handshake_timeout: Duration::from_millis(400),
     head_bytes: 8 << 10,
     body_bytes: 1000,
     head_timeout: Duration::from_millis(400),
@@ -64,6 +68,46 @@ fn rest(mut stream: TcpStream) -> String {
     // A reset closes the connection, too.
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// A handshake of one byte.
+struct Knock;
+
+impl Accept for Knock {
+    type Stream = TokioStream;
+    type Peer = ();
+
+    async fn accept(&self, stream: TokioStream) -> io::Result<(TokioStream, ())> {
+        stream.readable().await?;
+        stream.try_read(&mut [0])?;
+        Ok((stream, ()))
+    }
+}
+
+#[test]
+fn unknown_clients_do_not_evict_known_ones() {
+    let limits = Limits { head_timeout: PATIENCE, handshake_timeout: PATIENCE, request_timeout: PATIENCE, ..LIMITS };
+    let server = serve("test", TcpListener::bind("127.0.0.1:0").unwrap(), Knock, Echo, limits).unwrap();
+    let known: Vec<_> = (0..limits.connections)
+        .map(|_| {
+            let mut stream = connect(server.address());
+            write!(stream, "!GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+            stream
+        })
+        .collect();
+    let unknown: Vec<_> = (0..10 * limits.handshakes).map(|_| connect(server.address())).collect();
+    // The last of the unknown ones is served, and so its forerunners have been evicted.
+    let mut last = unknown.last().unwrap();
+    write!(last, "!GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert!(last.read(&mut [0; 1024]).unwrap() > 0);
+    // It took the place of one known client.
+    let alive = known.into_iter().filter_map(|mut stream| {
+        write!(stream, "GET / HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+        stream.read(&mut [0; 1024]).ok().filter(|&read| read > 0)
+    });
+    assert_eq!(alive.count(), limits.connections - 1);
+    server.stop();
 }
 
 #[test]
