@@ -32,6 +32,7 @@ BAD_FILES = {
 READ_FILES = [
     "replay {}",
     "plan {}",
+    "report {}",
     "trace list {}",
     "trace show {}",
     "trace validate {}",

@@ -14,6 +14,7 @@ use crate::machine::observe::Observe;
 use crate::machine::plan::Plan;
 use crate::machine::rates::Rates;
 use crate::machine::replay::Replay;
+use crate::machine::report::ReportArguments;
 use crate::machine::run::Run;
 use crate::machine::status::{Explain, Hint};
 use crate::machine::top::Top;
@@ -55,6 +56,8 @@ pub(crate) enum Command {
     Replay(Replay),
     /// Advise a memory limit for each job and how much memory the machine can promise, from the journal
     Plan(Plan),
+    /// Write a page of what the agent saved and whether its jobs' objectives were kept, from the journal
+    Report(ReportArguments),
     /// Measure how often memory is accessed and how much of it slow memory could hold; moves nothing
     Rates(Rates),
     /// List, show, validate, merge, export and compact traces

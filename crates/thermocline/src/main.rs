@@ -19,7 +19,7 @@ mod values;
 
 use arguments::{Arguments, Command};
 use fleet::{experiment, model, rollout, traces};
-use machine::{agent as node_agent, configuration, doctor, observe, plan, rates, replay, run, status, top};
+use machine::{agent as node_agent, configuration, doctor, observe, plan, rates, replay, report, run, status, top};
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().filter_or("THERMOCLINE_LOG", "info")).format_target(false).init();
@@ -47,6 +47,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
         Command::Hint(hint) => status::hint(&configuration.load()?, format, &hint)?,
         Command::Replay(replay) => return replay::replay(&configuration.load()?, format, &replay),
         Command::Plan(plan) => plan::plan(&roots, &configuration.load()?, format, &plan)?,
+        Command::Report(arguments) => report::report(&configuration.load()?, format, &arguments)?,
         Command::Rates(rates) => return rates::rates(&roots, &configuration.load()?, format, &rates),
         Command::Trace(trace) => return traces::run(&configuration.load()?, format, &trace),
         Command::Model(model) => model::model(&configuration.load()?, format, &model)?,

@@ -2,9 +2,11 @@
 //!
 //! - [`doctor`]: what this machine supports, and how to enable the rest (`thermocline doctor`).
 //! - [`plan`]: how much memory an observed machine could have done without (`thermocline plan`).
+//! - [`report`]: what an agent saved and what its jobs felt, as one page (`thermocline report`).
 //! - [`rates`]: how often processes access their memory, and how much of it slow memory could hold (`thermocline rates`).
 #![deny(missing_docs)]
 
 pub mod doctor;
 pub mod plan;
 pub mod rates;
+pub mod report;

@@ -8,6 +8,7 @@ pub(crate) mod observe;
 pub(crate) mod plan;
 pub(crate) mod rates;
 pub(crate) mod replay;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod status;
 mod text;
