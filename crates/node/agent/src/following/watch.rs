@@ -13,6 +13,10 @@
 //! periods. Those of one job's burst are not independent; for them the limit is `rollout.promotion_max` times the objective. A
 //! bundle under which all periods are beyond the limit passes h with the eighth.
 //!
+//! A bundle may also be over the objective all the time, and never far: half of the periods at 1.7 times the objective were not
+//! noticed by that sum alone (scenario `bad_bundle`). A second sum is over the periods beyond the objective itself, with p = 20 % and
+//! q = 50 %, so that a burst must last for twenty periods to count as proof.
+//!
 //! The guardrail and the controller use the same bound. With the operator's `cold_age.bound`, a young job exceeds its objective
 //! no more often than an old one, so its periods count from the first on, and a bundle that takes more than the bound allows is
 //! rejected for it. Without it, the history of a young job is too short for its percentile K, whatever the bundle: of n periods,
@@ -30,23 +34,57 @@ use crate::context::guardrail::JobPeriod;
 /// The objectives that a bundle may violate.
 pub const KINDS: [&str; 3] = ["promotions", "stall", "starts"];
 
-/// What a period beyond the limit adds to the evidence, in thousandths: `ln(0.25 / 0.02)`.
-const BEYOND: u64 = 2_526;
+/// What periods add to a cumulative sum, in thousandths of a natural logarithm.
+#[derive(Clone, Copy, Debug)]
+struct Weights {
+    /// Of a period beyond the limit: `ln(q / p)`.
+    beyond: u64,
+    /// What any other subtracts: `ln((1 - p) / (1 - q))`.
+    within: u64,
+}
 
-/// What any other period subtracts: `ln(0.98 / 0.75)`.
-const WITHIN: u64 = 267;
+/// Far beyond the objective: p = 2 %, q = 25 %.
+const FAR: Weights = Weights { beyond: 2_526, within: 267 };
+
+/// Beyond the objective: p = 20 %, q = 50 %.
+const OVER: Weights = Weights { beyond: 916, within: 470 };
 
 /// Evidence that rejects the bundle: `ln(10^8)`.
 const ENOUGH: u64 = 18_421;
 
-/// The evidence against the bundle in effect.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watch {
-    /// By promotion rates, in thousandths of a natural logarithm.
+/// A cumulative sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum {
+    /// In thousandths of a natural logarithm.
     evidence: u64,
     /// Periods since the evidence was last zero, and those of them that were beyond the limit.
     periods: u64,
     beyond: u64,
+}
+
+impl Sum {
+    fn weigh(&mut self, weights: Weights, beyond: bool) {
+        self.evidence = if beyond { self.evidence.saturating_add(weights.beyond) } else { self.evidence.saturating_sub(weights.within) };
+        if self.evidence == 0 {
+            (self.periods, self.beyond) = (0, 0);
+        } else {
+            self.periods += 1;
+            self.beyond += u64::from(beyond);
+        }
+    }
+
+    fn is_enough(&self) -> bool {
+        self.evidence >= ENOUGH
+    }
+}
+
+/// The evidence against the bundle in effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watch {
+    /// By promotion rates far beyond their objectives.
+    far: Sum,
+    /// By promotion rates beyond their objectives.
+    over: Sum,
     /// Control periods in a row in which a job stalled beyond its target, by job.
     stalled: BTreeMap<String, u32>,
     /// Stall of each job, ever, in microseconds.
@@ -96,7 +134,8 @@ impl Watch {
     pub fn note(&mut self, job: &str, sample: &Sample, promotion_max: RatioPpm) {
         if let Some((rate, objective)) = sample.promotions_ppm {
             let limit = u128::from(objective) * u128::from(promotion_max.0) / 1_000_000;
-            self.weigh(u128::from(rate) > limit);
+            self.far.weigh(FAR, u128::from(rate) > limit);
+            self.over.weigh(OVER, rate > objective);
         }
         let before = self.stall_us.insert(job.to_owned(), sample.stall_us);
         // A counter that decreases belongs to a recreated cgroup.
@@ -116,25 +155,17 @@ impl Watch {
         self.stall_us.retain(|job, _| lives(job));
     }
 
-    fn weigh(&mut self, beyond: bool) {
-        self.evidence = if beyond { self.evidence.saturating_add(BEYOND) } else { self.evidence.saturating_sub(WITHIN) };
-        if self.evidence == 0 {
-            (self.periods, self.beyond) = (0, 0);
-        } else {
-            self.periods += 1;
-            self.beyond += u64::from(beyond);
-        }
-    }
-
     /// Which objective is violated, and how; `None` if none is.
     #[must_use]
     pub fn breach(&self, limits: &Rollout) -> Option<(&'static str, String)> {
-        if self.evidence >= ENOUGH {
-            let (beyond, periods, limit) = (self.beyond, self.periods, limits.promotion_max);
-            return Some((
-                KINDS[0],
-                format!("{beyond} of the last {periods} periods of its jobs had promotion rates beyond {limit} of their objectives"),
-            ));
+        if self.far.is_enough() {
+            let (Sum { beyond, periods, .. }, limit) = (self.far, limits.promotion_max);
+            let why = format!("{beyond} of the last {periods} periods of its jobs had promotion rates beyond {limit} of their objectives");
+            return Some((KINDS[0], why));
+        }
+        if self.over.is_enough() {
+            let Sum { beyond, periods, .. } = self.over;
+            return Some((KINDS[0], format!("{beyond} of the last {periods} periods of its jobs were over their promotion objectives")));
         }
         let worst = self.stalled.iter().max_by_key(|(_, periods)| **periods)?;
         let broken = *worst.1 >= limits.stall_periods;
@@ -158,13 +189,35 @@ mod tests {
         Sample { promotions_ppm: Some((rate, 2_000)), ..QUIET }
     }
 
-    /// The first period at which the guardrail is broken, of periods that are beyond the limit or not.
-    fn broken_at(beyond: impl IntoIterator<Item = bool>) -> Option<usize> {
-        let (mut watch, limits) = (Watch::default(), limits());
+    /// The first period at which a sum is enough, of periods that are beyond its limit or not.
+    fn enough_at(weights: Weights, beyond: impl IntoIterator<Item = bool>) -> Option<usize> {
+        let mut sum = Sum::default();
         beyond.into_iter().position(|beyond| {
-            watch.weigh(beyond);
-            watch.breach(&limits).is_some()
+            sum.weigh(weights, beyond);
+            sum.is_enough()
         })
+    }
+
+    fn broken_at(beyond: impl IntoIterator<Item = bool>) -> Option<usize> {
+        enough_at(FAR, beyond)
+    }
+
+    #[test]
+    fn a_bundle_is_rejected_if_half_of_the_periods_are_over_the_objective() {
+        let every = |n: usize| (0..10_000).map(move |at| at % n == 0);
+        assert_eq!(enough_at(OVER, every(2)), Some(80));
+        assert_eq!(enough_at(OVER, every(3)), None);
+        assert_eq!(enough_at(OVER, [true; 30]), Some(20), "a burst of twenty periods is none yet");
+        assert_eq!(enough_at(OVER, (0..100_000).map(|at| at % 1_440 < 20)), None, "once a day");
+        let mut random = fastrand::Rng::with_seed(8);
+        assert_eq!(enough_at(OVER, (0..2_000_000).map(|_| random.f64() < 0.05)), None);
+        let mut watch = Watch::default();
+        let at = (0..100).position(|at| {
+            watch.note("/a", &rated(if at % 3 == 0 { 1_000 } else { 3_400 }), LIMIT);
+            watch.breach(&limits()).is_some()
+        });
+        assert_eq!(at, Some(40));
+        assert!(watch.breach(&limits()).unwrap().1.ends_with("were over their promotion objectives"));
     }
 
     #[test]
@@ -201,7 +254,7 @@ mod tests {
         // At the limit is within it.
         let mut watch = Watch::default();
         (0..50).for_each(|_| watch.note("/a", &rated(6_000), LIMIT));
-        assert_eq!(watch.evidence, 0);
+        assert_eq!(watch.far.evidence, 0);
         // With an objective of zero any promotion is beyond it.
         let mut watch = Watch::default();
         (0..8).for_each(|_| watch.note("/a", &Sample { promotions_ppm: Some((1, 0)), ..QUIET }, LIMIT));
