@@ -57,7 +57,9 @@ def run(lab: Lab) -> dict[str, Any]:
         agent = node.start(guest)
 
         def covered() -> bool:
-            return all((agent.job(job)["coverage_ratio"] or 0) >= COVERAGE_MIN for job in JOBS)
+            views = {job: agent.job(job) for job in JOBS}
+            known = views[BUFFERS]["far_bytes"] >= COVERAGE_MIN * BUFFERS_COLD_MIB * MIB
+            return known and all((view["coverage_ratio"] or 0) >= COVERAGE_MIN for view in views.values())
 
         # What is missing at the end shows in the figures.
         with suppress(LabError):
