@@ -78,9 +78,16 @@ impl Accept for Knock {
     type Peer = ();
 
     async fn accept(&self, stream: TokioStream) -> io::Result<(TokioStream, ())> {
-        stream.readable().await?;
-        stream.try_read(&mut [0])?;
-        Ok((stream, ()))
+        loop {
+            stream.readable().await?;
+            // Readiness may be a false alarm.
+            match stream.try_read(&mut [0]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => return Ok((stream, ())),
+            }
+        }
     }
 }
 
