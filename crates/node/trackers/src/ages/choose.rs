@@ -5,13 +5,20 @@ use kernel::Roots;
 use kernel::lru_gen::LruGen;
 use kernel::page_idle::IdleBitmap;
 
-use super::sampled;
+use units::Bytes;
+
+use super::{page_idle, sampled};
+
+/// The most memory that `auto` spends on the ages of all page frames: those of 128 GiB.
+const PAGE_IDLE_MEMORY_MAX: Bytes = Bytes::mib(64);
 
 /// Trackers that this kernel offers, and the reasons why others are not available.
 #[derive(Debug)]
 pub struct Offer {
     /// Whether idle page tracking is available.
     pub page_idle: kernel::Result<()>,
+    /// What the ages of all page frames would take.
+    pub page_idle_memory: Bytes,
     /// Whether DAMON is available and not in use, and its trace event as well.
     pub sampled: kernel::Result<()>,
     /// Whether MGLRU's debugfs file is available.
@@ -27,6 +34,7 @@ impl Offer {
     pub fn probe(roots: &Roots) -> Self {
         Self {
             page_idle: IdleBitmap::open(roots).map(drop),
+            page_idle_memory: page_idle::memory(roots).unwrap_or_default(),
             sampled: sampled::probe(roots),
             lru_gen: LruGen::probe(roots).map(drop),
             damon: kernel::damon::Damon::probe(roots).map(drop),
@@ -49,13 +57,25 @@ impl Offer {
     /// Returns the tracker for a job and the reason for the choice; `None` if it is not available.
     ///
     /// `auto` prefers idle page tracking, which sees every access; then a random sample, whose ages are exact; then
-    /// generations, which distinguish three ages; DAMON's regions last, which are neither exact nor cheap.
+    /// generations, which distinguish three ages; DAMON's regions last, which are neither exact nor cheap. On a machine where the ages
+    /// of all page frames take more than 64 MiB, it prefers the sample: its cost does not grow with the machine.
     #[must_use]
     pub fn choose(&self, requested: Kind) -> Option<(Kind, &'static str)> {
         if requested != Kind::Auto {
             return self.unavailable(requested).is_none().then_some((requested, CONFIGURED));
         }
-        ORDER.into_iter().find(|(kind, _)| !self.excluded.contains(kind) && self.unavailable(*kind).is_none())
+        let large = self.page_idle_memory > PAGE_IDLE_MEMORY_MAX;
+        if large && self.offers(Kind::Sampled) {
+            return Some((
+                Kind::Sampled,
+                "the ages of all page frames would take more than 64 MiB here; those of a random sample are exact",
+            ));
+        }
+        ORDER.into_iter().find(|(kind, _)| self.offers(*kind))
+    }
+
+    fn offers(&self, kind: Kind) -> bool {
+        !self.excluded.contains(&kind) && self.unavailable(kind).is_none()
     }
 
     /// Returns the tracker that `auto` would choose after `kind`.
@@ -91,12 +111,27 @@ mod tests {
         };
         let offer = Offer {
             page_idle: result(available[0]),
+            page_idle_memory: Bytes::mib(64),
             sampled: result(available[1]),
             lru_gen: result(available[2]),
             damon: result(available[3]),
             excluded: Vec::new(),
         };
         assert_eq!(offer.choose(requested).map(|(kind, _)| kind), want);
+    }
+
+    fn all(page_idle_memory: Bytes) -> Offer {
+        Offer { page_idle: Ok(()), page_idle_memory, sampled: Ok(()), lru_gen: Ok(()), damon: Ok(()), excluded: Vec::new() }
+    }
+
+    #[test]
+    fn a_large_machine_is_sampled_unless_configured_otherwise() {
+        let mut offer = all(Bytes(Bytes::mib(64).0 + 1));
+        let chosen = |offer: &Offer, requested| offer.choose(requested).map(|(kind, _)| kind);
+        assert_eq!(chosen(&offer, Kind::Auto), Some(Kind::Sampled));
+        assert_eq!(chosen(&offer, Kind::PageIdle), Some(Kind::PageIdle));
+        offer.exclude(Kind::Sampled);
+        assert_eq!(chosen(&offer, Kind::Auto), Some(Kind::PageIdle), "exact ages are worth their memory where there is no sample");
     }
 
     #[test]
@@ -110,7 +145,7 @@ mod tests {
 
     #[test]
     fn an_excluded_tracker_is_chosen_only_if_configured() {
-        let mut offer = Offer { page_idle: Ok(()), sampled: Ok(()), lru_gen: Ok(()), damon: Ok(()), excluded: Vec::new() };
+        let mut offer = all(Bytes::mib(64));
         assert_eq!(offer.next_after(Kind::PageIdle).map(|(kind, _)| kind), Some(Kind::Sampled));
         offer.exclude(Kind::PageIdle);
         assert_eq!(offer.choose(Kind::Auto).map(|(kind, _)| kind), Some(Kind::Sampled));

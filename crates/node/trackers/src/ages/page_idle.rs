@@ -30,7 +30,7 @@ use kernel::page_idle::{KPF_COMPOUND_TAIL, KPF_LRU, KPF_MLOCKED, KPF_SWAPBACKED,
 use kernel::pagemap;
 use kernel::zoneinfo::PfnRange;
 use kernel::{Result, Roots};
-use units::{Age, Pages};
+use units::{Age, Bytes, Pages};
 
 use super::{PageAges, Scan, Target, Tracker};
 
@@ -57,6 +57,22 @@ pub struct PageIdle {
     buffers: Buffers,
 }
 
+/// The machine's ranges of page frames, and the end of the last.
+fn frames(roots: &Roots) -> Result<(Vec<PfnRange>, u64)> {
+    let ranges = kernel::zoneinfo::pfn_ranges(roots)?;
+    let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+    Ok((ranges, end))
+}
+
+/// Memory that the ages of this machine's page frames would take.
+///
+/// # Errors
+/// Any error of `/proc/zoneinfo`.
+pub fn memory(roots: &Roots) -> Result<Bytes> {
+    let (_, frames) = frames(roots)?;
+    Ok(Bytes(frames.saturating_mul(size_of::<FrameAge>() as u64)))
+}
+
 #[derive(Debug)]
 struct Buffers {
     flags: Vec<u64>,
@@ -70,8 +86,7 @@ impl PageIdle {
     /// # Errors
     /// `Unsupported` if the kernel was built without idle page tracking, like Debian's.
     pub fn open(roots: &Roots) -> Result<Self> {
-        let ranges = kernel::zoneinfo::pfn_ranges(roots)?;
-        let frames = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        let (ranges, frames) = frames(roots)?;
         Ok(Self {
             idle: IdleBitmap::open(roots)?,
             flags: KPageFlags::open(roots)?,
@@ -223,7 +238,7 @@ impl Tracker for PageIdle {
         Kind::PageIdle
     }
 
-    fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
+    fn scan(&mut self, now: Duration, targets: &[Target]) -> Result<Vec<Result<Scan>>> {
         let mut owners = HashMap::new();
         let mut scans = Vec::with_capacity(targets.len());
         for (index, target) in targets.iter().enumerate() {
