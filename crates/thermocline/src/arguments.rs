@@ -86,6 +86,6 @@ pub(crate) enum Command {
         /// The directory; created if missing
         directory: PathBuf,
     },
-    #[command(hide = true, name = agent::actuators::lru::CHILD_COMMAND)]
-    ReclaimStep { parent: u32, cgroup: String, bytes: u64, swappiness: u8 },
+    #[command(hide = true, name = agent::actuators::reclaimer::CHILD_COMMAND)]
+    ReclaimChild { parent: u32 },
 }

@@ -62,9 +62,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode> {
             output::print(options::Format::Text, &(), || String::from_utf8_lossy(&script).into_owned())?;
         }
         Command::Man { directory } => man_pages(&directory)?,
-        Command::ReclaimStep { parent, cgroup, bytes, swappiness } => {
-            agent::actuators::lru::reclaim_child(&roots, parent, &cgroup, units::Bytes(bytes), swappiness)?;
-        }
+        Command::ReclaimChild { parent } => agent::actuators::reclaimer::child(&roots, parent)?,
     }
     Ok(ExitCode::SUCCESS)
 }

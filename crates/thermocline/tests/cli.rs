@@ -70,7 +70,7 @@ fn help_names_every_command_and_each_explains_itself() {
         check(&[command, "--help"], 0, &["Usage: thermocline", "--format"], &[]);
     }
     let hidden = thermocline(&["--help"]);
-    assert!(!hidden.out.contains("reclaim-step"), "{hidden:?}");
+    assert!(!hidden.out.contains("reclaim-child"), "{hidden:?}");
     check(&["--version"], 0, &[env!("CARGO_PKG_VERSION")], &[]);
     check(&[], 2, &[], &["Usage: thermocline"]);
     check(&["statsu"], 2, &[], &["status"]);

@@ -14,6 +14,8 @@ pub struct Costs {
     pub scans: u64,
     /// Scans that started more than half a period late, or took longer than a period.
     pub late_scans: u64,
+    /// Periods of policies, and checks of the guard, that began more than half a period late.
+    pub deadlines_missed: u64,
     /// Duration of the last scan.
     pub scan_seconds: f64,
     /// CPU time of all scans, including that of kdamonds between them.

@@ -184,6 +184,11 @@ fn whole_agent(registry: &mut Registry, view: &View) {
         ("machine_direct_reclaimed_bytes", "Memory that such allocations freed", view.machine.reclaim.direct_bytes.0),
         ("machine_kswapd_reclaimed_bytes", "Memory that kswapd freed", view.machine.reclaim.kswapd_bytes.0),
         ("agent_late_scans", "Scans that began more than half a period late", view.costs.late_scans),
+        (
+            "agent_deadlines_missed",
+            "Periods of policies, and checks of the guard, that began more than half a period late",
+            view.costs.deadlines_missed,
+        ),
     ];
     for (name, help, value) in counts {
         let counter = Counter::<u64>::default();

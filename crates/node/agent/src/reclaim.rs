@@ -1,10 +1,11 @@
 //! Moving a job's memory out, with the kernel's counters read before and after: what several controllers share.
 
+use kernel::priority::IdlePriority;
 use kernel::zswap::Zswap;
 use policy::balance::AnonFileBias;
 use units::{Bytes, Pages};
 
-use crate::actuators::lru;
+use crate::actuators::reclaimer::Request;
 use crate::context::Context;
 use crate::controllers::tiering;
 use crate::job::Job;
@@ -90,18 +91,17 @@ pub fn note_stored(job: &mut Job, before: &Counted, after: &Counted) {
     stored.rejected += Pages(after.rejected.saturating_sub(before.rejected));
 }
 
-/// Asks the kernel to reclaim `amount` of a job's memory, of the kind that `bias` names.
+/// Asks the kernel to reclaim `amount` of a job's memory, of the kind that `bias` names; at idle priority if the calling thread has
+/// it.
 ///
 /// # Errors
 /// If the request cannot be made.
-pub fn reclaim(job: &Job, amount: Bytes, bias: AnonFileBias) -> kernel::Result<()> {
+pub fn reclaim(job: &Job, context: &mut Context, amount: Bytes, bias: AnonFileBias) -> kernel::Result<()> {
     let swappiness = match bias {
         AnonFileBias::FileOnly => 0,
         AnonFileBias::Swappiness(swappiness) => swappiness,
     };
-    lru::reclaim_step(job.path(), amount, swappiness).map_err(|source| kernel::Error::Io {
-        path: job.cgroup.path().to_owned(),
-        op: "reclaim from",
-        source,
-    })
+    let request = Request { cgroup: job.path(), amount, swappiness, idle: IdlePriority::is_entered() };
+    let asked = context.kernel.reclaimer.ask(request);
+    asked.map_err(|source| kernel::Error::Io { path: job.cgroup.path().to_owned(), op: "reclaim from", source })
 }

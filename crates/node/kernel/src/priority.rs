@@ -28,6 +28,13 @@ impl IdlePriority {
         Self { previous, refused, _this_thread: PhantomData }
     }
 
+    /// Whether the calling thread runs under `SCHED_IDLE`.
+    #[must_use]
+    pub fn is_entered() -> bool {
+        // SAFETY: sched_getscheduler takes no pointer; 0 is the calling thread.
+        unsafe { libc::sched_getscheduler(0) == libc::SCHED_IDLE }
+    }
+
     /// Why the kernel refused, where it did.
     #[must_use]
     pub fn refused(&self) -> Option<&io::Error> {

@@ -1,11 +1,7 @@
 //! The kernel's own lists as actuators: by generation, or by `memory.reclaim`.
 
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
 use kernel::cgroup::{Cgroup, CgroupRoot, ReclaimOutcome, Swappiness};
 use kernel::lru_gen::{LruGen, Node, Outcome};
-use kernel::madvise::PidFd;
 use kernel::{Result, Roots};
 use units::{Age, Bytes, Pages};
 
@@ -14,12 +10,6 @@ use trackers::ages::Tracker;
 
 /// The swappiness for anonymous memory, which zswap can store.
 pub const ANON_FIRST: u8 = 200;
-
-/// How long one request to the kernel may take before its process is killed.
-const STEP_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The name of the binary's hidden command that [`reclaim_step`] runs.
-pub const CHILD_COMMAND: &str = "reclaim-step";
 
 /// Evicts up to `limit` pages from the generations of a job that are at least `threshold` old.
 ///
@@ -93,48 +83,14 @@ fn open_generation(files: &LruGen, memcg: u64, node: &Node) -> Result<()> {
     }
 }
 
-/// Has the kernel reclaim up to `limit` from a job with `swappiness` (0: only page cache, 200: anonymous memory first), in a child
-/// process that is killed if it takes too long: in a hot cgroup the kernel may search for more than a minute.
-///
-/// # Errors
-/// If the child cannot be started or waited for.
-pub fn reclaim_step(cgroup: &str, limit: Bytes, swappiness: u8) -> std::io::Result<()> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg(CHILD_COMMAND)
-        .arg(std::process::id().to_string())
-        .arg(cgroup)
-        .arg(limit.0.to_string())
-        .arg(swappiness.to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()?;
-    let ended = i32::try_from(child.id()).is_ok_and(|pid| PidFd::open(pid).is_ok_and(|process| process.wait(STEP_TIMEOUT)));
-    if !ended {
-        child.kill()?;
-    }
-    child.wait()?;
-    Ok(())
-}
-
-/// The child process: one request, with swappiness if the kernel supports it (Linux 6.9). It exits with its `parent`, which is the
-/// only process that would kill it in time.
+/// Has the kernel reclaim up to `amount` from a job with `swappiness` (0: only page cache, 200: anonymous memory first) if it
+/// supports that (Linux 6.9). May take more than a minute: see [`super::reclaimer`].
 ///
 /// A kernel without swappiness is not asked for page cache while there is swap space: it would swap.
 ///
 /// # Errors
-/// Any error of `memory.reclaim` except the end of the cgroup.
-pub fn reclaim_child(roots: &Roots, parent: u32, cgroup: &str, amount: Bytes, swappiness: u8) -> Result<ReclaimOutcome> {
-    if !kernel::process::end_with(parent)? {
-        return Ok(ReclaimOutcome::Interrupted);
-    }
-    match reclaim_once(roots, cgroup, amount, swappiness) {
-        // The cgroup ended during the request: nothing is left to reclaim, and the agent will notice.
-        Err(error) if error.is_gone() => Ok(ReclaimOutcome::Interrupted),
-        outcome => outcome,
-    }
-}
-
-fn reclaim_once(roots: &Roots, cgroup: &str, amount: Bytes, swappiness: u8) -> Result<ReclaimOutcome> {
+/// Any error of `memory.reclaim`.
+pub fn reclaim(roots: &Roots, cgroup: &str, amount: Bytes, swappiness: u8) -> Result<ReclaimOutcome> {
     let cgroup = Cgroup::open(&CgroupRoot::probe(roots)?, cgroup)?;
     match cgroup.reclaim(amount, Some(Swappiness::Value(swappiness))) {
         Err(error) if error.is_unsupported() => {

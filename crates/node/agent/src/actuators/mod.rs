@@ -20,6 +20,7 @@ use trackers::ages;
 pub mod compact;
 pub mod exact;
 pub mod lru;
+pub mod reclaimer;
 
 /// The result of one step of an actuator.
 #[derive(Clone, Debug, Default)]

@@ -11,6 +11,7 @@ use policy::thresholds::Thresholds;
 use trackers::walk::Walker;
 use units::{Bytes, Pages, RatioPpm};
 
+use crate::actuators::reclaimer::Reclaimer;
 use crate::job::Job;
 use crate::machine::Machine;
 use crate::now::Now;
@@ -51,6 +52,17 @@ pub struct KernelHandles {
     pub lru: Option<LruGen>,
     /// Reads processes' page maps.
     pub walker: Walker,
+    /// Asks for reclaim.
+    pub reclaimer: Reclaimer,
+}
+
+impl KernelHandles {
+    /// Opens what the kernel offers.
+    #[must_use]
+    pub fn new(roots: Roots, cgroups: CgroupRoot) -> Self {
+        let lru = LruGen::probe(&roots).ok();
+        Self { roots, cgroups, lru, walker: Walker::default(), reclaimer: Reclaimer::default() }
+    }
 }
 
 /// How fast the agent may work.
@@ -175,7 +187,8 @@ impl Context {
     /// CPU time that the agent has used, including its children and kernel threads that run for it.
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
-        process::own_cpu_time().unwrap_or_default() + self.trackers.kernel_cpu_time() + self.pacing.rates_kernel_cpu
+        let own = process::own_cpu_time().unwrap_or_default() + self.kernel.reclaimer.cpu_time();
+        own + self.trackers.kernel_cpu_time() + self.pacing.rates_kernel_cpu
     }
 
     /// Checks the CPU budget.

@@ -21,7 +21,16 @@ pub struct TrackersInUse {
     /// What the kernel offers.
     pub offer: Offer,
     open: BTreeMap<Kind, Box<dyn Tracker>>,
+    /// Trackers that are scanning, on another thread.
+    lent: BTreeMap<Kind, Lent>,
     affordances: BTreeMap<Kind, Affordance>,
+}
+
+/// What a tracker had cost before it was lent.
+#[derive(Clone, Copy)]
+struct Lent {
+    kernel_cpu: Duration,
+    kernel_memory: Bytes,
 }
 
 impl std::fmt::Debug for TrackersInUse {
@@ -34,21 +43,34 @@ impl TrackersInUse {
     /// No tracker in use yet.
     #[must_use]
     pub fn new(offer: Offer) -> Self {
-        Self { offer, open: BTreeMap::new(), affordances: BTreeMap::new() }
+        Self { offer, open: BTreeMap::new(), lent: BTreeMap::new(), affordances: BTreeMap::new() }
     }
 
-    /// The tracker of a kind, if it is in use.
+    /// The tracker of a kind, if it is in use and not scanning.
     #[must_use]
     pub fn get(&self, kind: Kind) -> Option<&dyn Tracker> {
         self.open.get(&kind).map(AsRef::as_ref)
     }
 
-    /// The same, to scan with.
+    /// The same, to change it.
     pub fn get_mut(&mut self, kind: Kind) -> Option<&mut Box<dyn Tracker>> {
         self.open.get_mut(&kind)
     }
 
-    /// All trackers in use.
+    /// Takes a tracker out, to scan with it on another thread.
+    pub fn lend(&mut self, kind: Kind) -> Option<Box<dyn Tracker>> {
+        let tracker = self.open.remove(&kind)?;
+        self.lent.insert(kind, Lent { kernel_cpu: tracker.kernel_cpu_time(), kernel_memory: tracker.kernel_memory() });
+        Some(tracker)
+    }
+
+    /// Takes back a tracker that was lent.
+    pub fn give_back(&mut self, tracker: Box<dyn Tracker>) {
+        self.lent.remove(&tracker.kind());
+        self.open.insert(tracker.kind(), tracker);
+    }
+
+    /// All trackers in use that are not scanning.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Tracker>> {
         self.open.values_mut()
     }
@@ -98,13 +120,15 @@ impl TrackersInUse {
     /// CPU time of kernel threads that run for the trackers.
     #[must_use]
     pub fn kernel_cpu_time(&self) -> Duration {
-        self.open.values().map(|tracker| tracker.kernel_cpu_time()).sum()
+        let lent: Duration = self.lent.values().map(|lent| lent.kernel_cpu).sum();
+        lent + self.open.values().map(|tracker| tracker.kernel_cpu_time()).sum::<Duration>()
     }
 
     /// Memory of these kernel threads.
     #[must_use]
     pub fn kernel_memory(&self) -> Bytes {
-        self.open.values().map(|tracker| tracker.kernel_memory()).sum()
+        let lent: Bytes = self.lent.values().map(|lent| lent.kernel_memory).sum();
+        lent + self.open.values().map(|tracker| tracker.kernel_memory()).sum::<Bytes>()
     }
 
     /// Accounts the CPU time of one scan. Returns whether the tracker has cost more than `budget` for several scans in a row.

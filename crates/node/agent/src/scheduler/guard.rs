@@ -5,8 +5,8 @@ use config::Class;
 use kernel::meminfo;
 use units::{Bytes, RatioPpm};
 
-use super::Agent;
 use super::state::Ending;
+use super::{Agent, GUARD_WAIT};
 
 impl Agent {
     /// Kills one job if the machine is out of memory because of promotions.
@@ -15,6 +15,9 @@ impl Agent {
         if !context.config.guard.enabled || context.options.dry_run {
             return;
         }
+        let checked = context.clock.now();
+        let late = self.guard.checked.replace(checked).is_some_and(|last| checked > last + GUARD_WAIT * 3 / 2);
+        self.costs.deadlines_missed += u64::from(late);
         let Ok(info) = meminfo::read(&context.kernel.roots) else { return };
         let (available, now) = (info.available, context.clock.now());
         if !exhausted(available, info.total, context.config.guard.available_min) {

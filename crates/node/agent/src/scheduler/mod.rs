@@ -1,8 +1,9 @@
 //! The scheduler: reads, lets the controllers decide, carries out their plans, records.
 //!
-//! One thread does everything that touches the kernel: each scan period the trackers measure ages (`scan.rs`), each control
-//! period the controllers decide (`control.rs`), and in between their plans are carried out in small steps (`offload.rs`).
-//! Other threads (metrics, control socket) read a published copy of the state and never wait for the loop, nor the loop for
+//! One thread decides and acts: each scan period it has the trackers measure ages (`scan.rs`), each control period the
+//! controllers decide (`control.rs`), and in between their plans are carried out in small steps (`offload.rs`). The scan itself
+//! runs on a thread of its own (`scanner.rs`): on a large machine it takes seconds, and guard, pressure and messages do not wait
+//! for it. Decisions by age do. Other threads (metrics, control socket) read a published copy of the state and never wait for the loop, nor the loop for
 //! them. The scheduler knows no policy by name.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -14,7 +15,7 @@ use kernel::{Roots, process};
 use policy::background::Hint;
 use trackers::ages::{self, Tracker};
 
-use crate::context::Context;
+use crate::context::{Context, SLICE};
 use crate::controllers::policy::Cadence;
 use crate::controllers::slots::Jobs;
 use crate::costs::Costs;
@@ -31,9 +32,12 @@ mod guard;
 mod offload;
 mod report;
 mod scan;
+mod scanner;
 mod start;
 mod state;
 
+use scan::Running;
+use scanner::Scanner;
 pub use start::{Error, lock, restore};
 use state::{Discovery, Durable, Guard, Identity, Scheduled};
 
@@ -65,6 +69,11 @@ pub struct Agent {
     jobs: Jobs,
     policies: Vec<Scheduled>,
     discovery: Discovery,
+    scanner: Scanner,
+    /// The scan that is under way.
+    scanning: Option<Running>,
+    /// When the last finished scan began, as time since boot.
+    scanned_at: Duration,
     following: Following,
     durable: Durable,
     identity: Identity,
@@ -121,6 +130,17 @@ impl Agent {
         after_round: &mut dyn FnMut(&Self, &View),
     ) -> Result<(), Error> {
         self.update_parameters();
+        let outcome = self.keep_deadlines(messages, until, after_round);
+        self.stop();
+        outcome
+    }
+
+    fn keep_deadlines(
+        &mut self,
+        messages: &Receiver<Message>,
+        until: Option<Duration>,
+        after_round: &mut dyn FnMut(&Self, &View),
+    ) -> Result<(), Error> {
         let start = self.context.clock.now();
         let control = start + self.context.config.agent.control_period;
         let mut deadlines = Deadlines { scan: start, control, end: until.map(|until| start + until) };
@@ -130,7 +150,7 @@ impl Agent {
             }
         }
         while deadlines.end.is_none_or(|end| self.context.clock.now() < end) {
-            let observed = self.observe_and_decide(&mut deadlines);
+            let observed = self.observe_and_decide(&mut deadlines)?;
             let wait = self.carry_out();
             self.check_guard();
             self.write_journal();
@@ -147,35 +167,46 @@ impl Agent {
                 Ok(message) => self.receive(message),
             }
         }
-        self.stop();
+        // The trackers cannot be stopped during a scan.
+        if self.finish_scan(Duration::MAX)? {
+            self.publish();
+            after_round(self, &self.view.get());
+        }
         Ok(())
     }
 
-    /// Scans and decides, whatever is due. Returns whether anything was.
-    fn observe_and_decide(&mut self, deadlines: &mut Deadlines) -> bool {
+    /// Scans and decides, whatever is due. Returns whether anything was. Decisions by age wait for the scan that is under way.
+    fn observe_and_decide(&mut self, deadlines: &mut Deadlines) -> Result<bool, Error> {
         let now = self.context.clock.now();
         let (scan_period, control_period) = {
             let agent = &self.context.config.agent;
             (agent.scan_period, agent.control_period)
         };
-        let (scanning, deciding) = (now >= deadlines.scan, now >= deadlines.control);
-        if scanning {
+        if self.scanning.is_none() && now >= deadlines.scan {
             let late = now.saturating_sub(deadlines.scan) > scan_period / 2 && self.costs.scans > 0;
-            self.scan(self.context.now());
-            let done = self.context.clock.now();
-            // A scan that takes longer than its period makes the next one start late.
-            self.costs.late_scans += u64::from(late || deadlines.scan + scan_period < done);
-            deadlines.scan = after(deadlines.scan, scan_period, done);
+            self.begin_scan(self.context.now(), late)?;
         }
+        let scanned = self.finish_scan(SLICE.min(self.until_own_deadline()))?;
+        if scanned {
+            deadlines.scan = after(deadlines.scan, scan_period, self.context.clock.now());
+        }
+        let deciding = self.scanning.is_none() && self.context.clock.now() >= deadlines.control;
         if deciding {
             self.control(self.context.now());
             deadlines.control = after(deadlines.control, control_period, self.context.clock.now());
         }
-        if scanning {
+        if scanned {
             self.plan();
         }
         let pressing = self.decide_due();
-        scanning || deciding || pressing
+        Ok(scanned || deciding || pressing)
+    }
+
+    /// How long until a policy with a period of its own is due.
+    fn until_own_deadline(&self) -> Duration {
+        let config = &self.context.config;
+        let own = self.policies.iter().filter(|scheduled| matches!(scheduled.policy.cadence(config), Cadence::Every(_)));
+        own.map(|scheduled| scheduled.next.saturating_sub(self.context.clock.now())).min().unwrap_or(Duration::MAX)
     }
 
     /// Runs the policies whose own period is over. Returns whether there was one.
@@ -184,9 +215,11 @@ impl Agent {
         for policy in 0..self.policies.len() {
             let scheduled = &self.policies[policy];
             let Cadence::Every(period) = scheduled.policy.cadence(&self.context.config) else { continue };
-            if self.context.clock.now() < scheduled.next {
+            let now = self.context.clock.now();
+            if now < scheduled.next {
                 continue;
             }
+            self.costs.deadlines_missed += u64::from(now > scheduled.next + period / 2);
             any = true;
             self.decide_now(policy, self.context.now());
             let done = self.context.clock.now();
@@ -206,12 +239,10 @@ impl Agent {
 
     fn wake_at(&self, deadlines: &Deadlines, wait: Option<Duration>) -> Duration {
         let now = self.context.clock.now();
-        let config = &self.context.config;
-        let own = self.policies.iter().filter(|scheduled| matches!(scheduled.policy.cadence(config), Cadence::Every(_)));
-        let guard = config.guard.enabled.then_some(GUARD_WAIT);
-        let waits = wait.into_iter().chain(guard).map(|wait| now + wait);
+        let guard = self.context.config.guard.enabled.then_some(GUARD_WAIT);
+        let waits = wait.into_iter().chain(guard).chain([self.until_own_deadline()]).map(|wait| now.saturating_add(wait));
         let fixed = [deadlines.scan, deadlines.control].into_iter().chain(deadlines.end);
-        fixed.chain(own.map(|scheduled| scheduled.next)).chain(waits).min().unwrap_or(now)
+        fixed.chain(waits).min().unwrap_or(now)
     }
 
     fn receive(&mut self, message: Message) {

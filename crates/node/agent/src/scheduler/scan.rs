@@ -3,72 +3,110 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use kernel::process::thread_cpu_time;
 use trackers::ages::choose::CONFIGURED;
 use trackers::ages::{self, Scan, Target};
 
-use super::{Agent, Now};
+use super::scanner::Part;
+use super::{Agent, Error, Now};
 use crate::controllers::slots::Entry;
 use crate::costs::Costs;
 use crate::job::Job;
 use crate::ram_disks::RamDisks;
 
+/// A scan that is under way. While it lasts, its trackers are lent to the scanning thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Running {
+    began: Now,
+    /// Whether it began more than half a period late.
+    late: bool,
+    /// CPU time of finding the jobs.
+    discovery: Duration,
+}
+
 impl Agent {
-    /// One scan of all jobs.
-    pub(super) fn scan(&mut self, now: Now) {
-        let cpu_before = self.context.cpu_time();
+    /// Begins a scan of all jobs. Plans that are based on ages end here: the ages are about to change.
+    ///
+    /// # Errors
+    /// As [`super::scanner::Scanner::results`].
+    pub(super) fn begin_scan(&mut self, now: Now, late: bool) -> Result<(), Error> {
+        let before = thread_cpu_time().unwrap_or_default();
         self.discover(now);
-        let mut by_tracker: BTreeMap<ages::Kind, Vec<String>> = BTreeMap::new();
-        for (path, entry) in &self.jobs {
-            by_tracker.entry(entry.job.tracker.0).or_default().push(path.clone());
+        let mut by_tracker: BTreeMap<ages::Kind, Vec<Target>> = BTreeMap::new();
+        for entry in self.jobs.values_mut() {
+            abandon(entry);
+            let target = target(&entry.job, self.context.may_split(&entry.job));
+            by_tracker.entry(entry.job.tracker.0).or_default().push(target);
         }
-        for (kind, paths) in by_tracker {
-            let before = self.context.cpu_time();
-            self.scan_with(kind, now, &paths);
-            let cost = self.context.cpu_time().saturating_sub(before);
-            self.judge_cost(kind, cost);
+        let mut parts = Vec::new();
+        for (kind, targets) in by_tracker {
+            if let Err(error) = self.open_tracker(kind, &targets) {
+                self.context.event(None, format!("tracker {}: {error}", kind.as_str()));
+            } else if let Some(tracker) = self.context.trackers.lend(kind) {
+                parts.push(Part::new(tracker, targets));
+            }
         }
-        self.costs.scans += 1;
-        self.costs.scan_seconds = self.context.clock.now().saturating_sub(now.since_boot).as_secs_f64();
-        self.costs.scan_cpu_seconds += self.context.cpu_time().saturating_sub(cpu_before).as_secs_f64();
+        let discovery = thread_cpu_time().unwrap_or_default().saturating_sub(before);
+        self.scanner.begin(now.since_boot, parts)?;
+        self.scanning = Some(Running { began: now, late, discovery });
+        Ok(())
     }
 
-    fn scan_with(&mut self, kind: ages::Kind, now: Now, paths: &[String]) {
-        if let Err(error) = self.open_tracker(kind, paths) {
-            return self.context.event(None, format!("tracker {}: {error}", kind.as_str()));
+    /// Takes in the scan that is under way, if it ends within `wait`. Returns whether it did.
+    ///
+    /// # Errors
+    /// As [`super::scanner::Scanner::results`].
+    pub(super) fn finish_scan(&mut self, wait: Duration) -> Result<bool, Error> {
+        let Some(Running { began, late, discovery }) = self.scanning else { return Ok(false) };
+        let Some(parts) = self.scanner.results(wait)? else { return Ok(false) };
+        self.scanning = None;
+        self.scanned_at = began.since_boot;
+        let before = thread_cpu_time().unwrap_or_default();
+        let mut cpu = discovery;
+        for part in parts {
+            cpu += part.cpu;
+            self.take_part(part);
         }
-        let entries = paths.iter().filter_map(|path| self.jobs.get(path));
-        let targets: Vec<_> = entries.map(|Entry { job, .. }| target(job, self.context.may_split(job))).collect();
-        let Some(tracker) = self.context.trackers.get_mut(kind) else { return };
-        let scans = match tracker.scan(now.since_boot, &targets) {
-            Ok(scans) => scans,
-            // The jobs keep their last threshold but get no new plan: nothing is offloaded without current ages.
-            Err(error) => {
-                for path in paths {
-                    self.jobs.get_mut(path).into_iter().for_each(abandon);
-                }
-                return self.context.event(None, format!("tracker {}: {error}", kind.as_str()));
-            }
-        };
+        cpu += thread_cpu_time().unwrap_or_default().saturating_sub(before);
+        let took = self.context.clock.now().saturating_sub(began.since_boot);
+        self.costs.scans += 1;
+        // A scan that takes longer than its period makes the next one start late.
+        self.costs.late_scans += u64::from(late || took > self.context.config.agent.scan_period);
+        self.costs.scan_seconds = took.as_secs_f64();
+        self.costs.scan_cpu_seconds += cpu.as_secs_f64();
+        Ok(true)
+    }
+
+    /// Takes in what one tracker measured.
+    fn take_part(&mut self, Part { tracker, targets, scans, cpu }: Part) {
+        let kind = tracker.kind();
+        self.context.trackers.give_back(tracker);
         let ram_disks = *self.context.tiers.ram_disks();
-        for (path, scan) in paths.iter().zip(scans) {
-            let Some(entry) = self.jobs.get_mut(path) else { continue };
-            if let Err(error) = scan.and_then(|scan| take_scan(&mut entry.job, scan, &mut self.costs, &ram_disks)) {
-                abandon(entry);
-                if !error.is_gone() {
-                    self.context.report_error(&mut entry.job, &error);
+        match scans {
+            Ok(scans) => {
+                for (target, scan) in targets.iter().zip(scans) {
+                    // A cgroup that was recreated meanwhile is scanned next time.
+                    let known = self.jobs.get_mut(&target.path).filter(|entry| entry.job.cgroup.id() == target.id);
+                    let Some(entry) = known else { continue };
+                    if let Err(error) = scan.and_then(|scan| take_scan(&mut entry.job, scan, &mut self.costs, &ram_disks))
+                        && !error.is_gone()
+                    {
+                        self.context.report_error(&mut entry.job, &error);
+                    }
                 }
             }
+            Err(error) => self.context.event(None, format!("tracker {}: {error}", kind.as_str())),
         }
+        self.judge_cost(kind, cpu);
     }
 
     /// Opens a tracker at its first use. The processes that kdamonds are going to watch are first written to the undo list.
-    fn open_tracker(&mut self, kind: ages::Kind, paths: &[String]) -> kernel::Result<()> {
+    fn open_tracker(&mut self, kind: ages::Kind, targets: &[Target]) -> kernel::Result<()> {
         let context = &mut self.context;
         context.trackers.open(kind, &context.kernel.roots, &context.config.agent)?;
         if matches!(kind, ages::Kind::Damon | ages::Kind::Sampled) {
             let watched = context.trackers.get(kind).map(|tracker| tracker.kdamond_targets()).unwrap_or_default();
-            let jobs = paths.iter().filter_map(|path| self.jobs.get(path));
-            let mut pids: Vec<i32> = jobs.flat_map(|entry| entry.job.pids.iter().copied()).chain(watched).collect();
+            let mut pids: Vec<i32> = targets.iter().flat_map(|target| &target.pids).copied().chain(watched).collect();
             pids.sort_unstable();
             pids.dedup();
             let path = context.config.agent.runtime_dir.join("undo.json");
@@ -101,9 +139,10 @@ impl Agent {
         self.context.event(None, what);
     }
 
-    /// After a scan: the controllers plan with the new ages.
+    /// After a scan: the controllers plan with the new ages. A job whose scan failed gets no plan.
     pub(super) fn plan(&mut self) {
-        for Entry { job, slots } in self.jobs.values_mut() {
+        let current = |job: &Job| job.scan.as_ref().is_some_and(|scan| scan.taken_at >= self.scanned_at);
+        for Entry { job, slots } in self.jobs.values_mut().filter(|entry| current(&entry.job)) {
             slots.iter_mut().for_each(|slot| slot.plan(job));
         }
     }
@@ -114,9 +153,10 @@ fn abandon(entry: &mut Entry) {
     entry.slots.iter_mut().for_each(|slot| slot.forget_ages());
 }
 
-fn target(job: &Job, may_split: bool) -> Target<'_> {
+fn target(job: &Job, may_split: bool) -> Target {
     let (id, threshold) = (job.cgroup.id(), job.signals.threshold);
-    Target { id, path: job.path(), cgroups: &job.members, pids: &job.pids, threshold, may_split }
+    let (path, cgroups, pids) = (job.path().to_owned(), job.members.clone(), job.pids.clone());
+    Target { id, path, cgroups, pids, threshold, may_split }
 }
 
 fn take_scan(job: &mut Job, scan: Scan, costs: &mut Costs, ram_disks: &RamDisks) -> kernel::Result<()> {

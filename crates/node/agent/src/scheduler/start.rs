@@ -2,19 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use config::{Config, Policy};
 use daemon::{Clock, PidLock};
 use kernel::cgroup::CgroupRoot;
-use kernel::lru_gen::LruGen;
 use kernel::zswap::Zswap;
 use kernel::{Roots, damon, process};
 use policy::thresholds::Thresholds;
 use trackers::ages::Kind;
 use trackers::ages::choose::Offer;
-use trackers::walk::Walker;
 use units::RatioPpm;
 
+use super::scanner::Scanner;
 use super::{Agent, Discovery, Durable, Guard, Identity, Scheduled, report};
 use crate::context::claims::Claims;
 use crate::context::log::Log;
@@ -63,6 +63,12 @@ pub enum Error {
     /// The trace cannot be written.
     #[error("trace: {0}")]
     Trace(#[from] trace::Error),
+    /// The scanning thread cannot be started.
+    #[error("cannot start the scanning thread: {0}; check the limit of tasks (TasksMax=, pids.max)")]
+    Thread(std::io::Error),
+    /// The scanning thread panicked.
+    #[error("an error of the program, reported above, stopped the scanning thread; the next start restores what its tracker set")]
+    ScannerEnded,
     /// The kernel offers no tracker.
     #[error("this kernel offers no way to measure page ages; run `thermocline doctor` for what to enable")]
     NoTracker,
@@ -113,7 +119,7 @@ impl Agent {
             context: Context {
                 tiers: Tiers::new(&roots, &config, history.as_ref().and_then(History::writes), &clock),
                 pacing: pacing(&config, &clock),
-                kernel: KernelHandles { lru: LruGen::probe(&roots).ok(), walker: Walker::default(), roots, cgroups },
+                kernel: KernelHandles::new(roots, cgroups),
                 clock,
                 config,
                 options,
@@ -129,6 +135,9 @@ impl Agent {
             jobs: Jobs::new(),
             policies: controllers::policies().into_iter().map(Scheduled::new).collect(),
             discovery: Discovery { rules, refused: BTreeSet::new() },
+            scanner: Scanner::start().map_err(Error::Thread)?,
+            scanning: None,
+            scanned_at: Duration::ZERO,
             following,
             durable: Durable { history, recorder },
             identity: Identity { boot_id, kernel_release },
@@ -215,7 +224,7 @@ fn pacing(config: &Config, clock: &Clock) -> Pacing {
         rate: ByteRate::new(config.agent.offload_rate, now),
         budget: CpuBudget::new(config.agent.cpu_budget, config.agent.control_period, now, cpu),
         budget_spent: false,
-        rates_kernel_cpu: std::time::Duration::ZERO,
+        rates_kernel_cpu: Duration::ZERO,
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) struct Discovery {
 /// The guard's state.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
+    /// When the machine was last checked, as time since boot.
+    pub(super) checked: Option<Duration>,
     /// The job that was killed last.
     pub(super) ending: Option<Ending>,
 }

@@ -25,6 +25,7 @@ mod limits;
 mod pressure;
 mod recorded;
 mod reloaded;
+mod scanning;
 mod slowdown;
 
 const JOB: &str = "/a";
@@ -44,6 +45,12 @@ fn at(seconds: u64) -> Now {
 const PRESSURE: usize = 2;
 
 impl Agent {
+    /// One scan, to its end.
+    fn scan(&mut self, now: Now) {
+        self.begin_scan(now, false).unwrap();
+        assert!(self.finish_scan(Duration::MAX).unwrap());
+    }
+
     /// The journal's records so far.
     fn records(&self) -> Vec<Record> {
         journal::read(&Journal::path(&self.context.config.agent.state_dir)).unwrap()

@@ -245,8 +245,8 @@ impl Tracker for Damon {
         Kind::Damon
     }
 
-    fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
-        let pids: BTreeSet<i32> = targets.iter().flat_map(|t| t.pids).copied().take(self.limits.processes_max).collect();
+    fn scan(&mut self, now: Duration, targets: &[Target]) -> Result<Vec<Result<Scan>>> {
+        let pids: BTreeSet<i32> = targets.iter().flat_map(|t| &t.pids).copied().take(self.limits.processes_max).collect();
         self.watch(&pids)?;
         let begun = Instant::now();
         self.last.retain(|pid, _| pids.contains(pid));

@@ -52,11 +52,11 @@ impl LruGen {
         Ok(Self { generations: Generations::open(roots, scan_period)?, history: HashMap::new() })
     }
 
-    fn scan_target(&mut self, now: Duration, target: &Target<'_>) -> Result<Scan> {
+    fn scan_target(&mut self, now: Duration, target: &Target) -> Result<Scan> {
         let mut anon = [Pages::ZERO; 3];
         let mut file = AgeCounts::default();
         let mut found = false;
-        for memcg in self.generations.of_job(target.path) {
+        for memcg in self.generations.of_job(&target.path) {
             found = true;
             for node in &memcg.nodes {
                 for (age, g) in self.generations.ages(node) {
@@ -66,7 +66,7 @@ impl LruGen {
             }
         }
         if !found {
-            return Err(Error::Gone { path: target.path.into() });
+            return Err(Error::Gone { path: target.path.clone().into() });
         }
         let before = self.history.remove(&target.id);
         let window = before.as_ref().map_or(Duration::ZERO, |b| now.saturating_sub(b.scanned_at));
@@ -106,9 +106,9 @@ impl Tracker for LruGen {
         Kind::LruGen
     }
 
-    fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
+    fn scan(&mut self, now: Duration, targets: &[Target]) -> Result<Vec<Result<Scan>>> {
         self.generations.read()?;
-        self.generations.age(|memcg, _| targets.iter().any(|target| memcg.belongs(target.path)))?;
+        self.generations.age(|memcg, _| targets.iter().any(|target| memcg.belongs(&target.path)))?;
         let scans = targets.iter().map(|target| self.scan_target(now, target)).collect();
         self.history.retain(|id, _| targets.iter().any(|target| target.id == *id));
         Ok(scans)

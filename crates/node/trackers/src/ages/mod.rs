@@ -26,16 +26,16 @@ pub mod sampled;
 pub use config::Tracker as Kind;
 
 /// A job as trackers see it: its cgroups and processes.
-#[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+#[derive(Clone, Debug)]
+pub struct Target {
     /// Kernel id of the job's cgroup.
     pub id: u64,
     /// Path of the cgroup, relative to the cgroup root.
-    pub path: &'a str,
+    pub path: String,
     /// Ids of that cgroup and its descendants.
-    pub cgroups: &'a [u64],
+    pub cgroups: Vec<u64>,
     /// Processes of the job.
-    pub pids: &'a [i32],
+    pub pids: Vec<i32>,
     /// The age from which its pages are offloaded, by the last decision; `None` before the first.
     pub threshold: Option<Age>,
     /// Whether idle huge pages of its sample may be split.
@@ -76,8 +76,8 @@ pub struct Sample {
     pub promoted: AgeCounts,
 }
 
-/// Measures the page ages of jobs.
-pub trait Tracker {
+/// Measures the page ages of jobs. A scan may run on another thread than the one that uses its results.
+pub trait Tracker: Send {
     /// Which tracker this is.
     fn kind(&self) -> Kind;
 
@@ -85,7 +85,7 @@ pub trait Tracker {
     ///
     /// # Errors
     /// When the kernel interface fails. An error that concerns one job is that job's result.
-    fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> kernel::Result<Vec<kernel::Result<Scan>>>;
+    fn scan(&mut self, now: Duration, targets: &[Target]) -> kernel::Result<Vec<kernel::Result<Scan>>>;
 
     /// Ages of single pages, if the tracker knows them.
     fn page_ages(&self) -> Option<&dyn PageAges> {

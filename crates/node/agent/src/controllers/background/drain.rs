@@ -75,7 +75,7 @@ impl Drain {
             return Ok(Some(PACE_WAIT));
         }
         let ask = Bytes(self.asked.0.saturating_mul(2)).clamp(REQUEST_FIRST, REQUEST_MAX).min(Bytes(clean.0 / 2));
-        reclaim(job, ask, AnonFileBias::Swappiness(ANON_FIRST))?;
+        reclaim(job, context, ask, AnonFileBias::Swappiness(ANON_FIRST))?;
         let after = count(job, context)?;
         let offloaded = (after.swapped - before.swapped).to_pages(kernel::page_size());
         charge(job, context, &before, &after);

@@ -77,7 +77,7 @@ impl ColdAge {
                 return Ok(());
             }
             let asked = FREE_MAX.min(Bytes(clean.0 / 2));
-            reclaim(job, asked, AnonFileBias::Swappiness(lru::ANON_FIRST))?;
+            reclaim(job, context, asked, AnonFileBias::Swappiness(lru::ANON_FIRST))?;
             self.cached_out = self.cached_out - asked;
             let after = count(job, context)?;
             charge(job, context, &before, &after);
@@ -98,16 +98,16 @@ fn is_exact(job: &Job, context: &Context) -> bool {
 }
 
 /// Asks the kernel's lists for up to `limit` pages: the oldest generations where there are any, otherwise `memory.reclaim`.
-fn ask_lists(job: &Job, context: &Context, limit: Pages) -> kernel::Result<Asked> {
+fn ask_lists(job: &Job, context: &mut Context, limit: Pages) -> kernel::Result<Asked> {
     match &context.kernel.lru {
         Some(files) => lru::evict_oldest(files, job.path(), FIRST.to_pages(kernel::page_size()), limit),
-        None => ask_reclaim(job, limit),
+        None => ask_reclaim(job, context, limit),
     }
 }
 
 /// Asks `memory.reclaim` for up to `limit` pages.
-fn ask_reclaim(job: &Job, limit: Pages) -> kernel::Result<Asked> {
-    reclaim(job, limit.to_bytes(kernel::page_size()), AnonFileBias::Swappiness(lru::ANON_FIRST))?;
+fn ask_reclaim(job: &Job, context: &mut Context, limit: Pages) -> kernel::Result<Asked> {
+    reclaim(job, context, limit.to_bytes(kernel::page_size()), AnonFileBias::Swappiness(lru::ANON_FIRST))?;
     Ok(Asked { pages: limit, ..Asked::default() })
 }
 
@@ -121,7 +121,7 @@ fn ask(job: &Job, context: &mut Context, plan: &mut Plan, limit: Pages) -> kerne
             let finished = asked.pages < limit || asked.pages == Pages::ZERO;
             Ok(Asked { finished, ..asked })
         }
-        (Actuator::MemoryReclaim | Actuator::LruGen, _) => ask_reclaim(job, limit),
+        (Actuator::MemoryReclaim | Actuator::LruGen, _) => ask_reclaim(job, context, limit),
         (Actuator::Exact | Actuator::Auto, _) => {
             let (roots, walker) = (&context.kernel.roots, &mut context.kernel.walker);
             exact::step(roots, walker, tracker.as_mut(), job.path(), &mut plan.cursor, plan.threshold, limit)

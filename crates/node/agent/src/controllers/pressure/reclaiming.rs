@@ -37,7 +37,7 @@ impl Pressure {
         let (asked, limit) = if anon_first { (amount.anon, swap_limit) } else { (amount.file, limit) };
         let asked = asked.min(limit.to_bytes(page));
         let before = count(job, context)?;
-        reclaim(job, asked, if anon_first { AnonFileBias::Swappiness(lru::ANON_FIRST) } else { AnonFileBias::FileOnly })?;
+        reclaim(job, context, asked, if anon_first { AnonFileBias::Swappiness(lru::ANON_FIRST) } else { AnonFileBias::FileOnly })?;
         let after = count(job, context)?;
         let offloaded = (after.swapped - before.swapped).to_pages(page);
         charge(job, context, &before, &after);

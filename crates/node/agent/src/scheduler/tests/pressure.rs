@@ -8,7 +8,7 @@ use crate::controllers::pressure::record::Period;
 
 const WRITEBACK: &str = "memory.zswap.writeback";
 
-fn psi(total_us: u64) -> String {
+pub(super) fn psi(total_us: u64) -> String {
     let line = |kind: &str| format!("{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={total_us}");
     line("some") + "\n" + &line("full")
 }

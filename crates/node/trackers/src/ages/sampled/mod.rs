@@ -143,8 +143,8 @@ impl Sampled {
         drained
     }
 
-    fn scan_job(&mut self, now: Duration, target: &Target<'_>, wanted: u64) -> Result<Scan> {
-        let cgroup = Cgroup::open(&self.cgroups, target.path)?;
+    fn scan_job(&mut self, now: Duration, target: &Target, wanted: u64) -> Result<Scan> {
+        let cgroup = Cgroup::open(&self.cgroups, &target.path)?;
         let stat = cgroup.stat()?;
         let size = kernel::page_size();
         let resident = (stat.anon.unwrap_or_default() + stat.shmem.unwrap_or_default()).to_pages(size);
@@ -153,7 +153,7 @@ impl Sampled {
         let level = blocks::level_for((resident + far).0, wanted, job.level);
         job.level = Some(level);
         let (mut held, mut sparse) = (Vec::new(), 0);
-        for &pid in target.pids {
+        for &pid in &target.pids {
             match held::visit(&self.roots, pid, self.seed, level, &mut |page| held.push((pid, page))) {
                 Ok(complete) => sparse += u32::from(!complete),
                 // The process has exited; the job's other processes still count.
@@ -166,7 +166,7 @@ impl Sampled {
         let counted = job.scan(&held, now, known_until, self.limits.scan_period);
         let split = if target.may_split { split_idle(&self.roots, job, self.limits.scan_period)? } else { 0 };
         self.stale |= counted.joined;
-        let file = self.file_ages(target.path, (stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default()).to_pages(size));
+        let file = self.file_ages(&target.path, (stat.file.unwrap_or_default() - stat.shmem.unwrap_or_default()).to_pages(size));
         let remark = (sparse > 0)
             .then(|| format!("{sparse} processes have reservations too sparse to sample before Linux 6.7; they count as young"));
         Ok(estimate(
@@ -194,12 +194,12 @@ impl Sampled {
     }
 
     /// Opens generations that are due.
-    fn pace_generations(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<()> {
+    fn pace_generations(&mut self, now: Duration, targets: &[Target]) -> Result<()> {
         let Some(generations) = &mut self.generations else { return Ok(()) };
         generations.read()?;
         let scan = self.limits.scan_period;
         generations.age(|memcg, node| {
-            let Some(target) = targets.iter().find(|target| memcg.belongs(target.path)) else { return false };
+            let Some(target) = targets.iter().find(|target| memcg.belongs(&target.path)) else { return false };
             let observed = self.jobs.get(&target.id).map_or(Duration::ZERO, |job| job.observed_for(now));
             let pace = pace(target.threshold, observed, scan);
             let youngest = node.gens.iter().max_by_key(|generation| generation.seq);
@@ -345,7 +345,7 @@ impl Tracker for Sampled {
         Kind::Sampled
     }
 
-    fn scan(&mut self, now: Duration, targets: &[Target<'_>]) -> Result<Vec<Result<Scan>>> {
+    fn scan(&mut self, now: Duration, targets: &[Target]) -> Result<Vec<Result<Scan>>> {
         self.take_reports(now)?;
         self.pace_generations(now, targets)?;
         self.jobs.retain(|id, _| targets.iter().any(|target| target.id == *id));

@@ -1,0 +1,138 @@
+//! Scans that take long.
+
+use trackers::ages::{Scan, Target, Tracker};
+
+use super::*;
+
+/// A tracker whose scans last until the test ends them.
+struct Slow(mpsc::Receiver<()>);
+
+impl Tracker for Slow {
+    fn kind(&self) -> ages::Kind {
+        ages::Kind::PageIdle
+    }
+
+    fn scan(&mut self, now: Duration, targets: &[Target]) -> kernel::Result<Vec<kernel::Result<Scan>>> {
+        self.0.recv().unwrap();
+        Ok(targets.iter().map(|_| Ok(Scan { taken_at: now, ..Scan::default() })).collect())
+    }
+
+    fn kernel_cpu_time(&self) -> Duration {
+        seconds(7)
+    }
+}
+
+/// An agent that is scanning, with a job by age and a job by pressure. A sent message ends the scan.
+fn scanning(machine: &Machine) -> (Agent, mpsc::Sender<()>) {
+    let job = machine.cgroup(JOB);
+    machine.own_frames(&job, 200);
+    let _ = machine.cgroup("/p");
+    for file in ["memory.pressure", "io.pressure"] {
+        machine.set("/p", file, &pressure::psi(0));
+    }
+    machine.set("/p", "memory.min", "0");
+    let rules = format!(
+        "[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n[[job]]\ncgroup = \"/p\"\npolicy = \"pressure\"\nclass = \"standard\"\n"
+    );
+    let text = format!("[cold_age]\nwarmup = \"0s\"\n{rules}");
+    let options = Options { ephemeral: true, ..Options::default() };
+    let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), options).unwrap();
+    let (end, ended) = mpsc::channel();
+    agent.context.trackers.give_back(Box::new(Slow(ended)));
+    agent.begin_scan(agent.context.now(), false).unwrap();
+    (agent, end)
+}
+
+#[test]
+fn pressure_guard_and_messages_do_not_wait_for_a_scan_and_decisions_by_age_do() {
+    let machine = Machine::new();
+    let (mut agent, end) = scanning(&machine);
+    let mut deadlines = Deadlines { scan: Duration::ZERO, control: Duration::ZERO, end: None };
+    assert!(agent.observe_and_decide(&mut deadlines).unwrap(), "pressure is due");
+    assert!(agent.jobs["/p"].slots.get::<Pressure>().unwrap().last.is_some());
+    assert!(agent.cold_age(JOB).last.is_none(), "no decision by age");
+    agent.check_guard();
+    agent.receive(Message::Hint { job: JOB.to_owned(), hint: None });
+    assert_eq!(agent.costs.scans, 0, "the scan still runs");
+    assert_eq!(agent.context.trackers.kernel_cpu_time(), seconds(7), "what the tracker has cost so far");
+    end.send(()).unwrap();
+    while agent.scanning.is_some() {
+        agent.observe_and_decide(&mut deadlines).unwrap();
+    }
+    assert_eq!(agent.costs.scans, 1);
+    assert!(agent.cold_age(JOB).last.is_some(), "the decision follows the scan");
+}
+
+#[test]
+fn a_message_to_stop_ends_the_loop_after_the_scan() {
+    let machine = Machine::new();
+    let (mut agent, end) = scanning(&machine);
+    let (stop, messages) = mpsc::channel();
+    stop.send(Message::Stop).unwrap();
+    let ending = std::thread::spawn(move || end.send(()));
+    let mut scans = 0;
+    agent.run(&messages, None, &mut |_, view| scans = view.costs.scans).unwrap();
+    assert_eq!(scans, 1);
+    ending.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_job_that_is_recreated_during_a_scan_is_left_out() {
+    let machine = Machine::new();
+    let (mut agent, end) = scanning(&machine);
+    machine.remove(JOB);
+    // Keeps the old inode number in use, so that the new cgroup has another id.
+    let _ = machine.cgroup("/other");
+    let _ = machine.cgroup(JOB);
+    agent.discover(agent.context.now());
+    end.send(()).unwrap();
+    assert!(agent.finish_scan(Duration::MAX).unwrap());
+    assert!(agent.job(JOB).scan.is_none());
+    assert!(agent.job("/p").scan.is_some());
+}
+
+#[test]
+fn an_error_of_the_program_in_a_scan_ends_the_agent_and_settings_are_restored() {
+    let machine = machine_with_job();
+    let mut agent = agent(&machine);
+    round(&mut agent, &machine, 1_000, FRAMES);
+    round(&mut agent, &machine, 1_120, 60);
+    assert_ne!(machine.get(LOW), "0");
+    let (end, ended) = mpsc::channel();
+    agent.context.trackers.give_back(Box::new(Slow(ended)));
+    // The tracker panics.
+    drop(end);
+    let (_sender, messages) = mpsc::channel();
+    let outcome = agent.run(&messages, None, &mut |_, _| ());
+    assert!(matches!(outcome, Err(Error::ScannerEnded)), "{outcome:?}");
+    assert_eq!(machine.get(LOW), "0");
+}
+
+#[test]
+fn a_job_whose_scan_fails_gets_no_plan() {
+    let machine = machine_with_job();
+    let mut agent = agent(&machine);
+    round(&mut agent, &machine, 1_000, FRAMES);
+    machine.access_frames(60);
+    agent.scan(at(1_120));
+    agent.control(at(1_120));
+    agent.plan();
+    assert!(agent.cold_age(JOB).plan.is_some());
+    agent.context.trackers.give_back(Box::new(Failing));
+    agent.scan(at(1_240));
+    agent.plan();
+    assert!(agent.cold_age(JOB).plan.is_none(), "the ages are of an earlier scan");
+}
+
+/// A tracker that fails.
+struct Failing;
+
+impl Tracker for Failing {
+    fn kind(&self) -> ages::Kind {
+        ages::Kind::PageIdle
+    }
+
+    fn scan(&mut self, _: Duration, _: &[Target]) -> kernel::Result<Vec<kernel::Result<Scan>>> {
+        Err(kernel::Error::Unsupported { what: "gone".into(), remedy: "none".into() })
+    }
+}
