@@ -106,7 +106,9 @@ impl Agent {
         context.trackers.open(kind, &context.kernel.roots, &context.config.agent)?;
         if matches!(kind, ages::Kind::Damon | ages::Kind::Sampled) {
             let watched = context.trackers.get(kind).map(|tracker| tracker.kdamond_targets()).unwrap_or_default();
-            let mut pids: Vec<i32> = targets.iter().flat_map(|target| &target.pids).copied().chain(watched).collect();
+            // The sample's unused slots have this process.
+            let own = std::process::id().cast_signed();
+            let mut pids: Vec<i32> = targets.iter().flat_map(|target| &target.pids).copied().chain(watched).chain([own]).collect();
             pids.sort_unstable();
             pids.dedup();
             let path = context.config.agent.runtime_dir.join("undo.json");

@@ -1,6 +1,6 @@
 //! The sample of one job: its points, the processes that have them, and the histograms that follow.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use policy::histogram::AgeCounts;
@@ -8,7 +8,7 @@ use units::{Age, Pages};
 
 use super::blocks::Space;
 use super::held::Held;
-use super::point::{Point, Report};
+use super::point::{Point, Report, Watching};
 
 /// Processes in which a shared page is watched. A page that more processes have is not judged: an access through another one
 /// would be missed.
@@ -45,6 +45,8 @@ pub struct JobSample {
     pages: HashMap<Key, Sampled>,
     /// The page that each process has at an address.
     at: HashMap<(i32, u64), Key>,
+    /// Processes at the last scan.
+    processes: HashSet<i32>,
     /// Scans since pages joined.
     scans_since: u32,
     first_scan: Option<Duration>,
@@ -76,10 +78,18 @@ impl JobSample {
         self.first_scan.map_or(Duration::ZERO, |first| now.saturating_sub(first))
     }
 
+    /// The processes to sample: those that were there at the last scan. What a younger one has is young, and watching processes that
+    /// come and go would change the list at every scan. At the job's first scan, which knows no ages, all are.
+    pub fn settled(&mut self, pids: &[i32]) -> Vec<i32> {
+        let before = std::mem::replace(&mut self.processes, pids.iter().copied().collect());
+        let first = self.first_scan.is_none();
+        pids.iter().copied().filter(|pid| first || before.contains(pid)).collect()
+    }
+
     /// Takes in a report of the page at an address of a process.
-    pub fn take(&mut self, pid: i32, address: u64, report: Report, interval: Duration) {
+    pub fn take(&mut self, pid: i32, address: u64, report: Report, watching: &Watching) {
         if let Some(sampled) = self.at.get(&(pid, address)).and_then(|key| self.pages.get_mut(key)) {
-            sampled.point.take(report, interval);
+            sampled.point.take(report, watching);
         }
     }
 
@@ -183,7 +193,7 @@ mod tests {
     use super::*;
 
     const SCAN: Duration = Duration::from_secs(120);
-    const INTERVAL: Duration = Duration::from_secs(30);
+    const WATCHING: Watching = Watching { interval: Duration::from_secs(30), since: Duration::ZERO };
 
     fn secs(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -211,18 +221,28 @@ mod tests {
         };
         scan(&mut job, false, 0);
         for at in (30..=600).step_by(30) {
-            job.take(7, 4096, report(at, false), INTERVAL);
+            job.take(7, 4096, report(at, false), &WATCHING);
         }
         assert_eq!(scan(&mut job, true, 600).far, counts(&[(5, 1)]));
         assert_eq!((job.age(7, 4096, SCAN), job.age(7, 8192, SCAN), job.age(8, 4096, SCAN)), (Some(Age(5)), None, None));
         for at in (630..=1200).step_by(30) {
-            job.take(7, 4096, report(at, false), INTERVAL);
+            job.take(7, 4096, report(at, false), &WATCHING);
         }
-        job.take(7, 4096, report(1230, true), INTERVAL);
+        job.take(7, 4096, report(1230, true), &WATCHING);
         let counted = scan(&mut job, false, 1240);
         assert_eq!((counted.promoted, counted.resident, counted.far), (counts(&[(10, 1)]), counts(&[(0, 1)]), counts(&[])));
         assert_eq!((counted.accesses, counted.window), (counts(&[]), secs(640)));
         assert_eq!(counted.resolved_to, Age(10));
+    }
+
+    #[test]
+    fn processes_join_at_their_second_scan() {
+        let mut job = JobSample::default();
+        assert_eq!(job.settled(&[7, 8]), [7, 8], "the first scan");
+        job.scan(&[], secs(0), secs(0), SCAN);
+        assert_eq!(job.settled(&[7, 9]), [7]);
+        assert_eq!(job.settled(&[7, 9, 10]), [7, 9]);
+        assert_eq!(job.settled(&[8, 10]), [10], "8 was away");
     }
 
     #[test]
@@ -241,7 +261,7 @@ mod tests {
         job.scan(&held, secs(0), secs(0), SCAN);
         for at in (30..=360).step_by(30) {
             for (pid, accessed) in [(7, false), (8, at == 240), (9, false)] {
-                job.take(pid, 4096, report(at, accessed), INTERVAL);
+                job.take(pid, 4096, report(at, accessed), &WATCHING);
             }
         }
         let counted = job.scan(&held, secs(360), secs(360), SCAN);

@@ -14,7 +14,7 @@
 //! that the job has been observed ([`pace`]).
 //!
 //! # Limitations
-//! Memory of processes that live shorter than a scan, and shared memory that no process maps, is not in the sample. It counts as
+//! Memory of processes that are younger than a scan, and shared memory that no process maps, is not in the sample. It counts as
 //! young.
 
 use std::cell::RefCell;
@@ -25,7 +25,7 @@ use config::Tracker as Kind;
 use kernel::cgroup::{Cgroup, CgroupRoot};
 use kernel::damon::{Damon, PageSession, Points};
 use kernel::pagemap::Entry;
-use kernel::{Result, Roots};
+use kernel::{Result, Roots, process};
 use policy::histogram::AgeCounts;
 use units::{Age, Bytes, Pages};
 
@@ -33,7 +33,7 @@ use super::generations::Generations;
 use super::{Generation, PageAges, Sample, Scan, Target, Tracker};
 use crate::kdamond_time::KdamondTime;
 use job::{Counted, JobSample};
-use point::Report;
+use point::{Report, Watching};
 
 pub mod blocks;
 pub mod held;
@@ -85,6 +85,8 @@ pub struct Sampled {
     jobs: HashMap<u64, JobSample>,
     /// Time of the last report, since boot.
     reported: Option<Duration>,
+    /// When the session began, as time since boot: before that the kernel's ages say nothing.
+    began: Duration,
     generations: Option<Generations>,
     /// Whether the list of watched pages must be renewed.
     stale: bool,
@@ -114,6 +116,7 @@ impl Sampled {
             owners: HashMap::new(),
             jobs: HashMap::new(),
             reported: None,
+            began: Duration::ZERO,
             generations,
             stale: true,
             hidden: RefCell::default(),
@@ -126,7 +129,7 @@ impl Sampled {
         let Some(mut session) = self.session.take() else { return Ok(()) };
         let mut hidden = hidden_at(self.hidden.take(), now);
         self.cpu.update(&self.roots, session.kdamond_pid().as_slice());
-        let interval = self.limits.interval();
+        let watching = Watching { interval: self.limits.interval(), since: self.began };
         let pids: Vec<i32> = session.slots().iter().map(|slot| slot.pid).collect();
         let drained = session.drain(&mut |state| {
             let pid = pids[state.slot];
@@ -135,7 +138,7 @@ impl Sampled {
                 if own {
                     hidden.remove(&(pid, state.address));
                 }
-                job.take(pid, state.address, Report { at: state.at, accessed: state.accessed && !own, age: state.age }, interval);
+                job.take(pid, state.address, Report { at: state.at, accessed: state.accessed && !own, age: state.age }, &watching);
             }
             self.reported = Some(state.at);
         });
@@ -153,7 +156,7 @@ impl Sampled {
         let level = blocks::level_for((resident + far).0, wanted, job.level);
         job.level = Some(level);
         let (mut held, mut sparse) = (Vec::new(), 0);
-        for &pid in &target.pids {
+        for pid in job.settled(&target.pids) {
             match held::visit(&self.roots, pid, self.seed, level, &mut |page| held.push((pid, page))) {
                 Ok(complete) => sparse += u32::from(!complete),
                 // The process has exited; the job's other processes still count.
@@ -208,14 +211,17 @@ impl Sampled {
         })
     }
 
-    /// Has the kernel watch the points of all jobs.
-    fn watch(&mut self) -> Result<()> {
+    /// The points of all jobs, by process.
+    ///
+    /// A process that has exited must not be among them: the kernel then refuses the whole list, reports success, and stops the
+    /// kdamond (`damon_sysfs_cmd_request_callback()` in Linux 6.12).
+    fn wanted(&mut self) -> BTreeMap<i32, Vec<u64>> {
         let mut wanted = BTreeMap::new();
         self.owners.clear();
         let mut left = usize::try_from(self.limits.points_max).unwrap_or(usize::MAX);
         for (&id, job) in &self.jobs {
             for (pid, addresses) in job.watched() {
-                if addresses.len() > left {
+                if addresses.len() > left || process::stat(&self.roots, pid).is_err() {
                     continue;
                 }
                 left -= addresses.len();
@@ -223,6 +229,12 @@ impl Sampled {
                 wanted.insert(pid, addresses);
             }
         }
+        wanted
+    }
+
+    /// Has the kernel watch the points of all jobs.
+    fn watch(&mut self, now: Duration) -> Result<()> {
+        let wanted = self.wanted();
         if wanted.is_empty() {
             return self.stop_session();
         }
@@ -242,6 +254,7 @@ impl Sampled {
                 Err(error) if error.is_gone() => {}
                 other => self.session = Some(other?),
             }
+            self.began = now;
         }
         Ok(())
     }
@@ -298,8 +311,11 @@ pub fn probe(roots: &Roots) -> Result<()> {
     kernel::tracefs::probe(roots).map(drop)
 }
 
+/// An address that no process has mapped: the first that Linux lets one map (`vm.mmap_min_addr`).
+const UNUSED_ADDRESS: u64 = 1 << 16;
+
 /// Gives each process its former slot, then the slots of processes that are not wanted any more, then new ones. A slot that is left
-/// over keeps its process with one page, which costs nothing once the process has exited.
+/// over gets this process, with a page that it does not have.
 fn in_slots(before: &[Points], mut wanted: BTreeMap<i32, Vec<u64>>) -> Vec<Points> {
     let kept: Vec<Option<Vec<u64>>> = before.iter().map(|slot| wanted.remove(&slot.pid)).collect();
     let mut new = wanted.into_iter();
@@ -310,7 +326,7 @@ fn in_slots(before: &[Points], mut wanted: BTreeMap<i32, Vec<u64>>) -> Vec<Point
             Some(addresses) => Points { pid: slot.pid, addresses },
             None => match new.next() {
                 Some((pid, addresses)) => Points { pid, addresses },
-                None => Points { pid: slot.pid, addresses: slot.addresses[..1].to_vec() },
+                None => Points { pid: std::process::id().cast_signed(), addresses: vec![UNUSED_ADDRESS] },
             },
         })
         .collect();
@@ -352,7 +368,7 @@ impl Tracker for Sampled {
         let wanted = self.limits.points_of_job(targets.len());
         let scans = targets.iter().map(|target| self.scan_job(now, target, wanted)).collect();
         if self.stale || self.session.as_ref().map_or(Ok(false), PageSession::is_running).is_ok_and(|running| !running) {
-            self.watch()?;
+            self.watch(now)?;
             self.stale = false;
         }
         Ok(scans)

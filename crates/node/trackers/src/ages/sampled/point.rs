@@ -18,6 +18,15 @@ pub struct Report {
     pub age: u32,
 }
 
+/// How the kernel watches the pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watching {
+    /// Time between two reports.
+    pub interval: Duration,
+    /// When the session began, as time since boot.
+    pub since: Duration,
+}
+
 /// A sampled page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
@@ -39,11 +48,15 @@ impl Point {
     }
 
     /// Takes in a report. Reports come in the order of time.
-    pub fn take(&mut self, report: Report, interval: Duration) {
+    ///
+    /// An access between two sessions is not seen: the page continues its age. Sessions follow each other within a scan, so that this
+    /// makes a page at most a scan too old.
+    pub fn take(&mut self, report: Report, &Watching { interval, since }: &Watching) {
         if report.at <= self.joined {
             return;
         }
-        let lost = report.at.saturating_sub(self.reported) > interval.mul_f64(GAP);
+        let same_session = self.reported >= since;
+        let lost = same_session && report.at.saturating_sub(self.reported) > interval.mul_f64(GAP);
         self.reported = report.at;
         if report.accessed {
             self.access(report.at);
@@ -79,7 +92,7 @@ impl Point {
 mod tests {
     use super::*;
 
-    const INTERVAL: Duration = Duration::from_secs(30);
+    const WATCHING: Watching = Watching { interval: Duration::from_secs(30), since: Duration::ZERO };
     const SCAN: Duration = Duration::from_secs(120);
 
     fn secs(seconds: u64) -> Duration {
@@ -94,14 +107,14 @@ mod tests {
     fn an_access_ends_the_age_and_is_counted_at_it() {
         let mut point = Point::new(secs(0), false);
         for at in (30..=1200).step_by(30) {
-            point.take(report(at, false, 0), INTERVAL);
+            point.take(report(at, false, 0), &WATCHING);
         }
         assert_eq!(point.age(secs(1200), SCAN), Age(10));
         assert_eq!(point.take_access(SCAN), None);
-        point.take(report(1230, true, 0), INTERVAL);
-        point.take(report(1260, true, 1), INTERVAL);
+        point.take(report(1230, true, 0), &WATCHING);
+        point.take(report(1260, true, 1), &WATCHING);
         assert_eq!(point.take_access(SCAN), Some(Age(10)), "the longest of the scan");
-        point.take(report(1380, false, 3), INTERVAL);
+        point.take(report(1380, false, 3), &WATCHING);
         assert_eq!((point.take_access(SCAN), point.age(secs(1379), SCAN), point.age(secs(1380), SCAN)), (None, Age(0), Age(1)));
         assert_eq!(point.age(secs(9000), SCAN), Age(1), "nothing was reported since");
     }
@@ -109,28 +122,44 @@ mod tests {
     #[test]
     fn lost_reports_are_made_up_by_the_kernels_age() {
         let mut point = Point::new(secs(0), false);
-        point.take(report(30, true, 0), INTERVAL);
+        point.take(report(30, true, 0), &WATCHING);
         assert_eq!(point.take_access(SCAN), Some(Age(0)));
         // Nothing was heard for 970 s; the kernel says: idle for ten intervals, since 700.
-        point.take(report(1000, false, 9), INTERVAL);
+        point.take(report(1000, false, 9), &WATCHING);
         assert_eq!(point.take_access(SCAN), Some(Age(5)), "from 30 to 700");
         assert_eq!(point.age(secs(1000), SCAN), Age(2));
         // Idle throughout, by intervals that took 5 % longer than nominal: no access.
         let mut idle = Point::new(secs(0), false);
-        idle.take(report(30, true, 0), INTERVAL);
+        idle.take(report(30, true, 0), &WATCHING);
         idle.take_access(SCAN);
-        idle.take(report(3045, false, 94), INTERVAL);
+        idle.take(report(3045, false, 94), &WATCHING);
         assert_eq!((idle.take_access(SCAN), idle.age(secs(3045), SCAN)), (None, Age(25)));
+    }
+
+    #[test]
+    fn a_new_session_knows_nothing_of_the_time_before_it() {
+        let mut point = Point::new(secs(0), false);
+        for at in (30..=1200).step_by(30) {
+            point.take(report(at, false, 0), &WATCHING);
+        }
+        let next = Watching { since: secs(1260), ..WATCHING };
+        // Its regions begin at age 0, which is no access.
+        point.take(report(1290, false, 0), &next);
+        point.take(report(1320, false, 1), &next);
+        assert_eq!((point.take_access(SCAN), point.age(secs(1320), SCAN)), (None, Age(11)));
+        // Reports of the same session are lost: the kernel's age counts.
+        point.take(report(1500, false, 1), &next);
+        assert_eq!((point.take_access(SCAN), point.age(secs(1500), SCAN)), (Some(Age(12)), Age(0)));
     }
 
     #[test]
     fn a_page_is_no_older_than_it_was_watched() {
         let mut point = Point::new(secs(600), false);
-        point.take(report(590, true, 0), INTERVAL);
+        point.take(report(590, true, 0), &WATCHING);
         assert_eq!(point.take_access(SCAN), None, "before it joined");
         // The slot's former process had an idle page at this address.
-        point.take(report(630, false, 400), INTERVAL);
-        point.take(report(720, false, 403), INTERVAL);
+        point.take(report(630, false, 400), &WATCHING);
+        point.take(report(720, false, 403), &WATCHING);
         assert_eq!(point.age(secs(720), SCAN), Age(1));
     }
 }

@@ -8,8 +8,9 @@ fn points(pid: i32, addresses: &[u64]) -> Points {
 fn processes_keep_their_slots() {
     let before = [points(1, &[10, 20]), points(2, &[10]), points(3, &[30])];
     let wanted = |list: &[(i32, u64)]| list.iter().map(|&(pid, address)| (pid, vec![address])).collect();
-    assert_eq!(in_slots(&before, wanted(&[(1, 5), (3, 6)])), [points(1, &[5]), points(2, &[10]), points(3, &[6])], "2 has exited");
-    assert_eq!(in_slots(&before, wanted(&[(3, 6), (4, 7)])), [points(4, &[7]), points(2, &[10]), points(3, &[6])], "4 gets the slot of 1");
+    let unused = points(std::process::id().cast_signed(), &[UNUSED_ADDRESS]);
+    assert_eq!(in_slots(&before, wanted(&[(1, 5), (3, 6)])), [points(1, &[5]), unused.clone(), points(3, &[6])], "2 has exited");
+    assert_eq!(in_slots(&before, wanted(&[(3, 6), (4, 7)])), [points(4, &[7]), unused, points(3, &[6])], "4 gets the slot of 1");
     assert_eq!(in_slots(&[], wanted(&[(2, 1), (1, 2)])), [points(1, &[2]), points(2, &[1])]);
     assert_eq!(in_slots(&before[..1], wanted(&[(1, 5), (9, 6)])), [points(1, &[5]), points(9, &[6])]);
 }
