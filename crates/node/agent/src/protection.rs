@@ -72,8 +72,8 @@ fn set(context: &mut Context, file: PathBuf, required: Bytes, own: Bytes) {
     let required = if required == own { own } else { Bytes(required.0.div_ceil(page).saturating_mul(page)) };
     if required == own {
         context.undo.restore(&file);
-    } else if let Err(error) = context.undo.set(&file, &required.0.to_string()) {
-        log::warn!("{}: {error}", file.display());
+    } else {
+        context.undo.defer(file, required.0.to_string());
     }
 }
 

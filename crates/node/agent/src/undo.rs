@@ -72,6 +72,10 @@ pub struct UndoLog {
     file: PathBuf,
     roots: Roots,
     contents: Contents,
+    /// What the next flush sets.
+    deferred: BTreeMap<PathBuf, String>,
+    /// Whether the file still has settings that are restored.
+    outdated: bool,
 }
 
 /// The outcome of restoring one setting.
@@ -117,7 +121,7 @@ impl UndoLog {
             }
             ours
         });
-        Ok(Self { file, roots: roots.clone(), contents })
+        Ok(Self { file, roots: roots.clone(), contents, deferred: BTreeMap::new(), outdated: false })
     }
 
     /// Whether no setting is left to restore.
@@ -187,12 +191,53 @@ impl UndoLog {
     /// # Errors
     /// If the old value cannot be read, the list cannot be stored, or the kernel refuses the new value.
     pub fn set(&mut self, path: &Path, value: &str) -> io::Result<()> {
+        self.deferred.remove(path);
+        if !self.note(path, value)? {
+            return Ok(());
+        }
+        self.store()?;
+        write_existing(path, value)
+    }
+
+    /// Sets a kernel file at the next [`UndoLog::flush`], which stores the list once for all: with a thousand jobs it is long.
+    pub fn defer(&mut self, path: PathBuf, value: String) {
+        self.deferred.insert(path, value);
+    }
+
+    /// Sets what was deferred. Returns what could not be set.
+    pub fn flush(&mut self) -> Vec<(PathBuf, io::Error)> {
+        let mut failed = Vec::new();
+        let mut noted = Vec::new();
+        for (path, value) in std::mem::take(&mut self.deferred) {
+            match self.note(&path, &value) {
+                Ok(true) => noted.push((path, value)),
+                Ok(false) => {}
+                Err(error) => failed.push((path, error)),
+            }
+        }
+        if noted.is_empty() && !self.outdated {
+            return failed;
+        }
+        if let Err(error) = self.store() {
+            failed.push((self.file.clone(), error));
+            return failed;
+        }
+        for (path, value) in noted {
+            if let Err(error) = write_existing(&path, &value) {
+                failed.push((path, error));
+            }
+        }
+        failed
+    }
+
+    /// Puts a setting on the list, which is not stored yet. Returns whether the file is to be written.
+    fn note(&mut self, path: &Path, value: &str) -> io::Result<bool> {
         if !is_ours(&self.roots, path) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the undo list knows no such setting"));
         }
         let current = fs::read_to_string(path)?.trim().to_owned();
         if current == value {
-            return Ok(());
+            return Ok(false);
         }
         match self.contents.settings.get_mut(path) {
             // Another process changed it since: that value must be restored.
@@ -206,23 +251,25 @@ impl UndoLog {
                 self.contents.settings.insert(path.to_owned(), setting);
             }
         }
-        self.store()?;
-        write_existing(path, value)
+        Ok(true)
     }
 
-    /// Restores one setting, if it is on the list.
+    /// Restores one setting, if it is on the list. It leaves the stored list with the next flush: until then a restart would
+    /// restore it again, which changes nothing.
     pub fn restore(&mut self, path: &Path) -> Option<Restored> {
+        self.deferred.remove(path);
         let setting = self.contents.settings.get(path)?;
         let outcome = restore_setting(path, setting);
         if !matches!(outcome, Restored::Failed { .. }) {
             self.contents.settings.remove(path);
-            self.store_or_log();
+            self.outdated = true;
         }
         Some(outcome)
     }
 
     /// Restores all settings. Those that fail stay on the list.
     pub fn restore_all(&mut self) -> Vec<(PathBuf, Restored)> {
+        self.deferred.clear();
         let outcomes: Vec<_> = self.contents.settings.iter().map(|(path, s)| (path.clone(), restore_setting(path, s))).collect();
         for (path, outcome) in &outcomes {
             if !matches!(outcome, Restored::Failed { .. }) {
@@ -233,21 +280,24 @@ impl UndoLog {
         outcomes
     }
 
-    fn store_or_log(&self) {
+    fn store_or_log(&mut self) {
         if let Err(error) = self.store() {
             log::error!("{}: {error}", self.file.display());
         }
     }
 
     /// Replaces the file, so that a reader finds either the old or the new list.
-    fn store(&self) -> io::Result<()> {
+    fn store(&mut self) -> io::Result<()> {
         if self.is_empty() {
-            return match fs::remove_file(&self.file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            };
+            match fs::remove_file(&self.file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        } else {
+            replace_file(&self.file, &serde_json::to_vec(&self.contents)?)?;
         }
-        replace_file(&self.file, &serde_json::to_vec(&self.contents)?)
+        self.outdated = false;
+        Ok(())
     }
 }
 
@@ -362,6 +412,30 @@ mod tests {
         fs::write(fixture.low(), "8192").unwrap();
         assert_eq!(fixture.reopen().restore_all()[0].1, Restored::Done);
         assert_eq!(fixture.value(), "0");
+    }
+
+    #[test]
+    fn deferred_settings_are_on_the_stored_list_before_they_are_set() {
+        let fixture = Fixture::new("4096");
+        let mut log = fixture.reopen();
+        log.defer(fixture.low(), "8192".to_owned());
+        assert_eq!((fixture.value().as_str(), fixture.reopen().is_empty()), ("4096", true), "nothing is set yet");
+        assert!(log.flush().is_empty());
+        assert_eq!(fixture.value(), "8192");
+        assert_eq!(fixture.reopen().original(&fixture.low()).as_deref(), Some("4096"));
+        // A restored setting leaves the stored list with the next flush; until then a restart changes nothing.
+        log.restore(&fixture.low());
+        assert_eq!(fixture.reopen().restore_all()[0].1, Restored::Done);
+        assert_eq!(fixture.value().trim(), "4096");
+        assert!(log.flush().is_empty());
+        assert!(fixture.reopen().is_empty());
+        // What is restored before the flush is not set.
+        log.defer(fixture.low(), "8192".to_owned());
+        log.restore(&fixture.low());
+        let foreign = fixture.low().with_file_name("memory.max");
+        log.defer(foreign.clone(), "0".to_owned());
+        assert_eq!(log.flush().into_iter().map(|(path, _)| path).collect::<Vec<_>>(), [foreign]);
+        assert_eq!(fixture.value().trim(), "4096");
     }
 
     #[test]

@@ -155,6 +155,13 @@ impl Context {
         }
     }
 
+    /// Sets what the controllers deferred in a period.
+    pub fn flush_settings(&mut self) {
+        for (path, error) in self.undo.flush() {
+            ::log::warn!("{}: {error}", path.display());
+        }
+    }
+
     /// Reads the machine and its tiers. What cannot be read is reported once.
     pub fn read_machine(&mut self, now: Now) {
         let known = std::mem::take(&mut self.machine.troubles);

@@ -28,7 +28,10 @@ impl Agent {
                 self.decide(policy, now);
             }
         }
+        // The ancestors' settings follow from the children's.
+        self.context.flush_settings();
         protection::cover_ancestors(&mut self.jobs, &mut self.context, &self.discovery.rules);
+        self.context.flush_settings();
         let writes = self.context.tiers.record_writes(now);
         self.context.log.push(writes.into());
         self.close_ledger(now);
@@ -101,6 +104,7 @@ impl Agent {
             self.context.read_machine(now);
             self.limit_savings(now);
             self.decide(policy, now);
+            self.context.flush_settings();
         }
     }
 
@@ -142,6 +146,7 @@ impl Agent {
                 context.report_error(job, &error);
             }
         }
+        context.flush_settings();
     }
 
     /// Stores what a restart must know of each job.

@@ -200,16 +200,10 @@ fn set(job: &Job, context: &mut Context, tier: Tier, in_front: bool) {
     let writeback = (in_front && tier.second.is_none()).then_some("0");
     for (name, value) in [(ZSWAP_MAX, zswap_max), (WRITEBACK, writeback)] {
         let file = job.cgroup.path().join(name);
-        let done = match value {
-            Some(value) if file.exists() => context.undo.set(&file, value),
-            Some(_) => Ok(()),
-            None => {
-                context.undo.restore(&file);
-                Ok(())
-            }
-        };
-        if let Err(error) = done {
-            log::warn!("{}: {error}", file.display());
+        match value {
+            Some(value) if file.exists() => context.undo.defer(file, value.to_owned()),
+            Some(_) => {}
+            None => drop(context.undo.restore(&file)),
         }
     }
 }
