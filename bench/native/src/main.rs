@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use kernel::Roots;
 use serde::Serialize;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -24,6 +25,7 @@ mod pages;
 mod pools;
 mod predictions;
 mod resolution;
+mod scale;
 mod traces;
 
 use measure::{Effort, Report};
@@ -57,13 +59,32 @@ struct Arguments {
     /// A journal to simulate as well; repeatable
     #[arg(long, value_name = "FILE", requires = "objective")]
     journal: Vec<PathBuf>,
+    /// Measure only the agent at the size of a server
+    #[arg(long, conflicts_with_all = ["model", "pool", "resolution", "objective"])]
+    scale: bool,
+    #[arg(long, hide = true, requires = "scale_files")]
+    scale_agent: Option<String>,
+    #[arg(long, hide = true)]
+    scale_files: Option<PathBuf>,
     /// Runs of each benchmark; with an odd number the median is one of them
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1001))]
     runs: u32,
 }
 
 fn main() -> Result<ExitCode> {
+    // The agent of the scale benchmark starts its child by this program.
+    if let [_, command, parent] = &std::env::args().collect::<Vec<_>>()[..]
+        && command == agent::actuators::reclaimer::CHILD_COMMAND
+    {
+        let files = std::env::var_os(scale::FILES).context("only the scale benchmark starts this")?;
+        agent::actuators::reclaimer::child(&Roots::under(Path::new(&files)), parent.parse()?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let arguments = Arguments::parse();
+    if let (Some(policy), Some(files)) = (&arguments.scale_agent, &arguments.scale_files) {
+        scale::agent::run(files, policy)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let effort = Effort { runs: arguments.runs };
     let json = match &arguments.resolution {
         None if arguments.objective.is_some() => Some(serde_json::to_string_pretty(&objective::simulate(&arguments.sources())?)?),
@@ -78,11 +99,16 @@ fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut report = Report::new(machine::describe()?);
-    histograms::bench(&mut report, effort)?;
-    pages::bench(&mut report, effort)?;
-    controller::bench(&mut report, effort)?;
-    journals::bench(&mut report, effort)?;
-    traces::bench(&mut report, effort)?;
+    if !arguments.scale {
+        histograms::bench(&mut report, effort)?;
+        pages::bench(&mut report, effort)?;
+        controller::bench(&mut report, effort)?;
+        journals::bench(&mut report, effort)?;
+        traces::bench(&mut report, effort)?;
+    }
+    let beside = arguments.out.parent().unwrap_or(Path::new(""));
+    std::fs::create_dir_all(beside)?;
+    report.scale = Some(scale::bench(beside)?);
     print!("{}", report.table());
     write(&arguments.out, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     let missed = report.missed();

@@ -9,6 +9,7 @@ use kernel::process::own_cpu_time;
 use serde::Serialize;
 
 use crate::machine::Machine;
+use crate::scale::Scale;
 
 /// Amount of measuring.
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +60,14 @@ pub(crate) struct Figure {
 pub(crate) struct Report {
     machine: Machine,
     results: BTreeMap<&'static str, Figure>,
+    /// The agent at the size of a server.
+    pub(crate) scale: Option<Scale>,
 }
 
 impl Report {
     /// Returns a report without figures.
     pub(crate) fn new(machine: Machine) -> Self {
-        Self { machine, results: BTreeMap::new() }
+        Self { machine, results: BTreeMap::new(), scale: None }
     }
 
     /// Measures one benchmark and adds its figure.
@@ -109,7 +112,7 @@ impl Report {
             let range = format!("{} to {}", short(figure.lowest), short(figure.highest));
             let _ = writeln!(text, "{name:<34} {:>12} {:<22} {ratio:>9} {range:>21}", short(figure.median), figure.unit);
         }
-        text
+        text + &self.scale.as_ref().map(Scale::table).unwrap_or_default()
     }
 
     /// Returns one line for each figure below its requirement.
@@ -118,7 +121,7 @@ impl Report {
             let required = figure.required.filter(|&required| figure.median < required)?;
             Some(format!("{name}: {} {} is below the required {}", short(figure.median), figure.unit, short(required)))
         });
-        missed.collect()
+        missed.chain(self.scale.iter().flat_map(Scale::missed)).collect()
     }
 }
 

@@ -1,0 +1,63 @@
+//! One run of the agent over a machine of files.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use agent::Agent;
+use agent::options::Options;
+use anyhow::{Context, Result};
+use config::Config;
+use kernel::Roots;
+use kernel::process::own_cpu_time;
+
+use super::Own;
+
+/// How long it runs.
+const SECONDS: u64 = 50;
+
+/// Runs the agent and prints its figures.
+///
+/// # Errors
+/// Any error of the agent.
+pub(crate) fn run(directory: &Path, policy: &str) -> Result<()> {
+    let (state, run) = (directory.join("state"), directory.join("run"));
+    let text = format!(
+        "[agent]\nstate_dir = {state:?}\nruntime_dir = {run:?}\ntracker = \"page_idle\"\nscan_period = \"20s\"\ncontrol_period = \"10s\"\n\
+         cpu_budget = \"100%\"\njobs_max = 2000\n[cold_age]\nwarmup = \"0s\"\n[pressure]\nperiod = \"2s\"\nwarmup = \"0s\"\n\
+         [guard]\nenabled = true\n[[job]]\ncgroup = \"/jobs/*\"\nclass = \"standard\"\npolicy = {policy:?}\n"
+    );
+    let config = Config::from_str("scale", &text)?;
+    let mut agent = Agent::new(Roots::under(directory), config, Options::default())?;
+    let (started, before) = (Instant::now(), own_cpu_time()?);
+    let (_stop, messages) = mpsc::channel();
+    let (mut scan_seconds, mut last) = (0.0_f64, None);
+    agent.run(&messages, Some(Duration::from_secs(SECONDS)), &mut |_, view| {
+        scan_seconds = scan_seconds.max(view.costs.scan_seconds);
+        last = Some((view.costs, view.jobs.len()));
+    })?;
+    let (costs, jobs) = last.context("the agent did nothing")?;
+    let cpu = own_cpu_time()?.saturating_sub(before).as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a handful of scans")]
+    let scan_cpu_seconds = costs.scan_cpu_seconds / costs.scans.max(1) as f64;
+    let own = Own {
+        scans: costs.scans,
+        scan_seconds,
+        scan_cpu_seconds,
+        late_scans: costs.late_scans,
+        deadlines_missed: costs.deadlines_missed,
+        cpu_ratio: cpu / started.elapsed().as_secs_f64(),
+        agent_rss_bytes: peak_rss()?,
+        jobs: jobs as u64,
+    };
+    println!("{}", serde_json::to_string(&own)?);
+    Ok(())
+}
+
+/// The most memory that this process has had.
+fn peak_rss() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM in /proc/self/status")?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib * 1024)
+}
