@@ -23,7 +23,7 @@ settings::tables! {
         tier: Tier = Unit::Choice(Tier::NAMES), "auto",
             "Where swap-backed memory goes, for jobs whose rule names no tier. `auto` decides by the compression ratio of the job's cold pages. `zswap` compresses in DRAM: in zswap, or in zram if the machine swaps to it and zswap is off. `swap` uses the swap areas, past zswap; which of several, the kernel decides by priority. `both` compresses, and writes back to a swap device.";
         tracker: Tracker = Unit::Choice(Tracker::NAMES), "auto",
-            "What tracks accesses. `auto` uses the most exact tracker that the kernel offers for the job within `agent.cpu_budget`.";
+            "What tracks accesses. `auto` uses the most exact tracker that the kernel offers for the job within `agent.cpu_budget`, and samples where the ages of all page frames would take more than 64 MiB (a machine of more than 128 GiB).";
         actuator: Actuator = Unit::Choice(Actuator::NAMES), "auto",
             "What moves cold pages out: `exact` moves the pages that reached the threshold; `lru_gen` and `memory_reclaim` move the pages that are oldest in the kernel's own lists. `auto` uses the most exact one available.";
         offload_rate: Bytes = Unit::BytesPerSecond, "64MiB/s" in "1MiB/s" ..= "64GiB/s",

@@ -108,10 +108,12 @@ impl Agent {
         }
     }
 
-    /// One period of a policy, for all jobs that it has.
+    /// One period of a policy, for all jobs that it has. With a thousand of them this may take longer than the guard waits.
     fn decide(&mut self, policy: usize, now: Now) {
-        let Self { jobs, context, .. } = self;
-        for Entry { job, slots } in jobs.values_mut() {
+        let paths: Vec<String> = self.jobs.keys().cloned().collect();
+        for path in paths {
+            let Self { jobs, context, .. } = self;
+            let Some(Entry { job, slots }) = jobs.get_mut(&path) else { continue };
             let Some(slot) = slots.at(policy) else { continue };
             if let Err(error) = slot.period(job, context, now) {
                 slot.abandon();
@@ -119,6 +121,7 @@ impl Agent {
                     context.report_error(job, &error);
                 }
             }
+            self.check_guard_if_due();
         }
     }
 

@@ -48,6 +48,13 @@ impl Agent {
         context.event(Some(&path), what);
         self.write_journal();
     }
+
+    /// The same, if it was last checked long enough ago.
+    pub(super) fn check_guard_if_due(&mut self) {
+        if self.guard.checked.is_none_or(|last| self.context.clock.now() >= last + GUARD_WAIT) {
+            self.check_guard();
+        }
+    }
 }
 
 fn exhausted(available: Bytes, total: Bytes, min: RatioPpm) -> bool {

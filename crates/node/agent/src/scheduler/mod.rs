@@ -152,7 +152,7 @@ impl Agent {
         while deadlines.end.is_none_or(|end| self.context.clock.now() < end) {
             let observed = self.observe_and_decide(&mut deadlines)?;
             let wait = self.carry_out();
-            self.check_guard();
+            self.check_guard_if_due();
             self.write_journal();
             if observed || std::mem::take(&mut self.context.publish_due) {
                 self.publish();
@@ -239,7 +239,7 @@ impl Agent {
 
     fn wake_at(&self, deadlines: &Deadlines, wait: Option<Duration>) -> Duration {
         let now = self.context.clock.now();
-        let guard = self.context.config.guard.enabled.then_some(GUARD_WAIT);
+        let guard = self.guard.checked.map(|last| (last + GUARD_WAIT).saturating_sub(now));
         let waits = wait.into_iter().chain(guard).chain([self.until_own_deadline()]).map(|wait| now.saturating_add(wait));
         let fixed = [deadlines.scan, deadlines.control].into_iter().chain(deadlines.end);
         fixed.chain(waits).min().unwrap_or(now)

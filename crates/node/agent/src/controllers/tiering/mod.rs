@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use config::Config;
-use kernel::priority::IdlePriority;
 use policy::incompressible::Verdict;
 use policy::thresholds::Thresholds;
 use policy::tiering::Tier;
@@ -114,7 +113,7 @@ fn read(job: &mut Job, context: &mut Context, now: Now) -> Input {
         let retry_ms = job.tiering.start().incompressible.retry_ms;
         let old = job.tiering.sampled_at_ms.is_none_or(|then| input.now_ms.saturating_sub(then) >= retry_ms);
         // A sample reads the job's memory, which is not done to a job that is only observed.
-        if context.may_act(job) && (due || (warm && old)) {
+        if context.may_act(job) && (due || (warm && old)) && may_try(job, context, input.now_ms) {
             input.sampled = sample(job, context, input.now_ms);
         }
     }
@@ -130,9 +129,17 @@ fn read(job: &mut Job, context: &mut Context, now: Now) -> Input {
 pub fn sample_to_estimate(job: &mut Job, context: &mut Context, now: Now) {
     let retry_ms = job.tiering.start().incompressible.retry_ms;
     let old = job.tiering.sampled_at_ms.is_none_or(|then| now.boot_ms().saturating_sub(then) >= retry_ms);
-    if old && job.scan.as_ref().is_some_and(|scan| scan.window > Duration::ZERO) {
+    let scanned = job.scan.as_ref().is_some_and(|scan| scan.window > Duration::ZERO);
+    if old && scanned && may_try(job, context, now.boot_ms()) {
         let _ = sample(job, context, now.boot_ms());
     }
+}
+
+/// Whether the last try is a control period ago. A job without cold pages that can be read would be asked for them in every period of
+/// every policy, and each time costs its page maps.
+fn may_try(job: &Job, context: &Context, now_ms: Millis) -> bool {
+    let period_ms = Millis(units::millis(context.config.agent.control_period));
+    job.tiering.tried_at_ms.is_none_or(|then| now_ms.saturating_sub(then) >= period_ms)
 }
 
 /// The family of the compressor that the machine's far memory uses: zswap's, or zram's if zswap is off.
@@ -152,10 +159,10 @@ fn sample(job: &mut Job, context: &mut Context, now_ms: Millis) -> Option<Sample
         ratio_max: knobs.ratio,
         family,
     };
+    job.tiering.tried_at_ms = Some(now_ms);
     let ages = context.trackers.page_ages(job.tracker.0);
-    let idle = IdlePriority::enter();
+    // A few pages, and not at idle priority: on a busy machine the loop would wait for them, and its deadlines with it.
     let measured = compressibility::measure(&context.kernel.roots, &mut context.kernel.walker, &job.pids, ages, &request).ok();
-    drop(idle);
     let measured = measured.filter(|measured| measured.sample.pages > 0)?;
     let shrunk = measured.of(family);
     job.tiering.sampled_at_ms = Some(now_ms);

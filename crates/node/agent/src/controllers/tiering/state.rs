@@ -42,6 +42,8 @@ pub struct Tiering {
     pub stored: Stored,
     /// When its pages were last sampled, in milliseconds since boot.
     pub sampled_at_ms: Option<Millis>,
+    /// When a sample was last tried, whether a page could be read or not.
+    pub tried_at_ms: Option<Millis>,
     /// The last sample, by family of compressors.
     pub measured: Option<Measurement>,
     /// The job's write budget.
@@ -75,6 +77,7 @@ impl Tiering {
             placed: None,
             stored: Stored::default(),
             sampled_at_ms: None,
+            tried_at_ms: None,
             measured: None,
             writes,
             written: Bytes::ZERO,

@@ -64,6 +64,20 @@ fn pressure_guard_and_messages_do_not_wait_for_a_scan_and_decisions_by_age_do() 
 }
 
 #[test]
+fn the_guard_is_checked_between_decisions() {
+    let machine = machine_with_job();
+    let config = machine.config(&format!("[guard]\nenabled = true\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n"));
+    let mut agent = Agent::new(machine.roots.clone(), config, Options::default()).unwrap();
+    agent.scan(agent.context.now());
+    assert_eq!(agent.guard.checked, None);
+    agent.control(agent.context.now());
+    let checked = agent.guard.checked;
+    assert!(checked.is_some(), "a period of many jobs takes longer than the guard waits");
+    agent.control(agent.context.now());
+    assert_eq!(agent.guard.checked, checked, "not yet due again");
+}
+
+#[test]
 fn a_message_to_stop_ends_the_loop_after_the_scan() {
     let machine = Machine::new();
     let (mut agent, end) = scanning(&machine);
