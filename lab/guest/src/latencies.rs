@@ -54,6 +54,7 @@ impl Latencies {
             ("ops_per_s", json!(self.whole.len() as f64 / elapsed.as_secs_f64().max(1e-9))),
             ("p50_us", json!(quantile(&self.whole, 0.5))),
             ("p99_us", json!(quantile(&self.whole, 0.99))),
+            ("p999_us", json!(quantile(&self.whole, 0.999))),
             ("max_us", json!(quantile(&self.whole, 1.0))),
             ("requests", json!(self.whole.len())),
         ])

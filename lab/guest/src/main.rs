@@ -15,6 +15,7 @@ mod mappers;
 mod marks;
 mod rounding;
 mod sessions;
+mod waits;
 mod workload;
 mod zipf;
 
@@ -52,6 +53,8 @@ enum Command {
     Nodes(workload::NodesArguments),
     /// Map a file that other processes map as well, and access a part of it
     Mappers(mappers::Arguments),
+    /// Time how long the kernel makes a process with idle memory wait
+    Waits(waits::Arguments),
     /// Hold marks in memory, or search for them in a node's physical memory
     Marks(marks::Arguments),
     /// As a user without privileges, attack the agent's listener and files
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Accesses(arguments) => workload::accesses(&arguments),
         Command::Nodes(arguments) => workload::nodes(&arguments),
         Command::Mappers(arguments) => mappers::run(&arguments),
+        Command::Waits(arguments) => waits::run(&arguments),
         Command::Marks(arguments) => marks::run(&arguments),
         Command::Attack(arguments) => attack::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),

@@ -1,6 +1,5 @@
 //! Moving a job's memory out, with the kernel's counters read before and after: what several controllers share.
 
-use kernel::priority::IdlePriority;
 use kernel::zswap::Zswap;
 use policy::balance::AnonFileBias;
 use units::{Bytes, Pages};
@@ -91,8 +90,7 @@ pub fn note_stored(job: &mut Job, before: &Counted, after: &Counted) {
     stored.rejected += Pages(after.rejected.saturating_sub(before.rejected));
 }
 
-/// Asks the kernel to reclaim `amount` of a job's memory, of the kind that `bias` names; at idle priority if the calling thread has
-/// it.
+/// Asks the kernel to reclaim `amount` of a job's memory, of the kind that `bias` names.
 ///
 /// # Errors
 /// If the request cannot be made.
@@ -101,7 +99,7 @@ pub fn reclaim(job: &Job, context: &mut Context, amount: Bytes, bias: AnonFileBi
         AnonFileBias::FileOnly => 0,
         AnonFileBias::Swappiness(swappiness) => swappiness,
     };
-    let request = Request { cgroup: job.path(), amount, swappiness, idle: IdlePriority::is_entered() };
+    let request = Request { cgroup: job.path(), amount, swappiness };
     let asked = context.kernel.reclaimer.ask(request);
     asked.map_err(|source| kernel::Error::Io { path: job.cgroup.path().to_owned(), op: "reclaim from", source })
 }

@@ -31,7 +31,6 @@ pub mod numa_maps;
 pub mod page_idle;
 pub mod pagemap;
 pub mod perf;
-pub mod priority;
 pub mod process;
 pub mod psi;
 mod roots;

@@ -18,6 +18,10 @@ const RANGES_PER_CALL: usize = 1024;
 /// Bytes advised per call. The kernel limits a call to 2 GiB; a lower limit keeps each call short.
 const BYTES_PER_CALL: u64 = 256 << 20;
 
+/// Bytes paged out per call. The kernel compresses during the call, and holds the process's `mmap_lock` all the time: its own
+/// `mmap` and `fork` wait. 256 pages are compressed in a few milliseconds.
+const PAGEOUT_PER_CALL: u64 = 1 << 20;
+
 /// `MADV_COLLAPSE` of `include/uapi/asm-generic/mman-common.h`, which the headers of the C library do not have yet.
 const MADV_COLLAPSE: libc::c_int = 25;
 
@@ -44,7 +48,8 @@ impl Advice {
     fn bytes_per_call(self) -> u64 {
         match self {
             Self::Collapse => 8 * HUGE_PAGE,
-            Self::Pageout | Self::Cold | Self::WillNeed => BYTES_PER_CALL,
+            Self::Pageout => PAGEOUT_PER_CALL,
+            Self::Cold | Self::WillNeed => BYTES_PER_CALL,
         }
     }
 }

@@ -2,8 +2,8 @@
 //! a minute, and only killing the process that made the request stops that. One child serves all requests: to start one for each would cost more than
 //! most requests.
 //!
-//! They talk over a pair of sockets, a line each: the child reads `BYTES SWAPPINESS PRIORITY CGROUP`, where the priority is `idle` or
-//! `normal`, and answers with the microseconds of CPU that it has used so far. Names of cgroups have no newlines: the kernel refuses
+//! They talk over a pair of sockets, a line each: the child reads `BYTES SWAPPINESS CGROUP`, and answers with the microseconds of CPU
+//! that it has used so far. Names of cgroups have no newlines: the kernel refuses
 //! them (`cgroup_mkdir`, `kernel/cgroup/cgroup.c`).
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,7 +12,6 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use kernel::priority::IdlePriority;
 use kernel::{Roots, process};
 use units::Bytes;
 
@@ -31,8 +30,6 @@ pub struct Request<'a> {
     pub amount: Bytes,
     /// 0: only page cache; 200: anonymous memory first.
     pub swappiness: u8,
-    /// Whether the kernel does the work at idle priority.
-    pub idle: bool,
 }
 
 /// The child process, started at the first request and killed when this is dropped.
@@ -122,22 +119,16 @@ impl Drop for Running {
 
 impl std::fmt::Display for Request<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let priority = if self.idle { "idle" } else { "normal" };
-        write!(f, "{} {} {priority} {}", self.amount.0, self.swappiness, self.cgroup)
+        write!(f, "{} {} {}", self.amount.0, self.swappiness, self.cgroup)
     }
 }
 
 impl<'a> Request<'a> {
     fn parse(line: &'a str) -> Option<Self> {
-        let mut words = line.splitn(4, ' ');
+        let mut words = line.splitn(3, ' ');
         let amount = Bytes(words.next()?.parse().ok()?);
         let swappiness = words.next()?.parse().ok()?;
-        let idle = match words.next()? {
-            "idle" => true,
-            "normal" => false,
-            _ => return None,
-        };
-        Some(Self { cgroup: words.next()?, amount, swappiness, idle })
+        Some(Self { cgroup: words.next()?, amount, swappiness })
     }
 }
 
@@ -155,9 +146,7 @@ pub fn child(roots: &Roots, parent: u32) -> kernel::Result<()> {
     for line in stdin.lines() {
         let line = line.map_err(failed)?;
         let Some(request) = Request::parse(&line) else { return Err(failed(io::ErrorKind::InvalidData.into())) };
-        let idle = request.idle.then(IdlePriority::enter);
         let outcome = super::lru::reclaim(roots, request.cgroup, request.amount, request.swappiness);
-        drop(idle);
         // The cgroup may have ended: nothing is left to reclaim, and the agent will notice.
         if let Err(error) = outcome
             && !error.is_gone()
@@ -174,7 +163,7 @@ pub fn child(roots: &Roots, parent: u32) -> kernel::Result<()> {
 mod tests {
     use super::*;
 
-    const REQUEST: Request<'_> = Request { cgroup: "/a b", amount: Bytes(4096), swappiness: 200, idle: true };
+    const REQUEST: Request<'_> = Request { cgroup: "/a b", amount: Bytes(4096), swappiness: 200 };
 
     fn reclaimer(command: fn() -> io::Result<Command>, request_max: Duration) -> Reclaimer {
         Reclaimer { command, request_max, running: None }
@@ -188,11 +177,9 @@ mod tests {
 
     #[test]
     fn requests_are_read_as_they_were_written() {
-        assert_eq!(REQUEST.to_string(), "4096 200 idle /a b");
-        for request in [REQUEST, Request { idle: false, ..REQUEST }] {
-            assert_eq!(Request::parse(&request.to_string()), Some(request));
-        }
-        for bad in ["", "1", "1 2", "1 2 idle", "x 2 idle /a", "1 300 idle /a", "1 2 soon /a"] {
+        assert_eq!(REQUEST.to_string(), "4096 200 /a b");
+        assert_eq!(Request::parse(&REQUEST.to_string()), Some(REQUEST));
+        for bad in ["", "1", "1 2", "x 2 /a", "1 300 /a"] {
             assert_eq!(Request::parse(bad), None, "{bad:?}");
         }
     }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use kernel::priority::IdlePriority;
 use units::{Bytes, Pages};
 
 use super::Background;
@@ -53,11 +52,8 @@ impl Background {
     /// Advises the kernel about the next pages. Returns what was moved, and whether the plan is finished.
     fn advise(&mut self, job: &mut Job, context: &mut Context, plan: &mut Plan, limit: Pages) -> kernel::Result<(Bytes, bool)> {
         let before = count(job, context)?;
-        // Compression runs in this thread, inside the system call: at idle priority only. A prefetch is urgent.
-        let idle = (plan.task == Task::Compact).then(IdlePriority::enter);
         let (roots, walker) = (&context.kernel.roots, &mut context.kernel.walker);
         let advised = compact::step(roots, walker, &job.cgroup, plan.task, &mut plan.cursor, limit);
-        drop(idle);
         let advised = advised?;
         let after = count(job, context)?;
 

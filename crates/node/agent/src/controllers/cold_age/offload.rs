@@ -1,7 +1,6 @@
 //! Carries out a plan by age, in small steps.
 
 use config::{Actuator, Tracker};
-use kernel::priority::IdlePriority;
 use policy::balance::AnonFileBias;
 use units::{Bytes, Pages};
 
@@ -28,11 +27,8 @@ impl ColdAge {
     pub(super) fn step_plan(&mut self, job: &mut Job, context: &mut Context, limit: Pages) -> kernel::Result<Pages> {
         let Some(mut plan) = self.plan.take() else { return Ok(Pages::ZERO) };
         let before = count(job, context)?;
-        // Compression runs in this thread, inside the system call: at idle priority only (SDFM section 5.1).
-        let idle = IdlePriority::enter();
         let limit = limit.min(plan.left).min(plan.step);
         let asked = if plan.by_lists { ask_lists(job, context, limit) } else { ask(job, context, &mut plan, limit) };
-        drop(idle);
         let asked = asked?;
         let after = count(job, context)?;
 

@@ -161,7 +161,6 @@ fn sample(job: &mut Job, context: &mut Context, now_ms: Millis) -> Option<Sample
     };
     job.tiering.tried_at_ms = Some(now_ms);
     let ages = context.trackers.page_ages(job.tracker.0);
-    // A few pages, and not at idle priority: on a busy machine the loop would wait for them, and its deadlines with it.
     let measured = compressibility::measure(&context.kernel.roots, &mut context.kernel.walker, &job.pids, ages, &request).ok();
     let measured = measured.filter(|measured| measured.sample.pages > 0)?;
     let shrunk = measured.of(family);
