@@ -30,8 +30,10 @@ impl Agent {
         }
         // The ancestors' settings follow from the children's.
         self.context.flush_settings();
+        self.check_guard_if_due();
         protection::cover_ancestors(&mut self.jobs, &mut self.context, &self.discovery.rules);
         self.context.flush_settings();
+        self.check_guard_if_due();
         let writes = self.context.tiers.record_writes(now);
         self.context.log.push(writes.into());
         self.close_ledger(now);
@@ -44,6 +46,7 @@ impl Agent {
         // The journal is written first: an agent killed in between forgets a period of the history that the journal has, and
         // never the reverse.
         self.write_journal();
+        self.check_guard_if_due();
         self.store_history();
         self.judge_bundle();
         self.update_parameters();

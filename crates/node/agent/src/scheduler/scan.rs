@@ -85,8 +85,9 @@ impl Agent {
         match scans {
             Ok(scans) => {
                 for (target, scan) in targets.iter().zip(scans) {
-                    // A cgroup that was recreated meanwhile is scanned next time.
-                    let known = self.jobs.get_mut(&target.path).filter(|entry| entry.job.cgroup.id() == target.id);
+                    // A cgroup that was recreated meanwhile, or is given another tracker, is scanned next time.
+                    let same = |job: &Job| job.cgroup.id() == target.id && job.tracker.0 == kind;
+                    let known = self.jobs.get_mut(&target.path).filter(|entry| same(&entry.job));
                     let Some(entry) = known else { continue };
                     if let Err(error) = scan.and_then(|scan| take_scan(&mut entry.job, scan, &mut self.costs, &ram_disks))
                         && !error.is_gone()
