@@ -36,10 +36,9 @@ mod scanner;
 mod start;
 mod state;
 
-use scan::Running;
 use scanner::Scanner;
 pub use start::{Error, lock, restore};
-use state::{Discovery, Durable, Guard, Identity, Scheduled};
+use state::{Discovery, Durable, Guard, Identity, Running, Scheduled};
 
 /// How often the guard checks the machine.
 const GUARD_WAIT: Duration = Duration::from_secs(1);

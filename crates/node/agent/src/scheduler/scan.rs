@@ -8,21 +8,12 @@ use trackers::ages::choose::CONFIGURED;
 use trackers::ages::{self, Scan, Target};
 
 use super::scanner::Part;
+use super::state::Running;
 use super::{Agent, Error, Now};
 use crate::controllers::slots::Entry;
 use crate::costs::Costs;
 use crate::job::Job;
 use crate::ram_disks::RamDisks;
-
-/// A scan that is under way. While it lasts, its trackers are lent to the scanning thread.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Running {
-    began: Now,
-    /// Whether it began more than half a period late.
-    late: bool,
-    /// CPU time of finding the jobs.
-    discovery: Duration,
-}
 
 impl Agent {
     /// Begins a scan of all jobs. Plans that are based on ages end here: the ages are about to change.

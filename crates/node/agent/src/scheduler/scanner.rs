@@ -7,8 +7,6 @@ use std::time::Duration;
 use kernel::process::thread_cpu_time;
 use trackers::ages::{Scan, Target, Tracker};
 
-use super::Error;
-
 /// What one tracker measures in a scan.
 pub(super) struct Part {
     pub(super) tracker: Box<dyn Tracker>,
@@ -31,6 +29,11 @@ impl Part {
         self.cpu = cpu(self.tracker.as_ref()).saturating_sub(before);
     }
 }
+
+/// The thread has panicked, and the trackers that it had are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an error of the program, reported above, stopped the scanning thread; the next start restores what its tracker set")]
+pub struct Ended;
 
 /// The scanning thread. It ends when this is dropped.
 #[derive(Debug)]
@@ -62,19 +65,19 @@ impl Scanner {
     ///
     /// # Errors
     /// As [`Scanner::results`].
-    pub(super) fn begin(&self, now: Duration, parts: Vec<Part>) -> Result<(), Error> {
-        self.work.send((now, parts)).map_err(|_| Error::ScannerEnded)
+    pub(super) fn begin(&self, now: Duration, parts: Vec<Part>) -> Result<(), Ended> {
+        self.work.send((now, parts)).map_err(|_| Ended)
     }
 
     /// The results of the scan that is under way; `None` if it takes longer than `wait`.
     ///
     /// # Errors
-    /// If the thread has panicked, and the trackers that it had are lost.
-    pub(super) fn results(&self, wait: Duration) -> Result<Option<Vec<Part>>, Error> {
+    /// If the thread has panicked.
+    pub(super) fn results(&self, wait: Duration) -> Result<Option<Vec<Part>>, Ended> {
         match self.results.recv_timeout(wait) {
             Ok(parts) => Ok(Some(parts)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(Error::ScannerEnded),
+            Err(RecvTimeoutError::Disconnected) => Err(Ended),
         }
     }
 }

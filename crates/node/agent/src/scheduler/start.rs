@@ -14,7 +14,7 @@ use trackers::ages::Kind;
 use trackers::ages::choose::Offer;
 use units::RatioPpm;
 
-use super::scanner::Scanner;
+use super::scanner::{Ended, Scanner};
 use super::{Agent, Discovery, Durable, Guard, Identity, Scheduled, report};
 use crate::context::claims::Claims;
 use crate::context::log::Log;
@@ -67,8 +67,8 @@ pub enum Error {
     #[error("cannot start the scanning thread: {0}; check the limit of tasks (TasksMax=, pids.max)")]
     Thread(std::io::Error),
     /// The scanning thread panicked.
-    #[error("an error of the program, reported above, stopped the scanning thread; the next start restores what its tracker set")]
-    ScannerEnded,
+    #[error(transparent)]
+    Scanner(#[from] Ended),
     /// The kernel offers no tracker.
     #[error("this kernel offers no way to measure page ages; run `thermocline doctor` for what to enable")]
     NoTracker,

@@ -8,6 +8,7 @@ use kernel::cgroup::Cgroup;
 use crate::controllers::policy::Policy;
 use crate::discover::Rules;
 use crate::history::History;
+use crate::now::Now;
 use crate::record::Recorder;
 
 /// How long a killed job may take to release its memory before another one is killed.
@@ -72,4 +73,14 @@ impl Ending {
     pub(super) fn lasts(&self, now: Duration) -> bool {
         now.saturating_sub(self.since) < ENDING_MAX && self.cgroup.populated().unwrap_or(false)
     }
+}
+
+/// A scan that is under way. While it lasts, its trackers are lent to the scanning thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Running {
+    pub(super) began: Now,
+    /// Whether it began more than half a period late.
+    pub(super) late: bool,
+    /// CPU time of finding the jobs.
+    pub(super) discovery: Duration,
 }

@@ -118,7 +118,7 @@ fn an_error_of_the_program_in_a_scan_ends_the_agent_and_settings_are_restored() 
     drop(end);
     let (_sender, messages) = mpsc::channel();
     let outcome = agent.run(&messages, None, &mut |_, _| ());
-    assert!(matches!(outcome, Err(Error::ScannerEnded)), "{outcome:?}");
+    assert!(matches!(outcome, Err(Error::Scanner(_))), "{outcome:?}");
     assert_eq!(machine.get(LOW), "0");
 }
 
