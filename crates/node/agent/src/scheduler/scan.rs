@@ -29,9 +29,13 @@ impl Agent {
             let target = target(&entry.job, self.context.may_split(&entry.job));
             by_tracker.entry(entry.job.tracker.0).or_default().push(target);
         }
+        let noted = self.note_kdamond_targets(&by_tracker);
         let mut parts = Vec::new();
         for (kind, targets) in by_tracker {
-            if let Err(error) = self.open_tracker(kind, &targets) {
+            let may_open = if by_kdamond(kind) { noted.clone() } else { Ok(()) };
+            let context = &mut self.context;
+            let open = |()| context.trackers.open(kind, &context.kernel.roots, &context.config.agent).map_err(|error| error.to_string());
+            if let Err(error) = may_open.and_then(open) {
                 self.context.event(None, format!("tracker {}: {error}", kind.as_str()));
             } else if let Some(tracker) = self.context.trackers.lend(kind) {
                 parts.push(Part::new(tracker, targets));
@@ -92,21 +96,21 @@ impl Agent {
         self.judge_cost(kind, cpu);
     }
 
-    /// Opens a tracker at its first use. The processes that kdamonds are going to watch are first written to the undo list.
-    fn open_tracker(&mut self, kind: ages::Kind, targets: &[Target]) -> kernel::Result<()> {
-        let context = &mut self.context;
-        context.trackers.open(kind, &context.kernel.roots, &context.config.agent)?;
-        if matches!(kind, ages::Kind::Damon | ages::Kind::Sampled) {
-            let watched = context.trackers.get(kind).map(|tracker| tracker.kdamond_targets()).unwrap_or_default();
-            // The sample's unused slots have this process.
-            let own = std::process::id().cast_signed();
-            let mut pids: Vec<i32> = targets.iter().flat_map(|target| &target.pids).copied().chain(watched).chain([own]).collect();
-            pids.sort_unstable();
-            pids.dedup();
-            let path = context.config.agent.runtime_dir.join("undo.json");
-            context.undo.set_kdamond_targets(&pids).map_err(|source| kernel::Error::Io { path, op: "write", source })?;
+    /// Writes the processes that kdamonds are going to watch, and those that they watch now, to the undo list: those of all trackers,
+    /// before any of them scans.
+    fn note_kdamond_targets(&mut self, by_tracker: &BTreeMap<ages::Kind, Vec<Target>>) -> Result<(), String> {
+        let watching = by_tracker.iter().filter(|(kind, _)| by_kdamond(**kind));
+        let mut pids: Vec<i32> = watching.flat_map(|(_, targets)| targets.iter().flat_map(|target| &target.pids)).copied().collect();
+        let watched = self.context.trackers.iter_mut().flat_map(|tracker| tracker.kdamond_targets());
+        pids.extend(watched);
+        if pids.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        // The sample's unused slots have this process.
+        pids.push(std::process::id().cast_signed());
+        pids.sort_unstable();
+        pids.dedup();
+        self.context.undo.set_kdamond_targets(&pids).map_err(|error| format!("undo list: {error}"))
     }
 
     /// Judges what a scan with `kind` cost. If it is too expensive, jobs for which `auto` chose it use the next best tracker; a
@@ -140,6 +144,11 @@ impl Agent {
             slots.iter_mut().for_each(|slot| slot.plan(job));
         }
     }
+}
+
+/// Whether kernel threads watch processes for a tracker.
+fn by_kdamond(kind: ages::Kind) -> bool {
+    matches!(kind, ages::Kind::Damon | ages::Kind::Sampled)
 }
 
 /// Without current ages no plan is carried out.

@@ -132,18 +132,36 @@ fn a_job_whose_scan_fails_gets_no_plan() {
     agent.control(at(1_120));
     agent.plan();
     assert!(agent.cold_age(JOB).plan.is_some());
-    agent.context.trackers.give_back(Box::new(Failing));
+    agent.context.trackers.give_back(Box::new(Failing(ages::Kind::PageIdle)));
     agent.scan(at(1_240));
     agent.plan();
     assert!(agent.cold_age(JOB).plan.is_none(), "the ages are of an earlier scan");
 }
 
+#[test]
+fn processes_of_all_trackers_are_on_the_undo_list_before_any_of_them_scans() {
+    let machine = Machine::new();
+    let (mut agent, end) = scanning(&machine);
+    end.send(()).unwrap();
+    agent.finish_scan(Duration::MAX).unwrap();
+    for (job, pid, kind) in [(JOB, 11, ages::Kind::Damon), ("/p", 22, ages::Kind::Sampled)] {
+        machine.set(job, "cgroup.procs", &pid.to_string());
+        agent.jobs.get_mut(job).unwrap().job.tracker = (kind, "a test");
+        agent.context.trackers.give_back(Box::new(Failing(kind)));
+    }
+    agent.begin_scan(agent.context.now(), false).unwrap();
+    let mut expected = vec![11, 22, std::process::id().cast_signed()];
+    expected.sort_unstable();
+    assert_eq!(agent.context.undo.kdamond_targets(), expected);
+    agent.finish_scan(Duration::MAX).unwrap();
+}
+
 /// A tracker that fails.
-struct Failing;
+struct Failing(ages::Kind);
 
 impl Tracker for Failing {
     fn kind(&self) -> ages::Kind {
-        ages::Kind::PageIdle
+        self.0
     }
 
     fn scan(&mut self, _: Duration, _: &[Target]) -> kernel::Result<Vec<kernel::Result<Scan>>> {
