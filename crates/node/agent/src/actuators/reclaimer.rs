@@ -1,10 +1,8 @@
-//! The child process that asks `memory.reclaim`. In a hot cgroup the kernel may search for more than
-//! a minute, and only killing the process that made the request stops that. One child serves all requests: to start one for each would cost more than
-//! most requests.
+//! The child process that asks `memory.reclaim`. In a hot cgroup the kernel may search for more than a minute, and only killing the
+//! process that made the request stops that. One child serves all requests: to start one for each would cost more than most of them.
 //!
 //! They talk over a pair of sockets, a line each: the child reads `BYTES SWAPPINESS CGROUP`, and answers with the microseconds of CPU
-//! that it has used so far. Names of cgroups have no newlines: the kernel refuses
-//! them (`cgroup_mkdir`, `kernel/cgroup/cgroup.c`).
+//! that it has used so far. Names of cgroups have no newlines: the kernel refuses them (`cgroup_mkdir`, `kernel/cgroup/cgroup.c`).
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};

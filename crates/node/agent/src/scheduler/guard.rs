@@ -13,6 +13,8 @@ impl Agent {
     pub(super) fn check_guard(&mut self) {
         let context = &mut self.context;
         if !context.config.guard.enabled || context.options.dry_run {
+            // No next check is due: it may have been switched off while the agent runs.
+            self.guard.checked = None;
             return;
         }
         let checked = context.clock.now();

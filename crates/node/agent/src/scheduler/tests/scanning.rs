@@ -75,6 +75,10 @@ fn the_guard_is_checked_between_decisions() {
     assert!(checked.is_some(), "a period of many jobs takes longer than the guard waits");
     agent.control(agent.context.now());
     assert_eq!(agent.guard.checked, checked, "not yet due again");
+    // Switched off while the agent runs: the loop must not wake for it any more.
+    agent.context.config.guard.enabled = false;
+    agent.check_guard();
+    assert_eq!(agent.guard.checked, None);
 }
 
 #[test]
