@@ -85,7 +85,7 @@ pub struct Sampled {
     jobs: HashMap<u64, JobSample>,
     /// Time of the last report, since boot.
     reported: Option<Duration>,
-    /// When the session began, as time since boot: before that the kernel's ages say nothing.
+    /// The end of what earlier sessions reported, as time since boot: before that this session's ages say nothing.
     began: Duration,
     generations: Option<Generations>,
     /// Whether the list of watched pages must be renewed.
@@ -254,7 +254,8 @@ impl Sampled {
                 Err(error) if error.is_gone() => {}
                 other => self.session = Some(other?),
             }
-            self.began = now;
+            // Reports were read after this scan began.
+            self.began = now.max(self.reported.unwrap_or_default());
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ pub struct Report {
 pub struct Watching {
     /// Time between two reports.
     pub interval: Duration,
-    /// When the session began, as time since boot.
+    /// The end of what earlier sessions reported, as time since boot: reports after it are of this session.
     pub since: Duration,
 }
 
@@ -49,13 +49,12 @@ impl Point {
 
     /// Takes in a report. Reports come in the order of time.
     ///
-    /// An access between two sessions is not seen: the page continues its age. Sessions follow each other within a scan, so that this
-    /// makes a page at most a scan too old.
+    /// An access between two sessions is not seen, and the page continues its age. Sessions follow each other within a scan.
     pub fn take(&mut self, report: Report, &Watching { interval, since }: &Watching) {
         if report.at <= self.joined {
             return;
         }
-        let same_session = self.reported >= since;
+        let same_session = self.reported > since;
         let lost = same_session && report.at.saturating_sub(self.reported) > interval.mul_f64(GAP);
         self.reported = report.at;
         if report.accessed {
@@ -142,7 +141,7 @@ mod tests {
         for at in (30..=1200).step_by(30) {
             point.take(report(at, false, 0), &WATCHING);
         }
-        let next = Watching { since: secs(1260), ..WATCHING };
+        let next = Watching { since: secs(1200), ..WATCHING };
         // Its regions begin at age 0, which is no access.
         point.take(report(1290, false, 0), &next);
         point.take(report(1320, false, 1), &next);
