@@ -13,7 +13,7 @@ use crate::linux::mapping::{Advice, Mapping, page_bytes};
 /// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// One round in this many forks.
+/// One in this many rounds forks a process.
 const ROUNDS_PER_FORK: u64 = 8;
 
 /// How much memory, and for how long.

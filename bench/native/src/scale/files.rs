@@ -11,7 +11,7 @@ use kernel::page_idle::{KPF_BUDDY, KPF_COMPOUND_TAIL, KPF_LRU, KPF_SWAPBACKED};
 use units::Bytes;
 
 /// Size of a page frame.
-pub(crate) const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 
 /// Frames of a huge page.
 const HUGE: u64 = 512;

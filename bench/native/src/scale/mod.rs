@@ -11,7 +11,9 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use kernel::Roots;
 use serde::{Deserialize, Serialize};
+use trackers::ages::page_idle;
 use units::Bytes;
 
 pub(crate) mod agent;
@@ -197,7 +199,7 @@ fn run(machine: &Machine, policy: &'static str, bulk_read_seconds: f64) -> Resul
         processes: machine.jobs * PROCESSES,
         policy,
         core_ratio_per_tib: own.scan_cpu_seconds / SCAN_PERIOD_SECONDS / tib,
-        ages_bytes: machine.memory.0 / files::PAGE_BYTES * 2,
+        ages_bytes: page_idle::memory(&Roots::under(&machine.directory))?.0,
         bulk_read_seconds,
         own,
     })
