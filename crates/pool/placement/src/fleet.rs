@@ -1,7 +1,13 @@
 //! Servers, their free resources, and the choice of a server.
 
+use units::Slices;
+
+use groups::{Group, Groups};
+
 use crate::policy::{Candidate, Policy};
 use crate::resources::{NODES_MAX, Node, Placement, PoolSpace, Request, Shape};
+
+mod groups;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Server {
@@ -24,7 +30,11 @@ pub struct Fleet {
     /// Copy of the free cores of each server, contiguous in memory: a large cluster is mostly full, and is searched for every
     /// VM.
     free_cores: Vec<u32>,
+    groups: Groups,
 }
+
+/// The cheapest server so far: whether the VM spans there, the cost, and the server's number.
+type Best = Option<((bool, u64), u32)>;
 
 impl Fleet {
     /// Creates empty servers. `pool_servers` consecutive servers share a pool; the last pool may have fewer. Returns `None` for
@@ -39,8 +49,9 @@ impl Fleet {
         free[..nodes].fill(Node { cores: shape.node_cores, mib: shape.node_mib });
         let cores = u32::try_from(shape.cores()).ok()?;
         let server = Server { up: true, free, cores, mib: shape.mib() };
+        let groups = Groups::new(servers, cores, shape.mib());
         let servers = servers as usize;
-        Some(Self { shape, pool_servers, servers: vec![server; servers], free_cores: vec![cores; servers] })
+        Some(Self { shape, pool_servers, servers: vec![server; servers], free_cores: vec![cores; servers], groups })
     }
 
     /// Returns the hardware of the servers.
@@ -84,38 +95,74 @@ impl Fleet {
     /// without an entry is full.
     #[must_use]
     pub fn choose(&self, request: &Request, pools: &[PoolSpace], policy: &impl Policy) -> Option<Placement> {
-        let mut best: Option<((bool, u64), u32)> = None;
-        let each = self.pool_servers as usize;
-        for (pool, free_cores) in (0usize..).zip(self.free_cores.chunks(each)) {
-            let space = pools.get(pool).copied().unwrap_or_default();
-            if space.grantable < request.pool_slices {
+        let best = match policy.cost_min(request, &self.shape, 0, (0, 0)) {
+            Some(_) => self.cheapest_by_groups(request, pools, policy),
+            None => self.cheapest_in_order(request, pools, policy),
+        };
+        best.and_then(|(_, server)| self.fit_on(server, request))
+    }
+
+    /// Looks at the servers of a group only if one of them can be the cheapest.
+    fn cheapest_by_groups(&self, request: &Request, pools: &[PoolSpace], policy: &impl Policy) -> Best {
+        // A VM that is larger than a node spans wherever it is.
+        let spans = request.cores > self.shape.node_cores || request.local_mib > self.shape.node_mib;
+        let bound = |group: &Group<'_>| policy.cost_min(request, &self.shape, group.cores, group.mib).unwrap_or(0);
+        let groups = || self.groups.with(request.cores, u64::from(request.local_mib)).map(|group| (bound(&group), group));
+        let (mut best, mut first_empty): (Best, Option<u32>) = (None, None);
+        // The most promising group first: its best server rules out most of the others.
+        let first = groups().min_by_key(|(bound, group)| (*bound, group.cores, group.mib));
+        for (bound, group) in first.into_iter().chain(groups()) {
+            if best.is_some_and(|(least, _)| (spans, bound) > least) {
                 continue;
             }
-            let mut found_empty = false;
-            for at in with_cores(free_cores, request.cores).map(|at| pool * each + at) {
-                let server = &self.servers[at];
-                if !server.fits(request) {
-                    continue;
+            for &server in group.servers {
+                // Empty servers are interchangeable, but for their pools.
+                if request.pool_slices == Slices::ZERO && self.is_empty(server) {
+                    if first_empty.is_some_and(|first| first < server) {
+                        continue;
+                    }
+                    first_empty = Some(server).filter(|_| self.servers[server as usize].up).or(first_empty);
                 }
-                // The empty servers of a pool are interchangeable, so only the first is a candidate.
-                let empty = u64::from(server.cores) == self.shape.cores() && server.mib == self.shape.mib();
-                if empty && found_empty && !policy.distinguishes_servers() {
-                    continue;
-                }
-                found_empty |= empty;
-                let index = u32::try_from(at).unwrap_or(u32::MAX);
-                let spans = server.one_node(request).is_none();
-                let free = (server.cores, server.mib);
-                let cost = policy.cost(&Candidate { request, shape: &self.shape, server: index, free, space, spans });
-                if best.is_none_or(|(least, _)| (spans, cost) < least) {
-                    best = Some(((spans, cost), index));
-                }
-                if !spans && policy.takes_first_fit() {
-                    return self.fit_on(index, request);
+                let Some(cost) = self.cost_of(server, request, pools, policy) else { continue };
+                if best.is_none_or(|least| (cost, server) < least) {
+                    best = Some((cost, server));
                 }
             }
         }
-        best.and_then(|(_, server)| self.fit_on(server, request))
+        best
+    }
+
+    /// Looks at all servers with enough cores, in the order of their numbers.
+    fn cheapest_in_order(&self, request: &Request, pools: &[PoolSpace], policy: &impl Policy) -> Best {
+        let mut best: Best = None;
+        for at in with_cores(&self.free_cores, request.cores) {
+            let server = u32::try_from(at).unwrap_or(u32::MAX);
+            let Some(cost) = self.cost_of(server, request, pools, policy) else { continue };
+            if best.is_none_or(|(least, _)| cost < least) {
+                best = Some((cost, server));
+            }
+            if !cost.0 && policy.takes_first_fit() {
+                break;
+            }
+        }
+        best
+    }
+
+    fn is_empty(&self, server: u32) -> bool {
+        let server = &self.servers[server as usize];
+        u64::from(server.cores) == self.shape.cores() && server.mib == self.shape.mib()
+    }
+
+    /// Returns whether a VM spans on a server and what that server costs; `None` if it does not fit there.
+    fn cost_of(&self, index: u32, request: &Request, pools: &[PoolSpace], policy: &impl Policy) -> Option<(bool, u64)> {
+        let server = self.servers.get(index as usize).filter(|server| server.fits(request))?;
+        let space = pools.get(self.pool_of(index).0 as usize).copied().unwrap_or_default();
+        if space.grantable < request.pool_slices {
+            return None;
+        }
+        let spans = server.one_node(request).is_none();
+        let free = (server.cores, server.mib);
+        Some((spans, policy.cost(&Candidate { request, shape: &self.shape, server: index, free, space, spans })))
     }
 
     /// Returns how a VM would be placed on one server, or `None` if it does not fit. Ignores the pool.
@@ -142,6 +189,7 @@ impl Fleet {
                 server.mib -= u64::from(node.mib);
             }
             self.free_cores[placement.server as usize] = server.cores;
+            self.groups.update(placement.server, server.cores, server.mib);
         }
         fits
     }
@@ -161,6 +209,7 @@ impl Fleet {
             missing -= here;
         }
         server.mib -= u64::from(mib);
+        self.groups.update(placement.server, server.cores, server.mib);
         true
     }
 
@@ -174,6 +223,7 @@ impl Fleet {
             server.mib += u64::from(node.mib);
         }
         self.free_cores[placement.server as usize] = server.cores;
+        self.groups.update(placement.server, server.cores, server.mib);
     }
 }
 

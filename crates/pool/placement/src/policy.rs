@@ -57,9 +57,10 @@ pub trait Policy {
         false
     }
 
-    /// Returns whether two servers of a pool with the same free resources can have different costs.
-    fn distinguishes_servers(&self) -> bool {
-        false
+    /// Returns what a server with `cores` free cores and free memory between these bounds, in MiB, costs at least, whatever its pool.
+    /// With it, servers that are too expensive are not looked at. `None`: nothing can be said, and all are looked at in order.
+    fn cost_min(&self, _request: &Request, _shape: &Shape, _cores: u32, _mib: (u64, u64)) -> Option<u64> {
+        None
     }
 }
 
@@ -142,11 +143,8 @@ impl Policy for Strategy {
             Self::WorstFit => 3_000_000 - candidate.remaining().iter().sum::<u64>().min(3_000_000),
             Self::Alignment => {
                 let Candidate { request, shape, free, space, .. } = candidate;
-                let product = |requested: u64, free: u64, whole: u64| ppm(requested, whole) * ppm(free, whole);
-                let alignment = product(u64::from(request.cores), u64::from(free.0), shape.cores())
-                    + product(u64::from(request.local_mib), free.1, shape.mib())
-                    + product(u64::from(request.pool_slices.0), u64::from(space.grantable.0), u64::from(space.capacity.0));
-                u64::MAX - alignment
+                let pool = product(u64::from(request.pool_slices.0), u64::from(space.grantable.0), u64::from(space.capacity.0));
+                u64::MAX - alignment(request, shape, *free) - pool
             }
             Self::Balance => {
                 let [cores, mib, _] = candidate.remaining();
@@ -160,9 +158,29 @@ impl Policy for Strategy {
         matches!(self, Self::FirstFit)
     }
 
-    fn distinguishes_servers(&self) -> bool {
-        matches!(self, Self::Random { .. })
+    fn cost_min(&self, request: &Request, shape: &Shape, cores: u32, mib: (u64, u64)) -> Option<u64> {
+        let in_pool = if request.pool_slices == Slices::ZERO { 0 } else { 1_000_000 };
+        let left_cores = ppm(u64::from(cores.saturating_sub(request.cores)), shape.cores());
+        let left_mib = |free: u64| ppm(free.saturating_sub(u64::from(request.local_mib)), shape.mib());
+        let (least, most) = (left_mib(mib.0), left_mib(mib.1));
+        match self {
+            Self::BestFit => Some(left_cores + least),
+            Self::WorstFit => Some(3_000_000 - (left_cores + most + in_pool).min(3_000_000)),
+            Self::Alignment => Some(u64::MAX - alignment(request, shape, (cores, mib.1)) - in_pool * 1_000_000),
+            Self::Balance => Some(least.saturating_sub(left_cores).max(left_cores.saturating_sub(most))),
+            Self::FirstFit | Self::Random { .. } => None,
+        }
     }
+}
+
+/// Returns the product of what is requested and what is free, both as shares of the whole.
+fn product(requested: u64, free: u64, whole: u64) -> u64 {
+    ppm(requested, whole) * ppm(free, whole)
+}
+
+/// Returns the dot product of what is requested and what is free, of cores and local memory.
+fn alignment(request: &Request, shape: &Shape, (cores, mib): (u32, u64)) -> u64 {
+    product(u64::from(request.cores), u64::from(cores), shape.cores()) + product(u64::from(request.local_mib), mib, shape.mib())
 }
 
 /// Returns a pseudo-random number for a VM and a server, by the finalizer of `SplitMix64`.
