@@ -71,10 +71,8 @@ fn row(line: &str, columns: &Columns, sink: &mut Sink<'_>) -> Result<(Vm, i64), 
         // A drawn departure does not extend the trace.
         None => (sink.drawn_departure(vm_type, arrival), arrival),
         Some((true, low, _)) => (None, arrival.saturating_add(low)),
-        Some((false, low, high)) => {
-            let departure = arrival.saturating_add(low.midpoint(high));
-            (Some(departure), departure)
-        }
+        // The centre of a wide bin may be hours after the split ended, which has data up to the bin's beginning only.
+        Some((false, low, high)) => (Some(arrival.saturating_add(low.midpoint(high))), arrival.saturating_add(low)),
     };
     Ok((Vm { arrival, departure, cores, memory_bytes, vm_type, ..Vm::default() }, last_seen))
 }
