@@ -4,6 +4,9 @@ use units::RatioPpm;
 
 use crate::tally::Total;
 
+/// The share of the entries whose highest rate is the tail of a fleet: bursts that the objective's percentile does not show.
+pub const TAIL: RatioPpm = RatioPpm(995_000);
+
 /// The objective of a fleet: this share of the entries with far memory on stays at or below this rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Objective {

@@ -14,6 +14,7 @@
 //! The same seed gives the same fleet, on every machine and for any number of threads. Slots are independent of each
 //! other, so a larger fleet of the same seed begins with different machines but has the same statistics.
 
+mod character;
 mod kinds;
 mod life;
 mod random;
@@ -29,6 +30,7 @@ use fastrand::Rng;
 use policy::thresholds::{THRESHOLDS_MAX, Thresholds};
 use units::{Millis, RatioPpm, UnixMillis};
 
+pub use self::character::Character;
 pub use self::kinds::{KINDS, Kind};
 use self::life::{ENTRY_MINUTES, Life, Suffixes, Traits};
 use self::random::{log_normal, normal, shifted, stream};
@@ -56,6 +58,7 @@ pub struct Fleet {
     jobs: u64,
     entries: u32,
     thresholds: Thresholds,
+    kinds: Vec<Kind>,
     clusters: Vec<Cluster>,
     /// Cumulative shares of the machines by cluster.
     clusters_up_to: Vec<f64>,
@@ -101,7 +104,14 @@ impl Fleet {
             }
         });
         let clusters = clusters.collect();
-        Self { seed, jobs, entries: days.saturating_mul(ENTRIES_PER_DAY), thresholds, clusters, clusters_up_to }
+        let entries = days.saturating_mul(ENTRIES_PER_DAY);
+        Self { seed, jobs, entries, thresholds, kinds: Character::Mixed.kinds(1.0), clusters, clusters_up_to }
+    }
+
+    /// Returns the same fleet with another character, and `bursts` times as many sweeps and phases.
+    #[must_use]
+    pub fn of_character(self, character: Character, bursts: f64) -> Self {
+        Self { kinds: character.kinds(bursts), ..self }
     }
 
     /// Returns the thresholds of the histograms.
@@ -130,7 +140,7 @@ impl Fleet {
         let of_machine = &mut stream(self.seed ^ 0x6d61_6368_696e_6573, machine);
         let cluster = &self.clusters[pick(&self.clusters_up_to, of_machine.f64())];
         let shift = cluster.shift + SHIFTS.1 * normal(of_machine);
-        let kind = &KINDS[pick(&cluster.kinds_up_to, random.f64())];
+        let kind = &self.kinds[pick(&cluster.kinds_up_to, random.f64())];
         let label = Label { cluster: cluster.name.clone(), machine: format!("machine-{machine:07}"), class: kind.name.to_owned() };
         let mut begin = 0;
         while begin < self.entries {
@@ -147,13 +157,13 @@ impl Fleet {
     }
 
     /// Generates one job into `series`.
-    fn job(&self, kind: &'static Kind, shift: f64, (begin, end): (u32, u32), before: u64, random: &mut Rng, series: &mut Series) {
+    fn job(&self, kind: &Kind, shift: f64, (begin, end): (u32, u32), before: u64, random: &mut Rng, series: &mut Series) {
         series.clear();
         series.start_unix_ms = START + ENTRY.saturating_mul(u64::from(begin));
         let compressible = 1.0 - shifted(kind.incompressible, 0.6 * normal(random));
         let compression = log_normal(random, (kind.compression, 0.30)).clamp(1.2, 6.0);
         series.compressibility = Compressibility { compressible: ppm(compressible), compressed: ppm(1.0 / compression) };
-        let traits = Traits::draw(kind, shift, random);
+        let traits = Traits::draw(*kind, shift, random);
         let minute = |entry: u32| f64::from(entry) * ENTRY_MINUTES;
         let entries_before = usize::try_from(before).unwrap_or(usize::MAX);
         let mut life = Life::new(traits, &self.thresholds, entries_before, minute(begin), random.fork());
@@ -190,7 +200,8 @@ impl Source for Fleet {
 impl Named for Fleet {
     fn part(&self, piece: usize) -> Part {
         let word = |number: u64| number.to_le_bytes();
-        let owner = fingerprint([b"generated".as_slice(), &word(self.seed), &word(piece as u64)]);
+        let kinds = format!("{:?}", self.kinds);
+        let owner = fingerprint([b"generated".as_slice(), &word(self.seed), &word(piece as u64), kinds.as_bytes()]);
         let ages: Vec<u8> = self.thresholds.as_slice().iter().map(|age| age.0).collect();
         let slots = self.slots(piece as u64).count() as u64;
         let listing = fingerprint([word(slots).as_slice(), &word(u64::from(self.entries)), &ages]);

@@ -45,7 +45,7 @@ pub(crate) fn model(config: &Config, format: Format, arguments: &arguments::Mode
         Some((Partial::merged(&arguments.merge)?, None))
     } else if let Some(jobs) = arguments.generate {
         let thresholds = Thresholds::log_spaced(usize::try_from(config.cold_age.thresholds)?)?;
-        let fleet = Fleet::new(arguments.seed, jobs, arguments.days, thresholds);
+        let fleet = Fleet::new(arguments.seed, jobs, arguments.days, thresholds).of_character(arguments.character, arguments.bursts);
         if let Some(directory) = &arguments.record {
             return record(&fleet, directory, threads, format);
         }

@@ -26,6 +26,8 @@ use super::random::{count, log_normal, normal, shifted};
 pub(crate) const ENTRY_MINUTES: f64 = 5.0;
 /// Minutes between scans (SDFM section 5.1).
 pub(crate) const SCAN_MINUTES: f64 = 2.0;
+/// When nightly work begins: 02:00.
+const NIGHTLY_MINUTE: f64 = 120.0;
 /// Page groups by reuse distance: from one touch per minute down to one in 5.7 days, each half of the one before.
 const GROUPS: usize = 14;
 /// Past entries that ages refer to: 8.5 hours are 102 entries. A power of two.
@@ -45,7 +47,7 @@ struct Moment {
 /// The drawn properties of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Traits {
-    pub(crate) kind: &'static Kind,
+    pub(crate) kind: Kind,
     /// Pages at its final size.
     pages: f64,
     /// Shares of the page groups, the slowest first.
@@ -58,7 +60,7 @@ pub(crate) struct Traits {
 
 impl Traits {
     /// Draws a job of a kind; `shift` is the common shift of its cluster and machine.
-    pub(crate) fn draw(kind: &'static Kind, shift: f64, random: &mut Rng) -> Self {
+    pub(crate) fn draw(kind: Kind, shift: f64, random: &mut Rng) -> Self {
         let cool = shifted(kind.cool, shift + 0.75 * normal(random));
         let dead = cool * shifted(kind.dead, 0.8 * normal(random));
         let octave = kind.octave * libm::exp(0.1 * normal(random));
@@ -149,6 +151,9 @@ impl Life {
         if random.f64() < ENTRY_MINUTES / 60.0 / kind.phase_hours {
             self.level = libm::exp(0.4 * normal(random));
             touched = f64::max(touched, 0.05 + 0.35 * random.f64());
+        }
+        if kind.nightly > 0.0 && (minute - NIGHTLY_MINUTE).rem_euclid(1_440.0) < ENTRY_MINUTES {
+            touched = f64::max(touched, kind.nightly * (0.5 + 0.5 * random.f64()));
         }
         // Half of the variance of the noise is autocorrelated, with a half-life of an hour; the other half is new in
         // each entry.

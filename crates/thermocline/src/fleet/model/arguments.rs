@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use model::generate::Character;
 use units::RatioPpm;
 
 use crate::values::{duration, key_value, price, ratio};
@@ -37,6 +38,12 @@ pub(crate) struct Model {
     /// The seed of the generated or resampled fleet
     #[arg(long, default_value_t = 1, requires = "made")]
     pub(crate) seed: u64,
+    /// What most promotions of the generated fleet are caused by: mixed, phased, nightly or heavy_tailed
+    #[arg(long, default_value_t, requires = "generate")]
+    pub(crate) character: Character,
+    /// How many times as many sweeps and phases the generated fleet has as usual: 1.6 is a week with many bursts
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "generate", value_parser = bursts)]
+    pub(crate) bursts: f64,
     /// Only write the generated fleet as trace files into a directory
     #[arg(long, value_name = "DIRECTORY", requires = "generate")]
     pub(crate) record: Option<PathBuf>,
@@ -124,6 +131,14 @@ pub(crate) struct WhatIf {
 fn row_groups(text: &str) -> Result<std::ops::Range<u32>, String> {
     let range = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
     range.ok_or_else(|| "write it as FROM..TO, such as 0..16".to_owned())
+}
+
+/// The most bursts of a generated fleet, as a multiple of the usual ones.
+const BURSTS_MAX: f64 = 100.0;
+
+fn bursts(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| (0.01..=BURSTS_MAX).contains(factor));
+    factor.ok_or_else(|| format!("write a number from 0.01 to {BURSTS_MAX}, such as 1.6"))
 }
 
 fn what_if(text: &str) -> Result<WhatIf, String> {

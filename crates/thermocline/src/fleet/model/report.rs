@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use model::front::Objective;
+use model::front::{self, Objective};
 use model::generate::fit;
 use model::partial::Partial;
 use model::survey::Survey;
@@ -153,7 +153,9 @@ pub(crate) struct Pair {
     pub(crate) coverage_ratio: f64,
     /// At the objective's percentile of the entries with far memory; `null` if unbounded or never on.
     pub(crate) rate_ratio_per_min: Option<f64>,
-    /// The same over all entries.
+    /// The same at 99.5 % of these entries.
+    pub(crate) tail_ratio_per_min: Option<f64>,
+    /// The rate at the objective's percentile of all entries.
     pub(crate) rate_of_all_ratio_per_min: Option<f64>,
     pub(crate) holds: bool,
     pub(crate) on_ratio: f64,
@@ -185,6 +187,7 @@ impl Pair {
             saved_ratio: total.saved_ratio(),
             coverage_ratio: total.coverage(),
             rate_ratio_per_min: finite(total.rate_on(objective.percentile)),
+            tail_ratio_per_min: finite(total.rate_on(front::TAIL)),
             rate_of_all_ratio_per_min: finite(total.rate_all(objective.percentile)),
             holds: objective.holds(total),
             on_ratio: ratio(u128::from(total.entries_on), u128::from(total.base.entries)),
