@@ -23,6 +23,7 @@ def pair(k: float, s: float, rate: float, week: int) -> dict[str, float | None]:
     return {
         "percentile_ratio": k, "warmup_seconds": s, "coverage_ratio": coverage, "saved_ratio": coverage / 5,
         "stored_bytes": coverage * 1e12, "saved_bytes": coverage * 6e11, "rate_ratio_per_min": back,
+        "tail_ratio_per_min": back * float(os.environ.get("FAKE_TAIL", "2")),
     }  # fmt: skip
 
 

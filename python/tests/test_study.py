@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import subprocess
@@ -284,9 +285,35 @@ def test_the_best_pair_holds_the_limit() -> None:
         choose.Pair(0.9, 0, coverage, coverage / 5, coverage, rate)
         for coverage, rate in ((0.3, 0.003), (0.2, 0.002), (0.2, 0.001), (0.1, None))
     ]
-    assert choose.best(made, 0.002) == made[2]
-    assert choose.best(made, 0.0001) is None
-    assert choose.lowest_rate(made) == made[2]
+    bold, cautious = (choose.Objective(limit, margin=0) for limit in (0.002, 0.0001))
+    assert choose.best(made, bold) == made[2]
+    assert choose.best(made, cautious) is None
+    assert choose.nearest(made, cautious) == made[2]
     assert choose.front(made) == [made[0], made[2]]
     nothing = choose.Pair(1, 0, 0, 0, 0, None)
-    assert nothing.holds(0.0) and choose.best([*made, nothing], 0.0001) == nothing
+    assert cautious.holds(nothing) and choose.best([*made, nothing], cautious) == nothing
+
+
+def test_a_pair_whose_tail_is_too_high_does_not_hold() -> None:
+    quiet, bursts, unbounded = (choose.Pair(0.9, 0, 0.2, 0.04, 1.0, 0.0019, tail) for tail in (0.006, 0.0061, None))
+    objective = choose.Objective(0.002, margin=0)
+    assert [objective.holds(pair) for pair in (quiet, bursts, unbounded)] == [True, False, False]
+    assert objective.excess(bursts) == pytest.approx(0.0061 / 0.006 - 1)
+    assert dataclasses.replace(objective, tail=float("inf")).holds(bursts)
+    with pytest.raises(ValueError, match="tail=0.5"):
+        choose.Objective(0.002, tail=0.5)
+
+
+def test_a_tail_that_breaks_on_the_held_out_week_leaves_no_bundle(
+    tune: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = str(tmp_path / "s")
+    monkeypatch.setenv("FAKE_TAIL", "2.9")
+    tune("run", "--study", where, *RUN, "--trials", "3")
+    # The held-out week is evaluated only now, with a heavier tail.
+    monkeypatch.setenv("FAKE_TAIL", "9")
+    lines = (tmp_path / "s" / "evaluations.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "s" / "evaluations.jsonl").write_text("".join(line for line in lines if '"holdout"' not in line))
+    tune("run", "--study", where, "--format", "json", "--trials", "3", code=4)
+    refused = tune("bundle", "--study", where, "--to", str(tmp_path / "b.toml"), "--version", "1", code=1)
+    assert "99.5 % of its entries" in refused and not (tmp_path / "b.toml").exists()

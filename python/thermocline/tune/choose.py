@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+EXCESS_MAX = 1e3
+"""Stands for an unbounded excess."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Objective:
     """The objective of a fleet (SDFM section 5.3), with a safety margin."""
@@ -20,6 +24,9 @@ class Objective:
     """Share of the entries with far memory enabled in which the limit must hold."""
     margin: float = 0.03
     """Share of `rate_max` that is kept in reserve for the following weeks."""
+    tail: float = 3.0
+    """At 99.5 % of these entries, the rate is at most so many times the limit. An optimum at the percentile alone is at the edge
+    where bursts begin: in a week with more of them it breaks the objective."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_max <= 1:
@@ -28,11 +35,29 @@ class Objective:
             raise ValueError(f"percentile={self.percentile}; give a share above 0, such as 0.98")
         if not 0 <= self.margin < 1:
             raise ValueError(f"margin={self.margin}; give a share of at least 0 and below 1")
+        if not self.tail >= 1:
+            raise ValueError(f"tail={self.tail}; give a multiple of the objective of at least 1, or inf")
 
     @property
     def limit(self) -> float:
         """The limit of the rate including the margin."""
         return self.rate_max * (1 - self.margin)
+
+    def excess(self, pair: Pair, limit: float | None = None) -> float:
+        """Returns how far a pair is above a limit of the rate, by default this one's, or above its tail: -0.1 is 10 % below.
+
+        A pair that stores nothing is always within it.
+        """
+        limit = self.limit if limit is None else limit
+        if pair.stored_bytes == 0:
+            return -1.0
+        if pair.rate is None or pair.tail is None:
+            return EXCESS_MAX
+        return min(max(pair.rate, pair.tail / self.tail) / limit - 1, EXCESS_MAX)
+
+    def holds(self, pair: Pair, limit: float | None = None) -> bool:
+        """Returns whether a pair is within a limit of the rate, by default this one's, and its tail."""
+        return self.excess(pair, limit) <= 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,15 +74,8 @@ class Pair:
     """Mean over the trace."""
     rate: float | None
     """Promotions per minute at the objective's percentile; `None` if nothing was stored or the rate is unbounded."""
-
-    def holds(self, limit: float) -> bool:
-        """Returns whether the rate is within a limit. A pair that stores nothing is always within it."""
-        return (self.rate if self.rate is not None else _rate_if_unknown(self)) <= limit
-
-
-def _rate_if_unknown(pair: Pair) -> float:
-    """Returns the rate of a pair without a known rate: 0 if nothing is stored, infinite otherwise."""
-    return 0.0 if pair.stored_bytes == 0 else float("inf")
+    tail: float | None = 0.0
+    """Promotions per minute at 99.5 %; `None` if unbounded, 0 in studies that did not record it."""
 
 
 def pairs(answers: Sequence[Mapping[str, Any]]) -> tuple[Pair, ...]:
@@ -70,21 +88,24 @@ def pairs(answers: Sequence[Mapping[str, Any]]) -> tuple[Pair, ...]:
             saved=float(one["saved_ratio"]),
             stored_bytes=float(one["stored_bytes"]),
             rate=None if one["rate_ratio_per_min"] is None else float(one["rate_ratio_per_min"]),
+            tail=None if one["tail_ratio_per_min"] is None else float(one["tail_ratio_per_min"]),
         )
         for one in answers
     )
 
 
-def best(of: Sequence[Pair], limit: float) -> Pair | None:
-    """Returns the pair that stores most within the limit, the one of the lower rate in case of a tie."""
-    holding = [pair for pair in of if pair.holds(limit)]
+def best(of: Sequence[Pair], objective: Objective, limit: float | None = None) -> Pair | None:
+    """Returns the pair that stores most within the objective, or within a limit of its own, the one of the lower rate in case of
+    a tie."""
+    holding = [pair for pair in of if objective.holds(pair, limit)]
     return max(holding, key=lambda pair: (pair.stored_bytes, -(pair.rate or 0.0)), default=None)
 
 
-def lowest_rate(of: Sequence[Pair]) -> Pair:
-    """Returns the pair of the lowest rate among those that store anything; any pair if none does."""
+def nearest(of: Sequence[Pair], objective: Objective) -> Pair:
+    """Returns the pair that is farthest below the objective, or least above it, among those that store anything; any pair if
+    none does."""
     storing = [pair for pair in of if pair.stored_bytes > 0] or list(of)
-    return min(storing, key=lambda pair: (pair.rate if pair.rate is not None else _rate_if_unknown(pair), -pair.stored_bytes))
+    return min(storing, key=lambda pair: (objective.excess(pair), -pair.stored_bytes))
 
 
 def front(of: Sequence[Pair]) -> list[Pair]:

@@ -173,6 +173,10 @@ def _objective(of: argparse.ArgumentParser) -> None:
         "--margin", type=ratio, default=Objective(1.0).margin, metavar="RATIO", help="share of the limit kept in reserve (default: 3%%)"
     )
     of.add_argument(
+        "--tail", type=float, default=Objective(1.0).tail, metavar="TIMES", help="at 99.5%% of the entries, the highest rate as a multiple "
+        "of the limit; inf: any (default: 3)"
+    )  # fmt: skip
+    of.add_argument(
         "--by-class", action="store_true", help="also find K, S and P of each class, within the objectives of the classes in the "
         "configuration"
     )  # fmt: skip

@@ -191,7 +191,10 @@ def _spec(options: argparse.Namespace, program: Program) -> Spec:
     return Spec(
         space=searched_space,
         objective=Objective(
-            numbers[promised] if options.objective is None else options.objective, options.objective_percentile, options.margin
+            numbers[promised] if options.objective is None else options.objective,
+            options.objective_percentile,
+            options.margin,
+            options.tail,
         ),
         base={knob.key: numbers[knob.key] for knob in searched_space.knobs},
         base_pair=None if measured or options.policy != "cold_age" else (numbers[_FREE[0]], numbers[_FREE[1]]),

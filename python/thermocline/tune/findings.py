@@ -92,7 +92,8 @@ def _result(study: Study, entry: Entry, at: tuple[float, float] | None, on: Outc
         "saved": pair.saved,
         "stored_bytes": pair.stored_bytes,
         "rate": pair.rate,
-        "holds": pair.holds(most),
+        "tail": pair.tail,
+        "holds": study.spec.objective.holds(pair, most),
         "margin_left": None if pair.rate is None else 1 - pair.rate / most,
     }
 
@@ -130,12 +131,19 @@ def broken_on_holdout(found: Mapping[str, Any]) -> list[str]:
     broken = []
     after = (found["holdout"] or {}).get("after")
     if after and not after["holds"]:
-        most = found["objective"]["rate_max"]
-        broken.append(f"the fleet promotes {after['rate']:.3%}/min where at most {most:.3%} is promised")
+        most, tail = found["objective"]["rate_max"], found["objective"]["tail"]
+        if after["rate"] is None or after["rate"] > most:
+            broken.append(f"the fleet promotes {_rate(after['rate'])} where at most {most:.3%}/min is promised")
+        else:
+            broken.append(f"at 99.5 % of its entries the fleet promotes {_rate(after['tail'])} where at most {tail * most:.3%}/min is promised")
     for row in found["classes"]:
         if row["holds_at_holdout"] is False:
             broken.append(f"class {row['class']} promotes {row['rate_at_holdout']:.3%}/min")
     return broken
+
+
+def _rate(rate: float | None) -> str:
+    return "without bound" if rate is None else f"{rate:.3%}/min"
 
 
 def _sensitivity(study: Study, winner: Entry) -> list[dict[str, Any]]:
@@ -149,12 +157,12 @@ def _sensitivity(study: Study, winner: Entry) -> list[dict[str, Any]]:
     pair = winner.outcome.pair if winner.outcome else None
     if winner.outcome is None or pair is None:
         return rows
-    limit = study.spec.objective.limit
+    holds = study.spec.objective.holds
     by_k = [one for one in winner.outcome.pairs if one.warmup_seconds == pair.warmup_seconds]
     by_s = [one for one in winner.outcome.pairs if one.percentile == pair.percentile]
     k, s = Knob(parameters.PERCENTILE, "percentile", 0.0, 1.0), Knob(parameters.WARMUP, "duration", 0.0, 86_400.0)
-    rows.append(_row(k, [(one.percentile, one.coverage, one.holds(limit)) for one in by_k], top, pair.percentile))
-    rows.append(_row(s, [(one.warmup_seconds, one.coverage, one.holds(limit)) for one in by_s], top, pair.warmup_seconds))
+    rows.append(_row(k, [(one.percentile, one.coverage, holds(one)) for one in by_k], top, pair.percentile))
+    rows.append(_row(s, [(one.warmup_seconds, one.coverage, holds(one)) for one in by_s], top, pair.warmup_seconds))
     return rows
 
 
@@ -188,8 +196,8 @@ def _front(study: Study) -> list[dict[str, Any]]:
         for pair in entry.outcome.pairs if entry.outcome else ():
             by_pair[id(pair)] = entry
             every.append(pair)
-    limit = study.spec.objective.limit
-    return [dataclasses.asdict(pair) | {"evaluation": by_pair[id(pair)].number, "holds": pair.holds(limit)} for pair in choose.front(every)]
+    holds = study.spec.objective.holds
+    return [dataclasses.asdict(pair) | {"evaluation": by_pair[id(pair)].number, "holds": holds(pair)} for pair in choose.front(every)]
 
 
 def _trials(study: Study) -> list[dict[str, Any]]:
@@ -224,6 +232,7 @@ def _rounded(point: Point) -> dict[str, float]:
 
 
 def _class(study: Study, one: parameters.ClassParameters) -> dict[str, Any]:
+    objective = study.spec.objective
     there = [entry.outcome.groups for entry in study.of("holdout") if entry.outcome and identity(entry.point) == identity(one.point)]
     pairs = there[0].get(one.name, ()) if there else ()
     holdout = choose.at(pairs, one.pair.percentile, one.pair.warmup_seconds)
@@ -241,5 +250,5 @@ def _class(study: Study, one: parameters.ClassParameters) -> dict[str, Any]:
         # None if there is no held-out trace, or no job of the class in it.
         "coverage_at_holdout": holdout.coverage if holdout else None,
         "rate_at_holdout": holdout.rate if holdout else None,
-        "holds_at_holdout": holdout.holds(one.limit / (1 - study.spec.objective.margin)) if holdout else None,
+        "holds_at_holdout": objective.holds(holdout, one.limit / (1 - objective.margin)) if holdout else None,
     }

@@ -173,7 +173,8 @@ def classes(study: Study) -> list[ClassParameters]:
     for name, at_winner in sorted(winner.outcome.groups.items()):
         limit = study.spec.class_limits.get(name, study.spec.objective.rate_max) * (1 - study.spec.objective.margin)
         fleets = choose.at(at_winner, winner.outcome.pair.percentile, winner.outcome.pair.warmup_seconds)
-        options = [(entry, choose.best(entry.outcome.groups.get(name, ()), limit)) for entry in _same_but_p(study, winner) if entry.outcome]
+        among = [(entry, entry.outcome.groups.get(name, ())) for entry in _same_but_p(study, winner) if entry.outcome]
+        options = [(entry, choose.best(pairs, study.spec.objective, limit)) for entry, pairs in among]
         holding = [(entry, pair) for entry, pair in options if pair is not None]
         if holding:
             entry, pair = max(holding, key=lambda option: option[1].stored_bytes)

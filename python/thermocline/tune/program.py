@@ -33,6 +33,10 @@ class Source:
     """Jobs of a generated fleet that run at any time."""
     days: int = 7
     seed: int = 1
+    character: str = "mixed"
+    """What most promotions of a generated fleet are caused by."""
+    bursts: float = 1.0
+    """How many times as many sweeps and phases as usual it has."""
 
     def __post_init__(self) -> None:
         if bool(self.trace) == bool(self.jobs):
@@ -43,12 +47,15 @@ class Source:
         """The program's arguments."""
         if self.trace:
             return ["--trace", *self.trace]
-        return ["--generate", str(self.jobs), "--days", str(self.days), "--seed", str(self.seed)]
+        made = ["--generate", str(self.jobs), "--days", str(self.days), "--seed", str(self.seed)]
+        return [*made, "--character", self.character, "--bursts", repr(self.bursts)]
 
     def __str__(self) -> str:
         if self.trace:
             return ", ".join(self.trace)
-        return f"a generated fleet of {self.jobs} jobs over {self.days} d (seed {self.seed})"
+        kind = "" if self.character == "mixed" else f"{self.character} "
+        bursts = "" if self.bursts == 1 else f", {self.bursts:g} times the bursts"
+        return f"a generated {kind}fleet of {self.jobs} jobs over {self.days} d (seed {self.seed}{bursts})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import choose, parameters, search, study
-from .choose import Pair
+from .choose import Objective, Pair
 from .drift import Drift
 from .program import Age, Program, Source
 from .search import Progress
@@ -56,7 +56,7 @@ def reasons(of: Study, drifted: Drift, rate: float | None, *, now_unix: float, e
             f"{drifted.accesses:.2%} of the accesses to cold memory have moved to another age band; the limit is {drift_max:.2%}",
         ),
         Reason(
-            "objective", min(current, search.EXCESS_MAX), most, current > most,
+            "objective", min(current, choose.EXCESS_MAX), most, current > most,
             f"the current parameters have a rate of {current:.3%} of the working set per minute; the objective is {most:.3%}",
         ),
     ]  # fmt: skip
@@ -114,7 +114,7 @@ def changes(of: Study, program: Program, progress: Progress) -> list[Change]:
     winner = of.best()
     if winner is None or winner.outcome is None or winner.outcome.pair is None or of.spec.base_pair is None:
         return []
-    new, limit = winner.outcome.pair, of.spec.objective.limit
+    new, objective = winner.outcome.pair, of.spec.objective
     old_k, old_s = of.spec.base_pair
     changed = []
     for knob in of.spec.space.knobs:
@@ -123,7 +123,7 @@ def changes(of: Study, program: Program, progress: Progress) -> list[Change]:
             progress(f"evaluating {knob.key} restored to {was}")
             point = {**winner.point, knob.key: of.spec.base[knob.key]}
             outcome = search.evaluate(of.spec, program, point, of.spec.source)
-            changed.append(_change(knob.key, (was, now), choose.at(outcome.pairs, new.percentile, new.warmup_seconds), new, limit))
+            changed.append(_change(knob.key, (was, now), choose.at(outcome.pairs, new.percentile, new.warmup_seconds), new, objective))
     was_texts = parameters.pair_texts(old_k, old_s)
     now_texts = parameters.pair_texts(new.percentile, new.warmup_seconds)
     for key, (k, s) in (
@@ -131,20 +131,23 @@ def changes(of: Study, program: Program, progress: Progress) -> list[Change]:
         (parameters.WARMUP, (new.percentile, old_s)),
     ):
         if was_texts[key] != now_texts[key]:
-            changed.append(_change(key, (was_texts[key], now_texts[key]), choose.at(winner.outcome.pairs, k, s), new, limit))
+            changed.append(_change(key, (was_texts[key], now_texts[key]), choose.at(winner.outcome.pairs, k, s), new, objective))
     return changed
 
 
-def _change(key: str, texts: tuple[str, str], undone: Pair | None, new: Pair, limit: float) -> Change:
+def _change(key: str, texts: tuple[str, str], undone: Pair | None, new: Pair, objective: Objective) -> Change:
     if undone is None:
         return Change(key, *texts, None, None, "its effect is unknown: the pair is not in the grid")
     less = 1 - undone.coverage / new.coverage if new.coverage else 0.0
     stored = f"store {less:.1%} less" if less >= 0 else f"store {-less:.1%} more"
     rate = "nothing" if undone.rate is None else f"{undone.rate:.3%} of the working set per minute"
-    if undone.holds(limit):
+    if objective.holds(undone):
         why = f"restoring it would {stored}, and hold the limit at {rate}"
+    elif undone.rate is not None and undone.rate <= objective.limit:
+        tail = "without bound" if undone.tail is None else f"{undone.tail:.3%} per minute"
+        why = f"restoring it would {stored}, and break the limit of the tail, {objective.tail * objective.limit:.3%}: it is {tail}"
     else:
-        why = f"restoring it would {stored}, and break the limit of {limit:.3%} with {rate}"
+        why = f"restoring it would {stored}, and break the limit of {objective.limit:.3%} with {rate}"
     return Change(key, *texts, undone.coverage, undone.rate, why)
 
 

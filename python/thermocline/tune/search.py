@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from . import choose, parameters, program, study
-from .choose import Pair
 from .program import Program, RunFailed, Source, TimeCost
 from .sampling import Designer, Exhausted
 from .space import Knob, Point, identity
@@ -18,9 +17,6 @@ from .study import Entry, Kind, Log, Outcome, Spec, Study
 
 FAILURES_MAX = 5
 """Consecutive failed evaluations after which the search stops."""
-
-EXCESS_MAX = 1e3
-"""Stands for an unbounded excess."""
 
 Progress = Callable[[str], None]
 """Reports progress."""
@@ -121,11 +117,9 @@ def evaluate(spec: Spec, of: Program, point: Point, source: Source | None) -> Ou
     if spec.policy != "cold_age":
         return _by_time_cost(spec, of.time_costs(source, settings, spec.policy, spec.tier_latency, spec.objective.percentile))
     found = of.evaluate(source, settings, spec.objective, grid=spec.grid, by_class=spec.by_class)
-    limit = spec.objective.limit
-    lowest = choose.lowest_rate(found.pairs)
-    pair = choose.best(found.pairs, limit) or lowest
-    excess = _excess(lowest, limit)
-    return Outcome(pair.coverage, excess, pair, found.pairs, found.groups, found.fleet, found.warnings)
+    nearest = choose.nearest(found.pairs, spec.objective)
+    pair = choose.best(found.pairs, spec.objective) or nearest
+    return Outcome(pair.coverage, spec.objective.excess(nearest), pair, found.pairs, found.groups, found.fleet, found.warnings)
 
 
 def _by_time_cost(spec: Spec, rows: Sequence[TimeCost]) -> Outcome:
@@ -134,15 +128,9 @@ def _by_time_cost(spec: Spec, rows: Sequence[TimeCost]) -> Outcome:
     excess = -1.0
     for row in rows:
         limit = spec.class_limits.get(row.of_class, spec.objective.rate_max) * (1 - spec.objective.margin)
-        lost = row.lost if row.lost is not None else 0.0 if row.far_bytes == 0 else EXCESS_MAX
-        excess = max(excess, min(lost / limit - 1, EXCESS_MAX) if limit else EXCESS_MAX)
+        lost = row.lost if row.lost is not None else 0.0 if row.far_bytes == 0 else choose.EXCESS_MAX
+        excess = max(excess, min(lost / limit - 1, choose.EXCESS_MAX) if limit else choose.EXCESS_MAX)
     return Outcome(sum(row.far_bytes for row in rows) / cold if cold else 0.0, excess)
-
-
-def _excess(pair: Pair, limit: float) -> float:
-    if pair.rate is None:
-        return -1.0 if pair.holds(limit) else EXCESS_MAX
-    return min(pair.rate / limit - 1, EXCESS_MAX)
 
 
 def probe_points(knob: Knob, around: Point, count: int) -> list[dict[str, float]]:
