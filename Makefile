@@ -164,6 +164,11 @@ reproduce-tuner: toolchain venv-tune ## hand-tuned against autotuned on generate
 	cargo build --release --locked -p thermocline
 	PYTHONPATH=python target/venv-tune/bin/python -m thermocline.report.tuner --program $(BUILT)/release/thermocline
 
+.PHONY: reproduce-predictions
+reproduce-predictions: toolchain venv-learn ## untouched memory of real VMs, predicted each night: make reproduce-predictions BITBRAINS=DIR with months as .parquet; target/reproduce/predictions.json
+	@test -n "$(BITBRAINS)" || { echo "name a directory with months of the Bitbrains trace: make reproduce-predictions BITBRAINS=DIR" >&2; exit 1; }
+	$(LEARN).report.predictions --bitbrains $(BITBRAINS)
+
 .PHONY: reproduce-figures
 reproduce-figures: toolchain venv-tune ## coverage over time, by machine and by job, drawn; after reproduce-tuner
 	cargo build --release --locked -p thermocline

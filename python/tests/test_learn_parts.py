@@ -9,7 +9,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from thermocline.learn import bitbrains, features, generate, history, insensitive, untouched, workloads  # noqa: E402
+from thermocline.learn import bitbrains, calibrated, features, generate, history, insensitive, untouched, workloads  # noqa: E402
 from thermocline.learn.vms import DAY, GIB, RUNNING, Vms  # noqa: E402
 
 SPEC = generate.Spec(vms=3000, days=9, customers=30)
@@ -171,3 +171,36 @@ def test_a_longer_lifetime_has_the_minimum_of_its_days() -> None:
     assert (longer.arrival // DAY).tolist() == [0, 1, 2, 3]
     assert longer.untouched_ratio == pytest.approx([0.8, 0.7, 0.7, 0.7])
     assert (longer.departure - longer.arrival == 3 * DAY).all()
+
+
+def test_calibrated_shares_promise_most_within_the_target() -> None:
+    # Small VMs are left with 0.8 times the least of their week, every 20th with half of it; large ones with all of it.
+    rows = [(one, day * DAY, (day + 1) * DAY, 0.5) for one in range(400) for day in range(8)]
+    large = np.array([row[0] % 4 == 0 for row in rows])
+    last = np.array([row[1] == 7 * DAY for row in rows])
+    unlucky = np.array([row[0] % 20 == 1 for row in rows])
+    left = np.where(last, np.where(large, 0.5, np.where(unlucky, 0.25, 0.4)), 0.5)
+    of = features.known(vms(rows, untouched_ratio=left, memory_bytes=np.where(large, 64, np.where(last, 8, 8)) * GIB))
+    today = of.where(last)
+    found = calibrated.calibrate(today, 0.03)
+    promised = found.predict(today)
+    wrong = (promised > today.vms.untouched_ratio + 1e-9).mean()
+    assert wrong <= 0.03
+    assert (promised[today.vms.memory_bytes == 64 * GIB] == 0.5).all()
+    assert calibrated.rule(today).max() == pytest.approx(0.45)
+    # With a target that the unlucky fit into, small VMs are promised what nearly all of them have left.
+    loose = calibrated.calibrate(today, 0.1).predict(today)
+    assert loose[today.vms.memory_bytes == 8 * GIB].max() == pytest.approx(0.4)
+
+
+def test_each_day_is_calibrated_on_the_days_before() -> None:
+    rows = [(one, day * DAY, (day + 1) * DAY, 0.5 if day < 12 else 0.1) for one in range(300) for day in range(14)]
+    of = features.known(vms(rows))
+    promised = calibrated.nightly(of, range(10, 14), 0.03)
+    at = of.vms.arrival // DAY
+    assert np.isnan(promised[at < 10]).all()
+    assert promised[at == 11] == pytest.approx(0.5)
+    assert promised[at == 12] == pytest.approx(0.5), "the first day of a change cannot be known"
+    assert (promised[at == 13] <= 0.1).all()
+    nobody = calibrated.calibrate(of.where(at == 0), 0.03)
+    assert (nobody.predict(of) == 0).all()
