@@ -11,7 +11,12 @@ use trackers::ages::Tracker;
 /// The swappiness for anonymous memory, which zswap can store.
 pub const ANON_FIRST: u8 = 200;
 
-/// Evicts up to `limit` pages from the generations of a job that are at least `threshold` old.
+/// The fewest pages that a generation is asked for. The kernel looks at so many at once (`MIN_LRU_BATCH` in `mm/vmscan.c`); if it
+/// finds no anonymous ones among the oldest, it takes page cache instead.
+const FEWEST: Pages = Pages(64);
+
+/// Evicts up to `limit` pages from the generations of a job that are at least `threshold` old. Generations with very few are left
+/// alone.
 ///
 /// # Errors
 /// Any error except the end of the job, or a generation that has become too young in the meantime.
@@ -20,7 +25,7 @@ pub fn evict_step(files: &LruGen, tracker: &dyn Tracker, path: &str, threshold: 
     let mut asked = Asked { finished: true, ..Asked::default() };
     for generation in tracker.generations(path, threshold) {
         let pages = generation.pages.min(left);
-        if pages == Pages::ZERO {
+        if pages < FEWEST {
             continue;
         }
         match files.evict(generation.memcg, generation.node, generation.seq, ANON_FIRST, pages.0) {
