@@ -7,7 +7,8 @@ what a program's cgroup occupies less than in the guest without a contender. Tim
 real devices: 120 us from zswap and 500 us from a disk.
 
 At equal time lost: the saving of the script at a policy's loss is read from the line through the origin and the
-script's three points; beyond the last point it is that point's.
+script's three points; beyond the last point it is that point's. A job's memory differs by some hundred KiB from guest to
+guest, so savings below a MiB are not told apart: both sides of a ratio are at least that.
 """
 
 import itertools
@@ -93,8 +94,7 @@ def run(lab: Lab) -> dict[str, Any]:
         rows: dict[str, Any] = {"script": [{"lost_ratio": lost, "saved_bytes": saved} for lost, saved in curve]}
         for (policy, group), points in ours.items():
             lost, saved = _gain(base[job], points[job])
-            # Where the script saves nothing at this loss, a saving of a MiB is equal to it.
-            ratio = saved / max(_at(curve, lost), MIB)
+            ratio = max(saved, MIB) / max(_at(curve, lost), MIB)
             ratios.append(ratio)
             rows[f"{policy}_{group}"] = {
                 "lost_ratio": lost,

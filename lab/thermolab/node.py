@@ -26,6 +26,10 @@ LAB_SETTINGS: Settings = {
     "agent.metrics_listen": "off",
     "cold_age.promotion_rate": f"{SLO_RATIO_PER_MIN:.0%}",
     "cold_age.warmup": "20s",
+    "class.conservative.promotion_rate": f"{0.0005 * TIME_COMPRESSION:.0%}",
+    "class.conservative.warmup": "60s",
+    "class.aggressive.promotion_rate": f"{0.01 * TIME_COMPRESSION:.0%}",
+    "class.aggressive.warmup": "10s",
     "zswap.manage": True,
 }
 
