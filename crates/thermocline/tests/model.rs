@@ -221,8 +221,8 @@ fn a_journals_periods_give_the_agents_thresholds() {
             }
         }
         let grid = Grid::new(vec![job.params.percentile], vec![Millis(job.params.warmup_ms.0)]).unwrap();
-        let policy::cold_age::Params { half_life_ms, spikes, bound, .. } = job.params;
-        let setup = Setup { half_life_ms: Millis(half_life_ms.0), spikes, bound, ..Setup::new(job.params.promotion_rate_max) };
+        let policy::cold_age::Params { half_life_ms, spikes, bound, partial, .. } = job.params;
+        let setup = Setup { half_life_ms: Millis(half_life_ms.0), spikes, bound, partial, ..Setup::new(job.params.promotion_rate_max) };
         let mut modelled = Vec::new();
         Replay::new(&grid, &setup, &thresholds).unwrap().job_observed(&series, &mut Tally::new(&grid), &mut |_, spans, warm| {
             modelled.push((spans.first().and_then(|span| thresholds.get(span.threshold)), warm > 0));

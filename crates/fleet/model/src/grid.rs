@@ -88,13 +88,16 @@ pub struct Setup {
     pub spikes: bool,
     /// Whether the threshold is an upper bound also while the history is short.
     pub bound: bool,
+    /// Whether agents offload a part of the pages where no threshold qualifies. The parts are not modelled; a threshold counts as
+    /// measured from its second observation on.
+    pub partial: bool,
 }
 
 impl Setup {
     /// Creates a setup with the minimum age of the traces, equal weights, the rule for spikes and no bound.
     #[must_use]
     pub const fn new(promotion_rate_max: RatioPpm) -> Self {
-        Self { promotion_rate_max, minimum_cold_age: Age(1), half_life_ms: Millis::ZERO, spikes: true, bound: false }
+        Self { promotion_rate_max, minimum_cold_age: Age(1), half_life_ms: Millis::ZERO, spikes: true, bound: false, partial: false }
     }
 
     /// Returns the index of the first threshold that may be chosen; `None` if no threshold is that old.

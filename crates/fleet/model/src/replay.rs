@@ -24,7 +24,8 @@
 //!
 //! # Properties
 //! Thresholds agree with [`policy::cold_age::step`], entry by entry and for every pair: a test replays random jobs
-//! through both. For histograms of a sample they do not: [`policy::cold_age::window`] is not modelled.
+//! through both. For histograms of a sample they do not: [`policy::cold_age::window`] is not modelled. Nor are parts of the cold
+//! pages, which agents offload where no threshold qualifies: such jobs store more than the model says.
 
 use std::ops::Range;
 
@@ -58,6 +59,7 @@ pub struct Controller {
     half_life_ms: Millis,
     spikes: bool,
     bound: bool,
+    partial: bool,
     /// The observations that each percentile needs.
     needed: Vec<u16>,
     /// The measurements of a young history; `None` once they suffice for all percentiles.
@@ -102,6 +104,7 @@ impl Controller {
             half_life_ms: setup.half_life_ms,
             spikes: setup.spikes,
             bound: setup.bound,
+            partial: setup.partial,
             needed,
             early: None,
             first: setup.first(thresholds)?,
@@ -123,7 +126,7 @@ impl Controller {
         self.bests = [0; THRESHOLDS_MAX + 1];
         self.occupied = 0;
         (self.total, self.ranked) = (0, 0);
-        self.early = self.bound.then(Early::default);
+        self.early = self.bound.then(|| Early::new(self.partial));
         (self.top, self.above_top) = (0, 0);
         self.fading = Fading::default();
         self.spans.clear();
@@ -179,7 +182,7 @@ impl Controller {
             row.promotions[1..].iter().zip(&row.cold[1..]).map(|(&promotions, &cold)| (promotions.into(), cold > 0)),
         );
         let needed_most = self.needed.last().copied().unwrap_or(0);
-        if early.observations(self.len - 1) >= needed_most {
+        if early.measured(self.len - 1) >= needed_most {
             self.early = None;
             return;
         }

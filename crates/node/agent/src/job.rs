@@ -87,6 +87,8 @@ pub struct Signals {
     /// The threshold of the last decision by age that had one, even if it was a hold. What was offloaded by it is still far, and
     /// generations keep its pace, while no threshold qualifies for a few periods.
     pub threshold: Option<Age>,
+    /// The pages that may still be offloaded, if the last decision by age was for a part of the cold ones.
+    pub part: Option<Pages>,
     /// Whether a decision by age was based on accesses.
     pub observed: bool,
     /// Whether no decision by age had a threshold yet, only because the history is too short for one.
@@ -302,7 +304,8 @@ impl Job {
         self.memory.pool_overhead = Bytes(pool_overhead.share_of(self.memory.pool.0));
     }
 
-    /// DRAM that the job would save if all that has been idle for the last threshold were offloaded, and what is offloaded already.
+    /// DRAM that the job would save if all that has been idle for the last threshold, or the part of it that the objective permits,
+    /// were offloaded, and what is offloaded already.
     /// `compressed` is what the copies would occupy, as a share. `None` before the first decision that is based on accesses, and
     /// while something is cold and the history is too short for a threshold.
     #[must_use]
@@ -311,7 +314,8 @@ impl Job {
         if self.signals.short_history && scan.resident.at_least(Age(1)) > Pages::ZERO {
             return None;
         }
-        let cold = self.signals.threshold.map_or(Pages::ZERO, |age| scan.resident.at_least(age)).to_bytes(kernel::page_size());
+        let cold = self.signals.threshold.map_or(Pages::ZERO, |age| scan.resident.at_least(age));
+        let cold = self.signals.part.map_or(cold, |part| cold.min(part)).to_bytes(kernel::page_size());
         Some(self.memory.swap_backed() + cold - Bytes(compressed.share_of(cold.0)))
     }
 

@@ -119,6 +119,7 @@ impl ColdAge {
             half_life_ms: Millis::from(self.half_life),
             spikes: self.spikes,
             bound: self.bound,
+            partial: self.partial,
         }
     }
 }

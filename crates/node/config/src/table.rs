@@ -72,6 +72,8 @@ settings::tables! {
             "Whether a control period whose best threshold exceeds the percentile raises the threshold at once. If false, only the percentile counts.";
         bound: bool = Unit::Bool, "true",
             "Whether the threshold is an upper bound while a job's history is short: no threshold is used that was not measured, and each leaves a margin that shrinks as its history grows. It keeps the objective from the first period on, and offloads later: a job of little memory, of which tracker `sampled` has few pages, after some tens of scans. If false, the rule of SDFM section 4.3, which exceeds the objective in many of a job's first control periods.";
+        partial: bool = Unit::Bool, "true",
+            "Whether a part of the cold pages is offloaded where all of them would be promoted more often than the objective permits, as pages that are accessed at random are: of pages with three times as many promotions, a third. Needs `bound`. If false, nothing of such a job is offloaded, as in SDFM.";
         thresholds: u32 = Unit::Count, "32" in "2" ..= "64",
             "The number of candidate thresholds, spaced by about equal factors from 1 to 255 scan periods (SDFM section 4.4).";
     }

@@ -16,6 +16,9 @@
 //!    own history is long enough, or whose promotions leave a margin that shrinks as the history grows ([`early`]). Of a
 //!    sample of the pages, the promotions of several scans are added up ([`window`]).
 //!
+//! 6. With parts ([`Params::partial`]), a threshold counts as measured from the second observation on, and a part of the pages is offloaded where the promotions of all would exceed the objective
+//!    ([`partial`]). Nothing is taken that rule 5 would not bound.
+//!
 //! With n past periods, rule 2 alone exceeds the objective in the next one with probability 1 / (n + 1) or more, however high K
 //! is. With the bound, that is (100 - K) % at most for exchangeable periods, from the first decision on.
 //!
@@ -66,13 +69,16 @@ pub struct Params {
     /// Whether T is an upper bound also while the history is short (rule 5). Journals without it were decided without it.
     #[serde(default, skip_serializing_if = "is_no")]
     pub bound: bool,
+    /// Whether a part of the cold pages is offloaded where all would exceed the objective (rule 6). Needs the bound.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub partial: bool,
 }
 
 impl Params {
     /// Returns the parameters of SDFM: no half-life, the rule for spikes, no bound.
     #[must_use]
     pub const fn new(promotion_rate_max: RatioPpm, percentile: RatioPpm, warmup_ms: Millis) -> Self {
-        Self { promotion_rate_max, percentile, warmup_ms, half_life_ms: Millis::ZERO, spikes: true, bound: false }
+        Self { promotion_rate_max, percentile, warmup_ms, half_life_ms: Millis::ZERO, spikes: true, bound: false, partial: false }
     }
 }
 
@@ -216,6 +222,8 @@ pub enum Reason {
     Spike,
     /// The youngest threshold at or above both whose promotions leave a margin for a short history.
     ShortHistory,
+    /// A part of the pages: all of them would exceed the objective.
+    Partial,
 }
 
 /// Why nothing is offloaded.
@@ -232,6 +240,8 @@ pub enum Hold {
     ShortHistory,
     /// No resident page has reached the threshold.
     NothingCold,
+    /// As many pages are far as the objective permits.
+    PartIsFar,
     /// A veto is in effect.
     Vetoed(Veto),
 }
@@ -276,6 +286,7 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
         next.count(observed.best, weight);
         next.count(observed.rest_best, weight.saturating_mul(u32::from(observed.scans) - 1));
         next.early = next.early.and_then(|mut early| {
+            early.strict = params.partial;
             early.observe_input(input, &observed);
             (!early.complete(thresholds.len())).then_some(early)
         });
@@ -287,7 +298,16 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
         None => past,
     };
     let young = next.window.is_some_and(|window| window.is_first());
-    let decision = decide(params, input, thresholds, &Choice { percentile, past, chosen, young });
+    let all = input.cold.at_or_above(chosen);
+    let part = next.early.as_mut().filter(|_| params.bound && params.partial).and_then(|early| {
+        let needed = observations_needed(params.percentile);
+        let part = partial::largest(early, input, promotions_max, past, needed)?;
+        Some(early.taken.follow(part, input, promotions_max, needed))
+    });
+    let decision = match part.filter(|part| part.far_max > all) {
+        Some(part) => decide_part(params, input, thresholds, part),
+        None => decide(params, input, thresholds, &Choice { percentile, past, chosen, young }),
+    };
     (next, Step { decision, best: thresholds.get(best), threshold: thresholds.get(chosen), working_set, promotions_max })
 }
 
@@ -340,6 +360,18 @@ fn decide(params: &Params, input: &Input, thresholds: &Thresholds, choice: &Choi
                 };
                 Decision::Offload { threshold, pages, reason }
             }
+        },
+    }
+}
+
+fn decide_part(params: &Params, input: &Input, thresholds: &Thresholds, part: partial::Part) -> Decision {
+    let threshold = thresholds.get(part.index);
+    match (hold(params, input, threshold), threshold) {
+        (Some(reason), _) => Decision::Hold { reason },
+        (None, None) => Decision::Hold { reason: Hold::NoThresholdQualifies },
+        (None, Some(threshold)) => match (part.far_max - partial::far(input)).min(input.resident.at_or_above(part.index)) {
+            Pages::ZERO => Decision::Hold { reason: Hold::PartIsFar },
+            pages => Decision::Offload { threshold, pages, reason: Reason::Partial },
         },
     }
 }
@@ -402,6 +434,7 @@ fn percentile_index(state: &State, percentile: RatioPpm, ahead: u32) -> usize {
 
 pub mod early;
 mod lists;
+mod partial;
 pub mod pooled;
 mod stored;
 pub mod window;

@@ -255,8 +255,8 @@ fn grid(config: &Config, arguments: &arguments::Model) -> Result<Grid> {
 
 /// The configured limits.
 fn configured(config: &Config) -> Setup {
-    let ColdAge { promotion_rate, half_life, spikes, bound, .. } = config.cold_age;
-    Setup { half_life_ms: half_life.into(), spikes, bound, ..Setup::new(promotion_rate) }
+    let ColdAge { promotion_rate, half_life, spikes, bound, partial, .. } = config.cold_age;
+    Setup { half_life_ms: half_life.into(), spikes, bound, partial, ..Setup::new(promotion_rate) }
 }
 
 /// The configured limits first, then one for each what-if.
@@ -275,6 +275,7 @@ fn setups(config: &Config, arguments: &arguments::Model, basis: &Basis) -> Resul
             half_life_ms: limits.half_life.map_or(configured.half_life_ms, Millis::from),
             spikes: limits.spikes.unwrap_or(configured.spikes),
             bound: limits.bound.unwrap_or(configured.bound),
+            partial: configured.partial,
         });
     }
     Ok(setups)

@@ -44,6 +44,7 @@ fn cases() -> impl Strategy<Value = Case> {
                     half_life_ms: Millis(half_life_ms),
                     spikes,
                     bound,
+                    partial: bound,
                 };
                 let mut series = series_of(&thresholds, &entries);
                 series.compressibility =
@@ -78,9 +79,16 @@ fn folded(thresholds: &Thresholds, first: usize, sums: &[u32]) -> (Thresholds, H
 /// Replays the entries of one pair through the controller of the agent.
 fn agent(case: &Case, percentile: RatioPpm, warmup: Millis) -> Vec<Step> {
     let first = case.setup.first(&case.thresholds).unwrap();
-    let Setup { promotion_rate_max, half_life_ms, spikes, bound, .. } = case.setup;
-    let params =
-        Params { promotion_rate_max, percentile, warmup_ms: Millis(warmup.0), half_life_ms: Millis(half_life_ms.0), spikes, bound };
+    let Setup { promotion_rate_max, half_life_ms, spikes, bound, partial, .. } = case.setup;
+    let params = Params {
+        promotion_rate_max,
+        percentile,
+        warmup_ms: Millis(warmup.0),
+        half_life_ms: Millis(half_life_ms.0),
+        spikes,
+        bound,
+        partial,
+    };
     let mut state = State::default();
     let rows = case.series.rows().map(|row| {
         let (thresholds, cold) = folded(&case.thresholds, first, row.cold);

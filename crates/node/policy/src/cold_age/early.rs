@@ -19,6 +19,7 @@
 
 use units::{Millis, RatioPpm};
 
+use super::partial::Taken;
 use super::pooled::{OVER_PPM, Pooled, Sample};
 use super::window::Observed;
 use super::{Input, next_after};
@@ -45,11 +46,22 @@ pub struct Early {
     pub(super) last_ms: Millis,
     /// The sum of the observations that were made on a sample of the pages.
     pub(super) pooled: Pooled,
+    /// How much of a part of the pages is taken.
+    pub(super) taken: Taken,
+    /// Whether the first observation of a threshold does not count ([`Early::measured`]).
+    pub(super) strict: bool,
 }
 
 impl Default for Early {
     fn default() -> Self {
-        Self { observations: [0; THRESHOLDS_MAX], worst_ppm: [0; THRESHOLDS_MAX], last_ms: Millis(0), pooled: Pooled::default() }
+        Self {
+            observations: [0; THRESHOLDS_MAX],
+            worst_ppm: [0; THRESHOLDS_MAX],
+            last_ms: Millis(0),
+            pooled: Pooled::default(),
+            taken: Taken::default(),
+            strict: false,
+        }
     }
 }
 
@@ -69,6 +81,12 @@ pub struct Observation {
 }
 
 impl Early {
+    /// No measurements; whether the first observation of a threshold does not count.
+    #[must_use]
+    pub fn new(strict: bool) -> Self {
+        Self { strict, ..Self::default() }
+    }
+
     /// Adds an observation. `counts` has the promotions at or above each threshold, youngest threshold first, and whether any
     /// page had reached it.
     ///
@@ -89,9 +107,7 @@ impl Early {
                 break;
             }
             *observations = observations.saturating_add(periods).min(NEEDED_MAX);
-            if promotions > allowed {
-                *worst = OVER_PPM;
-            } else if u128::from(promotions) * 1_000_000 > u128::from(*worst) * u128::from(allowed) {
+            if u128::from(promotions) * 1_000_000 > u128::from(*worst) * u128::from(allowed) {
                 *worst = ratio_ppm(promotions, allowed);
             }
             if let Some(sample) = sample {
@@ -107,22 +123,44 @@ impl Early {
         self.observations.get(index).copied().unwrap_or(0)
     }
 
-    /// Returns whether every percentile is served by the history of each of so many thresholds.
+    /// Returns the observations in which pages at threshold `index` could have been promoted.
+    ///
+    /// In the first one, pages reach the threshold: none of them was that old before, so none could be promoted at that age.
+    #[must_use]
+    #[inline]
+    pub fn measured(&self, index: usize) -> u16 {
+        self.observations(index).saturating_sub(u16::from(self.strict))
+    }
+
+    /// Returns whether every percentile is served by the history of each of so many thresholds, the oldest of which meets the objective.
     #[must_use]
     #[inline]
     pub fn complete(&self, thresholds: usize) -> bool {
         // An older threshold has no more observations than a younger one.
-        self.observations(thresholds.saturating_sub(1)) >= NEEDED_MAX
+        let oldest = thresholds.saturating_sub(1);
+        // A job that never met the objective is offloaded by its measurements for good.
+        self.observations(oldest) >= NEEDED_MAX && self.worst_ppm.get(oldest).is_some_and(|&worst| worst <= 1_000_000)
     }
 
     /// Returns whether threshold `index` is expected to meet the objective, if `needed` observations are needed.
     #[must_use]
     #[inline]
     pub fn qualifies(&self, index: usize, needed: u16) -> bool {
-        let (observations, Some(&worst)) = (self.observations(index), self.worst_ppm.get(index)) else { return false };
+        let (observations, Some(&worst)) = (self.measured(index), self.worst_ppm.get(index)) else { return false };
         // worst * sqrt(needed / observations) <= 1
-        let worst = u64::from(worst.max(self.pooled.upper_ppm(index)));
+        let worst = u64::from(worst.max(self.pooled.upper_ppm(index)).min(OVER_PPM));
         observations >= needed || (observations > 0 && worst * worst * u64::from(needed) <= u64::from(observations) * 1_000_000_000_000)
+    }
+
+    /// Returns how many promotions of threshold `index` are expected at most, in millionths of those permitted; `None` if it was never
+    /// observed.
+    #[must_use]
+    pub fn excess_ppm(&self, index: usize, needed: u16) -> Option<u64> {
+        let (observations @ 1.., Some(&worst)) = (self.measured(index), self.worst_ppm.get(index)) else { return None };
+        let worst = u128::from(worst.max(self.pooled.upper_ppm(index)));
+        // worst * sqrt(needed / observations), or the worst alone of a long history.
+        let squared = worst * worst * u128::from(needed.max(observations)) / u128::from(observations);
+        u64::try_from(squared.isqrt().saturating_add(1)).ok()
     }
 
     /// Returns the first of `thresholds` thresholds from `index` on that qualifies; their number if there is none.
@@ -148,11 +186,14 @@ impl Early {
     }
 }
 
-/// A ratio of at most one, in millionths, rounded up.
+/// A ratio in millionths, rounded up; at most 4,294, also if nothing is allowed.
 fn ratio_ppm(promotions: u64, allowed: u64) -> u32 {
+    if allowed == 0 {
+        return u32::MAX;
+    }
     let ppm = match promotions.checked_mul(1_000_000) {
-        Some(scaled) => u128::from(scaled.div_ceil(allowed.max(1))),
-        None => (u128::from(promotions) * 1_000_000).div_ceil(u128::from(allowed.max(1))),
+        Some(scaled) => u128::from(scaled.div_ceil(allowed)),
+        None => (u128::from(promotions) * 1_000_000).div_ceil(u128::from(allowed)),
     };
-    u32::try_from(ppm).unwrap_or(OVER_PPM).min(OVER_PPM)
+    u32::try_from(ppm).unwrap_or(u32::MAX)
 }

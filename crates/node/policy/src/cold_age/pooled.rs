@@ -9,7 +9,7 @@ use units::Pages;
 
 use crate::thresholds::THRESHOLDS_MAX;
 
-/// The worst ratio of promotions to permitted promotions that is distinguished: more disqualify a threshold anyway.
+/// A ratio of promotions to permitted promotions that disqualifies a threshold.
 pub(super) const OVER_PPM: u32 = 1_000_001;
 
 /// Fractions of a sampled page that sums are kept in.
@@ -75,7 +75,7 @@ impl Pooled {
     /// observed on all pages.
     #[must_use]
     pub fn upper_ppm(&self, index: usize) -> u32 {
-        let (Some(&promoted), Some(&allowed)) = (self.promoted.get(index), self.allowed.get(index)) else { return OVER_PPM };
+        let (Some(&promoted), Some(&allowed)) = (self.promoted.get(index), self.allowed.get(index)) else { return u32::MAX };
         let unsampled = u128::from(1_000_000_u32.saturating_sub(self.share_ppm));
         if unsampled == 0 {
             return 0;
@@ -85,6 +85,6 @@ impl Pooled {
         let error = u128::from(3 * FRACTIONS) + 1 + (count * 2_707 * u128::from(FRACTIONS)).div_ceil(1_000).isqrt();
         let error = (error * error * unsampled).div_ceil(1_000_000).isqrt() + 1;
         let ppm = ((count + error) * 1_000_000).checked_div(u128::from(allowed)).unwrap_or(u128::MAX);
-        u32::try_from(ppm).unwrap_or(OVER_PPM).min(OVER_PPM)
+        u32::try_from(ppm).unwrap_or(u32::MAX)
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::lists::{PoolSizeError, copy, used};
+use super::partial::Taken;
 use super::pooled::Pooled;
 use super::window::Window;
 use super::{Early, Fading, State};
@@ -39,6 +40,12 @@ pub(super) enum Stored {
         /// Sums of those that were made on a sample.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pooled: Option<StoredPooled>,
+        /// How much of a part of the pages is taken.
+        #[serde(default, skip_serializing_if = "is_default")]
+        taken: Taken,
+        /// Whether the first observation of a threshold does not count.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        strict: bool,
     },
     /// One of the above, and scans of a sample.
     Sampled {
@@ -47,6 +54,10 @@ pub(super) enum Stored {
         /// The scans.
         window: Box<Window>,
     },
+}
+
+fn is_default(taken: &Taken) -> bool {
+    *taken == Taken::default()
 }
 
 /// Sums over observations on a sample of the pages, without trailing zeros.
@@ -92,9 +103,9 @@ impl TryFrom<Stored> for State {
             Stored::Alike(list) if list.is_empty() => (list, None, Some(Early::default())),
             Stored::Alike(list) => (list, None, None),
             Stored::Fading { bests, half_life_ms, half_lives } => (bests, Some((half_life_ms, half_lives)), None),
-            Stored::Young { bests, decay, observations, worst_ppm, last_ms, pooled } => {
+            Stored::Young { bests, decay, observations, worst_ppm, last_ms, pooled, taken, strict } => {
                 let pooled = pooled.map_or_else(|| Ok(Pooled::default()), Pooled::try_from)?;
-                let mut early = Early { last_ms, pooled, ..Early::default() };
+                let mut early = Early { last_ms, pooled, taken, strict, ..Early::default() };
                 copy(&mut early.observations, &observations)?;
                 copy(&mut early.worst_ppm, &worst_ppm)?;
                 (bests, decay, Some(early))
@@ -120,6 +131,8 @@ impl From<State> for Stored {
                 worst_ppm: used(&early.worst_ppm),
                 last_ms: early.last_ms,
                 pooled: (early.pooled != Pooled::default()).then(|| early.pooled.into()),
+                taken: early.taken,
+                strict: early.strict,
             },
             (_, None) => Self::Alike(bests),
             (_, Some((half_life_ms, half_lives))) => Self::Fading { bests, half_life_ms, half_lives },

@@ -333,3 +333,4 @@ fn older_journals_and_pools_read_as_they_were_meant() {
 }
 
 mod bound;
+mod partial;

@@ -3,7 +3,7 @@
 //! Every job has this controller: where another policy decides, it holds and keeps learning.
 
 use config::{Config, Policy as Named};
-use policy::cold_age::{self, Decision, Params, Sample, State, Step};
+use policy::cold_age::{self, Decision, Hold, Params, Reason as Rule, Sample, State, Step};
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
 use units::{Age, Bytes, Millis, Pages};
@@ -74,6 +74,8 @@ pub struct ColdAge {
     policy: Named,
     /// The age from which pages are offloaded, by the last decision.
     threshold: Option<Age>,
+    /// The most pages to offload until the next decision, if it is for a part of the cold pages.
+    part: Option<Pages>,
     /// What steps of the plan have put into the swap cache and the kernel was not yet asked to free.
     cached_out: Bytes,
     lists: Lists,
@@ -98,6 +100,7 @@ impl ColdAge {
             scan_period_seconds: config.agent.scan_period.as_secs_f64(),
             policy: treatment.policy,
             threshold: None,
+            part: None,
             cached_out: Bytes::ZERO,
             lists: Lists::default(),
             limits: LimitReader::default(),
@@ -138,13 +141,17 @@ impl ColdAge {
 
     /// The threshold of the decision applies to future plans, and at once to the current one.
     fn follow(&mut self, decision: &Decision) {
-        self.threshold = match decision {
-            Decision::Offload { threshold, .. } => Some(*threshold),
-            Decision::Hold { .. } => None,
+        (self.threshold, self.part) = match *decision {
+            Decision::Offload { threshold, pages, reason: Rule::Partial } => (Some(threshold), Some(pages)),
+            Decision::Offload { threshold, .. } => (Some(threshold), None),
+            Decision::Hold { .. } => (None, None),
         };
         match (self.threshold, &mut self.plan) {
             (None, _) => self.plan = None,
-            (Some(threshold), Some(plan)) => plan.threshold = threshold.max(plan.threshold),
+            (Some(threshold), Some(plan)) => {
+                plan.threshold = threshold.max(plan.threshold);
+                plan.left = self.part.map_or(plan.left, |part| plan.left.min(part));
+            }
             (Some(_), None) => {}
         }
     }
@@ -195,7 +202,7 @@ impl Controller for ColdAge {
             cold: Histogram::from_counts(&cold, &self.thresholds),
             resident: Histogram::from_counts(&resident, &self.thresholds),
             promotions,
-            returned: sample.map(|_| returned),
+            returned: (sample.is_some() || self.params.partial).then_some(returned),
             allowance,
             sample,
             veto,
@@ -222,7 +229,16 @@ impl Controller for ColdAge {
         };
         let period = Period::from(&record);
         self.count(&period, job.memory.far);
-        job.signals.threshold = step.threshold.or(job.signals.threshold);
+        let decided = match step.decision {
+            Decision::Offload { threshold, .. } => Some(threshold),
+            Decision::Hold { .. } => step.threshold,
+        };
+        job.signals.threshold = decided.or(job.signals.threshold);
+        job.signals.part = match step.decision {
+            Decision::Offload { pages, reason: Rule::Partial, .. } => Some(pages),
+            Decision::Hold { reason: Hold::PartIsFar } => Some(Pages::ZERO),
+            _ => None,
+        };
         job.signals.observed = period.window_ms > Millis(0);
         job.signals.short_history = job.signals.threshold.is_none() && self.state.is_short(&self.params);
         #[expect(clippy::cast_precision_loss, reason = "shown to people")]
@@ -281,7 +297,7 @@ impl Slot for ColdAge {
     }
 
     fn plan(&mut self, job: &Job) {
-        self.plan = self.threshold.and_then(|threshold| Plan::new(job, threshold));
+        self.plan = self.threshold.and_then(|threshold| Plan::new(job, threshold, self.part));
     }
 
     fn offload_due(&self) -> bool {

@@ -48,6 +48,7 @@ impl ColdAge {
         };
         let more = !finished && !refused;
         job.account_offload(asked.pages, asked.ages, offloaded, plan.threshold);
+        self.part = self.part.map(|part| part - asked.pages.max(offloaded));
         self.cached_out += after.cached - before.cached;
         if self.cached_out >= FREE_MAX || !more {
             self.free_swap_cache(job, context)?;

@@ -40,9 +40,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// All pages of the last scan that are old enough; `None` if there are none.
-    pub(super) fn new(job: &Job, threshold: Age) -> Option<Self> {
+    /// All pages of the last scan that are old enough, `most` at most; `None` if there are none.
+    pub(super) fn new(job: &Job, threshold: Age, most: Option<Pages>) -> Option<Self> {
         let left = job.scan.as_ref().map_or(Pages::ZERO, |scan| scan.resident.at_least(threshold));
+        let left = most.map_or(left, |most| left.min(most));
         let step = FIRST.to_pages(kernel::page_size());
         let plan = || Self { threshold, left, step, cursor: Cursor::new(&job.pids), cold: left, found: Pages::ZERO, by_lists: false };
         (left > Pages::ZERO).then(plan)

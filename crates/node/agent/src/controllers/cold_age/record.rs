@@ -104,6 +104,7 @@ impl Period {
                 let rule = match reason {
                     Reason::Percentile => "the percentile of past best thresholds",
                     Reason::ShortHistory => "the youngest one that leaves a margin for the short history",
+                    Reason::Partial => "a part, because all pages of this age would be promoted more often than the objective allows",
                     Reason::Spike => "the last period's best, above the percentile: promotions spiked",
                 };
                 let bytes = pages.to_bytes(page);
@@ -123,6 +124,9 @@ impl Period {
             }
             Hold::NothingCold => {
                 format!("hold: nothing resident has been idle for {}", self.step.threshold.map_or_else(String::new, seconds))
+            }
+            Hold::PartIsFar => {
+                "hold: as many pages are in far memory as the objective allows; all cold pages would be promoted too often".to_owned()
             }
             Hold::Vetoed(veto) => {
                 let threshold = self.step.threshold.map_or_else(|| best.to_owned(), seconds);

@@ -157,7 +157,7 @@ fn a_samples_bound_is_no_wider_than_needed_and_shrinks_with_the_sum() {
     // Exact: 2.996 for no page, 118.08 for a hundred.
     assert!((299_600..310_000).contains(&upper(1, 0, 1_000)), "{}", upper(1, 0, 1_000));
     assert!((590_400..605_000).contains(&upper(1, 10_000, 20_000)), "{}", upper(1, 10_000, 20_000));
-    assert_eq!(upper(1, 0, 100), 1_000_001, "three sampled pages are more than one permitted");
+    assert!((2_996_000..3_100_000).contains(&upper(1, 0, 100)), "three sampled pages are more than one permitted");
     assert!(upper(30, 0, 100) < 110_000, "but not more than thirty");
     let mut whole = Pooled::default();
     whole.add(0, Sample { pages: Pages(7), of: Pages(7) }, 5, 1);
