@@ -301,7 +301,7 @@ pub fn step(params: &Params, thresholds: &Thresholds, state: &State, input: &Inp
     let all = input.cold.at_or_above(chosen);
     let part = next.early.as_mut().filter(|_| params.bound && params.partial).and_then(|early| {
         let needed = observations_needed(params.percentile);
-        let part = partial::largest(early, input, promotions_max, past, needed)?;
+        let part = partial::largest(early, thresholds, input, promotions_max, past, needed)?;
         Some(early.taken.follow(part, input, promotions_max, needed))
     });
     let decision = match part.filter(|part| part.far_max > all) {

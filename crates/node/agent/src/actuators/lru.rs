@@ -11,7 +11,7 @@ use trackers::ages::Tracker;
 /// The swappiness for anonymous memory, which zswap can store.
 pub const ANON_FIRST: u8 = 200;
 
-/// The fewest pages that a generation is asked for. The kernel looks at so many at once (`MIN_LRU_BATCH` in `mm/vmscan.c`); if it
+/// The fewest pages that a generation is asked for. The kernel isolates so many at once (`MIN_LRU_BATCH` in `mm/vmscan.c`); if it
 /// finds no anonymous ones among the oldest, it takes page cache instead.
 const FEWEST: Pages = Pages(64);
 

@@ -84,7 +84,8 @@ fn replayed(replay: &Replay, controller: &str) -> usize {
 }
 
 fn config(machine: &Machine, class: &str) -> Config {
-    let young = "[cold_age]\nwarmup = \"0s\"\n[class.conservative]\nwarmup = \"0s\"";
+    // Without parts, the first observation of a threshold counts.
+    let young = "[cold_age]\nwarmup = \"0s\"\npartial = false\n[class.conservative]\nwarmup = \"0s\"";
     machine.config(&format!("{young}\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"{class}\"\n"))
 }
 
@@ -260,7 +261,7 @@ fn a_job_that_cannot_be_observed_is_reported_once() {
 fn a_damaged_kernel_file_costs_one_job_its_period_and_is_reported() {
     let machine = machine_with_job();
     machine.cgroup("/b");
-    let text = "[cold_age]\nwarmup = \"0s\"\n[[job]]\ncgroup = \"/*\"\nclass = \"standard\"\n";
+    let text = "[cold_age]\nwarmup = \"0s\"\npartial = false\n[[job]]\ncgroup = \"/*\"\nclass = \"standard\"\n";
     let mut agent = Agent::new(machine.roots.clone(), machine.config(text), Options::default()).unwrap();
     round(&mut agent, &machine, 1_000, FRAMES);
     machine.set(JOB, "memory.stat", "anon what");

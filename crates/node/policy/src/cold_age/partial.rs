@@ -8,8 +8,11 @@
 //! # Rule
 //! If all pages of age T or older were promoted r times as often as the objective permits, 1/r of them are promoted as often as it
 //! permits. r is an upper bound, as for thresholds ([`super::early`]): the worst observation of T and the margin of a short history.
-//! Of all measured thresholds, the one is taken at which this part has most pages, the youngest of these. Far memory grows up to
-//! that number of pages, and the oldest pages go first, so that their own rate is at most the mean.
+//! Far memory grows up to the largest part of any measured threshold.
+//!
+//! What goes out are pages of the oldest threshold that has so many: they are accessed no more often than the mean, and generations of
+//! the kernel that are opened at its pace distinguish them from pages in use. That threshold is at most two fifths of the time observed: the
+//! oldest generation cannot be older in a young job, since generations are opened ever more slowly.
 //!
 //! Where a threshold qualifies for all its pages, the part is 1, and the rule is the same as without it, unless a younger
 //! threshold has more pages in its part.
@@ -28,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use units::{Millis, Pages};
 
 use super::{Early, Input, next_after};
+use crate::thresholds::Thresholds;
 
 /// The whole of a part, in millionths.
 const WHOLE: u32 = 1_000_000;
@@ -99,7 +103,7 @@ pub(super) struct Part {
 
 /// Returns the largest part of all measured thresholds; `None` if none has pages. `past` is the first threshold that the percentile
 /// and the spike rule permit; `needed` are the observations of a long history.
-pub(super) fn largest(early: &Early, input: &Input, allowed: Pages, past: usize, needed: u16) -> Option<Part> {
+pub(super) fn largest(early: &Early, thresholds: &Thresholds, input: &Input, allowed: Pages, past: usize, needed: u16) -> Option<Part> {
     let mut best: Option<Part> = None;
     for index in 0..input.cold.buckets().len().saturating_sub(1) {
         let Some(excess) = early.excess_ppm(index, needed) else { break };
@@ -112,7 +116,18 @@ pub(super) fn largest(early: &Early, input: &Input, allowed: Pages, past: usize,
             best = Some(Part { index, far_max });
         }
     }
-    best
+    best.map(|part| Part { index: oldest(thresholds, input, part), ..part })
+}
+
+/// The oldest threshold that has the pages of a part, as far as the job was observed for long enough.
+fn oldest(thresholds: &Thresholds, input: &Input, part: Part) -> usize {
+    // Ages are in scans, which are at most as long as a period.
+    let observed = |index: usize| {
+        let age_ms = thresholds.get(index).map_or(u64::MAX, |age| u64::from(age.0).saturating_mul(input.window_ms.0));
+        age_ms.saturating_mul(5) <= input.job_age_ms.0.saturating_mul(2)
+    };
+    let older = (part.index + 1..thresholds.len()).rev();
+    older.into_iter().find(|&index| observed(index) && input.cold.at_or_above(index) >= part.far_max).unwrap_or(part.index)
 }
 
 /// Promotions of threshold `index` in this period, in millionths of those permitted.

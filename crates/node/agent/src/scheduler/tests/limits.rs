@@ -11,7 +11,8 @@ fn low(machine: &Machine, cgroup: &str) -> u64 {
 
 /// An agent that stops at limits.
 fn stopping(machine: &Machine) -> Agent {
-    let text = format!("at_limit = \"stop\"\n[cold_age]\nwarmup = \"0s\"\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n");
+    let text =
+        format!("at_limit = \"stop\"\n[cold_age]\nwarmup = \"0s\"\npartial = false\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n");
     Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap()
 }
 
@@ -45,7 +46,7 @@ fn a_full_job_is_offloaded_where_its_class_wants_it() {
         machine.set(JOB, "memory.current", "4096000");
         machine.set(JOB, "memory.max", "4096000");
         let text = format!(
-            "{more}\n[cold_age]\nwarmup = \"0s\"\n[class.conservative]\nwarmup = \"0s\"\n[class.aggressive]\nwarmup = \"0s\"\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"{class}\"\n"
+            "{more}\n[cold_age]\nwarmup = \"0s\"\npartial = false\n[class.conservative]\nwarmup = \"0s\"\n[class.aggressive]\nwarmup = \"0s\"\n[[job]]\ncgroup = \"{JOB}\"\nclass = \"{class}\"\n"
         );
         let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap();
         round(&mut agent, &machine, 1_000, FRAMES);
@@ -115,7 +116,7 @@ fn nested() -> Machine {
 }
 
 fn nested_agent(machine: &Machine, rules: &str) -> Agent {
-    let text = format!("[cold_age]\nwarmup = \"0s\"\n{rules}[[job]]\ncgroup = \"/s/t/a\"\nclass = \"standard\"\n");
+    let text = format!("[cold_age]\nwarmup = \"0s\"\npartial = false\n{rules}[[job]]\ncgroup = \"/s/t/a\"\nclass = \"standard\"\n");
     Agent::new(machine.roots.clone(), machine.config(&text), Options::default()).unwrap()
 }
 

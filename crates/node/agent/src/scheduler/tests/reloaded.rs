@@ -5,7 +5,7 @@ use units::RatioPpm;
 use super::*;
 
 fn text(machine: &Machine, more: &str, cgroup: &str, class: &str) -> Config {
-    machine.config(&format!("{more}\n[cold_age]\nwarmup = \"0s\"\n[[job]]\ncgroup = \"{cgroup}\"\nclass = \"{class}\"\n"))
+    machine.config(&format!("{more}\n[cold_age]\nwarmup = \"0s\"\npartial = false\n[[job]]\ncgroup = \"{cgroup}\"\nclass = \"{class}\"\n"))
 }
 
 fn events(agent: &Agent) -> Vec<String> {

@@ -34,7 +34,7 @@ fn scanning(machine: &Machine) -> (Agent, mpsc::Sender<()>) {
     let rules = format!(
         "[[job]]\ncgroup = \"{JOB}\"\nclass = \"standard\"\n[[job]]\ncgroup = \"/p\"\npolicy = \"pressure\"\nclass = \"standard\"\n"
     );
-    let text = format!("[cold_age]\nwarmup = \"0s\"\n{rules}");
+    let text = format!("[cold_age]\nwarmup = \"0s\"\npartial = false\n{rules}");
     let options = Options { ephemeral: true, ..Options::default() };
     let mut agent = Agent::new(machine.roots.clone(), machine.config(&text), options).unwrap();
     let (end, ended) = mpsc::channel();
