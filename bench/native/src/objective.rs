@@ -3,7 +3,8 @@
 //! # Method
 //! Every entry of a job is one control period: the threshold that was decided at the end of one entry is in effect in the next.
 //! A period is over its objective if the accesses at or above that threshold exceed what the objective permits in it. Only
-//! periods with a threshold in effect count.
+//! periods with a threshold in effect count. Where a part of the pages at a threshold is far, that part of the accesses are
+//! promotions: as if pages were accessed at random.
 //!
 //! An agent that starts to observe a job knows no ages: a page that was idle before has the age of the observation. So ages
 //! beyond the time observed are removed from generated and recorded traces (not from journals, whose ages an agent measured).
@@ -27,7 +28,7 @@ use policy::cold_age::{self, Decision, Input, Params, State};
 use policy::histogram::Histogram;
 use policy::thresholds::Thresholds;
 use serde::Serialize;
-use units::{Millis, RatioPpm};
+use units::{Age, Millis, Pages, RatioPpm};
 
 /// Days of the generated fleet.
 const DAYS: u32 = 14;
@@ -76,12 +77,19 @@ impl Sums {
     }
 }
 
-/// One rule for a job: parameters, state, and the index of the threshold in effect.
+/// Far memory in a period: the index of a threshold, and the share of the pages at or above it that are far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Effect {
+    index: usize,
+    share: f64,
+}
+
+/// One rule for a job: parameters, state, and what is in effect.
 #[derive(Clone, Debug)]
 struct Rule {
     params: Params,
     state: State,
-    in_effect: Option<usize>,
+    in_effect: Option<Effect>,
     /// By length of the history ([`RANGES`]).
     sums: [Sums; RANGES.len()],
 }
@@ -95,17 +103,60 @@ impl Rule {
         let sums = &mut self.sums[range];
         let window_ms = u128::from(input.window_ms.0);
         sums.cold_page_ms += u128::from(input.cold.at_or_above(0).0) * window_ms;
-        let (state, step) = cold_age::step(&self.params, thresholds, &self.state, input);
-        if let Some(index) = self.in_effect {
+        let before = self.in_effect;
+        let (promoted, far) = before.map_or((Pages::ZERO, Pages::ZERO), |effect| effect.of(&input.promotions, &input.cold));
+        let seen = if self.params.partial { with_far(input, before) } else { *input };
+        let (state, step) = cold_age::step(&self.params, thresholds, &self.state, &seen);
+        if before.is_some() {
             sums.on += 1;
-            sums.over += u64::from(input.promotions.at_or_above(index) > step.promotions_max);
-            sums.stored_page_ms += u128::from(input.cold.at_or_above(index).0) * window_ms;
+            sums.over += u64::from(promoted > step.promotions_max);
+            sums.stored_page_ms += u128::from(far.0) * window_ms;
         }
         self.state = state;
-        // A held decision has no threshold in effect, except if there is only nothing to offload yet.
-        let offloads = !matches!(step.decision, Decision::Hold { reason } if reason != cold_age::Hold::NothingCold);
-        self.in_effect = step.threshold.filter(|_| offloads).and_then(|age| thresholds.as_slice().iter().position(|&other| other == age));
+        let left = far - promoted;
+        let at = |age: Age| thresholds.as_slice().iter().position(|&other| other == age);
+        let share = |index: usize, pages: Pages| (ratio(pages.0.into(), input.cold.at_or_above(index).0.into())).min(1.0);
+        let whole = |age: Age| at(age).map(|index| Effect { index, share: 1.0 });
+        self.in_effect = match step.decision {
+            Decision::Offload { threshold, pages, reason: cold_age::Reason::Partial } => {
+                at(threshold).map(|index| Effect { index, share: share(index, left + pages) })
+            }
+            Decision::Offload { threshold, .. } => whole(threshold),
+            // Only nothing to offload yet.
+            Decision::Hold { reason: cold_age::Hold::NothingCold } => step.threshold.and_then(whole),
+            // A part stays where it is until it returns.
+            Decision::Hold { .. } => {
+                let part = before.filter(|effect| self.params.partial && effect.share < 1.0 && left > Pages::ZERO);
+                part.map(|Effect { index, .. }| Effect { index, share: share(index, left) })
+            }
+        };
     }
+}
+
+impl Effect {
+    /// The promotions of a period, and the pages that are far in it.
+    fn of(self, promotions: &Histogram, cold: &Histogram) -> (Pages, Pages) {
+        (self.part(promotions.at_or_above(self.index)), self.part(cold.at_or_above(self.index)))
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a simulation")]
+    fn part(self, pages: Pages) -> Pages {
+        Pages((pages.0 as f64 * self.share).round() as u64)
+    }
+}
+
+/// The input with the pages that are far, and what returned of them.
+fn with_far(input: &Input, effect: Option<Effect>) -> Input {
+    let of = |histogram: &Histogram, part: &dyn Fn(Pages) -> Pages| {
+        let from = effect.map_or(usize::MAX, |effect| effect.index + 1);
+        let buckets = histogram.buckets().iter().enumerate().map(|(at, &pages)| if at >= from { part(Pages(pages)).0 } else { 0 });
+        Histogram::try_from(buckets.collect::<Vec<_>>()).unwrap_or(*histogram)
+    };
+    let far = |pages: Pages| effect.map_or(Pages::ZERO, |effect| effect.part(pages));
+    let gone = of(&input.cold, &far);
+    let resident = input.cold.buckets().iter().zip(gone.buckets()).map(|(all, gone)| all.saturating_sub(*gone));
+    let resident = Histogram::try_from(resident.collect::<Vec<_>>()).unwrap_or(input.cold);
+    Input { resident, returned: Some(of(&input.promotions, &far)), ..*input }
 }
 
 /// All rules for the jobs of one source.
@@ -132,7 +183,7 @@ struct Simulation {
 impl Simulation {
     fn new(thresholds: Thresholds, scan_ms: Option<u64>, classes: [Params; CLASSES.len()]) -> Self {
         let [conservative, standard, aggressive] = classes;
-        let before = Params { bound: false, ..standard };
+        let before = Params { bound: false, partial: false, ..standard };
         let rules = [conservative, standard, aggressive, before].map(Rule::new);
         let (jobs, nth, continued, periods, observed_ms, history_periods, history_ms, out_of_order) = (0, 0, 0, 0, 0, 0, 0, 0);
         Self { thresholds, scan_ms, rules, jobs, nth, continued, periods, observed_ms, history_periods, history_ms, out_of_order }
@@ -169,9 +220,11 @@ impl Simulation {
         let range = RANGES.iter().position(|&end| self.history_periods < end).unwrap_or(0);
         self.rules.iter_mut().for_each(|rule| rule.period(&self.thresholds, input, range));
         let none = self.thresholds.len();
+        // Parts are compared by no threshold: they stay until they return, while thresholds rise at once.
+        let whole = |rule: &Rule| rule.in_effect.map_or(Some(none), |effect| (effect.share >= 1.0).then_some(effect.index));
         let classes = self.rules[..CLASSES.len()].windows(2);
-        self.out_of_order +=
-            u64::from(classes.into_iter().any(|pair| pair[0].in_effect.unwrap_or(none) < pair[1].in_effect.unwrap_or(none)));
+        let pairs = classes.into_iter().filter_map(|pair| Some((whole(&pair[0])?, whole(&pair[1])?)));
+        self.out_of_order += u64::from(pairs.into_iter().any(|(careful, bold)| careful < bold));
         self.history_periods += 1;
         self.periods += 1;
         self.observed_ms += u128::from(input.window_ms.0);
