@@ -39,6 +39,7 @@ READ_FILES = [
     "trace export {}",
     "trace merge {} --to {out}",
     "trace compact {} --to {out}",
+    "trace anonymise {} --to {out}",
     "model --trace {}",
     "model --trace-list {}",
     "model --merge {}",

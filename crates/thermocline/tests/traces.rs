@@ -140,3 +140,42 @@ fn errors_come_with_a_remedy() {
     check(&["validate", url], 1, &["rubbish.parquet", "1 files with problems"]);
     check(&["show", url], 1, &["rubbish.parquet"]);
 }
+
+#[test]
+fn anonymous_traces_name_nothing_and_answer_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = dir.path().to_str().unwrap();
+    store(dir.path(), "m1");
+    store(dir.path(), "m2");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let to = elsewhere.path().join("given.parquet");
+    let to = to.to_str().unwrap();
+    let said =
+        check(&["anonymise", url, "--to", to], 0, &["1152 entries of 4 jobs", "1152 read again, none names anything", "classes kept: "]);
+    assert!(!said.contains("standard"), "four jobs are too few for a class of their own: {said}");
+    let made = json(&check(&["anonymise", url, "--to", to, "--jobs-min", "4", "--format", "json"], 0, &[]));
+    assert_eq!((&made[0]["classes_kept"], &made[0]["weeks_subtracted"]), (&serde_json::json!(["standard"]), &serde_json::json!(150)));
+    check(&["validate", to], 0, &["0 files with problems"]);
+    let rows = check(&["export", to, "--format", "json"], 0, &[]);
+    for name in ["m1", "m2", "/redis", "/idle", "\"c\""] {
+        assert!(!rows.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn anonymous_traces_answer_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let [traces, given] = ["traces", "given.parquet"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
+    let run = |arguments: &[&str]| {
+        let ran = Command::new(env!("CARGO_BIN_EXE_thermocline")).args(arguments).output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        ran.stdout
+    };
+    run(&["model", "--generate", "40", "--days", "1", "--record", &traces]);
+    run(&["trace", "anonymise", &traces, "--to", &given]);
+    let model = |trace: &str| serde_json::from_slice::<Value>(&run(&["model", "--trace", trace, "--format", "json"])).unwrap();
+    let (before, after) = (model(&traces), model(&given));
+    for key in ["answers", "used_bytes", "jobs", "entries", "trackers"] {
+        assert_eq!(before[key], after[key], "{key}");
+    }
+}

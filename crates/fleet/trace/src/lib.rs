@@ -13,6 +13,7 @@
 //! - Older files can be read; newer ones are rejected with their version. No file makes a reader panic.
 #![deny(missing_docs)]
 
+pub mod anonymise;
 pub mod calendar;
 pub mod check;
 pub mod compact;

@@ -1,4 +1,4 @@
-//! `thermocline trace`: lists, shows, validates, merges, exports and compacts traces.
+//! `thermocline trace`: lists, shows, validates, merges, exports, compacts and anonymises traces.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,6 +19,7 @@ use crate::options::Format;
 use crate::output::print;
 use crate::progress::Progress;
 
+mod anonymise;
 pub(crate) mod inputs;
 mod show;
 
@@ -38,6 +39,8 @@ pub(crate) enum TraceCommand {
     Export(TracesOfJobs),
     /// Write the compacted form, which the model replays fastest
     Compact(TracesInto),
+    /// Write the traces without names, to be given to others; says what remains of each column
+    Anonymise(Anonymise),
 }
 
 #[derive(Debug, Args)]
@@ -65,6 +68,18 @@ pub(crate) struct TracesInto {
     pub(crate) to: String,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Anonymise {
+    #[command(flatten)]
+    pub(crate) traces: Traces,
+    /// The file to write: a path, or s3://bucket/path
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to: String,
+    /// The jobs that a class must have to keep its name
+    #[arg(long, value_name = "JOBS", default_value_t = 5)]
+    pub(crate) jobs_min: usize,
+}
+
 /// Runs a command over traces.
 pub(crate) fn run(config: &Config, format: Format, command: &TraceCommand) -> Result<ExitCode> {
     match command {
@@ -87,6 +102,7 @@ pub(crate) fn run(config: &Config, format: Format, command: &TraceCommand) -> Re
                 Ok(writer.finish()?)
             })?;
         }
+        TraceCommand::Anonymise(arguments) => anonymise::anonymise(&find(config, &arguments.traces)?, arguments, format)?,
         TraceCommand::Compact(arguments) => {
             into(config, format, arguments, |path, basis, stream| {
                 let mut compactor = Compactor::create(path, basis)?;
