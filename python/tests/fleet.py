@@ -85,6 +85,9 @@ def main(arguments: list[str]) -> int:
             float(settings.get(f"cold_age.{name}", default).rstrip("%s")) for name, default in (("percentile", "99%"), ("warmup", "600s"))
         )
         pairs = [pair(k, s, rate, week) for k in KS for s in SS]
+        times = float(arguments[arguments.index("--bursts") + 1]) if "--bursts" in arguments else 1.0
+        for one in pairs:
+            one["rate_ratio_per_min"] = (one["rate_ratio_per_min"] or 0.0) * times
         aggressive = [one | {"rate_ratio_per_min": (one["rate_ratio_per_min"] or 0.0) / 2} for one in pairs]
         groups = [{"name": "aggressive", "pairs": aggressive}, {"name": "web", "pairs": pairs}] if "--by" in arguments else []
         answer = {"configured": pair(k / 100, s, rate, week), "pairs": pairs, "groups": groups}

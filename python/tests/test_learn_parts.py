@@ -202,5 +202,5 @@ def test_each_day_is_calibrated_on_the_days_before() -> None:
     assert promised[at == 11] == pytest.approx(0.5)
     assert promised[at == 12] == pytest.approx(0.5), "the first day of a change cannot be known"
     assert (promised[at == 13] <= 0.1).all()
-    nobody = calibrated.calibrate(of.where(at == 0), 0.03)
-    assert (nobody.predict(of) == 0).all()
+    none = calibrated.calibrate(of.where(at == 0), 0.03)
+    assert (none.predict(of) == 0).all()

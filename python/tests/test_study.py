@@ -300,7 +300,7 @@ def test_a_pair_whose_tail_is_too_high_does_not_hold() -> None:
     assert [objective.holds(pair) for pair in (quiet, bursts, unbounded)] == [True, False, False]
     assert objective.excess(bursts) == pytest.approx(0.0061 / 0.006 - 1)
     assert dataclasses.replace(objective, tail=float("inf")).holds(bursts)
-    with pytest.raises(ValueError, match="tail=0.5"):
+    with pytest.raises(ValueError, match=r"tail=0\.5"):
         choose.Objective(0.002, tail=0.5)
 
 
@@ -317,3 +317,24 @@ def test_a_tail_that_breaks_on_the_held_out_week_leaves_no_bundle(
     tune("run", "--study", where, "--format", "json", "--trials", "3", code=4)
     refused = tune("bundle", "--study", where, "--to", str(tmp_path / "b.toml"), "--version", "1", code=1)
     assert "99.5 % of its entries" in refused and not (tmp_path / "b.toml").exists()
+
+
+def test_parameters_must_hold_in_the_week_of_stress(tune: Callable[..., Any], tmp_path: Path) -> None:
+    calm, stressed = str(tmp_path / "calm"), str(tmp_path / "stressed")
+    words = ("--generate", "5", "--designer", "random", "--trials", "6", "--format", "json")
+    without = tune("run", "--study", calm, *words)
+    found = tune("run", "--study", stressed, *words, "--stress-bursts", "1.6")
+    assert study.read(tmp_path / "stressed").spec.stress is not None
+    assert found["after"]["coverage"] < without["after"]["coverage"], "the week of stress limits it"
+    assert "cannot change" in tune("run", "--study", calm, "--stress-bursts", "2", code=1)
+    assert "--stress-trace" in tune("run", "--study", str(tmp_path / "x"), "--trace", "x", "--stress-bursts", "2", code=1)
+
+
+def test_the_rates_of_a_pair_are_those_of_the_worse_week() -> None:
+    calm, busy = choose.Pair(0.9, 0, 0.2, 0.04, 1.0, 0.001, 0.002), choose.Pair(0.9, 0, 0.3, 0.05, 2.0, 0.003, 0.001)
+    assert choose.worst([calm], [busy]) == (dataclasses.replace(calm, rate=0.003, tail=0.002),)
+    unbounded = dataclasses.replace(busy, rate=None)
+    assert choose.worst([calm], [unbounded])[0].rate is None
+    nothing = dataclasses.replace(busy, stored_bytes=0.0, rate=None, tail=None)
+    assert choose.worst([calm], [nothing]) == (calm,)
+    assert choose.worst([calm], [dataclasses.replace(busy, percentile=0.95)]) == ()

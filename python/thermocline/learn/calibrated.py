@@ -79,7 +79,7 @@ def _most(wrong: Any, promised: Any, limit: float) -> Any:
     A price of a wrong prediction, the same in all groups, is halved until the limit is met exactly (Lagrange).
     """
     low, high = 0.0, 2.0 * float(promised.max()) + 1.0
-    best = np.zeros(len(wrong), dtype=np.int64)
+    best: Any = np.zeros(len(wrong), dtype=np.int64)
     for _ in range(100):
         price = (low + high) / 2
         at = np.argmax(promised - price * wrong, axis=1)

@@ -43,7 +43,7 @@ def _month(path: Path, target: float) -> dict[str, Any]:
     day = known.vms.arrival // DAY
     days = range(FIRST_DAY, int(day.max()) + 1)
     tested = np.isin(day, list(days))
-    at_target = bitbrains.compare(known, [one for one in untouched.QUANTILES if one <= target][-1:], lambda text: None)[0][0]
+    at_target = bitbrains.compare(known, [one for one in untouched.QUANTILES if one <= target][-1:], lambda _: None)[0][0]
     return {
         "days": len(days),
         "lives": int(tested.sum()),
@@ -68,7 +68,9 @@ def _figures(promised: Any, vms: Vms, days: Sequence[int], target: float) -> dic
 
 def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m thermocline.report.predictions", description=__doc__.split("\n\n")[0])
-    made.add_argument("--bitbrains", type=Path, required=True, metavar="DIR", help="directory with months of the Bitbrains trace as Parquet")
+    made.add_argument(
+        "--bitbrains", type=Path, required=True, metavar="DIR", help="directory with months of the Bitbrains trace as Parquet"
+    )
     made.add_argument("--target", type=float, default=0.03, metavar="RATIO", help="share of VMs that may be overpredicted (default: 3%%)")
     made.add_argument(
         "--out", type=Path, default=Path("target/reproduce/predictions.json"), metavar="FILE", help="output file (default: %(default)s)"

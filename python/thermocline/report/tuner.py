@@ -7,8 +7,8 @@ On generated fleets, so the result shows that the search works and not what a re
 2. The autotuner on one week, and both parameter sets on weeks that neither was tuned on.
 3. The number of evaluations that each designer needs to come within 1 % of the exhaustive optimum over K, S and P, as if
    the model could not compute all K and S at once; and the number with a search over P only.
-4. Fleets of four characters: each is tuned by hand and by the autotuner on an ordinary week, and both are evaluated on an
-   ordinary week and on one with 1.6 times the bursts that neither has seen.
+4. Fleets of four characters: each is tuned by hand and by the autotuner on an ordinary week, the autotuner with a week of 1.6
+   times the bursts as stress. Both are evaluated on an ordinary week and on another burst week that neither has seen.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def characters(
         burst = Source(jobs=options.jobs, days=options.days, seed=13, character=character, bursts=BURSTS)
         hand = hand_tuned(program, objective, progress, character)
         directory = options.out.parent / f"tuner-study-{character}"
-        tuned = autotuned(program, objective, (tuning, ordinary), directory, options.trials, progress)
+        stress = Source(jobs=options.jobs, days=options.days, seed=14, character=character, bursts=BURSTS)
+        tuned = autotuned(program, objective, (tuning, ordinary), directory, options.trials, progress, stress)
         weeks = on_other_weeks(program, objective, (ordinary, burst), hand, tuned, progress)["weeks"]
         gains = [week["autotuned"]["coverage"] / week["hand_tuned"]["coverage"] - 1 for week in weeks]
         after = tuned["after"]
@@ -134,7 +135,13 @@ def characters(
 
 
 def autotuned(
-    program: Program, objective: Objective, weeks: Sequence[Source], directory: Path, trials: int, progress: Callable[[str], None]
+    program: Program,
+    objective: Objective,
+    weeks: Sequence[Source],
+    directory: Path,
+    trials: int,
+    progress: Callable[[str], None],
+    stress: Source | None = None,
 ) -> dict[str, Any]:
     """Returns the findings of a study by the default designer. Continues an existing study."""
     table = program.knobs({})
@@ -147,6 +154,7 @@ def autotuned(
             base_pair=(effective[parameters.PERCENTILE], effective[parameters.WARMUP]),
             source=weeks[0],
             holdout=weeks[1],
+            stress=stress,
             program=program.version(),
         )
         create(directory, spec, program.ages(weeks[0], {}))

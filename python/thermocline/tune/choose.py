@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-
 EXCESS_MAX = 1e3
 """Stands for an unbounded excess."""
 
@@ -94,16 +93,37 @@ def pairs(answers: Sequence[Mapping[str, Any]]) -> tuple[Pair, ...]:
     )
 
 
+def worst(of: Sequence[Pair], stressed: Sequence[Pair]) -> tuple[Pair, ...]:
+    """Returns pairs with what they store in one week, and their rates in the worse of both.
+
+    A pair that the other week lacks is left out.
+    """
+    there = {(pair.percentile, pair.warmup_seconds): pair for pair in stressed}
+
+    def either(one: Pair, other: Pair) -> Pair:
+        rates = [pair for pair in (one, other) if pair.stored_bytes > 0]
+        rate = None if any(pair.rate is None for pair in rates) else max((pair.rate or 0.0 for pair in rates), default=one.rate)
+        tail = None if any(pair.tail is None for pair in rates) else max((pair.tail or 0.0 for pair in rates), default=one.tail)
+        return dataclasses.replace(one, rate=rate, tail=tail)
+
+    found = ((pair, there.get((pair.percentile, pair.warmup_seconds))) for pair in of)
+    return tuple(either(pair, other) for pair, other in found if other is not None)
+
+
 def best(of: Sequence[Pair], objective: Objective, limit: float | None = None) -> Pair | None:
-    """Returns the pair that stores most within the objective, or within a limit of its own, the one of the lower rate in case of
-    a tie."""
+    """Returns the pair that stores most within the objective, or within a limit of its own.
+
+    In case of a tie, the one of the lower rate.
+    """
     holding = [pair for pair in of if objective.holds(pair, limit)]
     return max(holding, key=lambda pair: (pair.stored_bytes, -(pair.rate or 0.0)), default=None)
 
 
 def nearest(of: Sequence[Pair], objective: Objective) -> Pair:
-    """Returns the pair that is farthest below the objective, or least above it, among those that store anything; any pair if
-    none does."""
+    """Returns the pair that is farthest below the objective, or least above it, among those that store anything.
+
+    Any pair if none does.
+    """
     storing = [pair for pair in of if pair.stored_bytes > 0] or list(of)
     return min(storing, key=lambda pair: (objective.excess(pair), -pair.stored_bytes))
 

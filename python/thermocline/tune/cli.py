@@ -127,6 +127,13 @@ def _sources(of: argparse.ArgumentParser) -> None:
 def _add_run(of: argparse.ArgumentParser) -> None:
     of.add_argument("--study", required=True, type=Path, metavar="DIR", help="the study's directory; an existing study is continued")
     _sources(of)
+    of.add_argument(
+        "--stress-trace", nargs="+", default=[], metavar="PATH", help="traces of a bad week, in which parameters must hold the limit, too"
+    )
+    of.add_argument(
+        "--stress-bursts", type=float, metavar="TIMES", help="the same for a generated fleet: a week with so many times the bursts, such "
+        "as 1.6"
+    )  # fmt: skip
     _effort(of)
     _searched(of)
     _objective(of)

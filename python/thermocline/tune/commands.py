@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
     program = Program(options.program, options.config, options.timeout)
     if (options.study / study.SPEC).exists():
         of = study.read(options.study)
-        if any((options.trace, options.generate, options.knob, options.command, options.bounds, options.set, options.external)):
+        described = (options.trace, options.generate, options.knob, options.command, options.bounds, options.set, options.external)
+        if any((*described, options.stress_trace, options.stress_bursts)):
             raise BadStudy(
                 f"{options.study} holds a study, whose description cannot change; "
                 f"continue it with `run --study {options.study}`, or use another directory"
@@ -200,6 +201,7 @@ def _spec(options: argparse.Namespace, program: Program) -> Spec:
         base_pair=None if measured or options.policy != "cold_age" else (numbers[_FREE[0]], numbers[_FREE[1]]),
         source=None if measured else _source(options),
         holdout=None if measured else _holdout(options),
+        stress=None if measured else _stress(options),
         command=tuple(options.command),
         fixed=given if measured else {key: value for key, value in modelled.items() if key not in searched} | given,
         class_limits=_class_limits(options, table),
@@ -254,6 +256,17 @@ def _source(options: argparse.Namespace) -> Source:
     if not options.trace and not options.generate:
         raise ValueError("name the input to tune on: --trace PATH, or --generate JOBS")
     return Source(tuple(options.trace), options.generate or 0, options.days, options.fleet_seed)
+
+
+def _stress(options: argparse.Namespace) -> Source | None:
+    if options.stress_trace:
+        return Source(trace=tuple(options.stress_trace))
+    if options.stress_bursts is None:
+        return None
+    if not options.generate:
+        raise ValueError("--stress-bursts is for generated fleets; give the worst week of your own as --stress-trace")
+    # A seed of its own: the week that is tuned on would be known.
+    return Source((), options.generate, options.days, options.fleet_seed + 1_000_003, bursts=options.stress_bursts)
 
 
 def _holdout(options: argparse.Namespace) -> Source | None:

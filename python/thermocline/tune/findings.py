@@ -135,7 +135,9 @@ def broken_on_holdout(found: Mapping[str, Any]) -> list[str]:
         if after["rate"] is None or after["rate"] > most:
             broken.append(f"the fleet promotes {_rate(after['rate'])} where at most {most:.3%}/min is promised")
         else:
-            broken.append(f"at 99.5 % of its entries the fleet promotes {_rate(after['tail'])} where at most {tail * most:.3%}/min is promised")
+            broken.append(
+                f"at 99.5 % of its entries the fleet promotes {_rate(after['tail'])} where at most {tail * most:.3%}/min is promised"
+            )
     for row in found["classes"]:
         if row["holds_at_holdout"] is False:
             broken.append(f"class {row['class']} promotes {row['rate_at_holdout']:.3%}/min")

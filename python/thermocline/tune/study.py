@@ -49,6 +49,8 @@ class Spec:
     source: Source | None
     """The model's input; `None` if a command evaluates, or evaluations are external."""
     holdout: Source | None = None
+    stress: Source | None = None
+    """Another week in which parameters must hold, one with many bursts: rates are those of the worse of both weeks."""
     command: tuple[str, ...] = ()
     """The command that evaluates instead of the model; empty for the model and for external evaluations."""
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -297,6 +299,7 @@ def _spec(data: Mapping[str, Any]) -> Spec:
             "base_pair": None if pair is None else (pair[0], pair[1]),
             "source": source(data["source"]),
             "holdout": source(data["holdout"]),
+            "stress": source(data.get("stress")),
             "command": tuple(data["command"]),
             "grid": tuple(data["grid"]),
         }
