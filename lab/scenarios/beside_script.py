@@ -7,8 +7,8 @@ what a program's cgroup occupies less than in the guest without a contender. Tim
 real devices: 120 us from zswap and 500 us from a disk.
 
 At equal time lost: the saving of the script at a policy's loss is read from the line through the origin and the
-script's three points; beyond the last point it is that point's. A job's memory differs by some hundred KiB from guest to
-guest, so savings below a MiB are not told apart: both sides of a ratio are at least that.
+script's three points; beyond the last point it is that point's. A job's memory differs by some hundred KiB from guest
+to guest, so savings below a MiB are not distinguished: both sides of a ratio are at least that.
 """
 
 import itertools

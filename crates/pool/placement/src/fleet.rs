@@ -102,7 +102,7 @@ impl Fleet {
         best.and_then(|(_, server)| self.fit_on(server, request))
     }
 
-    /// Looks at the servers of a group only if one of them can be the cheapest.
+    /// Checks the servers of a group only if one of them can be the cheapest.
     fn cheapest_by_groups(&self, request: &Request, pools: &[PoolSpace], policy: &impl Policy) -> Best {
         // A VM that is larger than a node spans wherever it is.
         let spans = request.cores > self.shape.node_cores || request.local_mib > self.shape.node_mib;
@@ -132,7 +132,7 @@ impl Fleet {
         best
     }
 
-    /// Looks at all servers with enough cores, in the order of their numbers.
+    /// Checks all servers with enough cores, in the order of their numbers.
     fn cheapest_in_order(&self, request: &Request, pools: &[PoolSpace], policy: &impl Policy) -> Best {
         let mut best: Best = None;
         for at in with_cores(&self.free_cores, request.cores) {

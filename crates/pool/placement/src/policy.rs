@@ -58,7 +58,7 @@ pub trait Policy {
     }
 
     /// Returns what a server with `cores` free cores and free memory between these bounds, in MiB, costs at least, whatever its pool.
-    /// With it, servers that are too expensive are not looked at. `None`: nothing can be said, and all are looked at in order.
+    /// With it, servers that are too expensive are skipped. `None`: no bound is known, and all are checked in order.
     fn cost_min(&self, _request: &Request, _shape: &Shape, _cores: u32, _mib: (u64, u64)) -> Option<u64> {
         None
     }

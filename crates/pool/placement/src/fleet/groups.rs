@@ -1,7 +1,7 @@
-//! Servers grouped by their free resources, so that a choice looks at few of them.
+//! Servers grouped by their free resources, so that a choice checks few of them.
 //!
 //! A group holds the servers with the same number of free cores and about as much free memory. A policy says what a server of a group
-//! costs at least ([`crate::policy::Policy::cost_min`]); groups that cannot hold the cheapest server are not looked at. In a full
+//! costs at least ([`crate::policy::Policy::cost_min`]); groups that cannot hold the cheapest server are skipped. In a full
 //! cluster most groups are empty, and nearly all others are ruled out by their bound.
 
 use std::ops::RangeInclusive;
