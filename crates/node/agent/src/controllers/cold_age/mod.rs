@@ -237,6 +237,8 @@ impl Controller for ColdAge {
         job.signals.part = match step.decision {
             Decision::Offload { pages, reason: Rule::Partial, .. } => Some(pages),
             Decision::Hold { reason: Hold::PartIsFar } => Some(Pages::ZERO),
+            // Nothing more goes out for some periods after too much has returned.
+            Decision::Hold { .. } if step.threshold.is_none() => job.signals.part.map(|_| Pages::ZERO),
             _ => None,
         };
         job.signals.observed = period.window_ms > Millis(0);
