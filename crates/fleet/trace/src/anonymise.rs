@@ -37,7 +37,8 @@ pub const COLUMNS: [(&str, &str); 9] = [
 /// What the first pass over a trace counts.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
-    jobs_of_class: BTreeMap<String, BTreeSet<u64>>,
+    /// By path and machine: a job that was restarted counts once.
+    jobs_of_class: BTreeMap<String, BTreeSet<(String, String, String)>>,
     first: Option<UnixMillis>,
 }
 
@@ -45,7 +46,8 @@ impl Counted {
     /// Counts an entry.
     pub fn count(&mut self, entry: &Entry) {
         let jobs = self.jobs_of_class.entry(entry.labels.class.clone()).or_default();
-        jobs.insert(entry.id.job_key.unsigned_abs());
+        let JobId { cluster, machine, job, .. } = entry.id.clone();
+        jobs.insert((cluster, machine, job));
         let start = entry.figures.start_unix_ms;
         self.first = Some(self.first.map_or(start, |first| first.min(start)));
     }
@@ -210,6 +212,9 @@ mod tests {
     fn a_class_of_few_jobs_is_other() {
         let mut from = entries("alpha", 4, 2, 33);
         from.iter_mut().filter(|entry| entry.id.job == "/job-001").for_each(|entry| entry.labels.class = "merger-talks".to_owned());
+        // It was restarted, which makes it no second job.
+        let restarts = from.iter_mut().filter(|entry| entry.id.job == "/job-001").skip(1);
+        restarts.for_each(|entry| entry.id = JobId::new("c", "alpha", "/job-001", "boot", 99));
         let (made, problems) = anonymised(&from, 2);
         let classes: BTreeSet<_> = made.iter().map(|entry| entry.labels.class.as_str()).collect();
         assert_eq!(classes, BTreeSet::from(["other", "standard"]));

@@ -1,8 +1,7 @@
 //! `thermocline trace anonymise`.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Read as _;
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -40,14 +39,11 @@ pub(super) fn anonymise(inputs: &Inputs, arguments: &Anonymise, format: Format) 
         counted.count(&entry);
     }
     drop(stream);
-    let mut source = File::open("/dev/urandom").context("cannot open /dev/urandom")?;
-    let mut failed = None;
+    // A keyed hash of a counter; the key is random and is not kept.
+    let (key, mut drawn) = (RandomState::new(), 0u64);
     let mut anonymiser = Anonymiser::new(&counted, arguments.jobs_min, || {
-        let mut bytes = [0; 8];
-        if let Err(error) = source.read_exact(&mut bytes) {
-            failed.get_or_insert(error);
-        }
-        u64::from_ne_bytes(bytes)
+        drawn += 1;
+        key.hash_one(drawn)
     });
     let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
     let mut stream = Stream::open(inputs, None)?;
@@ -65,10 +61,6 @@ pub(super) fn anonymise(inputs: &Inputs, arguments: &Anonymise, format: Format) 
     })?;
     let classes_kept = anonymiser.classes().map(ToOwned::to_owned).collect();
     let weeks_subtracted = anonymiser.weeks_back();
-    drop(anonymiser);
-    if let Some(error) = failed {
-        bail!("cannot read /dev/urandom: {error}; {} is not anonymous, remove it", arguments.to);
-    }
     let made = Anonymised {
         file: arguments.to.clone(),
         entries,
