@@ -111,7 +111,10 @@ impl Fleet {
         let (mut best, mut first_empty): (Best, Option<u32>) = (None, None);
         // The most promising group first: its best server rules out most of the others.
         let first = groups().min_by_key(|(bound, group)| (*bound, group.cores, group.mib));
-        for (bound, group) in first.into_iter().chain(groups()) {
+        let key = |group: &Group<'_>| (group.cores, group.mib);
+        let promising = first.as_ref().map(|(_, group)| key(group));
+        let others = groups().filter(|(_, group)| Some(key(group)) != promising);
+        for (bound, group) in first.into_iter().chain(others) {
             if best.is_some_and(|(least, _)| (spans, bound) > least) {
                 continue;
             }
