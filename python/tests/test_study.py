@@ -328,6 +328,8 @@ def test_parameters_must_hold_in_the_week_of_stress(tune: Callable[..., Any], tm
     assert found["after"]["coverage"] < without["after"]["coverage"], "the week of stress limits it"
     assert "cannot change" in tune("run", "--study", calm, "--stress-bursts", "2", code=1)
     assert "--stress-trace" in tune("run", "--study", str(tmp_path / "x"), "--trace", "x", "--stress-bursts", "2", code=1)
+    other = ("run", "--study", str(tmp_path / "y"), "--knob", "pressure", "--external")
+    assert "require policy cold_age" in tune(*other, "--stress-bursts", "2", code=1)
 
 
 def test_the_rates_of_a_pair_are_those_of_the_worse_week() -> None:

@@ -182,6 +182,8 @@ def _spec(options: argparse.Namespace, program: Program) -> Spec:
     searched = {knob.key for knob in searched_space.knobs}
     if options.by_class and (measured or options.policy != "cold_age"):
         raise BadSpace("--by-class requires policy cold_age and the model, which computes K and S for each class; remove it")
+    if (options.stress_trace or options.stress_bursts is not None) and (measured or options.policy != "cold_age"):
+        raise BadSpace("--stress-trace and --stress-bursts require policy cold_age and the model; remove them")
     both = searched & set(given)
     if both:
         raise BadSpace(f"{', '.join(sorted(both))} is both searched and set; do one of the two")
