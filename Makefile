@@ -12,6 +12,7 @@ SCENARIO ?=
 KERNEL ?=
 TRACE ?=
 SIMULATE ?=
+ARENA ?=
 
 .PHONY: help
 help: ## list the targets
@@ -90,6 +91,11 @@ test-learn: toolchain venv-learn ## the pool's predictions: trained, written as 
 test-pool-faults: toolchain ## the pool manager killed fifty times under load, and a full disk under its ledger (as root); a minute
 	cargo test --locked -p thermocline-manager --test faults -- --include-ignored --nocapture --test-threads 1
 
+.PHONY: test-ledger-lies
+test-ledger-lies: toolchain ## the pool manager with lost, restored, copied and damaged ledgers, 1,212 of them with a bit flipped; 2 minutes; target/ledger-lies/result.json
+	mkdir -p target/ledger-lies
+	LEDGER_LIES_RESULT=$(CURDIR)/target/ledger-lies/result.json cargo test --locked -p thermocline-manager --test ledger_lies -- --nocapture
+
 .PHONY: test-manager-siege
 test-manager-siege: toolchain ## 1,024 hosts keep their leases while 10,000 clients without a certificate connect; a minute; target/siege/result.json
 	mkdir -p target/siege
@@ -135,6 +141,10 @@ lint: toolchain venv ## formatting, clippy, ruff, mypy, the project's vocabulary
 	cd python && ../target/venv/bin/ruff format --check . && ../target/venv/bin/ruff check . && ../target/venv/bin/mypy
 	target/venv/bin/ruff format --config lab/pyproject.toml --check bench && target/venv/bin/ruff check --config lab/pyproject.toml bench
 	cd bench && ../target/venv/bin/mypy --strict emulate
+
+.PHONY: arena
+arena: toolchain venv lab-setup-stock ## Thermocline beside its peers on ten programs in guests, at equal time lost: target/bench/arena.json, arena.html; 3 hours (ARENA="--mix five")
+	cd lab && ../$(PYTHON) -m arena $(ARENA)
 
 .PHONY: bench
 bench: toolchain ## native benchmarks; figures in target/bench/native.json

@@ -100,15 +100,34 @@ impl Files {
         std::fs::create_dir_all(&path).map_err(failed("create", &path))
     }
 
+    /// Whether there are files of any slice.
+    ///
+    /// # Errors
+    /// [`enum@Error`]
+    pub(crate) fn exist(&self) -> Result<bool, Error> {
+        let directory = &self.layout.directory;
+        for entry in std::fs::read_dir(directory).map_err(failed("list", directory))? {
+            let path = entry.map_err(failed("list", directory))?.path();
+            let is_emc = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"emc-"));
+            if is_emc && self.list_directory(&path)?.keys().next().is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Lists the files of an EMC.
     ///
     /// # Errors
     /// [`enum@Error`]
     pub(crate) fn list(&self, emc: EmcId) -> Result<Generations, Error> {
-        let path = self.layout.emc(emc);
+        self.list_directory(&self.layout.emc(emc))
+    }
+
+    fn list_directory(&self, path: &Path) -> Result<Generations, Error> {
         let mut found = Generations::new();
-        for entry in std::fs::read_dir(&path).map_err(failed("list", &path))? {
-            let name = entry.map_err(failed("list", &path))?.file_name();
+        for entry in std::fs::read_dir(path).map_err(failed("list", path))? {
+            let name = entry.map_err(failed("list", path))?.file_name();
             if let Some((index, generation)) = Layout::parse(Path::new(&name)) {
                 found.entry(index).or_default().push(generation);
             }

@@ -21,14 +21,17 @@
 
 pub mod api;
 pub mod certificates;
+mod chain;
 pub mod claim;
 pub mod client;
 mod files;
 pub mod layout;
 pub mod ledger;
 mod maintenance;
+mod mark;
 mod metrics;
 pub mod openapi;
+mod recover;
 mod routes;
 mod server;
 pub mod service;

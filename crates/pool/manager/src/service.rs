@@ -11,6 +11,7 @@ use units::Bytes;
 use crate::files::{self, Files};
 use crate::ledger::{Host, Ledger};
 use crate::maintenance;
+pub use crate::recover::{RecoverySummary, recover};
 use crate::server::{self, Rights};
 use crate::settings::Settings;
 use crate::storage::{self, Storage, Stored};
@@ -53,7 +54,8 @@ pub enum Error {
     },
 }
 
-fn system(op: &str) -> impl FnOnce(std::io::Error) -> Error {
+/// Adds what was tried to the error of a system call.
+pub(crate) fn system(op: &str) -> impl FnOnce(std::io::Error) -> Error {
     let op = op.to_owned();
     move |source| Error::System { op, source }
 }
@@ -82,13 +84,14 @@ pub fn init(settings: &Settings, overcommit: bool) -> Result<InitSummary, Error>
     if let Some(directory) = settings.ledger.parent() {
         std::fs::create_dir_all(directory).map_err(system(&format!("create {}", directory.display())))?;
     }
-    let mut storage = Storage::open(&settings.ledger)?;
-    let ledger = open_ledger(settings, &mut storage, Clock::start().now())?;
+    let mut storage = Storage::open(&settings.ledger, &settings.pool_dir)?;
+    let ledger = open_ledger(settings, &mut storage, &files, Clock::start().now())?;
     let created = files.create_missing(ledger.pool())?;
     Ok(InitSummary { slices: settings.slices(), files: created, capacity_bytes: settings.capacity() })
 }
 
-fn files_of(settings: &Settings) -> Files {
+/// The files of the configured pool.
+pub(crate) fn files_of(settings: &Settings) -> Files {
     Files::new(settings.layout(), settings.mode().unwrap_or(0o600))
 }
 
@@ -113,8 +116,8 @@ fn build_ledger(settings: &Settings, stored: Stored, now: Ns) -> Result<Ledger, 
 }
 
 /// Reads and checks the ledger, and saves additions by the configuration.
-fn open_ledger(settings: &Settings, storage: &mut Storage, now: Ns) -> Result<Ledger, Error> {
-    let stored = storage.load()?;
+fn open_ledger(settings: &Settings, storage: &mut Storage, files: &Files, now: Ns) -> Result<Ledger, Error> {
+    let stored = storage.load(files.exist()?)?;
     let new = || Stored { slice_bytes: settings.slice_size, next_vm: 1, kept: Kept::default(), ..Stored::default() };
     let mismatch = |why| Error::Mismatch { path: settings.ledger.display().to_string(), why };
     let ledger = build_ledger(settings, stored.unwrap_or_else(new), now).map_err(mismatch)?;
@@ -148,9 +151,9 @@ pub fn start(settings: &Settings, insecure_loopback: bool) -> Result<Manager, Er
     let listener = TcpListener::bind(settings.listen).map_err(system(&format!("listen on {}", settings.listen)))?;
     let address = listener.local_addr().map_err(system("determine the address"))?;
     let clock = Clock::start();
-    let mut storage = Storage::open(&settings.ledger)?;
-    let ledger = open_ledger(settings, &mut storage, clock.now())?;
+    let mut storage = Storage::open(&settings.ledger, &settings.pool_dir)?;
     let files = files_of(settings);
+    let ledger = open_ledger(settings, &mut storage, &files, clock.now())?;
     let created = files.create_missing(ledger.pool())?;
     if created > 0 {
         log::warn!("created {created} missing files of free slices under {}", settings.pool_dir.display());

@@ -197,12 +197,13 @@ impl Writer {
         }
         let message = format!("{error}; no slice changes its owner until the ledger can be written; repeat the request later");
         self.error = Some(error.to_string());
-        match self.storage.load() {
+        match self.storage.load(true) {
             Ok(Some(stored)) => match (self.rebuild)(stored) {
                 Ok(ledger) => self.ledger = ledger.with_memory_of(&self.ledger),
                 Err(why) => log::error!("the ledger on disk is inconsistent: {why}"),
             },
             Ok(None) => {}
+            Err(error @ (storage::Error::Damaged { .. } | storage::Error::Other { .. })) => log::error!("{error}"),
             Err(error) => log::debug!("{error}"),
         }
         ErrorResponse { error: code, message }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ::manager::certificates::{self, Plan};
 use ::manager::openapi;
-use ::manager::service;
+use ::manager::service::{self, RecoverySummary};
 use ::manager::settings::Settings;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
@@ -43,8 +43,22 @@ pub(crate) struct File {
 pub(crate) enum ManagerCommand {
     /// Create the ledger of a pool and the files of its slices. Existing ones are kept
     Init(Init),
+    /// Make a new ledger from the files and locks of the slices, where the old one is lost, damaged, or older than they are
+    ///
+    /// The old ledger is kept beside it. Guests keep running and their slices are theirs until they end; hosts find no assignments
+    /// after their next lease. No manager may run meanwhile.
+    Recover(Recover),
     /// Print the description of the manager's API in OpenAPI 3
     Openapi,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Recover {
+    #[command(flatten)]
+    file: File,
+    /// Show what would be found, and change nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -87,8 +101,26 @@ pub(crate) fn manager(format: Format, arguments: &Manager) -> Result<()> {
                 format!("{directory}: {} slices, {}; {} files created\n", made.slices, made.capacity_bytes, made.files)
             })
         }
+        Some(ManagerCommand::Recover(arguments)) => {
+            let settings = Settings::load(&arguments.file.config)?;
+            let found = service::recover(&settings, arguments.dry_run)?;
+            print(format, &found, || recovery(&settings, &found))
+        }
         Some(ManagerCommand::Openapi) => print(Format::Json, &openapi::describe(), String::new),
     }
+}
+
+fn recovery(settings: &Settings, found: &RecoverySummary) -> String {
+    let RecoverySummary { slices, in_use, without_file, old_ledger, dry_run } = found;
+    let directory = settings.pool_dir.display();
+    let mut text = format!("{directory}: {slices} slices, {in_use} in use until their guests end, {without_file} without a file\n");
+    let ledger = settings.ledger.display();
+    text += &match (dry_run, old_ledger) {
+        (true, _) => "nothing was changed: --dry-run\n".to_owned(),
+        (false, None) => format!("{ledger} is new\n"),
+        (false, Some(old)) => format!("{ledger} is new; the old one is {}\n", old.display()),
+    };
+    text
 }
 
 fn serve(arguments: &Serve) -> Result<()> {

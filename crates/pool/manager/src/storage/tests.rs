@@ -58,16 +58,18 @@ fn used(before: &Ledger) -> Ledger {
 fn saved_ledgers_are_loaded() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("storage.redb");
-    let mut storage = Storage::open(&path).unwrap();
-    assert_eq!(storage.load().unwrap(), None);
+    let mut storage = Storage::open(&path, directory.path()).unwrap();
+    assert_eq!(storage.load(false).unwrap(), None);
     let new = ledger();
     storage.save(None, &new).unwrap();
-    assert!(!restored(storage.load().unwrap().unwrap()).differs(&new));
+    assert!(!restored(storage.load(false).unwrap().unwrap()).differs(&new));
     let used = used(&new);
     storage.save(Some(&new), &used).unwrap();
-    assert!(matches!(Storage::open(&path), Err(Error::InUse { .. })), "one manager per pool");
+    assert!(matches!(Storage::open(&path, directory.path()), Err(Error::Mark(mark::Error::InUse { .. }))), "one manager per directory");
+    let elsewhere = tempfile::tempdir().unwrap();
+    assert!(matches!(Storage::open(&path, elsewhere.path()), Err(Error::InUse { .. })), "one manager per pool");
     drop(storage);
-    let stored = Storage::open(&path).unwrap().load().unwrap().unwrap();
+    let stored = Storage::open(&path, directory.path()).unwrap().load(false).unwrap().unwrap();
     assert_eq!(stored.hosts[0].ended, ["r1", "r3", "r2"], "the second VM ended with its EMC");
     assert!(stored.vms.is_empty() && stored.kept.works == [true, false]);
     assert!(!restored(stored).differs(&used));
@@ -76,7 +78,7 @@ fn saved_ledgers_are_loaded() {
 #[test]
 fn invalid_rows_are_reported() {
     let check = |spoil: &dyn Fn(&mut Rows), piece: &str| {
-        let row = serde_json::to_vec(&About { schema: SCHEMA, slice_bytes: Bytes(1), next_vm: 1 }).unwrap();
+        let row = serde_json::to_vec(&About { schema: SCHEMA, slice_bytes: Bytes(1), next_vm: 1, chain: Chain::default() }).unwrap();
         let mut rows = Rows { about: row, emcs: vec![(0, b"true".to_vec())], ..Rows::default() };
         rows.stored(Path::new("storage")).unwrap();
         spoil(&mut rows);
@@ -99,6 +101,79 @@ fn other_files_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("storage.redb");
     std::fs::write(&path, [7; 10_000]).unwrap();
-    let error = Storage::open(&path).unwrap_err().to_string();
+    let error = Storage::open(&path, directory.path()).unwrap_err().to_string();
     assert!(error.contains("storage.redb"), "{error}");
+}
+
+/// A saved ledger, and the file as it was before the last transaction.
+fn two_states(directory: &Path) -> (PathBuf, Vec<u8>) {
+    let path = directory.join("storage.redb");
+    let new = ledger();
+    Storage::open(&path, directory).unwrap().save(None, &new).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let mut storage = Storage::open(&path, directory).unwrap();
+    storage.load(true).unwrap();
+    storage.save(Some(&new), &used(&new)).unwrap();
+    (path, before)
+}
+
+#[test]
+fn an_earlier_state_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, before) = two_states(directory.path());
+    std::fs::write(&path, before).unwrap();
+    let error = Storage::open(&path, directory.path()).unwrap().load(true).unwrap_err().to_string();
+    assert!(error.contains("earlier state") && error.contains("pool manager recover"), "{error}");
+}
+
+#[test]
+fn a_new_ledger_beside_files_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, _) = two_states(directory.path());
+    std::fs::remove_file(&path).unwrap();
+    let error = Storage::open(&path, directory.path()).unwrap().load(true).unwrap_err().to_string();
+    assert!(error.contains("it is new"), "{error}");
+    std::fs::remove_file(directory.path().join(mark::NAME)).unwrap();
+    assert!(Storage::open(&path, directory.path()).unwrap().load(true).is_err(), "files without a mark");
+    assert_eq!(Storage::open(&path, directory.path()).unwrap().load(false).unwrap(), None, "an empty directory");
+}
+
+#[test]
+fn files_without_a_mark_are_refused_once_there_was_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, _) = two_states(directory.path());
+    std::fs::remove_file(directory.path().join(mark::NAME)).unwrap();
+    assert!(Storage::open(&path, directory.path()).unwrap().load(true).is_err());
+    assert!(Storage::open(&path, directory.path()).unwrap().load(false).unwrap().is_some(), "after a reboot there are no files either");
+}
+
+#[test]
+fn nothing_is_written_if_nothing_has_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, _) = two_states(directory.path());
+    let mut storage = Storage::open(&path, directory.path()).unwrap();
+    let stored = storage.load(true).unwrap().unwrap();
+    let chain = storage.chain;
+    storage.save(None, &restored(stored)).unwrap();
+    assert_eq!(storage.chain, chain);
+}
+
+#[test]
+fn a_ledger_of_an_earlier_version_gets_a_chain() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, _) = two_states(directory.path());
+    let mut storage = Storage::open(&path, directory.path()).unwrap();
+    let stored = storage.load(true).unwrap().unwrap();
+    let transaction = storage.database().unwrap().begin_write().unwrap();
+    let about = format!("{{\"schema\":1,\"slice_bytes\":{},\"next_vm\":{}}}", stored.slice_bytes.0, stored.next_vm);
+    transaction.open_table(ABOUT).unwrap().insert("pool", about.as_bytes()).unwrap();
+    transaction.commit().unwrap();
+    drop(storage);
+    std::fs::remove_file(directory.path().join(mark::NAME)).unwrap();
+    let mut storage = Storage::open(&path, directory.path()).unwrap();
+    assert_eq!(storage.load(true).unwrap().unwrap(), stored);
+    storage.save(None, &restored(stored.clone())).unwrap();
+    assert_eq!(storage.chain.sequence, 1);
+    drop(storage);
+    assert_eq!(Storage::open(&path, directory.path()).unwrap().load(true).unwrap().unwrap(), stored);
 }
