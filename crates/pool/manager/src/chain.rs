@@ -2,7 +2,7 @@
 //!
 //! # Problem
 //! The store checks its own pages, and after damage it may return to an earlier transaction without a word: an assignment that was
-//! answered is then forgotten, and its slices are assigned twice. A ledger that was restored from a backup, or was created anew
+//! answered is then forgotten, and its slices are assigned twice. A ledger that was restored from a backup, or was made
 //! beside files in use, forgets in the same way. Nothing in the file itself can show that it is old.
 //!
 //! # Derivation

@@ -77,7 +77,7 @@ impl Pool {
         self.client.assign(host, &request).unwrap().slices
     }
 
-    /// What a host is told that it has, by VM.
+    /// The assignments of a host by VM.
     fn assignments(&self, host: &str) -> Result<BTreeMap<String, Vec<Slice>>, String> {
         let lease = self.client.lease(host, &format!("{host}-1")).map_err(|error| error.to_string())?;
         Ok(lease.assignments.into_iter().map(|of| (of.vm, of.slices)).collect())
@@ -103,7 +103,7 @@ fn is_zero(slice: &Slice) -> bool {
     read == [0; 6]
 }
 
-/// Recovers a pool of which `held` are in use; the others are assigned anew, and these when they are released. Returns how many
+/// Recovers a pool of which `held` are in use; the others are assigned again, and these when they are released. Returns how many
 /// slices had two owners or showed data.
 fn recovered(site: &Site, held: Vec<File>) -> usize {
     let settings = site.settings("ledger", "pool");
