@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from arena import contenders, measure
 from thermolab import loads, node, services, truth
 from thermolab.guest import Guest
 from thermolab.lab import Lab
@@ -34,25 +35,6 @@ SCRIPT_AGES = (6, 15, 30)
 POLICIES = ("cold_age", "auto")
 CLASSES = ("conservative", "standard", "aggressive")
 JOBS = ("phases", "redis", "build")
-ZSWAP_US, DISK_US = 120, 500
-
-_SCRIPT = """
-age=$1; shift
-while :; do
-  for job in "$@"; do
-    awk -v job="$job" -v age=$((age * 1000)) '
-      $1 == "memcg" { mine = $3 == job; if (mine) id = $2; next }
-      mine && $1 == "node" { node = $2; next }
-      mine && NF == 4 { if ($2 >= age) old = $1; max = $1 }
-      END { if (max == "") exit
-            if (old > max - 2) old = max - 2
-            if (old != "" && old >= 0) print "-", id, node, old, 100
-            print "+", id, node, max, 1, 1 }' /sys/kernel/debug/lru_gen |
-    while read -r command; do echo "$command" >/sys/kernel/debug/lru_gen 2>/dev/null; done
-  done
-  usleep $((age * 500000))
-done
-"""
 
 _BUILD = """
 mkdir -p /root/build
@@ -130,8 +112,7 @@ def _contend(lab: Lab, name: str, age: int | None, policy: tuple[str, str] | Non
         guest.write("/sys/module/zswap/parameters/enabled", "Y")
         _programs(guest)
         if age is not None:
-            guest.write("/root/evict", _SCRIPT)
-            guest.spawn(["busybox", "sh", "/root/evict", str(age), *(f"/{job}" for job in JOBS)])
+            contenders.evict_by_script(guest, age, [f"/{job}" for job in JOBS])
         if policy is not None:
             settings: node.Settings = {"agent.policy": policy[0], "zswap.manage": False}
             node.configure(guest, [node.Job(f"/{job}", group=policy[1]) for job in JOBS], settings)
@@ -180,8 +161,4 @@ def _watch(guest: Guest) -> Points:
 
 def _faults(guest: Guest, job: str) -> Mapping[str, int]:
     """Returns the time that faults from each device would have taken so far, in microseconds."""
-    stat = guest.flat_keyed(f"/sys/fs/cgroup/{job}/memory.stat")
-    zswap = stat["zswpin"]
-    # Before Linux 6.17 a cgroup does not count its reads from the device; refaults that are not from zswap are such.
-    disk = max(stat["workingset_refault_anon"] - zswap, 0) + stat["workingset_refault_file"]
-    return {"zswap": zswap * ZSWAP_US, "disk": disk * DISK_US}
+    return measure.lost_us(guest.flat_keyed(f"/sys/fs/cgroup/{job}/memory.stat"))

@@ -43,6 +43,8 @@ class Requests:
         self, server: Service, kind: str, *, keys: int, mix: Sequence[str] = ("--zipf", "1"), value_factor: int = 1
     ) -> None:
         self.name = kind
+        self.out = f"/run/{kind}-load.jsonl"
+        """File in the guest with the reports of a background load, one line per second."""
         self._guest: Guest = server.guest
         address = ["--socket", server.address] if server.address.startswith("/") else ["--port", server.address]
         self._keys = ["--keys", str(keys), "--value-factor", str(value_factor)]
@@ -56,7 +58,7 @@ class Requests:
     def start(self, seconds: float, rate: int) -> int:
         """Sends requests at a fixed rate in the background; returns the pid."""
         argv = [*self._run, "--seconds", f"{seconds:g}", "--rate", str(rate)]
-        return self._guest.spawn(argv, stdout="/run/load.jsonl", stderr="/run/load.err")
+        return self._guest.spawn(argv, stdout=self.out, stderr="/run/load.err")
 
     def measure(self, requests: int) -> Measured:
         """Sends requests in a closed loop."""

@@ -100,14 +100,20 @@ class Agent:
         return end
 
 
-def start(guest: Guest, *arguments: str, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> Agent:
+def start(
+    guest: Guest,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+    cgroup: str | None = None,
+) -> Agent:
     """Starts the configured agent and waits until it has found its first job.
 
-    `env` is added to its environment; `prefix` is a program that executes it.
+    `env` is added to its environment; `prefix` is a program that executes it; `cgroup` is the directory of its cgroup.
     """
     log = _LOG
     guest.write(log, "")
-    pid = guest.spawn([*prefix, "thermocline", "agent", *arguments], env=env, stdout=log, stderr=log)
+    pid = guest.spawn([*prefix, "thermocline", "agent", *arguments], env=env, cgroup=cgroup, stdout=log, stderr=log)
     guest.expect(log, "job ", timeout_s=60)
     return Agent(guest, pid, log)
 

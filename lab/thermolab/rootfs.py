@@ -16,6 +16,9 @@ from .paths import cache
 POSTGRESQL = "17"
 """Version of PostgreSQL in the suite, which is part of many of its paths."""
 
+CLASSES = "/opt/classes"
+"""Directory of compiled Java classes in an image."""
+
 _SUITE = "trixie"
 _PACKAGES = ("dmsetup", "memcached", "nginx", f"postgresql-{POSTGRESQL}", "procps", "redis-server", "redis-tools")
 _IMAGE_BYTES = 3 << 30
@@ -27,31 +30,34 @@ _FEATURES = "^has_journal,^metadata_csum,^metadata_csum_seed,^orphan_file,^quota
 _MOUNT_POINTS = ("dev", "lab", "proc", "run", "sys", "tmp")
 
 
-def image(packages: Sequence[str] = _PACKAGES) -> Path:
+def image(packages: Sequence[str] = _PACKAGES, compiled: Path | None = None) -> Path:
     """Returns the ext4 image, made if necessary (about a minute, mostly for unpacking packages).
 
-    `packages` replaces the default list for guests that need others.
+    `packages` replaces the default list for guests that need others. `compiled` is a Java source file whose classes
+    are in the image's `CLASSES`: a guest would need a minute to compile it.
     """
-    directory = _directory(packages)
+    directory = _directory(packages, compiled)
     made(
         directory,
         f"making the root file system (Debian with {', '.join(packages)})",
-        lambda into: _make(into, packages),
+        lambda into: _make(into, packages, compiled),
     )
     return directory / "root.ext4"
 
 
 def is_ready() -> bool:
     """Returns whether `image()` needs no network."""
-    return is_made(_directory(_PACKAGES))
+    return is_made(_directory(_PACKAGES, None))
 
 
-def _directory(packages: Sequence[str]) -> Path:
-    recipe = (_SUITE, tuple(packages), _IMAGE_BYTES, _INODES, _EXCLUDED, _FEATURES, _MOUNT_POINTS)
+def _directory(packages: Sequence[str], compiled: Path | None) -> Path:
+    recipe: tuple[object, ...] = (_SUITE, tuple(packages), _IMAGE_BYTES, _INODES, _EXCLUDED, _FEATURES, _MOUNT_POINTS)
+    if compiled is not None:
+        recipe = (*recipe, compiled.read_text())
     return cache() / "rootfs" / f"{_SUITE}-{digest(repr(recipe))}"
 
 
-def _make(into: Path, packages: Sequence[str]) -> None:
+def _make(into: Path, packages: Sequence[str], compiled: Path | None) -> None:
     archive = into / "root.tar"
     say("  unpacking Debian packages")
     call(
@@ -60,6 +66,7 @@ def _make(into: Path, packages: Sequence[str]) -> None:
             f"--include={','.join(packages)}",
             *(f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED),
             *proxy_options(),
+            *(() if compiled is None else _compile(compiled)),
             *(_SUITE, archive, source_line(_SUITE)),
         ]
     )
@@ -78,6 +85,17 @@ def _make(into: Path, packages: Sequence[str]) -> None:
     # fakeroot and user namespaces leave directories that this user may not write to.
     call(["chmod", "-R", "u+rwX", tree])
     shutil.rmtree(tree)
+
+
+def _compile(source: Path) -> Sequence[str]:
+    """Returns the options that compile a Java file in the image."""
+    return (
+        # The JDK's alternatives link into this directory, which is excluded otherwise.
+        '--essential-hook=mkdir -p "$1/usr/share/man/man1"',
+        f'--customize-hook=mkdir -p "$1{CLASSES}"',
+        f"--customize-hook=upload {source} {CLASSES}/{source.name}",
+        f'--customize-hook=chroot "$1" javac -d {CLASSES} {CLASSES}/{source.name}',
+    )
 
 
 def proxy_options() -> list[str]:

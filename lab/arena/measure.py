@@ -1,0 +1,197 @@
+"""One contender on one mix of programs, in a guest of its own: what it saves, and what that costs."""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from thermolab import rootfs, truth
+from thermolab.guest import CGROUP_ROOT, Guest
+from thermolab.kernels import Kernel
+from thermolab.qemu import GIB, Machine
+
+from . import programs
+from .contenders import CGROUP, NOTHING, Contender
+from .programs import Program
+
+SETTLE_SECONDS = 80
+WATCH_SECONDS = 80
+READ_SECONDS = 4
+
+ZSWAP_US, DISK_US = 120, 500
+"""What a fault takes on real devices, in microseconds. An emulated guest's own time says nothing about hardware, so its
+faults are counted and charged. 120 us is the larger of the latencies that the first arena measured for zswap, 500 us
+that of a slow SSD in TMO section 2.5."""
+
+_WINDOW_SECONDS = 12
+"""The worst of these windows is the "worst minute" of compressed time, and some more for a steady count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one program occupied and lost under one contender."""
+
+    current_bytes: float
+    """Mean of its `memory.current`, its share of the compressed pool included."""
+    lost_ratio: float
+    """Time that its faults take on real devices, as a share of the time watched."""
+    worst_lost_ratio: float
+    """The same in the worst window."""
+    stall_ratio: float
+    """Its pressure stall (memory and I/O, some), emulated."""
+    p99_us: float | None
+    """Slowest percent of its requests, emulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One guest."""
+
+    contender: str
+    intensity: str
+    programs: Mapping[str, Measured]
+    overhead_bytes: float
+    """What the pool's allocator occupies beyond the bytes that the programs are charged."""
+    own_bytes: float
+    """Memory of the contender's own processes."""
+    cpu_ratio: float
+    """CPU time of its processes and of kswapd and DAMON's threads, as a share of one emulated CPU."""
+    memory: Sequence[Sequence[float]]
+    """Over time: seconds, and the bytes that all programs occupy."""
+
+    @staticmethod
+    def of(data: dict[str, Any]) -> "Run":
+        """Reads what `json` has written."""
+        measured = {name: Measured(**fields) for name, fields in data["programs"].items()}
+        return Run(**{**data, "programs": measured})
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the form for a file."""
+        return asdict(self)
+
+
+def run(
+    kernel: Kernel,
+    binaries: Mapping[str, Path],
+    directory: Path,
+    mix: Sequence[Program],
+    contender: Contender,
+    occupied: Mapping[str, float],
+) -> Run:
+    """Boots a guest, starts the programs, then the contender, lets it settle, and watches."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with Guest(
+        kernel,
+        Machine(memory_bytes=2 * GIB),
+        root=rootfs.image(programs.PACKAGES, programs.COMPILED),
+        binaries=binaries,
+        console=directory / "console.log",
+    ) as guest:
+        truth.tick(guest)
+        # Readahead of swap would bring neighbours back that nothing accessed.
+        guest.write("/proc/sys/vm/page-cluster", "0")
+        guest.write("/sys/module/zswap/parameters/enabled", "Y")
+        for program in mix:
+            program.start(guest)
+        if contender is not NOTHING:
+            contender.start(guest, [program.name for program in mix], occupied)
+        time.sleep(SETTLE_SECONDS)
+        return _watch(guest, [program.name for program in mix], contender)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Counters of a guest at one moment."""
+
+    at: float
+    current: dict[str, int]
+    lost_us: dict[str, int]
+    stalled_us: dict[str, int]
+    overhead: int
+    own: int
+
+
+def _watch(guest: Guest, jobs: Sequence[str], contender: Contender) -> Run:
+    readings = [_read(guest, jobs)]
+    cpu = _cpu_us(guest)
+    while readings[-1].at < readings[0].at + WATCH_SECONDS:
+        time.sleep(READ_SECONDS)
+        readings.append(_read(guest, jobs))
+    first, last = readings[0], readings[-1]
+    elapsed_us = (last.at - first.at) * 1e6
+    measured = {
+        job: Measured(
+            current_bytes=statistics.fmean(reading.current[job] for reading in readings),
+            lost_ratio=(last.lost_us[job] - first.lost_us[job]) / elapsed_us,
+            worst_lost_ratio=_worst(readings, job),
+            stall_ratio=(last.stalled_us[job] - first.stalled_us[job]) / elapsed_us,
+            p99_us=programs.p99_us(guest, job),
+        )
+        for job in jobs
+    }
+    return Run(
+        contender=contender.name,
+        intensity=contender.intensity,
+        programs=measured,
+        overhead_bytes=statistics.fmean(reading.overhead for reading in readings),
+        own_bytes=statistics.fmean(reading.own for reading in readings),
+        cpu_ratio=(_cpu_us(guest) - cpu) / elapsed_us,
+        memory=[[reading.at - first.at, sum(reading.current.values())] for reading in readings],
+    )
+
+
+def _worst(readings: Sequence[_Reading], job: str) -> float:
+    """Returns the largest share of time lost in any window."""
+    worst = 0.0
+    for start, reading in enumerate(readings):
+        end = next((r for r in readings[start:] if r.at >= reading.at + _WINDOW_SECONDS), None)
+        if end is not None:
+            worst = max(worst, (end.lost_us[job] - reading.lost_us[job]) / ((end.at - reading.at) * 1e6))
+    return worst
+
+
+def _read(guest: Guest, jobs: Sequence[str]) -> _Reading:
+    current, lost, stalled, pool = {}, {}, {}, 0
+    for job in jobs:
+        directory = f"{CGROUP_ROOT}/{job}"
+        stat = guest.flat_keyed(f"{directory}/memory.stat")
+        current[job] = guest.number(f"{directory}/memory.current")
+        lost[job] = sum(lost_us(stat).values())
+        stalled[job] = _stall_us(guest.read(f"{directory}/memory.pressure"))
+        stalled[job] += _stall_us(guest.read(f"{directory}/io.pressure"))
+        pool += stat["zswap"]
+    whole = guest.number("/sys/kernel/debug/zswap/pool_total_size")
+    own = 0
+    if guest.exists(f"{CGROUP_ROOT}/{CGROUP}"):
+        own = guest.number(f"{CGROUP_ROOT}/{CGROUP}/memory.current")
+    return _Reading(time.monotonic(), current, lost, stalled, max(whole - pool, 0), own)
+
+
+def lost_us(stat: Mapping[str, int]) -> Mapping[str, int]:
+    """Returns the time that a cgroup's faults take on real devices, by device, from its `memory.stat`."""
+    zswap = stat["zswpin"]
+    # Before Linux 6.17 a cgroup does not count its reads from the device; refaults that are not from zswap are such.
+    disk = max(stat["workingset_refault_anon"] - zswap, 0) + stat["workingset_refault_file"]
+    return {"zswap": zswap * ZSWAP_US, "disk": disk * DISK_US}
+
+
+def _stall_us(pressure: str) -> int:
+    """Returns the time in which any task waited, from a pressure file."""
+    some = next(line for line in pressure.splitlines() if line.startswith("some"))
+    return int(some.rsplit("total=", 1)[1])
+
+
+_THREADS = """
+cat /proc/[0-9]*/stat 2>/dev/null | awk '$2 ~ /^\\((kswapd|kdamond)/ { ticks += $14 + $15 } END { print ticks + 0 }'
+"""
+_TICK_US = 10_000
+
+
+def _cpu_us(guest: Guest) -> int:
+    """Returns the CPU time of the contender's processes and of the kernel threads that reclaim or monitor."""
+    threads = int(guest.run(["busybox", "sh", "-c", _THREADS]).stdout) * _TICK_US
+    if not guest.exists(f"{CGROUP_ROOT}/{CGROUP}"):
+        return threads
+    return threads + guest.flat_keyed(f"{CGROUP_ROOT}/{CGROUP}/cpu.stat")["usage_usec"]
