@@ -65,7 +65,7 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
     let jobs = (0..JOBS).map(|id| {
         let (class, tracker) = (Class::Standard, "page_idle".to_owned());
         let (state, policy) = (State::default(), Policy::ColdAge);
-        let (pressure, background, tiering) = (None, None, None);
+        let (pressure, page_cache, background, tiering) = (None, None, None, None);
         Record::Job(Box::new(JobRecord {
             unix_ms: UnixMillis(0),
             job: name(id),
@@ -76,6 +76,7 @@ fn life(thresholds: &Thresholds) -> Vec<Record> {
             state,
             policy,
             pressure,
+            page_cache,
             background,
             tiering,
         }))

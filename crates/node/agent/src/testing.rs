@@ -93,8 +93,17 @@ impl Machine {
 
     /// Gives the first `count` frames to a cgroup, as anonymous memory; the others are free.
     pub(crate) fn own_frames(&self, cgroup: &Cgroup, count: usize) {
+        self.put_frames(cgroup, count, KPF_LRU | KPF_SWAPBACKED);
+    }
+
+    /// The same, as page cache.
+    pub(crate) fn cache_frames(&self, cgroup: &Cgroup, count: usize) {
+        self.put_frames(cgroup, count, KPF_LRU);
+    }
+
+    fn put_frames(&self, cgroup: &Cgroup, count: usize, flags: u64) {
         let words = |word: u64| (0..FRAMES).map(|frame| if frame < count { word } else { 0 }).collect::<Vec<_>>();
-        self.put_words("proc/kpageflags", &words(KPF_LRU | KPF_SWAPBACKED));
+        self.put_words("proc/kpageflags", &words(flags));
         self.put_words("proc/kpagecgroup", &words(cgroup.id()));
     }
 

@@ -32,7 +32,7 @@ const DEVICE_US: u32 = 1_000;
 
 /// Latency of a page from the compressed pool before one was measured, in microseconds (TMO section 2.5: 40 at the 90th
 /// percentile).
-const ZSWAP_US: u32 = 40;
+pub(crate) const ZSWAP_US: u32 = 40;
 
 /// Mean wait for the promotion of one page, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

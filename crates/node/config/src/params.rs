@@ -122,6 +122,16 @@ impl ColdAge {
             partial: self.partial,
         }
     }
+
+    /// Returns the parameters for page cache.
+    #[must_use]
+    pub fn refaults(&self) -> policy::refaults::Params {
+        policy::refaults::Params {
+            promotion_rate_max: self.promotion_rate,
+            percentile: self.percentile,
+            warmup_ms: Millis::from(self.warmup),
+        }
+    }
 }
 
 impl Incompressible {

@@ -19,7 +19,7 @@ settings::tables! {
         control_period: Duration = Unit::Duration, "60s" in "100ms" ..= "1h",
             "How often the cold-age threshold of each job is decided (SDFM section 4.3).";
         policy: Policy = Unit::Choice(Policy::NAMES), "cold_age",
-            "The policy of jobs whose rule names none. `cold_age` offloads pages by their age and limits the promotion rate. `pressure` reclaims while PSI stalls stay below their target. `auto` offloads anonymous memory by age, limited by the stall target and confirmed by measured stalls, and page cache by pressure. `background` compacts jobs that are in the background. `slowdown` places rarely accessed memory in slow memory by its access rate.";
+            "The policy of jobs whose rule names none. `cold_age` offloads pages by their age and limits the promotion rate. `pressure` reclaims while PSI stalls stay below their target. `auto` offloads anonymous memory by age and page cache by its refaults, limited by the stall target and confirmed by measured stalls. `background` compacts jobs that are in the background. `slowdown` places rarely accessed memory in slow memory by its access rate.";
         tier: Tier = Unit::Choice(Tier::NAMES), "auto",
             "Where swap-backed memory goes, for jobs whose rule names no tier. `auto` decides by the compression ratio of the job's cold pages. `zswap` compresses in DRAM: in zswap, or in zram if the machine swaps to it and zswap is off. `swap` uses the swap areas, past zswap; which of several, the kernel decides by priority. `both` compresses, and writes back to a swap device.";
         tracker: Tracker = Unit::Choice(Tracker::NAMES), "auto",
@@ -74,6 +74,8 @@ settings::tables! {
             "Whether the threshold is an upper bound while a job's history is short: no threshold is used that was not measured, and each leaves a margin that shrinks as its history grows. It keeps the objective from the first period on, and offloads later: a job of little memory, of which tracker `sampled` has few pages, after some tens of scans. If false, the rule of SDFM section 4.3, which exceeds the objective in many of a job's first control periods.";
         partial: bool = Unit::Bool, "true",
             "Whether a part of the cold pages is offloaded where all of them would be promoted more often than the objective permits, as pages that are accessed at random are: of pages with three times as many promotions, a third. Needs `bound`. If false, nothing of such a job is offloaded, as in SDFM.";
+        page_cache: bool = Unit::Bool, "true",
+            "Whether page cache is reclaimed as well, while its refaults and the promotions together stay within the objective; a refault counts by its latency. For jobs of policies `cold_age` and `auto`, where the objective is the stall target; needs `memory.reclaim` with a swappiness (Linux 6.9), or a machine without swap. If false, `cold_age` leaves page cache to the kernel, and `auto` reclaims it as policy `pressure` does.";
         thresholds: u32 = Unit::Count, "32" in "2" ..= "64",
             "The number of candidate thresholds, spaced by about equal factors from 1 to 255 scan periods (SDFM section 4.4).";
     }

@@ -15,6 +15,7 @@ pub mod histogram;
 pub mod incompressible;
 pub mod page_cache;
 pub mod pressure;
+pub mod refaults;
 pub mod slowdown;
 pub mod thresholds;
 pub mod tiering;

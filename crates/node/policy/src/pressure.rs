@@ -219,10 +219,11 @@ fn owed(waited_us: u64, allowed_us: u64) -> u64 {
     waited_us.saturating_sub(allowed_us).min(allowed_us.saturating_mul(OWED_PERIODS_MAX))
 }
 
-/// Returns the reason to hold, the most fundamental first.
+/// Returns the reason to hold, the most fundamental first. Where other controllers decide, as under policy `auto`, they still need to
+/// know of stalls, which therefore come first.
 fn hold(params: &Params, input: &Input, worst: Stall, room: Bytes) -> Option<Hold> {
-    if let Some(veto @ (Veto::ObserveOnly | Veto::OtherPolicy)) = input.veto {
-        return Some(Hold::Vetoed(veto));
+    if input.veto == Some(Veto::ObserveOnly) {
+        return Some(Hold::Vetoed(Veto::ObserveOnly));
     }
     if input.job_age_ms < params.warmup_ms {
         return Some(Hold::WarmingUp);

@@ -72,6 +72,7 @@ fn job(name: &str, warmup_ms: Millis) -> Record {
         state: cold_age::State::default(),
         policy: Policy::ColdAge,
         pressure: None,
+        page_cache: None,
         background: None,
         tiering: None,
     }))

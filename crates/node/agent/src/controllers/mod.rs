@@ -6,6 +6,7 @@
 
 pub mod background;
 pub mod cold_age;
+pub mod page_cache;
 pub mod policy;
 pub mod pressure;
 pub mod recent;
@@ -24,6 +25,7 @@ use policy::Policy;
 pub fn policies() -> Vec<Box<dyn Policy>> {
     vec![
         Box::new(cold_age::ColdAgePolicy),
+        Box::new(page_cache::PageCachePolicy),
         Box::new(background::BackgroundPolicy),
         Box::new(pressure::PressurePolicy),
         Box::new(slowdown::machine::SlowdownPolicy::default()),

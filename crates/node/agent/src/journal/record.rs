@@ -8,6 +8,7 @@ use units::{Bytes, Millis, RatioPpm, UnixMillis};
 
 use crate::controllers::background::record::{BackgroundRecord, BackgroundStart};
 use crate::controllers::cold_age::record::{PeriodRecord, Start};
+use crate::controllers::page_cache::record::{PageCacheRecord, PageCacheStart};
 use crate::controllers::pressure::record::{PressureRecord, PressureStart};
 use crate::controllers::replay::{Replay, Stateless};
 use crate::controllers::slowdown::record::SlowRecord;
@@ -18,8 +19,9 @@ use crate::savings::Ledger;
 /// The version of the records below. A reader refuses newer versions and accepts all older ones.
 ///
 /// Version 2 added pressure-driven offloading and background jobs, version 3 slow memory nodes, version 4 the choice of a
-/// tier and the write budgets, version 5 the ledger of savings, version 6 tiers as rows.
-pub const VERSION: u32 = 6;
+/// tier and the write budgets, version 5 the ledger of savings, version 6 tiers as rows, version 7 page cache under policy
+/// `cold_age`.
+pub const VERSION: u32 = 7;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +35,8 @@ pub enum Record {
     Period(Box<PeriodRecord>),
     /// One period of a job's `pressure` controller.
     Pressure(Box<PressureRecord>),
+    /// One period of a job's `page_cache` controller.
+    PageCache(Box<PageCacheRecord>),
     /// One period of a job's `background` controller.
     Background(Box<BackgroundRecord>),
     /// One period of a job's `slowdown` controller.
@@ -119,6 +123,9 @@ pub struct JobRecord {
     /// Its `pressure` controller, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pressure: Option<PressureStart>,
+    /// Its `page_cache` controller, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_cache: Option<PageCacheStart>,
     /// Its `background` controller, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<BackgroundStart>,
@@ -141,6 +148,7 @@ impl JobRecord {
             state: cold_age::State::default(),
             policy: Policy::ColdAge,
             pressure: None,
+            page_cache: None,
             background: None,
             tiering: None,
         }
@@ -166,6 +174,7 @@ impl Record {
             Self::Job(record) => record.unix_ms,
             Self::Period(record) => record.unix_ms,
             Self::Pressure(record) => record.unix_ms,
+            Self::PageCache(record) => record.unix_ms,
             Self::Background(record) => record.unix_ms,
             Self::Slow(record) => record.unix_ms,
             Self::Tier(record) => record.unix_ms,
@@ -182,6 +191,7 @@ impl Record {
         Some(match self {
             Self::Period(record) => ("cold_age", &record.job, record.id),
             Self::Pressure(record) => ("pressure", &record.job, record.id),
+            Self::PageCache(record) => ("page_cache", &record.job, record.id),
             Self::Background(record) => ("background", &record.job, record.id),
             Self::Slow(record) => ("slowdown", &record.job, record.id),
             Self::Tier(record) => ("tiering", &record.job, record.id),
@@ -205,6 +215,7 @@ impl Record {
                 Some(same)
             }
             Self::Pressure(record) => Some(job?.pressure.as_mut()?.replay(record, &thresholds)),
+            Self::PageCache(record) => Some(job?.page_cache.as_mut()?.replay(record, &thresholds)),
             Self::Background(record) => Some(job?.background.as_mut()?.replay(record, &thresholds)),
             Self::Tier(record) => Some(job?.tiering.as_mut()?.replay(record, &thresholds)),
             Self::Agent(_) | Self::Job(_) | Self::Savings(_) | Self::Event { .. } => None,
@@ -223,6 +234,6 @@ macro_rules! into_record {
 }
 
 into_record! {
-    JobRecord => Job, PeriodRecord => Period, PressureRecord => Pressure, BackgroundRecord => Background, SlowRecord => Slow,
+    JobRecord => Job, PeriodRecord => Period, PressureRecord => Pressure, PageCacheRecord => PageCache, BackgroundRecord => Background, SlowRecord => Slow,
     TierRecord => Tier, WritesRecord => Writes, SavingsRecord => Savings
 }

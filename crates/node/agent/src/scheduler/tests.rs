@@ -22,6 +22,7 @@ use crate::testing::{FRAMES, Machine};
 mod background;
 mod followed;
 mod limits;
+mod page_cache;
 mod pressure;
 mod recorded;
 mod reloaded;
@@ -42,7 +43,7 @@ fn at(seconds: u64) -> Now {
 }
 
 /// The index of a policy in the agent's list, as far as tests need it.
-const PRESSURE: usize = 2;
+const PRESSURE: usize = 3;
 
 impl Agent {
     /// One scan, to its end.

@@ -12,6 +12,7 @@ use kernel::cgroup::{Limit, MemoryStat};
 use policy::balance::{self, AnonFileBias};
 use policy::pressure::{self, Params, Step};
 use policy::thresholds::Thresholds;
+use policy::veto::Veto;
 use units::{Bytes, Millis, Pages};
 
 use super::policy::{Cadence, Policy};
@@ -160,7 +161,7 @@ impl Controller for Pressure {
         // If only page cache may be reclaimed, shares are of page cache: a share of the whole job could be all of it.
         let (resident, protected) = if swap { (resident, protected) } else { (cache, protected - (resident - cache)) };
         let costs = tiering::costs_of(job, context);
-        let veto = veto::first(VETOES, job, context, now);
+        let veto = veto::first(VETOES, job, context, now).or_else(|| decided_elsewhere(job, context));
 
         let promoted = job.counters.totals.promoted.to_pages(kernel::page_size());
         let refaults = self.refaults(&stat, promoted);
@@ -280,6 +281,11 @@ impl Slot for Pressure {
 fn uncharged_cost(refaults: Refaults, costs: PageCosts) -> u32 {
     let mean = (u64::from(costs.uncharged_us) * refaults.anon.0).checked_div(refaults.anon.0 + refaults.file.0);
     mean.map_or(costs.uncharged_us, |mean| u32::try_from(mean).unwrap_or(u32::MAX))
+}
+
+/// Under policy `auto` ages decide for anonymous memory and refaults for page cache; this controller observes the stalls.
+fn decided_elsewhere(job: &Job, context: &Context) -> Option<Veto> {
+    (job.treatment.policy == Named::Auto && context.config.cold_age.page_cache).then_some(Veto::OtherPolicy)
 }
 
 /// The operator's own `memory.low` or `memory.min`, whichever is larger; what the agent set itself does not count.

@@ -7,6 +7,9 @@ use policy::background::Reason;
 use super::*;
 use crate::context::pace::ByteRate;
 
+/// The index of the policy in the agent's list.
+const BACKGROUND: usize = 2;
+
 const MEMINFO: &str = "MemTotal: 1024 kB\nMemFree: 512 kB\nMemAvailable: 512 kB\nSwapTotal: 1024 kB\nSwapFree: 1024 kB\n";
 
 /// A machine whose job is this process, which has no memory there.
@@ -76,7 +79,7 @@ fn decide(agent: &mut Agent, seconds: u64) -> Decision {
 /// One step of a compaction or a prefetch.
 fn compact(agent: &mut Agent) -> Option<Duration> {
     let Agent { policies, jobs, context, .. } = agent;
-    policies[1].policy.act(jobs, context)
+    policies[BACKGROUND].policy.act(jobs, context)
 }
 
 /// Carries out the plan.

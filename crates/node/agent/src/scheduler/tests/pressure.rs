@@ -100,7 +100,20 @@ fn page_cache_needs_no_swap_and_auto_leaves_anonymous_memory_to_its_age() {
         assert_eq!(period(&mut agent, 1_018).step.decision, Decision::Hold { reason: Hold::AtFloor }, "protected whole");
     };
     check("class = \"standard\"\npolicy = \"pressure\"", "Filename Type Size Used Priority\n");
-    check("class = \"standard\"\npolicy = \"auto\"", "Filename Type Size Used Priority\n/dev/vdb partition 1024 0 -2\n");
+    // Where page cache is left to this controller.
+    let auto = "class = \"standard\"\npolicy = \"auto\"\n[cold_age]\npage_cache = false";
+    check(auto, "Filename Type Size Used Priority\n/dev/vdb partition 1024 0 -2\n");
+}
+
+#[test]
+fn under_auto_stalls_are_observed_and_others_decide() {
+    let machine = machine();
+    let mut agent = agent(&machine, "class = \"standard\"\npolicy = \"auto\"", Options::default());
+    period(&mut agent, 1_006);
+    assert_eq!(period(&mut agent, 1_012).step.decision, Decision::Hold { reason: Hold::Vetoed(Veto::OtherPolicy) });
+    stalled(&machine, 6_000, 0);
+    assert_eq!(period(&mut agent, 1_018).step.decision, Decision::Hold { reason: Hold::MemoryStall });
+    assert!(agent.job(JOB).signals.stall.unwrap().at_target);
 }
 
 #[test]

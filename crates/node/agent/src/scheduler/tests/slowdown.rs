@@ -3,7 +3,7 @@
 use super::*;
 
 const RULE: &str = "[slow]\nperiod = \"1s\"\n[[job]]\ncgroup = \"/a\"\nclass = \"standard\"\npolicy = ";
-const SLOWDOWN: usize = 3;
+const SLOWDOWN: usize = 4;
 
 fn agent(machine: &Machine, policy: &str) -> Agent {
     machine.cgroup(JOB);

@@ -1,0 +1,203 @@
+//! How much page cache is reclaimed while its refaults stay within the objective of policy `cold_age`.
+//!
+//! # Problem
+//! For anonymous memory, the promotion histogram predicts what a threshold costs. For page cache a stock kernel gives no ages:
+//! accessed bits cover mapped pages only, and a page that was read once is in the oldest generation at once. What the kernel does
+//! count is what returned: refaults of pages that it remembers to have evicted (`mm/workingset.c`).
+//!
+//! # Rule
+//! The objective is the one of anonymous memory: at most P of the working set per minute, promotions and refaults together. A
+//! refault that takes four times as long as a promotion counts as four. Under policy `auto` it is the stall target instead: what
+//! returns may take that share of the time.
+//!
+//! While a period stays within it, the next one reclaims more: twice as much after a quarter of the warm-up. That is the time which
+//! the evicted pages get to return before much more follows them. A period beyond the objective halves the amount, and nothing goes
+//! out for 1 / (1 - K) periods, for each such period, so that they are (100 - K) % at most, as for parts of the anonymous memory
+//! ([`crate::cold_age`]). Page cache cannot be called back, but what was needed is back after its refault, and protected: the kernel
+//! activates pages that return.
+//!
+//! A stall target is a mean over time. What exceeds it is owed, and nothing goes out until quieter periods have made up for it.
+//!
+//! In one period at most one part in 32 of the cache goes out. Where every page's age is known, at most those that are old.
+//!
+//! # Properties
+//! Each is a test of this name: a cache that nothing reads goes out; a cache that is read at random keeps the objective in K of
+//! the periods; dearer refaults leave more of the cache; it never acts before the warm-up; it is deterministic for any input.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cold_age::{observations_needed, promotions_allowed};
+use crate::veto::Veto;
+use units::{Millis, Pages, RatioPpm};
+
+/// A period reclaims one part in this many of the cache at most.
+const PARTS: u64 = 32;
+
+/// The smallest request. The kernel isolates so many pages at once (`MIN_LRU_BATCH` in `mm/vmscan.c`).
+const LEAST: Pages = Pages(64);
+
+/// A cache of fewer pages is left alone: 4 MiB, about the libraries of one program.
+const FLOOR: Pages = Pages(1_024);
+
+/// The longest wait, in periods: two weeks of periods of two minutes.
+const WAIT_MAX: u32 = 10_000;
+
+/// What is owed to a stall target at most, in periods: a burst, as when a job reads all its files again, is forgotten after them.
+const OWED_PERIODS_MAX: u64 = 64;
+
+/// Parameters, which are those of the cold-age controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Params {
+    /// P: permitted promotions per minute, as a share of the working set.
+    pub promotion_rate_max: RatioPpm,
+    /// K: the share of periods that keep the objective.
+    pub percentile: RatioPpm,
+    /// How long a job runs before anything is reclaimed, in milliseconds.
+    pub warmup_ms: Millis,
+}
+
+/// State of a job. A restart may lose it: the amount begins small again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Pages that a period reclaims.
+    amount: Pages,
+    /// Periods to wait for.
+    wait: u32,
+    /// What returned beyond a stall target and the following periods have not made up for, in promotions.
+    #[serde(default)]
+    owed: Pages,
+}
+
+/// Observation of one job at the end of a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Input {
+    /// Milliseconds since the job was first observed.
+    pub job_age_ms: Millis,
+    /// Milliseconds since the previous step; zero at the first.
+    pub elapsed_ms: Millis,
+    /// Resident page cache, without shared memory.
+    pub cache: Pages,
+    /// Anonymous and shared pages that are not cold.
+    pub working_set: Pages,
+    /// Promotions of anonymous and shared pages since the previous step.
+    pub promoted: Pages,
+    /// Refaults of page cache since the previous step.
+    pub refaulted: Pages,
+    /// The cost of a refault, in millionths of that of a promotion.
+    pub refault_cost: RatioPpm,
+    /// Pages of the cache that are old; `None` where ages are not known.
+    pub cold: Option<Pages>,
+    /// Permitted promotions and refaults in the period, if they follow from the job's stall target and the cost of a promotion
+    /// ([`crate::cold_age::allowance`]) instead of P.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowance: Option<Pages>,
+    /// The veto in effect; `None` without one.
+    pub veto: Option<Veto>,
+}
+
+/// The action for a job, with the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "action")]
+pub enum Decision {
+    /// Reclaim page cache.
+    Reclaim {
+        /// The amount.
+        pages: Pages,
+    },
+    /// Reclaim nothing.
+    Hold {
+        /// The reason.
+        reason: Hold,
+    },
+}
+
+/// Why nothing is reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    /// No earlier period to compare with.
+    NoHistory,
+    /// The job is younger than the warm-up.
+    WarmingUp,
+    /// More returned than the objective permits, in this period or in one of the last.
+    Refaults,
+    /// The job has hardly any page cache.
+    AtFloor,
+    /// None of it is old.
+    NothingCold,
+    /// A veto is in effect.
+    Vetoed(Veto),
+}
+
+/// A decision with the values that it is based on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// What to do.
+    pub decision: Decision,
+    /// Promotions and refaults of the period, in promotions.
+    pub returned: Pages,
+    /// The same as the objective permits.
+    pub allowed: Pages,
+}
+
+/// Decides for one period. Deterministic.
+#[must_use]
+pub fn step(params: &Params, state: &State, input: &Input) -> (State, Step) {
+    let by_rate = || promotions_allowed(params.promotion_rate_max, input.working_set + input.cache, input.elapsed_ms);
+    let allowed = input.allowance.unwrap_or_else(by_rate);
+    let refaults = u128::from(input.refaulted.0) * u128::from(input.refault_cost.0) / 1_000_000;
+    let returned = input.promoted + Pages(u64::try_from(refaults).unwrap_or(u64::MAX));
+    let most = Pages(input.cache.0 / PARTS).max(LEAST);
+    let mut next = *state;
+    let hold = |reason| Decision::Hold { reason };
+    let decision = if input.elapsed_ms == Millis::ZERO {
+        hold(Hold::NoHistory)
+    } else if input.job_age_ms < params.warmup_ms {
+        hold(Hold::WarmingUp)
+    } else if next.is_over(params, input.allowance.is_some(), returned, allowed) {
+        hold(Hold::Refaults)
+    } else {
+        next.amount = grown(state.amount, params, input.elapsed_ms).min(most);
+        let pages = input.cold.map_or(next.amount, |cold| next.amount.min(cold));
+        match input.veto {
+            Some(veto) => hold(Hold::Vetoed(veto)),
+            None if input.cache < FLOOR => hold(Hold::AtFloor),
+            None if pages < LEAST => hold(Hold::NothingCold),
+            None => Decision::Reclaim { pages },
+        }
+    };
+    (next, Step { decision, returned, allowed })
+}
+
+impl State {
+    /// Takes in what returned in a period, and says whether it forbids to reclaim more.
+    fn is_over(&mut self, params: &Params, is_stall_target: bool, returned: Pages, allowed: Pages) -> bool {
+        let was_over = self.wait > 0 || self.owed > Pages::ZERO;
+        let over = returned > allowed;
+        if is_stall_target {
+            self.wait = 0;
+            self.owed = (self.owed + returned - allowed).min(Pages(allowed.0.saturating_mul(OWED_PERIODS_MAX)));
+            // What returns while some is owed went out before the amount was halved.
+            self.amount = if over && !was_over { Pages(self.amount.0 / 2) } else { self.amount };
+            return over || self.owed > Pages::ZERO;
+        }
+        self.owed = Pages::ZERO;
+        if over {
+            self.amount = Pages(self.amount.0 / 2);
+            self.wait = self.wait.saturating_add(u32::from(observations_needed(params.percentile))).min(WAIT_MAX);
+        } else {
+            self.wait = self.wait.saturating_sub(1);
+        }
+        over || was_over
+    }
+}
+
+/// The amount of the next period: doubled in a quarter of the warm-up, by 2^x of about 1 + 0.693 x.
+fn grown(amount: Pages, params: &Params, elapsed_ms: Millis) -> Pages {
+    let doubled_in = (params.warmup_ms.0 / 4).max(1);
+    let more = u128::from(amount.0) * u128::from(elapsed_ms.0.min(doubled_in)) * 693 / (u128::from(doubled_in) * 1_000);
+    (amount + Pages(u64::try_from(more).unwrap_or(u64::MAX))).max(LEAST)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const PERIOD: Millis = Millis(120_000);
+const PARAMS: Params = Params { promotion_rate_max: RatioPpm(2_000), percentile: RatioPpm(990_000), warmup_ms: Millis(600_000) };
+/// As dear as a promotion.
+const EVEN: RatioPpm = RatioPpm(1_000_000);
+
+fn input(cache: u64, refaulted: u64) -> Input {
+    Input {
+        job_age_ms: Millis(3_600_000),
+        elapsed_ms: PERIOD,
+        cache: Pages(cache),
+        working_set: Pages(0),
+        promoted: Pages(0),
+        refaulted: Pages(refaulted),
+        refault_cost: EVEN,
+        cold: None,
+        allowance: None,
+        veto: None,
+    }
+}
+
+/// A closed loop: parts of a cache, each with the share of its pages that is read in a period.
+struct Loop {
+    parts: Vec<(f64, f64)>,
+    /// Of each part, what is out.
+    out: Vec<f64>,
+    state: State,
+    periods: u64,
+    over: u64,
+    returned: u64,
+    allowance: Option<Pages>,
+}
+
+impl Loop {
+    fn new(parts: &[(f64, f64)]) -> Self {
+        Self {
+            parts: parts.to_vec(),
+            out: vec![0.0; parts.len()],
+            state: State::default(),
+            periods: 0,
+            over: 0,
+            returned: 0,
+            allowance: None,
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "pages of a simulation")]
+    fn period(&mut self, refault_cost: RatioPpm) {
+        let mut returned = 0.0;
+        for ((_, read), out) in self.parts.iter().zip(&mut self.out) {
+            returned += *out * read;
+            *out -= *out * read;
+        }
+        self.periods += 1;
+        let resident = self.parts.iter().map(|(pages, _)| pages).sum::<f64>() - self.out.iter().sum::<f64>();
+        let job_age_ms = Millis(self.periods * PERIOD.0);
+        let input = Input { job_age_ms, refault_cost, allowance: self.allowance, ..input(resident as u64, returned as u64) };
+        let (state, step) = step(&PARAMS, &self.state, &input);
+        self.state = state;
+        self.returned += step.returned.0;
+        self.over += u64::from(step.returned > step.allowed);
+        if let Decision::Reclaim { pages } = step.decision {
+            self.evict(pages);
+        }
+    }
+
+    /// The kernel evicts from each part by how many of its pages were not read lately.
+    #[expect(clippy::cast_precision_loss, reason = "pages of a simulation")]
+    fn evict(&mut self, pages: Pages) {
+        let idle: Vec<f64> = self.parts.iter().zip(&self.out).map(|((pages, read), out)| (pages - out) * (1.0 - read).powi(10)).collect();
+        let sum: f64 = idle.iter().sum();
+        for ((part, out), idle) in self.parts.iter().zip(&mut self.out).zip(idle) {
+            *out = (*out + pages.0 as f64 * idle / sum.max(1.0)).min(part.0);
+        }
+    }
+
+    fn out_ratio(&self) -> f64 {
+        self.out.iter().sum::<f64>() / self.parts.iter().map(|(pages, _)| pages).sum::<f64>()
+    }
+}
+
+#[test]
+fn a_cache_that_nothing_reads_goes_out() {
+    let mut job = Loop::new(&[(2_621_440.0, 0.0)]);
+    (0..60).for_each(|_| job.period(EVEN));
+    assert!(job.out_ratio() > 0.6, "{} of 10 GiB after two hours", job.out_ratio());
+    (0..200).for_each(|_| job.period(EVEN));
+    assert!(job.out_ratio() > 0.99 && job.over == 0);
+}
+
+#[test]
+fn a_cache_that_is_read_at_random_keeps_the_objective_in_k_of_the_periods() {
+    for read in [0.001, 0.003, 0.01, 0.05] {
+        let mut job = Loop::new(&[(1_000_000.0, 0.3), (1_000_000.0, read), (500_000.0, read / 10.0)]);
+        (0..5_000).for_each(|_| job.period(EVEN));
+        #[expect(clippy::cast_precision_loss, reason = "counts of a test")]
+        let over = job.over as f64 / job.periods as f64;
+        assert!(over < 0.011, "{read}: {over} of the periods were over");
+        assert!(job.out_ratio() > 0.02, "{read}: {}", job.out_ratio());
+    }
+}
+
+#[test]
+fn a_stall_target_is_kept_in_the_mean() {
+    for read in [0.001, 0.003, 0.01, 0.05] {
+        let mut job = Loop::new(&[(1_000_000.0, 0.3), (1_000_000.0, read), (500_000.0, 0.0)]);
+        job.allowance = Some(Pages(1_000));
+        (0..5_000).for_each(|_| job.period(EVEN));
+        assert!(job.returned < 1_050 * job.periods, "{read}: {} in the mean", job.returned / job.periods);
+        assert!(job.returned > 500 * job.periods, "{read}: {} in the mean", job.returned / job.periods);
+        assert!(job.out_ratio() > 0.2, "{read}: {}", job.out_ratio());
+    }
+}
+
+#[test]
+fn dearer_refaults_leave_more_of_the_cache() {
+    let out = |cost| {
+        let mut job = Loop::new(&[(1_000_000.0, 0.3), (1_000_000.0, 0.003)]);
+        let mut mean = 0.0;
+        for _ in 0..3_000 {
+            job.period(cost);
+            mean += job.out_ratio() / 3_000.0;
+        }
+        mean
+    };
+    let (even, dear) = (out(EVEN), out(RatioPpm(8_000_000)));
+    assert!(dear < even, "{dear} {even}");
+}
+
+#[test]
+fn it_never_acts_before_the_warm_up() {
+    let early = Input { job_age_ms: Millis(599_999), ..input(1 << 20, 0) };
+    assert_eq!(step(&PARAMS, &State::default(), &early).1.decision, Decision::Hold { reason: Hold::WarmingUp });
+    let first = Input { elapsed_ms: Millis::ZERO, ..input(1 << 20, 0) };
+    assert_eq!(step(&PARAMS, &State::default(), &first).1.decision, Decision::Hold { reason: Hold::NoHistory });
+}
+
+#[test]
+fn promotions_count_as_well_as_refaults() {
+    let state = State { amount: Pages(6_400), ..State::default() };
+    // 0.4 % of a million pages in two minutes.
+    let check = |promoted, refaulted, cost| {
+        let input = Input { promoted: Pages(promoted), refault_cost: RatioPpm(cost), ..input(1_000_000, refaulted) };
+        let (next, step) = step(&PARAMS, &state, &input);
+        assert_eq!(step.allowed, Pages(4_000));
+        (step.decision, next)
+    };
+    assert!(matches!(check(2_000, 2_000, 1_000_000).0, Decision::Reclaim { .. }));
+    let (decision, next) = check(2_000, 2_001, 1_000_000);
+    assert_eq!(decision, Decision::Hold { reason: Hold::Refaults });
+    assert_eq!(next, State { amount: Pages(3_200), wait: 100, ..State::default() });
+    assert!(matches!(check(0, 1_000, 4_000_000).0, Decision::Reclaim { .. }));
+    assert!(matches!(check(0, 1_001, 4_000_000).0, Decision::Hold { .. }));
+}
+
+#[test]
+fn only_old_pages_are_taken_where_ages_are_known() {
+    let state = State { amount: Pages(6_400), ..State::default() };
+    let decide = |cold, cache, veto| step(&PARAMS, &state, &Input { cold, veto, ..input(cache, 0) }).1.decision;
+    assert_eq!(decide(Some(Pages(100)), 1_000_000, None), Decision::Reclaim { pages: Pages(100) });
+    assert_eq!(decide(Some(Pages(63)), 1_000_000, None), Decision::Hold { reason: Hold::NothingCold });
+    assert_eq!(decide(None, 1_000_000, None), Decision::Reclaim { pages: Pages(9_948) }, "times 1 + 0.693 * 120 / 150");
+    assert_eq!(decide(None, 1_023, None), Decision::Hold { reason: Hold::AtFloor });
+    assert_eq!(decide(None, 2_000, None), Decision::Reclaim { pages: Pages(64) }, "one part in 32");
+    assert_eq!(decide(None, 2_000, Some(Veto::AtLimit)), Decision::Hold { reason: Hold::Vetoed(Veto::AtLimit) });
+}
+
+proptest! {
+    #[test]
+    fn it_is_deterministic_for_any_input(
+        (age, elapsed, cache, refaulted) in any::<(u64, u64, u64, u64)>(),
+        (promoted, cost, amount, wait) in any::<(u64, u32, u64, u32)>(),
+        (owed, allowance) in any::<(u64, Option<u64>)>(),
+    ) {
+        let state = State { amount: Pages(amount), wait, owed: Pages(owed) };
+        let input = Input {
+            job_age_ms: Millis(age),
+            elapsed_ms: Millis(elapsed),
+            promoted: Pages(promoted),
+            refault_cost: RatioPpm(cost),
+            allowance: allowance.map(Pages),
+            ..input(cache, refaulted)
+        };
+        let (next, decided) = step(&PARAMS, &state, &input);
+        prop_assert_eq!((next, decided), step(&PARAMS, &state, &input));
+        if let Decision::Reclaim { pages } = decided.decision {
+            prop_assert!(pages <= Pages(cache / 32).max(LEAST));
+        }
+    }
+}
