@@ -64,6 +64,7 @@ fn register_state(registry: &mut Registry, list: &List, mitigations_left: u64) {
             "Guests that access more of the pool than predicted, are sensitive to latency, and are not mitigated; alert on this",
             mispredicted,
         ),
+        ("guests_damaged", "Guests whose state is damaged, which are not observed; alert on this", list.damaged.len() as u64),
         ("local_bytes", "Local memory for guests on this host", list.local_bytes.0),
         ("local_used_bytes", "Local memory that guests occupy", list.local_used_bytes.0),
         ("pool_bytes", "Pool memory that guests map", sum(|guest| guest.pool_bytes)),

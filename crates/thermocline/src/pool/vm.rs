@@ -114,6 +114,9 @@ fn listed(list: &List) -> String {
     if let Some(error) = &list.pool_error {
         let _ = writeln!(text, "{error}");
     }
+    for (name, why) in &list.damaged {
+        let _ = writeln!(text, "guest {name} is not observed: {why}");
+    }
     let _ = writeln!(text, "{:<20} {:>5} {:>10} {:>10} {:>10} {:>9}  state", "guest", "cores", "local", "pool", "touched", "accessed");
     for line in &list.guests {
         let touched = line.pool_touched_bytes.map_or("-".to_owned(), |bytes| bytes.to_string());

@@ -63,8 +63,9 @@ impl Host {
 
     /// After a new lease: returns slices that the manager assigns to guests that this host does not have.
     pub(super) fn reconcile(&self, assignments: &[Assignment]) {
+        let damaged = self.damaged();
         for Assignment { vm, slices, .. } in assignments {
-            if self.table().guests.contains_key(vm) {
+            if self.table().guests.contains_key(vm) || damaged.contains_key(vm) {
                 continue;
             }
             log::warn!("the manager assigns {} slices to {vm}, which this host does not have: returning them", slices.len());

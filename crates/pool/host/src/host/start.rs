@@ -8,7 +8,7 @@ use manager::client::Error;
 use units::Bytes;
 
 use super::settings::Refused;
-use super::table::{Claim, Guest, Host, now};
+use super::table::{Claim, DAMAGED, Guest, Host, now};
 use crate::capacity::is_clean;
 use crate::events::Event;
 use crate::share::{self, Share, Why};
@@ -69,6 +69,9 @@ impl Host {
 
     /// Adds the guest to the table, where its local memory counts as used.
     fn reserve(&self, request: Request, share: Share) -> Result<Claim<'_>, Refused> {
+        if let Some((name, why)) = self.damaged().into_iter().next() {
+            return Err(Refused(format!("guest {name}: {why}. {DAMAGED}")));
+        }
         let mut table = self.table();
         if table.guests.contains_key(&request.name) {
             return Err(Refused(format!("there is a guest {} already; stop it first, or choose another name", request.name)));

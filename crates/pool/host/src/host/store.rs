@@ -1,5 +1,6 @@
 //! The host's state on disk: one file per guest and one for the totals, each replaced atomically.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,15 @@ use crate::vm::Record;
 const GUEST: &str = "guest.json";
 const TOTALS: &str = "host.json";
 const FILE_MAX: u64 = 16 << 20;
+
+/// What the directory has.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    pub(super) records: Vec<Record>,
+    pub(super) totals: Totals,
+    /// Guests whose file cannot be read, and why.
+    pub(super) damaged: BTreeMap<String, String>,
+}
 
 /// A directory of state files.
 #[derive(Debug)]
@@ -29,17 +39,46 @@ impl Store {
         Ok(Self { directory: directory.to_owned() })
     }
 
-    /// Reads all guests and the totals.
-    pub(super) fn load(&self) -> Result<(Vec<Record>, Totals), Refused> {
+    /// Reads all guests and the totals. A file that is damaged costs no other guest its host.
+    pub(super) fn load(&self) -> Result<Loaded, Refused> {
         let failed = |error| Refused(format!("cannot list {}: {error}", self.directory.display()));
-        let mut records = Vec::new();
+        let mut loaded = Loaded::default();
         for entry in std::fs::read_dir(&self.directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(&format!(".{GUEST}"))) {
-                records.extend(read::<Record>(&path)?);
+            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let Some(name) = file.strip_suffix(&format!(".{GUEST}")) else { continue };
+            match read::<Record>(&path) {
+                Ok(Some(record)) if record.request.name == name => loaded.records.push(record),
+                Ok(Some(record)) => {
+                    let why = format!("{} is of guest {}", path.display(), record.request.name);
+                    loaded.damaged.insert(name.to_owned(), why);
+                }
+                Ok(None) => {}
+                Err(Refused(why)) => {
+                    loaded.damaged.insert(name.to_owned(), why);
+                }
             }
         }
-        Ok((records, read(&self.directory.join(TOTALS))?.unwrap_or_default()))
+        loaded.totals = self.load_totals()?;
+        Ok(loaded)
+    }
+
+    /// Totals that are damaged are kept beside, and start again at zero.
+    fn load_totals(&self) -> Result<Totals, Refused> {
+        let path = self.directory.join(TOTALS);
+        let why = match read::<Totals>(&path) {
+            Ok(totals) => return Ok(totals.unwrap_or_default()),
+            Err(Refused(why)) => why,
+        };
+        let aside = path.with_extension("json.damaged");
+        std::fs::rename(&path, &aside).map_err(|error| Refused(format!("{why}, and cannot be renamed: {error}")))?;
+        log::warn!("{why}; totals start at zero, and the file is {} now", aside.display());
+        Ok(Totals::default())
+    }
+
+    /// Whether a guest has a file.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.path(name).exists()
     }
 
     pub(super) fn save(&self, record: &Record) -> Result<(), Refused> {
@@ -80,7 +119,6 @@ impl Store {
 /// Reads a file; `None` if it does not exist.
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Refused> {
     let Some(text) = kernel::file::read_optional(path, FILE_MAX).map_err(Refused::because)? else { return Ok(None) };
-    let damaged =
-        |error| Refused(format!("{} is damaged: {error}; move it to another directory, and stop its guest manually", path.display()));
+    let damaged = |error| Refused(format!("{} is damaged: {error}", path.display()));
     serde_json::from_str(&text).map(Some).map_err(damaged)
 }

@@ -9,13 +9,17 @@ use predict::Predictor;
 use units::Bytes;
 
 use super::settings::{Refused, Settings, Totals};
-use super::store::Store;
+use super::store::{Loaded, Store};
 use crate::capacity::Capacity;
 use crate::counters::Perf;
 use crate::driver::Driver;
 use crate::events::Counts;
 use crate::monitor;
 use crate::vm::Record;
+
+/// What an operator does about damaged state.
+pub(super) const DAMAGED: &str = "It is not observed, its slices stay assigned, and no guest is started beside it, because its \
+                                  memory is not known: stop its process, then move the file to another directory";
 
 /// One host.
 pub struct Host {
@@ -34,6 +38,8 @@ pub struct Host {
 pub(super) struct Table {
     pub(super) guests: BTreeMap<String, Guest>,
     pub(super) totals: Totals,
+    /// Guests whose state is damaged, and why. They run on, unobserved, and keep their slices.
+    pub(super) damaged: BTreeMap<String, String>,
     /// The pool manager's last error; `None` if its last answer was a success.
     pub(super) pool_error: Option<String>,
 }
@@ -61,9 +67,12 @@ impl Host {
         predictor: Option<Predictor>,
         store: Store,
     ) -> Result<Self, Refused> {
-        let (records, totals) = store.load()?;
+        let Loaded { records, totals, damaged } = store.load()?;
+        for (name, why) in &damaged {
+            log::error!("guest {name}: {why}. {DAMAGED}");
+        }
         let guests = records.into_iter().map(|record| (record.request.name.clone(), Guest { record, busy: None })).collect();
-        let table = Mutex::new(Table { guests, totals, pool_error: None });
+        let table = Mutex::new(Table { guests, totals, damaged, pool_error: None });
         Ok(Self { settings, driver, capacity, predictor, perf: None, store, counts: Counts::default(), table })
     }
 
@@ -104,6 +113,13 @@ impl Host {
     pub(crate) fn mitigations_left(&self) -> u64 {
         let totals = self.table().totals;
         monitor::mitigations_left(&self.settings.monitor, totals.started, totals.mitigated)
+    }
+
+    /// Guests with damaged state; those whose file is gone were handled.
+    pub(super) fn damaged(&self) -> BTreeMap<String, String> {
+        let mut table = self.table();
+        table.damaged.retain(|name, _| self.store.has(name));
+        table.damaged.clone()
     }
 
     pub(super) fn names(&self) -> Vec<String> {

@@ -1,10 +1,12 @@
 //! Views of a host and its guests for users.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
 use super::settings::{Refused, Totals};
-use super::table::Host;
+use super::table::{DAMAGED, Host};
 use crate::monitor::Verdict;
 use crate::vm::{Record, State};
 
@@ -23,6 +25,9 @@ pub struct List {
     pub pool_error: Option<String>,
     /// Guests by name.
     pub guests: Vec<Line>,
+    /// Guests whose state is damaged, and why.
+    #[serde(default)]
+    pub damaged: BTreeMap<String, String>,
 }
 
 /// Summary of a guest.
@@ -56,6 +61,7 @@ impl Host {
     /// The host and all of its guests.
     #[must_use]
     pub fn list(&self) -> List {
+        let damaged = self.damaged();
         let table = self.table();
         let guests = table.guests.values().map(|guest| line(&guest.record, guest.busy)).collect();
         List {
@@ -65,6 +71,7 @@ impl Host {
             totals: table.totals,
             pool_error: table.pool_error.clone(),
             guests,
+            damaged,
         }
     }
 
@@ -74,6 +81,9 @@ impl Host {
     /// There is no guest of that name.
     pub fn explain(&self, name: &str) -> Result<Record, Refused> {
         let table = self.table();
+        if let Some(why) = table.damaged.get(name) {
+            return Err(Refused(format!("guest {name}: {why}. {DAMAGED}")));
+        }
         table.guests.get(name).map(|guest| guest.record.clone()).ok_or_else(|| Refused(format!("there is no guest {name}")))
     }
 }

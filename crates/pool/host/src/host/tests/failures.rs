@@ -109,14 +109,57 @@ fn slices_assigned_to_unknown_guests_are_returned() {
 }
 
 #[test]
-fn a_damaged_state_file_is_an_error() {
+fn a_damaged_state_file_costs_no_other_guest_its_host() {
+    let directory = tempfile::tempdir().unwrap();
+    let (host, simulated) = bench(directory.path());
+    for name in ["a", "b"] {
+        host.start(request(name, 512, Some(128))).unwrap();
+    }
+    drop(host);
+    let path = directory.path().join("state/a.guest.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    for damaged in [&text[..text.len() / 2], "", &text.replace("\"a\"", "\"b\"")] {
+        std::fs::write(&path, damaged).unwrap();
+        let host = restarted(&simulated);
+        let list = host.list();
+        assert_eq!(list.guests.iter().map(|guest| guest.name.as_str()).collect::<Vec<_>>(), ["b"], "{damaged}");
+        assert!(list.damaged["a"].contains("a.guest.json"), "{:?}", list.damaged);
+        assert!(host.explain("b").unwrap().process.is_some(), "it is adopted");
+        // Its memory is not known, and its slices are in use.
+        for name in ["a", "c"] {
+            assert!(host.start(request(name, 512, None)).unwrap_err().0.contains("stop its process, then move the file"));
+        }
+        host.reconcile(&assignments(&simulated));
+        host.check_guests();
+        assert_eq!(simulated.world().free, 6, "{damaged}");
+        assert_eq!(simulated.world().assigned.len(), 2, "{damaged}");
+    }
+    // The operator has stopped the process and moved the file.
+    let host = restarted(&simulated);
+    std::fs::rename(&path, directory.path().join("a.guest.json")).unwrap();
+    host.reconcile(&assignments(&simulated));
+    assert_eq!(simulated.world().free, 7);
+    host.start(request("c", 512, Some(128))).unwrap();
+    assert!(host.list().damaged.is_empty());
+}
+
+#[test]
+fn damaged_totals_start_at_zero_and_are_kept_beside() {
     let directory = tempfile::tempdir().unwrap();
     let (host, simulated) = bench(directory.path());
     host.start(request("a", 512, Some(128))).unwrap();
-    let path = directory.path().join("state/a.guest.json");
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, &text[..text.len() / 2]).unwrap();
-    let store = Store::open(&directory.path().join("state")).unwrap();
-    let failed = Host::new(settings(), Box::new(simulated.clone()), Box::new(simulated.clone()), None, store);
-    assert!(failed.err().unwrap().0.contains("a.guest.json is damaged"));
+    drop(host);
+    let path = directory.path().join("state/host.json");
+    std::fs::write(&path, "{\"started\":").unwrap();
+    let host = restarted(&simulated);
+    assert_eq!((host.list().totals.started, host.list().guests.len()), (0, 1));
+    assert!(path.with_extension("json.damaged").exists());
+}
+
+/// What the manager would answer.
+fn assignments(simulated: &Simulated) -> Vec<manager::api::Assignment> {
+    let world = simulated.world();
+    let slices = |slices: &Vec<_>| manager::api::Slices(u32::try_from(slices.len()).unwrap());
+    let of = |(vm, held): (&String, &Vec<_>)| manager::api::Assignment { vm: vm.clone(), asked: slices(held), slices: held.clone() };
+    world.assigned.iter().map(of).collect()
 }
