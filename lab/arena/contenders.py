@@ -147,6 +147,25 @@ def _ours(policy: str, group: str) -> Contender:
     return Contender(f"Thermocline {policy}", group, start, why, ours=True)
 
 
+def _by_stalls(percent: int) -> Contender:
+    def start(guest: Guest, jobs: Sequence[str], _: Mapping[str, float]) -> None:
+        target = f"{percent}%"
+        settings: node.Settings = {
+            "agent.policy": "auto",
+            "zswap.manage": False,
+            "pressure.stall_target": target,
+            "pressure.io_stall_target": target,
+        }
+        node.configure(guest, [node.Job(f"/{job}") for job in jobs], settings)
+        node.start(guest, cgroup=guest.cgroup(CGROUP))
+
+    why = (
+        f"policy auto, class standard with stall targets of {percent} % in place of 0.1, the most that is lost; time "
+        "compressed by 60, otherwise defaults"
+    )
+    return Contender("Thermocline auto", f"{percent} %", start, why, ours=True)
+
+
 def _nothing(guest: Guest, jobs: Sequence[str], occupied: Mapping[str, float]) -> None:
     del guest, jobs, occupied
 
@@ -162,4 +181,5 @@ CONTENDERS: Sequence[Contender] = (
     *(_high(percent) for percent in (90, 75, 60)),
     *(_damon_reclaim(age) for age in (30, 15, 6)),
     *(_ours(policy, group) for policy in POLICIES for group in CLASSES),
+    *(_by_stalls(percent) for percent in (1, 2)),
 )

@@ -16,7 +16,7 @@ from . import programs
 from .contenders import CGROUP, NOTHING, Contender
 from .programs import Program
 
-SETTLE_SECONDS = 80
+SETTLE_SECONDS = 160
 WATCH_SECONDS = 80
 READ_SECONDS = 4
 
@@ -37,6 +37,8 @@ class Measured:
     """Mean of its `memory.current`, its share of the compressed pool included."""
     lost_ratio: float
     """Time that its faults take on real devices, as a share of the time watched."""
+    settling_lost_us: int
+    """The same before it was watched, in microseconds: what it cost until the contender had its state."""
     worst_lost_ratio: float
     """The same in the worst window."""
     stall_ratio: float
@@ -95,10 +97,12 @@ def run(
         guest.write("/sys/module/zswap/parameters/enabled", "Y")
         for program in mix:
             program.start(guest)
+        jobs = [program.name for program in mix]
+        before = _read(guest, jobs)
         if contender is not NOTHING:
-            contender.start(guest, [program.name for program in mix], occupied)
+            contender.start(guest, jobs, occupied)
         time.sleep(SETTLE_SECONDS)
-        return _watch(guest, [program.name for program in mix], contender)
+        return _watch(guest, jobs, contender, before)
 
 
 @dataclass(slots=True)
@@ -113,7 +117,7 @@ class _Reading:
     own: int
 
 
-def _watch(guest: Guest, jobs: Sequence[str], contender: Contender) -> Run:
+def _watch(guest: Guest, jobs: Sequence[str], contender: Contender, before: _Reading) -> Run:
     readings = [_read(guest, jobs)]
     cpu = _cpu_us(guest)
     while readings[-1].at < readings[0].at + WATCH_SECONDS:
@@ -124,6 +128,7 @@ def _watch(guest: Guest, jobs: Sequence[str], contender: Contender) -> Run:
     measured = {
         job: Measured(
             current_bytes=statistics.fmean(reading.current[job] for reading in readings),
+            settling_lost_us=first.lost_us[job] - before.lost_us[job],
             lost_ratio=(last.lost_us[job] - first.lost_us[job]) / elapsed_us,
             worst_lost_ratio=_worst(readings, job),
             stall_ratio=(last.stalled_us[job] - first.stalled_us[job]) / elapsed_us,

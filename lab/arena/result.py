@@ -67,6 +67,7 @@ def _workloads(mixes: Mapping[str, Sequence[tuple[Run, Sequence[Run]]]]) -> Resu
                             "repeat": repeat,
                             "saved_bytes": before.current_bytes - after.current_bytes,
                             "lost_ratio": max(after.lost_ratio - before.lost_ratio, 0.0),
+                            "settling_lost_us": after.settling_lost_us - before.settling_lost_us,
                             "worst_lost_ratio": after.worst_lost_ratio,
                             "stall_ratio": after.stall_ratio,
                             "p99_ratio": p99,

@@ -10,7 +10,9 @@ from thermolab.qemu import MIB
 
 
 def run(contender: str, intensity: str, **programs: tuple[float, float]) -> Run:
-    measured = {name: Measured(mib * MIB, lost, lost, lost, p99_us=100.0) for name, (mib, lost) in programs.items()}
+    measured = {
+        name: Measured(mib * MIB, lost, 1000, lost, lost, p99_us=100.0) for name, (mib, lost) in programs.items()
+    }
     return Run(contender, intensity, measured, 0.0, MIB, 0.01, [])
 
 
